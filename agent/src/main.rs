@@ -1,0 +1,2 @@
+//! The agent: a list of cells in a hive.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The workloads on this node: their records, states, files and datapath.

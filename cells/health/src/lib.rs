@@ -1,0 +1,1 @@
+//! Whether the agent works: GET /healthz on the socket and for the kubelet.

@@ -1,0 +1,1 @@
+//! Addresses for endpoints from the node's pod ranges.

@@ -1,0 +1,1 @@
+//! Which identity an address has: the table and its mirror in the kernel.

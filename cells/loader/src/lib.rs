@@ -1,0 +1,1 @@
+//! Loads the shared datapath programs and attaches endpoints and devices to them.

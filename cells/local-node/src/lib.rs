@@ -1,0 +1,1 @@
+//! The node the agent runs on: names, addresses, pod ranges.

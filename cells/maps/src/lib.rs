@@ -1,0 +1,1 @@
+//! Cilium's pinned maps, typed, under their public names and layouts.

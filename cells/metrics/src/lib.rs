@@ -1,0 +1,1 @@
+//! The agent's metrics registry and its Prometheus endpoint.

@@ -1,0 +1,1 @@
+//! Drives a target, such as a kernel map, from the rows of a table.

@@ -1,0 +1,1 @@
+//! In-memory multi-version tables with typed indexes, snapshots and watches.

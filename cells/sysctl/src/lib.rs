@@ -1,0 +1,1 @@
+//! Kernel settings that other cells ask for, kept by a reconciler.

@@ -1,0 +1,2 @@
+//! The operator's command line for the agent.
+fn main() {}

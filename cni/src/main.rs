@@ -1,0 +1,2 @@
+//! The CNI plugin: small, static, talks to the agent's socket only.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The compiled datapath programs as bytes.

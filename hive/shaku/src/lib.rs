@@ -1,0 +1,1 @@
+//! A bridge from shaku components to hive cells.

@@ -1,0 +1,1 @@
+//! A lifecycle and dependency framework: cells, typed providers, start and stop hooks.

@@ -1,0 +1,1 @@
+//! What tests share: sandboxes of namespaces, packets, counted skips.

@@ -1,0 +1,1 @@
+//! Tests that need two cells, root, namespaces or real clients.
