@@ -1,2 +1,7 @@
 //! The agent: a list of cells in a hive.
-fn main() {}
+
+mod logging;
+
+fn main() {
+    logging::LogOptions::default().install();
+}

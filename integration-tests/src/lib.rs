@@ -1,1 +1,1 @@
-//! Tests that need two cells, root, namespaces or real clients.
+//! Shared parts of the integration tests: a running agent and its clients.

@@ -1,0 +1,24 @@
+# Two commands do everything, on a fresh Debian or Ubuntu machine too (as root): make run, make test.
+SHELL := /bin/bash
+.DEFAULT_GOAL := run
+.PHONY: run exec test bench clean
+
+run: ## the agent on config/standalone in a playground with two pods; ONCE=1 checks and leaves, HOST=1 runs on the host
+	@tools/setup run
+	@tools/build
+	@ONCE="$(ONCE)" HOST="$(HOST)" tools/playground run
+
+exec: ## CMD='apiary status' inside the running playground
+	@CMD="$(CMD)" tools/playground exec
+
+test: ## everything that .ci/run checks
+	@tools/setup test
+	@tools/test
+
+bench: ## every benchmark: a table and target/bench/summary.tsv
+	@tools/setup run
+	@tools/build
+	@tools/bench
+
+clean:
+	cargo clean

@@ -1,0 +1,158 @@
+//! What ARCHITECTURE.md promises about the shape of the repository, checked on the repository itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Crates by layer, from the leaf to the binary. A crate uses only crates of its own or an earlier layer.
+const LAYERS: &[&[&str]] = &[
+    &["hive-derive", "hive", "hive-shaku"],
+    &["statedb", "reconciler"],
+    &["metrics"],
+    &["api-models", "api"],
+    &["datapath-abi", "datapath-object", "bpf"],
+    &["maps", "devices", "sysctl"],
+    &["local-node"],
+    &["loader"],
+    &["ipcache"],
+    &["ipam"],
+    &["endpoints"],
+    &["daemon-config", "health"],
+    &["agent", "apiary-cni", "apiary"],
+    &["test-kit", "integration-tests"],
+];
+
+/// Maps behind locks that no reader outside of their crate asks for; everything else belongs in a table.
+/// Each line: a file, and why it may.
+const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+/// Workspace members with the members that they depend on (not for tests only).
+fn members() -> BTreeMap<String, BTreeSet<String>> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let names: BTreeSet<String> = packages.iter().map(|p| p["name"].as_str().unwrap().to_owned()).collect();
+    packages
+        .iter()
+        .map(|package| {
+            let uses = package["dependencies"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|d| d["kind"] != "dev" && !d["path"].is_null())
+                .map(|d| d["name"].as_str().unwrap().to_owned())
+                .filter(|name| names.contains(name))
+                .collect();
+            (package["name"].as_str().unwrap().to_owned(), uses)
+        })
+        .collect()
+}
+
+fn layer(name: &str) -> usize {
+    LAYERS
+        .iter()
+        .position(|layer| layer.contains(&name))
+        .unwrap_or_else(|| panic!("crate `{name}` has no layer: add it to LAYERS and ARCHITECTURE.md"))
+}
+
+#[test]
+fn no_arrow_points_to_a_later_layer() {
+    let mut wrong = Vec::new();
+    for (name, uses) in members() {
+        for used in uses {
+            if layer(&used) > layer(&name) {
+                wrong.push(format!("{name} -> {used}"));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+#[test]
+fn cells_do_not_know_the_agent() {
+    let binaries = ["agent", "apiary-cni", "apiary"];
+    for (name, uses) in members() {
+        if name != "integration-tests" && name != "test-kit" {
+            assert!(!binaries.iter().any(|binary| uses.contains(*binary)), "{name} uses a binary: {uses:?}");
+        }
+    }
+}
+
+/// Every Rust file below the cells, without tests.
+fn sources() -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![root().join("cells")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                if !["tests", "benches", "target"].iter().any(|skip| path.ends_with(skip)) {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn state_that_others_read_lives_in_tables() {
+    let kinds = ["HashMap", "BTreeMap", "HashSet", "BTreeSet"];
+    let locks = ["Mutex<", "RwLock<", "ArcSwap<"];
+    let mut found = BTreeSet::new();
+    for path in sources() {
+        let file = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        // The tables' own engine is where such maps belong.
+        if file.starts_with("cells/statedb/") || file.ends_with("testing.rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        for line in code.lines().map(str::trim).filter(|l| !l.starts_with("//")) {
+            for lock in locks {
+                let Some((_, inside)) = line.split_once(lock) else { continue };
+                if kinds.iter().any(|kind| inside.starts_with(kind) || inside.contains(&format!("<{kind}<")))
+                {
+                    found.insert(file.clone());
+                }
+            }
+        }
+    }
+    let allowed: BTreeSet<String> = MAPS_BEHIND_LOCKS.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(found, allowed, "maps behind locks (left) against the list of allowed ones (right)");
+}
+
+#[test]
+fn every_dependency_has_its_reason() {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let table = manifest.split("[workspace.dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+    for line in table.lines().filter(|l| l.contains(" = ") && !l.contains("path = ")) {
+        assert!(line.contains("# "), "no reason is given for: {line}");
+    }
+}
+
+#[test]
+fn the_sources_stay_readable() {
+    // nine of ten files under 500 lines, none over 1,000
+    let sizes: Vec<(usize, PathBuf)> =
+        sources().into_iter().map(|p| (std::fs::read_to_string(&p).unwrap().lines().count(), p)).collect();
+    let long: Vec<_> = sizes.iter().filter(|(lines, _)| *lines > 1000).collect();
+    assert!(long.is_empty(), "files of more than 1,000 lines: {long:?}");
+    let over = sizes.iter().filter(|(lines, _)| *lines > 500).count();
+    assert!(over * 10 <= sizes.len(), "{over} of {} files have more than 500 lines", sizes.len());
+}
