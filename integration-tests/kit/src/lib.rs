@@ -1,1 +1,46 @@
 //! What tests share: sandboxes of namespaces, packets, counted skips.
+//!
+//! **Owns**: nothing of the machine. A [`Sandbox`] gives a test its own network
+//! and mount namespace, BPF file system, run and state folder, and on request a
+//! cgroup; all of it goes when the value is dropped.
+//! **Needs**: root and iproute2 for sandboxes; [`require_root!`] turns their
+//! absence into a counted skip.
+//! **Gives**: [`Sandbox`], [`NetNs`], [`UdpFlow`] and [`TcpFlow`] (numbered
+//! packets), [`wait_until`], [`MachineState`] (nothing outside was touched),
+//! [`skip!`].
+//!
+//! Namespaces belong to threads: the thread that makes a sandbox is inside it
+//! until the drop, and so are threads, processes and runtimes that it starts.
+//!
+//! ```no_run
+//! use test_kit::{Sandbox, UdpFlow};
+//!
+//! let sandbox = Sandbox::new().unwrap();
+//! let pod = sandbox.netns("pod").unwrap();
+//! sandbox.host().veth("host0", &pod, "eth0").unwrap();
+//! sandbox.host().ip("addr add 10.0.0.1/24 dev host0").unwrap();
+//! pod.ip("addr add 10.0.0.2/24 dev eth0").unwrap();
+//! let flow = UdpFlow::start(sandbox.host(), &pod, "10.0.0.2".parse().unwrap()).unwrap();
+//! std::thread::sleep(std::time::Duration::from_millis(100));
+//! let report = flow.stop();
+//! assert!(report.is_perfect(), "{report:?}");
+//! ```
+
+mod machine;
+mod netns;
+mod process;
+mod sandbox;
+mod skip;
+mod sys;
+mod tcp;
+mod udp;
+mod wait;
+
+pub use machine::MachineState;
+pub use netns::NetNs;
+pub use process::Process;
+pub use sandbox::{Sandbox, SandboxOptions};
+pub use skip::{SkipValue, has_command, is_root, record_skip};
+pub use tcp::{TcpFlow, TcpReport};
+pub use udp::{UdpFlow, UdpReport};
+pub use wait::{free_port, try_wait_until, wait_until};

@@ -1,0 +1,143 @@
+//! One network namespace, held open by a descriptor.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::thread;
+
+use crate::sys;
+
+/// A network namespace of a sandbox. Clones are the same namespace.
+#[derive(Clone, Debug)]
+pub struct NetNs {
+    fd: Arc<File>,
+    path: PathBuf,
+}
+
+impl NetNs {
+    /// Bind-mounts the calling thread's namespace at `path`.
+    pub(crate) fn pin_current(path: PathBuf) -> io::Result<Self> {
+        let source = "/proc/thread-self/ns/net";
+        File::create(&path)?;
+        sys::mount(source, &path, "", libc::MS_BIND)?;
+        Ok(Self { fd: Arc::new(File::open(&path)?), path })
+    }
+
+    /// Makes a new namespace, loopback up, bind-mounted at `path`.
+    pub(crate) fn create(path: PathBuf) -> io::Result<Self> {
+        let ns = on_thread("netns", || {
+            sys::unshare(libc::CLONE_NEWNET)?;
+            Self::pin_current(path)
+        })?;
+        ns.ip("link set lo up")?;
+        Ok(ns)
+    }
+
+    /// The path under which processes of the sandbox can open it, as a
+    /// container runtime would give it to a CNI plugin.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The descriptor that keeps it alive.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Runs `work` on a thread of its own inside the namespace.
+    ///
+    /// # Panics
+    /// Passes on a panic of `work`.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        on_thread("in-netns", || {
+            sys::setns(self.fd(), libc::CLONE_NEWNET).expect("the namespace can be entered");
+            work()
+        })
+    }
+
+    /// A command that will run inside the namespace; `self` must live until it
+    /// has been started.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        sys::start_in_netns(&mut command, self.fd());
+        command
+    }
+
+    /// Runs a command line (split at white space) inside the namespace; its
+    /// standard output, or an error with command line and standard error.
+    pub fn exec(&self, line: &str) -> io::Result<String> {
+        let mut words = line.split_whitespace();
+        let program = words.next().ok_or_else(|| io::Error::other("empty command line"))?;
+        let output = self.command(program).args(words).output()?;
+        checked(line, output)
+    }
+
+    /// `ip` with the given arguments inside the namespace.
+    pub fn ip(&self, arguments: &str) -> io::Result<String> {
+        self.exec(&format!("ip {arguments}"))
+    }
+
+    /// `ip` commands, one a line, in one process; for many at once.
+    pub fn ip_batch(&self, lines: &str) -> io::Result<String> {
+        use std::io::Write;
+        let mut child = self
+            .command("ip")
+            .args(["-batch", "-"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()?;
+        let mut stdin = child.stdin.take().ok_or_else(|| io::Error::other("no standard input"))?;
+        stdin.write_all(lines.as_bytes())?;
+        drop(stdin);
+        checked("ip -batch -", child.wait_with_output()?)
+    }
+
+    /// Makes a veth pair, `name` here and `peer_name` born inside `peer`, both up.
+    pub fn veth(&self, name: &str, peer: &NetNs, peer_name: &str) -> io::Result<()> {
+        let target = peer.path.display();
+        self.ip(&format!("link add {name} type veth peer name {peer_name} netns {target}"))?;
+        self.ip(&format!("link set {name} up"))?;
+        peer.ip(&format!("link set {peer_name} up"))?;
+        Ok(())
+    }
+
+    /// Reads a sysctl by its path below `/proc/sys/`, as `net/ipv4/ip_forward`.
+    pub fn sysctl(&self, key: &str) -> io::Result<String> {
+        self.run(|| std::fs::read_to_string(Path::new("/proc/sys").join(key)))
+            .map(|text| text.trim_end().to_owned())
+    }
+
+    /// Writes a sysctl of this namespace.
+    pub fn set_sysctl(&self, key: &str, value: &str) -> io::Result<()> {
+        self.run(|| std::fs::write(Path::new("/proc/sys").join(key), value))
+    }
+}
+
+fn checked(line: &str, output: Output) -> io::Result<String> {
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("{line}: {}: {}", output.status, stderr.trim_end())))
+}
+
+/// Runs `work` on a thread of its own, so that what it does to the thread's
+/// namespaces ends with it.
+pub(crate) fn on_thread<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let handle = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn_scoped(scope, work)
+            .expect("a thread can be started");
+        match handle.join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}

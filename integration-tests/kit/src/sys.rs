@@ -1,0 +1,92 @@
+//! The few system calls that the standard library has no words for.
+#![expect(unsafe_code, reason = "namespaces and mounts have no safe wrapper in std")]
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn c_string(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
+}
+
+/// Gives the calling thread new namespaces of the kinds in `flags`.
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // JUSTIFICATION: std cannot change the namespaces of a thread.
+    // SAFETY: takes no pointers; affects the calling thread only.
+    check(unsafe { libc::unshare(flags) })
+}
+
+/// Moves the calling thread into the namespace behind `fd`.
+pub(crate) fn setns(fd: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
+    // JUSTIFICATION: std cannot change the namespaces of a thread.
+    // SAFETY: `fd` is open for the duration of the call; no pointers.
+    check(unsafe { libc::setns(fd.as_raw_fd(), kind) })
+}
+
+/// Lets the process of `command` start inside the network namespace `fd`,
+/// which must stay open until the process has been started.
+pub(crate) fn start_in_netns(command: &mut Command, fd: BorrowedFd<'_>) {
+    let raw = fd.as_raw_fd();
+    // JUSTIFICATION: a child must be in its namespace before it executes.
+    // SAFETY: the closure makes one async-signal-safe system call and allocates nothing.
+    unsafe {
+        command.pre_exec(move || check(libc::setns(raw, libc::CLONE_NEWNET)));
+    }
+}
+
+/// mount(2); empty `source` and `kind` stand for none.
+pub(crate) fn mount(source: &str, target: &Path, kind: &str, flags: libc::c_ulong) -> io::Result<()> {
+    let source = CString::new(source).map_err(io::Error::other)?;
+    let kind = CString::new(kind).map_err(io::Error::other)?;
+    let path = c_string(target)?;
+    // JUSTIFICATION: std has no mount.
+    // SAFETY: the three strings outlive the call, the data pointer may be null.
+    check(unsafe { libc::mount(source.as_ptr(), path.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) })
+        .map_err(|e| io::Error::new(e.kind(), format!("mount {} ({flags:#x}): {e}", target.display())))
+}
+
+/// umount2(2) with MNT_DETACH.
+pub(crate) fn unmount(target: &Path) -> io::Result<()> {
+    let path = c_string(target)?;
+    // JUSTIFICATION: std has no umount.
+    // SAFETY: the string outlives the call.
+    check(unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) })
+}
+
+/// The effective user id of the process.
+pub(crate) fn effective_uid() -> u32 {
+    // JUSTIFICATION: std has no user ids.
+    // SAFETY: takes and keeps no pointers, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Sends `signal` to the process `pid`.
+pub(crate) fn kill(pid: u32, signal: libc::c_int) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+    // JUSTIFICATION: std can only send SIGKILL.
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::kill(pid, signal) })
+}
+
+/// Sets the receive buffer of a socket beyond the machine's limit.
+pub(crate) fn receive_buffer(socket: &impl AsRawFd, bytes: libc::c_int) -> io::Result<()> {
+    // JUSTIFICATION: std has no SO_RCVBUFFORCE.
+    // SAFETY: pointer and length describe one c_int that lives through the call.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUFFORCE,
+            (&raw const bytes).cast(),
+            size_of_val(&bytes) as libc::socklen_t,
+        )
+    })
+}
