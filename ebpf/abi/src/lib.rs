@@ -1,1 +1,55 @@
 //! Keys, values, constants and events shared by the datapath, the agent and the command line.
+//!
+//! Owns: the byte layouts of Cilium's pinned maps and perf events, of our own maps ([`EndpointConfig`],
+//! [`NodeConfig`]) and the codes that travel in them. Needs nothing: `no_std`, no dependencies, the same source
+//! is compiled for the kernel and for the host. Gives: `#[repr(C)]` structs whose sizes and offsets are checked
+//! when the crate is compiled, the marker [`Pod`], and tables that turn codes into the words Cilium prints.
+//!
+//! Byte order follows Cilium's maps: addresses and ports are kept as on the wire (a field holds the bytes of the
+//! packet, whatever the machine), identities, endpoint ids, interface indexes, counters and prefix lengths are in
+//! host order. Feature `user` adds `Debug`, `PartialEq`, `Eq` and `Hash`; the eBPF build leaves them out.
+//!
+//! ```
+//! use core::net::Ipv4Addr;
+//! use datapath_abi::{EndpointKey, Pod};
+//!
+//! let key = EndpointKey::v4(Ipv4Addr::new(10, 0, 0, 7));
+//! assert_eq!(key.as_bytes()[..4], [10, 0, 0, 7]);
+//! assert_eq!(key.ip(), Some(Ipv4Addr::new(10, 0, 0, 7).into()));
+//! ```
+#![no_std]
+#![expect(unsafe_code, reason = "plain data is turned into bytes and back at the kernel boundary")]
+
+mod address;
+mod conntrack;
+pub mod drop;
+mod endpoint;
+pub mod event;
+pub mod file;
+pub mod identity;
+mod ipcache;
+mod lb;
+pub mod mark;
+mod metrics;
+mod node;
+mod node_config;
+mod pod;
+mod policy;
+pub mod slot;
+pub mod trace;
+
+pub use address::{
+    FAMILY_V4, FAMILY_V6, ipv4_from_word, ipv4_word, ipv6_from_words, ipv6_words, mac_from_word, mac_word,
+};
+pub use conntrack::{CtEntry, CtTuple, CtTuple4, CtTuple6, ct_flag, tuple_flag};
+pub use endpoint::{EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, ep_flag, lxc_flag};
+pub use ipcache::{IpcacheKey, RemoteEndpointInfo, ipcache_flag};
+pub use lb::{
+    LbBackend, LbBackend4, LbBackend6, LbReverseNat, LbReverseNat4, LbReverseNat6, LbService, LbServiceKey,
+    LbServiceKey4, LbServiceKey6,
+};
+pub use metrics::{MetricsKey, MetricsValue, direction, metric};
+pub use node::{DeviceValue, NodeKey, NodeValue};
+pub use node_config::NodeConfig;
+pub use pod::Pod;
+pub use policy::{PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue, policy_flag};

@@ -1,0 +1,57 @@
+//! Node-wide switches: one frozen `.rodata` variable of the object.
+
+use crate::pod::layout;
+
+/// The variable `NODE_CONFIG` of every object. The loader writes it before the programs are loaded and freezes it,
+/// so that the verifier takes its fields for constants and removes what is off.
+///
+/// Switches are 0 or 1. [`Self::default`] is what an object carries until somebody sets it: everything off.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct NodeConfig {
+    /// The router's IPv6 address (CiliumInternalIP) as on the wire; neighbour solicitations for it are answered.
+    pub router_ipv6: [u32; 4],
+    /// The router's IPv4 address as on the wire.
+    pub router_ipv4: u32,
+    /// Interface index of cilium_host.
+    pub host_ifindex: u32,
+    /// Interface index of cilium_net.
+    pub net_ifindex: u32,
+    /// Id of the host endpoint: the `source` of events of the host programs.
+    pub host_endpoint_id: u32,
+    /// Bytes of a packet in a trace or drop event at the most (`trace-payloadlen`).
+    pub trace_payload_len: u32,
+    /// [Aggregation](crate::trace::aggregation) of trace events.
+    pub monitor_aggregation: u32,
+    /// Forward IPv4 (`enable-ipv4`).
+    pub enable_ipv4: u8,
+    /// Forward IPv6 (`enable-ipv6`).
+    pub enable_ipv6: u8,
+    /// Check source addresses of pods whose row asks for it (`enable-source-ip-verification`).
+    pub source_ip_verification: u8,
+    /// Answer ARP requests of pods (off in some chained setups).
+    pub arp_responder: u8,
+    /// Deliver with `bpf_redirect_peer` (host routing, the opposite of `enable-host-legacy-routing`).
+    pub redirect_peer: u8,
+    /// Deliver through the pod's interface, where `cil_to_container` takes over (`enable-endpoint-routes`).
+    pub endpoint_routes: u8,
+    /// Send drop events (`DropNotification`).
+    pub drop_notify: u8,
+    /// Send trace events (`TraceNotification`).
+    pub trace_notify: u8,
+    /// Put the source identity into the mark of forwarded packets (`enable-identity-mark`).
+    pub identity_mark: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
+}
+layout!(NodeConfig, 56, {
+    router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
+    monitor_aggregation: 36, enable_ipv4: 40, enable_ipv6: 41, source_ip_verification: 42, arp_responder: 43,
+    redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, reserved: 49,
+});
+
+impl NodeConfig {
+    /// Name of the variable.
+    pub const SYMBOL: &str = "NODE_CONFIG";
+}

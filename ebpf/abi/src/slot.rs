@@ -1,0 +1,31 @@
+//! Slots of the private program array `cilium_calls` (50 entries).
+//!
+//! The numbers are those of Cilium where a program of ours does the same job (constants: tail_call_slot); they are
+//! private to one load of the object, not an ABI.
+
+/// Entries of the array.
+pub const ENTRIES: u32 = 50;
+/// Neighbour solicitations of pods.
+pub const ICMP6_NS: u32 = 4;
+/// ARP requests of pods.
+pub const ARP: u32 = 6;
+/// IPv4 from a pod.
+pub const IPV4_FROM_LXC: u32 = 7;
+/// IPv6 from a pod.
+pub const IPV6_FROM_LXC: u32 = 10;
+/// The shared `cil_lxc_policy`: IPv4, and the dispatch of IPv6, to the endpoint named in `cb[1]`.
+pub const LXC_POLICY: u32 = 11;
+/// IPv6 part of `cil_lxc_policy`.
+pub const IPV6_LXC_POLICY: u32 = 12;
+/// IPv4 to a pod, on its interface.
+pub const IPV4_TO_ENDPOINT: u32 = 13;
+/// IPv6 to a pod, on its interface.
+pub const IPV6_TO_ENDPOINT: u32 = 14;
+/// IPv4 from the host.
+pub const IPV4_FROM_HOST: u32 = 23;
+/// IPv6 from the host.
+pub const IPV6_FROM_HOST: u32 = 24;
+/// IPv4 from a device of the node.
+pub const IPV4_FROM_NETDEV: u32 = 42;
+/// IPv6 from a device of the node.
+pub const IPV6_FROM_NETDEV: u32 = 44;
