@@ -1,1 +1,50 @@
 //! A safe bpf(2) wrapper: typed maps, batches, pins, links and program test runs.
+//!
+//! **Owns** nothing: every handle closes with its value; what is pinned stays. **Needs** root (or `CAP_BPF` and
+//! `CAP_NET_ADMIN`) and a mounted bpf file system for pins. **Gives**
+//! - maps: [`Map`], [`PerCpuMap`], [`ObjectMap`] (programs or maps as values) over [`RawMap`], from a [`MapSpec`];
+//! - [`BpfFs`]: Cilium's pin paths, and pinned maps that are reused, moved to a new layout or refused;
+//! - [`ObjectFile`]: programs linked by aya-obj and loaded with maps the caller chooses; [`Program`] runs them on packets;
+//! - [`Link`] (tcx) and [`tc::Tc`] (cls_bpf filters): how programs meet interfaces;
+//! - [`probe()`]: the kernel features the datapath needs.
+//!
+//! All calls block for the time the kernel takes, microseconds but where a grace period is named.
+//!
+//! ```no_run
+//! use bpf::{BpfFs, Map, MapFlags, MapSpec, MapType};
+//!
+//! const SPEC: MapSpec = MapSpec::new("example", MapType::Hash, 4, 8, 1024, MapFlags::NO_PREALLOC);
+//! let fs = BpfFs::open("/sys/fs/bpf")?;
+//! let (raw, origin) = fs.open_or_create(&SPEC)?;
+//! let map: Map<u32, u64> = Map::new(raw)?;
+//! map.update_batch(&[(1, 10), (2, 20)])?;
+//! assert_eq!(map.lookup(&2)?, Some(20));
+//! # let _ = origin;
+//! # Ok::<(), bpf::Error>(())
+//! ```
+//!
+//! Why not aya's own handles: they open pins without comparing layouts, attach by interface name in the current
+//! namespace only, have no batches, and parse the kernel's type information (15 ms) at every load.
+
+mod bpffs;
+mod error;
+mod link;
+mod map;
+mod object;
+mod probe;
+mod prog;
+mod raw_map;
+mod spec;
+mod sys;
+pub mod tc;
+
+pub use bpffs::{BpfFs, Origin, is_bpffs, names_in, unpin};
+pub use datapath_abi::Pod;
+pub use error::{Error, Result};
+pub use link::{Direction, Link, LinkInfo};
+pub use map::{Map, ObjectMap, PerCpuMap, bytes_of, values_of};
+pub use object::{Collection, ObjectFile};
+pub use probe::{Features, probe};
+pub use prog::{Program, ProgramInfo, TestRun};
+pub use raw_map::{MapInfo, RawMap, UpdateMode, possible_cpus};
+pub use spec::{Layout, MapFlags, MapSpec, MapType, Verdict};

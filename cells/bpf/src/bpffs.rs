@@ -1,0 +1,227 @@
+//! The bpf file system: where pins live, and how a pinned map is reused, moved to a new layout or refused.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::raw_map::RawMap;
+use crate::spec::{MapSpec, Verdict};
+
+/// `BPF_FS_MAGIC` of `linux/magic.h`.
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+/// Ends the name of a pin that is being prepared; leftovers of a crash are removed at the next try.
+const PENDING: &str = "_pending";
+
+/// A mounted bpf file system with Cilium's folders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BpfFs {
+    root: PathBuf,
+}
+
+/// How a pinned map came to be as wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// There was no pin.
+    Created,
+    /// The pin was as wanted.
+    Reused,
+    /// The pin had another size or other flags; its entries were copied.
+    Migrated {
+        /// Entries copied.
+        entries: usize,
+    },
+    /// The pin had another size or other flags, and kernel objects as values: the new map is empty.
+    Replaced,
+}
+
+impl BpfFs {
+    /// The file system at `root`; an error if none is mounted there.
+    pub fn open(root: impl Into<PathBuf>) -> Result<BpfFs> {
+        let root = root.into();
+        if !is_bpffs(&root) {
+            return Err(Error::NotBpfFs { path: root });
+        }
+        let fs = BpfFs { root };
+        fs.folders()?;
+        Ok(fs)
+    }
+
+    /// The file system at `root`, mounted there first if it is not.
+    pub fn open_or_mount(root: impl Into<PathBuf>) -> Result<BpfFs> {
+        let root = root.into();
+        if !is_bpffs(&root) {
+            std::fs::create_dir_all(&root).map_err(|e| Error::file("create folder", &root, e))?;
+            mount(&root).map_err(|e| Error::file("mount a bpf file system on", &root, e))?;
+        }
+        BpfFs::open(root)
+    }
+
+    fn folders(&self) -> Result<()> {
+        for folder in [self.globals(), self.root.join("cilium/devices"), self.root.join("cilium/endpoints")] {
+            std::fs::create_dir_all(&folder).map_err(|e| Error::file("create folder", &folder, e))?;
+        }
+        Ok(())
+    }
+
+    /// Where it is mounted.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The folder of the maps, `<root>/tc/globals`.
+    pub fn globals(&self) -> PathBuf {
+        self.root.join("tc/globals")
+    }
+
+    /// The pin of a map.
+    pub fn map(&self, name: &str) -> PathBuf {
+        self.globals().join(name)
+    }
+
+    /// The folder of a device's links, `<root>/cilium/devices/<dev>/links`; dots in the device's name become dashes.
+    pub fn device_links(&self, device: &str) -> PathBuf {
+        self.root.join("cilium/devices").join(device.replace('.', "-")).join("links")
+    }
+
+    /// The folder of an endpoint's links, `<root>/cilium/endpoints/<id>/links`.
+    pub fn endpoint_links(&self, id: u16) -> PathBuf {
+        self.root.join("cilium/endpoints").join(id.to_string()).join("links")
+    }
+
+    /// Opens the pinned map of a spec, or creates and pins it.
+    ///
+    /// A pin of another size or other flags is replaced by a map that holds its entries, one of another type or other
+    /// keys or values is refused ([`Error::Layout`]). At no moment is the pin missing, and a crash leaves the old or
+    /// the new map under it. What programs write into the old map after the copy is lost.
+    pub fn open_or_create(&self, spec: &MapSpec) -> Result<(RawMap, Origin)> {
+        let path = self.map(&spec.name);
+        let old = match RawMap::open(&path) {
+            Ok(old) => old,
+            Err(e) if e.is_not_found() => {
+                let map = RawMap::create(spec)?;
+                map.pin(&path)?;
+                return Ok((map, Origin::Created));
+            }
+            Err(e) => return Err(e),
+        };
+        match wanted(spec).compare(&old.layout()) {
+            Verdict::Reuse => Ok((old, Origin::Reused)),
+            Verdict::Replace => {
+                let map = RawMap::create(spec)?;
+                self.replace_pin(&path, |pending| map.pin(pending))?;
+                Ok((map, Origin::Replaced))
+            }
+            Verdict::Refuse(why) => Err(refusal(&path, spec, &old, why.to_owned())),
+            Verdict::Migrate => {
+                let map = RawMap::create(spec)?;
+                let entries = copy(&old, &map).map_err(|why| refusal(&path, spec, &old, why))?;
+                self.replace_pin(&path, |pending| map.pin(pending))?;
+                Ok((map, Origin::Migrated { entries }))
+            }
+        }
+    }
+
+    /// Pins something over an existing pin at one stroke: `pin` is given the path of a pin to make, which is renamed.
+    pub fn replace_pin(&self, path: &Path, pin: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        let mut pending = path.as_os_str().to_owned();
+        pending.push(PENDING);
+        let pending = PathBuf::from(pending);
+        unpin(&pending)?;
+        pin(&pending)?;
+        std::fs::rename(&pending, path).map_err(|e| Error::file("rename pin to", path, e))
+    }
+
+    /// Names of the pins in the maps' folder, sorted.
+    pub fn map_names(&self) -> Result<Vec<String>> {
+        names_in(&self.globals())
+    }
+}
+
+/// Removes a pin; false if there was none.
+pub fn unpin(path: &Path) -> Result<bool> {
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(Error::file("remove pin", path, e)),
+    }
+}
+
+/// Sorted names in a folder; none if it does not exist.
+pub fn names_in(folder: &Path) -> Result<Vec<String>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::file("read folder", folder, e)),
+    };
+    let mut names: Vec<String> =
+        entries.filter_map(|e| Some(e.ok()?.file_name().to_string_lossy().into_owned())).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// The spec's layout with the sizes that the kernel will report.
+fn wanted(spec: &MapSpec) -> crate::Layout {
+    let mut layout = spec.layout;
+    if layout.map_type == crate::MapType::PerfEventArray && layout.max_entries == 0 {
+        layout.max_entries = crate::possible_cpus() as u32;
+    }
+    layout
+}
+
+fn refusal(path: &Path, spec: &MapSpec, old: &RawMap, why: String) -> Error {
+    Error::Layout {
+        path: path.to_owned(),
+        found: Box::new(old.layout()),
+        wanted: Box::new(wanted(spec)),
+        why,
+    }
+}
+
+/// Copies all entries; the error says why they do not fit.
+fn copy(old: &RawMap, new: &RawMap) -> std::result::Result<usize, String> {
+    let (mut keys, mut values) = old.entries().map_err(|e| format!("its entries cannot be read ({e})"))?;
+    let (layout, room) = (new.layout(), new.layout().max_entries as usize);
+    let mut count = keys.len() / layout.key_size as usize;
+    if count > room {
+        if layout.map_type.is_array() && values[room * new.value_len()..].iter().any(|b| *b != 0) {
+            return Err(format!("rows from {room} on are in use"));
+        }
+        if !layout.map_type.is_array() && !layout.map_type.is_lru() {
+            return Err(format!("it holds {count} entries"));
+        }
+        count = room;
+        keys.truncate(count * layout.key_size as usize);
+        values.truncate(count * new.value_len());
+    }
+    new.update_batch(&keys, &values).map_err(|e| format!("its entries cannot be copied ({e})"))?;
+    Ok(count)
+}
+
+/// Whether a bpf file system is mounted at (or above) the path.
+#[expect(unsafe_code, reason = "statfs(2) fills a struct")]
+pub fn is_bpffs(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    let mut stat = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // JUSTIFICATION: the standard library does not tell a file system's type.
+    // SAFETY: path is NUL-terminated, stat is a zeroed struct of the right type, which is valid as it is.
+    let kind = unsafe {
+        match libc::statfs(path.as_ptr(), stat.as_mut_ptr()) {
+            0 => stat.assume_init().f_type as i64,
+            _ => return false,
+        }
+    };
+    kind == BPF_FS_MAGIC
+}
+
+#[expect(unsafe_code, reason = "mount(2) takes strings")]
+fn mount(path: &Path) -> std::io::Result<()> {
+    let target = CString::new(path.as_os_str().as_bytes())?;
+    // JUSTIFICATION: no safe wrapper in the dependencies.
+    // SAFETY: all strings are NUL-terminated and live across the call; the last pointer is the string `mode=0700`.
+    let answer = unsafe {
+        let data = c"mode=0700".as_ptr().cast();
+        libc::mount(c"bpf".as_ptr(), target.as_ptr(), c"bpf".as_ptr(), 0, data)
+    };
+    if answer == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}

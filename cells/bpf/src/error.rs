@@ -1,0 +1,158 @@
+//! What can go wrong between us and the kernel's bpf objects.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::spec::Layout;
+
+/// The result of every fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of a bpf object, a pin or a tc filter.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A bpf(2) command failed.
+    #[error("{operation} {object}: {source}")]
+    Syscall {
+        /// The bpf command in words, such as `create map`.
+        operation: &'static str,
+        /// The object it was about: name, pin or number.
+        object: String,
+        /// What the kernel answered.
+        #[source]
+        source: io::Error,
+    },
+    /// A pinned map has another layout than the one wanted, and its entries cannot be taken over.
+    #[error(
+        "pinned map {path} is {found}, but {wanted} is wanted: {why}. \
+         Stop whatever uses it, then remove the pin (rm {path}), or set the option that makes the layouts equal",
+        path = .path.display()
+    )]
+    Layout {
+        /// The pin.
+        path: PathBuf,
+        /// The layout of the pinned map.
+        found: Box<Layout>,
+        /// The layout that the agent or its programs want.
+        wanted: Box<Layout>,
+        /// Why the entries cannot be moved to a map of the wanted layout.
+        why: String,
+    },
+    /// A typed handle was asked for a map whose key or value has another size.
+    #[error(
+        "map {name} has {found_key}-byte keys and {found_value}-byte values, the handle wants {key} and {value}"
+    )]
+    HandleSize {
+        /// The map's name.
+        name: String,
+        /// Size of the map's keys in bytes.
+        found_key: u32,
+        /// Size of the map's values in bytes.
+        found_value: u32,
+        /// Size of the handle's keys in bytes.
+        key: usize,
+        /// Size of the handle's values in bytes.
+        value: usize,
+    },
+    /// A per-CPU handle on a plain map, or the other way round.
+    #[error("map {name} is of type {found}, which the handle cannot read")]
+    HandleType {
+        /// The map's name.
+        name: String,
+        /// The map's type.
+        found: crate::MapType,
+    },
+    /// A file operation on the bpf file system failed.
+    #[error("{operation} {path}: {source}", path = .path.display())]
+    File {
+        /// What was tried.
+        operation: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// What the kernel answered.
+        #[source]
+        source: io::Error,
+    },
+    /// The path is not on a bpf file system.
+    #[error("{path} is not on a bpf file system; mount one there: mount -t bpf bpf {path}", path = .path.display())]
+    NotBpfFs {
+        /// The path that was given as root.
+        path: PathBuf,
+    },
+    /// An object file could not be parsed or linked.
+    #[error("eBPF object {object}: {reason}")]
+    Object {
+        /// The object's name.
+        object: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The verifier refused a program; the log's end says why.
+    #[error("the kernel refused program {program}: {source}; end of the verifier's log:\n{log}")]
+    Verifier {
+        /// The program's name.
+        program: String,
+        /// The last lines of the log.
+        log: String,
+        /// What the kernel answered.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel lacks something this agent cannot work without.
+    #[error("the kernel lacks {feature}, needed for {purpose} (Linux {since} or newer has it): {source}")]
+    Feature {
+        /// What is missing.
+        feature: &'static str,
+        /// What it is needed for.
+        purpose: &'static str,
+        /// The first Linux release that has it.
+        since: &'static str,
+        /// What the kernel answered.
+        #[source]
+        source: io::Error,
+    },
+    /// A netlink request about a tc filter failed.
+    #[error("{operation} on interface {ifindex}: {source}")]
+    Tc {
+        /// What was tried.
+        operation: &'static str,
+        /// The interface's number.
+        ifindex: u32,
+        /// What the kernel answered.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn syscall(operation: &'static str, object: impl Into<String>, source: io::Error) -> Error {
+        Error::Syscall { operation, object: object.into(), source }
+    }
+
+    pub(crate) fn file(operation: &'static str, path: &std::path::Path, source: io::Error) -> Error {
+        Error::File { operation, path: path.to_owned(), source }
+    }
+
+    /// The kernel's error number, if it was the kernel that refused.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Error::Syscall { source, .. }
+            | Error::File { source, .. }
+            | Error::Verifier { source, .. }
+            | Error::Feature { source, .. }
+            | Error::Tc { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+
+    /// Whether the thing asked for does not exist: no such pin, row, filter, link or interface.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self.errno(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO))
+    }
+
+    /// Whether trying again later may succeed without anybody changing anything.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.errno(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOMEM | libc::ENOSPC))
+    }
+}

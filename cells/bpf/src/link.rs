@@ -1,0 +1,116 @@
+//! bpf links: a program attached to an interface by tcx, held by a pin, replaced in place.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::sys::{self, Command, FdAttr, LinkCreateAttr, LinkUpdateAttr, RawLinkInfo};
+
+/// `BPF_LINK_TYPE_TCX`.
+const LINK_TYPE_TCX: u32 = 11;
+
+/// Where on an interface a program runs: for packets that come from it, or that leave through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Packets received from the interface.
+    Ingress,
+    /// Packets sent to the interface.
+    Egress,
+}
+
+impl Direction {
+    /// `BPF_TCX_INGRESS` or `BPF_TCX_EGRESS`.
+    fn tcx(self) -> u32 {
+        match self {
+            Direction::Ingress => 46,
+            Direction::Egress => 47,
+        }
+    }
+}
+
+/// What the kernel tells of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkInfo {
+    /// The kernel's number for the link.
+    pub id: u32,
+    /// The number of the program it runs.
+    pub program: u32,
+    /// The interface of a tcx link; 0 once the interface is gone, `None` for other kinds of links.
+    pub ifindex: Option<u32>,
+    /// The direction of a tcx link.
+    pub direction: Option<Direction>,
+}
+
+/// A link. Dropping it detaches the program unless the link is pinned.
+#[derive(Debug)]
+pub struct Link {
+    fd: OwnedFd,
+}
+
+impl Link {
+    /// Attaches a program to an interface, after the programs that are there. Waits for a grace period (9 to 16 ms) and
+    /// holds the kernel's interface lock meanwhile.
+    pub fn tcx(program: &impl AsFd, ifindex: u32, direction: Direction) -> Result<Link> {
+        let mut attr = LinkCreateAttr {
+            prog_fd: program.as_fd().as_raw_fd() as u32,
+            ifindex,
+            attach_type: direction.tcx(),
+            ..LinkCreateAttr::default()
+        };
+        let fd = sys::plain_fd(Command::LinkCreate, &mut attr)
+            .map_err(|e| Error::syscall("attach program by tcx to interface", ifindex.to_string(), e))?;
+        Ok(Link { fd })
+    }
+
+    /// Opens a pinned link.
+    pub fn open(path: &Path) -> Result<Link> {
+        let fd = sys::open_pin(path)
+            .map_err(|e| Error::syscall("open pinned link", path.display().to_string(), e))?;
+        Ok(Link { fd })
+    }
+
+    /// Pins the link, which then outlives this process.
+    pub fn pin(&self, path: &Path) -> Result<()> {
+        sys::pin(self.fd.as_fd(), path).map_err(|e| Error::syscall("pin link", path.display().to_string(), e))
+    }
+
+    /// Replaces the program between two packets (3 us). [`Error::errno`] is `ENOLINK` when the interface is gone: the
+    /// link is dead then, make another.
+    pub fn update(&self, program: &impl AsFd) -> Result<()> {
+        let mut attr = LinkUpdateAttr {
+            link_fd: self.fd.as_raw_fd() as u32,
+            prog_fd: program.as_fd().as_raw_fd() as u32,
+            ..LinkUpdateAttr::default()
+        };
+        sys::plain(Command::LinkUpdate, &mut attr).map(drop).map_err(|e| self.error("update link", e))
+    }
+
+    /// Detaches the program; the link stays as a dead object until its pin and descriptors are gone.
+    pub fn detach(&self) -> Result<()> {
+        let mut attr = FdAttr { fd: self.fd.as_raw_fd() as u32, pad: 0 };
+        sys::plain(Command::LinkDetach, &mut attr).map(drop).map_err(|e| self.error("detach link", e))
+    }
+
+    /// What the kernel tells of it.
+    pub fn info(&self) -> Result<LinkInfo> {
+        let raw: RawLinkInfo = sys::info(self.fd.as_fd()).map_err(|e| self.error("ask about link", e))?;
+        let tcx = raw.link_type == LINK_TYPE_TCX;
+        let direction = match raw.attach_type {
+            46 if tcx => Some(Direction::Ingress),
+            47 if tcx => Some(Direction::Egress),
+            _ => None,
+        };
+        Ok(LinkInfo { id: raw.id, program: raw.prog_id, ifindex: tcx.then_some(raw.ifindex), direction })
+    }
+
+    fn error(&self, operation: &'static str, source: io::Error) -> Error {
+        Error::syscall(operation, format!("descriptor {}", self.fd.as_raw_fd()), source)
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,149 @@
+//! Loaded programs: what the kernel tells of them, pins, and runs on a given packet.
+#![expect(unsafe_code, reason = "a test run takes pointers to packets")]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::map::bytes_of;
+use crate::object::load_instructions;
+use crate::sys::{self, Command, RawProgInfo, TestRunAttr};
+
+/// What the kernel tells of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramInfo {
+    /// The kernel's number for it.
+    pub id: u32,
+    /// The kernel's name: the first 15 bytes of ours.
+    pub name: String,
+    /// Instructions that the verifier walked.
+    pub verified_instructions: u32,
+    /// Bytes of machine code.
+    pub jited_bytes: u32,
+    /// Bytes of translated instructions.
+    pub translated_bytes: u32,
+    /// Nanoseconds spent and times run, while the kernel counts them (`kernel.bpf_stats_enabled`).
+    pub run_time_ns: u64,
+    /// See [`ProgramInfo::run_time_ns`].
+    pub run_count: u64,
+}
+
+/// What came out of a test run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestRun {
+    /// The program's answer.
+    pub verdict: i32,
+    /// The packet afterwards.
+    pub packet: Vec<u8>,
+    /// The context afterwards; empty if none was given.
+    pub context: Vec<u8>,
+    /// Nanoseconds of one run, on average.
+    pub duration_ns: u32,
+}
+
+/// A loaded program. It stays while a descriptor, a pin, a link, a filter or a program array holds it.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+    name: String,
+}
+
+impl Program {
+    pub(crate) fn from_fd(fd: OwnedFd, name: &str) -> Program {
+        Program { fd, name: name.to_owned() }
+    }
+
+    /// Loads a tc program from ready instructions (`struct bpf_insn` as eight bytes in memory order): probes, tests.
+    pub fn from_instructions(name: &str, instructions: &[u64]) -> Result<Program> {
+        let (log, result) = load_instructions(name, instructions);
+        result.map(|fd| Program::from_fd(fd, name)).map_err(|source| Error::Verifier {
+            program: name.to_owned(),
+            log,
+            source,
+        })
+    }
+
+    /// Opens a pinned program.
+    pub fn open(path: &Path) -> Result<Program> {
+        let fd = sys::open_pin(path)
+            .map_err(|e| Error::syscall("open pinned program", path.display().to_string(), e))?;
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        Ok(Program { fd, name })
+    }
+
+    /// Opens the program with that kernel number.
+    pub fn open_id(id: u32) -> Result<Program> {
+        let fd = sys::fd_by_id(Command::ProgFdById, id)
+            .map_err(|e| Error::syscall("open program number", id.to_string(), e))?;
+        let mut program = Program { fd, name: String::new() };
+        program.name = program.info()?.name;
+        Ok(program)
+    }
+
+    /// The full name given at loading.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Pins the program.
+    pub fn pin(&self, path: &Path) -> Result<()> {
+        sys::pin(self.fd.as_fd(), path)
+            .map_err(|e| Error::syscall("pin program", path.display().to_string(), e))
+    }
+
+    /// What the kernel tells of it.
+    pub fn info(&self) -> Result<ProgramInfo> {
+        let raw: RawProgInfo =
+            sys::info(self.fd.as_fd()).map_err(|e| Error::syscall("ask about program", &self.name, e))?;
+        Ok(ProgramInfo {
+            id: raw.id,
+            name: sys::name_text(&raw.name),
+            verified_instructions: raw.verified_insns,
+            jited_bytes: raw.jited_len,
+            translated_bytes: raw.xlated_len,
+            run_time_ns: raw.run_time_ns,
+            run_count: raw.run_cnt,
+        })
+    }
+
+    /// Runs the program `repeat` times on a packet without sending it. `context` is a `__sk_buff` or an `xdp_md`, may be
+    /// empty, and only some of its fields may be set (`man 2 bpf`, BPF_PROG_TEST_RUN).
+    pub fn test_run(&self, packet: &[u8], context: &[u64], repeat: u32) -> Result<TestRun> {
+        let mut out = vec![0u8; packet.len() + 1024];
+        let context_in = bytes_of(context);
+        let mut context_out = vec![0u8; context_in.len()];
+        let mut attr = TestRunAttr {
+            prog_fd: self.fd.as_raw_fd() as u32,
+            data_in: packet.as_ptr() as u64,
+            data_size_in: packet.len() as u32,
+            data_out: out.as_mut_ptr() as u64,
+            data_size_out: out.len() as u32,
+            repeat,
+            ..TestRunAttr::default()
+        };
+        if !context.is_empty() {
+            attr.ctx_in = context_in.as_ptr() as u64;
+            attr.ctx_size_in = context_in.len() as u32;
+            attr.ctx_out = context_out.as_mut_ptr() as u64;
+            attr.ctx_size_out = context_out.len() as u32;
+        }
+        // JUSTIFICATION: the kernel reads the packet and the context and writes both.
+        // SAFETY: all four buffers live across the call and have the lengths given.
+        unsafe { sys::bpf(Command::ProgTestRun, &mut attr) }
+            .map_err(|e| Error::syscall("test-run program", &self.name, e))?;
+        out.truncate(attr.data_size_out as usize);
+        context_out.truncate(attr.ctx_size_out as usize);
+        Ok(TestRun {
+            verdict: attr.retval as i32,
+            packet: out,
+            context: context_out,
+            duration_ns: attr.duration,
+        })
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,446 @@
+//! A map of any layout: keys and values are bytes, lengths are checked against the kernel's sizes.
+#![expect(unsafe_code, reason = "map commands take pointers to keys and values")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::spec::{Layout, MapFlags, MapSpec, MapType};
+use crate::sys::{self, BatchAttr, Command, ElementAttr, FdAttr, MapCreateAttr, RawMapInfo};
+
+/// Linux's own number for "not supported", which some map types answer to batch commands.
+const ENOTSUPP: i32 = 524;
+
+/// What an update does when the key exists or not (`BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UpdateMode {
+    /// Create or replace.
+    #[default]
+    Any,
+    /// Create only; an existing key is an error.
+    Create,
+    /// Replace only; a missing key is an error.
+    Replace,
+}
+
+/// What the kernel tells of a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapInfo {
+    /// The kernel's number for this map.
+    pub id: u32,
+    /// The kernel's name: the first 15 bytes of ours.
+    pub name: String,
+    /// Type, sizes and flags.
+    pub layout: Layout,
+}
+
+/// A map of which only the layout is known. Cheap to duplicate by [`RawMap::try_clone`].
+#[derive(Debug)]
+pub struct RawMap {
+    fd: OwnedFd,
+    name: String,
+    layout: Layout,
+    /// Bytes of a value in system calls: per-CPU maps have one, rounded up to 8, for each possible CPU.
+    value_len: usize,
+}
+
+impl RawMap {
+    /// Creates an unpinned map.
+    pub fn create(spec: &MapSpec) -> Result<RawMap> {
+        let inner = match spec.inner {
+            Some(layout) => Some(RawMap::create(&MapSpec {
+                name: format!("{}_inner", spec.name).into(),
+                layout,
+                inner: None,
+            })?),
+            None => None,
+        };
+        RawMap::create_with_inner(spec, inner.as_ref())
+    }
+
+    /// Creates an unpinned map of maps whose inner maps look like `inner`; the spec's own inner layout is not used.
+    pub fn create_with_inner(spec: &MapSpec, inner: Option<&RawMap>) -> Result<RawMap> {
+        let Layout { map_type, key_size, value_size, max_entries, flags } = spec.layout;
+        let max_entries = match (map_type, max_entries) {
+            (MapType::PerfEventArray, 0) => possible_cpus() as u32,
+            (_, n) => n,
+        };
+        let mut attr = MapCreateAttr {
+            map_type: map_type.number(),
+            key_size,
+            value_size,
+            max_entries,
+            map_flags: flags.0,
+            inner_map_fd: inner.map_or(0, |map| map.fd.as_raw_fd() as u32),
+            name: sys::kernel_name(&spec.name),
+            ..MapCreateAttr::default()
+        };
+        let fd = sys::plain_fd(Command::MapCreate, &mut attr).map_err(|source| {
+            Error::syscall("create map", format!("{} ({})", spec.name, spec.layout), source)
+        })?;
+        RawMap::from_fd(fd, &spec.name)
+    }
+
+    /// Opens a pinned map, whatever its layout.
+    pub fn open(path: &Path) -> Result<RawMap> {
+        let fd = sys::open_pin(path)
+            .map_err(|source| Error::syscall("open pinned map", path.display().to_string(), source))?;
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        RawMap::from_fd(fd, &name)
+    }
+
+    /// Opens the map with that kernel number.
+    pub fn open_id(id: u32) -> Result<RawMap> {
+        let fd = sys::fd_by_id(Command::MapFdById, id)
+            .map_err(|source| Error::syscall("open map number", id.to_string(), source))?;
+        let mut map = RawMap::from_fd(fd, "")?;
+        map.name = map.info()?.name;
+        Ok(map)
+    }
+
+    fn from_fd(fd: OwnedFd, name: &str) -> Result<RawMap> {
+        let info: RawMapInfo = sys::info(fd.as_fd()).map_err(|e| Error::syscall("ask about map", name, e))?;
+        let layout = layout_of(&info);
+        let value_len = match layout.map_type.is_per_cpu() {
+            true => (layout.value_size as usize).next_multiple_of(8) * possible_cpus(),
+            false => layout.value_size as usize,
+        };
+        Ok(RawMap { fd, name: name.to_owned(), layout, value_len })
+    }
+
+    /// The full name given at creation, or the pin's.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Type, sizes and flags.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Bytes of a value as [`RawMap::lookup`] gives them: all CPUs' values, each rounded up to 8 bytes, in per-CPU maps.
+    pub fn value_len(&self) -> usize {
+        self.value_len
+    }
+
+    /// What the kernel tells of it.
+    pub fn info(&self) -> Result<MapInfo> {
+        let raw: RawMapInfo = sys::info(self.fd.as_fd()).map_err(|e| self.error("ask about map", e))?;
+        Ok(MapInfo { id: raw.id, name: sys::name_text(&raw.name), layout: layout_of(&raw) })
+    }
+
+    /// Kernel memory that the map holds, in bytes, as `/proc/self/fdinfo` tells it.
+    pub fn memory(&self) -> Result<u64> {
+        let path = format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd());
+        let text =
+            std::fs::read_to_string(&path).map_err(|source| Error::file("read", Path::new(&path), source))?;
+        Ok(text
+            .lines()
+            .find_map(|line| line.strip_prefix("memlock:"))
+            .and_then(|n| n.trim().parse().ok())
+            .unwrap_or(0))
+    }
+
+    /// Another handle on the same map.
+    pub fn try_clone(&self) -> Result<RawMap> {
+        let fd = self.fd.try_clone().map_err(|e| self.error("duplicate map", e))?;
+        Ok(RawMap { fd, name: self.name.clone(), ..*self })
+    }
+
+    /// Pins the map; an existing pin is an error.
+    pub fn pin(&self, path: &Path) -> Result<()> {
+        sys::pin(self.fd.as_fd(), path)
+            .map_err(|source| Error::syscall("pin map", path.display().to_string(), source))
+    }
+
+    /// Makes the map read-only for system calls, for good. Programs then see constants.
+    pub fn freeze(&self) -> Result<()> {
+        let mut attr = FdAttr { fd: self.fd.as_raw_fd() as u32, pad: 0 };
+        sys::plain(Command::MapFreeze, &mut attr).map(drop).map_err(|e| self.error("freeze map", e))
+    }
+
+    /// Writes the value of `key` into `value`; false if there is none.
+    ///
+    /// # Panics
+    /// If a length is not the map's.
+    pub fn lookup(&self, key: &[u8], value: &mut [u8]) -> Result<bool> {
+        assert_eq!(value.len(), self.value_len, "value of map {}", self.name);
+        let mut attr =
+            ElementAttr { key: self.key(key), value: value.as_mut_ptr() as u64, ..self.element_attr() };
+        // JUSTIFICATION: the kernel reads the key and writes the value.
+        // SAFETY: both slices live across the call and have the kernel's sizes, asserted above.
+        match unsafe { sys::bpf(Command::MapLookup, &mut attr) } {
+            Ok(_) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(e) => Err(self.error("look up in map", e)),
+        }
+    }
+
+    /// Creates or replaces an entry.
+    ///
+    /// # Panics
+    /// If a length is not the map's.
+    pub fn update(&self, key: &[u8], value: &[u8], mode: UpdateMode) -> Result<()> {
+        assert_eq!(value.len(), self.value_len, "value of map {}", self.name);
+        let mut attr = ElementAttr {
+            key: self.key(key),
+            value: value.as_ptr() as u64,
+            flags: mode as u64,
+            ..self.element_attr()
+        };
+        // JUSTIFICATION: the kernel reads key and value.
+        // SAFETY: both slices live across the call and have the kernel's sizes, asserted above.
+        unsafe { sys::bpf(Command::MapUpdate, &mut attr) }.map(drop).map_err(|e| self.error("update map", e))
+    }
+
+    /// Deletes an entry; false if there was none.
+    ///
+    /// # Panics
+    /// If the key's length is not the map's.
+    pub fn delete(&self, key: &[u8]) -> Result<bool> {
+        let mut attr = ElementAttr { key: self.key(key), ..self.element_attr() };
+        // JUSTIFICATION: the kernel reads the key.
+        // SAFETY: the slice lives across the call and has the kernel's size, asserted in key().
+        match unsafe { sys::bpf(Command::MapDelete, &mut attr) } {
+            Ok(_) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(e) => Err(self.error("delete from map", e)),
+        }
+    }
+
+    /// Writes the key that follows `key` (the first one for `None`) into `next`; false at the end.
+    ///
+    /// # Panics
+    /// If a length is not the map's.
+    pub fn next_key(&self, key: Option<&[u8]>, next: &mut [u8]) -> Result<bool> {
+        assert_eq!(next.len(), self.layout.key_size as usize, "key of map {}", self.name);
+        let mut attr = ElementAttr {
+            key: key.map_or(0, |k| self.key(k)),
+            value: next.as_mut_ptr() as u64,
+            ..self.element_attr()
+        };
+        // JUSTIFICATION: the kernel reads one key and writes another.
+        // SAFETY: both slices live across the call and have the kernel's size, asserted above.
+        match unsafe { sys::bpf(Command::MapNextKey, &mut attr) } {
+            Ok(_) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(e) => Err(self.error("walk map", e)),
+        }
+    }
+
+    /// Creates or replaces many entries in one system call (more on kernels without it). Keys and values lie one after
+    /// the other. One grace period for all in maps of maps.
+    ///
+    /// # Panics
+    /// If the lengths are not multiples of the map's.
+    pub fn update_batch(&self, keys: &[u8], values: &[u8]) -> Result<()> {
+        let count = self.count(keys);
+        assert_eq!(values.len(), count * self.value_len, "values of map {}", self.name);
+        if count == 0 {
+            return Ok(());
+        }
+        let mut attr = BatchAttr {
+            keys: keys.as_ptr() as u64,
+            values: values.as_ptr() as u64,
+            count: count as u32,
+            map_fd: self.fd.as_raw_fd() as u32,
+            ..BatchAttr::default()
+        };
+        // JUSTIFICATION: the kernel reads keys and values.
+        // SAFETY: count times the kernel's sizes, asserted above; both live across the call.
+        match unsafe { sys::bpf(Command::MapUpdateBatch, &mut attr) } {
+            Ok(_) => Ok(()),
+            Err(e) if no_batch(&e) => {
+                for (key, value) in self.rows(keys, values) {
+                    self.update(key, value, UpdateMode::Any)?;
+                }
+                Ok(())
+            }
+            Err(e) => Err(self.error("update many rows of map", e)),
+        }
+    }
+
+    /// Deletes many entries; missing ones are no error.
+    ///
+    /// # Panics
+    /// If the length is not a multiple of the map's.
+    pub fn delete_batch(&self, keys: &[u8]) -> Result<()> {
+        let size = self.layout.key_size as usize;
+        let mut rest = keys;
+        while self.count(rest) > 0 {
+            let mut attr = BatchAttr {
+                keys: rest.as_ptr() as u64,
+                count: self.count(rest) as u32,
+                map_fd: self.fd.as_raw_fd() as u32,
+                ..BatchAttr::default()
+            };
+            // JUSTIFICATION: the kernel reads the keys.
+            // SAFETY: count times the kernel's key size; the slice lives across the call.
+            match unsafe { sys::bpf(Command::MapDeleteBatch, &mut attr) } {
+                Ok(_) => return Ok(()),
+                // It stops at a missing key, having deleted `count` before it.
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
+                    rest = &rest[((attr.count as usize + 1) * size).min(rest.len())..];
+                }
+                Err(e) if no_batch(&e) => {
+                    for key in rest.chunks_exact(size) {
+                        self.delete(key)?;
+                    }
+                    return Ok(());
+                }
+                Err(e) => return Err(self.error("delete many rows of map", e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// All entries as (keys, values), one after the other. Entries that come or go meanwhile may be missing or stale,
+    /// others are seen exactly once (hash maps on kernels without batches: nearly always).
+    pub fn entries(&self) -> Result<(Vec<u8>, Vec<u8>)> {
+        match self.entries_by_batch() {
+            Err(e) if e.errno().is_some_and(|n| n == libc::EINVAL || n == ENOTSUPP) => self.entries_by_key(),
+            other => other,
+        }
+    }
+
+    fn entries_by_batch(&self) -> Result<(Vec<u8>, Vec<u8>)> {
+        let (key, value) = (self.layout.key_size as usize, self.value_len);
+        let mut chunk = 4096.min(self.layout.max_entries.max(16) as usize);
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        let mut cursor = vec![0u8; key.max(8)];
+        let mut next_cursor = cursor.clone();
+        let mut first = true;
+        loop {
+            let at = keys.len() / key;
+            keys.resize((at + chunk) * key, 0);
+            values.resize((at + chunk) * value, 0);
+            let mut attr = BatchAttr {
+                in_batch: if first { 0 } else { cursor.as_ptr() as u64 },
+                out_batch: next_cursor.as_mut_ptr() as u64,
+                keys: keys[at * key..].as_mut_ptr() as u64,
+                values: values[at * value..].as_mut_ptr() as u64,
+                count: chunk as u32,
+                map_fd: self.fd.as_raw_fd() as u32,
+                ..BatchAttr::default()
+            };
+            // JUSTIFICATION: the kernel writes a chunk of keys, values and a cursor (4 bytes for hashes, a key else).
+            // SAFETY: the buffers have room for `chunk` entries of the kernel's sizes and for the larger cursor.
+            let answer = unsafe { sys::bpf(Command::MapLookupBatch, &mut attr) };
+            let errno = answer.as_ref().err().and_then(io::Error::raw_os_error);
+            let got = match errno {
+                None | Some(libc::ENOENT) => attr.count as usize,
+                _ => 0,
+            };
+            keys.truncate((at + got) * key);
+            values.truncate((at + got) * value);
+            match errno {
+                None => {}
+                Some(libc::ENOENT) => return Ok((keys, values)),
+                // One bucket holds more than a chunk.
+                Some(libc::ENOSPC) if chunk < 1 << 24 => {
+                    chunk *= 2;
+                    continue;
+                }
+                Some(n) => {
+                    return Err(self.error("read many rows of map", io::Error::from_raw_os_error(n)));
+                }
+            }
+            std::mem::swap(&mut cursor, &mut next_cursor);
+            first = false;
+        }
+    }
+
+    fn entries_by_key(&self) -> Result<(Vec<u8>, Vec<u8>)> {
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        let mut key: Option<Vec<u8>> = None;
+        let mut next = vec![0; self.layout.key_size as usize];
+        let mut value = vec![0; self.value_len];
+        // A key deleted under the walk starts it again; the bound ends a walk that never would.
+        for _ in 0..self.layout.max_entries as u64 * 2 + 2 {
+            if !self.next_key(key.as_deref(), &mut next)? {
+                break;
+            }
+            if self.lookup(&next, &mut value)? {
+                keys.extend_from_slice(&next);
+                values.extend_from_slice(&value);
+            }
+            key = Some(next.clone());
+        }
+        Ok((keys, values))
+    }
+
+    fn rows<'a>(&self, keys: &'a [u8], values: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        keys.chunks_exact(self.layout.key_size as usize).zip(values.chunks_exact(self.value_len))
+    }
+
+    fn count(&self, keys: &[u8]) -> usize {
+        let size = self.layout.key_size as usize;
+        assert!(keys.len().is_multiple_of(size), "keys of map {}", self.name);
+        keys.len() / size
+    }
+
+    fn key(&self, key: &[u8]) -> u64 {
+        assert_eq!(key.len(), self.layout.key_size as usize, "key of map {}", self.name);
+        key.as_ptr() as u64
+    }
+
+    fn element_attr(&self) -> ElementAttr {
+        ElementAttr { map_fd: self.fd.as_raw_fd() as u32, ..ElementAttr::default() }
+    }
+
+    fn error(&self, operation: &'static str, source: io::Error) -> Error {
+        Error::syscall(operation, &self.name, source)
+    }
+}
+
+impl AsFd for RawMap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn no_batch(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | ENOTSUPP))
+}
+
+fn layout_of(info: &RawMapInfo) -> Layout {
+    Layout {
+        map_type: MapType::from_number(info.map_type),
+        key_size: info.key_size,
+        value_size: info.value_size,
+        max_entries: info.max_entries,
+        flags: MapFlags(info.map_flags),
+    }
+}
+
+/// The number of CPUs that may ever be there, which sizes per-CPU values; 1 if the kernel does not say.
+pub fn possible_cpus() -> usize {
+    static CPUS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *CPUS.get_or_init(|| {
+        let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+        cpus_in(&text).max(1)
+    })
+}
+
+/// Counts a CPU list such as `0-3,8`.
+fn cpus_in(list: &str) -> usize {
+    list.trim()
+        .split(',')
+        .filter_map(|range| match range.split_once('-') {
+            Some((from, to)) => Some(to.parse::<usize>().ok()?.checked_sub(from.parse().ok()?)? + 1),
+            None => range.parse::<usize>().ok().map(|_| 1),
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(super::cpus_in("0-1\n"), 2);
+        assert_eq!(super::cpus_in("0"), 1);
+        assert_eq!(super::cpus_in("0-3,8,10-11"), 7);
+        assert_eq!(super::cpus_in(""), 0);
+    }
+}

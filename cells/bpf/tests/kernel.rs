@@ -1,0 +1,287 @@
+//! The wrapper against the real kernel, in a sandbox of its own.
+
+use bpf::tc::Tc;
+use bpf::{
+    BpfFs, Direction, Error, Layout, Link, Map, MapFlags, MapSpec, MapType, ObjectMap, Origin, PerCpuMap,
+    Program, RawMap, unpin,
+};
+use test_kit::{Sandbox, require_root};
+
+const HASH: MapSpec = MapSpec::new("test_hash", MapType::Hash, 4, 8, 1000, MapFlags::NO_PREALLOC);
+
+fn sandbox() -> (Sandbox, BpfFs) {
+    let sandbox = Sandbox::new().unwrap();
+    let fs = BpfFs::open(sandbox.bpf_root()).unwrap();
+    (sandbox, fs)
+}
+
+/// `mov r0, verdict; exit`.
+fn returns(verdict: u8) -> Program {
+    let mov = u64::from_le_bytes([0xb7, 0, 0, 0, verdict, 0, 0, 0]);
+    Program::from_instructions("test_verdict", &[mov, 0x95]).unwrap()
+}
+
+fn ifindex(sandbox: &Sandbox, name: &str) -> u32 {
+    let line = sandbox.host().ip(&format!("-o link show dev {name}")).unwrap();
+    line.split(':').next().unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn typed_maps_hold_what_is_written() {
+    require_root!();
+    let map: Map<u32, u64> = Map::create(&HASH).unwrap();
+    assert_eq!(map.lookup(&7).unwrap(), None);
+    map.update(&7, &70).unwrap();
+    assert_eq!(map.lookup(&7).unwrap(), Some(70));
+    assert!(map.update_mode(&7, &71, bpf::UpdateMode::Create).is_err());
+    assert!(map.delete(&7).unwrap());
+    assert!(!map.delete(&7).unwrap());
+    assert_eq!(map.raw().info().unwrap().name, "test_hash");
+    assert!(map.raw().memory().unwrap() > 0);
+}
+
+#[test]
+fn batches_write_read_and_delete_every_row() {
+    require_root!();
+    let shapes = [
+        (MapType::Hash, MapFlags::NO_PREALLOC),
+        (MapType::LruHash, MapFlags::NONE),
+        (MapType::Array, MapFlags::NONE),
+    ];
+    for (map_type, flags) in shapes {
+        let spec = MapSpec::new("test_batch", map_type, 4, 8, 10_000, flags);
+        let map: Map<u32, u64> = Map::create(&spec).unwrap();
+        let rows: Vec<(u32, u64)> = (0..10_000).map(|i| (i, u64::from(i) * 3)).collect();
+        map.update_batch(&rows).unwrap();
+        let mut found = map.entries().unwrap();
+        found.sort_unstable();
+        if map_type == MapType::LruHash {
+            assert!(found.len() > 5_000 && found.iter().all(|(k, v)| *v == u64::from(*k) * 3));
+            continue;
+        }
+        assert_eq!(found, rows, "{map_type}");
+        if map_type == MapType::Hash {
+            // A key that is not there, in the middle of the batch, is stepped over.
+            map.delete(&5_000).unwrap();
+            map.delete_batch(&(10..10_000).collect::<Vec<u32>>()).unwrap();
+            assert_eq!(map.keys().unwrap().len(), 10);
+            map.clear().unwrap();
+            assert!(map.entries().unwrap().is_empty());
+        }
+    }
+}
+
+#[test]
+fn longest_prefix_tries_have_batches_too() {
+    require_root!();
+    let spec = MapSpec::new("test_lpm", MapType::LpmTrie, 8, 4, 100, MapFlags::NO_PREALLOC);
+    let map: Map<[u8; 8], u32> = Map::create(&spec).unwrap();
+    let key = |bits: u8, a: u8| [bits, 0, 0, 0, 10, a, 0, 0];
+    map.update_batch(&[(key(8, 0), 1), (key(16, 1), 2), (key(16, 2), 3)]).unwrap();
+    assert_eq!(map.lookup(&[32, 0, 0, 0, 10, 2, 3, 4]).unwrap(), Some(3));
+    assert_eq!(map.lookup(&[32, 0, 0, 0, 10, 9, 9, 9]).unwrap(), Some(1));
+    assert_eq!(map.entries().unwrap().len(), 3);
+    map.clear().unwrap();
+    assert!(map.entries().unwrap().is_empty());
+}
+
+#[test]
+fn per_cpu_values_come_one_for_each_cpu() {
+    require_root!();
+    let spec = MapSpec::new("test_cpu", MapType::PerCpuHash, 4, 4, 16, MapFlags::NONE);
+    let map: PerCpuMap<u32, u32> = PerCpuMap::new(RawMap::create(&spec).unwrap()).unwrap();
+    let values: Vec<u32> = (0..bpf::possible_cpus() as u32).map(|cpu| 100 + cpu).collect();
+    map.update(&1, &values).unwrap();
+    assert_eq!(map.lookup(&1).unwrap().unwrap(), values);
+    assert_eq!(map.entries().unwrap(), vec![(1, values)]);
+    assert!(Map::<u32, u32>::new(RawMap::create(&spec).unwrap()).is_err());
+}
+
+#[test]
+fn maps_of_maps_take_a_batch_and_tell_ids() {
+    require_root!();
+    let inner = Layout {
+        map_type: MapType::LpmTrie,
+        key_size: 12,
+        value_size: 12,
+        max_entries: 64,
+        flags: MapFlags(0x81),
+    };
+    let spec = MapSpec::new("test_outer", MapType::ArrayOfMaps, 4, 4, 512, MapFlags::NONE).with_inner(inner);
+    let outer = ObjectMap::new(RawMap::create(&spec).unwrap()).unwrap();
+    let maps: Vec<RawMap> = (0..256)
+        .map(|_| RawMap::create(&MapSpec { name: "test_inner".into(), layout: inner, inner: None }).unwrap())
+        .collect();
+    let started = std::time::Instant::now();
+    outer.set_batch(maps.iter().enumerate().map(|(i, m)| (i as u32, std::os::fd::AsFd::as_fd(m)))).unwrap();
+    let took = started.elapsed();
+    assert_eq!(outer.id(255).unwrap(), Some(maps[255].info().unwrap().id));
+    assert_eq!(outer.id(256).unwrap(), None);
+    // One grace period each would be 2 s.
+    assert!(took.as_millis() < 500, "{took:?}");
+}
+
+#[test]
+fn a_pin_is_created_reused_and_migrated() {
+    require_root!();
+    let (_sandbox, fs) = sandbox();
+    let (raw, origin) = fs.open_or_create(&HASH).unwrap();
+    assert_eq!(origin, Origin::Created);
+    let id = raw.info().unwrap().id;
+    let map: Map<u32, u64> = Map::new(raw).unwrap();
+    let rows: Vec<(u32, u64)> = (0..900).map(|i| (i, u64::from(i))).collect();
+    map.update_batch(&rows).unwrap();
+
+    let (raw, origin) = fs.open_or_create(&HASH).unwrap();
+    assert_eq!((origin, raw.info().unwrap().id), (Origin::Reused, id));
+
+    // Read-only for programs is wanted, the pin lacks it: used as it is.
+    let mut wanted = HASH;
+    wanted.layout.flags = wanted.layout.flags.with(MapFlags::READ_ONLY_PROG);
+    let (raw, origin) = fs.open_or_create(&wanted).unwrap();
+    assert_eq!((origin, raw.info().unwrap().id), (Origin::Reused, id));
+
+    // Larger: the rows move. A leftover of an earlier crash is no obstacle.
+    map.raw().pin(&fs.map("test_hash_pending")).unwrap();
+    let mut larger = wanted.clone();
+    larger.layout.max_entries = 2000;
+    let (raw, origin) = fs.open_or_create(&larger).unwrap();
+    assert_eq!(origin, Origin::Migrated { entries: 900 });
+    assert_ne!(raw.info().unwrap().id, id);
+    let mut moved = Map::<u32, u64>::new(raw).unwrap().entries().unwrap();
+    moved.sort_unstable();
+    assert_eq!(moved, rows);
+    assert_eq!(fs.map_names().unwrap(), ["test_hash"]);
+
+    // Read-only is not wanted any more, the pin has it: moved as well.
+    let mut plain = larger.clone();
+    plain.layout.flags = MapFlags::NO_PREALLOC;
+    let (raw, origin) = fs.open_or_create(&plain).unwrap();
+    assert_eq!(origin, Origin::Migrated { entries: 900 });
+    assert_eq!(raw.layout(), plain.layout);
+}
+
+#[test]
+fn a_pin_of_another_shape_is_refused_and_left_alone() {
+    require_root!();
+    let (sandbox, fs) = sandbox();
+    let (raw, _) = fs.open_or_create(&HASH).unwrap();
+    let map: Map<u32, u64> = Map::new(raw).unwrap();
+    map.update_batch(&[(1, 1), (2, 2), (3, 3)]).unwrap();
+    let before = (map.raw().info().unwrap(), fs.map_names().unwrap());
+
+    let text = |change: fn(&mut Layout)| {
+        let mut wanted = HASH;
+        change(&mut wanted.layout);
+        let error = fs.open_or_create(&wanted).unwrap_err();
+        assert!(matches!(error, Error::Layout { .. }));
+        error.to_string().replace(sandbox.dir().to_str().unwrap(), "")
+    };
+    insta::assert_snapshot!(text(|l| l.map_type = MapType::LruHash), @"pinned map /bpf/tc/globals/test_hash is hash key 4 value 8 max 1000 flags 0x1, but lru_hash key 4 value 8 max 1000 flags 0x1 is wanted: the types differ. Stop whatever uses it, then remove the pin (rm /bpf/tc/globals/test_hash), or set the option that makes the layouts equal");
+    insta::assert_snapshot!(text(|l| l.key_size = 16), @"pinned map /bpf/tc/globals/test_hash is hash key 4 value 8 max 1000 flags 0x1, but hash key 16 value 8 max 1000 flags 0x1 is wanted: the keys differ in size. Stop whatever uses it, then remove the pin (rm /bpf/tc/globals/test_hash), or set the option that makes the layouts equal");
+    insta::assert_snapshot!(text(|l| l.value_size = 24), @"pinned map /bpf/tc/globals/test_hash is hash key 4 value 8 max 1000 flags 0x1, but hash key 4 value 24 max 1000 flags 0x1 is wanted: the values differ in size. Stop whatever uses it, then remove the pin (rm /bpf/tc/globals/test_hash), or set the option that makes the layouts equal");
+    insta::assert_snapshot!(text(|l| l.max_entries = 2), @"pinned map /bpf/tc/globals/test_hash is hash key 4 value 8 max 1000 flags 0x1, but hash key 4 value 8 max 2 flags 0x1 is wanted: it holds 3 entries. Stop whatever uses it, then remove the pin (rm /bpf/tc/globals/test_hash), or set the option that makes the layouts equal");
+
+    let after = RawMap::open(&fs.map("test_hash")).unwrap();
+    assert_eq!((after.info().unwrap(), fs.map_names().unwrap()), before);
+    assert_eq!(map.entries().unwrap().len(), 3);
+}
+
+#[test]
+fn a_folder_that_is_no_bpf_file_system_is_named() {
+    let error = BpfFs::open("/proc").unwrap_err();
+    insta::assert_snapshot!(error, @"/proc is not on a bpf file system; mount one there: mount -t bpf bpf /proc");
+}
+
+#[test]
+fn bpffs_is_mounted_when_absent() {
+    require_root!();
+    let (sandbox, _) = sandbox();
+    let root = sandbox.dir().join("other");
+    let fs = BpfFs::open_or_mount(&root).unwrap();
+    assert!(bpf::is_bpffs(&root));
+    assert_eq!(fs.map("x"), root.join("tc/globals/x"));
+    assert_eq!(fs.device_links("eth0.5"), root.join("cilium/devices/eth0-5/links"));
+    assert_eq!(fs.endpoint_links(135), root.join("cilium/endpoints/135/links"));
+    BpfFs::open_or_mount(&root).unwrap();
+    assert!(sandbox.host().exec(&format!("umount {}", root.display())).is_ok());
+    assert!(!bpf::is_bpffs(&root), "mounted exactly once");
+}
+
+#[test]
+fn a_pinned_tcx_link_gets_another_program_in_place() {
+    require_root!();
+    let (sandbox, fs) = sandbox();
+    test_kit::require!(bpf::probe().unwrap().tcx, "needs tcx, Linux 6.6");
+    sandbox.host().ip("link add one type veth peer name two").unwrap();
+    let index = ifindex(&sandbox, "one");
+    let (old, new) = (returns(0), returns(2));
+    let path = fs.map("test_link");
+    Link::tcx(&old, index, Direction::Ingress).unwrap().pin(&path).unwrap();
+    drop(old);
+
+    let link = Link::open(&path).unwrap();
+    let before = link.info().unwrap();
+    assert_eq!((before.ifindex, before.direction), (Some(index), Some(Direction::Ingress)));
+    link.update(&new).unwrap();
+    let after = link.info().unwrap();
+    assert_eq!(after.id, before.id);
+    assert_ne!(after.program, before.program);
+    assert_eq!(after.program, new.info().unwrap().id);
+
+    sandbox.host().ip("link del one").unwrap();
+    assert_eq!(link.update(&new).unwrap_err().errno(), Some(libc_enolink()));
+    assert_eq!(link.info().unwrap().ifindex, Some(0));
+    assert!(unpin(&path).unwrap());
+    assert!(!unpin(&path).unwrap());
+}
+
+fn libc_enolink() -> i32 {
+    67
+}
+
+#[test]
+fn filters_are_attached_listed_replaced_and_removed() {
+    require_root!();
+    let (sandbox, _fs) = sandbox();
+    sandbox.host().ip("link add one type veth peer name two").unwrap();
+    let index = ifindex(&sandbox, "one");
+    let tc = Tc::new().unwrap();
+    assert!(tc.filters(index, Direction::Ingress).unwrap().is_empty());
+    let (old, new) = (returns(0), returns(2));
+    tc.attach_with_clsact(index, Direction::Ingress, 1, "cil_from_container-one", &old).unwrap();
+    let filters = tc.filters(index, Direction::Ingress).unwrap();
+    assert_eq!(filters.len(), 1);
+    assert_eq!((filters[0].priority, filters[0].handle), (1, 1));
+    assert_eq!(filters[0].name, "cil_from_container-one");
+    assert_eq!(filters[0].program, old.info().unwrap().id);
+    let shown = sandbox.host().exec("tc filter show dev one ingress").unwrap();
+    assert!(shown.contains("cil_from_container-one direct-action"), "{shown}");
+
+    tc.attach_with_clsact(index, Direction::Ingress, 1, "cil_from_container-one", &new).unwrap();
+    let filters = tc.filters(index, Direction::Ingress).unwrap();
+    assert_eq!(filters.len(), 1);
+    assert_eq!(filters[0].program, new.info().unwrap().id);
+    assert!(tc.filters(index, Direction::Egress).unwrap().is_empty());
+
+    assert!(tc.detach(index, Direction::Ingress, 1).unwrap());
+    assert!(!tc.detach(index, Direction::Ingress, 1).unwrap());
+    assert!(tc.remove_clsact(index).unwrap());
+    let gone = tc.attach_with_clsact(9999, Direction::Ingress, 1, "x", &new).unwrap_err();
+    assert!(gone.is_not_found(), "{gone}");
+}
+
+#[test]
+fn programs_run_on_a_packet() {
+    require_root!();
+    let run = returns(2).test_run(&[0u8; 64], &[], 1).unwrap();
+    assert_eq!((run.verdict, run.packet.len()), (2, 64));
+    let refused = Program::from_instructions("test_refused", &[0x95]).unwrap_err();
+    assert!(refused.to_string().contains("R0 !read_ok"), "{refused}");
+}
+
+#[test]
+fn this_kernel_has_what_is_needed() {
+    require_root!();
+    bpf::probe().unwrap();
+}
