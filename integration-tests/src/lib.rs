@@ -1,1 +1,12 @@
-//! Shared parts of the integration tests: a running agent and its clients.
+//! Tests that need two cells, root, namespaces or real clients.
+//!
+//! [`Node`] is a whole node in a sandbox: the real `agent` binary, its uplink to a world outside, and pods that
+//! the real CNI plugin adds. Nothing in it is faked.
+
+mod http;
+mod node;
+mod pod;
+
+pub use http::{Answer, request};
+pub use node::{Node, binary};
+pub use pod::Pod;

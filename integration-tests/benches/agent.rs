@@ -1,0 +1,259 @@
+//! The whole agent in numbers: start, restart, endpoints, plugin, memory. Prints one row a number
+//! (name, measured, unit, goal, met, peer), tab separated.
+#![expect(clippy::print_stdout, reason = "a benchmark prints its rows")]
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use integration_tests::{Node, binary};
+use test_kit::NetNs;
+
+fn main() {
+    if !test_kit::is_root() {
+        eprintln_reason("needs root");
+        return;
+    }
+    sizes();
+    start_and_idle();
+    endpoints();
+    plugin();
+}
+
+#[expect(clippy::print_stderr, reason = "says why there are no rows")]
+fn eprintln_reason(reason: &str) {
+    eprintln!("agent benchmarks: {reason}");
+}
+
+/// Prints a row; `goal` is an upper bound.
+fn row(name: &str, measured: f64, unit: &str, goal: f64) {
+    let met = if measured <= goal { "yes" } else { "no" };
+    println!("{name}\t{measured:.3}\t{unit}\t{goal}\t{met}\t-");
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+fn seconds(begin: Instant) -> f64 {
+    begin.elapsed().as_secs_f64()
+}
+
+fn sizes() {
+    for (name, file, goal) in [("agent binary", "agent", 20.0), ("CNI binary", "apiary-cni", 2.0)] {
+        let bytes = fs::metadata(binary(file)).unwrap().len();
+        row(name, bytes as f64 / 1e6, "MB", goal);
+    }
+}
+
+/// Waits, at a grain of 1 ms, until `probe` gives a value.
+fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(value) = probe() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{what} does not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn health_answers(node: &Node) -> bool {
+    let probe = || -> std::io::Result<bool> {
+        use std::io::Read;
+        let mut stream = std::net::TcpStream::connect("127.0.0.1:9879")?;
+        stream.write_all(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"))
+    };
+    node.host().run(|| probe().unwrap_or(false))
+}
+
+/// The programs of the host datapath are attached and the router has its addresses.
+fn host_datapath_ready(node: &Node) -> bool {
+    let links = node.sandbox().bpf_root().join("cilium/devices/cilium_host/links/cil_from_host");
+    let uplink = node.sandbox().bpf_root().join("cilium/devices/eth0/links/cil_from_netdev");
+    links.exists() && uplink.exists()
+}
+
+fn start_and_idle() {
+    let (mut healthy, mut ready) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let mut node = Node::new();
+        let begin = Instant::now();
+        node.spawn();
+        until("healthz", || health_answers(&node).then_some(()));
+        healthy.push(seconds(begin));
+        until("host datapath", || host_datapath_ready(&node).then_some(()));
+        ready.push(seconds(begin));
+        node.stop();
+    }
+    row("exec to healthz", median(healthy), "s", 0.10);
+    row("exec to host datapath ready", median(ready), "s", 0.25);
+
+    let node = Node::started();
+    std::thread::sleep(Duration::from_secs(60));
+    row("memory with 0 endpoints after 60 s", resident(node.agent_pid()), "MB", 25.0);
+    let before = cpu_ticks(node.agent_pid());
+    let begin = Instant::now();
+    std::thread::sleep(Duration::from_secs(20));
+    let used = (cpu_ticks(node.agent_pid()) - before) as f64 / 100.0;
+    row("idle CPU", used / seconds(begin) * 100.0, "%", 0.2);
+}
+
+/// Private and file pages of a process, in MB.
+fn resident(pid: u32) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let kilobytes: f64 = ["RssAnon:", "RssFile:"]
+        .iter()
+        .filter_map(|key| {
+            status.lines().find(|l| l.starts_with(key))?.split_whitespace().nth(1)?.parse::<f64>().ok()
+        })
+        .sum();
+    kilobytes * 1024.0 / 1e6
+}
+
+/// Hundredths of a second of processor time that a process has used.
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// A link pair as the plugin would leave it; the body of the request that makes it an endpoint.
+struct Candidate {
+    path: String,
+    body: String,
+}
+
+fn candidate(node: &Node, pods: &NetNs, number: usize) -> Candidate {
+    let (host, peer) = (format!("lxcbench{number}"), format!("eth{number}"));
+    let ns = pods.path().display();
+    node.host().ip(&format!("link add {host} type veth peer name {peer} netns {ns}")).unwrap();
+    let index = node.host().run(|| fs::read_to_string(format!("/sys/class/net/{host}/ifindex"))).unwrap();
+    let mac = node.host().run(|| fs::read_to_string(format!("/sys/class/net/{host}/address"))).unwrap();
+    let ipam = node.request("POST", &format!("/v1/ipam?owner=bench{number}"), None).unwrap().json();
+    let address = |family: &str| ipam["address"][family].as_str().unwrap().to_owned();
+    let body = format!(
+        r#"{{"container-id":"bench{number}","container-interface-name":"{peer}","state":"waiting-for-identity",
+            "interface-name":"{host}","interface-index":{},"mac":"02:00:00:00:{:02x}:{:02x}","host-mac":"{}",
+            "addressing":{{"ipv4":"{}","ipv6":"{}"}},"sync-build-endpoint":true}}"#,
+        index.trim(),
+        number / 256,
+        number % 256,
+        mac.trim(),
+        address("ipv4"),
+        address("ipv6"),
+    );
+    Candidate { path: format!("/v1/endpoint/cni-attachment-id:bench{number}:{peer}"), body }
+}
+
+fn create(node_socket: &Path, candidate: &Candidate) -> f64 {
+    let begin = Instant::now();
+    let answer =
+        integration_tests::request(node_socket, "PUT", &candidate.path, Some(&candidate.body)).unwrap();
+    let took = seconds(begin);
+    assert_eq!(answer.status, 201, "{answer:?}");
+    took
+}
+
+fn endpoints() {
+    let mut node = Node::started();
+    let pods = node.sandbox().netns("pods").unwrap();
+    let socket = node.socket();
+
+    let one_by_one: Vec<f64> = (0..100).map(|i| create(&socket, &candidate(&node, &pods, i)) * 1e3).collect();
+    row("endpoint create by PUT, p50 of 100", median(one_by_one), "ms", 2.0);
+    for i in 0..100 {
+        let path = format!("/v1/endpoint/cni-attachment-id:bench{i}:eth{i}");
+        assert_eq!(node.request("DELETE", &path, None).unwrap().status, 200);
+    }
+
+    let storm: Vec<Candidate> = (100..150).map(|i| candidate(&node, &pods, i)).collect();
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for client in 0..8 {
+            let (storm, socket) = (&storm, &socket);
+            scope.spawn(move || {
+                for candidate in storm.iter().skip(client).step_by(8) {
+                    create(socket, candidate);
+                }
+            });
+        }
+    });
+    row("storm of 50 from 8 clients", seconds(begin), "s", 0.1);
+
+    let mut restarts = Vec::new();
+    for _ in 0..5 {
+        node.stop();
+        let begin = Instant::now();
+        node.spawn();
+        node.wait_ready();
+        restarts.push(seconds(begin));
+    }
+    row("restart with 50 endpoints to all ready", median(restarts), "s", 0.3);
+    std::thread::sleep(Duration::from_secs(60));
+    row("memory with 50 endpoints after 60 s", resident(node.agent_pid()), "MB", 28.0);
+}
+
+/// Whole processes of the plugin, as a container runtime starts them.
+fn plugin() {
+    let mut node = Node::started();
+    let (mut add, mut delete, mut memory) = (Vec::new(), Vec::new(), Vec::new());
+    for i in 0..35 {
+        let name = format!("pod{i}");
+        let ns = node.sandbox().netns(&name).unwrap();
+        for (verb, samples) in [("ADD", &mut add), ("DEL", &mut delete)] {
+            let watch_memory = i >= 30;
+            let (took, peak) = call_plugin(&node, verb, &name, &ns, watch_memory);
+            if watch_memory { memory.push(peak) } else { samples.push(took * 1e3) }
+        }
+        node.sandbox().remove_netns(ns).unwrap();
+    }
+    row("CNI ADD, whole process, p50 of 30", median(add), "ms", 12.0);
+    row("CNI DEL, whole process, p50 of 30", median(delete), "ms", 15.0);
+    row("CNI plugin, largest resident memory", memory.into_iter().fold(0.0, f64::max), "MB", 6.0);
+    node.stop();
+}
+
+/// Seconds that a call takes, and the peak of its resident memory in MB when that is watched.
+fn call_plugin(node: &Node, verb: &str, name: &str, ns: &NetNs, watch_memory: bool) -> (f64, f64) {
+    let plugin = binary("apiary-cni");
+    let mut command = node.host().command(&plugin);
+    command
+        .env("CNI_COMMAND", verb)
+        .env("CNI_CONTAINERID", format!("container-{name}"))
+        .env("CNI_NETNS", ns.path())
+        .env("CNI_IFNAME", "eth0")
+        .env("CNI_PATH", plugin.parent().unwrap())
+        .env("CILIUM_SOCK", node.socket())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
+    let begin = Instant::now();
+    let mut child = command.spawn().unwrap();
+    let config = format!(
+        r#"{{"cniVersion":"1.0.0","name":"cilium","type":"cilium-cni","log-file":"{}"}}"#,
+        node.sandbox().dir().join("cni.log").display()
+    );
+    child.stdin.take().unwrap().write_all(config.as_bytes()).unwrap();
+    let mut peak: f64 = 0.0;
+    if watch_memory {
+        // Reading its status costs time, so a watched run is not timed.
+        until(&format!("{verb} of {name}"), || {
+            if let Ok(text) = fs::read_to_string(format!("/proc/{}/status", child.id())) {
+                let high =
+                    text.lines().find(|l| l.starts_with("VmHWM:")).and_then(|l| l.split_whitespace().nth(1));
+                peak = peak.max(high.and_then(|kb| kb.parse::<f64>().ok()).unwrap_or(0.0) * 1024.0 / 1e6);
+            }
+            child.try_wait().unwrap()
+        });
+    }
+    let status = child.wait().unwrap();
+    let took = seconds(begin);
+    assert!(status.success(), "{verb} {name}: {status}\n{}", node.log());
+    (took, peak)
+}

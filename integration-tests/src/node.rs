@@ -1,0 +1,357 @@
+//! A node: the agent in a sandbox with an uplink.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use test_kit::{NetNs, Process, Sandbox, try_wait_until};
+
+use crate::{Answer, Pod, request};
+
+/// How long a start may take before a test gives up on it; no promise, that is measured by the benchmarks.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// A node with an agent that can be started, stopped and killed, and pods.
+#[derive(Debug)]
+pub struct Node {
+    /// Keys and values of the agent's configuration folder; a change counts at the next start.
+    pub config: BTreeMap<String, String>,
+    agent: Option<Process>,
+    pods: Vec<Pod>,
+    world: NetNs,
+    sandbox: Sandbox,
+}
+
+/// Where a binary of the workspace is: in `$APIARY_BINARIES`, else beside the tests that run.
+///
+/// # Panics
+/// When it is not there; the message says how to build it.
+#[must_use]
+pub fn binary(name: &str) -> PathBuf {
+    let folder = match std::env::var_os("APIARY_BINARIES") {
+        Some(folder) => PathBuf::from(folder),
+        // target/debug/deps/test-1234 -> target/debug
+        None => std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned(),
+    };
+    let path = folder.join(name);
+    assert!(path.is_file(), "{} is not built: run tools/build, or cargo build --workspace", path.display());
+    path
+}
+
+impl Node {
+    /// Address of the node on its uplink.
+    pub const IPV4: &str = "192.0.2.1";
+    /// The same for IPv6.
+    pub const IPV6: &str = "2001:db8::1";
+    /// Address of a host outside of the node.
+    pub const WORLD_IPV4: &str = "192.0.2.2";
+    /// The same for IPv6.
+    pub const WORLD_IPV6: &str = "2001:db8::2";
+
+    /// A node whose agent is not started yet.
+    ///
+    /// # Panics
+    /// When the sandbox cannot be made.
+    #[must_use]
+    pub fn new() -> Self {
+        let sandbox = Sandbox::new().expect("a sandbox can be made as root");
+        let world = sandbox.netns("world").unwrap();
+        let host = sandbox.host();
+        host.veth("eth0", &world, "eth0").unwrap();
+        host.ip_batch(&format!(
+            "addr add {}/24 dev eth0\naddr add {}/64 dev eth0 nodad\n\
+             route add default via {}\nroute add default via {}\n",
+            Self::IPV4,
+            Self::IPV6,
+            Self::WORLD_IPV4,
+            Self::WORLD_IPV6
+        ))
+        .unwrap();
+        world
+            .ip_batch(&format!(
+                "addr add {}/24 dev eth0\naddr add {}/64 dev eth0 nodad\n\
+                 route add default via {}\nroute add default via {}\n",
+                Self::WORLD_IPV4,
+                Self::WORLD_IPV6,
+                Self::IPV4,
+                Self::IPV6
+            ))
+            .unwrap();
+        let path = |p: PathBuf| p.to_str().unwrap().to_owned();
+        let config = [
+            ("state-dir", path(sandbox.run_dir())),
+            ("socket-path", path(sandbox.run_dir().join("cilium.sock"))),
+            ("bpf-root", path(sandbox.bpf_root())),
+            ("ipv4-range", "10.244.0.0/24".to_owned()),
+            ("ipv6-range", "fd00:10:244::/112".to_owned()),
+            ("enable-source-ip-verification", "true".to_owned()),
+            ("preallocate-bpf-maps", "false".to_owned()),
+        ];
+        let config = config.map(|(key, value)| (key.to_owned(), value)).into();
+        Self { config, agent: None, pods: Vec::new(), world, sandbox }
+    }
+
+    /// A node whose agent is ready.
+    #[must_use]
+    pub fn started() -> Self {
+        let mut node = Self::new();
+        node.start();
+        node
+    }
+
+    /// The sandbox that the node lives in.
+    #[must_use]
+    pub fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
+    }
+
+    /// The node's own network namespace.
+    #[must_use]
+    pub fn host(&self) -> &NetNs {
+        self.sandbox.host()
+    }
+
+    /// The namespace of the host outside.
+    #[must_use]
+    pub fn world(&self) -> &NetNs {
+        &self.world
+    }
+
+    /// The agent's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        PathBuf::from(&self.config["socket-path"])
+    }
+
+    /// The folder with a folder an endpoint.
+    #[must_use]
+    pub fn endpoint_files(&self) -> PathBuf {
+        Path::new(&self.config["state-dir"]).join("state")
+    }
+
+    /// A pinned map's path.
+    #[must_use]
+    pub fn pin(&self, name: &str) -> PathBuf {
+        self.sandbox.bpf_root().join("tc/globals").join(name)
+    }
+
+    /// Writes the configuration folder and gives the command that starts the agent on it.
+    ///
+    /// # Panics
+    /// When the folder cannot be written.
+    #[must_use]
+    pub fn agent_command(&self) -> Command {
+        let folder = self.sandbox.dir().join("config");
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        for (key, value) in &self.config {
+            fs::write(folder.join(key), value).unwrap();
+        }
+        let log = File::options().create(true).append(true).open(self.log_path()).unwrap();
+        let mut command = self.host().command(binary("agent"));
+        command
+            .arg("--config-dir")
+            .arg(folder)
+            .stdin(std::process::Stdio::null())
+            .stdout(log.try_clone().unwrap());
+        command.stderr(log);
+        command
+    }
+
+    /// Starts the agent and waits until all endpoints are ready.
+    ///
+    /// # Panics
+    /// When it is not ready in time; the message holds its log.
+    pub fn start(&mut self) {
+        self.spawn();
+        self.wait_ready();
+    }
+
+    /// Starts the agent and does not wait.
+    ///
+    /// # Panics
+    /// When it runs already or the binary cannot be started.
+    pub fn spawn(&mut self) {
+        assert!(self.agent.is_none(), "the agent runs already");
+        self.agent = Some(Process::start(&mut self.agent_command()).unwrap());
+    }
+
+    /// Waits until the agent answers and every endpoint is ready; how long that took.
+    ///
+    /// # Panics
+    /// When it is not ready in time; the message holds its log.
+    pub fn wait_ready(&mut self) -> Duration {
+        let begin = Instant::now();
+        let result = try_wait_until(START_LIMIT, || {
+            if let Some(agent) = &mut self.agent
+                && let Ok(Some(status)) = agent.child().try_wait()
+            {
+                return Ok(Err(format!("the agent ended: {status}")));
+            }
+            let answer = self.request("GET", "/v1/endpoint", None).map_err(|e| e.to_string())?;
+            if answer.status != 200 {
+                return Err(format!("{answer:?}"));
+            }
+            let waiting: Vec<Value> = answer
+                .json()
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(|endpoint| endpoint["status"]["state"] != "ready")
+                .cloned()
+                .collect();
+            if waiting.is_empty() { Ok(Ok(())) } else { Err(format!("not ready: {waiting:?}")) }
+        });
+        if let Err(error) | Ok(Err(error)) = result {
+            panic!("{error}\nlog of the agent:\n{}", self.log());
+        }
+        begin.elapsed()
+    }
+
+    /// Stops the agent as a service manager does, and checks that it ends well.
+    ///
+    /// # Panics
+    /// When it does not end with 0 in time.
+    pub fn stop(&mut self) {
+        let mut agent = self.agent.take().expect("the agent runs");
+        agent.terminate().unwrap();
+        let status = agent.wait(Duration::from_secs(20)).unwrap();
+        assert!(status.success(), "the agent ended with {status}\nlog of the agent:\n{}", self.log());
+    }
+
+    /// Kills the agent (kill -9).
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn kill(&mut self) -> ExitStatus {
+        self.agent.take().expect("the agent runs").kill().unwrap()
+    }
+
+    /// The agent's process id.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn agent_pid(&self) -> u32 {
+        self.agent.as_ref().expect("the agent runs").id()
+    }
+
+    /// What the agent has logged over all its starts.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.sandbox.dir().join("agent.log")
+    }
+
+    /// One request to the agent.
+    pub fn request(&self, method: &str, path: &str, body: Option<&str>) -> std::io::Result<Answer> {
+        request(&self.socket(), method, path, body)
+    }
+
+    /// `GET path`, which must answer 200, as JSON.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[must_use]
+    pub fn get(&self, path: &str) -> Value {
+        let answer = self.request("GET", path, None).unwrap();
+        assert_eq!(answer.status, 200, "{path}: {answer:?}\n{}", self.log());
+        answer.json()
+    }
+
+    /// Ids, addresses and states of all endpoints, in a stable order.
+    #[must_use]
+    pub fn endpoints(&self) -> Vec<String> {
+        let mut rows: Vec<String> = self
+            .get("/v1/endpoint")
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|e| {
+                let networking = &e["status"]["networking"];
+                format!(
+                    "{} {} {} {}",
+                    e["id"], e["status"]["state"], networking["addressing"], networking["mac"]
+                )
+            })
+            .collect();
+        rows.sort();
+        rows
+    }
+
+    /// Runs the operator's tool against this agent; its standard output.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    pub fn apiary(&self, arguments: &[&str]) -> String {
+        let output = self.apiary_command(arguments).output().unwrap();
+        assert!(
+            output.status.success(),
+            "apiary {arguments:?}: {}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The operator's tool against this agent.
+    #[must_use]
+    pub fn apiary_command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.host().command(binary("apiary"));
+        command.args(arguments).env("CILIUM_SOCK", self.socket());
+        command
+    }
+
+    /// Adds a pod through the CNI plugin.
+    ///
+    /// # Panics
+    /// When the plugin fails; the message holds its answer and the agent's log.
+    pub fn add_pod(&mut self, name: &str) -> Pod {
+        let ns = self.sandbox.netns(name).unwrap();
+        match Pod::add(self, name, &ns) {
+            Ok(pod) => {
+                self.pods.push(pod.clone());
+                pod
+            }
+            Err(answer) => panic!("adding pod {name}: {answer}\nlog of the agent:\n{}", self.log()),
+        }
+    }
+
+    /// Adds `count` pods at once.
+    pub fn add_pods(&mut self, count: usize) -> Vec<Pod> {
+        (0..count).map(|i| self.add_pod(&format!("pod{i}"))).collect()
+    }
+
+    /// Removes a pod through the CNI plugin and lets its namespace go.
+    ///
+    /// # Panics
+    /// When the plugin fails.
+    pub fn delete_pod(&mut self, pod: Pod) {
+        pod.cni(self, "DEL").unwrap_or_else(|answer| panic!("DEL {}: {answer}\n{}", pod.name, self.log()));
+        self.pods.retain(|p| p.name != pod.name);
+        self.sandbox.remove_netns(pod.ns).unwrap();
+    }
+
+    /// Whether a path exists and belongs to nobody but root.
+    ///
+    /// # Panics
+    /// When it does not exist.
+    #[must_use]
+    pub fn is_private(path: &Path) -> bool {
+        fs::metadata(path).unwrap().permissions().mode() & 0o007 == 0
+    }
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self::new()
+    }
+}

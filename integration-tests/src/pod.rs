@@ -1,0 +1,94 @@
+//! A pod, added and removed as a container runtime does it.
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::process::Stdio;
+
+use serde_json::Value;
+use test_kit::NetNs;
+
+use crate::{Node, binary};
+
+/// A pod with its namespace and addresses.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// Its name in namespace `default`.
+    pub name: String,
+    /// Where its processes live.
+    pub ns: NetNs,
+    /// Its IPv4 address.
+    pub ipv4: IpAddr,
+    /// Its IPv6 address.
+    pub ipv6: IpAddr,
+    /// What the plugin answered to ADD.
+    pub result: Value,
+}
+
+impl Pod {
+    /// Calls the plugin with ADD; its answer when that fails.
+    pub fn add(node: &Node, name: &str, ns: &NetNs) -> Result<Self, String> {
+        let result = call(node, "ADD", name, ns)?;
+        let result: Value = serde_json::from_str(&result).map_err(|e| format!("{e}: {result}"))?;
+        let address = |v6: bool| {
+            let of_family = |a: &IpAddr| a.is_ipv6() == v6;
+            let all = result["ips"].as_array().into_iter().flatten();
+            all.filter_map(|ip| ip["address"].as_str()?.split('/').next()?.parse().ok()).find(of_family)
+        };
+        let (Some(ipv4), Some(ipv6)) = (address(false), address(true)) else {
+            return Err(format!("not an address of each family: {result}"));
+        };
+        Ok(Self { name: name.to_owned(), ns: ns.clone(), ipv4, ipv6, result })
+    }
+
+    /// Calls the plugin with another verb; its standard output, also when that fails.
+    pub fn cni(&self, node: &Node, verb: &str) -> Result<String, String> {
+        call(node, verb, &self.name, &self.ns)
+    }
+
+    /// Its addresses, IPv4 first.
+    #[must_use]
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        [self.ipv4, self.ipv6]
+    }
+
+    /// The id of the container, as the runtime names it.
+    #[must_use]
+    pub fn container(&self) -> String {
+        container(&self.name)
+    }
+}
+
+fn container(name: &str) -> String {
+    format!("container-{name}")
+}
+
+fn call(node: &Node, verb: &str, name: &str, ns: &NetNs) -> Result<String, String> {
+    let plugin = binary("apiary-cni");
+    let mut child = node
+        .host()
+        .command(&plugin)
+        .env("CNI_COMMAND", verb)
+        .env("CNI_CONTAINERID", container(name))
+        .env("CNI_NETNS", ns.path())
+        .env("CNI_IFNAME", "eth0")
+        .env("CNI_PATH", plugin.parent().unwrap())
+        .env("CNI_ARGS", format!("K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}"))
+        .env("CILIUM_SOCK", node.socket())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| e.to_string())?;
+    let config = format!(
+        r#"{{"cniVersion":"1.0.0","name":"cilium","type":"cilium-cni","log-file":"{}"}}"#,
+        node.sandbox().dir().join("cni.log").display()
+    );
+    // A plugin that ends before it has read its input says why in its answer.
+    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(config.as_bytes()));
+    let output = child.wait_with_output().map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(text);
+    }
+    Err(format!("{}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr)))
+}

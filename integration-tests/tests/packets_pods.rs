@@ -1,0 +1,151 @@
+//! Numbered packets between pods, the host and the world outside, over both families.
+
+use std::net::IpAddr;
+use std::thread::sleep;
+use std::time::Duration;
+
+use integration_tests::{Node, Pod};
+use test_kit::{NetNs, TcpFlow, UdpFlow, require_root};
+
+const WHILE: Duration = Duration::from_millis(300);
+
+/// Sends UDP and TCP for a while and gives what was wrong with it, if anything.
+fn talk(from: &NetNs, to: &NetNs, address: IpAddr) -> Result<(), String> {
+    let udp = UdpFlow::start(from, to, address).map_err(|e| e.to_string())?;
+    let tcp = TcpFlow::start(from, to, address).map_err(|e| e.to_string())?;
+    sleep(WHILE);
+    let (udp, tcp) = (udp.stop(), tcp.stop());
+    if !udp.is_perfect() {
+        return Err(format!("{address}: {udp:?}"));
+    }
+    if !tcp.is_perfect() {
+        return Err(format!("{address}: {tcp:?}"));
+    }
+    Ok(())
+}
+
+fn router(node: &Node) -> [IpAddr; 2] {
+    let addressing = &node.get("/v1/config")["status"]["addressing"];
+    ["ipv4", "ipv6"].map(|family| addressing[family]["ip"].as_str().unwrap().parse().unwrap())
+}
+
+#[test]
+fn everybody_talks() {
+    require_root!();
+    let mut node = Node::started();
+    let (a, b) = (node.add_pod("a"), node.add_pod("b"));
+    let mut wrong = Vec::new();
+    let mut check = |what: &str, from: &NetNs, to: &NetNs, address: IpAddr| {
+        if let Err(error) = talk(from, to, address) {
+            wrong.push(format!("{what}: {error}"));
+        }
+    };
+    for family in 0..2 {
+        check("pod to pod", &a.ns, &b.ns, b.addresses()[family]);
+        check("pod to pod, back", &b.ns, &a.ns, a.addresses()[family]);
+        check("host to pod", node.host(), &a.ns, a.addresses()[family]);
+        check("pod to router", &a.ns, node.host(), router(&node)[family]);
+        check("pod to host", &a.ns, node.host(), [Node::IPV4, Node::IPV6][family].parse().unwrap());
+        check(
+            "pod to world",
+            &a.ns,
+            node.world(),
+            [Node::WORLD_IPV4, Node::WORLD_IPV6][family].parse().unwrap(),
+        );
+        check("world to pod", node.world(), &b.ns, b.addresses()[family]);
+    }
+    assert!(wrong.is_empty(), "{}\nlog of the agent:\n{}", wrong.join("\n"), node.log());
+}
+
+/// Names of the host's sides of the pods' links.
+fn host_side(pod: &Pod) -> String {
+    pod.result["interfaces"][0]["name"].as_str().unwrap().to_owned()
+}
+
+/// The control: without the programs the same flows do not pass, so the test above can fail.
+#[test]
+fn without_programs_nobody_talks() {
+    require_root!();
+    let mut node = Node::started();
+    let (a, b) = (node.add_pod("a"), node.add_pod("b"));
+    talk(&a.ns, &b.ns, b.ipv4).unwrap();
+    node.kill();
+    for pod in [&a, &b] {
+        let device = host_side(pod);
+        node.host().exec(&format!("tc qdisc del dev {device} clsact")).unwrap();
+    }
+    // Links end with their last pin.
+    std::fs::remove_dir_all(node.sandbox().bpf_root().join("cilium")).unwrap();
+    for address in b.addresses() {
+        let udp = UdpFlow::start(&a.ns, &b.ns, address).unwrap();
+        sleep(WHILE);
+        let report = udp.stop();
+        assert_eq!(report.received, 0, "{address}: {report:?}");
+    }
+}
+
+#[test]
+fn a_pod_may_only_send_from_its_own_addresses() {
+    require_root!();
+    let mut node = Node::started();
+    let (a, b) = (node.add_pod("a"), node.add_pod("b"));
+    a.ns.ip("addr add 10.244.0.250/32 dev eth0").unwrap();
+    let ping = |source: &str| pings(&a.ns, &["-I", source, &b.ipv4.to_string()]);
+    assert!(ping(&a.ipv4.to_string()), "its own address is allowed\n{}", node.log());
+    assert!(!ping("10.244.0.250"), "a foreign address is not");
+    let metrics = node.apiary(&["bpf", "metrics", "list"]);
+    assert!(metrics.contains("Invalid source ip"), "{metrics}");
+}
+
+/// The original's plugin puts the host's side up before the agent knows the endpoint.
+#[test]
+fn unknown_pods_are_dropped_at_the_hosts_side() {
+    require_root!();
+    let mut node = Node::started();
+    let known = node.add_pod("known");
+    let stranger = node.sandbox().netns("stranger").unwrap();
+    node.host().veth("lxcstranger", &stranger, "eth0").unwrap();
+    let gateway = router(&node)[0];
+    stranger
+        .ip_batch(&format!(
+            "addr add 10.244.0.200/32 dev eth0\nroute add {gateway}/32 dev eth0\nroute add default via {gateway}\n\
+             neigh add {gateway} lladdr {} dev eth0\n",
+            mac(&node.host().ip("-o link show lxcstranger").unwrap())
+        ))
+        .unwrap();
+    let reaches = |address: &str| pings(&stranger, &[address]);
+    for address in [known.ipv4.to_string(), Node::WORLD_IPV4.to_owned()] {
+        assert!(!reaches(&address), "a pod that the agent does not know reaches {address}");
+    }
+    let udp = UdpFlow::start(&stranger, &known.ns, known.ipv4).unwrap();
+    sleep(WHILE);
+    let report = udp.stop();
+    assert_eq!(report.received, 0, "{report:?}");
+    // The control: once it is an endpoint, the same packets pass.
+    let body = format!(
+        r#"{{"container-id":"stranger","container-interface-name":"eth0","state":"waiting-for-identity",
+            "interface-name":"lxcstranger","interface-index":{},"mac":"{}","host-mac":"{}",
+            "addressing":{{"ipv4":"10.244.0.200"}},"sync-build-endpoint":true}}"#,
+        index(&node.host().ip("-o link show lxcstranger").unwrap()),
+        mac(&stranger.ip("-o link show eth0").unwrap()),
+        mac(&node.host().ip("-o link show lxcstranger").unwrap()),
+    );
+    let answer = node.request("PUT", "/v1/endpoint/cni-attachment-id:stranger:eth0", Some(&body)).unwrap();
+    assert_eq!(answer.status, 201, "{answer:?}\n{}", node.log());
+    assert!(reaches(&known.ipv4.to_string()), "a known pod reaches the other\n{}", node.log());
+}
+
+/// Whether three pings in a row are answered.
+fn pings(from: &NetNs, arguments: &[&str]) -> bool {
+    let mut ping = from.command("ping");
+    ping.args(["-c3", "-i0.05", "-W1", "-q"]).args(arguments).stdout(std::process::Stdio::null());
+    ping.status().unwrap().success()
+}
+
+fn mac(line: &str) -> String {
+    line.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+}
+
+fn index(line: &str) -> u32 {
+    line.split(':').next().unwrap().trim().parse().unwrap()
+}
