@@ -207,7 +207,7 @@ pub fn is_bpffs(path: &Path) -> bool {
     // SAFETY: path is NUL-terminated, stat is a zeroed struct of the right type, which is valid as it is.
     let kind = unsafe {
         match libc::statfs(path.as_ptr(), stat.as_mut_ptr()) {
-            0 => stat.assume_init().f_type as i64,
+            0 => stat.assume_init().f_type,
             _ => return false,
         }
     };
