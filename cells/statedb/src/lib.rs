@@ -1,1 +1,110 @@
 //! In-memory multi-version tables with typed indexes, snapshots and watches.
+//!
+//! **Owns** the agent's state: every cell that has state others read keeps it in a table here.
+//! **Gives** a [`Db`] of tables. The owner of a table writes it through its private [`RwTable`]; all others read
+//! [`Snapshot`]s through [`Table`], without locks, and wait for changes by a [`Watch`] or [`Changes`].
+//! **Needs** nothing.
+//!
+//! ```
+//! use serde::Serialize;
+//! use statedb::{Db, Index, IndexDef, Query, Prefix, RwTable, Table, TableSpec};
+//!
+//! #[derive(Clone, Debug, Serialize)]
+//! pub struct Device {
+//!     pub index: u32,
+//!     pub name: String,
+//!     pub mtu: u32,
+//! }
+//!
+//! const BY_NAME: Index<Device, str> = Index::new("name", |device, keys| keys.add(&device.name));
+//!
+//! impl TableSpec for Device {
+//!     const NAME: &'static str = "devices";
+//!     type Key<'a> = u32; // `&'a str` for strings, tuples for several fields
+//!     fn key(&self) -> u32 { self.index }
+//!     fn indexes() -> Vec<IndexDef<Self>> { vec![BY_NAME.def()] }
+//!     fn columns() -> &'static [&'static str] { &["Index", "Name", "MTU"] }
+//!     fn row(&self) -> Vec<String> { vec![self.index.to_string(), self.name.clone(), self.mtu.to_string()] }
+//! }
+//!
+//! impl Device {
+//!     pub fn by_index(index: u32) -> Query<Device> { Query::primary(index) }
+//!     pub fn by_name(name: &str) -> Query<Device> { BY_NAME.query(name) }
+//!     pub fn by_name_prefix(start: &str) -> Prefix<Device> { BY_NAME.prefix(start) }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), statedb::Error> {
+//! let db = Db::new();
+//! let devices: RwTable<Device> = db.table()?; // stays with the owner
+//! let table: Table<Device> = devices.reader(); // what others get
+//!
+//! let mut w = devices.write(); // waits for the writer before; dropped without commit, nothing has happened
+//! w.insert(Device { index: 1, name: "eth0".into(), mtu: 1500 });
+//! w.insert(Device { index: 2, name: "lxc1".into(), mtu: 1500 });
+//! w.commit();
+//!
+//! let snapshot = db.snapshot(); // all tables at one moment: owned, Send + Sync + Clone
+//! let eth0 = table.get(&snapshot, Device::by_name("eth0")).unwrap(); // &Obj<Device>, clone it to keep it
+//! assert_eq!((eth0.mtu, eth0.revision()), (1500, 1));
+//! assert_eq!(table.prefix(&snapshot, Device::by_name_prefix("lxc")).count(), 1);
+//!
+//! let (all, watch) = table.all_watch(&snapshot);
+//! assert_eq!(all.count(), 2);
+//! let mut w = devices.write();
+//! w.update(Device::by_index(1), |device| device.mtu = 9000);
+//! w.delete(Device::by_index(2));
+//! w.commit();
+//! watch.changed().await; // a new snapshot has the change; the old one stays as it was
+//! assert_eq!(table.len(&snapshot), 2);
+//! assert_eq!(table.len(&db.snapshot()), 1);
+//!
+//! let mut changes = table.changes(); // first all rows, then what changes, deletes too
+//! for change in changes.next().await {
+//!     println!("{} {} {}", change.object.name, change.revision, change.deleted);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! In a hive, `statedb::cell()` provides the `Arc<Db>`, and `statedb::table::<Device>()` inside a module gives the
+//! module an `Arc<RwTable<Device>>` and everybody an `Arc<Table<Device>>`.
+//!
+//! **Rules.** Transactions on one table wait for each other: keep them short, lock nothing else meanwhile, write
+//! several tables by one `db.write((&a, &b))`. What is stored does not change: insert a new object. A table is
+//! complete when its initializers are done ([`Writer::register_initializer`]); whoever prunes waits for that.
+//!
+//! **Order.** A commit first becomes visible, then closes watches, then announces initialization: who is woken
+//! always finds the change. Watches may close without need, never fail to close.
+
+mod any;
+mod changes;
+mod db;
+mod error;
+mod init;
+mod key;
+mod locks;
+mod obj;
+mod query;
+mod rows;
+mod spec;
+mod table;
+mod txn;
+mod version;
+mod watch;
+mod writer;
+
+pub use any::{AnyObj, AnyTable, Find, LastWrite, PRIMARY, TableStats};
+pub use changes::{Batch, Change, Changes};
+pub use db::{Db, ReadSource, Snapshot};
+pub use error::{CasError, Conflict, Error};
+pub use init::Initializer;
+pub use key::{IndexKey, KeyBuf, KeyParseError, PrefixOf};
+pub use obj::Obj;
+pub use query::{AsQuery, Prefix, Query};
+pub use rows::Rows;
+pub use spec::{Index, IndexDef, Keys, TableSpec};
+pub use table::{RwTable, Table};
+pub use txn::{TableTxn, Txn, WriteSet, Writers};
+pub use watch::Watch;
+pub use writer::Writer;

@@ -1,0 +1,226 @@
+//! Tables without their types, for the shell, HTTP and metrics.
+
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::db::{Db, Snapshot};
+use crate::error::Error;
+use crate::key::{IndexKey, KeyBuf};
+use crate::obj::Obj;
+use crate::query::{Prefix, Query};
+use crate::rows::Rows;
+use crate::spec::{IndexDef, Parse, TableSpec};
+use crate::table::TableMeta;
+use crate::watch::Watch;
+
+/// The name of every table's primary index in untyped queries.
+pub const PRIMARY: &str = "primary";
+
+/// A table of rows whose type is not known.
+pub trait AnyTable: Send + Sync {
+    /// The table's name.
+    fn name(&self) -> &'static str;
+
+    /// The headings of the columns.
+    fn columns(&self) -> &'static [&'static str];
+
+    /// The indexes, the primary first.
+    fn indexes(&self) -> Vec<&'static str>;
+
+    /// Counts and states for an overview.
+    fn stats(&self, snapshot: &Snapshot) -> TableStats;
+
+    /// All rows in order of their primary keys.
+    fn all(&self, snapshot: &Snapshot) -> Vec<AnyObj>;
+
+    /// The rows of an index that match a key given as text.
+    fn find(&self, snapshot: &Snapshot, find: Find, index: &str, key: &str) -> Result<Vec<AnyObj>, Error>;
+
+    /// Closes with the next change after the snapshot.
+    fn watch(&self, snapshot: &Snapshot) -> Watch;
+}
+
+/// How rows match a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Find {
+    /// The first with this key.
+    Get,
+    /// All with this key.
+    List,
+    /// All that start with it.
+    Prefix,
+    /// All from it on.
+    LowerBound,
+}
+
+/// A row whose type is not known.
+#[derive(Clone)]
+pub struct AnyObj(Arc<dyn AnyRow>);
+
+trait AnyRow: Send + Sync {
+    fn revision(&self) -> u64;
+    fn row(&self) -> Vec<String>;
+    fn json(&self) -> serde_json::Result<serde_json::Value>;
+}
+
+impl<T: TableSpec> AnyRow for Obj<T> {
+    fn revision(&self) -> u64 {
+        Obj::revision(self)
+    }
+
+    fn row(&self) -> Vec<String> {
+        (**self).row()
+    }
+
+    fn json(&self) -> serde_json::Result<serde_json::Value> {
+        serde_json::to_value(&**self)
+    }
+}
+
+impl AnyObj {
+    /// The revision of its last write.
+    pub fn revision(&self) -> u64 {
+        self.0.revision()
+    }
+
+    /// One text a column.
+    pub fn row(&self) -> Vec<String> {
+        self.0.row()
+    }
+
+    /// The object as its type serializes; an error's text if it does not.
+    pub fn json(&self) -> serde_json::Value {
+        self.0.json().unwrap_or_else(|error| serde_json::Value::String(error.to_string()))
+    }
+}
+
+/// Counts and states of a table.
+#[derive(Clone, Debug)]
+pub struct TableStats {
+    /// Rows.
+    pub objects: usize,
+    /// Deleted rows kept for change iterators.
+    pub zombies: usize,
+    /// The revision of the last change.
+    pub revision: u64,
+    /// Change iterators.
+    pub trackers: usize,
+    /// Sources that have yet to fill the table.
+    pub pending_initializers: Vec<Arc<str>>,
+    /// The row type.
+    pub type_name: &'static str,
+    /// The last commit that wrote the table.
+    pub last_write: Option<LastWrite>,
+}
+
+/// When and where a table was last written.
+#[derive(Clone, Copy, Debug)]
+pub struct LastWrite {
+    /// The moment of the commit.
+    pub at: Instant,
+    /// For how long the transaction held the table.
+    pub held: Duration,
+    /// The place in the code that began the transaction.
+    pub place: &'static Location<'static>,
+}
+
+impl<T: TableSpec> TableMeta<T> {
+    fn key(
+        &self,
+        index: &str,
+        text: &str,
+        primary: Parse,
+        secondary: fn(&IndexDef<T>) -> Parse,
+    ) -> Result<(Option<&'static str>, KeyBuf), Error> {
+        let (name, parse) = if index == PRIMARY || index.is_empty() {
+            (None, primary)
+        } else if let Some(def) = self.indexes.iter().find(|def| def.name == index) {
+            (Some(def.name), secondary(def))
+        } else {
+            let known = self.indexes().join(", ");
+            return Err(Error::UnknownIndex { table: T::NAME, index: index.to_owned(), known });
+        };
+        let mut key = KeyBuf::new();
+        parse(text, &mut key).map_err(|source| Error::Key {
+            table: T::NAME,
+            index: name.unwrap_or(PRIMARY),
+            source,
+        })?;
+        Ok((name, key))
+    }
+}
+
+impl<T: TableSpec> AnyTable for TableMeta<T> {
+    fn name(&self) -> &'static str {
+        T::NAME
+    }
+
+    fn columns(&self) -> &'static [&'static str] {
+        T::columns()
+    }
+
+    fn indexes(&self) -> Vec<&'static str> {
+        std::iter::once(PRIMARY).chain(self.indexes.iter().map(|index| index.name)).collect()
+    }
+
+    fn stats(&self, snapshot: &Snapshot) -> TableStats {
+        let version = self.version(snapshot);
+        TableStats {
+            objects: version.map_or(0, |version| version.primary.len()),
+            zombies: version.map_or(0, |version| version.graveyard.len()),
+            revision: version.map_or(0, |version| version.revision),
+            trackers: self.trackers.lock().count(),
+            pending_initializers: version
+                .map(|version| version.init.pending.iter().map(|pending| pending.name.clone()).collect())
+                .unwrap_or_default(),
+            type_name: std::any::type_name::<T>(),
+            last_write: *self.last_write.lock(),
+        }
+    }
+
+    fn all(&self, snapshot: &Snapshot) -> Vec<AnyObj> {
+        self.version(snapshot).map(|version| untyped(version.all())).unwrap_or_default()
+    }
+
+    fn find(&self, snapshot: &Snapshot, find: Find, index: &str, key: &str) -> Result<Vec<AnyObj>, Error> {
+        let (index, key) = if find == Find::Prefix {
+            self.key(index, key, T::Key::encode_text_prefix, |def| def.parse_prefix)?
+        } else {
+            self.key(index, key, T::Key::encode_text, |def| def.parse)?
+        };
+        let Some(version) = self.version(snapshot) else { return Ok(Vec::new()) };
+        let query = Query::new(index, key.clone());
+        let indexes = &self.indexes;
+        Ok(match find {
+            Find::Get => untyped(Rows::one(version.get(indexes, &query))),
+            Find::List => untyped(version.list(indexes, &query)),
+            Find::Prefix => untyped(version.prefix(indexes, &Prefix::new(index, key))),
+            Find::LowerBound => untyped(version.lower_bound(indexes, &query)),
+        })
+    }
+
+    fn watch(&self, snapshot: &Snapshot) -> Watch {
+        self.version(snapshot).map_or_else(Watch::closed, |version| version.watch.watch())
+    }
+}
+
+fn untyped<T: TableSpec>(rows: Rows<'_, T>) -> Vec<AnyObj> {
+    rows.map(|row| AnyObj(Arc::new(row.clone()))).collect()
+}
+
+impl Db {
+    /// Writes all tables as one JSON object, `{ "table": [object, ...], ... }`, in order of registration.
+    pub fn write_json(&self, snapshot: &Snapshot, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+        write!(out, "{{")?;
+        for (at, table) in self.tables().iter().enumerate() {
+            write!(out, "{}\n  \"{}\": [", if at == 0 { "" } else { "," }, table.name())?;
+            for (at, object) in table.all(snapshot).iter().enumerate() {
+                write!(out, "{}\n    ", if at == 0 { "" } else { "," })?;
+                serde_json::to_writer(&mut *out, &object.json())?;
+            }
+            write!(out, "\n  ]")?;
+        }
+        writeln!(out, "\n}}")
+    }
+}

@@ -1,0 +1,367 @@
+//! Keys of indexes as bytes whose order is the order of the values.
+
+mod net;
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+
+/// Keys up to this many bytes live inline and never allocate.
+const INLINE: usize = 30;
+
+/// An encoded key under construction or in an index. Cheap to compare and to copy up to 30 bytes.
+#[derive(Clone)]
+pub struct KeyBuf(Bytes);
+
+#[derive(Clone)]
+enum Bytes {
+    Inline { len: u8, data: [u8; INLINE] },
+    Heap(Vec<u8>),
+}
+
+impl KeyBuf {
+    /// An empty key, which is before all others.
+    pub fn new() -> Self {
+        KeyBuf(Bytes::Inline { len: 0, data: [0; INLINE] })
+    }
+
+    /// The encoding of `key`.
+    pub fn of<K: IndexKey + ?Sized>(key: &K) -> Self {
+        let mut buf = KeyBuf::new();
+        key.encode(&mut buf);
+        buf
+    }
+
+    /// Appends raw bytes. The caller sees to it that no encoding of its type is a prefix of another.
+    pub fn push(&mut self, bytes: &[u8]) {
+        match &mut self.0 {
+            Bytes::Inline { len, data } => {
+                let start = usize::from(*len);
+                if let Some(free) = data.get_mut(start..start + bytes.len()) {
+                    free.copy_from_slice(bytes);
+                    *len += bytes.len() as u8;
+                } else {
+                    let mut heap = Vec::with_capacity(start + bytes.len() + INLINE);
+                    heap.extend_from_slice(&data[..start]);
+                    heap.extend_from_slice(bytes);
+                    self.0 = Bytes::Heap(heap);
+                }
+            }
+            Bytes::Heap(heap) => heap.extend_from_slice(bytes),
+        }
+    }
+
+    /// Appends bytes of any length so that they sort as written and prefixes stay prefixes: 00 becomes 00 FF.
+    pub fn push_escaped(&mut self, bytes: &[u8]) {
+        let mut parts = bytes.split(|b| *b == 0);
+        if let Some(first) = parts.next() {
+            self.push(first);
+        }
+        for part in parts {
+            self.push(&[0, 0xff]);
+            self.push(part);
+        }
+    }
+
+    /// Ends a sequence written by [`push_escaped`](Self::push_escaped), so that another part can follow.
+    pub fn push_end(&mut self) {
+        self.push(&[0, 0]);
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Bytes::Inline { len, data } => &data[..usize::from(*len)],
+            Bytes::Heap(heap) => heap,
+        }
+    }
+
+    /// The first key after all that start with this one; none if there is no such key.
+    pub(crate) fn successor(&self) -> Option<KeyBuf> {
+        let bytes = self.as_bytes();
+        let last = bytes.iter().rposition(|b| *b != 0xff)?;
+        let mut next = KeyBuf::new();
+        next.push(&bytes[..last]);
+        next.push(&[bytes[last] + 1]);
+        Some(next)
+    }
+}
+
+impl Default for KeyBuf {
+    fn default() -> Self {
+        KeyBuf::new()
+    }
+}
+
+impl PartialEq for KeyBuf {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for KeyBuf {}
+
+impl PartialOrd for KeyBuf {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for KeyBuf {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl std::hash::Hash for KeyBuf {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
+impl Borrow<[u8]> for KeyBuf {
+    fn borrow(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
+
+impl std::fmt::Debug for KeyBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.as_bytes().iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+/// A text that is not a key of the wanted type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not {expected}")]
+pub struct KeyParseError {
+    /// What was given.
+    pub text: String,
+    /// What would be right, with its article: "a number", "an IP address".
+    pub expected: &'static str,
+}
+
+/// A value that can be a key of an index.
+///
+/// Encodings compare as the values do, and none is a prefix of another encoding of the same type. For a type of
+/// your own, delegate to those of its parts:
+/// ```
+/// # use statedb::{IndexKey, KeyBuf, KeyParseError};
+/// struct EndpointId(u16);
+/// impl IndexKey for EndpointId {
+///     fn encode(&self, key: &mut KeyBuf) { self.0.encode(key) }
+///     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> { u16::encode_text(text, key) }
+/// }
+/// ```
+pub trait IndexKey {
+    /// Appends the encoding.
+    fn encode(&self, key: &mut KeyBuf);
+
+    /// Appends the encoding of a value written as text, for the shell and HTTP.
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError>;
+
+    /// Appends what the keys start with that the text is the beginning of; the whole key unless there is a better way.
+    fn encode_text_prefix(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        Self::encode_text(text, key)
+    }
+}
+
+/// A leading part of keys of type `K`, for prefix queries: a string for strings, `A` for `(A, B)`.
+pub trait PrefixOf<K: ?Sized> {
+    /// Appends the encoding that all keys with this prefix start with.
+    fn encode_prefix(&self, key: &mut KeyBuf);
+}
+
+pub(crate) fn parse<V: std::str::FromStr>(text: &str, expected: &'static str) -> Result<V, KeyParseError> {
+    text.trim().parse().map_err(|_| KeyParseError { text: text.to_owned(), expected })
+}
+
+macro_rules! integers {
+    ($($unsigned:ty, $signed:ty;)*) => {$(
+        impl IndexKey for $unsigned {
+            fn encode(&self, key: &mut KeyBuf) {
+                key.push(&self.to_be_bytes());
+            }
+            fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+                parse::<$unsigned>(text, concat!("a number (", stringify!($unsigned), ")"))?.encode(key);
+                Ok(())
+            }
+        }
+        impl IndexKey for $signed {
+            /// The sign bit is flipped, so that negative numbers sort first.
+            fn encode(&self, key: &mut KeyBuf) {
+                key.push(&(*self as $unsigned ^ (1 << (<$unsigned>::BITS - 1))).to_be_bytes());
+            }
+            fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+                parse::<$signed>(text, concat!("a number (", stringify!($signed), ")"))?.encode(key);
+                Ok(())
+            }
+        }
+    )*};
+}
+integers! { u8, i8; u16, i16; u32, i32; u64, i64; u128, i128; }
+
+impl IndexKey for bool {
+    fn encode(&self, key: &mut KeyBuf) {
+        key.push(&[u8::from(*self)]);
+    }
+
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        parse::<bool>(text, "true or false")?.encode(key);
+        Ok(())
+    }
+}
+
+impl IndexKey for str {
+    fn encode(&self, key: &mut KeyBuf) {
+        self.as_bytes().encode(key);
+    }
+
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        text.encode(key);
+        Ok(())
+    }
+
+    fn encode_text_prefix(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        key.push_escaped(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl IndexKey for String {
+    fn encode(&self, key: &mut KeyBuf) {
+        self.as_str().encode(key);
+    }
+
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        str::encode_text(text, key)
+    }
+
+    fn encode_text_prefix(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        str::encode_text_prefix(text, key)
+    }
+}
+
+impl IndexKey for [u8] {
+    fn encode(&self, key: &mut KeyBuf) {
+        key.push_escaped(self);
+        key.push_end();
+    }
+
+    /// The text's own bytes.
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        text.as_bytes().encode(key);
+        Ok(())
+    }
+}
+
+/// Fixed length, as MAC addresses.
+impl<const N: usize> IndexKey for [u8; N] {
+    fn encode(&self, key: &mut KeyBuf) {
+        key.push(self);
+    }
+
+    /// Hexadecimal bytes joined by colons, as MAC addresses are written.
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        let wrong = || KeyParseError { text: text.to_owned(), expected: "hexadecimal bytes joined by `:`" };
+        let bytes: Vec<u8> = text
+            .trim()
+            .split(':')
+            .map(|part| u8::from_str_radix(part, 16).map_err(|_| wrong()))
+            .collect::<Result<_, _>>()?;
+        let bytes: [u8; N] = bytes.try_into().map_err(|_| wrong())?;
+        bytes.encode(key);
+        Ok(())
+    }
+}
+
+impl<K: IndexKey + ?Sized> IndexKey for &K {
+    fn encode(&self, key: &mut KeyBuf) {
+        (**self).encode(key);
+    }
+
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        K::encode_text(text, key)
+    }
+
+    fn encode_text_prefix(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        K::encode_text_prefix(text, key)
+    }
+}
+
+/// `None` is before all values; as text it is empty.
+impl<K: IndexKey> IndexKey for Option<K> {
+    fn encode(&self, key: &mut KeyBuf) {
+        key.push(&[u8::from(self.is_some())]);
+        if let Some(value) = self {
+            value.encode(key);
+        }
+    }
+
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        key.push(&[u8::from(!text.is_empty())]);
+        if text.is_empty() { Ok(()) } else { K::encode_text(text, key) }
+    }
+}
+
+macro_rules! tuples {
+    ($($name:ident $field:tt),+) => {
+        /// Sorted by the first part, then the next; as text the parts are joined by commas.
+        impl<$($name: IndexKey),+> IndexKey for ($($name,)+) {
+            fn encode(&self, key: &mut KeyBuf) {
+                $(self.$field.encode(key);)+
+            }
+            fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+                let mut parts = text.split(',');
+                let wrong = || KeyParseError { text: text.to_owned(), expected: "a list of the key's parts joined by `,`" };
+                $($name::encode_text(parts.next().ok_or_else(wrong)?, key)?;)+
+                if parts.next().is_some() { Err(wrong()) } else { Ok(()) }
+            }
+            /// The leading parts; the last one given may be the beginning of a string.
+            fn encode_text_prefix(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+                let mut parts = text.split(',').peekable();
+                $(
+                    let Some(part) = parts.next() else { return Ok(()) };
+                    let last = parts.peek().is_none();
+                    if last { $name::encode_text_prefix(part, key)? } else { $name::encode_text(part, key)? }
+                )+
+                Ok(())
+            }
+        }
+    };
+}
+tuples!(A 0, B 1);
+tuples!(A 0, B 1, C 2);
+tuples!(A 0, B 1, C 2, D 3);
+
+macro_rules! string_prefixes {
+    ($($prefix:ty => $key:ty;)*) => {$(
+        impl PrefixOf<$key> for $prefix {
+            fn encode_prefix(&self, key: &mut KeyBuf) {
+                key.push_escaped(AsRef::<[u8]>::as_ref(self));
+            }
+        }
+    )*};
+}
+string_prefixes! { str => str; str => String; str => &str; [u8] => [u8]; [u8] => &[u8]; }
+
+impl<A: IndexKey, B> PrefixOf<(A, B)> for A {
+    fn encode_prefix(&self, key: &mut KeyBuf) {
+        self.encode(key);
+    }
+}
+
+impl<A: IndexKey, B, C> PrefixOf<(A, B, C)> for A {
+    fn encode_prefix(&self, key: &mut KeyBuf) {
+        self.encode(key);
+    }
+}
+
+impl<A: IndexKey, B: IndexKey, C> PrefixOf<(A, B, C)> for (A, B) {
+    fn encode_prefix(&self, key: &mut KeyBuf) {
+        self.encode(key);
+    }
+}
+
+#[cfg(test)]
+#[path = "key/tests.rs"]
+mod tests;

@@ -1,0 +1,89 @@
+//! Keys of addresses and prefixes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
+
+use super::{IndexKey, KeyBuf, KeyParseError, parse};
+
+impl IndexKey for Ipv4Addr {
+    fn encode(&self, key: &mut KeyBuf) {
+        key.push(&self.octets());
+    }
+
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        parse::<Ipv4Addr>(text, "an IPv4 address")?.encode(key);
+        Ok(())
+    }
+}
+
+impl IndexKey for Ipv6Addr {
+    fn encode(&self, key: &mut KeyBuf) {
+        key.push(&self.octets());
+    }
+
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        parse::<Ipv6Addr>(text, "an IPv6 address")?.encode(key);
+        Ok(())
+    }
+}
+
+/// A family tag before the bytes: all of IPv4 sorts before IPv6.
+impl IndexKey for IpAddr {
+    fn encode(&self, key: &mut KeyBuf) {
+        match self {
+            IpAddr::V4(ip) => {
+                key.push(&[4]);
+                ip.encode(key);
+            }
+            IpAddr::V6(ip) => {
+                key.push(&[6]);
+                ip.encode(key);
+            }
+        }
+    }
+
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        parse::<IpAddr>(text, "an IP address")?.encode(key);
+        Ok(())
+    }
+}
+
+/// The masked address, then the length: host bits make no difference, a prefix sorts before those inside it.
+impl IndexKey for Ipv4Network {
+    fn encode(&self, key: &mut KeyBuf) {
+        self.network().encode(key);
+        key.push(&[self.prefix()]);
+    }
+
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        parse::<Ipv4Network>(text, "an IPv4 prefix")?.encode(key);
+        Ok(())
+    }
+}
+
+/// The masked address, then the length: host bits make no difference, a prefix sorts before those inside it.
+impl IndexKey for Ipv6Network {
+    fn encode(&self, key: &mut KeyBuf) {
+        self.network().encode(key);
+        key.push(&[self.prefix()]);
+    }
+
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        parse::<Ipv6Network>(text, "an IPv6 prefix")?.encode(key);
+        Ok(())
+    }
+}
+
+/// A family tag, the masked address, the length: host bits make no difference.
+impl IndexKey for IpNetwork {
+    fn encode(&self, key: &mut KeyBuf) {
+        self.network().encode(key);
+        key.push(&[self.prefix()]);
+    }
+
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        parse::<IpNetwork>(text, "an IP prefix")?.encode(key);
+        Ok(())
+    }
+}

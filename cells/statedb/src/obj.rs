@@ -1,0 +1,87 @@
+//! Stored objects and the handles that readers get.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::watch::{Watch, WatchCell};
+
+/// A counted handle to one immutable version of a stored object.
+///
+/// It outlives snapshots and transactions, dereferences to the object and costs one counter to clone. To change an
+/// object, insert a new one: `let mut d = (**obj).clone(); d.mtu = 9000; w.insert(d);` or `w.update(..)`.
+pub struct Obj<T>(Arc<Entry<T>>);
+
+struct Entry<T> {
+    revision: u64,
+    watch: WatchCell,
+    value: T,
+}
+
+impl<T> Obj<T> {
+    pub(crate) fn new(revision: u64, value: T) -> Self {
+        Obj(Arc::new(Entry { revision, watch: WatchCell::default(), value }))
+    }
+
+    /// The table's revision that wrote this version of the object.
+    pub fn revision(&self) -> u64 {
+        self.0.revision
+    }
+
+    /// Whether both handles point at the same version of the same object.
+    pub fn same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+
+    /// Closes when this version is replaced or deleted.
+    pub(crate) fn watch(&self) -> Watch {
+        self.0.watch.watch()
+    }
+
+    pub(crate) fn close_watch(&self) {
+        self.0.watch.close();
+    }
+}
+
+impl<T> Clone for Obj<T> {
+    fn clone(&self) -> Self {
+        Obj(self.0.clone())
+    }
+}
+
+impl<T> Deref for Obj<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T> AsRef<T> for Obj<T> {
+    fn as_ref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Obj<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}@{}", self.0.value, self.0.revision)
+    }
+}
+
+/// Equal when the objects are equal, whatever their revisions.
+impl<T: PartialEq> PartialEq for Obj<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.same(other) || self.0.value == other.0.value
+    }
+}
+
+impl<T: serde::Serialize> serde::Serialize for Obj<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.value.serialize(serializer)
+    }
+}

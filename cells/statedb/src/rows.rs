@@ -1,0 +1,77 @@
+//! The rows a query gives.
+
+use std::collections::HashSet;
+
+use imbl::ordmap::RangedIter;
+use imbl::shared_ptr::DefaultSharedPtr;
+
+use crate::key::KeyBuf;
+use crate::obj::Obj;
+
+pub(crate) type KeyRange<'s, T> = RangedIter<'s, KeyBuf, Obj<T>, DefaultSharedPtr>;
+pub(crate) type RevisionRange<'s, T> = RangedIter<'s, u64, Obj<T>, DefaultSharedPtr>;
+
+/// Rows of a snapshot or transaction, in the order of the index that was asked; `.rev()` gives them descending.
+///
+/// A row that matches by several of its keys comes once.
+pub struct Rows<'s, T> {
+    source: Source<'s, T>,
+    /// The rows given so far, kept where a row can have several keys.
+    seen: Option<HashSet<usize>>,
+}
+
+enum Source<'s, T> {
+    One(Option<&'s Obj<T>>),
+    Keyed(KeyRange<'s, T>),
+    Revision(RevisionRange<'s, T>),
+}
+
+impl<'s, T> Rows<'s, T> {
+    pub(crate) fn one(row: Option<&'s Obj<T>>) -> Self {
+        Rows { source: Source::One(row), seen: None }
+    }
+
+    pub(crate) fn keyed(range: KeyRange<'s, T>, dedup: bool) -> Self {
+        Rows { source: Source::Keyed(range), seen: dedup.then(HashSet::new) }
+    }
+
+    pub(crate) fn by_revision(range: RevisionRange<'s, T>) -> Self {
+        Rows { source: Source::Revision(range), seen: None }
+    }
+
+    fn is_new(&mut self, row: &Obj<T>) -> bool {
+        self.seen.as_mut().is_none_or(|seen| seen.insert(row.id()))
+    }
+}
+
+impl<'s, T> Iterator for Rows<'s, T> {
+    type Item = &'s Obj<T>;
+
+    fn next(&mut self) -> Option<&'s Obj<T>> {
+        loop {
+            let row = match &mut self.source {
+                Source::One(row) => row.take(),
+                Source::Keyed(range) => range.next().map(|(_, row)| row),
+                Source::Revision(range) => range.next().map(|(_, row)| row),
+            }?;
+            if self.is_new(row) {
+                return Some(row);
+            }
+        }
+    }
+}
+
+impl<T> DoubleEndedIterator for Rows<'_, T> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        loop {
+            let row = match &mut self.source {
+                Source::One(row) => row.take(),
+                Source::Keyed(range) => range.next_back().map(|(_, row)| row),
+                Source::Revision(range) => range.next_back().map(|(_, row)| row),
+            }?;
+            if self.is_new(row) {
+                return Some(row);
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What makes a type a table: its name, keys, indexes and columns.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use crate::key::{IndexKey, KeyBuf, KeyParseError, PrefixOf};
+use crate::query::{Prefix, Query};
+
+/// A type whose values are the rows of a table.
+///
+/// Rows are immutable once stored: keep `Cell`, `Mutex` and atomics out of them. See the crate's example.
+pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {
+    /// The table's name, as the shell and HTTP know it: `[a-z][a-z0-9_-]{0,30}`.
+    const NAME: &'static str;
+
+    /// Set this if any of [`indexes`](Self::indexes) is unique: inserts can then fail with a conflict, and only the
+    /// fallible operations (`try_insert`, `compare_and_swap`) compile for the table.
+    const UNIQUE_SECONDARY: bool = false;
+
+    /// The primary key: each row has exactly one, no two rows the same. Borrowed from the row where it is a
+    /// string: `type Key<'a> = &'a str`.
+    type Key<'a>: IndexKey;
+
+    /// The row's primary key.
+    fn key(&self) -> Self::Key<'_>;
+
+    /// The secondary indexes; none if not given.
+    fn indexes() -> Vec<IndexDef<Self>> {
+        Vec::new()
+    }
+
+    /// Headings of the columns that [`row`](Self::row) gives.
+    fn columns() -> &'static [&'static str];
+
+    /// The row as the shell shows it, one text a column.
+    fn row(&self) -> Vec<String>;
+}
+
+/// A secondary index of rows `T` by keys `K`, declared as a constant beside the type.
+///
+/// ```
+/// # use statedb::{Index, Query};
+/// struct Backend { id: u32, service: String, ports: Vec<u16> }
+/// const BY_SERVICE: Index<Backend, str> = Index::new("service", |b, keys| keys.add(&b.service));
+/// const BY_PORT: Index<Backend, u16> = Index::new("port", |b, keys| keys.extend(&b.ports)); // several keys a row
+/// ```
+pub struct Index<T, K: ?Sized> {
+    name: &'static str,
+    unique: bool,
+    emit: fn(&T, &mut Keys<K>),
+}
+
+impl<T, K: ?Sized> Clone for Index<T, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, K: ?Sized> Copy for Index<T, K> {}
+
+impl<T, K: IndexKey + ?Sized> Index<T, K> {
+    /// An index in which rows may share keys, and a row may have none, one or several.
+    pub const fn new(name: &'static str, emit: fn(&T, &mut Keys<K>)) -> Self {
+        Index { name, unique: false, emit }
+    }
+
+    /// An index in which no two rows share a key. The table declares [`TableSpec::UNIQUE_SECONDARY`].
+    pub const fn unique(name: &'static str, emit: fn(&T, &mut Keys<K>)) -> Self {
+        Index { name, unique: true, emit }
+    }
+
+    /// The rows with this key.
+    pub fn query(&self, key: &K) -> Query<T> {
+        Query::new(Some(self.name), KeyBuf::of(key))
+    }
+
+    /// The rows whose key starts with this.
+    pub fn prefix<P: PrefixOf<K> + ?Sized>(&self, start: &P) -> Prefix<T> {
+        let mut key = KeyBuf::new();
+        start.encode_prefix(&mut key);
+        Prefix::new(Some(self.name), key)
+    }
+
+    /// The declaration for [`TableSpec::indexes`].
+    pub fn def(&self) -> IndexDef<T>
+    where
+        T: 'static,
+        K: 'static,
+    {
+        let emit = self.emit;
+        IndexDef {
+            name: self.name,
+            unique: self.unique,
+            emit: Arc::new(move |object, keys| {
+                let mut sink = Keys { keys: std::mem::take(keys), marker: PhantomData };
+                emit(object, &mut sink);
+                *keys = sink.keys;
+            }),
+            parse: K::encode_text,
+            parse_prefix: K::encode_text_prefix,
+        }
+    }
+}
+
+/// Where an index function puts the keys of a row.
+pub struct Keys<K: ?Sized> {
+    keys: Vec<KeyBuf>,
+    marker: PhantomData<fn(&K)>,
+}
+
+impl<K: IndexKey + ?Sized> Keys<K> {
+    /// Adds a key. The same key twice counts once.
+    pub fn add(&mut self, key: &K) {
+        self.keys.push(KeyBuf::of(key));
+    }
+
+    /// Adds all keys of a collection.
+    pub fn extend<'k>(&mut self, keys: impl IntoIterator<Item = &'k K>)
+    where
+        K: 'k,
+    {
+        keys.into_iter().for_each(|key| self.add(key));
+    }
+}
+
+type Emit<T> = Arc<dyn Fn(&T, &mut Vec<KeyBuf>) + Send + Sync>;
+
+/// Makes a key, or the beginning of keys, from text.
+pub(crate) type Parse = fn(&str, &mut KeyBuf) -> Result<(), KeyParseError>;
+
+/// A secondary index without its key type, as a table holds it.
+pub struct IndexDef<T> {
+    pub(crate) name: &'static str,
+    pub(crate) unique: bool,
+    pub(crate) emit: Emit<T>,
+    pub(crate) parse: Parse,
+    pub(crate) parse_prefix: Parse,
+}
+
+impl<T> IndexDef<T> {
+    /// The keys of a row, each once, in order.
+    pub(crate) fn keys(&self, object: &T) -> Vec<KeyBuf> {
+        let mut keys = Vec::new();
+        (self.emit)(object, &mut keys);
+        if keys.len() > 1 {
+            keys.sort_unstable();
+            keys.dedup();
+        }
+        keys
+    }
+}

@@ -1,0 +1,302 @@
+//! Handles to a table: the reader's half and the writer's half.
+
+use std::collections::HashSet;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+
+use crate::any::LastWrite;
+use crate::changes::{Changes, Trackers};
+use crate::db::{Db, ReadSource, Snapshot};
+use crate::error::Error;
+use crate::obj::Obj;
+use crate::query::{AsQuery, Prefix};
+use crate::rows::Rows;
+use crate::spec::{IndexDef, TableSpec};
+use crate::txn::TableTxn;
+use crate::version::Version;
+use crate::watch::Watch;
+
+/// The reader's half of a table, what cells export. Cheap to clone.
+///
+/// All reads take a source: a [`Snapshot`] or a transaction. The `*_watch` variants also give a [`Watch`] that
+/// closes when the answer may have changed.
+pub struct Table<T: TableSpec> {
+    pub(crate) db: Db,
+    pub(crate) meta: Arc<TableMeta<T>>,
+}
+
+/// The writer's half of a table, which its owner keeps private. Reads as [`Table`] does.
+pub struct RwTable<T: TableSpec>(pub(crate) Table<T>);
+
+pub(crate) struct TableMeta<T> {
+    pub(crate) db: u64,
+    pub(crate) position: usize,
+    pub(crate) indexes: Vec<IndexDef<T>>,
+    /// Held by the one write transaction.
+    pub(crate) lock: Mutex<()>,
+    pub(crate) trackers: Arc<Mutex<Trackers>>,
+    pub(crate) next_initializer: AtomicU64,
+    pub(crate) last_write: Mutex<Option<LastWrite>>,
+}
+
+impl<T: TableSpec> TableMeta<T> {
+    pub(crate) fn new(db: u64, position: usize, known: &[&'static str]) -> Result<Self, Error> {
+        let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+        if !T::NAME.starts_with(|c: char| c.is_ascii_lowercase())
+            || !T::NAME.chars().all(valid)
+            || T::NAME.len() > 31
+        {
+            return Err(Error::InvalidTableName { name: T::NAME });
+        }
+        if known.contains(&T::NAME) {
+            return Err(Error::DuplicateTable { name: T::NAME });
+        }
+        let indexes = T::indexes();
+        let mut names = HashSet::from([""]);
+        for index in &indexes {
+            if index.name.starts_with("__") || !names.insert(index.name) {
+                return Err(Error::InvalidIndexName { table: T::NAME, index: index.name });
+            }
+            if index.unique && !T::UNIQUE_SECONDARY {
+                return Err(Error::UndeclaredUnique { table: T::NAME, index: index.name });
+            }
+        }
+        Ok(TableMeta {
+            db,
+            position,
+            indexes,
+            lock: Mutex::default(),
+            trackers: Arc::default(),
+            next_initializer: AtomicU64::new(0),
+            last_write: Mutex::default(),
+        })
+    }
+
+    /// This table in a source; none if the source is older than the table.
+    pub(crate) fn version<'s>(&self, source: &'s (impl ReadSource + ?Sized)) -> Option<&'s Version<T>> {
+        assert_eq!(source.database(), self.db, "table `{}` belongs to another database", T::NAME);
+        source.any_version(self.position)?.downcast_ref()
+    }
+}
+
+impl<T: TableSpec> Table<T> {
+    fn version<'s>(&self, source: &'s impl ReadSource) -> Option<&'s Version<T>> {
+        self.meta.version(source)
+    }
+
+    fn rows<'s>(
+        &self,
+        source: &'s impl ReadSource,
+        f: impl FnOnce(&'s Version<T>) -> Rows<'s, T>,
+    ) -> Rows<'s, T> {
+        self.version(source).map_or_else(|| Rows::one(None), f)
+    }
+
+    /// The first row with the key.
+    pub fn get<'s>(&self, source: &'s impl ReadSource, query: impl AsQuery<T>) -> Option<&'s Obj<T>> {
+        self.version(source)?.get(&self.meta.indexes, query.as_query())
+    }
+
+    /// All rows with the key, those of a non-unique index in order of their primary keys.
+    pub fn list<'s>(&self, source: &'s impl ReadSource, query: impl AsQuery<T>) -> Rows<'s, T> {
+        self.rows(source, |version| version.list(&self.meta.indexes, query.as_query()))
+    }
+
+    /// All rows whose key starts with this, in the index's order.
+    pub fn prefix<'s>(&self, source: &'s impl ReadSource, prefix: Prefix<T>) -> Rows<'s, T> {
+        self.rows(source, |version| version.prefix(&self.meta.indexes, &prefix))
+    }
+
+    /// All rows whose key is this or greater, in the index's order.
+    pub fn lower_bound<'s>(&self, source: &'s impl ReadSource, query: impl AsQuery<T>) -> Rows<'s, T> {
+        self.rows(source, |version| version.lower_bound(&self.meta.indexes, query.as_query()))
+    }
+
+    /// All rows in order of their primary keys.
+    pub fn all<'s>(&self, source: &'s impl ReadSource) -> Rows<'s, T> {
+        self.rows(source, Version::all)
+    }
+
+    /// The rows last written at this revision or later, oldest change first.
+    pub fn by_revision<'s>(&self, source: &'s impl ReadSource, from: u64) -> Rows<'s, T> {
+        self.rows(source, |version| version.by_revision(from))
+    }
+
+    /// How many rows there are.
+    pub fn len(&self, source: &impl ReadSource) -> usize {
+        self.version(source).map_or(0, |version| version.primary.len())
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self, source: &impl ReadSource) -> bool {
+        self.len(source) == 0
+    }
+
+    /// The table's revision: that of its last change.
+    pub fn revision(&self, source: &impl ReadSource) -> u64 {
+        self.version(source).map_or(0, |version| version.revision)
+    }
+
+    /// Closes with the next change of any row after the snapshot.
+    pub fn watch(&self, snapshot: &Snapshot) -> Watch {
+        self.version(snapshot).map_or_else(Watch::closed, |version| version.watch.watch())
+    }
+
+    /// As [`get`](Self::get), with a watch that closes when this row changes, or comes to be if there is none.
+    pub fn get_watch<'s>(
+        &self,
+        snapshot: &'s Snapshot,
+        query: impl AsQuery<T>,
+    ) -> (Option<&'s Obj<T>>, Watch) {
+        let Some(version) = self.version(snapshot) else { return (None, Watch::closed()) };
+        let found = version.get(&self.meta.indexes, query.as_query());
+        let watch = version.get_watch(&self.meta.indexes, query.as_query(), found);
+        (found, watch)
+    }
+
+    /// As [`list`](Self::list), with a watch.
+    pub fn list_watch<'s>(&self, snapshot: &'s Snapshot, query: impl AsQuery<T>) -> (Rows<'s, T>, Watch) {
+        (self.list(snapshot, query), self.watch(snapshot))
+    }
+
+    /// As [`prefix`](Self::prefix), with a watch.
+    pub fn prefix_watch<'s>(&self, snapshot: &'s Snapshot, prefix: Prefix<T>) -> (Rows<'s, T>, Watch) {
+        (self.prefix(snapshot, prefix), self.watch(snapshot))
+    }
+
+    /// As [`lower_bound`](Self::lower_bound), with a watch.
+    pub fn lower_bound_watch<'s>(
+        &self,
+        snapshot: &'s Snapshot,
+        query: impl AsQuery<T>,
+    ) -> (Rows<'s, T>, Watch) {
+        (self.lower_bound(snapshot, query), self.watch(snapshot))
+    }
+
+    /// As [`all`](Self::all), with a watch.
+    pub fn all_watch<'s>(&self, snapshot: &'s Snapshot) -> (Rows<'s, T>, Watch) {
+        (self.all(snapshot), self.watch(snapshot))
+    }
+
+    /// Waits until the row is there and as wanted, and gives it.
+    pub async fn wait_for(&self, query: impl AsQuery<T>, wanted: impl Fn(&T) -> bool) -> Obj<T> {
+        loop {
+            let watch = {
+                let snapshot = self.db.snapshot();
+                let (found, watch) = self.get_watch(&snapshot, query.as_query());
+                match found {
+                    Some(object) if wanted(object) => return object.clone(),
+                    _ => watch,
+                }
+            };
+            watch.changed().await;
+        }
+    }
+
+    /// All rows as changes, then every change from now on; see [`Changes`].
+    pub fn changes(&self) -> Changes<T> {
+        Changes::new(self.clone(), false)
+    }
+
+    /// The changes after this moment.
+    pub fn changes_from_now(&self) -> Changes<T> {
+        Changes::new(self.clone(), true)
+    }
+
+    /// Whether all sources that registered an initializer have filled the table; true if there were none.
+    pub fn initialized(&self, source: &impl ReadSource) -> bool {
+        self.version(source).is_some_and(|version| version.init.pending.is_empty())
+    }
+
+    /// The sources that have yet to fill the table.
+    pub fn pending_initializers(&self, source: &impl ReadSource) -> Vec<Arc<str>> {
+        let pending = self.version(source).map_or(&[][..], |version| &version.init.pending);
+        pending.iter().map(|pending| pending.name.clone()).collect()
+    }
+
+    /// Whether the table is initialized, and a watch that closes when it becomes so.
+    pub fn initialized_watch(&self, snapshot: &Snapshot) -> (bool, Watch) {
+        match self.version(snapshot) {
+            Some(version) if !version.init.pending.is_empty() => (false, version.init.watch.watch()),
+            Some(_) => (true, Watch::closed()),
+            None => (false, Watch::closed()),
+        }
+    }
+
+    /// Waits until all initializers are done.
+    pub async fn wait_initialized(&self) {
+        loop {
+            let (initialized, watch) = self.initialized_watch(&self.db.snapshot());
+            if initialized {
+                return;
+            }
+            watch.changed().await;
+        }
+    }
+
+    /// The database this table belongs to.
+    pub fn db(&self) -> &Db {
+        &self.db
+    }
+
+    /// All tables as they are now, the same as `db().snapshot()`.
+    pub fn snapshot(&self) -> Snapshot {
+        self.db.snapshot()
+    }
+
+    /// The table's name.
+    pub fn name(&self) -> &'static str {
+        T::NAME
+    }
+}
+
+impl<T: TableSpec> RwTable<T> {
+    /// The reader's half.
+    pub fn reader(&self) -> Table<T> {
+        self.0.clone()
+    }
+
+    /// A transaction on this table. Waits for the writer before; keep it short and take no other lock meanwhile.
+    ///
+    /// # Panics
+    /// In debug builds, if this thread has a transaction of this database already: it could dead-lock.
+    #[track_caller]
+    pub fn write(&self) -> TableTxn<'_, T> {
+        self.0.db.write((self,))
+    }
+}
+
+impl<T: TableSpec> Deref for RwTable<T> {
+    type Target = Table<T>;
+
+    fn deref(&self) -> &Table<T> {
+        &self.0
+    }
+}
+
+impl<T: TableSpec> Clone for Table<T> {
+    fn clone(&self) -> Self {
+        Table { db: self.db.clone(), meta: self.meta.clone() }
+    }
+}
+
+impl<T: TableSpec> Clone for RwTable<T> {
+    fn clone(&self) -> Self {
+        RwTable(self.0.clone())
+    }
+}
+
+impl<T: TableSpec> std::fmt::Debug for Table<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Table({})", T::NAME)
+    }
+}
+
+impl<T: TableSpec> std::fmt::Debug for RwTable<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RwTable({})", T::NAME)
+    }
+}

@@ -1,0 +1,296 @@
+//! Write transactions: lock, work on private versions, publish, wake.
+
+use std::any::Any;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::any::LastWrite;
+use crate::changes::Trackers;
+use crate::db::{Db, ReadSource, Snapshot};
+use crate::locks::{self, Held};
+use crate::spec::TableSpec;
+use crate::table::{RwTable, Table};
+use crate::version::AnyVersion;
+use crate::writer::Writer;
+
+/// A write transaction on the tables of `W`. Dropped without [`commit`](Txn::commit), nothing has happened.
+///
+/// It cannot be sent to another thread, hence not be held across an `await` of a spawned task:
+/// ```compile_fail
+/// # use statedb::*;
+/// fn held_across_await<T: TableSpec>(table: RwTable<T>) -> impl Send {
+///     async move {
+///         let w = table.write();
+///         std::future::ready(()).await;
+///         w.commit();
+///     }
+/// }
+/// ```
+#[must_use = "a transaction that is not committed changes nothing"]
+pub struct Txn<'a, W> {
+    writers: W,
+    guards: Vec<MutexGuard<'a, ()>>,
+    base: Snapshot,
+    db: Db,
+    started: Instant,
+    place: &'static Location<'static>,
+    held: Option<Held>,
+    not_send: PhantomData<*const ()>,
+}
+
+/// A transaction on one table: has the operations of [`Writer`].
+pub type TableTxn<'a, T> = Txn<'a, (Writer<'a, T>,)>;
+
+/// The tables of a transaction: a tuple of up to six `&RwTable`.
+pub trait WriteSet<'a> {
+    /// A [`Writer`] for each.
+    type Writers: Writers;
+
+    #[doc(hidden)]
+    fn locks(&self) -> Vec<TableLock<'a>>;
+
+    #[doc(hidden)]
+    fn writers(self, base: &Snapshot) -> Self::Writers;
+}
+
+/// The writers of a transaction.
+pub trait Writers {
+    /// A mutable reference to each writer.
+    type Split<'s>
+    where
+        Self: 's;
+
+    #[doc(hidden)]
+    fn split_mut(&mut self) -> Self::Split<'_>;
+
+    #[doc(hidden)]
+    fn each_mut(&mut self) -> Vec<&mut dyn AnyWriter>;
+
+    #[doc(hidden)]
+    fn work(&self, position: usize) -> Option<&dyn Any>;
+}
+
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub struct TableLock<'a> {
+    db: u64,
+    position: usize,
+    name: &'static str,
+    lock: &'a Mutex<()>,
+}
+
+/// A writer without its type, for the commit.
+#[doc(hidden)]
+pub trait AnyWriter {
+    fn position(&self) -> usize;
+    fn dirty(&self) -> bool;
+    fn trackers(&self) -> Arc<Mutex<Trackers>>;
+    fn seal(&mut self, trackers: &mut Trackers) -> Arc<dyn AnyVersion>;
+    fn wake(&mut self);
+    fn wake_initialized(&self);
+    fn wrote(&self, write: LastWrite);
+}
+
+impl<T: TableSpec> AnyWriter for Writer<'_, T> {
+    fn position(&self) -> usize {
+        self.meta.position
+    }
+
+    fn dirty(&self) -> bool {
+        Writer::dirty(self)
+    }
+
+    fn trackers(&self) -> Arc<Mutex<Trackers>> {
+        self.meta.trackers.clone()
+    }
+
+    fn seal(&mut self, trackers: &mut Trackers) -> Arc<dyn AnyVersion> {
+        Writer::seal(self, trackers)
+    }
+
+    fn wake(&mut self) {
+        Writer::wake(self);
+    }
+
+    fn wake_initialized(&self) {
+        Writer::wake_initialized(self);
+    }
+
+    fn wrote(&self, write: LastWrite) {
+        *self.meta.last_write.lock() = Some(write);
+    }
+}
+
+impl<'a, W: Writers> Txn<'a, W> {
+    #[track_caller]
+    pub(crate) fn begin<S: WriteSet<'a, Writers = W>>(db: &Db, tables: S) -> Self {
+        let place = Location::caller();
+        let mut locks = tables.locks();
+        locks.sort_by_key(|lock| lock.position);
+        for (at, lock) in locks.iter().enumerate() {
+            assert_eq!(lock.db, db.0.id, "table `{}` belongs to another database", lock.name);
+            assert!(
+                at == 0 || locks[at - 1].position != lock.position,
+                "table `{}` is named twice in a transaction",
+                lock.name
+            );
+        }
+        let held = locks::enter(db.0.id, locks.iter().map(|lock| lock.name), place);
+        let guards = locks.iter().map(|lock| lock.lock.lock()).collect();
+        Self::locked(db, tables, guards, held, place)
+    }
+
+    /// As `begin`, with the locks taken already.
+    fn locked<S: WriteSet<'a, Writers = W>>(
+        db: &Db,
+        tables: S,
+        guards: Vec<MutexGuard<'a, ()>>,
+        held: Option<Held>,
+        place: &'static Location<'static>,
+    ) -> Self {
+        let base = db.snapshot();
+        let writers = tables.writers(&base);
+        Txn {
+            writers,
+            guards,
+            base,
+            db: db.clone(),
+            started: Instant::now(),
+            place,
+            held,
+            not_send: PhantomData,
+        }
+    }
+
+    /// The writers, one for each table, which can be used side by side.
+    pub fn split(&mut self) -> W::Split<'_> {
+        self.writers.split_mut()
+    }
+
+    /// All tables as they were when the transaction began.
+    pub fn base(&self) -> &Snapshot {
+        &self.base
+    }
+
+    /// Makes the writes visible to all, at once, and wakes those who watch. Gives exactly the committed state.
+    ///
+    /// In this order: new snapshots see the writes, watches close, the tables are free for the next writer,
+    /// initialization is announced. A transaction without writes publishes and wakes nothing.
+    pub fn commit(mut self) -> Snapshot {
+        let mut writers = self.writers.each_mut();
+        writers.retain(|writer| writer.dirty());
+        if writers.is_empty() {
+            return self.db.snapshot();
+        }
+        let trackers: Vec<_> = writers.iter().map(|writer| writer.trackers()).collect();
+        let mut locked: Vec<_> = trackers.iter().map(|trackers| trackers.lock()).collect();
+        let sealed: Vec<_> = writers
+            .iter_mut()
+            .zip(&mut locked)
+            .map(|(writer, trackers)| (writer.position(), writer.seal(trackers)))
+            .collect();
+        let snapshot = self.db.0.swap(|root| {
+            for (position, version) in sealed {
+                root[position] = version;
+            }
+        });
+        drop(locked);
+        let now = Instant::now();
+        for writer in &mut writers {
+            writer.wake();
+            writer.wrote(LastWrite { at: now, held: now - self.started, place: self.place });
+        }
+        self.guards.clear();
+        self.held = None;
+        writers.iter().for_each(|writer| writer.wake_initialized());
+        snapshot
+    }
+
+    /// Drops the writes; the same as dropping the transaction, but says so.
+    pub fn abort(self) {}
+}
+
+impl<W: Writers> ReadSource for Txn<'_, W> {
+    fn database(&self) -> u64 {
+        self.base.db
+    }
+
+    fn any_version(&self, position: usize) -> Option<&dyn Any> {
+        self.writers.work(position).or_else(|| self.base.any_version(position))
+    }
+}
+
+impl<'a, T: TableSpec> Deref for TableTxn<'a, T> {
+    type Target = Writer<'a, T>;
+
+    fn deref(&self) -> &Writer<'a, T> {
+        &self.writers.0
+    }
+}
+
+impl<T: TableSpec> DerefMut for TableTxn<'_, T> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.writers.0
+    }
+}
+
+impl<T: TableSpec> Table<T> {
+    /// Clears the graveyard of what all trackers have seen, unless somebody is writing, whose commit will.
+    pub(crate) fn collect_garbage(&self) {
+        let Some(guard) = self.meta.lock.try_lock() else { return };
+        let table = RwTable(self.clone());
+        let mut txn: TableTxn<'_, T> =
+            Txn::locked(&self.db, (&table,), vec![guard], None, Location::caller());
+        txn.touch();
+        txn.commit();
+    }
+}
+
+macro_rules! write_sets {
+    ($($name:ident $field:tt),+) => {
+        impl<'a, $($name: TableSpec),+> WriteSet<'a> for ($(&'a RwTable<$name>,)+) {
+            type Writers = ($(Writer<'a, $name>,)+);
+
+            fn locks(&self) -> Vec<TableLock<'a>> {
+                vec![$({
+                    let meta = &self.$field.0.meta;
+                    TableLock { db: meta.db, position: meta.position, name: $name::NAME, lock: &meta.lock }
+                }),+]
+            }
+
+            fn writers(self, base: &Snapshot) -> Self::Writers {
+                ($(Writer::new(&self.$field.0.meta, base),)+)
+            }
+        }
+
+        impl<'a, $($name: TableSpec),+> Writers for ($(Writer<'a, $name>,)+) {
+            type Split<'s> = ($(&'s mut Writer<'a, $name>,)+) where Self: 's;
+
+            fn split_mut(&mut self) -> Self::Split<'_> {
+                ($(&mut self.$field,)+)
+            }
+
+            fn each_mut(&mut self) -> Vec<&mut dyn AnyWriter> {
+                vec![$(&mut self.$field),+]
+            }
+
+            fn work(&self, position: usize) -> Option<&dyn Any> {
+                $(if self.$field.meta.position == position {
+                    return Some(&self.$field.work);
+                })+
+                None
+            }
+        }
+    };
+}
+write_sets!(A 0);
+write_sets!(A 0, B 1);
+write_sets!(A 0, B 1, C 2);
+write_sets!(A 0, B 1, C 2, D 3);
+write_sets!(A 0, B 1, C 2, D 3, E 4);
+write_sets!(A 0, B 1, C 2, D 3, E 4, F 5);

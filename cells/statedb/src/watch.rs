@@ -1,0 +1,110 @@
+//! One-shot notifications that something read from a snapshot has changed.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+/// Tells once that what was read together with it is out of date.
+///
+/// A watch closes after the new state is visible: a task that wakes up and takes a new snapshot always finds the
+/// change. It may close without a change that matters to the reader, never the other way round. Closed is for
+/// good: read again to get the next watch.
+#[derive(Clone)]
+pub struct Watch(Option<Arc<State>>);
+
+struct State {
+    closed: AtomicBool,
+    notify: Notify,
+}
+
+impl Watch {
+    pub(crate) fn open() -> Self {
+        Watch(Some(Arc::new(State { closed: AtomicBool::new(false), notify: Notify::new() })))
+    }
+
+    /// A watch that has closed already.
+    pub fn closed() -> Self {
+        Watch(None)
+    }
+
+    pub(crate) fn close(&self) {
+        if let Some(state) = &self.0
+            && !state.closed.swap(true, Ordering::SeqCst)
+        {
+            state.notify.notify_waiters();
+        }
+    }
+
+    /// Whether the change has happened.
+    pub fn is_closed(&self) -> bool {
+        self.0.as_ref().is_none_or(|state| state.closed.load(Ordering::SeqCst))
+    }
+
+    /// Waits for the change. Cancel safe; any number of tasks may wait on clones of one watch.
+    pub async fn changed(&self) {
+        let Some(state) = &self.0 else { return };
+        let mut notified = pin!(state.notify.notified());
+        notified.as_mut().enable();
+        if !state.closed.load(Ordering::SeqCst) {
+            notified.await;
+        }
+    }
+
+    /// Blocks this thread until the change or the timeout; tells whether the change came.
+    pub fn blocking_wait(&self, timeout: Duration) -> bool {
+        struct Unpark(std::thread::Thread);
+        impl Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let deadline = Instant::now() + timeout;
+        let mut changed = pin!(self.changed());
+        while changed.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Pending {
+            let now = Instant::now();
+            if now >= deadline {
+                return false;
+            }
+            std::thread::park_timeout(deadline - now);
+        }
+        true
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Watch({})", if self.is_closed() { "closed" } else { "open" })
+    }
+}
+
+/// The place a watch belongs to: made when first asked for, closed once.
+///
+/// Asking and closing meet in the `OnceLock`: either the reader's watch is there before the close and gets closed,
+/// or the close came first and the reader gets a closed watch.
+#[derive(Default)]
+pub(crate) struct WatchCell(OnceLock<Watch>);
+
+impl WatchCell {
+    pub(crate) fn watch(&self) -> Watch {
+        self.0.get_or_init(Watch::open).clone()
+    }
+
+    pub(crate) fn close(&self) {
+        self.0.get_or_init(Watch::closed).close();
+    }
+}
+
+impl Drop for WatchCell {
+    /// Nobody can change any more what is gone: an aborted insert, a dropped database.
+    fn drop(&mut self) {
+        if let Some(watch) = self.0.get() {
+            watch.close();
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! The writes of a transaction to one table.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::changes::Trackers;
+use crate::db::ReadSource;
+use crate::error::{CasError, Conflict};
+use crate::init::{InitState, Initializer, Pending};
+use crate::key::KeyBuf;
+use crate::obj::Obj;
+use crate::query::{AsQuery, Prefix};
+use crate::rows::Rows;
+use crate::spec::TableSpec;
+use crate::table::TableMeta;
+use crate::version::Version;
+use crate::watch::{Watch, WatchCell};
+
+/// One table inside a write transaction: reads see the writes before them, nobody else does until the commit.
+pub struct Writer<'a, T: TableSpec> {
+    pub(crate) meta: &'a Arc<TableMeta<T>>,
+    pub(crate) work: Version<T>,
+    /// Rows were written.
+    changed: bool,
+    /// Something else is to be published: initializers, a smaller graveyard.
+    touched: bool,
+    /// Versions of rows that the commit makes out of date.
+    replaced: Vec<Obj<T>>,
+    deleted: Vec<(KeyBuf, Obj<T>, u64)>,
+    handed: Handed,
+    before: Before,
+}
+
+/// What to wake after the commit.
+struct Before {
+    watch: Arc<WatchCell>,
+    init: Arc<InitState>,
+}
+
+/// Watches on rows of this transaction: an abort closes them, since these rows never come to be.
+#[derive(Default)]
+struct Handed(Vec<Watch>);
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Watch::close);
+    }
+}
+
+impl<'a, T: TableSpec> Writer<'a, T> {
+    /// The caller holds the table's lock and has read `source` after taking it.
+    pub(crate) fn new(meta: &'a Arc<TableMeta<T>>, source: &dyn ReadSource) -> Self {
+        let work = meta.version(source).expect("a table's own database holds it").clone();
+        let before = Before { watch: work.watch.clone(), init: work.init.clone() };
+        Writer {
+            meta,
+            work,
+            changed: false,
+            touched: false,
+            replaced: Vec::new(),
+            deleted: Vec::new(),
+            handed: Handed::default(),
+            before,
+        }
+    }
+
+    // ---- reads
+
+    /// The first row with the key.
+    pub fn get(&self, query: impl AsQuery<T>) -> Option<&Obj<T>> {
+        self.work.get(&self.meta.indexes, query.as_query())
+    }
+
+    /// All rows with the key.
+    pub fn list(&self, query: impl AsQuery<T>) -> Rows<'_, T> {
+        self.work.list(&self.meta.indexes, query.as_query())
+    }
+
+    /// All rows whose key starts with this.
+    pub fn prefix(&self, prefix: Prefix<T>) -> Rows<'_, T> {
+        self.work.prefix(&self.meta.indexes, &prefix)
+    }
+
+    /// All rows whose key is this or greater.
+    pub fn lower_bound(&self, query: impl AsQuery<T>) -> Rows<'_, T> {
+        self.work.lower_bound(&self.meta.indexes, query.as_query())
+    }
+
+    /// All rows.
+    pub fn all(&self) -> Rows<'_, T> {
+        self.work.all()
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
+        self.work.primary.len()
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.work.primary.is_empty()
+    }
+
+    /// The revision of the last write.
+    pub fn revision(&self) -> u64 {
+        self.work.revision
+    }
+
+    // ---- writes that cannot fail
+
+    /// Stores an object in place of the one with the same primary key, which it gives back.
+    pub fn insert(&mut self, object: T) -> Option<Obj<T>> {
+        const { infallible::<T>() };
+        let key = primary(&object);
+        self.put(key, object).1
+    }
+
+    /// As [`insert`](Self::insert), with a watch that closes when the stored object is next replaced or deleted.
+    pub fn insert_watch(&mut self, object: T) -> (Option<Obj<T>>, Watch) {
+        const { infallible::<T>() };
+        let key = primary(&object);
+        let (new, old) = self.put(key, object);
+        let watch = new.watch();
+        self.handed.0.push(watch.clone());
+        (old, watch)
+    }
+
+    /// Stores `merge(old, new)` if there is an object with the primary key of `new`, else `new` as it is. Gives the
+    /// old object.
+    ///
+    /// # Panics
+    /// If the merged object has another primary key.
+    pub fn modify(&mut self, new: T, merge: impl FnOnce(&T, T) -> T) -> Option<Obj<T>> {
+        const { infallible::<T>() };
+        let key = primary(&new);
+        let object = match self.work.primary.get(&key) {
+            Some(old) => merge(old, new),
+            None => new,
+        };
+        assert_eq!(primary(&object), key, "table `{}`: merge changed the primary key", T::NAME);
+        self.put(key, object).1
+    }
+
+    /// Changes a copy of the first row with the key and stores it; gives the old object, none if there is none.
+    /// A changed primary key moves the row.
+    pub fn update(&mut self, query: impl AsQuery<T>, change: impl FnOnce(&mut T)) -> Option<Obj<T>>
+    where
+        T: Clone,
+    {
+        const { infallible::<T>() };
+        let old = self.get(query)?.clone();
+        let mut object = (*old).clone();
+        change(&mut object);
+        let (before, after) = (primary(&*old), primary(&object));
+        if before != after {
+            self.remove(&before);
+        }
+        self.put(after, object);
+        Some(old)
+    }
+
+    /// Deletes the first row with the key and gives it back.
+    pub fn delete(&mut self, query: impl AsQuery<T>) -> Option<Obj<T>> {
+        let key = primary(&**self.get(query)?);
+        self.remove(&key)
+    }
+
+    /// Deletes all rows; gives their number.
+    pub fn delete_all(&mut self) -> usize {
+        self.retain(|_| false)
+    }
+
+    /// Deletes the rows that `keep` refuses; gives their number.
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) -> usize {
+        let gone: Vec<KeyBuf> = self
+            .work
+            .primary
+            .iter()
+            .filter(|(_, object)| !keep(object))
+            .map(|(key, _)| key.clone())
+            .collect();
+        gone.iter().for_each(|key| drop(self.remove(key)));
+        gone.len()
+    }
+
+    // ---- writes that can fail, before anything is changed
+
+    /// As [`insert`](Self::insert), for tables with unique secondary indexes.
+    pub fn try_insert(&mut self, object: T) -> Result<Option<Obj<T>>, Conflict<T>> {
+        let key = primary(&object);
+        match self.work.conflict(&self.meta.indexes, &key, &object) {
+            Some(conflict) => Err(conflict),
+            None => Ok(self.put(key, object).1),
+        }
+    }
+
+    /// Replaces the object with the same primary key if its revision is still this one; gives the old object.
+    pub fn compare_and_swap(&mut self, revision: u64, object: T) -> Result<Obj<T>, CasError<T>> {
+        let key = primary(&object);
+        let old = self.expect(revision, &key)?;
+        if let Some(conflict) = self.work.conflict(&self.meta.indexes, &key, &object) {
+            return Err(CasError::Conflict(conflict));
+        }
+        self.put(key, object);
+        Ok(old)
+    }
+
+    /// Deletes the first row with the key if its revision is still this one; gives the deleted object.
+    pub fn compare_and_delete(
+        &mut self,
+        revision: u64,
+        query: impl AsQuery<T>,
+    ) -> Result<Obj<T>, CasError<T>> {
+        let key = self.get(query).map(|object| primary(&**object)).ok_or(CasError::NotFound)?;
+        let old = self.expect(revision, &key)?;
+        self.remove(&key);
+        Ok(old)
+    }
+
+    fn expect(&self, revision: u64, key: &KeyBuf) -> Result<Obj<T>, CasError<T>> {
+        match self.work.primary.get(key) {
+            None => Err(CasError::NotFound),
+            Some(old) if old.revision() != revision => Err(CasError::Changed(old.clone())),
+            Some(old) => Ok(old.clone()),
+        }
+    }
+
+    fn put(&mut self, key: KeyBuf, object: T) -> (Obj<T>, Option<Obj<T>>) {
+        let (new, old) = self.work.put(&self.meta.indexes, key, object);
+        self.changed = true;
+        self.replaced.extend(old.clone());
+        (new, old)
+    }
+
+    fn remove(&mut self, key: &KeyBuf) -> Option<Obj<T>> {
+        let old = self.work.remove(&self.meta.indexes, key)?;
+        self.changed = true;
+        self.replaced.push(old.clone());
+        self.deleted.push((key.clone(), old.clone(), self.work.revision));
+        Some(old)
+    }
+
+    // ---- initializers
+
+    /// Makes the table wait for one more source: it counts as initialized when all of them are done.
+    ///
+    /// # Panics
+    /// If a source of this name is pending already.
+    pub fn register_initializer(&mut self, name: &str) -> Initializer<T> {
+        let mut pending = self.work.init.pending.clone();
+        assert!(
+            pending.iter().all(|pending| &*pending.name != name),
+            "table `{}`: initializer `{name}` is pending already",
+            T::NAME
+        );
+        let (name, id) = (Arc::<str>::from(name), self.meta.next_initializer.fetch_add(1, Ordering::Relaxed));
+        pending.push(Pending { name: name.clone(), id });
+        // Those who wait for the others go on to wait: they are woken and look again.
+        self.work.init = Arc::new(InitState { pending, watch: WatchCell::default() });
+        self.touched = true;
+        Initializer { table: T::NAME, name, id, finished: false, marker: PhantomData }
+    }
+
+    pub(crate) fn finish_initializer(&mut self, id: u64) {
+        let mut pending = self.work.init.pending.clone();
+        pending.retain(|pending| pending.id != id);
+        self.work.init = Arc::new(InitState { pending, watch: WatchCell::default() });
+        self.touched = true;
+    }
+
+    /// Publishes even without changes, so that the graveyard is cleared of what trackers have seen.
+    pub(crate) fn touch(&mut self) {
+        self.touched = true;
+    }
+
+    // ---- the steps of a commit, in order
+
+    pub(crate) fn dirty(&self) -> bool {
+        self.changed || self.touched
+    }
+
+    /// Makes the version to publish. The trackers are locked until it is published, so that a new one either comes
+    /// before and finds the deletes buried, or after and starts from the new version.
+    pub(crate) fn seal(&mut self, trackers: &mut Trackers) -> Arc<Version<T>> {
+        match trackers.low_mark() {
+            Some(mark) => {
+                for (key, object, revision) in self.deleted.drain(..) {
+                    if !self.work.primary.contains_key(&key) {
+                        self.work.bury(key, object, revision);
+                    }
+                }
+                self.work.forget_deletes(mark);
+            }
+            None => {
+                self.work.forget_deletes(u64::MAX);
+            }
+        }
+        if self.changed {
+            self.work.watch = Arc::default();
+        }
+        Arc::new(self.work.clone())
+    }
+
+    pub(crate) fn wake(&mut self) {
+        self.handed.0.clear();
+        if self.changed {
+            self.before.watch.close();
+            self.replaced.iter().for_each(Obj::close_watch);
+        }
+    }
+
+    pub(crate) fn wake_initialized(&self) {
+        if !Arc::ptr_eq(&self.before.init, &self.work.init) {
+            self.before.init.watch.close();
+        }
+    }
+}
+
+fn primary<T: TableSpec>(object: &T) -> KeyBuf {
+    KeyBuf::of(&object.key())
+}
+
+/// Stops the compilation of inserts that ignore conflicts.
+const fn infallible<T: TableSpec>() {
+    assert!(
+        !T::UNIQUE_SECONDARY,
+        "the table has a unique secondary index: use try_insert or compare_and_swap"
+    );
+}
