@@ -1,1 +1,17 @@
 //! Links, addresses, routes and neighbours of the node as live tables.
+mod device;
+mod error;
+mod event;
+mod neighbor;
+pub mod netlink;
+mod node_address;
+mod route;
+mod select;
+
+pub use device::{Device, DeviceAddress, HOST_DEVICE, HardwareAddr, Link};
+pub use error::NetlinkError;
+pub use neighbor::Neighbor;
+pub use netlink::Netlink;
+pub use node_address::{NodeAddress, NodeAddressRules, WILDCARD_DEVICE, node_addresses};
+pub use route::{Route, RouteKey, SCOPE_HOST, SCOPE_LINK, TABLE_LOCAL, TABLE_MAIN};
+pub use select::Selection;

@@ -1,0 +1,52 @@
+//! What can go wrong with netlink.
+
+use std::io;
+
+/// A netlink request failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetlinkError {
+    /// The kernel refused the request.
+    #[error("netlink: {request}: {source}")]
+    Refused {
+        /// What was asked, with its subject.
+        request: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The socket could not be made, written or read.
+    #[error("netlink socket: {0}")]
+    Socket(#[from] io::Error),
+    /// The kernel's answer could not be understood.
+    #[error("netlink: {request}: answer not understood: {detail}")]
+    Answer {
+        /// What was asked.
+        request: String,
+        /// What was wrong with the answer.
+        detail: String,
+    },
+    /// The given interface does not exist.
+    #[error("no network interface {0}")]
+    NoLink(String),
+}
+
+impl NetlinkError {
+    fn code(&self) -> Option<i32> {
+        match self {
+            Self::Refused { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+
+    /// The object exists already (`EEXIST`).
+    #[must_use]
+    pub fn is_exists(&self) -> bool {
+        self.code() == Some(17)
+    }
+
+    /// The object does not exist (`ENOENT`, `ENODEV`, `ESRCH`, `EADDRNOTAVAIL`).
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NoLink(_)) || matches!(self.code(), Some(2 | 19 | 3 | 99))
+    }
+}

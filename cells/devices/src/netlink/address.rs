@@ -1,0 +1,76 @@
+//! Addresses of links.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+
+use crate::{Netlink, NetlinkError};
+
+/// An address to be added.
+#[derive(Clone, Copy, Debug)]
+pub struct AddressSpec {
+    /// Address with the length of its subnet's prefix.
+    pub address: IpNetwork,
+    /// Scope: 0 universe, 253 link, 254 host.
+    pub scope: u8,
+    /// Whether the kernel adds no route to the subnet.
+    pub no_prefix_route: bool,
+}
+
+impl From<IpNetwork> for AddressSpec {
+    fn from(address: IpNetwork) -> Self {
+        Self { address, scope: 0, no_prefix_route: false }
+    }
+}
+
+pub(super) fn family(ip: IpAddr) -> AddressFamily {
+    if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn message(index: u32, address: IpNetwork) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = family(address.ip());
+    message.header.index = index;
+    message.header.prefix_len = address.prefix();
+    message.attributes = vec![AddressAttribute::Address(address.ip()), AddressAttribute::Local(address.ip())];
+    message
+}
+
+impl Netlink {
+    /// Adds an address, or gives an existing one these properties. IPv6
+    /// addresses are usable at once: duplicate detection is off.
+    pub fn add_address(&mut self, index: u32, spec: impl Into<AddressSpec>) -> Result<(), NetlinkError> {
+        let spec = spec.into();
+        let mut message = message(index, spec.address);
+        message.header.scope = AddressScope::from(spec.scope);
+        let mut flags = AddressFlags::empty();
+        flags.set(AddressFlags::Nodad, spec.address.is_ipv6());
+        flags.set(AddressFlags::Noprefixroute, spec.no_prefix_route);
+        message.attributes.push(AddressAttribute::Flags(flags));
+        let what = || format!("add address {} to link {index}", spec.address);
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        self.request(what, Message::NewAddress(message), flags)
+    }
+
+    /// Deletes an address.
+    pub fn delete_address(&mut self, index: u32, address: IpNetwork) -> Result<(), NetlinkError> {
+        let what = || format!("delete address {address} of link {index}");
+        self.request(what, Message::DelAddress(message(index, address)), 0)
+    }
+
+    /// The addresses of a link.
+    pub fn addresses(&mut self, index: u32) -> Result<Vec<IpNetwork>, NetlinkError> {
+        let all = Message::GetAddress(AddressMessage::default());
+        let all = self.dump("list addresses", &all)?;
+        let found = all.iter().flat_map(crate::event::events);
+        Ok(found
+            .filter_map(|event| match event {
+                crate::event::Event::Addr(i, a) if i == index => IpNetwork::new(a.addr, a.prefix_len).ok(),
+                _ => None,
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,68 @@
+//! Neighbour entries.
+
+use std::net::IpAddr;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+
+use super::address::family;
+use crate::{Neighbor, Netlink, NetlinkError, event};
+
+/// A permanent neighbour entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeighborSpec {
+    /// Interface index.
+    pub link_index: u32,
+    /// The neighbour's address.
+    pub ip: IpAddr,
+    /// Its hardware address.
+    pub mac: [u8; 6],
+}
+
+fn message(link_index: u32, ip: IpAddr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = family(ip);
+    message.header.ifindex = link_index;
+    let address = match ip {
+        IpAddr::V4(v4) => NeighbourAddress::Inet(v4),
+        IpAddr::V6(v6) => NeighbourAddress::Inet6(v6),
+    };
+    message.attributes = vec![NeighbourAttribute::Destination(address)];
+    message
+}
+
+impl Netlink {
+    /// Sets a permanent neighbour entry, replacing another one.
+    pub fn replace_neighbor(&mut self, spec: &NeighborSpec) -> Result<(), NetlinkError> {
+        let mut message = message(spec.link_index, spec.ip);
+        message.header.state = NeighbourState::Permanent;
+        let mac = NeighbourAttribute::LinkLayerAddress(spec.mac.to_vec());
+        message.attributes.push(mac);
+        let what = || format!("set neighbour {spec:?}");
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        self.request(what, Message::NewNeighbour(message), flags)
+    }
+
+    /// Deletes a neighbour entry.
+    pub fn delete_neighbor(&mut self, link_index: u32, ip: IpAddr) -> Result<(), NetlinkError> {
+        let what = || format!("delete neighbour {ip} of link {link_index}");
+        let message = message(link_index, ip);
+        self.request(what, Message::DelNeighbour(message), 0)
+    }
+
+    /// All neighbour entries of both families that took resolution.
+    pub fn neighbors(&mut self) -> Result<Vec<Neighbor>, NetlinkError> {
+        let all = Message::GetNeighbour(NeighbourMessage::default());
+        let all = self.dump("list neighbours", &all)?;
+        let events = all.iter().flat_map(event::events);
+        Ok(events
+            .filter_map(|event| match event {
+                event::Event::Neighbor(neighbor) => Some(neighbor),
+                _ => None,
+            })
+            .collect())
+    }
+}

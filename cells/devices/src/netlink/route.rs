@@ -1,0 +1,115 @@
+//! Routes.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_packet_route::route::{
+    RouteAttribute, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+};
+
+use super::address::family;
+use crate::{Netlink, NetlinkError, Route, TABLE_MAIN, event};
+
+/// A unicast route to be set.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteSpec {
+    /// Destination.
+    pub dst: IpNetwork,
+    /// Interface index.
+    pub link_index: u32,
+    /// Next hop; without one the destination is on the link.
+    pub gateway: Option<IpAddr>,
+    /// Preferred source address.
+    pub src: Option<IpAddr>,
+    /// Routing table.
+    pub table: u32,
+    /// MTU in bytes, 0 for the device's.
+    pub mtu: u32,
+    /// Metric.
+    pub priority: u32,
+    /// Who set it (`RTPROT_*`); 2 is the kernel, 3 boot, 4 static.
+    pub protocol: u8,
+}
+
+impl RouteSpec {
+    /// A route of the main table to what is on the link itself.
+    #[must_use]
+    pub fn on_link(dst: IpNetwork, link_index: u32) -> Self {
+        Self {
+            dst,
+            link_index,
+            gateway: None,
+            src: None,
+            table: TABLE_MAIN,
+            mtu: 0,
+            priority: 0,
+            protocol: 3,
+        }
+    }
+
+    /// The same with a next hop.
+    #[must_use]
+    pub fn via(self, gateway: IpAddr) -> Self {
+        Self { gateway: Some(gateway), ..self }
+    }
+
+    fn message(&self) -> RouteMessage {
+        let mut message = RouteMessage::default();
+        let header = &mut message.header;
+        header.address_family = family(self.dst.ip());
+        header.destination_prefix_length = self.dst.prefix();
+        header.table = u8::try_from(self.table).unwrap_or(0);
+        header.protocol = RouteProtocol::from(self.protocol);
+        header.kind = RouteType::Unicast;
+        header.scope = if self.gateway.is_none() && self.dst.is_ipv4() {
+            RouteScope::Link
+        } else {
+            RouteScope::Universe
+        };
+        let attributes = &mut message.attributes;
+        attributes.push(RouteAttribute::Oif(self.link_index));
+        attributes.push(RouteAttribute::Table(self.table));
+        if self.dst.prefix() > 0 {
+            attributes.push(RouteAttribute::Destination(self.dst.network().into()));
+        }
+        attributes.extend(self.gateway.map(|ip| RouteAttribute::Gateway(ip.into())));
+        attributes.extend(self.src.map(|ip| RouteAttribute::PrefSource(ip.into())));
+        if self.priority > 0 {
+            attributes.push(RouteAttribute::Priority(self.priority));
+        }
+        if self.mtu > 0 {
+            attributes.push(RouteAttribute::Metrics(vec![RouteMetric::Mtu(self.mtu)]));
+        }
+        message
+    }
+}
+
+impl Netlink {
+    /// Sets a route, replacing one with the same table, destination and metric.
+    pub fn replace_route(&mut self, spec: &RouteSpec) -> Result<(), NetlinkError> {
+        let what = || format!("set route {spec:?}");
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        self.request(what, Message::NewRoute(spec.message()), flags)
+    }
+
+    /// Deletes a route.
+    pub fn delete_route(&mut self, spec: &RouteSpec) -> Result<(), NetlinkError> {
+        let what = || format!("delete route {spec:?}");
+        self.request(what, Message::DelRoute(spec.message()), 0)
+    }
+
+    /// All routes of all tables and both families.
+    pub fn routes(&mut self) -> Result<Vec<Route>, NetlinkError> {
+        let all = Message::GetRoute(RouteMessage::default());
+        let all = self.dump("list routes", &all)?;
+        let events = all.iter().flat_map(event::events);
+        Ok(events
+            .filter_map(|event| match event {
+                event::Event::Route(route) => Some(route),
+                _ => None,
+            })
+            .collect())
+    }
+}
