@@ -1,0 +1,395 @@
+//! The agent's REST API, as much of it as the plugin uses. The answers are read into views of the few fields
+//! needed: a configuration of 8 kB is skipped rather than kept.
+
+use crate::error::Error;
+use crate::http::{Connection, Response, escape};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long an ADD waits for an agent that is starting.
+pub(crate) const ADD_PATIENCE: Duration = Duration::from_secs(30);
+/// How long CHECK and STATUS do, and a DEL before it queues.
+pub(crate) const SHORT_PATIENCE: Duration = Duration::from_millis(1500);
+/// Between two attempts to connect.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// `status` of `GET /config`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct AgentConfig {
+    pub(crate) addressing: HostAddressing,
+    #[serde(rename = "datapathMode")]
+    pub(crate) datapath_mode: String,
+    #[serde(rename = "deviceMTU")]
+    pub(crate) device_mtu: u32,
+    #[serde(rename = "routeMTU")]
+    pub(crate) route_mtu: i64,
+    #[serde(rename = "GROMaxSize")]
+    pub(crate) gro_max_size: u32,
+    #[serde(rename = "GSOMaxSize")]
+    pub(crate) gso_max_size: u32,
+    #[serde(rename = "GROIPv4MaxSize")]
+    pub(crate) gro_ipv4_max_size: u32,
+    #[serde(rename = "GSOIPv4MaxSize")]
+    pub(crate) gso_ipv4_max_size: u32,
+    #[serde(rename = "ipam-mode")]
+    pub(crate) ipam_mode: String,
+    #[serde(rename = "ipLocalReservedPorts")]
+    pub(crate) ip_local_reserved_ports: String,
+    #[serde(rename = "packetizationLayerPMTUDMode")]
+    pub(crate) pmtud_mode: String,
+    #[serde(rename = "enableBBRHostNamespaceOnly")]
+    pub(crate) bbr_host_namespace_only: bool,
+}
+
+/// The node's own addresses, which are the pods' gateways.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct HostAddressing {
+    pub(crate) ipv4: Option<HostFamily>,
+    pub(crate) ipv6: Option<HostFamily>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct HostFamily {
+    pub(crate) enabled: bool,
+    pub(crate) ip: String,
+}
+
+/// Answer of `POST /ipam`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct IpamAnswer {
+    pub(crate) address: AddressPair,
+    #[serde(rename = "host-addressing")]
+    pub(crate) host_addressing: HostAddressing,
+    pub(crate) ipv4: FamilyAnswer,
+    pub(crate) ipv6: FamilyAnswer,
+}
+
+/// Per family: what must be told to the endpoint.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct FamilyAnswer {
+    #[serde(rename = "expiration-uuid")]
+    pub(crate) expiration_uuid: String,
+    #[serde(rename = "skip-masquerade")]
+    pub(crate) skip_masquerade: bool,
+}
+
+/// Addresses with the pool and expiration timer of each.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub(crate) struct AddressPair {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) ipv4: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) ipv4_expiration_uuid: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) ipv4_pool_name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) ipv6: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) ipv6_expiration_uuid: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) ipv6_pool_name: String,
+}
+
+/// Body of `PUT /endpoint/{id}`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct EndpointRequest<'a> {
+    pub(crate) addressing: AddressPair,
+    pub(crate) container_id: &'a str,
+    pub(crate) container_interface_name: &'a str,
+    pub(crate) container_netns_path: String,
+    pub(crate) datapath_configuration: DatapathConfiguration,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) host_mac: String,
+    pub(crate) interface_index: u32,
+    pub(crate) interface_name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub(crate) k8s_namespace: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub(crate) k8s_pod_name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub(crate) k8s_uid: &'a str,
+    pub(crate) labels: [&'a str; 0],
+    pub(crate) mac: String,
+    pub(crate) netns_cookie: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) properties: BTreeMap<&'a str, bool>,
+    pub(crate) state: &'a str,
+    pub(crate) sync_build_endpoint: bool,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct DatapathConfiguration {
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) external_ipam: bool,
+}
+
+/// An endpoint of `GET /endpoint` and of the answer of `PUT /endpoint/{id}`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Endpoint {
+    pub(crate) status: EndpointStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub(crate) struct EndpointStatus {
+    pub(crate) external_identifiers: ExternalIdentifiers,
+    pub(crate) networking: EndpointNetworking,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub(crate) struct ExternalIdentifiers {
+    pub(crate) cni_attachment_id: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub(crate) struct EndpointNetworking {
+    pub(crate) interface_name: String,
+    pub(crate) mac: String,
+}
+
+/// How a deletion ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Deletion {
+    /// The agent has let go of everything that was asked for.
+    Done,
+    /// The agent knows of nothing to delete, or deleted with errors that asking again does not change.
+    Settled(String),
+    /// The agent cannot delete now.
+    Later(String),
+}
+
+/// A client of the agent.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    socket: PathBuf,
+    connection: Option<Connection>,
+}
+
+impl Agent {
+    pub(crate) fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned(), connection: None }
+    }
+
+    /// The agent's configuration; asks until an agent that is starting answers.
+    pub(crate) fn config(&mut self, patience: Duration) -> Result<AgentConfig, Error> {
+        #[derive(Deserialize)]
+        struct View {
+            status: Option<AgentConfig>,
+        }
+        let action = "retrieve the configuration from the agent";
+        let answer = self
+            .patiently("/config", patience)
+            .map_err(|source| Error::AgentUnreachable { socket: self.socket.clone(), source })?;
+        let view: View = parse(action, &expect(action, answer, &[200])?)?;
+        view.status.ok_or(Error::Agent { action, reason: "the answer has no status".into() })
+    }
+
+    /// `GET /healthz`; an agent that answers anything but 200 is not available either.
+    pub(crate) fn healthz(&mut self, patience: Duration) -> Result<(), String> {
+        let answer = self.patiently("/healthz", patience).map_err(|error| error.to_string())?;
+        if answer.status == 200 { Ok(()) } else { Err(describe(&answer)) }
+    }
+
+    /// Addresses of all enabled families for `owner`; they expire unless an endpoint takes them.
+    pub(crate) fn allocate(&mut self, owner: &str) -> Result<IpamAnswer, Error> {
+        let action = "allocate an address from the agent";
+        let path = format!("/ipam?owner={}", escape(owner));
+        let answer = self.call(action, "POST", &path, &[("expiration", "true")], None)?;
+        parse(action, &expect(action, answer, &[201])?)
+    }
+
+    pub(crate) fn release(&mut self, ip: &str, pool: &str) -> Result<(), Error> {
+        let action = "release an address";
+        let path = format!("/ipam/{ip}?pool={}", escape(pool));
+        let answer = self.call(action, "DELETE", &path, &[], None)?;
+        expect(action, answer, &[200, 404]).map(drop)
+    }
+
+    pub(crate) fn create_endpoint(
+        &mut self,
+        attachment: &str,
+        request: &EndpointRequest<'_>,
+    ) -> Result<Endpoint, Error> {
+        let action = "create the endpoint";
+        let body = serde_json::to_vec(request)
+            .map_err(|error| Error::Agent { action, reason: error.to_string() })?;
+        let answer = self.call(action, "PUT", &attachment_path(attachment), &[], Some(&body))?;
+        let body = expect(action, answer, &[201])?;
+        if body.is_empty() { Ok(Endpoint::default()) } else { parse(action, &body) }
+    }
+
+    pub(crate) fn endpoints(&mut self) -> Result<Vec<Endpoint>, Error> {
+        let action = "list the endpoints";
+        let answer = self.call(action, "GET", "/endpoint", &[], None)?;
+        if answer.status == 404 {
+            return Ok(Vec::new());
+        }
+        parse(action, &expect(action, answer, &[200])?)
+    }
+
+    /// Whether the agent finds the attachment's endpoint healthy.
+    pub(crate) fn endpoint_health(&mut self, attachment: &str) -> Result<bool, String> {
+        #[derive(Deserialize)]
+        #[serde(default, rename_all = "camelCase")]
+        #[derive(Default)]
+        struct View {
+            overall_health: String,
+        }
+        let path = attachment_path(attachment) + "/healthz";
+        let answer = self.request("GET", &path, &[], None).map_err(|error| error.to_string())?;
+        if answer.status != 200 {
+            return Err(describe(&answer));
+        }
+        let view: View = serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
+        Ok(view.overall_health != "Failure")
+    }
+
+    /// Deletes the endpoints that `body` selects (`DELETE /endpoint`).
+    pub(crate) fn delete_endpoints(&mut self, body: &[u8]) -> Deletion {
+        let answer = self.request("DELETE", "/endpoint", &[], Some(body));
+        deletion(answer)
+    }
+
+    /// Deletes the endpoint of one attachment.
+    pub(crate) fn delete_attachment(&mut self, attachment: &str) -> Deletion {
+        let answer = self.request("DELETE", &attachment_path(attachment), &[], None);
+        deletion(answer)
+    }
+
+    /// Whether the last answer left a connection: then something is there, whatever it said.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    fn call(
+        &mut self,
+        action: &'static str,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> Result<Response, Error> {
+        self.request(method, path, headers, body)
+            .map_err(|error| Error::Agent { action, reason: error.to_string() })
+    }
+
+    /// `GET path`, again and again until something answers or the time is over.
+    fn patiently(&mut self, path: &str, patience: Duration) -> io::Result<Response> {
+        let begin = Instant::now();
+        loop {
+            match self.request("GET", path, &[], None) {
+                Err(_) if begin.elapsed() + RETRY < patience => std::thread::sleep(RETRY),
+                answer => return answer,
+            }
+        }
+    }
+
+    fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> io::Result<Response> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection::open(&self.socket)?,
+        };
+        let answer = connection.call(method, path, headers, body)?;
+        if answer.keep_alive {
+            self.connection = Some(connection);
+        }
+        Ok(answer)
+    }
+}
+
+/// The endpoint of `CONTAINERID:IFNAME`; the colon stays as it is.
+fn attachment_path(attachment: &str) -> String {
+    let parts: Vec<_> = attachment.split(':').map(escape).collect();
+    format!("/endpoint/cni-attachment-id:{}", parts.join(":"))
+}
+
+fn deletion(answer: io::Result<Response>) -> Deletion {
+    match answer {
+        Ok(answer) if answer.status == 200 => Deletion::Done,
+        Ok(answer) if matches!(answer.status, 429 | 503) => Deletion::Later(describe(&answer)),
+        Ok(answer) => Deletion::Settled(describe(&answer)),
+        Err(error) => Deletion::Later(error.to_string()),
+    }
+}
+
+fn expect(action: &'static str, answer: Response, good: &[u16]) -> Result<Vec<u8>, Error> {
+    if good.contains(&answer.status) {
+        return Ok(answer.body);
+    }
+    Err(Error::Agent { action, reason: describe(&answer) })
+}
+
+fn parse<'a, T: Deserialize<'a>>(action: &'static str, body: &'a [u8]) -> Result<T, Error> {
+    serde_json::from_slice(body)
+        .map_err(|error| Error::Agent { action, reason: format!("the answer cannot be decoded: {error}") })
+}
+
+/// The agent's words: handlers answer a JSON string, the framework an object with a message.
+fn describe(answer: &Response) -> String {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Words {
+        Text(String),
+        Framework { message: String },
+    }
+    let words = match serde_json::from_slice(&answer.body) {
+        Ok(Words::Text(text) | Words::Framework { message: text }) => text,
+        Err(_) => String::from_utf8_lossy(&answer.body).trim().to_owned(),
+    };
+    if words.is_empty() {
+        format!("status {}", answer.status)
+    } else {
+        format!("status {}: {words}", answer.status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, body: &str) -> Response {
+        Response { status, body: body.into(), keep_alive: true }
+    }
+
+    #[test]
+    fn words_of_the_agent() {
+        assert_eq!(describe(&answer(500, "\"no\"\n")), "status 500: no");
+        assert_eq!(
+            describe(&answer(404, r#"{"code":404,"message":"path x was not found"}"#)),
+            "status 404: path x was not found"
+        );
+        assert_eq!(describe(&answer(404, "")), "status 404");
+        assert_eq!(describe(&answer(502, "<html>")), "status 502: <html>");
+    }
+
+    #[test]
+    fn deletions() {
+        assert_eq!(deletion(Ok(answer(200, ""))), Deletion::Done);
+        assert_eq!(
+            deletion(Ok(answer(404, "\"endpoints not found\""))),
+            Deletion::Settled("status 404: endpoints not found".into())
+        );
+        assert_eq!(deletion(Ok(answer(503, "\"wait\""))), Deletion::Later("status 503: wait".into()));
+        assert!(matches!(deletion(Err(io::ErrorKind::ConnectionRefused.into())), Deletion::Later(_)));
+    }
+}

@@ -1,0 +1,127 @@
+//! DEL: the agent forgets the container, then its interface goes.
+
+use crate::agent::{Agent, Deletion};
+use crate::config::NetworkConfig;
+use crate::delegate;
+use crate::error::Error;
+use crate::invocation::Invocation;
+use crate::link::{self, Links};
+use crate::log::Log;
+use crate::netns::NetNs;
+use crate::plan;
+use crate::queue::DeletionQueue;
+use serde_json::json;
+use std::fs::File;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long a refused connection is tried again, before and while the queue is locked.
+const PATIENCE: Duration = Duration::from_millis(1500);
+const RETRY: Duration = Duration::from_millis(50);
+/// An agent whose folder is there but whose socket is not is starting: it gets this time for it.
+const START_PATIENCE: Duration = Duration::from_secs(15);
+
+/// Only errors after which trying again helps are errors: runtimes repeat a failed DEL for a long time.
+pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log) -> Result<(), Error> {
+    config.check_not_chained()?;
+    invocation.pod()?;
+    let body = json!({ "container-id": invocation.container_id }).to_string();
+    delete_endpoint(invocation, body.as_bytes(), log)?;
+    if let Some(plugin) = config.ipam_plugin() {
+        delegate::run(plugin, "DEL", invocation, config)?;
+    }
+    remove_interface(invocation, log)
+}
+
+/// Tells the agent, or leaves the deletion in the queue for it.
+fn delete_endpoint(invocation: &Invocation, body: &[u8], log: &mut Log) -> Result<(), Error> {
+    let mut agent = Agent::new(&invocation.socket);
+    wait_for_start(invocation);
+    let mut ask = |patience| match settle(&mut agent, body, patience) {
+        Deletion::Done => Ok(true),
+        Deletion::Settled(reason) => {
+            log.warning(&format!("the agent deleted nothing or with errors: {reason}"));
+            Ok::<_, Error>(true)
+        }
+        Deletion::Later(reason) => {
+            log.warning(&format!("the agent cannot delete now: {reason}"));
+            Ok(false)
+        }
+    };
+    if ask(PATIENCE)? {
+        return Ok(());
+    }
+    // The agent may have come back and gone through the queue since: with the lock held, it cannot do so unseen.
+    let queue = DeletionQueue::lock(invocation.runtime_folder())?;
+    if ask(PATIENCE)? {
+        return Ok(());
+    }
+    queue.push(body)
+}
+
+/// Asks until there is an answer other than a refused connection.
+fn settle(agent: &mut Agent, body: &[u8], patience: Duration) -> Deletion {
+    let begin = Instant::now();
+    loop {
+        match agent.delete_endpoints(body) {
+            Deletion::Later(reason) if !agent.is_connected() => {
+                if begin.elapsed() + RETRY > patience {
+                    return Deletion::Later(reason);
+                }
+                sleep(RETRY);
+            }
+            settled => return settled,
+        }
+    }
+}
+
+/// Waits for the socket of a starting agent.
+fn wait_for_start(invocation: &Invocation) {
+    let begin = Instant::now();
+    while !invocation.socket.exists()
+        && invocation.runtime_folder().is_dir()
+        && begin.elapsed() < START_PATIENCE
+    {
+        sleep(RETRY);
+    }
+}
+
+/// Has the pair removed behind the answer, found from the container's end or, when the namespace's path is gone,
+/// from the host's.
+fn remove_interface(invocation: &Invocation, log: &mut Log) -> Result<(), Error> {
+    let container = match &invocation.netns {
+        Some(path) => NetNs::open_if_there(path)?,
+        None => None,
+    };
+    let found = match &container {
+        Some(netns) => netns.enter(|| {
+            let mut links = Links::here()?;
+            Ok(links.index(&invocation.interface)?.map(|index| (netns.file(), index)))
+        }),
+        None => Ok(None),
+    };
+    let removed = found.and_then(|found| match found {
+        Some((netns, index)) => remove(netns, index),
+        None => remove_host_end(&plan::host_interface(&invocation.attachment())),
+    });
+    if let Err(error) = removed {
+        log.warning(&format!("the interface is not deleted: {error}"));
+    }
+    Ok(())
+}
+
+fn remove_host_end(host_interface: &str) -> Result<(), Error> {
+    let Some(index) = Links::here()?.index(host_interface)? else { return Ok(()) };
+    let path = "/proc/self/ns/net";
+    let netns =
+        File::open(path).map_err(|source| Error::Netns { action: "opening", path: path.into(), source })?;
+    remove(&netns, index)
+}
+
+fn remove(netns: &File, index: u32) -> Result<(), Error> {
+    link::remove_behind(netns, index).map_err(|source| Error::Link {
+        action: "start the removal of interface",
+        interface: index.to_string(),
+        source,
+    })
+}

@@ -1,0 +1,213 @@
+//! Errors and their codes in the CNI specification.
+
+use crate::version;
+use serde_json::json;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a call failed. The text is the `msg` of the CNI error document.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Variables that the verb needs are not set.
+    #[error("required env variables [{names}] missing")]
+    MissingEnv {
+        /// The missing names, separated by commas.
+        names: String,
+    },
+    /// `CNI_COMMAND` is not a verb of the specification.
+    #[error("unknown CNI_COMMAND: {found}")]
+    UnknownCommand {
+        /// What it was.
+        found: String,
+    },
+    /// A variable has a value that cannot be used.
+    #[error("invalid {name} {found:?}: {reason}")]
+    InvalidEnv {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        found: String,
+        /// What would be right.
+        reason: &'static str,
+    },
+    /// The configuration could not be read from stdin.
+    #[error("cannot read the network configuration from stdin: {source}")]
+    Stdin {
+        /// The read error.
+        source: io::Error,
+    },
+    /// The configuration is not JSON of the right shape.
+    #[error("cannot decode the network configuration: {source}")]
+    Decode {
+        /// Where and what.
+        source: serde_json::Error,
+    },
+    /// A key of the configuration has a value that cannot be used.
+    #[error("invalid network configuration, key {key:?}: {reason}")]
+    InvalidConfig {
+        /// The key.
+        key: &'static str,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+    /// The configuration asks for a version of the specification that the plugin does not speak.
+    #[error("incompatible CNI versions")]
+    IncompatibleVersion {
+        /// The version of the configuration.
+        found: String,
+    },
+    /// The verb came into the specification after the configuration's version.
+    #[error("config version {found:?} does not allow {command}")]
+    VerbTooNew {
+        /// The verb.
+        command: &'static str,
+        /// The version of the configuration.
+        found: &'static str,
+    },
+    /// The agent does not answer; ADD and DEL cannot go on.
+    #[error("unable to connect to the agent at {}: {source}. Is the agent running?", socket.display())]
+    AgentUnreachable {
+        /// The agent's socket.
+        socket: PathBuf,
+        /// The last error.
+        source: io::Error,
+    },
+    /// CHECK could not ask the agent: nothing is said about the container.
+    #[error("DaemonDown")]
+    CheckAgentDown {
+        /// How the agent could not be reached.
+        reason: String,
+    },
+    /// STATUS: the plugin cannot serve an ADD.
+    #[error("DaemonDown")]
+    NotAvailable {
+        /// How the agent could not be reached, or what it answered.
+        reason: String,
+    },
+    /// The agent refused a request.
+    #[error("unable to {action}: {reason}")]
+    Agent {
+        /// What was asked.
+        action: &'static str,
+        /// The agent's words with its status.
+        reason: String,
+    },
+    /// The agent knows nothing about the container's health.
+    #[error("HealthzFailed")]
+    HealthUnknown {
+        /// The agent's words.
+        reason: String,
+    },
+    /// The agent calls the container unhealthy.
+    #[error("Unhealthy")]
+    Unhealthy,
+    /// The agent gave no usable address.
+    #[error("IPAM provided neither an IPv4 nor an IPv6 address that the node has enabled")]
+    NoAddress,
+    /// An address of the agent or of a result cannot be parsed.
+    #[error("invalid address {found:?} in {place}")]
+    InvalidAddress {
+        /// The text.
+        found: String,
+        /// Where it came from.
+        place: &'static str,
+    },
+    /// The network namespace of the container cannot be used.
+    #[error("{action} the network namespace {}: {source}", path.display())]
+    Netns {
+        /// `opening` or `entering`.
+        action: &'static str,
+        /// `CNI_NETNS`.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A netlink request about a link failed.
+    #[error("unable to {action} {interface:?}: {source}")]
+    Link {
+        /// What was asked of the kernel.
+        action: &'static str,
+        /// The interface.
+        interface: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// A sysctl could not be set.
+    #[error("unable to set sysctl {key} to {value:?}: {source}")]
+    Sysctl {
+        /// Its key.
+        key: String,
+        /// The value wanted.
+        value: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// CHECK: the interface does not look as the result of ADD said.
+    #[error("{reason}")]
+    Mismatch {
+        /// What was expected where.
+        reason: String,
+    },
+    /// The deletion could not be queued for an agent that is away.
+    #[error("unable to queue the deletion in {}: {reason}", folder.display())]
+    Queue {
+        /// The queue.
+        folder: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A delegated IPAM plugin could not be run or failed.
+    #[error("failed to invoke delegated plugin {plugin:?} {command} for IPAM: {reason}")]
+    Delegate {
+        /// `ipam.type`.
+        plugin: String,
+        /// The verb.
+        command: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// The error's code: 1 to 99 as in the CNI specification, 100 and 101 as Cilium's plugin uses them for CHECK,
+    /// 999 for what has no code of its own.
+    pub fn code(&self) -> u32 {
+        match self {
+            Self::IncompatibleVersion { .. } | Self::VerbTooNew { .. } => 1,
+            Self::MissingEnv { .. } | Self::UnknownCommand { .. } | Self::InvalidEnv { .. } => 4,
+            Self::Stdin { .. } => 5,
+            Self::Decode { .. } => 6,
+            Self::InvalidConfig { .. } => 7,
+            Self::CheckAgentDown { .. } => 11,
+            Self::NotAvailable { .. } => 50,
+            Self::HealthUnknown { .. } => 100,
+            Self::Unhealthy => 101,
+            _ => 999,
+        }
+    }
+
+    /// More about the error where the message is a fixed word.
+    pub fn details(&self) -> Option<String> {
+        match self {
+            Self::IncompatibleVersion { found } => {
+                Some(format!("config is {found:?}, plugin supports [{}]", version::list()))
+            }
+            Self::CheckAgentDown { reason } | Self::NotAvailable { reason } => {
+                Some(format!("unable to connect to Cilium agent: {reason}"))
+            }
+            Self::HealthUnknown { reason } => Some(format!("failed to retrieve container health: {reason}")),
+            Self::Unhealthy => Some("container is unhealthy in agent".into()),
+            _ => None,
+        }
+    }
+
+    /// The error document for stdout.
+    pub fn to_json(&self) -> String {
+        let mut document = json!({ "code": self.code(), "msg": self.to_string() });
+        if let Some(details) = self.details() {
+            document["details"] = details.into();
+        }
+        crate::result::pretty(&document)
+    }
+}

@@ -1,0 +1,203 @@
+//! HTTP/1.1 over a unix socket, as much of it as the agent's API speaks: one request at a time, bodies with a
+//! length or in chunks.
+
+use std::io::{self, BufRead, BufReader, Read, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// An answer may wait for a rate limit (60 s at the agent) and a datapath build.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// Nothing of the API is larger; a runaway peer must not eat the node's memory.
+const MAX_BODY: usize = 64 << 20;
+
+/// An open connection to the agent.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: BufReader<UnixStream>,
+}
+
+/// Status and body of an answer.
+#[derive(Debug)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
+    /// Whether the connection can carry another request.
+    pub(crate) keep_alive: bool,
+}
+
+impl Connection {
+    pub(crate) fn open(socket: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    /// Sends a request with an optional JSON body and reads the answer.
+    pub(crate) fn call(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> io::Result<Response> {
+        let mut request =
+            format!("{method} /v1{path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n");
+        for (name, value) in headers {
+            request += &format!("{name}: {value}\r\n");
+        }
+        if let Some(body) = body {
+            request += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+        }
+        request += "\r\n";
+        let mut bytes = request.into_bytes();
+        bytes.extend_from_slice(body.unwrap_or_default());
+        self.stream.get_mut().write_all(&bytes)?;
+        read_response(&mut self.stream)
+    }
+}
+
+fn read_response(stream: &mut impl BufRead) -> io::Result<Response> {
+    let line = read_line(stream)?;
+    let status = line
+        .strip_prefix("HTTP/1.")
+        .and_then(|rest| rest.split(' ').nth(1))
+        .and_then(|code| code.parse().ok())
+        .ok_or_else(|| invalid(&format!("no HTTP status in {line:?}")))?;
+    let mut length = None;
+    let mut chunked = false;
+    let mut keep_alive = line.starts_with("HTTP/1.1");
+    loop {
+        let line = read_line(stream)?;
+        if line.is_empty() {
+            break;
+        }
+        let (name, value) = line.split_once(':').ok_or_else(|| invalid(&format!("no header in {line:?}")))?;
+        let value = value.trim();
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => {
+                length = Some(value.parse().map_err(|_| invalid(&format!("content length {value:?}")))?);
+            }
+            "transfer-encoding" => chunked = value.eq_ignore_ascii_case("chunked"),
+            "connection" => keep_alive &= !value.eq_ignore_ascii_case("close"),
+            _ => {}
+        }
+    }
+    let body = match (status, length) {
+        (204 | 304, _) => Vec::new(),
+        _ if chunked => read_chunks(stream)?,
+        (_, Some(length)) => read_exactly(stream, length)?,
+        _ => {
+            keep_alive = false;
+            let mut body = Vec::new();
+            stream.take(MAX_BODY as u64).read_to_end(&mut body)?;
+            body
+        }
+    };
+    Ok(Response { status, body, keep_alive })
+}
+
+fn read_chunks(stream: &mut impl BufRead) -> io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let line = read_line(stream)?;
+        let size = line.split(';').next().unwrap_or_default().trim();
+        let size = usize::from_str_radix(size, 16).map_err(|_| invalid(&format!("chunk size {line:?}")))?;
+        if size == 0 {
+            while !read_line(stream)?.is_empty() {}
+            return Ok(body);
+        }
+        if body.len().saturating_add(size) > MAX_BODY {
+            return Err(invalid("body too large"));
+        }
+        body.extend(read_exactly(stream, size)?);
+        read_line(stream)?;
+    }
+}
+
+fn read_exactly(stream: &mut impl Read, length: usize) -> io::Result<Vec<u8>> {
+    if length > MAX_BODY {
+        return Err(invalid("body too large"));
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    Ok(body)
+}
+
+fn read_line(stream: &mut impl BufRead) -> io::Result<String> {
+    const MAX_LINE: u64 = 64 << 10;
+    let mut line = Vec::new();
+    if stream.take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let text = String::from_utf8(line).map_err(|_| invalid("header is not UTF-8"))?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("bad HTTP answer: {what}"))
+}
+
+/// A query value with everything escaped but letters, digits and `-_.~`.
+pub(crate) fn escape(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut escaped, byte| {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped += &format!("%{byte:02X}");
+        }
+        escaped
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(text: &str) -> io::Result<Response> {
+        read_response(&mut text.as_bytes())
+    }
+
+    #[test]
+    fn body_with_length() {
+        let answer = response("HTTP/1.1 201 Created\r\nContent-Length: 3\r\n\r\n{}\nrest").unwrap();
+        assert_eq!(
+            (answer.status, answer.body.as_slice(), answer.keep_alive),
+            (201, b"{}\n".as_slice(), true)
+        );
+    }
+
+    #[test]
+    fn body_in_chunks() {
+        let text = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nabcd\r\nA;x=y\r\n0123456789\r\n0\r\nT: v\r\n\r\n";
+        assert_eq!(response(text).unwrap().body, b"abcd0123456789");
+    }
+
+    #[test]
+    fn bodies_of_old_and_closing_peers() {
+        let answer = response("HTTP/1.0 404 Not Found\r\n\r\ngone").unwrap();
+        assert_eq!((answer.body.as_slice(), answer.keep_alive), (b"gone".as_slice(), false));
+        let answer = response("HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").unwrap();
+        assert_eq!((answer.body.len(), answer.keep_alive), (0, false));
+    }
+
+    #[test]
+    fn broken_answers_are_errors() {
+        for text in [
+            "",
+            "SSH-2.0-x\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort",
+            "HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n",
+        ] {
+            assert!(response(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn escapes() {
+        assert_eq!(escape("default/p 1"), "default%2Fp%201");
+    }
+}

@@ -1,0 +1,86 @@
+//! One rtnetlink socket, used synchronously: a request, its answers, its acknowledgement.
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use std::io;
+
+/// Larger than any answer about one link; dumps come in several.
+const RECEIVE_BUFFER: usize = 64 << 10;
+
+/// A socket in the network namespace in which it was opened.
+#[derive(Debug)]
+pub(crate) struct Netlink {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl Netlink {
+    pub(crate) fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(RECEIVE_BUFFER) })
+    }
+
+    /// A request that changes something; `flags` beside REQUEST and ACK.
+    pub(crate) fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.send(message, NLM_F_REQUEST | NLM_F_ACK | flags)?;
+        self.answers(|_| ())
+    }
+
+    /// A request for one object.
+    pub(crate) fn query(&mut self, message: RouteNetlinkMessage) -> io::Result<Option<RouteNetlinkMessage>> {
+        self.send(message, NLM_F_REQUEST | NLM_F_ACK)?;
+        let mut found = None;
+        self.answers(|answer| found = Some(answer))?;
+        Ok(found)
+    }
+
+    /// A request for all objects of a kind.
+    pub(crate) fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.send(message, NLM_F_REQUEST | NLM_F_DUMP)?;
+        let mut all = Vec::new();
+        self.answers(|answer| all.push(answer))?;
+        Ok(all)
+    }
+
+    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.sequence += 1;
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        header.sequence_number = self.sequence;
+        let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(message));
+        packet.finalize();
+        let mut bytes = vec![0; packet.buffer_len()];
+        packet.serialize(&mut bytes);
+        self.socket.send(&bytes, 0).map(drop)
+    }
+
+    /// Feeds answers to `take` until the acknowledgement, the end of a dump, or an error.
+    fn answers(&mut self, mut take: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
+        loop {
+            self.buffer.clear();
+            self.socket.recv(&mut self.buffer, 0)?;
+            let mut rest = self.buffer.as_slice();
+            while !rest.is_empty() {
+                let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                let length = (message.header.length as usize).next_multiple_of(4).min(rest.len());
+                rest = &rest[length..];
+                if message.header.sequence_number != self.sequence {
+                    continue;
+                }
+                match message.payload {
+                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+                    NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(()),
+                    NetlinkPayload::InnerMessage(answer) => take(answer),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
