@@ -1,1 +1,34 @@
 //! Cilium's pinned maps, typed, under their public names and layouts.
+//!
+//! **Owns** the pins in `<bpf-root>/tc/globals` as a whole and the table `bpf-maps`; what stands in the maps is written
+//! by the cells whose state it is. **Needs** root and a bpf file system, which it mounts when absent. **Gives**
+//! `Arc<Maps>` with typed handles, `Table<MapRow>`, and answers to `GET /map` and `GET /map/{name}`.
+//!
+//! **Life.** Built from options without touching the kernel. The start hook opens what the datapath uses; a job creates
+//! the others afterwards, several at a time, and fills the table. Nothing is removed at stop: the kernel is the truth.
+//!
+//! ```no_run
+//! use maps::{FamilyConfig, Maps, MapsConfig};
+//!
+//! let maps = Maps::new(MapsConfig::default(), FamilyConfig::default());
+//! maps.open()?;
+//! for (key, info) in maps.lxc().entries()? {
+//!     println!("{:?} is endpoint {}", key.ip(), info.lxc_id);
+//! }
+//! # Ok::<(), anyhow::Error>(())
+//! ```
+//!
+//! **Differences from Cilium.** A map of another size or other flags is replaced by one with its entries, where Cilium
+//! starts with an empty one. A map of another type or with other keys or values is refused by name, where Cilium drops
+//! it: whoever uses such a pin is not this agent. `cilium_devices` has flags 0x1 always (see the catalog).
+
+pub mod catalog;
+mod config;
+mod error;
+mod maps;
+pub mod size;
+pub mod text;
+
+pub use config::{FamilyConfig, MapsConfig, OutOfRange};
+pub use error::{Error, Result};
+pub use maps::{Maps, OWN_MAPS, POLICY_PREFIX, policy_name};
