@@ -272,7 +272,6 @@ impl Attachment<'_> {
             k8s_namespace: &self.pod.namespace,
             k8s_pod_name: &self.pod.name,
             k8s_uid: &self.pod.uid,
-            labels: [],
             mac: mac.to_string(),
             netns_cookie: netns_cookie.to_string(),
             properties,

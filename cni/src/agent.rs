@@ -118,7 +118,6 @@ pub(crate) struct EndpointRequest<'a> {
     pub(crate) k8s_pod_name: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     pub(crate) k8s_uid: &'a str,
-    pub(crate) labels: [&'a str; 0],
     pub(crate) mac: String,
     pub(crate) netns_cookie: String,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
