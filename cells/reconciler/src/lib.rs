@@ -1,1 +1,80 @@
 //! Drives a target, such as a kernel map, from the rows of a table.
+//!
+//! **Owns** nothing: the table belongs to the cell, and the status of each object is a field of the object.
+//! **Needs** the writer's half of a table whose objects have a [`Status`], and operations on the target.
+//! **Gives** a [`Handle`] that tells how far the target has come.
+//!
+//! ```
+//! use reconciler::{OpCx, OpResult, Ops, Reconciler, Status};
+//! use serde::Serialize;
+//! use statedb::{Db, Query, Rows, TableSpec};
+//!
+//! #[derive(Clone, Serialize)]
+//! struct Setting { name: String, value: String, status: Status }
+//!
+//! impl TableSpec for Setting {
+//!     const NAME: &'static str = "settings";
+//!     type Key<'a> = &'a str;
+//!     fn key(&self) -> &str { &self.name }
+//!     fn columns() -> &'static [&'static str] { &["Name", "Value", "Status"] }
+//!     fn row(&self) -> Vec<String> { vec![self.name.clone(), self.value.clone(), self.status.to_string()] }
+//! }
+//!
+//! struct Kernel;
+//! impl Ops<Setting> for Kernel {
+//!     fn update(&mut self, _: &OpCx<'_>, setting: &mut Setting) -> OpResult {
+//!         if setting.name.is_empty() { return Err("no name".into()) } // shown in the status, tried again
+//!         Ok(()) // write it
+//!     }
+//!     fn delete(&mut self, _: &OpCx<'_>, _: &Setting) -> OpResult { Ok(()) }
+//!     fn prune(&mut self, _: &OpCx<'_>, _wanted: Rows<'_, Setting>) -> OpResult { Ok(()) }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let settings = Db::new().table::<Setting>()?;
+//! let (handle, reconciler) = Reconciler::builder(settings.clone())
+//!     .status(|s| &s.status, |s, status| s.status = status)
+//!     .ops(Kernel)
+//!     .build(); // in a cell: `.spawn(&jobs, &health)`
+//! # #[expect(clippy::disallowed_methods, reason = "an example without a hive")]
+//! let task = tokio::spawn(reconciler.run());
+//!
+//! let mut w = settings.write();
+//! w.insert(Setting { name: "net.ipv4.ip_forward".into(), value: "1".into(), status: Status::pending() });
+//! let revision = settings.revision(&w.commit());
+//! handle.wait_until_ok(revision).await?;
+//!
+//! let snapshot = settings.snapshot();
+//! assert!(settings.get(&snapshot, Query::primary("net.ipv4.ip_forward")).unwrap().status.is_done());
+//! # task.abort();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Rounds.** Each takes up to 1000 changes, deletes first. Only objects that are `Pending` or `Refreshing` are
+//! touched; failures come again after 200 ms, 400 ms, ... up to a minute. Results are written back in one
+//! transaction: an object that somebody has written meanwhile keeps what was written and comes again, unless only
+//! another field has changed. Several reconcilers of one table each have their own status field, or share a
+//! [`StatusSet`].
+//!
+//! **Prune** removes from the target what the table does not have: once when all initializers of the table are
+//! done, then every hour. **Refresh** reconciles again what was reconciled half an hour ago.
+
+mod builder;
+mod metrics;
+mod ops;
+mod progress;
+mod reconciler;
+mod retries;
+mod run;
+mod status;
+mod status_set;
+
+pub use builder::{Builder, Operations, StatusField};
+pub use metrics::{Counter, Metrics};
+pub use ops::{AsyncOps, BatchEntry, BatchOps, OpCx, OpError, OpResult, Ops};
+pub use progress::{Handle, Progress, Stopped};
+pub use reconciler::{Reconciler, Report};
+pub use status::{Status, StatusKind};
+pub use status_set::StatusSet;

@@ -35,6 +35,11 @@ impl<T: TableSpec> Query<T> {
         Query::new(None, KeyBuf::of(&key))
     }
 
+    /// The row with this encoded primary key: what `KeyBuf::of(&row.key())` gives.
+    pub fn raw_primary(key: KeyBuf) -> Self {
+        Query::new(None, key)
+    }
+
     /// The row with the same primary key as this one.
     pub fn of(object: &T) -> Self {
         Query::primary(object.key())

@@ -1,0 +1,220 @@
+//! Putting a reconciler together.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use statedb::{RwTable, TableSpec};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::metrics::Metrics;
+use crate::ops::{AsyncOps, BatchOps, Ops, Target};
+use crate::progress::{Handle, Progress};
+use crate::reconciler::{Core, Reconciler, Report};
+use crate::retries::{Backoff, Retries};
+use crate::status::Status;
+
+/// Settings of a reconciler, from [`Reconciler::builder`]. [`status`](Builder::status) and one of the `ops` are
+/// required, all else has a default.
+#[must_use]
+pub struct Builder<T: TableSpec, S = (), O = ()> {
+    table: RwTable<T>,
+    status: S,
+    target: O,
+    name: String,
+    options: Options,
+    merge: Option<Merge<T>>,
+    report: Box<dyn FnMut(Report) + Send>,
+}
+
+type Get<T> = Box<dyn Fn(&T) -> Status + Send + Sync>;
+type Set<T> = Box<dyn Fn(&mut T, Status) + Send + Sync>;
+pub(crate) type Merge<T> = Box<dyn Fn(&mut T, &T) + Send + Sync>;
+
+#[derive(Clone)]
+pub(crate) struct Options {
+    pub(crate) round_size: usize,
+    pub(crate) rounds_per_second: u32,
+    pub(crate) rounds_burst: u32,
+    pub(crate) prune: Duration,
+    pub(crate) refresh: Duration,
+    pub(crate) refreshes_per_second: usize,
+    pub(crate) blocking: bool,
+    backoff: Backoff,
+}
+
+/// How to read and write the status of an object.
+pub struct StatusField<T> {
+    pub(crate) get: Get<T>,
+    pub(crate) set: Set<T>,
+}
+
+/// The chosen operations.
+pub struct Operations<T>(pub(crate) Target<T>);
+
+impl<T: TableSpec + Clone> Reconciler<T> {
+    /// A reconciler that drives a target from this table. It needs the writer's half for the statuses.
+    pub fn builder(table: RwTable<T>) -> Builder<T> {
+        Builder {
+            name: table.name().to_owned(),
+            table,
+            status: (),
+            target: (),
+            options: Options {
+                round_size: 1000,
+                rounds_per_second: 1000,
+                rounds_burst: 100,
+                prune: Duration::from_secs(3600),
+                refresh: Duration::from_secs(1800),
+                refreshes_per_second: 100,
+                blocking: false,
+                backoff: Backoff { min: Duration::from_millis(100), max: Duration::from_secs(60) },
+            },
+            merge: None,
+            report: Box::new(|_| ()),
+        }
+    }
+}
+
+impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
+    /// Tells this reconciler from others of the same table, in job names, health and logs. Default: the table's name.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Where in an object this reconciler's status is.
+    pub fn status(
+        self,
+        get: impl Fn(&T) -> &Status + Send + Sync + 'static,
+        set: impl Fn(&mut T, Status) + Send + Sync + 'static,
+    ) -> Builder<T, StatusField<T>, O> {
+        self.status_value(move |object| get(object).clone(), set)
+    }
+
+    /// As [`status`](Self::status), for a status that is computed: `|o| o.statuses.get("name")`.
+    pub fn status_value(
+        self,
+        get: impl Fn(&T) -> Status + Send + Sync + 'static,
+        set: impl Fn(&mut T, Status) + Send + Sync + 'static,
+    ) -> Builder<T, StatusField<T>, O> {
+        let status = StatusField { get: Box::new(get), set: Box::new(set) };
+        let Builder { table, target, name, options, merge, report, .. } = self;
+        Builder { table, status, target, name, options, merge, report }
+    }
+
+    /// Operations on one object at a time.
+    pub fn ops(self, ops: impl Ops<T>) -> Builder<T, S, Operations<T>> {
+        self.target(Target::Single(Box::new(ops)))
+    }
+
+    /// Operations on many objects at once; their single ones serve the retries.
+    pub fn batch_ops(self, ops: impl BatchOps<T>) -> Builder<T, S, Operations<T>> {
+        self.target(Target::Batch(Box::new(ops)))
+    }
+
+    /// Operations that are awaited.
+    pub fn async_ops(self, ops: impl AsyncOps<T>) -> Builder<T, S, Operations<T>> {
+        self.target(Target::Async(Box::new(ops)))
+    }
+
+    fn target(self, target: Target<T>) -> Builder<T, S, Operations<T>> {
+        let Builder { table, status, name, options, merge, report, .. } = self;
+        Builder { table, status, target: Operations(target), name, options, merge, report }
+    }
+
+    /// Carries what an operation stored in its object over to an object that somebody else has written meanwhile,
+    /// `|current, reconciled| current.handle = reconciled.handle`. Without it only the status is carried over.
+    pub fn merge(mut self, merge: impl Fn(&mut T, &T) + Send + Sync + 'static) -> Self {
+        self.merge = Some(Box::new(merge));
+        self
+    }
+
+    /// How many objects a round takes at most (default 1000), how many rounds a second there are (1000) and how many
+    /// may come at once after a pause (100).
+    pub fn round(mut self, size: usize, per_second: u32, burst: u32) -> Self {
+        self.options.round_size = size.max(1);
+        self.options.rounds_per_second = per_second.max(1);
+        self.options.rounds_burst = burst.max(1);
+        self
+    }
+
+    /// The wait after the n-th failure in a row is `min * 2^n`, at most `max`. Default: 100 ms, 1 minute.
+    pub fn retry(mut self, min: Duration, max: Duration) -> Self {
+        self.options.backoff = Backoff { min, max };
+        self
+    }
+
+    /// How often to prune, beginning when the table is initialized. Default: every hour; zero: only when asked.
+    pub fn prune(mut self, interval: Duration) -> Self {
+        self.options.prune = interval;
+        self
+    }
+
+    /// How old a reconciled object gets before it is reconciled again, and how many of them a second. Default: 30
+    /// minutes, 100; zero: never.
+    pub fn refresh(mut self, interval: Duration, per_second: usize) -> Self {
+        self.options.refresh = interval;
+        self.options.refreshes_per_second = per_second.max(1);
+        self
+    }
+
+    /// Runs the operations on tokio's threads for blocking work instead of the reconciler's own task; for targets
+    /// that take longer than some microseconds. Costs two changes of thread a round.
+    pub fn blocking(mut self) -> Self {
+        self.options.blocking = true;
+        self
+    }
+
+    /// Gets the state after each round that had something to do.
+    pub fn report(mut self, report: impl FnMut(Report) + Send + 'static) -> Self {
+        self.report = Box::new(report);
+        self
+    }
+}
+
+impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
+    /// The handle, and the reconciler to [`run`](Reconciler::run). Changes of the table count from here on, together
+    /// with all rows there are.
+    pub fn build(self) -> (Handle, Reconciler<T>) {
+        let (progress, watched) = watch::channel(Progress::default());
+        let (prune, metrics) = (Arc::new(Notify::new()), Arc::new(Metrics::default()));
+        let name = Arc::<str>::from(self.name);
+        let handle =
+            Handle { name: name.clone(), progress: watched, prune: prune.clone(), metrics: metrics.clone() };
+        let core = Core {
+            changes: self.table.changes(),
+            table: self.table,
+            status: self.status,
+            merge: self.merge,
+            target: Some(self.target.0),
+            retries: Retries::new(self.options.backoff),
+            clock: Clock { wall: SystemTime::now(), start: Instant::now() },
+            round_size: self.options.round_size,
+            blocking: self.options.blocking,
+            metrics,
+        };
+        let reconciler = Reconciler {
+            core,
+            name,
+            options: self.options,
+            progress,
+            prune,
+            report: self.report,
+            prune_error: None,
+        };
+        (handle, reconciler)
+    }
+}
+
+/// The wall clock as it goes with tokio's, so that both can be virtual and steps of the system's time do not matter.
+pub(crate) struct Clock {
+    wall: SystemTime,
+    start: Instant,
+}
+
+impl Clock {
+    pub(crate) fn at(&self, now: Instant) -> SystemTime {
+        self.wall + now.duration_since(self.start)
+    }
+}

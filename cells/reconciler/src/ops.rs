@@ -1,0 +1,190 @@
+//! What a reconciler does to its target.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use statedb::{Obj, Rows, Snapshot, TableSpec};
+
+/// Why an operation failed; shown in the object's status and in the health.
+pub type OpError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What an operation gives.
+pub type OpResult = Result<(), OpError>;
+
+/// Operations on a target, such as a kernel map. They are idempotent: after a failure, a refresh or a restart they
+/// come again. A panic counts as an error.
+///
+/// They run on the reconciler's task, one at a time, so they should take microseconds. For what takes longer there
+/// are [`blocking`](crate::Builder::blocking) and [`AsyncOps`].
+pub trait Ops<T: TableSpec>: Send + 'static {
+    /// Makes the target have the object. Changes to the object (a handle that the target gave) are stored with the
+    /// status unless somebody else has written the object meanwhile.
+    fn update(&mut self, cx: &OpCx<'_>, object: &mut T) -> OpResult;
+
+    /// Removes the object from the target; not to be there is no error.
+    fn delete(&mut self, cx: &OpCx<'_>, object: &T) -> OpResult;
+
+    /// Removes from the target what is not among the objects. Called when the table is known to be complete.
+    fn prune(&mut self, cx: &OpCx<'_>, objects: Rows<'_, T>) -> OpResult;
+}
+
+/// Operations on many objects at once, for targets that are cheaper that way. Retries come one by one.
+pub trait BatchOps<T: TableSpec>: Ops<T> {
+    /// As [`Ops::update`] for each entry; sets the result of those that failed.
+    fn update_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<T>]);
+
+    /// As [`Ops::delete`] for each entry; sets the result of those that failed. Comes before the updates of a round.
+    fn delete_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Obj<T>>]);
+}
+
+/// Operations on a target that answers later. Dropping a future of these must leave the target usable: it happens
+/// when the agent stops.
+pub trait AsyncOps<T: TableSpec>: Send + 'static {
+    /// As [`Ops::update`].
+    fn update<'a>(&'a mut self, cx: &'a OpCx<'a>, object: &'a mut T) -> BoxFuture<'a, OpResult>;
+
+    /// As [`Ops::delete`].
+    fn delete<'a>(&'a mut self, cx: &'a OpCx<'a>, object: &'a T) -> BoxFuture<'a, OpResult>;
+
+    /// As [`Ops::prune`].
+    fn prune<'a>(&'a mut self, cx: &'a OpCx<'a>, objects: Vec<Obj<T>>) -> BoxFuture<'a, OpResult>;
+}
+
+/// What an operation may look at.
+pub struct OpCx<'a> {
+    /// All tables as the round sees them.
+    pub snapshot: &'a Snapshot,
+    /// The revision of the object; of the table when pruning or for batches.
+    pub revision: u64,
+}
+
+/// One object of a batch.
+pub struct BatchEntry<O> {
+    /// The object.
+    pub object: O,
+    /// Its revision.
+    pub revision: u64,
+    /// Success, unless the operation sets an error.
+    pub result: OpResult,
+}
+
+impl<O> BatchEntry<O> {
+    pub(crate) fn new(object: O, revision: u64) -> Self {
+        BatchEntry { object, revision, result: Ok(()) }
+    }
+}
+
+/// The operations of a reconciler, whichever kind they are.
+pub(crate) enum Target<T> {
+    Single(Box<dyn Ops<T>>),
+    Batch(Box<dyn BatchOps<T>>),
+    Async(Box<dyn AsyncOps<T>>),
+}
+
+impl<T: TableSpec> Target<T> {
+    pub(crate) async fn update(&mut self, snapshot: &Snapshot, batch: &mut [BatchEntry<T>], retry: bool) {
+        match self {
+            Target::Batch(ops) if !retry => {
+                let revision = batch.last().map_or(0, |entry| entry.revision);
+                let cx = OpCx { snapshot, revision };
+                guard_batch(batch, |batch| ops.update_batch(&cx, batch));
+            }
+            Target::Async(ops) => {
+                for BatchEntry { object, revision, result } in batch {
+                    let cx = OpCx { snapshot, revision: *revision };
+                    *result = guard_async(|| ops.update(&cx, object)).await;
+                }
+            }
+            Target::Single(_) | Target::Batch(_) => {
+                let ops = self.ops();
+                for BatchEntry { object, revision, result } in batch {
+                    let cx = OpCx { snapshot, revision: *revision };
+                    *result = guard(|| ops.update(&cx, object));
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn delete(
+        &mut self,
+        snapshot: &Snapshot,
+        batch: &mut [BatchEntry<Obj<T>>],
+        retry: bool,
+    ) {
+        match self {
+            Target::Batch(ops) if !retry => {
+                let revision = batch.last().map_or(0, |entry| entry.revision);
+                let cx = OpCx { snapshot, revision };
+                guard_batch(batch, |batch| ops.delete_batch(&cx, batch));
+            }
+            Target::Async(ops) => {
+                for BatchEntry { object, revision, result } in batch {
+                    let cx = OpCx { snapshot, revision: *revision };
+                    *result = guard_async(|| ops.delete(&cx, object)).await;
+                }
+            }
+            Target::Single(_) | Target::Batch(_) => {
+                let ops = self.ops();
+                for BatchEntry { object, revision, result } in batch {
+                    let cx = OpCx { snapshot, revision: *revision };
+                    *result = guard(|| ops.delete(&cx, object));
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn prune(
+        &mut self,
+        snapshot: &Snapshot,
+        revision: u64,
+        objects: Rows<'_, T>,
+    ) -> OpResult {
+        let cx = OpCx { snapshot, revision };
+        match self {
+            Target::Async(ops) => {
+                let objects = objects.cloned().collect();
+                guard_async(|| ops.prune(&cx, objects)).await
+            }
+            Target::Single(_) | Target::Batch(_) => {
+                let ops = self.ops();
+                guard(|| ops.prune(&cx, objects))
+            }
+        }
+    }
+
+    fn ops(&mut self) -> &mut dyn Ops<T> {
+        match self {
+            Target::Single(ops) => &mut **ops,
+            Target::Batch(ops) => &mut **ops,
+            Target::Async(_) => unreachable!("asynchronous operations are awaited"),
+        }
+    }
+}
+
+fn guard(op: impl FnOnce() -> OpResult) -> OpResult {
+    catch_unwind(AssertUnwindSafe(op)).unwrap_or_else(|panic| Err(panicked(&*panic)))
+}
+
+async fn guard_async<'a>(op: impl FnOnce() -> BoxFuture<'a, OpResult>) -> OpResult {
+    match catch_unwind(AssertUnwindSafe(op)) {
+        Ok(future) => {
+            AssertUnwindSafe(future).catch_unwind().await.unwrap_or_else(|panic| Err(panicked(&*panic)))
+        }
+        Err(panic) => Err(panicked(&*panic)),
+    }
+}
+
+/// A batch that panicked has failed as a whole: nobody knows how far it came, and the retries are one by one.
+fn guard_batch<O>(batch: &mut [BatchEntry<O>], op: impl FnOnce(&mut [BatchEntry<O>])) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| op(batch))) {
+        batch.iter_mut().for_each(|entry| entry.result = Err(panicked(&*panic)));
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> OpError {
+    let text =
+        panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("panicked: {}", text.unwrap_or("without a message")).into()
+}

@@ -1,0 +1,84 @@
+//! How far a reconciler has come, and the handle to ask it.
+
+use std::sync::Arc;
+
+use tokio::sync::{Notify, watch};
+
+use crate::metrics::Metrics;
+
+/// How far a reconciler has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Every change of the table up to this revision was tried at least once.
+    pub attempted: u64,
+    /// The lowest revision that fails still; none if nothing does.
+    pub failing_since: Option<u64>,
+}
+
+impl Progress {
+    /// Whether every change up to the revision has reached the target.
+    pub fn is_ok(&self, revision: u64) -> bool {
+        self.attempted >= revision && self.failing_since.is_none_or(|failing| failing > revision)
+    }
+}
+
+/// The reconciler has stopped, so that what is waited for will not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the reconciler has stopped")]
+pub struct Stopped;
+
+/// A handle to a running reconciler. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    pub(crate) name: Arc<str>,
+    pub(crate) progress: watch::Receiver<Progress>,
+    pub(crate) prune: Arc<Notify>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Handle {
+    /// Waits until every change up to the table's revision was tried once, and tells whether some fail still:
+    ///
+    /// ```
+    /// # async fn example<T: statedb::TableSpec>(table: statedb::RwTable<T>, object: T, handle: reconciler::Handle)
+    /// # -> Result<(), reconciler::Stopped> {
+    /// let mut w = table.write();
+    /// w.insert(object);
+    /// let revision = table.revision(&w.commit());
+    /// let progress = handle.wait_until(revision).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn wait_until(&self, revision: u64) -> Result<Progress, Stopped> {
+        self.wait(|progress| progress.attempted >= revision).await
+    }
+
+    /// Waits until every change up to the table's revision, deletes too, has reached the target.
+    pub async fn wait_until_ok(&self, revision: u64) -> Result<Progress, Stopped> {
+        self.wait(|progress| progress.is_ok(revision)).await
+    }
+
+    async fn wait(&self, reached: impl Fn(&Progress) -> bool) -> Result<Progress, Stopped> {
+        let mut progress = self.progress.clone();
+        progress.wait_for(|progress| reached(progress)).await.map(|progress| *progress).map_err(|_| Stopped)
+    }
+
+    /// How far it has come by now.
+    pub fn progress(&self) -> Progress {
+        *self.progress.borrow()
+    }
+
+    /// Asks for a prune as soon as the table is initialized. Several requests before that are one.
+    pub fn prune(&self) {
+        self.prune.notify_one();
+    }
+
+    /// The counters.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The reconciler's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
