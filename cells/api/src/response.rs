@@ -1,0 +1,160 @@
+//! The answer of a handler, and how it goes over the wire.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use api_models::FrameworkError;
+use bytes::Bytes;
+use futures::Stream;
+use futures::stream::{BoxStream, StreamExt};
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
+use http_body_util::Full;
+use hyper::body::{Body as _, Frame, SizeHint};
+use serde::Serialize;
+
+use crate::error::{BadRequest, list};
+
+/// Longer bodies go in chunks, shorter ones with their length, as Go's server does it.
+const LONGEST_WITH_LENGTH: usize = 2048;
+
+/// An answer.
+#[derive(Debug)]
+pub struct Response(pub(crate) http::Response<Body>);
+
+impl Response {
+    /// A model as JSON with a newline behind it.
+    pub fn json<T: Serialize + ?Sized>(status: u16, model: &T) -> Self {
+        match serde_json::to_vec(model) {
+            Ok(mut body) => {
+                body.push(b'\n');
+                Self::typed(status, "application/json", body)
+            }
+            Err(error) => Self::error(500, format!("cannot write the answer: {error}")),
+        }
+    }
+
+    /// An error of an operation: a bare JSON string.
+    pub fn error(status: u16, message: impl AsRef<str>) -> Self {
+        Self::json(status, message.as_ref())
+    }
+
+    /// An answer without a body.
+    pub fn empty(status: u16) -> Self {
+        Self::new(status, Body::Full(Full::default()))
+    }
+
+    /// Plain text.
+    pub fn text(status: u16, text: impl Into<String>) -> Self {
+        Self::typed(status, "text/plain; charset=utf-8", text.into().into_bytes())
+    }
+
+    /// A body that is sent as it comes.
+    pub fn stream<S>(status: u16, content_type: &'static str, stream: S) -> Self
+    where
+        S: Stream<Item = Bytes> + Send + 'static,
+    {
+        let mut response = Self::new(status, Body::Stream(stream.boxed()));
+        response.0.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        response
+    }
+
+    /// A broken rule of the API, found by a handler.
+    pub fn invalid(violation: api_models::Violation) -> Self {
+        Self::bad_request(&BadRequest::Violation(violation))
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> StatusCode {
+        self.0.status()
+    }
+
+    /// The whole body, for tests of handlers.
+    pub async fn body(self) -> Bytes {
+        match http_body_util::BodyExt::collect(self.0.into_body()).await {
+            Ok(body) => body.to_bytes(),
+            Err(never) => match never {},
+        }
+    }
+
+    pub(crate) fn bad_request(error: &BadRequest) -> Self {
+        let body = FrameworkError { code: error.code().into(), message: error.to_string().into() };
+        // These bodies end without a newline.
+        let body = serde_json::to_vec(&body).unwrap_or_default();
+        let mut response = Self::typed(error.status().as_u16(), "application/json", body);
+        if let BadRequest::WrongMethod { allowed, .. } = error
+            && let Ok(allowed) = HeaderValue::from_str(&list(allowed, ","))
+        {
+            response.0.headers_mut().insert(ALLOW, allowed);
+        }
+        response
+    }
+
+    fn typed(status: u16, content_type: &'static str, body: Vec<u8>) -> Self {
+        let chunked = body.len() > LONGEST_WITH_LENGTH;
+        let body = Full::from(body);
+        let mut response = Self::new(status, if chunked { Body::Chunked(body) } else { Body::Full(body) });
+        response.0.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        response
+    }
+
+    fn new(status: u16, body: Body) -> Self {
+        let mut response = http::Response::new(body);
+        *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        if let Some(0) = response.body().size_hint().exact() {
+            response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
+        Self(response)
+    }
+}
+
+/// The body of an answer.
+pub(crate) enum Body {
+    /// Sent with its length.
+    Full(Full<Bytes>),
+    /// Sent in chunks, though its length is known.
+    Chunked(Full<Bytes>),
+    /// Sent as it comes.
+    Stream(BoxStream<'static, Bytes>),
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Full(body) | Self::Chunked(body) => body.fmt(f),
+            Self::Stream(_) => f.write_str("Stream"),
+        }
+    }
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Full(body) | Self::Chunked(body) => Pin::new(body).poll_frame(cx),
+            Self::Stream(stream) => {
+                stream.poll_next_unpin(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Full(body) => body.is_end_stream(),
+            Self::Chunked(_) | Self::Stream(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Full(body) => body.size_hint(),
+            Self::Chunked(_) | Self::Stream(_) => SizeHint::default(),
+        }
+    }
+}
