@@ -4,7 +4,7 @@
 ///
 /// # Safety
 /// The type is `#[repr(C)]` (or a primitive integer), every byte of it belongs to a field, every bit pattern is
-/// a valid value, and its alignment is at most 8. [`layout!`](crate::pod) checks sizes, offsets and padding.
+/// a valid value, and its alignment is at most 8. (The macro `layout!` of this module checks sizes, offsets and padding.)
 pub unsafe trait Pod: Copy + 'static {
     /// The value whose bytes are all zero.
     #[inline(always)]

@@ -7,20 +7,16 @@
 pub const ENTRIES: u32 = 50;
 /// Neighbour solicitations of pods.
 pub const ICMP6_NS: u32 = 4;
+/// IPv6 packets of pods whose hops ended.
+pub const ICMP6_TIME_EXCEEDED: u32 = 5;
 /// ARP requests of pods.
 pub const ARP: u32 = 6;
 /// IPv4 from a pod.
 pub const IPV4_FROM_LXC: u32 = 7;
 /// IPv6 from a pod.
 pub const IPV6_FROM_LXC: u32 = 10;
-/// The shared `cil_lxc_policy`: IPv4, and the dispatch of IPv6, to the endpoint named in `cb[1]`.
+/// The shared `cil_lxc_policy`, for the endpoint named in the upper half of `cb[1]`.
 pub const LXC_POLICY: u32 = 11;
-/// IPv6 part of `cil_lxc_policy`.
-pub const IPV6_LXC_POLICY: u32 = 12;
-/// IPv4 to a pod, on its interface.
-pub const IPV4_TO_ENDPOINT: u32 = 13;
-/// IPv6 to a pod, on its interface.
-pub const IPV6_TO_ENDPOINT: u32 = 14;
 /// IPv4 from the host.
 pub const IPV4_FROM_HOST: u32 = 23;
 /// IPv6 from the host.

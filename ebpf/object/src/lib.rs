@@ -1,1 +1,107 @@
 //! The compiled datapath programs as bytes.
+//!
+//! Owns: which object is used. Needs nothing at run time and no eBPF toolchain at build time: the object is in
+//! `prebuilt/`, and the build fails when it does not come from the sources beside it (`tools/build-ebpf
+//! --update-prebuilt` makes both equal again). `APIARY_EBPF_OBJECT_DIR` names a folder with another `datapath.o`.
+//! Gives: [`datapath`], the names in it, and which program belongs where.
+//!
+//! # What a loader does with it
+//! 1. Opens or creates the maps of [`MAPS`] and gives the pins to the parser by name. [`CALLS`] is made anew for
+//!    every load: it holds the programs of this load and must stay pinned for as long as they run.
+//! 2. Writes a [`datapath_abi::NodeConfig`] to the variable [`NODE_CONFIG`] (frozen `.rodata`: the verifier removes
+//!    what is switched off).
+//! 3. Loads all programs of [`PROGRAMS`], puts those with a slot into [`CALLS`], and only then attaches the others:
+//!    each endpoint and device switches whole, because a new load brings its own array.
+//!
+//! Nothing here is per endpoint. An endpoint is rows: `ep_config[id]` (an
+//! [`EndpointConfig`](datapath_abi::EndpointConfig) with [`LIVE`](datapath_abi::ep_flag::LIVE)), then
+//! `ep_by_ifindex[ifindex] = id` (`ep_by_ifindex_hi` from 65536 on), then the program on its interface, then
+//! `cilium_lxc` and `cilium_ipcache_v2`. Packets of an interface without rows are dropped with 203.
+//!
+//! ```
+//! let entry = datapath_object::PROGRAMS.iter().filter(|program| program.slot.is_none());
+//! assert!(entry.clone().any(|program| program.name == "cil_from_container"));
+//! assert_eq!(datapath_object::datapath().as_ptr() as usize % 8, 0);
+//! ```
+
+use datapath_abi::{NodeConfig, slot};
+
+/// The ELF object with every tc program, aligned as parsers want it.
+pub fn datapath() -> &'static [u8] {
+    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(env!("DATAPATH_OBJECT")));
+    &OBJECT.0
+}
+
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+
+/// The variable of node-wide switches, a [`NodeConfig`].
+pub const NODE_CONFIG: &str = NodeConfig::SYMBOL;
+
+/// The private program array.
+pub const CALLS: &str = "cilium_calls";
+
+/// A program of the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Its name in the object and in the kernel.
+    pub name: &'static str,
+    /// Its slot in [`CALLS`]; `None` for a program that is attached.
+    pub slot: Option<u32>,
+}
+
+const fn attached(name: &'static str) -> Program {
+    Program { name, slot: None }
+}
+
+const fn tail(name: &'static str, slot: u32) -> Program {
+    Program { name, slot: Some(slot) }
+}
+
+/// Ingress of every pod's host-side interface.
+pub const FROM_CONTAINER: &str = "cil_from_container";
+/// Egress of every pod's host-side interface, only with `enable-endpoint-routes`.
+pub const TO_CONTAINER: &str = "cil_to_container";
+/// Egress of cilium_host.
+pub const FROM_HOST: &str = "cil_from_host";
+/// Ingress of cilium_host and of cilium_net.
+pub const TO_HOST: &str = "cil_to_host";
+/// Ingress of every device of the node.
+pub const FROM_NETDEV: &str = "cil_from_netdev";
+/// Egress of devices of the node, where something has to be done there.
+pub const TO_NETDEV: &str = "cil_to_netdev";
+/// The guard of all pods. Beside its slot it may stand in `cilium_call_policy` under every endpoint id, for callers
+/// of another origin: it then finds the endpoint by the packet's destination.
+pub const LXC_POLICY: &str = "cil_lxc_policy";
+
+/// All programs.
+pub const PROGRAMS: [Program; 16] = [
+    attached(FROM_CONTAINER),
+    attached(TO_CONTAINER),
+    attached(FROM_HOST),
+    attached(TO_HOST),
+    attached(FROM_NETDEV),
+    attached(TO_NETDEV),
+    tail("tail_icmp6_ns", slot::ICMP6_NS),
+    tail("tail_icmp6_time_exceeded", slot::ICMP6_TIME_EXCEEDED),
+    tail("tail_arp", slot::ARP),
+    tail("tail_ipv4_from_lxc", slot::IPV4_FROM_LXC),
+    tail("tail_ipv6_from_lxc", slot::IPV6_FROM_LXC),
+    tail(LXC_POLICY, slot::LXC_POLICY),
+    tail("tail_ipv4_from_host", slot::IPV4_FROM_HOST),
+    tail("tail_ipv6_from_host", slot::IPV6_FROM_HOST),
+    tail("tail_ipv4_from_netdev", slot::IPV4_FROM_NETDEV),
+    tail("tail_ipv6_from_netdev", slot::IPV6_FROM_NETDEV),
+];
+
+/// Maps that the programs share with everybody else, by their pinned names. The last three are our own.
+pub const MAPS: [&str; 8] = [
+    "cilium_lxc",
+    "cilium_ipcache_v2",
+    "cilium_metrics",
+    "cilium_events",
+    "cilium_devices",
+    "ep_config",
+    "ep_by_ifindex",
+    "ep_by_ifindex_hi",
+];

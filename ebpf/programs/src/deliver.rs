@@ -1,0 +1,74 @@
+//! The last step: to a pod of this node, or to the host's stack.
+
+use crate::drop::Drop;
+use crate::family::Family;
+use crate::metrics;
+use crate::skb::Skb;
+use datapath_abi::mark::{self, cb, delivery};
+use datapath_abi::{EndpointInfo, direction, file, metric, slot};
+
+const FILE: u8 = file::LOCAL_DELIVERY;
+
+/// Where a packet comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A pod of this node.
+    Pod,
+    /// The host's own stack, by cilium_host.
+    Host,
+    /// A device of the node.
+    Network,
+}
+
+/// Routes a packet to a pod and goes on in the program that guards it; returns only with a redirect towards
+/// `cil_to_container` (endpoint routes) or a drop.
+#[inline(always)]
+pub(crate) fn to_pod<F: Family>(
+    skb: Skb,
+    header: *mut F::Header,
+    pod: &EndpointInfo,
+    src_label: u32,
+    origin: Origin,
+) -> Result<i32, Drop> {
+    let (ifindex, id) = (pod.ifindex, u32::from(pod.lxc_id));
+    F::route(skb, header, Some(pod.node_mac), pod.mac)?;
+    if origin == Origin::Pod {
+        metrics::count(metric::FORWARDED, direction::EGRESS, FILE, line!() as u16, skb.len());
+    }
+    // A packet on its way out of cilium_host cannot turn into one that comes in at the pod's side.
+    let redirect_peer = enabled!(redirect_peer) && origin != Origin::Host;
+    if enabled!(endpoint_routes) && !redirect_peer {
+        skb.set_mark(mark::with_identity(mark::IDENTITY, src_label));
+        return Ok(skb.redirect(ifindex));
+    }
+    let mut flags = delivery::REDIRECT;
+    if redirect_peer {
+        flags |= delivery::USE_REDIRECT_PEER;
+    }
+    if origin == Origin::Host {
+        flags |= delivery::FROM_HOST;
+    }
+    skb.set_cb(cb::SRC_LABEL, src_label);
+    skb.set_cb(cb::DELIVERY_FLAGS, flags | id << delivery::ENDPOINT_SHIFT);
+    skb.set_cb(cb::CLUSTER_ID, 0);
+    skb.tail_call(slot::LXC_POLICY);
+    Err(drop_here!(EP_NOT_READY))
+}
+
+/// Leaves a pod's packet to the routes of the host. Without endpoint routes this is a hop of its own: the packet
+/// is addressed to the host's side of the pod's interface.
+#[inline(always)]
+pub(crate) fn to_stack<F: Family>(
+    skb: Skb,
+    header: *mut F::Header,
+    node_mac: u64,
+    src_label: u32,
+) -> Result<(), Drop> {
+    if !enabled!(endpoint_routes) {
+        F::route(skb, header, None, node_mac)?;
+    }
+    if enabled!(identity_mark) {
+        skb.set_mark(mark::with_identity(mark::IDENTITY, src_label));
+    }
+    Ok(())
+}

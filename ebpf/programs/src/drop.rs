@@ -1,0 +1,109 @@
+//! Dropped packets: why and where, the event and the counter.
+
+use crate::maps::cilium_events;
+use crate::metrics;
+use crate::skb::{ETH_IPV6, SHOT, Skb};
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::helpers::{bpf_get_hash_recalc, bpf_perf_event_output};
+use datapath_abi::event::{self, CaptureHeader, DropNotify};
+
+/// Why a packet is dropped (bits 0-7), and the file (8-15) and line (16-31) that say so.
+#[derive(Clone, Copy)]
+pub(crate) struct Drop(u32);
+
+impl Drop {
+    #[inline(always)]
+    pub(crate) const fn new(reason: u8, file: u8, line: u32) -> Self {
+        Self(reason as u32 | (file as u32) << 8 | line << 16)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn reason(self) -> u8 {
+        self.0 as u8
+    }
+}
+
+/// A [`Drop`] with this reason, here. The module's `FILE` says what its work is called in Cilium.
+macro_rules! drop_here {
+    ($reason:ident) => {
+        $crate::drop::Drop::new(datapath_abi::drop::$reason, FILE, line!())
+    };
+}
+
+/// Who sent a dropped packet to whom, as far as known.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Parties {
+    /// The endpoint whose program drops.
+    pub(crate) endpoint: u32,
+    pub(crate) src_label: u32,
+    pub(crate) dst_label: u32,
+    /// The destination endpoint, on the way into it.
+    pub(crate) dst_id: u32,
+}
+
+/// Counts and reports a drop, and is its verdict.
+#[inline(always)]
+pub(crate) fn dropped(skb: Skb, why: Drop, direction: u8, parties: Parties) -> i32 {
+    let place = u64::from(why.0) | u64::from(direction) << 32 | u64::from(parties.endpoint as u16) << 48;
+    report(skb.raw(), place, parties.src_label, parties.dst_label, parties.dst_id)
+}
+
+#[inline(never)]
+fn report(raw: *mut __sk_buff, place: u64, src_label: u32, dst_label: u32, dst_id: u32) -> i32 {
+    let skb = Skb::from_raw(raw);
+    let (reason, file, line) = (place as u8, (place >> 8) as u8, (place >> 16) as u16);
+    let len = skb.len();
+    metrics::count(reason, (place >> 32) as u8, file, line, len);
+    if enabled!(drop_notify) {
+        let cap = capture_len(len);
+        let flags = if skb.protocol() == ETH_IPV6 { event::flag::IPV6 } else { 0 };
+        let message = DropNotify {
+            header: CaptureHeader {
+                kind: event::DROP,
+                subtype: reason,
+                source: (place >> 48) as u16,
+                // SAFETY: the context is valid.
+                hash: unsafe { bpf_get_hash_recalc(raw) },
+                len_orig: len,
+                len_cap: cap as u16,
+                version: event::DROP_VERSION,
+                ext_version: 0,
+            },
+            src_label,
+            dst_label,
+            dst_id,
+            line,
+            file,
+            ext_error: 0,
+            ifindex: skb.ifindex(),
+            flags,
+            pad: [0; 3],
+            ip_trace_id: 0,
+        };
+        send(skb, cap, &message);
+    }
+    SHOT
+}
+
+/// Bytes of the packet that go with an event.
+#[inline(always)]
+pub(crate) fn capture_len(len: u32) -> u32 {
+    let limit = node!(trace_payload_len);
+    if len < limit { len } else { limit }
+}
+
+/// Puts an event and `cap` bytes of the packet into the ring of this CPU; lost if nobody reads it.
+#[inline(always)]
+pub(crate) fn send<T>(skb: Skb, cap: u32, message: &T) {
+    const CURRENT_CPU: u64 = 0xffff_ffff;
+    // SAFETY: the message is live for the call and has the length given.
+    unsafe {
+        bpf_perf_event_output(
+            skb.raw().cast(),
+            cilium_events.handle(),
+            u64::from(cap) << 32 | CURRENT_CPU,
+            (&raw const *message).cast_mut().cast(),
+            size_of::<T>() as u64,
+        )
+    };
+}

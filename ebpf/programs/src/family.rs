@@ -1,0 +1,55 @@
+//! What differs between the IP families.
+
+use crate::drop::Drop;
+use crate::packet::{EthHeader, mac};
+use crate::skb::{ETH_LEN, Skb};
+use datapath_abi::EndpointConfig;
+
+/// An IP family. Programs are written once, over this.
+pub(crate) trait Family {
+    /// The header behind Ethernet.
+    type Header;
+    /// An address, as in packets and maps.
+    type Address: Copy;
+
+    /// The family's number in map keys.
+    const NUMBER: u8;
+    /// Bits of an address.
+    const BITS: u32;
+
+    /// The identity of addresses nobody knows.
+    fn world() -> u32;
+    fn source(header: &Self::Header) -> Self::Address;
+    fn destination(header: &Self::Header) -> Self::Address;
+    fn same(a: Self::Address, b: Self::Address) -> bool;
+    /// The address as map keys hold it.
+    fn words(address: Self::Address) -> [u32; 4];
+    /// An endpoint's own address.
+    fn own(endpoint: &EndpointConfig) -> Self::Address;
+    /// True for packets between neighbours on the link, which are answered here or left to the stack.
+    fn is_neighbour_discovery(skb: Skb, header: &Self::Header) -> bool;
+    /// One hop less. The packet may be gone: with `None` it was answered by an error, with the verdict given.
+    fn decrement_hops(skb: Skb, header: &mut Self::Header) -> Result<(), Drop>;
+
+    /// The header of a packet; `None` if the packet is too short for it.
+    #[inline(always)]
+    fn header(skb: Skb) -> Option<*mut Self::Header> {
+        skb.pull_header::<Self::Header>(ETH_LEN)
+    }
+
+    /// Routes a packet: one hop less, new MAC addresses.
+    #[inline(always)]
+    fn route(skb: Skb, header: *mut Self::Header, source: Option<u64>, destination: u64) -> Result<(), Drop> {
+        // SAFETY: the header was checked by `header`, and nothing moved the packet since; the Ethernet header lies
+        // before it.
+        unsafe {
+            Self::decrement_hops(skb, &mut *header)?;
+            let eth = header.byte_sub(ETH_LEN).cast::<EthHeader>();
+            (*eth).destination = mac(destination);
+            if let Some(source) = source {
+                (*eth).source = mac(source);
+            }
+        }
+        Ok(())
+    }
+}

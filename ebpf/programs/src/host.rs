@@ -1,0 +1,109 @@
+//! cilium_host and cilium_net: between the host's stack and pods.
+
+use crate::deliver::{self, Origin};
+use crate::drop::{Drop, Parties, dropped};
+use crate::endpoint;
+use crate::family::Family;
+use crate::ipcache;
+use crate::skb::{ETH_IPV4, ETH_IPV6, PASS, Skb};
+use crate::trace::Trace;
+use datapath_abi::mark::{self, cb};
+use datapath_abi::trace::{FROM_HOST, FROM_PROXY, TO_STACK, reason};
+use datapath_abi::{direction, file, identity, lxc_flag, slot};
+
+const FILE: u8 = file::BPF_HOST;
+
+/// What the host's routes send out of cilium_host, towards pods.
+#[inline(always)]
+pub(crate) fn from_host(skb: Skb) -> i32 {
+    let carried = skb.mark();
+    let (point, label) = match carried & mark::MAGIC_MASK {
+        mark::PROXY_INGRESS | mark::PROXY_EGRESS => (FROM_PROXY, mark::identity(carried)),
+        mark::IDENTITY => (FROM_HOST, mark::identity(carried)),
+        mark::HOST => (FROM_HOST, identity::HOST),
+        // Nobody marked it and no interface received it: this host made it.
+        _ if skb.ingress_ifindex() == 0 => (FROM_HOST, identity::HOST),
+        _ => (FROM_HOST, identity::WORLD),
+    };
+    skb.clear_cb();
+    // The mark served; the stack's rules shall not match it again.
+    skb.set_mark(0);
+    trace!(skb, at_host(point, label, identity::UNKNOWN));
+    skb.set_cb(cb::SRC_LABEL, label);
+    let missed = match skb.protocol() {
+        ETH_IPV4 if enabled!(enable_ipv4) => {
+            skb.tail_call(slot::IPV4_FROM_HOST);
+            drop_here!(MISSED_TAIL_CALL)
+        }
+        ETH_IPV6 if enabled!(enable_ipv6) => {
+            skb.tail_call(slot::IPV6_FROM_HOST);
+            drop_here!(MISSED_TAIL_CALL)
+        }
+        _ => return PASS,
+    };
+    drop_incoming(skb, missed, label)
+}
+
+/// An IP packet of the host's stack for a pod. One for nobody is dropped: it would come back into the stack, be
+/// routed here again and go round until its hops end.
+#[inline(always)]
+pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {
+    let label = skb.cb(cb::SRC_LABEL);
+    match forward::<F>(skb, label) {
+        Ok(verdict) => verdict,
+        Err(why) => drop_incoming(skb, why, label),
+    }
+}
+
+#[inline(always)]
+fn forward<F: Family>(skb: Skb, label: u32) -> Result<i32, Drop> {
+    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+    // SAFETY: checked by `header`; nothing is written while this borrow is used.
+    let ip = unsafe { &*header };
+    let destination = F::destination(ip);
+    let label = if ipcache::is_world(label) { F::world() } else { label };
+    let src_label = ipcache::resolve_source::<F>(label, F::source(ip));
+    if let Some(pod) = endpoint::local::<F>(destination) {
+        if pod.flags & lxc_flag::HOST_DELIVERY != 0 {
+            return Ok(PASS);
+        }
+        return deliver::to_pod::<F>(skb, header, pod, src_label, Origin::Host);
+    }
+    match ipcache::lookup::<F>(destination) {
+        Some(info) if !ipcache::is_world(info.sec_identity) => {
+            if enabled!(identity_mark) {
+                skb.set_mark(mark::with_identity(mark::IDENTITY, src_label));
+            }
+            Ok(PASS)
+        }
+        _ => Err(drop_here!(STALE_OR_UNROUTABLE_IP)),
+    }
+}
+
+/// What comes out of cilium_net or into cilium_host on its way into the host's stack.
+#[inline(always)]
+pub(crate) fn to_host(skb: Skb) -> i32 {
+    let carried = skb.mark();
+    let label = match carried & mark::MAGIC_MASK {
+        mark::IDENTITY => mark::identity(carried),
+        mark::HOST => identity::HOST,
+        _ => identity::UNKNOWN,
+    };
+    let at = at_host(TO_STACK, label, identity::HOST);
+    trace!(skb, Trace { ifindex: node!(host_ifindex), ..at });
+    PASS
+}
+
+/// Drops a packet on its way to a pod.
+#[inline(always)]
+pub(crate) fn drop_incoming(skb: Skb, why: Drop, src_label: u32) -> i32 {
+    let parties = Parties { endpoint: node!(host_endpoint_id), src_label, ..Parties::default() };
+    dropped(skb, why, direction::INGRESS, parties)
+}
+
+/// A packet at a point of the host endpoint.
+#[inline(always)]
+pub(crate) fn at_host(point: u8, src_label: u32, dst_label: u32) -> Trace {
+    let endpoint = node!(host_endpoint_id);
+    Trace { point, reason: reason::UNKNOWN, endpoint, src_label, dst_label, dst_id: 0, ifindex: 0 }
+}

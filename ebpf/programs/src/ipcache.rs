@@ -1,0 +1,54 @@
+//! Identities of addresses.
+
+use crate::family::Family;
+use crate::maps::cilium_ipcache_v2;
+use datapath_abi::{IpcacheKey, RemoteEndpointInfo, identity};
+
+/// The longest prefix that an address lies in.
+#[inline(always)]
+pub(crate) fn lookup<F: Family>(address: F::Address) -> Option<&'static RemoteEndpointInfo> {
+    let prefixlen = IpcacheKey::STATIC_BITS + F::BITS;
+    let key = IpcacheKey { prefixlen, cluster_id: 0, pad1: 0, family: F::NUMBER, address: F::words(address) };
+    cilium_ipcache_v2.get(&key)
+}
+
+/// The identity of an address; the world's if nobody knows it.
+#[inline(always)]
+pub(crate) fn identity_of<F: Family>(address: F::Address) -> u32 {
+    match lookup::<F>(address) {
+        Some(info) if info.sec_identity != identity::UNKNOWN => info.sec_identity,
+        _ => F::world(),
+    }
+}
+
+/// The identity of a packet's sender: `label` if the packet carried a real one, else what the ipcache says of its
+/// source. The ipcache is not believed when it says "host": masquerading makes strangers look like the host, and
+/// packets of the host carry that label already.
+#[inline(always)]
+pub(crate) fn resolve_source<F: Family>(label: u32, source: F::Address) -> u32 {
+    if !is_reserved(label) {
+        return label;
+    }
+    match lookup::<F>(source) {
+        Some(info) if info.sec_identity != identity::UNKNOWN && info.sec_identity != identity::HOST => {
+            info.sec_identity
+        }
+        _ => label,
+    }
+}
+
+/// True for the world.
+#[inline(always)]
+pub(crate) fn is_world(label: u32) -> bool {
+    matches!(label, identity::WORLD | identity::WORLD_IPV4 | identity::WORLD_IPV6)
+}
+
+/// True for identities that say where a packet came from rather than who sent it.
+#[inline(always)]
+fn is_reserved(label: u32) -> bool {
+    const REMOTE_NODE_SCOPE: u32 = 2;
+    label < identity::UNMANAGED
+        || matches!(label, identity::REMOTE_NODE | identity::KUBE_APISERVER | identity::INGRESS)
+        || is_world(label)
+        || label >> 24 == REMOTE_NODE_SCOPE
+}

@@ -1,0 +1,145 @@
+//! The datapath: every program that the agent attaches, in one object, so that all of them share one private
+//! program array and an upgrade switches them together.
+//!
+//! A program here is a name, a hook and a call; what it does is in the module of its hook: [`container`] (pods),
+//! [`host`] (cilium_host and cilium_net), [`netdev`] (the node's devices). Below them: [`deliver`] (to a pod or to
+//! the stack), [`endpoint`] and [`ipcache`] (who is it), [`arp`] and [`ndp`] (neighbours), [`family`] with
+//! [`ipv4`] and [`ipv6`] (the packet), [`trace`], [`drop`] and [`metrics`] (what is told about it).
+//!
+//! Rules that the verifier asks for: no panics, no slices, packet pointers checked by [`skb::Skb::header`] and
+//! taken again after every helper that moves the packet, context and `.rodata` fields read one by one.
+#![no_std]
+#![no_main]
+
+#[macro_use]
+mod config;
+#[macro_use]
+mod drop;
+#[macro_use]
+mod trace;
+mod arp;
+mod btf;
+mod container;
+mod deliver;
+mod endpoint;
+mod family;
+mod host;
+mod ipcache;
+mod ipv4;
+mod ipv6;
+mod maps;
+mod metrics;
+mod ndp;
+mod netdev;
+mod packet;
+mod skb;
+
+use aya_ebpf::macros::classifier;
+use aya_ebpf::programs::TcContext;
+use ipv4::V4;
+use ipv6::V6;
+
+/// Ingress of a pod's host-side interface: everything that a pod sends.
+#[classifier]
+pub fn cil_from_container(ctx: TcContext) -> i32 {
+    container::from_container((&ctx).into())
+}
+
+/// IPv4 from a pod.
+#[classifier]
+pub fn tail_ipv4_from_lxc(ctx: TcContext) -> i32 {
+    container::from_lxc::<V4>((&ctx).into())
+}
+
+/// IPv6 from a pod.
+#[classifier]
+pub fn tail_ipv6_from_lxc(ctx: TcContext) -> i32 {
+    container::from_lxc::<V6>((&ctx).into())
+}
+
+/// ARP from a pod.
+#[classifier]
+pub fn tail_arp(ctx: TcContext) -> i32 {
+    arp::handle((&ctx).into())
+}
+
+/// Neighbour solicitations from a pod.
+#[classifier]
+pub fn tail_icmp6_ns(ctx: TcContext) -> i32 {
+    ndp::handle((&ctx).into())
+}
+
+/// Answers an IPv6 packet from a pod whose hop limit ended here.
+#[classifier]
+pub fn tail_icmp6_time_exceeded(ctx: TcContext) -> i32 {
+    ndp::time_exceeded((&ctx).into())
+}
+
+/// The last step into a pod, by tail call from whoever delivers to it.
+#[classifier]
+pub fn cil_lxc_policy(ctx: TcContext) -> i32 {
+    container::policy((&ctx).into())
+}
+
+/// Egress of a pod's host-side interface, with endpoint routes: what the stack sends to a pod.
+#[classifier]
+pub fn cil_to_container(ctx: TcContext) -> i32 {
+    container::to_container((&ctx).into())
+}
+
+/// Egress of cilium_host: what the host's routes send to pods.
+#[classifier]
+pub fn cil_from_host(ctx: TcContext) -> i32 {
+    host::from_host((&ctx).into())
+}
+
+/// IPv4 from the host.
+#[classifier]
+pub fn tail_ipv4_from_host(ctx: TcContext) -> i32 {
+    host::to_pods::<V4>((&ctx).into())
+}
+
+/// IPv6 from the host.
+#[classifier]
+pub fn tail_ipv6_from_host(ctx: TcContext) -> i32 {
+    host::to_pods::<V6>((&ctx).into())
+}
+
+/// Ingress of cilium_host and cilium_net: into the host's stack.
+#[classifier]
+pub fn cil_to_host(ctx: TcContext) -> i32 {
+    host::to_host((&ctx).into())
+}
+
+/// Ingress of a device of the node.
+#[classifier]
+pub fn cil_from_netdev(ctx: TcContext) -> i32 {
+    netdev::from_netdev((&ctx).into())
+}
+
+/// IPv4 from a device of the node.
+#[classifier]
+pub fn tail_ipv4_from_netdev(ctx: TcContext) -> i32 {
+    netdev::to_pods::<V4>((&ctx).into())
+}
+
+/// IPv6 from a device of the node.
+#[classifier]
+pub fn tail_ipv6_from_netdev(ctx: TcContext) -> i32 {
+    netdev::to_pods::<V6>((&ctx).into())
+}
+
+/// Egress of a device of the node.
+#[classifier]
+pub fn cil_to_netdev(ctx: TcContext) -> i32 {
+    netdev::to_netdev((&ctx).into())
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    loop {}
+}
+
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual BSD/GPL\0";

@@ -1,0 +1,243 @@
+//! ICMPv6 that is answered for the node: neighbour discovery of pods, and packets whose hops ended.
+
+use crate::container::drop_sent;
+use crate::drop::Drop;
+use crate::endpoint;
+use crate::family::Family;
+use crate::ipv6::V6;
+use crate::packet::{EthHeader, Ipv6Header, fold, mac};
+use crate::skb::{ETH_LEN, PASS, Skb};
+use aya_ebpf::helpers::bpf_csum_diff;
+use datapath_abi::{EndpointConfig, file, lxc_flag, slot};
+
+const FILE: u8 = file::ICMP6;
+
+const ICMPV6: u8 = 58;
+const TIME_EXCEEDED: u8 = 3;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const IPV6_LEN: usize = size_of::<Ipv6Header>();
+const ICMP_OFFSET: usize = ETH_LEN + IPV6_LEN;
+
+/// Flags of an advertisement (RFC 4861, 4.4), as the word lies in the packet.
+const ROUTER: u32 = 0x8000_0000u32.to_be();
+const SOLICITED: u32 = 0x4000_0000u32.to_be();
+const OVERRIDE: u32 = 0x2000_0000u32.to_be();
+/// Option: link-layer address of the target, one unit of eight bytes.
+const TARGET_LINK_LAYER: [u8; 2] = [2, 1];
+/// Only packets that no router forwarded are neighbour discovery.
+const LINK_HOPS: u8 = 255;
+
+/// A neighbour solicitation without options.
+#[repr(C)]
+#[derive(Default)]
+struct Solicitation {
+    kind: u8,
+    code: u8,
+    checksum: u16,
+    reserved: u32,
+    target: [u32; 4],
+}
+
+/// A neighbour advertisement with the target's link-layer address.
+#[repr(C)]
+struct Advertisement {
+    kind: u8,
+    code: u8,
+    checksum: u16,
+    flags: u32,
+    target: [u32; 4],
+    option: [u8; 2],
+    mac: [u16; 3],
+}
+
+/// What an ICMPv6 checksum covers beside the message (RFC 8200, 8.1).
+#[repr(C)]
+struct PseudoHeader {
+    source: [u32; 4],
+    destination: [u32; 4],
+    len: u32,
+    next_header: u32,
+}
+
+/// True for solicitations and advertisements, which are not forwarded.
+#[inline(always)]
+pub(crate) fn is_neighbour_message(skb: Skb, header: &Ipv6Header) -> bool {
+    if header.next_header != ICMPV6 {
+        return false;
+    }
+    let mut kind = 0u8;
+    skb.load(ICMP_OFFSET, &mut kind) && matches!(kind, NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT)
+}
+
+/// Solicitations go on in their own program, advertisements to the stack.
+#[inline(always)]
+pub(crate) fn dispatch(skb: Skb) -> Result<i32, Drop> {
+    let mut kind = 0u8;
+    if !skb.load(ICMP_OFFSET, &mut kind) {
+        return Err(drop_here!(INVALID_PACKET_DROPPED));
+    }
+    if kind != NEIGHBOUR_SOLICITATION {
+        return Ok(PASS);
+    }
+    skb.tail_call(slot::ICMP6_NS);
+    Err(drop_here!(MISSED_TAIL_CALL))
+}
+
+/// Answers a pod's solicitation: for the router and for pods of this node with the MAC address of the host's side.
+/// Addresses of the host are left to the stack, which then also learns who asked; any other is dropped.
+#[inline(always)]
+pub(crate) fn handle(skb: Skb) -> i32 {
+    let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
+        return drop_sent(skb, drop_here!(EP_NOT_READY), None);
+    };
+    match answer(skb, me) {
+        Ok(verdict) => verdict,
+        Err(why) => drop_sent(skb, why, Some(me)),
+    }
+}
+
+#[inline(always)]
+fn answer(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
+    let mut solicitation = Solicitation::default();
+    if !skb.load(ICMP_OFFSET, &mut solicitation) {
+        return Err(drop_here!(INVALID_PACKET_DROPPED));
+    }
+    let target = solicitation.target;
+    // The pod's own address: it looks for duplicates and must not find one.
+    if V6::same(target, me.ipv6) {
+        return Ok(PASS);
+    }
+    let router = node!(router_ipv6);
+    let flags = if V6::same(target, router) {
+        ROUTER | SOLICITED
+    } else {
+        match endpoint::local::<V6>(target) {
+            Some(row) if row.flags & lxc_flag::HOST != 0 => return Ok(PASS),
+            Some(_) => SOLICITED | OVERRIDE,
+            None => return Err(drop_here!(UNKNOWN_L3_TARGET_ADDRESS)),
+        }
+    };
+    let message = Advertisement {
+        kind: NEIGHBOUR_ADVERTISEMENT,
+        code: 0,
+        checksum: 0,
+        flags,
+        target,
+        option: TARGET_LINK_LAYER,
+        mac: mac(me.node_mac),
+    };
+    reply(skb, me, router, LINK_HOPS, message, |message, checksum| message.checksum = checksum)
+}
+
+/// An error about a packet: the packet's header and the first bytes behind it, enough to find its socket.
+#[repr(C)]
+struct ErrorMessage {
+    kind: u8,
+    code: u8,
+    checksum: u16,
+    unused: u32,
+    quoted: Quoted,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Quoted {
+    header: Ipv6Header,
+    upper: [u32; 2],
+}
+
+/// Hops of an error message, as the stack sends them.
+const ERROR_HOPS: u8 = 64;
+/// ICMPv6 types below this one are errors, which are never answered by errors.
+const FIRST_INFORMATIONAL: u32 = 128;
+
+/// Tells a pod that its packet's hops ended here (RFC 4443, 3.3), as the router.
+#[inline(always)]
+pub(crate) fn time_exceeded(skb: Skb) -> i32 {
+    let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
+        return drop_sent(skb, drop_here!(EP_NOT_READY), None);
+    };
+    match refuse(skb, me) {
+        Ok(verdict) => verdict,
+        Err(why) => drop_sent(skb, why, Some(me)),
+    }
+}
+
+#[inline(always)]
+fn refuse(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
+    let nothing = Ipv6Header {
+        version_class_flow: 0,
+        payload_len: 0,
+        next_header: 0,
+        hop_limit: 0,
+        source: [0; 4],
+        destination: [0; 4],
+    };
+    let mut quoted = Quoted { header: nothing, upper: [0; 2] };
+    if !skb.load(ETH_LEN, &mut quoted) {
+        return Err(drop_here!(INVALID_PACKET_DROPPED));
+    }
+    if quoted.header.next_header == ICMPV6 && u32::from_be(quoted.upper[0]) >> 24 < FIRST_INFORMATIONAL {
+        return Err(drop_here!(TTL_EXCEEDED));
+    }
+    let message = ErrorMessage { kind: TIME_EXCEEDED, code: 0, checksum: 0, unused: 0, quoted };
+    reply(skb, me, node!(router_ipv6), ERROR_HOPS, message, |message, checksum| message.checksum = checksum)
+}
+
+/// Turns a pod's packet into an ICMPv6 message from the router to it and sends it back to the pod.
+#[inline(always)]
+fn reply<T>(
+    skb: Skb,
+    me: &EndpointConfig,
+    router: [u32; 4],
+    hops: u8,
+    mut message: T,
+    set_checksum: impl FnOnce(&mut T, u16),
+) -> Result<i32, Drop> {
+    let len = size_of::<T>() as u32;
+    if !skb.resize(ICMP_OFFSET as u32 + len) {
+        return Err(drop_here!(ERROR_WRITING_TO_PACKET));
+    }
+    let Some(header) = V6::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+    // SAFETY: checked by `header`; the Ethernet header lies before it and nothing moves the packet meanwhile.
+    let asker = unsafe {
+        let asker = (*header).source;
+        (*header).payload_len = (len as u16).to_be();
+        (*header).next_header = ICMPV6;
+        (*header).hop_limit = hops;
+        (*header).source = router;
+        (*header).destination = asker;
+        let eth = header.byte_sub(ETH_LEN).cast::<EthHeader>();
+        (*eth).destination = (*eth).source;
+        (*eth).source = mac(me.node_mac);
+        asker
+    };
+    let pseudo = PseudoHeader {
+        source: router,
+        destination: asker,
+        len: len.to_be(),
+        next_header: u32::from(ICMPV6).to_be(),
+    };
+    let sum = sum_of(&message, sum_of(&pseudo, 0));
+    set_checksum(&mut message, !fold(sum));
+    if !skb.store(ICMP_OFFSET, &message) {
+        return Err(drop_here!(ERROR_WRITING_TO_PACKET));
+    }
+    Ok(skb.redirect(skb.ifindex()))
+}
+
+/// The sum of a value's words, not folded, on top of `seed`.
+#[inline(always)]
+fn sum_of<T>(value: &T, seed: u32) -> u32 {
+    // SAFETY: the value is live for the call, its length a multiple of four.
+    unsafe {
+        bpf_csum_diff(
+            core::ptr::null_mut(),
+            0,
+            (&raw const *value).cast_mut().cast(),
+            size_of::<T>() as u32,
+            seed,
+        ) as u32
+    }
+}

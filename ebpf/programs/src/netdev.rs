@@ -1,0 +1,82 @@
+//! Devices of the node: from and to the network.
+
+use crate::deliver::{self, Origin};
+use crate::drop::Drop;
+use crate::endpoint;
+use crate::family::Family;
+use crate::host::{at_host, drop_incoming};
+use crate::ipcache;
+use crate::maps::cilium_devices;
+use crate::skb::{ETH_IPV4, ETH_IPV6, PASS, Skb};
+use crate::trace::Trace;
+use datapath_abi::mark;
+use datapath_abi::trace::{FROM_NETWORK, TO_NETWORK};
+use datapath_abi::{file, identity, lxc_flag, slot};
+
+const FILE: u8 = file::BPF_HOST;
+
+/// What a device of the node receives. With host routing packets for pods are delivered here, else the stack
+/// routes them to cilium_host.
+#[inline(always)]
+pub(crate) fn from_netdev(skb: Skb) -> i32 {
+    skb.clear_cb();
+    trace!(skb, at_host(FROM_NETWORK, identity::UNKNOWN, identity::UNKNOWN));
+    if !enabled!(redirect_peer) || is_l3_device(skb.ifindex()) {
+        return PASS;
+    }
+    let missed = match skb.protocol() {
+        ETH_IPV4 if enabled!(enable_ipv4) => {
+            skb.tail_call(slot::IPV4_FROM_NETDEV);
+            drop_here!(MISSED_TAIL_CALL)
+        }
+        ETH_IPV6 if enabled!(enable_ipv6) => {
+            skb.tail_call(slot::IPV6_FROM_NETDEV);
+            drop_here!(MISSED_TAIL_CALL)
+        }
+        _ => return PASS,
+    };
+    drop_incoming(skb, missed, identity::UNKNOWN)
+}
+
+/// True for a device whose packets begin with the IP header; the stack routes those.
+#[inline(always)]
+fn is_l3_device(ifindex: u32) -> bool {
+    matches!(cilium_devices.get(&ifindex), Some(device) if device.l3 & 1 != 0)
+}
+
+/// An IP packet of the network: to a pod of this node, or to the stack.
+#[inline(always)]
+pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {
+    match forward::<F>(skb) {
+        Ok(verdict) => verdict,
+        Err(why) => drop_incoming(skb, why, F::world()),
+    }
+}
+
+#[inline(always)]
+fn forward<F: Family>(skb: Skb) -> Result<i32, Drop> {
+    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+    // SAFETY: checked by `header`; nothing is written while this borrow is used.
+    let ip = unsafe { &*header };
+    let Some(pod) = endpoint::local::<F>(F::destination(ip)) else { return Ok(PASS) };
+    if pod.flags & lxc_flag::HOST_DELIVERY != 0 {
+        return Ok(PASS);
+    }
+    let src_label = ipcache::resolve_source::<F>(F::world(), F::source(ip));
+    deliver::to_pod::<F>(skb, header, pod, src_label, Origin::Network)
+}
+
+/// What a device of the node sends.
+#[inline(always)]
+pub(crate) fn to_netdev(skb: Skb) -> i32 {
+    let carried = skb.mark();
+    let label = match carried & mark::MAGIC_MASK {
+        mark::IDENTITY => mark::identity(carried),
+        mark::HOST => identity::HOST,
+        _ if skb.ingress_ifindex() == 0 => identity::HOST,
+        _ => identity::UNKNOWN,
+    };
+    let at = at_host(TO_NETWORK, label, identity::UNKNOWN);
+    trace!(skb, Trace { ifindex: skb.ifindex(), ..at });
+    PASS
+}

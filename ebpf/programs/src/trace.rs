@@ -1,0 +1,96 @@
+//! Points that a packet passes: the event and the counter.
+
+use crate::drop::{capture_len, send};
+use crate::metrics;
+use crate::skb::{ETH_IPV6, Skb};
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::helpers::bpf_get_hash_recalc;
+use datapath_abi::event::{self, CaptureHeader, TraceNotify};
+use datapath_abi::trace::{self, aggregation};
+use datapath_abi::{direction, metric};
+
+/// A packet at a point of the datapath.
+#[derive(Clone, Copy)]
+pub(crate) struct Trace {
+    /// A trace point.
+    pub(crate) point: u8,
+    /// Why the packet is let through.
+    pub(crate) reason: u8,
+    /// The endpoint whose program this is.
+    pub(crate) endpoint: u32,
+    pub(crate) src_label: u32,
+    pub(crate) dst_label: u32,
+    /// The destination endpoint, or zero.
+    pub(crate) dst_id: u32,
+    /// The interface the packet goes to, or zero.
+    pub(crate) ifindex: u32,
+}
+
+/// Counts a packet at a point and reports it, with the file and line of the caller.
+macro_rules! trace {
+    ($skb:expr, $trace:expr) => {
+        $crate::trace::passed($skb, $trace, FILE, line!() as u16)
+    };
+}
+
+/// True if events of this point are wanted at all: points where packets come in are the first to be left out.
+#[inline(always)]
+pub(crate) fn wanted(point: u8) -> bool {
+    let inbound = matches!(point, trace::FROM_LXC..=trace::FROM_NETWORK | trace::FROM_CRYPTO);
+    enabled!(trace_notify) && !(inbound && node!(monitor_aggregation) >= aggregation::LOWEST)
+}
+
+#[inline(always)]
+pub(crate) fn passed(skb: Skb, at: Trace, file: u8, line: u16) {
+    let counted = match at.point {
+        trace::TO_LXC => Some((metric::FORWARDED, direction::INGRESS)),
+        trace::TO_HOST | trace::TO_STACK | trace::TO_OVERLAY | trace::TO_NETWORK => {
+            Some((metric::FORWARDED, direction::EGRESS))
+        }
+        trace::FROM_HOST | trace::FROM_STACK | trace::FROM_OVERLAY | trace::FROM_NETWORK => {
+            Some((metric::PLAINTEXT, direction::INGRESS))
+        }
+        _ => None,
+    };
+    if let Some((reason, dir)) = counted {
+        metrics::count(reason, dir, file, line, skb.len());
+    }
+    if wanted(at.point) {
+        let what = u64::from(at.point)
+            | u64::from(at.reason) << 8
+            | u64::from(at.endpoint as u16) << 16
+            | u64::from(at.dst_id as u16) << 32;
+        report(skb.raw(), what, at.src_label, at.dst_label, at.ifindex);
+    }
+}
+
+#[inline(never)]
+fn report(raw: *mut __sk_buff, what: u64, src_label: u32, dst_label: u32, ifindex: u32) -> i32 {
+    let skb = Skb::from_raw(raw);
+    let len = skb.len();
+    let cap = capture_len(len);
+    let flags = if skb.protocol() == ETH_IPV6 { event::flag::IPV6 } else { 0 };
+    let message = TraceNotify {
+        header: CaptureHeader {
+            kind: event::TRACE,
+            subtype: what as u8,
+            source: (what >> 16) as u16,
+            // SAFETY: the context is valid.
+            hash: unsafe { bpf_get_hash_recalc(raw) },
+            len_orig: len,
+            len_cap: cap as u16,
+            version: event::TRACE_VERSION,
+            ext_version: 0,
+        },
+        src_label,
+        dst_label,
+        dst_id: (what >> 32) as u16,
+        reason: (what >> 8) as u8,
+        flags,
+        ifindex,
+        orig_ip: [0; 4],
+        ip_trace_id: 0,
+    };
+    send(skb, cap, &message);
+    0
+}
