@@ -62,15 +62,6 @@ impl Neighbor {
     pub const COLUMNS: &[&str] =
         &["LinkIndex", "IPAddr", "HardwareAddr", "Type", "State", "Flags", "FlagsExt"];
 
-    /// Primary key as bytes: link, then address (IPv4 as mapped into IPv6).
-    #[must_use]
-    pub fn key_bytes(link_index: u32, ip: IpAddr) -> [u8; 20] {
-        let mut bytes = [0; 20];
-        bytes[..4].copy_from_slice(&link_index.to_be_bytes());
-        bytes[4..].copy_from_slice(&crate::route::mapped(ip));
-        bytes
-    }
-
     /// The cells of table `neighbors`, in the order of [`COLUMNS`](Self::COLUMNS).
     #[must_use]
     pub fn row(&self) -> Vec<String> {

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde::Serialize;
 
+use crate::tables::MappedIp;
 use crate::{Device, DeviceAddress, HOST_DEVICE, SCOPE_HOST, SCOPE_LINK};
 
 /// Device name of the addresses that stand for the whole node.
@@ -45,14 +46,6 @@ impl NodeAddress {
     /// Column names of table `node-addresses`.
     pub const COLUMNS: &[&str] = &["Address", "NodePort", "Primary", "DeviceName"];
 
-    /// Primary key as bytes: address (IPv4 as mapped into IPv6), device name.
-    #[must_use]
-    pub fn key_bytes(&self) -> Vec<u8> {
-        let mut key = crate::route::mapped(self.addr).to_vec();
-        key.extend_from_slice(self.device_name.as_bytes());
-        key
-    }
-
     /// The cells of table `node-addresses`, in the order of [`COLUMNS`](Self::COLUMNS).
     #[must_use]
     pub fn row(&self) -> Vec<String> {
@@ -69,7 +62,10 @@ impl NodeAddress {
 #[must_use]
 pub fn node_addresses(devices: &[&Device], rules: &NodeAddressRules) -> Vec<NodeAddress> {
     let mut rows = BTreeMap::new();
-    let mut insert = |row: NodeAddress| rows.insert(row.key_bytes(), row);
+    let mut insert = |row: NodeAddress| {
+        let key = (MappedIp::from(row.addr), row.device_name.clone());
+        rows.insert(key, row);
+    };
     let mut fallback: [Option<(&Device, &DeviceAddress)>; 2] = [None, None];
     for device in devices.iter().filter(|d| counts(d)) {
         for row in of_device(device, rules) {

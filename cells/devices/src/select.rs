@@ -8,6 +8,24 @@ use crate::{Device, Route, device};
 const EXCLUDED_PREFIXES: [&str; 5] = ["cilium_", "lo", "lxc", "cni", "docker"];
 const EXCLUDED_FLAGS: u32 = device::IFF_SLAVE | device::IFF_LOOPBACK;
 
+/// What the rules ask about the routes of one device.
+pub trait DeviceRoutes {
+    /// Whether a default route of the main table uses it.
+    fn has_default(&self) -> bool;
+    /// Whether a route to a global unicast destination uses it.
+    fn has_global_unicast(&self) -> bool;
+}
+
+impl DeviceRoutes for &[Route] {
+    fn has_default(&self) -> bool {
+        self.iter().any(Route::is_default)
+    }
+
+    fn has_global_unicast(&self) -> bool {
+        self.iter().any(|route| is_global_unicast(route.key.dst.ip()))
+    }
+}
+
 /// Options `devices` and `force-device-detection` as rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
@@ -27,8 +45,8 @@ impl Selection {
         })
     }
 
-    /// Whether `device`, whose routes are `routes`, is selected; if not, why.
-    pub fn check<'a>(&self, device: &Device, routes: impl Iterator<Item = &'a Route>) -> Result<(), String> {
+    /// Whether `device` is selected; if not, why. `routes` is asked only if the rules need it.
+    pub fn check(&self, device: &Device, routes: &impl DeviceRoutes) -> Result<(), String> {
         if device.name.is_empty() {
             return Err("link not seen yet".to_owned());
         }
@@ -54,7 +72,7 @@ impl Selection {
         self.detect(device, routes)
     }
 
-    fn detect<'a>(&self, device: &Device, routes: impl Iterator<Item = &'a Route>) -> Result<(), String> {
+    fn detect(&self, device: &Device, routes: &impl DeviceRoutes) -> Result<(), String> {
         if device.raw_flags & EXCLUDED_FLAGS != 0 {
             return Err(format!(
                 "excluded flag set (mask=0x{EXCLUDED_FLAGS:x}, flags=0x{:x})",
@@ -71,16 +89,11 @@ impl Selection {
         if matches!(device.kind.as_str(), "bridge" | "openvswitch") {
             return Err("bridge-like device, use --devices to override".to_owned());
         }
-        let (mut default, mut global) = (false, false);
-        for route in routes {
-            default |= route.is_default();
-            global |= is_global_unicast(route.key.dst.ip());
-        }
         // A veth is another plugin's leftover or the network of a nested node.
-        if device.kind == "veth" && self.filter.is_empty() && !default {
+        if device.kind == "veth" && self.filter.is_empty() && !routes.has_default() {
             return Err("veth without default route".to_owned());
         }
-        if !global {
+        if !routes.has_global_unicast() {
             return Err("no global unicast routes".to_owned());
         }
         Ok(())
@@ -139,7 +152,7 @@ mod tests {
     }
 
     fn detect(device: &Device, routes: &[Route]) -> String {
-        let result = Selection::default().check(device, routes.iter());
+        let result = Selection::default().check(device, &routes);
         result.err().unwrap_or_default()
     }
 
@@ -170,14 +183,14 @@ mod tests {
     #[test]
     fn listed_names_win() {
         let selection = Selection { filter: vec!["eth+".into(), "br0".into()], force_detection: false };
-        assert!(selection.check(&device("eth7", "veth"), [].iter()).is_ok());
-        assert!(selection.check(&device("br0", "bridge"), [].iter()).is_ok());
+        assert!(selection.check(&device("eth7", "veth"), &[].as_slice()).is_ok());
+        assert!(selection.check(&device("br0", "bridge"), &[].as_slice()).is_ok());
         assert_eq!(
-            selection.check(&device("ens1", "device"), [].iter()),
+            selection.check(&device("ens1", "device"), &[].as_slice()),
             Err("not matching user filter [eth+ br0]".into())
         );
         let forced = Selection { force_detection: true, ..selection };
         let routes = [route("10.0.0.0/24")];
-        assert!(forced.check(&device("ens1", "device"), routes.iter()).is_ok());
+        assert!(forced.check(&device("ens1", "device"), &routes.as_slice()).is_ok());
     }
 }

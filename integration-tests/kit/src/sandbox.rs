@@ -181,6 +181,11 @@ fn make_cgroup(dir: &Path) -> io::Result<PathBuf> {
 /// Puts the thread back and removes folder and cgroup. Best effort: a sandbox
 /// that failed half way is left as well.
 fn leave(dir: &Path, cgroup: Option<&Path>, net: &File, mnt: &File, cwd: &Path) {
+    // Threads started inside share the thread's root and working folder, and
+    // the kernel lets nobody change namespaces who shares them.
+    if let Err(error) = sys::unshare(libc::CLONE_FS) {
+        complain("own working folder", &error);
+    }
     if let Err(error) = sys::setns(mnt.as_fd(), libc::CLONE_NEWNS) {
         complain("back to the old mount namespace", &error);
     }

@@ -41,6 +41,12 @@ fn a_sandbox_leaves_nothing_behind() {
         assert!(fs::write("/proc/sys/kernel/panic", "0").is_err(), "machine-wide keys are read-only");
         fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         sandbox.netns("a").unwrap();
+        // A thread that outlives the sandbox does not keep it from going.
+        let (_stop, wait) = std::sync::mpsc::channel::<()>();
+        let builder = thread::Builder::new().name("outlives".into());
+        builder.spawn(move || wait.recv_timeout(Duration::from_secs(1))).unwrap();
+        drop(sandbox);
+        assert!(!dir.exists());
     }
     assert_eq!(before, namespaces());
     assert!(!dir.exists());

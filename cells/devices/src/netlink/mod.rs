@@ -27,6 +27,7 @@ pub use link::{LinkChange, VethPeer, VethSpec};
 pub use neighbor::NeighborSpec;
 pub use route::RouteSpec;
 pub use socket::Netlink;
+pub(crate) use socket::notifications;
 
 use crate::NetlinkError;
 

@@ -140,6 +140,31 @@ fn message_length(bytes: &[u8]) -> usize {
     bytes.first_chunk::<4>().map_or(0, |raw| u32::from_ne_bytes(*raw) as usize)
 }
 
+/// The messages of one packet of notifications; those that cannot be parsed
+/// are counted.
+pub(crate) fn notifications(packet: &[u8]) -> (Vec<(RouteNetlinkMessage, u16)>, usize) {
+    let mut rest = packet;
+    let mut messages = Vec::new();
+    let mut unknown = 0;
+    while rest.len() >= 16 {
+        let length = message_length(rest);
+        if !(16..=rest.len()).contains(&length) {
+            return (messages, unknown + 1);
+        }
+        let (one, tail) = rest.split_at(length);
+        rest = tail.get(length.next_multiple_of(4) - length..).unwrap_or(&[]);
+        match NetlinkMessage::<RouteNetlinkMessage>::deserialize(one) {
+            Ok(message) => {
+                if let NetlinkPayload::InnerMessage(inner) = message.payload {
+                    messages.push((inner, message.header.flags));
+                }
+            }
+            Err(_) => unknown += 1,
+        }
+    }
+    (messages, unknown)
+}
+
 fn not_understood(request: String, detail: &str) -> NetlinkError {
     NetlinkError::Answer { request, detail: detail.to_owned() }
 }
