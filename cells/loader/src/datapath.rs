@@ -1,0 +1,171 @@
+//! What the datapath does for endpoints, as a trait that others use and tests replace.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use datapath_abi::{
+    EndpointConfig, EndpointInfo, EndpointKey, ep_flag, ipv4_from_word, ipv4_word, ipv6_from_words,
+    ipv6_words, mac_from_word, mac_word,
+};
+use futures::future::BoxFuture;
+
+use crate::error::DatapathError;
+
+/// Everything the datapath needs to know of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointDatapath {
+    /// Endpoint id, not 0.
+    pub id: u16,
+    /// Security identity.
+    pub identity: u32,
+    /// Number of the host-side interface.
+    pub ifindex: u32,
+    /// Name of the host-side interface.
+    pub ifname: String,
+    /// MAC address inside the pod.
+    pub mac: [u8; 6],
+    /// MAC address of the host-side interface.
+    pub node_mac: [u8; 6],
+    /// IPv4 address of the pod.
+    pub ipv4: Option<Ipv4Addr>,
+    /// IPv6 address of the pod.
+    pub ipv6: Option<Ipv6Addr>,
+    /// Bits of [`datapath_abi::ep_flag`]; `LIVE` is added by `attach`.
+    pub flags: u32,
+}
+
+impl Default for EndpointDatapath {
+    fn default() -> EndpointDatapath {
+        EndpointDatapath {
+            id: 0,
+            identity: 0,
+            ifindex: 0,
+            ifname: String::new(),
+            mac: [0; 6],
+            node_mac: [0; 6],
+            ipv4: None,
+            ipv6: None,
+            flags: ep_flag::SOURCE_CHECK,
+        }
+    }
+}
+
+impl EndpointDatapath {
+    /// The settings row, for a policy map in that slot.
+    pub fn config(&self, policy_slot: u32) -> EndpointConfig {
+        EndpointConfig {
+            id: self.id.into(),
+            identity: self.identity,
+            ifindex: self.ifindex,
+            flags: self.flags | ep_flag::LIVE,
+            ipv4: self.ipv4.map_or(0, ipv4_word),
+            policy_slot,
+            ipv6: self.ipv6.map_or([0; 4], ipv6_words),
+            mac: mac_word(self.mac),
+            node_mac: mac_word(self.node_mac),
+            rt_info: 0,
+            reserved: 0,
+        }
+    }
+
+    /// The endpoint of a settings row; the interface's name is not in it.
+    pub fn from_config(row: &EndpointConfig) -> EndpointDatapath {
+        EndpointDatapath {
+            id: row.id as u16,
+            identity: row.identity,
+            ifindex: row.ifindex,
+            ifname: String::new(),
+            mac: mac_from_word(row.mac),
+            node_mac: mac_from_word(row.node_mac),
+            ipv4: (row.ipv4 != 0).then(|| ipv4_from_word(row.ipv4)),
+            ipv6: (row.ipv6 != [0; 4]).then(|| ipv6_from_words(row.ipv6)),
+            flags: row.flags & !ep_flag::LIVE,
+        }
+    }
+
+    /// The addresses it has.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        self.ipv4.map(IpAddr::V4).into_iter().chain(self.ipv6.map(IpAddr::V6))
+    }
+
+    /// Its rows of `cilium_lxc`, one an address.
+    pub fn lxc_rows(&self) -> Vec<(EndpointKey, EndpointInfo)> {
+        let info = EndpointInfo {
+            ifindex: self.ifindex,
+            lxc_id: self.id,
+            mac: mac_word(self.mac),
+            node_mac: mac_word(self.node_mac),
+            sec_id: self.identity,
+            ..EndpointInfo::default()
+        };
+        self.addresses().map(|ip| (EndpointKey::from(ip), info)).collect()
+    }
+}
+
+/// What a sweep removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Endpoints that the datapath had and nobody knows.
+    pub endpoints: Vec<u16>,
+    /// Pins and rows left over from others.
+    pub leftovers: usize,
+}
+
+/// Endpoints in the datapath.
+///
+/// Calls block for microseconds ([`Datapath::attach`] 0.1 to 0.5 ms) and may be made from async code; none waits for a
+/// grace period unless more endpoints are created at once than spare policy maps are ready (256). All are idempotent:
+/// after an error or a crash make the call again. An endpoint's calls must not overlap, those of different ones may.
+pub trait Datapath: Send + Sync + 'static {
+    /// Resolves when programs are loaded and endpoints of the run before are taken over. Await it before the first call
+    /// of another method, they fail with [`DatapathError::NotReady`] before.
+    fn ready(&self) -> BoxFuture<'static, ()>;
+
+    /// Makes an endpoint known to the datapath and attaches the program to its interface, in the order in which the
+    /// first packet already meets policy: policy map and pin, settings, interface, program, addresses. The interface
+    /// stays down or up as it is. Called again with other values it changes the endpoint in place.
+    fn attach(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError>;
+
+    /// Switches the host-side interface on, which lets the pod send: the last step of creation.
+    fn up(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError>;
+
+    /// Forgets an endpoint: its packets drop from the first step on, both directions, then rows and pins go. The
+    /// interface stays, with the program that drops. True if the endpoint was known.
+    fn detach(&self, id: u16) -> Result<bool, DatapathError>;
+
+    /// Gives the host endpoint its policy map and pin. Events of the host's programs carry the id from then on.
+    fn attach_host(&self, id: u16) -> Result<(), DatapathError>;
+
+    /// The endpoints that the kernel knows, by id, without the host endpoint; interfaces without names.
+    fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError>;
+
+    /// Removes everything that belongs to none of these endpoints (the host endpoint's id among them). Call it once
+    /// all endpoints of the run before are known.
+    fn prune(&self, known: &BTreeSet<u16>) -> Result<Pruned, DatapathError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_settings_row_holds_the_whole_endpoint() {
+        let endpoint = EndpointDatapath {
+            id: 135,
+            identity: 5,
+            ifindex: 70_000,
+            mac: [0xde, 0x21, 0xc3, 0x3d, 0xb9, 0x58],
+            node_mac: [0xb2, 0x35, 0x5b, 0xba, 0xaa, 0xaf],
+            ipv4: Some(Ipv4Addr::new(10, 244, 57, 201)),
+            ipv6: Some("fd00::7".parse().unwrap()),
+            ..EndpointDatapath::default()
+        };
+        let row = endpoint.config(17);
+        assert_eq!((row.policy_slot, row.flags), (17, ep_flag::LIVE | ep_flag::SOURCE_CHECK));
+        assert_eq!(EndpointDatapath::from_config(&row), endpoint);
+        let rows = endpoint.lxc_rows();
+        assert_eq!(rows.len(), 2);
+        assert_eq!(rows[0].1.mac, 0x0000_58b9_3dc3_21de);
+        assert_eq!(rows[1].0.ip(), endpoint.ipv6.map(IpAddr::V6));
+    }
+}

@@ -1,0 +1,58 @@
+//! What can go wrong in the datapath.
+
+/// An error of the datapath.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatapathError {
+    /// Programs are not loaded yet.
+    #[error("the datapath is not ready yet: programs are being loaded")]
+    NotReady,
+    /// An endpoint cannot have this id.
+    #[error("endpoint id {id} is not valid: ids are 1 to 65535")]
+    InvalidId {
+        /// The id.
+        id: u16,
+    },
+    /// The interface of an endpoint does not exist.
+    #[error("endpoint {id}: there is no interface {ifindex} ({ifname})")]
+    NoInterface {
+        /// The endpoint.
+        id: u16,
+        /// The interface's number.
+        ifindex: u32,
+        /// The interface's name, as the caller gave it.
+        ifname: String,
+    },
+    /// All slots for policy maps are taken.
+    #[error("all {slots} slots for policy maps are in use")]
+    NoSlot {
+        /// How many there are.
+        slots: u32,
+    },
+    /// A step failed in the kernel.
+    #[error("{step}: {source}")]
+    Kernel {
+        /// The step in words, with its subject.
+        step: String,
+        /// Why.
+        #[source]
+        source: bpf::Error,
+    },
+    /// A map of the node could not be opened.
+    #[error(transparent)]
+    Maps(#[from] maps::Error),
+    /// A network interface, address or route could not be set.
+    #[error(transparent)]
+    Netlink(#[from] devices::NetlinkError),
+}
+
+impl DatapathError {
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            DatapathError::NotReady => true,
+            DatapathError::Kernel { source, .. } => source.is_retryable(),
+            _ => false,
+        }
+    }
+}

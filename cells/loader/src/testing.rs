@@ -1,0 +1,155 @@
+//! A datapath without a kernel, for the tests of cells that use one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures::future::{BoxFuture, FutureExt};
+
+use crate::datapath::{Datapath, EndpointDatapath, Pruned};
+use crate::error::DatapathError;
+
+/// A call that a [`FakeDatapath`] got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// An endpoint was attached.
+    Attach(u16),
+    /// An endpoint's interface was switched on.
+    Up(u16),
+    /// An endpoint was detached.
+    Detach(u16),
+    /// The host endpoint was attached.
+    AttachHost(u16),
+    /// Everything but these ids was swept.
+    Prune(Vec<u16>),
+}
+
+/// Keeps endpoints in memory, records calls in order, and fails where it is told to.
+///
+/// ```
+/// use loader::testing::{Call, FakeDatapath};
+/// use loader::{Datapath, EndpointDatapath};
+///
+/// let datapath = FakeDatapath::new();
+/// let endpoint = EndpointDatapath { id: 7, ifindex: 3, ..EndpointDatapath::default() };
+/// datapath.attach(&endpoint)?;
+/// datapath.up(&endpoint)?;
+/// assert_eq!(datapath.calls(), [Call::Attach(7), Call::Up(7)]);
+/// datapath.fail_attach(8);
+/// assert!(datapath.attach(&EndpointDatapath { id: 8, ..endpoint }).is_err());
+/// # Ok::<(), loader::DatapathError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct FakeDatapath {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    endpoints: BTreeMap<u16, EndpointDatapath>,
+    up: BTreeSet<u16>,
+    failing: BTreeSet<u16>,
+    calls: Vec<Call>,
+}
+
+impl FakeDatapath {
+    /// An empty datapath.
+    pub fn new() -> FakeDatapath {
+        FakeDatapath::default()
+    }
+
+    /// A datapath that holds endpoints of a run before, their interfaces up.
+    pub fn with_endpoints(endpoints: impl IntoIterator<Item = EndpointDatapath>) -> FakeDatapath {
+        let fake = FakeDatapath::new();
+        for endpoint in endpoints {
+            let mut state = fake.state();
+            state.up.insert(endpoint.id);
+            state.endpoints.insert(endpoint.id, endpoint);
+        }
+        fake
+    }
+
+    /// Lets attaching that endpoint fail from now on.
+    pub fn fail_attach(&self, id: u16) {
+        self.state().failing.insert(id);
+    }
+
+    /// Lets attaching that endpoint succeed again.
+    pub fn heal(&self, id: u16) {
+        self.state().failing.remove(&id);
+    }
+
+    /// The calls so far.
+    pub fn calls(&self) -> Vec<Call> {
+        self.state().calls.clone()
+    }
+
+    /// The endpoint with that id, as last attached.
+    pub fn endpoint(&self, id: u16) -> Option<EndpointDatapath> {
+        self.state().endpoints.get(&id).cloned()
+    }
+
+    /// Whether the endpoint's interface was switched on.
+    pub fn is_up(&self, id: u16) -> bool {
+        self.state().up.contains(&id)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Datapath for FakeDatapath {
+    fn ready(&self) -> BoxFuture<'static, ()> {
+        async {}.boxed()
+    }
+
+    fn attach(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError> {
+        let mut state = self.state();
+        if endpoint.id == 0 {
+            return Err(DatapathError::InvalidId { id: 0 });
+        }
+        if state.failing.contains(&endpoint.id) {
+            let EndpointDatapath { id, ifindex, ifname, .. } = endpoint.clone();
+            return Err(DatapathError::NoInterface { id, ifindex, ifname });
+        }
+        state.calls.push(Call::Attach(endpoint.id));
+        state.endpoints.insert(endpoint.id, endpoint.clone());
+        Ok(())
+    }
+
+    fn up(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError> {
+        let mut state = self.state();
+        state.calls.push(Call::Up(endpoint.id));
+        state.up.insert(endpoint.id);
+        Ok(())
+    }
+
+    fn detach(&self, id: u16) -> Result<bool, DatapathError> {
+        let mut state = self.state();
+        state.calls.push(Call::Detach(id));
+        state.up.remove(&id);
+        Ok(state.endpoints.remove(&id).is_some())
+    }
+
+    fn attach_host(&self, id: u16) -> Result<(), DatapathError> {
+        self.state().calls.push(Call::AttachHost(id));
+        Ok(())
+    }
+
+    fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {
+        let state = self.state();
+        Ok(state
+            .endpoints
+            .values()
+            .map(|e| EndpointDatapath { ifname: String::new(), ..e.clone() })
+            .collect())
+    }
+
+    fn prune(&self, known: &BTreeSet<u16>) -> Result<Pruned, DatapathError> {
+        let mut state = self.state();
+        state.calls.push(Call::Prune(known.iter().copied().collect()));
+        let endpoints: Vec<u16> = state.endpoints.keys().copied().filter(|id| !known.contains(id)).collect();
+        state.endpoints.retain(|id, _| known.contains(id));
+        Ok(Pruned { endpoints, leftovers: 0 })
+    }
+}
