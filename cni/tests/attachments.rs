@@ -164,7 +164,7 @@ fn deletions_wait_in_the_queue_for_an_agent_that_is_away() {
 
     node.agent.answer_with(|line| line.starts_with("DELETE").then(|| (503, "\"restoring\"".into())));
     assert!(node.call("DEL", CONFIG).ok);
-    assert_eq!(node.deletion_queue(), [body.clone()]);
+    assert_eq!(node.deletion_queue(), std::slice::from_ref(&body));
     eventually("the link is gone all the same", || {
         !node.sandbox.host().ip("-o link").unwrap().contains("lxc")
     });
