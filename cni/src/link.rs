@@ -1,15 +1,14 @@
 //! The pair of interfaces between a pod and its node.
 
 use crate::error::Error;
-use crate::netlink::Netlink;
+use crate::netlink::{Answer, Netlink, Request};
 use crate::netns;
 use crate::plan::{AddressPlan, Mac, RoutePlan};
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, Parseable as _};
 use netlink_packet_route::AddressFamily;
-use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Prop,
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage, Prop,
 };
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope,
@@ -23,6 +22,9 @@ use std::process::{Command, Stdio};
 
 /// Both ends' queue length; a veth has none by default, but qdiscs of users take theirs from it.
 const TX_QUEUE_LENGTH: u32 = 1000;
+
+/// Of linux/rtnetlink.h, missing in libc.
+const RTM_NEWLINKPROP: u16 = 108;
 
 /// What a pair is made from.
 #[derive(Clone, Debug)]
@@ -86,7 +88,9 @@ impl Links {
             LinkInfo::Kind(InfoKind::Veth),
             LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
         ]));
-        self.0.change(Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL).map_err(failed)?;
+        self.0
+            .change(Request { kind: libc::RTM_NEWLINK, message }, NLM_F_CREATE | NLM_F_EXCL)
+            .map_err(failed)?;
         self.index(spec.host)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
     }
 
@@ -94,9 +98,10 @@ impl Links {
     pub(crate) fn index(&mut self, name: &str) -> Result<Option<u32>, Error> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.into()));
-        match self.0.query(Message::GetLink(message)) {
-            Ok(Some(Message::NewLink(link))) => Ok(Some(link.header.index)),
-            Ok(_) => Ok(None),
+        match self.0.query(Request { kind: libc::RTM_GETLINK, message }) {
+            Ok(answer) => {
+                Ok(answer.and_then(|answer| LinkHeader::parse(&answer.0).ok()).map(|header| header.index))
+            }
             Err(error) if is_no_device(&error) => Ok(None),
             Err(source) => Err(Error::Link { action: "look up", interface: name.into(), source }),
         }
@@ -106,7 +111,7 @@ impl Links {
     pub(crate) fn remove(&mut self, index: u32) -> Result<(), Error> {
         let mut message = LinkMessage::default();
         message.header.index = index;
-        match self.0.change(Message::DelLink(message), 0) {
+        match self.0.change(Request { kind: libc::RTM_DELLINK, message }, 0) {
             Err(error) if !is_no_device(&error) => {
                 Err(Error::Link { action: "remove interface", interface: index.to_string(), source: error })
             }
@@ -123,14 +128,14 @@ impl Links {
         message.header.index = index;
         message.header.flags = LinkFlags::Up;
         message.header.change_mask = LinkFlags::Up;
-        self.change("set up", name, Message::SetLink(message), 0)
+        self.change("set up", name, Request { kind: libc::RTM_SETLINK, message }, 0)
     }
 
     pub(crate) fn set_mac(&mut self, index: u32, name: &str, mac: Mac) -> Result<(), Error> {
         let mut message = LinkMessage::default();
         message.header.index = index;
         message.attributes.push(LinkAttribute::Address(mac.0.to_vec()));
-        self.change("set the MAC address of", name, Message::SetLink(message), 0)
+        self.change("set the MAC address of", name, Request { kind: libc::RTM_SETLINK, message }, 0)
     }
 
     pub(crate) fn add_alternative_name(
@@ -142,7 +147,7 @@ impl Links {
         let mut message = LinkMessage::default();
         message.header.index = index;
         message.attributes.push(LinkAttribute::PropList(vec![Prop::AltIfName(alternative)]));
-        self.change("name", name, Message::NewLinkProp(message), NLM_F_CREATE | NLM_F_EXCL)
+        self.change("name", name, Request { kind: RTM_NEWLINKPROP, message }, NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Adds the pod's address, which needs no duplicate detection: the agent gave it to one pod only.
@@ -156,7 +161,12 @@ impl Links {
             IpAddr::V6(_) => message.header.flags = AddressHeaderFlags::Nodad,
         }
         message.attributes.push(AddressAttribute::Address(address.ip));
-        self.change("add an address to", name, Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+        self.change(
+            "add an address to",
+            name,
+            Request { kind: libc::RTM_NEWADDR, message },
+            NLM_F_CREATE | NLM_F_EXCL,
+        )
     }
 
     pub(crate) fn add_route(&mut self, index: u32, name: &str, route: &RoutePlan) -> Result<(), Error> {
@@ -177,39 +187,40 @@ impl Links {
             message.attributes.push(RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)]));
         }
         message.attributes.push(RouteAttribute::Oif(index));
-        self.change("add a route to", name, Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+        self.change(
+            "add a route to",
+            name,
+            Request { kind: libc::RTM_NEWROUTE, message },
+            NLM_F_CREATE | NLM_F_EXCL,
+        )
     }
 
     /// The addresses of an interface as `IP/LENGTH`.
     pub(crate) fn addresses(&mut self, index: u32, name: &str) -> Result<Vec<(IpAddr, u8)>, Error> {
-        let all = self.0.dump(Message::GetAddress(AddressMessage::default())).map_err(|source| {
-            Error::Link { action: "list the addresses of", interface: name.into(), source }
-        })?;
-        let of_interface = |message| match message {
-            Message::NewAddress(message) if message.header.index == index => {
-                let address = |attribute: &AddressAttribute| match attribute {
-                    AddressAttribute::Address(address) => Some(*address),
-                    _ => None,
-                };
-                message
-                    .attributes
-                    .iter()
-                    .find_map(address)
-                    .map(|address| (address, message.header.prefix_len))
-            }
-            _ => None,
+        let all =
+            self.0.dump(Request { kind: libc::RTM_GETADDR, message: AddressMessage::default() }).map_err(
+                |source| Error::Link { action: "list the addresses of", interface: name.into(), source },
+            )?;
+        let of_interface = |answer: Answer| {
+            let message = AddressMessage::parse(answer.0.as_slice())
+                .ok()
+                .filter(|message| message.header.index == index)?;
+            message.attributes.iter().find_map(|attribute| match attribute {
+                AddressAttribute::Address(address) => Some((*address, message.header.prefix_len)),
+                _ => None,
+            })
         };
         Ok(all.into_iter().filter_map(of_interface).collect())
     }
 
-    fn change(
+    fn change<M: Emitable>(
         &mut self,
         action: &'static str,
         name: &str,
-        message: Message,
+        request: Request<M>,
         flags: u16,
     ) -> Result<(), Error> {
-        self.0.change(message, flags).map_err(|source| Error::Link { action, interface: name.into(), source })
+        self.0.change(request, flags).map_err(|source| Error::Link { action, interface: name.into(), source })
     }
 }
 

@@ -1,14 +1,50 @@
 //! One rtnetlink socket, used synchronously: a request, its answers, its acknowledgement.
+//!
+//! Requests are typed, answers stay bytes until somebody wants a part of them: parsers for all of rtnetlink would be
+//! a third of the binary.
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    DecodeError, Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::io;
 
 /// Larger than any answer about one link; dumps come in several.
 const RECEIVE_BUFFER: usize = 64 << 10;
+
+/// A request of type `kind` (`RTM_*`).
+#[derive(Debug)]
+pub(crate) struct Request<M> {
+    pub(crate) kind: u16,
+    pub(crate) message: M,
+}
+
+impl<M: Emitable> NetlinkSerializable for Request<M> {
+    fn message_type(&self) -> u16 {
+        self.kind
+    }
+
+    fn buffer_len(&self) -> usize {
+        self.message.buffer_len()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        self.message.emit(buffer);
+    }
+}
+
+/// The body of an answer, not yet looked at.
+#[derive(Debug)]
+pub(crate) struct Answer(pub(crate) Vec<u8>);
+
+impl NetlinkDeserializable for Answer {
+    type Error = DecodeError;
+
+    fn deserialize(_: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
+        Ok(Self(payload.to_vec()))
+    }
+}
 
 /// A socket in the network namespace in which it was opened.
 #[derive(Debug)]
@@ -27,33 +63,33 @@ impl Netlink {
     }
 
     /// A request that changes something; `flags` beside REQUEST and ACK.
-    pub(crate) fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        self.send(message, NLM_F_REQUEST | NLM_F_ACK | flags)?;
+    pub(crate) fn change<M: Emitable>(&mut self, request: Request<M>, flags: u16) -> io::Result<()> {
+        self.send(request, NLM_F_REQUEST | NLM_F_ACK | flags)?;
         self.answers(|_| ())
     }
 
     /// A request for one object.
-    pub(crate) fn query(&mut self, message: RouteNetlinkMessage) -> io::Result<Option<RouteNetlinkMessage>> {
-        self.send(message, NLM_F_REQUEST | NLM_F_ACK)?;
+    pub(crate) fn query<M: Emitable>(&mut self, request: Request<M>) -> io::Result<Option<Answer>> {
+        self.send(request, NLM_F_REQUEST | NLM_F_ACK)?;
         let mut found = None;
         self.answers(|answer| found = Some(answer))?;
         Ok(found)
     }
 
     /// A request for all objects of a kind.
-    pub(crate) fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
-        self.send(message, NLM_F_REQUEST | NLM_F_DUMP)?;
+    pub(crate) fn dump<M: Emitable>(&mut self, request: Request<M>) -> io::Result<Vec<Answer>> {
+        self.send(request, NLM_F_REQUEST | NLM_F_DUMP)?;
         let mut all = Vec::new();
         self.answers(|answer| all.push(answer))?;
         Ok(all)
     }
 
-    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    fn send<M: Emitable>(&mut self, request: Request<M>, flags: u16) -> io::Result<()> {
         self.sequence += 1;
         let mut header = NetlinkHeader::default();
         header.flags = flags;
         header.sequence_number = self.sequence;
-        let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(message));
+        let mut packet = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
         packet.finalize();
         let mut bytes = vec![0; packet.buffer_len()];
         packet.serialize(&mut bytes);
@@ -61,13 +97,13 @@ impl Netlink {
     }
 
     /// Feeds answers to `take` until the acknowledgement, the end of a dump, or an error.
-    fn answers(&mut self, mut take: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
+    fn answers(&mut self, mut take: impl FnMut(Answer)) -> io::Result<()> {
         loop {
             self.buffer.clear();
             self.socket.recv(&mut self.buffer, 0)?;
             let mut rest = self.buffer.as_slice();
             while !rest.is_empty() {
-                let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                let message = NetlinkMessage::<Answer>::deserialize(rest)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 let length = (message.header.length as usize).next_multiple_of(4).min(rest.len());
                 rest = &rest[length..];
