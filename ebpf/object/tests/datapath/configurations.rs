@@ -1,0 +1,137 @@
+//! Every configuration loads: the verifier accepts all programs with each switch alone, with all pairs, and as
+//! nodes are really configured.
+
+use crate::kit::{Datapath, default_config};
+use anyhow::{Context as _, Result};
+use aya::{EbpfLoader, VerifierLogLevel};
+use datapath_abi::{NodeConfig, Pod, trace::aggregation};
+use datapath_object::{NODE_CONFIG, PROGRAMS};
+use std::time::{Duration, Instant};
+
+type Switch = (&'static str, fn(&mut NodeConfig, bool));
+
+const SWITCHES: [Switch; 10] = [
+    ("enable_ipv4", |c, on| c.enable_ipv4 = on.into()),
+    ("enable_ipv6", |c, on| c.enable_ipv6 = on.into()),
+    ("source_ip_verification", |c, on| c.source_ip_verification = on.into()),
+    ("arp_responder", |c, on| c.arp_responder = on.into()),
+    ("redirect_peer", |c, on| c.redirect_peer = on.into()),
+    ("endpoint_routes", |c, on| c.endpoint_routes = on.into()),
+    ("drop_notify", |c, on| c.drop_notify = on.into()),
+    ("trace_notify", |c, on| c.trace_notify = on.into()),
+    ("identity_mark", |c, on| c.identity_mark = on.into()),
+    ("monitor_aggregation", |c, on| {
+        c.monitor_aggregation = if on { aggregation::MEDIUM } else { aggregation::NONE }
+    }),
+];
+
+/// A configuration as nodes have it: a name and what differs from the default.
+type Named = (&'static str, fn(&mut NodeConfig));
+
+const NAMED: [Named; 20] = [
+    ("default", |_| {}),
+    ("ipv4-only", |c| c.enable_ipv6 = 0),
+    ("ipv6-only", |c| c.enable_ipv4 = 0),
+    ("legacy-host-routing", |c| c.redirect_peer = 0),
+    ("legacy-host-routing-ipv4-only", |c| (c.redirect_peer, c.enable_ipv6) = (0, 0)),
+    ("legacy-host-routing-ipv6-only", |c| (c.redirect_peer, c.enable_ipv4) = (0, 0)),
+    ("endpoint-routes", |c| (c.endpoint_routes, c.redirect_peer) = (1, 0)),
+    ("endpoint-routes-host-routing", |c| c.endpoint_routes = 1),
+    ("endpoint-routes-ipv4-only", |c| (c.endpoint_routes, c.redirect_peer, c.enable_ipv6) = (1, 0, 0)),
+    ("chained-cni", |c| {
+        (c.endpoint_routes, c.redirect_peer, c.arp_responder) = (1, 0, 0);
+        c.source_ip_verification = 0;
+    }),
+    ("chained-cni-arp", |c| (c.endpoint_routes, c.redirect_peer) = (1, 0)),
+    ("no-source-check", |c| c.source_ip_verification = 0),
+    ("no-identity-mark", |c| c.identity_mark = 0),
+    ("monitor-everything", |c| (c.monitor_aggregation, c.trace_payload_len) = (aggregation::NONE, 1500)),
+    ("monitor-low", |c| c.monitor_aggregation = aggregation::LOW),
+    ("monitor-maximum", |c| c.monitor_aggregation = aggregation::MAXIMUM),
+    ("drops-only", |c| c.trace_notify = 0),
+    ("traces-only", |c| c.drop_notify = 0),
+    ("silent", |c| (c.trace_notify, c.drop_notify) = (0, 0)),
+    ("fastest", |c| {
+        (c.trace_notify, c.drop_notify, c.identity_mark) = (0, 0, 0);
+        (c.source_ip_verification, c.enable_ipv6) = (0, 0);
+    }),
+];
+
+/// The least a program set should take of the kernel's patience (a limit of one million instructions a program).
+const VERIFIED_AT_MOST: u32 = 20_000;
+/// All configurations together.
+const TIME_LIMIT: Duration = Duration::from_secs(120);
+
+/// Loads the configurations with one parser, as parsing the kernel's own types again would take most of the time.
+fn load_all(configurations: &[(String, NodeConfig)]) -> Result<()> {
+    let begin = Instant::now();
+    let mut loader = EbpfLoader::new();
+    loader.verifier_log_level(VerifierLogLevel::DISABLE);
+    let mut most = (0, String::new());
+    for (name, config) in configurations {
+        loader.override_global(NODE_CONFIG, config.as_bytes(), true);
+        let datapath = Datapath::load_with(&mut loader).with_context(|| format!("configuration {name}"))?;
+        for program in PROGRAMS {
+            let verified = datapath.program(program.name)?.info()?.verified_instruction_count().unwrap_or(0);
+            most = most.max((verified, format!("{} with {name}", program.name)));
+        }
+        assert!(begin.elapsed() < TIME_LIMIT, "{name} came after {:?}", begin.elapsed());
+    }
+    assert!(most.0 > 0 && most.0 < VERIFIED_AT_MOST, "{} verified instructions: {}", most.0, most.1);
+    Ok(())
+}
+
+fn only(switches: &[usize]) -> (String, NodeConfig) {
+    let mut config = NodeConfig { trace_payload_len: 128, ..NodeConfig::default() };
+    for (_, set) in SWITCHES {
+        set(&mut config, false);
+    }
+    let mut names = Vec::new();
+    for &index in switches {
+        let (name, set) = SWITCHES[index];
+        set(&mut config, true);
+        names.push(name);
+    }
+    (names.join("+"), config)
+}
+
+#[test]
+fn each_switch_alone_loads() -> Result<()> {
+    test_kit::require_root!();
+    let mut configurations = vec![("nothing".to_owned(), only(&[]).1)];
+    configurations.extend((0..SWITCHES.len()).map(|index| only(&[index])));
+    for (name, set) in SWITCHES {
+        let mut config = default_config();
+        set(&mut config, false);
+        configurations.push((format!("all but {name}"), config));
+    }
+    load_all(&configurations)
+}
+
+#[test]
+fn all_pairs_of_switches_load() -> Result<()> {
+    test_kit::require_root!();
+    let pairs = (0..SWITCHES.len()).flat_map(|a| (0..a).map(move |b| only(&[b, a]))).collect::<Vec<_>>();
+    assert_eq!(pairs.len(), 45);
+    load_all(&pairs)
+}
+
+#[test]
+fn named_configurations_load() -> Result<()> {
+    test_kit::require_root!();
+    let configurations = NAMED.map(|(name, change)| {
+        let mut config = default_config();
+        change(&mut config);
+        (name.to_owned(), config)
+    });
+    load_all(&configurations)
+}
+
+/// The control: a configuration that is not one is refused.
+#[test]
+fn a_short_configuration_is_refused() {
+    let config = default_config();
+    let mut loader = EbpfLoader::new();
+    loader.override_global(NODE_CONFIG, &config.as_bytes()[..55], true);
+    assert!(Datapath::load_with(&mut loader).is_err());
+}

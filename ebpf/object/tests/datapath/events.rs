@@ -1,0 +1,176 @@
+//! What the perf ring carries: the exact bytes of drop and trace events.
+
+use crate::kit::*;
+use crate::packet::*;
+use anyhow::{Context as _, Result};
+use aya::maps::perf::{PerfEvent, PerfEventArrayBuffer};
+use aya::maps::{MapData, PerfEventArray};
+use datapath_abi::event::{self, CaptureHeader, DropNotify, TraceNotify};
+use datapath_abi::{NodeConfig, Pod as Plain, drop, file, identity, trace};
+use datapath_object::{FROM_CONTAINER, FROM_HOST};
+
+/// The reader's end of the ring, one part a CPU.
+struct Ring(Vec<PerfEventArrayBuffer<MapData>>);
+
+impl Ring {
+    fn open(datapath: &mut Datapath) -> Result<Self> {
+        let mut ring = PerfEventArray::try_from(datapath.take_map("cilium_events")?)?;
+        let cpus = aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
+        Ok(Self(cpus.into_iter().map(|cpu| ring.open(cpu, None)).collect::<Result<_, _>>()?))
+    }
+
+    /// All events that came since the last call.
+    fn read(&mut self) -> Vec<Vec<u8>> {
+        let mut events = Vec::new();
+        for part in &mut self.0 {
+            part.for_each(|event| match event {
+                PerfEvent::Sample { head, tail } => events.push([head, tail].concat()),
+                PerfEvent::Lost { count } => panic!("{count} events lost"),
+            });
+        }
+        events
+    }
+}
+
+/// The struct of an event, and the packet bytes behind it.
+fn split<T: Plain>(event: &[u8], captured: u16) -> Result<(T, &[u8])> {
+    let end = size_of::<T>() + usize::from(captured);
+    Ok((
+        T::from_bytes(event).context("short event")?,
+        event.get(size_of::<T>()..end).context("short capture")?,
+    ))
+}
+
+fn from_a_to_b() -> Vec<u8> {
+    eth(A.node_mac, A.mac, 0x86dd, &ipv6(A.ipv6, B.ipv6, 64))
+}
+
+#[test]
+fn a_drop_says_who_whom_and_why() -> Result<()> {
+    test_kit::require_root!();
+    let mut datapath = Datapath::with_pods(&NodeConfig { trace_payload_len: 40, ..default_config() })?;
+    let mut ring = Ring::open(&mut datapath)?;
+    let sent = eth(A.node_mac, A.mac, 0x86dd, &ipv6(HOST_V6, B.ipv6, 64));
+    assert_eq!(datapath.run(FROM_CONTAINER, &sent)?.verdict, SHOT);
+    let events = ring.read();
+    assert_eq!(events.len(), 1);
+    let (found, captured) = split::<DropNotify>(&events[0], 40)?;
+    assert!(found.line > 0 && found.header.hash != 0);
+    let expected = DropNotify {
+        header: CaptureHeader {
+            kind: event::DROP,
+            subtype: drop::INVALID_SOURCE_IP,
+            source: A.id,
+            hash: found.header.hash,
+            len_orig: sent.len() as u32,
+            len_cap: 40,
+            version: 3,
+            ext_version: 0,
+        },
+        src_label: A.identity,
+        dst_label: B.identity,
+        dst_id: 0,
+        line: found.line,
+        file: file::BPF_LXC,
+        ext_error: 0,
+        ifindex: IFINDEX,
+        flags: event::flag::IPV6,
+        pad: [0; 3],
+        ip_trace_id: 0,
+    };
+    assert_eq!(found, expected);
+    assert_eq!(captured, &sent[..40]);
+    Ok(())
+}
+
+#[test]
+fn a_trace_says_who_whom_and_where() -> Result<()> {
+    test_kit::require_root!();
+    let config = NodeConfig { monitor_aggregation: trace::aggregation::NONE, ..default_config() };
+    let mut datapath = Datapath::with_pods(&config)?;
+    let mut ring = Ring::open(&mut datapath)?;
+    let sent = from_a_to_b();
+    let arrived = datapath.run(FROM_CONTAINER, &sent)?.packet;
+    let events = ring.read();
+    assert_eq!(events.len(), 2);
+    let len = sent.len();
+    let expected = |point, source, dst_label, dst_id, ifindex| TraceNotify {
+        header: CaptureHeader {
+            kind: event::TRACE,
+            subtype: point,
+            source,
+            hash: 0,
+            len_orig: len as u32,
+            len_cap: len as u16,
+            version: 2,
+            ext_version: 0,
+        },
+        src_label: A.identity,
+        dst_label,
+        dst_id,
+        reason: trace::reason::UNKNOWN,
+        flags: event::flag::IPV6,
+        ifindex,
+        orig_ip: [0; 4],
+        ip_trace_id: 0,
+    };
+    let points = [
+        (expected(trace::FROM_LXC, A.id, identity::UNKNOWN, 0, 0), sent),
+        (expected(trace::TO_LXC, B.id, B.identity, B.id, B.ifindex), arrived),
+    ];
+    for (event, (mut expected, bytes)) in events.iter().zip(points) {
+        let (found, captured) = split::<TraceNotify>(event, len as u16)?;
+        expected.header.hash = found.header.hash;
+        assert_eq!(found, expected);
+        assert_eq!(captured, bytes);
+    }
+    Ok(())
+}
+
+#[test]
+fn to_the_stack_names_the_destination() -> Result<()> {
+    test_kit::require_root!();
+    let mut datapath = Datapath::with_pods(&default_config())?;
+    let mut ring = Ring::open(&mut datapath)?;
+    for (destination, label) in [(HOST_V4, identity::HOST), (OUTSIDE_V4, identity::WORLD_IPV4)] {
+        datapath.run(FROM_CONTAINER, &eth(A.node_mac, A.mac, 0x0800, &ipv4(A.ipv4, destination, 64)))?;
+        let events = ring.read();
+        assert_eq!(events.len(), 1, "aggregation hides where it came from");
+        let (found, _) = split::<TraceNotify>(&events[0], 0)?;
+        assert_eq!((found.header.subtype, found.dst_label, found.flags), (trace::TO_STACK, label, 0));
+    }
+    Ok(())
+}
+
+/// Switches decide what is told; what is counted stays the same.
+#[test]
+fn notifications_can_be_switched_off() -> Result<()> {
+    test_kit::require_root!();
+    let good = from_a_to_b();
+    let bad = eth(A.node_mac, A.mac, 0x88cc, &[0; 50]);
+    for (drop_notify, trace_notify, expected) in [(1, 1, 2), (1, 0, 1), (0, 1, 1), (0, 0, 0)] {
+        let mut datapath =
+            Datapath::with_pods(&NodeConfig { drop_notify, trace_notify, ..default_config() })?;
+        let mut ring = Ring::open(&mut datapath)?;
+        datapath.run(FROM_CONTAINER, &good)?;
+        datapath.run(FROM_CONTAINER, &bad)?;
+        assert_eq!(ring.read().len(), expected, "drops {drop_notify}, traces {trace_notify}");
+        assert_eq!(datapath.counters()?.len(), 3);
+    }
+    Ok(())
+}
+
+#[test]
+fn host_events_carry_the_host_endpoint() -> Result<()> {
+    test_kit::require_root!();
+    let mut datapath = Datapath::with_pods(&default_config())?;
+    let mut ring = Ring::open(&mut datapath)?;
+    let lost = eth(A.mac, A.mac, 0x0800, &ipv4(HOST_V4, OUTSIDE_V4, 64));
+    datapath.run_with(FROM_HOST, &lost, Incoming::default())?;
+    let events = ring.read();
+    assert_eq!(events.len(), 1);
+    let (found, _) = split::<DropNotify>(&events[0], 0)?;
+    assert_eq!((found.header.subtype, found.file), (drop::STALE_OR_UNROUTABLE_IP, file::BPF_HOST));
+    assert_eq!((u32::from(found.header.source), found.src_label), (HOST_ENDPOINT, identity::HOST));
+    Ok(())
+}

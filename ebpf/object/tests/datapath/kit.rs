@@ -1,0 +1,294 @@
+//! A loaded datapath, two pods on it, and packets to run through it.
+
+use anyhow::{Context as _, Result};
+use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, PerCpuHashMap, ProgramArray, lpm_trie};
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use datapath_abi::{
+    EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey, NodeConfig, Pod as Plain,
+    RemoteEndpointInfo, ep_flag, ipv4_word, ipv6_words, mac_word,
+};
+use datapath_object::{CALLS, NODE_CONFIG, PROGRAMS};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Verdicts (linux/pkt_cls.h).
+pub(crate) const PASS: u32 = 0;
+pub(crate) const SHOT: u32 = 2;
+pub(crate) const REDIRECT: u32 = 7;
+
+/// The loopback interface: the only one that surely exists, which test runs ask for.
+pub(crate) const IFINDEX: u32 = 1;
+
+pub(crate) const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+pub(crate) const HOST_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+pub(crate) const HOST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+pub(crate) const OUTSIDE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
+pub(crate) const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 9);
+pub(crate) const HOST_ENDPOINT: u32 = 1234;
+
+/// An endpoint.
+#[derive(Clone, Copy)]
+pub(crate) struct Pod {
+    pub(crate) id: u16,
+    pub(crate) identity: u32,
+    pub(crate) ifindex: u32,
+    pub(crate) ipv4: Ipv4Addr,
+    pub(crate) ipv6: Ipv6Addr,
+    pub(crate) mac: [u8; 6],
+    pub(crate) node_mac: [u8; 6],
+}
+
+/// The pod behind [`IFINDEX`].
+pub(crate) const A: Pod = Pod {
+    id: 11,
+    identity: 1001,
+    ifindex: IFINDEX,
+    ipv4: Ipv4Addr::new(10, 0, 0, 11),
+    ipv6: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 11),
+    mac: [2, 0, 0, 0, 0, 0xa1],
+    node_mac: [2, 0, 0, 0, 0, 0xa2],
+};
+
+/// The other pod; identity with bits that the mark keeps elsewhere.
+pub(crate) const B: Pod = Pod {
+    id: 60012,
+    identity: 0x0002_0457,
+    ifindex: 4242,
+    ipv4: Ipv4Addr::new(10, 0, 0, 12),
+    ipv6: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 12),
+    mac: [2, 0, 0, 0, 0, 0xb1],
+    node_mac: [2, 0, 0, 0, 0, 0xb2],
+};
+
+/// What a node has by default.
+pub(crate) fn default_config() -> NodeConfig {
+    NodeConfig {
+        router_ipv6: ipv6_words(ROUTER),
+        router_ipv4: ipv4_word(Ipv4Addr::new(10, 0, 0, 1)),
+        host_ifindex: 2,
+        net_ifindex: 3,
+        host_endpoint_id: HOST_ENDPOINT,
+        trace_payload_len: 128,
+        monitor_aggregation: 3,
+        enable_ipv4: 1,
+        enable_ipv6: 1,
+        source_ip_verification: 1,
+        arp_responder: 1,
+        redirect_peer: 1,
+        endpoint_routes: 0,
+        drop_notify: 1,
+        trace_notify: 1,
+        identity_mark: 1,
+        reserved: [0; 7],
+    }
+}
+
+/// The context a packet comes with.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Incoming {
+    pub(crate) mark: u32,
+    /// Zero: this machine made the packet.
+    pub(crate) ingress_ifindex: u32,
+    pub(crate) cb: [u32; 5],
+}
+
+/// What became of a packet.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) verdict: u32,
+    pub(crate) packet: Vec<u8>,
+    pub(crate) mark: u32,
+    pub(crate) cb: [u32; 5],
+}
+
+/// The object in the kernel, nobody attached to it.
+pub(crate) struct Datapath {
+    ebpf: Ebpf,
+    /// Dropping it would empty the array.
+    calls: ProgramArray<MapData>,
+}
+
+impl Datapath {
+    pub(crate) fn load(config: &NodeConfig) -> Result<Self> {
+        let mut loader = EbpfLoader::new();
+        loader
+            .override_global(NODE_CONFIG, config.as_bytes(), true)
+            .verifier_log_level(VerifierLogLevel::DISABLE);
+        Self::load_with(&mut loader)
+    }
+
+    pub(crate) fn load_with(loader: &mut EbpfLoader<'_>) -> Result<Self> {
+        let mut ebpf = loader.load(datapath_object::datapath())?;
+        let mut calls = ProgramArray::try_from(ebpf.take_map(CALLS).context("no map of calls")?)?;
+        for program in PROGRAMS {
+            let loaded: &mut SchedClassifier =
+                ebpf.program_mut(program.name).with_context(|| program.name)?.try_into()?;
+            loaded.load().with_context(|| program.name)?;
+            if let Some(slot) = program.slot {
+                calls.set(slot, loaded.fd()?, 0)?;
+            }
+        }
+        Ok(Self { ebpf, calls })
+    }
+
+    /// A datapath with both pods, the host's addresses, and what the ipcache says of them.
+    pub(crate) fn with_pods(config: &NodeConfig) -> Result<Self> {
+        let mut datapath = Self::load(config)?;
+        for pod in [A, B] {
+            datapath.add(&pod)?;
+        }
+        for ip in [IpAddr::from(HOST_V4), HOST_V6.into()] {
+            let row = EndpointInfo { flags: datapath_abi::lxc_flag::HOST, ..Plain::zeroed() };
+            datapath.set_address(ip, &row)?;
+            datapath.set_identity(ip, datapath_abi::identity::HOST)?;
+        }
+        Ok(datapath)
+    }
+
+    pub(crate) fn add(&mut self, pod: &Pod) -> Result<()> {
+        let flags = ep_flag::LIVE | ep_flag::SOURCE_CHECK;
+        self.set_settings(pod, flags)?;
+        let mut by_ifindex = Array::<_, u32>::try_from(self.map("ep_by_ifindex")?)?;
+        by_ifindex.set(pod.ifindex, u32::from(pod.id), 0)?;
+        let row = EndpointInfo {
+            ifindex: pod.ifindex,
+            lxc_id: pod.id,
+            mac: mac_word(pod.mac),
+            node_mac: mac_word(pod.node_mac),
+            sec_id: pod.identity,
+            ..Plain::zeroed()
+        };
+        for ip in [IpAddr::from(pod.ipv4), pod.ipv6.into()] {
+            self.set_address(ip, &row)?;
+            self.set_identity(ip, pod.identity)?;
+        }
+        Ok(())
+    }
+
+    /// The pod's settings row with other flags.
+    pub(crate) fn set_settings(&mut self, pod: &Pod, flags: u32) -> Result<()> {
+        let row = EndpointConfig {
+            id: u32::from(pod.id),
+            identity: pod.identity,
+            ifindex: pod.ifindex,
+            flags,
+            ipv4: ipv4_word(pod.ipv4),
+            policy_slot: 0,
+            ipv6: ipv6_words(pod.ipv6),
+            mac: mac_word(pod.mac),
+            node_mac: mac_word(pod.node_mac),
+            rt_info: 0,
+            reserved: 0,
+        };
+        let mut settings = Array::<_, [u8; 64]>::try_from(self.map("ep_config")?)?;
+        Ok(settings.set(u32::from(pod.id), bytes::<_, 64>(&row), 0)?)
+    }
+
+    pub(crate) fn set_address(&mut self, ip: IpAddr, row: &EndpointInfo) -> Result<()> {
+        let mut addresses = HashMap::<_, [u8; 20], [u8; 48]>::try_from(self.map("cilium_lxc")?)?;
+        Ok(addresses.insert(bytes::<_, 20>(&EndpointKey::from(ip)), bytes::<_, 48>(row), 0)?)
+    }
+
+    pub(crate) fn remove_address(&mut self, ip: IpAddr) -> Result<()> {
+        let mut addresses = HashMap::<_, [u8; 20], [u8; 48]>::try_from(self.map("cilium_lxc")?)?;
+        Ok(addresses.remove(&bytes::<_, 20>(&EndpointKey::from(ip)))?)
+    }
+
+    pub(crate) fn set_identity(&mut self, ip: IpAddr, identity: u32) -> Result<()> {
+        let bits = if ip.is_ipv4() { 32 } else { 128 };
+        let key = bytes::<_, 24>(&IpcacheKey::new(ip, bits));
+        let mut data = [0u8; 20];
+        data.copy_from_slice(&key[4..]);
+        let key = lpm_trie::Key::new(IpcacheKey::STATIC_BITS + u32::from(bits), data);
+        let row = RemoteEndpointInfo { sec_identity: identity, ..Plain::zeroed() };
+        let mut ipcache = LpmTrie::<_, [u8; 20], [u8; 24]>::try_from(self.map("cilium_ipcache_v2")?)?;
+        Ok(ipcache.insert(&key, bytes::<_, 24>(&row), 0)?)
+    }
+
+    /// Takes the program out of a slot of the private array.
+    pub(crate) fn empty_slot(&mut self, slot: u32) -> Result<()> {
+        Ok(self.calls.clear_index(&slot)?)
+    }
+
+    /// Takes a map out, for tests that read it themselves.
+    pub(crate) fn take_map(&mut self, name: &str) -> Result<Map> {
+        self.ebpf.take_map(name).with_context(|| format!("no map {name}"))
+    }
+
+    fn map(&mut self, name: &str) -> Result<&mut Map> {
+        self.ebpf.map_mut(name).with_context(|| format!("no map {name}"))
+    }
+
+    pub(crate) fn program(&self, name: &str) -> Result<&SchedClassifier> {
+        Ok(self.ebpf.program(name).with_context(|| format!("no program {name}"))?.try_into()?)
+    }
+
+    /// Runs a packet of another machine, or of a pod, through a program.
+    pub(crate) fn run(&self, program: &str, packet: &[u8]) -> Result<Outcome> {
+        self.run_with(program, packet, Incoming { ingress_ifindex: IFINDEX, ..Incoming::default() })
+    }
+
+    pub(crate) fn run_with(&self, program: &str, packet: &[u8], incoming: Incoming) -> Result<Outcome> {
+        let context = context(incoming);
+        let (mut packet_out, mut context_out) = (vec![0; 2048], vec![0; context.len()]);
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(packet);
+        options.data_out = Some(&mut packet_out);
+        options.ctx_in = Some(&context);
+        options.ctx_out = Some(&mut context_out);
+        let result = self.program(program)?.test_run(options)?;
+        packet_out.truncate(result.data_size_out as usize);
+        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| context_out[at + byte]));
+        let cb = [0, 1, 2, 3, 4].map(|slot| word(CB + 4 * slot));
+        Ok(Outcome { verdict: result.return_value, packet: packet_out, mark: word(MARK), cb })
+    }
+
+    /// Packets counted under a reason and a direction, on all CPUs and from all places.
+    pub(crate) fn counted(&mut self, reason: u8, direction: u8) -> Result<u64> {
+        Ok(self
+            .counters()?
+            .iter()
+            .filter(|(key, ..)| key.reason == reason && key.dir == direction)
+            .map(|c| c.1)
+            .sum())
+    }
+
+    /// Every row of the metrics map: key, packets, bytes.
+    pub(crate) fn counters(&mut self) -> Result<Vec<(MetricsKey, u64, u64)>> {
+        let metrics = PerCpuHashMap::<_, [u8; 8], [u64; 2]>::try_from(self.map("cilium_metrics")?)?;
+        let mut rows = Vec::new();
+        for row in metrics.iter() {
+            let (key, values) = row?;
+            let key = MetricsKey::from_bytes(&key).context("short key")?;
+            rows.push((key, values.iter().map(|v| v[0]).sum(), values.iter().map(|v| v[1]).sum()));
+        }
+        Ok(rows)
+    }
+}
+
+/// Offsets in `struct __sk_buff` (linux/bpf.h).
+const MARK: usize = 8;
+const INGRESS_IFINDEX: usize = 36;
+const IFINDEX_FIELD: usize = 40;
+const CB: usize = 48;
+const CONTEXT_LEN: usize = 192;
+
+/// The context of a packet at [`IFINDEX`].
+pub(crate) fn context(incoming: Incoming) -> Vec<u8> {
+    let mut context = vec![0; CONTEXT_LEN];
+    let mut put = |at: usize, value: u32| context[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    put(MARK, incoming.mark);
+    put(INGRESS_IFINDEX, incoming.ingress_ifindex);
+    put(IFINDEX_FIELD, IFINDEX);
+    for (slot, value) in incoming.cb.into_iter().enumerate() {
+        put(CB + 4 * slot, value);
+    }
+    context
+}
+
+fn bytes<T: Plain, const N: usize>(value: &T) -> [u8; N] {
+    const { assert!(size_of::<T>() == N) };
+    let mut array = [0; N];
+    array.copy_from_slice(value.as_bytes());
+    array
+}

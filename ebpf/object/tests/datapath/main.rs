@@ -1,0 +1,10 @@
+//! The datapath against the kernel: every configuration loads, every kind of packet gets its verdict
+//! (BPF_PROG_TEST_RUN on unpinned maps; nothing of the machine is touched).
+
+mod configurations;
+mod events;
+mod from_pod;
+mod host;
+mod kit;
+mod neighbours;
+mod packet;
