@@ -1,1 +1,49 @@
 //! Derive macros of the hive: Params, Outputs, Object, Config.
+//!
+//! They are re-exported by the `hive` crate, whose documentation shows their use.
+
+mod config;
+mod object;
+mod params;
+
+use proc_macro::TokenStream;
+use syn::{DeriveInput, parse_macro_input};
+
+fn expand(input: TokenStream, with: fn(DeriveInput) -> syn::Result<proc_macro2::TokenStream>) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    with(input).unwrap_or_else(|error| error.into_compile_error()).into()
+}
+
+/// A struct whose fields are constructor parameters, taken together as one parameter.
+#[proc_macro_derive(Params)]
+pub fn params(input: TokenStream) -> TokenStream {
+    expand(input, params::params)
+}
+
+/// A struct whose fields are constructor results, given together as one result.
+#[proc_macro_derive(Outputs)]
+pub fn outputs(input: TokenStream) -> TokenStream {
+    expand(input, params::outputs)
+}
+
+/// A type that a constructor may return bare: `fn() -> Foo` provides `Arc<Foo>`.
+#[proc_macro_derive(Object)]
+pub fn object(input: TokenStream) -> TokenStream {
+    expand(input, object::object)
+}
+
+/// A struct whose fields are options. The doc comment of a field is its help text.
+///
+/// `#[flag(..)]` takes, all optional:
+/// - `name = "x"`: the option's name; otherwise the field's with dashes for underscores
+/// - `default = v`: a literal, written as the option would be (`"30s"`, `true`, `"a,b"`), or an expression of the
+///   field's type; otherwise the type's zero
+/// - `unit = "bytes"`: shown in the help text
+/// - `hidden`: not shown in the help text
+/// - `file_only`: read from files and folders, no flag and no environment variable
+/// - `alias = "old"`, repeatable: an old name that files and folders may use
+/// - `parse = "what it looks like"`: the field's type reads itself from text by `FromStr`; a literal default is required
+#[proc_macro_derive(Config, attributes(flag))]
+pub fn config(input: TokenStream) -> TokenStream {
+    expand(input, config::config)
+}

@@ -1,0 +1,3 @@
+//! Speed of planning and construction.
+
+fn main() {}

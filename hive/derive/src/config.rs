@@ -1,0 +1,183 @@
+//! `Config`: a struct whose fields are options.
+
+use proc_macro2::TokenStream;
+use quote::{quote, quote_spanned};
+use syn::meta::ParseNestedMeta;
+use syn::spanned::Spanned;
+use syn::{Attribute, DeriveInput, Expr, ExprLit, Field, Fields, Lit, LitStr, Meta, Result, UnOp};
+
+use crate::params::fields;
+
+/// What `#[flag(..)]` says about a field.
+#[derive(Default)]
+struct Options {
+    name: Option<LitStr>,
+    default: Option<Expr>,
+    unit: Option<LitStr>,
+    hidden: bool,
+    file_only: bool,
+    aliases: Vec<LitStr>,
+    parse: Option<LitStr>,
+}
+
+pub(crate) fn config(input: DeriveInput) -> Result<TokenStream> {
+    let fields = match fields(&input)? {
+        Fields::Named(named) => &named.named,
+        other => return Err(syn::Error::new_spanned(other, "options need named fields")),
+    };
+    let (mut flags, mut values) = (vec![], vec![]);
+    for field in fields {
+        let (flag, value) = option(field)?;
+        flags.push(flag);
+        values.push(value);
+    }
+    let (generics, arguments, bounds) = input.generics.split_for_impl();
+    let ident = &input.ident;
+    Ok(quote! {
+        #[automatically_derived]
+        impl #generics ::hive::ConfigSpec for #ident #arguments #bounds {
+            fn flags() -> ::std::vec::Vec<::hive::config::Flag> {
+                ::std::vec![#(#flags),*]
+            }
+            #[allow(unused_variables)]
+            fn from_values(
+                values: &::hive::config::Values<'_>,
+            ) -> ::std::result::Result<Self, ::hive::ConfigError> {
+                ::std::result::Result::Ok(Self { #(#values),* })
+            }
+        }
+    })
+}
+
+/// The declaration of an option and the initializer of its field.
+fn option(field: &Field) -> Result<(TokenStream, TokenStream)> {
+    let Some(ident) = &field.ident else {
+        return Err(syn::Error::new_spanned(field, "options need named fields"));
+    };
+    let options = Options::of(&field.attrs)?;
+    let name = match &options.name {
+        Some(name) => name.clone(),
+        None => LitStr::new(&ident.to_string().trim_start_matches("r#").replace('_', "-"), ident.span()),
+    };
+    check_name(&name)?;
+    let ty = &field.ty;
+    let (kind, check, value) = match &options.parse {
+        Some(what) => (
+            quote!(::hive::config::Kind::Parsed(#what)),
+            quote_spanned!(ty.span()=> |value| value.parse::<#ty>().map(|_| ())),
+            quote_spanned!(ty.span()=> values.parse::<#ty>(#name)?),
+        ),
+        None => (
+            quote_spanned!(ty.span()=> <#ty as ::hive::config::FlagValue>::KIND),
+            quote_spanned!(ty.span()=> |value| <#ty as ::hive::config::FlagValue>::__take(value).map(|_| ())),
+            quote_spanned!(ty.span()=> values.get::<#ty>(#name)?),
+        ),
+    };
+    let default = default(field, &options)?;
+    let help = help(&field.attrs);
+    let unit = match &options.unit {
+        Some(unit) => quote!(::std::option::Option::Some(#unit)),
+        None => quote!(::std::option::Option::None),
+    };
+    let (hidden, file_only, aliases) = (options.hidden, options.file_only, &options.aliases);
+    let flag = quote! {
+        ::hive::config::Flag {
+            name: #name,
+            kind: #kind,
+            default: #default,
+            help: #help,
+            unit: #unit,
+            hidden: #hidden,
+            file_only: #file_only,
+            aliases: &[#(#aliases),*],
+            check: #check,
+        }
+    };
+    Ok((flag, quote!(#ident: #value)))
+}
+
+impl Options {
+    fn of(attrs: &[Attribute]) -> Result<Self> {
+        let mut options = Options::default();
+        for attr in attrs.iter().filter(|attr| attr.path().is_ident("flag")) {
+            attr.parse_nested_meta(|meta| options.add(meta))?;
+        }
+        Ok(options)
+    }
+
+    fn add(&mut self, meta: ParseNestedMeta<'_>) -> Result<()> {
+        let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
+        match name.as_str() {
+            "name" => self.name = Some(meta.value()?.parse()?),
+            "default" => self.default = Some(meta.value()?.parse()?),
+            "unit" => self.unit = Some(meta.value()?.parse()?),
+            "hidden" => self.hidden = true,
+            "file_only" => self.file_only = true,
+            "alias" => self.aliases.push(meta.value()?.parse()?),
+            "parse" => self.parse = Some(meta.value()?.parse()?),
+            _ => {
+                let known = "name, default, unit, hidden, file_only, alias, parse";
+                return Err(meta.error(format!("unknown property; there are {known}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_name(name: &LitStr) -> Result<()> {
+    let text = name.value();
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.' || b == b'_';
+    if !text.is_empty() && !text.starts_with('-') && text.bytes().all(allowed) {
+        return Ok(());
+    }
+    Err(syn::Error::new_spanned(name, "option names are lower case: a-z, 0-9, `-`, `.`, `_`"))
+}
+
+/// The default as the text that would be written in a file: literals as they are, other expressions rendered.
+fn default(field: &Field, options: &Options) -> Result<TokenStream> {
+    let ty = &field.ty;
+    let text = |text: String| quote!(::std::string::String::from(#text));
+    match &options.default {
+        Some(expr) => match literal(expr) {
+            Some(raw) => Ok(text(raw)),
+            None if options.parse.is_some() => {
+                Err(syn::Error::new_spanned(expr, "with `parse` the default must be a literal"))
+            }
+            None => Ok(quote_spanned!(expr.span()=> {
+                let value: #ty = #expr;
+                <#ty as ::hive::config::FlagValue>::render(&value)
+            })),
+        },
+        None if options.parse.is_some() => {
+            Err(syn::Error::new_spanned(field, "with `parse` a default is required"))
+        }
+        None => Ok(quote_spanned!(ty.span()=>
+            ::std::string::String::from(<#ty as ::hive::config::FlagValue>::ZERO))),
+    }
+}
+
+fn literal(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Lit(ExprLit { lit, .. }) => match lit {
+            Lit::Str(text) => Some(text.value()),
+            Lit::Bool(b) => Some(b.value.to_string()),
+            Lit::Int(number) => Some(number.base10_digits().to_owned()),
+            Lit::Float(number) => Some(number.base10_digits().to_owned()),
+            _ => None,
+        },
+        Expr::Unary(unary) if matches!(unary.op, UnOp::Neg(_)) => Some(format!("-{}", literal(&unary.expr)?)),
+        _ => None,
+    }
+}
+
+/// The doc comment in one line.
+fn help(attrs: &[Attribute]) -> String {
+    let lines = attrs.iter().filter_map(|attr| match &attr.meta {
+        Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
+            Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value().trim().to_owned()),
+            _ => None,
+        },
+        _ => None,
+    });
+    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}

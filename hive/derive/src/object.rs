@@ -1,0 +1,14 @@
+//! `Object`: a type that is an object of the graph as it is.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::{DeriveInput, Result};
+
+pub(crate) fn object(input: DeriveInput) -> Result<TokenStream> {
+    let (generics, arguments, bounds) = input.generics.split_for_impl();
+    let ident = &input.ident;
+    Ok(quote! {
+        #[automatically_derived]
+        impl #generics ::hive::Object for #ident #arguments #bounds {}
+    })
+}

@@ -1,0 +1,58 @@
+//! `Params` and `Outputs`: structs of parameters and of results.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::{Data, DeriveInput, Fields, Result};
+
+/// The fields of a struct; tuple structs have numbers for names.
+pub(crate) fn fields(input: &DeriveInput) -> Result<&Fields> {
+    match &input.data {
+        Data::Struct(data) => Ok(&data.fields),
+        Data::Enum(_) | Data::Union(_) => {
+            Err(syn::Error::new_spanned(&input.ident, "only structs can be derived"))
+        }
+    }
+}
+
+pub(crate) fn params(input: DeriveInput) -> Result<TokenStream> {
+    let fields = fields(&input)?;
+    let names: Vec<_> = fields.members().collect();
+    let types: Vec<_> = fields.iter().map(|field| &field.ty).collect();
+    let (generics, arguments, bounds) = input.generics.split_for_impl();
+    let ident = &input.ident;
+    Ok(quote! {
+        #[automatically_derived]
+        impl #generics ::hive::Param for #ident #arguments #bounds {
+            #[allow(unused_variables)]
+            fn deps(deps: &mut ::hive::Deps) {
+                #(<#types as ::hive::Param>::deps(deps);)*
+            }
+            #[allow(unused_variables)]
+            fn extract(cx: &mut ::hive::Cx<'_>) -> ::std::result::Result<Self, ::hive::Absent> {
+                ::std::result::Result::Ok(Self { #(#names: <#types as ::hive::Param>::extract(cx)?),* })
+            }
+        }
+    })
+}
+
+pub(crate) fn outputs(input: DeriveInput) -> Result<TokenStream> {
+    let fields = fields(&input)?;
+    let names: Vec<_> = fields.members().collect();
+    let types: Vec<_> = fields.iter().map(|field| &field.ty).collect();
+    let (generics, arguments, bounds) = input.generics.split_for_impl();
+    let ident = &input.ident;
+    Ok(quote! {
+        #[automatically_derived]
+        impl #generics ::hive::Outputs for #ident #arguments #bounds {
+            #[allow(unused_variables)]
+            fn keys(outs: &mut ::hive::Outs) {
+                #(<#types as ::hive::Outputs>::keys(outs);)*
+            }
+            #[allow(unused_variables)]
+            fn emit(self, sink: &mut ::hive::Sink) -> ::hive::__private::anyhow::Result<()> {
+                #(<#types as ::hive::Outputs>::emit(self.#names, sink)?;)*
+                ::std::result::Result::Ok(())
+            }
+        }
+    })
+}

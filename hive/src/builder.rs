@@ -1,0 +1,232 @@
+//! From cells and sources of configuration to a planned hive.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cell::{Cell, IntoCells};
+use crate::config::{Flag, FlagValue, Foreign, Kind, Schema, Settings, Sources, Values};
+use crate::error::{GraphError, HiveError};
+use crate::event::{Event, Events, Observer};
+use crate::graph::{Graph, ROOT, What};
+use crate::handles::Shared;
+use crate::health::HealthTree;
+use crate::hive_type::{Hive, Parts};
+use crate::key::Key;
+use crate::lifecycle::Hooks;
+use crate::outputs::Value;
+use crate::plan::plan;
+use crate::shutdown::Shutdowner;
+
+/// Puts a hive together; see [`Hive::builder`].
+#[must_use = "a builder does nothing until `build`"]
+pub struct HiveBuilder {
+    cells: Vec<Cell>,
+    sources: Sources,
+    foreign: Vec<Foreign>,
+    replacements: Vec<(Key, Value)>,
+    observers: Vec<Observer>,
+    limits: Times,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) start: Duration,
+    pub(crate) stop: Duration,
+    pub(crate) heartbeat: Duration,
+    pub(crate) slow: Duration,
+}
+
+impl HiveBuilder {
+    pub(crate) fn new(cells: impl IntoCells) -> Self {
+        HiveBuilder {
+            cells: cells.into_cells(),
+            sources: Sources::default(),
+            foreign: vec![],
+            replacements: vec![],
+            observers: vec![],
+            limits: Times {
+                start: Duration::from_secs(300),
+                stop: Duration::from_secs(60),
+                heartbeat: Duration::from_secs(10),
+                slow: Duration::from_millis(100),
+            },
+        }
+    }
+
+    /// Reads flags from these words, the program's name left out.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.sources.args = args.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Reads options from variables called `prefix` + name in upper case with `_` for `-`.
+    pub fn env<K: Into<String>, V: Into<String>>(
+        mut self,
+        prefix: impl Into<String>,
+        variables: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        self.sources.env_prefix = prefix.into();
+        self.sources.env = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        self
+    }
+
+    /// Reads flags and environment of this process. Variables that are not UTF-8 are left out.
+    pub fn process(self, prefix: impl Into<String>) -> Self {
+        let args: Vec<String> =
+            std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        let variables: Vec<(String, String)> = std::env::vars_os().filter_map(text).collect();
+        self.args(args).env(prefix, variables)
+    }
+
+    /// Adds the options `--config FILE` and `--config-dir DIR` and reads what they name.
+    pub fn config_files(mut self) -> Self {
+        self.sources.files = true;
+        self
+    }
+
+    /// Accepts these options although no cell declares them: their types are checked, and those that are set are
+    /// listed by [`Settings::unused`]. Options that a cell does declare may be among them.
+    pub fn foreign(mut self, options: impl IntoIterator<Item = Foreign>) -> Self {
+        self.foreign.extend(options);
+        self
+    }
+
+    /// Sets an option, over all other sources.
+    pub fn set(mut self, key: impl Into<String>, value: impl ToString) -> Self {
+        self.sources.program.push((key.into(), value.to_string()));
+        self
+    }
+
+    /// Puts a value in the place of every provider of `T`, also private ones, whose constructors are not planned.
+    pub fn replace<T: ?Sized + Send + Sync + 'static>(mut self, value: Arc<T>) -> Self {
+        self.replacements.push((Key::of::<T>(), Box::new(value)));
+        self
+    }
+
+    /// Calls a function with each event, in order. It must not block.
+    pub fn on_event(mut self, observer: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.observers.push(Box::new(observer));
+        self
+    }
+
+    /// How long construction and start hooks may take together; 5 minutes if not set.
+    pub fn start_timeout(mut self, limit: Duration) -> Self {
+        self.limits.start = limit;
+        self
+    }
+
+    /// How long stop hooks may take together; 1 minute if not set.
+    pub fn stop_timeout(mut self, limit: Duration) -> Self {
+        self.limits.stop = limit;
+        self
+    }
+
+    /// After how long a running hook is reported for the first time, then after twice as long, and so on; 10 s if not
+    /// set.
+    pub fn heartbeat(mut self, after: Duration) -> Self {
+        self.limits.heartbeat = after;
+        self
+    }
+
+    /// Constructors and hooks that take longer are logged at level info, others at debug; 100 ms if not set.
+    pub fn log_threshold(mut self, slow: Duration) -> Self {
+        self.limits.slow = slow;
+        self
+    }
+
+    /// Registers the cells, reads the configuration, and plans the construction. No constructor runs. All faults of the
+    /// graph are given together; without any, all faults of the configuration.
+    pub fn build(self) -> Result<Hive, HiveError> {
+        let HiveBuilder { cells, sources, foreign, replacements, observers, limits } = self;
+        let events = Events::new(observers, limits.slow);
+        let health = HealthTree::new();
+        let mut graph = Graph::new();
+        graph.built_in(events.clone());
+        graph.built_in(health.clone());
+        graph.register(&cells, ROOT);
+        let schema = schema(&mut graph, &sources, foreign);
+        for (key, value) in replacements {
+            graph.replace(key, value);
+        }
+        let loaded = sources.load(&schema);
+        let settings = Arc::new(loaded.settings);
+        graph.built_in(settings.clone());
+
+        let (plan, faults) = plan(&graph);
+        let mut errors = std::mem::take(&mut graph.errors);
+        errors.extend(faults);
+        if !errors.is_empty() {
+            return Err(HiveError::Graph(errors));
+        }
+        if !loaded.errors.is_empty() {
+            return Err(HiveError::Config(loaded.errors));
+        }
+        configure(&mut graph, &settings)?;
+
+        let hooks = Hooks::new(events.clone());
+        let shutdown = Shutdowner::new(events.clone());
+        let shared = Arc::new(Shared { events, hooks, health, shutdown });
+        let usage = schema.usage();
+        Ok(Hive::new(Parts { graph, plan, shared, settings, arguments: loaded.arguments, usage, limits }))
+    }
+}
+
+/// Collects the declared options.
+fn schema(graph: &mut Graph, sources: &Sources, foreign: Vec<Foreign>) -> Schema {
+    let mut schema = Schema::default();
+    schema.foreign = foreign.into_iter().map(|option| (option.name, option.kind)).collect();
+    let mut faults = vec![];
+    let mut declare = |flags: Vec<Flag>, site| {
+        for flag in flags {
+            faults.extend(schema.declare(flag, &site).err());
+        }
+    };
+    if sources.files {
+        declare(file_flags(), graph.site(0));
+    }
+    for node in 0..graph.nodes.len() {
+        if let What::Config(cell) = &graph.nodes[node].what {
+            declare((cell.flags)(), graph.site(node));
+        }
+    }
+    graph.errors.extend::<Vec<GraphError>>(faults);
+    schema
+}
+
+fn file_flags() -> Vec<Flag> {
+    let flag = |name, help| Flag {
+        name,
+        kind: Kind::Text,
+        default: String::new(),
+        help,
+        unit: None,
+        hidden: false,
+        file_only: false,
+        aliases: &[],
+        check: |value| PathBuf::__take(value).map(drop),
+    };
+    vec![
+        flag(
+            crate::config::CONFIG_FILE,
+            "Configuration file (YAML or JSON); the configuration folder is then not read",
+        ),
+        flag(crate::config::CONFIG_DIR, "Configuration folder that holds a file for each option"),
+    ]
+}
+
+/// Makes the configuration structs, so that a wrong one is reported before any constructor runs.
+fn configure(graph: &mut Graph, settings: &Settings) -> Result<(), HiveError> {
+    let mut errors = vec![];
+    for node in &mut graph.nodes {
+        let What::Config(cell) = &node.what else { continue };
+        match (cell.make)(&Values { settings }) {
+            Ok(value) => node.what = What::Ready(Some(vec![Some(value)])),
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(HiveError::Config(errors)) }
+}

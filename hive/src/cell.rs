@@ -1,0 +1,118 @@
+//! Cells: the values from which a hive is composed.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use crate::config::{ConfigCell, ConfigSpec};
+use crate::constructor::{Constructor, ParamList, Shape};
+use crate::outputs::{IntoOutputs, Outputs, Run};
+
+/// A part of an application: a provider, an invocation, a configuration struct, or a bundle of other cells.
+///
+/// Cells are values: they do nothing until a hive is built from them, and one cell may be used in several hives.
+#[derive(Clone)]
+pub struct Cell(pub(crate) Arc<Repr>);
+
+pub(crate) enum Repr {
+    Group(Vec<Cell>),
+    Module { id: String, description: String, at: &'static Location<'static>, cells: Vec<Cell> },
+    Provide { constructor: Constructor, private: bool },
+    Invoke(Constructor),
+    Decorate { constructor: Constructor, cells: Vec<Cell> },
+    Config(ConfigCell),
+}
+
+/// Anything that is a list of cells: one cell, an array or a vector.
+pub trait IntoCells {
+    /// The cells, in registration order.
+    fn into_cells(self) -> Vec<Cell>;
+}
+
+impl IntoCells for Cell {
+    fn into_cells(self) -> Vec<Cell> {
+        vec![self]
+    }
+}
+
+impl IntoCells for Vec<Cell> {
+    fn into_cells(self) -> Vec<Cell> {
+        self
+    }
+}
+
+impl<const N: usize> IntoCells for [Cell; N] {
+    fn into_cells(self) -> Vec<Cell> {
+        self.into()
+    }
+}
+
+fn cell(repr: Repr) -> Cell {
+    Cell(Arc::new(repr))
+}
+
+/// A named scope around cells.
+///
+/// `id` is one lower-case letter followed by up to 30 of `a-z 0-9 _ -`; siblings need different ids. The path of ids
+/// names the module in logs, health and errors: `agent.controlplane.ipam`.
+#[track_caller]
+pub fn module(id: impl Into<String>, description: impl Into<String>, cells: impl IntoCells) -> Cell {
+    let (id, description, at) = (id.into(), description.into(), Location::caller());
+    cell(Repr::Module { id, description, at, cells: cells.into_cells() })
+}
+
+/// Cells bundled without a scope.
+pub fn group(cells: impl IntoCells) -> Cell {
+    cell(Repr::Group(cells.into_cells()))
+}
+
+/// A constructor whose results the whole hive may use. It runs at most once, and only if something needs it.
+#[track_caller]
+pub fn provide<F: Shape<A>, A: ParamList, K: 'static>(f: F) -> Cell
+where
+    F::Out: IntoOutputs<K> + Run<K>,
+{
+    cell(Repr::Provide { constructor: Constructor::new(f, Location::caller()), private: false })
+}
+
+/// A constructor whose results only its module and the modules inside it may use.
+#[track_caller]
+pub fn provide_private<F: Shape<A>, A: ParamList, K: 'static>(f: F) -> Cell
+where
+    F::Out: IntoOutputs<K> + Run<K>,
+{
+    cell(Repr::Provide { constructor: Constructor::new(f, Location::caller()), private: true })
+}
+
+/// A ready value, or several: whatever a constructor may return.
+#[track_caller]
+pub fn supply<O: Outputs + Clone + Sync>(outputs: O) -> Cell {
+    let constructor = Constructor::new(move || outputs.clone(), Location::caller());
+    cell(Repr::Provide { constructor, private: false })
+}
+
+/// A function that runs when the hive is populated: what it asks for is what gets built, in order of registration.
+#[track_caller]
+pub fn invoke<F: Shape<A>, A: ParamList, K: 'static>(f: F) -> Cell
+where
+    F::Out: IntoOutputs<K> + Run<K>,
+{
+    cell(Repr::Invoke(Constructor::new(f, Location::caller())))
+}
+
+/// A function that takes an object and gives another of the same type, which the wrapped cells see instead.
+///
+/// The decorator's own request is served from further out; decorators nest, the nearest wins.
+#[track_caller]
+pub fn decorate<F: Shape<A>, A: ParamList, K: 'static>(f: F, cells: impl IntoCells) -> Cell
+where
+    F::Out: IntoOutputs<K> + Run<K>,
+{
+    let constructor = Constructor::new(f, Location::caller());
+    cell(Repr::Decorate { constructor, cells: cells.into_cells() })
+}
+
+/// The options of a `#[derive(hive::Config)]` struct; the whole hive may ask for them as `Config<T>`.
+#[track_caller]
+pub fn config<T: ConfigSpec>() -> Cell {
+    cell(Repr::Config(ConfigCell::of::<T>(Location::caller())))
+}

@@ -1,0 +1,81 @@
+//! The command line: `--name=value`, `--name value`, `--switch`, and words that are no flags.
+
+use super::error::ConfigError;
+use super::flag::{Known, Schema};
+use super::kind::Kind;
+
+/// What the command line says apart from options.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Arguments {
+    /// The words that are no flags, in order: sub-commands and their operands.
+    pub words: Vec<String>,
+    /// Whether `--help` or `-h` was among the flags.
+    pub help: bool,
+}
+
+/// A flag with the text of its value.
+pub(crate) type Given = (String, String);
+
+/// Splits a command line; lists and maps that are given several times are joined, otherwise the last one counts.
+pub(crate) fn parse(
+    args: &[String],
+    schema: &Schema,
+    errors: &mut Vec<ConfigError>,
+) -> (Arguments, Vec<Given>) {
+    let (mut arguments, mut given) = (Arguments::default(), Vec::<Given>::new());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let Some(flag) = arg.strip_prefix("--") else {
+            match arg.as_str() {
+                "-h" => arguments.help = true,
+                word if word.len() > 1 && word.starts_with('-') => {
+                    errors.push(ConfigError::UnknownShorthand { word: word.to_owned() });
+                }
+                word => arguments.words.push(word.to_owned()),
+            }
+            continue;
+        };
+        if flag.is_empty() {
+            arguments.words.extend(args.by_ref().cloned());
+            break;
+        }
+        let (name, value) = match flag.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (flag, None),
+        };
+        let file_only = |known: &Known<'_>| matches!(known, Known::Declared(flag) if flag.file_only);
+        let Some(known) = schema.find(name).filter(|known| !file_only(known)) else {
+            if name == "help" {
+                arguments.help = true;
+            } else {
+                errors.push(schema.unknown_flag(name));
+            }
+            continue;
+        };
+        let value = match (value, known.kind()) {
+            (Some(value), _) => value,
+            (None, Kind::Bool) => "true".to_owned(),
+            (None, _) => match args.next() {
+                Some(value) => value.clone(),
+                None => {
+                    errors.push(ConfigError::NoArgument { name: name.to_owned() });
+                    continue;
+                }
+            },
+        };
+        give(&mut given, known, value);
+    }
+    (arguments, given)
+}
+
+fn give(given: &mut Vec<Given>, known: Known<'_>, value: String) {
+    let joins = matches!(known.kind(), Kind::Strings | Kind::Map);
+    match given.iter_mut().find(|(name, _)| name == known.name()) {
+        Some((_, first)) if joins && !first.is_empty() => {
+            first.push(',');
+            first.push_str(&value);
+        }
+        Some((_, first)) => *first = value,
+        None => given.push((known.name().to_owned(), value)),
+    }
+}

@@ -1,0 +1,141 @@
+//! Durations as Go writes them: `1h15m30.5s`, `300ms`.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+const UNITS: [(&str, u64); 8] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("\u{b5}s", 1_000),
+    ("\u{3bc}s", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
+
+/// Parses a duration in Go's syntax: decimal numbers, each with a unit (`ns`, `us`, `ms`, `s`, `m`, `h`); `0` needs none.
+/// Go's durations end at 292 years, so do these; negative ones are refused.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let unsigned = text.strip_prefix('+').unwrap_or(text);
+    if let Some(positive) = unsigned.strip_prefix('-') {
+        nanoseconds(positive)?;
+        return Err("must not be negative".to_owned());
+    }
+    nanoseconds(unsigned).map(Duration::from_nanos)
+}
+
+fn nanoseconds(text: &str) -> Result<u64, String> {
+    if text == "0" {
+        return Ok(0);
+    }
+    if text.is_empty() {
+        return Err("empty".to_owned());
+    }
+    let (mut rest, mut total) = (text, 0_u128);
+    while !rest.is_empty() {
+        let number = rest.find(|c: char| c != '.' && !c.is_ascii_digit()).ok_or("missing unit")?;
+        let (digits, tail) = rest.split_at(number);
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        if whole.is_empty() && fraction.is_empty() {
+            return Err(format!("expected a number at \"{rest}\""));
+        }
+        let end = tail.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(tail.len());
+        let (unit, after) = tail.split_at(end);
+        let scale = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, scale)| u128::from(*scale));
+        let scale = scale.ok_or_else(|| format!("unknown unit \"{unit}\""))?;
+        let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| "too long")? };
+        let fraction = &fraction[..fraction.len().min(18)];
+        let part: u128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| "too long")? };
+        let part = part * scale / 10_u128.pow(fraction.len() as u32);
+        total = whole.checked_mul(scale).and_then(|w| w.checked_add(part + total)).ok_or("too long")?;
+        rest = after;
+    }
+    u64::try_from(total).ok().filter(|ns| *ns <= i64::MAX as u64).ok_or_else(|| "too long".to_owned())
+}
+
+/// Writes a duration as Go does: `1h15m30.5s`, `0s`, `1.5ms`.
+pub fn format_duration(duration: Duration) -> String {
+    let nanos = duration.as_nanos();
+    let below_second = [(1_000_000, "ms"), (1_000, "\u{b5}s"), (1, "ns")];
+    if nanos == 0 {
+        return "0s".to_owned();
+    }
+    if nanos < 1_000_000_000 {
+        let (scale, unit) = below_second.into_iter().find(|(scale, _)| nanos >= *scale).unwrap_or((1, "ns"));
+        return decimal(nanos, scale) + unit;
+    }
+    let (hours, minutes) = (nanos / 3_600_000_000_000, nanos / 60_000_000_000 % 60);
+    let mut text = String::new();
+    if hours > 0 {
+        let _ = write!(text, "{hours}h");
+    }
+    if hours > 0 || minutes > 0 {
+        let _ = write!(text, "{minutes}m");
+    }
+    text + &decimal(nanos % 60_000_000_000, 1_000_000_000) + "s"
+}
+
+fn decimal(value: u128, scale: u128) -> String {
+    let (whole, fraction) = (value / scale, value % scale);
+    if fraction == 0 {
+        return whole.to_string();
+    }
+    let digits = scale.ilog10() as usize;
+    format!("{whole}.{fraction:0digits$}").trim_end_matches('0').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_what_go_reads() {
+        for (text, nanos) in [
+            ("0", 0),
+            ("5m", 300_000_000_000),
+            ("1h15m30.918273645s", 4_530_918_273_645),
+            (".5s", 500_000_000),
+            ("1.s", 1_000_000_000),
+            ("+10ms", 10_000_000),
+            ("2us3ns", 2_003),
+            ("1\u{b5}s", 1_000),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_nanos(nanos)), "{text}");
+        }
+        for (text, error) in [
+            ("", "empty"),
+            ("5", "missing unit"),
+            ("5d", "unknown unit \"d\""),
+            ("5 s", "unknown unit \" s\""),
+            ("s", "expected a number at \"s\""),
+            (".s", "expected a number at \".s\""),
+            ("-5s", "must not be negative"),
+            ("9999999h", "too long"),
+            ("99999999999999999999999999999999999999999h", "too long"),
+        ] {
+            assert_eq!(parse_duration(text), Err(error.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn writes_what_go_writes() {
+        for text in ["0s", "1ns", "1.5\u{b5}s", "300ms", "1.001s", "30s", "5m0s", "1h0m0s", "1h15m30.5s"] {
+            assert_eq!(format_duration(parse_duration(text).unwrap()), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn text_and_back(nanos in 0..=i64::MAX as u64) {
+            let duration = Duration::from_nanos(nanos);
+            prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
+        }
+
+        #[test]
+        fn never_panics(text in ".{0,20}") {
+            let _ = parse_duration(&text);
+        }
+    }
+}

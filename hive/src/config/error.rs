@@ -1,0 +1,90 @@
+//! What may be wrong with a configuration.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::settings::Source;
+
+/// A value that is not of its option's type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadValue {
+    /// Where it was read.
+    pub from: Source,
+    /// The option.
+    pub key: String,
+    /// The value.
+    pub value: String,
+    /// What would be right.
+    pub expected: String,
+    /// What the parser said, if that says more.
+    pub detail: Option<String>,
+}
+
+impl fmt::Display for BadValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BadValue { from, key, value, expected, detail } = self;
+        write!(f, "{from}: option {key}: \"{value}\" is not {expected}")?;
+        match detail {
+            Some(detail) => write!(f, " ({detail})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A fault in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A flag on the command line that nobody declares.
+    #[error("unknown flag: --{name}{}", did_you_mean(.nearest))]
+    UnknownFlag {
+        /// Its name.
+        name: String,
+        /// The name that may have been meant.
+        nearest: Option<String>,
+    },
+    /// A word on the command line that begins with one dash.
+    #[error("unknown shorthand flag: {word}")]
+    UnknownShorthand {
+        /// The word.
+        word: String,
+    },
+    /// A flag at the end of the command line without its value.
+    #[error("flag needs an argument: --{name}")]
+    NoArgument {
+        /// Its name.
+        name: String,
+    },
+    /// A value that is not of the option's type.
+    #[error("{0}")]
+    BadValue(Box<BadValue>),
+    /// The folder given as `--config-dir` does not exist.
+    #[error("Non-existent configuration directory {}", .0.display())]
+    NoDirectory(PathBuf),
+    /// A file cannot be read.
+    #[error("cannot read {}: {reason}", .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A configuration file cannot be understood.
+    #[error("configuration file {}: {reason}", .path.display())]
+    BadFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A struct asks for an option that it does not declare; only a `ConfigSpec` written by hand can do so.
+    #[error("option {key} is not declared")]
+    Undeclared {
+        /// The option.
+        key: String,
+    },
+}
+
+pub(crate) fn did_you_mean(nearest: &Option<String>) -> String {
+    nearest.as_ref().map(|name| format!(" (did you mean --{name}?)")).unwrap_or_default()
+}

@@ -1,0 +1,41 @@
+//! A configuration file: YAML or JSON, the options at its top.
+
+use std::path::Path;
+
+use figment::providers::{Format, Yaml};
+use figment::{Profile, Provider};
+
+use super::error::ConfigError;
+use super::kind::plain;
+
+/// Reads the options of a file: the key in lower case and the value as text. Keys without a value are left out.
+pub(crate) fn read(path: &Path, errors: &mut Vec<ConfigError>) -> Vec<(String, String)> {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    if !matches!(extension, "yaml" | "yml" | "json") {
+        let reason = "its name must end in .yaml, .yml or .json".to_owned();
+        errors.push(ConfigError::BadFile { path: path.to_owned(), reason });
+        return vec![];
+    }
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => {
+            errors.push(ConfigError::Unreadable { path: path.to_owned(), reason: error.to_string() });
+            return vec![];
+        }
+    };
+    if text.trim().is_empty() {
+        return vec![];
+    }
+    match Yaml::string(&text).data() {
+        Ok(mut profiles) => {
+            let options = profiles.remove(&Profile::Default).unwrap_or_default();
+            let given =
+                options.into_iter().filter(|(_, value)| !matches!(value, figment::value::Value::Empty(..)));
+            given.map(|(key, value)| (key.to_ascii_lowercase(), plain(&value))).collect()
+        }
+        Err(error) => {
+            errors.push(ConfigError::BadFile { path: path.to_owned(), reason: error.to_string() });
+            vec![]
+        }
+    }
+}

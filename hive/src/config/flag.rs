@@ -1,0 +1,154 @@
+//! The declared options of a hive.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::error::ConfigError;
+use super::kind::{Form, Kind};
+use super::value::Parsed;
+use crate::error::{GraphError, Site};
+
+/// One option as a configuration struct declares it.
+#[derive(Clone)]
+pub struct Flag {
+    /// Its name, in lower case with dashes.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: Kind,
+    /// Its default, as it would be written.
+    pub default: String,
+    /// What it is for.
+    pub help: &'static str,
+    /// The unit of its value, if the type does not say it.
+    pub unit: Option<&'static str>,
+    /// Whether the help text leaves it out.
+    pub hidden: bool,
+    /// Whether only files and folders may set it.
+    pub file_only: bool,
+    /// Old names that files and folders may use.
+    pub aliases: &'static [&'static str],
+    /// Checks what the type alone does not.
+    pub check: fn(&Parsed<'_>) -> Result<(), String>,
+}
+
+/// An option that another agent knows and this one accepts without using it: the name and the type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub kind: Kind,
+}
+
+/// Options that are read before all others, because they say where the others are.
+pub(crate) const CONFIG_FILE: &str = "config";
+pub(crate) const CONFIG_DIR: &str = "config-dir";
+
+/// All options that a hive knows.
+#[derive(Default)]
+pub(crate) struct Schema {
+    pub(crate) flags: BTreeMap<&'static str, Declared>,
+    aliases: HashMap<&'static str, &'static str>,
+    pub(crate) foreign: BTreeMap<String, Kind>,
+}
+
+pub(crate) struct Declared {
+    pub(crate) flag: Flag,
+    pub(crate) site: Site,
+}
+
+/// An option that a key names.
+#[derive(Clone, Copy)]
+pub(crate) enum Known<'a> {
+    Declared(&'a Flag),
+    Foreign(&'a str, Kind),
+}
+
+impl<'a> Known<'a> {
+    pub(crate) fn name(&self) -> &'a str {
+        match self {
+            Known::Declared(flag) => flag.name,
+            Known::Foreign(name, _) => name,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Known::Declared(flag) => flag.kind,
+            Known::Foreign(_, kind) => *kind,
+        }
+    }
+
+    /// Reads and checks a raw value.
+    pub(crate) fn parse(&self, raw: &str, form: Form) -> Result<figment::value::Value, Option<String>> {
+        let value = self.kind().parse(raw, form)?;
+        if let Known::Declared(flag) = self {
+            (flag.check)(&Parsed(&value)).map_err(|detail| Some(detail).filter(|d| !d.is_empty()))?;
+        }
+        Ok(value)
+    }
+}
+
+impl Schema {
+    /// Adds an option; a fault is one of the graph, since it is the program's.
+    pub(crate) fn declare(&mut self, flag: Flag, site: &Site) -> Result<(), GraphError> {
+        if let Some(first) = self.flags.get(flag.name) {
+            let (first, second) = (first.site.clone(), site.clone());
+            return Err(GraphError::DuplicateFlag { flag: flag.name.to_owned(), first, second });
+        }
+        let bad = |detail: Option<String>| GraphError::BadDefault {
+            flag: flag.name.to_owned(),
+            reason: format!(
+                "\"{}\" is not {}{}",
+                flag.default,
+                flag.kind.expected(),
+                detail.map(|d| format!(" ({d})")).unwrap_or_default()
+            ),
+            site: site.clone(),
+        };
+        Known::Declared(&flag).parse(&flag.default, Form::Other).map_err(bad)?;
+        self.aliases.extend(flag.aliases.iter().map(|alias| (*alias, flag.name)));
+        self.flags.insert(flag.name, Declared { flag, site: site.clone() });
+        Ok(())
+    }
+
+    /// Finds an option by its name in lower case.
+    pub(crate) fn find(&self, name: &str) -> Option<Known<'_>> {
+        if let Some(declared) = self.flags.get(name) {
+            return Some(Known::Declared(&declared.flag));
+        }
+        self.foreign.get_key_value(name).map(|(name, kind)| Known::Foreign(name, *kind))
+    }
+
+    /// Finds an option by its name or an old one.
+    pub(crate) fn find_with_aliases(&self, name: &str) -> Option<Known<'_>> {
+        let name = self.aliases.get(name).copied().unwrap_or(name);
+        self.find(name)
+    }
+
+    /// The declared or foreign name that is nearest to one that is not known.
+    pub(crate) fn nearest(&self, name: &str) -> Option<String> {
+        let names = self.flags.keys().copied().chain(self.foreign.keys().map(String::as_str));
+        crate::hints::nearest(name, names).map(str::to_owned)
+    }
+
+    pub(crate) fn unknown_flag(&self, name: &str) -> ConfigError {
+        ConfigError::UnknownFlag { name: name.to_owned(), nearest: self.nearest(name) }
+    }
+
+    /// The help text: every option that is not hidden, with type, default, unit and use.
+    pub(crate) fn usage(&self) -> String {
+        let shown = self.flags.values().map(|d| &d.flag).filter(|f| !f.hidden && !f.file_only);
+        let rows: Vec<(String, &Flag)> = shown.map(|f| (format!("--{} {}", f.name, f.kind), f)).collect();
+        let width = rows.iter().map(|(left, _)| left.len()).max().unwrap_or(0);
+        let line = |(left, flag): (String, &Flag)| {
+            let unit = flag.unit.map(|unit| format!(" [{unit}]")).unwrap_or_default();
+            let default = match flag.default.as_str() {
+                "" => String::new(),
+                default => format!(" (default {default})"),
+            };
+            let help = flag.help.split_whitespace().collect::<Vec<_>>().join(" ");
+            format!("  {left:width$}   {help}{unit}{default}").trim_end().to_owned() + "\n"
+        };
+        rows.into_iter().map(line).collect()
+    }
+}

@@ -1,0 +1,103 @@
+//! Options of cells: declared by `#[derive(hive::Config)]` structs, read from flags, environment, a file or a folder.
+//!
+//! Precedence, highest first: values set by the program, command-line flag, environment `PREFIX_NAME`, `--config FILE`,
+//! `--config-dir DIR` (one file a key; left unread when there is a config file), default. All sources are read as
+//! strings and parsed by the declared type; then they are layered by figment, which remembers where each value came
+//! from. Every fault is reported at once, with the place, the key, the value and what would be right.
+
+mod args;
+mod dir;
+mod duration;
+mod error;
+mod file;
+mod flag;
+mod kind;
+mod layers;
+mod settings;
+mod value;
+
+use std::any::type_name;
+use std::fmt;
+use std::ops::Deref;
+use std::panic::Location;
+use std::sync::Arc;
+
+pub use args::Arguments;
+pub use duration::{format_duration, parse_duration};
+pub use error::{BadValue, ConfigError};
+pub(crate) use flag::{CONFIG_DIR, CONFIG_FILE, Schema};
+pub use flag::{Flag, Foreign};
+pub use kind::Kind;
+pub(crate) use layers::Sources;
+pub use settings::{Setting, Settings, Source, Unknown};
+pub use value::{FlagValue, Parsed, Values};
+
+use crate::error::Place;
+use crate::key::Key;
+use crate::outputs::Value;
+use crate::param::{Absent, Cx, Deps, Param};
+
+/// The configuration struct of a cell; it reads as a `T`. Declare it to the hive with [`config::<T>()`](crate::config()).
+pub struct Config<T>(pub Arc<T>);
+
+impl<T> Clone for Config<T> {
+    fn clone(&self) -> Self {
+        Config(self.0.clone())
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Config<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<T> Deref for Config<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: ConfigSpec> Param for Config<T> {
+    fn deps(deps: &mut Deps) {
+        deps.need(Key::config::<T>());
+    }
+
+    fn extract(cx: &mut Cx<'_>) -> Result<Self, Absent> {
+        cx.one::<Arc<T>>().cloned().map(Config)
+    }
+}
+
+/// A struct whose fields are options; implemented by `#[derive(hive::Config)]`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a configuration struct",
+    note = "add `#[derive(hive::Config)]` and give each field a `#[flag(default = ..)]`"
+)]
+pub trait ConfigSpec: Send + Sync + Sized + 'static {
+    /// The options, in the order of the fields.
+    fn flags() -> Vec<Flag>;
+    /// The struct with the values in force.
+    fn from_values(values: &Values<'_>) -> Result<Self, ConfigError>;
+}
+
+/// A configuration struct in a cell, with its type erased.
+#[derive(Clone)]
+pub(crate) struct ConfigCell {
+    pub(crate) key: Key,
+    pub(crate) place: Place,
+    pub(crate) flags: fn() -> Vec<Flag>,
+    pub(crate) make: fn(&Values<'_>) -> Result<Value, ConfigError>,
+}
+
+impl ConfigCell {
+    pub(crate) fn of<T: ConfigSpec>(at: &'static Location<'static>) -> Self {
+        ConfigCell {
+            key: Key::config::<T>(),
+            place: Place { function: type_name::<T>(), at },
+            flags: T::flags,
+            make: |values| Ok(Box::new(Arc::new(T::from_values(values)?))),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Errors: what is wrong with a graph, and what went wrong while it was built, started or stopped.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::ConfigError;
+use crate::key::Key;
+use crate::lifecycle::State;
+
+/// A function and where it was registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The path of the function, as the compiler prints it.
+    pub function: &'static str,
+    /// The file, line and column of the registration.
+    pub at: &'static Location<'static>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}:{})", self.function, self.at.file(), self.at.line())
+    }
+}
+
+/// A function with the module that it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The function.
+    pub place: Place,
+    /// The path of its module; empty at the root.
+    pub module: Arc<str>,
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.place, InModule(&self.module))
+    }
+}
+
+struct InModule<'a>(&'a str);
+
+impl fmt::Display for InModule<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            "" => f.write_str(" at the root"),
+            module => write!(f, " in module `{module}`"),
+        }
+    }
+}
+
+/// One thing that is wrong with a graph. All are found before any constructor runs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// Nothing provides what somebody needs.
+    #[error("missing {key}\n    needed by {needed_by}{}", show_hints(.hints))]
+    Missing {
+        /// What is needed.
+        key: Key,
+        /// Who asks for it.
+        needed_by: Site,
+        /// Things of similar names and their providers.
+        hints: Vec<String>,
+    },
+    /// What somebody needs is private to another module.
+    #[error(
+        "private {key}\n    needed by {needed_by}\n    it is private to {provider}\n    hint: make it `provide`, or move the consumer into that module"
+    )]
+    Private {
+        /// What is needed.
+        key: Key,
+        /// Who asks for it.
+        needed_by: Site,
+        /// Who provides it, out of reach.
+        provider: Site,
+    },
+    /// What somebody requires is provided as `Option`.
+    #[error(
+        "uncertain {key}\n    needed by {needed_by}\n    it may be absent: {provider} returns an `Option`\n    hint: take it as `Option<..>`"
+    )]
+    Uncertain {
+        /// What is needed.
+        key: Key,
+        /// Who asks for it.
+        needed_by: Site,
+        /// Who provides it perhaps.
+        provider: Site,
+    },
+    /// One type is provided twice in one scope.
+    #[error(
+        "duplicate {key}\n    provided by {first}\n    and by      {second}\n    hint: make one `provide_private`, wrap it in a newtype, or contribute to a group with `Member<T>`"
+    )]
+    Duplicate {
+        /// What is provided.
+        key: Key,
+        /// The provider registered first.
+        first: Site,
+        /// The other one.
+        second: Site,
+    },
+    /// Constructors need each other.
+    #[error("dependency cycle{}\n    hint: break it with a start hook, or by moving the shared part into its own constructor", show_cycle(.steps))]
+    Cycle {
+        /// Each constructor and what it needs from the next; the last needs the first.
+        steps: Vec<(Site, Key)>,
+    },
+    /// A module has an id that is not allowed.
+    #[error("module id `{id}` ({}:{}) is not one lower-case letter followed by up to 30 of a-z, 0-9, `_`, `-`", .at.file(), .at.line())]
+    ModuleId {
+        /// The id.
+        id: String,
+        /// Where the module is declared.
+        at: &'static Location<'static>,
+    },
+    /// Two modules under one parent have the same id.
+    #[error("module `{module}` is there twice: {}:{} and {}:{}", .first.file(), .first.line(), .second.file(), .second.line())]
+    DuplicateModule {
+        /// The path of the module.
+        module: String,
+        /// Where it is declared first.
+        first: &'static Location<'static>,
+        /// Where it is declared again.
+        second: &'static Location<'static>,
+    },
+    /// Two configuration structs declare the same option.
+    #[error("option `{flag}` is declared twice\n    by {first}\n    by {second}")]
+    DuplicateFlag {
+        /// The name of the option.
+        flag: String,
+        /// The configuration struct registered first.
+        first: Site,
+        /// The other one.
+        second: Site,
+    },
+    /// The default of an option is not a value of its type.
+    #[error("default of option `{flag}`: {reason}\n    declared by {site}")]
+    BadDefault {
+        /// The name of the option.
+        flag: String,
+        /// What is wrong with it.
+        reason: String,
+        /// The configuration struct.
+        site: Site,
+    },
+}
+
+fn show_hints(hints: &[String]) -> String {
+    hints.iter().map(|hint| format!("\n    {hint}")).collect()
+}
+
+fn show_cycle(steps: &[(Site, Key)]) -> String {
+    let needs = steps.iter().map(|(site, key)| format!("\n    {site}\n      needs {key}, provided by"));
+    let back = steps.first().map(|(site, _)| format!("\n    {} (back at the start)", site.place));
+    needs.chain(back).collect()
+}
+
+/// What went wrong in a lifecycle hook.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HookError {
+    /// The hook returned an error.
+    #[error("{0:#}")]
+    Failed(anyhow::Error),
+    /// The hook panicked.
+    #[error("panicked: {0}")]
+    Panicked(String),
+    /// The hook ran out of time.
+    #[error("did not finish within {limit:?}{}", .own.as_ref().map(|e| format!(": {e:#}")).unwrap_or_default())]
+    TimedOut {
+        /// How long it was allowed to run.
+        limit: Duration,
+        /// What the hook itself said when it was told to give up.
+        own: Option<anyhow::Error>,
+    },
+    /// The hook was given up because a shutdown was asked for.
+    #[error("cancelled")]
+    Cancelled,
+    /// The hook had not begun when the time for all hooks was over.
+    #[error("not run: out of time")]
+    NotRun,
+}
+
+/// A hook that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{phase} hook `{hook}` of module `{module}` ({function}) after {elapsed:.1?}: {reason}")]
+pub struct HookFailure {
+    /// `start` or `stop`.
+    pub phase: crate::event::Phase,
+    /// The name of the hook.
+    pub hook: String,
+    /// The module that registered it.
+    pub module: String,
+    /// The constructor that registered it.
+    pub function: String,
+    /// How long it ran.
+    pub elapsed: Duration,
+    /// What went wrong.
+    pub reason: HookError,
+}
+
+/// What may go wrong with a hive.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HiveError {
+    /// The graph is wrong; every fault is listed.
+    #[error("{}", list("fault in the graph", "faults in the graph", .0))]
+    Graph(Vec<GraphError>),
+    /// The configuration is wrong; every fault is listed.
+    #[error("{}", list("fault in the configuration", "faults in the configuration", .0))]
+    Config(Vec<ConfigError>),
+    /// A constructor failed.
+    #[error("constructor {site} failed: {error:#}{}", undoing(.rollback))]
+    Construct {
+        /// The constructor.
+        site: Site,
+        /// Its error, or its panic.
+        error: anyhow::Error,
+        /// Stop hooks that failed when the start was undone.
+        rollback: Vec<HookFailure>,
+    },
+    /// A start hook failed; those that had run were undone.
+    #[error("{failure}; {rolled_back} hooks undone{}", undoing(.rollback))]
+    Start {
+        /// The hook and its error.
+        failure: Box<HookFailure>,
+        /// How many hooks had started and were stopped.
+        rolled_back: usize,
+        /// Stop hooks that failed when the start was undone.
+        rollback: Vec<HookFailure>,
+    },
+    /// A shutdown was asked for while the hive was starting.
+    #[error("start cancelled in {during}{}", undoing(.rollback))]
+    Cancelled {
+        /// The constructor or hook that was next or running.
+        during: String,
+        /// Stop hooks that failed when the start was undone.
+        rollback: Vec<HookFailure>,
+    },
+    /// Stop hooks failed; all others ran.
+    #[error("{}", list("stop hook failed", "stop hooks failed", .0))]
+    Stop(Vec<HookFailure>),
+    /// The operation is not possible in the state that the hive is in.
+    #[error("cannot {action} a hive that is {state}")]
+    State {
+        /// What was asked for.
+        action: &'static str,
+        /// The state.
+        state: State,
+    },
+    /// Somebody shut the hive down with an error.
+    #[error("{0:#}")]
+    Shutdown(anyhow::Error),
+    /// The signal handlers could not be installed.
+    #[error("signal handlers: {0}")]
+    Signals(#[source] std::io::Error),
+}
+
+impl HiveError {
+    /// The faults of the graph, if that is what this is.
+    pub fn graph(&self) -> &[GraphError] {
+        match self {
+            HiveError::Graph(errors) => errors,
+            _ => &[],
+        }
+    }
+
+    /// The faults of the configuration, if that is what this is.
+    pub fn config(&self) -> &[ConfigError] {
+        match self {
+            HiveError::Config(errors) => errors,
+            _ => &[],
+        }
+    }
+}
+
+fn list(one: &str, many: &str, errors: &[impl fmt::Display]) -> String {
+    let title = match errors.len() {
+        1 => format!("1 {one}:"),
+        n => format!("{n} {many}:"),
+    };
+    errors.iter().fold(title, |text, error| format!("{text}\n  - {error}"))
+}
+
+fn undoing(failures: &[HookFailure]) -> String {
+    failures.iter().map(|failure| format!("\n  while undoing: {failure}")).collect()
+}

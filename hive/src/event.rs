@@ -1,0 +1,267 @@
+//! Every step of a hive's life as a typed event; the log is derived from it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+
+/// Which hooks an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Start hooks.
+    Start,
+    /// Stop hooks.
+    Stop,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Phase::Start => "start",
+            Phase::Stop => "stop",
+        })
+    }
+}
+
+/// The hook that an event is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HookId {
+    /// The name given to [`Lifecycle::hook`](crate::Lifecycle::hook).
+    pub name: Arc<str>,
+    /// The path of the module that registered it.
+    pub module: Arc<str>,
+    /// The constructor that registered it.
+    pub function: &'static str,
+}
+
+/// A step in the life of a hive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A constructor or invocation has run.
+    Constructed {
+        /// Its path.
+        function: &'static str,
+        /// Its module.
+        module: Arc<str>,
+        /// How long it took.
+        duration: Duration,
+    },
+    /// The start begins.
+    Starting,
+    /// All start hooks have run.
+    Started {
+        /// Time since the start began, construction included.
+        duration: Duration,
+    },
+    /// The start failed or was cancelled; the error is given by the call that started the hive.
+    StartFailed {
+        /// The error's text.
+        error: String,
+        /// Time since the start began.
+        duration: Duration,
+    },
+    /// A hook begins.
+    HookRuns {
+        /// Start or stop.
+        phase: Phase,
+        /// Which one.
+        hook: HookId,
+    },
+    /// A hook is still running.
+    HookStillRuns {
+        /// Start or stop.
+        phase: Phase,
+        /// Which one.
+        hook: HookId,
+        /// For how long.
+        elapsed: Duration,
+    },
+    /// A hook has run.
+    HookRan {
+        /// Start or stop.
+        phase: Phase,
+        /// Which one.
+        hook: HookId,
+        /// How long it took.
+        duration: Duration,
+    },
+    /// A hook failed.
+    HookFailed {
+        /// Start or stop.
+        phase: Phase,
+        /// Which one.
+        hook: HookId,
+        /// How long it took.
+        duration: Duration,
+        /// The error's text.
+        error: String,
+    },
+    /// A hook was registered after the start and will not run.
+    HookTooLate {
+        /// Which one.
+        hook: HookId,
+    },
+    /// The hooks that have started are stopped because the start failed.
+    RollingBack {
+        /// How many.
+        hooks: usize,
+    },
+    /// The stop begins.
+    Stopping,
+    /// The stop has ended.
+    Stopped {
+        /// Time since the stop began.
+        duration: Duration,
+        /// How many stop hooks failed.
+        failed: usize,
+    },
+    /// A signal arrived.
+    Signal {
+        /// Its name.
+        name: &'static str,
+    },
+    /// A cell asked for a shutdown.
+    ShutdownRequested {
+        /// The error's text, if it is because of one.
+        error: Option<String>,
+    },
+    /// A background job begins.
+    JobStarted {
+        /// Its name.
+        job: Arc<str>,
+        /// Its module.
+        module: Arc<str>,
+    },
+    /// A background job has ended.
+    JobEnded {
+        /// Its name.
+        job: Arc<str>,
+        /// Its module.
+        module: Arc<str>,
+        /// How long it ran.
+        duration: Duration,
+    },
+    /// A run of a background job failed.
+    JobFailed {
+        /// Its name.
+        job: Arc<str>,
+        /// Its module.
+        module: Arc<str>,
+        /// The error's text.
+        error: String,
+    },
+    /// A background job was dropped because it did not end when told to stop.
+    JobAborted {
+        /// Its name.
+        job: Arc<str>,
+        /// Its module.
+        module: Arc<str>,
+        /// How long it was waited for.
+        grace: Duration,
+    },
+}
+
+impl Event {
+    /// Writes the event to the log, with the fields and words that Cilium uses. Steps slower than `slow` are logged
+    /// at level info, quicker ones at debug.
+    pub fn log(&self, slow: Duration) {
+        use tracing::{debug, error, info, warn};
+        macro_rules! timed {
+            ($duration:expr, $($rest:tt)*) => {
+                if *$duration >= slow { info!(duration = ?$duration, $($rest)*) } else { debug!(duration = ?$duration, $($rest)*) }
+            };
+        }
+        match self {
+            Event::Constructed { function, module, duration } => {
+                timed!(duration, function, %module, "Constructed");
+            }
+            Event::Starting => info!("Starting hive"),
+            Event::Started { duration } => info!(?duration, "Started hive"),
+            Event::StartFailed { error, duration } => error!(?duration, error, "Failed to start hive"),
+            Event::HookRuns { phase, hook } => {
+                debug!(hook = %hook.name, function = hook.function, module = %hook.module, "Executing {phase} hook");
+            }
+            Event::HookStillRuns { phase, hook, elapsed } => {
+                warn!(hook = %hook.name, function = hook.function, module = %hook.module, ?elapsed, "The {phase} hook is still running");
+            }
+            Event::HookRan { phase: Phase::Start, hook, duration } => {
+                timed!(duration, hook = %hook.name, function = hook.function, module = %hook.module, "Start hook executed");
+            }
+            Event::HookRan { phase: Phase::Stop, hook, duration } => {
+                timed!(duration, hook = %hook.name, function = hook.function, module = %hook.module, "Stop hook executed");
+            }
+            Event::HookFailed { phase: Phase::Start, hook, duration, error } => {
+                error!(hook = %hook.name, function = hook.function, module = %hook.module, ?duration, error, "Start hook failed");
+            }
+            Event::HookFailed { phase: Phase::Stop, hook, duration, error } => {
+                error!(hook = %hook.name, function = hook.function, module = %hook.module, ?duration, error, "Stop hook failed");
+            }
+            Event::HookTooLate { hook } => {
+                error!(hook = %hook.name, function = hook.function, module = %hook.module, "Hook registered after the start is ignored");
+            }
+            Event::RollingBack { hooks } => info!(hooks, "Undoing the start"),
+            Event::Stopping => info!("Stopping hive"),
+            Event::Stopped { duration, failed: 0 } => info!(?duration, "Stopped hive"),
+            Event::Stopped { duration, failed } => error!(?duration, failed, "Failed to stop hive"),
+            Event::Signal { name } => info!(signal = name, "Signal received"),
+            Event::ShutdownRequested { error: None } => info!("Shutdown requested"),
+            Event::ShutdownRequested { error: Some(error) } => error!(error, "Shutdown requested"),
+            Event::JobStarted { job, module } => debug!(name = %job, %module, "Job started"),
+            Event::JobEnded { job, module, duration } => {
+                debug!(name = %job, %module, ?duration, "Job stopped")
+            }
+            Event::JobFailed { job, module, error } => warn!(name = %job, %module, error, "Job failed"),
+            Event::JobAborted { job, module, grace } => {
+                warn!(name = %job, %module, ?grace, "Job did not stop in time and was dropped");
+            }
+        }
+    }
+}
+
+pub(crate) type Observer = Box<dyn Fn(&Event) + Send + Sync>;
+
+/// The events of one hive: synchronous observers, and subscriptions for those that come later.
+pub struct Events {
+    observers: Mutex<Vec<Observer>>,
+    live: broadcast::Sender<Event>,
+    slow: Duration,
+}
+
+impl Events {
+    pub(crate) fn new(observers: Vec<Observer>, slow: Duration) -> Arc<Self> {
+        Arc::new(Events { observers: Mutex::new(observers), live: broadcast::channel(256).0, slow })
+    }
+
+    /// The events from now on. A receiver that falls more than 256 events behind is told how many it missed.
+    pub fn subscribe(&self) -> broadcast::Receiver<Event> {
+        self.live.subscribe()
+    }
+
+    pub(crate) fn emit(&self, event: Event) {
+        event.log(self.slow);
+        for observer in self.observers.lock().iter() {
+            observer(&event);
+        }
+        // Nobody listening is not a fault.
+        let _ = self.live.send(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn observers_and_subscribers_see_the_same() {
+        let seen = Arc::new(Mutex::new(vec![]));
+        let sink = seen.clone();
+        let events = Events::new(vec![Box::new(move |e| sink.lock().push(e.clone()))], Duration::ZERO);
+        let mut live = events.subscribe();
+        events.emit(Event::Starting);
+        assert_eq!(*seen.lock(), [Event::Starting]);
+        assert_eq!(live.recv().await, Ok(Event::Starting));
+    }
+}

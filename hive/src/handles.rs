@@ -1,0 +1,67 @@
+//! The handles that every constructor may take: lifecycle, jobs, health, shutdown, the name of the module.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::event::Events;
+use crate::health::{Health, HealthTree};
+use crate::job::JobGroup;
+use crate::lifecycle::{Hooks, Lifecycle};
+use crate::param::{Absent, Cx, Deps, Param};
+use crate::shutdown::Shutdowner;
+
+/// What the handles of one constructor are made of.
+pub(crate) struct Handles {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) module: Arc<str>,
+    pub(crate) function: &'static str,
+}
+
+/// What all constructors of a hive share.
+pub(crate) struct Shared {
+    pub(crate) events: Arc<Events>,
+    pub(crate) hooks: Arc<Hooks>,
+    pub(crate) health: Arc<HealthTree>,
+    pub(crate) shutdown: Shutdowner,
+}
+
+/// The path of the module that a constructor belongs to, such as `agent.controlplane.ipam`; empty at the root.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ModuleId(Arc<str>);
+
+impl ModuleId {
+    /// The whole path.
+    pub fn path(&self) -> &str {
+        &self.0
+    }
+
+    /// The last segment of the path.
+    pub fn name(&self) -> &str {
+        self.0.rsplit('.').next().unwrap_or("")
+    }
+}
+
+impl fmt::Display for ModuleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+macro_rules! handle {
+    ($t:ty, |$handles:ident| $make:expr) => {
+        impl Param for $t {
+            fn deps(_: &mut Deps) {}
+
+            fn extract(cx: &mut Cx<'_>) -> Result<Self, Absent> {
+                let $handles = cx.handles;
+                Ok($make)
+            }
+        }
+    };
+}
+
+handle!(ModuleId, |h| ModuleId(h.module.clone()));
+handle!(Shutdowner, |h| h.shared.shutdown.clone());
+handle!(Lifecycle, |h| Lifecycle::new(h.shared.hooks.clone(), h.module.clone(), h.function));
+handle!(Health, |h| Health::of_module(h.shared.health.clone(), &h.module));
+handle!(JobGroup, |h| JobGroup::new(h));

@@ -1,0 +1,67 @@
+//! Names that are close to one another: "did you mean".
+
+/// The number of single-character edits between two words.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let above = row[j + 1];
+            row[j + 1] = (diagonal + usize::from(ca != *cb)).min(above + 1).min(row[j] + 1);
+            diagonal = above;
+        }
+    }
+    row[b.len()]
+}
+
+/// The candidate nearest to `word`, if one is near enough to be meant.
+pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = 1 + word.len() / 5;
+    candidates
+        .into_iter()
+        .filter(|candidate| *candidate != word)
+        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|(d, _)| *d <= limit)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// How alike two type names are, smaller is closer; `None` when they are not.
+pub(crate) fn likeness(want: &str, have: &str) -> Option<usize> {
+    let (want, have) = (bare(want), bare(have));
+    if want == have {
+        return Some(0);
+    }
+    if have.contains(want) || want.contains(have) {
+        return Some(1);
+    }
+    Some(distance(have, want)).filter(|d| *d <= 1 + want.len() / 4)
+}
+
+/// A type name without `dyn` and auto traits, which make different keys of what reads as one trait.
+fn bare(name: &str) -> &str {
+    let name = name.strip_prefix("dyn ").unwrap_or(name);
+    name.split(" + ").next().unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_words_are_found_and_far_ones_are_not() {
+        let known = ["cluster-pool-cidr", "cluster-name", "debug"];
+        assert_eq!(nearest("cluster-pool-cdir", known), Some("cluster-pool-cidr"));
+        assert_eq!(nearest("debag", known), Some("debug"));
+        assert_eq!(nearest("enable-ipv4", known), None);
+    }
+
+    #[test]
+    fn auto_traits_do_not_hide_a_likeness() {
+        assert_eq!(likeness("dyn Kv", "dyn Kv + Send"), Some(0));
+        assert_eq!(likeness("Pool", "dyn Pools"), Some(1));
+        assert_eq!(likeness("Pool", "Route"), None);
+    }
+}

@@ -1,0 +1,301 @@
+//! The hive: construction, start, stop, run.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+use tracing::Instrument;
+
+use crate::builder::{HiveBuilder, Times};
+use crate::cell::IntoCells;
+use crate::config::{Arguments, Settings};
+use crate::error::{HiveError, HookError, HookFailure, Site};
+use crate::event::{Event, Events};
+use crate::graph::{Graph, What};
+use crate::handles::{Handles, Shared};
+use crate::health::HealthTree;
+use crate::key::Key;
+use crate::lifecycle::{Limits, State, catch, panic_text};
+use crate::outcome::{Outcome, outcome};
+use crate::outputs::{Call, Sink};
+use crate::param::{Cx, Values};
+use crate::plan::Plan;
+use crate::shutdown::{Reason, Shutdowner};
+use crate::signals::Signals;
+
+/// A planned application: builds its objects, starts and stops them.
+///
+/// States go `Built -> Populated -> Started -> Stopped`, or to `Failed`; other transitions are errors. A hive is used
+/// once; its cells may be used again.
+pub struct Hive {
+    pub(crate) graph: Graph,
+    pub(crate) plan: Plan,
+    values: Values,
+    shared: Arc<Shared>,
+    settings: Arc<Settings>,
+    arguments: Arguments,
+    usage: String,
+    limits: Times,
+}
+
+pub(crate) struct Parts {
+    pub(crate) graph: Graph,
+    pub(crate) plan: Plan,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) arguments: Arguments,
+    pub(crate) usage: String,
+    pub(crate) limits: Times,
+}
+
+/// Checks a list of cells: everything that [`Hive::builder`] would refuse, with the options at their defaults. None of
+/// the cells' code runs.
+pub fn validate(cells: impl IntoCells) -> Result<(), HiveError> {
+    Hive::builder(cells).build().map(drop)
+}
+
+impl Hive {
+    /// Begins a hive from cells.
+    pub fn builder(cells: impl IntoCells) -> HiveBuilder {
+        HiveBuilder::new(cells)
+    }
+
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { graph, plan, shared, settings, arguments, usage, limits } = parts;
+        let values = (0..graph.nodes.len()).map(|_| None).collect();
+        Hive { graph, plan, values, shared, settings, arguments, usage, limits }
+    }
+
+    /// The configuration in force.
+    pub fn settings(&self) -> &Arc<Settings> {
+        &self.settings
+    }
+
+    /// What the command line said apart from options.
+    pub fn arguments(&self) -> &Arguments {
+        &self.arguments
+    }
+
+    /// The help text for all options, a line each.
+    pub fn usage(&self) -> &str {
+        &self.usage
+    }
+
+    /// The health of all modules.
+    pub fn health(&self) -> &Arc<HealthTree> {
+        &self.shared.health
+    }
+
+    /// The events of this hive.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.shared.events
+    }
+
+    /// Stops this hive from another task.
+    pub fn shutdowner(&self) -> Shutdowner {
+        self.shared.shutdown.clone()
+    }
+
+    /// Where the hive is in its life.
+    pub fn state(&self) -> State {
+        self.shared.hooks.state()
+    }
+
+    /// An object that the whole hive may use, if it has been built.
+    pub fn get<T: ?Sized + Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        let scope = &self.graph.scopes[crate::graph::ROOT];
+        self.value(scope.providers.get(&Key::of::<T>())?)
+    }
+
+    /// An object that has been built, also if it is private to a module; with several the first registered.
+    pub(crate) fn get_anywhere<T: ?Sized + Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        let key = Key::of::<T>();
+        self.graph
+            .scopes
+            .iter()
+            .filter_map(|scope| scope.providers.get(&key))
+            .find_map(|slot| self.value(slot))
+    }
+
+    fn value<T: ?Sized + Send + Sync + 'static>(&self, slot: &crate::param::Slot) -> Option<Arc<T>> {
+        self.values[slot.node].as_ref()?.get(slot.out)?.as_ref()?.downcast_ref::<Arc<T>>().cloned()
+    }
+
+    /// Tasks of jobs that have not ended.
+    pub(crate) fn running_tasks(&self) -> usize {
+        self.shared.hooks.running_tasks()
+    }
+
+    /// Runs all constructors that the invocations need, then the invocations. [`start`](Hive::start) does so if need be.
+    pub async fn populate(&mut self) -> Result<(), HiveError> {
+        self.expect_state("populate", &[State::Built])?;
+        let deadline = Instant::now() + self.limits.start;
+        let result = self.construct(deadline).await;
+        self.shared.hooks.set_state(if result.is_ok() { State::Populated } else { State::Failed });
+        result
+    }
+
+    fn expect_state(&self, action: &'static str, allowed: &[State]) -> Result<(), HiveError> {
+        let state = self.state();
+        if allowed.contains(&state) { Ok(()) } else { Err(HiveError::State { action, state }) }
+    }
+
+    async fn construct(&mut self, deadline: Instant) -> Result<(), HiveError> {
+        self.shared.hooks.use_current_runtime();
+        for position in 0..self.plan.order.len() {
+            let index = self.plan.order[position];
+            let node = &mut self.graph.nodes[index];
+            let constructor = match &mut node.what {
+                What::Ready(values) => {
+                    self.values[index] = values.take();
+                    continue;
+                }
+                What::Config(_) => continue,
+                What::Construct(constructor) => constructor.clone(),
+            };
+            let site = self.graph.site(index);
+            if self.shared.shutdown.is_shutting_down() {
+                return Err(HiveError::Cancelled { during: format!("constructor {site}"), rollback: vec![] });
+            }
+            let function = site.place.function;
+            let handles = Handles { shared: self.shared.clone(), module: site.module.clone(), function };
+            let begin = Instant::now();
+            let span = tracing::info_span!("cell", module = %site.module);
+            let mut cx =
+                Cx { values: &self.values, handles: &handles, edges: &self.plan.edges[index], pos: 0 };
+            let call = catch_unwind(AssertUnwindSafe(|| span.in_scope(|| constructor.erased.call(&mut cx))));
+            let result = match call {
+                Ok(Call::Ready(result)) => result,
+                Ok(Call::Pending(future)) => self.pending(future.instrument(span), deadline, &site).await?,
+                Err(panic) => Err(anyhow::anyhow!("panicked: {}", panic_text(&*panic))),
+            };
+            let sink = result.map_err(|error| HiveError::Construct {
+                site: site.clone(),
+                error,
+                rollback: vec![],
+            })?;
+            self.values[index] = Some(sink.values);
+            let duration = begin.elapsed();
+            self.shared.events.emit(Event::Constructed { function, module: site.module, duration });
+        }
+        Ok(())
+    }
+
+    async fn pending(
+        &self,
+        future: impl Future<Output = anyhow::Result<Sink>>,
+        deadline: Instant,
+        site: &Site,
+    ) -> Result<anyhow::Result<Sink>, HiveError> {
+        tokio::select! {
+            result = timeout_at(deadline, catch(future)) => Ok(match result {
+                Ok(Ok(result)) => result,
+                Ok(Err(panic)) => Err(anyhow::anyhow!("panicked: {panic}")),
+                Err(_) => Err(anyhow::anyhow!("did not finish within {:?}", self.limits.start)),
+            }),
+            () = self.shared.shutdown.requested() => {
+                Err(HiveError::Cancelled { during: format!("constructor {site}"), rollback: vec![] })
+            }
+        }
+    }
+
+    /// Populates the hive if that is not done, then runs the start hooks. On failure, or when a shutdown is asked for
+    /// meanwhile, the hooks that have started are stopped in reverse.
+    pub async fn start(&mut self) -> Result<(), HiveError> {
+        self.expect_state("start", &[State::Built, State::Populated])?;
+        let begin = Instant::now();
+        let events = self.shared.events.clone();
+        events.emit(Event::Starting);
+        let result = self.start_by(begin + self.limits.start).await;
+        let duration = begin.elapsed();
+        match &result {
+            Ok(()) => events.emit(Event::Started { duration }),
+            Err(error) => {
+                self.shared.hooks.abort_all();
+                self.shared.hooks.set_state(State::Failed);
+                events.emit(Event::StartFailed { error: error.to_string(), duration });
+            }
+        }
+        result
+    }
+
+    async fn start_by(&mut self, deadline: Instant) -> Result<(), HiveError> {
+        if self.state() == State::Built {
+            self.construct(deadline).await?;
+        }
+        let hooks = self.shared.hooks.clone();
+        hooks.set_state(State::Starting);
+        let limits = Limits { deadline, limit: self.limits.start, heartbeat: self.limits.heartbeat };
+        let Err(stopped) = hooks.start(limits, &self.shared.shutdown).await else { return Ok(()) };
+        self.shared.events.emit(Event::RollingBack { hooks: stopped.started });
+        let rollback = self.stop_hooks().await;
+        let failure = stopped.failure;
+        Err(match failure.reason {
+            HookError::Cancelled => {
+                let during = format!("start hook `{}` of module `{}`", failure.hook, failure.module);
+                HiveError::Cancelled { during, rollback }
+            }
+            _ => HiveError::Start { failure: Box::new(failure), rolled_back: stopped.started, rollback },
+        })
+    }
+
+    async fn stop_hooks(&self) -> Vec<HookFailure> {
+        let hooks = &self.shared.hooks;
+        hooks.set_state(State::Stopping);
+        let limit = self.limits.stop;
+        let limits = Limits { deadline: Instant::now() + limit, limit, heartbeat: self.limits.heartbeat };
+        hooks.stop(limits).await
+    }
+
+    /// Stops jobs that were added at run time, then runs the stop hooks in reverse order of the start; all of them, even
+    /// if some fail.
+    pub async fn stop(&mut self) -> Result<(), HiveError> {
+        self.expect_state("stop", &[State::Started])?;
+        let begin = Instant::now();
+        self.shared.events.emit(Event::Stopping);
+        let failures = self.stop_hooks().await;
+        let (duration, failed) = (begin.elapsed(), failures.len());
+        self.shared.hooks.set_state(if failed == 0 { State::Stopped } else { State::Failed });
+        self.shared.events.emit(Event::Stopped { duration, failed });
+        if failed == 0 { Ok(()) } else { Err(HiveError::Stop(failures)) }
+    }
+
+    /// Starts, waits until somebody asks for a shutdown, stops. Handles no signals; several hives may run so in one
+    /// process.
+    pub async fn run_until_shutdown(mut self) -> Outcome {
+        let start = self.start().await;
+        let stop = match &start {
+            Ok(()) => {
+                self.shared.shutdown.requested().await;
+                self.stop().await
+            }
+            Err(_) => Ok(()),
+        };
+        outcome(self.shared.shutdown.take_reason(), start, stop)
+    }
+
+    /// Like [`run_until_shutdown`](Hive::run_until_shutdown) for a hive that owns its process: SIGTERM and SIGINT stop
+    /// it, also while it starts; a second signal ends the process at once, as does a start or stop that hangs 5 s beyond
+    /// its limit.
+    pub async fn run(self) -> Outcome {
+        let signals = match Signals::install() {
+            Ok(signals) => signals,
+            Err(error) => return outcome(None, Err(HiveError::Signals(error)), Ok(())),
+        };
+        let shutdown = self.shared.shutdown.clone();
+        let watching = signals.watch(move |name| shutdown.request(Reason::Signal(name)));
+        let outcome = self.run_until_shutdown().await;
+        watching.abort();
+        outcome
+    }
+}
+
+impl Drop for Hive {
+    fn drop(&mut self) {
+        self.shared.hooks.abort_all();
+        // Consumers go before what they consume.
+        for index in self.plan.order.iter().rev() {
+            self.values[*index] = None;
+        }
+    }
+}

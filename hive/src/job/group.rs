@@ -1,0 +1,320 @@
+//! The jobs of one constructor.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::Stream;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::{Backoff, ObserverJob, OneShotJob, TimerJob};
+use crate::event::{Event, Events};
+use crate::handles::{Handles, Shared};
+use crate::health::Health;
+use crate::lifecycle::{Lifecycle, State, catch};
+
+/// How long a job may take to end after it was told to.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What a job gets.
+#[derive(Clone)]
+pub struct JobCx {
+    /// The reporter of this job.
+    pub health: Health,
+    token: CancellationToken,
+}
+
+impl JobCx {
+    /// Ends when the job should.
+    pub async fn cancelled(&self) {
+        self.token.cancelled().await;
+    }
+
+    /// Whether the job should end.
+    pub fn is_cancelled(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
+    /// The token itself, for code that takes one.
+    pub fn token(&self) -> &CancellationToken {
+        &self.token
+    }
+}
+
+/// Adds background jobs to the module of the constructor that takes it.
+///
+/// The methods give a builder; the job is added when the builder goes out of scope, or by its `submit`.
+#[derive(Clone)]
+pub struct JobGroup {
+    shared: Arc<Shared>,
+    lifecycle: Lifecycle,
+    health: Health,
+    module: Arc<str>,
+}
+
+impl JobGroup {
+    pub(crate) fn new(handles: &Handles) -> Self {
+        let shared = handles.shared.clone();
+        let module = handles.module.clone();
+        JobGroup {
+            lifecycle: Lifecycle::new(shared.hooks.clone(), module.clone(), handles.function),
+            health: Health::of_module(shared.health.clone(), &module),
+            shared,
+            module,
+        }
+    }
+
+    /// The same group with a sub-scope of health, and with the name in front of its jobs' names.
+    pub fn scope(&self, name: &str) -> JobGroup {
+        JobGroup { health: self.health.scope(name), ..self.clone() }
+    }
+
+    /// Runs once, to its end or until it is cancelled.
+    pub fn one_shot<F, Fut>(&self, name: impl Into<String>, f: F) -> OneShotJob
+    where
+        F: FnOnce(JobCx) -> Fut + Send + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        OneShotJob::once(self, name.into(), f)
+    }
+
+    /// Runs again after each failure, until it succeeds, gives up, or is cancelled.
+    pub fn one_shot_with_retry<F, Fut>(&self, name: impl Into<String>, backoff: Backoff, f: F) -> OneShotJob
+    where
+        F: FnMut(JobCx) -> Fut + Send + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        OneShotJob::retried(self, name.into(), backoff, f)
+    }
+
+    /// Runs every `interval`, the first time after one; with an interval of zero only when triggered. A run that takes
+    /// longer does not shift the following ones; those that it misses are left out.
+    pub fn timer<F, Fut>(&self, name: impl Into<String>, interval: Duration, f: F) -> TimerJob
+    where
+        F: FnMut(JobCx) -> Fut + Send + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        TimerJob::new(self, name.into(), interval, f)
+    }
+
+    /// Runs for each item of a stream, one after the other, until the stream ends.
+    pub fn observer<S, F, Fut>(&self, name: impl Into<String>, stream: S, f: F) -> ObserverJob
+    where
+        S: Stream + Send + 'static,
+        S::Item: Send,
+        F: FnMut(JobCx, S::Item) -> Fut + Send + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        ObserverJob::new(self, name.into(), stream, f)
+    }
+}
+
+/// What all kinds of jobs have in common.
+pub(crate) struct Spec {
+    pub(crate) group: JobGroup,
+    /// The kind and the name: `timer-job-gc`.
+    pub(crate) name: String,
+    pub(crate) grace: Duration,
+    pub(crate) shutdown_on_error: bool,
+}
+
+/// A job's whole life as a future.
+pub(crate) type Body = Box<dyn FnOnce(Env) -> BoxFuture<'static, ()> + Send>;
+
+/// What the loop around a job's function works with.
+#[derive(Clone)]
+pub(crate) struct Env {
+    pub(crate) cx: JobCx,
+    name: Arc<str>,
+    shutdown_on_error: bool,
+    group: JobGroup,
+}
+
+impl Env {
+    /// Runs the job's function once; errors and panics are counted as failures and written to the log, and what a job
+    /// returns after it was cancelled is not.
+    pub(crate) async fn attempt<Fut>(&self, run: impl FnOnce() -> Fut) -> Result<(), anyhow::Error>
+    where
+        Fut: Future<Output = anyhow::Result<()>>,
+    {
+        let result = catch(async { run().await }).await;
+        let error = match result {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(_)) if self.cx.is_cancelled() => return Ok(()),
+            Ok(Err(error)) => error,
+            Err(panic) => anyhow::anyhow!("panicked: {panic}"),
+        };
+        let (job, module) = (self.name.clone(), self.group.module.clone());
+        self.group.shared.events.emit(Event::JobFailed { job, module, error: format!("{error:#}") });
+        Err(error)
+    }
+
+    /// Shuts the hive down with the error if the job is to do so.
+    pub(crate) fn give_up(&self, error: anyhow::Error) {
+        if self.shutdown_on_error {
+            let job = &self.name;
+            let module = &self.group.module;
+            self.group.shared.shutdown.shutdown_with(error.context(format!("{job} of module `{module}`")));
+        }
+    }
+}
+
+impl Spec {
+    pub(crate) fn new(group: &JobGroup, name: String) -> Self {
+        Spec { group: group.clone(), name, grace: GRACE, shutdown_on_error: false }
+    }
+
+    /// Adds the job: before the start as a hook, after it at once, and not at all when the stop has begun.
+    pub(crate) fn submit(self, body: Body) -> JobHandle {
+        let Spec { group, name, grace, shutdown_on_error } = self;
+        let name: Arc<str> = name.into();
+        let health = group.health.scope(&name);
+        let handle = JobHandle {
+            token: CancellationToken::new(),
+            done: CancellationToken::new(),
+            task: Arc::default(),
+            grace,
+        };
+        let cx = JobCx { health, token: handle.token.clone() };
+        let env = Env { cx, name: name.clone(), shutdown_on_error, group: group.clone() };
+        let hooks = group.shared.hooks.clone();
+        match hooks.state() {
+            State::Built | State::Populated => {
+                let running: Arc<Mutex<Option<Running>>> = Arc::default();
+                let (started, job) = (running.clone(), handle.clone());
+                let start = move |_| async move {
+                    *started.lock() = Some(Running::spawn(env, body, job));
+                    Ok(())
+                };
+                let stop = move |_| async move {
+                    let running = running.lock().take();
+                    if let Some(running) = running {
+                        let until = Instant::now() + running.handle.grace;
+                        running.stop(until).await;
+                    }
+                    Ok(())
+                };
+                group.lifecycle.hook(name).on_start(start).on_stop(stop);
+            }
+            State::Starting | State::Started => hooks.adopt(Running::spawn(env, body, handle.clone())),
+            State::Stopping | State::Stopped | State::Failed => handle.done.cancel(),
+        }
+        handle
+    }
+}
+
+/// A job that has been added; dropping the handle changes nothing.
+#[derive(Clone)]
+pub struct JobHandle {
+    token: CancellationToken,
+    done: CancellationToken,
+    task: Arc<Mutex<Option<AbortHandle>>>,
+    grace: Duration,
+}
+
+impl JobHandle {
+    /// The handle of a job that is over.
+    pub(crate) fn ended() -> Self {
+        let done = CancellationToken::new();
+        done.cancel();
+        JobHandle { token: done.clone(), done, task: Arc::default(), grace: Duration::ZERO }
+    }
+
+    /// Tells the job to end.
+    pub fn cancel(&self) {
+        self.token.cancel();
+    }
+
+    /// Whether the job has ended.
+    pub fn is_finished(&self) -> bool {
+        self.done.is_cancelled()
+    }
+
+    /// Ends when the job has ended.
+    pub async fn finished(&self) {
+        self.done.cancelled().await;
+    }
+
+    /// Tells the job to end and waits for it, at most for its grace; then the job is dropped. A job that waits for the
+    /// start of the hive will not run.
+    pub async fn stop(&self) {
+        self.cancel();
+        if self.task.lock().is_none() {
+            return;
+        }
+        if timeout_at(Instant::now() + self.grace, self.finished()).await.is_err()
+            && let Some(task) = &*self.task.lock()
+        {
+            task.abort();
+        }
+    }
+}
+
+impl fmt::Debug for JobHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobHandle").field("finished", &self.is_finished()).finish_non_exhaustive()
+    }
+}
+
+/// The task of a job.
+pub(crate) struct Running {
+    handle: JobHandle,
+    task: JoinHandle<()>,
+    name: Arc<str>,
+    module: Arc<str>,
+    events: Arc<Events>,
+    health: Health,
+}
+
+impl Running {
+    fn spawn(env: Env, body: Body, handle: JobHandle) -> Self {
+        let shared = env.group.shared.clone();
+        let (name, module, health) = (env.name.clone(), env.group.module.clone(), env.cx.health.clone());
+        let span = tracing::info_span!("cell", module = %module);
+        let done = handle.done.clone().drop_guard();
+        let (events, job, owner) = (shared.events.clone(), name.clone(), module.clone());
+        let life = async move {
+            let _done = done;
+            if env.cx.is_cancelled() {
+                return;
+            }
+            events.emit(Event::JobStarted { job: job.clone(), module: owner.clone() });
+            let begin = Instant::now();
+            body(env).await;
+            events.emit(Event::JobEnded { job, module: owner, duration: begin.elapsed() });
+        };
+        let task = shared.hooks.spawn(life.instrument(span));
+        *handle.task.lock() = Some(task.abort_handle());
+        Running { handle, task, name, module, events: shared.events.clone(), health }
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// Cancels the job and waits for its end until `deadline` or its grace is over, then drops it.
+    pub(crate) async fn stop(mut self, deadline: Instant) {
+        self.handle.cancel();
+        let begin = Instant::now();
+        let until = deadline.min(begin + self.handle.grace);
+        if timeout_at(until, &mut self.task).await.is_err() {
+            self.task.abort();
+            let grace = begin.elapsed();
+            self.health.degraded("Dropped", format!("did not stop within {grace:.1?}"));
+            let (job, module) = (self.name.clone(), self.module.clone());
+            self.events.emit(Event::JobAborted { job, module, grace });
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.cancel();
+        self.task.abort();
+    }
+}

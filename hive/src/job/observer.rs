@@ -1,0 +1,84 @@
+//! Jobs that follow a stream.
+
+use std::time::Duration;
+
+use futures::{FutureExt, Stream, StreamExt};
+use tokio::time::Instant;
+
+use super::group::{Body, Env, JobCx, JobGroup, JobHandle, Spec};
+
+/// How often a healthy observer says so.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// A job that follows a stream; added when dropped. See [`JobGroup::observer`].
+pub struct ObserverJob {
+    parts: Option<(Spec, Body)>,
+}
+
+impl ObserverJob {
+    pub(crate) fn new<S, F, Fut>(group: &JobGroup, name: String, stream: S, f: F) -> Self
+    where
+        S: Stream + Send + 'static,
+        S::Item: Send,
+        F: FnMut(JobCx, S::Item) -> Fut + Send + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        let body = move |env| life(env, stream, f).boxed();
+        ObserverJob { parts: Some((Spec::new(group, format!("observer-job-{name}")), Box::new(body))) }
+    }
+
+    /// Shuts the hive down with the error when an item fails; otherwise health is degraded and the next item is taken.
+    pub fn shutdown_on_error(mut self) -> Self {
+        if let Some((spec, _)) = &mut self.parts {
+            spec.shutdown_on_error = true;
+        }
+        self
+    }
+
+    /// Adds the job now and gives a handle to it.
+    pub fn submit(mut self) -> JobHandle {
+        self.parts.take().map_or_else(JobHandle::ended, |(spec, body)| spec.submit(body))
+    }
+}
+
+impl Drop for ObserverJob {
+    fn drop(&mut self) {
+        if let Some((spec, body)) = self.parts.take() {
+            spec.submit(body);
+        }
+    }
+}
+
+async fn life<S, F, Fut>(env: Env, stream: S, mut f: F)
+where
+    S: Stream,
+    F: FnMut(JobCx, S::Item) -> Fut,
+    Fut: Future<Output = anyhow::Result<()>>,
+{
+    let health = &env.cx.health;
+    health.ok("Primed");
+    let mut stream = std::pin::pin!(stream);
+    let (mut items, mut well_since): (u64, Option<Instant>) = (0, None);
+    loop {
+        let item = tokio::select! {
+            () = env.cx.cancelled() => return health.stopped(format_args!("Stopped after {items} items")),
+            item = stream.next() => item,
+        };
+        let Some(item) = item else {
+            return health.stopped(format_args!("Stream ended after {items} items"));
+        };
+        items += 1;
+        match env.attempt(|| f(env.cx.clone(), item)).await {
+            Ok(()) if well_since.is_none_or(|at| at.elapsed() >= REPORT_EVERY) => {
+                health.ok(format_args!("{items} items"));
+                well_since = Some(Instant::now());
+            }
+            Ok(()) => {}
+            Err(error) => {
+                health.degraded(format_args!("Failed at item {items}"), &error);
+                well_since = None;
+                env.give_up(error);
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Jobs that run once, or until they succeed.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::time::{Instant, sleep};
+
+use super::Backoff;
+use super::group::{Body, Env, JobCx, JobGroup, JobHandle, Spec};
+
+/// A job that runs once; added when dropped. See [`JobGroup::one_shot`].
+pub struct OneShotJob {
+    parts: Option<(Spec, Body)>,
+}
+
+impl OneShotJob {
+    pub(crate) fn once<F, Fut>(group: &JobGroup, name: String, f: F) -> Self
+    where
+        F: FnOnce(JobCx) -> Fut + Send + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        let body = |env: Env| {
+            async move {
+                env.cx.health.ok("Running");
+                let begin = Instant::now();
+                match env.attempt(|| f(env.cx.clone())).await {
+                    Ok(()) => finished(&env, begin),
+                    Err(error) => {
+                        env.cx
+                            .health
+                            .degraded(format_args!("Failed (duration {:.1?})", begin.elapsed()), &error);
+                        env.give_up(error);
+                    }
+                }
+            }
+            .boxed()
+        };
+        OneShotJob { parts: Some((Spec::new(group, format!("job-{name}")), Box::new(body))) }
+    }
+
+    pub(crate) fn retried<F, Fut>(group: &JobGroup, name: String, mut backoff: Backoff, mut f: F) -> Self
+    where
+        F: FnMut(JobCx) -> Fut + Send + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        let body = move |env: Env| {
+            async move {
+                env.cx.health.ok("Running");
+                loop {
+                    let begin = Instant::now();
+                    let Err(error) = env.attempt(|| f(env.cx.clone())).await else {
+                        return finished(&env, begin);
+                    };
+                    let duration = begin.elapsed();
+                    let Some(wait) = backoff.next_wait() else {
+                        env.cx
+                            .health
+                            .degraded(format_args!("Failed (duration {duration:.1?}, gave up)"), &error);
+                        return env.give_up(error);
+                    };
+                    let retry = backoff.attempts();
+                    let said = format!("Failed (duration {duration:.1?}, retry {retry} in {wait:.1?})");
+                    env.cx.health.degraded(said, &error);
+                    tokio::select! {
+                        () = env.cx.cancelled() => return env.cx.health.stopped("Cancelled"),
+                        () = sleep(wait) => {}
+                    }
+                }
+            }
+            .boxed()
+        };
+        OneShotJob { parts: Some((Spec::new(group, format!("job-{name}")), Box::new(body))) }
+    }
+
+    /// Shuts the hive down with the error when the job fails for good.
+    pub fn shutdown_on_error(mut self) -> Self {
+        if let Some((spec, _)) = &mut self.parts {
+            spec.shutdown_on_error = true;
+        }
+        self
+    }
+
+    /// How long the job may take to end after it was told to; 5 s if not set.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        if let Some((spec, _)) = &mut self.parts {
+            spec.grace = grace;
+        }
+        self
+    }
+
+    /// Adds the job now and gives a handle to it.
+    pub fn submit(mut self) -> JobHandle {
+        self.parts.take().map_or_else(JobHandle::ended, |(spec, body)| spec.submit(body))
+    }
+}
+
+impl Drop for OneShotJob {
+    fn drop(&mut self) {
+        if let Some((spec, body)) = self.parts.take() {
+            spec.submit(body);
+        }
+    }
+}
+
+fn finished(env: &Env, begin: Instant) {
+    env.cx.health.stopped(format_args!("Finished ({:.1?})", begin.elapsed()));
+}

@@ -1,0 +1,169 @@
+//! Jobs that run at intervals, or when triggered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::backoff::spread;
+use super::group::{Env, JobCx, JobGroup, JobHandle, Spec};
+
+/// Makes a timer job run soon. Triggers that come before the run are served by one run.
+#[derive(Clone, Default)]
+pub struct Trigger {
+    notify: Arc<Notify>,
+    debounce: Duration,
+}
+
+impl Trigger {
+    /// A trigger for one timer.
+    pub fn new() -> Self {
+        Trigger::default()
+    }
+
+    /// Keeps runs at least this far apart: a trigger that comes earlier is served when the time is over, never lost.
+    pub fn with_debounce(mut self, debounce: Duration) -> Self {
+        self.debounce = debounce;
+        self
+    }
+
+    /// Asks for a run.
+    pub fn trigger(&self) {
+        self.notify.notify_one();
+    }
+}
+
+type Run = Box<dyn FnMut(JobCx) -> BoxFuture<'static, anyhow::Result<()>> + Send>;
+
+/// A job that runs at intervals; added when dropped. See [`JobGroup::timer`].
+pub struct TimerJob {
+    parts: Option<(Spec, Timer)>,
+}
+
+struct Timer {
+    run: Run,
+    interval: Duration,
+    immediate: bool,
+    jitter: f64,
+    trigger: Option<Trigger>,
+}
+
+impl TimerJob {
+    pub(crate) fn new<F, Fut>(group: &JobGroup, name: String, interval: Duration, mut f: F) -> Self
+    where
+        F: FnMut(JobCx) -> Fut + Send + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        let run: Run = Box::new(move |cx| Box::pin(f(cx)));
+        let timer = Timer { run, interval, immediate: false, jitter: 0.0, trigger: None };
+        TimerJob { parts: Some((Spec::new(group, format!("timer-job-{name}")), timer)) }
+    }
+
+    /// Runs for the first time at once.
+    pub fn immediate(self) -> Self {
+        self.change(|_, timer| timer.immediate = true)
+    }
+
+    /// Delays each run by a random part of the interval, at most this fraction of it.
+    pub fn jitter(self, fraction: f64) -> Self {
+        self.change(|_, timer| timer.jitter = fraction.clamp(0.0, 1.0))
+    }
+
+    /// Runs also when triggered.
+    pub fn trigger(self, trigger: &Trigger) -> Self {
+        self.change(|_, timer| timer.trigger = Some(trigger.clone()))
+    }
+
+    /// Shuts the hive down with the error when a run fails; otherwise health is degraded and the next run tries again.
+    pub fn shutdown_on_error(self) -> Self {
+        self.change(|spec, _| spec.shutdown_on_error = true)
+    }
+
+    /// How long a run may take to end after it was told to; 5 s if not set.
+    pub fn grace(self, grace: Duration) -> Self {
+        self.change(|spec, _| spec.grace = grace)
+    }
+
+    /// Adds the job now and gives a handle to it.
+    pub fn submit(mut self) -> JobHandle {
+        self.parts.take().map_or_else(JobHandle::ended, |(spec, timer)| {
+            spec.submit(Box::new(move |env| timer.life(env).boxed()))
+        })
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Spec, &mut Timer)) -> Self {
+        if let Some((spec, timer)) = &mut self.parts {
+            change(spec, timer);
+        }
+        self
+    }
+}
+
+impl Drop for TimerJob {
+    fn drop(&mut self) {
+        if let Some((spec, timer)) = self.parts.take() {
+            spec.submit(Box::new(move |env| timer.life(env).boxed()));
+        }
+    }
+}
+
+impl Timer {
+    async fn life(mut self, env: Env) {
+        env.cx.health.ok("Primed");
+        let begin = Instant::now();
+        let mut tick = if self.immediate { begin } else { begin + self.interval };
+        let mut last_run: Option<Instant> = None;
+        loop {
+            let at = tick + self.delay();
+            let ticks = !self.interval.is_zero() || (self.immediate && last_run.is_none());
+            tokio::select! {
+                () = env.cx.cancelled() => break,
+                () = sleep_until(at), if ticks => {}
+                () = triggered(self.trigger.as_ref(), last_run) => {}
+            }
+            if env.cx.is_cancelled() {
+                break;
+            }
+            let start = Instant::now();
+            let result = env.attempt(|| (self.run)(env.cx.clone())).await;
+            let end = Instant::now();
+            last_run = Some(end);
+            match result {
+                Ok(()) => env.cx.health.ok(format_args!("OK ({:.1?})", end - start)),
+                Err(error) => {
+                    env.cx.health.degraded(format_args!("Failed (duration {:.1?})", end - start), &error);
+                    env.give_up(error);
+                }
+            }
+            tick = next_tick(tick, end, self.interval);
+        }
+        env.cx.health.stopped("Stopped");
+    }
+
+    fn delay(&self) -> Duration {
+        // Half the range, shifted by half: never earlier than the tick.
+        let half = self.interval.mul_f64(self.jitter / 2.0);
+        spread(half, 1.0)
+    }
+}
+
+/// The first tick after `now`.
+fn next_tick(tick: Instant, now: Instant, interval: Duration) -> Instant {
+    if tick > now || interval.is_zero() {
+        return tick;
+    }
+    let missed = (now - tick).as_nanos() / interval.as_nanos();
+    let ahead = interval.as_nanos().saturating_mul(missed + 1);
+    tick + Duration::from_nanos(u64::try_from(ahead).unwrap_or(u64::MAX))
+}
+
+async fn triggered(trigger: Option<&Trigger>, last_run: Option<Instant>) {
+    let Some(trigger) = trigger else { return futures::future::pending().await };
+    trigger.notify.notified().await;
+    if let Some(last) = last_run {
+        sleep_until(last + trigger.debounce).await;
+    }
+}

@@ -1,0 +1,49 @@
+//! How a run ended.
+
+use std::process::ExitCode;
+
+use crate::error::HiveError;
+use crate::shutdown::Reason;
+
+/// How a run ended: what made it end, and everything that went wrong.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The signal that ended the run, if one did.
+    pub signal: Option<&'static str>,
+    /// What went wrong; empty after an orderly end.
+    pub errors: Vec<HiveError>,
+}
+
+impl Outcome {
+    /// 0 after an orderly end, otherwise 255, as Cilium's agent.
+    pub fn exit_code(&self) -> ExitCode {
+        if self.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(255) }
+    }
+
+    /// The first error, if any.
+    pub fn into_result(self) -> Result<(), HiveError> {
+        self.errors.into_iter().next().map_or(Ok(()), Err)
+    }
+}
+
+pub(crate) fn outcome(
+    reason: Option<Reason>,
+    start: Result<(), HiveError>,
+    stop: Result<(), HiveError>,
+) -> Outcome {
+    let mut errors: Vec<HiveError> = vec![];
+    let signal = match reason {
+        Some(Reason::Signal(name)) => Some(name),
+        Some(Reason::Failed(error)) => {
+            errors.push(HiveError::Shutdown(error));
+            None
+        }
+        Some(Reason::Requested) | None => None,
+    };
+    // A start that was cancelled because somebody asked for it is an orderly end, unless undoing it failed.
+    let orderly =
+        |error: &HiveError| matches!(error, HiveError::Cancelled { rollback, .. } if rollback.is_empty());
+    errors.extend(start.err().filter(|error| !orderly(error)));
+    errors.extend(stop.err());
+    Outcome { signal, errors }
+}

@@ -1,0 +1,233 @@
+//! Results of constructors: what may be given to the graph.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+
+use crate::key::Key;
+
+/// A value in the graph: a boxed `Arc<T>`, or a `Vec<T>` of group members.
+pub(crate) type Value = Box<dyn Any + Send + Sync>;
+
+/// One output that a constructor declares.
+#[derive(Clone, Copy)]
+pub(crate) struct Out {
+    pub(crate) key: Key,
+    pub(crate) maybe: bool,
+}
+
+/// The outputs of a constructor, declared without running it.
+#[derive(Default)]
+pub struct Outs {
+    pub(crate) list: Vec<Out>,
+    maybe: bool,
+}
+
+impl Outs {
+    fn give(&mut self, key: Key) {
+        self.list.push(Out { key, maybe: self.maybe });
+    }
+}
+
+/// The values that a constructor gave.
+#[derive(Default)]
+pub struct Sink {
+    pub(crate) values: Vec<Option<Value>>,
+}
+
+impl Sink {
+    fn put(&mut self, value: impl Any + Send + Sync) {
+        self.values.push(Some(Box::new(value)));
+    }
+}
+
+/// Something a constructor may return: `Arc<T>`, a type with `#[derive(Object)]`, [`Member`], [`Members`], tuples and
+/// `#[derive(Outputs)]` structs of those, `Option` (perhaps nothing) and `Result` (perhaps a failure) of any.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the result of a constructor",
+    note = "return `Arc<T>` / `Arc<dyn Trait>`, a type with `#[derive(Object)]`, `Member<T>`, a tuple or `#[derive(Outputs)]` struct of those, or `Option` or `Result` of any"
+)]
+pub trait Outputs: Send + 'static {
+    /// Declares what is given.
+    fn keys(outs: &mut Outs);
+    /// Gives it, in the order declared.
+    fn emit(self, sink: &mut Sink) -> anyhow::Result<()>;
+}
+
+/// Marks a plain type as a graph object, so that a constructor may return it bare: `fn() -> Foo` provides `Arc<Foo>`.
+pub trait Object: Send + Sync + 'static {}
+
+impl<T: Object> Outputs for T {
+    fn keys(outs: &mut Outs) {
+        outs.give(Key::of::<T>());
+    }
+
+    fn emit(self, sink: &mut Sink) -> anyhow::Result<()> {
+        sink.put(Arc::new(self));
+        Ok(())
+    }
+}
+
+impl<T: ?Sized + Send + Sync + 'static> Outputs for Arc<T> {
+    fn keys(outs: &mut Outs) {
+        outs.give(Key::of::<T>());
+    }
+
+    fn emit(self, sink: &mut Sink) -> anyhow::Result<()> {
+        sink.put(self);
+        Ok(())
+    }
+}
+
+/// Contributes one value to [`Group<T>`](crate::Group).
+#[derive(Clone, Debug)]
+pub struct Member<T>(pub T);
+
+/// Contributes any number of values to [`Group<T>`](crate::Group).
+#[derive(Clone, Debug)]
+pub struct Members<T>(pub Vec<T>);
+
+impl<T: Clone + Send + Sync + 'static> Outputs for Member<T> {
+    fn keys(outs: &mut Outs) {
+        outs.give(Key::group::<T>());
+    }
+
+    fn emit(self, sink: &mut Sink) -> anyhow::Result<()> {
+        sink.put(vec![self.0]);
+        Ok(())
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> Outputs for Members<T> {
+    fn keys(outs: &mut Outs) {
+        outs.give(Key::group::<T>());
+    }
+
+    fn emit(self, sink: &mut Sink) -> anyhow::Result<()> {
+        sink.put(self.0);
+        Ok(())
+    }
+}
+
+/// Perhaps nothing: whoever needs such an output must take it as `Option<..>` (group members are simply left out).
+impl<O: Outputs> Outputs for Option<O> {
+    fn keys(outs: &mut Outs) {
+        let outer = std::mem::replace(&mut outs.maybe, true);
+        O::keys(outs);
+        outs.maybe = outer;
+    }
+
+    fn emit(self, sink: &mut Sink) -> anyhow::Result<()> {
+        match self {
+            Some(outputs) => outputs.emit(sink),
+            None => {
+                let mut own = Outs::default();
+                O::keys(&mut own);
+                sink.values.extend(own.list.iter().map(|_| None));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<O: Outputs, E: Into<anyhow::Error> + Send + 'static> Outputs for Result<O, E> {
+    fn keys(outs: &mut Outs) {
+        O::keys(outs);
+    }
+
+    fn emit(self, sink: &mut Sink) -> anyhow::Result<()> {
+        self.map_err(Into::into)?.emit(sink)
+    }
+}
+
+macro_rules! tuple_outputs {
+    ($($t:ident)*) => {
+        #[allow(non_snake_case, unused_variables, reason = "type names serve as variables; the empty tuple uses none")]
+        impl<$($t: Outputs),*> Outputs for ($($t,)*) {
+            fn keys(outs: &mut Outs) {
+                $($t::keys(outs);)*
+            }
+
+            fn emit(self, sink: &mut Sink) -> anyhow::Result<()> {
+                let ($($t,)*) = self;
+                $($t.emit(sink)?;)*
+                Ok(())
+            }
+        }
+    };
+}
+crate::constructor::each_arity!(tuple_outputs);
+
+/// Marker: the constructor is an ordinary function.
+pub struct Sync_;
+
+/// Marker: the constructor returns a future.
+pub struct Async_;
+
+/// The result of calling a constructor.
+pub enum Call {
+    #[doc(hidden)]
+    Ready(anyhow::Result<Sink>),
+    #[doc(hidden)]
+    Pending(BoxFuture<'static, anyhow::Result<Sink>>),
+}
+
+/// What the result of a constructor declares. Separate from [`Run`] so that a wrong result and a future that is not
+/// `Send` give different compiler messages.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the result of a constructor",
+    label = "this function's result",
+    note = "return `Arc<T>` / `Arc<dyn Trait>`, a type with `#[derive(Object)]`, `Member<T>`, a tuple or `#[derive(Outputs)]` struct of those, `Option` or `Result` of any, or a `Send` future of any"
+)]
+pub trait IntoOutputs<Kind> {
+    #[doc(hidden)]
+    fn __keys(outs: &mut Outs);
+}
+
+impl<O: Outputs> IntoOutputs<Sync_> for O {
+    fn __keys(outs: &mut Outs) {
+        O::keys(outs);
+    }
+}
+
+impl<F: Future> IntoOutputs<Async_> for F
+where
+    F::Output: Outputs,
+{
+    fn __keys(outs: &mut Outs) {
+        <F::Output as Outputs>::keys(outs);
+    }
+}
+
+/// How the result of a constructor is turned into values.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the result of a constructor",
+    label = "this function's result",
+    note = "see the first error; an `async fn` constructor must give a `Send` future"
+)]
+pub trait Run<Kind> {
+    #[doc(hidden)]
+    fn __run(self) -> Call;
+}
+
+impl<O: Outputs> Run<Sync_> for O {
+    fn __run(self) -> Call {
+        Call::Ready(collect(self))
+    }
+}
+
+impl<F: Future + Send + 'static> Run<Async_> for F
+where
+    F::Output: Outputs,
+{
+    fn __run(self) -> Call {
+        Call::Pending(Box::pin(async move { collect(self.await) }))
+    }
+}
+
+fn collect<O: Outputs>(outputs: O) -> anyhow::Result<Sink> {
+    let mut sink = Sink::default();
+    outputs.emit(&mut sink)?;
+    Ok(sink)
+}

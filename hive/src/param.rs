@@ -1,0 +1,165 @@
+//! Parameters of constructors: what may be asked for and how it is taken out of the graph.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::handles::Handles;
+use crate::key::Key;
+use crate::outputs::Value;
+
+/// The dependencies of a constructor, declared without running it.
+#[derive(Default)]
+pub struct Deps {
+    pub(crate) list: Vec<Dep>,
+    optional: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Dep {
+    pub(crate) key: Key,
+    pub(crate) optional: bool,
+}
+
+impl Deps {
+    /// Declares one dependency.
+    pub fn need(&mut self, key: Key) {
+        self.list.push(Dep { key, optional: self.optional });
+    }
+}
+
+/// Where an output of a constructor is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Slot {
+    pub(crate) node: usize,
+    pub(crate) out: usize,
+}
+
+/// A dependency resolved by the plan.
+#[derive(Clone, Debug)]
+pub(crate) enum Edge {
+    Value(Slot),
+    Absent,
+    Many(Vec<Slot>),
+}
+
+impl Edge {
+    pub(crate) fn slots(&self) -> &[Slot] {
+        match self {
+            Edge::Value(slot) => std::slice::from_ref(slot),
+            Edge::Absent => &[],
+            Edge::Many(slots) => slots,
+        }
+    }
+}
+
+/// Constructed values by node and output; an output of `Option` type may be empty.
+pub(crate) type Values = Vec<Option<Vec<Option<Value>>>>;
+
+/// The cursor from which parameters are extracted, one resolved dependency after the other.
+pub struct Cx<'a> {
+    pub(crate) values: &'a Values,
+    pub(crate) handles: &'a Handles,
+    pub(crate) edges: &'a [Edge],
+    pub(crate) pos: usize,
+}
+
+impl<'a> Cx<'a> {
+    fn next(&mut self) -> &'a Edge {
+        let edge = self.edges.get(self.pos).unwrap_or(&Edge::Absent);
+        self.pos += 1;
+        edge
+    }
+
+    fn value<T: 'static>(&self, slot: Slot) -> Option<&'a T> {
+        self.values.get(slot.node)?.as_ref()?.get(slot.out)?.as_ref()?.downcast_ref()
+    }
+
+    pub(crate) fn one<T: 'static>(&mut self) -> Result<&'a T, Absent> {
+        match self.next() {
+            Edge::Value(slot) => self.value(*slot).ok_or(Absent),
+            Edge::Absent | Edge::Many(_) => Err(Absent),
+        }
+    }
+}
+
+/// Returned by [`Param::extract`] when an optional dependency is not there.
+#[derive(Debug)]
+pub struct Absent;
+
+/// Something a constructor may take as a parameter.
+///
+/// [`deps`](Param::deps) and [`extract`](Param::extract) must walk the same dependencies in the same order. Own
+/// implementations compose those of other parameters; `#[derive(Params)]` does so for the fields of a struct.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a constructor parameter",
+    label = "not injectable",
+    note = "inject `Arc<{Self}>` (or `Arc<dyn Trait>`), `Config<T>`, `Group<T>`, `Option<..>`, `Lifecycle`, `Health`, `JobGroup`, `Shutdowner`, `ModuleId`, or a struct with `#[derive(Params)]`"
+)]
+pub trait Param: Sized + Send + 'static {
+    /// Declares what is needed.
+    fn deps(deps: &mut Deps);
+    /// Takes it out of the graph.
+    fn extract(cx: &mut Cx<'_>) -> Result<Self, Absent>;
+}
+
+impl<T: ?Sized + Send + Sync + 'static> Param for Arc<T> {
+    fn deps(deps: &mut Deps) {
+        deps.need(Key::of::<T>());
+    }
+
+    fn extract(cx: &mut Cx<'_>) -> Result<Self, Absent> {
+        cx.one::<Arc<T>>().cloned()
+    }
+}
+
+/// `None` when nothing provides `P`. A provider that exists but cannot be built is an error all the same.
+impl<P: Param> Param for Option<P> {
+    fn deps(deps: &mut Deps) {
+        let outer = std::mem::replace(&mut deps.optional, true);
+        P::deps(deps);
+        deps.optional = outer;
+    }
+
+    fn extract(cx: &mut Cx<'_>) -> Result<Self, Absent> {
+        let mut own = Deps::default();
+        P::deps(&mut own);
+        let end = cx.pos + own.list.len();
+        let value = P::extract(cx).ok();
+        cx.pos = end;
+        Ok(value)
+    }
+}
+
+/// All values contributed as [`Member<T>`](crate::Member) or [`Members<T>`](crate::Members), in the order in which
+/// the contributing cells are registered.
+#[derive(Clone, Debug)]
+pub struct Group<T>(pub Vec<T>);
+
+impl<T> Deref for Group<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T> IntoIterator for Group<T> {
+    type Item = T;
+    type IntoIter = std::vec::IntoIter<T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> Param for Group<T> {
+    fn deps(deps: &mut Deps) {
+        deps.need(Key::group::<T>());
+    }
+
+    fn extract(cx: &mut Cx<'_>) -> Result<Self, Absent> {
+        let slots = cx.next().slots();
+        let members = slots.iter().filter_map(|slot| cx.value::<Vec<T>>(*slot));
+        Ok(Group(members.flatten().cloned().collect()))
+    }
+}

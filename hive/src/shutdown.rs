@@ -1,0 +1,80 @@
+//! Asking a hive to stop, from inside.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::event::{Event, Events};
+
+/// Why a hive was asked to stop.
+#[derive(Debug)]
+pub(crate) enum Reason {
+    /// A cell called [`Shutdowner::shutdown`].
+    Requested,
+    /// A cell called [`Shutdowner::shutdown_with`].
+    Failed(anyhow::Error),
+    /// A signal of this name arrived.
+    Signal(&'static str),
+}
+
+/// Stops the hive: the first request counts, later ones change nothing. May be used in constructors, hooks and jobs;
+/// during the start it cancels the start and undoes it.
+#[derive(Clone)]
+pub struct Shutdowner {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    token: CancellationToken,
+    reason: Mutex<Option<Reason>>,
+    events: Arc<Events>,
+}
+
+impl Shutdowner {
+    pub(crate) fn new(events: Arc<Events>) -> Self {
+        Shutdowner {
+            shared: Arc::new(Shared { token: CancellationToken::new(), reason: Mutex::new(None), events }),
+        }
+    }
+
+    /// Asks for an orderly stop.
+    pub fn shutdown(&self) {
+        self.request(Reason::Requested);
+    }
+
+    /// Asks for a stop because of an error, which [`Hive::run`](crate::Hive::run) then reports.
+    pub fn shutdown_with(&self, error: impl Into<anyhow::Error>) {
+        self.request(Reason::Failed(error.into()));
+    }
+
+    pub(crate) fn request(&self, reason: Reason) {
+        let mut first = self.shared.reason.lock();
+        if first.is_some() || self.is_shutting_down() {
+            return;
+        }
+        let event = match &reason {
+            Reason::Requested => Event::ShutdownRequested { error: None },
+            Reason::Failed(error) => Event::ShutdownRequested { error: Some(format!("{error:#}")) },
+            Reason::Signal(name) => Event::Signal { name },
+        };
+        *first = Some(reason);
+        drop(first);
+        self.shared.token.cancel();
+        self.shared.events.emit(event);
+    }
+
+    /// Whether a stop has been asked for.
+    pub fn is_shutting_down(&self) -> bool {
+        self.shared.token.is_cancelled()
+    }
+
+    /// Ends when a stop is asked for.
+    pub async fn requested(&self) {
+        self.shared.token.cancelled().await;
+    }
+
+    pub(crate) fn take_reason(&self) -> Option<Reason> {
+        self.shared.reason.lock().take()
+    }
+}

@@ -1,0 +1,43 @@
+//! Signals that stop a process.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
+
+/// SIGTERM and SIGINT, caught from now on.
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+/// What a shell reports for a process that a signal ended.
+const KILLED: i32 = 128;
+
+impl Signals {
+    pub(crate) fn install() -> io::Result<Self> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> (&'static str, i32) {
+        tokio::select! {
+            _ = self.terminate.recv() => ("terminated", SignalKind::terminate().as_raw_value()),
+            _ = self.interrupt.recv() => ("interrupt", SignalKind::interrupt().as_raw_value()),
+        }
+    }
+
+    /// Calls `first` at the first signal and ends the process at the second.
+    #[expect(clippy::disallowed_methods, reason = "must answer while the hive's own tasks hang")]
+    pub(crate) fn watch(mut self, first: impl FnOnce(&'static str) + Send + 'static) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            let (name, _) = self.next().await;
+            first(name);
+            let (name, number) = self.next().await;
+            tracing::error!(signal = name, "Second signal received, exiting at once");
+            std::process::exit(KILLED + number);
+        })
+    }
+}
