@@ -18,6 +18,7 @@ use crate::spec::{IndexDef, TableSpec};
 use crate::txn::TableTxn;
 use crate::version::Version;
 use crate::watch::Watch;
+use crate::writer::Writer;
 
 /// The reader's half of a table, what cells export. Cheap to clone.
 ///
@@ -260,12 +261,26 @@ impl<T: TableSpec> RwTable<T> {
     }
 
     /// A transaction on this table. Waits for the writer before; keep it short and take no other lock meanwhile.
+    /// In async code end its block before the next `await`, or use [`transact`](Self::transact).
     ///
     /// # Panics
     /// In debug builds, if this thread has a transaction of this database already: it could dead-lock.
     #[track_caller]
     pub fn write(&self) -> TableTxn<'_, T> {
         self.0.db.write((self,))
+    }
+}
+
+impl<T: TableSpec> RwTable<T> {
+    /// A transaction that commits when the function returns: gives its result and the committed state.
+    ///
+    /// For async code, where a transaction in a variable makes the future unable to move between threads even after
+    /// its commit, unless a block ends in between.
+    #[track_caller]
+    pub fn transact<R>(&self, f: impl FnOnce(&mut Writer<'_, T>) -> R) -> (R, Snapshot) {
+        let mut txn = self.write();
+        let result = f(&mut txn);
+        (result, txn.commit())
     }
 }
 

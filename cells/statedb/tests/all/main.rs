@@ -1,0 +1,6 @@
+//! The tests of the public API.
+
+mod changes;
+mod model;
+mod promises;
+mod rows;

@@ -1,0 +1,305 @@
+//! Promises one by one: order of wake-ups, initializers, locking, conflicts, names.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::rows::*;
+use statedb::{CasError, Db, Error, Query, Snapshot, TableSpec};
+
+#[test]
+fn a_failed_compare_and_swap_changes_and_wakes_nothing() {
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    let mut w = pods.write();
+    w.insert(pod(1, "a", &[]));
+    let snapshot = w.commit();
+    let (found, watch) = pods.get_watch(&snapshot, by_id(1));
+    let revision = found.unwrap().revision();
+    let mut w = pods.write();
+    assert!(
+        matches!(w.compare_and_swap(revision + 1, pod(1, "b", &[])), Err(CasError::Changed(now)) if now.node == "a")
+    );
+    assert!(matches!(w.compare_and_swap(0, pod(2, "b", &[])), Err(CasError::NotFound)));
+    assert!(matches!(w.compare_and_delete(revision + 1, by_id(1)), Err(CasError::Changed(_))));
+    w.commit();
+    assert!(!watch.is_closed() && !pods.watch(&snapshot).is_closed());
+    let mut w = pods.write();
+    w.compare_and_swap(revision, pod(1, "b", &[])).unwrap();
+    w.compare_and_delete(revision + 1, by_id(1)).unwrap();
+    w.commit();
+    assert!(watch.is_closed() && pods.is_empty(&db.snapshot()));
+}
+
+#[test]
+fn a_unique_conflict_is_refused_before_any_change() {
+    let db = Db::new();
+    let services = db.table::<Service>().unwrap();
+    let mut w = services.write();
+    w.try_insert(service("a", Some(1))).unwrap();
+    let conflict = w.try_insert(service("b", Some(1))).unwrap_err();
+    assert_eq!((conflict.index, conflict.existing.name.as_str()), ("address", "a"));
+    assert_eq!(
+        conflict.to_string(),
+        "table `services`: another object has the same key of unique index `address`"
+    );
+    w.try_insert(service("a", Some(1))).unwrap(); // the same row may keep its key
+    let revision = w.revision();
+    w.try_insert(service("b", None)).unwrap();
+    assert!(matches!(w.compare_and_swap(revision + 1, service("b", Some(1))), Err(CasError::Conflict(_))));
+    w.delete(Query::primary("a"));
+    w.try_insert(service("b", Some(1))).unwrap();
+    let snapshot = w.commit();
+    assert_eq!(services.get(&snapshot, BY_ADDRESS.query(&1)).unwrap().name, "b");
+}
+
+#[tokio::test]
+async fn insert_watch_closes_with_the_next_write_and_with_an_abort() {
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    let mut w = pods.write();
+    let (_, watch) = w.insert_watch(pod(1, "a", &[]));
+    w.commit();
+    assert!(!watch.is_closed());
+    let mut w = pods.write();
+    w.insert(pod(2, "a", &[]));
+    w.commit();
+    assert!(!watch.is_closed(), "another row");
+    let mut w = pods.write();
+    let (_, aborted) = w.insert_watch(pod(1, "b", &[]));
+    w.abort();
+    assert!(aborted.is_closed() && !watch.is_closed());
+    let mut w = pods.write();
+    w.delete(by_id(1));
+    w.commit();
+    watch.changed().await;
+}
+
+#[test]
+fn a_stale_snapshot_gives_closed_watches() {
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    let mut w = pods.write();
+    w.insert(pod(1, "a", &[]));
+    let old = w.commit();
+    let mut w = pods.write();
+    w.insert(pod(1, "b", &[]));
+    w.commit();
+    assert!(pods.get_watch(&old, by_id(1)).1.is_closed());
+    assert!(pods.all_watch(&old).1.is_closed());
+}
+
+#[tokio::test]
+async fn tables_are_initialized_when_the_last_source_is_done() {
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    assert!(pods.initialized(&db.snapshot()), "nobody has promised anything");
+    let mut w = pods.write();
+    let (first, second) = (w.register_initializer("first"), w.register_initializer("second"));
+    w.commit();
+    let rows = pods.watch(&db.snapshot());
+    let mut w = pods.write();
+    first.done(&mut w);
+    let snapshot = w.commit();
+    assert_eq!(pods.pending_initializers(&snapshot), [Arc::from("second")]);
+    assert!(!rows.is_closed(), "no row has changed");
+    let (_, watch) = pods.initialized_watch(&snapshot);
+    let waiting = pods.reader();
+    let done = async {
+        tokio::task::yield_now().await;
+        let mut w = pods.write();
+        second.done(&mut w);
+        assert!(pods.initialized(&w), "in the transaction itself it is");
+        assert!(!pods.initialized(&db.snapshot()));
+        w.insert(pod(1, "a", &[]));
+        w.commit();
+    };
+    tokio::join!(waiting.wait_initialized(), done);
+    assert!(watch.is_closed() && rows.is_closed());
+    let mut w = pods.write();
+    let again = w.register_initializer("first");
+    assert!(!pods.initialized(&w.commit()), "a later source makes it incomplete again");
+    let mut w = pods.write();
+    again.done(&mut w);
+    assert!(pods.initialized(&w.commit()));
+}
+
+#[test]
+#[should_panic(expected = "initializer `x` is pending already")]
+fn an_initializer_name_is_pending_once() {
+    let pods = Db::new().table::<Pod>().unwrap();
+    let mut w = pods.write();
+    let _first = w.register_initializer("x");
+    let _second = w.register_initializer("x");
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn nested_transactions_are_refused_naming_both_places() {
+    let db = Db::new();
+    let (pods, services) = (db.table::<Pod>().unwrap(), db.table::<Service>().unwrap());
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _outer = pods.write();
+        let _inner = services.write();
+    }));
+    let text = *panic.unwrap_err().downcast::<String>().unwrap();
+    assert!(
+        text.contains("transaction on services at") && text.contains("inside the one on pods at"),
+        "{text}"
+    );
+    assert_eq!(text.matches("promises.rs:").count(), 2, "{text}");
+    pods.write().commit(); // the failed attempt holds nothing
+    let other = Db::new().table::<Pod>().unwrap();
+    let _outer = pods.write();
+    other.write().commit(); // another database cannot be in the way
+}
+
+#[test]
+#[should_panic(expected = "table `pods` is named twice in a transaction")]
+fn a_table_is_named_once_in_a_transaction() {
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    let _txn = db.write((&pods, &pods));
+}
+
+#[test]
+#[should_panic(expected = "table `pods` belongs to another database")]
+fn a_snapshot_of_another_database_is_refused() {
+    let pods = Db::new().table::<Pod>().unwrap();
+    pods.len(&Db::new().snapshot());
+}
+
+#[derive(Clone, serde::Serialize)]
+struct Odd<const N: usize>;
+
+impl<const N: usize> TableSpec for Odd<N> {
+    const NAME: &'static str = ["Upper", "", "pods", "a-name-that-is-longer-than-31-chars"][N];
+    type Key<'a> = u8;
+
+    fn key(&self) -> u8 {
+        0
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &[]
+    }
+
+    fn row(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn names_are_checked_and_unique() {
+    let db = Db::new();
+    db.table::<Pod>().unwrap();
+    let invalid = |name| Error::InvalidTableName { name };
+    assert_eq!(db.table::<Odd<0>>().err(), Some(invalid("Upper")));
+    assert_eq!(db.table::<Odd<1>>().err(), Some(invalid("")));
+    assert_eq!(db.table::<Odd<2>>().err(), Some(Error::DuplicateTable { name: "pods" }));
+    assert_eq!(db.table::<Odd<3>>().err(), Some(invalid("a-name-that-is-longer-than-31-chars")));
+    assert_eq!(db.table_by_name("nodes").err().unwrap().to_string(), "no table `nodes`");
+}
+
+#[test]
+fn a_snapshot_from_before_a_table_has_no_rows_of_it() {
+    let db = Db::new();
+    let before = db.snapshot();
+    let pods = db.table::<Pod>().unwrap();
+    assert!(pods.get(&before, by_id(1)).is_none() && pods.all(&before).count() == 0);
+    assert!(pods.watch(&before).is_closed(), "look again");
+    assert!(!pods.initialized(&before));
+}
+
+/// Who is woken finds the change in a new snapshot, under contention of writers and readers on real threads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_wake_up_is_lost_under_contention() {
+    const ROUNDS: u64 = 2000;
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    let seen = Arc::new(AtomicU64::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for by_row in [false, true] {
+        let (table, seen) = (pods.reader(), seen.clone());
+        tasks.spawn(async move {
+            let mut last = 0;
+            while last < ROUNDS {
+                let (revision, watch) = {
+                    let snapshot: Snapshot = table.snapshot();
+                    let (row, watch) = table.get_watch(&snapshot, by_id(1));
+                    let revision = row.map_or(0, |row| row.revision());
+                    (revision, if by_row { watch } else { table.watch(&snapshot) })
+                };
+                assert!(revision >= last);
+                last = revision;
+                seen.fetch_max(last, Ordering::Relaxed);
+                if last < ROUNDS {
+                    let woken = tokio::time::timeout(Duration::from_secs(20), watch.changed()).await;
+                    woken.expect("a lost wake-up");
+                }
+            }
+        });
+    }
+    for _ in 0..2 {
+        let pods = pods.clone();
+        tasks.spawn(async move {
+            for at in 0..ROUNDS / 2 {
+                pods.transact(|w| w.insert(pod(1, "a", &[at as u16])));
+                if at % 7 == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+    }
+    while let Some(result) = tasks.join_next().await {
+        result.unwrap();
+    }
+    assert_eq!(seen.load(Ordering::Relaxed), ROUNDS);
+}
+
+#[test]
+fn a_thread_can_wait_too() {
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    let watch = pods.watch(&db.snapshot());
+    assert!(!watch.blocking_wait(Duration::from_millis(5)));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut w = pods.write();
+            w.insert(pod(1, "a", &[]));
+            w.commit();
+        });
+        assert!(watch.blocking_wait(Duration::from_secs(20)));
+    });
+}
+
+#[test]
+fn the_last_write_names_its_place() {
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    pods.write().commit();
+    let stats = || db.table_by_name("pods").unwrap().stats(&db.snapshot());
+    assert!(stats().last_write.is_none(), "an empty commit writes nothing");
+    let mut w = pods.write();
+    w.insert(pod(1, "a", &[]));
+    w.commit();
+    assert!(stats().last_write.unwrap().place.file().ends_with("promises.rs"));
+    assert_eq!((stats().objects, stats().revision), (1, 1));
+}
+
+#[tokio::test]
+async fn wait_for_gives_the_row_once_it_is_as_wanted() {
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    let reader = pods.reader();
+    let writer = async {
+        for node in ["a", "b"] {
+            tokio::task::yield_now().await;
+            let mut w = pods.write();
+            w.insert(pod(1, node, &[]));
+            w.commit();
+        }
+    };
+    let (found, ()) = tokio::join!(reader.wait_for(by_id(1), |pod| pod.node == "b"), writer);
+    assert_eq!(found.revision(), 2);
+}
