@@ -40,6 +40,7 @@ pub(crate) struct Options {
     pub(crate) refresh: Duration,
     pub(crate) refreshes_per_second: usize,
     pub(crate) blocking: bool,
+    shared: bool,
     backoff: Backoff,
 }
 
@@ -68,6 +69,7 @@ impl<T: TableSpec + Clone> Reconciler<T> {
                 refresh: Duration::from_secs(1800),
                 refreshes_per_second: 100,
                 blocking: false,
+                shared: false,
                 backoff: Backoff { min: Duration::from_millis(100), max: Duration::from_secs(60) },
             },
             merge: None,
@@ -159,6 +161,14 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
         self
     }
 
+    /// Other reconcilers write their statuses into the same objects. Their writes give an object a later revision than
+    /// the change that is waited for, so that a failure counts for all revisions of its round: without this,
+    /// [`Handle::wait_until_ok`] could miss it.
+    pub fn shared(mut self) -> Self {
+        self.options.shared = true;
+        self
+    }
+
     /// Runs the operations on tokio's threads for blocking work instead of the reconciler's own task; for targets
     /// that take longer than some microseconds. Costs two changes of thread a round.
     pub fn blocking(mut self) -> Self {
@@ -192,6 +202,8 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
             clock: Clock { wall: SystemTime::now(), start: Instant::now() },
             round_size: self.options.round_size,
             blocking: self.options.blocking,
+            shared: self.options.shared,
+            floor: 1,
             metrics,
         };
         let reconciler = Reconciler {

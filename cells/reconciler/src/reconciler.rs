@@ -46,6 +46,9 @@ pub(crate) struct Core<T: TableSpec> {
     pub(crate) clock: Clock,
     pub(crate) round_size: usize,
     pub(crate) blocking: bool,
+    pub(crate) shared: bool,
+    /// The first revision of the round: what is pending in it became so here or later.
+    pub(crate) floor: u64,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -78,6 +81,7 @@ impl<T: TableSpec + Clone> Core<T> {
     /// Works through the changes and the retries that are due, at most `round_size` objects.
     pub(crate) async fn round(&mut self) -> Round {
         let snapshot = self.table.snapshot();
+        self.floor = self.changes.seen() + 1;
         let (batch, more) = self.changes.take(&snapshot, self.round_size);
         let (mut updates, mut deletes) = (Updates::new(), Vec::new());
         for change in batch {
@@ -246,7 +250,8 @@ impl<T: TableSpec + Clone> Core<T> {
                 Some(error) => {
                     self.metrics.errors.add(1);
                     if stored {
-                        self.retries.failed(key, original.revision(), None, error, now);
+                        let revision = if self.shared { self.floor } else { original.revision() };
+                        self.retries.failed(key, revision, None, error, now);
                     } else {
                         self.retries.clear(&key);
                     }

@@ -1,0 +1,7 @@
+//! Reconcilers in virtual time against a target that fails, panics or is slow on demand.
+
+mod progress;
+mod pruning;
+mod rounds;
+mod several;
+mod world;

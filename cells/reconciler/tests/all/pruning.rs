@@ -1,0 +1,93 @@
+//! Pruning waits for the sources; refreshing comes with age.
+
+use std::time::Duration;
+
+use reconciler::{Report, StatusKind};
+
+use crate::world::*;
+
+fn prunes(world: &World) -> usize {
+    world.target.take_log().iter().filter(|line| line.starts_with("prune")).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_pruned_before_all_sources_are_done() {
+    let mut world = World::new();
+    world.target.0.lock().rows.insert(9, "left over".into());
+    let (source, _) = world.routes.transact(|w| w.register_initializer("source"));
+    let handle = world.run(world.builder());
+    world.put([1]);
+    handle.prune(); // asked for, but the table is not complete
+    pass(Duration::from_secs(7200)).await;
+    assert_eq!(prunes(&world), 0);
+    assert_eq!(world.target.rows(), [1, 9]);
+    world.routes.transact(|w| source.done(w));
+    pass(10 * MS).await;
+    assert_eq!(world.target.rows(), [1]);
+    assert_eq!(prunes(&world), 1, "the requests before are one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pruned_at_once_then_every_interval_and_on_request() {
+    let mut world = World::new();
+    world.put([1]);
+    let handle = world.run(world.builder().prune(Duration::from_secs(60)).refresh(Duration::ZERO, 1));
+    pass(10 * MS).await;
+    assert_eq!(world.target.take_log(), ["update 1", "prune [1]"]);
+    pass(Duration::from_secs(60)).await;
+    assert_eq!(prunes(&world), 1);
+    world.target.0.lock().prune_fails = true;
+    handle.prune();
+    pass(10 * MS).await;
+    assert_eq!(prunes(&world), 1);
+    assert_eq!(world.reports.lock().last(), Some(&Report::Degraded("prune: prune refused".into())));
+    world.target.0.lock().prune_fails = false;
+    pass(Duration::from_secs(30)).await;
+    assert_eq!(prunes(&world), 0, "not tried again before its time");
+    pass(Duration::from_secs(30)).await;
+    assert_eq!(prunes(&world), 1);
+    assert_eq!(world.reports.lock().last(), Some(&Report::Ok("OK, 1 object(s)".into())));
+    assert_eq!((handle.metrics().prunes.value(), handle.metrics().prune_errors.value()), (4, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_interval_no_prune_unless_asked() {
+    let mut world = World::new();
+    let handle = world.run(world.builder().prune(Duration::ZERO));
+    pass(Duration::from_secs(7200)).await;
+    assert_eq!(prunes(&world), 0);
+    handle.prune();
+    pass(10 * MS).await;
+    assert_eq!(prunes(&world), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_objects_are_refreshed_so_many_a_second() {
+    let mut world = World::new();
+    world.put(1..=5);
+    world.run(world.builder().prune(Duration::ZERO).refresh(Duration::from_secs(600), 2));
+    pass(Duration::from_secs(599)).await;
+    assert_eq!(world.target.take_log().len(), 5);
+    world.target.0.lock().rows.clear(); // somebody else has emptied the target
+    pass(Duration::from_millis(1500)).await;
+    assert_eq!(world.target.take_log(), ["update 1", "update 2"]);
+    pass(Duration::from_secs(5)).await;
+    assert_eq!(world.target.rows(), [1, 2, 3, 4, 5]);
+    world.target.take_log();
+    pass(Duration::from_secs(580)).await;
+    assert!(world.target.take_log().is_empty(), "young again");
+    pass(Duration::from_secs(30)).await;
+    assert_eq!(world.target.take_log().len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_objects_are_not_refreshed() {
+    let mut world = World::new();
+    world.target.set(1, Mood::Fail);
+    world.put([1]);
+    world.run(world.builder().prune(Duration::ZERO).refresh(Duration::from_secs(1), 100));
+    pass(Duration::from_secs(600)).await;
+    assert_eq!(world.get(1).status.kind, StatusKind::Error);
+    let retries = world.target.take_log().len();
+    assert!((10..20).contains(&retries), "200 ms, doubled up to a minute: {retries}");
+}
