@@ -30,7 +30,7 @@ pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log
         return Err(Error::InvalidConfig { key: "prevResult", reason });
     }
     let netns = NetNs::open(invocation.netns())?;
-    let mut agent = Agent::new(&invocation.socket);
+    let mut agent = Agent::new(&invocation.agent);
     let agent_config = agent.config(ADD_PATIENCE)?;
     check_modes(&agent_config, config)?;
     let ipam = allocate(&mut agent, &agent_config, invocation, config, &pod)?;

@@ -2,11 +2,10 @@
 //! needed: a configuration of 8 kB is skipped rather than kept.
 
 use crate::error::Error;
-use crate::http::{Connection, Response, escape};
+use api_client::{Address, Connection, Response, escape};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long an ADD waits for an agent that is starting.
@@ -174,13 +173,13 @@ pub(crate) enum Deletion {
 /// A client of the agent.
 #[derive(Debug)]
 pub(crate) struct Agent {
-    socket: PathBuf,
+    address: Address,
     connection: Option<Connection>,
 }
 
 impl Agent {
-    pub(crate) fn new(socket: &Path) -> Self {
-        Self { socket: socket.to_owned(), connection: None }
+    pub(crate) fn new(address: &Address) -> Self {
+        Self { address: address.clone(), connection: None }
     }
 
     /// The agent's configuration; asks until an agent that is starting answers.
@@ -192,7 +191,7 @@ impl Agent {
         let action = "retrieve the configuration from the agent";
         let answer = self
             .patiently("/config", patience)
-            .map_err(|source| Error::AgentUnreachable { socket: self.socket.clone(), source })?;
+            .map_err(|source| Error::AgentUnreachable { address: self.address.to_string(), source })?;
         let view: View = parse(action, &expect(action, answer, &[200])?)?;
         view.status.ok_or(Error::Agent { action, reason: "the answer has no status".into() })
     }
@@ -200,7 +199,7 @@ impl Agent {
     /// `GET /healthz`; an agent that answers anything but 200 is not available either.
     pub(crate) fn healthz(&mut self, patience: Duration) -> Result<(), String> {
         let answer = self.patiently("/healthz", patience).map_err(|error| error.to_string())?;
-        if answer.status == 200 { Ok(()) } else { Err(describe(&answer)) }
+        if answer.status == 200 { Ok(()) } else { Err(answer.words()) }
     }
 
     /// Addresses of all enabled families for `owner`; they expire unless an endpoint takes them.
@@ -251,7 +250,7 @@ impl Agent {
         let path = attachment_path(attachment) + "/healthz";
         let answer = self.request("GET", &path, &[], None).map_err(|error| error.to_string())?;
         if answer.status != 200 {
-            return Err(describe(&answer));
+            return Err(answer.words());
         }
         let view: View = serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
         Ok(view.overall_health != "Failure")
@@ -306,9 +305,9 @@ impl Agent {
     ) -> io::Result<Response> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => Connection::open(&self.socket)?,
+            None => Connection::open(&self.address)?,
         };
-        let answer = connection.call(method, path, headers, body)?;
+        let answer = connection.call(method, &format!("/v1{path}"), headers, body)?;
         if answer.keep_alive {
             self.connection = Some(connection);
         }
@@ -325,8 +324,8 @@ fn attachment_path(attachment: &str) -> String {
 fn deletion(answer: io::Result<Response>) -> Deletion {
     match answer {
         Ok(answer) if answer.status == 200 => Deletion::Done,
-        Ok(answer) if matches!(answer.status, 429 | 503) => Deletion::Later(describe(&answer)),
-        Ok(answer) => Deletion::Settled(describe(&answer)),
+        Ok(answer) if matches!(answer.status, 429 | 503) => Deletion::Later(answer.words()),
+        Ok(answer) => Deletion::Settled(answer.words()),
         Err(error) => Deletion::Later(error.to_string()),
     }
 }
@@ -335,31 +334,12 @@ fn expect(action: &'static str, answer: Response, good: &[u16]) -> Result<Vec<u8
     if good.contains(&answer.status) {
         return Ok(answer.body);
     }
-    Err(Error::Agent { action, reason: describe(&answer) })
+    Err(Error::Agent { action, reason: answer.words() })
 }
 
 fn parse<'a, T: Deserialize<'a>>(action: &'static str, body: &'a [u8]) -> Result<T, Error> {
     serde_json::from_slice(body)
         .map_err(|error| Error::Agent { action, reason: format!("the answer cannot be decoded: {error}") })
-}
-
-/// The agent's words: handlers answer a JSON string, the framework an object with a message.
-fn describe(answer: &Response) -> String {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Words {
-        Text(String),
-        Framework { message: String },
-    }
-    let words = match serde_json::from_slice(&answer.body) {
-        Ok(Words::Text(text) | Words::Framework { message: text }) => text,
-        Err(_) => String::from_utf8_lossy(&answer.body).trim().to_owned(),
-    };
-    if words.is_empty() {
-        format!("status {}", answer.status)
-    } else {
-        format!("status {}: {words}", answer.status)
-    }
 }
 
 #[cfg(test)]
@@ -368,17 +348,6 @@ mod tests {
 
     fn answer(status: u16, body: &str) -> Response {
         Response { status, body: body.into(), keep_alive: true }
-    }
-
-    #[test]
-    fn words_of_the_agent() {
-        assert_eq!(describe(&answer(500, "\"no\"\n")), "status 500: no");
-        assert_eq!(
-            describe(&answer(404, r#"{"code":404,"message":"path x was not found"}"#)),
-            "status 404: path x was not found"
-        );
-        assert_eq!(describe(&answer(404, "")), "status 404");
-        assert_eq!(describe(&answer(502, "<html>")), "status 502: <html>");
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig) -> Result<(),
     let previous =
         config.prev_result.clone().ok_or_else(|| invalid("missing; CHECK compares with it".into()))?;
     let expected: Expected = serde_json::from_value(previous).map_err(|error| invalid(error.to_string()))?;
-    let mut agent = Agent::new(&invocation.socket);
+    let mut agent = Agent::new(&invocation.agent);
     agent.healthz(SHORT_PATIENCE).map_err(|reason| Error::CheckAgentDown { reason })?;
     match agent.endpoint_health(&invocation.attachment()) {
         Err(reason) => return Err(Error::HealthUnknown { reason }),

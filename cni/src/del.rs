@@ -35,7 +35,7 @@ pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log
 
 /// Tells the agent, or leaves the deletion in the queue for it.
 fn delete_endpoint(invocation: &Invocation, body: &[u8], log: &mut Log) -> Result<(), Error> {
-    let mut agent = Agent::new(&invocation.socket);
+    let mut agent = Agent::new(&invocation.agent);
     wait_for_start(invocation);
     let mut ask = |patience| match settle(&mut agent, body, patience) {
         Deletion::Done => Ok(true),
@@ -78,10 +78,7 @@ fn settle(agent: &mut Agent, body: &[u8], patience: Duration) -> Deletion {
 /// Waits for the socket of a starting agent.
 fn wait_for_start(invocation: &Invocation) {
     let begin = Instant::now();
-    while !invocation.socket.exists()
-        && invocation.runtime_folder().is_dir()
-        && begin.elapsed() < START_PATIENCE
-    {
+    while invocation.agent_is_starting() && begin.elapsed() < START_PATIENCE {
         sleep(RETRY);
     }
 }

@@ -66,10 +66,10 @@ pub enum Error {
         found: &'static str,
     },
     /// The agent does not answer; ADD and DEL cannot go on.
-    #[error("unable to connect to the agent at {}: {source}. Is the agent running?", socket.display())]
+    #[error("unable to connect to the agent at {address}: {source}. Is the agent running?")]
     AgentUnreachable {
-        /// The agent's socket.
-        socket: PathBuf,
+        /// The agent's address.
+        address: String,
         /// The last error.
         source: io::Error,
     },

@@ -12,7 +12,7 @@ use crate::log::Log;
 /// much as it can before it reports the first failure.
 pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log) -> Result<(), Error> {
     let valid = config.valid_attachments()?;
-    let mut agent = Agent::new(&invocation.socket);
+    let mut agent = Agent::new(&invocation.agent);
     agent.config(SHORT_PATIENCE)?;
     let mut links = Links::here()?;
     let mut first_failure = Ok(());

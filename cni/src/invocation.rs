@@ -1,11 +1,13 @@
 //! The `CNI_*` variables of a call.
 
 use crate::error::Error;
+use api_client::Address;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-const DEFAULT_SOCKET: &str = "/var/run/cilium/cilium.sock";
+/// The deletion queue's place with an agent that is not on a unix socket.
+const RUNTIME_FOLDER: &str = "/var/run/cilium";
 /// The original cannot build its temporary interface name from a shorter id; runtimes use 64 hex digits.
 const MIN_CONTAINER_ID: usize = 5;
 /// `IFNAMSIZ` without the final zero.
@@ -100,8 +102,8 @@ pub(crate) struct Invocation {
     pub(crate) interface: String,
     /// Where delegated plugins are looked up, in this order.
     pub(crate) plugin_path: Vec<PathBuf>,
-    /// The agent's socket.
-    pub(crate) socket: PathBuf,
+    /// Where the agent is.
+    pub(crate) agent: Address,
     args: String,
 }
 
@@ -121,7 +123,6 @@ impl Invocation {
             return Err(Error::MissingEnv { names: missing.join(",") });
         }
         let text = |name| env.value(name).unwrap_or_default().to_owned();
-        let socket = env.value("CILIUM_SOCK").unwrap_or(DEFAULT_SOCKET);
         Ok(Self {
             command,
             container_id: text("CNI_CONTAINERID"),
@@ -132,7 +133,7 @@ impl Invocation {
                 .filter(|part| !part.is_empty())
                 .map(PathBuf::from)
                 .collect(),
-            socket: PathBuf::from(socket.strip_prefix("unix://").unwrap_or(socket)),
+            agent: Address::parse(env.value("CILIUM_SOCK").unwrap_or_default()),
             args: text("CNI_ARGS"),
         })
     }
@@ -157,9 +158,18 @@ impl Invocation {
         self.netns.as_deref().unwrap_or(Path::new(""))
     }
 
-    /// The folder that the socket lives in, where the deletion queue is too.
+    /// The folder that the agent's socket lives in, where the deletion queue is too.
     pub(crate) fn runtime_folder(&self) -> &Path {
-        self.socket.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+        match self.agent.path().and_then(Path::parent) {
+            Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
+            Some(folder) => folder,
+            None => Path::new(RUNTIME_FOLDER),
+        }
+    }
+
+    /// Whether the agent's socket is missing from a folder that is there: the agent is starting.
+    pub(crate) fn agent_is_starting(&self) -> bool {
+        self.agent.path().is_some_and(|socket| !socket.exists()) && self.runtime_folder().is_dir()
     }
 
     /// The pod's words in `CNI_ARGS` (`K=V;K=V`). Keys that nobody knows are an error unless `IgnoreUnknown` says
@@ -238,7 +248,7 @@ mod tests {
     #[test]
     fn socket_decides_the_runtime_folder() {
         let invocation = invocation("");
-        assert_eq!(invocation.socket, Path::new("/tmp/x/cilium.sock"));
+        assert_eq!(invocation.agent, Address::Unix("/tmp/x/cilium.sock".into()));
         assert_eq!(invocation.runtime_folder(), Path::new("/tmp/x"));
         assert_eq!(invocation.attachment(), "0123456789:eth0");
     }

@@ -36,7 +36,6 @@ mod del;
 mod delegate;
 mod error;
 mod gc;
-mod http;
 mod invocation;
 mod link;
 mod log;

@@ -9,9 +9,7 @@ use crate::invocation::Invocation;
 /// The runtime asks again and again and wants to know about now: unlike an ADD, this does not wait long for an agent
 /// that is starting.
 pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig) -> Result<(), Error> {
-    Agent::new(&invocation.socket)
-        .healthz(SHORT_PATIENCE)
-        .map_err(|reason| Error::NotAvailable { reason })?;
+    Agent::new(&invocation.agent).healthz(SHORT_PATIENCE).map_err(|reason| Error::NotAvailable { reason })?;
     match config.ipam_plugin() {
         Some(plugin) => delegate::run(plugin, "STATUS", invocation, config).map(drop),
         None => Ok(()),

@@ -11,7 +11,7 @@ const LAYERS: &[&[&str]] = &[
     &["hive-derive", "hive", "hive-shaku"],
     &["statedb", "reconciler"],
     &["metrics"],
-    &["api-models", "api"],
+    &["api-models", "api-client", "api"],
     &["datapath-abi", "datapath-object", "bpf"],
     &["maps", "devices", "sysctl"],
     &["local-node"],

@@ -1,9 +1,11 @@
-//! HTTP/1.1 over a unix socket, as much of it as the agent's API speaks: one request at a time, bodies with a
-//! length or in chunks.
+//! HTTP/1.1, as much of it as the agent's API speaks: one request at a time, bodies with a length or in chunks.
 
-use std::io::{self, BufRead, BufReader, Read, Write as _};
+use crate::Address;
+use serde::Deserialize;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::Duration;
 
 /// An answer may wait for a rate limit (60 s at the agent) and a datapath build.
@@ -11,31 +13,86 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Nothing of the API is larger; a runaway peer must not eat the node's memory.
 const MAX_BODY: usize = 64 << 20;
 
-/// An open connection to the agent.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    stream: BufReader<UnixStream>,
+/// An open connection to the agent; carries one request after the other.
+pub struct Connection {
+    stream: BufReader<Box<dyn Stream>>,
+}
+
+/// What a connection runs over.
+trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
 }
 
 /// Status and body of an answer.
 #[derive(Debug)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
-    pub(crate) body: Vec<u8>,
+pub struct Response {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body, whole.
+    pub body: Vec<u8>,
     /// Whether the connection can carry another request.
-    pub(crate) keep_alive: bool,
+    pub keep_alive: bool,
+}
+
+impl Response {
+    /// The agent's words in an answer that is no success: handlers give a JSON string, the framework an object with a
+    /// message. Begins with the status.
+    pub fn words(&self) -> String {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Words {
+            Text(String),
+            Framework { message: String },
+        }
+        let words = match serde_json::from_slice(&self.body) {
+            Ok(Words::Text(text) | Words::Framework { message: text }) => text,
+            Err(_) => String::from_utf8_lossy(&self.body).trim().to_owned(),
+        };
+        if words.is_empty() {
+            format!("status {}", self.status)
+        } else {
+            format!("status {}: {words}", self.status)
+        }
+    }
 }
 
 impl Connection {
-    pub(crate) fn open(socket: &Path) -> io::Result<Self> {
-        let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+    /// Connects.
+    ///
+    /// # Errors
+    /// Those of the socket, as when no agent is listening.
+    pub fn open(address: &Address) -> io::Result<Self> {
+        let stream: Box<dyn Stream> = match address {
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+                stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+                Box::new(stream)
+            }
+            Address::Tcp(host) => {
+                // Names are not looked up: the resolver alone would be a tenth of the static CNI plugin.
+                let address: SocketAddr = host
+                    .parse()
+                    .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "want tcp://IP:PORT"))?;
+                let stream = TcpStream::connect(address)?;
+                stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+                stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+                Box::new(stream)
+            }
+        };
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Sends a request with an optional JSON body and reads the answer.
-    pub(crate) fn call(
+    /// Sends a request with an optional JSON body and reads the answer. `path` begins with `/v1`.
+    ///
+    /// # Errors
+    /// Those of the socket, and `InvalidData` for an answer that is not HTTP.
+    pub fn call(
         &mut self,
         method: &str,
         path: &str,
@@ -43,7 +100,7 @@ impl Connection {
         body: Option<&[u8]>,
     ) -> io::Result<Response> {
         let mut request =
-            format!("{method} /v1{path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n");
+            format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n");
         for (name, value) in headers {
             request += &format!("{name}: {value}\r\n");
         }
@@ -140,7 +197,7 @@ fn invalid(what: &str) -> io::Error {
 }
 
 /// A query value with everything escaped but letters, digits and `-_.~`.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.bytes().fold(String::new(), |mut escaped, byte| {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
             escaped.push(char::from(byte));
@@ -194,6 +251,18 @@ mod tests {
         ] {
             assert!(response(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn words_of_the_agent() {
+        let words = |status, body: &str| Response { status, body: body.into(), keep_alive: true }.words();
+        assert_eq!(words(500, "\"no\"\n"), "status 500: no");
+        assert_eq!(
+            words(404, r#"{"code":404,"message":"path x was not found"}"#),
+            "status 404: path x was not found"
+        );
+        assert_eq!(words(404, ""), "status 404");
+        assert_eq!(words(502, "<html>"), "status 502: <html>");
     }
 
     #[test]
