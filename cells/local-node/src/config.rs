@@ -1,0 +1,43 @@
+//! The options of the local node.
+
+/// What the user says about the node. Changes take effect at the next start.
+#[derive(Clone, Debug)]
+pub struct LocalNodeConfig {
+    /// Name of this cluster
+    pub cluster_name: String,
+    /// Number of this cluster, 0 for none
+    pub cluster_id: u32,
+    /// Size of the cluster mesh: 255 or 511
+    pub max_connected_clusters: u32,
+    /// IPv4 address of this node, auto to detect it
+    pub ipv4_node: String,
+    /// IPv6 address of this node, auto to detect it
+    pub ipv6_node: String,
+    /// IPv4 range of this node's pods, auto for 10.X.0.0/16 by the node's address
+    pub ipv4_range: String,
+    /// IPv6 range of this node's pods, auto to derive it from the IPv4 range
+    pub ipv6_range: String,
+    /// Prefix of automatic IPv6 ranges
+    pub ipv6_cluster_alloc_cidr: String,
+    /// IPv4 source of a pod that reaches itself through a service
+    pub ipv4_service_loopback_address: String,
+    /// IPv6 source of a pod that reaches itself through a service
+    pub ipv6_service_loopback_address: String,
+}
+
+impl Default for LocalNodeConfig {
+    fn default() -> Self {
+        Self {
+            cluster_name: "default".into(),
+            cluster_id: 0,
+            max_connected_clusters: 255,
+            ipv4_node: "auto".into(),
+            ipv6_node: "auto".into(),
+            ipv4_range: "auto".into(),
+            ipv6_range: "auto".into(),
+            ipv6_cluster_alloc_cidr: "f00d::/64".into(),
+            ipv4_service_loopback_address: "169.254.42.1".into(),
+            ipv6_service_loopback_address: "fe80::1".into(),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The router's addresses of an earlier run: from `cilium_host`, else from the
+//! header file that Cilium and this agent leave in the state folder.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use devices::Device;
+
+use crate::{Error, LocalNode};
+
+/// Below the state folder.
+const FILE: &str = "globals/node_config.h";
+
+/// Router addresses, by family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Routers {
+    pub(crate) ipv4: Option<Ipv4Addr>,
+    pub(crate) ipv6: Option<Ipv6Addr>,
+}
+
+/// What the device and the file know; the file first, as an address of the
+/// device may be another's.
+pub(crate) fn routers(device: Option<&Device>, file: Routers) -> Routers {
+    let mut found = file;
+    for address in device.iter().flat_map(|d| &d.addrs) {
+        match address.addr {
+            IpAddr::V4(ip) => {
+                found.ipv4.get_or_insert(ip);
+            }
+            IpAddr::V6(ip) if !ip.is_unicast_link_local() => {
+                found.ipv6.get_or_insert(ip);
+            }
+            IpAddr::V6(_) => {}
+        }
+    }
+    found
+}
+
+/// Reads the header file; nothing if there is none or it makes no sense.
+pub(crate) fn read(state: &Path) -> Result<Routers, Error> {
+    let path = state.join(FILE);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(parse(&text)),
+        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(Routers::default()),
+        Err(source) => Err(Error::File { path, source }),
+    }
+}
+
+fn parse(text: &str) -> Routers {
+    let octets = |key: &str| -> Option<Vec<u8>> {
+        let line = text.lines().find_map(|l| l.trim_start().strip_prefix(key))?;
+        line.split(',').map(|octet| u8::from_str_radix(octet.trim().strip_prefix("0x")?, 16).ok()).collect()
+    };
+    let four: Option<[u8; 4]> = octets("cilium.v4.internal.raw").and_then(|o| o.try_into().ok());
+    let sixteen: Option<[u8; 16]> = octets("cilium.v6.internal.raw").and_then(|o| o.try_into().ok());
+    Routers {
+        ipv4: four.map(Ipv4Addr::from).filter(|ip| !ip.is_unspecified()),
+        ipv6: sixteen.map(Ipv6Addr::from).filter(|ip| !ip.is_unspecified()),
+    }
+}
+
+fn render(node: &LocalNode) -> String {
+    let raw = |octets: &[u8]| {
+        let list: Vec<String> = octets.iter().map(|o| format!("{o:#x}")).collect();
+        list.join(", ")
+    };
+    let mut text = String::from("/*\n");
+    let mut line = |key: &str, value: String| {
+        text.push_str(&format!(" {key} {value}\n"));
+    };
+    if let Some(ip) = node.ipv6 {
+        line("cilium.v6.external.str", ip.to_string());
+    }
+    if let Some(ip) = node.router_ipv6 {
+        line("cilium.v6.internal.str", ip.to_string());
+        line("cilium.v6.internal.raw", raw(&ip.octets()));
+    }
+    if let Some(ip) = node.ipv4 {
+        line("cilium.v4.external.str", ip.to_string());
+    }
+    if let Some(ip) = node.router_ipv4 {
+        line("cilium.v4.internal.str", ip.to_string());
+        line("cilium.v4.internal.raw", raw(&ip.octets()));
+    }
+    text.push_str(" */\n");
+    text
+}
+
+/// Writes the header file, whole or not at all, unless it says so already.
+pub(crate) fn write(state: &Path, node: &LocalNode) -> Result<(), Error> {
+    let path = state.join(FILE);
+    let text = render(node);
+    if fs::read_to_string(&path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    replace(&path, &text).map_err(|source| Error::File { path, source })
+}
+
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let temporary: PathBuf = path.with_extension("h.tmp");
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut file = fs::File::create(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_data()?;
+    fs::rename(&temporary, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use devices::DeviceAddress;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read(dir.path()).unwrap(), Routers::default());
+        let node = LocalNode {
+            ipv4: Some([10, 99, 0, 1].into()),
+            router_ipv4: Some([10, 244, 71, 14].into()),
+            router_ipv6: Some("f00d::af4:0:0:9".parse().unwrap()),
+            ..LocalNode::default()
+        };
+        write(dir.path(), &node).unwrap();
+        write(dir.path(), &node).unwrap();
+        let expected = Routers { ipv4: node.router_ipv4, ipv6: node.router_ipv6 };
+        assert_eq!(read(dir.path()).unwrap(), expected);
+        assert_eq!(fs::read_dir(dir.path().join("globals")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_originals_header_is_understood() {
+        let text = "/*\n * comment\n cilium.v6.external.str fd00::1\n cilium.v4.internal.raw 0xa, 0xf4, 0x0, 0xf8\n cilium.v4.nodeport.str []\n */\n// JSON_OUTPUT: e30=\n";
+        assert_eq!(parse(text).ipv4, Some([10, 244, 0, 248].into()));
+        assert_eq!(parse("cilium.v4.internal.raw 0xa, 0xf4"), Routers::default());
+        assert_eq!(parse("cilium.v4.internal.raw 0x0, 0x0, 0x0, 0x0"), Routers::default());
+    }
+
+    #[test]
+    fn the_file_comes_before_the_device() {
+        let address = |text: &str| DeviceAddress {
+            addr: text.parse().unwrap(),
+            secondary: false,
+            scope: 0,
+            prefix_len: 32,
+        };
+        let device = Device {
+            addrs: vec![address("10.0.0.7"), address("fe80::1"), address("fd00::7")],
+            ..Device::default()
+        };
+        let file = Routers { ipv4: Some([10, 0, 0, 3].into()), ipv6: None };
+        let found = routers(Some(&device), file);
+        assert_eq!(found.ipv4, Some([10, 0, 0, 3].into()));
+        assert_eq!(found.ipv6, Some("fd00::7".parse().unwrap()));
+    }
+}

@@ -1,0 +1,85 @@
+//! The writer of the node's row.
+
+use std::sync::Arc;
+
+use statedb::{Obj, RwTable, Table};
+
+use crate::LocalNode;
+
+/// Changes the local node; others read table `local-node`.
+#[derive(Clone, Debug)]
+pub struct LocalNodeStore {
+    table: Arc<RwTable<LocalNode>>,
+}
+
+impl LocalNodeStore {
+    /// Over the writer's half of the table.
+    #[must_use]
+    pub fn new(table: Arc<RwTable<LocalNode>>) -> Self {
+        Self { table }
+    }
+
+    /// The reader's half.
+    #[must_use]
+    pub fn table(&self) -> Table<LocalNode> {
+        self.table.reader()
+    }
+
+    /// The node as it is now; none before the cell has started.
+    #[must_use]
+    pub fn node(&self) -> Option<Obj<LocalNode>> {
+        let snapshot = self.table.snapshot();
+        self.table.get(&snapshot, LocalNode::query()).cloned()
+    }
+
+    /// Puts the node in place of the one before.
+    pub(crate) fn set(&self, node: LocalNode) {
+        let mut txn = self.table.write();
+        txn.delete_all();
+        txn.insert(node);
+        txn.commit();
+    }
+
+    /// Changes the node; nothing is written if `change` leaves it as it is.
+    /// The row keeps its name.
+    pub fn update(&self, change: impl FnOnce(&mut LocalNode)) {
+        let mut txn = self.table.write();
+        let Some(known) = txn.get(LocalNode::query()) else {
+            return;
+        };
+        let mut node = LocalNode::clone(known);
+        change(&mut node);
+        node.name.clone_from(&known.name);
+        if **known != node {
+            txn.insert(node);
+            txn.commit();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use statedb::Db;
+
+    use super::*;
+
+    #[test]
+    fn updates_change_the_one_row() {
+        let db = Db::new();
+        let store = LocalNodeStore::new(Arc::new(db.table().unwrap()));
+        store.update(|_| panic!("there is no node yet"));
+        store.set(LocalNode { name: "a".into(), ..LocalNode::default() });
+        let revision = || store.table().revision(&db.snapshot());
+        let before = revision();
+        store.update(|_| {});
+        assert_eq!(revision(), before);
+        store.update(|n| {
+            n.router_ipv4 = Some([10, 0, 0, 1].into());
+            n.name = "b".into();
+        });
+        let node = store.node().unwrap();
+        assert_eq!((node.name.as_str(), node.router_ipv4), ("a", Some([10, 0, 0, 1].into())));
+        store.set(LocalNode { name: "c".into(), ..LocalNode::default() });
+        assert_eq!(store.table().len(&db.snapshot()), 1);
+    }
+}
