@@ -1,0 +1,106 @@
+//! The datapath in numbers: nanoseconds a packet (BPF_PROG_TEST_RUN), verified instructions, time to load, size.
+//! Prints one row a number (name, measured, unit, goal, met, peer), tab separated.
+#![expect(clippy::print_stdout, reason = "a benchmark prints its rows")]
+
+#[path = "../tests/datapath/kit.rs"]
+#[expect(dead_code, reason = "a part of what the tests need")]
+mod kit;
+#[path = "../tests/datapath/packet.rs"]
+#[expect(dead_code, reason = "a part of what the tests need")]
+mod packet;
+
+use anyhow::{Result, ensure};
+use aya::programs::{TestRun, TestRunOptions};
+use aya::{EbpfLoader, VerifierLogLevel};
+use datapath_abi::{NodeConfig, Pod as _};
+use datapath_object::{FROM_CONTAINER, FROM_HOST, FROM_NETDEV, NODE_CONFIG, PROGRAMS};
+use kit::{
+    A, B, Datapath, HOST_V4, HOST_V6, IFINDEX, Incoming, OUTSIDE_V4, OUTSIDE_V6, PASS, REDIRECT,
+    default_config,
+};
+use packet::{eth, ipv4, ipv6};
+use std::time::Instant;
+
+/// Packets in one run: each of them takes one hop of the 255.
+const PACKETS: u32 = 250;
+const RUNS: usize = 2000;
+
+fn main() -> Result<()> {
+    if !test_kit::is_root() {
+        return Ok(());
+    }
+    packets(&default_config(), "")?;
+    packets(&NodeConfig { trace_notify: 0, ..default_config() }, ", no traces")?;
+    loading()?;
+    row("datapath: object", datapath_object::datapath().len() as f64 / 1024.0, "KB", 128.0);
+    Ok(())
+}
+
+/// Prints a row; `goal` is an upper bound.
+fn row(name: &str, measured: f64, unit: &str, goal: f64) {
+    let met = if measured <= goal { "yes" } else { "no" };
+    println!("{name}\t{measured:.1}\t{unit}\t{goal}\t{met}\t-");
+}
+
+fn packets(config: &NodeConfig, variant: &str) -> Result<()> {
+    let datapath = Datapath::with_pods(config)?;
+    let v4 = |source, destination| eth(A.node_mac, A.mac, 0x0800, &ipv4(source, destination, 255));
+    let v6 = |source, destination| eth(A.node_mac, A.mac, 0x86dd, &ipv6(source, destination, 255));
+    let cases = [
+        ("pod to pod, IPv4", FROM_CONTAINER, v4(A.ipv4, B.ipv4), REDIRECT, 250.0),
+        ("pod to pod, IPv6", FROM_CONTAINER, v6(A.ipv6, B.ipv6), REDIRECT, 250.0),
+        ("pod to outside, IPv4", FROM_CONTAINER, v4(A.ipv4, OUTSIDE_V4), PASS, 250.0),
+        ("pod to outside, IPv6", FROM_CONTAINER, v6(A.ipv6, OUTSIDE_V6), PASS, 250.0),
+        ("host to pod, IPv4", FROM_HOST, v4(HOST_V4, B.ipv4), REDIRECT, 300.0),
+        ("host to pod, IPv6", FROM_HOST, v6(HOST_V6, B.ipv6), REDIRECT, 300.0),
+        ("network to pod, IPv4", FROM_NETDEV, v4(OUTSIDE_V4, B.ipv4), REDIRECT, 300.0),
+        ("network to pod, IPv6", FROM_NETDEV, v6(OUTSIDE_V6, B.ipv6), REDIRECT, 300.0),
+    ];
+    for (name, program, packet, verdict, goal) in cases {
+        let nanoseconds = measure(&datapath, program, &packet, verdict)?;
+        row(&format!("datapath: {name}{variant}"), nanoseconds, "ns/packet", goal);
+    }
+    Ok(())
+}
+
+/// The best of many runs; others share the machine.
+fn measure(datapath: &Datapath, program: &str, packet: &[u8], verdict: u32) -> Result<f64> {
+    let ingress_ifindex = if program == FROM_HOST { 0 } else { IFINDEX };
+    let context = kit::context(Incoming { ingress_ifindex, ..Incoming::default() });
+    let program = datapath.program(program)?;
+    let mut best = f64::INFINITY;
+    for _ in 0..RUNS {
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(packet);
+        options.ctx_in = Some(&context);
+        options.repeat = PACKETS;
+        let result = program.test_run(options)?;
+        ensure!(result.return_value == verdict, "verdict {} and not {verdict}", result.return_value);
+        best = best.min(result.duration.as_nanos() as f64);
+    }
+    Ok(best)
+}
+
+fn loading() -> Result<()> {
+    let config = default_config();
+    let mut loader = EbpfLoader::new();
+    loader
+        .override_global(NODE_CONFIG, config.as_bytes(), true)
+        .verifier_log_level(VerifierLogLevel::DISABLE);
+    let mut best = f64::INFINITY;
+    let (mut all, mut most) = (0, 0);
+    for _ in 0..10 {
+        let begin = Instant::now();
+        let datapath = Datapath::load_with(&mut loader)?;
+        best = best.min(begin.elapsed().as_secs_f64() * 1000.0);
+        (all, most) = (0, 0);
+        for program in PROGRAMS {
+            let verified = datapath.program(program.name)?.info()?.verified_instruction_count().unwrap_or(0);
+            (all, most) = (all + verified, most.max(verified));
+        }
+    }
+    row("datapath: load with maps", best, "ms", 50.0);
+    row("datapath: verified instructions, all programs", f64::from(all), "insns", 50_000.0);
+    row("datapath: verified instructions, largest program", f64::from(most), "insns", 20_000.0);
+    Ok(())
+}
