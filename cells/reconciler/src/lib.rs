@@ -36,7 +36,7 @@
 //! let (handle, reconciler) = Reconciler::builder(settings.clone())
 //!     .status(|s| &s.status, |s, status| s.status = status)
 //!     .ops(Kernel)
-//!     .build(); // in a cell: `.spawn(&jobs, &health)`
+//!     .build(); // in a cell: `.spawn(&jobs)`
 //! # #[expect(clippy::disallowed_methods, reason = "an example without a hive")]
 //! let task = tokio::spawn(reconciler.run());
 //!
@@ -62,6 +62,7 @@
 //! done, then every hour. **Refresh** reconciles again what was reconciled half an hour ago.
 
 mod builder;
+mod cell;
 mod metrics;
 mod ops;
 mod progress;

@@ -78,6 +78,7 @@
 //! always finds the change. Watches may close without need, never fail to close.
 
 mod any;
+mod cell;
 mod changes;
 mod db;
 mod error;
@@ -95,6 +96,7 @@ mod watch;
 mod writer;
 
 pub use any::{AnyObj, AnyTable, Find, LastWrite, PRIMARY, TableStats};
+pub use cell::{cell, table};
 pub use changes::{Batch, Change, Changes};
 pub use db::{Db, ReadSource, Snapshot};
 pub use error::{CasError, Conflict, Error};

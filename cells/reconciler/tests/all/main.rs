@@ -4,4 +4,5 @@ mod progress;
 mod pruning;
 mod rounds;
 mod several;
+mod wiring;
 mod world;

@@ -4,3 +4,4 @@ mod changes;
 mod model;
 mod promises;
 mod rows;
+mod wiring;

@@ -1,0 +1,50 @@
+//! The wiring: the database for the hive, tables for its modules.
+
+use std::sync::Arc;
+
+use hive::prelude::*;
+
+use crate::db::Db;
+use crate::error::Error;
+use crate::spec::TableSpec;
+use crate::table::{RwTable, Table};
+
+/// Provides the `Arc<Db>` that all tables of a hive are in.
+pub fn cell() -> Cell {
+    module("statedb", "In-memory tables", [provide(|| Arc::new(Db::new()))])
+}
+
+/// The table of `T`, for the list of cells of the module that owns it: the module gets `Arc<RwTable<T>>`, everybody
+/// `Arc<Table<T>>`. The table is registered when somebody first asks for either.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use hive::prelude::*;
+/// # use statedb::{RwTable, Table, TableSpec};
+/// # #[derive(serde::Serialize)] struct Device { index: u32 }
+/// # impl TableSpec for Device {
+/// #     const NAME: &'static str = "devices";
+/// #     type Key<'a> = u32;
+/// #     fn key(&self) -> u32 { self.index }
+/// #     fn columns() -> &'static [&'static str] { &["Index"] }
+/// #     fn row(&self) -> Vec<String> { vec![self.index.to_string()] }
+/// # }
+/// fn devices() -> Cell {
+///     module("devices", "Links as a table", [
+///         statedb::table::<Device>(),
+///         invoke(|table: Arc<RwTable<Device>>| drop(table.transact(|w| w.insert(Device { index: 1 })))),
+///     ])
+/// }
+/// let reader = module("reader", "Counts devices", [invoke(|table: Arc<Table<Device>>| {
+///     assert_eq!(table.len(&table.snapshot()), 1);
+/// })]);
+/// let hive = TestHive::new([statedb::cell(), devices(), reader]);
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// # let mut hive = hive; hive.start().await; hive.stop().await; });
+/// ```
+pub fn table<T: TableSpec>() -> Cell {
+    group([
+        provide_private(|db: Arc<Db>| -> Result<Arc<RwTable<T>>, Error> { db.table().map(Arc::new) }),
+        provide(|table: Arc<RwTable<T>>| -> Arc<Table<T>> { Arc::new(table.reader()) }),
+    ])
+}
