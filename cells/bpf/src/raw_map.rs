@@ -298,28 +298,36 @@ impl RawMap {
     /// All entries as (keys, values), one after the other. Entries that come or go meanwhile may be missing or stale,
     /// others are seen exactly once (hash maps on kernels without batches: nearly always).
     pub fn entries(&self) -> Result<(Vec<u8>, Vec<u8>)> {
-        match self.entries_by_batch() {
-            Err(e) if e.errno().is_some_and(|n| n == libc::EINVAL || n == ENOTSUPP) => self.entries_by_key(),
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        self.scan(|k, v| {
+            keys.extend_from_slice(k);
+            values.extend_from_slice(v);
+        })?;
+        Ok((keys, values))
+    }
+
+    /// [`RawMap::entries`] in chunks of some thousand, so that a large map needs little memory: `visit` gets keys and
+    /// values that lie one after the other.
+    pub fn scan(&self, mut visit: impl FnMut(&[u8], &[u8])) -> Result<()> {
+        match self.scan_by_batch(&mut visit) {
+            Err(e) if no_batch_errno(e.errno()) => self.scan_by_key(&mut visit),
             other => other,
         }
     }
 
-    fn entries_by_batch(&self) -> Result<(Vec<u8>, Vec<u8>)> {
+    fn scan_by_batch(&self, visit: &mut impl FnMut(&[u8], &[u8])) -> Result<()> {
         let (key, value) = (self.layout.key_size as usize, self.value_len);
         let mut chunk = 4096.min(self.layout.max_entries.max(16) as usize);
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        let (mut keys, mut values) = (vec![0u8; chunk * key], vec![0u8; chunk * value]);
         let mut cursor = vec![0u8; key.max(8)];
         let mut next_cursor = cursor.clone();
         let mut first = true;
         loop {
-            let at = keys.len() / key;
-            keys.resize((at + chunk) * key, 0);
-            values.resize((at + chunk) * value, 0);
             let mut attr = BatchAttr {
                 in_batch: if first { 0 } else { cursor.as_ptr() as u64 },
                 out_batch: next_cursor.as_mut_ptr() as u64,
-                keys: keys[at * key..].as_mut_ptr() as u64,
-                values: values[at * value..].as_mut_ptr() as u64,
+                keys: keys.as_mut_ptr() as u64,
+                values: values.as_mut_ptr() as u64,
                 count: chunk as u32,
                 map_fd: self.fd.as_raw_fd() as u32,
                 ..BatchAttr::default()
@@ -327,19 +335,20 @@ impl RawMap {
             // JUSTIFICATION: the kernel writes a chunk of keys, values and a cursor (4 bytes for hashes, a key else).
             // SAFETY: the buffers have room for `chunk` entries of the kernel's sizes and for the larger cursor.
             let answer = unsafe { sys::bpf(Command::MapLookupBatch, &mut attr) };
-            let errno = answer.as_ref().err().and_then(io::Error::raw_os_error);
-            let got = match errno {
-                None | Some(libc::ENOENT) => attr.count as usize,
-                _ => 0,
-            };
-            keys.truncate((at + got) * key);
-            values.truncate((at + got) * value);
+            let errno = answer.err().and_then(|e| e.raw_os_error());
             match errno {
-                None => {}
-                Some(libc::ENOENT) => return Ok((keys, values)),
+                None | Some(libc::ENOENT) => {
+                    let got = (attr.count as usize).min(chunk);
+                    visit(&keys[..got * key], &values[..got * value]);
+                    if errno.is_some() {
+                        return Ok(());
+                    }
+                }
                 // One bucket holds more than a chunk.
                 Some(libc::ENOSPC) if chunk < 1 << 24 => {
                     chunk *= 2;
+                    keys.resize(chunk * key, 0);
+                    values.resize(chunk * value, 0);
                     continue;
                 }
                 Some(n) => {
@@ -351,8 +360,7 @@ impl RawMap {
         }
     }
 
-    fn entries_by_key(&self) -> Result<(Vec<u8>, Vec<u8>)> {
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
+    fn scan_by_key(&self, visit: &mut impl FnMut(&[u8], &[u8])) -> Result<()> {
         let mut key: Option<Vec<u8>> = None;
         let mut next = vec![0; self.layout.key_size as usize];
         let mut value = vec![0; self.value_len];
@@ -362,12 +370,11 @@ impl RawMap {
                 break;
             }
             if self.lookup(&next, &mut value)? {
-                keys.extend_from_slice(&next);
-                values.extend_from_slice(&value);
+                visit(&next, &value);
             }
             key = Some(next.clone());
         }
-        Ok((keys, values))
+        Ok(())
     }
 
     fn rows<'a>(&self, keys: &'a [u8], values: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
@@ -401,7 +408,11 @@ impl AsFd for RawMap {
 }
 
 fn no_batch(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | ENOTSUPP))
+    no_batch_errno(error.raw_os_error())
+}
+
+fn no_batch_errno(errno: Option<i32>) -> bool {
+    matches!(errno, Some(libc::EINVAL | libc::EOPNOTSUPP | ENOTSUPP))
 }
 
 fn layout_of(info: &RawMapInfo) -> Layout {

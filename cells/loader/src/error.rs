@@ -56,3 +56,15 @@ impl DatapathError {
         }
     }
 }
+
+/// Adds the step to errors of the kernel.
+pub(crate) trait Step<T> {
+    /// Names the step, in words and with its subject, built only on failure.
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, DatapathError>;
+}
+
+impl<T> Step<T> for bpf::Result<T> {
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, DatapathError> {
+        self.map_err(|source| DatapathError::Kernel { step: step(), source })
+    }
+}

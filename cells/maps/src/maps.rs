@@ -234,6 +234,26 @@ impl Maps {
         self.fs().map(name)
     }
 
+    /// The map of that name without its types, if it is one that [`Maps::open`] opens.
+    pub fn raw(&self, name: &str) -> Option<&RawMap> {
+        let opened = self.opened();
+        Some(match name {
+            "cilium_lxc" => opened.lxc.raw(),
+            "cilium_ipcache_v2" => opened.ipcache.raw(),
+            "cilium_metrics" => opened.metrics.raw(),
+            "cilium_policystats" => opened.policy_stats.raw(),
+            "cilium_devices" => opened.devices.raw(),
+            "cilium_runtime_config" => opened.runtime_config.raw(),
+            "cilium_events" => &opened.events,
+            "cilium_call_policy" => opened.call_policy.raw(),
+            "ep_config" => opened.ep_config.raw(),
+            "ep_by_ifindex" => opened.ep_by_ifindex.raw(),
+            "ep_by_ifindex_hi" => opened.ep_by_ifindex_hi.raw(),
+            "ep_policies" => opened.ep_policies.raw(),
+            _ => return None,
+        })
+    }
+
     /// `cilium_lxc`: local addresses.
     pub fn lxc(&self) -> &Map<EndpointKey, EndpointInfo> {
         &self.opened().lxc

@@ -1,0 +1,127 @@
+//! Programs on long-lived devices: pinned tcx links, updated in place; tc filters on kernels without tcx.
+
+use bpf::tc::Tc;
+use bpf::{BpfFs, Direction, Link, Program, names_in, unpin};
+
+use crate::error::{DatapathError, Step};
+
+/// `ENOLINK`: the device of a link is gone. The same on all architectures of Linux.
+const ENOLINK: i32 = 67;
+
+/// A program's place on a device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The device's name.
+    pub device: String,
+    /// Its number.
+    pub ifindex: u32,
+    /// The program's name.
+    pub program: &'static str,
+    /// True for packets that leave by the device.
+    pub egress: bool,
+}
+
+impl Place {
+    fn direction(&self) -> Direction {
+        if self.egress { Direction::Egress } else { Direction::Ingress }
+    }
+
+    fn filter(&self) -> String {
+        format!("{}-{}", self.program, self.device)
+    }
+}
+
+/// What attaching took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attached {
+    /// A link was made and pinned: a grace period.
+    Created,
+    /// The pinned link got the program: microseconds.
+    Updated,
+    /// A tc filter was added or replaced.
+    Filter,
+}
+
+/// How programs meet devices on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    /// By tcx links (Linux 6.6, `enable-tcx`), else by tc filters.
+    pub tcx: bool,
+    /// Priority of tc filters.
+    pub filter_priority: u16,
+}
+
+/// Puts a program into its place, or replaces the one there.
+pub fn attach(fs: &BpfFs, style: Style, place: &Place, program: &Program) -> Result<Attached, DatapathError> {
+    let step = || format!("attach {}", place.filter());
+    let tc = Tc::new().step(step)?;
+    let folder = fs.device_links(&place.device);
+    let pin = folder.join(place.program);
+    if !style.tcx {
+        tc.attach_with_clsact(
+            place.ifindex,
+            place.direction(),
+            style.filter_priority,
+            &place.filter(),
+            program,
+        )
+        .step(step)?;
+        // After the filter: the other way round packets would pass by both.
+        unpin(&pin).step(step)?;
+        return Ok(Attached::Filter);
+    }
+    if let Ok(link) = Link::open(&pin) {
+        let info = link.info().step(step)?;
+        let here = info.ifindex == Some(place.ifindex) && info.direction == Some(place.direction());
+        match if here { link.update(program) } else { Ok(()) } {
+            Ok(()) if here => return Ok(Attached::Updated),
+            Err(e) if e.errno() != Some(ENOLINK) => return Err(e).step(step),
+            // Of a device that is gone, or of another one that had the name.
+            _ => unpin(&pin).step(step)?,
+        };
+    }
+    std::fs::create_dir_all(&folder)
+        .map_err(|source| bpf::Error::File { operation: "create folder", path: folder.clone(), source })
+        .step(step)?;
+    let link = Link::tcx(program, place.ifindex, place.direction()).step(step)?;
+    link.pin(&pin).step(step)?;
+    remove_filter(&tc, style, place)?;
+    Ok(Attached::Created)
+}
+
+/// Removes the tc filter that a run without tcx left: it would run after the link's program.
+fn remove_filter(tc: &Tc, style: Style, place: &Place) -> Result<(), DatapathError> {
+    let step = || format!("remove tc filter {}", place.filter());
+    let filters = tc.filters(place.ifindex, place.direction()).step(step)?;
+    if filters.iter().any(|f| f.priority == style.filter_priority && f.name == place.filter()) {
+        tc.detach(place.ifindex, place.direction(), style.filter_priority).step(step)?;
+    }
+    Ok(())
+}
+
+/// Devices that have pinned links.
+pub fn devices_with_links(fs: &BpfFs) -> Result<Vec<String>, DatapathError> {
+    names_in(&fs.root().join("cilium/devices")).step(|| "list the devices' links".to_owned())
+}
+
+/// Takes all our programs off a device: pinned links, and on kernels without tcx filters by name.
+pub fn detach_all(fs: &BpfFs, style: Style, device: &str, ifindex: Option<u32>) -> Result<(), DatapathError> {
+    let step = || format!("detach from device {device}");
+    let folder = fs.device_links(device);
+    for name in names_in(&folder).step(step)? {
+        unpin(&folder.join(name)).step(step)?;
+    }
+    // Both folders may be absent.
+    let _ = std::fs::remove_dir(&folder);
+    let _ = folder.parent().map(std::fs::remove_dir);
+    if let (false, Some(ifindex)) = (style.tcx, ifindex) {
+        let tc = Tc::new().step(step)?;
+        for direction in [Direction::Ingress, Direction::Egress] {
+            let filters = tc.filters(ifindex, direction).step(step)?;
+            if filters.iter().any(|f| f.name.starts_with("cil_") && f.priority == style.filter_priority) {
+                tc.detach(ifindex, direction, style.filter_priority).step(step)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,504 @@
+//! The datapath in the kernel: rows, pins and filters of endpoints.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use bpf::tc::Tc;
+use bpf::{Direction, Link, RawMap, names_in, unpin};
+use datapath_abi::{EndpointConfig, PolicyEntry, PolicyKey, ep_flag, identity, lxc_flag};
+use devices::Netlink;
+use futures::future::{BoxFuture, FutureExt};
+use maps::{Maps, POLICY_PREFIX, policy_name};
+use tokio::sync::watch;
+
+use crate::datapath::{Datapath, EndpointDatapath, Pruned};
+use crate::error::{DatapathError, Step};
+use crate::pool::{PolicyMap, PolicyPool};
+use crate::programs::ProgramSet;
+use crate::restore::{Found, plan};
+
+/// How names of pods' host-side interfaces begin.
+pub const POD_INTERFACE_PREFIX: &str = "lxc";
+
+/// What the datapath of a node lets its users choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelOptions {
+    /// Priority of tc filters (`bpf-filter-priority`).
+    pub filter_priority: u16,
+}
+
+/// Endpoints in the kernel's maps, their programs on their interfaces.
+#[derive(Debug)]
+pub struct KernelDatapath {
+    maps: Arc<Maps>,
+    options: KernelOptions,
+    pool: PolicyPool,
+    /// The programs that new attachments get.
+    programs: RwLock<Option<Arc<ProgramSet>>>,
+    /// Held for reading while an endpoint is attached, for writing for a moment between publishing new programs and
+    /// replacing the old ones: after that moment nobody attaches the old ones any more.
+    attaching: RwLock<()>,
+    ready: watch::Sender<bool>,
+    host_endpoint: watch::Sender<u16>,
+}
+
+impl KernelDatapath {
+    /// A datapath over these maps, which need not be open yet.
+    pub fn new(maps: Arc<Maps>, options: KernelOptions) -> KernelDatapath {
+        KernelDatapath {
+            pool: PolicyPool::new(maps.clone()),
+            maps,
+            options,
+            programs: RwLock::new(None),
+            attaching: RwLock::new(()),
+            ready: watch::Sender::new(false),
+            host_endpoint: watch::Sender::new(0),
+        }
+    }
+
+    /// The pool of policy maps, for whoever tends it.
+    pub fn pool(&self) -> &PolicyPool {
+        &self.pool
+    }
+
+    /// The host endpoint's id, 0 while there is none, and its changes.
+    pub fn host_endpoint(&self) -> watch::Receiver<u16> {
+        self.host_endpoint.subscribe()
+    }
+
+    /// The programs in use; `None` before the first load.
+    pub fn programs(&self) -> Option<Arc<ProgramSet>> {
+        self.programs.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Says that everything is in place: [`Datapath::ready`] resolves.
+    pub fn set_ready(&self) {
+        self.ready.send_replace(true);
+    }
+
+    /// Takes over endpoints of the run before: repairs pins and rows after the settings rows. Needs no programs.
+    pub fn restore(&self) -> Result<usize, DatapathError> {
+        let rows = self.rows()?;
+        if let Some(host) = rows.iter().find(|row| row.identity == identity::HOST) {
+            self.host_endpoint.send_replace(host.id as u16);
+        }
+        let found = Found { slots: self.slots()?, pins: self.policy_pins()?, rows };
+        let plan = plan(&found);
+        self.pool.restore(&plan.occupied, &plan.used)?;
+        let mut slot_of: BTreeMap<u16, u32> = plan.repin.iter().copied().collect();
+        for id in plan.without_map {
+            let (slot, map) = self.pool.take()?;
+            write_policy(&map, id)?;
+            slot_of.insert(id, slot);
+        }
+        for row in &found.rows {
+            let id = row.id as u16;
+            let mut row = *row;
+            if let Some(slot) = slot_of.get(&id) {
+                if let Some(map) = self.pool.map(*slot)? {
+                    self.pin_policy(id, &map)?;
+                }
+                row.policy_slot = *slot;
+                self.maps
+                    .ep_config()
+                    .update(&row.id, &row)
+                    .step(|| format!("endpoint {id}: write settings"))?;
+            }
+            if row.flags & ep_flag::LIVE != 0 {
+                self.write_interface(row.ifindex, id)?;
+                self.write_addresses(&EndpointDatapath::from_config(&row))?;
+            }
+        }
+        Ok(found.rows.len())
+    }
+
+    /// Makes these programs the ones in use: attaches them to every pod's interface in place of the old ones, each
+    /// endpoint switches whole. Gives how many interfaces were switched.
+    pub fn switch(&self, programs: Arc<ProgramSet>, nl: &mut Netlink) -> Result<usize, DatapathError> {
+        *self.programs.write().unwrap_or_else(PoisonError::into_inner) = Some(programs.clone());
+        drop(self.attaching.write().unwrap_or_else(PoisonError::into_inner));
+
+        let rows = self.rows()?;
+        let endpoints: BTreeMap<u32, u16> =
+            rows.iter().filter(|r| r.flags & ep_flag::LIVE != 0).map(|r| (r.ifindex, r.id as u16)).collect();
+        let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
+        let mut switched = 0;
+        for link in nl.links()? {
+            let endpoint = endpoints.get(&link.index).copied();
+            if endpoint.is_some() || is_pod_interface(&link) {
+                switched +=
+                    usize::from(self.attach_program(&programs, &tc, link.index, &link.name, endpoint)?);
+            }
+        }
+        Ok(switched)
+    }
+
+    /// Attaches the program to the interface of a pod that no endpoint has asked for yet: its packets drop with 203 until
+    /// one does. False if there is no such interface, or no program yet.
+    pub fn guard(&self, ifindex: u32, ifname: &str) -> Result<bool, DatapathError> {
+        let Some(programs) = self.programs() else { return Ok(false) };
+        let _attaching = self.attaching.read().unwrap_or_else(PoisonError::into_inner);
+        let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
+        let name = filter_name(datapath_object::FROM_CONTAINER, ifname);
+        let filters = tc.filters(ifindex, Direction::Ingress);
+        if filters.is_ok_and(|filters| filters.iter().any(|filter| filter.name == name)) {
+            return Ok(false);
+        }
+        self.attach_program(&programs, &tc, ifindex, ifname, None)
+    }
+
+    /// Puts the program on an interface; false if the interface is gone. An endpoint taken over from Cilium keeps its
+    /// pinned tcx link.
+    fn attach_program(
+        &self,
+        programs: &ProgramSet,
+        tc: &Tc,
+        ifindex: u32,
+        ifname: &str,
+        endpoint: Option<u16>,
+    ) -> Result<bool, DatapathError> {
+        let name = datapath_object::FROM_CONTAINER;
+        let program = programs.program(name)?;
+        if let Some(id) = endpoint {
+            let pin = self.maps.fs().endpoint_links(id).join(name);
+            let link = Link::open(&pin).ok();
+            if link.is_some_and(|l| {
+                l.info().is_ok_and(|i| i.ifindex == Some(ifindex)) && l.update(program).is_ok()
+            }) {
+                return Ok(true);
+            }
+        }
+        let filter = filter_name(name, ifname);
+        let priority = self.options.filter_priority;
+        match tc.attach_with_clsact(ifindex, Direction::Ingress, priority, &filter, program) {
+            Ok(()) => Ok(true),
+            Err(e) if e.is_not_found() => Ok(false),
+            Err(e) => Err(e).step(|| format!("attach {filter}")),
+        }
+    }
+
+    /// Settings rows in use.
+    fn rows(&self) -> Result<Vec<EndpointConfig>, DatapathError> {
+        let rows = self.maps.ep_config().filter(|id, row| row.id != 0 && row.id == *id);
+        Ok(rows.step(|| "read the endpoints' settings".to_owned())?.into_iter().map(|(_, row)| row).collect())
+    }
+
+    fn slots(&self) -> Result<BTreeMap<u32, u32>, DatapathError> {
+        let mut slots = BTreeMap::new();
+        let outer = self.maps.ep_policies().raw();
+        outer
+            .scan(|keys, ids| {
+                let pairs = bpf::values_of(keys).into_iter().zip(bpf::values_of(ids));
+                slots.extend(pairs.filter(|(_, id): &(u32, u32)| *id != 0));
+            })
+            .step(|| "read the policy slots".to_owned())?;
+        Ok(slots)
+    }
+
+    fn policy_pins(&self) -> Result<BTreeMap<String, u32>, DatapathError> {
+        let names = self.maps.fs().map_names().step(|| "list the pinned maps".to_owned())?;
+        let policies = names.into_iter().filter(|name| name.starts_with(POLICY_PREFIX));
+        let id = |name: &str| RawMap::open(&self.maps.path(name)).and_then(|map| map.info());
+        Ok(policies
+            .filter_map(|name| Some((id(&name).ok()?.id, name)))
+            .map(|(id, name)| (name, id))
+            .collect())
+    }
+
+    fn row(&self, id: u16) -> Result<EndpointConfig, DatapathError> {
+        let row = self.maps.ep_config().lookup(&id.into());
+        Ok(row.step(|| format!("endpoint {id}: read settings"))?.unwrap_or_default())
+    }
+
+    /// The endpoint's policy map, taken from the pool if it has none, with its rows and its pin.
+    fn policy(&self, id: u16, old: &EndpointConfig) -> Result<u32, DatapathError> {
+        if old.id != 0
+            && old.policy_slot != 0
+            && let Some(map) = self.pool.map(old.policy_slot)?
+        {
+            self.pin_policy(id, &map)?;
+            return Ok(old.policy_slot);
+        }
+        let (slot, map) = self.pool.take()?;
+        let done = write_policy(&map, id).and_then(|()| self.pin_policy(id, &map));
+        if let Err(e) = done {
+            self.pool.give_back(slot);
+            return Err(e);
+        }
+        Ok(slot)
+    }
+
+    fn pin_policy(&self, id: u16, map: &PolicyMap) -> Result<(), DatapathError> {
+        let path = self.maps.path(&policy_name(id));
+        let number = |map: &RawMap| map.info().map(|info| info.id);
+        match map.pin(&path) {
+            Err(e) if e.errno() == Some(EEXIST) => {
+                if RawMap::open(&path).and_then(|old| number(&old)).ok() == number(map.raw()).ok() {
+                    return Ok(());
+                }
+                self.maps.fs().replace_pin(&path, |pending| map.pin(pending))
+            }
+            other => other,
+        }
+        .step(|| format!("endpoint {id}: pin its policy map"))
+    }
+
+    fn write_interface(&self, ifindex: u32, id: u16) -> Result<(), DatapathError> {
+        let map = if ifindex < datapath_abi::EP_CONFIG_ENTRIES {
+            self.maps.ep_by_ifindex()
+        } else {
+            self.maps.ep_by_ifindex_hi()
+        };
+        map.update(&ifindex, &id.into()).step(|| format!("endpoint {id}: write interface {ifindex}"))
+    }
+
+    /// Removes the row of an interface if it is still this endpoint's.
+    fn remove_interface(&self, ifindex: u32, id: u16) -> Result<(), DatapathError> {
+        let low = ifindex < datapath_abi::EP_CONFIG_ENTRIES;
+        let map = if low { self.maps.ep_by_ifindex() } else { self.maps.ep_by_ifindex_hi() };
+        let step = || format!("endpoint {id}: remove interface {ifindex}");
+        if map.lookup(&ifindex).step(step)? != Some(id.into()) {
+            return Ok(());
+        }
+        if low { map.update(&ifindex, &0).step(step) } else { map.delete(&ifindex).map(drop).step(step) }
+    }
+
+    fn write_addresses(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError> {
+        for (key, info) in endpoint.lxc_rows() {
+            self.maps
+                .lxc()
+                .update(&key, &info)
+                .step(|| format!("endpoint {}: write addresses", endpoint.id))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the rows of addresses that are still this endpoint's.
+    fn remove_addresses(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError> {
+        let step = || format!("endpoint {}: remove addresses", endpoint.id);
+        for (key, _) in endpoint.lxc_rows() {
+            if self.maps.lxc().lookup(&key).step(step)?.is_some_and(|row| row.lxc_id == endpoint.id) {
+                self.maps.lxc().delete(&key).step(step)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_ready(&self, id: u16) -> Result<Arc<ProgramSet>, DatapathError> {
+        if id == 0 {
+            return Err(DatapathError::InvalidId { id });
+        }
+        self.programs().filter(|_| *self.ready.borrow()).ok_or(DatapathError::NotReady)
+    }
+
+    /// Removes pins and rows of endpoints that are not known. Gives how many.
+    fn sweep_leftovers(&self, known: &BTreeSet<u16>) -> Result<usize, DatapathError> {
+        let mut removed = 0;
+        let fs = self.maps.fs();
+        for name in fs.map_names().step(|| "list the pinned maps".to_owned())? {
+            if is_leftover_pin(&name, known) {
+                removed += usize::from(unpin(&fs.map(&name)).step(|| format!("remove the pin {name}"))?);
+            }
+        }
+        let links = fs.root().join("cilium/endpoints");
+        for name in names_in(&links).step(|| "list the endpoints' links".to_owned())? {
+            if !name.parse().is_ok_and(|id| known.contains(&id)) {
+                removed += usize::from(std::fs::remove_dir_all(links.join(name)).is_ok());
+            }
+        }
+        let stale = |row: &datapath_abi::EndpointInfo| {
+            row.flags & lxc_flag::HOST == 0 && !known.contains(&row.lxc_id)
+        };
+        let step = || "sweep the endpoint map".to_owned();
+        let rows = self.maps.lxc().filter(|_, row| stale(row)).step(step)?;
+        let keys: Vec<_> = rows.iter().map(|(key, _)| *key).collect();
+        self.maps.lxc().delete_batch(&keys).step(step)?;
+        removed += keys.len();
+
+        let step = || "sweep the interface maps".to_owned();
+        let unknown = |id: u32| id != 0 && !u16::try_from(id).is_ok_and(|id| known.contains(&id));
+        for (ifindex, _) in self.maps.ep_by_ifindex().filter(|_, id| unknown(*id)).step(step)? {
+            self.maps.ep_by_ifindex().update(&ifindex, &0).step(step)?;
+            removed += 1;
+        }
+        for (ifindex, _) in self.maps.ep_by_ifindex_hi().filter(|_, id| unknown(*id)).step(step)? {
+            removed += usize::from(self.maps.ep_by_ifindex_hi().delete(&ifindex).step(step)?);
+        }
+        Ok(removed)
+    }
+}
+
+impl Datapath for KernelDatapath {
+    fn ready(&self) -> BoxFuture<'static, ()> {
+        let mut ready = self.ready.subscribe();
+        // An error means that the datapath is gone: nobody can call it then.
+        async move { drop(ready.wait_for(|ready| *ready).await) }.boxed()
+    }
+
+    fn attach(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError> {
+        let id = endpoint.id;
+        self.check_ready(id)?;
+        let old = self.row(id)?;
+        let slot = self.policy(id, &old)?;
+
+        let config = endpoint.config(slot);
+        let maps = &self.maps;
+        if old != config {
+            let step = || format!("endpoint {id}: write settings");
+            // A row is copied in pieces: nobody may read half an old and half a new owner.
+            if old.flags & ep_flag::LIVE != 0
+                && (old.ifindex, old.identity) != (config.ifindex, config.identity)
+            {
+                maps.ep_config().update(&id.into(), &EndpointConfig::default()).step(step)?;
+            }
+            maps.ep_config().update(&id.into(), &config).step(step)?;
+        }
+        let before = EndpointDatapath::from_config(&old);
+        if old.id != 0 && old.ifindex != config.ifindex {
+            self.remove_interface(old.ifindex, id)?;
+        }
+        self.write_interface(config.ifindex, id)?;
+        {
+            let _attaching = self.attaching.read().unwrap_or_else(PoisonError::into_inner);
+            let programs = self.programs().ok_or(DatapathError::NotReady)?;
+            let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
+            if let Ok(policy) = programs.program(datapath_object::LXC_POLICY) {
+                maps.call_policy()
+                    .set(id.into(), policy)
+                    .step(|| format!("endpoint {id}: enter its policy program"))?;
+            }
+            if !self.attach_program(&programs, &tc, endpoint.ifindex, &endpoint.ifname, Some(id))? {
+                let EndpointDatapath { id, ifindex, ifname, .. } = endpoint.clone();
+                return Err(DatapathError::NoInterface { id, ifindex, ifname });
+            }
+        }
+        if old.id != 0 && (before.ipv4, before.ipv6) != (endpoint.ipv4, endpoint.ipv6) {
+            self.remove_addresses(&before)?;
+        }
+        self.write_addresses(endpoint)
+    }
+
+    fn up(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError> {
+        let mut nl = Netlink::open()?;
+        nl.set_link_up(endpoint.ifindex, true).map_err(|e| {
+            if e.is_not_found() {
+                let EndpointDatapath { id, ifindex, ifname, .. } = endpoint.clone();
+                DatapathError::NoInterface { id, ifindex, ifname }
+            } else {
+                e.into()
+            }
+        })
+    }
+
+    fn detach(&self, id: u16) -> Result<bool, DatapathError> {
+        self.check_ready(id)?;
+        let old = self.row(id)?;
+        let step = || format!("endpoint {id}: remove settings");
+        self.maps.ep_config().update(&id.into(), &EndpointConfig::default()).step(step)?;
+        self.remove_addresses(&EndpointDatapath::from_config(&old))?;
+        if old.ifindex != 0 {
+            self.remove_interface(old.ifindex, id)?;
+        }
+        self.maps
+            .call_policy()
+            .unset(id.into())
+            .step(|| format!("endpoint {id}: remove its policy program"))?;
+        let pin = self.maps.path(&policy_name(id));
+        unpin(&pin).step(|| format!("endpoint {id}: remove its policy pin"))?;
+        self.pool.give_back(old.policy_slot);
+        Ok(old.id != 0)
+    }
+
+    fn attach_host(&self, id: u16) -> Result<(), DatapathError> {
+        if id == 0 {
+            return Err(DatapathError::InvalidId { id });
+        }
+        let old = self.row(id)?;
+        let policy_slot = self.policy(id, &old)?;
+        let row = EndpointConfig {
+            id: id.into(),
+            identity: identity::HOST,
+            policy_slot,
+            ..EndpointConfig::default()
+        };
+        self.maps
+            .ep_config()
+            .update(&id.into(), &row)
+            .step(|| format!("host endpoint {id}: write settings"))?;
+        self.host_endpoint.send_if_modified(|current| std::mem::replace(current, id) != id);
+        Ok(())
+    }
+
+    fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {
+        let live = self.rows()?.into_iter().filter(|row| row.flags & ep_flag::LIVE != 0);
+        Ok(live.map(|row| EndpointDatapath::from_config(&row)).collect())
+    }
+
+    fn prune(&self, known: &BTreeSet<u16>) -> Result<Pruned, DatapathError> {
+        let unknown: Vec<u16> =
+            self.rows()?.into_iter().map(|row| row.id as u16).filter(|id| !known.contains(id)).collect();
+        for id in &unknown {
+            self.detach(*id)?;
+        }
+        Ok(Pruned { endpoints: unknown, leftovers: self.sweep_leftovers(known)? })
+    }
+}
+
+/// `EEXIST`, the same on all architectures of Linux.
+const EEXIST: i32 = 17;
+
+/// Rows of an endpoint without policy: everything is allowed, both directions.
+fn write_policy(map: &PolicyMap, id: u16) -> Result<(), DatapathError> {
+    let rows = [false, true].map(|egress| (PolicyKey::any(egress), PolicyEntry::allow(0)));
+    map.update_batch(&rows).step(|| format!("endpoint {id}: write policy rows"))
+}
+
+fn filter_name(program: &str, interface: &str) -> String {
+    format!("{program}-{interface}")
+}
+
+/// Whether a link looks like the host side of a pod.
+pub fn is_pod_interface(link: &devices::Link) -> bool {
+    link.kind == "veth" && link.name.starts_with(POD_INTERFACE_PREFIX)
+}
+
+/// Whether a pin is one of an endpoint that is not known, or a policy map of another form than today's.
+fn is_leftover_pin(name: &str, known: &BTreeSet<u16>) -> bool {
+    let of_unknown = |rest: &str| {
+        let id = rest.parse::<u16>().ok().filter(|_| rest.len() == 5);
+        !id.is_some_and(|id| known.contains(&id))
+    };
+    if let Some(rest) = name.strip_prefix(POLICY_PREFIX) {
+        return of_unknown(rest);
+    }
+    if let Some(rest) = name.strip_prefix("cilium_calls_") {
+        // Only those of endpoints: other arrays have words in their names.
+        return rest.bytes().all(|b| b.is_ascii_digit()) && of_unknown(rest);
+    }
+    name.starts_with("cilium_policy_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leftover_pins_are_those_of_unknown_endpoints() {
+        let known = BTreeSet::from([135]);
+        for (name, leftover) in [
+            ("cilium_policy_v2_00135", false),
+            ("cilium_policy_v2_00136", true),
+            ("cilium_policy_v2_135", true),
+            ("cilium_policy_00135", true),
+            ("cilium_policystats", false),
+            ("cilium_calls_00135", false),
+            ("cilium_calls_00007", true),
+            ("cilium_calls_hostns_00506", false),
+            ("cilium_calls_shared_9", false),
+            ("cilium_lxc", false),
+            ("ep_policies", false),
+        ] {
+            assert_eq!(is_leftover_pin(name, &known), leftover, "{name}");
+        }
+    }
+}

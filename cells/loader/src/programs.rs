@@ -1,0 +1,81 @@
+//! One load of the shared programs.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use bpf::{BpfFs, Collection, ObjectFile, ObjectMap, Program, RawMap, unpin};
+use datapath_abi::{NodeConfig, Pod};
+use maps::Maps;
+
+use crate::error::{DatapathError, Step};
+
+/// How the pins of program arrays begin; the array's kernel number follows.
+const CALLS_PIN: &str = "cilium_calls_shared_";
+
+/// Programs loaded together. They call each other through an array of their own, which stays pinned as long as one of
+/// them may run: an array that nobody holds loses its programs.
+#[derive(Debug)]
+pub struct ProgramSet {
+    collection: Collection,
+    config: NodeConfig,
+    calls_pin: PathBuf,
+}
+
+impl ProgramSet {
+    /// Loads the programs with these node-wide settings, on `threads` threads, and pins their array. Attaches nothing.
+    pub fn load(maps: &Maps, config: NodeConfig, threads: usize) -> Result<ProgramSet, DatapathError> {
+        let mut object = ObjectFile::parse("datapath", datapath_object::datapath())
+            .step(|| "parse the datapath programs".to_owned())?;
+        object
+            .set_global(datapath_object::NODE_CONFIG, config.as_bytes())
+            .step(|| "set the node's constants".to_owned())?;
+        // Nobody attaches these two yet: endpoint routes and everything that works on packets that leave.
+        let unused = [datapath_object::TO_CONTAINER, datapath_object::TO_NETDEV];
+        object.retain_programs(|name| !unused.contains(&name));
+        let shared: Vec<(&str, &RawMap)> =
+            object_maps(&object).into_iter().filter_map(|name| Some((name, maps.raw(name)?))).collect();
+        let collection = object.load(&shared, threads).step(|| "load the datapath programs".to_owned())?;
+
+        let array = collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
+        let calls =
+            array.try_clone().and_then(ObjectMap::new).step(|| "open the program array".to_owned())?;
+        for program in datapath_object::PROGRAMS {
+            if let (Some(slot), Some(loaded)) = (program.slot, collection.programs.get(program.name)) {
+                calls.set(slot, loaded).step(|| format!("put program {} into slot {slot}", program.name))?;
+            }
+        }
+        let id = array.info().step(|| "ask about the program array".to_owned())?.id;
+        let calls_pin = maps.path(&format!("{CALLS_PIN}{id}"));
+        unpin(&calls_pin).and_then(|_| array.pin(&calls_pin)).step(|| "pin the program array".to_owned())?;
+        Ok(ProgramSet { collection, config, calls_pin })
+    }
+
+    /// A program by its name.
+    pub fn program(&self, name: &str) -> Result<&Program, DatapathError> {
+        self.collection.program(name).step(|| "choose a program".to_owned())
+    }
+
+    /// The settings that were loaded.
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// Removes the pins of other loads' arrays, once no program of theirs is attached. Gives their number.
+    pub fn remove_others(&self, fs: &BpfFs) -> Result<usize, DatapathError> {
+        let names = fs.map_names().step(|| "list the pinned maps".to_owned())?;
+        let mut removed = 0;
+        for name in names.iter().filter(|name| name.starts_with(CALLS_PIN)) {
+            let path = fs.map(name);
+            if path != self.calls_pin {
+                removed += usize::from(unpin(&path).step(|| format!("remove the pin {name}"))?);
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// Names of the pinned maps that the programs use, as the object and its crate agree on.
+fn object_maps(object: &ObjectFile) -> Vec<&'static str> {
+    let declared: BTreeSet<String> = object.maps().into_iter().map(|spec| spec.name.into_owned()).collect();
+    datapath_object::MAPS.into_iter().filter(|name| declared.contains(*name)).collect()
+}

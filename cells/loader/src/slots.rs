@@ -1,0 +1,140 @@
+//! Which slots of `ep_policies` hold an empty policy map that waits for an endpoint: the bookkeeping, without a kernel.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+/// How long a slot rests after its endpoint went: packets under way may still look into its map.
+pub const QUARANTINE: Duration = Duration::from_secs(1);
+
+/// Slots by state. Slot 0 is never given out: a settings row that is all zero names it.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    free: Vec<u32>,
+    resting: VecDeque<(Instant, u32)>,
+    /// The first slot that never had a map.
+    fresh: u32,
+    limit: u32,
+    target: usize,
+}
+
+impl Slots {
+    /// No slot has a map; slots are numbered below `limit`, and `target` of them shall be ready.
+    pub(crate) fn new(limit: u32, target: usize) -> Slots {
+        Slots { free: Vec::new(), resting: VecDeque::new(), fresh: 1, limit, target }
+    }
+
+    /// Takes over slots of a run before: `occupied` have a map, `used` are endpoints'. Gives those that are free now,
+    /// whose maps must be emptied.
+    pub(crate) fn restore(&mut self, occupied: &BTreeSet<u32>, used: &BTreeSet<u32>) -> Vec<u32> {
+        self.fresh = occupied.iter().chain(used).max().map_or(1, |last| last + 1);
+        // Lowest last, as the last one is given out first.
+        self.free =
+            occupied.iter().rev().copied().filter(|slot| *slot != 0 && !used.contains(slot)).collect();
+        self.free.clone()
+    }
+
+    /// A slot with an empty map, if one is ready.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// Lets the slot of an endpoint that is gone rest.
+    pub(crate) fn rest(&mut self, slot: u32, now: Instant) {
+        if slot != 0 {
+            self.resting.push_back((now, slot));
+        }
+    }
+
+    /// Slots that have rested: their maps must be emptied, then [`Slots::add`] makes them ready.
+    pub(crate) fn rested(&mut self, now: Instant) -> Vec<u32> {
+        let done =
+            self.resting.iter().take_while(|(since, _)| now.duration_since(*since) >= QUARANTINE).count();
+        self.resting.drain(..done).map(|(_, slot)| slot).collect()
+    }
+
+    /// Numbers for new maps: none while at least half the target is ready, else as many as are missing.
+    /// They are the caller's until [`Slots::add`].
+    pub(crate) fn missing(&mut self) -> Vec<u32> {
+        if self.free.len() * 2 >= self.target {
+            return Vec::new();
+        }
+        self.reserve(self.target - self.free.len())
+    }
+
+    /// Up to `count` numbers for new maps.
+    pub(crate) fn reserve(&mut self, count: usize) -> Vec<u32> {
+        let end = self.fresh.saturating_add(count as u32).min(self.limit);
+        let numbers = (self.fresh..end).collect();
+        self.fresh = end;
+        numbers
+    }
+
+    /// These slots have empty maps now.
+    pub(crate) fn add(&mut self, slots: impl IntoIterator<Item = u32>) {
+        self.free.extend(slots);
+    }
+
+    /// How many slots are ready.
+    pub(crate) fn ready(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Whether slots are resting.
+    pub(crate) fn any_resting(&self) -> bool {
+        !self.resting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_made_ahead_and_again_at_half() {
+        let mut slots = Slots::new(65536, 8);
+        assert_eq!(slots.take(), None);
+        let made = slots.missing();
+        assert_eq!(made, (1..=8).collect::<Vec<_>>());
+        slots.add(made);
+        for _ in 0..4 {
+            slots.take().unwrap();
+        }
+        assert!(slots.missing().is_empty(), "half full");
+        slots.take().unwrap();
+        assert_eq!(slots.missing(), (9..=13).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_slot_rests_before_it_is_given_out_again() {
+        let mut slots = Slots::new(65536, 2);
+        let start = Instant::now();
+        slots.rest(5, start);
+        slots.rest(6, start + Duration::from_millis(500));
+        assert!(slots.rested(start + Duration::from_millis(999)).is_empty());
+        assert_eq!(slots.rested(start + Duration::from_millis(1400)), [5]);
+        assert_eq!(slots.take(), None, "not before its map is emptied");
+        slots.add([5]);
+        assert_eq!(slots.take(), Some(5));
+        assert!(slots.any_resting());
+        assert_eq!(slots.rested(start + Duration::from_secs(2)), [6]);
+        assert!(!slots.any_resting());
+    }
+
+    #[test]
+    fn a_restart_takes_over_what_is_there() {
+        let mut slots = Slots::new(65536, 4);
+        let free = slots.restore(&BTreeSet::from([1, 2, 3, 9]), &BTreeSet::from([2]));
+        assert_eq!(free, [9, 3, 1]);
+        assert_eq!(slots.take(), Some(1));
+        assert_eq!(slots.take(), Some(3));
+        assert_eq!(slots.missing(), [10, 11, 12]);
+    }
+
+    #[test]
+    fn numbers_end_at_the_limit() {
+        let mut slots = Slots::new(4, 8);
+        assert_eq!(slots.missing(), [1, 2, 3]);
+        assert!(slots.missing().is_empty());
+        assert!(slots.reserve(1).is_empty());
+    }
+}

@@ -1,0 +1,419 @@
+//! Endpoints, restarts and host devices against the real kernel, in a sandbox of their own.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bpf::tc::Tc;
+use bpf::{Direction, Link, Map, RawMap};
+use datapath_abi::{EndpointInfo, EndpointKey, NodeConfig, PolicyEntry, PolicyKey, ep_flag};
+use devices::Netlink;
+use loader::device_links::{self, Attached, Place, Style};
+use loader::host::{self, HostSettings};
+use loader::{Datapath, DatapathError, EndpointDatapath, KernelDatapath, KernelOptions, ProgramSet, READY};
+use maps::{FamilyConfig, Maps, MapsConfig, policy_name};
+use test_kit::{Sandbox, require_root};
+
+const OPTIONS: KernelOptions = KernelOptions { filter_priority: 1 };
+
+fn maps(sandbox: &Sandbox) -> Arc<Maps> {
+    let config = MapsConfig {
+        bpf_root: sandbox.bpf_root().to_str().unwrap().to_owned(),
+        preallocate_bpf_maps: false,
+        ..MapsConfig::default()
+    };
+    let maps = Maps::new(config, FamilyConfig::default());
+    maps.open().unwrap();
+    Arc::new(maps)
+}
+
+fn node_config() -> NodeConfig {
+    NodeConfig {
+        enable_ipv4: 1,
+        enable_ipv6: 1,
+        source_ip_verification: 1,
+        arp_responder: 1,
+        ..NodeConfig::default()
+    }
+}
+
+/// What an agent does at its start, in its order.
+fn start(maps: &Arc<Maps>) -> KernelDatapath {
+    let datapath = KernelDatapath::new(maps.clone(), OPTIONS);
+    datapath.restore().unwrap();
+    datapath.pool().tend().unwrap();
+    let programs = Arc::new(ProgramSet::load(maps, node_config(), 2).unwrap());
+    datapath.switch(programs.clone(), &mut Netlink::open().unwrap()).unwrap();
+    programs.remove_others(maps.fs()).unwrap();
+    datapath.set_ready();
+    datapath
+}
+
+fn pod(sandbox: &Sandbox, id: u16) -> EndpointDatapath {
+    let ns = sandbox.netns(&format!("pod{id}")).unwrap();
+    let ifname = format!("lxc{id:05}");
+    sandbox
+        .host()
+        .ip(&format!("link add {ifname} type veth peer name eth0 netns {}", ns.path().display()))
+        .unwrap();
+    let link = Netlink::open().unwrap().link_by_name(&ifname).unwrap();
+    EndpointDatapath {
+        id,
+        identity: 5,
+        ifindex: link.index,
+        ifname,
+        mac: [2, 0, 0, 0, 0, id as u8],
+        node_mac: link.hardware_addr.ethernet().unwrap(),
+        ipv4: Some(Ipv4Addr::new(10, 0, 0, id as u8)),
+        ipv6: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, id)),
+        ..EndpointDatapath::default()
+    }
+}
+
+fn filters(ifindex: u32) -> Vec<bpf::tc::Filter> {
+    Tc::new().unwrap().filters(ifindex, Direction::Ingress).unwrap()
+}
+
+fn policy_rows(maps: &Maps, id: u16) -> Vec<(PolicyKey, PolicyEntry)> {
+    let map: Map<PolicyKey, PolicyEntry> = Map::open(&maps.path(&policy_name(id))).unwrap();
+    map.entries().unwrap()
+}
+
+#[test]
+fn an_endpoint_comes_and_goes_with_all_its_rows() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    assert_eq!(datapath.pool().ready(), READY);
+    let endpoint = pod(&sandbox, 7);
+    datapath.attach(&endpoint).unwrap();
+
+    let row = maps.ep_config().lookup(&7).unwrap().unwrap();
+    assert_eq!(
+        (row.id, row.ifindex, row.flags),
+        (7, endpoint.ifindex, ep_flag::LIVE | ep_flag::SOURCE_CHECK)
+    );
+    assert_eq!(maps.ep_by_ifindex().lookup(&endpoint.ifindex).unwrap(), Some(7));
+    let lxc = maps.lxc().lookup(&EndpointKey::from(IpAddr::V4(endpoint.ipv4.unwrap()))).unwrap().unwrap();
+    assert_eq!((lxc.lxc_id, lxc.ifindex, lxc.sec_id), (7, endpoint.ifindex, 5));
+    // The rows that Cilium writes for an endpoint without policy.
+    let mut rows = policy_rows(&maps, 7);
+    rows.sort_by_key(|(key, _)| key.egress);
+    assert_eq!(
+        rows,
+        [(PolicyKey::any(false), PolicyEntry::allow(0)), (PolicyKey::any(true), PolicyEntry::allow(0))]
+    );
+    let pinned = RawMap::open(&maps.path(&policy_name(7))).unwrap().info().unwrap();
+    assert_eq!(maps.ep_policies().id(row.policy_slot).unwrap(), Some(pinned.id));
+    let found = filters(endpoint.ifindex);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].name, "cil_from_container-lxc00007");
+    let link = || Netlink::open().unwrap().link_by_index(endpoint.ifindex).unwrap();
+    assert!(!link().is_up(), "the host's side stays down until the caller says so");
+    datapath.up(&endpoint).unwrap();
+    assert!(link().is_up());
+
+    // Again, with another address: the old one goes.
+    let moved = EndpointDatapath { ipv4: Some(Ipv4Addr::new(10, 0, 0, 99)), ..endpoint.clone() };
+    datapath.attach(&moved).unwrap();
+    assert_eq!(maps.lxc().lookup(&EndpointKey::v4(endpoint.ipv4.unwrap())).unwrap(), None);
+    assert_eq!(datapath.restored().unwrap(), [EndpointDatapath { ifname: String::new(), ..moved.clone() }]);
+    assert_eq!(maps.ep_config().lookup(&7).unwrap().unwrap().policy_slot, row.policy_slot);
+
+    assert!(datapath.detach(7).unwrap());
+    assert_eq!(maps.ep_config().lookup(&7).unwrap().unwrap().flags, 0);
+    assert_eq!(maps.ep_by_ifindex().lookup(&endpoint.ifindex).unwrap(), Some(0));
+    assert!(maps.lxc().entries().unwrap().is_empty());
+    assert!(!maps.path(&policy_name(7)).exists());
+    assert_eq!(filters(endpoint.ifindex).len(), 1, "what is left on the interface drops its packets");
+    assert!(!datapath.detach(7).unwrap());
+    let slots_before = datapath.pool().ready();
+    std::thread::sleep(Duration::from_millis(1050));
+    datapath.pool().tend().unwrap();
+    assert_eq!(datapath.pool().ready(), slots_before + 1, "the slot comes back after its rest");
+}
+
+#[test]
+fn wrong_calls_say_what_is_wrong_and_leave_nothing_attached() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let early = KernelDatapath::new(maps.clone(), OPTIONS);
+    let endpoint =
+        EndpointDatapath { id: 7, ifindex: 4242, ifname: "lxcgone".into(), ..EndpointDatapath::default() };
+    assert!(matches!(early.attach(&endpoint), Err(DatapathError::NotReady)));
+    let datapath = start(&maps);
+    let error = datapath.attach(&endpoint).unwrap_err();
+    assert_eq!(error.to_string(), "endpoint 7: there is no interface 4242 (lxcgone)");
+    assert_eq!(datapath.up(&endpoint).unwrap_err().to_string(), error.to_string());
+    assert!(maps.lxc().entries().unwrap().is_empty(), "no address leads to an interface that is not there");
+    let zero = datapath.attach(&EndpointDatapath::default()).unwrap_err();
+    assert_eq!(zero.to_string(), "endpoint id 0 is not valid: ids are 1 to 65535");
+}
+
+#[test]
+fn large_interface_numbers_have_a_map_of_their_own() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    sandbox.host().ip("link add lxcbig index 70000 type veth peer name p0").unwrap();
+    let endpoint =
+        EndpointDatapath { id: 9, ifindex: 70_000, ifname: "lxcbig".into(), ..EndpointDatapath::default() };
+    datapath.attach(&endpoint).unwrap();
+    assert_eq!(maps.ep_by_ifindex_hi().lookup(&70_000).unwrap(), Some(9));
+    datapath.detach(9).unwrap();
+    assert_eq!(maps.ep_by_ifindex_hi().lookup(&70_000).unwrap(), None);
+}
+
+#[test]
+fn a_restart_switches_every_endpoint_and_repairs_pins() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let first = start(&maps);
+    first.attach_host(500).unwrap();
+    let pods: Vec<EndpointDatapath> = (1..=3).map(|id| pod(&sandbox, id)).collect();
+    pods.iter().for_each(|p| first.attach(p).unwrap());
+    let before: Vec<u32> = pods.iter().map(|p| filters(p.ifindex)[0].program).collect();
+    let slot = |id: u32| maps.ep_config().lookup(&id).unwrap().unwrap().policy_slot;
+    let slots = [slot(1), slot(2), slot(3)];
+    drop(first);
+
+    // Somebody removes a pin, puts another map into the place of one, and removes a filter.
+    std::fs::remove_file(maps.path(&policy_name(1))).unwrap();
+    std::fs::remove_file(maps.path(&policy_name(2))).unwrap();
+    RawMap::create(&maps.policy_spec(2)).unwrap().pin(&maps.path(&policy_name(2))).unwrap();
+    sandbox.host().exec("tc qdisc del dev lxc00003 clsact").unwrap();
+    maps.lxc().clear().unwrap();
+
+    let second = start(&maps);
+    assert_eq!(*second.host_endpoint().borrow(), 500);
+    assert_eq!(second.restored().unwrap().len(), 3);
+    for (i, p) in pods.iter().enumerate() {
+        let found = filters(p.ifindex);
+        assert_eq!(found.len(), 1);
+        assert_ne!(found[0].program, before[i], "endpoint {} runs the new program", p.id);
+        assert_eq!(slot(p.id.into()), slots[i]);
+        let pinned = RawMap::open(&maps.path(&policy_name(p.id))).unwrap().info().unwrap().id;
+        assert_eq!(maps.ep_policies().id(slots[i]).unwrap(), Some(pinned));
+        assert_eq!(policy_rows(&maps, p.id).len(), 2);
+        assert!(maps.lxc().lookup(&EndpointKey::v4(p.ipv4.unwrap())).unwrap().is_some());
+    }
+    // One program array: that of the load in use.
+    let arrays = maps.fs().map_names().unwrap();
+    assert_eq!(arrays.iter().filter(|n| n.starts_with("cilium_calls_shared_")).count(), 1);
+}
+
+#[test]
+fn an_emptied_slot_gets_a_new_map() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let first = start(&maps);
+    let endpoint = pod(&sandbox, 1);
+    first.attach(&endpoint).unwrap();
+    let slot = maps.ep_config().lookup(&1).unwrap().unwrap().policy_slot;
+    maps.ep_policies().unset(slot).unwrap();
+    let second = start(&maps);
+    let new = maps.ep_config().lookup(&1).unwrap().unwrap().policy_slot;
+    let pinned = RawMap::open(&maps.path(&policy_name(1))).unwrap().info().unwrap().id;
+    assert_eq!(maps.ep_policies().id(new).unwrap(), Some(pinned));
+    assert_eq!(policy_rows(&maps, 1).len(), 2);
+    second.attach(&endpoint).unwrap();
+}
+
+#[test]
+fn a_sweep_removes_what_nobody_knows_and_nothing_else() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    datapath.attach_host(500).unwrap();
+    let pods: Vec<EndpointDatapath> = (1..=2).map(|id| pod(&sandbox, id)).collect();
+    pods.iter().for_each(|p| datapath.attach(p).unwrap());
+    // What a Cilium agent and a crash may leave.
+    for name in ["cilium_policy_v2_00777", "cilium_policy_v2_8", "cilium_policy_00009"] {
+        RawMap::create(&maps.policy_spec(777)).unwrap().pin(&maps.path(name)).unwrap();
+    }
+    let host_row = EndpointInfo { flags: datapath_abi::lxc_flag::HOST, ..EndpointInfo::default() };
+    let host_key = EndpointKey::v4(Ipv4Addr::new(10, 99, 0, 1));
+    maps.lxc().update(&host_key, &host_row).unwrap();
+    maps.lxc()
+        .update(&EndpointKey::v4(Ipv4Addr::new(1, 2, 3, 4)), &EndpointInfo { lxc_id: 777, ..host_row })
+        .unwrap();
+    maps.lxc()
+        .update(
+            &EndpointKey::v4(Ipv4Addr::new(1, 2, 3, 5)),
+            &EndpointInfo { lxc_id: 777, ..EndpointInfo::default() },
+        )
+        .unwrap();
+    maps.ep_by_ifindex().update(&999, &777).unwrap();
+
+    let pruned = datapath.prune(&BTreeSet::from([1, 500])).unwrap();
+    assert_eq!(pruned.endpoints, [2]);
+    assert_eq!(pruned.leftovers, 5);
+    assert_eq!(datapath.restored().unwrap().len(), 1);
+    assert!(maps.lxc().lookup(&host_key).unwrap().is_some());
+    assert_eq!(maps.ep_by_ifindex().lookup(&999).unwrap(), Some(0));
+    let policies: Vec<String> =
+        maps.fs().map_names().unwrap().into_iter().filter(|n| n.starts_with("cilium_policy_")).collect();
+    assert_eq!(policies, ["cilium_policy_v2_00001", "cilium_policy_v2_00500"]);
+    assert_eq!(datapath.prune(&BTreeSet::from([1, 500])).unwrap(), loader::Pruned::default());
+}
+
+#[test]
+fn an_unknown_interface_is_guarded_once() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    let endpoint = pod(&sandbox, 3);
+    assert!(datapath.guard(endpoint.ifindex, &endpoint.ifname).unwrap());
+    let guarded = filters(endpoint.ifindex);
+    assert_eq!(guarded.len(), 1);
+    assert!(!datapath.guard(endpoint.ifindex, &endpoint.ifname).unwrap());
+    assert!(!datapath.guard(9999, "lxcgone").unwrap());
+    datapath.attach(&endpoint).unwrap();
+    assert_eq!(filters(endpoint.ifindex).len(), 1);
+}
+
+#[test]
+fn a_device_keeps_its_link_and_gets_the_new_program() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    test_kit::require!(bpf::probe().unwrap().tcx, "needs tcx, Linux 6.6");
+    let maps = maps(&sandbox);
+    let mut nl = Netlink::open().unwrap();
+    let devices = host::ensure_devices(&mut nl).unwrap();
+    let style = Style { tcx: true, filter_priority: 1 };
+    let place = Place {
+        device: devices.host.name.clone(),
+        ifindex: devices.host.index,
+        program: datapath_object::FROM_HOST,
+        egress: true,
+    };
+    let fs = maps.fs();
+    let pin = fs.root().join("cilium/devices/cilium_host/links/cil_from_host");
+    let load = || ProgramSet::load(&maps, node_config(), 2).unwrap();
+    let (old, new) = (load(), load());
+    let attach = |set: &ProgramSet, place: &Place| {
+        device_links::attach(fs, style, place, set.program(place.program).unwrap()).unwrap()
+    };
+    assert_eq!(attach(&old, &place), Attached::Created);
+    let before = Link::open(&pin).unwrap().info().unwrap();
+    assert_eq!(attach(&new, &place), Attached::Updated);
+    let after = Link::open(&pin).unwrap().info().unwrap();
+    assert_eq!(after.id, before.id);
+    assert_ne!(after.program, before.program);
+
+    // The pair is made anew: its old link is dead, a new one takes the pin.
+    nl.delete_link(devices.host.index).unwrap();
+    let devices = host::ensure_devices(&mut nl).unwrap();
+    let place = Place { ifindex: devices.host.index, ..place };
+    assert_eq!(attach(&new, &place), Attached::Created);
+    assert_eq!(Link::open(&pin).unwrap().info().unwrap().ifindex, Some(devices.host.index));
+
+    // A kernel without tcx: a filter, and no link beside it; and back.
+    let filter = Style { tcx: false, ..style };
+    let by_filter = device_links::attach(fs, filter, &place, new.program(place.program).unwrap()).unwrap();
+    assert_eq!(by_filter, Attached::Filter);
+    assert!(!pin.exists());
+    let egress = || Tc::new().unwrap().filters(place.ifindex, Direction::Egress).unwrap();
+    assert_eq!(egress()[0].name, "cil_from_host-cilium_host");
+    assert_eq!(attach(&new, &place), Attached::Created);
+    assert!(egress().is_empty());
+    assert_eq!(device_links::devices_with_links(fs).unwrap(), ["cilium_host"]);
+    device_links::detach_all(fs, style, "cilium_host", Some(place.ifindex)).unwrap();
+    assert!(device_links::devices_with_links(fs).unwrap().is_empty());
+}
+
+#[test]
+fn host_devices_addresses_and_routes_are_those_of_cilium() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let mut nl = Netlink::open().unwrap();
+    let settings = HostSettings {
+        router_ipv4: Some(Ipv4Addr::new(10, 244, 71, 14)),
+        router_ipv6: Some("fd00::b".parse().unwrap()),
+        pods_ipv4: Some("10.244.0.0/16".parse().unwrap()),
+        pods_ipv6: Some("fd00::/64".parse().unwrap()),
+    };
+    let state = || {
+        let host = sandbox.host();
+        [
+            host.ip("-4 route show dev cilium_host").unwrap(),
+            host.ip("-6 route show dev cilium_host").unwrap(),
+            host.ip("-o addr show dev cilium_host scope global").unwrap(),
+        ]
+        .map(|text| {
+            text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+        })
+    };
+    let first = host::ensure_devices(&mut nl).unwrap();
+    host::ensure_addresses(&mut nl, &first.host, &settings).unwrap();
+    let [v4, v6, addresses] = state();
+    assert_eq!(
+        v4,
+        [
+            "10.244.0.0/16 via 10.244.71.14 proto kernel src 10.244.71.14",
+            "10.244.71.14 proto kernel scope link"
+        ]
+    );
+    let to_pods = "fd00::/64 proto kernel src fd00::b metric 1024 pref medium";
+    assert!(v6.iter().any(|line| line == to_pods), "{v6:?}");
+    assert!(addresses[0].contains("inet 10.244.71.14/32 scope global cilium_host"), "{addresses:?}");
+    assert!(addresses[1].contains("inet6 fd00::b/128 scope global"), "{addresses:?}");
+    let flags = sandbox.host().ip("link show dev cilium_net").unwrap();
+    assert!(flags.contains("NOARP") && flags.contains(",UP"), "{flags}");
+
+    // Again: nothing changes, the devices stay.
+    let again = host::ensure_devices(&mut nl).unwrap();
+    host::ensure_addresses(&mut nl, &again.host, &settings).unwrap();
+    assert_eq!((again.host.index, again.net.index), (first.host.index, first.net.index));
+    assert_eq!(state(), [v4, v6, addresses]);
+
+    // Another range: what belonged to the old one goes.
+    let other = HostSettings {
+        router_ipv4: Some(Ipv4Addr::new(10, 1, 0, 1)),
+        pods_ipv4: Some("10.1.0.0/24".parse().unwrap()),
+        ..HostSettings::default()
+    };
+    host::ensure_addresses(&mut nl, &again.host, &other).unwrap();
+    let [v4, v6, addresses] = state();
+    assert_eq!(
+        v4,
+        ["10.1.0.0/24 via 10.1.0.1 proto kernel src 10.1.0.1", "10.1.0.1 proto kernel scope link"]
+    );
+    assert!(!v6.iter().any(|line| line.starts_with("fd00::")), "{v6:?}");
+    assert_eq!(addresses.len(), 1, "{addresses:?}");
+}
+
+/// The numbers of SPECIFICATION.md with room for a busy machine: attaching waits for no grace period.
+#[test]
+fn attaching_takes_microseconds_and_a_restart_of_fifty_little_more_than_a_load() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    let pods: Vec<EndpointDatapath> = (1..=50).map(|id| pod(&sandbox, id)).collect();
+    let mut times: Vec<Duration> = pods
+        .iter()
+        .map(|p| {
+            let started = Instant::now();
+            datapath.attach(p).unwrap();
+            started.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    assert!(times[25] < Duration::from_millis(5), "median {:?}", times[25]);
+    drop(datapath);
+    let started = Instant::now();
+    let again = start(&maps);
+    let took = started.elapsed();
+    assert_eq!(again.restored().unwrap().len(), 50);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    println!("attach p50 {:?} max {:?}; restart of 50 {took:?}", times[25], times[49]);
+}
