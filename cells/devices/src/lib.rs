@@ -1,5 +1,50 @@
 //! Links, addresses, routes and neighbours of the node as live tables.
+//!
+//! **Owns** the tables `devices`, `routes`, `neighbors` and `node-addresses` of the network namespace that the agent
+//! is started in; it never looks into another.
+//! **Needs** a [`statedb::Db`]; the kernel by rtnetlink.
+//! **Gives** `Arc<Table<..>>` of [`Device`], [`Route`], [`Neighbor`] and [`NodeAddress`], and requests to the kernel
+//! in [`netlink`].
+//!
+//! **Life.** At the start everything is listed, so that whoever takes a table finds it complete at its own start. Then
+//! notifications of one socket are applied a few milliseconds after they come. When the socket overflows, and every
+//! five minutes, everything is listed again and only differences are written.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use devices::Device;
+//! use hive::prelude::*;
+//! use statedb::{Db, Table};
+//!
+//! fn attach(devices: Arc<Table<Device>>, jobs: JobGroup) {
+//!     jobs.one_shot("attach", move |_| async move {
+//!         let snapshot = devices.snapshot();
+//!         let (selected, watch) = devices.list_watch(&snapshot, Device::by_selected(true));
+//!         for device in selected {
+//!             println!("{} {}", device.index, device.name);
+//!         }
+//!         watch.changed().await; // and again
+//!         Ok(())
+//!     });
+//! }
+//!
+//! let cells = [provide(|| Arc::new(Db::new())), devices::cell(), invoke(attach)];
+//! hive::validate(cells).unwrap();
+//! ```
+//!
+//! **Which devices are selected.** Those of option `devices`; without it, those that are up, have an address, are no
+//! part of a bridge or bond, no bridge and nobody's own (`cilium_`, `lo`, `lxc`, `cni`, `docker`), and have a route to
+//! a global unicast address; a veth needs a default route. The reason against a device is in its row.
+//!
+//! **Differences from Cilium.** A route over several next hops is a row for each of its links. Routes that the kernel
+//! removes without a message (IPv4 on a link that goes down, replaced ones) leave the table too. Changes are visible
+//! after 2 ms instead of 100 ms.
+
 mod apply;
+mod cell;
+mod config;
+mod controller;
 mod device;
 mod error;
 mod event;
@@ -11,8 +56,10 @@ mod route;
 mod select;
 mod tables;
 
+pub use cell::cell;
+pub use config::{DevicesConfig, NodeAddressConfig};
 pub use device::{Device, DeviceAddress, HOST_DEVICE, HardwareAddr, Link};
-pub use error::NetlinkError;
+pub use error::{NetlinkError, OptionError};
 pub use neighbor::Neighbor;
 pub use netlink::Netlink;
 pub use node_address::{NodeAddress, NodeAddressRules, WILDCARD_DEVICE, node_addresses};

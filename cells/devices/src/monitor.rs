@@ -16,7 +16,7 @@ use netlink_packet_route::neighbour::NeighbourMessage;
 use netlink_packet_route::route::RouteMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
-use statedb::RwTable;
+use statedb::{Initializer, RwTable};
 
 use crate::apply::{self, Tables};
 use crate::event::{self, Event};
@@ -44,7 +44,28 @@ pub(crate) struct RwTables {
     pub(crate) neighbors: RwTable<Neighbor>,
 }
 
+/// Promises to fill the three tables.
+pub(crate) type Initializers = (Initializer<Device>, Initializer<Route>, Initializer<Neighbor>);
+
 impl RwTables {
+    pub(crate) fn register_initializers(&self, name: &str) -> Initializers {
+        self.write(|t| {
+            (
+                t.devices.register_initializer(name),
+                t.routes.register_initializer(name),
+                t.neighbors.register_initializer(name),
+            )
+        })
+    }
+
+    pub(crate) fn initialized(&self, initializers: Initializers) {
+        self.write(|t| {
+            initializers.0.done(t.devices);
+            initializers.1.done(t.routes);
+            initializers.2.done(t.neighbors);
+        });
+    }
+
     fn write<R>(&self, work: impl FnOnce(&mut Tables<'_, '_>) -> R) -> R {
         let db = self.devices.reader().db().clone();
         let mut txn = db.write((&self.devices, &self.routes, &self.neighbors));

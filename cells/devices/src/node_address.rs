@@ -1,13 +1,13 @@
 //! Which addresses are the node's, and which of them stand for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use serde::Serialize;
 
 use crate::tables::MappedIp;
-use crate::{Device, DeviceAddress, HOST_DEVICE, SCOPE_HOST, SCOPE_LINK};
+use crate::{Device, DeviceAddress, HOST_DEVICE, Route, SCOPE_HOST, SCOPE_LINK};
 
 /// Device name of the addresses that stand for the whole node.
 pub const WILDCARD_DEVICE: &str = "*";
@@ -20,6 +20,12 @@ pub struct NodeAddressRules {
     pub node_port_ranges: Vec<IpNetwork>,
     /// `local-max-addr-scope`: the nearest scope that still counts.
     pub scope_max: u8,
+}
+
+impl NodeAddressRules {
+    fn in_node_port_range(&self, ip: IpAddr) -> bool {
+        self.node_port_ranges.iter().any(|range| range.contains(ip))
+    }
 }
 
 impl Default for NodeAddressRules {
@@ -58,17 +64,24 @@ impl NodeAddress {
     }
 }
 
-/// The addresses of the node, from all its devices. Sorted by address, then device.
+/// The addresses of the node, from all its devices and from the routes of
+/// table `local`. Sorted by address, then device.
 #[must_use]
-pub fn node_addresses(devices: &[&Device], rules: &NodeAddressRules) -> Vec<NodeAddress> {
+pub fn node_addresses<'r>(
+    devices: &[&Device],
+    local_routes: impl Iterator<Item = &'r Route>,
+    rules: &NodeAddressRules,
+) -> Vec<NodeAddress> {
     let mut rows = BTreeMap::new();
     let mut insert = |row: NodeAddress| {
         let key = (MappedIp::from(row.addr), row.device_name.clone());
         rows.insert(key, row);
     };
+    let mut known = HashSet::new();
     let mut fallback: [Option<(&Device, &DeviceAddress)>; 2] = [None, None];
     for device in devices.iter().filter(|d| counts(d)) {
         for row in of_device(device, rules) {
+            known.insert(row.addr);
             insert(row);
         }
         if device.name.starts_with("lxc") || device.name == HOST_DEVICE {
@@ -80,6 +93,24 @@ pub fn node_addresses(devices: &[&Device], rules: &NodeAddressRules) -> Vec<Node
             if best.is_none_or(|best| rank(candidate) < rank(best)) {
                 *best = Some(candidate);
             }
+        }
+    }
+    // Addresses that are the node's by a route alone, as some clouds do it.
+    for route in local_routes {
+        let ip = route.key.dst.ip();
+        let plain = route.scope == SCOPE_HOST && route.src.is_none();
+        if !plain || ip.is_unspecified() || ip.is_loopback() || known.contains(&ip) {
+            continue;
+        }
+        let device = devices.iter().find(|d| d.index == route.key.link_index);
+        if let Some(device) = device.filter(|d| counts(d)) {
+            known.insert(ip);
+            insert(NodeAddress {
+                addr: ip,
+                node_port: device.name != HOST_DEVICE && rules.in_node_port_range(ip),
+                primary: true,
+                device_name: device.name.clone(),
+            });
         }
     }
     for (_, addr) in fallback.into_iter().flatten() {
@@ -129,7 +160,7 @@ fn of_device(device: &Device, rules: &NodeAddressRules) -> Vec<NodeAddress> {
         }
         rows.push(NodeAddress {
             addr: addr.addr,
-            node_port: !host_device && rules.node_port_ranges.iter().any(|r| r.contains(addr.addr)),
+            node_port: !host_device && rules.in_node_port_range(addr.addr),
             primary: false,
             device_name: device.name.clone(),
         });
@@ -189,7 +220,7 @@ mod tests {
             node_port_ranges: ranges.iter().map(|r| r.parse().unwrap()).collect(),
             ..NodeAddressRules::default()
         };
-        let rows = node_addresses(&devices, &rules);
+        let rows = node_addresses(&devices, [].iter(), &rules);
         rows.iter().map(|row| row.row().join(" ")).collect()
     }
 
@@ -235,6 +266,30 @@ mod tests {
         let ranged = show(&devices, &["8.0.0.0/8"]);
         assert!(ranged.contains(&"8.8.4.4 true true eth0".to_owned()), "{ranged:?}");
         assert!(ranged.contains(&"192.168.1.5 false false eth0".to_owned()), "{ranged:?}");
+    }
+
+    #[test]
+    fn a_local_route_without_source_makes_an_address() {
+        let devices = [device(2, "eth0", true, &[("192.168.1.5", 0)])];
+        let route = |dst: &str, src: Option<IpAddr>| Route {
+            key: crate::RouteKey {
+                table: crate::TABLE_LOCAL,
+                link_index: 2,
+                dst: dst.parse().unwrap(),
+                priority: 0,
+            },
+            kind: 2,
+            scope: SCOPE_HOST,
+            src,
+            gateway: None,
+            mtu: 0,
+        };
+        let routes = [route("192.168.1.5/32", Some([192, 168, 1, 5].into())), route("34.1.2.3/32", None)];
+        let devices: Vec<&Device> = devices.iter().collect();
+        let rows = node_addresses(&devices, routes.iter(), &NodeAddressRules::default());
+        let rows: Vec<String> = rows.iter().map(|row| row.row().join(" ")).collect();
+        assert!(rows.contains(&"34.1.2.3 false true eth0".to_owned()), "{rows:?}");
+        assert_eq!(rows.len(), 3);
     }
 
     #[test]

@@ -1,0 +1,135 @@
+//! The jobs of the cell: follow the kernel, derive the node's addresses.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use futures::future;
+use hive::JobCx;
+use statedb::{RwTable, Snapshot, Table, Watch};
+
+use crate::monitor::{Monitor, MonitorOptions, RwTables};
+use crate::{
+    Device, NetlinkError, NodeAddress, NodeAddressRules, Route, Selection, TABLE_LOCAL, node_addresses,
+};
+
+/// Pause before a broken subscription is made anew.
+const RESTART: Duration = Duration::from_secs(1);
+/// Changes of devices that come together change the addresses once.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// Keeps the tables of links, routes and neighbours.
+pub(crate) struct Follower {
+    pub(crate) tables: RwTables,
+    pub(crate) selection: Selection,
+}
+
+impl Follower {
+    /// Subscribes and fills the tables.
+    pub(crate) async fn start(&self) -> Result<Monitor, NetlinkError> {
+        let (tables, selection) = (self.tables.clone(), self.selection.clone());
+        Monitor::start(tables, selection, MonitorOptions::default()).await
+    }
+
+    /// Follows the kernel until the job ends; `monitor` is the first subscription.
+    pub(crate) async fn run(self, monitor: Monitor, cx: JobCx) -> anyhow::Result<()> {
+        tokio::select! {
+            () = cx.cancelled() => {}
+            () = self.follow(monitor, &cx) => {}
+        }
+        Ok(())
+    }
+
+    async fn follow(&self, mut monitor: Monitor, cx: &JobCx) {
+        loop {
+            cx.health.ok("Running");
+            let mut seen = monitor.counters;
+            let result = monitor
+                .run(|counters| {
+                    if counters.overflows > seen.overflows {
+                        tracing::info!(
+                            overflows = counters.overflows,
+                            "Netlink messages were lost, listed everything again"
+                        );
+                    }
+                    if counters.unknown > seen.unknown {
+                        tracing::warn!(
+                            count = counters.unknown - seen.unknown,
+                            "Netlink messages were not understood"
+                        );
+                    }
+                    seen = *counters;
+                })
+                .await;
+            let mut failure = result.err();
+            monitor = loop {
+                if let Some(error) = failure.take() {
+                    tracing::warn!(%error, "Netlink subscription failed, subscribing again");
+                    cx.health.degraded("Netlink subscription failed", error);
+                }
+                tokio::time::sleep(RESTART).await;
+                match self.start().await {
+                    Ok(fresh) => break fresh,
+                    Err(error) => failure = Some(error),
+                }
+            };
+        }
+    }
+}
+
+/// Keeps table `node-addresses`.
+#[derive(Clone)]
+pub(crate) struct Addresses {
+    pub(crate) devices: Table<Device>,
+    pub(crate) routes: Table<Route>,
+    pub(crate) addresses: RwTable<NodeAddress>,
+    pub(crate) rules: NodeAddressRules,
+}
+
+impl Addresses {
+    /// Derives the addresses from a snapshot; what to watch for the next time.
+    pub(crate) fn update(&self, snapshot: &Snapshot) -> [Watch; 2] {
+        let (devices, devices_watch) = self.devices.all_watch(snapshot);
+        let (routes, routes_watch) = self.routes.prefix_watch(snapshot, Route::by_table(TABLE_LOCAL));
+        let devices: Vec<&Device> = devices.map(|row| &**row).collect();
+        let wanted = node_addresses(&devices, routes.map(|row| &**row), &self.rules);
+        self.write(wanted);
+        [devices_watch, routes_watch]
+    }
+
+    fn write(&self, wanted: Vec<NodeAddress>) {
+        let mut txn = self.addresses.write();
+        let keys: HashSet<_> = wanted.iter().map(|row| (row.addr, row.device_name.clone())).collect();
+        let removed = txn.retain(|row| keys.contains(&(row.addr, row.device_name.clone())));
+        let mut changed = removed > 0;
+        for row in wanted {
+            let known = txn.get(NodeAddress::by_id(row.addr, &row.device_name));
+            if known.is_none_or(|known| **known != row) {
+                changed = true;
+                txn.insert(row);
+            }
+        }
+        if changed {
+            txn.commit();
+        }
+    }
+
+    /// Follows the devices until the job ends.
+    pub(crate) async fn run(self, cx: JobCx) -> anyhow::Result<()> {
+        loop {
+            let snapshot = self.devices.snapshot();
+            let [devices, routes] = self.update(&snapshot);
+            let now = self.addresses.snapshot();
+            let count = self.addresses.len(&now);
+            cx.health.ok(format_args!("{count} node address(es)"));
+            drop((snapshot, now));
+            tokio::select! {
+                () = cx.cancelled() => return Ok(()),
+                _ = future::select(
+                    Box::pin(devices.changed()),
+                    Box::pin(routes.changed()),
+                ) => {}
+            }
+            tokio::time::sleep(SETTLE).await;
+        }
+    }
+}
