@@ -2,11 +2,11 @@
 
 use anyhow::{Context as _, Result};
 use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, PerCpuHashMap, ProgramArray, lpm_trie};
-use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use datapath_abi::{
     EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey, NodeConfig, Pod as Plain,
-    RemoteEndpointInfo, ep_flag, ipv4_word, ipv6_words, mac_word,
+    RemoteEndpointInfo, ep_flag, identity, ipv4_word, ipv6_words, lxc_flag, mac_word,
 };
 use datapath_object::{CALLS, NODE_CONFIG, PROGRAMS};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -138,11 +138,23 @@ impl Datapath {
             datapath.add(&pod)?;
         }
         for ip in [IpAddr::from(HOST_V4), HOST_V6.into()] {
-            let row = EndpointInfo { flags: datapath_abi::lxc_flag::HOST, ..Plain::zeroed() };
-            datapath.set_address(ip, &row)?;
-            datapath.set_identity(ip, datapath_abi::identity::HOST)?;
+            datapath.add_host(ip)?;
         }
         Ok(datapath)
+    }
+
+    /// An address of the host.
+    pub(crate) fn add_host(&mut self, ip: IpAddr) -> Result<()> {
+        self.set_address(ip, &EndpointInfo { flags: lxc_flag::HOST, ..Plain::zeroed() })?;
+        self.set_identity(ip, identity::HOST)
+    }
+
+    /// Attaches a program to an interface of this namespace.
+    pub(crate) fn attach(&mut self, program: &str, interface: &str, at: TcAttachType) -> Result<()> {
+        let program: &mut SchedClassifier =
+            self.ebpf.program_mut(program).with_context(|| format!("no program {program}"))?.try_into()?;
+        program.attach(interface, at)?;
+        Ok(())
     }
 
     pub(crate) fn add(&mut self, pod: &Pod) -> Result<()> {

@@ -1,5 +1,5 @@
 //! The datapath against the kernel: every configuration loads, every kind of packet gets its verdict
-//! (BPF_PROG_TEST_RUN on unpinned maps; nothing of the machine is touched).
+//! (BPF_PROG_TEST_RUN on unpinned maps; nothing of the machine is touched), and real ones arrive (namespaces).
 
 mod configurations;
 mod events;
@@ -8,3 +8,4 @@ mod host;
 mod kit;
 mod neighbours;
 mod packet;
+mod traffic;
