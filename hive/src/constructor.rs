@@ -77,6 +77,16 @@ macro_rules! constructor {
                 Ok(($($t::extract(cx)?,)*))
             }
         }
+
+        impl<$($t: Param),*> Param for ($($t,)*) {
+            fn deps(deps: &mut Deps) {
+                Self::__deps(deps);
+            }
+
+            fn extract(cx: &mut Cx<'_>) -> Result<Self, Absent> {
+                Self::__extract(cx)
+            }
+        }
     };
 }
 each_arity!(constructor);

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
@@ -21,7 +22,10 @@ use crate::outputs::{Call, Sink};
 use crate::param::{Cx, Values};
 use crate::plan::Plan;
 use crate::shutdown::{Reason, Shutdowner};
-use crate::signals::Signals;
+use crate::signals::{AbortOnDrop, Signals, exit_after};
+
+/// How long a start or stop may go on beyond its limit.
+const HARD_LIMIT: Duration = Duration::from_secs(5);
 
 /// A planned application: builds its objects, starts and stops them.
 ///
@@ -36,6 +40,7 @@ pub struct Hive {
     arguments: Arguments,
     usage: String,
     limits: Times,
+    owns_process: bool,
 }
 
 pub(crate) struct Parts {
@@ -63,7 +68,7 @@ impl Hive {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { graph, plan, shared, settings, arguments, usage, limits } = parts;
         let values = (0..graph.nodes.len()).map(|_| None).collect();
-        Hive { graph, plan, values, shared, settings, arguments, usage, limits }
+        Hive { graph, plan, values, shared, settings, arguments, usage, limits, owns_process: false }
     }
 
     /// The configuration in force.
@@ -203,6 +208,7 @@ impl Hive {
     /// meanwhile, the hooks that have started are stopped in reverse.
     pub async fn start(&mut self) -> Result<(), HiveError> {
         self.expect_state("start", &[State::Built, State::Populated])?;
+        let _watchdog = self.watchdog("start", self.limits.start + self.limits.stop);
         let begin = Instant::now();
         let events = self.shared.events.clone();
         events.emit(Event::Starting);
@@ -251,6 +257,7 @@ impl Hive {
     /// if some fail.
     pub async fn stop(&mut self) -> Result<(), HiveError> {
         self.expect_state("stop", &[State::Started])?;
+        let _watchdog = self.watchdog("stop", self.limits.stop);
         let begin = Instant::now();
         self.shared.events.emit(Event::Stopping);
         let failures = self.stop_hooks().await;
@@ -258,6 +265,18 @@ impl Hive {
         self.shared.hooks.set_state(if failed == 0 { State::Stopped } else { State::Failed });
         self.shared.events.emit(Event::Stopped { duration, failed });
         if failed == 0 { Ok(()) } else { Err(HiveError::Stop(failures)) }
+    }
+
+    /// Ends the process when a start or stop hangs although its limit is over, which only code that blocks a thread can
+    /// bring about.
+    fn watchdog(&self, what: &'static str, limit: Duration) -> Option<AbortOnDrop> {
+        let hooks = self.owns_process.then(|| self.shared.hooks.clone())?;
+        Some(exit_after(limit + HARD_LIMIT, move || {
+            let hook =
+                hooks.current().map(|hook| format!("hook `{}` of module `{}`", hook.name, hook.module));
+            let culprit = hook.unwrap_or_else(|| "a constructor".to_owned());
+            tracing::error!("The {what} hangs in {culprit}, exiting");
+        }))
     }
 
     /// Starts, waits until somebody asks for a shutdown, stops. Handles no signals; several hives may run so in one
@@ -277,16 +296,15 @@ impl Hive {
     /// Like [`run_until_shutdown`](Hive::run_until_shutdown) for a hive that owns its process: SIGTERM and SIGINT stop
     /// it, also while it starts; a second signal ends the process at once, as does a start or stop that hangs 5 s beyond
     /// its limit.
-    pub async fn run(self) -> Outcome {
+    pub async fn run(mut self) -> Outcome {
+        self.owns_process = true;
         let signals = match Signals::install() {
             Ok(signals) => signals,
             Err(error) => return outcome(None, Err(HiveError::Signals(error)), Ok(())),
         };
         let shutdown = self.shared.shutdown.clone();
-        let watching = signals.watch(move |name| shutdown.request(Reason::Signal(name)));
-        let outcome = self.run_until_shutdown().await;
-        watching.abort();
-        outcome
+        let _watching = signals.watch(move |name| shutdown.request(Reason::Signal(name)));
+        self.run_until_shutdown().await
     }
 }
 

@@ -94,6 +94,7 @@ struct Inner {
     state: State,
     jobs: Vec<Running>,
     tasks: Vec<tokio::task::AbortHandle>,
+    current: Option<HookId>,
 }
 
 /// How hooks are run.
@@ -181,7 +182,14 @@ pub(crate) struct StartFailure {
 
 impl Hooks {
     pub(crate) fn new(events: Arc<Events>) -> Arc<Self> {
-        let inner = Inner { hooks: vec![], started: 0, state: State::Built, jobs: vec![], tasks: vec![] };
+        let inner = Inner {
+            hooks: vec![],
+            started: 0,
+            state: State::Built,
+            jobs: vec![],
+            tasks: vec![],
+            current: None,
+        };
         Arc::new(Hooks { inner: Mutex::new(inner), runtime: OnceLock::new(), events })
     }
 
@@ -217,6 +225,11 @@ impl Hooks {
         task
     }
 
+    /// The hook that is running.
+    pub(crate) fn current(&self) -> Option<HookId> {
+        self.inner.lock().current.clone()
+    }
+
     /// Tasks of jobs that are still running.
     pub(crate) fn running_tasks(&self) -> usize {
         self.inner.lock().tasks.iter().filter(|task| !task.is_finished()).count()
@@ -239,7 +252,9 @@ impl Hooks {
                     inner.state = State::Started;
                     return Ok(());
                 };
-                (hook.id.clone(), hook.start.take(), hook.timeout, index)
+                let parts = (hook.id.clone(), hook.start.take(), hook.timeout, index);
+                inner.current = Some(parts.0.clone());
+                parts
             };
             if let Some(start) = start {
                 let run = HookRun { phase: Phase::Start, id, own_limit, limits, events: &self.events };
@@ -264,7 +279,9 @@ impl Hooks {
                 let Some(index) = inner.started.checked_sub(1) else { break };
                 inner.started = index;
                 let hook = &mut inner.hooks[index];
-                (hook.id.clone(), hook.stop.take(), hook.timeout)
+                let parts = (hook.id.clone(), hook.stop.take(), hook.timeout);
+                inner.current = Some(parts.0.clone());
+                parts
             };
             let Some(stop) = stop else { continue };
             let run = HookRun { phase: Phase::Stop, id, own_limit, limits, events: &self.events };

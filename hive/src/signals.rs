@@ -1,6 +1,7 @@
 //! Signals that stop a process.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -31,13 +32,32 @@ impl Signals {
 
     /// Calls `first` at the first signal and ends the process at the second.
     #[expect(clippy::disallowed_methods, reason = "must answer while the hive's own tasks hang")]
-    pub(crate) fn watch(mut self, first: impl FnOnce(&'static str) + Send + 'static) -> JoinHandle<()> {
-        tokio::spawn(async move {
+    pub(crate) fn watch(mut self, first: impl FnOnce(&'static str) + Send + 'static) -> AbortOnDrop {
+        AbortOnDrop(tokio::spawn(async move {
             let (name, _) = self.next().await;
             first(name);
             let (name, number) = self.next().await;
             tracing::error!(signal = name, "Second signal received, exiting at once");
             std::process::exit(KILLED + number);
-        })
+        }))
+    }
+}
+
+/// Calls `last_words` and ends the process when the time is over, unless the guard is dropped before.
+#[expect(clippy::disallowed_methods, reason = "must act while the hive's own tasks hang")]
+pub(crate) fn exit_after(limit: Duration, last_words: impl FnOnce() + Send + 'static) -> AbortOnDrop {
+    AbortOnDrop(tokio::spawn(async move {
+        tokio::time::sleep(limit).await;
+        last_words();
+        std::process::exit(255);
+    }))
+}
+
+/// A task that ends with its owner.
+pub(crate) struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }

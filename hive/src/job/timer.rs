@@ -127,6 +127,10 @@ impl Timer {
             if env.cx.is_cancelled() {
                 break;
             }
+            if let Some(trigger) = &self.trigger {
+                // The run that begins serves all triggers before it.
+                let _served = trigger.notify.notified().now_or_never();
+            }
             let start = Instant::now();
             let result = env.attempt(|| (self.run)(env.cx.clone())).await;
             let end = Instant::now();

@@ -1,0 +1,364 @@
+//! Options: sources, precedence, types, faults, provenance.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hive::config::{Foreign, Kind, Source};
+use hive::prelude::*;
+use hive::{HiveBuilder, HiveError, Settings};
+use ipnetwork::IpNetwork;
+use tempfile::TempDir;
+
+#[derive(Debug, PartialEq)]
+enum Mode {
+    Native,
+    Tunnel,
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "native" => Ok(Mode::Native),
+            "tunnel" => Ok(Mode::Tunnel),
+            other => Err(format!("no mode `{other}`")),
+        }
+    }
+}
+
+#[derive(hive::Config, Debug)]
+struct Options {
+    /// Serve IPv4
+    #[flag(default = true)]
+    enable_ipv4: bool,
+    /// Name of the cluster
+    #[flag(default = "default")]
+    cluster_name: String,
+    #[flag(name = "mtu", default = 1500, unit = "bytes")]
+    device_mtu: u16,
+    #[flag(default = -1)]
+    offset: i64,
+    #[flag(default = 0.0025)]
+    ratio: f64,
+    /// How long to wait,
+    /// at most
+    #[flag(default = Duration::from_secs(90))]
+    wait: Duration,
+    devices: Vec<String>,
+    #[flag(default = "a=b")]
+    labels: BTreeMap<String, String>,
+    #[flag(default = "10.0.0.1")]
+    address: IpAddr,
+    range: Option<IpNetwork>,
+    #[flag(default = "tunnel", parse = "native or tunnel")]
+    mode: Mode,
+    #[flag(file_only, hidden)]
+    enable_source_ip_verification: bool,
+    #[flag(alias = "monitor-aggregation-level", default = "none", hidden)]
+    monitor_aggregation: String,
+}
+
+fn builder() -> HiveBuilder {
+    let cells = [config::<Options>(), provide(|c: Config<Options>| c.0), invoke(|_: Arc<Options>| ())];
+    Hive::builder(cells).config_files()
+}
+
+async fn read(builder: HiveBuilder) -> (Arc<Options>, Arc<Settings>) {
+    let mut hive = builder.build().unwrap();
+    hive.populate().await.unwrap();
+    (hive.get().unwrap(), hive.settings().clone())
+}
+
+fn faults(builder: HiveBuilder) -> Vec<String> {
+    match builder.build() {
+        Err(HiveError::Config(errors)) => errors.iter().map(ToString::to_string).collect(),
+        Err(other) => panic!("{other}"),
+        Ok(_) => vec![],
+    }
+}
+
+fn folder(files: &[(&str, &str)]) -> TempDir {
+    let dir = TempDir::new().unwrap();
+    for (name, text) in files {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    dir
+}
+
+fn flag(name: &str, path: &Path) -> String {
+    format!("--{name}={}", path.display())
+}
+
+#[tokio::test]
+async fn defaults() {
+    let (options, settings) = read(builder()).await;
+    assert!(options.enable_ipv4 && !options.enable_source_ip_verification);
+    assert_eq!((options.cluster_name.as_str(), options.device_mtu, options.offset), ("default", 1500, -1));
+    assert_eq!((options.ratio, options.wait), (0.0025, Duration::from_secs(90)));
+    assert!(options.devices.is_empty() && options.range.is_none());
+    assert_eq!(options.labels, BTreeMap::from([("a".to_owned(), "b".to_owned())]));
+    assert_eq!((options.address, &options.mode), (IpAddr::from([10, 0, 0, 1]), &Mode::Tunnel));
+    assert_eq!(options.monitor_aggregation, "none");
+    assert_eq!(settings.get("wait").unwrap().value, "1m30s");
+    assert!(settings.iter().all(|setting| setting.source == Source::Default));
+    assert_eq!(settings.iter().count(), 15, "13 of the struct, config and config-dir");
+}
+
+#[tokio::test]
+async fn every_type_from_a_folder() {
+    let dir = folder(&[
+        ("enable-ipv4", "F\n"),
+        ("cluster-name", "123"),
+        ("MTU", "0x5dc"),
+        ("offset", "-7"),
+        ("ratio", "1e-3"),
+        ("wait", "1000000000"),
+        ("devices", "eth0,eth1"),
+        ("labels", "{\"k\": \"v\"}"),
+        ("address", "fd00::1"),
+        ("range", "10.1.0.0/16"),
+        ("mode", "native"),
+        ("enable-source-ip-verification", "true"),
+        ("monitor-aggregation-level", "medium"),
+    ]);
+    let (options, settings) = read(builder().args([flag("config-dir", dir.path())])).await;
+    assert!(!options.enable_ipv4 && options.enable_source_ip_verification);
+    assert_eq!((options.cluster_name.as_str(), options.device_mtu, options.offset), ("123", 1500, -7));
+    assert_eq!((options.ratio, options.wait), (0.001, Duration::from_secs(1)));
+    assert_eq!(options.devices, ["eth0", "eth1"]);
+    assert_eq!(options.labels, BTreeMap::from([("k".to_owned(), "v".to_owned())]));
+    assert_eq!(options.address, "fd00::1".parse::<IpAddr>().unwrap());
+    assert_eq!(options.range, Some("10.1.0.0/16".parse().unwrap()));
+    assert_eq!((&options.mode, options.monitor_aggregation.as_str()), (&Mode::Native, "medium"));
+    let mtu = settings.get("mtu").unwrap();
+    assert_eq!((mtu.value.as_str(), &mtu.source), ("1500", &Source::Directory(dir.path().join("MTU"))));
+}
+
+#[tokio::test]
+async fn a_mounted_config_map_is_followed() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("..2026_01_01");
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("cluster-name"), "mounted\n").unwrap();
+    std::os::unix::fs::symlink("..2026_01_01", dir.path().join("..data")).unwrap();
+    std::os::unix::fs::symlink("..data/cluster-name", dir.path().join("cluster-name")).unwrap();
+    let (options, settings) = read(builder().args([flag("config-dir", dir.path())])).await;
+    assert_eq!(options.cluster_name, "mounted");
+    assert_eq!(settings.unknown(), []);
+}
+
+#[tokio::test]
+async fn precedence() {
+    let dir = folder(&[("cluster-name", "dir"), ("mtu", "1"), ("offset", "1"), ("wait", "1s")]);
+    let file = folder(&[(
+        "c.yaml",
+        "cluster-name: file\nmtu: 2\noffset: 2\nlabels: {x: y}\ndevices: [a, b]\nwait:\n",
+    )]);
+    let dir_flag = flag("config-dir", dir.path());
+    let file_flag = flag("config", &file.path().join("c.yaml"));
+    let env =
+        [("CILIUM_MTU", "3"), ("CILIUM_OFFSET", "3"), ("CILIUM_CLUSTER_NAME", ""), ("OTHER_WAIT", "9s")];
+
+    let (options, _) = read(builder().args([&dir_flag])).await;
+    assert_eq!((options.cluster_name.as_str(), options.device_mtu, options.offset), ("dir", 1, 1));
+
+    // The file replaces the folder as a whole.
+    let (options, settings) = read(builder().args([&dir_flag, &file_flag])).await;
+    assert_eq!((options.cluster_name.as_str(), options.device_mtu, options.offset), ("file", 2, 2));
+    assert_eq!(options.wait, Duration::from_secs(90));
+    assert_eq!((options.devices.len(), options.labels["x"].as_str(), options.labels.len()), (2, "y", 1));
+    assert_eq!(settings.get("mtu").unwrap().source, Source::File(file.path().join("c.yaml")));
+
+    // An empty variable counts as not set.
+    let (options, settings) = read(builder().args([&dir_flag, &file_flag]).env("CILIUM_", env)).await;
+    assert_eq!((options.cluster_name.as_str(), options.device_mtu, options.offset), ("file", 3, 3));
+    assert_eq!(settings.get("mtu").unwrap().source, Source::Environment("CILIUM_MTU".to_owned()));
+
+    let args = [dir_flag.as_str(), &file_flag, "--offset", "4"];
+    let (options, settings) = read(builder().args(args).env("CILIUM_", env)).await;
+    assert_eq!((options.device_mtu, options.offset), (3, 4));
+    assert_eq!(settings.get("offset").unwrap().source, Source::Flag);
+
+    let (options, settings) = read(builder().args(args).set("offset", 5)).await;
+    assert_eq!((options.offset, &settings.get("offset").unwrap().source), (5, &Source::Program));
+
+    // The folder may be named by a variable, too.
+    let by_env = [("CILIUM_CONFIG_DIR", dir.path().display().to_string())];
+    let (options, _) = read(builder().env("CILIUM_", by_env)).await;
+    assert_eq!(options.cluster_name, "dir");
+}
+
+#[tokio::test]
+async fn the_command_line() {
+    let args = [
+        "hive",
+        "--enable-ipv4=false",
+        "--devices",
+        "a,b",
+        "--devices=c",
+        "--labels=a=1,2,b=3",
+        "--labels",
+        "c=4",
+        "--mtu=1",
+        "--mtu=9",
+        "dot-graph",
+        "--",
+        "--not-a-flag",
+    ];
+    let hive = builder().args(args).build().unwrap();
+    assert_eq!(hive.arguments().words, ["hive", "dot-graph", "--not-a-flag"]);
+    let (options, _) = read(builder().args(args)).await;
+    assert_eq!((options.enable_ipv4, options.device_mtu), (false, 9));
+    assert_eq!(options.devices, ["a", "b", "c"]);
+    let labels: Vec<_> = options.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    assert_eq!(labels, [("a", "1,2"), ("b", "3"), ("c", "4")]);
+    assert!(builder().args(["-h"]).build().unwrap().arguments().help);
+
+    assert_eq!(
+        faults(builder().args([
+            "--mtuu=1",
+            "-x",
+            "--wait=5",
+            "--enable-source-ip-verification",
+            "--cluster-name"
+        ])),
+        [
+            "unknown flag: --mtuu (did you mean --mtu?)",
+            "unknown shorthand flag: -x",
+            "unknown flag: --enable-source-ip-verification",
+            "flag needs an argument: --cluster-name",
+            "command line: option wait: \"5\" is not a duration (such as 300ms, 30s, 1h15m) (missing unit)",
+        ]
+    );
+}
+
+#[test]
+fn bad_values_name_file_key_value_and_what_would_be_right() {
+    let dir = folder(&[
+        ("enable-ipv4", "yes"),
+        ("mtu", "70000"),
+        ("offset", ""),
+        ("ratio", "many"),
+        ("wait", "5 minutes"),
+        ("labels", "x"),
+        ("address", "10.0.0.256"),
+        ("range", "10.0.0.0/33"),
+        ("mode", "fast"),
+        ("cluster-name", "fine"),
+    ]);
+    let at = |name: &str| format!("file {}: option {name}: ", dir.path().join(name).display());
+    assert_eq!(
+        faults(builder().args([flag("config-dir", dir.path())])),
+        [
+            at("address") + "\"10.0.0.256\" is not an IP address (invalid IP address syntax)",
+            at("enable-ipv4") + "\"yes\" is not a bool (true, false, 1, 0, t, f)",
+            at("labels")
+                + "\"x\" is not a list of key=value separated by commas, or a JSON object (\"x\" has no =)",
+            at("mode") + "\"fast\" is not native or tunnel (no mode `fast`)",
+            at("mtu") + "\"70000\" is not an integer from 0 to 65535",
+            at("offset") + "\"\" is not an integer",
+            at("range") + "\"10.0.0.0/33\" is not a CIDR (invalid address: 10.0.0.0/33)",
+            at("ratio") + "\"many\" is not a number",
+            at("wait")
+                + "\"5 minutes\" is not a duration (such as 300ms, 30s, 1h15m) (unknown unit \" minutes\")",
+        ]
+    );
+}
+
+#[test]
+fn missing_and_broken_places() {
+    assert_eq!(
+        faults(builder().args(["--config-dir=/nonexistent/x"])),
+        ["Non-existent configuration directory /nonexistent/x"]
+    );
+    let dir = folder(&[("c.toml", "a = 1"), ("c.yaml", "a: [1"), ("l.yaml", "- a"), ("empty.yaml", "")]);
+    let fault = |name: &str| faults(builder().args([flag("config", &dir.path().join(name))]));
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    assert_eq!(
+        fault("c.toml"),
+        [format!("configuration file {}: its name must end in .yaml, .yml or .json", path("c.toml"))]
+    );
+    assert!(fault("c.yaml")[0].starts_with(&format!("configuration file {}: ", path("c.yaml"))));
+    assert!(fault("l.yaml")[0].starts_with(&format!("configuration file {}: ", path("l.yaml"))));
+    assert_eq!(fault("empty.yaml"), Vec::<String>::new());
+    assert!(fault("none.yaml")[0].starts_with(&format!("cannot read {}: No such file", path("none.yaml"))));
+}
+
+#[test]
+fn unknown_keys_pass_and_are_reported_with_the_nearest() {
+    let dir = folder(&[("cluster-nmae", "x"), ("something-else", "x")]);
+    let env = [("CILIUM_ENABLE_IPV5", "true"), ("CILIUM_SOCK", "x"), ("CILIUM_K8S_NAMESPACE", "x")];
+    let hive = builder().args([flag("config-dir", dir.path())]).env("CILIUM_", env).build().unwrap();
+    let unknown: Vec<_> =
+        hive.settings().unknown().iter().map(|u| (u.key.as_str(), u.nearest.as_deref())).collect();
+    assert_eq!(
+        unknown,
+        [
+            ("enable-ipv5", Some("enable-ipv4")),
+            ("cluster-nmae", Some("cluster-name")),
+            ("something-else", None)
+        ]
+    );
+}
+
+#[test]
+fn foreign_options_are_checked_but_have_no_effect() {
+    let foreign = || {
+        let table = [("enable-bgp", "bool"), ("bgp-port", "uint16"), ("enable-ipv4", "bool")];
+        table.map(|(name, kind)| Foreign { name: name.to_owned(), kind: Kind::from_name(kind).unwrap() })
+    };
+    let dir = folder(&[("enable-bgp", "true"), ("enable-ipv4", "false"), ("bgp-prot", "1")]);
+    let args = [flag("config-dir", dir.path()), "--bgp-port".to_owned(), "179".to_owned()];
+    let hive = builder().foreign(foreign()).args(args).build().unwrap();
+    let unused: Vec<_> =
+        hive.settings().unused().iter().map(|s| (s.key.as_str(), s.value.as_str())).collect();
+    assert_eq!(unused, [("bgp-port", "179"), ("enable-bgp", "true")]);
+    assert_eq!(hive.settings().unknown()[0].nearest.as_deref(), Some("bgp-port"));
+    assert_eq!(hive.settings().get("enable-ipv4").unwrap().value, "false");
+
+    let dir = folder(&[("enable-bgp", "maybe")]);
+    let text = faults(builder().foreign(foreign()).args([flag("config-dir", dir.path())])).join("\n");
+    assert!(text.ends_with("option enable-bgp: \"maybe\" is not a bool (true, false, 1, 0, t, f)"), "{text}");
+}
+
+#[test]
+fn the_help_text_shows_type_unit_and_default() {
+    let hive = builder().build().unwrap();
+    let line = |name: &str| {
+        let flag = format!("--{name} ");
+        hive.usage().lines().find(|line| line.trim_start().starts_with(&flag)).map(str::trim)
+    };
+    assert_eq!(line("enable-ipv4"), Some("--enable-ipv4 bool        Serve IPv4 (default true)"));
+    assert_eq!(line("mtu"), Some("--mtu uint16               [bytes] (default 1500)"));
+    assert_eq!(line("wait"), Some("--wait duration           How long to wait, at most (default 1m30s)"));
+    assert_eq!(line("enable-source-ip-verification"), None);
+    assert_eq!(line("monitor-aggregation"), None);
+}
+
+#[test]
+fn figment_knows_the_layer_of_each_value() {
+    let hive = builder().args(["--mtu=9"]).build().unwrap();
+    let figment = hive.settings().figment();
+    assert_eq!(figment.find_metadata("mtu").unwrap().name, "command line");
+    assert_eq!(figment.find_metadata("wait").unwrap().name, "defaults");
+    assert_eq!(figment.extract_inner::<u16>("mtu").unwrap(), 9);
+}
+
+#[tokio::test]
+async fn test_hives_set_options() {
+    let mut hive =
+        TestHive::new([config::<Options>(), invoke(|c: Config<Options>| assert_eq!(c.device_mtu, 9000))])
+            .set("mtu", 9000);
+    hive.start().await;
+    let error = TestHive::new(config::<Options>()).set("mtuu", 1).try_start().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "1 fault in the configuration:\n  - unknown flag: --mtuu (did you mean --mtu?)"
+    );
+}

@@ -1,0 +1,270 @@
+//! Faults of graphs: every text as a user sees it, and that all are found at once.
+
+use std::sync::Arc;
+
+use hive::prelude::*;
+use hive::{GraphError, validate};
+
+trait Ipam: Send + Sync {}
+struct Pool;
+impl Ipam for Pool {}
+#[derive(Object)]
+struct Allocator;
+#[derive(Object)]
+struct A;
+#[derive(Object)]
+struct B;
+#[derive(Object)]
+struct C;
+
+fn new_ipam() -> Arc<dyn Ipam> {
+    Arc::new(Pool)
+}
+fn other_ipam() -> Arc<dyn Ipam> {
+    Arc::new(Pool)
+}
+fn new_allocator() -> Allocator {
+    Allocator
+}
+fn new_a(_: Arc<B>) -> A {
+    A
+}
+fn new_b(_: Arc<C>) -> B {
+    B
+}
+async fn new_c(_: Arc<A>) -> C {
+    C
+}
+
+/// The error's text, with the line numbers of this file made equal.
+fn faults(cells: impl hive::IntoCells) -> String {
+    let text = validate(cells).unwrap_err().to_string();
+    let mut out = String::new();
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find("graph.rs:") {
+        let (before, after) = rest.split_at(at + "graph.rs:".len());
+        out.push_str(before);
+        out.push('_');
+        rest = after.trim_start_matches(|c: char| c.is_ascii_digit());
+    }
+    out + rest
+}
+
+#[test]
+fn missing_names_who_asks_and_what_is_near() {
+    #[derive(Object)]
+    struct Allocators;
+    let consumer = module("api", "x", [invoke(|_: Arc<Allocators>, _: Arc<dyn Ipam + Sync>| ())]);
+    let text = faults([consumer, provide(new_allocator), module("ipam", "x", [provide(new_ipam)])]);
+    assert_eq!(
+        text,
+        "2 faults in the graph:
+  - missing Arc<graph::missing_names_who_asks_and_what_is_near::Allocators>
+    needed by graph::missing_names_who_asks_and_what_is_near::{{closure}} (hive/tests/graph.rs:_) in module `api`
+    hint: did you mean Arc<graph::Allocator>, provided by graph::new_allocator (hive/tests/graph.rs:_) at the root?
+  - missing Arc<dyn graph::Ipam + core::marker::Sync>
+    needed by graph::missing_names_who_asks_and_what_is_near::{{closure}} (hive/tests/graph.rs:_) in module `api`
+    hint: did you mean Arc<dyn graph::Ipam>, provided by graph::new_ipam (hive/tests/graph.rs:_) in module `ipam`?"
+    );
+}
+
+#[test]
+fn private_says_whose() {
+    let text = faults([
+        module("ipam", "x", [provide_private(new_allocator)]),
+        module("api", "x", [invoke(|_: Arc<Allocator>| ())]),
+    ]);
+    assert_eq!(
+        text,
+        "1 fault in the graph:
+  - private Arc<graph::Allocator>
+    needed by graph::private_says_whose::{{closure}} (hive/tests/graph.rs:_) in module `api`
+    it is private to graph::new_allocator (hive/tests/graph.rs:_) in module `ipam`
+    hint: make it `provide`, or move the consumer into that module"
+    );
+}
+
+#[test]
+fn duplicate_names_both() {
+    let text = faults([module("a", "x", [provide(new_ipam)]), module("b", "x", [provide(other_ipam)])]);
+    assert_eq!(
+        text,
+        "1 fault in the graph:
+  - duplicate Arc<dyn graph::Ipam>
+    provided by graph::new_ipam (hive/tests/graph.rs:_) in module `a`
+    and by      graph::other_ipam (hive/tests/graph.rs:_) in module `b`
+    hint: make one `provide_private`, wrap it in a newtype, or contribute to a group with `Member<T>`"
+    );
+}
+
+#[test]
+fn cycle_names_every_step_once() {
+    let text = faults([
+        module("m1", "x", [provide(new_a), provide(new_b)]),
+        module("m2", "x", [provide(new_c)]),
+        invoke(|_: Arc<A>, _: Arc<B>, _: Arc<C>| ()),
+    ]);
+    assert_eq!(
+        text,
+        "1 fault in the graph:
+  - dependency cycle
+    graph::new_a (hive/tests/graph.rs:_) in module `m1`
+      needs Arc<graph::B>, provided by
+    graph::new_b (hive/tests/graph.rs:_) in module `m1`
+      needs Arc<graph::C>, provided by
+    graph::new_c (hive/tests/graph.rs:_) in module `m2`
+      needs Arc<graph::A>, provided by
+    graph::new_a (hive/tests/graph.rs:_) (back at the start)
+    hint: break it with a start hook, or by moving the shared part into its own constructor"
+    );
+}
+
+#[test]
+fn uncertain_names_the_maybe_provider() {
+    fn perhaps() -> Option<Arc<Allocator>> {
+        None
+    }
+    let text = faults([provide(perhaps), invoke(|_: Arc<Allocator>| ())]);
+    assert_eq!(
+        text,
+        "1 fault in the graph:
+  - uncertain Arc<graph::Allocator>
+    needed by graph::uncertain_names_the_maybe_provider::{{closure}} (hive/tests/graph.rs:_) at the root
+    it may be absent: graph::uncertain_names_the_maybe_provider::perhaps (hive/tests/graph.rs:_) at the root returns an `Option`
+    hint: take it as `Option<..>`"
+    );
+}
+
+#[test]
+fn module_ids_are_checked() {
+    let text = faults([
+        module("Bad", "x", []),
+        module("twice", "x", [module("inner", "x", [])]),
+        module("twice", "x", [module("inner", "x", [])]),
+        decorate(|a: Arc<Allocator>| a, module("twice", "inside of a decoration is no other place", [])),
+    ]);
+    assert_eq!(
+        text,
+        "3 faults in the graph:
+  - module id `Bad` (hive/tests/graph.rs:_) is not one lower-case letter followed by up to 30 of a-z, 0-9, `_`, `-`
+  - module `twice` is there twice: hive/tests/graph.rs:_ and hive/tests/graph.rs:_
+  - module `twice` is there twice: hive/tests/graph.rs:_ and hive/tests/graph.rs:_"
+    );
+}
+
+#[test]
+fn options_are_checked() {
+    #[derive(hive::Config)]
+    struct One {
+        #[flag(default = "thirty")]
+        interval: std::time::Duration,
+        shared: bool,
+    }
+    #[derive(hive::Config)]
+    struct Two {
+        shared: bool,
+    }
+    let text = faults([
+        config::<One>(),
+        module("two", "x", [config::<Two>()]),
+        invoke(|c: Config<One>, d: Config<Two>| {
+            let _ = (c.interval, c.shared, d.shared);
+        }),
+    ]);
+    assert_eq!(
+        text,
+        "2 faults in the graph:
+  - default of option `interval`: \"thirty\" is not a duration (such as 300ms, 30s, 1h15m) (expected a number at \"thirty\")
+    declared by graph::options_are_checked::One (hive/tests/graph.rs:_) at the root
+  - option `shared` is declared twice
+    by graph::options_are_checked::One (hive/tests/graph.rs:_) at the root
+    by graph::options_are_checked::Two (hive/tests/graph.rs:_) in module `two`"
+    );
+}
+
+#[test]
+fn a_config_that_nobody_declares_says_what_to_add() {
+    #[derive(hive::Config)]
+    struct Forgotten {
+        x: bool,
+    }
+    let text = faults(invoke(|c: Config<Forgotten>| assert!(c.x)));
+    assert!(text.contains("missing Config<graph::"), "{text}");
+    assert!(text.contains("hint: add `config::<..>()` to a module"), "{text}");
+}
+
+#[test]
+fn all_faults_come_together() {
+    let error = validate([
+        module("Bad", "x", []),
+        provide(new_ipam),
+        provide(other_ipam),
+        provide(new_a),
+        provide(new_b),
+        provide(new_c),
+        module("x", "x", [provide_private(new_allocator)]),
+        invoke(|_: Arc<A>, _: Arc<Allocator>, _: Arc<Pool>| ()),
+    ])
+    .unwrap_err();
+    let kinds: Vec<_> = error
+        .graph()
+        .iter()
+        .map(|fault| match fault {
+            GraphError::ModuleId { .. } => "module",
+            GraphError::Duplicate { .. } => "duplicate",
+            GraphError::Cycle { .. } => "cycle",
+            GraphError::Private { .. } => "private",
+            GraphError::Missing { .. } => "missing",
+            _ => "other",
+        })
+        .collect();
+    assert_eq!(kinds, ["module", "duplicate", "private", "missing", "cycle"]);
+}
+
+#[test]
+fn validation_runs_nothing() {
+    fn explode() -> Arc<dyn Ipam> {
+        unreachable!("a constructor ran")
+    }
+    fn explode_too(_: Arc<dyn Ipam>) {
+        unreachable!("an invocation ran")
+    }
+    let cells = [provide(explode), invoke(explode_too)];
+    validate(cells.clone()).unwrap();
+    let hive = Hive::builder(cells).build().unwrap();
+    assert!(hive.tree().contains("explode"));
+    assert!(hive.dot().contains("explode"));
+}
+
+#[test]
+fn optional_hides_nothing_but_absence() {
+    validate(invoke(|_: Option<Arc<Allocator>>| ())).unwrap();
+    // The provider is there but cannot be built.
+    let error = validate([provide(new_a), invoke(|_: Option<Arc<A>>| ())]).unwrap_err();
+    assert!(matches!(error.graph(), [GraphError::Missing { .. }]), "{error}");
+}
+
+#[test]
+fn unused_is_no_fault_but_reported() {
+    let hive = Hive::builder([provide(new_a), provide(new_allocator), invoke(|_: Arc<Allocator>| ())])
+        .build()
+        .unwrap();
+    let unused = hive.unused();
+    assert_eq!(unused.len(), 1);
+    assert_eq!(unused[0].site.place.function, "graph::new_a");
+    assert!(matches!(&unused[0].faults[..], [GraphError::Missing { .. }]));
+}
+
+#[test]
+fn a_long_chain_is_no_recursion() {
+    #[derive(Clone)]
+    struct Link;
+    // Groups link any number of constructors without a type each: every member needs all those before it only by cycle,
+    // so build depth from nested decorations instead.
+    let mut cells = vec![invoke(|_: Arc<Allocator>| ())];
+    for _ in 0..2_000 {
+        cells = vec![decorate(|a: Arc<Allocator>, _: Group<Link>| a, cells)];
+    }
+    cells.push(provide(new_allocator));
+    validate(cells).unwrap();
+}

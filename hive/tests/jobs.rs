@@ -1,0 +1,328 @@
+//! Background jobs in virtual time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use hive::prelude::*;
+use hive::{Event, HiveError};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+async fn started(add: impl Fn(JobGroup) + Send + Sync + 'static) -> TestHive {
+    let mut hive = TestHive::new(module("m", "x", invoke(add)));
+    hive.start().await;
+    hive
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_shot_reports_and_keeps_its_last_word() {
+    let mut hive = started(|jobs| {
+        jobs.one_shot("good", |_| async {
+            sleep(SECOND).await;
+            Ok(())
+        });
+        jobs.one_shot("bad", |_| async { anyhow::bail!("no route to host") });
+        jobs.one_shot("ugly", |_| async { panic!("index out of bounds") });
+    })
+    .await;
+    tokio::task::yield_now().await;
+    assert_eq!(hive.health("m.job-good").message, "Running");
+    sleep(2 * SECOND).await;
+    let good = hive.health("m.job-good");
+    assert_eq!((good.level, good.message.as_str()), (Level::Stopped, "Finished (1.0s)"));
+    let bad = hive.health("m.job-bad");
+    assert_eq!((bad.level, bad.error.as_str()), (Level::Degraded, "no route to host"));
+    assert_eq!(hive.health("m.job-ugly").error, "panicked: index out of bounds");
+    hive.stop().await;
+    assert_eq!(hive.health("m.job-bad").level, Level::Degraded);
+    assert_eq!(hive.hook_order(), ["job-good", "job-bad", "job-ugly"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_wait_longer_each_time_until_success() {
+    let times: Arc<Mutex<Vec<Duration>>> = Arc::default();
+    let inner = times.clone();
+    let begin = Instant::now();
+    let mut hive = started(move |jobs| {
+        let times = inner.clone();
+        let backoff = Backoff::exponential(SECOND, 4 * SECOND).jitter(0.0);
+        jobs.one_shot_with_retry("connect", backoff, move |_| {
+            times.lock().push(begin.elapsed());
+            let done = times.lock().len() == 5;
+            async move { if done { Ok(()) } else { Err(anyhow::anyhow!("refused")) } }
+        });
+    })
+    .await;
+    sleep(2 * SECOND).await;
+    let status = hive.health("m.job-connect");
+    assert_eq!(status.message, "Failed (duration 0.0ns, retry 2 in 2.0s)");
+    sleep(60 * SECOND).await;
+    assert_eq!(*times.lock(), [0, 1, 3, 7, 11].map(Duration::from_secs));
+    assert_eq!(hive.health("m.job-connect").level, Level::Stopped);
+    hive.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn giving_up_may_shut_the_hive_down() {
+    let cells = invoke(|jobs: JobGroup| {
+        let backoff = Backoff::constant(SECOND).retries(2);
+        jobs.one_shot_with_retry("connect", backoff, |_| async { anyhow::bail!("refused") })
+            .shutdown_on_error();
+    });
+    let outcome = Hive::builder(cells).build().unwrap().run_until_shutdown().await;
+    let [HiveError::Shutdown(error)] = &outcome.errors[..] else { panic!("{outcome:?}") };
+    assert_eq!(format!("{error:#}"), "job-connect of module ``: refused");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stop_waits_for_jobs_and_drops_those_that_do_not_listen() {
+    let log = Log::default();
+    let inner = log.clone();
+    let mut hive = started(move |jobs| {
+        let log = inner.clone();
+        jobs.one_shot("deaf", |_| std::future::pending()).grace(3 * SECOND);
+        jobs.one_shot("listens", move |cx| async move {
+            cx.cancelled().await;
+            sleep(SECOND).await;
+            log.lock().push("tidied up".to_owned());
+            Ok(())
+        });
+    })
+    .await;
+    tokio::task::yield_now().await;
+    let begin = Instant::now();
+    hive.stop().await;
+    assert_eq!(begin.elapsed(), 4 * SECOND);
+    assert_eq!(*log.lock(), ["tidied up"]);
+    assert!(hive.events().iter().any(|e| matches!(e, Event::JobAborted { job, .. } if &**job == "job-deaf")));
+    assert_eq!(hive.health("m.job-deaf").error, "did not stop within 3.0s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_added_later_start_at_once_and_stop_first() {
+    let log = Log::default();
+    let (inner, group) = (log.clone(), Arc::new(Mutex::new(None)));
+    let keep = group.clone();
+    let job = move |jobs: &JobGroup, name: &'static str, log: &Log| {
+        let log = log.clone();
+        jobs.one_shot(name, move |cx| async move {
+            log.lock().push(format!("{name} runs"));
+            cx.cancelled().await;
+            log.lock().push(format!("{name} ends"));
+            Ok(())
+        })
+        .submit()
+    };
+    let mut hive = TestHive::new(invoke(move |jobs: JobGroup, lifecycle: Lifecycle| {
+        job(&jobs, "early", &inner);
+        let log = inner.clone();
+        lifecycle.hook("hook").on_stop(move |_| async move {
+            log.lock().push("hook stops".to_owned());
+            Ok(())
+        });
+        *keep.lock() = Some(jobs);
+    }));
+    hive.start().await;
+    let jobs = group.lock().take().unwrap();
+    job(&jobs, "late", &log);
+    let handle = job(&jobs, "latest", &log);
+    let ended = job(&jobs, "ended", &log);
+    sleep(SECOND).await;
+    ended.stop().await;
+    assert!(ended.is_finished() && !handle.is_finished());
+    hive.stop().await;
+    assert!(handle.is_finished());
+    assert_eq!(
+        *log.lock(),
+        [
+            "early runs",
+            "late runs",
+            "latest runs",
+            "ended runs",
+            "ended ends",
+            "latest ends",
+            "late ends",
+            "hook stops",
+            "early ends"
+        ]
+    );
+    // After the stop nothing runs any more.
+    assert!(job(&jobs, "too late", &log).is_finished());
+    assert_eq!(log.lock().len(), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_start_leaves_no_task() {
+    let log = Log::default();
+    let inner = log.clone();
+    let mut hive = TestHive::new(invoke(move |jobs: JobGroup, lifecycle: Lifecycle| {
+        let log = inner.clone();
+        jobs.one_shot("job", move |cx| async move {
+            cx.cancelled().await;
+            log.lock().push("cancelled".to_owned());
+            Ok(())
+        });
+        lifecycle.hook("fails").on_start(|_| async {
+            sleep(SECOND).await;
+            anyhow::bail!("x")
+        });
+    }));
+    hive.try_start().await.unwrap_err();
+    assert_eq!(*log.lock(), ["cancelled"]);
+    let metrics = tokio::runtime::Handle::current().metrics();
+    tokio::task::yield_now().await;
+    assert_eq!(metrics.num_alive_tasks(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_hive_drops_its_tasks() {
+    let hive = started(|jobs| {
+        jobs.one_shot("job", |_| std::future::pending());
+    })
+    .await;
+    let metrics = tokio::runtime::Handle::current().metrics();
+    assert_eq!(metrics.num_alive_tasks(), 1);
+    drop(hive);
+    tokio::task::yield_now().await;
+    assert_eq!(metrics.num_alive_tasks(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn timers_keep_their_beat() {
+    let times: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let inner = times.clone();
+    let begin = Instant::now();
+    let mut hive = started(move |jobs| {
+        let times = inner.clone();
+        // The second run takes 25 s: the ticks at 30 and 40 are left out, the beat stays.
+        jobs.timer("beat", 10 * SECOND, move |_| {
+            let (times, now) = (times.clone(), begin.elapsed().as_secs());
+            async move {
+                times.lock().push(now);
+                if now == 20 {
+                    sleep(25 * SECOND).await;
+                }
+                Ok(())
+            }
+        });
+    })
+    .await;
+    sleep(65 * SECOND).await;
+    assert_eq!(*times.lock(), [10, 20, 50, 60]);
+    hive.stop().await;
+    assert_eq!(hive.health("m.timer-job-beat").level, Level::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_timer_degrades_and_recovers() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let mut hive = started(move |jobs| {
+        let runs = runs.clone();
+        jobs.timer("gc", 10 * SECOND, move |_| {
+            let run = runs.fetch_add(1, Ordering::SeqCst);
+            async move { if run == 0 { panic!("first run") } else { Ok(()) } }
+        })
+        .immediate();
+    })
+    .await;
+    sleep(SECOND).await;
+    assert_eq!(hive.health("m.timer-job-gc").error, "panicked: first run");
+    sleep(10 * SECOND).await;
+    assert_eq!(hive.health("m.timer-job-gc").level, Level::Ok);
+    hive.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn triggers_coalesce_and_the_last_one_is_never_lost() {
+    let trigger = Trigger::new().with_debounce(50 * Duration::from_millis(1));
+    let runs = Arc::new(AtomicU32::new(0));
+    let (inner, count) = (trigger.clone(), runs.clone());
+    let mut hive = started(move |jobs| {
+        let count = count.clone();
+        jobs.timer("sync", Duration::ZERO, move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            async { Ok(()) }
+        })
+        .trigger(&inner);
+    })
+    .await;
+    sleep(SECOND).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 0, "an interval of zero runs by trigger only");
+    trigger.trigger();
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    for _ in 0..3 {
+        sleep(Duration::from_millis(5)).await;
+        trigger.trigger();
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 1, "held back");
+    sleep(SECOND).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 2, "three triggers, one run, none lost");
+    hive.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn jitter_delays_but_never_hastens() {
+    let times: Arc<Mutex<Vec<Duration>>> = Arc::default();
+    let inner = times.clone();
+    let begin = Instant::now();
+    let mut hive = started(move |jobs| {
+        let times = inner.clone();
+        jobs.timer("gc", 10 * SECOND, move |_| {
+            times.lock().push(begin.elapsed());
+            async { Ok(()) }
+        })
+        .jitter(0.5);
+    })
+    .await;
+    sleep(1006 * SECOND).await;
+    hive.stop().await;
+    let times = times.lock();
+    assert_eq!(times.len(), 100);
+    for (i, at) in times.iter().enumerate() {
+        let late = at.as_secs_f64() - 10.0 * (i + 1) as f64;
+        assert!((-0.002..=5.002).contains(&late), "run {i} at {at:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn observers_follow_their_stream() {
+    let seen: Arc<Mutex<Vec<u32>>> = Arc::default();
+    let inner = seen.clone();
+    let mut hive = started(move |jobs| {
+        let seen = inner.clone();
+        let stream = futures::stream::iter(1..=4).chain(futures::stream::once(async {
+            sleep(60 * SECOND).await;
+            5
+        }));
+        jobs.observer("routes", stream, move |_, item: u32| {
+            seen.lock().push(item);
+            async move { if item == 4 { Err(anyhow::anyhow!("bad route")) } else { Ok(()) } }
+        });
+    })
+    .await;
+    sleep(SECOND).await;
+    let status = hive.health("m.observer-job-routes");
+    assert_eq!((status.message.as_str(), status.error.as_str()), ("Failed at item 4", "bad route"));
+    sleep(60 * SECOND).await;
+    assert_eq!(hive.health("m.observer-job-routes").message, "Stream ended after 5 items");
+    assert_eq!(*seen.lock(), [1, 2, 3, 4, 5]);
+    hive.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn scopes_name_the_part() {
+    let mut hive = started(|jobs| {
+        jobs.scope("node-1").one_shot("sync", |_| async { Ok(()) });
+    })
+    .await;
+    sleep(SECOND).await;
+    assert_eq!(hive.health("m.node-1.job-sync").module(), "m");
+    hive.stop().await;
+}

@@ -1,0 +1,326 @@
+//! Start and stop in virtual time: order, failures, limits, cancellation, events, states.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hive::prelude::*;
+use hive::{Event, HiveError, HookError, State};
+use parking_lot::Mutex;
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Adds a hook that writes to the log when it runs.
+fn hook(lifecycle: &Lifecycle, log: &Log, name: &'static str) -> hive::HookBuilder {
+    let (start, stop) = (log.clone(), log.clone());
+    let starting = move |_| async move {
+        start.lock().push(format!("start {name}"));
+        Ok(())
+    };
+    let stopping = move |_| async move {
+        stop.lock().push(format!("stop {name}"));
+        Ok(())
+    };
+    lifecycle.hook(name).on_start(starting).on_stop(stopping)
+}
+
+fn three_hooks_and(log: &Log, fourth: impl Fn(&Lifecycle) + Send + Sync + 'static) -> TestHive {
+    let log = log.clone();
+    TestHive::new(module(
+        "m",
+        "x",
+        [invoke(move |lifecycle: Lifecycle| {
+            for name in ["one", "two", "three"] {
+                hook(&lifecycle, &log, name);
+            }
+            fourth(&lifecycle);
+        })],
+    ))
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_follow_dependencies_and_stop_in_reverse() {
+    #[derive(Object)]
+    struct Store;
+    #[derive(Object)]
+    struct Server;
+    let log = Log::default();
+    let (a, b, c) = (log.clone(), log.clone(), log.clone());
+    let mut hive = TestHive::new([
+        invoke(move |_: Arc<Server>, lifecycle: Lifecycle| drop(hook(&lifecycle, &c, "user"))),
+        provide(move |_: Arc<Store>, lifecycle: Lifecycle| {
+            hook(&lifecycle, &b, "server");
+            Server
+        }),
+        provide(move |lifecycle: Lifecycle| {
+            hook(&lifecycle, &a, "store");
+            Store
+        }),
+    ]);
+    hive.start().await;
+    assert_eq!(hive.hook_order(), ["store", "server", "user"]);
+    hive.stop().await;
+    assert_eq!(hive.stop_order(), ["user", "server", "store"]);
+    assert_eq!(
+        *log.lock(),
+        ["start store", "start server", "start user", "stop user", "stop server", "stop store"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_start_is_undone() {
+    let log = Log::default();
+    let stopped = log.clone();
+    let mut hive = three_hooks_and(&log, move |lifecycle| {
+        let stopped = stopped.clone();
+        lifecycle.hook("four").on_start(|_| async { anyhow::bail!("no route to host") }).on_stop(
+            move |_| async move {
+                stopped.lock().push("stop four".to_owned());
+                Ok(())
+            },
+        );
+    });
+    let error = hive.try_start().await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("start hook `four` of module `m` (lifecycle::three_hooks_and"), "{text}");
+    assert!(text.ends_with("no route to host; 3 hooks undone"), "{text}");
+    assert_eq!(
+        *log.lock(),
+        ["start one", "start two", "start three", "stop three", "stop two", "stop one"],
+        "the failed hook itself is not stopped"
+    );
+    assert_eq!(hive.hive().state(), State::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn faults_while_undoing_are_told_too() {
+    let mut hive = TestHive::new(invoke(|lifecycle: Lifecycle| {
+        lifecycle.hook("one").on_stop(|_| async { anyhow::bail!("disk full") });
+        lifecycle.hook("two").on_start(|_| async { panic!("index out of bounds") });
+    }));
+    let text = hive.try_start().await.unwrap_err().to_string();
+    assert!(text.contains("start hook `two`"), "{text}");
+    assert!(
+        text.contains("panicked: index out of bounds; 1 hooks undone\n  while undoing: stop hook `one`"),
+        "{text}"
+    );
+    assert!(text.ends_with("disk full"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn five_minutes_pass_in_no_time() {
+    let log = Log::default();
+    let begin = std::time::Instant::now();
+    let mut hive = three_hooks_and(&log, |lifecycle| {
+        lifecycle.hook("crd-sync").on_start(|_| std::future::pending());
+    });
+    let text = hive.try_start().await.unwrap_err().to_string();
+    assert!(text.contains("start hook `crd-sync` of module `m`"), "{text}");
+    assert!(text.ends_with("did not finish within 300s; 3 hooks undone"), "{text}");
+    assert!(begin.elapsed() < SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_may_have_its_own_limit_and_last_words() {
+    let mut hive = TestHive::new(invoke(|lifecycle: Lifecycle| {
+        let start = |cx: HookCx| async move {
+            cx.cancelled().await;
+            anyhow::bail!("the API server at 10.0.0.1 does not answer")
+        };
+        lifecycle.hook("sync").on_start(start).timeout(7 * SECOND);
+    }));
+    let begin = tokio::time::Instant::now();
+    let text = hive.try_start().await.unwrap_err().to_string();
+    assert!(text.contains("did not finish within 7s: the API server at 10.0.0.1 does not answer"), "{text}");
+    assert_eq!(begin.elapsed(), 7 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn construction_counts_towards_the_limit() {
+    async fn slow() -> Arc<u8> {
+        tokio::time::sleep(10 * SECOND).await;
+        Arc::new(0)
+    }
+    let cells = [provide(slow), invoke(|_: Arc<u8>| ())];
+    let text = TestHive::new(cells).start_timeout(SECOND).try_start().await.unwrap_err().to_string();
+    assert!(text.contains("slow (hive/tests/lifecycle.rs:"), "{text}");
+    assert!(text.ends_with("failed: did not finish within 1s"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stop_continues_after_errors_and_keeps_them() {
+    let log = Log::default();
+    let mut hive = three_hooks_and(&log, |lifecycle| {
+        lifecycle.hook("four").on_stop(|_| async { anyhow::bail!("first fault") });
+        lifecycle.hook("five").on_stop(|_| async { panic!("second fault") });
+    });
+    hive.start().await;
+    let text = hive.try_stop().await.unwrap_err().to_string();
+    assert!(text.starts_with("2 stop hooks failed:\n  - stop hook `five`"), "{text}");
+    assert!(text.contains("panicked: second fault\n  - stop hook `four`"), "{text}");
+    assert_eq!(log.lock()[3..], ["stop three", "stop two", "stop one"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_out_of_time_names_what_did_not_run() {
+    let log = Log::default();
+    let mut hive = three_hooks_and(&log, |lifecycle| {
+        lifecycle.hook("stuck").on_stop(|_| std::future::pending());
+    })
+    .stop_timeout(SECOND);
+    hive.start().await;
+    let Err(HiveError::Stop(failures)) = hive.try_stop().await else { panic!("no stop error") };
+    let told: Vec<_> =
+        failures.iter().map(|f| (f.hook.as_str(), matches!(f.reason, HookError::NotRun))).collect();
+    assert_eq!(told, [("stuck", false), ("three", true), ("two", true), ("one", true)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_during_start_cancels_and_undoes() {
+    let log = Log::default();
+    let mut hive = three_hooks_and(&log, |lifecycle| {
+        lifecycle.hook("waits").on_start(|_| std::future::pending());
+    });
+    let early = tokio::time::timeout(SECOND, hive.try_start()).await;
+    assert!(early.is_err(), "it waits");
+
+    let log = Log::default();
+    let inner = log.clone();
+    let cells = invoke(move |lifecycle: Lifecycle, shutdown: Shutdowner| {
+        hook(&lifecycle, &inner, "one");
+        lifecycle.hook("asks").on_start(move |_| async move {
+            shutdown.shutdown();
+            std::future::pending().await
+        });
+        hook(&lifecycle, &inner, "never");
+    });
+    let outcome = Hive::builder(cells).build().unwrap().run_until_shutdown().await;
+    assert!(outcome.errors.is_empty(), "{:?}", outcome.errors);
+    assert_eq!(*log.lock(), ["start one", "stop one"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_during_construction_runs_no_more_constructors() {
+    let cells = [
+        invoke(|shutdown: Shutdowner| shutdown.shutdown()),
+        invoke(|| -> anyhow::Result<()> { anyhow::bail!("must not run") }),
+    ];
+    let mut hive = TestHive::new(cells);
+    let error = hive.try_start().await.unwrap_err();
+    assert!(matches!(error, HiveError::Cancelled { .. }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_reports_the_first_reason() {
+    let cells = |error: Option<&'static str>| {
+        invoke(move |lifecycle: Lifecycle, jobs: JobGroup, shutdown: Shutdowner| {
+            lifecycle.hook("x").on_stop(|_| async { Ok(()) });
+            jobs.one_shot("ends", move |_| async move {
+                match error {
+                    Some(error) => shutdown.shutdown_with(anyhow::anyhow!(error)),
+                    None => shutdown.shutdown(),
+                }
+                shutdown.shutdown_with(anyhow::anyhow!("too late"));
+                Ok(())
+            });
+        })
+    };
+    let outcome = Hive::builder(cells(None)).build().unwrap().run().await;
+    assert!(outcome.into_result().is_ok());
+    let outcome = Hive::builder(cells(Some("lost the lease"))).build().unwrap().run().await;
+    assert_eq!(outcome.errors[0].to_string(), "lost the lease");
+}
+
+#[tokio::test(start_paused = true)]
+async fn states_refuse_what_is_out_of_turn() {
+    let mut hive = Hive::builder(invoke(|| ())).build().unwrap();
+    let refused = |result: Result<(), HiveError>| result.unwrap_err().to_string();
+    assert_eq!(hive.state(), State::Built);
+    assert_eq!(refused(hive.stop().await), "cannot stop a hive that is built");
+    hive.populate().await.unwrap();
+    assert_eq!(refused(hive.populate().await), "cannot populate a hive that is populated");
+    hive.start().await.unwrap();
+    assert_eq!(refused(hive.start().await), "cannot start a hive that is started");
+    hive.stop().await.unwrap();
+    assert_eq!(refused(hive.stop().await), "cannot stop a hive that is stopped");
+    assert_eq!(refused(hive.start().await), "cannot start a hive that is stopped");
+
+    let mut failed =
+        Hive::builder(invoke(|| anyhow::Ok(()).and_then(|()| anyhow::bail!("x")) as anyhow::Result<()>))
+            .build()
+            .unwrap();
+    failed.populate().await.unwrap_err();
+    assert_eq!(refused(failed.start().await), "cannot start a hive that is failed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_may_add_hooks_while_starting_and_not_after() {
+    let log = Log::default();
+    let (inner, late) = (log.clone(), Arc::new(Mutex::new(None)));
+    let keep = late.clone();
+    let mut hive = TestHive::new(invoke(move |lifecycle: Lifecycle| {
+        *keep.lock() = Some(lifecycle.clone());
+        let inner = inner.clone();
+        lifecycle.clone().hook("outer").on_start(move |_| async move {
+            hook(&lifecycle, &inner, "inner");
+            Ok(())
+        });
+    }));
+    hive.start().await;
+    let lifecycle = late.lock().take().unwrap();
+    hook(&lifecycle, &log, "late");
+    hive.stop().await;
+    assert_eq!(hive.hook_order(), ["outer", "inner"]);
+    assert_eq!(*log.lock(), ["start inner", "stop inner"]);
+    assert!(hive.events().iter().any(|e| matches!(e, Event::HookTooLate { hook } if &*hook.name == "late")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_tell_the_whole_story() {
+    let mut hive = TestHive::new(module(
+        "m",
+        "x",
+        invoke(|lifecycle: Lifecycle| {
+            let slow = |_| async {
+                tokio::time::sleep(75 * SECOND).await;
+                Ok(())
+            };
+            lifecycle.hook("slow").on_start(slow).on_stop(|_| async { Ok(()) });
+        }),
+    ));
+    hive.start().await;
+    hive.stop().await;
+    let story: Vec<String> = hive
+        .events()
+        .iter()
+        .map(|event| match event {
+            Event::Constructed { module, .. } => format!("constructed in {module}"),
+            Event::Starting => "starting".to_owned(),
+            Event::HookRuns { phase, hook } => format!("{phase} {} of {}", hook.name, hook.module),
+            Event::HookStillRuns { phase, elapsed, .. } => format!("{phase} still running after {elapsed:?}"),
+            Event::HookRan { phase, duration, .. } => format!("{phase} ran for {duration:?}"),
+            Event::Started { duration } => format!("started in {duration:?}"),
+            Event::Stopping => "stopping".to_owned(),
+            Event::Stopped { failed, .. } => format!("stopped, {failed} failed"),
+            other => format!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        story,
+        [
+            "starting",
+            "constructed in m",
+            "start slow of m",
+            "start still running after 10s",
+            "start still running after 20s",
+            "start still running after 40s",
+            "start ran for 75s",
+            "started in 75s",
+            "stopping",
+            "stop slow of m",
+            "stop ran for 0ns",
+            "stopped, 0 failed",
+        ]
+    );
+}

@@ -1,0 +1,283 @@
+//! What constructors take and give: extractors, results, scopes, groups, decorations, replacement.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hive::prelude::*;
+use proptest::prelude::*;
+
+#[derive(Object, Debug)]
+struct Name(String);
+trait Speak: Send + Sync {
+    fn say(&self) -> String;
+}
+impl Speak for Name {
+    fn say(&self) -> String {
+        self.0.clone()
+    }
+}
+
+fn named(name: &str) -> Arc<dyn Speak> {
+    Arc::new(Name(name.to_owned()))
+}
+
+async fn started(cells: impl hive::IntoCells) -> TestHive {
+    let mut hive = TestHive::new(cells);
+    hive.start().await;
+    hive
+}
+
+#[tokio::test]
+async fn every_kind_of_constructor() {
+    fn plain() -> Name {
+        Name("plain".to_owned())
+    }
+    async fn asynchronous(name: Arc<Name>) -> anyhow::Result<Arc<dyn Speak>> {
+        tokio::task::yield_now().await;
+        Ok(name)
+    }
+    let hive = started([
+        provide(plain),
+        provide(asynchronous),
+        provide(|speak: Arc<dyn Speak>| Arc::new(speak.say().len() as u32)),
+        provide(async |n: Arc<u32>| Arc::new(u64::from(*n))),
+        invoke(|_: Arc<u64>| ()),
+    ])
+    .await;
+    assert_eq!(*hive.get::<u64>(), 5);
+    assert!(Arc::ptr_eq(&hive.get::<Name>(), &hive.get::<Name>()));
+}
+
+#[tokio::test]
+async fn twelve_parameters_and_a_struct_of_thirteen() {
+    #[derive(Params)]
+    struct Many {
+        a: Arc<u8>,
+        b: Option<Arc<u16>>,
+        c: Group<u32>,
+        d: ModuleId,
+        e: Health,
+        f: Lifecycle,
+        g: JobGroup,
+        h: Shutdowner,
+        i: (Arc<u8>, Option<Arc<String>>),
+        j: Arc<u8>,
+        k: Arc<u8>,
+        l: Arc<u8>,
+        m: Arc<hive::Settings>,
+    }
+    type U = Arc<u8>;
+    let twelve = |a: U, _: U, _: U, _: U, _: U, _: U, _: U, _: U, _: U, _: U, _: U, l: U| assert_eq!(a, l);
+    let check = |p: Many| {
+        assert_eq!((*p.a, *p.i.0, *p.j, *p.k, *p.l), (7, 7, 7, 7, 7));
+        assert!(p.b.is_none() && p.i.1.is_none() && p.c.is_empty());
+        assert_eq!((p.d.path(), p.d.name(), p.e.path().as_str()), ("outer.inner", "inner", "outer.inner"));
+        assert_eq!(p.m.iter().count(), 0);
+        drop((p.f, p.g, p.h));
+    };
+    started([
+        supply(Arc::new(7_u8)),
+        module("outer", "x", [module("inner", "x", [invoke(twelve), invoke(check)])]),
+    ])
+    .await;
+}
+
+/// An optional parameter of several parts consumes exactly its own, whichever of them is absent.
+#[tokio::test]
+async fn optional_structs_do_not_shift_their_neighbours() {
+    #[derive(Params)]
+    struct Pair {
+        _first: Arc<u16>,
+        second: Arc<u32>,
+    }
+    for (with_u16, with_u32) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut cells = vec![supply(Arc::new(1_u8)), supply(Arc::new(9_u64))];
+        if with_u16 {
+            cells.push(supply(Arc::new(2_u16)));
+        }
+        if with_u32 {
+            cells.push(supply(Arc::new(3_u32)));
+        }
+        cells.push(invoke(move |a: Arc<u8>, pair: Option<Pair>, b: Arc<u64>| {
+            assert_eq!((*a, *b), (1, 9));
+            assert_eq!(pair.map(|p| *p.second), (with_u16 && with_u32).then_some(3));
+        }));
+        started(cells).await;
+    }
+}
+
+#[tokio::test]
+async fn results_of_every_shape() {
+    #[derive(Outputs)]
+    struct Both {
+        name: Name,
+        number: Arc<u32>,
+        member: Member<&'static str>,
+        members: Members<&'static str>,
+        nothing: Option<Member<&'static str>>,
+        absent: Option<Arc<u64>>,
+    }
+    fn both() -> Result<Both, std::io::Error> {
+        Ok(Both {
+            name: Name("n".to_owned()),
+            number: Arc::new(4),
+            member: Member("one"),
+            members: Members(vec!["two", "three"]),
+            nothing: None,
+            absent: None,
+        })
+    }
+    started([
+        provide(both),
+        invoke(|name: Arc<Name>, n: Arc<u32>, group: Group<&'static str>, absent: Option<Arc<u64>>| {
+            assert_eq!((name.say().as_str(), *n), ("n", 4));
+            assert_eq!(group.0, ["one", "two", "three"]);
+            assert!(absent.is_none());
+        }),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn groups_keep_registration_order_and_scope() {
+    let see = |expected: &'static [&'static str]| {
+        invoke(move |group: Group<&'static str>| assert_eq!(group.0, expected))
+    };
+    started([
+        provide(|| Member("a")),
+        module(
+            "m",
+            "x",
+            [
+                provide_private(|| Member("b")),
+                see(&["a", "b", "c", "d"]),
+                module("n", "x", [provide(|| Member("c")), see(&["a", "b", "c", "d"])]),
+            ],
+        ),
+        provide(|| Member("d")),
+        see(&["a", "c", "d"]),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn private_shadows_and_siblings_have_their_own() {
+    let says = |expected: &'static str| invoke(move |s: Arc<dyn Speak>| assert_eq!(s.say(), expected));
+    started([
+        provide(|| named("root")),
+        module("a", "x", [provide_private(|| named("a")), says("a"), module("inner", "x", [says("a")])]),
+        module("b", "x", [provide_private(|| named("b")), says("b")]),
+        module("c", "x", [says("root")]),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn decorations_nest_and_stay_inside() {
+    let louder = |s: Arc<dyn Speak>| named(&(s.say() + "!"));
+    let says = |expected: &'static str| invoke(move |s: Arc<dyn Speak>| assert_eq!(s.say(), expected));
+    started([
+        decorate(louder, [says("hi!"), decorate(louder, [says("hi!!"), module("m", "x", [says("hi!!")])])]),
+        provide(|| named("hi")),
+        says("hi"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn one_cell_in_two_hives_makes_two_objects() {
+    let cells = [provide(|| Name("x".to_owned())), invoke(|_: Arc<Name>| ())];
+    let (one, two) = (started(cells.clone()).await, started(cells).await);
+    assert!(!Arc::ptr_eq(&one.get::<Name>(), &two.get::<Name>()));
+}
+
+#[tokio::test]
+async fn replacement_reaches_private_providers_and_fills_gaps() {
+    fn broken() -> anyhow::Result<Arc<dyn Speak>> {
+        anyhow::bail!("must not run")
+    }
+    let consumer = || invoke(|s: Arc<dyn Speak>| assert_eq!(s.say(), "fake"));
+    for cells in [vec![module("m", "x", [provide_private(broken), consumer()])], vec![consumer()]] {
+        TestHive::new(cells).replace::<dyn Speak>(named("fake")).start().await;
+    }
+}
+
+#[tokio::test]
+async fn failing_and_panicking_constructors_are_named() {
+    fn failing() -> anyhow::Result<Name> {
+        anyhow::bail!("no route to host")
+    }
+    fn panicking() -> Name {
+        panic!("index out of bounds")
+    }
+    async fn panicking_later() -> Name {
+        tokio::task::yield_now().await;
+        panic!("too late")
+    }
+    let consumer = || invoke(|_: Arc<Name>| ());
+    for (cell, function, text) in [
+        (provide(failing), "failing", "no route to host"),
+        (provide(panicking), "panicking", "panicked: index out of bounds"),
+        (provide(panicking_later), "panicking_later", "panicked: too late"),
+    ] {
+        let error =
+            TestHive::new(module("m", "x", [cell, consumer()])).try_start().await.unwrap_err().to_string();
+        assert!(error.contains(&format!("::{function} (hive/tests/objects.rs:")), "{error}");
+        assert!(error.ends_with(&format!("in module `m` failed: {text}")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn consumers_are_dropped_before_what_they_consume() {
+    struct Dropped(&'static str, Arc<parking_lot::Mutex<Vec<&'static str>>>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.1.lock().push(self.0);
+        }
+    }
+    #[expect(dead_code, reason = "held for their drops")]
+    struct Outer(Dropped, Arc<Dropped>);
+    let log: Arc<parking_lot::Mutex<Vec<&'static str>>> = Arc::default();
+    let (inner, outer) = (log.clone(), log.clone());
+    let hive = started([
+        provide(move || Arc::new(Dropped("inner", inner.clone()))),
+        provide(move |d: Arc<Dropped>| Arc::new(Outer(Dropped("outer", outer.clone()), d))),
+        invoke(|_: Arc<Outer>| ()),
+    ])
+    .await;
+    drop(hive);
+    assert_eq!(*log.lock(), ["outer", "inner"]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever the order of cells, constructors run after what they need, at most once, and only if needed.
+    #[test]
+    fn any_order_of_cells_builds_the_same(order in Just((0..8_usize).collect::<Vec<_>>()).prop_shuffle()) {
+        static RUNS: [AtomicUsize; 6] = [const { AtomicUsize::new(0) }; 6];
+        #[derive(Object)] struct N<const I: usize>(usize);
+        fn run<const I: usize>(value: usize) -> N<I> {
+            RUNS[I].fetch_add(1, Ordering::SeqCst);
+            N(value)
+        }
+        let cells = [
+            provide(|| run::<0>(1)),
+            provide(async |a: Arc<N<0>>| run::<1>(a.0 * 2)),
+            provide(|a: Arc<N<0>>, b: Arc<N<1>>| run::<2>(a.0 + b.0 * 10)),
+            provide(|c: Arc<N<2>>, a: Arc<N<0>>| run::<3>(c.0 * 10 + a.0)),
+            provide(|| run::<4>(0)),
+            provide(|d: Arc<N<3>>| run::<5>(d.0)),
+            invoke(|d: Arc<N<3>>| assert_eq!(d.0, 211)),
+            invoke(|c: Arc<N<2>>, d: Arc<N<3>>| assert_eq!((c.0, d.0), (21, 211))),
+        ];
+        for runs in &RUNS {
+            runs.store(0, Ordering::SeqCst);
+        }
+        let shuffled: Vec<Cell> = order.iter().map(|i| cells[*i].clone()).collect();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(started(shuffled));
+        let runs: Vec<_> = RUNS.iter().map(|runs| runs.load(Ordering::SeqCst)).collect();
+        prop_assert_eq!(runs, [1, 1, 1, 1, 0, 0]);
+    }
+}
