@@ -124,10 +124,15 @@ impl Node {
             running.push((name, ip, UdpFlow::start(from, to, ip)?));
         }
         std::thread::sleep(FLOW);
-        for (name, ip, flow) in running {
-            let report = flow.stop();
-            assert!(report.is_perfect(), "{what}, {name} {ip}: {report:?}");
-        }
+        // Each waits for stragglers when it stops.
+        std::thread::scope(|threads| {
+            for (name, ip, flow) in running {
+                threads.spawn(move || {
+                    let report = flow.stop();
+                    assert!(report.is_perfect(), "{what}, {name} {ip}: {report:?}");
+                });
+            }
+        });
         Ok(())
     }
 }
