@@ -1,0 +1,36 @@
+//! What an earlier run has left in the kernel: rows that keep forwarding until the sources have spoken.
+
+use datapath_abi::{IpcacheKey, RemoteEndpointInfo};
+use reconciler::Status;
+use statedb::RwTable;
+
+use crate::entry::{Claim, Entry};
+use crate::kernel;
+use crate::source::Source;
+
+/// The resource of restored claims.
+const RESOURCE: &str = "cilium_ipcache_v2";
+
+/// The entries that rows of the kernel stand for, in the kernel already.
+pub fn entries(rows: impl IntoIterator<Item = (IpcacheKey, RemoteEndpointInfo)>) -> Vec<Entry> {
+    let entry = |(key, value): (IpcacheKey, RemoteEndpointInfo)| {
+        let mapping = kernel::mapping(&value);
+        let claim = Claim { source: Source::Restored, resource: RESOURCE.into(), mapping };
+        Some(Entry { status: Status::done(), ..Entry::new(kernel::prefix(&key)?, claim) })
+    };
+    rows.into_iter().filter_map(entry).collect()
+}
+
+/// Puts restored entries into the table where no source has spoken yet. Returns how many.
+pub(crate) fn fill(table: &RwTable<Entry>, entries: Vec<Entry>) -> usize {
+    let mut txn = table.write();
+    let mut count = 0;
+    for entry in entries {
+        if txn.get(Entry::by_prefix(entry.prefix)).is_none() {
+            txn.insert(entry);
+            count += 1;
+        }
+    }
+    txn.commit();
+    count
+}
