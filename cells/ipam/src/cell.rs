@@ -1,0 +1,133 @@
+//! The wiring: table, router addresses, expiration, REST.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::{Operation, Request, Response, Route};
+use hive::prelude::*;
+use local_node::{LocalNode, LocalNodeStore};
+use statedb::RwTable;
+
+use crate::address::{Address, DEFAULT_POOL};
+use crate::error::Error;
+use crate::handle::{Ipam, Node};
+use crate::range::Family;
+use crate::rest;
+
+/// Who has the router's addresses.
+const ROUTER: &str = "router";
+
+/// An address that an endpoint of an earlier run has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestoredAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// The endpoint.
+    pub endpoint: u16,
+    /// The endpoint's name.
+    pub owner: String,
+}
+
+/// Addresses that earlier runs gave away, from the cells that remember them: they are reserved before any other
+/// address is given, the router's included. Read once at start.
+#[derive(Clone)]
+pub struct Restored(Arc<dyn Fn() -> Vec<RestoredAddress> + Send + Sync>);
+
+impl Restored {
+    /// Asks `read` at start.
+    pub fn new(read: impl Fn() -> Vec<RestoredAddress> + Send + Sync + 'static) -> Restored {
+        Restored(Arc::new(read))
+    }
+}
+
+/// Gives `Arc<Ipam>` and `Arc<Table<Address>>`, serves the operations under `/ipam`.
+pub fn cell() -> Cell {
+    module("ipam", "Addresses of endpoints", [statedb::table::<Address>(), provide(ipam), provide(routes)])
+}
+
+#[derive(Params)]
+struct IpamParams {
+    table: Arc<RwTable<Address>>,
+    node: Arc<LocalNodeStore>,
+    restored: Group<Restored>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+}
+
+fn ipam(p: IpamParams) -> Arc<Ipam> {
+    let node = p.node.clone();
+    let ipam = Arc::new(Ipam::new((*p.table).clone(), move || {
+        node.node().map(|node| facts(&node)).unwrap_or_default()
+    }));
+    let (allocator, node, restored) = (ipam.clone(), p.node, p.restored);
+    p.lifecycle.hook("ipam").on_start(move |_| async move {
+        for known in restored.iter() {
+            for RestoredAddress { address, endpoint, owner } in (known.0)() {
+                // An address outside of today's ranges is no reason not to start; its endpoint decides.
+                if let Err(error) = allocator.hand_over(address, None, &format!("{owner} [restored]"), endpoint) {
+                    tracing::warn!(ip = %address, endpointID = endpoint, %error, "Restored address is not available");
+                }
+            }
+        }
+        routers(&allocator, &node)?;
+        Ok(())
+    });
+    let sweeper = ipam.clone();
+    p.jobs.one_shot("expire", move |cx: JobCx| async move {
+        sweeper.sweep(cx.cancelled()).await;
+        Ok(())
+    });
+    ipam
+}
+
+fn facts(node: &LocalNode) -> Node {
+    Node {
+        ipv4_range: node.ipv4_alloc_cidr,
+        ipv6_range: node.ipv6_alloc_cidr,
+        router_ipv4: node.router_ipv4,
+        router_ipv6: node.router_ipv6,
+    }
+}
+
+/// Keeps the router's addresses of the earlier run if they can be had, else takes new ones.
+fn routers(ipam: &Ipam, store: &LocalNodeStore) -> Result<(), Error> {
+    let node = store.node().map(|node| facts(&node)).unwrap_or_default();
+    let before = [node.router_ipv4.map(IpAddr::V4), node.router_ipv6.map(IpAddr::V6)];
+    for (family, before) in [Family::V4, Family::V6].into_iter().zip(before) {
+        if !ipam.ranges().enabled(family) {
+            continue;
+        }
+        let kept = before.filter(|&address| match ipam.allocate_ip(address, ROUTER, DEFAULT_POOL) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(ip = %address, %error, "Router address of the previous run is not available");
+                false
+            }
+        });
+        let address = match kept {
+            Some(address) => Some(address),
+            None => ipam.allocate(ROUTER, Some(family), false)?.first().map(|given| given.address),
+        };
+        store.update(|node| match address {
+            Some(IpAddr::V4(address)) => node.router_ipv4 = Some(address),
+            Some(IpAddr::V6(address)) => node.router_ipv6 = Some(address),
+            None => {}
+        });
+    }
+    Ok(())
+}
+
+fn routes(ipam: Arc<Ipam>) -> Members<Route> {
+    let route = |operation, answer: fn(&Ipam, &Request) -> Response| {
+        let ipam = ipam.clone();
+        Route::new(operation, move |request| {
+            let answer = answer(&ipam, &request);
+            async move { answer }
+        })
+    };
+    Members(vec![
+        route(Operation::PostIpam, rest::post_ipam),
+        route(Operation::PostIpamIP, rest::post_ipam_ip),
+        route(Operation::DeleteIpamIP, rest::delete_ipam_ip),
+    ])
+}

@@ -1,0 +1,242 @@
+//! The handle by which endpoints and the REST API get and give back addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api_models::{
+    AddressPair, IpamAddressResponse, IpamResponse, IpamStatus, List, NodeAddressing, NodeAddressingElement,
+};
+use ipnetwork::{Ipv4Network, Ipv6Network};
+use statedb::{RwTable, Table};
+use tokio::sync::watch;
+
+use crate::address::{Address, DEFAULT_POOL, Lease};
+use crate::error::Error;
+use crate::ledger::{Chance, EXPIRATION, Ledger, Ranges};
+use crate::range::Family;
+
+const FAMILIES: [Family; 2] = [Family::V6, Family::V4];
+
+/// What the allocator must know of the node; asked for at each allocation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Node {
+    /// IPv4 pod range; none when the family is off.
+    pub ipv4_range: Option<Ipv4Network>,
+    /// IPv6 pod range; none when the family is off.
+    pub ipv6_range: Option<Ipv6Network>,
+    /// The router's IPv4 address.
+    pub router_ipv4: Option<Ipv4Addr>,
+    /// The router's IPv6 address.
+    pub router_ipv6: Option<Ipv6Addr>,
+}
+
+impl Node {
+    fn ranges(&self) -> Ranges {
+        let v4 = self.ipv4_range.map(Into::into);
+        let v6 = self.ipv6_range.map(Into::into);
+        Ranges::new(v4.into_iter().chain(v6))
+    }
+}
+
+/// Gives addresses from the node's pod ranges and takes them back. Cheap to clone.
+#[derive(Clone)]
+pub struct Ipam {
+    ledger: Ledger,
+    table: Table<Address>,
+    node: Arc<dyn Fn() -> Node + Send + Sync>,
+    /// Tells the sweeper that something expires sooner than it thinks.
+    deadline: watch::Sender<()>,
+}
+
+impl Ipam {
+    /// The allocator over a table `ipam` of its own. In a hive the cell makes it.
+    pub fn new(table: RwTable<Address>, node: impl Fn() -> Node + Send + Sync + 'static) -> Ipam {
+        let (deadline, _) = watch::channel(());
+        Ipam { table: table.reader(), ledger: Ledger::new(table), node: Arc::new(node), deadline }
+    }
+
+    /// One address of the family, or of each that is on; all or none. Without a family that is on: none. With
+    /// `expiration` they go back after ten minutes unless an endpoint shows their token.
+    ///
+    /// Outside of multi-pool mode there is one pool, whatever pool is asked for.
+    pub fn allocate(
+        &self,
+        owner: &str,
+        family: Option<Family>,
+        expiration: bool,
+    ) -> Result<Vec<Address>, Error> {
+        let one;
+        let families = match family {
+            None => &FAMILIES[..],
+            Some(family) => {
+                one = [family];
+                &one[..]
+            }
+        };
+        let after = expiration.then_some(EXPIRATION);
+        let given =
+            self.ledger.allocate(&self.ranges(), families, owner, after, Instant::now(), &mut Random)?;
+        if expiration {
+            self.deadline.send_replace(());
+        }
+        Ok(given)
+    }
+
+    /// The address asked for, if it is free. `pool` must be given, and is `default` for all there are.
+    pub fn allocate_ip(&self, address: IpAddr, owner: &str, pool: &str) -> Result<(), Error> {
+        if pool.is_empty() {
+            return Err(Error::NoPool { address, owner: owner.to_owned() });
+        }
+        self.ledger.take(&self.ranges(), address, owner, Lease::Held)
+    }
+
+    /// Gives an address back. One that nobody has is fine; one that an endpoint uses is refused.
+    pub fn release(&self, address: IpAddr, pool: &str) -> Result<(), Error> {
+        if pool.is_empty() {
+            return Err(Error::NoPoolForRelease(address));
+        }
+        if !self.ranges().enabled(Family::of(address)) {
+            return Err(Error::Disabled(Family::of(address)));
+        }
+        self.ledger.release(address, None, Instant::now())?;
+        self.deadline.send_replace(());
+        Ok(())
+    }
+
+    /// Makes an address an endpoint's, so that it neither expires nor can be given back by others. A token must be
+    /// the one that came with the address. Addresses outside of the ranges are not ours: nothing happens.
+    pub fn hand_over(
+        &self,
+        address: IpAddr,
+        token: Option<&str>,
+        owner: &str,
+        endpoint: u16,
+    ) -> Result<(), Error> {
+        self.ledger.hand_over(&self.ranges(), address, token, owner, endpoint)
+    }
+
+    /// Gives back what an endpoint had; whether it had it.
+    pub fn release_endpoint(&self, address: IpAddr, endpoint: u16) -> bool {
+        let released = self.ledger.release(address, Some(endpoint), Instant::now()).unwrap_or(false);
+        self.deadline.send_replace(());
+        released
+    }
+
+    /// The ranges in force.
+    pub fn ranges(&self) -> Ranges {
+        (self.node)().ranges()
+    }
+
+    /// The `ipam` part of `GET /healthz`; `full` lists every address with its owner.
+    pub fn status(&self, full: bool) -> IpamStatus {
+        status(&self.table, &self.ranges(), full)
+    }
+
+    /// The answer to `POST /ipam`.
+    pub(crate) fn respond(
+        &self,
+        owner: &str,
+        family: Option<Family>,
+        expiration: bool,
+    ) -> Result<IpamResponse, Error> {
+        let given = self.allocate(owner, family, expiration)?;
+        let mut response =
+            IpamResponse { host_addressing: self.host_addressing(), ..IpamResponse::default() };
+        for Address { address, lease, .. } in given {
+            let expiration_uuid = match lease {
+                Lease::Expiring { uuid, .. } => uuid.to_string(),
+                _ => String::new(),
+            };
+            let part = IpamAddressResponse {
+                cidrs: List(None),
+                ip: address.to_string(),
+                expiration_uuid,
+                ..IpamAddressResponse::default()
+            };
+            let AddressPair { ipv4, ipv4_pool_name, ipv6, ipv6_pool_name, .. } = &mut response.address;
+            match address {
+                IpAddr::V4(_) => {
+                    (*ipv4, *ipv4_pool_name) = (part.ip.clone(), DEFAULT_POOL.to_owned());
+                    response.ipv4 = Some(part);
+                }
+                IpAddr::V6(_) => {
+                    (*ipv6, *ipv6_pool_name) = (part.ip.clone(), DEFAULT_POOL.to_owned());
+                    response.ipv6 = Some(part);
+                }
+            }
+        }
+        Ok(response)
+    }
+
+    fn host_addressing(&self) -> NodeAddressing {
+        let node = (self.node)();
+        let element = |router: Option<IpAddr>, range: Option<String>| {
+            range.map(|alloc_range| NodeAddressingElement {
+                alloc_range,
+                enabled: true,
+                ip: router.map(|router| router.to_string()).unwrap_or_default(),
+                ..NodeAddressingElement::default()
+            })
+        };
+        NodeAddressing {
+            ipv4: element(node.router_ipv4.map(IpAddr::V4), node.ipv4_range.map(|range| range.to_string())),
+            ipv6: element(node.router_ipv6.map(IpAddr::V6), node.ipv6_range.map(|range| range.to_string())),
+        }
+    }
+
+    /// Takes back expired addresses when their time comes; returns when `stopped` does.
+    pub(crate) async fn sweep(&self, stopped: impl Future<Output = ()>) {
+        let mut changed = self.deadline.subscribe();
+        tokio::pin!(stopped);
+        loop {
+            let (expired, next) = self.ledger.sweep(Instant::now());
+            for row in expired {
+                tracing::warn!(ip = %row.address, owner = %row.owner, "Released IP after expiration");
+            }
+            let wait =
+                next.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+            tokio::select! {
+                () = &mut stopped => return,
+                () = tokio::time::sleep(wait) => {}
+                // Several deadlines may have been set meanwhile; one look serves them all.
+                result = changed.changed() => if result.is_err() { return },
+            }
+        }
+    }
+}
+
+fn status(table: &Table<Address>, ranges: &Ranges, full: bool) -> IpamStatus {
+    let snapshot = table.snapshot();
+    let allocated: Vec<_> = table.all(&snapshot).filter(|row| row.allocated()).collect();
+    let of = |family| {
+        let enabled = ranges.enabled(family);
+        let list = allocated.iter().filter(|row| Family::of(row.address) == family);
+        List(enabled.then(|| list.map(|row| row.address.to_string()).collect::<Vec<_>>()))
+    };
+    let mut text = String::new();
+    for (family, name) in [(Family::V4, "IPv4"), (Family::V6, "IPv6")] {
+        if let Some(first) = ranges.of(family).next() {
+            let used = allocated.iter().filter(|row| Family::of(row.address) == family).count();
+            let capacity: u128 = ranges.of(family).map(|range| range.capacity()).sum();
+            text += &format!("{name}: {used}/{capacity} allocated from {}, ", first.cidr());
+        }
+    }
+    let allocations = match full {
+        true => allocated.iter().map(|row| (row.address.to_string(), row.owner.to_string())).collect(),
+        false => Default::default(),
+    };
+    IpamStatus { allocations, ipv4: of(Family::V4), ipv6: of(Family::V6), status: text }
+}
+
+struct Random;
+
+impl Chance for Random {
+    fn offset(&mut self) -> u128 {
+        rand::random()
+    }
+
+    fn uuid(&mut self) -> String {
+        uuid::Uuid::new_v4().to_string()
+    }
+}

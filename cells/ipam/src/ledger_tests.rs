@@ -1,0 +1,197 @@
+//! The ledger against a naive model, in virtual time.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use statedb::Db;
+
+use super::*;
+
+struct Counting(u128);
+
+impl Chance for Counting {
+    fn offset(&mut self) -> u128 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 >> 20
+    }
+
+    fn uuid(&mut self) -> String {
+        self.0 += 1;
+        format!("uuid-{}", self.0)
+    }
+}
+
+const BOTH: [Family; 2] = [Family::V6, Family::V4];
+
+fn ledger() -> Ledger {
+    Ledger::new(Db::new().table::<Address>().unwrap())
+}
+
+fn ranges(cidrs: &[&str]) -> Ranges {
+    Ranges::new(cidrs.iter().map(|cidr| cidr.parse().unwrap()))
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn rows(ledger: &Ledger) -> BTreeMap<IpAddr, Address> {
+    let table = ledger.table.reader();
+    let snapshot = ledger.table.db().snapshot();
+    table.all(&snapshot).map(|row| (row.address, (**row).clone())).collect()
+}
+
+#[test]
+fn both_families_or_none() {
+    let (ledger, now, mut chance) = (ledger(), Instant::now(), Counting(1));
+    let ranges = ranges(&["10.0.0.0/30", "fd00::/126"]);
+    for _ in 0..2 {
+        let given = ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut chance).unwrap();
+        assert_eq!(given.len(), 2);
+    }
+    let before = rows(&ledger);
+    let full = ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut chance);
+    assert_eq!(full, Err(Error::Full));
+    assert_eq!(rows(&ledger), before, "a refused request leaves nothing behind");
+    ledger.release(ip("fd00::1"), None, now).unwrap();
+    let before = rows(&ledger);
+    assert_eq!(ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut chance), Err(Error::Full));
+    assert_eq!(rows(&ledger), before, "IPv6 had room, IPv4 had not: neither is given");
+}
+
+#[test]
+fn a_disabled_family_gives_nothing() {
+    let (ledger, now) = (ledger(), Instant::now());
+    let ranges = ranges(&["10.0.0.0/24"]);
+    let given = ledger.allocate(&ranges, &[Family::V6], "pod", None, now, &mut Counting(1)).unwrap();
+    assert!(given.is_empty());
+    assert_eq!(
+        ledger.take(&ranges, ip("fd00::1"), "pod", Lease::Held).unwrap_err().to_string(),
+        "IPv6 allocation disabled"
+    );
+}
+
+#[test]
+fn addresses_by_number() {
+    let ledger = ledger();
+    let ranges = ranges(&["10.0.0.0/24"]);
+    assert_eq!(ledger.take(&ranges, ip("10.0.0.9"), "router", Lease::Held), Ok(()));
+    let again = ledger.take(&ranges, ip("10.0.0.9"), "pod", Lease::Held).unwrap_err();
+    assert_eq!(again.to_string(), "provided IP is already allocated");
+    for outside in ["10.0.0.0", "10.0.0.255", "10.0.1.1"] {
+        let refused = ledger.take(&ranges, ip(outside), "pod", Lease::Held).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "provided IP is not in the valid range. The range of valid IPs is 10.0.0.0/24"
+        );
+    }
+}
+
+#[test]
+fn expiration_is_stopped_by_its_token_only() {
+    let (ledger, now, mut chance) = (ledger(), Instant::now(), Counting(1));
+    let ranges = ranges(&["10.0.0.0/24"]);
+    let given = ledger.allocate(&ranges, &[Family::V4], "pod", Some(EXPIRATION), now, &mut chance).unwrap();
+    let address = given[0].address;
+    let Lease::Expiring { uuid, .. } = &given[0].lease else { panic!("{given:?}") };
+    let wrong = ledger.hand_over(&ranges, address, Some("other"), "pod", 7);
+    assert_eq!(wrong, Err(Error::UuidMismatch));
+    ledger.hand_over(&ranges, address, Some(uuid), "pod", 7).unwrap();
+    let twice = ledger.hand_over(&ranges, address, Some(uuid), "pod", 7);
+    assert_eq!(twice, Err(Error::NoTimer));
+    assert_eq!(ledger.sweep(now + EXPIRATION * 2), (vec![], None));
+    assert_eq!(ledger.release(address, None, now), Err(Error::InUse));
+    assert_eq!(ledger.release(address, Some(8), now), Ok(false), "another endpoint's");
+    assert_eq!(ledger.release(address, Some(7), now), Ok(true));
+}
+
+#[test]
+fn the_expired_rest_and_come_back() {
+    let (ledger, now, mut chance) = (ledger(), Instant::now(), Counting(1));
+    let ranges = ranges(&["10.0.0.0/24"]);
+    let given = ledger.allocate(&ranges, &[Family::V4], "pod", Some(EXPIRATION), now, &mut chance).unwrap();
+    assert_eq!(ledger.sweep(now), (vec![], Some(now + EXPIRATION)));
+    let later = now + EXPIRATION;
+    assert_eq!(ledger.sweep(later), (given, Some(later + REST)));
+    assert_eq!(ledger.sweep(later + REST), (vec![], None));
+    assert!(rows(&ledger).is_empty());
+}
+
+#[test]
+fn a_released_address_is_the_last_to_be_given_again() {
+    let (ledger, now, mut chance) = (ledger(), Instant::now(), Counting(1));
+    let ranges = ranges(&["10.0.0.0/29"]);
+    let mut one =
+        |now| ledger.allocate(&ranges, &[Family::V4], "pod", None, now, &mut chance).unwrap()[0].address;
+    let (first, second) = (one(now), one(now));
+    ledger.release(second, None, now).unwrap();
+    ledger.release(first, None, now + Duration::from_secs(1)).unwrap();
+    let fresh: Vec<IpAddr> = (0..4).map(|_| one(now)).collect();
+    assert!(!fresh.contains(&first) && !fresh.contains(&second));
+    assert_eq!(one(now), second, "released before the other");
+    assert_eq!(one(now), first);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Allocate,
+    Take(u8),
+    Release(u8),
+    Wait(u16),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => Just(Step::Allocate),
+        2 => any::<u8>().prop_map(Step::Take),
+        3 => any::<u8>().prop_map(Step::Release),
+        1 => (0..40u16).prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    /// No address is given twice, none outside the range, and `range is full` is said exactly when it is.
+    #[test]
+    fn the_ledger_agrees_with_a_set(steps in prop::collection::vec(step(), 0..200), seed: u64) {
+        let (ledger, mut now, mut chance) = (ledger(), Instant::now(), Counting(u128::from(seed)));
+        let ranges = ranges(&["192.0.2.0/28"]);
+        let host = |n: u8| IpAddr::from([192, 0, 2, n % 16]);
+        let mut held = std::collections::BTreeSet::new();
+        for step in steps {
+            match step {
+                Step::Allocate => {
+                    match ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut chance) {
+                        Ok(given) => {
+                            prop_assert_eq!(given.len(), 1);
+                            prop_assert!(ranges.0[0].contains(given[0].address));
+                            prop_assert!(held.insert(given[0].address), "given twice");
+                        }
+                        Err(error) => {
+                            prop_assert_eq!(error, Error::Full);
+                            prop_assert_eq!(held.len(), 14);
+                        }
+                    }
+                }
+                Step::Take(n) => {
+                    let taken = ledger.take(&ranges, host(n), "pod", Lease::Held);
+                    let free = ranges.0[0].contains(host(n)) && !held.contains(&host(n));
+                    prop_assert_eq!(taken.is_ok(), free);
+                    if free {
+                        held.insert(host(n));
+                    }
+                }
+                Step::Release(n) => {
+                    let released = ledger.release(host(n), None, now).unwrap();
+                    prop_assert_eq!(released, held.remove(&host(n)));
+                }
+                Step::Wait(seconds) => {
+                    now += Duration::from_secs(u64::from(seconds));
+                    prop_assert_eq!(ledger.sweep(now).0, vec![]);
+                }
+            }
+            let allocated: std::collections::BTreeSet<IpAddr> =
+                rows(&ledger).into_values().filter(Address::allocated).map(|row| row.address).collect();
+            prop_assert_eq!(&allocated, &held);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The usable addresses of one pod range, as arithmetic.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnetwork::IpNetwork;
+
+/// An IP family, spelled as the REST API spells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// `ipv4`
+    V4,
+    /// `ipv6`
+    V6,
+}
+
+impl Family {
+    /// The family of an address.
+    pub fn of(address: IpAddr) -> Family {
+        match address {
+            IpAddr::V4(_) => Family::V4,
+            IpAddr::V6(_) => Family::V6,
+        }
+    }
+
+    /// `ipv4` or `ipv6`, as in `?family=` and in metric labels.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::V4 => "ipv4",
+            Family::V6 => "ipv6",
+        }
+    }
+}
+
+/// The addresses of a CIDR that may be given to endpoints: all but the first
+/// (network) and the last (broadcast); of a /32 or /128 the one address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PodRange {
+    cidr: IpNetwork,
+    first: u128,
+    capacity: u128,
+}
+
+impl PodRange {
+    /// The range of `cidr`; host bits are ignored.
+    pub fn new(cidr: IpNetwork) -> PodRange {
+        let bits = match cidr {
+            IpNetwork::V4(_) => 32,
+            IpNetwork::V6(_) => 128,
+        };
+        let host_bits = u32::from(bits - cidr.prefix());
+        let base = number(cidr.network());
+        // 2^128 does not fit; one address less than infinity is of no concern.
+        let size = 1u128.checked_shl(host_bits).unwrap_or(u128::MAX);
+        match size {
+            1 => PodRange { cidr, first: base, capacity: 1 },
+            size => PodRange { cidr, first: base + 1, capacity: size - 2 },
+        }
+    }
+
+    /// The CIDR, with host bits cleared.
+    pub fn cidr(&self) -> IpNetwork {
+        // The prefix came from a valid network.
+        IpNetwork::new(self.cidr.network(), self.cidr.prefix()).unwrap_or(self.cidr)
+    }
+
+    /// The family of the range.
+    pub fn family(&self) -> Family {
+        Family::of(self.cidr.ip())
+    }
+
+    /// How many addresses can be given away.
+    pub fn capacity(&self) -> u128 {
+        self.capacity
+    }
+
+    /// Whether `address` may be given away.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        Family::of(address) == self.family()
+            && number(address).checked_sub(self.first).is_some_and(|offset| offset < self.capacity)
+    }
+
+    /// The first address at or after `offset` (modulo capacity, wrapping once) that is not `taken`. Cost: one
+    /// call of `taken` for each taken address passed.
+    pub fn next_free(&self, offset: u128, taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
+        if self.capacity == 0 {
+            return None;
+        }
+        let start = offset % self.capacity;
+        let mut at = start;
+        loop {
+            let candidate = self.nth(at);
+            if !taken(candidate) {
+                return Some(candidate);
+            }
+            at = if at + 1 == self.capacity { 0 } else { at + 1 };
+            if at == start {
+                return None;
+            }
+        }
+    }
+
+    fn nth(&self, offset: u128) -> IpAddr {
+        let value = self.first + offset;
+        match self.family() {
+            Family::V4 => IpAddr::V4(Ipv4Addr::from(u32::try_from(value).unwrap_or(u32::MAX))),
+            Family::V6 => IpAddr::V6(Ipv6Addr::from(value)),
+        }
+    }
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => u128::from(u32::from(v4)),
+        IpAddr::V6(v6) => u128::from(v6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn range(cidr: &str) -> PodRange {
+        PodRange::new(cidr.parse().unwrap())
+    }
+
+    #[test]
+    fn capacities_are_those_of_the_original() {
+        for (cidr, capacity) in [
+            ("10.244.0.0/16", 65534u128),
+            ("10.0.0.0/24", 254),
+            ("10.0.0.0/30", 2),
+            ("10.0.0.0/31", 0),
+            ("10.0.0.7/32", 1),
+            ("fd00::/64", 18446744073709551614),
+            ("fd00::/96", 4294967294),
+            ("fd00::1/128", 1),
+        ] {
+            assert_eq!(range(cidr).capacity(), capacity, "{cidr}");
+        }
+    }
+
+    #[test]
+    fn network_and_broadcast_are_never_given() {
+        let range = range("192.0.2.8/29");
+        let all: BTreeSet<IpAddr> =
+            (0..20).map(|offset| range.next_free(offset, |_| false).unwrap()).collect();
+        let expected: BTreeSet<IpAddr> = (9..15).map(|host| IpAddr::from([192, 0, 2, host])).collect();
+        assert_eq!(all, expected);
+        assert!(!range.contains("192.0.2.8".parse().unwrap()));
+        assert!(!range.contains("192.0.2.15".parse().unwrap()));
+        assert!(!range.contains("fd00::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_full_range_ends_the_search() {
+        assert_eq!(range("192.0.2.0/28").next_free(9, |_| true), None);
+        assert_eq!(range("192.0.2.0/31").next_free(0, |_| false), None);
+        let one_left: IpAddr = "192.0.2.3".parse().unwrap();
+        assert_eq!(range("192.0.2.0/28").next_free(9, |a| a != one_left), Some(one_left));
+    }
+}
