@@ -14,7 +14,23 @@ pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {
     const NAME: &'static str;
 
     /// Set this if any of [`indexes`](Self::indexes) is unique: inserts can then fail with a conflict, and only the
-    /// fallible operations (`try_insert`, `compare_and_swap`) compile for the table.
+    /// fallible operations (`try_insert`, `compare_and_swap`) compile for the table:
+    /// ```compile_fail
+    /// # use statedb::*;
+    /// # #[derive(Clone, serde::Serialize)] struct Service { name: String, address: u32 }
+    /// const BY_ADDRESS: Index<Service, u32> = Index::unique("address", |service, keys| keys.add(&service.address));
+    /// impl TableSpec for Service {
+    ///     const NAME: &'static str = "services";
+    ///     const UNIQUE_SECONDARY: bool = true;
+    /// #   type Key<'a> = &'a str;
+    /// #   fn key(&self) -> &str { &self.name }
+    /// #   fn columns() -> &'static [&'static str] { &["Name"] }
+    /// #   fn row(&self) -> Vec<String> { vec![self.name.clone()] }
+    ///     fn indexes() -> Vec<IndexDef<Self>> { vec![BY_ADDRESS.def()] }
+    /// }
+    /// # let table = Db::new().table::<Service>().unwrap();
+    /// table.transact(|w| w.insert(Service { name: "a".into(), address: 1 }));
+    /// ```
     const UNIQUE_SECONDARY: bool = false;
 
     /// The primary key: each row has exactly one, no two rows the same. Borrowed from the row where it is a

@@ -276,6 +276,16 @@ impl<T: TableSpec> RwTable<T> {
     ///
     /// For async code, where a transaction in a variable makes the future unable to move between threads even after
     /// its commit, unless a block ends in between.
+    /// ```
+    /// # use statedb::*;
+    /// fn can_be_sent<T: TableSpec>(table: RwTable<T>) -> impl Future<Output = usize> + Send {
+    ///     async move {
+    ///         let (deleted, _snapshot) = table.transact(|w| w.delete_all());
+    ///         std::future::ready(()).await;
+    ///         deleted
+    ///     }
+    /// }
+    /// ```
     #[track_caller]
     pub fn transact<R>(&self, f: impl FnOnce(&mut Writer<'_, T>) -> R) -> (R, Snapshot) {
         let mut txn = self.write();

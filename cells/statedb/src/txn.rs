@@ -122,7 +122,9 @@ impl<T: TableSpec> AnyWriter for Writer<'_, T> {
     }
 
     fn wrote(&self, write: LastWrite) {
-        *self.meta.last_write.lock() = Some(write);
+        if self.changed() {
+            *self.meta.last_write.lock() = Some(write);
+        }
     }
 }
 

@@ -276,6 +276,10 @@ impl<'a, T: TableSpec> Writer<'a, T> {
 
     // ---- the steps of a commit, in order
 
+    pub(crate) fn changed(&self) -> bool {
+        self.changed
+    }
+
     pub(crate) fn dirty(&self) -> bool {
         self.changed || self.touched
     }
