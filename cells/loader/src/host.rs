@@ -112,10 +112,9 @@ pub fn ensure_addresses(nl: &mut Netlink, host: &Link, settings: &HostSettings) 
         if of_ours && !automatic && !routes.iter().any(|route| route.dst == found.key.dst) {
             let stale =
                 RouteSpec { priority: found.key.priority, ..RouteSpec::on_link(found.key.dst, host.index) };
-            if let Err(e) = nl.delete_route(&RouteSpec { protocol: 0, ..stale }) {
-                if !e.is_not_found() {
-                    return Err(e);
-                }
+            match nl.delete_route(&RouteSpec { protocol: 0, ..stale }) {
+                Err(e) if !e.is_not_found() => return Err(e),
+                _ => {}
             }
         }
     }

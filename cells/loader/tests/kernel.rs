@@ -391,6 +391,7 @@ fn host_devices_addresses_and_routes_are_those_of_cilium() {
     assert_eq!(addresses.len(), 1, "{addresses:?}");
 }
 
+#[expect(clippy::print_stderr, reason = "a number for whoever looks")]
 /// The numbers of SPECIFICATION.md with room for a busy machine: attaching waits for no grace period.
 #[test]
 fn attaching_takes_microseconds_and_a_restart_of_fifty_little_more_than_a_load() {
@@ -415,5 +416,5 @@ fn attaching_takes_microseconds_and_a_restart_of_fifty_little_more_than_a_load()
     let took = started.elapsed();
     assert_eq!(again.restored().unwrap().len(), 50);
     assert!(took < Duration::from_secs(2), "{took:?}");
-    println!("attach p50 {:?} max {:?}; restart of 50 {took:?}", times[25], times[49]);
+    eprintln!("attach p50 {:?} max {:?}; restart of 50 {took:?}", times[25], times[49]);
 }

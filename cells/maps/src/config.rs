@@ -1,11 +1,13 @@
 //! The options of the maps, in Cilium's spelling.
 
 /// Which IP families the node forwards. Changes take effect at the next start.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 pub struct FamilyConfig {
     /// Enable IPv4 support
+    #[flag(default = true)]
     pub enable_ipv4: bool,
     /// Enable IPv6 support
+    #[flag(default = true)]
     pub enable_ipv6: bool,
 }
 
@@ -17,55 +19,79 @@ impl Default for FamilyConfig {
 
 /// Where the maps are and how large. Sizes take effect at the next start: a map of another size is replaced by one that
 /// holds its entries.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, hive::Config)]
 pub struct MapsConfig {
     /// Path to the BPF file system; mounted there when absent
+    #[flag(default = "/sys/fs/bpf")]
     pub bpf_root: String,
     /// Allocate the memory of hash maps when they are created (costs memory, saves time a packet)
+    #[flag(default = true)]
     pub preallocate_bpf_maps: bool,
     /// Keep an LRU list for each CPU (evicts earlier, scales better)
+    #[flag(default = false)]
     pub bpf_distributed_lru: bool,
     /// Share of the machine's memory that sizes connection, NAT and socket maps; 0 for fixed sizes
+    #[flag(default = 0.0025)]
     pub bpf_map_dynamic_size_ratio: f64,
     /// Entries of the TCP connection maps
+    #[flag(default = 524_288)]
     pub bpf_ct_global_tcp_max: u32,
     /// Entries of the maps of other connections
+    #[flag(default = 262_144)]
     pub bpf_ct_global_any_max: u32,
     /// Entries of the NAT maps
+    #[flag(default = 524_288)]
     pub bpf_nat_global_max: u32,
     /// Entries of the neighbour maps
+    #[flag(default = 524_288)]
     pub bpf_neigh_global_max: u32,
     /// Entries of the maps of translated sockets; 0 for a share of memory
+    #[flag(default = 0)]
     pub bpf_sock_rev_map_max: u32,
     /// Entries of the authentication map
+    #[flag(default = 524_288)]
     pub bpf_auth_map_max: u32,
     /// Entries of the node map
+    #[flag(default = 16_384)]
     pub bpf_node_map_max: u32,
     /// Entries of each endpoint's policy map
+    #[flag(default = 16_384)]
     pub bpf_policy_map_max: u32,
     /// Entries of the policy counter map
+    #[flag(default = 65_536)]
     pub bpf_policy_stats_map_max: u32,
     /// Entries of the fragment maps
+    #[flag(default = 8_192)]
     pub bpf_fragments_map_max: u32,
     /// Track IPv4 fragments
+    #[flag(default = true)]
     pub enable_ipv4_fragment_tracking: bool,
     /// Track IPv6 fragments
+    #[flag(default = true)]
     pub enable_ipv6_fragment_tracking: bool,
     /// Entries of the egress gateway maps
+    #[flag(default = 16_384)]
     pub egress_gateway_policy_map_max: u32,
     /// Entries of the service maps, unless they have an option of their own
+    #[flag(default = 65_536)]
     pub bpf_lb_map_max: u32,
     /// Entries of the service map; 0 for bpf-lb-map-max
+    #[flag(default = 0, hidden)]
     pub bpf_lb_service_map_max: u32,
     /// Entries of the backend map; 0 for bpf-lb-map-max
+    #[flag(default = 0, hidden)]
     pub bpf_lb_service_backend_map_max: u32,
     /// Entries of the reverse NAT map; 0 for bpf-lb-map-max
+    #[flag(default = 0, hidden)]
     pub bpf_lb_rev_nat_map_max: u32,
     /// Entries of the affinity map; 0 for bpf-lb-map-max
+    #[flag(default = 0, hidden)]
     pub bpf_lb_affinity_map_max: u32,
     /// Entries of the source range map; 0 for bpf-lb-map-max
+    #[flag(default = 0, hidden)]
     pub bpf_lb_source_range_map_max: u32,
     /// Entries of the maglev map; 0 for bpf-lb-map-max
+    #[flag(default = 0, hidden)]
     pub bpf_lb_maglev_map_max: u32,
 }
 

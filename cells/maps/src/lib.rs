@@ -23,12 +23,17 @@
 //! it: whoever uses such a pin is not this agent. `cilium_devices` has flags 0x1 always (see the catalog).
 
 pub mod catalog;
+mod cell;
 mod config;
 mod error;
 mod maps;
+mod rest;
 pub mod size;
+mod table;
 pub mod text;
 
+pub use cell::cell;
 pub use config::{FamilyConfig, MapsConfig, OutOfRange};
 pub use error::{Error, Result};
 pub use maps::{Maps, OWN_MAPS, POLICY_PREFIX, policy_name};
+pub use table::MapRow;

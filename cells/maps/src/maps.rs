@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bpf::{
-    BpfFs, Layout, Map, MapFlags, MapSpec, MapType, ObjectMap, Origin, PerCpuMap, RawMap, possible_cpus,
+    BpfFs, Features, Layout, Map, MapFlags, MapSpec, MapType, ObjectMap, Origin, PerCpuMap, RawMap,
+    possible_cpus,
 };
 use datapath_abi::{
     DeviceValue, EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey,
@@ -38,6 +39,7 @@ pub struct Maps {
 
 #[derive(Debug)]
 struct Opened {
+    features: Features,
     fs: BpfFs,
     lxc: Map<EndpointKey, EndpointInfo>,
     ipcache: Map<IpcacheKey, RemoteEndpointInfo>,
@@ -61,13 +63,14 @@ impl Maps {
         Maps { config, families, sizes, opened: OnceLock::new() }
     }
 
-    /// Opens or creates the maps that the datapath uses, mounting the bpf file system first if there is none.
-    /// A second call does nothing.
+    /// Opens or creates the maps that the datapath uses, after asking the kernel for the features it needs; mounts the
+    /// bpf file system if there is none. A second call does nothing.
     pub fn open(&self) -> Result<()> {
         if self.opened.get().is_some() {
             return Ok(());
         }
         self.config.validate()?;
+        let features = bpf::probe()?;
         let fs = BpfFs::open_or_mount(&self.config.bpf_root)?;
         let open = |name: &str| self.open_named(&fs, name);
         let opened = Opened {
@@ -83,6 +86,7 @@ impl Maps {
             ep_by_ifindex: Map::new(open("ep_by_ifindex")?)?,
             ep_by_ifindex_hi: Map::new(open("ep_by_ifindex_hi")?)?,
             ep_policies: ObjectMap::new(open("ep_policies")?)?,
+            features,
             fs,
         };
         // Two callers at once open the same pins; the first one's handles stay.
@@ -219,6 +223,14 @@ impl Maps {
         self.opened
             .get()
             .expect("maps are opened by the start hook of the cell maps; a user's hooks run later")
+    }
+
+    /// What this kernel has beyond what the datapath must have.
+    ///
+    /// # Panics
+    /// Like all accessors, before [`Maps::open`].
+    pub fn features(&self) -> Features {
+        self.opened().features
     }
 
     /// The bpf file system.

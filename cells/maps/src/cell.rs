@@ -1,0 +1,67 @@
+//! The wiring: options, the start hook that opens maps, the job that creates the rest, the table, the routes.
+
+use std::sync::Arc;
+
+use api::Route;
+use hive::prelude::*;
+use statedb::RwTable;
+
+use crate::config::{FamilyConfig, MapsConfig};
+use crate::maps::Maps;
+use crate::table::MapRow;
+
+/// Creates and opens the node's maps; provides `Arc<Maps>` and the table `bpf-maps`. Whoever takes `Arc<Maps>` finds
+/// the maps that the datapath uses open in its start hook.
+pub fn cell() -> Cell {
+    group([
+        module("ip-families", "Which IP families the node forwards", [config::<FamilyConfig>()]),
+        module(
+            "maps",
+            "Pinned BPF maps",
+            [config::<MapsConfig>(), statedb::table::<MapRow>(), provide(new_maps), provide(new_routes)],
+        ),
+    ])
+}
+
+#[derive(Params)]
+struct MapsParams {
+    config: Config<MapsConfig>,
+    families: Config<FamilyConfig>,
+    table: Arc<RwTable<MapRow>>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+}
+
+fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
+    p.config.validate()?;
+    let maps = Arc::new(Maps::new((*p.config).clone(), (*p.families).clone()));
+    let opened = maps.clone();
+    p.lifecycle.hook("maps").on_start(move |_| async move {
+        tokio::task::spawn_blocking(move || opened.open()).await??;
+        Ok(())
+    });
+    let (rest, table) = (maps.clone(), p.table);
+    p.jobs.one_shot("create-maps", move |cx: JobCx| async move {
+        let rows = tokio::task::spawn_blocking(move || {
+            let created = rest.open_rest(2)?;
+            let pinned = rest.pinned()?;
+            let row = |(name, (id, layout)): (&String, &(u32, bpf::Layout))| {
+                rest.spec(name).map(|_| MapRow::new(name, &rest.path(name), *id, *layout))
+            };
+            anyhow::Ok((created, pinned.iter().filter_map(row).collect::<Vec<_>>()))
+        });
+        let (created, rows) = rows.await??;
+        table.transact(|w| {
+            for row in rows {
+                w.insert(row);
+            }
+        });
+        cx.health.ok(format!("{created} maps"));
+        Ok(())
+    });
+    Ok(maps)
+}
+
+fn new_routes(maps: Arc<Maps>) -> Members<Route> {
+    Members(crate::rest::routes(maps))
+}
