@@ -1,6 +1,48 @@
 //! The agent's REST server on a unix socket, to which cells add operations.
+//!
+//! **Owns** the socket (`--socket-path`), the table of the 44 operations of Cilium 1.20 and the rules that stand in
+//! front of them: paths, methods, content types, required values, access (`--enable-cilium-api-server-access`), limits
+//! (`--api-rate-limit`), sizes, times. What is refused is refused with the status, code and text of the original.
+//! **Needs** the metrics registry. **Gives** nothing but the socket: cells contribute [`Route`]s.
+//!
+//! ```
+//! use api::{Operation, Request, Response, Route};
+//! use hive::prelude::*;
+//!
+//! fn new_routes() -> Member<Route> {
+//!     Member(Route::new(Operation::GetIdentityID, |request: Request| async move {
+//!         match request.param("id").parse() {
+//!             Ok(id) => Response::json(200, &api_models::Identity { id, ..Default::default() }),
+//!             Err(_) => Response::empty(400),
+//!         }
+//!     }))
+//! }
+//!
+//! fn my_cell() -> Cell {
+//!     module("my-cell", "Answers one operation", [provide(new_routes)])
+//! }
+//! ```
+//!
+//! **Life**: constructed after all cells that contribute routes; listens in its start hook, so that whoever gets an
+//! answer gets that of a restored agent; a stop finishes the requests that are being served, 10 s at most.
+//!
+//! **Layers** (tower), outermost first: request metrics, deadline of 60 s, routing, access, checks with the body (1 MiB
+//! at most), limits, handler. A handler runs in a task of its own and to its end, even when its client goes.
+//!
+//! **Operations that no cell claims** answer as the original does with that feature off.
+//!
+//! **Differences from Cilium**: without `--api-rate-limit` requests are admitted by queue depth (64 served and 1024
+//! waiting of a kind) and deadline, not by 0.5 a second; bodies are limited; a body with something behind its JSON value
+//! is refused; a handler that fails is answered with 500 and leaves the server working; metrics put unknown paths under
+//! one label.
 
+mod access;
+mod cell;
+mod config;
 mod error;
+mod layers;
+mod limit;
+mod measure;
 mod off;
 mod operation;
 mod request;
@@ -8,7 +50,11 @@ mod response;
 mod route;
 mod router;
 mod rules;
+mod server;
+mod socket;
 
+pub use cell::cell;
+pub use config::ApiConfig;
 pub use error::Error;
 pub use operation::Operation;
 pub use request::Request;

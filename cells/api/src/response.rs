@@ -21,7 +21,7 @@ const LONGEST_WITH_LENGTH: usize = 2048;
 
 /// An answer.
 #[derive(Debug)]
-pub struct Response(pub(crate) http::Response<Body>);
+pub struct Response(pub(crate) Box<http::Response<Body>>);
 
 impl Response {
     /// A model as JSON with a newline behind it.
@@ -105,7 +105,7 @@ impl Response {
         if let Some(0) = response.body().size_hint().exact() {
             response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
-        Self(response)
+        Self(Box::new(response))
     }
 }
 

@@ -1,0 +1,68 @@
+//! The wiring of the server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hive::prelude::*;
+use metrics::Metrics;
+use parking_lot::Mutex;
+use tokio_util::task::TaskTracker;
+
+use crate::access::Access;
+use crate::config::ApiConfig;
+use crate::layers::Shared;
+use crate::limit::Limits;
+use crate::measure::Measure;
+use crate::route::Route;
+use crate::router::Router;
+use crate::server;
+use crate::socket::Socket;
+
+/// The REST server. It listens once all cells that contribute routes have started.
+pub fn cell() -> Cell {
+    module("api-server", "REST API on the unix socket", [config::<ApiConfig>(), invoke(new_server)])
+}
+
+#[derive(Params)]
+struct ServerParams {
+    config: Config<ApiConfig>,
+    routes: Group<Route>,
+    metrics: Arc<Metrics>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+}
+
+fn new_server(p: ServerParams) -> anyhow::Result<()> {
+    let access = Access::parse(&p.config.enable_cilium_api_server_access)?;
+    for operation in access.denied_essentials() {
+        tracing::warn!(operation, "Essential API is administratively disabled");
+    }
+    let shared = Shared {
+        router: Arc::new(Router::new(p.routes)?),
+        access: Arc::new(access),
+        limits: Arc::new(Limits::new(&p.config.api_rate_limit)?),
+        measure: Measure::new(&p.metrics),
+        tasks: TaskTracker::new(),
+    };
+    let bound = Arc::new(Mutex::new(None));
+    let (path, slot) = (p.config.socket_path.clone(), bound.clone());
+    p.lifecycle
+        .hook("api-server")
+        .on_start(move |_| async move {
+            *slot.lock() = Some(Socket::bind(&path)?);
+            tracing::info!(socket = %path.display(), "Serving cilium API");
+            Ok(())
+        })
+        .timeout(Duration::from_secs(10));
+    p.jobs
+        .one_shot("server", move |cx: JobCx| async move {
+            let socket = bound.lock().take();
+            if let Some(socket) = socket {
+                cx.health.ok("serving");
+                server::serve(socket, shared, cx.token().clone()).await;
+            }
+            Ok(())
+        })
+        .grace(Duration::from_secs(15));
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! The unix socket of the server: who may connect, and that only one agent serves it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use tokio::net::UnixListener;
+
+use crate::error::Error;
+
+/// The group that may connect beside root, if the machine has it.
+const GROUP: &str = "cilium";
+
+/// A socket that listens. It is removed when dropped, unless another agent has put its own there.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) listener: UnixListener,
+    _file: SocketFile,
+}
+
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Socket {
+    /// Listens on `path` with mode 0660. An old socket that nobody serves is removed first.
+    pub(crate) fn bind(path: &Path) -> Result<Self, Error> {
+        let fail = |action| move |source| Error::Socket { action, path: path.to_owned(), source };
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::create_dir_all(folder).map_err(fail("create the folder of"))?;
+        // Of two agents that start at once, one looks and binds before the other looks.
+        let lock = File::open(folder).map_err(fail("open the folder of"))?;
+        flock(&lock, FlockOperation::LockExclusive)
+            .map_err(|error| fail("lock the folder of")(error.into()))?;
+        remove_old(path)?;
+        let listener = UnixListener::bind(path).map_err(fail("listen on"))?;
+        let inode = fs::symlink_metadata(path).map_err(fail("read"))?.ino();
+        let file = SocketFile { path: path.to_owned(), inode };
+        if let Some(gid) = group(&fs::read_to_string("/etc/group").unwrap_or_default(), GROUP) {
+            chown(path, None, Some(gid)).map_err(fail("change the group of"))?;
+        }
+        fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(fail("change the mode of"))?;
+        Ok(Self { listener, _file: file })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn remove_old(path: &Path) -> Result<(), Error> {
+    let fail = |action| move |source| Error::Socket { action, path: path.to_owned(), source };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(fail("read")(error)),
+        Ok(found) if !found.file_type().is_socket() => return Err(Error::NotASocket(path.to_owned())),
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(Error::InUse(path.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(fail("remove the old"))
+        }
+        Err(error) => Err(fail("find out who serves")(error)),
+    }
+}
+
+/// The number of a group in a file such as `/etc/group`.
+fn group(groups: &str, name: &str) -> Option<u32> {
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_old_socket_is_replaced_and_a_served_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run/cilium.sock");
+        let first = Socket::bind(&path).unwrap();
+        let metadata = fs::metadata(&path).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o660);
+        let error = Socket::bind(&path).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "another agent serves {}: stop it, or give this one its own --socket-path and --state-dir",
+                path.display()
+            )
+        );
+        drop(first);
+        assert!(!path.exists(), "a stop removes the socket");
+
+        // As a killed agent leaves it.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let second = Socket::bind(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let _third = Socket::bind(&path).unwrap();
+        drop(second);
+        assert!(path.exists(), "the socket of another agent stays");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_a_socket_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cilium.sock");
+        fs::write(&path, "precious").unwrap();
+        let error = Socket::bind(&path).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!(
+                "{} exists and is not a socket: remove it or choose another --socket-path",
+                path.display()
+            )
+        );
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[test]
+    fn the_group_is_found_by_its_whole_name() {
+        let groups = "root:x:0:\ncilium-x:x:7:\ncilium:x:1042:me,you\n";
+        assert_eq!(group(groups, "cilium"), Some(1042));
+        assert_eq!(group("root:x:0:\n", "cilium"), None);
+        assert_eq!(group("cilium:x:many:\n", "cilium"), None);
+    }
+}

@@ -1,0 +1,69 @@
+//! The wiring of the metrics.
+
+use std::sync::Arc;
+
+use hive::prelude::*;
+use hive::{Events, HealthTree};
+use parking_lot::Mutex;
+
+use crate::agent::Framework;
+use crate::config::MetricsConfig;
+use crate::process::Process;
+use crate::registry::Metrics;
+use crate::selection::Selection;
+use crate::server;
+
+/// The registry, and its HTTP server if `--prometheus-serve-addr` is set.
+pub fn cell() -> Cell {
+    let cells = [config::<MetricsConfig>(), provide(new_metrics), invoke(serve_metrics)];
+    module("metrics", "Metrics registry and Prometheus endpoint", cells)
+}
+
+fn new_metrics(config: Config<MetricsConfig>) -> Arc<Metrics> {
+    let words = config.metrics.iter().map(|word| word.trim()).filter(|word| !word.is_empty());
+    let (selection, wrong) = Selection::parse(words);
+    for metric in wrong {
+        tracing::warn!(metric, "Metric without + or - in front is ignored");
+    }
+    let metrics = Metrics::new(selection);
+    metrics.register_collector(Process::new("/proc"));
+    Arc::new(metrics)
+}
+
+#[derive(Params)]
+struct ServeParams {
+    config: Config<MetricsConfig>,
+    metrics: Arc<Metrics>,
+    health: Arc<HealthTree>,
+    events: Arc<Events>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+}
+
+fn serve_metrics(p: ServeParams) {
+    let framework = Framework::new(&p.metrics, p.health);
+    let events = p.events.subscribe();
+    p.jobs.one_shot("follow-events", |cx: JobCx| async move {
+        let _ = cx.token().run_until_cancelled(framework.follow(events)).await;
+        Ok(())
+    });
+    let address = p.config.prometheus_serve_addr.clone();
+    if address.is_empty() {
+        return;
+    }
+    let bound = Arc::new(Mutex::new(None));
+    let listener = bound.clone();
+    p.lifecycle.hook("prometheus-server").on_start(move |_| async move {
+        *listener.lock() = Some(server::bind(&address).await?);
+        tracing::info!(address, "Serving prometheus metrics");
+        Ok(())
+    });
+    let metrics = p.metrics;
+    p.jobs.one_shot("agent-prometheus-server", move |cx: JobCx| async move {
+        let listener = bound.lock().take();
+        match listener {
+            Some(listener) => server::serve(listener, metrics, cx.token().clone().cancelled_owned()).await,
+            None => Ok(()),
+        }
+    });
+}

@@ -1,0 +1,121 @@
+//! The registry that cells put their metrics into.
+
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Metric, Registry};
+
+use crate::selection::Selection;
+use crate::text;
+
+/// What all names begin with.
+const PREFIX: &str = "cilium";
+
+/// The metrics of one agent. Cells register theirs once, with the names that Cilium exports them by, and keep a
+/// clone of the metric to count with.
+///
+/// Labels must come from sets that are bounded by something the agent knows (operations, reasons, states), never
+/// from what a request carries: each combination stays in memory.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    selection: Mutex<Selection>,
+}
+
+impl Metrics {
+    /// A registry that exports what `selection` says.
+    pub fn new(selection: Selection) -> Self {
+        Self { registry: Mutex::new(Registry::with_prefix(PREFIX)), selection: Mutex::new(selection) }
+    }
+
+    /// Adds a metric by its full name without the prefix, for counters with `_total`.
+    pub fn register(&self, name: &str, help: &str, metric: impl Metric) {
+        let name = match metric.metric_type() {
+            MetricType::Counter => name.strip_suffix("_total").unwrap_or(name),
+            _ => name,
+        };
+        // The registry puts a full stop behind the help text.
+        self.registry.lock().register(name, help.trim_end_matches('.'), metric);
+    }
+
+    /// Adds a metric that is exported only when `--metrics` asks for it.
+    pub fn register_off(&self, name: &str, help: &str, metric: impl Metric) {
+        self.selection.lock().off_by_default(format!("{PREFIX}_{name}"));
+        self.register(name, help, metric);
+    }
+
+    /// Adds metrics that are read when somebody asks for them.
+    pub fn register_collector(&self, collector: impl Collector) {
+        self.registry.lock().register_collector(Box::new(collector));
+    }
+
+    /// All exported metrics in the text format of Prometheus, families ordered by name.
+    pub fn text(&self) -> String {
+        let mut open_metrics = String::new();
+        // Writing to a String does not fail; a metric that cannot be written ends the text early.
+        if let Err(error) =
+            prometheus_client::encoding::text::encode(&mut open_metrics, &self.registry.lock())
+        {
+            tracing::error!(%error, "Cannot write all metrics");
+        }
+        text::prometheus(&open_metrics, &self.selection.lock())
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new(Selection::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::EncodeLabelSet;
+    use prometheus_client::metrics::counter::Counter;
+    use prometheus_client::metrics::family::Family;
+    use prometheus_client::metrics::gauge::Gauge;
+    use prometheus_client::metrics::histogram::Histogram;
+
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+    struct Labels {
+        reason: &'static str,
+    }
+
+    fn filled(selection: &str) -> Metrics {
+        let metrics = Metrics::new(Selection::parse(selection.split_whitespace()).0);
+        let drops = Family::<Labels, Counter>::default();
+        metrics.register("drop_count_total", "Drops.", drops.clone());
+        drops.get_or_create(&Labels { reason: "a \"b\"" }).inc_by(3);
+        let endpoints = Gauge::<i64>::default();
+        metrics.register("endpoint", "Endpoints", endpoints.clone());
+        endpoints.set(2);
+        let delay = Histogram::new([0.5, 1.0]);
+        metrics.register_off("delay_seconds", "Delay", delay.clone());
+        delay.observe(0.7);
+        metrics
+    }
+
+    #[test]
+    fn families_have_the_names_of_the_original_and_the_format_of_prometheus() {
+        assert_eq!(
+            filled("").text(),
+            "# HELP cilium_drop_count_total Drops.\n\
+             # TYPE cilium_drop_count_total counter\n\
+             cilium_drop_count_total{reason=\"a \\\"b\\\"\"} 3\n\
+             # HELP cilium_endpoint Endpoints.\n\
+             # TYPE cilium_endpoint gauge\n\
+             cilium_endpoint 2\n"
+        );
+    }
+
+    #[test]
+    fn a_selection_turns_families_on_and_off() {
+        let text = filled("+cilium_delay_seconds -cilium_endpoint").text();
+        assert!(text.contains("cilium_delay_seconds_bucket{le=\"1.0\"} 1\n"), "{text}");
+        assert!(text.contains("cilium_delay_seconds_count 1\n"), "{text}");
+        assert!(text.contains("cilium_drop_count_total"), "{text}");
+        assert!(!text.contains("cilium_endpoint"), "{text}");
+    }
+}

@@ -1,0 +1,56 @@
+//! Which metrics are exported: `--metrics +cilium_x -cilium_y`.
+
+use std::collections::BTreeSet;
+
+/// What differs from the default, and what is off by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    on: BTreeSet<String>,
+    off: BTreeSet<String>,
+    off_by_default: BTreeSet<String>,
+}
+
+impl Selection {
+    /// Reads words such as `+cilium_x`; gives back those that begin with neither `+` nor `-`. A later word for the
+    /// same name wins.
+    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> (Self, Vec<&'a str>) {
+        let mut selection = Self::default();
+        let mut wrong = Vec::new();
+        for word in words {
+            if let Some(name) = word.strip_prefix('+') {
+                selection.off.remove(name);
+                selection.on.insert(name.to_owned());
+            } else if let Some(name) = word.strip_prefix('-') {
+                selection.on.remove(name);
+                selection.off.insert(name.to_owned());
+            } else {
+                wrong.push(word);
+            }
+        }
+        (selection, wrong)
+    }
+
+    pub(crate) fn off_by_default(&mut self, name: String) {
+        self.off_by_default.insert(name);
+    }
+
+    /// Whether a family is exported, by its full name.
+    pub fn exports(&self, name: &str) -> bool {
+        self.on.contains(name) || !(self.off.contains(name) || self.off_by_default.contains(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_word_for_a_name_wins_and_wrong_words_are_given_back() {
+        let (selection, wrong) =
+            Selection::parse(["+cilium_a", "-cilium_a", "-cilium_b", "+cilium_b", "cilium_c"]);
+        assert!(!selection.exports("cilium_a"));
+        assert!(selection.exports("cilium_b"));
+        assert!(selection.exports("cilium_c"));
+        assert_eq!(wrong, ["cilium_c"]);
+    }
+}
