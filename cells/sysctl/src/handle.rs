@@ -1,0 +1,97 @@
+//! How cells ask for kernel settings.
+
+use std::sync::Arc;
+
+use reconciler::{Handle, StatusKind};
+use statedb::{RwTable, Table};
+
+use crate::files::Files;
+use crate::{Error, Name, Setting};
+
+/// Asks for kernel settings; they are kept until [`forget`](Self::forget).
+#[derive(Clone, Debug)]
+pub struct Sysctl {
+    table: Arc<RwTable<Setting>>,
+    reconciler: Handle,
+    files: Files,
+}
+
+impl Sysctl {
+    pub(crate) fn new(table: Arc<RwTable<Setting>>, reconciler: Handle, files: Files) -> Self {
+        Self { table, reconciler, files }
+    }
+
+    /// The settings that are kept.
+    #[must_use]
+    pub fn table(&self) -> Table<Setting> {
+        self.table.reader()
+    }
+
+    /// Makes settings and waits until each has been tried; the error of the
+    /// first that failed and is not optional. A failed one is tried again.
+    pub async fn apply(&self, settings: Vec<Setting>) -> Result<(), Error> {
+        let names: Vec<Name> = settings.iter().map(|s| s.name.clone()).collect();
+        let Some(first) = names.first() else {
+            return Ok(());
+        };
+        let revision = self.insert(settings);
+        self.reconciler.wait_until(revision).await.map_err(|_| Error::Stopped { name: first.clone() })?;
+        let snapshot = self.table.snapshot();
+        for name in &names {
+            let Some(row) = self.table.get(&snapshot, Setting::by_name(name)) else {
+                continue;
+            };
+            if row.status.kind == StatusKind::Error && !row.optional {
+                return Err(Error::Write {
+                    name: name.clone(),
+                    value: row.value.clone(),
+                    reason: row.status.error.as_deref().unwrap_or_default().to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&self, settings: Vec<Setting>) -> u64 {
+        let mut txn = self.table.write();
+        for setting in settings {
+            txn.insert(setting);
+        }
+        let snapshot = txn.commit();
+        self.table.revision(&snapshot)
+    }
+
+    /// Asks for a value without waiting; the row tells what became of it.
+    pub fn set(&self, name: Name, value: impl ToString) {
+        self.insert(vec![Setting::new(name, value)]);
+    }
+
+    /// Makes a setting and waits until it is in force.
+    pub async fn write(&self, name: Name, value: impl ToString) -> Result<(), Error> {
+        self.apply(vec![Setting::new(name, value)]).await
+    }
+
+    /// Sets to 1 and waits until it is in force.
+    pub async fn enable(&self, name: Name) -> Result<(), Error> {
+        self.write(name, 1).await
+    }
+
+    /// Sets to 0 and waits until it is in force.
+    pub async fn disable(&self, name: Name) -> Result<(), Error> {
+        self.write(name, 0).await
+    }
+
+    /// Keeps a setting no longer; its value stays. For settings of an
+    /// interface that goes.
+    pub fn forget(&self, name: &Name) {
+        let mut txn = self.table.write();
+        if txn.delete(Setting::by_name(name)).is_some() {
+            txn.commit();
+        }
+    }
+
+    /// The value in force in the kernel.
+    pub fn read(&self, name: &Name) -> Result<String, Error> {
+        self.files.read(name).map_err(|error| Error::Read { name: name.clone(), reason: error.to_string() })
+    }
+}
