@@ -1,10 +1,11 @@
-//! Derive macros of the hive: Params, Outputs, Object, Config.
+//! Derive macros of the hive: Params, Outputs, Object, Config, ShakuDeps.
 //!
 //! They are re-exported by the `hive` crate, whose documentation shows their use.
 
 mod config;
 mod object;
 mod params;
+mod shaku;
 
 use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
@@ -46,4 +47,11 @@ pub fn object(input: TokenStream) -> TokenStream {
 #[proc_macro_derive(Config, attributes(flag))]
 pub fn config(input: TokenStream) -> TokenStream {
     expand(input, config::config)
+}
+
+/// The dependencies of a shaku component, for `hive_shaku::Shaku`: read from the same `#[shaku(inject)]` attributes that
+/// shaku's own derive reads. `Arc<I>`, `Vec<Arc<I>>` and `HashMap<K, Arc<I>>` are known.
+#[proc_macro_derive(ShakuDeps, attributes(shaku))]
+pub fn shaku_deps(input: TokenStream) -> TokenStream {
+    expand(input, shaku::shaku_deps)
 }
