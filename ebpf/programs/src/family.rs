@@ -28,7 +28,7 @@ pub(crate) trait Family {
     fn own(endpoint: &EndpointConfig) -> Self::Address;
     /// True for packets between neighbours on the link, which are answered here or left to the stack.
     fn is_neighbour_discovery(skb: Skb, header: &Self::Header) -> bool;
-    /// One hop less. The packet may be gone: with `None` it was answered by an error, with the verdict given.
+    /// One hop less, in the header and in what is known of the packet's checksums.
     fn decrement_hops(skb: Skb, header: &mut Self::Header) -> Result<(), Drop>;
 
     /// The header of a packet; `None` if the packet is too short for it.

@@ -1,4 +1,5 @@
-//! Points that a packet passes: the event and the counter.
+//! Points that a packet passes: the event and the counter. Aggregation leaves out the points where packets come in;
+//! to report an established connection only now and then takes connection tracking.
 
 use crate::drop::{capture_len, send};
 use crate::metrics;

@@ -246,6 +246,25 @@ fn unknown_endpoints_are_refused() -> Result<()> {
     Ok(())
 }
 
+/// Interface numbers grow with every pod that ever was; those beyond the array are found all the same.
+#[test]
+fn large_interface_numbers_are_found() -> Result<()> {
+    test_kit::require_root!();
+    const LARGE: u32 = 70_000;
+    let sandbox = test_kit::Sandbox::new()?;
+    sandbox.host().ip(&format!("link add lxc_a index {LARGE} type veth peer name eth0"))?;
+    let mut datapath = Datapath::with_pods(&default_config())?;
+    let incoming = Incoming { at: Some(LARGE), ingress_ifindex: LARGE, ..Incoming::default() };
+    for (family, sent, _) in to_b(64) {
+        assert_eq!(datapath.run_with(FROM_CONTAINER, &sent, incoming)?.verdict, SHOT, "{family}: nobody's");
+    }
+    datapath.add(&Pod { ifindex: LARGE, ..A })?;
+    for (family, sent, _) in to_b(64) {
+        assert_eq!(datapath.run_with(FROM_CONTAINER, &sent, incoming)?.verdict, REDIRECT, "{family}");
+    }
+    Ok(())
+}
+
 /// The destination is known by its address, but its settings are gone: it is being deleted.
 #[test]
 fn an_endpoint_that_goes_away_gets_nothing() -> Result<()> {

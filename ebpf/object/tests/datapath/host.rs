@@ -128,6 +128,11 @@ fn network_to_pod() -> Result<()> {
     assert_eq!(datapath.counted(metric::FORWARDED, direction::INGRESS)?, 2);
     assert_eq!(datapath.counted(metric::FORWARDED, direction::EGRESS)?, 0, "nothing left a pod");
 
+    // A device without Ethernet headers: the stack routes.
+    datapath.set_l3_device(IFINDEX)?;
+    let sent = packet(OUTSIDE_V4.into(), B.ipv4.into());
+    assert_eq!(datapath.run(FROM_NETDEV, &sent)?.verdict, PASS);
+
     // Without host routing the stack's routes lead to cilium_host.
     let datapath = Datapath::with_pods(&NodeConfig { redirect_peer: 0, ..default_config() })?;
     for (source, destination) in cases {

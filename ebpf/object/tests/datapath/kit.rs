@@ -5,8 +5,9 @@ use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, PerCpuHashMap, ProgramArr
 use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use datapath_abi::{
-    EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey, NodeConfig, Pod as Plain,
-    RemoteEndpointInfo, ep_flag, identity, ipv4_word, ipv6_words, lxc_flag, mac_word,
+    DeviceValue, EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey,
+    NodeConfig, Pod as Plain, RemoteEndpointInfo, ep_flag, identity, ipv4_word, ipv6_words, lxc_flag,
+    mac_word,
 };
 use datapath_object::{CALLS, NODE_CONFIG, PROGRAMS};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -89,6 +90,8 @@ pub(crate) struct Incoming {
     pub(crate) mark: u32,
     /// Zero: this machine made the packet.
     pub(crate) ingress_ifindex: u32,
+    /// The interface it is at, if not [`IFINDEX`].
+    pub(crate) at: Option<u32>,
     pub(crate) cb: [u32; 5],
 }
 
@@ -160,8 +163,12 @@ impl Datapath {
     pub(crate) fn add(&mut self, pod: &Pod) -> Result<()> {
         let flags = ep_flag::LIVE | ep_flag::SOURCE_CHECK;
         self.set_settings(pod, flags)?;
-        let mut by_ifindex = Array::<_, u32>::try_from(self.map("ep_by_ifindex")?)?;
-        by_ifindex.set(pod.ifindex, u32::from(pod.id), 0)?;
+        if pod.ifindex < EP_CONFIG_ENTRIES {
+            Array::<_, u32>::try_from(self.map("ep_by_ifindex")?)?.set(pod.ifindex, u32::from(pod.id), 0)?;
+        } else {
+            let mut high = HashMap::<_, u32, u32>::try_from(self.map("ep_by_ifindex_hi")?)?;
+            high.insert(pod.ifindex, u32::from(pod.id), 0)?;
+        }
         let row = EndpointInfo {
             ifindex: pod.ifindex,
             lxc_id: pod.id,
@@ -215,6 +222,13 @@ impl Datapath {
         let row = RemoteEndpointInfo { sec_identity: identity, ..Plain::zeroed() };
         let mut ipcache = LpmTrie::<_, [u8; 20], [u8; 24]>::try_from(self.map("cilium_ipcache_v2")?)?;
         Ok(ipcache.insert(&key, bytes::<_, 24>(&row), 0)?)
+    }
+
+    /// Says that a device's packets have no Ethernet header.
+    pub(crate) fn set_l3_device(&mut self, ifindex: u32) -> Result<()> {
+        let row = DeviceValue { l3: 1, ..Plain::zeroed() };
+        let mut devices = HashMap::<_, u32, [u8; 16]>::try_from(self.map("cilium_devices")?)?;
+        Ok(devices.insert(ifindex, bytes::<_, 16>(&row), 0)?)
     }
 
     /// Takes the program out of a slot of the private array.
@@ -285,13 +299,13 @@ const IFINDEX_FIELD: usize = 40;
 const CB: usize = 48;
 const CONTEXT_LEN: usize = 192;
 
-/// The context of a packet at [`IFINDEX`].
+/// The context a packet comes with, as the kernel takes it.
 pub(crate) fn context(incoming: Incoming) -> Vec<u8> {
     let mut context = vec![0; CONTEXT_LEN];
     let mut put = |at: usize, value: u32| context[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     put(MARK, incoming.mark);
     put(INGRESS_IFINDEX, incoming.ingress_ifindex);
-    put(IFINDEX_FIELD, IFINDEX);
+    put(IFINDEX_FIELD, incoming.at.unwrap_or(IFINDEX));
     for (slot, value) in incoming.cb.into_iter().enumerate() {
         put(CB + 4 * slot, value);
     }
