@@ -1,0 +1,288 @@
+//! The command line's grammar, in `cilium-dbg`'s words.
+
+use crate::output::Format;
+use clap::{Args, Parser, Subcommand};
+use std::net::IpAddr;
+
+#[derive(Debug, Parser)]
+#[command(about = "Looks into a running agent and its datapath", disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    /// Address of the agent: a path, unix://PATH or tcp://IP:PORT (default: CILIUM_SOCK)
+    #[arg(short = 'H', long, global = true)]
+    pub(crate) host: Option<String>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Display status of daemon
+    Status(StatusOptions),
+    /// Print version information
+    Version(Output),
+    /// Cilium configuration options
+    Config(ConfigOptions),
+    /// Manage endpoints
+    #[command(subcommand, visible_alias = "ep")]
+    Endpoint(EndpointCommand),
+    /// Manage security identities
+    #[command(subcommand)]
+    Identity(IdentityCommand),
+    /// Manage IP addresses and associated information
+    #[command(subcommand)]
+    Ip(List<IpOptions>),
+    /// Manage cluster nodes
+    #[command(subcommand)]
+    Node(List<Listing>),
+    /// Access userspace cached content of BPF maps
+    #[command(subcommand)]
+    Map(MapCommand),
+    /// Direct access to local BPF maps
+    #[command(subcommand)]
+    Bpf(BpfCommand),
+}
+
+/// The option `-o` that nearly every command has.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Output {
+    /// json | jsonpath='{...}'
+    #[arg(short = 'o', long = "output", value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+}
+
+/// A command that can only list.
+#[derive(Debug, Subcommand)]
+pub(crate) enum List<O: Args> {
+    /// List everything
+    #[command(visible_alias = "ls")]
+    List(O),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Listing {
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "these are the switches of the original's command line")]
+pub(crate) struct StatusOptions {
+    /// Only print a one-line status message
+    #[arg(long)]
+    pub(crate) brief: bool,
+    /// Everything: all addresses, controllers, nodes, redirects, maps
+    #[arg(long)]
+    pub(crate) verbose: bool,
+    /// Show all allocated addresses, not just count
+    #[arg(long)]
+    pub(crate) all_addresses: bool,
+    /// Show all controllers, not just failing
+    #[arg(long)]
+    pub(crate) all_controllers: bool,
+    /// Show all redirects
+    #[arg(long)]
+    pub(crate) all_redirects: bool,
+    /// If set, a lost connection to Kubernetes makes the status a failure
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) require_k8s_connectivity: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ConfigOptions {
+    #[command(subcommand)]
+    pub(crate) command: Option<ConfigCommand>,
+    /// Changes as OPTION=VALUE
+    #[arg(value_name = "OPTION=VALUE")]
+    pub(crate) changes: Vec<String>,
+    /// Display read only configurations
+    #[arg(short = 'r', long)]
+    pub(crate) read_only: bool,
+    /// Display all configurations
+    #[arg(short = 'a', long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Retrieve one configuration value
+    Get {
+        /// Its name, upper and lower case alike
+        key: String,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EndpointCommand {
+    /// List all endpoints
+    #[command(visible_alias = "ls")]
+    List(EndpointListOptions),
+    /// Display endpoint information
+    #[command(visible_aliases = ["inspect", "show"])]
+    Get(EndpointGetOptions),
+    /// View endpoint health
+    Health {
+        /// Number or prefix:name of the endpoint
+        id: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// View endpoint status log
+    Log {
+        /// Number or prefix:name of the endpoint
+        id: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Manage label configuration of endpoint
+    Labels {
+        /// Number or prefix:name of the endpoint
+        id: String,
+        /// Add or enable labels
+        #[arg(short, long, value_delimiter = ',')]
+        add: Vec<String>,
+        /// Delete or disable labels
+        #[arg(short, long, value_delimiter = ',')]
+        delete: Vec<String>,
+    },
+    /// View and modify endpoint configuration
+    Config {
+        /// Number or prefix:name of the endpoint
+        id: String,
+        /// Changes as OPTION=VALUE
+        #[arg(value_name = "OPTION=VALUE")]
+        changes: Vec<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Disconnect an endpoint from the network
+    Disconnect {
+        /// Number or prefix:name of the endpoint
+        id: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EndpointListOptions {
+    /// Do not print headers
+    #[arg(long)]
+    pub(crate) no_headers: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EndpointGetOptions {
+    /// Number or prefix:name of the endpoint
+    #[arg(required_unless_present = "labels", conflicts_with = "labels")]
+    pub(crate) id: Option<String>,
+    /// All endpoints with these labels
+    #[arg(short, long, value_delimiter = ',')]
+    pub(crate) labels: Vec<String>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum IdentityCommand {
+    /// List identities
+    #[command(visible_alias = "ls")]
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Retrieve information about an identity
+    Get {
+        /// Its number
+        id: u32,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IpOptions {
+    /// Print numeric identities
+    #[arg(short, long)]
+    pub(crate) numeric: bool,
+    /// Print all fields of ipcache
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MapCommand {
+    /// List all open BPF maps
+    #[command(visible_alias = "ls")]
+    List {
+        /// Print cache contents of all maps
+        #[arg(long)]
+        verbose: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Display cached content of given BPF map
+    Get {
+        /// Name of the map
+        name: String,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BpfCommand {
+    /// Local endpoint map
+    #[command(subcommand)]
+    Endpoint(List<Listing>),
+    /// The IPCache mappings for IP/CIDR to identities
+    #[command(subcommand)]
+    Ipcache(IpcacheCommand),
+    /// BPF datapath traffic metrics
+    #[command(subcommand)]
+    Metrics(List<Listing>),
+    /// Policy related BPF maps
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum IpcacheCommand {
+    /// List endpoint IPs (local and remote) and their corresponding security identities
+    #[command(visible_alias = "ls")]
+    List(Listing),
+    /// Retrieve identity for an IP
+    Get {
+        /// The address
+        ip: IpAddr,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Get contents of a policy BPF map
+    Get(PolicyGetOptions),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PolicyGetOptions {
+    /// Number of the endpoint
+    #[arg(required_unless_present = "all")]
+    pub(crate) id: Option<u16>,
+    /// Do not resolve IDs
+    #[arg(short, long)]
+    pub(crate) numeric: bool,
+    /// Dump all policy maps
+    #[arg(long, conflicts_with = "id")]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}

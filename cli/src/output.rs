@@ -1,0 +1,50 @@
+//! `-o`: data for programs instead of tables for people.
+
+use crate::args::Output;
+use crate::jsonpath::JsonPath;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::str::FromStr;
+
+/// What `-o` asks for.
+#[derive(Clone, Debug)]
+pub(crate) enum Format {
+    Json,
+    JsonPath(JsonPath),
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            None if text == "json" => Ok(Self::Json),
+            Some(("jsonpath", path)) => path.parse().map(Self::JsonPath),
+            _ => Err("want json or jsonpath='{...}'".to_owned()),
+        }
+    }
+}
+
+impl Output {
+    /// Writes `data` if `-o` was given; says whether it did.
+    pub(crate) fn write(&self, data: &impl Serialize, out: &mut dyn Write) -> anyhow::Result<bool> {
+        let Some(format) = &self.format else { return Ok(false) };
+        format.write(data, out)?;
+        Ok(true)
+    }
+}
+
+impl Format {
+    pub(crate) fn write(&self, data: &impl Serialize, out: &mut dyn Write) -> anyhow::Result<()> {
+        match self {
+            Self::Json => serde_json::to_writer_pretty(&mut *out, data)?,
+            Self::JsonPath(path) => out.write_all(path.evaluate(&serde_json::to_value(data)?)?.as_bytes())?,
+        }
+        Ok(writeln!(out)?)
+    }
+}
+
+/// Writes rows as an aligned table.
+pub(crate) fn table(text: &str, minimum: usize, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(crate::table::align(text, minimum).as_bytes())
+}

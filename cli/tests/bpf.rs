@@ -1,0 +1,123 @@
+//! `bpf ...` reads pinned maps from a bpf file system of the test's own.
+
+use bpf::{Map, MapFlags, MapSpec, MapType, PerCpuMap, RawMap, possible_cpus};
+use datapath_abi::{
+    EndpointInfo, EndpointKey, IpcacheKey, MetricsKey, MetricsValue, PolicyEntry, PolicyKey, PolicyStatsKey,
+    PolicyStatsValue, RemoteEndpointInfo, direction, drop, lxc_flag, mac_word,
+};
+use std::net::Ipv4Addr;
+use test_kit::Sandbox;
+
+fn run(sandbox: &Sandbox, line: &str) -> String {
+    let mut command = sandbox.host().command(env!("CARGO_BIN_EXE_apiary"));
+    let output =
+        command.env("CILIUM_SOCK", "/nonexistent/agent.sock").args(line.split(' ')).output().unwrap();
+    let mut text = String::from_utf8(output.stdout).unwrap() + std::str::from_utf8(&output.stderr).unwrap();
+    if !output.status.success() {
+        text += &format!("[exit code {}]\n", output.status.code().unwrap());
+    }
+    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn make(sandbox: &Sandbox, spec: &MapSpec) -> RawMap {
+    let globals = sandbox.bpf_root().join("tc/globals");
+    std::fs::create_dir_all(&globals).unwrap();
+    let map = RawMap::create(spec).unwrap();
+    map.pin(&globals.join(spec.name.as_ref())).unwrap();
+    map
+}
+
+#[test]
+fn tables_of_pinned_maps() {
+    test_kit::require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let missing = run(&sandbox, "bpf endpoint list");
+    assert!(missing.starts_with("Error: cannot open map /sys/fs/bpf/tc/globals/cilium_lxc"), "{missing}");
+    assert!(missing.ends_with("[exit code 1]\n"), "{missing}");
+
+    let spec = MapSpec::new("cilium_lxc", MapType::Hash, 20, 48, 16, MapFlags::NO_PREALLOC);
+    let lxc: Map<EndpointKey, EndpointInfo> = Map::new(make(&sandbox, &spec)).unwrap();
+    let pod = EndpointInfo {
+        ifindex: 9,
+        lxc_id: 2386,
+        sec_id: 5,
+        mac: mac_word([0x6e, 0xa7, 0xd1, 0xdb, 0x66, 0xa5]),
+        node_mac: mac_word([0xbe, 0x5e, 0x28, 0x23, 0xab, 0xa6]),
+        ..EndpointInfo::default()
+    };
+    let host = EndpointInfo { flags: lxc_flag::HOST, ..EndpointInfo::default() };
+    lxc.update(&EndpointKey::v4(Ipv4Addr::new(10, 0, 0, 5)), &pod).unwrap();
+    lxc.update(&EndpointKey::v6("fd00::1".parse().unwrap()), &host).unwrap();
+    insta::assert_snapshot!("bpf-endpoint-list", run(&sandbox, "bpf endpoint list"));
+    insta::assert_snapshot!("bpf-endpoint-list-json", run(&sandbox, "bpf endpoint list -o json"));
+
+    let spec = MapSpec::new("cilium_ipcache_v2", MapType::LpmTrie, 24, 24, 16, MapFlags::NO_PREALLOC);
+    let ipcache: Map<IpcacheKey, RemoteEndpointInfo> = Map::new(make(&sandbox, &spec)).unwrap();
+    let world = RemoteEndpointInfo { sec_identity: 2, ..RemoteEndpointInfo::default() };
+    let init = RemoteEndpointInfo { sec_identity: 5, ..RemoteEndpointInfo::default() };
+    ipcache.update(&IpcacheKey::v4(Ipv4Addr::UNSPECIFIED, 0), &world).unwrap();
+    ipcache.update(&IpcacheKey::v4(Ipv4Addr::new(10, 0, 0, 5), 32), &init).unwrap();
+    insta::assert_snapshot!("bpf-ipcache-list", run(&sandbox, "bpf ipcache list"));
+    assert_eq!(
+        run(&sandbox, "bpf ipcache get 10.0.0.5"),
+        "10.0.0.5 maps to identity identity=5 encryptkey=0 tunnelendpoint=0.0.0.0 flags=<none>\n"
+    );
+    assert_eq!(
+        run(&sandbox, "bpf ipcache get 10.0.0.6"),
+        "10.0.0.6 maps to identity identity=2 encryptkey=0 tunnelendpoint=0.0.0.0 flags=<none>\n"
+    );
+    assert_eq!(
+        run(&sandbox, "bpf ipcache get fd00::6"),
+        "fd00::6 does not map to any identity\n[exit code 1]\n"
+    );
+
+    let spec = MapSpec::new("cilium_metrics", MapType::PerCpuHash, 8, 16, 16, MapFlags::NO_PREALLOC);
+    let metrics: PerCpuMap<MetricsKey, MetricsValue> = PerCpuMap::new(make(&sandbox, &spec)).unwrap();
+    let each = vec![MetricsValue { count: 1, bytes: 100 }; possible_cpus()];
+    let denied =
+        MetricsKey { reason: drop::POLICY_DENIED, dir: direction::INGRESS, line: 7, ..MetricsKey::default() };
+    metrics.update(&denied, &each).unwrap();
+    metrics.update(&MetricsKey { reason: 0, dir: direction::EGRESS, ..denied }, &each).unwrap();
+    let cpus = possible_cpus();
+    let listed = run(&sandbox, "bpf metrics list");
+    let numbers =
+        listed.replace(&format!("{}  ", cpus * 100), "BYTES").replace(&format!(" {cpus}  "), " N  ");
+    insta::assert_snapshot!("bpf-metrics-list", numbers);
+    let packets = run(&sandbox, "bpf metrics list -o jsonpath={[*].packets}");
+    assert_eq!(packets, format!("{cpus} {cpus}\n"));
+}
+
+#[test]
+fn policy_rows_with_their_counters() {
+    test_kit::require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let spec = MapSpec::new("cilium_policy_v2_02386", MapType::LpmTrie, 12, 12, 16, MapFlags::NO_PREALLOC);
+    let policy: Map<PolicyKey, PolicyEntry> = Map::new(make(&sandbox, &spec)).unwrap();
+    let http = PolicyKey { prefixlen: 64, sec_label: 6592, egress: 0, protocol: 6, dport: 80u16.to_be() };
+    policy.update(&PolicyKey::any(true), &PolicyEntry::allow(0)).unwrap();
+    policy.update(&http, &PolicyEntry { flags: 1 | 24 << 3, ..PolicyEntry::allow(24) }).unwrap();
+    insta::assert_snapshot!("bpf-policy-get", run(&sandbox, "bpf policy get 2386"));
+
+    let spec = MapSpec::new("cilium_policystats", MapType::LruPerCpuHash, 12, 16, 64, MapFlags::default());
+    let stats: PerCpuMap<PolicyStatsKey, PolicyStatsValue> = PerCpuMap::new(make(&sandbox, &spec)).unwrap();
+    let key = PolicyStatsKey {
+        endpoint_id: 2386,
+        prefix_len: 24,
+        sec_label: 6592,
+        protocol: 6,
+        dport: http.dport,
+        ..PolicyStatsKey::default()
+    };
+    let mut values = vec![PolicyStatsValue::default(); possible_cpus()];
+    values[0] = PolicyStatsValue { packets: 3, bytes: 180 };
+    stats.update(&key, &values).unwrap();
+    insta::assert_snapshot!("bpf-policy-get-numeric", run(&sandbox, "bpf policy get 2386 --numeric"));
+    insta::assert_snapshot!("bpf-policy-get-all", run(&sandbox, "bpf policy get --all"));
+    let counted = run(&sandbox, "bpf policy get 2386 -o jsonpath={[0].Packets}/{[0].Key.Identity}");
+    assert_eq!(counted, "3/6592\n");
+    let unknown = run(&sandbox, "bpf policy get 7");
+    assert!(
+        unknown.starts_with("Error: cannot open map /sys/fs/bpf/tc/globals/cilium_policy_v2_00007"),
+        "{unknown}"
+    );
+}

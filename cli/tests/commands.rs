@@ -1,0 +1,300 @@
+//! The commands against an agent with fixed answers, and against pinned maps.
+
+use serde_json::{Value, json};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+/// An agent that answers GETs from a list and takes everything else.
+struct FakeAgent {
+    folder: tempfile::TempDir,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl FakeAgent {
+    fn new(answers: Vec<(&'static str, u16, Value)>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join("agent.sock")).unwrap();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&requests);
+        let serve = move || {
+            for stream in listener.incoming() {
+                serve(stream.unwrap(), &answers, &log);
+            }
+        };
+        std::thread::Builder::new().spawn(serve).unwrap();
+        Self { folder, requests }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("agent.sock")
+    }
+
+    /// Runs a command line (split at blanks); what it wrote, and its exit code if that is not 0.
+    fn run(&self, line: &str) -> String {
+        run(&self.socket(), line)
+    }
+
+    fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.requests.lock().unwrap())
+    }
+}
+
+fn run(socket: &Path, line: &str) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_apiary"));
+    let output = command.env("CILIUM_SOCK", socket).args(line.split(' ')).output().unwrap();
+    let mut text = String::from_utf8(output.stdout).unwrap() + std::str::from_utf8(&output.stderr).unwrap();
+    if !output.status.success() {
+        text += &format!("[exit code {}]\n", output.status.code().unwrap());
+    }
+    // Trailing blanks are the original's, but editors eat them in snapshots.
+    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn serve(stream: UnixStream, answers: &[(&str, u16, Value)], log: &Mutex<Vec<String>>) {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).unwrap_or(0) == 0 {
+            return;
+        }
+        let request = line.trim().trim_end_matches(" HTTP/1.1").replacen("/v1", "", 1);
+        let mut length = 0;
+        loop {
+            let mut header = String::new();
+            reader.read_line(&mut header).unwrap();
+            match header.trim().split_once(": ") {
+                Some(("Content-Length", value)) => length = value.parse().unwrap(),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        log.lock()
+            .unwrap()
+            .push(format!("{request} {}", String::from_utf8(body).unwrap()).trim_end().to_owned());
+        let found = answers.iter().find(|(path, ..)| request == format!("GET {path}"));
+        let (status, body) = match found {
+            Some((_, status, body)) if body.is_null() => (*status, String::new()),
+            Some((_, status, body)) => (*status, body.to_string()),
+            None if request.starts_with("GET") => (404, String::new()),
+            None => (200, String::new()),
+        };
+        let answer = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        reader.get_mut().write_all(answer.as_bytes()).unwrap();
+    }
+}
+
+fn endpoint(id: u32, ipv4: &str, ipv6: &str, labels: &[&str]) -> Value {
+    json!({"id": id, "status": {
+        "identity": {"id": 5, "labels": labels},
+        "labels": {"security-relevant": labels},
+        "networking": {"addressing": [{"ipv4": ipv4, "ipv6": ipv6}]},
+        "policy": {"realized": {"policy-enabled": "none"}},
+        "state": "ready",
+    }})
+}
+
+#[test]
+fn endpoints() {
+    let list = json!([
+        endpoint(2386, "10.244.183.160", "fd00::5", &["reserved:init"]),
+        endpoint(135, "10.244.57.201", "", &["k8s:app=p1", "k8s:a=b"]),
+        {"id": 7},
+    ]);
+    let agent = FakeAgent::new(vec![
+        ("/endpoint", 200, list),
+        ("/endpoint/135", 200, endpoint(135, "10.244.57.201", "", &["k8s:app=p1"])),
+        (
+            "/endpoint/pod-name:default%2Fp1/healthz",
+            200,
+            json!({"bpf":"OK","connected":true,"overallHealth":"OK","policy":"Bootstrap"}),
+        ),
+        (
+            "/endpoint/135/log",
+            200,
+            json!([{"code":"OK","message":"Set identity","state":"ready","timestamp":"2026-11-21T12:10:42Z"}]),
+        ),
+        (
+            "/endpoint/135/labels",
+            200,
+            json!({"spec":{"user":["k8s:x=y"]},"status":{"security-relevant":["k8s:app=p1"],"disabled":["k8s:b"]}}),
+        ),
+        (
+            "/endpoint/135/config",
+            200,
+            json!({"realized":{"options":{"Debug":"Disabled","MonitorAggregationLevel":"None"}}}),
+        ),
+    ]);
+    insta::assert_snapshot!("endpoint-list", agent.run("endpoint list"));
+    insta::assert_snapshot!("endpoint-health", agent.run("endpoint health pod-name:default/p1"));
+    insta::assert_snapshot!("endpoint-log", agent.run("endpoint log 135"));
+    insta::assert_snapshot!("endpoint-labels", agent.run("endpoint labels 135"));
+    insta::assert_snapshot!("endpoint-config", agent.run("endpoint config 135"));
+    assert_eq!(
+        agent.run("endpoint get 135 -o jsonpath={[0].status.networking.addressing[0].ipv4}"),
+        "10.244.57.201\n"
+    );
+    assert_eq!(agent.run("endpoint list -o jsonpath={[*].id}"), "7 135 2386\n");
+    assert_eq!(agent.run("endpoint get 9"), "Error: cannot get endpoint 9: status 404\n[exit code 1]\n");
+
+    agent.requests();
+    agent.run("endpoint labels 135 --add k8s:new=1 --delete k8s:x=y");
+    assert!(agent.requests().contains(&r#"PATCH /endpoint/135/labels {"user":["k8s:new=1"]}"#.to_owned()));
+    agent.run("endpoint config 135 Debug=true");
+    assert!(
+        agent.requests().contains(&r#"PATCH /endpoint/135/config {"options":{"Debug":"true"}}"#.to_owned())
+    );
+    assert_eq!(agent.run("endpoint disconnect 135"), "Successfully disconnected endpoint 135\n");
+    assert_eq!(agent.requests(), ["DELETE /endpoint/135"]);
+}
+
+fn healthz(state: &str) -> Value {
+    json!({
+        "attach-mode": "tcx",
+        "bandwidth-manager": {"devices": null},
+        "bpf-maps": {"dynamic-size-ratio": 0.0025, "maps": [{"name": "Endpoints", "size": 65535}, {"name": "IP cache", "size": 512_000}]},
+        "cilium": {"msg": "1.20.0-dev", "state": state},
+        "cluster": {"ciliumHealth": {"state": "Ok"}, "nodes": null, "self": "n1"},
+        "cni-chaining": {"mode": "none"},
+        "cni-file": {"msg": "CNI configuration management disabled", "state": "Disabled"},
+        "clock-source": {"mode": "ktime"},
+        "controllers": [
+            {"name": "good", "status": {"last-success-timestamp": "0001-01-01T00:00:00.000Z", "success-count": 1}},
+            {"name": "bad", "status": {"consecutive-failure-count": 2, "last-failure-msg": "no route"}},
+        ],
+        "datapath-mode": "veth",
+        "encryption": {"mode": "Disabled"},
+        "host-firewall": {"devices": ["ext0"], "mode": "Disabled"},
+        "identity-range": {"max-identity": 65535, "min-identity": 256},
+        "ipam": {"allocations": {"10.0.0.2": "default/p1", "10.0.0.1": "router"}, "status": "IPv4: 2/254 allocated from 10.0.0.0/24, "},
+        "kubernetes": {"k8s-api-versions": null, "state": "Disabled"},
+        "masquerading": {"enabled": true, "enabledProtocols": {"ipv4": true}, "mode": "iptables"},
+        "nodeMonitor": {"cpus": 2, "npages": 64, "pagesize": 4096},
+        "proxy": {"envoy-deployment-mode": "embedded", "ip": "10.0.0.1", "port-range": "10000-20000", "redirects": null},
+        "routing": {"inter-host-routing-mode": "Tunnel", "intra-host-routing-mode": "Legacy", "tunnel-protocol": "vxlan"},
+        "srv6": {"srv6EncapMode": "reduced"},
+    })
+}
+
+#[test]
+fn status() {
+    let agent = FakeAgent::new(vec![("/healthz", 200, healthz("Ok"))]);
+    insta::assert_snapshot!("status", agent.run("status"));
+    insta::assert_snapshot!("status-verbose", agent.run("status --verbose"));
+    assert_eq!(agent.run("status --brief"), "error in controller bad: no route\n");
+    assert_eq!(agent.run("status -o jsonpath={.cilium.state}"), "Ok\n");
+
+    let agent = FakeAgent::new(vec![("/healthz", 200, healthz("Failure"))]);
+    assert_eq!(agent.run("status --brief"), "error in cilium: 1.20.0-dev\n[exit code 1]\n");
+    assert!(agent.run("status").ends_with("[exit code 1]\n"));
+}
+
+#[test]
+fn inventories() {
+    let agent = FakeAgent::new(vec![
+        (
+            "/ip",
+            200,
+            json!([
+                {"cidr": "fd00::5/128", "identity": 5},
+                {"cidr": "10.244.183.160/32", "hostIP": "10.99.0.1", "identity": 6592, "metadata": {"name": "p1", "source": "k8s"}},
+                {"cidr": "0.0.0.0/0", "identity": 2},
+                {"cidr": "9.0.0.1/32", "identity": 77},
+            ]),
+        ),
+        ("/identity/6592", 200, json!({"id": 6592, "labels": ["k8s:app=p1", "k8s:ns=default"]})),
+        (
+            "/identity",
+            200,
+            json!([{"id": 6592, "labels": ["k8s:b", "k8s:a"]}, {"id": 1, "labels": ["reserved:host"]}]),
+        ),
+        (
+            "/cluster/nodes",
+            200,
+            json!({"nodes-added": [{"name": "n1", "primary-address": {"ipv4": {"alloc-range": "10.244.0.0/16", "enabled": true, "ip": "10.99.0.1"}, "ipv6": {}}, "source": "local"}], "self": "n1"}),
+        ),
+        (
+            "/map",
+            200,
+            json!({"maps": [
+                {"cache": [{"desired-action": "sync", "key": "a", "value": "b", "last-error": "x"}], "path": "/sys/fs/bpf/tc/globals/cilium_lxc"},
+                {"cache": null, "path": "/sys/fs/bpf/tc/globals/cilium_metrics"},
+            ]}),
+        ),
+        (
+            "/map/cilium_lxc",
+            200,
+            json!({"cache": [{"desired-action": "sync", "key": "10.0.0.1:0", "value": "(localhost)"}], "path": "/x/cilium_lxc"}),
+        ),
+    ]);
+    insta::assert_snapshot!("ip-list", agent.run("ip list"));
+    insta::assert_snapshot!("ip-list-verbose-numeric", agent.run("ip list -v -n"));
+    insta::assert_snapshot!("identity-list", agent.run("identity list"));
+    insta::assert_snapshot!("node-list", agent.run("node list"));
+    insta::assert_snapshot!("map-list", agent.run("map list"));
+    insta::assert_snapshot!("map-get", agent.run("map get cilium_lxc"));
+    insta::assert_snapshot!("node-list-json", agent.run("node list -o json"));
+}
+
+#[test]
+fn config_and_version() {
+    let config = json!({"status": {
+        "daemonConfigurationMap": {"EnableIPv4": true, "Devices": ["ext0", "ext1"], "HiveConfig": {"StartTimeout": 5}},
+        "nodeMonitor": {"npages": 64},
+        "realized": {"options": {"Debug": "Disabled", "MonitorAggregationLevel": "None"}, "policy-enforcement": "default"},
+    }});
+    let agent = FakeAgent::new(vec![
+        ("/config", 200, config),
+        (
+            "/debuginfo",
+            200,
+            json!({"cilium-version": "1.20.0 abcdef 2026-06-01T00:00:00+00:00 go version go1.26 linux/amd64"}),
+        ),
+    ]);
+    insta::assert_snapshot!("config", agent.run("config"));
+    insta::assert_snapshot!("config-all", agent.run("config --all"));
+    assert_eq!(agent.run("config get enableipv4"), "EnableIPv4 = true\n");
+    assert_eq!(agent.run("config get StartTimeout -o json"), "5\n");
+    assert_eq!(agent.run("config get nothing"), "Error: key nothing does not exist\n[exit code 1]\n");
+    agent.requests();
+    assert_eq!(agent.run("config Debug=Enabled PolicyEnforcement=always"), "");
+    let sent = r#"PATCH /config {"options":{"Debug":"Enabled"},"policy-enforcement":"always"}"#;
+    assert_eq!(agent.requests(), ["GET /config", sent]);
+    let improper = "Error: improper configuration format \"Debug\", want OPTION=VALUE\n[exit code 1]\n";
+    assert_eq!(agent.run("config Debug"), improper);
+    assert_eq!(agent.run("version -o jsonpath={$.Daemon.Version}"), "1.20.0\n");
+}
+
+#[test]
+fn bad_input_and_an_agent_that_is_away() {
+    let nowhere = Path::new("/nonexistent/agent.sock");
+    let mut told = String::new();
+    for line in [
+        "endpoint list",
+        "status",
+        "status --brief",
+        "endpoint",
+        "endpont list",
+        "endpoint list -o xml",
+        "endpoint list -o jsonpath={.x",
+        "endpoint get",
+        "bpf ipcache get 10.0.0",
+    ] {
+        told += &format!("## {line}\n{}", run(nowhere, line));
+    }
+    insta::assert_snapshot!("bad-input", told);
+}
+
+#[test]
+fn it_answers_by_the_name_it_is_called() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("cilium-dbg");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_apiary"), &link).unwrap();
+    let help = Command::new(&link).arg("--help").output().unwrap();
+    assert!(help.status.success());
+    assert!(String::from_utf8(help.stdout).unwrap().contains("Usage: cilium-dbg"));
+}
