@@ -1,14 +1,54 @@
 //! The node the agent runs on: names, addresses, pod ranges.
+//!
+//! **Owns** table `local-node` with its one row, and the file `state/globals/node_config.h`, which keeps the router's
+//! addresses over restarts and changes of agent.
+//! **Needs** the tables `devices` and `node-addresses`, the options of [`LocalNodeConfig`] and [`StateConfig`].
+//! **Gives** `Arc<Table<LocalNode>>`, the writer [`LocalNodeStore`], `GET /cluster/nodes`.
+//!
+//! **Life.** The row is there before whoever takes the table or the store starts. The node's address follows the
+//! devices, but an address that still exists is not given up for a better one. Ranges do not change while it runs.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use hive::prelude::*;
+//! use local_node::LocalNodeStore;
+//!
+//! fn allocate_router(store: Arc<LocalNodeStore>, lifecycle: Lifecycle) {
+//!     lifecycle.hook("router").on_start(move |_| async move {
+//!         store.update(|node| {
+//!             let range = node.ipv4_alloc_cidr;
+//!             node.router_ipv4 = node.router_ipv4.or(range.and_then(|r| r.nth(1)));
+//!         });
+//!         Ok(())
+//!     });
+//! }
+//!
+//! let families = config::<maps::FamilyConfig>();
+//! let cells = [statedb::cell(), devices::cell(), families, local_node::cell(), invoke(allocate_router)];
+//! hive::validate(cells).unwrap();
+//! ```
+//!
+//! **Automatic ranges**, as Cilium's: IPv4 `10.X.0.0/16` with X the last octet of the node's address; IPv6 `/96` of
+//! `ipv6-cluster-alloc-cidr` followed by the four octets of the IPv4 range.
+//!
+//! **Differences from Cilium.** Without Kubernetes the original keeps a node address that has gone from the devices;
+//! here another takes its place. The number that `GET /cluster/nodes` gives a client changes with each answer.
+
+mod cell;
 mod cluster_nodes;
 mod config;
 mod derive;
 mod error;
+mod follow;
+mod host;
 mod node;
 mod restore;
 mod settings;
 mod state;
 mod store;
 
+pub use cell::cell;
 pub use config::LocalNodeConfig;
 pub use error::Error;
 pub use node::{AddressType, DEFAULT_CLUSTER, LocalNode};

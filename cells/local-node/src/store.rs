@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use statedb::{Obj, RwTable, Table};
+use statedb::{Initializer, Obj, RwTable, Table};
 
 use crate::LocalNode;
 
@@ -32,11 +32,11 @@ impl LocalNodeStore {
         self.table.get(&snapshot, LocalNode::query()).cloned()
     }
 
-    /// Puts the node in place of the one before.
-    pub(crate) fn set(&self, node: LocalNode) {
+    /// Puts the first row into the table, which is then complete.
+    pub(crate) fn start(&self, node: LocalNode, initializer: Initializer<LocalNode>) {
         let mut txn = self.table.write();
-        txn.delete_all();
         txn.insert(node);
+        initializer.done(&mut txn);
         txn.commit();
     }
 
@@ -68,7 +68,11 @@ mod tests {
         let db = Db::new();
         let store = LocalNodeStore::new(Arc::new(db.table().unwrap()));
         store.update(|_| panic!("there is no node yet"));
-        store.set(LocalNode { name: "a".into(), ..LocalNode::default() });
+        let mut txn = store.table.write();
+        let initializer = txn.register_initializer("test");
+        txn.commit();
+        store.start(LocalNode { name: "a".into(), ..LocalNode::default() }, initializer);
+        assert!(store.table().initialized(&db.snapshot()));
         let revision = || store.table().revision(&db.snapshot());
         let before = revision();
         store.update(|_| {});
@@ -79,7 +83,6 @@ mod tests {
         });
         let node = store.node().unwrap();
         assert_eq!((node.name.as_str(), node.router_ipv4), ("a", Some([10, 0, 0, 1].into())));
-        store.set(LocalNode { name: "c".into(), ..LocalNode::default() });
         assert_eq!(store.table().len(&db.snapshot()), 1);
     }
 }

@@ -1,0 +1,99 @@
+//! The wiring: options, the row at the start, the jobs, the route.
+
+use std::sync::Arc;
+
+use api::{Operation, Request, Response, Route};
+use devices::{Device, HOST_DEVICE, NodeAddress};
+use hive::prelude::*;
+use maps::FamilyConfig;
+use parking_lot::Mutex;
+use statedb::{RwTable, Table};
+
+use crate::cluster_nodes::History;
+use crate::derive::{Facts, local_node};
+use crate::settings::Settings;
+use crate::{LocalNode, LocalNodeConfig, LocalNodeStore, StateConfig, follow, host, restore};
+
+/// Table `local-node`, its writer [`LocalNodeStore`] and `GET /cluster/nodes`.
+/// Whoever takes the store starts after the row is there.
+pub fn cell() -> Cell {
+    module(
+        "local-node",
+        "The node the agent runs on",
+        [
+            config::<LocalNodeConfig>(),
+            config::<StateConfig>(),
+            provide_private(new_table),
+            provide(new_store),
+            provide(new_reader),
+            provide(new_route),
+        ],
+    )
+}
+
+fn new_table(db: Arc<statedb::Db>) -> Result<Arc<RwTable<LocalNode>>, statedb::Error> {
+    db.table().map(Arc::new)
+}
+
+#[derive(Params)]
+struct StoreParams {
+    config: Config<LocalNodeConfig>,
+    families: Config<FamilyConfig>,
+    state: Config<StateConfig>,
+    table: Arc<RwTable<LocalNode>>,
+    devices: Arc<Table<Device>>,
+    addresses: Arc<Table<NodeAddress>>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+}
+
+fn new_store(p: StoreParams) -> anyhow::Result<Arc<LocalNodeStore>> {
+    let settings = Settings::new(&p.config, p.families.enable_ipv4, p.families.enable_ipv6)?;
+    let mut txn = p.table.write();
+    let initializer = txn.register_initializer("local-node");
+    txn.commit();
+    let store = Arc::new(LocalNodeStore::new(Arc::clone(&p.table)));
+    let state = p.state.state();
+
+    let (first, writer) = (settings.clone(), Arc::clone(&store));
+    let (folder, devices, addresses) = (state.clone(), p.devices, Arc::clone(&p.addresses));
+    p.lifecycle.hook("local-node").on_start(move |_| async move {
+        let snapshot = devices.snapshot();
+        let host_device = devices.get(&snapshot, Device::by_name(HOST_DEVICE));
+        let routers = restore::routers(host_device.map(|row| &**row), restore::read(&folder)?);
+        let facts = Facts {
+            name: host::node_name()?,
+            boot_id: host::boot_id()?,
+            addresses: addresses.all(&snapshot).map(|row| &**row).collect(),
+            router_ipv4: routers.ipv4,
+            router_ipv6: routers.ipv6,
+        };
+        writer.start(local_node(&first, &facts)?, initializer);
+        Ok(())
+    });
+    let follower = Arc::clone(&store);
+    p.jobs.one_shot("addresses", move |cx| follow::addresses(settings, p.addresses, follower, cx));
+    let follower = Arc::clone(&store);
+    p.jobs.one_shot("router-file", move |cx| follow::router_file(state, follower, cx));
+    Ok(store)
+}
+
+/// By way of the store, so that readers start after its hook.
+fn new_reader(store: Arc<LocalNodeStore>) -> Arc<Table<LocalNode>> {
+    Arc::new(store.table())
+}
+
+fn new_route(store: Arc<LocalNodeStore>) -> Member<Route> {
+    let history = Arc::new(Mutex::new(History::default()));
+    Member(Route::new(Operation::GetClusterNodes, move |request: Request| {
+        let (store, history) = (Arc::clone(&store), Arc::clone(&history));
+        async move {
+            let Some(node) = store.node() else {
+                return Response::error(500, "the local node is not known yet");
+            };
+            let client = request.header("client-id").and_then(|id| id.parse().ok());
+            let answer = history.lock().answer(&node, node.revision(), client);
+            Response::json(200, &answer)
+        }
+    }))
+}

@@ -1,0 +1,95 @@
+//! The jobs: the node's address follows the devices, the router's goes to a file.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use devices::NodeAddress;
+use hive::JobCx;
+use statedb::Table;
+
+use crate::derive::node_ips;
+use crate::settings::Settings;
+use crate::{LocalNode, LocalNodeStore, restore};
+
+/// Gives the node another address when its own has gone from the devices.
+/// While it is there it stays, however good a new one would be.
+pub(crate) async fn addresses(
+    settings: Settings,
+    table: Arc<Table<NodeAddress>>,
+    store: Arc<LocalNodeStore>,
+    cx: JobCx,
+) -> anyhow::Result<()> {
+    loop {
+        let snapshot = table.snapshot();
+        let (rows, watch) = table.all_watch(&snapshot);
+        let rows: Vec<&NodeAddress> = rows.map(|row| &**row).collect();
+        store.update(|node| follow(node, &settings, &rows));
+        drop(snapshot);
+        tokio::select! {
+            () = cx.cancelled() => return Ok(()),
+            () = watch.changed() => {}
+        }
+    }
+}
+
+fn follow(node: &mut LocalNode, settings: &Settings, rows: &[&NodeAddress]) {
+    let there = |ip: IpAddr| rows.iter().any(|row| row.addr == ip);
+    let (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = node_ips(settings, rows);
+    if !node.ipv4.is_some_and(|ip| there(ip.into())) && v4.is_some() {
+        node.ipv4 = v4;
+    }
+    if !node.ipv6.is_some_and(|ip| there(ip.into())) && v6.is_some() {
+        node.ipv6 = v6;
+    }
+}
+
+/// Writes the router's addresses to the state folder whenever they change.
+pub(crate) async fn router_file(state: PathBuf, store: Arc<LocalNodeStore>, cx: JobCx) -> anyhow::Result<()> {
+    let table = store.table();
+    loop {
+        let snapshot = table.snapshot();
+        let (node, watch) = table.get_watch(&snapshot, LocalNode::query());
+        if let Some(node) = node.cloned() {
+            let state = state.clone();
+            let written = tokio::task::spawn_blocking(move || restore::write(&state, &node)).await?;
+            match written {
+                Ok(()) => cx.health.ok("Router addresses stored"),
+                Err(error) => {
+                    tracing::warn!(%error, "Router addresses not stored, a restart may choose others");
+                    cx.health.degraded("Router addresses not stored", error);
+                }
+            }
+        }
+        drop(snapshot);
+        tokio::select! {
+            () = cx.cancelled() => return Ok(()),
+            () = watch.changed() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LocalNodeConfig;
+
+    #[test]
+    fn an_address_stays_while_it_is_there() {
+        let settings = Settings::new(&LocalNodeConfig::default(), true, true).unwrap();
+        let row = |text: &str, device: &str| NodeAddress {
+            addr: text.parse().unwrap(),
+            node_port: false,
+            primary: true,
+            device_name: device.into(),
+        };
+        let mut node = LocalNode { ipv4: Some([10, 0, 0, 5].into()), ..LocalNode::default() };
+        let better = [row("10.0.0.1", "*"), row("10.0.0.1", "eth0"), row("10.0.0.5", "eth0")];
+        follow(&mut node, &settings, &better.iter().collect::<Vec<_>>());
+        assert_eq!(node.ipv4, Some([10, 0, 0, 5].into()));
+        follow(&mut node, &settings, &better[..2].iter().collect::<Vec<_>>());
+        assert_eq!(node.ipv4, Some([10, 0, 0, 1].into()));
+        follow(&mut node, &settings, &[]);
+        assert_eq!(node.ipv4, Some([10, 0, 0, 1].into()), "better an old one than none");
+    }
+}
