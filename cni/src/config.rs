@@ -88,19 +88,34 @@ impl NetworkConfig {
         Ok(())
     }
 
-    /// Refuses what an ADD cannot do: chaining behind another plugin.
+    /// Refuses chaining behind another plugin, naming the key that asks for it.
     pub(crate) fn check_not_chained(&self) -> Result<(), Error> {
-        let mode = if self.chaining_mode.is_empty() { &self.name } else { &self.chaining_mode };
-        if CHAINING_MODES.contains(&mode.as_str()) {
-            let key = if self.chaining_mode.is_empty() { "name" } else { "chaining-mode" };
-            let reason = format!("chaining mode {mode:?} is not supported");
+        let (key, mode) = self.chaining();
+        if CHAINING_MODES.contains(&mode) {
+            return Err(Error::InvalidConfig {
+                key,
+                reason: format!("chaining mode {mode:?} is not supported"),
+            });
+        }
+        if key == "chaining-mode" {
+            let reason = format!("invalid chaining mode {mode:?}, known are {}", CHAINING_MODES.join(", "));
             return Err(Error::InvalidConfig { key, reason });
         }
-        if !self.chaining_mode.is_empty() {
-            let reason = format!("invalid chaining mode {mode:?}, known are {}", CHAINING_MODES.join(", "));
-            return Err(Error::InvalidConfig { key: "chaining-mode", reason });
-        }
         Ok(())
+    }
+
+    /// Whether another plugin has made the interface, and so removes it.
+    pub(crate) fn is_chained(&self) -> bool {
+        CHAINING_MODES.contains(&self.chaining().1)
+    }
+
+    /// The key that decides on chaining, and its value.
+    fn chaining(&self) -> (&'static str, &str) {
+        if self.chaining_mode.is_empty() {
+            ("name", &self.name)
+        } else {
+            ("chaining-mode", &self.chaining_mode)
+        }
     }
 
     /// The delegated IPAM plugin, if the configuration names one.

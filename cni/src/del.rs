@@ -11,7 +11,7 @@ use crate::netns::NetNs;
 use crate::plan;
 use crate::queue::DeletionQueue;
 use serde_json::json;
-use std::fs::File;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -21,12 +21,15 @@ const RETRY: Duration = Duration::from_millis(50);
 /// An agent whose folder is there but whose socket is not is starting: it gets this time for it.
 const START_PATIENCE: Duration = Duration::from_secs(15);
 
-/// Only errors after which trying again helps are errors: runtimes repeat a failed DEL for a long time.
+/// Only errors after which trying again helps are errors: runtimes repeat a failed DEL for a long time. So a chained
+/// configuration, which an ADD refuses, is served too: its pods may be older than this plugin.
 pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log) -> Result<(), Error> {
-    config.check_not_chained()?;
     invocation.pod()?;
     let body = json!({ "container-id": invocation.container_id }).to_string();
     delete_endpoint(invocation, body.as_bytes(), log)?;
+    if config.is_chained() {
+        return Ok(());
+    }
     if let Some(plugin) = config.ipam_plugin() {
         delegate::run(plugin, "DEL", invocation, config)?;
     }
@@ -93,7 +96,7 @@ fn remove_interface(invocation: &Invocation, log: &mut Log) -> Result<(), Error>
     let found = match &container {
         Some(netns) => netns.enter(|| {
             let mut links = Links::here()?;
-            Ok(links.index(&invocation.interface)?.map(|index| (netns.file(), index)))
+            Ok(links.index(&invocation.interface)?.map(|index| (netns, index)))
         }),
         None => Ok(None),
     };
@@ -109,16 +112,10 @@ fn remove_interface(invocation: &Invocation, log: &mut Log) -> Result<(), Error>
 
 fn remove_host_end(host_interface: &str) -> Result<(), Error> {
     let Some(index) = Links::here()?.index(host_interface)? else { return Ok(()) };
-    let path = "/proc/self/ns/net";
-    let netns =
-        File::open(path).map_err(|source| Error::Netns { action: "opening", path: path.into(), source })?;
-    remove(&netns, index)
+    remove(&NetNs::open(Path::new("/proc/self/ns/net"))?, index)
 }
 
-fn remove(netns: &File, index: u32) -> Result<(), Error> {
-    link::remove_behind(netns, index).map_err(|source| Error::Link {
-        action: "start the removal of interface",
-        interface: index.to_string(),
-        source,
-    })
+/// Where no process can be started for it, the removal is waited for.
+fn remove(netns: &NetNs, index: u32) -> Result<(), Error> {
+    link::remove_behind(netns.file(), index).or_else(|_| netns.enter(|| Links::here()?.remove(index)))
 }

@@ -12,6 +12,12 @@ const ATTACHMENT: &str = "cni-attachment-id:0123456789abcdef:eth0";
 fn add_makes_the_pair_and_tells_the_agent() {
     test_kit::require_root!();
     let node = Node::new();
+    node.agent.configure(|status| {
+        for (n, limit) in ["GSOMaxSize", "GROMaxSize", "GSOIPv4MaxSize", "GROIPv4MaxSize"].iter().enumerate()
+        {
+            status[*limit] = json!(30_000 + n);
+        }
+    });
     let answer = node.call("ADD", CONFIG);
     assert!(answer.ok, "{answer:?}");
     let result = answer.json();
@@ -43,8 +49,8 @@ fn add_makes_the_pair_and_tells_the_agent() {
         "mtu 1500",
         "state UP",
         "qlen 1000",
-        "gso_max_size 65536",
-        "gro_max_size 65536",
+        "gso_max_size 30000",
+        "gro_max_size 30001",
     ] {
         assert!(inside.contains(part), "{part}: {inside}");
     }
@@ -153,6 +159,19 @@ fn del_tells_the_agent_and_finds_the_link_without_a_namespace() {
     std::os::unix::fs::symlink(&loop_, &loop_).unwrap();
     let error = node.call_with("DEL", CONFIG, &[("CNI_NETNS", loop_.to_str().unwrap())]).error();
     assert!(error.starts_with("999 opening the network namespace"), "cannot be opened: {error}");
+}
+
+#[test]
+fn del_leaves_the_interface_of_another_plugin() {
+    test_kit::require_root!();
+    let node = Node::new();
+    assert!(node.call("ADD", CONFIG).ok);
+    node.agent.calls();
+    let chained = r#"{"cniVersion":"1.0.0","name":"cbr0","type":"cilium-cni","chaining-mode":"flannel"}"#;
+    assert!(node.call("DEL", chained).ok);
+    assert_eq!(node.agent.lines(), ["DELETE /v1/endpoint"]);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(node.pod.ip("-o link show eth0").unwrap().contains("state UP"));
 }
 
 #[test]
