@@ -1,20 +1,22 @@
-//! The wiring: options, the row at the start, the jobs, the route.
+//! The wiring: options, the row at the start, the jobs, the routes.
 
 use std::sync::Arc;
 
 use api::{Operation, Request, Response, Route};
 use devices::{Device, HOST_DEVICE, NodeAddress};
 use hive::prelude::*;
-use maps::FamilyConfig;
+use maps::{FamilyConfig, Maps};
 use parking_lot::Mutex;
 use statedb::{RwTable, Table};
 
 use crate::cluster_nodes::History;
 use crate::derive::{Facts, local_node};
+use crate::node_ids::NodeIds;
 use crate::settings::Settings;
 use crate::{LocalNode, LocalNodeConfig, LocalNodeStore, StateConfig, follow, host, restore};
 
-/// Table `local-node`, its writer [`LocalNodeStore`] and `GET /cluster/nodes`.
+/// Table `local-node`, its writer [`LocalNodeStore`], `GET /cluster/nodes` and
+/// `GET /node/ids`.
 /// Whoever takes the store starts after the row is there.
 pub fn cell() -> Cell {
     module(
@@ -26,7 +28,8 @@ pub fn cell() -> Cell {
             provide_private(new_table),
             provide(new_store),
             provide(new_reader),
-            provide(new_route),
+            provide_private(new_node_ids),
+            provide(new_routes),
         ],
     )
 }
@@ -83,17 +86,33 @@ fn new_reader(store: Arc<LocalNodeStore>) -> Arc<Table<LocalNode>> {
     Arc::new(store.table())
 }
 
-fn new_route(store: Arc<LocalNodeStore>) -> Member<Route> {
+/// Without maps there are no numbers, and the route answers an empty list.
+fn new_node_ids(store: Arc<LocalNodeStore>, maps: Option<Arc<Maps>>, jobs: JobGroup) -> Arc<NodeIds> {
+    let ids = NodeIds::default();
+    if let Some(maps) = maps {
+        let follower = ids.clone();
+        jobs.one_shot("node-ids", move |cx| follower.follow(maps, store, cx));
+    }
+    Arc::new(ids)
+}
+
+fn new_routes(store: Arc<LocalNodeStore>, ids: Arc<NodeIds>) -> Members<Route> {
     let history = Arc::new(Mutex::new(History::default()));
-    Member(Route::new(Operation::GetClusterNodes, move |request: Request| {
-        let (store, history) = (Arc::clone(&store), Arc::clone(&history));
-        async move {
-            let Some(node) = store.node() else {
-                return Response::error(500, "the local node is not known yet");
-            };
-            let client = request.header("client-id").and_then(|id| id.parse().ok());
-            let answer = history.lock().answer(&node, node.revision(), client);
-            Response::json(200, &answer)
-        }
-    }))
+    let nodes = move |request: Request| {
+        let answer = match store.node() {
+            Some(node) => {
+                let client = request.header("client-id").and_then(|id| id.parse().ok());
+                Response::json(200, &history.lock().answer(&node, node.revision(), client))
+            }
+            None => Response::error(500, "the local node is not known yet"),
+        };
+        std::future::ready(answer)
+    };
+    let ids = move |_| {
+        std::future::ready(match ids.list() {
+            Ok(list) => Response::json(200, &list),
+            Err(error) => Response::error(500, error.to_string()),
+        })
+    };
+    Members(vec![Route::new(Operation::GetClusterNodes, nodes), Route::new(Operation::GetNodeIds, ids)])
 }

@@ -2,8 +2,9 @@
 //!
 //! **Owns** table `local-node` with its one row, and the file `state/globals/node_config.h`, which keeps the router's
 //! addresses over restarts and changes of agent.
-//! **Needs** the tables `devices` and `node-addresses`, the options of [`LocalNodeConfig`] and [`StateConfig`].
-//! **Gives** `Arc<Table<LocalNode>>`, the writer [`LocalNodeStore`], `GET /cluster/nodes`.
+//! The rows of this node in `cilium_node_map_v2` are its, too.
+//! **Needs** `Arc<Maps>` if there are any, the tables `devices` and `node-addresses`, the options of [`LocalNodeConfig`] and [`StateConfig`].
+//! **Gives** `Arc<Table<LocalNode>>`, the writer [`LocalNodeStore`], `GET /cluster/nodes` and `GET /node/ids`.
 //!
 //! **Life.** The row is there before whoever takes the table or the store starts. The node's address follows the
 //! devices, but an address that still exists is not given up for a better one. Ranges do not change while it runs.
@@ -43,6 +44,7 @@ mod error;
 mod follow;
 mod host;
 mod node;
+mod node_ids;
 mod restore;
 mod settings;
 mod state;

@@ -1,14 +1,79 @@
 //! The cell with the devices cell in a hive, on the real kernel.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::{Operation, Request, Route};
+use datapath_abi::{NodeKey, NodeValue};
 use hive::prelude::*;
 use local_node::{LocalNode, LocalNodeStore};
 use statedb::Table;
 use test_kit::{Sandbox, require_root};
+
+/// A hive whose maps are in the sandbox, too.
+fn with_maps(sandbox: &Sandbox) -> TestHive {
+    TestHive::new([
+        statedb::cell(),
+        devices::cell(),
+        maps::cell(),
+        local_node::cell(),
+        provide(|routes: Group<Route>| Arc::new(Routes(routes.iter().cloned().collect()))),
+        invoke(|_: Arc<Routes>, _: Arc<Table<LocalNode>>| ()),
+    ])
+    .set("state-dir", sandbox.run_dir().display())
+    .set("bpf-root", sandbox.bpf_root().display())
+    .set("bpf-ct-global-tcp-max", 1024)
+    .set("bpf-ct-global-any-max", 1024)
+    .set("bpf-nat-global-max", 2048)
+    .set("bpf-neigh-global-max", 1024)
+    .set("ipv4-range", "10.1.0.0/16")
+    .set("devices", "ext0")
+}
+
+#[test]
+fn the_nodes_number_is_in_the_map_and_stays() {
+    require_root!();
+    in_sandbox(async |sandbox| {
+        let ids = async |hive: &TestHive| -> Vec<(u16, IpAddr)> {
+            let path = hive.get::<maps::Maps>().path("cilium_node_map_v2");
+            let start = Instant::now();
+            loop {
+                if let Ok(map) = bpf::Map::<NodeKey, NodeValue>::open(&path)
+                    && let Ok(rows) = map.entries()
+                    && rows.len() >= 2
+                {
+                    let mut rows: Vec<_> = rows.iter().map(|(k, v)| (v.id, k.ip().unwrap())).collect();
+                    rows.sort();
+                    return rows;
+                }
+                assert!(start.elapsed() < Duration::from_secs(10), "no rows in {}", path.display());
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let mut first = with_maps(sandbox);
+        first.start().await;
+        let rows = ids(&first).await;
+        let own: IpAddr = [10, 99, 0, 7].into();
+        assert_eq!(rows, [(1, own), (1, "fd99::7".parse().unwrap())]);
+        let path = first.get::<maps::Maps>().path("cilium_node_map_v2");
+        first.stop().await;
+
+        // An earlier agent gave another number: it stays.
+        let map = bpf::Map::<NodeKey, NodeValue>::open(&path).unwrap();
+        map.update(&NodeKey::from(own), &NodeValue { id: 3829, spi: 0, pad: 0 }).unwrap();
+        map.delete(&NodeKey::from("fd99::7".parse::<IpAddr>().unwrap())).unwrap();
+        let mut second = with_maps(sandbox);
+        second.start().await;
+        assert_eq!(ids(&second).await, [(3829, own), (3829, "fd99::7".parse().unwrap())]);
+        let routes = second.get::<Routes>();
+        let route = routes.0.iter().find(|r| r.operation() == Operation::GetNodeIds).unwrap();
+        let response = route.call(Request::new(Operation::GetNodeIds, &[])).await;
+        assert_eq!(response.status(), 200);
+        second.stop().await;
+    });
+}
 
 /// The routes of the hive, which the server would read.
 struct Routes(Vec<Route>);
