@@ -3,7 +3,8 @@
 //! **Owns** the socket (`--socket-path`), the table of the 44 operations of Cilium 1.20 and the rules that stand in
 //! front of them: paths, methods, content types, required values, access (`--enable-cilium-api-server-access`), limits
 //! (`--api-rate-limit`), sizes, times. What is refused is refused with the status, code and text of the original.
-//! **Needs** the metrics registry. **Gives** nothing but the socket: cells contribute [`Route`]s.
+//! **Needs** the metrics registry. **Gives** nothing but the socket: cells contribute [`Route`]s, and [`StatusSource`]s
+//! for `/healthz`.
 //!
 //! ```
 //! use api::{Operation, Request, Response, Route};
@@ -52,6 +53,7 @@ mod router;
 mod rules;
 mod server;
 mod socket;
+mod status;
 
 pub use cell::cell;
 pub use config::ApiConfig;
@@ -60,3 +62,4 @@ pub use operation::Operation;
 pub use request::Request;
 pub use response::Response;
 pub use route::Route;
+pub use status::StatusSource;

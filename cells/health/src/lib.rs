@@ -1,1 +1,54 @@
-//! Whether the agent works: GET /healthz on the socket and for the kubelet.
+//! Whether the agent works: `GET /healthz` on the socket and for the kubelet.
+//!
+//! **Owns** the agent's status: `GET /healthz` of the REST API, and the probes' server on 127.0.0.1 and ::1
+//! (`--agent-health-port`). **Needs** the [`StatusSource`](api::StatusSource)s of other cells and the hive's health
+//! tree. **Gives** the [`Collector`].
+//!
+//! **Life**: the start hook puts the first status together; then a job does so every 10 s, which proves that the
+//! agent's jobs move. A minute without a round, or a source that fails, makes the status stale.
+//!
+//! **The verdict** (`cilium.state`) follows the original's rules in their order: stale data, kvstore, Kubernetes
+//! (header `require-k8s-connectivity`), CNI configuration, else `Ok` with the version. The kubelet gets 200 for `Ok`
+//! and `Disabled`, else 503, without a body.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::SystemTime;
+//!
+//! use api::StatusSource;
+//! use health::{Collector, Question};
+//!
+//! # fn main() -> anyhow::Result<()> {
+//! let node = StatusSource::new("node", |status| {
+//!     if let Some(cluster) = &mut status.cluster {
+//!         cluster.self_name = "worker-1".to_owned();
+//!     }
+//! });
+//! let hive = hive::Hive::builder(Vec::new()).build()?;
+//! let collector = Collector::new(vec![node], hive.health().clone());
+//! let question = Question { brief: false, require_k8s: true, require_modules: true };
+//! assert!(collector.status(question).is_none(), "before the first round");
+//! collector.round(SystemTime::now());
+//! let status = collector.status(question).unwrap();
+//! assert_eq!(status.cilium.unwrap().state, "Ok");
+//! assert_eq!(status.cluster.unwrap().self_name, "worker-1");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Differences from Cilium**: on the socket a degraded module makes the state `Warning` and names it; for probes it
+//! does not, for a restart cures nothing that a module retries. Controllers are the hive's jobs, without a UUID. The
+//! status is that of the moment, not that of the last round.
+
+mod cell;
+mod collector;
+mod config;
+mod error;
+mod features;
+mod jobs;
+mod kubelet;
+
+pub use cell::cell;
+pub use collector::{Collector, Question};
+pub use config::HealthConfig;
+pub use error::Error;

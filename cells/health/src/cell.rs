@@ -1,0 +1,101 @@
+//! The wiring: rounds, the operation on the socket, the kubelet's server.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use api::{Operation, Request, Response, Route, StatusSource};
+use hive::prelude::*;
+use hive::{HealthTree, Settings};
+use parking_lot::Mutex;
+use tokio::time::timeout;
+
+use crate::collector::{Collector, Question, ROUND};
+use crate::config::HealthConfig;
+use crate::error::Error;
+use crate::kubelet;
+
+/// `GET /healthz` on the socket and for the kubelet.
+pub fn cell() -> Cell {
+    let cells = [
+        config::<HealthConfig>(),
+        provide(new_collector),
+        provide(new_route),
+        invoke(new_rounds),
+        invoke(new_server),
+    ];
+    module("agent-healthz", "Status of the agent for its socket and the kubelet", cells)
+}
+
+fn new_collector(sources: Group<StatusSource>, health: Arc<HealthTree>) -> Arc<Collector> {
+    Arc::new(Collector::new(sources.to_vec(), health))
+}
+
+fn new_route(collector: Arc<Collector>) -> Member<Route> {
+    Member(Route::new(Operation::GetHealthz, move |request: Request| {
+        let question = Question {
+            brief: request.header_bool("brief").unwrap_or(false),
+            require_k8s: request.header_bool("require-k8s-connectivity").unwrap_or(true),
+            require_modules: true,
+        };
+        let answer = match collector.status(question) {
+            Some(status) => Response::json(200, &status),
+            None => Response::error(503, "the agent is starting"),
+        };
+        std::future::ready(answer)
+    }))
+}
+
+/// The first round in the start hook: whoever asks after the start gets an answer. Then by a job, which proves that the
+/// agent's jobs move.
+fn new_rounds(config: Config<HealthConfig>, collector: Arc<Collector>, lifecycle: Lifecycle, jobs: JobGroup) {
+    let (limit, first) = (config.status_collector_probe_check_timeout, collector.clone());
+    lifecycle.hook("status-collector").on_start(move |_| async move {
+        let round = tokio::task::spawn_blocking(move || first.round(SystemTime::now()));
+        timeout(limit, round).await.map_err(|_| Error::NoFirstRound(limit))??;
+        Ok(())
+    });
+    jobs.timer("status-collector", ROUND, move |cx: JobCx| {
+        let collector = collector.clone();
+        async move {
+            collector.round(SystemTime::now());
+            cx.health.ok("status collected");
+            Ok(())
+        }
+    });
+}
+
+#[derive(Params)]
+struct ServerParams {
+    config: Config<HealthConfig>,
+    settings: Arc<Settings>,
+    collector: Arc<Collector>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+}
+
+fn new_server(p: ServerParams) {
+    let enabled = |key| p.settings.get(key).is_none_or(|setting| setting.value == "true");
+    let (port, ipv4, ipv6) = (p.config.agent_health_port, enabled("enable-ipv4"), enabled("enable-ipv6"));
+    let bound = Arc::new(Mutex::new(Vec::new()));
+    let listeners = bound.clone();
+    p.lifecycle.hook("agent-healthz").on_start(move |_| async move {
+        *listeners.lock() = kubelet::bind(port, ipv4, ipv6)?;
+        Ok(())
+    });
+    for family in ["ipv4", "ipv6"] {
+        let (bound, collector) = (bound.clone(), p.collector.clone());
+        p.jobs.one_shot(format!("agent-healthz-server-{family}"), move |cx: JobCx| async move {
+            let listener = take(&mut bound.lock(), family == "ipv4");
+            if let Some(listener) = listener {
+                cx.health.ok("serving");
+                kubelet::serve(listener, collector, cx.token().clone().cancelled_owned()).await?;
+            }
+            Ok(())
+        });
+    }
+}
+
+fn take(listeners: &mut Vec<tokio::net::TcpListener>, ipv4: bool) -> Option<tokio::net::TcpListener> {
+    let at = listeners.iter().position(|l| l.local_addr().is_ok_and(|address| address.is_ipv4() == ipv4))?;
+    Some(listeners.remove(at))
+}

@@ -1,0 +1,23 @@
+//! What can keep the probes' server from starting.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Why the health of the agent cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The address of the probes cannot be had.
+    #[error("agent-health-port: cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The first status could not be put together in time.
+    #[error("status-collector-probe-check-timeout: no status within {0:?}")]
+    NoFirstRound(Duration),
+}

@@ -1,0 +1,170 @@
+//! The cell in a hive of its own, asked over its sockets.
+
+use std::net::TcpListener as StdListener;
+use std::path::{Path, PathBuf};
+
+use api::StatusSource;
+use api_models::{K8sStatus, Status, StatusResponse};
+use hive::TestHive;
+use hive::prelude::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+
+struct Agent {
+    hive: TestHive,
+    socket: PathBuf,
+    port: u16,
+    _folder: tempfile::TempDir,
+}
+
+impl Agent {
+    async fn start(sources: Vec<StatusSource>, more: Vec<Cell>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("cilium.sock");
+        let port = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut cells = vec![metrics::cell(), api::cell(), health::cell(), supply(Members(sources))];
+        cells.extend(more);
+        let mut hive =
+            TestHive::new(cells).set("socket-path", socket.display()).set("agent-health-port", port);
+        hive.start().await;
+        Self { hive, socket, port, _folder: folder }
+    }
+
+    async fn status(&self, headers: &str) -> StatusResponse {
+        serde_json::from_str(&self.body(headers).await).unwrap()
+    }
+
+    async fn body(&self, headers: &str) -> String {
+        let answer = unix(&self.socket, headers).await;
+        assert!(answer.starts_with("HTTP/1.0 200 OK"), "{answer}");
+        let start = answer.find("{").unwrap();
+        answer[start..].lines().next().unwrap().to_owned()
+    }
+
+    /// The kubelet's question; the status of the answer, which has no body.
+    async fn probe(&self, headers: &str) -> u16 {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
+        let request = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.to_lowercase().contains("content-length: 0\r\n"), "{answer}");
+        assert!(answer.ends_with("\r\n\r\n"), "{answer}");
+        answer.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+}
+
+async fn unix(socket: &Path, headers: &str) -> String {
+    let mut stream = UnixStream::connect(socket).await.unwrap();
+    // HTTP/1.0 has no chunks.
+    let request = format!("GET /v1/healthz HTTP/1.0\r\nHost: x\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+fn state(status: &StatusResponse) -> (&str, &str) {
+    let cilium = status.cilium.as_ref().unwrap();
+    (&cilium.state, &cilium.msg)
+}
+
+#[tokio::test]
+async fn a_healthy_agent_says_so_everywhere() {
+    let agent = Agent::start(vec![], vec![]).await;
+    assert_eq!(agent.probe("").await, 200);
+    let status = agent.status("").await;
+    assert_eq!(state(&status), ("Ok", "1.20.0 (v1.20.0)"));
+    assert_eq!(status.kubernetes.as_ref().unwrap().state, "Disabled");
+    assert_eq!(status.kvstore.as_ref().unwrap().state, "Disabled");
+    let jobs: Vec<_> = status.controllers.iter().map(|job| job.name.as_str()).collect();
+    assert!(jobs.contains(&"agent-healthz-server-ipv4"), "{jobs:?}");
+    // A brief answer as the original gives it, but for the version and the health of the cluster.
+    let brief = "{\"cilium\":{\"msg\":\"1.20.0 (v1.20.0)\",\"state\":\"Ok\"},\
+                 \"cluster\":{\"ciliumHealth\":{\"state\":\"Disabled\"},\"nodes\":null}}";
+    assert_eq!(agent.body("brief: true\r\n").await, brief);
+}
+
+#[tokio::test]
+async fn the_parts_are_those_of_the_original() {
+    let agent = Agent::start(vec![], vec![]).await;
+    let ours: serde_json::Value = serde_json::from_str(&agent.body("").await).unwrap();
+    let sample = include_str!("../../api/models/tests/samples/GET_healthz.json");
+    let sample: serde_json::Value = serde_json::from_str(sample).unwrap();
+    let missing: Vec<_> =
+        sample.as_object().unwrap().keys().filter(|part| ours.get(part.as_str()).is_none()).collect();
+    // What only cells that are not in this hive, or features that are off, have to say.
+    assert_eq!(missing, ["bpf-maps", "ipam", "ipv4-big-tcp", "ipv6-big-tcp", "nodeMonitor", "proxy"]);
+}
+
+#[tokio::test]
+async fn kubernetes_counts_if_asked_for() {
+    let lost = StatusSource::new("k8s", |status| {
+        status.kubernetes = Some(K8sStatus {
+            state: "Failure".to_owned(),
+            msg: "connection refused".to_owned(),
+            ..Default::default()
+        });
+    });
+    let agent = Agent::start(vec![lost], vec![]).await;
+    let message = "Kubernetes service is not ready: connection refused";
+    assert_eq!(state(&agent.status("").await), ("Failure", message));
+    assert_eq!(state(&agent.status("require-k8s-connectivity: false\r\n").await).0, "Ok");
+    // On 9879 it is the other way round without a header.
+    assert_eq!(agent.probe("").await, 200);
+    assert_eq!(agent.probe("require-k8s-connectivity: true\r\n").await, 503);
+    assert_eq!(agent.probe("require-k8s-connectivity: false\r\n").await, 200);
+}
+
+#[tokio::test]
+async fn a_lost_kvstore_and_an_unwritten_cni_file_fail_the_probes() {
+    for (part, message) in [
+        ("kvstore", "Kvstore service is not ready: broken"),
+        ("cni", "Could not write CNI config file: broken"),
+    ] {
+        let source = StatusSource::new(part, move |status| {
+            let broken = Some(Status { state: "Failure".to_owned(), msg: "broken".to_owned() });
+            if part == "cni" { status.cni_file = broken } else { status.kvstore = broken }
+        });
+        let agent = Agent::start(vec![source], vec![]).await;
+        assert_eq!(state(&agent.status("").await), ("Failure", message));
+        assert_eq!(agent.probe("").await, 503);
+    }
+}
+
+#[tokio::test]
+async fn a_source_that_fails_makes_the_status_stale() {
+    let broken = StatusSource::new("ipam", |_| panic!("no status"));
+    let agent = Agent::start(vec![broken], vec![]).await;
+    let status = agent.status("").await;
+    assert_eq!(state(&status), ("Warning", "Stale status data"));
+    assert_eq!(status.stale["ipam"].0, "0001-01-01T00:00:00.000Z");
+    assert_eq!(agent.probe("").await, 503);
+}
+
+#[tokio::test]
+async fn a_degraded_module_is_named_on_the_socket_and_no_reason_for_a_restart() {
+    let sick = module(
+        "sick",
+        "Reports to be degraded",
+        [invoke(|health: Health| health.degraded("cannot attach", "no such device"))],
+    );
+    let agent = Agent::start(vec![], vec![sick]).await;
+    assert_eq!(state(&agent.status("").await), ("Warning", "1 degraded: sick: no such device"));
+    assert_eq!(agent.probe("").await, 200);
+}
+
+#[tokio::test]
+async fn a_stop_closes_the_port_and_a_second_agent_may_share_it() {
+    let mut agent = Agent::start(vec![], vec![]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let cells = [metrics::cell(), api::cell(), health::cell()];
+    let mut second = TestHive::new(cells)
+        .set("socket-path", folder.path().join("cilium.sock").display())
+        .set("agent-health-port", agent.port);
+    second.start().await;
+    second.stop().await;
+    assert_eq!(agent.probe("").await, 200);
+    agent.hive.stop().await;
+    assert!(TcpStream::connect(("127.0.0.1", agent.port)).await.is_err());
+}
