@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use api::{Operation, Request, Response, Route};
+use api::{Operation, Request, Response, Route, StatusSource};
 use hive::prelude::*;
 use local_node::{LocalNode, LocalNodeStore};
 use statedb::RwTable;
@@ -42,7 +42,11 @@ impl Restored {
 
 /// Gives `Arc<Ipam>` and `Arc<Table<Address>>`, serves the operations under `/ipam`.
 pub fn cell() -> Cell {
-    module("ipam", "Addresses of endpoints", [statedb::table::<Address>(), provide(ipam), provide(routes)])
+    module(
+        "ipam",
+        "Addresses of endpoints",
+        [statedb::table::<Address>(), provide(ipam), provide(routes), provide(status)],
+    )
 }
 
 #[derive(Params)]
@@ -115,6 +119,10 @@ fn routers(ipam: &Ipam, store: &LocalNodeStore) -> Result<(), Error> {
         });
     }
     Ok(())
+}
+
+fn status(ipam: Arc<Ipam>) -> Member<StatusSource> {
+    Member(StatusSource::new("ipam", move |status| status.ipam = Some(ipam.status(true))))
 }
 
 fn routes(ipam: Arc<Ipam>) -> Members<Route> {

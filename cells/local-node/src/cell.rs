@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{Operation, Request, Response, Route};
+use api::{Operation, Request, Response, Route, StatusSource};
 use devices::{Device, HOST_DEVICE, NodeAddress};
 use hive::prelude::*;
 use maps::{FamilyConfig, Maps};
@@ -30,6 +30,7 @@ pub fn cell() -> Cell {
             provide(new_reader),
             provide_private(new_node_ids),
             provide(new_routes),
+            provide(new_status),
         ],
     )
 }
@@ -94,6 +95,13 @@ fn new_node_ids(store: Arc<LocalNodeStore>, maps: Option<Arc<Maps>>, jobs: JobGr
         jobs.one_shot("node-ids", move |cx| follower.follow(maps, store, cx));
     }
     Arc::new(ids)
+}
+
+fn new_status(store: Arc<LocalNodeStore>) -> Member<StatusSource> {
+    Member(StatusSource::new("local-node", move |status| {
+        let cluster = status.cluster.get_or_insert_default();
+        cluster.self_name = store.node().map(|node| node.full_name()).unwrap_or_default();
+    }))
 }
 
 fn new_routes(store: Arc<LocalNodeStore>, ids: Arc<NodeIds>) -> Members<Route> {
