@@ -1,6 +1,36 @@
 //! Loads the shared datapath programs and attaches endpoints and devices to them.
+//!
+//! **Owns** the rows and pins of endpoints (`ep_config`, `ep_by_ifindex`, `ep_policies`, `cilium_policy_v2_NNNNN`,
+//! `cilium_lxc`, `cilium_devices`), the devices `cilium_host` and `cilium_net` with the router's addresses and the
+//! routes to the pods, programs on interfaces, tcx links under `cilium/devices`. **Needs** `Arc<Maps>`, the tables
+//! `local-node`, `devices` and `node-addresses`, `Arc<Sysctl>`, root. **Gives** [`Datapath`] as `Arc<dyn Datapath>`.
+//!
+//! **Life.** The start hook reads what the run before left and repairs pins after the settings rows (`restore.rs`). A
+//! job waits for the router's address, then loads one set of programs, switches every pod's interface to it
+//! ([`Datapath::ready`] resolves), makes addresses and routes, and puts programs on devices; it goes on to follow the
+//! tables. Other jobs keep policy maps ready in their slots and guard interfaces of pods that nobody has announced.
+//! Nothing is taken down at stop: packets go on.
+//!
+//! ```no_run
+//! use loader::{Datapath, DatapathError, EndpointDatapath};
+//!
+//! async fn create(datapath: &dyn Datapath, endpoint: EndpointDatapath) -> Result<(), DatapathError> {
+//!     datapath.ready().await;
+//!     datapath.attach(&endpoint)?; // 0.1 ms: policy map, settings, interface, program, addresses
+//!     datapath.up(&endpoint) // now the pod may send
+//! }
+//! ```
+//!
+//! **Differences from Cilium.** One set of programs serves all endpoints: creating one loads nothing and waits for no
+//! grace period. Pods' interfaces have tc filters, no pin under `cilium/endpoints`; an endpoint taken over with a pinned
+//! tcx link keeps it. The program array is `cilium_calls_shared_<id>`, one for each load. Programs of the kernel stay
+//! attached when an endpoint goes, and drop.
 
+mod cell;
+mod config;
+mod controller;
 mod datapath;
+mod desired;
 pub mod device_links;
 mod error;
 pub mod host;
@@ -9,9 +39,12 @@ mod pool;
 mod programs;
 mod restore;
 mod slots;
+mod sysctls;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 
+pub use cell::cell;
+pub use config::{LoaderConfig, OptionError};
 pub use datapath::{Datapath, EndpointDatapath, Pruned};
 pub use error::DatapathError;
 pub use kernel::{KernelDatapath, KernelOptions, POD_INTERFACE_PREFIX, is_pod_interface};

@@ -11,6 +11,7 @@ use std::time::Instant;
 use bpf::{Map, RawMap};
 use datapath_abi::{PolicyEntry, PolicyKey};
 use maps::Maps;
+use tokio::sync::Notify;
 
 use crate::error::{DatapathError, Step};
 use crate::slots::Slots;
@@ -26,13 +27,14 @@ pub type PolicyMap = Map<PolicyKey, PolicyEntry>;
 pub struct PolicyPool {
     maps: Arc<Maps>,
     slots: Mutex<Slots>,
+    wanted: Notify,
 }
 
 impl PolicyPool {
     /// An empty pool.
     pub fn new(maps: Arc<Maps>) -> PolicyPool {
         let limit = datapath_abi::EP_CONFIG_ENTRIES;
-        PolicyPool { maps, slots: Mutex::new(Slots::new(limit, READY)) }
+        PolicyPool { maps, slots: Mutex::new(Slots::new(limit, READY)), wanted: Notify::new() }
     }
 
     /// Takes over the slots that have a map, of which endpoints use some.
@@ -44,7 +46,13 @@ impl PolicyPool {
     /// An empty map and its slot. Waits for a grace period only if none is ready.
     pub fn take(&self) -> Result<(u32, PolicyMap), DatapathError> {
         // The guard must not live into the branch that waits.
-        let ready = self.slots().take();
+        let (ready, few) = {
+            let mut slots = self.slots();
+            (slots.take(), slots.ready() * 2 < READY)
+        };
+        if few {
+            self.wanted.notify_one();
+        }
         let slot = match ready {
             Some(slot) => slot,
             None => {
@@ -73,6 +81,7 @@ impl PolicyPool {
     /// Gives the slot of an endpoint that is gone back; it rests for a second.
     pub fn give_back(&self, slot: u32) {
         self.slots().rest(slot, Instant::now());
+        self.wanted.notify_one();
     }
 
     /// Makes rested slots ready and creates maps when half of them are gone: 8 to 11 ms then, on nobody's path.
@@ -89,6 +98,11 @@ impl PolicyPool {
             self.slots().add(missing.into_iter().rev());
         }
         Ok(self.slots().ready())
+    }
+
+    /// Resolves when [`PolicyPool::tend`] has something to do, now or after the rest of a slot.
+    pub async fn wanted(&self) {
+        self.wanted.notified().await;
     }
 
     /// Whether [`PolicyPool::tend`] will have something to do soon.

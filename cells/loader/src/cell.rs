@@ -1,0 +1,233 @@
+//! The wiring: restore in the start hook, then jobs for the host's side, for policy maps and for unknown interfaces.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use devices::{Device, NodeAddress};
+use hive::prelude::*;
+use local_node::LocalNode;
+use maps::{FamilyConfig, Maps};
+use statedb::Table;
+use sysctl::{Setting, Sysctl};
+
+use crate::config::LoaderConfig;
+use crate::controller::Controller;
+use crate::datapath::Datapath;
+use crate::desired::{Desired, Facts};
+use crate::device_links::Style;
+use crate::error::DatapathError;
+use crate::kernel::{KernelDatapath, KernelOptions, is_pod_interface};
+use crate::sysctls;
+
+/// How long a failed round waits before the next, at most.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Loads the programs, keeps the host's side; provides `Arc<dyn Datapath>`.
+pub fn cell() -> Cell {
+    module(
+        "loader",
+        "Datapath programs, endpoints and devices",
+        [config::<LoaderConfig>(), provide(new_datapath)],
+    )
+}
+
+#[derive(Params)]
+struct LoaderParams {
+    config: Config<LoaderConfig>,
+    families: Config<FamilyConfig>,
+    maps: Arc<Maps>,
+    tables: Tables,
+    sysctl: Arc<Sysctl>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+}
+
+#[derive(Params, Clone)]
+struct Tables {
+    node: Arc<Table<LocalNode>>,
+    devices: Arc<Table<Device>>,
+    addresses: Arc<Table<NodeAddress>>,
+}
+
+fn new_datapath(p: LoaderParams) -> anyhow::Result<Arc<dyn Datapath>> {
+    p.config.validate()?;
+    let filter_priority = p.config.bpf_filter_priority;
+    let datapath = Arc::new(KernelDatapath::new(p.maps.clone(), KernelOptions { filter_priority }));
+    let restored = datapath.clone();
+    p.lifecycle.hook("datapath").on_start(move |_| async move {
+        let count = tokio::task::spawn_blocking(move || restored.restore()).await??;
+        tracing::info!(count, "Endpoints in the datapath");
+        Ok(())
+    });
+
+    let host = HostJob {
+        config: (*p.config).clone(),
+        families: (*p.families).clone(),
+        maps: p.maps,
+        tables: p.tables.clone(),
+        sysctl: p.sysctl,
+        datapath: datapath.clone(),
+    };
+    p.jobs.one_shot("host-datapath", move |cx: JobCx| host.run(cx));
+    let pool = datapath.clone();
+    p.jobs.one_shot("policy-maps", move |cx: JobCx| keep_pool(pool, cx));
+    let (guarded, devices) = (datapath.clone(), p.tables.devices);
+    p.jobs.one_shot("unknown-interfaces", move |cx: JobCx| guard(guarded, devices, cx));
+    Ok(datapath)
+}
+
+/// Keeps the host's side as options and tables want it.
+struct HostJob {
+    config: LoaderConfig,
+    families: FamilyConfig,
+    maps: Arc<Maps>,
+    tables: Tables,
+    sysctl: Arc<Sysctl>,
+    datapath: Arc<KernelDatapath>,
+}
+
+impl HostJob {
+    async fn run(self, cx: JobCx) -> anyhow::Result<()> {
+        let tcx = self.config.enable_tcx && self.maps.features().tcx;
+        let style = Style { tcx, filter_priority: self.config.bpf_filter_priority };
+        let mut controller = Controller::new(self.maps.clone(), self.datapath.clone(), style);
+        let mut host_endpoint = self.datapath.host_endpoint();
+        let mut done: Option<Desired> = None;
+        let mut backoff = hive::job::Backoff::exponential(Duration::from_millis(200), RETRY_MAX);
+
+        let (back, devices) = blocking(controller, |c| c.devices()).await?;
+        controller = back;
+        devices?;
+        self.apply_settings(&cx).await;
+        loop {
+            let endpoint = *host_endpoint.borrow_and_update();
+            let snapshot = self.tables.node.snapshot();
+            let (nodes, node_watch) = self.tables.node.all_watch(&snapshot);
+            let (devices, device_watch) =
+                self.tables.devices.list_watch(&snapshot, Device::by_selected(true));
+            let (addresses, address_watch) = self.tables.addresses.all_watch(&snapshot);
+            let desired = match nodes.map(|node| &**node).next() {
+                Some(node) => {
+                    let facts = Facts {
+                        config: &self.config,
+                        families: &self.families,
+                        node,
+                        host_endpoint: endpoint,
+                    };
+                    Desired::compute(&facts, devices.map(|d| &**d), addresses.map(|a| &**a))?
+                }
+                None => None,
+            };
+            let mut wait = None;
+            match desired.filter(|desired| done.as_ref() != Some(desired)) {
+                Some(desired) => {
+                    let (back, result) = blocking(controller, move |c| (c.apply(&desired), desired)).await?;
+                    controller = back;
+                    match result {
+                        (Ok(report), desired) => {
+                            if let Some(took) = report.loaded {
+                                let (interfaces, devices) = (report.switched, report.attached);
+                                tracing::info!(?took, interfaces, devices, tcx, "Loaded the datapath");
+                            }
+                            cx.health.ok("host datapath ready");
+                            backoff.reset();
+                            done = Some(desired);
+                        }
+                        (Err(error), _) => {
+                            tracing::warn!(%error, "Could not bring the host's datapath up, trying again");
+                            cx.health.degraded("Could not bring the host's datapath up", &error);
+                            wait = backoff.next_wait();
+                        }
+                    }
+                }
+                None if done.is_none() => cx.health.ok("waiting for the router's address"),
+                None => {}
+            }
+            let (back, retired) = blocking(controller, Controller::retire).await?;
+            controller = back;
+            let wait = wait.or(retired?);
+            tokio::select! {
+                () = cx.cancelled() => return Ok(()),
+                () = node_watch.changed() => {}
+                () = device_watch.changed() => {}
+                () = address_watch.changed() => {}
+                _ = host_endpoint.changed() => {}
+                () = sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Forwarding and reverse path checks of the host's devices. What fails is tried again by the owner of the settings.
+    async fn apply_settings(&self, cx: &JobCx) {
+        let settings: Vec<Setting> = sysctls::settings(&self.families);
+        if let Err(error) = self.sysctl.apply(settings).await {
+            tracing::warn!(%error, "Could not make a kernel setting");
+            cx.health.degraded("Could not make a kernel setting", &error);
+        }
+    }
+}
+
+/// Runs kernel calls of the controller on a thread for blocking work.
+async fn blocking<T: Send + 'static>(
+    mut controller: Controller,
+    work: impl FnOnce(&mut Controller) -> T + Send + 'static,
+) -> anyhow::Result<(Controller, T)> {
+    let done = tokio::task::spawn_blocking(move || {
+        let result = work(&mut controller);
+        (controller, result)
+    });
+    Ok(done.await?)
+}
+
+/// Keeps policy maps ready, and empties those of endpoints that went.
+async fn keep_pool(datapath: Arc<KernelDatapath>, cx: JobCx) -> anyhow::Result<()> {
+    loop {
+        let tended = datapath.clone();
+        match tokio::task::spawn_blocking(move || tended.pool().tend()).await? {
+            Ok(ready) => cx.health.ok(format!("{ready} policy maps ready")),
+            Err(error) => {
+                tracing::warn!(%error, "Could not make policy maps ready");
+                cx.health.degraded("Could not make policy maps ready", &error);
+            }
+        }
+        let rest = datapath.pool().any_resting().then_some(crate::QUARANTINE);
+        tokio::select! {
+            () = cx.cancelled() => return Ok(()),
+            () = datapath.pool().wanted() => {}
+            () = sleep(rest) => {}
+        }
+    }
+}
+
+/// Attaches the program to pods' interfaces as they appear: a foreign CNI plugin switches them on before their endpoint
+/// exists, and until then their packets must go nowhere.
+async fn guard(datapath: Arc<KernelDatapath>, devices: Arc<Table<Device>>, cx: JobCx) -> anyhow::Result<()> {
+    let mut changes = devices.changes();
+    loop {
+        let batch = tokio::select! {
+            () = cx.cancelled() => return Ok(()),
+            batch = changes.next() => batch,
+        };
+        let new = batch.iter().filter(|change| !change.deleted && is_pod_interface(&change.object.link));
+        let new: Vec<(u32, String)> = new.map(|c| (c.object.index, c.object.name.clone())).collect();
+        if new.is_empty() {
+            continue;
+        }
+        let guarding = datapath.clone();
+        let results: Vec<Result<bool, DatapathError>> = tokio::task::spawn_blocking(move || {
+            new.iter().map(|(ifindex, name)| guarding.guard(*ifindex, name)).collect()
+        })
+        .await?;
+        for error in results.into_iter().filter_map(Result::err) {
+            tracing::warn!(%error, "Could not guard an interface");
+        }
+    }
+}
+
+/// Waits; for ever without a time.
+async fn sleep(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
+    }
+}

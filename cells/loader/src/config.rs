@@ -1,0 +1,113 @@
+//! The options of the datapath, in Cilium's spelling. Changes take effect at the next start.
+
+use datapath_abi::trace::aggregation;
+
+/// How programs are attached and what is compiled into them.
+#[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
+pub struct LoaderConfig {
+    /// Attach programs to devices by tcx links when the kernel has them (Linux 6.6)
+    #[flag(default = true)]
+    pub enable_tcx: bool,
+    /// Priority of tc filters
+    #[flag(default = 1, hidden)]
+    pub bpf_filter_priority: u16,
+    /// Drop packets of pods with a source address that is not theirs
+    #[flag(default = true, file_only)]
+    pub enable_source_ip_verification: bool,
+    /// Deliver packets to pods through the host's stack instead of into their namespace
+    #[flag(default = false)]
+    pub enable_host_legacy_routing: bool,
+    /// Carry the source's identity in the mark of packets that leave by the host
+    #[flag(default = true)]
+    pub enable_identity_mark: bool,
+    /// Bytes of a packet in a trace event
+    #[flag(default = 128)]
+    pub trace_payloadlen: u32,
+    /// Level of thinning of trace events: none, lowest, low, medium, maximum
+    #[flag(default = "None")]
+    pub monitor_aggregation: String,
+    /// Tell monitors of dropped packets
+    #[flag(default = true)]
+    pub bpf_events_drop_enabled: bool,
+    /// Tell monitors of forwarded packets
+    #[flag(default = true)]
+    pub bpf_events_trace_enabled: bool,
+}
+
+/// An option with a value that is not one of its words or numbers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("option {option}: '{value}' is wrong; give {expected}")]
+pub struct OptionError {
+    /// The option's name.
+    pub option: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What would be right.
+    pub expected: &'static str,
+}
+
+impl LoaderConfig {
+    /// The level of aggregation as the programs know it.
+    pub fn aggregation(&self) -> Result<u32, OptionError> {
+        match self.monitor_aggregation.to_lowercase().as_str() {
+            "" | "none" | "disabled" | "0" => Ok(aggregation::NONE),
+            "lowest" | "1" => Ok(aggregation::LOWEST),
+            "low" | "2" => Ok(aggregation::LOW),
+            "medium" | "3" => Ok(aggregation::MEDIUM),
+            "max" | "maximum" | "4" => Ok(aggregation::MAXIMUM),
+            _ => Err(OptionError {
+                option: "monitor-aggregation",
+                value: self.monitor_aggregation.clone(),
+                expected: "none, lowest, low, medium or maximum",
+            }),
+        }
+    }
+
+    /// Checks values that the types let pass.
+    pub fn validate(&self) -> Result<(), OptionError> {
+        self.aggregation()?;
+        if self.bpf_filter_priority == 0 {
+            return Err(OptionError {
+                option: "bpf-filter-priority",
+                value: "0".to_owned(),
+                expected: "a number from 1 to 65535",
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(monitor_aggregation: &str) -> LoaderConfig {
+        LoaderConfig {
+            enable_tcx: true,
+            bpf_filter_priority: 1,
+            enable_source_ip_verification: true,
+            enable_host_legacy_routing: false,
+            enable_identity_mark: true,
+            trace_payloadlen: 128,
+            monitor_aggregation: monitor_aggregation.to_owned(),
+            bpf_events_drop_enabled: true,
+            bpf_events_trace_enabled: true,
+        }
+    }
+
+    #[test]
+    fn levels_have_words_and_numbers() {
+        assert_eq!(config("None").aggregation(), Ok(0));
+        assert_eq!(config("medium").aggregation(), Ok(3));
+        assert_eq!(config("4").aggregation(), Ok(4));
+        assert_eq!(
+            config("much").validate().unwrap_err().to_string(),
+            "option monitor-aggregation: 'much' is wrong; give none, lowest, low, medium or maximum"
+        );
+        let zero = LoaderConfig { bpf_filter_priority: 0, ..config("none") };
+        assert_eq!(
+            zero.validate().unwrap_err().to_string(),
+            "option bpf-filter-priority: '0' is wrong; give a number from 1 to 65535"
+        );
+    }
+}

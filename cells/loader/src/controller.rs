@@ -1,0 +1,204 @@
+//! Brings the host's side to what it shall be, in the order that brings pods' packets through first.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use datapath_abi::{DeviceValue, EndpointInfo, EndpointKey, NodeConfig, lxc_flag, mac_word};
+use devices::Netlink;
+use maps::Maps;
+
+use crate::desired::{Desired, NativeDevice};
+use crate::device_links::{self, Place, Style};
+use crate::error::{DatapathError, Step};
+use crate::host::{self, HOST_DEVICE, HostDevices, HostSettings, NET_DEVICE};
+use crate::kernel::KernelDatapath;
+use crate::programs::ProgramSet;
+
+/// Threads that verify programs at once.
+const LOAD_THREADS: usize = 2;
+/// How long arrays of programs that were replaced stay: packets may still be on their way through them.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What a round did, for the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// How long loading took, if programs were loaded.
+    pub(crate) loaded: Option<Duration>,
+    /// Interfaces of pods that were switched to new programs.
+    pub(crate) switched: usize,
+    /// Places on devices that got a program.
+    pub(crate) attached: usize,
+}
+
+/// The host's side, with what it was brought to last.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    maps: Arc<Maps>,
+    datapath: Arc<KernelDatapath>,
+    style: Style,
+    /// When programs were replaced whose array must go later.
+    replaced: Option<Instant>,
+    /// Places that run the programs in use.
+    attached: BTreeSet<Place>,
+    settled: Option<HostSettings>,
+}
+
+impl Controller {
+    pub(crate) fn new(maps: Arc<Maps>, datapath: Arc<KernelDatapath>, style: Style) -> Controller {
+        Controller { maps, datapath, style, replaced: None, attached: BTreeSet::new(), settled: None }
+    }
+
+    /// Creates the host devices, so that others find them; [`Controller::apply`] does it too.
+    pub(crate) fn devices(&self) -> Result<HostDevices, DatapathError> {
+        Ok(host::ensure_devices(&mut Netlink::open()?)?)
+    }
+
+    /// Applies what differs. Can be called again after an error, and after everything.
+    pub(crate) fn apply(&mut self, desired: &Desired) -> Result<Report, DatapathError> {
+        let mut nl = Netlink::open()?;
+        let mut report = Report::default();
+        let devices = host::ensure_devices(&mut nl)?;
+        let constants = NodeConfig {
+            host_ifindex: devices.host.index,
+            net_ifindex: devices.net.index,
+            ..desired.constants
+        };
+        let programs = match self.datapath.programs().filter(|p| *p.config() == constants) {
+            Some(programs) => programs,
+            None => {
+                let started = Instant::now();
+                let programs = Arc::new(ProgramSet::load(&self.maps, constants, LOAD_THREADS)?);
+                report.loaded = Some(started.elapsed());
+                self.attached.clear();
+                programs
+            }
+        };
+        if report.loaded.is_some() {
+            report.switched = self.datapath.switch(programs.clone(), &mut nl)?;
+            self.replaced = Some(Instant::now());
+        }
+        // The link's number is part of what is settled: a pair made anew has no address.
+        if self.settled.as_ref() != Some(&desired.host) || report.loaded.is_some() {
+            host::ensure_addresses(&mut nl, &devices.host, &desired.host)?;
+            self.settled = Some(desired.host.clone());
+        }
+        self.write_addresses(&desired.addresses)?;
+        self.write_devices(&desired.devices)?;
+        self.datapath.set_ready();
+
+        report.attached = self.attach(&programs, &places(&devices, &desired.devices))?;
+        self.detach_others(&desired.devices, &mut nl)?;
+        Ok(report)
+    }
+
+    /// Removes arrays of programs that were replaced, a second later; how long until it has something to do.
+    pub(crate) fn retire(&mut self) -> Result<Option<Duration>, DatapathError> {
+        let (Some(since), Some(programs)) = (self.replaced, self.datapath.programs()) else {
+            return Ok(None);
+        };
+        if let Some(left) = GRACE.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) {
+            return Ok(Some(left));
+        }
+        programs.remove_others(self.maps.fs())?;
+        self.replaced = None;
+        Ok(None)
+    }
+
+    fn attach(&mut self, programs: &ProgramSet, places: &BTreeSet<Place>) -> Result<usize, DatapathError> {
+        self.attached.retain(|place| places.contains(place));
+        let mut attached = 0;
+        for place in places {
+            if !self.attached.contains(place) {
+                let program = programs.program(place.program)?;
+                device_links::attach(self.maps.fs(), self.style, place, program)?;
+                self.attached.insert(place.clone());
+                attached += 1;
+            }
+        }
+        Ok(attached)
+    }
+
+    /// Takes programs off devices that face the network no more, and off those of another agent before us.
+    fn detach_others(
+        &self,
+        devices: &BTreeMap<String, NativeDevice>,
+        nl: &mut Netlink,
+    ) -> Result<(), DatapathError> {
+        let folder = |name: &str| name.replace('.', "-");
+        for found in device_links::devices_with_links(self.maps.fs())? {
+            let ours = [HOST_DEVICE, NET_DEVICE].contains(&found.as_str());
+            if ours || devices.keys().any(|name| folder(name) == found) {
+                continue;
+            }
+            let link = nl.links()?.into_iter().find(|link| folder(&link.name) == found);
+            device_links::detach_all(self.maps.fs(), self.style, &found, link.map(|link| link.index))?;
+        }
+        Ok(())
+    }
+
+    /// `cilium_devices`: the devices that face the network.
+    fn write_devices(&self, devices: &BTreeMap<String, NativeDevice>) -> Result<(), DatapathError> {
+        let step = || "write the device map".to_owned();
+        let wanted: BTreeMap<u32, DeviceValue> = devices.values().map(row).collect();
+        let map = self.maps.devices();
+        let found = map.entries().step(step)?;
+        for (ifindex, _) in found.iter().filter(|(ifindex, _)| !wanted.contains_key(ifindex)) {
+            map.delete(ifindex).step(step)?;
+        }
+        for (ifindex, value) in wanted {
+            if !found.contains(&(ifindex, value)) {
+                map.update(&ifindex, &value).step(step)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The host's addresses in `cilium_lxc`.
+    fn write_addresses(&self, addresses: &BTreeSet<IpAddr>) -> Result<(), DatapathError> {
+        let step = || "write the host's addresses".to_owned();
+        let map = self.maps.lxc();
+        let value = EndpointInfo { flags: lxc_flag::HOST, ..EndpointInfo::default() };
+        let found = map.filter(|_, info| info.flags & lxc_flag::HOST != 0).step(step)?;
+        for (key, _) in &found {
+            if !key.ip().is_some_and(|ip| addresses.contains(&ip)) {
+                map.delete(key).step(step)?;
+            }
+        }
+        for key in addresses.iter().map(|ip| EndpointKey::from(*ip)) {
+            if !found.contains(&(key, value)) {
+                map.update(&key, &value).step(step)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn row(device: &NativeDevice) -> (u32, DeviceValue) {
+    let l3 = u8::from(device.mac.is_none());
+    let mac = device.mac.map_or(0, mac_word);
+    (device.ifindex, DeviceValue { mac, l3, ..DeviceValue::default() })
+}
+
+/// Where programs run: what goes to pods and to the host by cilium_host and cilium_net, what comes in by devices.
+fn places(host: &HostDevices, devices: &BTreeMap<String, NativeDevice>) -> BTreeSet<Place> {
+    let place = |link: &devices::Link, program, egress| Place {
+        device: link.name.clone(),
+        ifindex: link.index,
+        program,
+        egress,
+    };
+    let own = [
+        place(&host.host, datapath_object::FROM_HOST, true),
+        place(&host.host, datapath_object::TO_HOST, false),
+        place(&host.net, datapath_object::TO_HOST, false),
+    ];
+    let native = devices.iter().map(|(name, device)| Place {
+        device: name.clone(),
+        ifindex: device.ifindex,
+        program: datapath_object::FROM_NETDEV,
+        egress: false,
+    });
+    own.into_iter().chain(native).collect()
+}

@@ -1,0 +1,178 @@
+//! The cell with its neighbours in a hive, in a sandbox: start, devices that come, unknown pods, restart.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bpf::tc::Tc;
+use bpf::{Direction, Link};
+use datapath_abi::{EndpointKey, lxc_flag};
+use devices::Netlink;
+use hive::prelude::*;
+use loader::{Datapath, EndpointDatapath};
+use local_node::LocalNode;
+use maps::Maps;
+use statedb::RwTable;
+use test_kit::{Sandbox, require_root};
+
+/// A node whose router gets its addresses late, as from address management.
+fn cells() -> Vec<Cell> {
+    let node = |table: Arc<RwTable<LocalNode>>, jobs: JobGroup| {
+        let mut row = LocalNode {
+            name: "node".to_owned(),
+            ipv4_alloc_cidr: Some("10.244.0.0/16".parse().unwrap()),
+            ipv6_alloc_cidr: Some("fd00::/64".parse().unwrap()),
+            ..LocalNode::default()
+        };
+        table.transact(|w| w.insert(row.clone()));
+        jobs.one_shot("router", move |_| async move {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            row.router_ipv4 = Some([10, 244, 71, 14].into());
+            row.router_ipv6 = Some("fd00::b".parse()?);
+            table.transact(|w| w.insert(row));
+            Ok(())
+        });
+    };
+    vec![
+        statedb::cell(),
+        maps::cell(),
+        devices::cell(),
+        sysctl::cell(),
+        // The cells contribute routes to a server that is not here.
+        module("node", "A node", [statedb::table::<LocalNode>(), invoke(node)]),
+        loader::cell(),
+        invoke(|_: Arc<dyn Datapath>| ()),
+    ]
+}
+
+fn hive(sandbox: &Sandbox) -> TestHive {
+    TestHive::new(cells())
+        .set("bpf-root", sandbox.bpf_root().display())
+        .set("preallocate-bpf-maps", "false")
+        .set("devices", "eth0")
+}
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(work)
+}
+
+async fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < Duration::from_secs(20), "waited for {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn filters(ifindex: u32) -> Vec<bpf::tc::Filter> {
+    Tc::new().unwrap().filters(ifindex, Direction::Ingress).unwrap()
+}
+
+fn link_by_name(name: &str) -> devices::Link {
+    Netlink::open().unwrap().link_by_name(name).unwrap()
+}
+
+#[test]
+fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let world = sandbox.netns("world").unwrap();
+    sandbox.host().veth("eth0", &world, "eth0").unwrap();
+    sandbox.host().ip("addr add 10.99.0.1/24 dev eth0").unwrap();
+    let links = sandbox.bpf_root().join("cilium/devices");
+    let tcx = bpf::probe().unwrap().tcx;
+    let pins = [
+        "cilium_host/links/cil_from_host",
+        "cilium_host/links/cil_to_host",
+        "cilium_net/links/cil_to_host",
+        "eth0/links/cil_from_netdev",
+    ];
+    let attached = || {
+        if tcx {
+            return pins.iter().all(|pin| links.join(pin).exists());
+        }
+        !filters(link_by_name("eth0").index).is_empty()
+    };
+    let id = |pin: &str| Link::open(&links.join(pin)).unwrap().info().unwrap();
+
+    run(async {
+        let mut hive = hive(&sandbox);
+        hive.start().await;
+        let datapath: Arc<dyn Datapath> = hive.get();
+        tokio::time::timeout(Duration::from_secs(20), datapath.ready()).await.unwrap();
+        wait_for("programs on devices", attached).await;
+        let maps: Arc<Maps> = hive.get();
+
+        let routes = sandbox.host().ip("-4 route show dev cilium_host").unwrap();
+        assert!(routes.contains("10.244.0.0/16 via 10.244.71.14"), "{routes}");
+        assert_eq!(sandbox.host().sysctl("net/ipv4/ip_forward").unwrap().trim(), "1");
+        assert_eq!(sandbox.host().sysctl("net/ipv4/conf/cilium_host/accept_local").unwrap().trim(), "1");
+        for ip in [[10, 99, 0, 1], [10, 244, 71, 14]] {
+            let key = EndpointKey::v4(Ipv4Addr::from(ip));
+            wait_for("the host's addresses", || maps.lxc().lookup(&key).unwrap().is_some()).await;
+            assert_eq!(maps.lxc().lookup(&key).unwrap().unwrap().flags, lxc_flag::HOST);
+        }
+        let eth0 = link_by_name("eth0").index;
+        assert_eq!(maps.devices().keys().unwrap(), [eth0]);
+
+        // A foreign CNI plugin makes an interface: the program that drops is on it before anybody asks.
+        sandbox.host().ip("link add lxcnew type veth peer name p0").unwrap();
+        let new = link_by_name("lxcnew");
+        wait_for("the guard", || filters(new.index).len() == 1).await;
+        let endpoint = EndpointDatapath {
+            id: 7,
+            ifindex: new.index,
+            ifname: "lxcnew".to_owned(),
+            ipv4: Some([10, 244, 0, 7].into()),
+            ..EndpointDatapath::default()
+        };
+        datapath.attach(&endpoint).unwrap();
+        datapath.attach_host(500).unwrap();
+
+        // Another address, and one that goes.
+        sandbox.host().ip("addr add 10.98.0.1/24 dev eth0").unwrap();
+        sandbox.host().ip("addr del 10.99.0.1/24 dev eth0").unwrap();
+        let lookup = |ip: [u8; 4]| maps.lxc().lookup(&EndpointKey::v4(ip.into())).unwrap();
+        wait_for("the new address", || lookup([10, 98, 0, 1]).is_some() && lookup([10, 99, 0, 1]).is_none())
+            .await;
+        // The programs that carry the host endpoint's id replace those that did not.
+        wait_for("one program array", || {
+            let names = maps.fs().map_names().unwrap();
+            names.iter().filter(|n| n.starts_with("cilium_calls_shared_")).count() == 1
+        })
+        .await;
+        hive.stop().await;
+    });
+    assert!(attached(), "nothing is taken down at stop");
+
+    let before = tcx.then(|| pins.map(id));
+    let old = filters(link_by_name("lxcnew").index)[0].program;
+    run(async {
+        let mut hive = hive(&sandbox);
+        hive.start().await;
+        let datapath: Arc<dyn Datapath> = hive.get();
+        assert_eq!(datapath.restored().unwrap().len(), 1, "known before programs are loaded");
+        datapath.ready().await;
+        let filters = filters(link_by_name("lxcnew").index);
+        assert_eq!(filters.len(), 1);
+        assert_ne!(filters[0].program, old);
+        if let Some(before) = before {
+            wait_for("links with the new programs", || {
+                pins.iter().zip(&before).all(|(pin, before)| id(pin).program != before.program)
+            })
+            .await;
+            let same = pins.iter().zip(&before).all(|(pin, before)| id(pin).id == before.id);
+            assert!(same, "links are updated in place");
+        }
+        hive.stop().await;
+    });
+}
+
+#[test]
+fn a_wrong_option_is_refused_by_name() {
+    let mut hive = TestHive::new(cells()).set("monitor-aggregation", "much");
+    let error = run(hive.try_start()).unwrap_err().to_string();
+    let expected = "option monitor-aggregation: 'much' is wrong; give none, lowest, low, medium or maximum";
+    assert!(error.contains(expected), "{error}");
+}
