@@ -1,1 +1,71 @@
 //! The workloads on this node: their records, states, files and datapath.
+//!
+//! **Owns** the table `endpoints`, the records under `state/<id>/ep_config.json`, the CNI plugin's deletion queue.
+//! **Needs** the datapath, the ipcache, the allocator, the node's row.
+//! **Gives** [`Endpoints`], the operations under `/endpoint`, to the allocator the addresses of an earlier run.
+//!
+//! **Life of an endpoint.** `PUT /endpoint/{id}` puts a row into the table, takes over the addresses, gives the
+//! identity `reserved:init` and waits for the reconciler: record on disk, datapath, ipcache, interface up. A deletion
+//! turns the row to `disconnecting`; the reconciler undoes the same in an order in which packets drop first and the
+//! record goes last; then the row goes and the request is answered.
+//!
+//! **Life of the cell.** At start records are read and their endpoints put into the table, addresses reserved, while
+//! the kernel goes on forwarding. Once the datapath is ready each is made again in place, what belongs to nobody is
+//! swept, queued deletions are served, and only then requests that change endpoints are let in. What becomes of each
+//! directory is [`restore::plan`], a function of the folder and the links:
+//!
+//! ```
+//! use endpoints::{StateFolder, restore};
+//!
+//! let folder = std::env::temp_dir().join("no-such-state-folder");
+//! let plan = restore::plan(StateFolder::new(folder).scan()?, |name| (name == "lxc12345").then_some(7));
+//! assert!(plan.restore.is_empty() && plan.discard.is_empty());
+//! # Ok::<(), endpoints::error::StateError>(())
+//! ```
+//!
+//! **Differences from Cilium.** With `sync-build-endpoint` a datapath that cannot be made fails the request at once
+//! with its reason, instead of after the client's patience. An endpoint whose interface was renumbered is found by
+//! its name. Numbers of endpoints are used again as late as possible. Names that end an endpoint's directory but
+//! hold no readable record are left alone and named in the log.
+
+mod cell;
+mod change;
+mod config;
+mod endpoint;
+pub mod error;
+mod fence;
+mod files;
+mod filter;
+mod gc;
+mod id;
+mod labels;
+mod log;
+mod mac;
+mod model;
+mod options;
+mod queue;
+mod reconcile;
+mod record;
+mod rest;
+pub mod restore;
+mod service;
+mod start;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use cell::cell;
+pub use config::EndpointsConfig;
+pub use endpoint::Endpoint;
+pub use fence::NotOpen;
+pub use files::{Found, StateFolder};
+pub use id::{EndpointId, Name};
+pub use labels::{Label, Labels, OpLabels};
+pub use log::{Change, Code, Log};
+pub use mac::Mac;
+pub use options::{BadOption, Options};
+pub use queue::{Deletion, DeletionQueue, Queued};
+pub use record::{DatapathConfiguration, OptionMap, Record, SecurityLabel};
+pub use service::{Endpoints, Refused};
+pub use start::{Links, Outcome};
+pub use state::State;

@@ -123,6 +123,13 @@ impl Ipam {
         released
     }
 
+    /// The addresses that are an endpoint's. Costs a walk over the table.
+    pub fn endpoint_addresses(&self, endpoint: u16) -> Vec<IpAddr> {
+        let snapshot = self.table.snapshot();
+        let of_endpoint = self.table.all(&snapshot).filter(|row| row.lease == Lease::Endpoint(endpoint));
+        of_endpoint.map(|row| row.address).collect()
+    }
+
     /// The ranges in force.
     pub fn ranges(&self) -> Ranges {
         (self.node)().ranges()

@@ -1,0 +1,201 @@
+//! The wiring: table, reconciler, start, REST.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::{Operation, Request, Response, Route};
+use devices::Netlink;
+use hive::prelude::*;
+use ipam::{Ipam, RestoredAddress};
+use ipcache::IpcacheWriter;
+use loader::Datapath;
+use local_node::{LocalNodeStore, StateConfig};
+use statedb::RwTable;
+
+use crate::config::EndpointsConfig;
+use crate::endpoint::Endpoint;
+use crate::fence::fence;
+use crate::files::StateFolder;
+use crate::mac::Mac;
+use crate::options::{Options, SOURCE_IP_VERIFICATION};
+use crate::queue::DeletionQueue;
+use crate::reconcile::{EndpointOps, builder};
+use crate::service::Endpoints;
+use crate::start::{self, Links};
+use crate::{gc, rest};
+
+/// Gives `Arc<Endpoints>` and `Arc<Table<Endpoint>>`, restores endpoints, serves the operations under `/endpoint`.
+pub fn cell() -> Cell {
+    module(
+        "endpoints",
+        "Workloads on this node",
+        [
+            config::<EndpointsConfig>(),
+            statedb::table::<Endpoint>(),
+            provide_private(|state: Config<StateConfig>| Arc::new(StateFolder::new(state.state()))),
+            provide(restored_addresses),
+            provide_private(|| -> Arc<LinkSource> { Arc::new(LinkSource(Box::new(links))) }),
+            provide(endpoints),
+            provide(routes),
+        ],
+    )
+}
+
+/// Where the node's links are read; tests give others.
+pub(crate) struct LinkSource(pub(crate) Box<dyn Fn() -> Result<Links, devices::NetlinkError> + Send + Sync>);
+
+fn links() -> Result<Links, devices::NetlinkError> {
+    let links = Netlink::open()?.links()?.into_iter();
+    Ok(links.map(|link| (link.name, (link.index, link.hardware_addr.ethernet().map(Mac)))).collect())
+}
+
+/// The addresses of the records, for the allocator, which starts before this cell.
+fn restored_addresses(files: Arc<StateFolder>) -> Member<ipam::Restored> {
+    Member(ipam::Restored::new(move || {
+        let found = files.scan().unwrap_or_default().into_iter();
+        let records = found.filter_map(|found| found.record?.ok());
+        let addresses =
+            records.filter(|record| !record.datapath_configuration.external_ipam).flat_map(|record| {
+                let (endpoint, owner) = (record.id, record.pod_name());
+                let addresses: Vec<IpAddr> = record.addresses().collect();
+                addresses.into_iter().map(move |address| RestoredAddress {
+                    address,
+                    endpoint,
+                    owner: owner.clone(),
+                })
+            });
+        addresses.collect()
+    }))
+}
+
+#[derive(Params)]
+struct EndpointsParams {
+    config: Config<EndpointsConfig>,
+    state: Config<StateConfig>,
+    table: Arc<RwTable<Endpoint>>,
+    files: Arc<StateFolder>,
+    links: Arc<LinkSource>,
+    ipam: Arc<Ipam>,
+    ipcache: Arc<IpcacheWriter>,
+    datapath: Arc<dyn Datapath>,
+    node: Arc<LocalNodeStore>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+}
+
+fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
+    let options = Options::default().with(SOURCE_IP_VERIFICATION, p.config.enable_source_ip_verification);
+    let (gate, fence) = fence();
+    let endpoints = Arc::new(Endpoints::new((*p.table).clone(), (*p.ipam).clone(), fence, options.clone()));
+
+    let initializer = {
+        let mut txn = p.table.write();
+        let initializer = txn.register_initializer("restore");
+        txn.commit();
+        initializer
+    };
+    let ipcache_initializer = p.ipcache.register("endpoints");
+
+    let (restored, folder, ipam, source) =
+        (p.table.clone(), p.files.clone(), p.ipam.clone(), p.links.clone());
+    let renewed = (!p.config.keep_config).then(|| options.clone());
+    p.lifecycle.hook("endpoint-restore").on_start(move |_| async move {
+        let links = (source.0)()?;
+        let outcome = start::restore(&restored, &folder, &ipam, &links, renewed.as_ref())?;
+        let start::Outcome { restored, failed, skipped } = outcome;
+        tracing::info!(restored, failed, skipped, "Endpoints of the previous run read");
+        Ok(())
+    });
+
+    let (node, table, files) = (p.node.clone(), p.table.clone(), p.files.clone());
+    let (datapath, ipcache, ipam) = (p.datapath.clone(), p.ipcache.clone(), p.ipam.clone());
+    let host_ip = move |address: IpAddr| {
+        let node = node.node()?;
+        if address.is_ipv4() { node.ipv4.map(IpAddr::V4) } else { node.ipv6.map(IpAddr::V6) }
+    };
+    let ops = EndpointOps {
+        datapath,
+        ipcache: (*ipcache).clone(),
+        ipam: (*ipam).clone(),
+        files: (*files).clone(),
+        host_ip: Arc::new(host_ip),
+    };
+    builder((*table).clone(), ops).spawn(&p.jobs);
+
+    let queue = DeletionQueue::new(p.state.run());
+    let (service, table, ipcache, source, datapath) =
+        (endpoints.clone(), p.table.clone(), p.ipcache.clone(), p.links.clone(), p.datapath.clone());
+    p.jobs.one_shot("finish-endpoint-restore", move |cx: JobCx| async move {
+        let work = async {
+            datapath.ready().await;
+            start::host(&service, &(source.0)()?, &options);
+            let failed = start::regenerate(&service).await;
+            table.transact(|txn| initializer.done(txn));
+            ipcache.complete(ipcache_initializer);
+            match start::drain(&service, &queue).await {
+                Ok(0) => {}
+                Ok(served) => tracing::info!(served, "Served queued CNI deletions"),
+                Err(error) => tracing::warn!(%error, "Unable to read the CNI deletion queue"),
+            }
+            gate.open();
+            match failed {
+                0 => cx.health.ok("Endpoints restored"),
+                failed => cx.health.degraded("Endpoints restored", format!("{failed} not regenerated yet")),
+            }
+            anyhow::Ok(())
+        };
+        tokio::select! {
+            result = work => result,
+            () = cx.cancelled() => Ok(()),
+        }
+    });
+    let service = endpoints.clone();
+    p.jobs.one_shot("forget-removed", move |cx: JobCx| async move {
+        tokio::select! {
+            () = gc::forget_removed(&service) => {}
+            () = cx.cancelled() => {}
+        }
+        Ok(())
+    });
+    let (service, source) = (endpoints.clone(), p.links);
+    let sweep = Arc::new(tokio::sync::Mutex::new(gc::Sweep::default()));
+    p.jobs.timer("endpoint-gc", gc::INTERVAL, move |_| {
+        let (service, source, sweep) = (service.clone(), source.clone(), sweep.clone());
+        async move {
+            let links = (source.0)()?;
+            sweep.lock().await.run(&service, &links).await;
+            Ok(())
+        }
+    });
+    endpoints
+}
+
+fn routes(endpoints: Arc<Endpoints>) -> Members<Route> {
+    let get = |operation, answer: fn(&Endpoints, &Request) -> Response| {
+        let endpoints = endpoints.clone();
+        Route::new(operation, move |request| {
+            let answer = answer(&endpoints, &request);
+            async move { answer }
+        })
+    };
+    macro_rules! act {
+        ($operation:ident, $handler:path) => {{
+            let endpoints = endpoints.clone();
+            Route::new(Operation::$operation, move |request| $handler((*endpoints).clone(), request))
+        }};
+    }
+    Members(vec![
+        get(Operation::GetEndpoint, rest::list),
+        get(Operation::GetEndpointID, rest::get),
+        get(Operation::GetEndpointIDConfig, rest::get_config),
+        get(Operation::GetEndpointIDLabels, rest::get_labels),
+        get(Operation::GetEndpointIDLog, rest::get_log),
+        get(Operation::GetEndpointIDHealthz, rest::get_healthz),
+        act!(PutEndpointID, rest::put),
+        act!(PatchEndpointID, rest::patch),
+        act!(DeleteEndpointID, rest::delete),
+        act!(DeleteEndpoint, rest::delete_batch),
+        act!(PatchEndpointIDConfig, rest::patch_config),
+        act!(PatchEndpointIDLabels, rest::patch_labels),
+    ])
+}

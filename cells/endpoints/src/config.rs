@@ -1,0 +1,12 @@
+//! The options of endpoints.
+
+/// What new endpoints are like. Changes take effect for endpoints made after the next start.
+#[derive(hive::Config, Clone, Debug)]
+pub struct EndpointsConfig {
+    /// Drop packets of endpoints that carry a foreign source address
+    #[flag(default = false, hidden)]
+    pub enable_source_ip_verification: bool,
+    /// When restoring state, keeps containers' configuration in place
+    #[flag(default = false)]
+    pub keep_config: bool,
+}

@@ -1,0 +1,48 @@
+//! Requests that change endpoints wait until the earlier run's endpoints and deletions are known.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// How long a request waits.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where requests wait. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Fence(watch::Receiver<bool>);
+
+/// Opens the fence; dropped without, requests are turned away.
+#[derive(Debug)]
+pub(crate) struct Gate(watch::Sender<bool>);
+
+/// The agent does not take requests for endpoints yet, or any more.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "endpoints cannot be changed before those of the previous run are restored and queued CNI deletions are done"
+)]
+pub struct NotOpen;
+
+/// A closed fence and what opens it.
+pub(crate) fn fence() -> (Gate, Fence) {
+    let (gate, fence) = watch::channel(false);
+    (Gate(gate), Fence(fence))
+}
+
+impl Gate {
+    /// Lets all requests through from now on.
+    pub(crate) fn open(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Fence {
+    /// Waits for the fence to open.
+    pub(crate) async fn wait(&self) -> Result<(), NotOpen> {
+        if *self.0.borrow() {
+            return Ok(());
+        }
+        let mut fence = self.0.clone();
+        let opened = tokio::time::timeout(PATIENCE, fence.wait_for(|open| *open)).await;
+        opened.ok().and_then(Result::ok).map(drop).ok_or(NotOpen)
+    }
+}

@@ -1,0 +1,183 @@
+//! The state folder: one directory an endpoint, in it `ep_config.json`, replaced whole or not at all.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::error::StateError;
+use crate::id::EndpointId;
+use crate::record::Record;
+
+/// Name of the record inside an endpoint's directory.
+pub(crate) const RECORD: &str = "ep_config.json";
+const RECORD_NEXT: &str = "ep_config.json.next";
+
+/// `state/` of the agent. Nothing is flushed to the disk: the folder need not outlive the machine, as the pods do
+/// not either; a kill at any instruction leaves the old record or the new one.
+#[derive(Debug, Clone)]
+pub struct StateFolder {
+    root: PathBuf,
+}
+
+/// One directory found under `state/` that an endpoint may have left.
+#[derive(Debug)]
+pub struct Found {
+    /// Name of the directory.
+    pub directory: String,
+    /// The number its name begins with.
+    pub number: u64,
+    /// Whether the name is the number alone, not a stage of the original's build.
+    pub plain: bool,
+    /// Its record; `None` when there is no such file.
+    pub record: Option<Result<Record, StateError>>,
+}
+
+impl StateFolder {
+    /// The folder at `root`, which need not exist yet.
+    pub fn new(root: impl Into<PathBuf>) -> StateFolder {
+        StateFolder { root: root.into() }
+    }
+
+    /// Where the folder is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Writes the endpoint's record in place of an older one.
+    pub fn save(&self, record: &Record) -> Result<(), StateError> {
+        let directory = self.root.join(record.id.to_string());
+        let next = directory.join(RECORD_NEXT);
+        let path = directory.join(RECORD);
+        let json =
+            serde_json::to_vec(record).map_err(|source| StateError::Record { path: path.clone(), source })?;
+        match write(&next, &json) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let made = DirBuilder::new().recursive(true).mode(0o755).create(&directory);
+                made.map_err(|source| StateError::io("create", &directory, source))?;
+                write(&next, &json).map_err(|source| StateError::io("write", &next, source))?;
+            }
+            written => written.map_err(|source| StateError::io("write", &next, source))?,
+        }
+        fs::rename(&next, &path).map_err(|source| StateError::io("rename", &next, source))
+    }
+
+    /// Removes the endpoint's directory; the record goes first, so that a half-removed directory is none. A
+    /// directory that is not there is fine.
+    pub fn remove(&self, id: EndpointId) -> Result<(), StateError> {
+        self.discard(&id.to_string())
+    }
+
+    /// Removes a directory by the name a scan gave.
+    pub fn discard(&self, name: &str) -> Result<(), StateError> {
+        let directory = self.root.join(name);
+        let record = directory.join(RECORD);
+        gone(fs::remove_file(&record)).map_err(|source| StateError::io("remove", &record, source))?;
+        gone(fs::remove_dir_all(&directory)).map_err(|source| StateError::io("remove", &directory, source))
+    }
+
+    /// Gives a directory the name of its endpoint's number.
+    pub fn rename(&self, from: &str, id: EndpointId) -> Result<(), StateError> {
+        let (from, to) = (self.root.join(from), self.root.join(id.to_string()));
+        fs::rename(&from, &to).map_err(|source| StateError::io("rename", &from, source))
+    }
+
+    /// Reads what endpoints have left. Names that are no number (with `_next` or `_next_fail` behind it) are not
+    /// ours and not looked at. A folder that is not there is empty.
+    pub fn scan(&self) -> Result<Vec<Found>, StateError> {
+        let entries = match fs::read_dir(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|source| StateError::io("read", &self.root, source))?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|source| StateError::io("read", &self.root, source))?;
+            let Ok(directory) = entry.file_name().into_string() else { continue };
+            let Some((number, plain)) = endpoint_directory(&directory) else { continue };
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let record = read(&entry.path().join(RECORD));
+                found.push(Found { directory, number, plain, record });
+            }
+        }
+        found.sort_by(|a, b| (a.number, &a.directory).cmp(&(b.number, &b.directory)));
+        Ok(found)
+    }
+}
+
+/// The number in the name of an endpoint's directory and whether it stands alone.
+fn endpoint_directory(name: &str) -> Option<(u64, bool)> {
+    let digits = name.strip_suffix("_next_fail").or_else(|| name.strip_suffix("_next")).unwrap_or(name);
+    let numeric = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number = numeric.then(|| digits.parse().ok()).flatten()?;
+    Some((number, digits == name))
+}
+
+fn read(path: &Path) -> Option<Result<Record, StateError>> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(source) => Some(Err(StateError::io("read", path, source))),
+        Ok(json) => Some(
+            serde_json::from_slice(&json)
+                .map_err(|source| StateError::Record { path: path.to_owned(), source }),
+        ),
+    }
+}
+
+fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(content)
+}
+
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+impl StateError {
+    pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> StateError {
+        StateError::Io { action, path: path.to_owned(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_record_is_saved_replaced_and_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::new(folder.path().join("state"));
+        assert!(state.scan().unwrap().is_empty());
+        let mut record = Record { id: 12, ..Record::default() };
+        state.save(&record).unwrap();
+        record.if_name = "lxc1".into();
+        state.save(&record).unwrap();
+        let found = state.scan().unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].record.as_ref().unwrap().as_ref().unwrap(), &record);
+        let path = folder.path().join("state/12/ep_config.json");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing but the record stays");
+        state.remove(EndpointId(12)).unwrap();
+        state.remove(EndpointId(12)).unwrap();
+        assert!(state.scan().unwrap().is_empty());
+    }
+
+    #[test]
+    fn foreign_names_are_left_alone() {
+        for (name, expected) in [
+            ("12", Some((12, true))),
+            ("12_next", Some((12, false))),
+            ("12_next_fail", Some((12, false))),
+            ("templates", None),
+            ("_next", None),
+            ("12x", None),
+            ("+12", None),
+            ("12_old", None),
+        ] {
+            assert_eq!(endpoint_directory(name), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Labels of endpoints, with the source each came from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Source of labels that only the agent gives.
+pub(crate) const RESERVED: &str = "reserved";
+/// Source of labels that the agent derives from others.
+pub(crate) const GENERATED: &str = "cilium-generated";
+/// Source of a label that was written without one.
+const UNSPECIFIED: &str = "unspec";
+
+/// One label: prints as `source:key=value`, without `=value` when that is empty.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Label {
+    /// Its name.
+    pub key: String,
+    /// Its value, often empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub value: String,
+    /// Who gave it: `k8s`, `reserved`, `unspec`, ...
+    #[serde(default)]
+    pub source: String,
+}
+
+impl Label {
+    /// A label of the agent's own, such as `reserved:init`.
+    pub fn reserved(key: &str) -> Label {
+        Label { key: key.to_owned(), value: String::new(), source: RESERVED.to_owned() }
+    }
+
+    /// Reads `[source:]key[=value]`; every text is some label.
+    pub fn parse(text: &str) -> Label {
+        let (source, rest) = match (text.find(':'), text.find('=')) {
+            (Some(colon), equals) if equals.is_none_or(|equals| colon < equals) => {
+                (&text[..colon], &text[colon + 1..])
+            }
+            _ if text.starts_with('$') => (RESERVED, &text[1..]),
+            _ => (UNSPECIFIED, text),
+        };
+        let source = if source.is_empty() { UNSPECIFIED } else { source };
+        let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
+        Label { key: key.to_owned(), value: value.to_owned(), source: source.to_owned() }
+    }
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.source, self.key)?;
+        if !self.value.is_empty() {
+            write!(f, "={}", self.value)?;
+        }
+        Ok(())
+    }
+}
+
+/// A set of labels, one a key, in the order of keys.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(transparent)]
+pub struct Labels(pub BTreeMap<String, Label>);
+
+impl Labels {
+    /// The labels of a request; texts without a key are dropped, of two with one key the later counts.
+    pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Labels {
+        texts.into_iter().map(Label::parse).filter(|label| !label.key.is_empty()).collect()
+    }
+
+    /// Those of the given source.
+    pub fn of_source(&self, source: &str) -> Labels {
+        self.0.values().filter(|label| label.source == source).cloned().collect()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `self` has every label of `wanted`; a wanted label of source `any` or `unspec` matches all sources.
+    pub fn contains_all(&self, wanted: &Labels) -> bool {
+        wanted.0.values().all(|want| {
+            self.0.get(&want.key).is_some_and(|have| {
+                have.value == want.value
+                    && (matches!(want.source.as_str(), "any" | UNSPECIFIED) || have.source == want.source)
+            })
+        })
+    }
+
+    /// The texts of the labels, as the API gives them.
+    pub fn texts(&self) -> Vec<String> {
+        self.0.values().map(Label::to_string).collect()
+    }
+}
+
+impl FromIterator<Label> for Labels {
+    fn from_iter<T: IntoIterator<Item = Label>>(labels: T) -> Labels {
+        Labels(labels.into_iter().map(|label| (label.key.clone(), label)).collect())
+    }
+}
+
+impl fmt::Display for Labels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.texts().join(","))
+    }
+}
+
+/// The original writes `null` for an empty map of some agents' versions.
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Labels, D::Error> {
+        let map = Option::<BTreeMap<String, Label>>::deserialize(deserializer)?;
+        Ok(Labels(map.unwrap_or_default()))
+    }
+}
+
+/// An endpoint's labels by the use made of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct OpLabels {
+    /// Given by PATCH /endpoint/{id}/labels.
+    pub custom: Labels,
+    /// Given by the orchestrator, part of the identity.
+    pub orchestration_identity: Labels,
+    /// Taken out of the identity by a client.
+    pub disabled: Labels,
+    /// Given by the orchestrator, not part of the identity.
+    pub orchestration_info: Labels,
+}
+
+impl OpLabels {
+    /// Those that make up the identity.
+    pub fn identity(&self) -> Labels {
+        let both = self.orchestration_identity.0.iter().chain(&self.custom.0);
+        Labels(both.map(|(key, label)| (key.clone(), label.clone())).collect())
+    }
+
+    /// Whether the endpoint waits for its labels (`reserved:init`).
+    pub fn is_init(&self) -> bool {
+        self.identity().0.get("init").is_some_and(|label| label.source == RESERVED)
+    }
+
+    /// Whether the endpoint is one of the agent's own (host, health, ...), which clients may not change.
+    pub fn is_reserved(&self) -> bool {
+        !self.is_init() && !self.orchestration_identity.of_source(RESERVED).is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_read_as_the_original_does() {
+        for (text, source, key, value) in [
+            ("k8s:app=p1", "k8s", "app", "p1"),
+            ("app=p1", "unspec", "app", "p1"),
+            ("reserved:host", "reserved", "host", ""),
+            ("$host", "reserved", "host", ""),
+            ("key=with:colon", "unspec", "key", "with:colon"),
+            ("k8s:a.b/c=x=y", "k8s", "a.b/c", "x=y"),
+            (":lonely", "unspec", "lonely", ""),
+        ] {
+            let label = Label::parse(text);
+            assert_eq!(
+                (label.source.as_str(), label.key.as_str(), label.value.as_str()),
+                (source, key, value)
+            );
+        }
+        assert_eq!(Label::parse("k8s:app").to_string(), "k8s:app");
+        assert_eq!(Label::parse("k8s:app=x").to_string(), "k8s:app=x");
+    }
+
+    #[test]
+    fn filters_match_any_source_when_none_is_given() {
+        let labels = Labels::parse(["k8s:app=p1", "k8s:tier=web"]);
+        assert!(labels.contains_all(&Labels::parse(["app=p1"])));
+        assert!(labels.contains_all(&Labels::parse(["any:app=p1", "k8s:tier=web"])));
+        assert!(!labels.contains_all(&Labels::parse(["container:app=p1"])));
+        assert!(!labels.contains_all(&Labels::parse(["k8s:app=p2"])));
+    }
+}

@@ -1,0 +1,149 @@
+//! Endpoints as the REST API shows them.
+
+use api_models as models;
+use models::{List, Required};
+
+use crate::endpoint::Endpoint;
+use crate::labels::Labels;
+use crate::log::Change;
+use crate::record::Record;
+use crate::state::State;
+
+/// Revision of the policy that every endpoint has: the repository's first, which allows all.
+const POLICY_REVISION: i64 = 1;
+
+/// The whole endpoint.
+pub(crate) fn endpoint(endpoint: &Endpoint) -> models::Endpoint {
+    let record = &*endpoint.record;
+    let status = models::EndpointStatus {
+        external_identifiers: Some(identifiers(record)),
+        health: Some(health(endpoint)),
+        identity: record.sec_label.as_ref().map(|identity| models::Identity {
+            id: identity.id.into(),
+            labels: identity.labels.texts(),
+            ..models::Identity::default()
+        }),
+        labels: Some(label_status(record)),
+        log: endpoint.log.last().map(change).into_iter().collect(),
+        networking: Some(networking(record)),
+        policy: Some(policy(endpoint)),
+        realized: Some(configuration(record)),
+        state: Required(endpoint.state.name().to_owned()),
+        ..models::EndpointStatus::default()
+    };
+    models::Endpoint { id: record.id.into(), spec: Some(configuration(record)), status: Some(status) }
+}
+
+/// Options and the labels that clients have set.
+pub(crate) fn configuration(record: &Record) -> models::EndpointConfigurationSpec {
+    models::EndpointConfigurationSpec {
+        label_configuration: Some(user_labels(record)),
+        options: record.options.map.words(),
+    }
+}
+
+/// Labels, asked for and in force.
+pub(crate) fn labels(record: &Record) -> models::LabelConfiguration {
+    models::LabelConfiguration { spec: Some(user_labels(record)), status: Some(label_status(record)) }
+}
+
+/// The history, newest first.
+pub(crate) fn log(endpoint: &Endpoint) -> Vec<models::EndpointStatusChange> {
+    endpoint.log.newest_first().map(change).collect()
+}
+
+/// How the endpoint is, by part.
+pub(crate) fn health(endpoint: &Endpoint) -> models::EndpointHealth {
+    let (bpf, policy, connected, overall) = match endpoint.state {
+        State::WaitingForIdentity => ("Disabled", "Bootstrap", true, "Disabled"),
+        State::WaitingToRegenerate | State::Regenerating | State::Disconnecting => {
+            ("Pending", "Pending", true, "Pending")
+        }
+        State::Disconnected | State::Invalid => ("Disabled", "Disabled", false, "Disabled"),
+        State::Ready | State::Restoring if endpoint.is_failing() => ("Failure", "OK", true, "Failure"),
+        State::Ready | State::Restoring => ("OK", "OK", true, "OK"),
+    };
+    models::EndpointHealth {
+        bpf: bpf.to_owned(),
+        connected,
+        overall_health: overall.to_owned(),
+        policy: policy.to_owned(),
+    }
+}
+
+fn change(change: &Change) -> models::EndpointStatusChange {
+    models::EndpointStatusChange {
+        code: change.code.name().to_owned(),
+        message: change.message.to_string(),
+        state: change.state.name().to_owned(),
+        timestamp: change.timestamp(),
+    }
+}
+
+fn identifiers(record: &Record) -> models::EndpointIdentifiers {
+    let legacy = |text: String| if record.disable_legacy_identifiers { String::new() } else { text };
+    models::EndpointIdentifiers {
+        cni_attachment_id: record.cni_attachment_id(),
+        container_id: legacy(record.container_id.clone()),
+        k8s_namespace: record.k8s_namespace.clone(),
+        k8s_pod_name: record.k8s_pod_name.clone(),
+        pod_name: legacy(record.pod_name()),
+        ..models::EndpointIdentifiers::default()
+    }
+}
+
+fn user_labels(record: &Record) -> models::LabelConfigurationSpec {
+    models::LabelConfigurationSpec { user: record.op_labels.custom.texts() }
+}
+
+fn label_status(record: &Record) -> models::LabelConfigurationStatus {
+    let labels = &record.op_labels;
+    models::LabelConfigurationStatus {
+        derived: labels.orchestration_info.texts(),
+        disabled: labels.disabled.texts(),
+        realized: Some(user_labels(record)),
+        security_relevant: Labels::texts(&labels.identity()),
+    }
+}
+
+fn networking(record: &Record) -> models::EndpointNetworking {
+    let mut pair = models::AddressPair::default();
+    if let Some(address) = record.ipv4 {
+        pair.ipv4 = address.to_string();
+        pair.ipv4_pool_name = record.ipv4_pool.clone();
+    }
+    if let Some(address) = record.ipv6 {
+        pair.ipv6 = address.to_string();
+        pair.ipv6_pool_name = record.ipv6_pool.clone();
+    }
+    models::EndpointNetworking {
+        addressing: List(Some(vec![pair])),
+        container_interface_name: record.container_if_name.clone(),
+        host_addressing: None,
+        host_mac: record.node_mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        interface_index: record.if_index.into(),
+        interface_name: record.if_name.clone(),
+        mac: record.mac.map(|mac| mac.to_string()).unwrap_or_default(),
+    }
+}
+
+fn policy(endpoint: &Endpoint) -> models::EndpointPolicyStatus {
+    let record = &endpoint.record;
+    let everything = || List(Some(vec![0]));
+    let of = |build: u64| models::EndpointPolicy {
+        allowed_egress_identities: everything(),
+        allowed_ingress_identities: everything(),
+        build: i64::try_from(build).unwrap_or(i64::MAX),
+        id: record.identity().into(),
+        l4: Some(models::L4Policy { egress: List(Some(Vec::new())), ingress: List(Some(Vec::new())) }),
+        policy_enabled: "none".to_owned(),
+        policy_revision: if build == 0 { 0 } else { POLICY_REVISION },
+        ..models::EndpointPolicy::default()
+    };
+    models::EndpointPolicyStatus {
+        proxy_policy_revision: if record.is_host() { 0 } else { POLICY_REVISION },
+        proxy_statistics: List(Some(Vec::new())),
+        realized: Some(of(endpoint.builds)),
+        spec: Some(of(endpoint.builds)),
+    }
+}

@@ -1,0 +1,210 @@
+//! Rows of the table into the state folder, the datapath, the ipcache and the allocator: the only writer of them for
+//! endpoints.
+//!
+//! Making an endpoint: record on disk, program and rows, ipcache, interface up. Removing one: rows, ipcache,
+//! addresses, record. So whatever the kernel has of an endpoint is also on disk, and a start after a kill at any step
+//! finds all of it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use datapath_abi::ep_flag;
+use ipam::Ipam;
+use ipcache::{Change, Claim, IpcacheWriter, Mapping, Pod, Source};
+use ipnetwork::IpNetwork;
+use loader::{Datapath, EndpointDatapath};
+use reconciler::{BatchEntry, BatchOps, Builder, OpCx, OpResult, Operations, Ops, Reconciler, StatusField};
+use statedb::{Obj, Rows, RwTable};
+
+use crate::endpoint::Endpoint;
+use crate::files::StateFolder;
+use crate::id::EndpointId;
+use crate::mac::Mac;
+use crate::options::SOURCE_IP_VERIFICATION;
+use crate::record::Record;
+use crate::state::State;
+
+/// What endpoints are made of.
+pub(crate) struct EndpointOps {
+    pub(crate) datapath: Arc<dyn Datapath>,
+    pub(crate) ipcache: IpcacheWriter,
+    pub(crate) ipam: Ipam,
+    pub(crate) files: StateFolder,
+    /// The node's address of the family of an address, for the REST API.
+    pub(crate) host_ip: Arc<dyn Fn(IpAddr) -> Option<IpAddr> + Send + Sync>,
+}
+
+/// The reconciler, without anything running.
+pub(crate) fn builder(
+    table: RwTable<Endpoint>,
+    ops: EndpointOps,
+) -> Builder<Endpoint, StatusField<Endpoint>, Operations<Endpoint>> {
+    Reconciler::builder(table)
+        .name("endpoints")
+        .status(|endpoint| &endpoint.status, |endpoint, status| endpoint.status = status)
+        .batch_ops(ops)
+        .blocking()
+}
+
+impl Ops<Endpoint> for EndpointOps {
+    fn update(&mut self, _: &OpCx<'_>, endpoint: &mut Endpoint) -> OpResult {
+        let mut one = [BatchEntry { object: endpoint.clone(), revision: 0, result: Ok(()) }];
+        self.make(&mut one);
+        let [BatchEntry { object, result, .. }] = one;
+        *endpoint = object;
+        result
+    }
+
+    fn delete(&mut self, _: &OpCx<'_>, endpoint: &Endpoint) -> OpResult {
+        match endpoint.state {
+            State::Disconnected => Ok(()),
+            _ => self.remove(&endpoint.record),
+        }
+    }
+
+    fn prune(&mut self, _: &OpCx<'_>, endpoints: Rows<'_, Endpoint>) -> OpResult {
+        let known: BTreeSet<u16> =
+            endpoints.filter(|e| e.state != State::Disconnected).map(|e| e.record.id).collect();
+        let pruned = self.datapath.prune(&known)?;
+        if !pruned.endpoints.is_empty() || pruned.leftovers > 0 {
+            let (endpoints, leftovers) = (&pruned.endpoints, pruned.leftovers);
+            tracing::info!(?endpoints, leftovers, "Removed datapath state that belongs to no endpoint");
+        }
+        Ok(())
+    }
+}
+
+impl BatchOps<Endpoint> for EndpointOps {
+    fn update_batch(&mut self, _: &OpCx<'_>, batch: &mut [BatchEntry<Endpoint>]) {
+        self.make(batch);
+    }
+
+    fn delete_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Obj<Endpoint>>]) {
+        for entry in batch {
+            entry.result = self.delete(cx, &entry.object);
+        }
+    }
+}
+
+impl EndpointOps {
+    /// Brings each row's endpoint to where the row says it should be; waits for the ipcache once for all.
+    fn make(&self, batch: &mut [BatchEntry<Endpoint>]) {
+        let mut building = Vec::new();
+        for entry in batch {
+            match entry.object.state {
+                State::Disconnecting => {
+                    entry.result = self.remove(&entry.object.record);
+                    if entry.result.is_ok() {
+                        let now = SystemTime::now();
+                        entry.object = entry.object.enter(State::Disconnected, "Endpoint removed", now);
+                    }
+                }
+                // Nothing to do before there is an identity, or before the datapath is known to be ready.
+                State::WaitingForIdentity | State::Restoring | State::Disconnected | State::Invalid => {}
+                State::WaitingToRegenerate | State::Regenerating | State::Ready => {
+                    entry.result = self.prepare(&entry.object.record);
+                    building.push(entry);
+                }
+            }
+        }
+        self.publish(&mut building);
+        for entry in building {
+            if entry.result.is_ok() && !entry.object.record.is_host() {
+                entry.result = self.datapath.up(&datapath(&entry.object.record)).map_err(Into::into);
+            }
+            let now = SystemTime::now();
+            entry.object = match &entry.result {
+                Ok(()) => entry.object.regenerated(now),
+                Err(error) => {
+                    let (id, error) = (entry.object.record.id, error.to_string());
+                    tracing::warn!(endpointID = id, %error, "Regeneration of endpoint failed");
+                    entry.object.failed(&error, now)
+                }
+            };
+        }
+    }
+
+    /// Record and datapath; the interface stays down.
+    fn prepare(&self, record: &Record) -> OpResult {
+        self.files.save(record)?;
+        match record.is_host() {
+            true => self.datapath.attach_host(record.id)?,
+            false => self.datapath.attach(&datapath(record))?,
+        }
+        Ok(())
+    }
+
+    /// Addresses into the ipcache, waiting until the kernel has them.
+    fn publish(&self, building: &mut [&mut BatchEntry<Endpoint>]) {
+        let ready = building.iter().filter(|entry| entry.result.is_ok());
+        let changes: Vec<Change> = ready.flat_map(|entry| self.claims(&entry.object.record)).collect();
+        if changes.is_empty() {
+            return;
+        }
+        let revision = self.ipcache.apply(changes);
+        for entry in building.iter_mut().filter(|entry| entry.result.is_ok()) {
+            let prefixes: Vec<IpNetwork> = entry.object.record.addresses().map(IpNetwork::from).collect();
+            let applied = self.ipcache.applied(revision, &prefixes);
+            // This thread is the runtime's, for blocking work: see `blocking` of the builder.
+            entry.result = tokio::runtime::Handle::current().block_on(applied).map_err(Into::into);
+        }
+    }
+
+    fn claims(&self, record: &Record) -> impl Iterator<Item = Change> + use<'_> {
+        let pod = (!record.k8s_pod_name.is_empty()).then(|| Pod {
+            namespace: record.k8s_namespace.as_str().into(),
+            name: record.k8s_pod_name.as_str().into(),
+        });
+        let (identity, resource) = (record.identity(), resource(record));
+        let addresses: Vec<IpAddr> = record.addresses().collect();
+        addresses.into_iter().map(move |address| {
+            let host_ip = (self.host_ip)(address);
+            let mapping = Mapping { host_ip, pod: pod.clone(), ..Mapping::identity(identity) };
+            let claim = Claim { source: Source::Local, resource: resource.as_str().into(), mapping };
+            Change::Upsert(address.into(), claim)
+        })
+    }
+
+    /// Packets drop from the first step on; the record goes last, so that a start finds what is left to remove.
+    fn remove(&self, record: &Record) -> OpResult {
+        self.datapath.detach(record.id)?;
+        let resource = resource(record);
+        self.ipcache.apply(
+            record
+                .addresses()
+                .map(|address| Change::Delete(address.into(), Source::Local, resource.as_str().into())),
+        );
+        if !record.datapath_configuration.external_ipam {
+            for address in record.addresses() {
+                self.ipam.release_endpoint(address, record.id);
+            }
+        }
+        self.files.remove(EndpointId(record.id))?;
+        Ok(())
+    }
+}
+
+/// The endpoint's name as a source of ipcache claims.
+fn resource(record: &Record) -> String {
+    format!("endpoint/{}", record.id)
+}
+
+/// The record as the datapath wants it.
+pub(crate) fn datapath(record: &Record) -> EndpointDatapath {
+    let octets = |mac: Option<Mac>| mac.map_or([0; 6], |mac| mac.0);
+    let check = record.options.map.enabled(SOURCE_IP_VERIFICATION)
+        && !record.datapath_configuration.disable_sip_verification;
+    EndpointDatapath {
+        id: record.id,
+        identity: record.identity(),
+        ifindex: record.if_index,
+        ifname: record.if_name.clone(),
+        mac: octets(record.mac),
+        node_mac: octets(record.node_mac),
+        ipv4: record.ipv4,
+        ipv6: record.ipv6,
+        flags: if check { ep_flag::SOURCE_CHECK } else { 0 },
+    }
+}

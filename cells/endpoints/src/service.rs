@@ -1,0 +1,333 @@
+//! The handle on endpoints: making, changing and removing them as requests ask, and waiting for the outcome.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, SystemTime};
+
+use api_models::EndpointChangeRequest;
+use datapath_abi::identity;
+use ipam::Ipam;
+use reconciler::{Status, StatusKind};
+use statedb::{Obj, RwTable, Table, TableTxn};
+
+use crate::change;
+use crate::endpoint::Endpoint;
+use crate::error::Invalid;
+use crate::fence::{Fence, NotOpen};
+use crate::id::{EndpointId, Name};
+use crate::options::{BadOption, Options};
+use crate::record::{OptionMap, Record, SecurityLabel};
+use crate::state::State;
+
+/// How long a request waits for the endpoint it made or changed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Makes, changes and removes endpoints. Cheap to clone.
+#[derive(Clone)]
+pub struct Endpoints {
+    table: RwTable<Endpoint>,
+    ipam: Ipam,
+    fence: Fence,
+    /// Options of new endpoints.
+    defaults: Options,
+    /// Where to look for a free number; numbers are used again as late as possible.
+    next_id: Arc<AtomicU16>,
+}
+
+/// Why a request for an endpoint is not fulfilled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The request cannot be right; nothing was changed.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// An option of the request cannot be right; nothing was changed.
+    #[error(transparent)]
+    Option(#[from] BadOption),
+    /// No endpoint has the name.
+    #[error("endpoint not found")]
+    NotFound,
+    /// The endpoint could not be made or changed; a new one is removed again.
+    #[error("{0}")]
+    Failed(String),
+    /// The agent does not take requests for endpoints yet.
+    #[error(transparent)]
+    NotOpen(#[from] NotOpen),
+}
+
+impl Endpoints {
+    pub(crate) fn new(table: RwTable<Endpoint>, ipam: Ipam, fence: Fence, defaults: Options) -> Endpoints {
+        // Numbers of an earlier run may still be in somebody's memory: begin anywhere.
+        let next_id = Arc::new(AtomicU16::new(rand::random()));
+        Endpoints { table, ipam, fence, defaults, next_id }
+    }
+
+    /// The table's reading half.
+    pub fn table(&self) -> Table<Endpoint> {
+        self.table.reader()
+    }
+
+    /// Makes an endpoint. With `sync-build-endpoint` it is ready when this returns.
+    pub async fn create(&self, request: &EndpointChangeRequest) -> Result<Obj<Endpoint>, Refused> {
+        self.fence.wait().await?;
+        let mut record = change::record(request).map_err(Invalid::from)?;
+        record.op_labels = change::labels(&request.labels)?;
+        record.options = OptionMap { map: self.defaults.clone() };
+        let id = self.insert(record)?;
+        let made = match self.adopt(id, request) {
+            Ok(()) if request.sync_build_endpoint => self.built(id).await,
+            adopted => adopted,
+        };
+        match made {
+            Ok(()) => self.row(id).ok_or(Refused::NotFound),
+            Err(error) => {
+                tracing::warn!(endpointID = id.0, %error, "Creation of endpoint failed");
+                self.remove(id).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts a new endpoint into the table under a number of its own.
+    fn insert(&self, mut record: Record) -> Result<EndpointId, Invalid> {
+        let mut txn = self.table.write();
+        change::check(&txn, &record)?;
+        if record.id == 0 {
+            record.id = self.free_id(&txn)?;
+        }
+        let id = EndpointId(record.id);
+        txn.insert(Endpoint::created(record, SystemTime::now()));
+        txn.commit();
+        Ok(id)
+    }
+
+    fn free_id(&self, txn: &TableTxn<'_, Endpoint>) -> Result<u16, Invalid> {
+        (0..=u16::MAX)
+            .map(|_| self.next_id.fetch_add(1, Ordering::Relaxed))
+            .find(|&id| id != 0 && txn.get(Endpoint::by_id(EndpointId(id))).is_none())
+            .ok_or(Invalid::NoFreeId)
+    }
+
+    /// Takes the endpoint's addresses over from whoever allocated them, gives it its identity and has it made.
+    fn adopt(&self, id: EndpointId, request: &EndpointChangeRequest) -> Result<(), Refused> {
+        let row = self.row(id).ok_or(Refused::NotFound)?;
+        let addressing = request.addressing.clone().unwrap_or_default();
+        if !row.record.datapath_configuration.external_ipam {
+            for address in row.record.addresses() {
+                let token = match address.is_ipv4() {
+                    true => &addressing.ipv4_expiration_uuid,
+                    false => &addressing.ipv6_expiration_uuid,
+                };
+                let token = Some(token.as_str()).filter(|token| !token.is_empty());
+                let handed = self.ipam.hand_over(address, token, &row.record.pod_name(), id.0);
+                handed.map_err(|error| Refused::Failed(error.to_string()))?;
+            }
+        }
+        let now = SystemTime::now();
+        self.change(id, |endpoint| {
+            let mut record = (*endpoint.record).clone();
+            record.sec_label = Some(SecurityLabel::reserved(identity::INIT, "init"));
+            let endpoint = endpoint.with_record(record);
+            endpoint.enter(State::Ready, "Set identity for this endpoint", now).triggered(
+                "LabelsUpdate",
+                "LabelsUpdate: updated security labels",
+                now,
+            )
+        });
+        Ok(())
+    }
+
+    /// Changes an endpoint's interface, MACs or addresses, and waits until it has them.
+    pub async fn patch(&self, name: &Name, request: &EndpointChangeRequest) -> Result<(), Refused> {
+        self.fence.wait().await?;
+        let wanted = change::record(request).map_err(Invalid::from)?;
+        let old = self.modifiable(name)?;
+        let Some(record) = change::patched(&old.record, wanted) else { return Ok(()) };
+        self.replace(&old, record, "endpoint was updated via API").await
+    }
+
+    /// Sets an endpoint's options, all or none, and its clients' labels if any are given.
+    pub async fn configure<'a>(
+        &self,
+        name: &Name,
+        options: impl IntoIterator<Item = (&'a str, &'a str)>,
+        user_labels: Option<&[String]>,
+    ) -> Result<(), Refused> {
+        self.fence.wait().await?;
+        let old = self.modifiable(name)?;
+        let mut record = (*old.record).clone();
+        record.options.map = record.options.map.changed(options)?;
+        if let Some(user) = user_labels {
+            record.op_labels = change::relabelled(&record.op_labels, user)?;
+        }
+        if record == *old.record {
+            return Ok(());
+        }
+        self.replace(&old, record, "endpoint configuration update via API").await
+    }
+
+    /// Sets the labels that clients may set.
+    pub async fn relabel(&self, name: &Name, user: &[String]) -> Result<(), Refused> {
+        self.fence.wait().await?;
+        let old = self.find(name).ok_or(Refused::NotFound)?;
+        let op_labels = change::relabelled(&old.record.op_labels, user)?;
+        if op_labels == old.record.op_labels {
+            return Ok(());
+        }
+        let record = Record { op_labels, ..(*old.record).clone() };
+        self.replace(&old, record, "LabelsUpdate: updated security labels").await
+    }
+
+    async fn replace(&self, old: &Endpoint, record: Record, why: &str) -> Result<(), Refused> {
+        let (id, now) = (old.id(), SystemTime::now());
+        {
+            let mut txn = self.table.write();
+            let others = |address| {
+                txn.list(Endpoint::by_address(address)).find(|other| other.record.id != id.0).is_some()
+            };
+            if let Some(address) = record.addresses().find(|&address| others(address)) {
+                let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
+                return Err(Invalid::AddressInUse(format!("{family}:{address}")).into());
+            }
+            let Some(current) = txn.get(Endpoint::by_id(id)).filter(|e| !e.state.is_leaving()).cloned()
+            else {
+                return Err(Refused::NotFound);
+            };
+            txn.insert(current.with_record(record).triggered(why, why, now));
+            txn.commit();
+        }
+        self.built(id).await.map_err(|_| {
+            let hint = "error while regenerating endpoint. For more info run: 'cilium-dbg endpoint get";
+            Refused::Failed(format!("{hint} {id}'"))
+        })
+    }
+
+    /// Removes the endpoint with the name. Returns how many steps failed; those are tried again.
+    pub async fn delete(&self, name: &Name) -> Result<usize, Refused> {
+        self.fence.wait().await?;
+        let id = self.modifiable(name)?.id();
+        Ok(usize::from(!self.remove(id).await))
+    }
+
+    /// Removes all endpoints of a container.
+    pub async fn delete_container(&self, container: &str) -> Result<usize, Refused> {
+        self.fence.wait().await?;
+        self.drain(container).await
+    }
+
+    /// As [`delete_container`](Self::delete_container), before requests are taken.
+    pub(crate) async fn drain(&self, container: &str) -> Result<usize, Refused> {
+        let snapshot = self.table.snapshot();
+        let ids: Vec<EndpointId> =
+            self.table.list(&snapshot, Endpoint::by_container(container)).map(|e| e.id()).collect();
+        if ids.is_empty() {
+            return Err(Refused::NotFound);
+        }
+        let removed = futures::future::join_all(ids.into_iter().map(|id| self.remove(id))).await;
+        Ok(removed.into_iter().filter(|removed| !removed).count())
+    }
+
+    /// Removes an endpoint and waits until the kernel has forgotten it; false if that failed for now.
+    pub(crate) async fn remove(&self, id: EndpointId) -> bool {
+        let now = SystemTime::now();
+        self.change(id, |endpoint| match endpoint.state {
+            State::Disconnecting | State::Disconnected => endpoint.clone(),
+            _ => Endpoint {
+                status: Status::pending(),
+                ..endpoint.enter(State::Disconnecting, "Deleting endpoint", now)
+            },
+        });
+        loop {
+            let snapshot = self.table.snapshot();
+            let (row, watch) = self.table.get_watch(&snapshot, Endpoint::by_id(id));
+            match row {
+                None => return true,
+                Some(row) if row.state == State::Disconnected => {
+                    let mut txn = self.table.write();
+                    txn.delete(Endpoint::by_id(id));
+                    txn.commit();
+                    return true;
+                }
+                Some(row) if row.status.kind == StatusKind::Error => return false,
+                Some(_) => watch.changed().await,
+            }
+        }
+    }
+
+    /// The endpoint with the name, unless it is going.
+    pub fn find(&self, name: &Name) -> Option<Obj<Endpoint>> {
+        let snapshot = self.table.snapshot();
+        let legacy = matches!(name, Name::Container(_) | Name::Pod(_));
+        let mut rows = self.table.list(&snapshot, Endpoint::by_name(name)?);
+        rows.find(|row| !(row.state.is_leaving() || legacy && row.record.disable_legacy_identifiers))
+            .cloned()
+    }
+
+    fn modifiable(&self, name: &Name) -> Result<Obj<Endpoint>, Refused> {
+        let row = self.find(name).ok_or(Refused::NotFound)?;
+        match row.record.op_labels.is_reserved() {
+            true => Err(Invalid::Reserved.into()),
+            false => Ok(row),
+        }
+    }
+
+    fn row(&self, id: EndpointId) -> Option<Obj<Endpoint>> {
+        self.table.get(&self.table.snapshot(), Endpoint::by_id(id)).cloned()
+    }
+
+    /// Changes a row, if it is there.
+    pub(crate) fn change(&self, id: EndpointId, change: impl FnOnce(&Endpoint) -> Endpoint) {
+        let mut txn = self.table.write();
+        if let Some(row) = txn.get(Endpoint::by_id(id)).cloned() {
+            txn.insert(change(&row));
+            txn.commit();
+        }
+    }
+
+    /// Changes rows in one transaction.
+    pub(crate) fn change_all(&self, ids: &[EndpointId], change: impl Fn(&Endpoint) -> Endpoint) {
+        let mut txn = self.table.write();
+        for &id in ids {
+            if let Some(row) = txn.get(Endpoint::by_id(id)).cloned() {
+                txn.insert(change(&row));
+            }
+        }
+        txn.commit();
+    }
+
+    /// Puts an endpoint of the agent's own into the table, complete but for its number; it waits to be regenerated.
+    pub(crate) fn insert_own(&self, mut record: Record) {
+        let mut txn = self.table.write();
+        if let Ok(id) = self.free_id(&txn) {
+            record.id = id;
+            txn.insert(Endpoint::restored(record, SystemTime::now()));
+            txn.commit();
+        }
+    }
+
+    /// Waits until the endpoint's datapath is as its row says, or cannot be.
+    async fn built(&self, id: EndpointId) -> Result<(), Refused> {
+        let outcome = async {
+            loop {
+                let snapshot = self.table.snapshot();
+                let (row, watch) = self.table.get_watch(&snapshot, Endpoint::by_id(id));
+                let Some(row) = row.filter(|row| !row.state.is_leaving()) else {
+                    let gone = "endpoint was deleted while processing the request";
+                    return Err(Refused::Failed(gone.to_owned()));
+                };
+                match row.status.kind {
+                    StatusKind::Done if row.state == State::Ready => return Ok(()),
+                    StatusKind::Error => {
+                        let error = row.status.error.as_deref().unwrap_or("unknown error");
+                        return Err(Refused::Failed(format!("unable to regenerate endpoint: {error}")));
+                    }
+                    _ => watch.changed().await,
+                }
+            }
+        };
+        let late = "timed out while waiting for initial endpoint generation to complete";
+        tokio::time::timeout(PATIENCE, outcome)
+            .await
+            .unwrap_or_else(|_| Err(Refused::Failed(late.to_owned())))
+    }
+}

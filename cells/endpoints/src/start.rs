@@ -1,0 +1,199 @@
+//! From what an earlier run has left to endpoints that are ready: read, reserve, wait for the datapath, make again,
+//! serve queued deletions, let requests in.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use datapath_abi::identity;
+use ipam::Ipam;
+use reconciler::StatusKind;
+use statedb::RwTable;
+
+use crate::endpoint::Endpoint;
+use crate::error::StateError;
+use crate::files::StateFolder;
+use crate::id::{EndpointId, Name};
+use crate::labels::{Label, Labels, OpLabels};
+use crate::mac::Mac;
+use crate::options::Options;
+use crate::queue::{Deletion, DeletionQueue, LOCK_PATIENCE};
+use crate::record::{OptionMap, Record, SecurityLabel};
+use crate::restore::{Discarded, Ignored, Restored, plan};
+use crate::service::Endpoints;
+use crate::state::State;
+
+/// The interface of the host's own endpoint.
+pub(crate) const HOST_DEVICE: &str = "cilium_host";
+
+/// The links of the node by name: index and MAC address.
+pub type Links = HashMap<String, (u32, Option<Mac>)>;
+
+/// What was found of an earlier run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Endpoints that go on.
+    pub restored: usize,
+    /// Endpoints that do not.
+    pub failed: usize,
+    /// Directories that were left alone or were no endpoint of their own.
+    pub skipped: usize,
+}
+
+/// Puts the endpoints of an earlier run into the table, in state `restoring`, with their addresses reserved. What
+/// cannot go on is removed from the folder, its kernel state later, by the first prune.
+pub(crate) fn restore(
+    table: &RwTable<Endpoint>,
+    files: &StateFolder,
+    ipam: &Ipam,
+    links: &Links,
+    options: Option<&Options>,
+) -> Result<Outcome, StateError> {
+    let plan = plan(files.scan()?, |name| links.get(name).map(|&(index, _)| index));
+    let mut outcome = Outcome::default();
+    for Ignored { directory, problem } in &plan.ignore {
+        tracing::warn!(path = %files.root().join(directory).display(), %problem, "Ignoring a state directory");
+        outcome.skipped += 1;
+    }
+    for Discarded { directory, id, reason } in &plan.discard {
+        match id {
+            Some(EndpointId(id)) => {
+                tracing::info!(endpointID = id, %reason, "Unable to restore endpoint, cleaning it up");
+                release(ipam, *id);
+                outcome.failed += 1;
+            }
+            None => outcome.skipped += 1,
+        }
+        files.discard(directory)?;
+    }
+    let mut rows = Vec::new();
+    for Restored { directory, mut record } in plan.restore {
+        if let Some(options) = options {
+            record.options = OptionMap { map: options.clone() };
+        }
+        let id = EndpointId(record.id);
+        if let Err((ip, error)) = reserve(ipam, &record) {
+            tracing::warn!(endpointID = id.0, %ip, %error, "Unable to restore endpoint, cleaning it up");
+            release(ipam, id.0);
+            files.discard(&directory)?;
+            outcome.failed += 1;
+            continue;
+        }
+        if directory != id.to_string() {
+            files.rename(&directory, id)?;
+        }
+        rows.push(Endpoint::restored(record, SystemTime::now()));
+        outcome.restored += 1;
+    }
+    let mut txn = table.write();
+    for row in rows {
+        txn.insert(row);
+    }
+    txn.commit();
+    Ok(outcome)
+}
+
+fn reserve(ipam: &Ipam, record: &Record) -> Result<(), (std::net::IpAddr, ipam::Error)> {
+    if record.datapath_configuration.external_ipam {
+        return Ok(());
+    }
+    let owner = format!("{} [restored]", record.pod_name());
+    let mut addresses = record.addresses();
+    addresses.try_for_each(|ip| ipam.hand_over(ip, None, &owner, record.id).map_err(|error| (ip, error)))
+}
+
+/// Gives back what was reserved for an endpoint that does not go on.
+fn release(ipam: &Ipam, id: u16) {
+    for address in ipam.endpoint_addresses(id) {
+        ipam.release_endpoint(address, id);
+    }
+}
+
+/// Brings the host's endpoint up to date, or makes it: its interface and MAC address are those of `cilium_host`.
+pub(crate) fn host(endpoints: &Endpoints, links: &Links, options: &Options) {
+    let (if_index, mac) = links.get(HOST_DEVICE).copied().unwrap_or_default();
+    let table = endpoints.table();
+    let snapshot = table.snapshot();
+    let known = table.all(&snapshot).find(|endpoint| endpoint.record.is_host());
+    let label: Labels = [Label::reserved("host")].into_iter().collect();
+    let before = known
+        .map(|endpoint| (*endpoint.record).clone())
+        .unwrap_or_else(|| Record { options: OptionMap { map: options.clone() }, ..Record::default() });
+    let record = Record {
+        if_name: HOST_DEVICE.to_owned(),
+        if_index,
+        mac,
+        node_mac: mac,
+        op_labels: OpLabels {
+            orchestration_identity: label.clone(),
+            orchestration_info: label,
+            ..OpLabels::default()
+        },
+        sec_label: Some(SecurityLabel::reserved(identity::HOST, "host")),
+        ..before
+    };
+    match known {
+        Some(endpoint) => endpoints.change(endpoint.id(), |endpoint| endpoint.with_record(record)),
+        None => endpoints.insert_own(record),
+    }
+}
+
+/// Has all restored endpoints made again and waits until each was tried once.
+pub(crate) async fn regenerate(endpoints: &Endpoints) -> usize {
+    let table = endpoints.table();
+    let snapshot = table.snapshot();
+    let now = SystemTime::now();
+    let waiting: Vec<EndpointId> =
+        table.all(&snapshot).filter(|e| e.state == State::Restoring).map(|e| e.id()).collect();
+    endpoints.change_all(&waiting, |endpoint| {
+        endpoint.triggered("syncing state to host", "syncing state to host", now)
+    });
+    let mut failed = 0;
+    for id in waiting {
+        let tried = table.wait_for(Endpoint::by_id(id), |endpoint| !endpoint.status.is_pending()).await;
+        failed += usize::from(tried.status.kind == StatusKind::Error);
+    }
+    failed
+}
+
+/// Serves the deletions that plugins have queued. The lock is waited for, but not for ever: a plugin that holds it
+/// too long must not keep all others from the agent.
+pub(crate) async fn drain(endpoints: &Endpoints, queue: &DeletionQueue) -> Result<usize, StateError> {
+    let deadline = tokio::time::Instant::now() + LOCK_PATIENCE;
+    let lock = loop {
+        match queue.try_lock() {
+            Ok(Some(lock)) => break Some(lock),
+            Ok(None) if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Ok(None) => {
+                tracing::warn!(
+                    "A CNI plugin holds the lock of the deletion queue; reading the queue without it"
+                );
+                break None;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "Unable to lock the CNI deletion queue; reading it without the lock");
+                break None;
+            }
+        }
+    };
+    let mut served = 0;
+    for queued in queue.read()? {
+        match &queued.deletion {
+            Some(Deletion::Container(container)) => drop(endpoints.drain(container).await),
+            Some(Deletion::Endpoint(name)) => {
+                let row = name.parse::<Name>().ok().and_then(|name| endpoints.find(&name));
+                if let Some(row) = row.filter(|row| !row.record.op_labels.is_reserved()) {
+                    endpoints.remove(row.id()).await;
+                }
+            }
+            None => {
+                tracing::warn!(path = %queued.path.display(), "Unreadable file in the CNI deletion queue")
+            }
+        }
+        queued.served()?;
+        served += 1;
+    }
+    drop(lock);
+    Ok(served)
+}

@@ -1,0 +1,148 @@
+//! An agent that stops at every step of making and removing an endpoint, and the one that starts after it.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::future::BoxFuture;
+use loader::{DatapathError, EndpointDatapath, Pruned};
+
+use super::*;
+use crate::id::Name;
+
+/// Where the agent stops: before or after the n-th call.
+#[derive(Debug, Clone, Copy)]
+struct Stop {
+    call: usize,
+    after: bool,
+}
+
+/// A datapath that no longer answers from a certain point on, as if the agent had been killed there.
+struct Fused {
+    inner: Arc<FakeDatapath>,
+    stop: Stop,
+    calls: AtomicUsize,
+}
+
+impl Fused {
+    fn step<T>(&self, work: impl FnOnce() -> Result<T, DatapathError>) -> Result<T, DatapathError> {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        if call < self.stop.call {
+            return work();
+        }
+        if call == self.stop.call && self.stop.after {
+            work()?;
+        }
+        Err(DatapathError::NotReady)
+    }
+}
+
+impl Datapath for Fused {
+    fn ready(&self) -> BoxFuture<'static, ()> {
+        self.inner.ready()
+    }
+
+    fn attach(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError> {
+        self.step(|| self.inner.attach(endpoint))
+    }
+
+    fn up(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError> {
+        self.step(|| self.inner.up(endpoint))
+    }
+
+    fn detach(&self, id: u16) -> Result<bool, DatapathError> {
+        self.step(|| self.inner.detach(id))
+    }
+
+    fn attach_host(&self, id: u16) -> Result<(), DatapathError> {
+        self.inner.attach_host(id)
+    }
+
+    fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {
+        self.inner.restored()
+    }
+
+    fn prune(&self, known: &BTreeSet<u16>) -> Result<Pruned, DatapathError> {
+        self.inner.prune(known)
+    }
+}
+
+fn stops() -> impl Iterator<Item = Stop> {
+    (0..3).flat_map(|call| [false, true].map(|after| Stop { call, after }))
+}
+
+/// After a start every trace of endpoints agrees: rows, files, kernel, ipcache, addresses.
+fn check(world: &World, agent: &Agent, stop: Stop) {
+    let table = agent.endpoints.table();
+    let snapshot = table.snapshot();
+    let rows: Vec<_> = table.all(&snapshot).filter(|row| !row.record.is_host()).collect();
+    assert_eq!(world.files().len(), rows.len(), "{stop:?}");
+    for row in &rows {
+        assert!(row.status.is_done(), "{stop:?}: {row:?}");
+        assert!(world.datapath.is_up(row.record.id), "{stop:?}");
+        for address in row.record.addresses() {
+            let prefix = ipnetwork::IpNetwork::from(address).to_string();
+            assert_eq!(world.map.identity(&prefix), Some(5), "{stop:?}");
+        }
+        assert_eq!(agent.ipam.endpoint_addresses(row.record.id).len(), 2, "{stop:?}");
+    }
+    let known: BTreeSet<u16> = rows.iter().map(|row| row.record.id).collect();
+    let kernel: BTreeSet<u16> = world.datapath.restored().unwrap().into_iter().map(|e| e.id).collect();
+    assert_eq!(kernel, known, "{stop:?}: the kernel has no endpoint without a record");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopped_while_making() {
+    for stop in stops() {
+        let world = World::new();
+        {
+            let agent = Agent::start(&world).await;
+            agent.endpoints.create(&agent.request(1)).await.unwrap();
+        }
+        let fused = Fused {
+            inner: world.datapath.clone(),
+            stop: Stop { call: stop.call + 2, ..stop },
+            calls: AtomicUsize::new(0),
+        };
+        {
+            let agent = Agent::start_with(&world, Arc::new(fused)).await;
+            let mut request = agent.request(2);
+            request.sync_build_endpoint = false;
+            let id = agent.endpoints.create(&request).await.unwrap().id();
+            let table = agent.endpoints.table();
+            table.wait_for(Endpoint::by_id(id), |endpoint| !endpoint.status.is_pending()).await;
+        }
+        let agent = Agent::start(&world).await;
+        check(&world, &agent, stop);
+        assert_eq!(agent.rows().len(), 2, "{stop:?}: what was asked for is finished");
+        // The plugin was told nothing, so the runtime deletes and tries again.
+        assert_eq!(agent.endpoints.delete_container("cid-p2").await.unwrap(), 0);
+        agent.endpoints.create(&agent.request(2)).await.unwrap();
+        check(&world, &agent, stop);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopped_while_removing() {
+    for after in [false, true] {
+        let stop = Stop { call: 4, after };
+        let world = World::new();
+        {
+            let agent = Agent::start(&world).await;
+            agent.endpoints.create(&agent.request(1)).await.unwrap();
+            agent.endpoints.create(&agent.request(2)).await.unwrap();
+        }
+        let before = world.files();
+        let fused = Fused { inner: world.datapath.clone(), stop, calls: AtomicUsize::new(0) };
+        {
+            let agent = Agent::start_with(&world, Arc::new(fused)).await;
+            let name: Name = "pod-name:default/p2".parse().unwrap();
+            assert_eq!(agent.endpoints.delete(&name).await.unwrap(), 1, "one step failed");
+        }
+        let agent = Agent::start(&world).await;
+        check(&world, &agent, stop);
+        assert_eq!(world.files(), before, "{stop:?}: nobody was told that it is gone, so it is not");
+        assert_eq!(agent.endpoints.delete_container("cid-p2").await.unwrap(), 0);
+        check(&world, &agent, stop);
+        assert_eq!(agent.rows().len(), 1);
+    }
+}

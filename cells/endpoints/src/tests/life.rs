@@ -1,0 +1,214 @@
+//! An endpoint's life: made, changed, removed, restored.
+
+use super::*;
+use crate::gc::Sweep;
+use crate::id::{EndpointId, Name};
+use crate::queue::DeletionQueue;
+use crate::record::Record;
+use crate::service::Refused;
+use crate::state::State;
+
+fn pod(n: u16) -> Name {
+    Name::Pod(format!("default/p{n}"))
+}
+
+fn ipv4(endpoint: &Endpoint) -> String {
+    format!("{}/32", endpoint.record.ipv4.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_endpoint_is_ready_and_everywhere() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    let endpoint = agent.endpoints.create(&agent.request(1)).await.unwrap();
+    let id = endpoint.record.id;
+    assert_eq!(endpoint.state, State::Ready);
+    assert_eq!(endpoint.record.identity(), 5);
+    assert!(world.datapath.is_up(id));
+    assert_eq!(world.datapath.endpoint(id).unwrap().ipv4, endpoint.record.ipv4);
+    assert_eq!(world.map.identity(&ipv4(&endpoint)), Some(5));
+    assert_eq!(world.files().len(), 1);
+    let calls = world.datapath.calls();
+    let mine: Vec<_> =
+        calls.iter().filter(|call| !matches!(call, Call::AttachHost(_) | Call::Prune(_))).collect();
+    assert_eq!(mine, [&Call::Attach(id), &Call::Up(id)]);
+    let messages: Vec<_> = endpoint.log.newest_first().map(|change| change.message.to_string()).collect();
+    let expected = [
+        "Successfully regenerated endpoint program (Reason: LabelsUpdate)",
+        "Completed endpoint regeneration with no pending regeneration requests",
+        "Regenerating endpoint: LabelsUpdate",
+        "Triggering endpoint regeneration due to LabelsUpdate: updated security labels",
+        "Set identity for this endpoint",
+        "Endpoint creation",
+    ];
+    assert_eq!(messages, expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_endpoint_is_nowhere_and_can_come_again_at_once() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    let request = agent.request(1);
+    for _ in 0..3 {
+        let mut again = agent.request(1);
+        again.container_id.clone_from(&request.container_id);
+        let endpoint = agent.endpoints.create(&again).await.unwrap();
+        let allocated = agent.ipam.endpoint_addresses(endpoint.record.id).len();
+        assert_eq!(allocated, 2);
+        assert_eq!(agent.endpoints.delete_container(&request.container_id).await.unwrap(), 0);
+        assert!(matches!(
+            agent.endpoints.delete_container(&request.container_id).await,
+            Err(Refused::NotFound)
+        ));
+        assert!(world.datapath.endpoint(endpoint.record.id).is_none());
+        assert!(agent.ipam.endpoint_addresses(endpoint.record.id).is_empty());
+        assert!(world.files().is_empty() && agent.rows().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_creation_leaves_nothing() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    let mut request = agent.request(1);
+    request.id = 77;
+    world.datapath.fail_attach(77);
+    let error = agent.endpoints.create(&request).await.unwrap_err();
+    let expected = "unable to regenerate endpoint: endpoint 77: there is no interface 101 (lxc1)";
+    assert_eq!(error.to_string(), expected);
+    assert!(world.files().is_empty() && agent.rows().is_empty() && world.map.prefixes().is_empty());
+
+    let mut request = agent.request(2);
+    request.addressing.as_mut().unwrap().ipv4_expiration_uuid = "wrong".into();
+    let error = agent.endpoints.create(&request).await.unwrap_err();
+    assert_eq!(error.to_string(), "UUID mismatch, not stopping expiration timer");
+    assert!(world.files().is_empty() && agent.rows().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_waiting_a_failure_shows_in_the_log_and_heals() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    let mut request = agent.request(1);
+    (request.id, request.sync_build_endpoint) = (77, false);
+    world.datapath.fail_attach(77);
+    agent.endpoints.create(&request).await.unwrap();
+    let table = agent.endpoints.table();
+    let failing = table.wait_for(Endpoint::by_id(EndpointId(77)), |e| e.is_failing()).await;
+    assert_eq!(failing.state, State::Ready, "as in the original");
+    world.datapath.heal(77);
+    let healed = table.wait_for(Endpoint::by_id(EndpointId(77)), |e| e.status.is_done()).await;
+    assert!(!healed.is_failing());
+    assert!(world.datapath.is_up(77));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_addresses_and_labels_outlive_the_agent() {
+    let world = World::new();
+    let (rows, files) = {
+        let agent = Agent::start(&world).await;
+        for n in 1..=5 {
+            let mut request = agent.request(n);
+            request.labels = vec![format!("k8s:app=p{n}")];
+            agent.endpoints.create(&request).await.unwrap();
+        }
+        (agent.rows(), world.files())
+    };
+    let agent = Agent::start(&world).await;
+    assert_eq!(agent.rows(), rows);
+    assert_eq!(world.files(), files);
+    assert_eq!(agent.outcome.restored, 6, "the host's endpoint, too");
+    for n in 1..=5 {
+        let endpoint = agent.endpoints.find(&pod(n)).unwrap();
+        let owner = agent.ipam.status(true).allocations[&endpoint.record.ipv4.unwrap().to_string()].clone();
+        assert_eq!(owner, format!("default/p{n} [restored]"));
+    }
+    let new = agent.endpoints.create(&agent.request(6)).await.unwrap();
+    assert_eq!(agent.rows().len(), 6);
+    assert!(!rows.iter().any(|row| row.contains(&format!("\"ID\":{},", new.record.id))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_without_its_interface_is_cleaned_up() {
+    let mut world = World::new();
+    {
+        let agent = Agent::start(&world).await;
+        agent.endpoints.create(&agent.request(1)).await.unwrap();
+        agent.endpoints.create(&agent.request(2)).await.unwrap();
+    }
+    world.links.remove("lxc1");
+    let agent = Agent::start(&world).await;
+    assert_eq!((agent.outcome.restored, agent.outcome.failed), (2, 1));
+    assert!(agent.endpoints.find(&pod(1)).is_none());
+    assert!(agent.endpoints.find(&pod(2)).is_some());
+    assert_eq!(world.files().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn interfaces_that_stay_away_end_their_endpoints() {
+    let mut world = World::new();
+    let agent = Agent::start(&world).await;
+    agent.endpoints.create(&agent.request(1)).await.unwrap();
+    agent.endpoints.create(&agent.request(2)).await.unwrap();
+    world.links.remove("lxc1");
+    let mut sweep = Sweep::default();
+    sweep.run(&agent.endpoints, &world.links).await;
+    assert_eq!(agent.rows().len(), 2, "the plugin may be about to say so itself");
+    sweep.run(&agent.endpoints, &world.links).await;
+    assert_eq!(agent.rows().len(), 1);
+    assert!(agent.endpoints.find(&pod(2)).is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queued_deletions_are_served() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    for n in 1..=3 {
+        agent.endpoints.create(&agent.request(n)).await.unwrap();
+    }
+    let run = tempfile::tempdir().unwrap();
+    let folder = run.path().join("deleteQueue");
+    std::fs::create_dir(&folder).unwrap();
+    let second = agent.endpoints.find(&pod(2)).unwrap().record.id;
+    for (name, text) in [
+        ("a.delete", r#"{"container-id":"cid-p1"}"#.to_owned()),
+        ("b.delete", second.to_string()),
+        ("c.delete", r#"{"container-id":"nobody"}"#.to_owned()),
+        ("d.delete", "{broken".to_owned()),
+    ] {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+    let queue = DeletionQueue::new(run.path());
+    assert_eq!(start::drain(&agent.endpoints, &queue).await.unwrap(), 4);
+    assert!(queue.read().unwrap().is_empty());
+    assert_eq!(agent.rows().len(), 1);
+    assert!(agent.endpoints.find(&pod(3)).is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_at_once() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    let requests: Vec<_> = (1..=50).map(|n| agent.request(n)).collect();
+    let made =
+        futures::future::join_all(requests.iter().map(|request| agent.endpoints.create(request))).await;
+    let mut ids: Vec<u16> = made.into_iter().map(|endpoint| endpoint.unwrap().record.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 50);
+    assert_eq!(world.files().len(), 50);
+    assert_eq!(world.map.prefixes().len(), 100);
+    assert!(ids.iter().all(|&id| world.datapath.is_up(id)));
+}
+
+#[test]
+fn the_datapath_gets_what_the_record_says() {
+    let record: Record = serde_json::from_str(include_str!("../../tests/samples/ep_config.json")).unwrap();
+    let endpoint = crate::reconcile::datapath(&record);
+    assert_eq!((endpoint.id, endpoint.ifindex, endpoint.identity), (2386, 9, 6592));
+    assert_eq!(endpoint.node_mac, [0xbe, 0x5e, 0x28, 0x23, 0xab, 0xa6]);
+    assert_eq!(endpoint.flags, 0);
+    let mut checked = record.clone();
+    checked.options.map = checked.options.map.with("SourceIPVerification", true);
+    assert_eq!(crate::reconcile::datapath(&checked).flags, datapath_abi::ep_flag::SOURCE_CHECK);
+}

@@ -1,0 +1,164 @@
+//! Endpoints with a datapath and an ipcache that are no kernel's, outside of a hive.
+
+mod crash;
+mod life;
+mod wire;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api_models::{AddressPair, EndpointChangeRequest};
+use ipam::{Ipam, Node};
+use ipcache::testing::FakeMap;
+use loader::Datapath;
+use loader::testing::{Call, FakeDatapath};
+use statedb::{Db, RwTable};
+use tokio::task::JoinHandle;
+
+use crate::Endpoint;
+use crate::fence::fence;
+use crate::files::StateFolder;
+use crate::options::Options;
+use crate::reconcile::{EndpointOps, builder};
+use crate::service::Endpoints;
+use crate::start::{self, Links, Outcome};
+
+/// What outlives an agent: files, kernel, links.
+struct World {
+    folder: tempfile::TempDir,
+    datapath: Arc<FakeDatapath>,
+    map: Arc<FakeMap>,
+    links: Links,
+}
+
+impl World {
+    fn new() -> World {
+        let links = (1..=60).map(|n| (format!("lxc{n}"), (100 + n, None)));
+        World {
+            folder: tempfile::tempdir().unwrap(),
+            datapath: Arc::new(FakeDatapath::new()),
+            map: Arc::new(FakeMap::default()),
+            links: links.chain([("cilium_host".to_owned(), (2, "0a:00:00:00:00:02".parse().ok()))]).collect(),
+        }
+    }
+
+    fn state(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Every file of the state folder with its content, apart from the host's endpoint.
+    fn files(&self) -> HashMap<String, String> {
+        let mut files = HashMap::new();
+        for found in StateFolder::new(self.state()).scan().unwrap() {
+            if let Some(Ok(record)) = &found.record
+                && !record.is_host()
+            {
+                files.insert(found.directory, serde_json::to_string(record).unwrap());
+            }
+        }
+        files
+    }
+}
+
+/// An agent's part that deals with endpoints, running.
+struct Agent {
+    endpoints: Endpoints,
+    ipam: Ipam,
+    outcome: Outcome,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Agent {
+    async fn start(world: &World) -> Agent {
+        Agent::start_with(world, world.datapath.clone()).await
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "tests without a hive")]
+    async fn start_with(world: &World, datapath: Arc<dyn Datapath>) -> Agent {
+        let db = Db::new();
+        let node = Node {
+            ipv4_range: Some("10.244.0.0/24".parse().unwrap()),
+            ipv6_range: Some("fd00::/96".parse().unwrap()),
+            ..Node::default()
+        };
+        let ipam = Ipam::new(db.table().unwrap(), move || node.clone());
+        let (ipcache, _, mapper) = ipcache::testing::ipcache(db.table().unwrap(), world.map.clone());
+        let table: RwTable<Endpoint> = db.table().unwrap();
+        let (initializer, _) = table.transact(|txn| txn.register_initializer("restore"));
+        let files = StateFolder::new(world.state());
+        let outcome = start::restore(&table, &files, &ipam, &world.links, None).unwrap();
+        let (gate, fence) = fence();
+        let endpoints = Endpoints::new(table.clone(), ipam.clone(), fence, Options::default());
+        let ops = EndpointOps {
+            datapath,
+            ipcache,
+            ipam: ipam.clone(),
+            files,
+            host_ip: Arc::new(|address: IpAddr| {
+                address.is_ipv4().then_some(Ipv4Addr::new(10, 99, 0, 1).into())
+            }),
+        };
+        let initializer_table = table.clone();
+        let (_, reconciler) = builder(table, ops).build();
+        let tasks = vec![tokio::spawn(mapper.run()), tokio::spawn(reconciler.run())];
+        start::host(&endpoints, &world.links, &Options::default());
+        start::regenerate(&endpoints).await;
+        let prunes = || world.datapath.calls().iter().filter(|call| matches!(call, Call::Prune(_))).count();
+        let before = prunes();
+        initializer_table.transact(|txn| initializer.done(txn));
+        while prunes() == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        gate.open();
+        Agent { endpoints, ipam, outcome, tasks }
+    }
+
+    /// What the CNI plugin sends for pod `n`, with addresses from the allocator.
+    fn request(&self, n: u16) -> EndpointChangeRequest {
+        let owner = format!("default/p{n}");
+        let response = self.ipam.allocate(&owner, None, true).unwrap();
+        let mut addressing = AddressPair::default();
+        for row in response {
+            let ipam::Lease::Expiring { uuid, .. } = row.lease else { panic!("{row:?}") };
+            let (address, uuid) = (row.address.to_string(), uuid.to_string());
+            match row.address {
+                IpAddr::V4(_) => (addressing.ipv4, addressing.ipv4_expiration_uuid) = (address, uuid),
+                IpAddr::V6(_) => (addressing.ipv6, addressing.ipv6_expiration_uuid) = (address, uuid),
+            }
+        }
+        (addressing.ipv4_pool_name, addressing.ipv6_pool_name) = ("default".into(), "default".into());
+        EndpointChangeRequest {
+            addressing: Some(addressing),
+            container_id: format!("cid-p{n}"),
+            container_interface_name: "eth0".into(),
+            container_netns_path: format!("/var/run/cilium/netns/p{n}"),
+            host_mac: "0a:00:00:00:00:01".into(),
+            interface_index: 100 + i64::from(n),
+            interface_name: format!("lxc{n}"),
+            k8s_namespace: "default".into(),
+            k8s_pod_name: format!("p{n}"),
+            mac: "0a:00:00:00:00:02".into(),
+            netns_cookie: "4325".into(),
+            state: api_models::Required("waiting-for-identity".into()),
+            sync_build_endpoint: true,
+            ..EndpointChangeRequest::default()
+        }
+    }
+
+    /// All endpoints but the host's, as text without times.
+    fn rows(&self) -> Vec<String> {
+        let table = self.endpoints.table();
+        let snapshot = table.snapshot();
+        let rows = table.all(&snapshot).filter(|row| !row.record.is_host());
+        rows.map(|row| format!("{} {}", row.state, serde_json::to_string(&row.record).unwrap())).collect()
+    }
+}
