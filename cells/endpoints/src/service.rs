@@ -259,8 +259,7 @@ impl Endpoints {
         let snapshot = self.table.snapshot();
         let legacy = matches!(name, Name::Container(_) | Name::Pod(_));
         let mut rows = self.table.list(&snapshot, Endpoint::by_name(name)?);
-        rows.find(|row| !(row.state.is_leaving() || legacy && row.record.disable_legacy_identifiers))
-            .cloned()
+        rows.find(|row| !(row.state.is_leaving() || legacy && row.record.disable_legacy_identifiers)).cloned()
     }
 
     fn modifiable(&self, name: &Name) -> Result<Obj<Endpoint>, Refused> {
