@@ -78,6 +78,7 @@ macro_rules! constructor {
             }
         }
 
+        #[diagnostic::do_not_recommend]
         impl<$($t: Param),*> Param for ($($t,)*) {
             fn deps(deps: &mut Deps) {
                 Self::__deps(deps);

@@ -99,7 +99,7 @@
 //! Tests use [`TestHive`]; one line, `hive::validate(cells())`, checks a whole application without side effects.
 //!
 //! # What a constructor may take
-//! `Arc<T>` and `Arc<dyn Trait>`; [`Config<T>`]; [`Group<T>`] (all [`Member`]s, in order of registration); `Option<P>`
+//! `Arc<T>` and `Arc<dyn Trait>`; [`Config<T>`](struct@Config); [`Group<T>`] (all [`Member`]s, in order of registration); `Option<P>`
 //! of any of these (absent when nothing provides it); the handles [`Lifecycle`], [`JobGroup`], [`Health`],
 //! [`Shutdowner`], [`ModuleId`]; structs with `#[derive(Params)]`. Every hive also provides `Arc<`[`Settings`]`>`,
 //! `Arc<`[`HealthTree`]`>` and `Arc<`[`Events`]`>`.
@@ -174,6 +174,11 @@ pub mod prelude {
         ModuleId, Object, Outputs, Params, Shutdowner, TestHive, Trigger,
     };
 }
+
+/// The examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 /// What derived code refers to.
 #[doc(hidden)]

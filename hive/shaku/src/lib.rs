@@ -1,6 +1,6 @@
 //! A bridge from shaku components to hive cells.
 //!
-//! A component written for [shaku](shaku) becomes a provider of a hive by one more derive: `ShakuDeps` reads the
+//! A component written for [shaku] becomes a provider of a hive by one more derive: `ShakuDeps` reads the
 //! `#[shaku(inject)]` attributes that are there and tells the hive what the component needs, so that missing parts and
 //! cycles are found before anything is built, as for any other cell. Its `Arc<dyn Trait>` fields come from whatever
 //! provides them, shaku component or hive constructor; `Vec` and `HashMap` fields from hive groups.

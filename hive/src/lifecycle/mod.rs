@@ -1,0 +1,136 @@
+//! Start and stop hooks: registered while the graph is built, run one after the other.
+
+mod hooks;
+mod run;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::event::{Event, HookId};
+pub(crate) use hooks::Hooks;
+pub(crate) use run::{Limits, catch, panic_text};
+
+/// Where a hive is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Planned; no constructor has run.
+    Built,
+    /// All constructors have run.
+    Populated,
+    /// Start hooks are running.
+    Starting,
+    /// All start hooks have run.
+    Started,
+    /// Stop hooks are running.
+    Stopping,
+    /// Stopped in order.
+    Stopped,
+    /// Construction, start or stop failed.
+    Failed,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            State::Built => "built",
+            State::Populated => "populated",
+            State::Starting => "starting",
+            State::Started => "started",
+            State::Stopping => "stopping",
+            State::Stopped => "stopped",
+            State::Failed => "failed",
+        })
+    }
+}
+
+/// What a hook gets: a token that is cancelled when the hook should give up.
+#[derive(Clone, Debug)]
+pub struct HookCx {
+    token: CancellationToken,
+}
+
+impl HookCx {
+    /// Ends when the hook should give up: its time is over or the start is cancelled.
+    pub async fn cancelled(&self) {
+        self.token.cancelled().await;
+    }
+
+    /// Whether the hook should give up.
+    pub fn is_cancelled(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
+    /// The token itself, for code that takes one.
+    pub fn token(&self) -> &CancellationToken {
+        &self.token
+    }
+}
+
+/// Registers start and stop hooks for the constructor that takes it.
+///
+/// Hooks start in the order of construction, so after those of everything that the constructor depends on, and stop in
+/// exactly the reverse order.
+#[derive(Clone)]
+pub struct Lifecycle {
+    hooks: Arc<Hooks>,
+    module: Arc<str>,
+    function: &'static str,
+}
+
+impl Lifecycle {
+    pub(crate) fn new(hooks: Arc<Hooks>, module: Arc<str>, function: &'static str) -> Self {
+        Lifecycle { hooks, module, function }
+    }
+
+    /// Adds a hook, which the builder's methods fill. A hook may be added by a constructor or by another start hook;
+    /// after the start it is refused with an error in the log.
+    pub fn hook(&self, name: impl Into<Arc<str>>) -> HookBuilder {
+        let id = HookId { name: name.into(), module: self.module.clone(), function: self.function };
+        let index = self.hooks.add(id.clone());
+        if index.is_none() {
+            self.hooks.events.emit(Event::HookTooLate { hook: id });
+        }
+        HookBuilder { hooks: self.hooks.clone(), index }
+    }
+}
+
+/// A hook that has been added; see [`Lifecycle::hook`].
+pub struct HookBuilder {
+    hooks: Arc<Hooks>,
+    index: Option<usize>,
+}
+
+impl HookBuilder {
+    /// What to do at the start.
+    pub fn on_start<F, Fut>(self, f: F) -> Self
+    where
+        F: FnOnce(HookCx) -> Fut + Send + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        self.set(|hook| hook.start = Some(Box::new(move |cx| Box::pin(f(cx)))))
+    }
+
+    /// What to do at the stop, or when a later start hook fails. It is not called if this hook's own start failed.
+    pub fn on_stop<F, Fut>(self, f: F) -> Self
+    where
+        F: FnOnce(HookCx) -> Fut + Send + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        self.set(|hook| hook.stop = Some(Box::new(move |cx| Box::pin(f(cx)))))
+    }
+
+    /// How long each of start and stop may take; the hive's own limits hold in any case.
+    pub fn timeout(self, limit: Duration) -> Self {
+        self.set(|hook| hook.timeout = Some(limit))
+    }
+
+    fn set(self, change: impl FnOnce(&mut hooks::Hook)) -> Self {
+        if let Some(index) = self.index {
+            self.hooks.change(index, change);
+        }
+        self
+    }
+}

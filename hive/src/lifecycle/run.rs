@@ -1,0 +1,152 @@
+//! One hook at a time: within its limits, its panics caught, cancelled when the start is.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::HookCx;
+use crate::error::{HookError, HookFailure};
+use crate::event::{Event, Events, HookId, Phase};
+
+pub(super) type HookFn = Box<dyn FnOnce(HookCx) -> BoxFuture<'static, anyhow::Result<()>> + Send>;
+
+/// How hooks are run.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) deadline: Instant,
+    pub(crate) limit: Duration,
+    pub(crate) heartbeat: Duration,
+}
+
+/// Something that may cancel a start.
+pub(crate) trait CancelSource: Sync {
+    fn is_cancelled(&self) -> bool;
+    fn cancelled(&self) -> BoxFuture<'_, ()>;
+}
+
+/// Nothing cancels a stop.
+pub(super) struct Never;
+
+impl CancelSource for Never {
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+
+    fn cancelled(&self) -> BoxFuture<'_, ()> {
+        Box::pin(futures::future::pending())
+    }
+}
+
+impl CancelSource for crate::shutdown::Shutdowner {
+    fn is_cancelled(&self) -> bool {
+        self.is_shutting_down()
+    }
+
+    fn cancelled(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.requested())
+    }
+}
+
+/// How long a hook that is out of time may take to say why.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+pub(super) struct HookRun<'a> {
+    pub(super) phase: Phase,
+    pub(super) id: HookId,
+    pub(super) own_limit: Option<Duration>,
+    pub(super) limits: Limits,
+    pub(super) events: &'a Events,
+}
+
+impl HookRun<'_> {
+    pub(super) async fn execute(self, hook: HookFn, cancel: &dyn CancelSource) -> Result<(), HookFailure> {
+        let begin = Instant::now();
+        let result = self.attempt(hook, cancel, begin).await;
+        let duration = begin.elapsed();
+        let (phase, hook) = (self.phase, self.id.clone());
+        match result {
+            Ok(()) => {
+                self.events.emit(Event::HookRan { phase, hook, duration });
+                Ok(())
+            }
+            Err(reason) => {
+                self.events.emit(Event::HookFailed { phase, hook, duration, error: reason.to_string() });
+                Err(HookFailure {
+                    phase,
+                    hook: self.id.name.to_string(),
+                    module: self.id.module.to_string(),
+                    function: self.id.function.to_owned(),
+                    elapsed: duration,
+                    reason,
+                })
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        hook: HookFn,
+        cancel: &dyn CancelSource,
+        begin: Instant,
+    ) -> Result<(), HookError> {
+        if cancel.is_cancelled() {
+            return Err(HookError::Cancelled);
+        }
+        if begin >= self.limits.deadline {
+            return Err(HookError::NotRun);
+        }
+        self.events.emit(Event::HookRuns { phase: self.phase, hook: self.id.clone() });
+        let (until, limit) = match self.own_limit {
+            Some(own) if begin + own < self.limits.deadline => (begin + own, own),
+            _ => (self.limits.deadline, self.limits.limit),
+        };
+        let token = CancellationToken::new();
+        let _drop_cancels = token.clone().drop_guard();
+        let span = tracing::info_span!("cell", module = %self.id.module);
+        let cx = HookCx { token: token.clone() };
+        let running = catch(async move { hook(cx).await }).instrument(span);
+        tokio::pin!(running);
+        let mut beat = self.limits.heartbeat;
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut running => return flatten(result),
+                () = cancel.cancelled() => return Err(HookError::Cancelled),
+                () = sleep_until(until) => {
+                    token.cancel();
+                    let last = timeout(LAST_WORDS, &mut running).await;
+                    let own = last.ok().and_then(|result| result.ok()).and_then(Result::err);
+                    return Err(HookError::TimedOut { limit, own });
+                }
+                () = sleep((begin + beat).saturating_duration_since(Instant::now())) => {
+                    let (phase, hook) = (self.phase, self.id.clone());
+                    self.events.emit(Event::HookStillRuns { phase, hook, elapsed: begin.elapsed() });
+                    beat *= 2;
+                }
+            }
+        }
+    }
+}
+
+fn flatten(result: Result<anyhow::Result<()>, String>) -> Result<(), HookError> {
+    match result {
+        Ok(result) => result.map_err(HookError::Failed),
+        Err(panic) => Err(HookError::Panicked(panic)),
+    }
+}
+
+/// Runs a future and gives the message of its panic as an error.
+pub(crate) async fn catch<F: Future>(future: F) -> Result<F::Output, String> {
+    AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| panic_text(&*panic))
+}
+
+/// The message of a panic.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
+}

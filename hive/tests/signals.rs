@@ -1,0 +1,131 @@
+//! Signals, each in a process of its own: these tests start themselves again with a part to play.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use hive::prelude::*;
+
+const PART: &str = "HIVE_SIGNAL_TEST_PART";
+
+fn say(line: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout();
+    writeln!(out, "\n{line}").unwrap();
+    out.flush().unwrap();
+}
+
+/// A hive that tells what it does and waits where the part says.
+fn play(part: &'static str) -> ExitCode {
+    let cells = module(
+        "m",
+        "x",
+        [invoke(move |lifecycle: Lifecycle| {
+            let stop = move |_| async move {
+                say("stopping");
+                if part == "stuck" {
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            };
+            lifecycle.hook("first").on_start(|_| async { Ok(()) }).on_stop(stop);
+            lifecycle.hook("second").on_start(move |_| async move {
+                say("ready");
+                if part == "starting" {
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            });
+        })],
+    );
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let outcome = runtime.block_on(Hive::builder(cells).build().unwrap().run());
+    say(&format!("{:?} {}", outcome.signal, outcome.errors.len()));
+    outcome.exit_code()
+}
+
+struct Player {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Player {
+    fn new(part: &str, test: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(PART, part)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Player { child, lines }
+    }
+
+    fn expect(&mut self, wanted: &str) {
+        let found = self.lines.by_ref().map_while(Result::ok).any(|line| line == wanted);
+        assert!(found, "`{wanted}` was not said");
+    }
+
+    fn kill(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    fn code(mut self) -> Option<i32> {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            if begin.elapsed() > Duration::from_secs(20) {
+                self.child.kill().unwrap();
+                panic!("it did not end");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// In the started process: plays the part and ends the process with its code.
+#[expect(clippy::disallowed_methods, reason = "the test harness would give its own exit code")]
+fn play_if_asked(part: &'static str) {
+    if std::env::var(PART).is_ok_and(|asked| asked == part) {
+        let code = play(part);
+        std::process::exit(if code == ExitCode::SUCCESS { 0 } else { 255 });
+    }
+}
+
+#[test]
+fn a_signal_stops_in_order() {
+    play_if_asked("running");
+    for (signal, name) in [("-TERM", "terminated"), ("-INT", "interrupt")] {
+        let mut player = Player::new("running", "a_signal_stops_in_order");
+        player.expect("ready");
+        player.kill(signal);
+        player.expect("stopping");
+        player.expect(&format!("Some(\"{name}\") 0"));
+        assert_eq!(player.code(), Some(0));
+    }
+}
+
+#[test]
+fn a_signal_during_start_undoes_it() {
+    play_if_asked("starting");
+    let mut player = Player::new("starting", "a_signal_during_start_undoes_it");
+    player.expect("ready");
+    player.kill("-TERM");
+    player.expect("stopping");
+    player.expect("Some(\"terminated\") 0");
+    assert_eq!(player.code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_the_process_at_once() {
+    play_if_asked("stuck");
+    let mut player = Player::new("stuck", "a_second_signal_ends_the_process_at_once");
+    player.expect("ready");
+    player.kill("-TERM");
+    player.expect("stopping");
+    player.kill("-INT");
+    assert_eq!(player.code(), Some(128 + 2));
+}
