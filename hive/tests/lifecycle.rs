@@ -324,3 +324,33 @@ async fn events_tell_the_whole_story() {
         ]
     );
 }
+
+/// Several hives in one process, each on tasks of a shared runtime.
+#[tokio::test]
+async fn hives_run_side_by_side() {
+    let hives = (0..4).map(|i| {
+        let cells = invoke(move |lifecycle: Lifecycle, shutdown: Shutdowner| {
+            lifecycle.hook("ends").on_start(move |_| async move {
+                if i % 2 == 0 {
+                    shutdown.shutdown();
+                } else {
+                    shutdown.shutdown_with(anyhow::anyhow!("number {i}"));
+                }
+                Ok(())
+            });
+        });
+        Hive::builder(cells).build().unwrap().run_until_shutdown()
+    });
+    let mut tasks = tokio::task::JoinSet::new();
+    for hive in hives {
+        tasks.spawn(hive);
+    }
+    let mut errors: Vec<String> = tasks
+        .join_all()
+        .await
+        .iter()
+        .flat_map(|outcome| outcome.errors.iter().map(ToString::to_string))
+        .collect();
+    errors.sort();
+    assert_eq!(errors, ["number 1", "number 3"]);
+}

@@ -1,7 +1,6 @@
 //! What constructors take and give: extractors, results, scopes, groups, decorations, replacement.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hive::prelude::*;
 use proptest::prelude::*;
@@ -249,35 +248,47 @@ async fn consumers_are_dropped_before_what_they_consume() {
     assert_eq!(*log.lock(), ["outer", "inner"]);
 }
 
+/// What each constructor of the next test needs.
+const NEEDS: [&[usize]; 6] = [&[], &[0], &[0, 1], &[2, 0], &[], &[3]];
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the order of cells, constructors run after what they need, at most once, and only if needed.
+    /// Whatever the order of cells, constructors run after what they need, at most once, and only if needed; their hooks
+    /// start in that order and stop in reverse.
     #[test]
     fn any_order_of_cells_builds_the_same(order in Just((0..8_usize).collect::<Vec<_>>()).prop_shuffle()) {
-        static RUNS: [AtomicUsize; 6] = [const { AtomicUsize::new(0) }; 6];
-        #[derive(Object)] struct N<const I: usize>(usize);
-        fn run<const I: usize>(value: usize) -> N<I> {
-            RUNS[I].fetch_add(1, Ordering::SeqCst);
-            N(value)
+        #[derive(Object)]
+        struct Built<const I: usize>(usize);
+        type B<const I: usize> = Arc<Built<I>>;
+        fn built<const I: usize>(lifecycle: &Lifecycle, value: usize) -> Built<I> {
+            lifecycle.hook(I.to_string()).on_start(|_| async { Ok(()) }).on_stop(|_| async { Ok(()) });
+            Built(value)
         }
         let cells = [
-            provide(|| run::<0>(1)),
-            provide(async |a: Arc<N<0>>| run::<1>(a.0 * 2)),
-            provide(|a: Arc<N<0>>, b: Arc<N<1>>| run::<2>(a.0 + b.0 * 10)),
-            provide(|c: Arc<N<2>>, a: Arc<N<0>>| run::<3>(c.0 * 10 + a.0)),
-            provide(|| run::<4>(0)),
-            provide(|d: Arc<N<3>>| run::<5>(d.0)),
-            invoke(|d: Arc<N<3>>| assert_eq!(d.0, 211)),
-            invoke(|c: Arc<N<2>>, d: Arc<N<3>>| assert_eq!((c.0, d.0), (21, 211))),
+            provide(|l: Lifecycle| built::<0>(&l, 1)),
+            provide(async |l: Lifecycle, a: B<0>| built::<1>(&l, a.0 * 2)),
+            provide(|l: Lifecycle, a: B<0>, b: B<1>| built::<2>(&l, a.0 + b.0 * 10)),
+            provide(|l: Lifecycle, c: B<2>, a: B<0>| built::<3>(&l, c.0 * 10 + a.0)),
+            provide(|l: Lifecycle| built::<4>(&l, 0)),
+            provide(|l: Lifecycle, d: B<3>| built::<5>(&l, d.0)),
+            invoke(|d: B<3>| assert_eq!(d.0, 211)),
+            invoke(|c: B<2>, d: B<3>| assert_eq!((c.0, d.0), (21, 211))),
         ];
-        for runs in &RUNS {
-            runs.store(0, Ordering::SeqCst);
-        }
         let shuffled: Vec<Cell> = order.iter().map(|i| cells[*i].clone()).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(started(shuffled));
-        let runs: Vec<_> = RUNS.iter().map(|runs| runs.load(Ordering::SeqCst)).collect();
-        prop_assert_eq!(runs, [1, 1, 1, 1, 0, 0]);
+        let (started, stopped) = runtime.block_on(async {
+            let mut hive = started(shuffled).await;
+            hive.stop().await;
+            (hive.hook_order(), hive.stop_order())
+        });
+        let ran: Vec<usize> = started.iter().map(|name| name.parse().unwrap()).collect();
+        let mut sorted = ran.clone();
+        sorted.sort_unstable();
+        prop_assert_eq!(sorted, [0, 1, 2, 3], "what is needed, once each");
+        for (position, node) in ran.iter().enumerate() {
+            prop_assert!(NEEDS[*node].iter().all(|need| ran[..position].contains(need)), "{:?}", ran);
+        }
+        prop_assert!(started.iter().rev().eq(&stopped));
     }
 }

@@ -23,6 +23,9 @@ fn play(part: &'static str) -> ExitCode {
         [invoke(move |lifecycle: Lifecycle| {
             let stop = move |_| async move {
                 say("stopping");
+                if part == "blocked" {
+                    std::thread::sleep(Duration::from_secs(60));
+                }
                 if part == "stuck" {
                     std::future::pending::<()>().await;
                 }
@@ -39,7 +42,9 @@ fn play(part: &'static str) -> ExitCode {
         })],
     );
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let outcome = runtime.block_on(Hive::builder(cells).build().unwrap().run());
+    let limit = if part == "blocked" { Duration::from_millis(10) } else { Duration::from_secs(60) };
+    let hive = Hive::builder(cells).stop_timeout(limit).build().unwrap();
+    let outcome = runtime.block_on(hive.run());
     say(&format!("{:?} {}", outcome.signal, outcome.errors.len()));
     outcome.exit_code()
 }
@@ -128,4 +133,15 @@ fn a_second_signal_ends_the_process_at_once() {
     player.expect("stopping");
     player.kill("-INT");
     assert_eq!(player.code(), Some(128 + 2));
+}
+
+/// A stop hook that blocks a thread cannot be cancelled: the process is ended 5 s after the limit.
+#[test]
+fn a_blocked_stop_ends_the_process() {
+    play_if_asked("blocked");
+    let mut player = Player::new("blocked", "a_blocked_stop_ends_the_process");
+    player.expect("ready");
+    player.kill("-TERM");
+    player.expect("stopping");
+    assert_eq!(player.code(), Some(255));
 }
