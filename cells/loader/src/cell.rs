@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::StatusSource;
 use devices::{Device, NodeAddress};
 use hive::prelude::*;
 use local_node::LocalNode;
@@ -27,7 +28,7 @@ pub fn cell() -> Cell {
     module(
         "loader",
         "Datapath programs, endpoints and devices",
-        [config::<LoaderConfig>(), provide(new_datapath)],
+        [config::<LoaderConfig>(), provide(new_datapath), provide(new_status)],
     )
 }
 
@@ -74,6 +75,28 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<Arc<dyn Datapath>> {
     let (guarded, devices) = (datapath.clone(), p.tables.devices);
     p.jobs.one_shot("unknown-interfaces", move |cx: JobCx| guard(guarded, devices, cx));
     Ok(datapath)
+}
+
+/// What `GET /healthz` says of the datapath.
+fn new_status(
+    config: Config<LoaderConfig>,
+    maps: Arc<Maps>,
+    devices: Arc<Table<Device>>,
+) -> Member<StatusSource> {
+    let source = move |status: &mut api_models::StatusResponse| {
+        let tcx = config.enable_tcx && maps.features().tcx;
+        status.attach_mode = if tcx { "tcx" } else { "tc" }.to_owned();
+        if let Some(routing) = &mut status.routing {
+            let mode = if config.enable_host_legacy_routing { "Legacy" } else { "BPF" };
+            routing.intra_host_routing_mode = mode.to_owned();
+        }
+        if let Some(firewall) = &mut status.host_firewall {
+            let snapshot = devices.snapshot();
+            let names = devices.list(&snapshot, Device::by_selected(true)).map(|device| device.name.clone());
+            firewall.devices = names.collect::<Vec<_>>().into();
+        }
+    };
+    Member(StatusSource::new("datapath", source))
 }
 
 /// Keeps the host's side as options and tables want it.

@@ -1,5 +1,7 @@
 //! Programs on long-lived devices: pinned tcx links, updated in place; tc filters on kernels without tcx.
 
+use std::path::Path;
+
 use bpf::tc::Tc;
 use bpf::{BpfFs, Direction, Link, Program, names_in, unpin};
 
@@ -67,7 +69,7 @@ pub fn attach(fs: &BpfFs, style: Style, place: &Place, program: &Program) -> Res
         )
         .step(step)?;
         // After the filter: the other way round packets would pass by both.
-        unpin(&pin).step(step)?;
+        remove_link(&pin).step(step)?;
         return Ok(Attached::Filter);
     }
     if let Ok(link) = Link::open(&pin) {
@@ -77,7 +79,7 @@ pub fn attach(fs: &BpfFs, style: Style, place: &Place, program: &Program) -> Res
             Ok(()) if here => return Ok(Attached::Updated),
             Err(e) if e.errno() != Some(ENOLINK) => return Err(e).step(step),
             // Of a device that is gone, or of another one that had the name.
-            _ => unpin(&pin).step(step)?,
+            _ => remove_link(&pin).step(step)?,
         };
     }
     std::fs::create_dir_all(&folder)
@@ -87,6 +89,18 @@ pub fn attach(fs: &BpfFs, style: Style, place: &Place, program: &Program) -> Res
     link.pin(&pin).step(step)?;
     remove_filter(&tc, style, place)?;
     Ok(Attached::Created)
+}
+
+/// Detaches a pinned link and removes its pin. The pin alone would keep the program attached until the kernel gets round
+/// to freeing it, and the same program cannot be attached twice.
+fn remove_link(pin: &Path) -> bpf::Result<()> {
+    if let Ok(link) = Link::open(pin) {
+        match link.detach() {
+            Err(e) if e.errno() != Some(ENOLINK) => return Err(e),
+            _ => {}
+        }
+    }
+    unpin(pin).map(drop)
 }
 
 /// Removes the tc filter that a run without tcx left: it would run after the link's program.
@@ -109,7 +123,7 @@ pub fn detach_all(fs: &BpfFs, style: Style, device: &str, ifindex: Option<u32>) 
     let step = || format!("detach from device {device}");
     let folder = fs.device_links(device);
     for name in names_in(&folder).step(step)? {
-        unpin(&folder.join(name)).step(step)?;
+        remove_link(&folder.join(name)).step(step)?;
     }
     // Both folders may be absent.
     let _ = std::fs::remove_dir(&folder);

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bpf::tc::Tc;
-use bpf::{Direction, Link, RawMap, names_in, unpin};
-use datapath_abi::{EndpointConfig, PolicyEntry, PolicyKey, ep_flag, identity, lxc_flag};
+use bpf::{Direction, Link, RawMap, unpin};
+use datapath_abi::{EndpointConfig, PolicyEntry, PolicyKey, ep_flag, identity};
 use devices::Netlink;
 use futures::future::{BoxFuture, FutureExt};
 use maps::{Maps, POLICY_PREFIX, policy_name};
@@ -54,6 +54,10 @@ impl KernelDatapath {
             ready: watch::Sender::new(false),
             host_endpoint: watch::Sender::new(0),
         }
+    }
+
+    pub(crate) fn maps(&self) -> &Maps {
+        &self.maps
     }
 
     /// The pool of policy maps, for whoever tends it.
@@ -290,42 +294,6 @@ impl KernelDatapath {
         }
         self.programs().filter(|_| *self.ready.borrow()).ok_or(DatapathError::NotReady)
     }
-
-    /// Removes pins and rows of endpoints that are not known. Gives how many.
-    fn sweep_leftovers(&self, known: &BTreeSet<u16>) -> Result<usize, DatapathError> {
-        let mut removed = 0;
-        let fs = self.maps.fs();
-        for name in fs.map_names().step(|| "list the pinned maps".to_owned())? {
-            if is_leftover_pin(&name, known) {
-                removed += usize::from(unpin(&fs.map(&name)).step(|| format!("remove the pin {name}"))?);
-            }
-        }
-        let links = fs.root().join("cilium/endpoints");
-        for name in names_in(&links).step(|| "list the endpoints' links".to_owned())? {
-            if !name.parse().is_ok_and(|id| known.contains(&id)) {
-                removed += usize::from(std::fs::remove_dir_all(links.join(name)).is_ok());
-            }
-        }
-        let stale = |row: &datapath_abi::EndpointInfo| {
-            row.flags & lxc_flag::HOST == 0 && !known.contains(&row.lxc_id)
-        };
-        let step = || "sweep the endpoint map".to_owned();
-        let rows = self.maps.lxc().filter(|_, row| stale(row)).step(step)?;
-        let keys: Vec<_> = rows.iter().map(|(key, _)| *key).collect();
-        self.maps.lxc().delete_batch(&keys).step(step)?;
-        removed += keys.len();
-
-        let step = || "sweep the interface maps".to_owned();
-        let unknown = |id: u32| id != 0 && !u16::try_from(id).is_ok_and(|id| known.contains(&id));
-        for (ifindex, _) in self.maps.ep_by_ifindex().filter(|_, id| unknown(*id)).step(step)? {
-            self.maps.ep_by_ifindex().update(&ifindex, &0).step(step)?;
-            removed += 1;
-        }
-        for (ifindex, _) in self.maps.ep_by_ifindex_hi().filter(|_, id| unknown(*id)).step(step)? {
-            removed += usize::from(self.maps.ep_by_ifindex_hi().delete(&ifindex).step(step)?);
-        }
-        Ok(removed)
-    }
 }
 
 impl Datapath for KernelDatapath {
@@ -460,45 +428,4 @@ fn filter_name(program: &str, interface: &str) -> String {
 /// Whether a link looks like the host side of a pod.
 pub fn is_pod_interface(link: &devices::Link) -> bool {
     link.kind == "veth" && link.name.starts_with(POD_INTERFACE_PREFIX)
-}
-
-/// Whether a pin is one of an endpoint that is not known, or a policy map of another form than today's.
-fn is_leftover_pin(name: &str, known: &BTreeSet<u16>) -> bool {
-    let of_unknown = |rest: &str| {
-        let id = rest.parse::<u16>().ok().filter(|_| rest.len() == 5);
-        !id.is_some_and(|id| known.contains(&id))
-    };
-    if let Some(rest) = name.strip_prefix(POLICY_PREFIX) {
-        return of_unknown(rest);
-    }
-    if let Some(rest) = name.strip_prefix("cilium_calls_") {
-        // Only those of endpoints: other arrays have words in their names.
-        return rest.bytes().all(|b| b.is_ascii_digit()) && of_unknown(rest);
-    }
-    name.starts_with("cilium_policy_")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn leftover_pins_are_those_of_unknown_endpoints() {
-        let known = BTreeSet::from([135]);
-        for (name, leftover) in [
-            ("cilium_policy_v2_00135", false),
-            ("cilium_policy_v2_00136", true),
-            ("cilium_policy_v2_135", true),
-            ("cilium_policy_00135", true),
-            ("cilium_policystats", false),
-            ("cilium_calls_00135", false),
-            ("cilium_calls_00007", true),
-            ("cilium_calls_hostns_00506", false),
-            ("cilium_calls_shared_9", false),
-            ("cilium_lxc", false),
-            ("ep_policies", false),
-        ] {
-            assert_eq!(is_leftover_pin(name, &known), leftover, "{name}");
-        }
-    }
 }

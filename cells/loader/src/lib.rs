@@ -39,6 +39,7 @@ mod pool;
 mod programs;
 mod restore;
 mod slots;
+mod sweep;
 mod sysctls;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;

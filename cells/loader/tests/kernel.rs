@@ -1,75 +1,22 @@
 //! Endpoints, restarts and host devices against the real kernel, in a sandbox of their own.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use bpf::tc::Tc;
 use bpf::{Direction, Link, Map, RawMap};
-use datapath_abi::{EndpointInfo, EndpointKey, NodeConfig, PolicyEntry, PolicyKey, ep_flag};
+use datapath_abi::{EndpointInfo, EndpointKey, PolicyEntry, PolicyKey, ep_flag};
 use devices::Netlink;
 use loader::device_links::{self, Attached, Place, Style};
 use loader::host::{self, HostSettings};
-use loader::{Datapath, DatapathError, EndpointDatapath, KernelDatapath, KernelOptions, ProgramSet, READY};
-use maps::{FamilyConfig, Maps, MapsConfig, policy_name};
+use loader::{Datapath, DatapathError, EndpointDatapath, KernelDatapath, ProgramSet, READY};
+use maps::{Maps, policy_name};
 use test_kit::{Sandbox, require_root};
 
-const OPTIONS: KernelOptions = KernelOptions { filter_priority: 1 };
+mod kit;
 
-fn maps(sandbox: &Sandbox) -> Arc<Maps> {
-    let config = MapsConfig {
-        bpf_root: sandbox.bpf_root().to_str().unwrap().to_owned(),
-        preallocate_bpf_maps: false,
-        ..MapsConfig::default()
-    };
-    let maps = Maps::new(config, FamilyConfig::default());
-    maps.open().unwrap();
-    Arc::new(maps)
-}
-
-fn node_config() -> NodeConfig {
-    NodeConfig {
-        enable_ipv4: 1,
-        enable_ipv6: 1,
-        source_ip_verification: 1,
-        arp_responder: 1,
-        ..NodeConfig::default()
-    }
-}
-
-/// What an agent does at its start, in its order.
-fn start(maps: &Arc<Maps>) -> KernelDatapath {
-    let datapath = KernelDatapath::new(maps.clone(), OPTIONS);
-    datapath.restore().unwrap();
-    datapath.pool().tend().unwrap();
-    let programs = Arc::new(ProgramSet::load(maps, node_config(), 2).unwrap());
-    datapath.switch(programs.clone(), &mut Netlink::open().unwrap()).unwrap();
-    programs.remove_others(maps.fs()).unwrap();
-    datapath.set_ready();
-    datapath
-}
-
-fn pod(sandbox: &Sandbox, id: u16) -> EndpointDatapath {
-    let ns = sandbox.netns(&format!("pod{id}")).unwrap();
-    let ifname = format!("lxc{id:05}");
-    sandbox
-        .host()
-        .ip(&format!("link add {ifname} type veth peer name eth0 netns {}", ns.path().display()))
-        .unwrap();
-    let link = Netlink::open().unwrap().link_by_name(&ifname).unwrap();
-    EndpointDatapath {
-        id,
-        identity: 5,
-        ifindex: link.index,
-        ifname,
-        mac: [2, 0, 0, 0, 0, id as u8],
-        node_mac: link.hardware_addr.ethernet().unwrap(),
-        ipv4: Some(Ipv4Addr::new(10, 0, 0, id as u8)),
-        ipv6: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, id)),
-        ..EndpointDatapath::default()
-    }
-}
+use kit::{OPTIONS, maps, node_config, pod, start};
 
 fn filters(ifindex: u32) -> Vec<bpf::tc::Filter> {
     Tc::new().unwrap().filters(ifindex, Direction::Ingress).unwrap()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::Route;
+use api::{Route, StatusSource};
 use hive::prelude::*;
 use statedb::RwTable;
 
@@ -18,7 +18,13 @@ pub fn cell() -> Cell {
         module(
             "maps",
             "Pinned BPF maps",
-            [config::<MapsConfig>(), statedb::table::<MapRow>(), provide(new_maps), provide(new_routes)],
+            [
+                config::<MapsConfig>(),
+                statedb::table::<MapRow>(),
+                provide(new_maps),
+                provide(new_routes),
+                provide(new_status),
+            ],
         ),
     ])
 }
@@ -60,6 +66,10 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
         Ok(())
     });
     Ok(maps)
+}
+
+fn new_status(maps: Arc<Maps>) -> Member<StatusSource> {
+    Member(StatusSource::new("bpf-maps", move |status| status.bpf_maps = Some(crate::status::status(&maps))))
 }
 
 fn new_routes(maps: Arc<Maps>) -> Members<Route> {

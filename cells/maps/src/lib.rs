@@ -29,6 +29,7 @@ mod error;
 mod maps;
 mod rest;
 pub mod size;
+mod status;
 mod table;
 pub mod text;
 

@@ -208,6 +208,11 @@ impl Maps {
         CATALOG.iter().filter(wanted).map(|def| self.spec_of(def)).collect()
     }
 
+    /// The share of the machine's memory that sizes maps (`bpf-map-dynamic-size-ratio`).
+    pub fn size_ratio(&self) -> f64 {
+        self.config.bpf_map_dynamic_size_ratio
+    }
+
     /// Layouts of what is pinned in the maps' folder, with the kernel's numbers; what cannot be opened is left out.
     pub fn pinned(&self) -> Result<BTreeMap<String, (u32, Layout)>> {
         let mut maps = BTreeMap::new();

@@ -1,0 +1,89 @@
+//! Packets between pods while programs are replaced, endpoints go, and their addresses are not theirs.
+
+mod kit;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use devices::Netlink;
+use kit::{furnish, maps, node_config, pod_with_namespace, start};
+use loader::{Datapath, ProgramSet};
+use maps::Maps;
+use test_kit::{Sandbox, UdpFlow, require_root, wait_until};
+
+fn drops(maps: &Maps, reason: u8) -> u64 {
+    let rows = maps.metrics().entries().unwrap();
+    rows.iter()
+        .filter(|(key, _)| key.reason == reason)
+        .flat_map(|(_, cpus)| cpus)
+        .map(|value| value.count)
+        .sum()
+}
+
+#[test]
+fn no_packet_is_lost_while_programs_are_replaced_and_all_are_once_the_endpoint_is_gone() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    let (a, a_ns) = pod_with_namespace(&sandbox, 1);
+    let (b, b_ns) = pod_with_namespace(&sandbox, 2);
+    for (endpoint, ns) in [(&a, &a_ns), (&b, &b_ns)] {
+        datapath.attach(endpoint).unwrap();
+        datapath.up(endpoint).unwrap();
+        furnish(endpoint, ns);
+    }
+    let targets = [IpAddr::V4(b.ipv4.unwrap()), IpAddr::V6(b.ipv6.unwrap())];
+    for target in targets {
+        let reachable = || a_ns.exec(&format!("ping -c 1 -W 1 {target}")).is_ok();
+        wait_until("the pods to reach each other", Duration::from_secs(10), reachable);
+    }
+
+    // A reload, and starts from what is pinned, as after a stop or kill -9.
+    let flows = targets.map(|target| UdpFlow::start(&a_ns, &b_ns, target).unwrap());
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(50));
+        let programs = Arc::new(ProgramSet::load(&maps, node_config(), 2).unwrap());
+        datapath.switch(programs, &mut Netlink::open().unwrap()).unwrap();
+    }
+    drop(datapath);
+    let datapath = start(&maps);
+    std::thread::sleep(Duration::from_millis(100));
+    for flow in flows {
+        let report = flow.stop();
+        assert!(report.is_perfect(), "{report:?}");
+    }
+
+    // The control: what is gone from the rows is gone for packets, although programs and interfaces are there.
+    let before = drops(&maps, 203);
+    datapath.detach(a.id).unwrap();
+    let flow = UdpFlow::start(&a_ns, &b_ns, targets[0]).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let report = flow.stop();
+    assert_eq!((report.received, report.sent > 0), (0, true), "{report:?}");
+    assert!(drops(&maps, 203) >= before + report.sent, "counted as packets of no endpoint");
+}
+
+#[test]
+fn a_source_address_that_is_not_the_pods_is_dropped() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    let (a, a_ns) = pod_with_namespace(&sandbox, 1);
+    let (b, b_ns) = pod_with_namespace(&sandbox, 2);
+    for (endpoint, ns) in [(&a, &a_ns), (&b, &b_ns)] {
+        datapath.attach(endpoint).unwrap();
+        datapath.up(endpoint).unwrap();
+        furnish(endpoint, ns);
+    }
+    let target = b.ipv4.unwrap();
+    let reachable = || a_ns.exec(&format!("ping -c 1 -W 1 {target}")).is_ok();
+    wait_until("the pods to reach each other", Duration::from_secs(10), reachable);
+    a_ns.ip("addr add 10.0.0.77/32 dev eth0").unwrap();
+    let before = drops(&maps, 132);
+    assert!(a_ns.exec(&format!("ping -c 2 -i 0.2 -W 1 -I 10.0.0.77 {target}")).is_err());
+    assert!(drops(&maps, 132) >= before + 2);
+    assert!(reachable());
+}
