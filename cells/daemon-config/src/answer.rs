@@ -1,0 +1,88 @@
+//! The answer to `GET /config`.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use api_models::{
+    DaemonConfiguration, DaemonConfigurationSpec, DaemonConfigurationStatus, KvstoreConfiguration,
+    MasqueradeProtocols, NodeAddressing, NodeAddressingElement,
+};
+use devices::Device;
+use local_node::LocalNode;
+use serde_json::Value;
+
+use crate::config::CniConfig;
+use crate::error::Error;
+
+/// The largest segments that the kernel makes unless told otherwise.
+const SEGMENT: i64 = 65536;
+
+/// The MTU of a node without devices that face the network.
+const MTU: u32 = 1500;
+
+/// What does not change while the agent runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Fixed {
+    pub(crate) config: CniConfig,
+    pub(crate) running: BTreeMap<String, Value>,
+}
+
+/// The whole answer.
+pub(crate) fn configuration<'a>(
+    fixed: &Fixed,
+    spec: DaemonConfigurationSpec,
+    node: Option<&LocalNode>,
+    devices: impl Iterator<Item = &'a Device>,
+) -> Result<DaemonConfiguration, Error> {
+    let config = &fixed.config;
+    let mtu = i64::from(mtu(config, devices));
+    let status = DaemonConfigurationStatus {
+        gro_ipv4_max_size: SEGMENT,
+        gro_max_size: SEGMENT,
+        gso_ipv4_max_size: SEGMENT,
+        gso_max_size: SEGMENT,
+        addressing: node.map(addressing),
+        configured_datapath_mode: config.datapath_mode.clone(),
+        daemon_configuration_map: fixed.running.clone(),
+        datapath_mode: "veth".to_owned(),
+        device_mtu: mtu,
+        enable_route_mtu_for_cni_chaining: config.enable_route_mtu_for_cni_chaining,
+        install_uplink_routes_for_delegated_ipam: config.install_uplink_routes_for_delegated_ipam,
+        ip_local_reserved_ports: config.reserved_ports().to_owned(),
+        ipam_mode: config.ipam.clone(),
+        kvstore_configuration: Some(KvstoreConfiguration::default()),
+        masquerade_protocols: Some(MasqueradeProtocols::default()),
+        packetization_layer_pmtud_mode: config.pmtud_mode()?.to_owned(),
+        realized: Some(spec.clone()),
+        // There is no tunnel, whose header would have to fit.
+        route_mtu: mtu,
+        ..Default::default()
+    };
+    Ok(DaemonConfiguration { spec: Some(spec), status: Some(status) })
+}
+
+/// The option, else the smallest of the devices that face the network.
+fn mtu<'a>(config: &CniConfig, devices: impl Iterator<Item = &'a Device>) -> u32 {
+    if config.mtu > 0 {
+        return config.mtu;
+    }
+    let smallest =
+        devices.filter(|device| device.selected).map(|device| device.mtu).filter(|mtu| *mtu > 0).min();
+    smallest.unwrap_or(MTU)
+}
+
+/// The families of which the node gives addresses to pods.
+fn addressing(node: &LocalNode) -> NodeAddressing {
+    fn element(router: Option<impl Display>, range: Option<impl Display>) -> Option<NodeAddressingElement> {
+        Some(NodeAddressingElement {
+            alloc_range: range?.to_string(),
+            enabled: true,
+            ip: router.map(|router| router.to_string()).unwrap_or_default(),
+            ..Default::default()
+        })
+    }
+    NodeAddressing {
+        ipv4: element(node.router_ipv4, node.ipv4_alloc_cidr),
+        ipv6: element(node.router_ipv6, node.ipv6_alloc_cidr),
+    }
+}

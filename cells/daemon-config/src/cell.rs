@@ -1,0 +1,132 @@
+//! The wiring: the instance, the stored configuration, `GET` and `PATCH /config`.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use api::{Operation, Request, Response, Route};
+use api_models::{DaemonConfigurationSpec, rfc3339};
+use devices::Device;
+use hive::Settings;
+use hive::prelude::*;
+use local_node::{LocalNodeStore, StateConfig};
+use statedb::{RwTable, Table};
+
+use crate::answer::{Fixed, configuration};
+use crate::config::CniConfig;
+use crate::instance::Instance;
+use crate::option::{self, RuntimeOption};
+use crate::{files, names};
+
+/// Takes the run folder for this agent. Put it first in the list of cells: its hook runs before any other that touches
+/// the folder, and its stop hook after theirs.
+pub fn instance() -> Cell {
+    module("instance", "One agent a run folder", [invoke(new_instance)])
+}
+
+fn new_instance(state: Config<StateConfig>, lifecycle: Lifecycle) {
+    let taken = Arc::new(tokio::sync::Mutex::new(None));
+    let held = taken.clone();
+    let folder = state.run().to_owned();
+    lifecycle
+        .hook("pid-file")
+        .on_start(move |_| async move {
+            *taken.lock().await = Some(Instance::take(&folder)?);
+            Ok(())
+        })
+        .on_stop(move |_| async move {
+            held.lock().await.take();
+            Ok(())
+        });
+}
+
+/// `GET` and `PATCH /config`, the table `runtime-options`, the stored configuration.
+pub fn cell() -> Cell {
+    let cells = [
+        config::<CniConfig>(),
+        statedb::table::<RuntimeOption>(),
+        provide_private(new_fixed),
+        provide(new_routes),
+        invoke(store),
+    ];
+    module("daemonconfig", "The configuration in force", cells)
+}
+
+fn new_fixed(config: Config<CniConfig>, settings: Arc<Settings>) -> anyhow::Result<Arc<Fixed>> {
+    config.validate()?;
+    let running = names::daemon_configuration(&settings, &rfc3339(SystemTime::now()));
+    Ok(Arc::new(Fixed { config: (*config).clone(), running }))
+}
+
+#[derive(Params)]
+struct StoreParams {
+    fixed: Arc<Fixed>,
+    settings: Arc<Settings>,
+    state: Config<StateConfig>,
+    options: Arc<RwTable<RuntimeOption>>,
+    lifecycle: Lifecycle,
+}
+
+fn store(p: StoreParams) -> anyhow::Result<()> {
+    let set = |key: &str| {
+        let unused = p.settings.unused().iter().find(|setting| setting.key == key);
+        p.settings.get(key).or(unused).map(|setting| setting.value.clone())
+    };
+    let initial = option::initial(set)?;
+    p.options.transact(|w| initial.into_iter().for_each(|option| drop(w.insert(option))));
+    p.lifecycle.hook("daemon-config").on_start(move |_| async move {
+        files::store(&p.state.state(), &p.fixed.running, &p.settings)?;
+        Ok(())
+    });
+    Ok(())
+}
+
+#[derive(Params)]
+struct RouteParams {
+    fixed: Arc<Fixed>,
+    options: Arc<RwTable<RuntimeOption>>,
+    node: Arc<LocalNodeStore>,
+    devices: Arc<Table<Device>>,
+}
+
+fn new_routes(p: RouteParams) -> Members<Route> {
+    let options = p.options.clone();
+    let get = move |_| {
+        let snapshot = p.devices.snapshot();
+        let spec = option::spec(p.options.all(&snapshot).map(|row| &**row));
+        let node = p.node.node();
+        let devices = p.devices.all(&snapshot).map(|row| &**row);
+        std::future::ready(match configuration(&p.fixed, spec, node.as_deref(), devices) {
+            Ok(configuration) => Response::json(200, &configuration),
+            Err(error) => Response::error(500, error.to_string()),
+        })
+    };
+    let patch = move |request: Request| std::future::ready(patch(&options, &request));
+    Members(vec![Route::new(Operation::GetConfig, get), Route::new(Operation::PatchConfig, patch)])
+}
+
+/// All of the options that are asked for, or none. Whoever acts on one watches the table.
+fn patch(options: &RwTable<RuntimeOption>, request: &Request) -> Response {
+    let spec: DaemonConfigurationSpec = match request.json() {
+        Ok(spec) => spec,
+        Err(answer) => return answer,
+    };
+    let wanted = match option::wanted(&spec) {
+        Ok(wanted) => wanted,
+        Err(error) => return Response::error(400, error.to_string()),
+    };
+    let (changed, _) = options.transact(|w| {
+        let mut changed = Vec::new();
+        for option in wanted {
+            let before = w.get(RuntimeOption::by_name(option.name)).map(|row| row.value.clone());
+            if before.as_ref() != Some(&option.value) {
+                changed.push(format!("{}={}", option.name, option.value));
+                w.insert(option);
+            }
+        }
+        changed
+    });
+    if !changed.is_empty() {
+        tracing::info!(options = changed.join(","), "Applying changes to daemon configuration");
+    }
+    Response::empty(200)
+}

@@ -1,0 +1,65 @@
+//! Options that the CNI plugin acts on; the agent hands them to it by `GET /config`.
+
+use crate::error::Error;
+
+/// What the CNI plugin is told. A change takes effect for pods that come after the next start.
+#[derive(hive::Config, Clone, Debug)]
+pub struct CniConfig {
+    /// Device type of pods: veth, or auto, which is veth
+    #[flag(default = "veth")]
+    pub datapath_mode: String,
+    /// Address management: cluster-pool, kubernetes, or delegated-plugin to leave it to another plugin
+    #[flag(default = "cluster-pool")]
+    pub ipam: String,
+    /// MTU of pods' devices, 0 for that of the node's devices
+    #[flag(default = 0)]
+    pub mtu: u32,
+    /// MTU probing in pods: blackhole, always or disabled
+    #[flag(default = "blackhole")]
+    pub packetization_layer_pmtud_mode: String,
+    /// Ports that pods must not use as ephemeral ones, auto for those that the agent itself needs: none
+    #[flag(default = "auto")]
+    pub container_ip_local_reserved_ports: String,
+    /// Routes via the uplink for addresses of a delegated plugin
+    #[flag(default = false)]
+    pub install_uplink_routes_for_delegated_ipam: bool,
+    /// Route MTU also for pods of chained plugins
+    #[flag(default = false)]
+    pub enable_route_mtu_for_cni_chaining: bool,
+}
+
+impl CniConfig {
+    /// What is wrong with it.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let one_of = |key, value: &str, permitted: &[&str], expected| {
+            let wrong = Error::Option { key, value: value.to_owned(), expected };
+            if permitted.contains(&value) { Ok(()) } else { Err(wrong) }
+        };
+        one_of("datapath-mode", &self.datapath_mode, &["veth", "auto"], "veth or auto")?;
+        let modes = ["cluster-pool", "kubernetes", "delegated-plugin"];
+        one_of("ipam", &self.ipam, &modes, "cluster-pool, kubernetes or delegated-plugin")?;
+        self.pmtud_mode().map(drop)
+    }
+
+    /// The kernel's number of the mode of MTU probing (`net.ipv4.tcp_mtu_probing`), empty to leave it alone.
+    pub(crate) fn pmtud_mode(&self) -> Result<&'static str, Error> {
+        match self.packetization_layer_pmtud_mode.as_str() {
+            "blackhole" => Ok("1"),
+            "always" => Ok("2"),
+            "disabled" | "" => Ok(""),
+            other => Err(Error::Option {
+                key: "packetization-layer-pmtud-mode",
+                value: other.to_owned(),
+                expected: "blackhole, always or disabled",
+            }),
+        }
+    }
+
+    /// The ports to reserve, empty for none.
+    pub(crate) fn reserved_ports(&self) -> &str {
+        match self.container_ip_local_reserved_ports.as_str() {
+            "auto" => "",
+            ports => ports,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What can be wrong with the configuration and with its files.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why the agent cannot run with this configuration, or here.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Another agent runs on the same folder.
+    #[error("another agent{} runs on {folder}: stop it, or give this one its own --state-dir and --socket-path", pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+        /// The other agent, if it has said so.
+        pid: Option<u32>,
+    },
+    /// An option has a value that it cannot have.
+    #[error("{key}: {value:?} is wrong, expected {expected}")]
+    Option {
+        /// The option.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What would be right.
+        expected: &'static str,
+    },
+    /// A file cannot be written or read.
+    #[error("cannot {action} {path}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// For `map_err`: what was tried on which file.
+pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
+    let path = path.into();
+    move |source| Error::File { action, path, source }
+}

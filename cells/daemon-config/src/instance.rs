@@ -1,0 +1,105 @@
+//! One agent a folder: the pid file, locked as long as the agent runs.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::error::{Error, file};
+
+/// The file's name in the run folder.
+const NAME: &str = "cilium.pid";
+
+/// The pid file with its lock. The kernel gives the lock up when the agent ends, however it ends.
+#[derive(Debug)]
+pub struct Instance {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Instance {
+    /// Takes the folder for this process. The folder is made if it is not there.
+    pub fn take(folder: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(folder).map_err(file("create", folder))?;
+        let path = folder.join(NAME);
+        loop {
+            let mut lock = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o640)
+                .open(&path)
+                .map_err(file("open", &path))?;
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => {
+                    let mut pid = String::new();
+                    let _ = lock.read_to_string(&mut pid);
+                    return Err(Error::InUse { folder: folder.to_owned(), pid: pid.trim().parse().ok() });
+                }
+                Err(error) => return Err(file("lock", &path)(error.into())),
+            }
+            // The agent before may have removed the file between our opening and our locking it.
+            let ours = lock.metadata().map_err(file("read", &path))?.ino();
+            if !fs::metadata(&path).is_ok_and(|found| found.ino() == ours) {
+                continue;
+            }
+            let write = |lock: &mut File| {
+                lock.set_len(0)?;
+                lock.rewind()?;
+                lock.write_all(std::process::id().to_string().as_bytes())
+            };
+            write(&mut lock).map_err(file("write", &path))?;
+            return Ok(Self { path, _lock: lock });
+        }
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // While the lock is still held, so that it is not the file of the next agent.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_second_agent_is_refused_until_the_first_has_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("run");
+        let first = Instance::take(&run).unwrap();
+        let path = run.join("cilium.pid");
+        assert_eq!(fs::read_to_string(&path).unwrap(), std::process::id().to_string());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        let error = Instance::take(&run).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!(
+                "another agent (pid {}) runs on {}: stop it, or give this one its own --state-dir and --socket-path",
+                std::process::id(),
+                run.display()
+            )
+        );
+        drop(first);
+        assert!(!path.exists());
+        drop(Instance::take(&run).unwrap());
+    }
+
+    #[test]
+    fn the_file_of_a_killed_agent_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cilium.pid"), "4194304999").unwrap();
+        let _instance = Instance::take(folder.path()).unwrap();
+        let pid = fs::read_to_string(folder.path().join("cilium.pid")).unwrap();
+        assert_eq!(pid, std::process::id().to_string());
+    }
+}
