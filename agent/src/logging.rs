@@ -3,15 +3,39 @@
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
+use hive::Settings;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// What `--log-opt format=..,level=..` and `--debug` ask for.
+/// Options of the log.
+#[derive(hive::Config, Clone, Debug)]
+pub(crate) struct LogConfig {
+    /// Log debug lines, whatever log-opt says
+    #[flag(default = false)]
+    #[expect(dead_code, reason = "read from the settings, before any cell is built")]
+    debug: bool,
+    /// Form and level of the log
+    #[flag(default = "", parse = "format=text|text-ts|json|json-ts and level=error|warn|info|debug|trace, by comma")]
+    #[expect(dead_code, reason = "read from the settings, before any cell is built")]
+    log_opt: LogOptions,
+}
+
+impl LogConfig {
+    /// The options in force.
+    pub(crate) fn options(settings: &Settings) -> LogOptions {
+        let value = |key| settings.get(key).map(|setting| setting.value.as_str());
+        // The hive has checked the value.
+        let options: LogOptions = value("log-opt").unwrap_or_default().parse().unwrap_or_default();
+        if value("debug") == Some("true") { options.at_least(LevelFilter::DEBUG) } else { options }
+    }
+}
+
+/// What the log looks like and how much of it there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogOptions {
     format: LogFormat,
@@ -32,30 +56,8 @@ impl Default for LogOptions {
 }
 
 impl LogOptions {
-    /// Reads one `key=value` of `--log-opt`. Names the key, the value and what is allowed when it is neither.
-    pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
-        match key {
-            "format" => self.format = value.parse()?,
-            "level" => {
-                self.level = match value.to_ascii_lowercase().as_str() {
-                    "error" | "fatal" | "panic" => LevelFilter::ERROR,
-                    "warn" | "warning" => LevelFilter::WARN,
-                    "info" => LevelFilter::INFO,
-                    "debug" => LevelFilter::DEBUG,
-                    "trace" => LevelFilter::TRACE,
-                    _ => {
-                        return Err(format!("log-opt level `{value}`: use error, warn, info, debug or trace"));
-                    }
-                }
-            }
-            _ => return Err(format!("log-opt has no key `{key}`: use format=FORMAT or level=LEVEL")),
-        }
-        Ok(())
-    }
-
-    /// `--debug` shows debug lines whatever the level says.
-    pub(crate) fn debug(&mut self) {
-        self.level = self.level.max(LevelFilter::DEBUG);
+    fn at_least(self, level: LevelFilter) -> Self {
+        Self { level: self.level.max(level), ..self }
     }
 
     /// Sends the process's events to standard error in this form. The first call of a process counts.
@@ -63,10 +65,36 @@ impl LogOptions {
         let lines = tracing_subscriber::fmt()
             .with_max_level(self.level)
             .with_writer(std::io::stderr)
+            .fmt_fields(debug_fn(|out, field, value| write!(out, "{field}={value:?}{SEPARATOR}")))
             .event_format(self.format)
             .finish();
         // A second installation (several agents in one process) keeps the first.
         let _ = tracing::subscriber::set_global_default(lines);
+    }
+}
+
+impl FromStr for LogOptions {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut options = Self::default();
+        for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("format", value)) => options.format = value.parse()?,
+                Some(("level", value)) => {
+                    options.level = match value.to_ascii_lowercase().as_str() {
+                        "error" | "fatal" | "panic" => LevelFilter::ERROR,
+                        "warn" | "warning" => LevelFilter::WARN,
+                        "info" => LevelFilter::INFO,
+                        "debug" => LevelFilter::DEBUG,
+                        "trace" => LevelFilter::TRACE,
+                        _ => return Err(format!("level {value}: use error, warn, info, debug or trace")),
+                    }
+                }
+                _ => return Err(format!("{pair}: use format=FORMAT or level=LEVEL")),
+            }
+        }
+        Ok(options)
     }
 }
 
@@ -81,7 +109,7 @@ impl FromStr for LogFormat {
         match kind {
             "text" => Ok(Self { json: false, time }),
             "json" => Ok(Self { json: true, time }),
-            _ => Err(format!("log-opt format `{s}`: use text, text-ts, json or json-ts")),
+            _ => Err(format!("format {s}: use text, text-ts, json or json-ts")),
         }
     }
 }
@@ -91,7 +119,7 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(&self, cx: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let mut line = Line { json: self.json, text: String::with_capacity(160) };
         if self.time {
             let mut now = String::new();
@@ -103,14 +131,35 @@ where
         event.record(&mut fields);
         line.pair("msg", &fields.message);
         if !fields.others.iter().any(|(name, _)| *name == "module") {
-            let target = event.metadata().target();
-            line.pair("subsys", target.split("::").next().unwrap_or(target));
+            match module(cx) {
+                Some(module) => line.pair("module", &module),
+                None => {
+                    let target = event.metadata().target();
+                    line.pair("subsys", target.split("::").next().unwrap_or(target));
+                }
+            }
         }
         for (name, value) in &fields.others {
             line.pair(name, value);
         }
         if self.json { writeln!(out, "{{{}}}", line.text) } else { writeln!(out, "{}", line.text) }
     }
+}
+
+/// Ends a field in the text that is kept of a span.
+const SEPARATOR: char = '\u{1e}';
+
+/// The module whose code runs: the hive keeps it in the span around constructors, hooks and jobs.
+fn module<S, N>(cx: &FmtContext<'_, S, N>) -> Option<String>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    cx.event_scope()?.find_map(|span| {
+        let extensions = span.extensions();
+        let fields = &extensions.get::<FormattedFields<N>>()?.fields;
+        fields.split(SEPARATOR).find_map(|field| field.strip_prefix("module=")).map(str::to_owned)
+    })
 }
 
 fn level_name(level: &Level) -> &'static str {
@@ -218,24 +267,14 @@ mod tests {
 
     #[test]
     fn options_say_what_is_allowed() {
-        let mut options = LogOptions::default();
-        options.set("format", "json-ts").unwrap();
-        options.set("level", "warning").unwrap();
+        let parse = |text: &str| text.parse::<LogOptions>();
         assert_eq!(
-            options,
-            LogOptions { format: LogFormat { json: true, time: true }, level: LevelFilter::WARN }
+            parse("format=json-ts,level=warning"),
+            Ok(LogOptions { format: LogFormat { json: true, time: true }, level: LevelFilter::WARN })
         );
-        assert_eq!(
-            options.set("format", "xml").unwrap_err(),
-            "log-opt format `xml`: use text, text-ts, json or json-ts"
-        );
-        assert_eq!(
-            options.set("level", "loud").unwrap_err(),
-            "log-opt level `loud`: use error, warn, info, debug or trace"
-        );
-        assert_eq!(
-            options.set("colour", "red").unwrap_err(),
-            "log-opt has no key `colour`: use format=FORMAT or level=LEVEL"
-        );
+        assert_eq!(parse(""), Ok(LogOptions::default()));
+        assert_eq!(parse("format=xml").unwrap_err(), "format xml: use text, text-ts, json or json-ts");
+        assert_eq!(parse("level=loud").unwrap_err(), "level loud: use error, warn, info, debug or trace");
+        assert_eq!(parse("colour=red").unwrap_err(), "colour=red: use format=FORMAT or level=LEVEL");
     }
 }

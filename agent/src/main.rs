@@ -1,7 +1,80 @@
-//! The agent: a list of cells in a hive.
+//! `agent --config-dir DIR`; `agent hive` and `agent hive dot-graph` show what it is made of.
 
 mod logging;
 
-fn main() {
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use hive::{Hive, HiveError};
+use logging::LogConfig;
+
+fn main() -> ExitCode {
+    let built = Hive::builder([hive::config::<LogConfig>(), agent::cells()])
+        .process("CILIUM_")
+        .config_files()
+        .foreign(agent::known_options())
+        .build();
+    let hive = match built {
+        Ok(hive) => hive,
+        Err(error) => return refuse(&error),
+    };
+    let words: Vec<&str> = hive.arguments().words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        _ if hive.arguments().help => print(&format!("{USAGE}\nOptions:\n{}", hive.usage())),
+        [] => run(hive),
+        ["version"] => print(concat!("agent ", env!("CARGO_PKG_VERSION"), "\n")),
+        ["hive"] => print(&hive.tree()),
+        ["hive", "dot-graph"] => print(&hive.dot()),
+        other => {
+            logging::LogOptions::default().install();
+            tracing::error!(command = other.join(" "), "Unknown command\n{USAGE}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+const USAGE: &str = "\
+Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
+       agent hive                           what it is made of, as a tree
+       agent hive dot-graph                 the same as a graph for Graphviz
+       agent version
+";
+
+fn run(hive: Hive) -> ExitCode {
+    LogConfig::options(hive.settings()).install();
+    hive.settings().report();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "Threads cannot be started");
+            return ExitCode::from(FATAL);
+        }
+    };
+    let outcome = runtime.block_on(hive.run());
+    for error in &outcome.errors {
+        tracing::error!(error = %error, "unable to run agent");
+    }
+    outcome.exit_code()
+}
+
+/// Exit code of an agent that could not go on.
+const FATAL: u8 = 255;
+
+/// Says why the agent does not start: 1 for a wrong command line, 255 for everything else.
+fn refuse(error: &HiveError) -> ExitCode {
     logging::LogOptions::default().install();
+    tracing::error!(%error, "unable to start agent");
+    let command_line = |e: &hive::ConfigError| {
+        use hive::ConfigError::{NoArgument, UnknownFlag, UnknownShorthand};
+        matches!(e, UnknownFlag { .. } | UnknownShorthand { .. } | NoArgument { .. })
+    };
+    if error.config().iter().any(command_line) { ExitCode::FAILURE } else { ExitCode::from(FATAL) }
+}
+
+/// Prints what was asked for. A reader that has seen enough is no failure.
+fn print(text: &str) -> ExitCode {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    }
 }

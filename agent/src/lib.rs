@@ -1,0 +1,60 @@
+//! The agent: a list of cells in a hive.
+//!
+//! An agent of your own takes these groups, or some of their cells, and adds others:
+//!
+//! ```
+//! use hive::prelude::*;
+//!
+//! fn greeter() -> Cell {
+//!     module("greeter", "Says hello", [invoke(|health: Health| health.ok("hello"))])
+//! }
+//!
+//! let cells = [agent::cells(), greeter()];
+//! hive::validate(cells).unwrap(); // nothing runs, every fault of the composition is found
+//! ```
+
+mod options;
+
+pub use options::known_options;
+
+use hive::prelude::*;
+
+/// Everything that the binary `agent` consists of.
+#[must_use]
+pub fn cells() -> Cell {
+    module("agent", "Network agent", [infrastructure(), datapath(), control_plane()])
+}
+
+/// What other cells stand on: tables, metrics, the REST server, health.
+#[must_use]
+pub fn infrastructure() -> Cell {
+    module(
+        "infra",
+        "Infrastructure",
+        [statedb::cell(), metrics::cell(), api::cell(), health::cell(), daemon_config::cell()],
+    )
+}
+
+/// The kernel's side: maps, devices, settings, programs.
+#[must_use]
+pub fn datapath() -> Cell {
+    module("datapath", "Datapath", [maps::cell(), devices::cell(), sysctl::cell(), loader::cell()])
+}
+
+/// Who is on this node, and which addresses they have.
+#[must_use]
+pub fn control_plane() -> Cell {
+    module(
+        "controlplane",
+        "Control plane",
+        [local_node::cell(), ipam::cell(), ipcache::cell(), endpoints::cell()],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_cells_fit_together() {
+        hive::validate(super::cells()).unwrap();
+    }
+}
