@@ -10,3 +10,8 @@ mod pod;
 pub use http::{Answer, request};
 pub use node::{Node, binary};
 pub use pod::Pod;
+
+/// The example of CONTRIBUTING.md, so that it stays true.
+#[cfg(doctest)]
+#[doc = include_str!("../../CONTRIBUTING.md")]
+pub struct Contributing;
