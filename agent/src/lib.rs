@@ -31,7 +31,7 @@ pub fn infrastructure() -> Cell {
     module(
         "infra",
         "Infrastructure",
-        [statedb::cell(), metrics::cell(), api::cell(), health::cell(), daemon_config::cell()],
+        [statedb::cell(), metrics::cell(), api::cell()],
     )
 }
 
