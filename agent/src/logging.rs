@@ -20,7 +20,10 @@ pub(crate) struct LogConfig {
     #[expect(dead_code, reason = "read from the settings, before any cell is built")]
     debug: bool,
     /// Form and level of the log
-    #[flag(default = "", parse = "format=text|text-ts|json|json-ts and level=error|warn|info|debug|trace, by comma")]
+    #[flag(
+        default = "",
+        parse = "format=text|text-ts|json|json-ts and level=error|warn|info|debug|trace, by comma"
+    )]
     #[expect(dead_code, reason = "read from the settings, before any cell is built")]
     log_opt: LogOptions,
 }

@@ -4,7 +4,7 @@
 #[derive(hive::Config, Clone, Debug)]
 pub struct EndpointsConfig {
     /// Drop packets of endpoints that carry a foreign source address
-    #[flag(default = false, hidden)]
+    #[flag(default = false, file_only)]
     pub enable_source_ip_verification: bool,
     /// When restoring state, keeps containers' configuration in place
     #[flag(default = false)]

@@ -11,9 +11,6 @@ pub struct LoaderConfig {
     /// Priority of tc filters
     #[flag(default = 1, hidden)]
     pub bpf_filter_priority: u16,
-    /// Drop packets of pods with a source address that is not theirs
-    #[flag(default = true, file_only)]
-    pub enable_source_ip_verification: bool,
     /// Deliver packets to pods through the host's stack instead of into their namespace
     #[flag(default = false)]
     pub enable_host_legacy_routing: bool,
@@ -85,7 +82,6 @@ mod tests {
         LoaderConfig {
             enable_tcx: true,
             bpf_filter_priority: 1,
-            enable_source_ip_verification: true,
             enable_host_legacy_routing: false,
             enable_identity_mark: true,
             trace_payloadlen: 128,

@@ -85,7 +85,8 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> Result<NodeConfig, Optio
         monitor_aggregation: config.aggregation()?,
         enable_ipv4: facts.families.enable_ipv4.into(),
         enable_ipv6: facts.families.enable_ipv6.into(),
-        source_ip_verification: config.enable_source_ip_verification.into(),
+        // Each endpoint has its own switch.
+        source_ip_verification: 1,
         arp_responder: facts.families.enable_ipv4.into(),
         redirect_peer: (!config.enable_host_legacy_routing).into(),
         drop_notify: config.bpf_events_drop_enabled.into(),
@@ -105,7 +106,6 @@ mod tests {
         LoaderConfig {
             enable_tcx: true,
             bpf_filter_priority: 1,
-            enable_source_ip_verification: true,
             enable_host_legacy_routing: false,
             enable_identity_mark: true,
             trace_payloadlen: 128,
