@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use api::{Operation, Request, Response, Route};
 use devices::Netlink;
@@ -17,6 +18,7 @@ use crate::endpoint::Endpoint;
 use crate::fence::fence;
 use crate::files::StateFolder;
 use crate::mac::Mac;
+use crate::metrics::Counts;
 use crate::options::{Options, SOURCE_IP_VERIFICATION};
 use crate::queue::DeletionQueue;
 use crate::reconcile::{EndpointOps, builder};
@@ -79,12 +81,15 @@ struct EndpointsParams {
     ipcache: Arc<IpcacheWriter>,
     datapath: Arc<dyn Datapath>,
     node: Arc<LocalNodeStore>,
+    metrics: Arc<metrics::Metrics>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
 }
 
 fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
     let options = Options::default().with(SOURCE_IP_VERIFICATION, p.config.enable_source_ip_verification);
+    let counts = Counts::default();
+    counts.register(&p.metrics, p.table.reader());
     let (gate, fence) = fence();
     let endpoints = Arc::new(Endpoints::new((*p.table).clone(), (*p.ipam).clone(), fence, options.clone()));
 
@@ -98,11 +103,14 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
 
     let (restored, folder, ipam, source) =
         (p.table.clone(), p.files.clone(), p.ipam.clone(), p.links.clone());
+    let counted = counts.clone();
     let renewed = (!p.config.keep_config).then(|| options.clone());
     p.lifecycle.hook("endpoint-restore").on_start(move |_| async move {
+        let begin = Instant::now();
         let links = (source.0)()?;
         let outcome = start::restore(&restored, &folder, &ipam, &links, renewed.as_ref())?;
         let start::Outcome { restored, failed, skipped } = outcome;
+        counted.phase("restoration", begin.elapsed(), restored, failed, skipped);
         tracing::info!(restored, failed, skipped, "Endpoints of the previous run read");
         Ok(())
     });
@@ -118,6 +126,7 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
         ipcache: (*ipcache).clone(),
         ipam: (*ipam).clone(),
         files: (*files).clone(),
+        counts: counts.clone(),
         host_ip: Arc::new(host_ip),
     };
     builder((*table).clone(), ops).spawn(&p.jobs);
@@ -129,7 +138,9 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
         let work = async {
             datapath.ready().await;
             start::host(&service, &(source.0)()?, &options);
-            let failed = start::regenerate(&service).await;
+            let begin = Instant::now();
+            let (total, failed) = start::regenerate(&service).await;
+            counts.phase("regeneration", begin.elapsed(), total - failed, failed, 0);
             table.transact(|txn| initializer.done(txn));
             ipcache.complete(ipcache_initializer);
             match start::drain(&service, &queue).await {

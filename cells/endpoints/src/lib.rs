@@ -41,6 +41,7 @@ mod id;
 mod labels;
 mod log;
 mod mac;
+mod metrics;
 mod model;
 mod options;
 mod queue;

@@ -51,7 +51,7 @@ impl Change {
     }
 }
 
-/// The last [`CAPACITY`] changes, oldest first. Cheap to clone; pushing copies the list of pointers.
+/// The last 256 changes, oldest first. Cheap to clone; pushing copies the list of pointers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Log(Arc<VecDeque<Change>>);
 

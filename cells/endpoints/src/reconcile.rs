@@ -22,6 +22,7 @@ use crate::endpoint::Endpoint;
 use crate::files::StateFolder;
 use crate::id::EndpointId;
 use crate::mac::Mac;
+use crate::metrics::Counts;
 use crate::options::SOURCE_IP_VERIFICATION;
 use crate::record::Record;
 use crate::state::State;
@@ -32,6 +33,7 @@ pub(crate) struct EndpointOps {
     pub(crate) ipcache: IpcacheWriter,
     pub(crate) ipam: Ipam,
     pub(crate) files: StateFolder,
+    pub(crate) counts: Counts,
     /// The node's address of the family of an address, for the REST API.
     pub(crate) host_ip: Arc<dyn Fn(IpAddr) -> Option<IpAddr> + Send + Sync>,
 }
@@ -115,6 +117,7 @@ impl EndpointOps {
                 entry.result = self.datapath.up(&datapath(&entry.object.record)).map_err(Into::into);
             }
             let now = SystemTime::now();
+            self.counts.regeneration(&entry.object.reason, entry.result.is_ok());
             entry.object = match &entry.result {
                 Ok(()) => entry.object.regenerated(now),
                 Err(error) => {

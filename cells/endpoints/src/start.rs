@@ -137,8 +137,9 @@ pub(crate) fn host(endpoints: &Endpoints, links: &Links, options: &Options) {
     }
 }
 
-/// Has all restored endpoints made again and waits until each was tried once.
-pub(crate) async fn regenerate(endpoints: &Endpoints) -> usize {
+/// Has all restored endpoints made again and waits until each was tried once. Returns how many there
+/// were and how many failed.
+pub(crate) async fn regenerate(endpoints: &Endpoints) -> (usize, usize) {
     let table = endpoints.table();
     let snapshot = table.snapshot();
     let now = SystemTime::now();
@@ -147,12 +148,12 @@ pub(crate) async fn regenerate(endpoints: &Endpoints) -> usize {
     endpoints.change_all(&waiting, |endpoint| {
         endpoint.triggered("syncing state to host", "syncing state to host", now)
     });
-    let mut failed = 0;
+    let (total, mut failed) = (waiting.len(), 0);
     for id in waiting {
         let tried = table.wait_for(Endpoint::by_id(id), |endpoint| !endpoint.status.is_pending()).await;
         failed += usize::from(tried.status.kind == StatusKind::Error);
     }
-    failed
+    (total, failed)
 }
 
 /// Serves the deletions that plugins have queued. The lock is waited for, but not for ever: a plugin that holds it

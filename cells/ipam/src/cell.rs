@@ -54,6 +54,7 @@ struct IpamParams {
     table: Arc<RwTable<Address>>,
     node: Arc<LocalNodeStore>,
     restored: Group<Restored>,
+    metrics: Arc<metrics::Metrics>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
 }
@@ -63,6 +64,7 @@ fn ipam(p: IpamParams) -> Arc<Ipam> {
     let ipam = Arc::new(Ipam::new((*p.table).clone(), move || {
         node.node().map(|node| facts(&node)).unwrap_or_default()
     }));
+    ipam.register(&p.metrics);
     let (allocator, node, restored) = (ipam.clone(), p.node, p.restored);
     p.lifecycle.hook("ipam").on_start(move |_| async move {
         for known in restored.iter() {

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::address::{Address, DEFAULT_POOL, Lease};
 use crate::error::Error;
 use crate::ledger::{Chance, EXPIRATION, Ledger, Ranges};
+use crate::metrics::{Action, Events, Usage};
 use crate::range::Family;
 
 const FAMILIES: [Family; 2] = [Family::V6, Family::V4];
@@ -47,13 +48,15 @@ pub struct Ipam {
     node: Arc<dyn Fn() -> Node + Send + Sync>,
     /// Tells the sweeper that something expires sooner than it thinks.
     deadline: watch::Sender<()>,
+    events: Events,
 }
 
 impl Ipam {
     /// The allocator over a table `ipam` of its own. In a hive the cell makes it.
     pub fn new(table: RwTable<Address>, node: impl Fn() -> Node + Send + Sync + 'static) -> Ipam {
         let (deadline, _) = watch::channel(());
-        Ipam { table: table.reader(), ledger: Ledger::new(table), node: Arc::new(node), deadline }
+        let events = Events::default();
+        Ipam { table: table.reader(), ledger: Ledger::new(table), node: Arc::new(node), deadline, events }
     }
 
     /// One address of the family, or of each that is on; all or none. Without a family that is on: none. With
@@ -77,6 +80,9 @@ impl Ipam {
         let after = expiration.then_some(EXPIRATION);
         let given =
             self.ledger.allocate(&self.ranges(), families, owner, after, Instant::now(), &mut Random)?;
+        for row in &given {
+            self.events.count(Action::Allocate, Family::of(row.address));
+        }
         if expiration {
             self.deadline.send_replace(());
         }
@@ -88,7 +94,9 @@ impl Ipam {
         if pool.is_empty() {
             return Err(Error::NoPool { address, owner: owner.to_owned() });
         }
-        self.ledger.take(&self.ranges(), address, owner, Lease::Held)
+        self.ledger.take(&self.ranges(), address, owner, Lease::Held)?;
+        self.events.count(Action::Allocate, Family::of(address));
+        Ok(())
     }
 
     /// Gives an address back. One that nobody has is fine; one that an endpoint uses is refused.
@@ -99,8 +107,10 @@ impl Ipam {
         if !self.ranges().enabled(Family::of(address)) {
             return Err(Error::Disabled(Family::of(address)));
         }
-        self.ledger.release(address, None, Instant::now())?;
-        self.deadline.send_replace(());
+        if self.ledger.release(address, None, Instant::now())? {
+            self.events.count(Action::Release, Family::of(address));
+            self.deadline.send_replace(());
+        }
         Ok(())
     }
 
@@ -119,8 +129,23 @@ impl Ipam {
     /// Gives back what an endpoint had; whether it had it.
     pub fn release_endpoint(&self, address: IpAddr, endpoint: u16) -> bool {
         let released = self.ledger.release(address, Some(endpoint), Instant::now()).unwrap_or(false);
-        self.deadline.send_replace(());
+        if released {
+            self.events.count(Action::Release, Family::of(address));
+            self.deadline.send_replace(());
+        }
         released
+    }
+
+    /// How many addresses of a family somebody has. Costs a walk over the table.
+    pub fn count(&self, family: Family) -> usize {
+        let snapshot = self.table.snapshot();
+        self.table.all(&snapshot).filter(|row| row.allocated() && Family::of(row.address) == family).count()
+    }
+
+    /// Exports the allocator's metrics.
+    pub(crate) fn register(&self, metrics: &metrics::Metrics) {
+        self.events.register(metrics);
+        metrics.register_collector(Usage(self.clone()));
     }
 
     /// The addresses that are an endpoint's. Costs a walk over the table.
@@ -199,6 +224,7 @@ impl Ipam {
         loop {
             let (expired, next) = self.ledger.sweep(Instant::now());
             for row in expired {
+                self.events.count(Action::Release, Family::of(row.address));
                 tracing::warn!(ip = %row.address, owner = %row.owner, "Released IP after expiration");
             }
             let wait =

@@ -30,6 +30,7 @@ mod cell;
 mod error;
 mod handle;
 mod ledger;
+mod metrics;
 mod range;
 mod rest;
 

@@ -2,6 +2,7 @@
 
 mod crash;
 mod life;
+mod whole;
 mod wire;
 
 use std::collections::HashMap;
@@ -103,6 +104,7 @@ impl Agent {
             ipcache,
             ipam: ipam.clone(),
             files,
+            counts: Default::default(),
             host_ip: Arc::new(|address: IpAddr| {
                 address.is_ipv4().then_some(Ipv4Addr::new(10, 99, 0, 1).into())
             }),

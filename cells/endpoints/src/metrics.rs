@@ -1,0 +1,144 @@
+//! Metrics of endpoints, by the names of the original.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use metrics::Metrics;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use statedb::Table;
+
+use crate::endpoint::Endpoint;
+use crate::state::State;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Regeneration {
+    error: &'static str,
+    outcome: &'static str,
+    reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Phase {
+    phase: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PhaseOutcome {
+    outcome: &'static str,
+    phase: &'static str,
+}
+
+/// What is counted as it happens.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counts {
+    regenerations: Family<Regeneration, Counter>,
+    restored: Family<PhaseOutcome, Gauge>,
+    durations: Family<Phase, Gauge<f64, AtomicU64>>,
+}
+
+impl Counts {
+    /// One try to make an endpoint's datapath. Reasons are the agent's own words, a handful.
+    pub(crate) fn regeneration(&self, reason: &str, ok: bool) {
+        let (outcome, error) = if ok { ("success", "") } else { ("fail", "datapath") };
+        self.regenerations.get_or_create(&Regeneration { error, outcome, reason: reason.to_owned() }).inc();
+    }
+
+    /// A phase of the restore: how long it took, how many endpoints came through it, how many did not.
+    pub(crate) fn phase(
+        &self,
+        phase: &'static str,
+        took: Duration,
+        ok: usize,
+        failed: usize,
+        skipped: usize,
+    ) {
+        let number = |count| i64::try_from(count).unwrap_or(i64::MAX);
+        for (outcome, count) in
+            [("total", ok + failed + skipped), ("successful", ok), ("failed", failed), ("skipped", skipped)]
+        {
+            self.restored.get_or_create(&PhaseOutcome { outcome, phase }).set(number(count));
+        }
+        self.durations.get_or_create(&Phase { phase }).set(took.as_secs_f64());
+    }
+
+    pub(crate) fn register(&self, metrics: &Metrics, table: Table<Endpoint>) {
+        metrics.register(
+            "endpoint_regenerations_total",
+            "Count of all endpoint regenerations that have completed, tagged by outcome",
+            self.regenerations.clone(),
+        );
+        metrics.register(
+            "endpoint_restoration_endpoints",
+            "Number of restored endpoints labeled by phase and outcome",
+            self.restored.clone(),
+        );
+        metrics.register(
+            "endpoint_restoration_duration_seconds",
+            "Duration of endpoint restoration phases in seconds",
+            self.durations.clone(),
+        );
+        metrics.register_collector(States(table));
+    }
+}
+
+/// How many endpoints there are and in which state, read from the table when asked for.
+struct States(Table<Endpoint>);
+
+impl std::fmt::Debug for States {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("States")
+    }
+}
+
+impl Collector for States {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let snapshot = self.0.snapshot();
+        let count = |state| self.0.all(&snapshot).filter(|endpoint| endpoint.state == state).count() as i64;
+        let help = "Number of endpoints managed by this agent";
+        let all = ConstGauge::new(self.0.len(&snapshot) as i64);
+        all.encode(encoder.encode_descriptor("endpoint", help, None, MetricType::Gauge)?)?;
+        let help = "Count of all endpoints, tagged by different endpoint states";
+        let mut family = encoder.encode_descriptor("endpoint_state", help, None, MetricType::Gauge)?;
+        for state in State::ALL {
+            let labels = [("endpoint_state", state.name())];
+            ConstGauge::new(count(state)).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::SystemTime;
+
+    #[test]
+    fn the_text_is_the_originals() {
+        let metrics = Metrics::default();
+        let table = statedb::Db::new().table::<Endpoint>().unwrap();
+        let counts = Counts::default();
+        counts.register(&metrics, table.reader());
+        counts.regeneration("LabelsUpdate", true);
+        counts.regeneration("LabelsUpdate", false);
+        counts.phase("restoration", Duration::from_millis(2), 3, 1, 0);
+        let record = crate::Record { id: 7, ..crate::Record::default() };
+        table.transact(|txn| txn.insert(Endpoint::created(record, SystemTime::UNIX_EPOCH)));
+        let text = metrics.text();
+        for line in [
+            "cilium_endpoint 1",
+            "cilium_endpoint_state{endpoint_state=\"waiting-for-identity\"} 1",
+            "cilium_endpoint_state{endpoint_state=\"ready\"} 0",
+            "cilium_endpoint_regenerations_total{error=\"\",outcome=\"success\",reason=\"LabelsUpdate\"} 1",
+            "cilium_endpoint_regenerations_total{error=\"datapath\",outcome=\"fail\",reason=\"LabelsUpdate\"} 1",
+            "cilium_endpoint_restoration_endpoints{outcome=\"total\",phase=\"restoration\"} 4",
+            "cilium_endpoint_restoration_duration_seconds{phase=\"restoration\"} 0.002",
+        ] {
+            assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The cell with its neighbours in a hive, over routes as the server would call them.
+
+use api::{Operation, Request, Route};
+use bytes::Bytes;
+use devices::NodeAddress;
+use hive::prelude::*;
+use ipcache::IpcacheMap;
+use local_node::{LocalNode, LocalNodeStore, StateConfig};
+use serde_json::{Value, json};
+use statedb::RwTable;
+
+use super::*;
+use crate::cell::LinkSource;
+
+struct Routes(Vec<Route>);
+
+impl Routes {
+    async fn call(&self, operation: Operation, id: &str, body: &str) -> (u16, String) {
+        let mut request = Request::new(operation, &[("id", id), ("ip", id)]);
+        request.body = Bytes::copy_from_slice(body.as_bytes());
+        if operation == Operation::PostIpam {
+            request.headers.insert("expiration", "true".parse().unwrap());
+            request.query.push(("owner".into(), body.to_owned()));
+        }
+        let route = self.0.iter().find(|route| route.operation() == operation).unwrap();
+        let response = route.call(request).await;
+        let status = response.status().as_u16();
+        (status, String::from_utf8(response.body().await.to_vec()).unwrap())
+    }
+
+    /// What the CNI plugin does for one pod.
+    async fn add(&self, n: u16) -> Value {
+        let (status, given) = self.call(Operation::PostIpam, "", &format!("default/p{n}")).await;
+        assert_eq!(status, 201, "{given}");
+        let given: Value = serde_json::from_str(&given).unwrap();
+        let mut addressing = given["address"].clone();
+        addressing["ipv4-expiration-uuid"] = given["ipv4"]["expiration-uuid"].clone();
+        addressing["ipv6-expiration-uuid"] = given["ipv6"]["expiration-uuid"].clone();
+        let body = json!({
+            "addressing": addressing, "container-id": format!("cid-p{n}"), "container-interface-name": "eth0",
+            "interface-name": format!("lxc{n}"), "interface-index": 100 + n, "k8s-pod-name": format!("p{n}"),
+            "k8s-namespace": "default", "state": "waiting-for-identity", "sync-build-endpoint": true,
+        });
+        let path = format!("cni-attachment-id:cid-p{n}:eth0");
+        let (status, made) = self.call(Operation::PutEndpointID, &path, &body.to_string()).await;
+        assert_eq!(status, 201, "{made}");
+        serde_json::from_str(&made).unwrap()
+    }
+}
+
+fn node() -> Cell {
+    let row = || LocalNode {
+        name: "node".into(),
+        ipv4: Some([10, 99, 0, 1].into()),
+        ipv4_alloc_cidr: Some("10.244.0.0/24".parse().unwrap()),
+        ipv6_alloc_cidr: Some("fd00::/96".parse().unwrap()),
+        ..LocalNode::default()
+    };
+    module(
+        "local-node",
+        "A node that is given",
+        [
+            config::<StateConfig>(),
+            statedb::table::<LocalNode>(),
+            statedb::table::<NodeAddress>(),
+            provide(move |table: Arc<RwTable<LocalNode>>| {
+                table.transact(|txn| txn.insert(row()));
+                Arc::new(LocalNodeStore::new(table))
+            }),
+        ],
+    )
+}
+
+async fn start(world: &World) -> TestHive {
+    let routes = provide(|routes: Group<Route>| Arc::new(Routes(routes.iter().cloned().collect())));
+    let cells = [
+        statedb::cell(),
+        metrics::cell(),
+        node(),
+        ipam::cell(),
+        ipcache::cell(),
+        crate::cell(),
+        routes,
+        supply(world.datapath.clone() as Arc<dyn Datapath>),
+    ];
+    let links = world.links.clone();
+    let mut hive = TestHive::needing::<Routes>(cells)
+        .replace::<dyn IpcacheMap>(world.map.clone())
+        .replace(Arc::new(LinkSource(Box::new(move || Ok(links.clone())))))
+        .set("state-dir", world.folder.path().display());
+    hive.start().await;
+    hive
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_keeps_endpoints_and_serves_queued_deletions() {
+    let world = World::new();
+    let mut hive = start(&world).await;
+    let routes = hive.get::<Routes>();
+    let (first, second) = (routes.add(1).await, routes.add(2).await);
+    assert_eq!(first["status"]["state"], "ready");
+    let router = hive.get::<LocalNodeStore>().node().unwrap().router_ipv4.unwrap();
+    assert_eq!(world.map.identity(&format!("{router}/32")), Some(1), "the router is the host's");
+    assert_eq!(world.map.identity("0.0.0.0/0"), Some(9));
+    let text = hive.get::<metrics::Metrics>().text();
+    for line in [
+        "cilium_endpoint 3",
+        "cilium_ip_addresses{family=\"ipv4\"} 3",
+        "cilium_ipam_capacity{cidr=\"10.244.0.0/24\",family=\"ipv4\"} 254",
+    ] {
+        assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+    }
+    hive.stop().await;
+
+    let queue = world.folder.path().join("deleteQueue");
+    std::fs::write(queue.join("x.delete"), r#"{"container-id":"cid-p1"}"#).unwrap();
+    let mut hive = start(&world).await;
+    let routes = hive.get::<Routes>();
+    // A request that changes endpoints waits for all of the earlier run's business.
+    routes.add(3).await;
+    let (status, gone) = routes.call(Operation::GetEndpointID, "container-id:cid-p1", "").await;
+    assert_eq!((status, gone.as_str()), (404, ""));
+    let (_, restored) = routes.call(Operation::GetEndpointID, &second["id"].to_string(), "").await;
+    let restored: Value = serde_json::from_str(&restored).unwrap();
+    for field in ["networking", "identity", "external-identifiers", "labels", "state"] {
+        assert_eq!(restored["status"][field], second["status"][field], "{field}");
+    }
+    assert!(std::fs::read_dir(&queue).unwrap().all(|entry| entry.unwrap().file_name() == "lockfile"));
+    hive.stop().await;
+}
