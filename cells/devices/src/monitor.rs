@@ -11,7 +11,6 @@ use futures::FutureExt;
 use netlink_packet_core::NLM_F_REPLACE;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::AddressMessage;
-use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::neighbour::NeighbourMessage;
 use netlink_packet_route::route::RouteMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -175,7 +174,9 @@ impl Monitor {
             let now = Instant::now();
             if round.overflow || now >= next_full {
                 self.list_all().await?;
-                (next_full, routes_due) = (Instant::now() + self.resync_interval, None);
+                // Large tables take a while: stay below a thousandth of the time.
+                let pause = self.resync_interval.max(now.elapsed() * 1000);
+                (next_full, routes_due) = (Instant::now() + pause, None);
             } else if routes_due.is_some_and(|due| now >= due) {
                 self.list_routes().await?;
                 // A million routes take a while: stay below a tenth of the time.
@@ -261,13 +262,12 @@ impl Monitor {
 fn listing(nl: &mut Netlink) -> Result<Vec<Event>, NetlinkError> {
     let mut events = Vec::new();
     for (what, request) in [
-        ("list links", Message::GetLink(LinkMessage::default())),
+        ("list links", netlink::all_links()),
         ("list addresses", Message::GetAddress(AddressMessage::default())),
         ("list routes", Message::GetRoute(RouteMessage::default())),
         ("list neighbours", Message::GetNeighbour(NeighbourMessage::default())),
     ] {
-        let messages = nl.dump(what, &request)?;
-        events.extend(messages.iter().flat_map(event::events));
+        events.extend(nl.dump(what, &request, |message| event::events(&message))?);
     }
     Ok(events)
 }

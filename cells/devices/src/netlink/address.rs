@@ -7,6 +7,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
+use crate::event::{self, Event};
 use crate::{Netlink, NetlinkError};
 
 /// An address to be added.
@@ -64,13 +65,11 @@ impl Netlink {
     /// The addresses of a link.
     pub fn addresses(&mut self, index: u32) -> Result<Vec<IpNetwork>, NetlinkError> {
         let all = Message::GetAddress(AddressMessage::default());
-        let all = self.dump("list addresses", &all)?;
-        let found = all.iter().flat_map(crate::event::events);
-        Ok(found
-            .filter_map(|event| match event {
-                crate::event::Event::Addr(i, a) if i == index => IpNetwork::new(a.addr, a.prefix_len).ok(),
+        self.dump("list addresses", &all, |message| {
+            event::events(&message).into_iter().filter_map(|event| match event {
+                Event::Addr(i, a) if i == index => IpNetwork::new(a.addr, a.prefix_len).ok(),
                 _ => None,
             })
-            .collect())
+        })
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Prop,
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage, Prop,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
@@ -66,6 +66,13 @@ pub struct LinkChange<'a> {
     pub netns: Option<BorrowedFd<'a>>,
 }
 
+/// The request for all links, without their counters, which are half of each answer.
+pub(crate) fn all_links() -> Message {
+    let mut message = LinkMessage::default();
+    message.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
+    Message::GetLink(message)
+}
+
 fn set_flag(message: &mut LinkMessage, flag: LinkFlags, on: bool) {
     message.header.change_mask |= flag;
     message.header.flags.set(flag, on);
@@ -74,12 +81,10 @@ fn set_flag(message: &mut LinkMessage, flag: LinkFlags, on: bool) {
 impl Netlink {
     /// All links of the namespace.
     pub fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
-        let all = self.dump("list links", &Message::GetLink(LinkMessage::default()))?;
-        let links = all.iter().filter_map(|message| match message {
-            Message::NewLink(m) => Some(event::link(m)),
+        self.dump("list links", &all_links(), |message| match message {
+            Message::NewLink(m) => Some(event::link(&m)),
             _ => None,
-        });
-        Ok(links.collect())
+        })
     }
 
     /// The link of the given name (or alternative name), if there is one.

@@ -23,6 +23,7 @@ mod route;
 mod socket;
 
 pub use address::AddressSpec;
+pub(crate) use link::all_links;
 pub use link::{LinkChange, VethPeer, VethSpec};
 pub use neighbor::NeighborSpec;
 pub use route::RouteSpec;

@@ -9,7 +9,8 @@ use netlink_packet_route::neighbour::{
 };
 
 use super::address::family;
-use crate::{Neighbor, Netlink, NetlinkError, event};
+use crate::event::{self, Event};
+use crate::{Neighbor, Netlink, NetlinkError};
 
 /// A permanent neighbour entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,13 +57,11 @@ impl Netlink {
     /// All neighbour entries of both families that took resolution.
     pub fn neighbors(&mut self) -> Result<Vec<Neighbor>, NetlinkError> {
         let all = Message::GetNeighbour(NeighbourMessage::default());
-        let all = self.dump("list neighbours", &all)?;
-        let events = all.iter().flat_map(event::events);
-        Ok(events
-            .filter_map(|event| match event {
-                event::Event::Neighbor(neighbor) => Some(neighbor),
+        self.dump("list neighbours", &all, |message| {
+            event::events(&message).into_iter().filter_map(|event| match event {
+                Event::Neighbor(neighbor) => Some(neighbor),
                 _ => None,
             })
-            .collect())
+        })
     }
 }

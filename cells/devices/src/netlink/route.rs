@@ -10,7 +10,8 @@ use netlink_packet_route::route::{
 };
 
 use super::address::family;
-use crate::{Netlink, NetlinkError, Route, TABLE_MAIN, event};
+use crate::event::{self, Event};
+use crate::{Netlink, NetlinkError, Route, TABLE_MAIN};
 
 /// A unicast route to be set.
 #[derive(Clone, Copy, Debug)]
@@ -103,13 +104,11 @@ impl Netlink {
     /// All routes of all tables and both families.
     pub fn routes(&mut self) -> Result<Vec<Route>, NetlinkError> {
         let all = Message::GetRoute(RouteMessage::default());
-        let all = self.dump("list routes", &all)?;
-        let events = all.iter().flat_map(event::events);
-        Ok(events
-            .filter_map(|event| match event {
-                event::Event::Route(route) => Some(route),
+        self.dump("list routes", &all, |message| {
+            event::events(&message).into_iter().filter_map(|event| match event {
+                Event::Route(route) => Some(route),
                 _ => None,
             })
-            .collect())
+        })
     }
 }

@@ -60,17 +60,18 @@ impl Netlink {
         }
     }
 
-    /// Lists all objects that `message` asks for; consistent, as a dump that
-    /// a change has disturbed is taken again.
-    pub(crate) fn dump(
+    /// Lists all objects that `message` asks for, each converted at once: lists can be long. Consistent, as a dump
+    /// that a change has disturbed is taken again.
+    pub(crate) fn dump<T, I: IntoIterator<Item = T>>(
         &mut self,
         what: &str,
         message: &RouteNetlinkMessage,
-    ) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
+        convert: impl Fn(RouteNetlinkMessage) -> I,
+    ) -> Result<Vec<T>, NetlinkError> {
         let mut all = Vec::new();
         for _ in 0..DUMP_ATTEMPTS {
             all.clear();
-            let sink = &mut |m| all.push(m);
+            let sink = &mut |m| all.extend(convert(m));
             let disturbed = self.exchange(&|| what.to_owned(), message.clone(), NLM_F_DUMP, sink)?;
             if !disturbed {
                 break;
