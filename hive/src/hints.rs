@@ -18,10 +18,10 @@ fn distance(a: &str, b: &str) -> usize {
 
 /// The candidate nearest to `word`, if one is near enough to be meant.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = 1 + word.len() / 5;
+    let limit = 1 + word.len() / 8;
     candidates
         .into_iter()
-        .filter(|candidate| *candidate != word)
+        .filter(|candidate| *candidate != word && candidate.len().abs_diff(word.len()) <= limit)
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|(d, _)| *d <= limit)
         .min()
@@ -56,6 +56,7 @@ mod tests {
         assert_eq!(nearest("cluster-pool-cdir", known), Some("cluster-pool-cidr"));
         assert_eq!(nearest("debag", known), Some("debug"));
         assert_eq!(nearest("enable-ipv4", known), None);
+        assert_eq!(nearest("enable-metrics", ["hubble-metrics"]), None);
     }
 
     #[test]

@@ -113,13 +113,15 @@ impl Settings {
         &self.figment
     }
 
-    /// Writes unknown and unused options to the log.
+    /// Writes unknown and unused options to the log: a warning where another name was probably meant, otherwise at level
+    /// info, because configurations are shared with other programs (Cilium's chart sets 19 options of its operator).
     pub fn report(&self) {
-        for unknown in &self.unknown {
-            let Unknown { key, source, nearest } = unknown;
+        for Unknown { key, source, nearest } in &self.unknown {
             match nearest {
-                Some(nearest) => tracing::warn!(option = key, %source, nearest, "Unknown option"),
-                None => tracing::warn!(option = key, %source, "Unknown option"),
+                Some(nearest) => {
+                    tracing::warn!(option = key, %source, nearest, "Unknown option, was another one meant?")
+                }
+                None => tracing::info!(option = key, %source, "Unknown option"),
             }
         }
         for setting in &self.unused {
