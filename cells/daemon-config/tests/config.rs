@@ -1,0 +1,230 @@
+//! The cell in a hive with a node and devices made up, asked over its socket.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use api_models::DaemonConfiguration;
+use daemon_config::RuntimeOption;
+use devices::{Device, Link};
+use hive::TestHive;
+use hive::prelude::*;
+use local_node::{LocalNode, LocalNodeStore, StateConfig};
+use statedb::{RwTable, Table};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+struct Agent {
+    hive: TestHive,
+    folder: tempfile::TempDir,
+}
+
+/// A node with addresses, a device that faces the network and one that does not.
+fn surroundings() -> Cell {
+    let node = |table: Arc<RwTable<LocalNode>>, devices: Arc<RwTable<Device>>| {
+        table.transact(|w| {
+            w.insert(LocalNode {
+                name: "node".to_owned(),
+                ipv4_alloc_cidr: Some("10.244.0.0/16".parse().unwrap()),
+                router_ipv4: Some([10, 244, 71, 14].into()),
+                ..LocalNode::default()
+            })
+        });
+        devices.transact(|w| {
+            for (index, mtu, selected) in [(1, 1400, false), (2, 9000, true), (3, 1450, true)] {
+                let link = Link { index, name: format!("eth{index}"), mtu, ..Link::default() };
+                w.insert(Device { link, selected, ..Device::default() });
+            }
+        });
+        Arc::new(LocalNodeStore::new(table))
+    };
+    module(
+        "surroundings",
+        "A node and its devices",
+        [config::<StateConfig>(), statedb::table::<LocalNode>(), statedb::table::<Device>(), provide(node)],
+    )
+}
+
+fn hive(run: PathBuf, options: &[(&str, &str)]) -> TestHive {
+    let cells = [
+        daemon_config::instance(),
+        statedb::cell(),
+        metrics::cell(),
+        surroundings(),
+        daemon_config::cell(),
+        api::cell(),
+    ];
+    let mut hive = TestHive::new(cells)
+        .set("socket-path", run.join("cilium.sock").display())
+        .set("state-dir", run.display());
+    for (key, value) in options {
+        hive = hive.set(key, value);
+    }
+    hive
+}
+
+impl Agent {
+    async fn start(options: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut hive = hive(folder.path().to_owned(), options);
+        hive.start().await;
+        Self { hive, folder }
+    }
+
+    async fn ask(&self, method: &str, body: &str) -> (u16, String) {
+        let mut stream = UnixStream::connect(self.folder.path().join("cilium.sock")).await.unwrap();
+        let length = body.len();
+        let request = format!(
+            "{method} /v1/config HTTP/1.0\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    async fn configuration(&self) -> DaemonConfiguration {
+        let (status, body) = self.ask("GET", "").await;
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    }
+}
+
+/// But for what that run's settings and features were, the answer is the one recorded.
+#[tokio::test]
+async fn the_answer_has_the_parts_and_values_of_the_original() {
+    let agent = Agent::start(&[("mtu", "1500")]).await;
+    let ours = agent.configuration().await;
+    let sample = include_str!("../../api/models/tests/samples/GET_config.json");
+    let sample: DaemonConfiguration = serde_json::from_str(sample).unwrap();
+    assert_eq!(ours.spec, sample.spec);
+    let (ours, mut sample) = (ours.status.unwrap(), sample.status.unwrap());
+    let known = std::mem::take(&mut sample.daemon_configuration_map);
+    for name in ours.daemon_configuration_map.keys() {
+        assert!(known.contains_key(name), "{name}");
+    }
+    assert_eq!(ours.daemon_configuration_map["IPAM"], "cluster-pool");
+    // No tunnel, no masquerading, no kvstore and no monitor here.
+    sample.route_mtu = 1500;
+    sample.masquerade = false;
+    sample.masquerade_protocols = Some(Default::default());
+    sample.kvstore_configuration = Some(Default::default());
+    sample.node_monitor = None;
+    sample.daemon_configuration_map = ours.daemon_configuration_map.clone();
+    assert_eq!(ours, sample);
+}
+
+#[tokio::test]
+async fn the_mtu_is_the_smallest_of_the_devices_that_face_the_network() {
+    let agent = Agent::start(&[]).await;
+    let status = agent.configuration().await.status.unwrap();
+    assert_eq!((status.device_mtu, status.route_mtu), (1450, 1450));
+}
+
+#[tokio::test]
+async fn options_of_the_plugin_are_handed_on() {
+    let agent = Agent::start(&[
+        ("packetization-layer-pmtud-mode", "always"),
+        ("container-ip-local-reserved-ports", "8472,51871"),
+        ("ipam", "delegated-plugin"),
+        ("install-uplink-routes-for-delegated-ipam", "true"),
+    ])
+    .await;
+    let status = agent.configuration().await.status.unwrap();
+    assert_eq!(status.packetization_layer_pmtud_mode, "2");
+    assert_eq!(status.ip_local_reserved_ports, "8472,51871");
+    assert_eq!(status.ipam_mode, "delegated-plugin");
+    assert!(status.install_uplink_routes_for_delegated_ipam);
+}
+
+#[tokio::test]
+async fn a_patch_changes_all_of_its_options_or_none() {
+    let agent = Agent::start(&[]).await;
+    let table: Arc<Table<RuntimeOption>> = agent.hive.get();
+    let value =
+        |name: &str| table.get(&table.snapshot(), RuntimeOption::by_name(name)).unwrap().value.clone();
+    let before = agent.configuration().await.spec;
+
+    for (body, status, text) in [
+        (
+            "{\"options\":{\"Debug\":\"on\",\"Nope\":\"1\"}}",
+            400,
+            "\"invalid configuration option: unknown option \\\"Nope\\\"\"\n",
+        ),
+        (
+            "{\"options\":{\"Debug\":\"on\",\"DebugLB\":\"x\"}}",
+            400,
+            "\"invalid configuration option: invalid option value x\"\n",
+        ),
+        (
+            "{\"policy-enforcement\":\"maybe\"}",
+            422,
+            "{\"code\":606,\"message\":\"policy-enforcement in body should be one of [default always never]\"}",
+        ),
+        ("", 422, "{\"code\":602,\"message\":\"configuration in body is required\"}"),
+    ] {
+        assert_eq!(agent.ask("PATCH", body).await, (status, text.to_owned()), "{body}");
+        assert_eq!(agent.configuration().await.spec, before, "{body}");
+    }
+
+    let snapshot = table.snapshot();
+    let (_, watch) = table.all_watch(&snapshot);
+    let body = "{\"options\":{\"debug\":\"on\",\"MonitorAggregationLevel\":\"medium\"},\"policy-enforcement\":\"always\"}";
+    assert_eq!(agent.ask("PATCH", body).await, (200, String::new()));
+    watch.changed().await;
+    assert_eq!(value("Debug"), "Enabled");
+    let configuration = agent.configuration().await;
+    let spec = configuration.spec.unwrap();
+    assert_eq!(spec.options["MonitorAggregationLevel"], "Medium");
+    assert_eq!(spec.policy_enforcement, "always");
+    assert_eq!(configuration.status.unwrap().realized, Some(spec));
+
+    // The same again changes nothing.
+    let revision = table.revision(&table.snapshot());
+    assert_eq!(agent.ask("PATCH", body).await.0, 200);
+    assert_eq!(table.revision(&table.snapshot()), revision);
+}
+
+#[tokio::test]
+async fn values_that_cannot_be_served_are_refused_at_the_start() {
+    for (key, value, text) in [
+        ("datapath-mode", "netkit", "datapath-mode: \"netkit\" is wrong, expected veth or auto"),
+        ("ipam", "eni", "ipam: \"eni\" is wrong, expected cluster-pool, kubernetes or delegated-plugin"),
+        (
+            "packetization-layer-pmtud-mode",
+            "often",
+            "packetization-layer-pmtud-mode: \"often\" is wrong, expected blackhole, always or disabled",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut hive = hive(folder.path().to_owned(), &[(key, value)]);
+        let error = hive.try_start().await.unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+    }
+}
+
+#[tokio::test]
+async fn the_run_folder_belongs_to_one_agent() {
+    let mut agent = Agent::start(&[]).await;
+    let run = agent.folder.path().to_owned();
+    let files = || {
+        let mut all: Vec<_> =
+            fs::read_dir(run.join("state")).unwrap().map(|f| f.unwrap().file_name()).collect();
+        all.sort();
+        all
+    };
+    let before = files();
+    let mut second = hive(run.clone(), &[("socket-path", run.join("other.sock").to_str().unwrap())]);
+    let error = second.try_start().await.unwrap_err().to_string();
+    assert!(error.contains("another agent (pid "), "{error}");
+    assert_eq!(files(), before, "the second agent has touched nothing");
+    assert_eq!(agent.hive.hook_order().first().map(String::as_str), Some("pid-file"));
+
+    assert!(run.join("cilium.pid").exists());
+    let stored = fs::read_to_string(run.join("state/agent-runtime-config.json")).unwrap();
+    assert!(stored.contains("\n \"IPAM\": \"cluster-pool\","), "{stored}");
+    agent.hive.stop().await;
+    assert!(!run.join("cilium.pid").exists());
+}
