@@ -100,8 +100,12 @@ impl BpfFs {
             Ok(old) => old,
             Err(e) if e.is_not_found() => {
                 let map = RawMap::create(spec)?;
-                map.pin(&path)?;
-                return Ok((map, Origin::Created));
+                match map.pin(&path) {
+                    Ok(()) => return Ok((map, Origin::Created)),
+                    // Somebody else was faster: theirs counts.
+                    Err(e) if e.errno() == Some(libc::EEXIST) => RawMap::open(&path)?,
+                    Err(e) => return Err(e),
+                }
             }
             Err(e) => return Err(e),
         };

@@ -162,6 +162,18 @@ fn a_pin_is_created_reused_and_migrated() {
 }
 
 #[test]
+fn callers_at_once_get_the_same_map() {
+    require_root!();
+    let (_sandbox, fs) = sandbox();
+    let ids: Vec<u32> = std::thread::scope(|scope| {
+        let open = || fs.open_or_create(&HASH).unwrap().0.info().unwrap().id;
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+}
+
+#[test]
 fn a_pin_of_another_shape_is_refused_and_left_alone() {
     require_root!();
     let (sandbox, fs) = sandbox();

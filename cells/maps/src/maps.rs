@@ -44,7 +44,6 @@ struct Opened {
     lxc: Map<EndpointKey, EndpointInfo>,
     ipcache: Map<IpcacheKey, RemoteEndpointInfo>,
     metrics: PerCpuMap<MetricsKey, MetricsValue>,
-    policy_stats: PerCpuMap<PolicyStatsKey, PolicyStatsValue>,
     devices: Map<u32, DeviceValue>,
     runtime_config: Map<u32, u64>,
     events: RawMap,
@@ -77,7 +76,6 @@ impl Maps {
             lxc: Map::new(open("cilium_lxc")?)?,
             ipcache: Map::new(open("cilium_ipcache_v2")?)?,
             metrics: PerCpuMap::new(open("cilium_metrics")?)?,
-            policy_stats: PerCpuMap::new(open("cilium_policystats")?)?,
             devices: Map::new(open("cilium_devices")?)?,
             runtime_config: Map::new(open("cilium_runtime_config")?)?,
             events: open("cilium_events")?,
@@ -258,7 +256,6 @@ impl Maps {
             "cilium_lxc" => opened.lxc.raw(),
             "cilium_ipcache_v2" => opened.ipcache.raw(),
             "cilium_metrics" => opened.metrics.raw(),
-            "cilium_policystats" => opened.policy_stats.raw(),
             "cilium_devices" => opened.devices.raw(),
             "cilium_runtime_config" => opened.runtime_config.raw(),
             "cilium_events" => &opened.events,
@@ -286,9 +283,10 @@ impl Maps {
         &self.opened().metrics
     }
 
-    /// `cilium_policystats`: packets and bytes by policy row.
-    pub fn policy_stats(&self) -> &PerCpuMap<PolicyStatsKey, PolicyStatsValue> {
-        &self.opened().policy_stats
+    /// `cilium_policystats`: packets and bytes by policy row. Opened when asked for: creating it takes longer than all
+    /// maps that forwarding needs, as each of its 65536 rows has memory for each CPU.
+    pub fn policy_stats(&self) -> Result<PerCpuMap<PolicyStatsKey, PolicyStatsValue>> {
+        Ok(PerCpuMap::new(self.open_named(self.fs(), "cilium_policystats")?)?)
     }
 
     /// `cilium_devices`: the node's devices by number.
