@@ -41,7 +41,13 @@ fn surroundings() -> Cell {
     module(
         "surroundings",
         "A node and its devices",
-        [config::<StateConfig>(), statedb::table::<LocalNode>(), statedb::table::<Device>(), provide(node)],
+        [
+            config::<StateConfig>(),
+            statedb::table::<LocalNode>(),
+            statedb::table::<Device>(),
+            provide(node),
+            invoke(|_: Arc<Table<RuntimeOption>>| ()),
+        ],
     )
 }
 
