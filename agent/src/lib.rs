@@ -28,7 +28,7 @@ pub fn cells() -> Cell {
 /// What other cells stand on: tables, metrics, the REST server, health.
 #[must_use]
 pub fn infrastructure() -> Cell {
-    module("infra", "Infrastructure", [statedb::cell(), metrics::cell(), api::cell()])
+    module("infra", "Infrastructure", [statedb::cell(), metrics::cell(), api::cell(), daemon_config::cell()])
 }
 
 /// The kernel's side: maps, devices, settings, programs.

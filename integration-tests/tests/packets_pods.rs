@@ -76,6 +76,8 @@ fn without_programs_nobody_talks() {
     }
     // Links end with their last pin.
     std::fs::remove_dir_all(node.sandbox().bpf_root().join("cilium")).unwrap();
+    // The kernel lets go of a link in the background.
+    sleep(Duration::from_millis(500));
     for address in b.addresses() {
         let udp = UdpFlow::start(&a.ns, &b.ns, address).unwrap();
         sleep(WHILE);
