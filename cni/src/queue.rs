@@ -6,9 +6,8 @@
 
 use crate::error::Error;
 use sha2::{Digest as _, Sha256};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -39,8 +38,8 @@ impl DeletionQueue {
             .open(folder.join("lockfile"))
             .map_err(failed)?;
         let begin = Instant::now();
-        while let Err(error) = lock_shared(&lock) {
-            if error.kind() != io::ErrorKind::WouldBlock {
+        while let Err(error) = lock.try_lock_shared() {
+            if let TryLockError::Error(error) = error {
                 return Err(failed(error));
             }
             if begin.elapsed() > LOCK_PATIENCE {
@@ -65,14 +64,6 @@ impl DeletionQueue {
         let path = self.folder.join(name + ".delete");
         fs::write(&path, body).map_err(|error| failed(error.to_string()))
     }
-}
-
-#[expect(unsafe_code, reason = "File::try_lock_shared is younger than the oldest supported compiler")]
-fn lock_shared(file: &File) -> io::Result<()> {
-    // JUSTIFICATION: the protocol with the agent is flock(2).
-    // SAFETY: flock takes a file descriptor, which the borrow keeps open, and an integer; it touches no memory.
-    let code = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) };
-    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
