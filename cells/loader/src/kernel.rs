@@ -82,6 +82,7 @@ impl KernelDatapath {
 
     /// Takes over endpoints of the run before: repairs pins and rows after the settings rows. Needs no programs.
     pub fn restore(&self) -> Result<usize, DatapathError> {
+        self.restore_ids()?;
         let rows = self.rows()?;
         if let Some(host) = rows.iter().find(|row| row.identity == identity::HOST) {
             self.host_endpoint.send_replace(host.id as u16);
@@ -181,21 +182,41 @@ impl KernelDatapath {
         }
     }
 
-    /// Settings rows in use.
-    fn rows(&self) -> Result<Vec<EndpointConfig>, DatapathError> {
-        let rows = self.maps.ep_config().filter(|id, row| row.id != 0 && row.id == *id);
-        Ok(rows.step(|| "read the endpoints' settings".to_owned())?.into_iter().map(|(_, row)| row).collect())
+    /// Settings rows in use, by the list of ids: it is written before a row and forgotten after it.
+    pub(crate) fn rows(&self) -> Result<Vec<EndpointConfig>, DatapathError> {
+        let ids = self.maps.ep_ids().keys().step(|| "list the endpoints".to_owned())?;
+        let mut rows = Vec::with_capacity(ids.len());
+        for id in ids {
+            let row = self.maps.ep_config().lookup(&id).step(|| format!("endpoint {id}: read settings"))?;
+            rows.extend(row.filter(|row| row.id != 0 && row.id == id));
+        }
+        rows.sort_by_key(|row| row.id);
+        Ok(rows)
     }
 
+    /// Makes the list of ids anew if it is missing although there are endpoints: walks through all rows (10 ms).
+    fn restore_ids(&self) -> Result<(), DatapathError> {
+        let step = || "list the endpoints".to_owned();
+        if !self.maps.ep_ids().keys().step(step)?.is_empty() || self.policy_pins()?.is_empty() {
+            return Ok(());
+        }
+        let rows = self.maps.ep_config().filter(|id, row| row.id != 0 && row.id == *id).step(step)?;
+        let ids: Vec<(u32, u32)> = rows.iter().map(|(id, row)| (*id, row.policy_slot)).collect();
+        self.maps.ep_ids().update_batch(&ids).step(step)
+    }
+
+    /// Kernel numbers of the maps in slots. Slots are given out from 1 on, so a long gap is the end.
     fn slots(&self) -> Result<BTreeMap<u32, u32>, DatapathError> {
         let mut slots = BTreeMap::new();
-        let outer = self.maps.ep_policies().raw();
-        outer
-            .scan(|keys, ids| {
-                let pairs = bpf::values_of(keys).into_iter().zip(bpf::values_of(ids));
-                slots.extend(pairs.filter(|(_, id): &(u32, u32)| *id != 0));
-            })
-            .step(|| "read the policy slots".to_owned())?;
+        let mut gap = 0;
+        for slot in 1..datapath_abi::EP_CONFIG_ENTRIES {
+            let id = self.maps.ep_policies().id(slot).step(|| format!("look into policy slot {slot}"))?;
+            gap = if id.is_some() { 0 } else { gap + 1 };
+            if gap > SLOT_GAP {
+                break;
+            }
+            slots.extend(id.map(|id| (slot, id)));
+        }
         Ok(slots)
     }
 
@@ -224,7 +245,9 @@ impl KernelDatapath {
             return Ok(old.policy_slot);
         }
         let (slot, map) = self.pool.take()?;
-        let done = write_policy(&map, id).and_then(|()| self.pin_policy(id, &map));
+        let noted =
+            self.maps.ep_ids().update(&id.into(), &slot).step(|| format!("endpoint {id}: note its id"));
+        let done = noted.and_then(|()| write_policy(&map, id)).and_then(|()| self.pin_policy(id, &map));
         if let Err(e) = done {
             self.pool.give_back(slot);
             return Err(e);
@@ -373,6 +396,7 @@ impl Datapath for KernelDatapath {
             .step(|| format!("endpoint {id}: remove its policy program"))?;
         let pin = self.maps.path(&policy_name(id));
         unpin(&pin).step(|| format!("endpoint {id}: remove its policy pin"))?;
+        self.maps.ep_ids().delete(&id.into()).step(|| format!("endpoint {id}: forget its id"))?;
         self.pool.give_back(old.policy_slot);
         Ok(old.id != 0)
     }
@@ -411,6 +435,9 @@ impl Datapath for KernelDatapath {
         Ok(Pruned { endpoints: unknown, leftovers: self.sweep_leftovers(known)? })
     }
 }
+
+/// Empty slots in a row after which there are no more maps: several times what is reserved at once.
+const SLOT_GAP: u32 = 4 * crate::READY as u32;
 
 /// `EEXIST`, the same on all architectures of Linux.
 const EEXIST: i32 = 17;

@@ -37,12 +37,14 @@ impl KernelDatapath {
 
         let step = || "sweep the interface maps".to_owned();
         let unknown = |id: u32| id != 0 && !u16::try_from(id).is_ok_and(|id| known.contains(&id));
-        for (ifindex, _) in maps.ep_by_ifindex().filter(|_, id| unknown(*id)).step(step)? {
-            maps.ep_by_ifindex().update(&ifindex, &0).step(step)?;
-            removed += 1;
-        }
+        // A row of the array that leads to a dead settings row drops as one that leads nowhere: not worth a walk.
         for (ifindex, _) in maps.ep_by_ifindex_hi().filter(|_, id| unknown(*id)).step(step)? {
             removed += usize::from(maps.ep_by_ifindex_hi().delete(&ifindex).step(step)?);
+        }
+        // Ids noted by a creation that got no further.
+        let step = || "sweep the list of endpoints".to_owned();
+        for id in maps.ep_ids().keys().step(step)?.into_iter().filter(|id| unknown(*id)) {
+            removed += usize::from(maps.ep_ids().delete(&id).step(step)?);
         }
         Ok(removed)
     }

@@ -155,6 +155,22 @@ fn a_restart_switches_every_endpoint_and_repairs_pins() {
 }
 
 #[test]
+fn endpoints_are_found_without_the_list_of_ids() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let first = start(&maps);
+    first.attach_host(500).unwrap();
+    let endpoint = pod(&sandbox, 1);
+    first.attach(&endpoint).unwrap();
+    maps.ep_ids().clear().unwrap();
+    assert!(first.restored().unwrap().is_empty());
+    let second = start(&maps);
+    assert_eq!(second.restored().unwrap().len(), 1);
+    assert_eq!(*second.host_endpoint().borrow(), 500);
+}
+
+#[test]
 fn an_emptied_slot_gets_a_new_map() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
@@ -197,14 +213,15 @@ fn a_sweep_removes_what_nobody_knows_and_nothing_else() {
             &EndpointInfo { lxc_id: 777, ..EndpointInfo::default() },
         )
         .unwrap();
-    maps.ep_by_ifindex().update(&999, &777).unwrap();
+    maps.ep_by_ifindex_hi().update(&99_999, &777).unwrap();
+    maps.ep_ids().update(&778, &3).unwrap();
 
     let pruned = datapath.prune(&BTreeSet::from([1, 500])).unwrap();
     assert_eq!(pruned.endpoints, [2]);
-    assert_eq!(pruned.leftovers, 5);
+    assert_eq!(pruned.leftovers, 6);
     assert_eq!(datapath.restored().unwrap().len(), 1);
     assert!(maps.lxc().lookup(&host_key).unwrap().is_some());
-    assert_eq!(maps.ep_by_ifindex().lookup(&999).unwrap(), Some(0));
+    assert_eq!(maps.ep_by_ifindex_hi().lookup(&99_999).unwrap(), None);
     let policies: Vec<String> =
         maps.fs().map_names().unwrap().into_iter().filter(|n| n.starts_with("cilium_policy_")).collect();
     assert_eq!(policies, ["cilium_policy_v2_00001", "cilium_policy_v2_00500"]);
