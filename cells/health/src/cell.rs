@@ -16,18 +16,39 @@ use crate::kubelet;
 
 /// `GET /healthz` on the socket and for the kubelet.
 pub fn cell() -> Cell {
-    let cells = [
-        config::<HealthConfig>(),
-        provide(new_collector),
-        provide(new_route),
-        invoke(new_rounds),
-        invoke(new_server),
-    ];
+    let cells = [config::<HealthConfig>(), provide(new_collector), provide(new_route), invoke(new_server)];
     module("agent-healthz", "Status of the agent for its socket and the kubelet", cells)
 }
 
-fn new_collector(sources: Group<StatusSource>, health: Arc<HealthTree>) -> Arc<Collector> {
-    Arc::new(Collector::new(sources.to_vec(), health))
+#[derive(Params)]
+struct CollectorParams {
+    config: Config<HealthConfig>,
+    sources: Group<StatusSource>,
+    health: Arc<HealthTree>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+}
+
+/// The first round in the start hook, which runs after those of the sources and before that of the REST server: whoever
+/// asks gets an answer. Then by a job, which proves that the agent's jobs move.
+fn new_collector(p: CollectorParams) -> Arc<Collector> {
+    let collector = Arc::new(Collector::new(p.sources.to_vec(), p.health));
+    let (limit, first) = (p.config.status_collector_probe_check_timeout, collector.clone());
+    p.lifecycle.hook("status-collector").on_start(move |_| async move {
+        let round = tokio::task::spawn_blocking(move || first.round(SystemTime::now()));
+        timeout(limit, round).await.map_err(|_| Error::NoFirstRound(limit))??;
+        Ok(())
+    });
+    let rounds = collector.clone();
+    p.jobs.timer("status-collector", ROUND, move |cx: JobCx| {
+        let collector = rounds.clone();
+        async move {
+            collector.round(SystemTime::now());
+            cx.health.ok("status collected");
+            Ok(())
+        }
+    });
+    collector
 }
 
 fn new_route(collector: Arc<Collector>) -> Member<Route> {
@@ -43,25 +64,6 @@ fn new_route(collector: Arc<Collector>) -> Member<Route> {
         };
         std::future::ready(answer)
     }))
-}
-
-/// The first round in the start hook: whoever asks after the start gets an answer. Then by a job, which proves that the
-/// agent's jobs move.
-fn new_rounds(config: Config<HealthConfig>, collector: Arc<Collector>, lifecycle: Lifecycle, jobs: JobGroup) {
-    let (limit, first) = (config.status_collector_probe_check_timeout, collector.clone());
-    lifecycle.hook("status-collector").on_start(move |_| async move {
-        let round = tokio::task::spawn_blocking(move || first.round(SystemTime::now()));
-        timeout(limit, round).await.map_err(|_| Error::NoFirstRound(limit))??;
-        Ok(())
-    });
-    jobs.timer("status-collector", ROUND, move |cx: JobCx| {
-        let collector = collector.clone();
-        async move {
-            collector.round(SystemTime::now());
-            cx.health.ok("status collected");
-            Ok(())
-        }
-    });
 }
 
 #[derive(Params)]
