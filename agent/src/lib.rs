@@ -22,13 +22,16 @@ use hive::prelude::*;
 /// Everything that the binary `agent` consists of.
 #[must_use]
 pub fn cells() -> Cell {
-    module("agent", "Network agent", [infrastructure(), datapath(), control_plane()])
+    // The run folder is taken before anything in it is touched.
+    let cells = [daemon_config::instance(), infrastructure(), datapath(), control_plane()];
+    module("agent", "Network agent", cells)
 }
 
 /// What other cells stand on: tables, metrics, the REST server, health.
 #[must_use]
 pub fn infrastructure() -> Cell {
-    module("infra", "Infrastructure", [statedb::cell(), metrics::cell(), api::cell(), daemon_config::cell()])
+    let cells = [statedb::cell(), metrics::cell(), api::cell(), daemon_config::cell(), health::cell()];
+    module("infra", "Infrastructure", cells)
 }
 
 /// The kernel's side: maps, devices, settings, programs.

@@ -6,7 +6,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use tokio::net::UnixListener;
 
 use crate::error::Error;
@@ -35,8 +34,7 @@ impl Socket {
         fs::create_dir_all(folder).map_err(fail("create the folder of"))?;
         // Of two agents that start at once, one looks and binds before the other looks.
         let lock = File::open(folder).map_err(fail("open the folder of"))?;
-        flock(&lock, FlockOperation::LockExclusive)
-            .map_err(|error| fail("lock the folder of")(error.into()))?;
+        lock.lock().map_err(fail("lock the folder of"))?;
         remove_old(path)?;
         let listener = UnixListener::bind(path).map_err(fail("listen on"))?;
         let inode = fs::symlink_metadata(path).map_err(fail("read"))?.ino();

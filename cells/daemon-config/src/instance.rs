@@ -1,12 +1,9 @@
 //! One agent a folder: the pid file, locked as long as the agent runs.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
 use crate::error::{Error, file};
 
@@ -34,14 +31,14 @@ impl Instance {
                 .mode(0o640)
                 .open(&path)
                 .map_err(file("open", &path))?;
-            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            match lock.try_lock() {
                 Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => {
+                Err(TryLockError::WouldBlock) => {
                     let mut pid = String::new();
                     let _ = lock.read_to_string(&mut pid);
                     return Err(Error::InUse { folder: folder.to_owned(), pid: pid.trim().parse().ok() });
                 }
-                Err(error) => return Err(file("lock", &path)(error.into())),
+                Err(TryLockError::Error(error)) => return Err(file("lock", &path)(error)),
             }
             // The agent before may have removed the file between our opening and our locking it.
             let ours = lock.metadata().map_err(file("read", &path))?.ino();
