@@ -58,7 +58,7 @@ pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig) -> Result<(),
         config.prev_result.clone().ok_or_else(|| invalid("missing; CHECK compares with it".into()))?;
     let expected: Expected = serde_json::from_value(previous).map_err(|error| invalid(error.to_string()))?;
     let mut agent = Agent::new(&invocation.agent);
-    agent.healthz(SHORT_PATIENCE).map_err(|reason| Error::CheckAgentDown { reason })?;
+    agent.config(SHORT_PATIENCE).map_err(|error| Error::CheckAgentDown { reason: error.to_string() })?;
     match agent.endpoint_health(&invocation.attachment()) {
         Err(reason) => return Err(Error::HealthUnknown { reason }),
         Ok(false) => return Err(Error::Unhealthy),

@@ -193,9 +193,8 @@ impl Error {
             Self::IncompatibleVersion { found } => {
                 Some(format!("config is {found:?}, plugin supports [{}]", version::list()))
             }
-            Self::CheckAgentDown { reason } | Self::NotAvailable { reason } => {
-                Some(format!("unable to connect to Cilium agent: {reason}"))
-            }
+            Self::CheckAgentDown { reason } => Some(reason.clone()),
+            Self::NotAvailable { reason } => Some(format!("unable to connect to Cilium agent: {reason}")),
             Self::HealthUnknown { reason } => Some(format!("failed to retrieve container health: {reason}")),
             Self::Unhealthy => Some("container is unhealthy in agent".into()),
             _ => None,

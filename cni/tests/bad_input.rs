@@ -73,7 +73,7 @@ fn an_agent_that_is_away() {
     };
     insta::assert_snapshot!(verb("STATUS", CONFIG), @"50 DaemonDown (unable to connect to Cilium agent: No such file or directory (os error 2))");
     let check = r#"{"cniVersion":"1.1.0","name":"cilium","prevResult":{"ips":[]}}"#;
-    insta::assert_snapshot!(verb("CHECK", check), @"11 DaemonDown (unable to connect to Cilium agent: No such file or directory (os error 2))");
+    insta::assert_snapshot!(verb("CHECK", check), @"11 DaemonDown (unable to connect to the agent at unix:///nonexistent/agent.sock: No such file or directory (os error 2). Is the agent running?)");
 }
 
 #[test]
