@@ -1,8 +1,8 @@
 //! One agent a folder: the pid file, locked as long as the agent runs.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, file};
@@ -18,7 +18,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Takes the folder for this process. The folder is made if it is not there.
+    /// Takes the folder for this process. The folder and `state` below it are made if they are not there.
     pub fn take(folder: &Path) -> Result<Self, Error> {
         fs::create_dir_all(folder).map_err(file("create", folder))?;
         let path = folder.join(NAME);
@@ -51,6 +51,8 @@ impl Instance {
                 lock.write_all(std::process::id().to_string().as_bytes())
             };
             write(&mut lock).map_err(file("write", &path))?;
+            let state = folder.join("state");
+            DirBuilder::new().recursive(true).mode(0o750).create(&state).map_err(file("create", &state))?;
             return Ok(Self { path, _lock: lock });
         }
     }
@@ -77,6 +79,7 @@ mod tests {
         let path = run.join("cilium.pid");
         assert_eq!(fs::read_to_string(&path).unwrap(), std::process::id().to_string());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(fs::metadata(run.join("state")).unwrap().permissions().mode() & 0o777, 0o750);
         let error = Instance::take(&run).unwrap_err().to_string();
         assert_eq!(
             error,

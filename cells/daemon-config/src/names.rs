@@ -64,7 +64,7 @@ const NAMES: [(&str, &str); 49] = [
 pub(crate) fn daemon_configuration(settings: &Settings, created: &str) -> BTreeMap<String, Value> {
     let mut map: BTreeMap<String, Value> = NAMES
         .iter()
-        .filter_map(|(key, name)| Some(((*name).to_owned(), value(settings.get(key)?))))
+        .filter_map(|(key, name)| Some(((*name).to_owned(), value(name, settings.get(key)?))))
         .collect();
     if let Some(run) = settings.get("state-dir") {
         map.insert("StateDir".to_owned(), json!(Path::new(&run.value).join("state")));
@@ -74,9 +74,15 @@ pub(crate) fn daemon_configuration(settings: &Settings, created: &str) -> BTreeM
 }
 
 /// A setting in the JSON type that Go gives it: durations are nanoseconds.
-fn value(setting: &Setting) -> Value {
+fn value(name: &str, setting: &Setting) -> Value {
     let text = setting.value.as_str();
-    let parsed = match setting.kind {
+    let kind = match name {
+        // Options that are words here and become numbers and maps when they are read.
+        "AddressScopeMax" => Kind::Int(64),
+        "LogOpt" => Kind::Map,
+        _ => setting.kind,
+    };
+    let parsed = match kind {
         Kind::Bool => text.parse().ok().map(Value::Bool),
         Kind::Int(_) => text.parse::<i64>().ok().map(Value::from),
         Kind::Uint(_) => text.parse::<u64>().ok().map(Value::from),
