@@ -47,9 +47,11 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
         Ok(())
     });
     let (rest, table) = (maps.clone(), p.table);
+    // Half of the machine: the datapath is being loaded at the same time.
+    let threads = (bpf::possible_cpus() / 2).clamp(1, 4);
     p.jobs.one_shot("create-maps", move |cx: JobCx| async move {
         let rows = tokio::task::spawn_blocking(move || {
-            let created = rest.open_rest(2)?;
+            let created = rest.open_rest(threads)?;
             let pinned = rest.pinned()?;
             let row = |(name, (id, layout)): (&String, &(u32, bpf::Layout))| {
                 rest.spec(name).map(|_| MapRow::new(name, &rest.path(name), *id, *layout))
