@@ -156,3 +156,28 @@ impl Error {
         matches!(self.errno(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOMEM | libc::ENOSPC))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_feature_is_named_with_its_purpose() {
+        let error = Error::Feature {
+            feature: "maps of maps",
+            purpose: "one policy map for each endpoint",
+            since: "4.12",
+            source: io::Error::from_raw_os_error(libc::EINVAL),
+        };
+        insta::assert_snapshot!(error, @"the kernel lacks maps of maps, needed for one policy map for each endpoint (Linux 4.12 or newer has it): Invalid argument (os error 22)");
+        assert!(!error.is_retryable() && !error.is_not_found());
+    }
+
+    #[test]
+    fn errors_tell_whether_to_try_again() {
+        let of = |errno| Error::syscall("update map", "cilium_lxc", io::Error::from_raw_os_error(errno));
+        assert!(of(libc::EBUSY).is_retryable());
+        assert!(of(libc::ENOENT).is_not_found());
+        insta::assert_snapshot!(of(libc::E2BIG), @"update map cilium_lxc: Argument list too long (os error 7)");
+    }
+}

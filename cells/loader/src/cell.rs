@@ -12,11 +12,12 @@ use statedb::Table;
 use sysctl::{Setting, Sysctl};
 
 use crate::config::LoaderConfig;
-use crate::controller::Controller;
+use crate::controller::{Controller, Report};
 use crate::datapath::Datapath;
 use crate::desired::{Desired, Facts};
 use crate::device_links::Style;
 use crate::error::DatapathError;
+use crate::host::{HOST_DEVICE, NET_DEVICE};
 use crate::kernel::{KernelDatapath, KernelOptions, is_pod_interface};
 use crate::sysctls;
 
@@ -122,6 +123,8 @@ impl HostJob {
         controller = back;
         devices?;
         self.apply_settings(&cx).await;
+        let interval = self.config.endpoint_bpf_prog_watchdog_interval;
+        let mut next_check = tokio::time::Instant::now() + interval;
         loop {
             let endpoint = *host_endpoint.borrow_and_update();
             let snapshot = self.tables.node.snapshot();
@@ -129,6 +132,8 @@ impl HostJob {
             let (devices, device_watch) =
                 self.tables.devices.list_watch(&snapshot, Device::by_selected(true));
             let (addresses, address_watch) = self.tables.addresses.all_watch(&snapshot);
+            let (host, host_watch) = self.tables.devices.get_watch(&snapshot, Device::by_name(HOST_DEVICE));
+            let (net, net_watch) = self.tables.devices.get_watch(&snapshot, Device::by_name(NET_DEVICE));
             let desired = match nodes.map(|node| &**node).next() {
                 Some(node) => {
                     let facts = Facts {
@@ -141,6 +146,10 @@ impl HostJob {
                 }
                 None => None,
             };
+            // Somebody deleted the host devices or switched them off.
+            if ![host, net].iter().all(|device| device.is_some_and(|d| d.is_up())) {
+                done = None;
+            }
             let mut wait = None;
             match desired.filter(|desired| done.as_ref() != Some(desired)) {
                 Some(desired) => {
@@ -148,9 +157,10 @@ impl HostJob {
                     controller = back;
                     match result {
                         (Ok(report), desired) => {
-                            if let Some(took) = report.loaded {
-                                let (interfaces, devices) = (report.switched, report.attached);
-                                tracing::info!(?took, interfaces, devices, tcx, "Loaded the datapath");
+                            report_load(&report, tcx);
+                            // Host devices that were made anew have lost theirs.
+                            if report.loaded.is_some() {
+                                self.apply_settings(&cx).await;
                             }
                             cx.health.ok("host datapath ready");
                             backoff.reset();
@@ -174,8 +184,19 @@ impl HostJob {
                 () = node_watch.changed() => {}
                 () = device_watch.changed() => {}
                 () = address_watch.changed() => {}
+                () = host_watch.changed() => {}
+                () = net_watch.changed() => {}
                 _ = host_endpoint.changed() => {}
                 () = sleep(wait) => {}
+                () = tokio::time::sleep_until(next_check), if !interval.is_zero() && done.is_some() => {
+                    next_check = tokio::time::Instant::now() + interval;
+                    let (back, missing) = blocking(controller, Controller::recheck).await?;
+                    controller = back;
+                    for id in missing? {
+                        tracing::warn!(endpointID = id, "The program of an endpoint was removed; it is attached again");
+                    }
+                    done = None;
+                }
             }
         }
     }
@@ -187,6 +208,13 @@ impl HostJob {
             tracing::warn!(%error, "Could not make a kernel setting");
             cx.health.degraded("Could not make a kernel setting", &error);
         }
+    }
+}
+
+fn report_load(report: &Report, tcx: bool) {
+    if let Some(took) = report.loaded {
+        let (interfaces, devices) = (report.switched, report.attached);
+        tracing::info!(?took, interfaces, devices, tcx, "Loaded the datapath");
     }
 }
 

@@ -1,5 +1,7 @@
 //! The options of the datapath, in Cilium's spelling. Changes take effect at the next start.
 
+use std::time::Duration;
+
 use datapath_abi::trace::aggregation;
 
 /// How programs are attached and what is compiled into them.
@@ -11,6 +13,9 @@ pub struct LoaderConfig {
     /// Priority of tc filters
     #[flag(default = 1, hidden)]
     pub bpf_filter_priority: u16,
+    /// How often programs that somebody removed are attached again; 0 for never
+    #[flag(default = "30s")]
+    pub endpoint_bpf_prog_watchdog_interval: Duration,
     /// Deliver packets to pods through the host's stack instead of into their namespace
     #[flag(default = false)]
     pub enable_host_legacy_routing: bool,
@@ -82,6 +87,7 @@ mod tests {
         LoaderConfig {
             enable_tcx: true,
             bpf_filter_priority: 1,
+            endpoint_bpf_prog_watchdog_interval: Duration::ZERO,
             enable_host_legacy_routing: false,
             enable_identity_mark: true,
             trace_payloadlen: 128,

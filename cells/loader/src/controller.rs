@@ -93,6 +93,14 @@ impl Controller {
         Ok(report)
     }
 
+    /// Looks after what others may have removed: programs of endpoints are attached again, places on devices and
+    /// addresses are written again by the next [`Controller::apply`].
+    pub(crate) fn recheck(&mut self) -> Result<Vec<u16>, DatapathError> {
+        self.attached.clear();
+        self.settled = None;
+        self.datapath.reattach(&mut Netlink::open()?)
+    }
+
     /// Removes arrays of programs that were replaced, a second later; how long until it has something to do.
     pub(crate) fn retire(&mut self) -> Result<Option<Duration>, DatapathError> {
         let (Some(since), Some(programs)) = (self.replaced, self.datapath.programs()) else {

@@ -106,6 +106,7 @@ mod tests {
         LoaderConfig {
             enable_tcx: true,
             bpf_filter_priority: 1,
+            endpoint_bpf_prog_watchdog_interval: std::time::Duration::ZERO,
             enable_host_legacy_routing: false,
             enable_identity_mark: true,
             trace_payloadlen: 128,

@@ -138,6 +138,38 @@ impl KernelDatapath {
         Ok(switched)
     }
 
+    /// Attaches the program again where somebody removed it from an endpoint's interface (`tc qdisc del`). Gives the
+    /// endpoints it was missing from.
+    pub fn reattach(&self, nl: &mut Netlink) -> Result<Vec<u16>, DatapathError> {
+        let Some(programs) = self.programs() else { return Ok(Vec::new()) };
+        let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
+        let links: BTreeMap<u32, String> = nl.links()?.into_iter().map(|l| (l.index, l.name)).collect();
+        let mut missing = Vec::new();
+        for row in self.rows()? {
+            let (id, ifindex) = (row.id as u16, row.ifindex);
+            let Some(name) = links.get(&ifindex).filter(|_| row.flags & ep_flag::LIVE != 0) else { continue };
+            let _attaching = self.attaching.read().unwrap_or_else(PoisonError::into_inner);
+            if !self.is_attached(&tc, ifindex, name, id)?
+                && self.attach_program(&programs, &tc, ifindex, name, Some(id))?
+            {
+                missing.push(id);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Whether the endpoint's program is on its interface, by filter or by a link taken over.
+    fn is_attached(&self, tc: &Tc, ifindex: u32, ifname: &str, id: u16) -> Result<bool, DatapathError> {
+        let name = datapath_object::FROM_CONTAINER;
+        let filters = tc.filters(ifindex, Direction::Ingress).step(|| format!("list filters of {ifname}"))?;
+        let filter = filter_name(name, ifname);
+        if filters.iter().any(|found| found.name == filter) {
+            return Ok(true);
+        }
+        let link = Link::open(&self.maps.fs().endpoint_links(id).join(name)).and_then(|link| link.info());
+        Ok(link.is_ok_and(|info| info.ifindex == Some(ifindex)))
+    }
+
     /// Attaches the program to the interface of a pod that no endpoint has asked for yet: its packets drop with 203 until
     /// one does. False if there is no such interface, or no program yet.
     pub fn guard(&self, ifindex: u32, ifname: &str) -> Result<bool, DatapathError> {

@@ -50,6 +50,7 @@ fn hive(sandbox: &Sandbox) -> TestHive {
         .set("bpf-root", sandbox.bpf_root().display())
         .set("preallocate-bpf-maps", "false")
         .set("devices", "eth0")
+        .set("endpoint-bpf-prog-watchdog-interval", "300ms")
 }
 
 fn run<T>(work: impl Future<Output = T>) -> T {
@@ -142,6 +143,14 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
             names.iter().filter(|n| n.starts_with("cilium_calls_shared_")).count() == 1
         })
         .await;
+        // What somebody removes comes back: a pod's program, a host route, the host devices.
+        sandbox.host().exec("tc qdisc del dev lxcnew clsact").unwrap();
+        wait_for("the pod's program", || filters(new.index).len() == 1).await;
+        let route = || sandbox.host().ip("-4 route show dev cilium_host").unwrap_or_default();
+        sandbox.host().ip("route del 10.244.0.0/16").unwrap();
+        wait_for("the route", || route().contains("10.244.0.0/16")).await;
+        sandbox.host().ip("link del cilium_host").unwrap();
+        wait_for("the host devices", || route().contains("10.244.0.0/16") && attached()).await;
         hive.stop().await;
     });
     assert!(attached(), "nothing is taken down at stop");

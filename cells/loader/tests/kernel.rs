@@ -155,6 +155,36 @@ fn a_restart_switches_every_endpoint_and_repairs_pins() {
 }
 
 #[test]
+fn an_endpoint_taken_over_keeps_its_pinned_link() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    test_kit::require!(bpf::probe().unwrap().tcx, "needs tcx, Linux 6.6");
+    let maps = maps(&sandbox);
+    let first = start(&maps);
+    let endpoint = pod(&sandbox, 1);
+    first.attach(&endpoint).unwrap();
+    // As a Cilium agent leaves it: a tcx link, no filter.
+    sandbox.host().exec("tc qdisc del dev lxc00001 clsact").unwrap();
+    let folder = maps.fs().endpoint_links(1);
+    std::fs::create_dir_all(&folder).unwrap();
+    let pin = folder.join("cil_from_container");
+    let programs = first.programs().unwrap();
+    let program = programs.program(datapath_object::FROM_CONTAINER).unwrap();
+    Link::tcx(program, endpoint.ifindex, Direction::Ingress).unwrap().pin(&pin).unwrap();
+    let before = Link::open(&pin).unwrap().info().unwrap();
+    drop(first);
+
+    let second = start(&maps);
+    let after = Link::open(&pin).unwrap().info().unwrap();
+    assert_eq!(after.id, before.id);
+    assert_ne!(after.program, before.program);
+    assert!(filters(endpoint.ifindex).is_empty(), "packets pass by one program");
+    assert!(second.reattach(&mut Netlink::open().unwrap()).unwrap().is_empty());
+    second.prune(&BTreeSet::new()).unwrap();
+    assert!(!folder.exists());
+}
+
+#[test]
 fn endpoints_are_found_without_the_list_of_ids() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
