@@ -6,6 +6,7 @@ use std::time::Duration;
 use hive::prelude::*;
 use metrics::Metrics;
 use parking_lot::Mutex;
+use statedb::Db;
 use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
@@ -28,6 +29,7 @@ struct ServerParams {
     config: Config<ApiConfig>,
     routes: Group<Route>,
     metrics: Arc<Metrics>,
+    db: Option<Arc<Db>>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
 }
@@ -43,6 +45,7 @@ fn new_server(p: ServerParams) -> anyhow::Result<()> {
         limits: Arc::new(Limits::new(&p.config.api_rate_limit)?),
         measure: Measure::new(&p.metrics),
         tasks: TaskTracker::new(),
+        db: p.db,
     };
     let bound = Arc::new(Mutex::new(None));
     let (path, slot) = (p.config.socket_path.clone(), bound.clone());

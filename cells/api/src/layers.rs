@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http_body_util::{BodyExt, Limited};
+use statedb::Db;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) limits: Arc<Limits>,
     pub(crate) measure: Arc<Measure>,
     pub(crate) tasks: TaskTracker,
+    pub(crate) db: Option<Arc<Db>>,
 }
 
 /// A request whose operation is known.
@@ -51,7 +53,7 @@ pub(crate) fn service<B>(
 where
     B: hyper::body::Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Send + 'static,
 {
-    let Shared { router, access, limits, measure, tasks } = shared;
+    let Shared { router, access, limits, measure, tasks, db: _ } = shared;
     let limited = measure.clone();
     ServiceBuilder::new()
         .layer(around(move |request: http::Request<B>, inner| measured(measure.clone(), request, inner)))

@@ -30,6 +30,8 @@
 //! **Layers** (tower), outermost first: request metrics, deadline of 60 s, routing, access, checks with the body (1 MiB
 //! at most), limits, handler. A handler runs in a task of its own and to its end, even when its client goes.
 //!
+//! **Beside the operations**: `GET /statedb/dump` and `/statedb/dump/{table}`, rows as JSON.
+//!
 //! **Operations that no cell claims** answer as the original does with that feature off.
 //!
 //! **Differences from Cilium**: without `--api-rate-limit` requests are admitted by queue depth (64 served and 1024
@@ -54,6 +56,7 @@ mod rules;
 mod server;
 mod socket;
 mod status;
+mod tables;
 
 pub use cell::cell;
 pub use config::ApiConfig;

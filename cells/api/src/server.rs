@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use statedb::Db;
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -18,6 +19,7 @@ use tower::{Service, ServiceExt};
 use crate::layers::{self, Shared, TIMEOUT};
 use crate::response::Body;
 use crate::socket::Socket;
+use crate::tables;
 
 /// Connections at once; further ones wait to be accepted.
 const CONNECTIONS: usize = 512;
@@ -28,14 +30,15 @@ const STOP: Duration = Duration::from_secs(10);
 /// Serves the socket until `stop`, then finishes what is being served. Removes the socket.
 pub(crate) async fn serve(socket: Socket, shared: Shared, stop: CancellationToken) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let db = shared.db.clone();
     let service = layers::service::<Incoming>(shared.clone());
     while let Some(accepted) = stop.run_until_cancelled(accept(&socket, &connections)).await {
         let Ok((stream, slot)) = accepted else {
             continue;
         };
-        let (service, stop) = (service.clone(), stop.clone());
+        let (service, db, stop) = (service.clone(), db.clone(), stop.clone());
         shared.tasks.spawn(async move {
-            connection(stream, service, stop).await;
+            connection(stream, service, db, stop).await;
             drop(slot);
         });
     }
@@ -61,13 +64,19 @@ async fn accept(socket: &Socket, connections: &Arc<Semaphore>) -> Result<(UnixSt
     }
 }
 
-async fn connection<S>(stream: UnixStream, service: S, stop: CancellationToken)
+async fn connection<S>(stream: UnixStream, service: S, db: Option<Arc<Db>>, stop: CancellationToken)
 where
     S: Service<Request<Incoming>, Response = crate::Response, Error = Infallible, Future: Send> + Clone,
 {
-    let answer = service_fn(|request| {
+    let answer = service_fn(|request: Request<Incoming>| {
         let service = service.clone();
+        let path = request.uri().path();
+        let table =
+            path.starts_with(tables::BASE).then(|| tables::answer(db.as_deref(), request.method(), path));
         async move {
+            if let Some(answer) = table {
+                return Ok(*answer.0);
+            }
             let response: Result<Response<Body>, Infallible> =
                 service.oneshot(request).await.map(|response| *response.0);
             response

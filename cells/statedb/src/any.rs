@@ -62,6 +62,7 @@ trait AnyRow: Send + Sync {
     fn revision(&self) -> u64;
     fn row(&self) -> Vec<String>;
     fn json(&self) -> serde_json::Result<serde_json::Value>;
+    fn json_text(&self) -> serde_json::Result<String>;
 }
 
 impl<T: TableSpec> AnyRow for Obj<T> {
@@ -75,6 +76,10 @@ impl<T: TableSpec> AnyRow for Obj<T> {
 
     fn json(&self) -> serde_json::Result<serde_json::Value> {
         serde_json::to_value(&**self)
+    }
+
+    fn json_text(&self) -> serde_json::Result<String> {
+        serde_json::to_string(&**self)
     }
 }
 
@@ -92,6 +97,11 @@ impl AnyObj {
     /// The object as its type serializes; an error's text if it does not.
     pub fn json(&self) -> serde_json::Value {
         self.0.json().unwrap_or_else(|error| serde_json::Value::String(error.to_string()))
+    }
+
+    /// The same as text on one line, members in the order in which the type writes them.
+    pub fn json_text(&self) -> String {
+        self.0.json_text().unwrap_or_else(|error| serde_json::Value::String(error.to_string()).to_string())
     }
 }
 
