@@ -3,6 +3,7 @@
 mod logging;
 
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::process::ExitCode;
 
 use hive::{Hive, HiveError};
@@ -42,6 +43,10 @@ Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
 
 fn run(hive: Hive) -> ExitCode {
     LogConfig::options(hive.settings()).install();
+    if let Some(user) = other_than_root() {
+        tracing::error!(user, "The agent needs root, for eBPF programs, links and routes: start it as root");
+        return ExitCode::from(FATAL);
+    }
     hive.settings().report();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -55,6 +60,12 @@ fn run(hive: Hive) -> ExitCode {
         tracing::error!(error = %error, "unable to run agent");
     }
     outcome.exit_code()
+}
+
+/// The effective user, unless that is root.
+fn other_than_root() -> Option<u32> {
+    let process = std::fs::metadata("/proc/self").ok()?;
+    Some(process.uid()).filter(|uid| *uid != 0)
 }
 
 /// Exit code of an agent that could not go on.

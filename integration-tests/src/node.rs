@@ -196,15 +196,15 @@ impl Node {
             if answer.status != 200 {
                 return Err(format!("{answer:?}"));
             }
-            let waiting: Vec<Value> = answer
-                .json()
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter(|endpoint| endpoint["status"]["state"] != "ready")
-                .cloned()
-                .collect();
-            if waiting.is_empty() { Ok(Ok(())) } else { Err(format!("not ready: {waiting:?}")) }
+            let endpoints = answer.json().as_array().cloned().unwrap_or_default();
+            // The host's own endpoint is always among them.
+            let host = endpoints.iter().any(|endpoint| endpoint["status"]["identity"]["id"] == 1);
+            let waiting: Vec<&Value> = endpoints.iter().filter(|e| e["status"]["state"] != "ready").collect();
+            if host && waiting.is_empty() {
+                Ok(Ok(()))
+            } else {
+                Err(format!("host {host}, not ready: {waiting:?}"))
+            }
         });
         if let Err(error) | Ok(Err(error)) = result {
             panic!("{error}\nlog of the agent:\n{}", self.log());

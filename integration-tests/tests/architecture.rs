@@ -137,6 +137,30 @@ fn state_that_others_read_lives_in_tables() {
     assert_eq!(found, allowed, "maps behind locks (left) against the list of allowed ones (right)");
 }
 
+/// ``"`a/b.rs` `f`"`` names a file and, behind it, functions of it; every path has to exist.
+#[test]
+fn what_architecture_md_names_exists() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    assert!(text.lines().count() <= 200, "it is the reader's entrance and stays short");
+    let mut wrong = Vec::new();
+    let words: Vec<&str> = text.split('`').collect();
+    for (i, word) in words.iter().enumerate().skip(1).step_by(2) {
+        let is_path = word.contains('/') && !word.contains(' ') && !word.starts_with('/');
+        if is_path && !root().join(word).exists() {
+            wrong.push(format!("{word} does not exist"));
+        }
+        let function =
+            words.get(i + 2).filter(|_| is_path && words.get(i + 1).is_some_and(|s| s.trim().is_empty()));
+        if let (true, Some(function)) = (word.ends_with(".rs"), function) {
+            let code = std::fs::read_to_string(root().join(word)).unwrap_or_default();
+            if !code.contains(&format!("fn {function}")) {
+                wrong.push(format!("{word} has no function {function}"));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
 #[test]
 fn every_dependency_has_its_reason() {
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use devices::NodeAddress;
 use hive::JobCx;
-use statedb::Table;
+use statedb::{Obj, Table};
 
 use crate::derive::node_ips;
 use crate::settings::Settings;
@@ -50,7 +50,9 @@ pub(crate) async fn router_file(state: PathBuf, store: Arc<LocalNodeStore>, cx: 
     loop {
         let snapshot = table.snapshot();
         let (node, watch) = table.get_watch(&snapshot, LocalNode::query());
-        if let Some(node) = node.cloned() {
+        // Until there is a router, what the file holds is still what a restart wants.
+        let has_router = |node: &&Obj<LocalNode>| node.router_ipv4.is_some() || node.router_ipv6.is_some();
+        if let Some(node) = node.filter(has_router).cloned() {
             let state = state.clone();
             let written = tokio::task::spawn_blocking(move || restore::write(&state, &node)).await?;
             match written {

@@ -77,6 +77,11 @@ impl MachineState {
         changed
     }
 
+    /// Every fact: what it is of, and what it says.
+    pub fn facts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.facts.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Number of facts, to see that a capture saw something.
     #[must_use]
     pub fn len(&self) -> usize {
