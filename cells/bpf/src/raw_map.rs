@@ -295,6 +295,12 @@ impl RawMap {
         Ok(())
     }
 
+    /// Whether there is no entry: one system call, whatever the size. Arrays are never empty.
+    pub fn is_empty(&self) -> Result<bool> {
+        let mut key = vec![0; self.layout.key_size as usize];
+        Ok(!self.next_key(None, &mut key)?)
+    }
+
     /// All entries as (keys, values), one after the other. Entries that come or go meanwhile may be missing or stale,
     /// others are seen exactly once (hash maps on kernels without batches: nearly always).
     pub fn entries(&self) -> Result<(Vec<u8>, Vec<u8>)> {

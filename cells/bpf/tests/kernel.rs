@@ -81,8 +81,9 @@ fn longest_prefix_tries_have_batches_too() {
     assert_eq!(map.lookup(&[32, 0, 0, 0, 10, 2, 3, 4]).unwrap(), Some(3));
     assert_eq!(map.lookup(&[32, 0, 0, 0, 10, 9, 9, 9]).unwrap(), Some(1));
     assert_eq!(map.entries().unwrap().len(), 3);
+    assert!(!map.raw().is_empty().unwrap());
     map.clear().unwrap();
-    assert!(map.entries().unwrap().is_empty());
+    assert!(map.raw().is_empty().unwrap() && map.entries().unwrap().is_empty());
 }
 
 #[test]

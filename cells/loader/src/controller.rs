@@ -115,6 +115,9 @@ impl Controller {
     }
 
     fn attach(&mut self, programs: &ProgramSet, places: &BTreeSet<Place>) -> Result<usize, DatapathError> {
+        for place in self.attached.difference(places) {
+            device_links::detach(self.maps.fs(), self.style, place)?;
+        }
         self.attached.retain(|place| places.contains(place));
         let mut attached = 0;
         for place in places {

@@ -113,6 +113,16 @@ fn remove_filter(tc: &Tc, style: Style, place: &Place) -> Result<(), DatapathErr
     Ok(())
 }
 
+/// Takes a program out of its place, if it and the device are there.
+pub fn detach(fs: &BpfFs, style: Style, place: &Place) -> Result<(), DatapathError> {
+    let step = || format!("detach {}", place.filter());
+    remove_link(&fs.device_links(&place.device).join(place.program)).step(step)?;
+    match remove_filter(&Tc::new().step(step)?, style, place) {
+        Err(DatapathError::Kernel { source, .. }) if source.is_not_found() => Ok(()),
+        other => other,
+    }
+}
+
 /// Devices that have pinned links.
 pub fn devices_with_links(fs: &BpfFs) -> Result<Vec<String>, DatapathError> {
     names_in(&fs.root().join("cilium/devices")).step(|| "list the devices' links".to_owned())

@@ -317,6 +317,10 @@ fn a_device_keeps_its_link_and_gets_the_new_program() {
     assert!(!pin.exists());
     let egress = || Tc::new().unwrap().filters(place.ifindex, Direction::Egress).unwrap();
     assert_eq!(egress()[0].name, "cil_from_host-cilium_host");
+    device_links::detach(fs, filter, &place).unwrap();
+    assert!(egress().is_empty());
+    device_links::detach(fs, filter, &Place { ifindex: 9999, ..place.clone() }).unwrap();
+    device_links::attach(fs, filter, &place, new.program(place.program).unwrap()).unwrap();
     assert_eq!(attach(&new, &place), Attached::Created);
     assert!(egress().is_empty());
     assert_eq!(device_links::devices_with_links(fs).unwrap(), ["cilium_host"]);
