@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use api::{Route, StatusSource};
 use hive::prelude::*;
+use metrics::Metrics;
 use statedb::RwTable;
 
 use crate::config::{FamilyConfig, MapsConfig};
+use crate::counters::Counters;
 use crate::maps::Maps;
 use crate::table::MapRow;
 
@@ -34,6 +36,7 @@ struct MapsParams {
     config: Config<MapsConfig>,
     families: Config<FamilyConfig>,
     table: Arc<RwTable<MapRow>>,
+    metrics: Option<Arc<Metrics>>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
 }
@@ -41,6 +44,9 @@ struct MapsParams {
 fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
     p.config.validate()?;
     let maps = Arc::new(Maps::new((*p.config).clone(), (*p.families).clone()));
+    if let Some(metrics) = p.metrics {
+        metrics.register_collector(Counters(maps.clone()));
+    }
     let opened = maps.clone();
     p.lifecycle.hook("maps").on_start(move |_| async move {
         tokio::task::spawn_blocking(move || opened.open()).await??;

@@ -25,6 +25,7 @@
 pub mod catalog;
 mod cell;
 mod config;
+mod counters;
 mod error;
 mod maps;
 mod rest;

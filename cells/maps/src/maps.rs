@@ -225,6 +225,11 @@ impl Maps {
         Ok(maps)
     }
 
+    /// Whether [`Maps::open`] has opened the maps that the datapath uses.
+    pub fn is_open(&self) -> bool {
+        self.opened.get().is_some()
+    }
+
     fn opened(&self) -> &Opened {
         self.opened
             .get()
