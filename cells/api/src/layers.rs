@@ -239,3 +239,68 @@ where
 }
 
 type Answer<F> = futures::future::Map<F, fn(Response) -> Result<Response, Infallible>>;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use http_body_util::{Empty, StreamBody};
+    use hyper::body::Frame;
+    use metrics::Metrics;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::operation::Operation;
+    use crate::route::Route;
+
+    fn shared(routes: Vec<Route>) -> Shared {
+        Shared {
+            router: Arc::new(Router::new(routes).unwrap()),
+            access: Arc::new(Access::parse(&["*"]).unwrap()),
+            limits: Arc::new(Limits::new("").unwrap()),
+            measure: Measure::new(&Metrics::default()),
+            tasks: TaskTracker::new(),
+            db: None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_handler_is_answered_for_and_goes_on() {
+        let done = Arc::new(AtomicBool::new(false));
+        let seen = done.clone();
+        let slow = Route::new(Operation::GetIP, move |_| {
+            let seen = seen.clone();
+            async move {
+                sleep(TIMEOUT + Duration::from_secs(5)).await;
+                seen.store(true, Ordering::SeqCst);
+                Response::empty(200)
+            }
+        });
+        let shared = shared(vec![slow]);
+        let request = http::Request::get("/v1/ip").body(Empty::<Bytes>::new()).unwrap();
+        let begin = Instant::now();
+        let answer = service(shared.clone()).answer(request).await;
+        assert_eq!((answer.status().as_u16(), begin.elapsed().as_secs()), (503, 60));
+        assert_eq!(answer.body().await, "\"no answer within 60 s\"\n");
+        assert!(!done.load(Ordering::SeqCst));
+        shared.tasks.close();
+        shared.tasks.wait().await;
+        assert!(done.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_come_is_not_waited_for_for_ever() {
+        let begun = futures::stream::iter([Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(b"{")))]);
+        let body = StreamBody::new(futures::StreamExt::chain(begun, futures::stream::pending()));
+        let request = http::Request::patch("/v1/config")
+            .header("content-type", "application/json")
+            .header("content-length", "100")
+            .body(body)
+            .unwrap();
+        let begin = Instant::now();
+        let answer = service(shared(vec![])).answer(request).await;
+        assert_eq!(begin.elapsed().as_secs(), 60);
+        // The deadline of the whole request and that of its body are the same; either may be noticed first.
+        assert!([408, 503].contains(&answer.status().as_u16()), "{answer:?}");
+    }
+}

@@ -93,14 +93,13 @@ impl Collector {
         Some(status)
     }
 
-    /// What sources say on top of what is said of features that no cell has. A source that panics is left out.
+    /// What sources say on top of what is said of features that no cell has. Of a source that panics only counts what it
+    /// had filled before.
     fn ask_all(&self, failing: &mut Vec<&'static str>) -> StatusResponse {
         let mut status = features::off();
         for source in &self.sources {
-            let mut with = status.clone();
-            match catch_unwind(AssertUnwindSafe(|| source.fill(&mut with))) {
-                Ok(()) => status = with,
-                Err(_) => failing.push(source.name()),
+            if catch_unwind(AssertUnwindSafe(|| source.fill(&mut status))).is_err() {
+                failing.push(source.name());
             }
         }
         status
