@@ -1,6 +1,6 @@
 //! Loads the shared datapath programs and attaches endpoints and devices to them.
 //!
-//! **Owns** the rows and pins of endpoints (`ep_config`, `ep_by_ifindex`, `ep_policies`, `cilium_policy_v2_NNNNN`,
+//! **Owns** the rows and pins of endpoints (`ep_config`, `ep_ids`, `ep_by_ifindex`, `ep_policies`, `cilium_policy_v2_NNNNN`,
 //! `cilium_lxc`, `cilium_devices`), the devices `cilium_host` and `cilium_net` with the router's addresses and the
 //! routes to the pods, programs on interfaces, tcx links under `cilium/devices`. **Needs** `Arc<Maps>`, the tables
 //! `local-node`, `devices` and `node-addresses`, `Arc<Sysctl>`, root. **Gives** [`Datapath`] as `Arc<dyn Datapath>`.
