@@ -23,7 +23,7 @@ use crate::options::{Options, SOURCE_IP_VERIFICATION};
 use crate::queue::DeletionQueue;
 use crate::reconcile::{EndpointOps, builder};
 use crate::service::Endpoints;
-use crate::start::{self, Links};
+use crate::start::{self, Link, Links};
 use crate::{gc, rest};
 
 /// Gives `Arc<Endpoints>` and `Arc<Table<Endpoint>>`, restores endpoints, serves the operations under `/endpoint`.
@@ -48,7 +48,14 @@ pub(crate) struct LinkSource(pub(crate) Box<dyn Fn() -> Result<Links, devices::N
 
 fn links() -> Result<Links, devices::NetlinkError> {
     let links = Netlink::open()?.links()?.into_iter();
-    Ok(links.map(|link| (link.name, (link.index, link.hardware_addr.ethernet().map(Mac)))).collect())
+    Ok(links
+        .map(|link| {
+            (
+                link.name,
+                Link { index: link.index, mac: link.hardware_addr.ethernet().map(Mac), peer: link.parent },
+            )
+        })
+        .collect())
 }
 
 /// The addresses of the records, for the allocator, which starts before this cell.
@@ -108,6 +115,7 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
     p.lifecycle.hook("endpoint-restore").on_start(move |_| async move {
         let begin = Instant::now();
         let links = (source.0)()?;
+        start::remove_unfinished(&links);
         let outcome = start::restore(&restored, &folder, &ipam, &links, renewed.as_ref())?;
         let start::Outcome { restored, failed, skipped } = outcome;
         counted.phase("restoration", begin.elapsed(), restored, failed, skipped);
@@ -169,13 +177,17 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
         Ok(())
     });
     let (service, source) = (endpoints.clone(), p.links);
-    let sweep = Arc::new(tokio::sync::Mutex::new(gc::Sweep::default()));
-    p.jobs.timer("endpoint-gc", gc::INTERVAL, move |_| {
-        let (service, source, sweep) = (service.clone(), source.clone(), sweep.clone());
-        async move {
-            let links = (source.0)()?;
-            sweep.lock().await.run(&service, &links).await;
-            Ok(())
+    p.jobs.one_shot("endpoint-gc", move |cx: JobCx| async move {
+        let mut sweep = gc::Sweep::default();
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(gc::INTERVAL) => {}
+                () = cx.cancelled() => return Ok(()),
+            }
+            match (source.0)() {
+                Ok(links) => sweep.run(&service, &links).await,
+                Err(error) => cx.health.degraded("Unable to list links", error),
+            }
         }
     });
     endpoints

@@ -46,3 +46,19 @@ impl Fence {
         opened.ok().and_then(Result::ok).map(drop).ok_or(NotOpen)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_wait_and_are_turned_away_in_the_end() {
+        let (gate, fence) = fence();
+        assert_eq!(fence.wait().await, Err(NotOpen), "after its patience");
+        gate.open();
+        assert_eq!(fence.wait().await, Ok(()));
+        let (gate, closed) = super::fence();
+        drop(gate);
+        assert_eq!(closed.wait().await, Err(NotOpen), "nobody is left to open it");
+    }
+}

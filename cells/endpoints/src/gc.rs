@@ -25,10 +25,10 @@ impl Sweep {
         let snapshot = table.snapshot();
         let gone = |endpoint: &&Endpoint| {
             endpoint.state == State::Ready
-                && !endpoint.record.is_host()
+                && endpoint.record.has_interface()
                 && links
                     .get(&endpoint.record.if_name)
-                    .is_none_or(|&(index, _)| index != endpoint.record.if_index)
+                    .is_none_or(|link| link.index != endpoint.record.if_index)
         };
         let rows = table.all(&snapshot).map(|row| &**row).filter(gone);
         let seen: Vec<(EndpointId, String)> =

@@ -68,5 +68,5 @@ pub use options::{BadOption, Options};
 pub use queue::{Deletion, DeletionQueue, Queued};
 pub use record::{DatapathConfiguration, OptionMap, Record, SecurityLabel};
 pub use service::{Endpoints, Refused};
-pub use start::{Links, Outcome};
+pub use start::{Link, Links, Outcome};
 pub use state::State;

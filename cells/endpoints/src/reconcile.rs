@@ -113,7 +113,7 @@ impl EndpointOps {
         }
         self.publish(&mut building);
         for entry in building {
-            if entry.result.is_ok() && !entry.object.record.is_host() {
+            if entry.result.is_ok() && entry.object.record.has_interface() {
                 entry.result = self.datapath.up(&datapath(&entry.object.record)).map_err(Into::into);
             }
             let now = SystemTime::now();
@@ -132,9 +132,10 @@ impl EndpointOps {
     /// Record and datapath; the interface stays down.
     fn prepare(&self, record: &Record) -> OpResult {
         self.files.save(record)?;
-        match record.is_host() {
-            true => self.datapath.attach_host(record.id)?,
-            false => self.datapath.attach(&datapath(record))?,
+        if record.is_host() {
+            self.datapath.attach_host(record.id)?;
+        } else if record.has_interface() {
+            self.datapath.attach(&datapath(record))?;
         }
         Ok(())
     }

@@ -164,6 +164,15 @@ impl Record {
         self.op_labels.orchestration_identity.0.get("health").is_some_and(|label| label.source == "reserved")
     }
 
+    /// Whether it has an interface of its own that the datapath serves. Those of tests and of the host's own network
+    /// have none.
+    pub fn has_interface(&self) -> bool {
+        const WITHOUT: [&str; 3] =
+            ["property-fake-endpoint", "property-at-host-network-namespace", "property-without-bpf-endpoint"];
+        let set = |name: &&str| self.properties.get(*name).and_then(Value::as_bool).unwrap_or(false);
+        !self.is_host() && !WITHOUT.iter().any(set)
+    }
+
     /// `CID:IFNAME`, `CID` without an interface name; empty without a container.
     pub fn cni_attachment_id(&self) -> String {
         match (self.container_id.as_str(), self.container_if_name.as_str()) {

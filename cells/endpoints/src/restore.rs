@@ -8,10 +8,6 @@ use crate::files::Found;
 use crate::id::EndpointId;
 use crate::record::Record;
 
-/// Properties whose endpoints have no interface of their own.
-const FAKE: &str = "property-fake-endpoint";
-const AT_HOST_NETNS: &str = "property-at-host-network-namespace";
-
 /// What to do with each directory.
 #[derive(Debug, Default, PartialEq)]
 pub struct Plan {
@@ -136,8 +132,7 @@ fn judge(plan: &mut Plan, candidate: Restored, link: &impl Fn(&str) -> Option<u3
         plan.discard.push(Discarded { directory, id: Some(id), reason: Reason::Health });
         return;
     }
-    let without_interface = [FAKE, AT_HOST_NETNS].iter().any(|&name| truthy(&record, name));
-    if !without_interface && !record.is_host() {
+    if record.has_interface() {
         match link(&record.if_name) {
             Some(index) => record.if_index = index,
             None => {
@@ -148,10 +143,6 @@ fn judge(plan: &mut Plan, candidate: Restored, link: &impl Fn(&str) -> Option<u3
         }
     }
     plan.restore.push(Restored { directory, record });
-}
-
-fn truthy(record: &Record, property: &str) -> bool {
-    record.properties.get(property).and_then(serde_json::Value::as_bool).unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -247,6 +238,17 @@ mod tests {
         assert_eq!(plan.ignore.len(), 3);
         assert_eq!(plan.ignore[0].problem, "no ep_config.json");
         assert!(plan.ignore[1].problem.starts_with("state/12/ep_config.json is not an endpoint record"));
+    }
+
+    #[test]
+    fn endpoints_without_an_interface_of_their_own_need_none() {
+        let mut fake = record(12, "gone");
+        fake.properties.insert("property-fake-endpoint".into(), true.into());
+        let mut real = record(13, "gone");
+        real.properties.insert("property-fake-endpoint".into(), false.into());
+        let plan = plan(vec![found("12", 12, fake), found("13", 13, real)], links);
+        assert_eq!((plan.restore.len(), plan.discard.len()), (1, 1));
+        assert_eq!(plan.restore[0].directory, "12");
     }
 
     #[test]

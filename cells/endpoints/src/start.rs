@@ -25,8 +25,19 @@ use crate::state::State;
 /// The interface of the host's own endpoint.
 pub(crate) const HOST_DEVICE: &str = "cilium_host";
 
-/// The links of the node by name: index and MAC address.
-pub type Links = HashMap<String, (u32, Option<Mac>)>;
+/// The links of the node by name.
+pub type Links = HashMap<String, Link>;
+
+/// A link of the node, as far as endpoints care.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Interface index.
+    pub index: u32,
+    /// MAC address.
+    pub mac: Option<Mac>,
+    /// Index of the peer of a veth, in whichever namespace; zero without one.
+    pub peer: u32,
+}
 
 /// What was found of an earlier run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,6 +50,33 @@ pub struct Outcome {
     pub skipped: usize,
 }
 
+/// Removes the veths that a plugin of the original has left half-made: both ends here, the pod's end still under its
+/// temporary name.
+pub(crate) fn remove_unfinished(links: &Links) {
+    for (name, index) in unfinished(links) {
+        let removed = devices::Netlink::open().and_then(|mut netlink| netlink.delete_link(index));
+        match removed {
+            Ok(()) => tracing::info!(interface = name, "Removed a pod interface that was never finished"),
+            Err(error) => {
+                tracing::warn!(interface = name, %error, "Unable to remove an unfinished interface")
+            }
+        }
+    }
+}
+
+/// Two ends belong together when each names the other. By numbers alone that could be chance, as peers in other
+/// namespaces have numbers of their own; the temporary name tells.
+fn unfinished(links: &Links) -> Vec<(&str, u32)> {
+    let named = |start: &'static str| links.iter().filter(move |(name, _)| name.starts_with(start));
+    let of_pods: HashMap<u32, u32> = named("lxc").map(|(_, link)| (link.index, link.peer)).collect();
+    let mut unfinished: Vec<_> = named("tmp")
+        .filter(|(_, link)| link.peer != 0 && of_pods.get(&link.peer) == Some(&link.index))
+        .map(|(name, link)| (name.as_str(), link.index))
+        .collect();
+    unfinished.sort_unstable();
+    unfinished
+}
+
 /// Puts the endpoints of an earlier run into the table, in state `restoring`, with their addresses reserved. What
 /// cannot go on is removed from the folder, its kernel state later, by the first prune.
 pub(crate) fn restore(
@@ -48,7 +86,7 @@ pub(crate) fn restore(
     links: &Links,
     options: Option<&Options>,
 ) -> Result<Outcome, StateError> {
-    let plan = plan(files.scan()?, |name| links.get(name).map(|&(index, _)| index));
+    let plan = plan(files.scan()?, |name| links.get(name).map(|link| link.index));
     let mut outcome = Outcome::default();
     for Ignored { directory, problem } in &plan.ignore {
         tracing::warn!(path = %files.root().join(directory).display(), %problem, "Ignoring a state directory");
@@ -110,7 +148,7 @@ fn release(ipam: &Ipam, id: u16) {
 
 /// Brings the host's endpoint up to date, or makes it: its interface and MAC address are those of `cilium_host`.
 pub(crate) fn host(endpoints: &Endpoints, links: &Links, options: &Options) {
-    let (if_index, mac) = links.get(HOST_DEVICE).copied().unwrap_or_default();
+    let Link { index: if_index, mac, .. } = links.get(HOST_DEVICE).copied().unwrap_or_default();
     let table = endpoints.table();
     let snapshot = table.snapshot();
     let known = table.all(&snapshot).find(|endpoint| endpoint.record.is_host());
@@ -197,4 +235,27 @@ pub(crate) async fn drain(endpoints: &Endpoints, queue: &DeletionQueue) -> Resul
     }
     drop(lock);
     Ok(served)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pairs_with_a_temporary_end_are_unfinished() {
+        let link = |index, peer| Link { index, mac: None, peer };
+        let links: Links = [
+            ("lxc1", link(9, 10)),
+            ("tmp1", link(10, 9)),
+            // Two pods whose peers, elsewhere, happen to have each other's number.
+            ("lxc2", link(11, 12)),
+            ("lxc3", link(12, 11)),
+            ("tmp4", link(13, 11)),
+            ("tmp5", link(14, 0)),
+            ("eth0", link(2, 0)),
+        ]
+        .map(|(name, link)| (name.to_owned(), link))
+        .into();
+        assert_eq!(unfinished(&links), [("tmp1", 10)]);
+    }
 }

@@ -141,3 +141,72 @@ fn routes(ipam: Arc<Ipam>) -> Members<Route> {
         route(Operation::DeleteIpamIP, rest::delete_ipam_ip),
     ])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node of six addresses, and a hive that starts on it.
+    async fn start(before: Option<&str>, restored: &[&str]) -> (TestHive, Arc<LocalNodeStore>) {
+        let before = before.map(|text| text.parse().unwrap());
+        let restored: Vec<IpAddr> = restored.iter().map(|text| text.parse().unwrap()).collect();
+        let node = module(
+            "local-node",
+            "A node that is given",
+            [
+                statedb::table::<LocalNode>(),
+                provide(move |table: Arc<RwTable<LocalNode>>| {
+                    let row = LocalNode {
+                        name: "node".into(),
+                        ipv4_alloc_cidr: Some("10.0.0.0/29".parse().unwrap()),
+                        router_ipv4: before,
+                        ..LocalNode::default()
+                    };
+                    table.transact(|txn| txn.insert(row));
+                    Arc::new(LocalNodeStore::new(table))
+                }),
+            ],
+        );
+        let remembered = provide(move || {
+            let restored = restored.clone();
+            Member(Restored::new(move || {
+                let one = |(n, &address): (usize, &IpAddr)| RestoredAddress {
+                    address,
+                    endpoint: n as u16 + 1,
+                    owner: format!("default/p{n}"),
+                };
+                restored.iter().enumerate().map(one).collect()
+            }))
+        });
+        let mut hive =
+            TestHive::needing::<Ipam>([statedb::cell(), metrics::cell(), node, cell(), remembered]);
+        hive.start().await;
+        let store = hive.get::<LocalNodeStore>();
+        (hive, store)
+    }
+
+    #[tokio::test]
+    async fn the_router_gets_what_restored_endpoints_leave() {
+        let restored = ["10.0.0.1", "10.0.0.2", "10.0.0.4", "10.0.0.5", "10.0.0.6"];
+        let (mut hive, store) = start(None, &restored).await;
+        assert_eq!(store.node().unwrap().router_ipv4, Some([10, 0, 0, 3].into()));
+        let status = hive.get::<Ipam>().status(true);
+        assert_eq!(status.allocations["10.0.0.3"], "router");
+        assert_eq!(status.allocations["10.0.0.4"], "default/p2 [restored]");
+        hive.stop().await;
+    }
+
+    #[tokio::test]
+    async fn the_routers_address_stays_unless_it_cannot() {
+        let (mut hive, store) = start(Some("10.0.0.5"), &[]).await;
+        assert_eq!(store.node().unwrap().router_ipv4, Some([10, 0, 0, 5].into()));
+        hive.stop().await;
+        for (before, restored) in [("192.0.2.1", vec![]), ("10.0.0.5", vec!["10.0.0.5"])] {
+            let (mut hive, store) = start(Some(before), &restored).await;
+            let router = store.node().unwrap().router_ipv4.unwrap();
+            assert_ne!(router.to_string(), before);
+            assert_eq!(hive.get::<Ipam>().status(true).allocations[&router.to_string()], "router");
+            hive.stop().await;
+        }
+    }
+}

@@ -25,7 +25,7 @@ use crate::files::StateFolder;
 use crate::options::Options;
 use crate::reconcile::{EndpointOps, builder};
 use crate::service::Endpoints;
-use crate::start::{self, Links, Outcome};
+use crate::start::{self, Link, Links, Outcome};
 
 /// What outlives an agent: files, kernel, links.
 struct World {
@@ -37,12 +37,13 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let links = (1..=60).map(|n| (format!("lxc{n}"), (100 + n, None)));
+        let links = (1..=60).map(|n| (format!("lxc{n}"), Link { index: 100 + n, ..Link::default() }));
+        let host = Link { index: 2, mac: "0a:00:00:00:00:02".parse().ok(), peer: 3 };
         World {
             folder: tempfile::tempdir().unwrap(),
             datapath: Arc::new(FakeDatapath::new()),
             map: Arc::new(FakeMap::default()),
-            links: links.chain([("cilium_host".to_owned(), (2, "0a:00:00:00:00:02".parse().ok()))]).collect(),
+            links: links.chain([("cilium_host".to_owned(), host)]).collect(),
         }
     }
 
