@@ -1,7 +1,7 @@
 //! The wiring: table, reconciler, start, REST.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use api::{Operation, Request, Response, Route};
@@ -110,13 +110,15 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
 
     let (restored, folder, ipam, source) =
         (p.table.clone(), p.files.clone(), p.ipam.clone(), p.links.clone());
-    let counted = counts.clone();
+    let unfinished = Arc::new(OnceLock::new());
+    let (counted, found) = (counts.clone(), unfinished.clone());
     let renewed = (!p.config.keep_config).then(|| options.clone());
     p.lifecycle.hook("endpoint-restore").on_start(move |_| async move {
         let begin = Instant::now();
         let links = (source.0)()?;
-        start::remove_unfinished(&links);
         let outcome = start::restore(&restored, &folder, &ipam, &links, renewed.as_ref())?;
+        // Nobody but this hook sets it, once a life.
+        let _ = found.set(start::unfinished(&links, &restored.reader()));
         let start::Outcome { restored, failed, skipped } = outcome;
         counted.phase("restoration", begin.elapsed(), restored, failed, skipped);
         tracing::info!(restored, failed, skipped, "Endpoints of the previous run read");
@@ -157,6 +159,7 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
                 Err(error) => tracing::warn!(%error, "Unable to read the CNI deletion queue"),
             }
             gate.open();
+            start::remove_unfinished(unfinished.get().cloned().unwrap_or_default()).await;
             match failed {
                 0 => cx.health.ok("Endpoints restored"),
                 failed => cx.health.degraded("Endpoints restored", format!("{failed} not regenerated yet")),

@@ -1,13 +1,13 @@
 //! From what an earlier run has left to endpoints that are ready: read, reserve, wait for the datapath, make again,
 //! serve queued deletions, let requests in.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
 
 use datapath_abi::identity;
 use ipam::Ipam;
 use reconciler::StatusKind;
-use statedb::RwTable;
+use statedb::{RwTable, Table};
 
 use crate::endpoint::Endpoint;
 use crate::error::StateError;
@@ -50,31 +50,46 @@ pub struct Outcome {
     pub skipped: usize,
 }
 
-/// Removes the veths that a plugin of the original has left half-made: both ends here, the pod's end still under its
-/// temporary name.
-pub(crate) fn remove_unfinished(links: &Links) {
-    for (name, index) in unfinished(links) {
-        let removed = devices::Netlink::open().and_then(|mut netlink| netlink.delete_link(index));
-        match removed {
-            Ok(()) => tracing::info!(interface = name, "Removed a pod interface that was never finished"),
-            Err(error) => {
-                tracing::warn!(interface = name, %error, "Unable to remove an unfinished interface")
-            }
-        }
-    }
-}
-
+/// Veths that a plugin of the original has left half-made: both ends here, the pod's end still under its temporary
+/// name, and no endpoint on the other. Gives that end's name and index. Looked for before plugins can be at work again.
+///
 /// Two ends belong together when each names the other. By numbers alone that could be chance, as peers in other
 /// namespaces have numbers of their own; the temporary name tells.
-fn unfinished(links: &Links) -> Vec<(&str, u32)> {
+pub(crate) fn unfinished(links: &Links, endpoints: &Table<Endpoint>) -> Vec<(String, u32)> {
+    let snapshot = endpoints.snapshot();
+    let used: HashSet<&str> = endpoints.all(&snapshot).map(|row| row.record.if_name.as_str()).collect();
     let named = |start: &'static str| links.iter().filter(move |(name, _)| name.starts_with(start));
-    let of_pods: HashMap<u32, u32> = named("lxc").map(|(_, link)| (link.index, link.peer)).collect();
+    let of_pods: HashMap<u32, u32> = named("lxc")
+        .filter(|(name, _)| !used.contains(name.as_str()))
+        .map(|(_, link)| (link.index, link.peer))
+        .collect();
     let mut unfinished: Vec<_> = named("tmp")
         .filter(|(_, link)| link.peer != 0 && of_pods.get(&link.peer) == Some(&link.index))
-        .map(|(name, link)| (name.as_str(), link.index))
+        .map(|(name, link)| (name.clone(), link.index))
         .collect();
     unfinished.sort_unstable();
     unfinished
+}
+
+/// Removes unfinished veths, which takes the kernel some 20 ms each; one that has changed since is left alone.
+pub(crate) async fn remove_unfinished(unfinished: Vec<(String, u32)>) {
+    if unfinished.is_empty() {
+        return;
+    }
+    let removed = devices::netlink::call(move |netlink| {
+        let mut removed = Vec::new();
+        for (name, index) in unfinished {
+            if netlink.find_link(&name)?.is_some_and(|link| link.index == index) {
+                netlink.delete_link(index)?;
+                removed.push(name);
+            }
+        }
+        Ok(removed)
+    });
+    match removed.await {
+        Ok(interfaces) => tracing::info!(?interfaces, "Removed pod interfaces that were never finished"),
+        Err(error) => tracing::warn!(%error, "Unable to remove unfinished pod interfaces"),
+    }
 }
 
 /// Puts the endpoints of an earlier run into the table, in state `restoring`, with their addresses reserved. What
@@ -242,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_pairs_with_a_temporary_end_are_unfinished() {
+    fn only_pairs_with_a_temporary_end_and_no_endpoint_are_unfinished() {
         let link = |index, peer| Link { index, mac: None, peer };
         let links: Links = [
             ("lxc1", link(9, 10)),
@@ -251,11 +266,17 @@ mod tests {
             ("lxc2", link(11, 12)),
             ("lxc3", link(12, 11)),
             ("tmp4", link(13, 11)),
+            // A pod in the node's own namespace.
+            ("lxc6", link(15, 16)),
+            ("tmp6", link(16, 15)),
             ("tmp5", link(14, 0)),
             ("eth0", link(2, 0)),
         ]
         .map(|(name, link)| (name.to_owned(), link))
         .into();
-        assert_eq!(unfinished(&links), [("tmp1", 10)]);
+        let table = statedb::Db::new().table::<Endpoint>().unwrap();
+        let record = Record { id: 7, if_name: "lxc6".into(), ..Record::default() };
+        table.transact(|txn| txn.insert(Endpoint::restored(record, SystemTime::UNIX_EPOCH)));
+        assert_eq!(unfinished(&links, &table.reader()), [("tmp1".to_owned(), 10)]);
     }
 }
