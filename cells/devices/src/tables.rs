@@ -30,6 +30,14 @@ impl IndexKey for MappedIp {
         Self::from(parse::<IpAddr>(text, "an IP address")?).encode(key);
         Ok(())
     }
+
+    fn encode_raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        u128::encode_raw(raw, key)
+    }
+
+    fn encode_raw_bound(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        u128::encode_raw_bound(raw, key)
+    }
 }
 
 fn parse<V: std::str::FromStr>(text: &str, expected: &'static str) -> Result<V, KeyParseError> {
@@ -85,6 +93,7 @@ const DEVICE_BY_GROUP: Index<Device, u32> = Index::new("group", |d, keys| keys.a
 
 impl TableSpec for Device {
     const NAME: &'static str = "devices";
+    const PRIMARY: &'static str = "id";
     type Key<'a> = u32;
 
     fn key(&self) -> u32 {
@@ -141,6 +150,7 @@ const ROUTE_BY_LINK: Index<Route, u32> =
 
 impl TableSpec for Route {
     const NAME: &'static str = "routes";
+    const PRIMARY: &'static str = "id";
     type Key<'a> = RouteKey;
 
     fn key(&self) -> RouteKey {
@@ -193,6 +203,7 @@ const NEIGHBOR_BY_IP: Index<Neighbor, MappedIp> = Index::new("IPAddr", |n, keys|
 
 impl TableSpec for Neighbor {
     const NAME: &'static str = "neighbors";
+    const PRIMARY: &'static str = "ID";
     type Key<'a> = (u32, MappedIp);
 
     fn key(&self) -> (u32, MappedIp) {
@@ -239,6 +250,7 @@ const ADDRESS_BY_NODE_PORT: Index<NodeAddress, bool> =
 
 impl TableSpec for NodeAddress {
     const NAME: &'static str = "node-addresses";
+    const PRIMARY: &'static str = "id";
     type Key<'a> = (MappedIp, &'a str);
 
     fn key(&self) -> (MappedIp, &str) {

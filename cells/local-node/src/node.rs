@@ -101,6 +101,7 @@ const BY_LOCAL: Index<LocalNode, bool> = Index::new("local", |_, keys| keys.add(
 
 impl TableSpec for LocalNode {
     const NAME: &'static str = "local-node";
+    const PRIMARY: &'static str = "name";
     type Key<'a> = &'a str;
 
     fn key(&self) -> &str {

@@ -1,20 +1,25 @@
 //! Tables without their types, for the shell, HTTP and metrics.
 
+mod changes;
+
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::changes::Changes;
 use crate::db::{Db, Snapshot};
 use crate::error::Error;
-use crate::key::{IndexKey, KeyBuf};
+use crate::key::{IndexKey, KeyBuf, KeyParseError};
 use crate::obj::Obj;
 use crate::query::{Prefix, Query};
 use crate::rows::Rows;
-use crate::spec::{IndexDef, Parse, TableSpec};
-use crate::table::TableMeta;
+use crate::spec::{IndexDef, TableSpec};
+use crate::table::{Table, TableMeta};
 use crate::watch::Watch;
 
-/// The name of every table's primary index in untyped queries.
+pub use changes::{AnyChange, AnyChanges};
+
+/// A name of every table's primary index in untyped queries, besides [`TableSpec::PRIMARY`].
 pub const PRIMARY: &str = "primary";
 
 /// A table of rows whose type is not known.
@@ -36,6 +41,18 @@ pub trait AnyTable: Send + Sync {
 
     /// The rows of an index that match a key given as text.
     fn find(&self, snapshot: &Snapshot, find: Find, index: &str, key: &str) -> Result<Vec<AnyObj>, Error>;
+
+    /// The rows of an index with this key, or from it on, given as the bytes that Cilium's clients write.
+    fn find_raw(
+        &self,
+        snapshot: &Snapshot,
+        from: bool,
+        index: &str,
+        key: &[u8],
+    ) -> Result<Vec<AnyObj>, Error>;
+
+    /// All rows as changes, then every change from now on; see [`Changes`](crate::Changes). `db` is the table's own.
+    fn changes(self: Arc<Self>, db: &Db) -> AnyChanges;
 
     /// Closes with the next change after the snapshot.
     fn watch(&self, snapshot: &Snapshot) -> Watch;
@@ -136,29 +153,29 @@ pub struct LastWrite {
 }
 
 impl<T: TableSpec> TableMeta<T> {
-    fn key(
-        &self,
-        index: &str,
-        text: &str,
-        primary: Parse,
-        secondary: fn(&IndexDef<T>) -> Parse,
-    ) -> Result<(Option<&'static str>, KeyBuf), Error> {
-        let (name, parse) = if index == PRIMARY || index.is_empty() {
-            (None, primary)
-        } else if let Some(def) = self.indexes.iter().find(|def| def.name == index) {
-            (Some(def.name), secondary(def))
-        } else {
-            let known = self.indexes().join(", ");
-            return Err(Error::UnknownIndex { table: T::NAME, index: index.to_owned(), known });
-        };
-        let mut key = KeyBuf::new();
-        parse(text, &mut key).map_err(|source| Error::Key {
+    /// The index of a name; none is the primary.
+    fn index(&self, name: &str) -> Result<Option<&IndexDef<T>>, Error> {
+        if ["", PRIMARY, T::PRIMARY].contains(&name) {
+            return Ok(None);
+        }
+        let unknown = || Error::UnknownIndex {
             table: T::NAME,
-            index: name.unwrap_or(PRIMARY),
-            source,
-        })?;
-        Ok((name, key))
+            index: name.to_owned(),
+            known: self.indexes().join(", "),
+        };
+        self.indexes.iter().find(|def| def.name == name).map(Some).ok_or_else(unknown)
     }
+}
+
+/// The key that `parse` makes, with what it says.
+fn key<T: TableSpec, R>(
+    index: Option<&IndexDef<T>>,
+    parse: impl FnOnce(&mut KeyBuf) -> Result<R, KeyParseError>,
+) -> Result<(KeyBuf, R), Error> {
+    let mut key = KeyBuf::new();
+    let index = index.map_or(T::PRIMARY, |def| def.name);
+    let said = parse(&mut key).map_err(|source| Error::Key { table: T::NAME, index, source })?;
+    Ok((key, said))
 }
 
 impl<T: TableSpec> AnyTable for TableMeta<T> {
@@ -171,7 +188,7 @@ impl<T: TableSpec> AnyTable for TableMeta<T> {
     }
 
     fn indexes(&self) -> Vec<&'static str> {
-        std::iter::once(PRIMARY).chain(self.indexes.iter().map(|index| index.name)).collect()
+        std::iter::once(T::PRIMARY).chain(self.indexes.iter().map(|index| index.name)).collect()
     }
 
     fn stats(&self, snapshot: &Snapshot) -> TableStats {
@@ -194,11 +211,15 @@ impl<T: TableSpec> AnyTable for TableMeta<T> {
     }
 
     fn find(&self, snapshot: &Snapshot, find: Find, index: &str, key: &str) -> Result<Vec<AnyObj>, Error> {
-        let (index, key) = if find == Find::Prefix {
-            self.key(index, key, T::Key::encode_text_prefix, |def| def.parse_prefix)?
-        } else {
-            self.key(index, key, T::Key::encode_text, |def| def.parse)?
+        let def = self.index(index)?;
+        let parse = match (def, find) {
+            (None, Find::Prefix) => T::Key::encode_text_prefix,
+            (None, _) => T::Key::encode_text,
+            (Some(def), Find::Prefix) => def.parse_prefix,
+            (Some(def), _) => def.parse,
         };
+        let (key, ()) = self::key(def, |buf| parse(key, buf))?;
+        let index = def.map(|def| def.name);
         let Some(version) = self.version(snapshot) else { return Ok(Vec::new()) };
         let query = Query::new(index, key.clone());
         let indexes = &self.indexes;
@@ -208,6 +229,35 @@ impl<T: TableSpec> AnyTable for TableMeta<T> {
             Find::Prefix => untyped(version.prefix(indexes, &Prefix::new(index, key))),
             Find::LowerBound => untyped(version.lower_bound(indexes, &query)),
         })
+    }
+
+    fn find_raw(
+        &self,
+        snapshot: &Snapshot,
+        from: bool,
+        index: &str,
+        key: &[u8],
+    ) -> Result<Vec<AnyObj>, Error> {
+        let def = self.index(index)?;
+        let parse = match (def, from) {
+            (None, false) => T::Key::encode_raw,
+            (None, true) => T::Key::encode_raw_bound,
+            (Some(def), false) => def.raw,
+            (Some(def), true) => def.raw_bound,
+        };
+        let (key, exists) = self::key(def, |buf| parse(key, buf))?;
+        let Some(version) = self.version(snapshot).filter(|_| exists) else { return Ok(Vec::new()) };
+        let query = Query::new(def.map(|def| def.name), key);
+        let rows = if from {
+            version.lower_bound(&self.indexes, &query)
+        } else {
+            version.list(&self.indexes, &query)
+        };
+        Ok(untyped(rows))
+    }
+
+    fn changes(self: Arc<Self>, db: &Db) -> AnyChanges {
+        AnyChanges::new(Changes::new(Table { db: db.clone(), meta: self }, false))
     }
 
     fn watch(&self, snapshot: &Snapshot) -> Watch {

@@ -170,6 +170,10 @@ impl<T: TableSpec> Changes<T> {
         (Batch(batch), if cut_off { Watch::closed() } else { version.watch.watch() })
     }
 
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.table.snapshot()
+    }
+
     /// The revision up to which all changes were given.
     pub fn seen(&self) -> u64 {
         self.seen

@@ -140,6 +140,13 @@ pub struct KeyParseError {
     pub expected: &'static str,
 }
 
+impl KeyParseError {
+    fn raw(raw: &[u8], expected: &'static str) -> Self {
+        let text = raw.iter().map(|byte| format!("{byte:02x}")).collect();
+        KeyParseError { text, expected }
+    }
+}
+
 /// A value that can be a key of an index.
 ///
 /// Encodings compare as the values do, and none is a prefix of another encoding of the same type. For a type of
@@ -163,6 +170,21 @@ pub trait IndexKey {
     fn encode_text_prefix(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
         Self::encode_text(text, key)
     }
+
+    /// Appends the encoding of the value that Cilium's clients write as these bytes: integers big-endian, strings as
+    /// they are, addresses as 16 bytes. False if there is no such value. An error unless the type offers it.
+    fn encode_raw(raw: &[u8], _key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        Err(KeyParseError::raw(raw, "a key of an index that can be asked by bytes"))
+    }
+
+    /// Appends what sorts before exactly the values whose bytes are these or greater. False if there are none. An
+    /// error unless the type offers it; all types offer no bytes, which all values are greater than.
+    fn encode_raw_bound(raw: &[u8], _key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        if raw.is_empty() {
+            return Ok(true);
+        }
+        Err(KeyParseError::raw(raw, "a lower bound of an index that sorts as its bytes do"))
+    }
 }
 
 /// A leading part of keys of type `K`, for prefix queries: a string for strings, `A` for `(A, B)`.
@@ -185,6 +207,23 @@ macro_rules! integers {
                 parse::<$unsigned>(text, concat!("a number (", stringify!($unsigned), ")"))?.encode(key);
                 Ok(())
             }
+            fn encode_raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+                let exact = raw.len() == size_of::<$unsigned>();
+                if exact {
+                    key.push(raw);
+                }
+                Ok(exact)
+            }
+            fn encode_raw_bound(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+                let mut bytes = [0; size_of::<$unsigned>()];
+                let len = raw.len().min(bytes.len());
+                bytes[..len].copy_from_slice(&raw[..len]);
+                // What is longer than a number is greater than the number that it starts with.
+                let longer = <$unsigned>::from(raw.len() > bytes.len());
+                let bound = <$unsigned>::from_be_bytes(bytes).checked_add(longer);
+                bound.iter().for_each(|bound| bound.encode(key));
+                Ok(bound.is_some())
+            }
         }
         impl IndexKey for $signed {
             /// The sign bit is flipped, so that negative numbers sort first.
@@ -194,6 +233,11 @@ macro_rules! integers {
             fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
                 parse::<$signed>(text, concat!("a number (", stringify!($signed), ")"))?.encode(key);
                 Ok(())
+            }
+            fn encode_raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+                let value = raw.try_into().ok().map(<$signed>::from_be_bytes);
+                value.iter().for_each(|value| value.encode(key));
+                Ok(value.is_some())
             }
         }
     )*};
@@ -208,6 +252,18 @@ impl IndexKey for bool {
     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
         parse::<bool>(text, "true or false")?.encode(key);
         Ok(())
+    }
+
+    fn encode_raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        let value = [(b"F", false), (b"T", true)].into_iter().find(|(bytes, _)| raw == *bytes);
+        value.iter().for_each(|(_, value)| value.encode(key));
+        Ok(value.is_some())
+    }
+
+    fn encode_raw_bound(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        let first = [(b"F", false), (b"T", true)].into_iter().find(|(bytes, _)| raw <= bytes.as_slice());
+        first.iter().for_each(|(_, value)| value.encode(key));
+        Ok(first.is_some())
     }
 }
 
@@ -225,6 +281,14 @@ impl IndexKey for str {
         key.push_escaped(text.as_bytes());
         Ok(())
     }
+
+    fn encode_raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        <[u8]>::encode_raw(raw, key)
+    }
+
+    fn encode_raw_bound(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        <[u8]>::encode_raw_bound(raw, key)
+    }
 }
 
 impl IndexKey for String {
@@ -239,6 +303,14 @@ impl IndexKey for String {
     fn encode_text_prefix(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
         str::encode_text_prefix(text, key)
     }
+
+    fn encode_raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        str::encode_raw(raw, key)
+    }
+
+    fn encode_raw_bound(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        str::encode_raw_bound(raw, key)
+    }
 }
 
 impl IndexKey for [u8] {
@@ -251,6 +323,15 @@ impl IndexKey for [u8] {
     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
         text.as_bytes().encode(key);
         Ok(())
+    }
+
+    fn encode_raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        raw.encode(key);
+        Ok(true)
+    }
+
+    fn encode_raw_bound(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        Self::encode_raw(raw, key)
     }
 }
 
@@ -272,6 +353,11 @@ impl<const N: usize> IndexKey for [u8; N] {
         bytes.encode(key);
         Ok(())
     }
+
+    fn encode_raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        key.push(raw);
+        Ok(raw.len() == N)
+    }
 }
 
 impl<K: IndexKey + ?Sized> IndexKey for &K {
@@ -285,6 +371,14 @@ impl<K: IndexKey + ?Sized> IndexKey for &K {
 
     fn encode_text_prefix(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
         K::encode_text_prefix(text, key)
+    }
+
+    fn encode_raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        K::encode_raw(raw, key)
+    }
+
+    fn encode_raw_bound(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        K::encode_raw_bound(raw, key)
     }
 }
 

@@ -95,7 +95,7 @@ mod version;
 mod watch;
 mod writer;
 
-pub use any::{AnyObj, AnyTable, Find, LastWrite, PRIMARY, TableStats};
+pub use any::{AnyChange, AnyChanges, AnyObj, AnyTable, Find, LastWrite, PRIMARY, TableStats};
 pub use cell::{cell, table};
 pub use changes::{Batch, Change, Changes};
 pub use db::{Db, ReadSource, Snapshot};

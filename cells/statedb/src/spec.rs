@@ -13,6 +13,9 @@ pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {
     /// The table's name, as the shell and HTTP know it: `[a-z][a-z0-9_-]{0,30}`.
     const NAME: &'static str;
 
+    /// The name of the primary index in untyped queries, as clients of the table know it.
+    const PRIMARY: &'static str = crate::any::PRIMARY;
+
     /// Set this if any of [`indexes`](Self::indexes) is unique: inserts can then fail with a conflict, and only the
     /// fallible operations (`try_insert`, `compare_and_swap`) compile for the table:
     /// ```compile_fail
@@ -114,6 +117,8 @@ impl<T, K: IndexKey + ?Sized> Index<T, K> {
             }),
             parse: K::encode_text,
             parse_prefix: K::encode_text_prefix,
+            raw: K::encode_raw,
+            raw_bound: K::encode_raw_bound,
         }
     }
 }
@@ -144,6 +149,9 @@ type Emit<T> = Arc<dyn Fn(&T, &mut Vec<KeyBuf>) + Send + Sync>;
 /// Makes a key, or the beginning of keys, from text.
 pub(crate) type Parse = fn(&str, &mut KeyBuf) -> Result<(), KeyParseError>;
 
+/// Makes a key from bytes; tells whether there are such keys.
+pub(crate) type ParseRaw = fn(&[u8], &mut KeyBuf) -> Result<bool, KeyParseError>;
+
 /// A secondary index without its key type, as a table holds it.
 pub struct IndexDef<T> {
     pub(crate) name: &'static str,
@@ -151,6 +159,8 @@ pub struct IndexDef<T> {
     pub(crate) emit: Emit<T>,
     pub(crate) parse: Parse,
     pub(crate) parse_prefix: Parse,
+    pub(crate) raw: ParseRaw,
+    pub(crate) raw_bound: ParseRaw,
 }
 
 impl<T> IndexDef<T> {

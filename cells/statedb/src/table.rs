@@ -56,7 +56,7 @@ impl<T: TableSpec> TableMeta<T> {
             return Err(Error::DuplicateTable { name: T::NAME });
         }
         let indexes = T::indexes();
-        let mut names = HashSet::from([""]);
+        let mut names = HashSet::from(["", T::PRIMARY]);
         for index in &indexes {
             if index.name.starts_with("__") || !names.insert(index.name) {
                 return Err(Error::InvalidIndexName { table: T::NAME, index: index.name });

@@ -59,6 +59,7 @@ impl Setting {
 
 impl TableSpec for Setting {
     const NAME: &'static str = "sysctl";
+    const PRIMARY: &'static str = "name";
     type Key<'a> = String;
 
     fn key(&self) -> String {

@@ -47,6 +47,12 @@ impl IndexKey for IpAddr {
         parse::<IpAddr>(text, "an IP address")?.encode(key);
         Ok(())
     }
+
+    fn encode_raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        let ip = mapped(raw);
+        ip.iter().for_each(|ip| ip.encode(key));
+        Ok(ip.is_some())
+    }
 }
 
 /// The masked address, then the length: host bits make no difference, a prefix sorts before those inside it.
@@ -86,4 +92,19 @@ impl IndexKey for IpNetwork {
         parse::<IpNetwork>(text, "an IP prefix")?.encode(key);
         Ok(())
     }
+
+    fn encode_raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
+        let prefix = raw
+            .split_last()
+            .and_then(|(len, address)| IpNetwork::new(mapped(address)?, *len).ok())
+            .filter(|prefix| prefix.ip() == prefix.network());
+        prefix.iter().for_each(|prefix| prefix.encode(key));
+        Ok(prefix.is_some())
+    }
+}
+
+/// The address that 16 bytes stand for, where those of IPv4 are mapped ones.
+fn mapped(raw: &[u8]) -> Option<IpAddr> {
+    let bytes: [u8; 16] = raw.try_into().ok()?;
+    Some(Ipv6Addr::from(bytes).to_canonical())
 }

@@ -34,6 +34,25 @@ proptest! {
     }
 
     #[test]
+    fn a_raw_bound_parts_values_as_their_bytes_do(
+        number: u16, text in "[ab\\x00\u{ff}]{0,3}", flag: bool,
+        bound in prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..4),
+            "[ab\\x00\u{ff}]{0,3}".prop_map(String::into_bytes),
+            prop::sample::select(vec![b"F".to_vec(), b"T".to_vec(), b"G".to_vec(), vec![0xff, 0xff, 0]]),
+        ],
+    ) {
+        fn reached<K: IndexKey + ?Sized>(value: &K, bound: &[u8]) -> bool {
+            let mut key = KeyBuf::new();
+            K::encode_raw_bound(bound, &mut key).unwrap() && KeyBuf::of(value) >= key
+        }
+        prop_assert_eq!(reached(&number, &bound), number.to_be_bytes().as_slice() >= bound.as_slice());
+        prop_assert_eq!(reached(&text, &bound), text.as_bytes() >= bound.as_slice());
+        let flag_bytes: &[u8] = if flag { b"T" } else { b"F" };
+        prop_assert_eq!(reached(&flag, &bound), flag_bytes >= bound.as_slice());
+    }
+
+    #[test]
     fn the_successor_is_the_end_of_a_prefix(a: Vec<u8>, b: Vec<u8>) {
         let (mut ka, mut kb) = (KeyBuf::new(), KeyBuf::new());
         ka.push(&a);
@@ -41,6 +60,32 @@ proptest! {
         let inside = kb >= ka && ka.successor().is_none_or(|end| kb < end);
         prop_assert_eq!(b.starts_with(&a), inside);
     }
+}
+
+#[test]
+fn raw_bytes_give_the_key_of_the_value() {
+    fn same<K: IndexKey>(raw: &[u8], value: K) {
+        let mut key = KeyBuf::new();
+        assert!(K::encode_raw(raw, &mut key).unwrap());
+        assert_eq!(key, KeyBuf::of(&value), "{raw:?}");
+    }
+    same(&[1, 2], 0x102u16);
+    same(&[0xff; 4], -1i32);
+    same(b"T", true);
+    same(b"a\0b", "a\0b");
+    same(&[2, 0, 0, 0, 0, 7], [2, 0, 0, 0, 0, 7u8]);
+    let mapped = |ip: &str| ip.parse::<std::net::Ipv4Addr>().unwrap().to_ipv6_mapped().octets();
+    same(&mapped("10.0.0.1"), "10.0.0.1".parse::<IpAddr>().unwrap());
+    same(&[&mapped("10.0.0.0")[..], &[8]].concat(), "10.0.0.0/8".parse::<IpNetwork>().unwrap());
+    let none = |is: Result<bool, KeyParseError>| assert_eq!(is, Ok(false));
+    none(u32::encode_raw(&[1, 2], &mut KeyBuf::new()));
+    none(bool::encode_raw(b"x", &mut KeyBuf::new()));
+    none(IpAddr::encode_raw(&[10, 0, 0, 1], &mut KeyBuf::new()));
+    none(IpNetwork::encode_raw(&[&mapped("10.0.0.1")[..], &[8]].concat(), &mut KeyBuf::new()));
+    let error = <(u16, bool)>::encode_raw(&[0, 1], &mut KeyBuf::new()).unwrap_err();
+    assert_eq!(error.to_string(), "`0001` is not a key of an index that can be asked by bytes");
+    assert_eq!(<(u16, bool)>::encode_raw_bound(&[], &mut KeyBuf::new()), Ok(true));
+    assert!(IpAddr::encode_raw_bound(&[1], &mut KeyBuf::new()).is_err());
 }
 
 #[test]

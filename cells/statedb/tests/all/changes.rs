@@ -199,3 +199,48 @@ fn untyped_tables_answer_by_text() {
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
     assert_eq!(json["pods"][1]["ports"], serde_json::json!([80, 443]));
 }
+
+#[test]
+fn untyped_tables_answer_by_bytes() {
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    let ((), snapshot) = pods.transact(|w| {
+        w.insert(pod(1, "a", &[80]));
+        w.insert(pod(2, "ab", &[80, 443]));
+        w.insert(pod(3, "b", &[443]));
+    });
+    let table = db.table_by_name("pods").unwrap();
+    let ids = |from, index, key: &[u8]| {
+        let rows = table.find_raw(&snapshot, from, index, key).unwrap();
+        rows.iter().map(|row| row.row()[0].clone()).collect::<Vec<_>>().join(",")
+    };
+    assert_eq!(ids(false, "node", b"a"), "1");
+    assert_eq!(ids(true, "node", b"aa"), "2,3");
+    assert_eq!(ids(true, "node", b"c"), "");
+    assert_eq!(ids(false, "port", &[0, 80]), "1,2");
+    assert_eq!(ids(false, "port", &[0]), "");
+    assert_eq!(ids(true, "port", &[0, 81]), "2,3");
+    assert_eq!(ids(true, "port", &[]), "1,2,3");
+    assert_eq!(ids(true, "", &[]), "1,2,3");
+    assert!(table.find_raw(&snapshot, false, "nod", b"a").is_err());
+}
+
+#[test]
+fn untyped_changes_come_in_portions_and_with_deletes() {
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    pods.transact(|w| (1..=3).for_each(|id| drop(w.insert(pod(id, "a", &[])))));
+    let mut changes = db.table_by_name("pods").unwrap().changes(&db);
+    let mut take = |limit| {
+        let (changes, more) = changes.take(limit);
+        let text = |c: &statedb::AnyChange| {
+            format!("{}{}@{}", if c.deleted { "-" } else { "" }, c.object.row()[0], c.revision)
+        };
+        (changes.iter().map(text).collect::<Vec<_>>().join(" "), more.is_closed())
+    };
+    assert_eq!(take(2), ("1@1 2@2".to_owned(), true));
+    assert_eq!(take(2), ("3@3".to_owned(), false));
+    pods.transact(|w| w.delete(by_id(2)));
+    assert_eq!(take(2), ("-2@4".to_owned(), false));
+    assert_eq!(take(2), (String::new(), false));
+}

@@ -1,0 +1,52 @@
+//! Changes of a table whose row type is not known.
+
+use std::sync::Arc;
+
+use super::AnyObj;
+use crate::changes::{Change, Changes};
+use crate::spec::TableSpec;
+use crate::watch::Watch;
+
+/// An iterator over the committed changes of a table, from [`AnyTable::changes`](crate::AnyTable::changes). While it
+/// lives, the table keeps deleted rows until it has seen them.
+pub struct AnyChanges(Box<dyn Source>);
+
+/// What happened to one row, coalesced: only the latest state of each primary key.
+#[derive(Clone)]
+pub struct AnyChange {
+    /// The row as it is now, or as it last was before its deletion.
+    pub object: AnyObj,
+    /// The revision of the write or the delete.
+    pub revision: u64,
+    /// Whether the row is gone.
+    pub deleted: bool,
+}
+
+impl AnyChanges {
+    pub(super) fn new<T: TableSpec>(changes: Changes<T>) -> Self {
+        AnyChanges(Box::new(changes))
+    }
+
+    /// At most `limit` changes of those that there are now, oldest first, and a watch for more: closed already if
+    /// the limit cut some off.
+    pub fn take(&mut self, limit: usize) -> (Vec<AnyChange>, Watch) {
+        self.0.take(limit)
+    }
+}
+
+trait Source: Send {
+    fn take(&mut self, limit: usize) -> (Vec<AnyChange>, Watch);
+}
+
+impl<T: TableSpec> Source for Changes<T> {
+    fn take(&mut self, limit: usize) -> (Vec<AnyChange>, Watch) {
+        let snapshot = self.snapshot();
+        let (batch, watch) = Changes::take(self, &snapshot, limit);
+        let untyped = |Change { object, revision, deleted }| AnyChange {
+            object: AnyObj(Arc::new(object)),
+            revision,
+            deleted,
+        };
+        (batch.into_iter().map(untyped).collect(), watch)
+    }
+}
