@@ -130,7 +130,8 @@ where
     }
 }
 
-async fn read<B>(body: B) -> Result<Bytes, BadRequest>
+/// The whole body, unless it is too long or too slow.
+pub(crate) async fn read<B>(body: B) -> Result<Bytes, BadRequest>
 where
     B: hyper::body::Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static>,
 {

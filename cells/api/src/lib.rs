@@ -30,7 +30,10 @@
 //! **Layers** (tower), outermost first: request metrics, deadline of 60 s, routing, access, checks with the body (1 MiB
 //! at most), limits, handler. A handler runs in a task of its own and to its end, even when its client goes.
 //!
-//! **Beside the operations**: `GET /statedb/dump` and `/statedb/dump/{table}`, rows as JSON.
+//! **Beside the operations**: tables, with rows as JSON. `GET /statedb/dump` and `/statedb/dump/{table}`: all rows.
+//! `GET /statedb/query`: those of an index with a key, or from it on; keys are bytes as Cilium encodes them.
+//! `GET /statedb/changes/{table}`: all rows, then every change, a keep-alive every 30 s; a client that takes nothing
+//! for 60 s is left.
 //!
 //! **Operations that no cell claims** answer as the original does with that feature off.
 //!

@@ -9,7 +9,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use statedb::Db;
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -19,7 +18,7 @@ use tower::{Service, ServiceExt};
 use crate::layers::{self, Shared, TIMEOUT};
 use crate::response::Body;
 use crate::socket::Socket;
-use crate::tables;
+use crate::tables::Tables;
 
 /// Connections at once; further ones wait to be accepted.
 const CONNECTIONS: usize = 512;
@@ -30,15 +29,15 @@ const STOP: Duration = Duration::from_secs(10);
 /// Serves the socket until `stop`, then finishes what is being served. Removes the socket.
 pub(crate) async fn serve(socket: Socket, shared: Shared, stop: CancellationToken) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS));
-    let db = shared.db.clone();
+    let tables = Tables { db: shared.db.clone(), tasks: shared.tasks.clone(), stop: stop.clone() };
     let service = layers::service::<Incoming>(shared.clone());
     while let Some(accepted) = stop.run_until_cancelled(accept(&socket, &connections)).await {
         let Ok((stream, slot)) = accepted else {
             continue;
         };
-        let (service, db, stop) = (service.clone(), db.clone(), stop.clone());
+        let (service, tables) = (service.clone(), tables.clone());
         shared.tasks.spawn(async move {
-            connection(stream, service, db, stop).await;
+            connection(stream, service, tables).await;
             drop(slot);
         });
     }
@@ -64,18 +63,15 @@ async fn accept(socket: &Socket, connections: &Arc<Semaphore>) -> Result<(UnixSt
     }
 }
 
-async fn connection<S>(stream: UnixStream, service: S, db: Option<Arc<Db>>, stop: CancellationToken)
+async fn connection<S>(stream: UnixStream, service: S, tables: Tables)
 where
     S: Service<Request<Incoming>, Response = crate::Response, Error = Infallible, Future: Send> + Clone,
 {
     let answer = service_fn(|request: Request<Incoming>| {
-        let service = service.clone();
-        let path = request.uri().path();
-        let table =
-            path.starts_with(tables::BASE).then(|| tables::answer(db.as_deref(), request.method(), path));
+        let (service, tables) = (service.clone(), tables.clone());
         async move {
-            if let Some(answer) = table {
-                return Ok(*answer.0);
+            if Tables::has(request.uri().path()) {
+                return Ok(*tables.answer(request).await.0);
             }
             let response: Result<Response<Body>, Infallible> =
                 service.oneshot(request).await.map(|response| *response.0);
@@ -87,7 +83,7 @@ where
     let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer));
     let served = tokio::select! {
         served = connection.as_mut() => served,
-        () = stop.cancelled() => {
+        () = tables.stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

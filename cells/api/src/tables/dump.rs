@@ -1,31 +1,18 @@
-//! Tables over HTTP, beside the operations: `GET /statedb/dump` and `/statedb/dump/{table}`.
+//! `GET /statedb/dump` and `/statedb/dump/{table}`.
 
 use std::fmt::Write;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream;
-use http::Method;
 use statedb::{AnyTable, Db, Snapshot};
 
-use crate::request::decode;
 use crate::response::Response;
 
-/// Where tables are.
-pub(crate) const BASE: &str = "/statedb/";
-
-/// The answer to a request below [`BASE`]. All tables are read at one moment, and written one after the other as the
-/// client takes them.
-pub(crate) fn answer(db: Option<&Db>, method: &Method, path: &str) -> Response {
-    let wanted = match path.strip_prefix(BASE) {
-        Some("dump") if method == Method::GET => None,
-        Some(rest) if method == Method::GET && rest.starts_with("dump/") => {
-            Some(decode(&rest["dump/".len()..]))
-        }
-        _ => return Response::text(404, "404 page not found\n"),
-    };
+/// All tables or the wanted one, read at one moment, and written one after the other as the client takes them.
+pub(super) fn answer(db: Option<&Db>, wanted: Option<&str>) -> Response {
     let mut tables = db.map(Db::tables).unwrap_or_default();
-    if let Some(name) = &wanted {
+    if let Some(name) = wanted {
         tables.retain(|table| table.name() == name);
     }
     let parts =
@@ -119,8 +106,8 @@ mod tests {
         }
     }
 
-    async fn get(db: &Db, path: &str) -> (u16, String) {
-        let response = answer(Some(db), &Method::GET, path);
+    async fn get(db: &Db, wanted: Option<&str>) -> (u16, String) {
+        let response = answer(Some(db), wanted);
         (response.status().as_u16(), String::from_utf8(response.body().await.to_vec()).unwrap())
     }
 
@@ -134,11 +121,8 @@ mod tests {
             w.insert(Mtu { prefix: "::/0".to_owned(), mtu: 1480 });
         });
         let mtu = "  \"mtu\": [\n    {\"prefix\":\"0.0.0.0/0\",\"mtu\":1500},\n    {\"prefix\":\"::/0\",\"mtu\":1480}\n  ]";
-        assert_eq!(get(&db, "/statedb/dump/mtu").await, (200, format!("{{\n{mtu}\n}}\n")));
-        assert_eq!(get(&db, "/statedb/dump").await, (200, format!("{{\n{mtu},\n  \"empty\": [\n  ]\n}}\n")));
-        assert_eq!(get(&db, "/statedb/dump/none").await, (200, "{\n}\n".to_owned()));
-        for path in ["/statedb/", "/statedb/dumps", "/statedb/nope"] {
-            assert_eq!(get(&db, path).await, (404, "404 page not found\n".to_owned()));
-        }
+        assert_eq!(get(&db, Some("mtu")).await, (200, format!("{{\n{mtu}\n}}\n")));
+        assert_eq!(get(&db, None).await, (200, format!("{{\n{mtu},\n  \"empty\": [\n  ]\n}}\n")));
+        assert_eq!(get(&db, Some("none")).await, (200, "{\n}\n".to_owned()));
     }
 }
