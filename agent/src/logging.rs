@@ -10,7 +10,10 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+
+use crate::log_level::{LogFilter, LogLevel};
 
 /// Options of the log.
 #[derive(hive::Config, Clone, Debug)]
@@ -29,12 +32,12 @@ pub(crate) struct LogConfig {
 }
 
 impl LogConfig {
-    /// The options in force.
-    pub(crate) fn options(settings: &Settings) -> LogOptions {
+    /// The form and level that `log-opt` asks for, and whether debug lines come with it from the start.
+    pub(crate) fn options(settings: &Settings) -> (LogOptions, bool) {
         let value = |key| settings.get(key).map(|setting| setting.value.as_str());
         // The hive has checked the value.
-        let options: LogOptions = value("log-opt").unwrap_or_default().parse().unwrap_or_default();
-        if value("debug") == Some("true") { options.at_least(LevelFilter::DEBUG) } else { options }
+        let options = value("log-opt").unwrap_or_default().parse().unwrap_or_default();
+        (options, value("debug") == Some("true"))
     }
 }
 
@@ -42,7 +45,7 @@ impl LogConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogOptions {
     format: LogFormat,
-    level: LevelFilter,
+    pub(crate) level: LevelFilter,
 }
 
 /// Text or JSON, with or without a time.
@@ -59,20 +62,16 @@ impl Default for LogOptions {
 }
 
 impl LogOptions {
-    fn at_least(self, level: LevelFilter) -> Self {
-        Self { level: self.level.max(level), ..self }
-    }
-
     /// Sends the process's events to standard error in this form. The first call of a process counts.
-    pub(crate) fn install(self) {
-        let lines = tracing_subscriber::fmt()
-            .with_max_level(self.level)
+    pub(crate) fn install(self, filter: LogFilter, level: &LogLevel, debug: bool) {
+        let lines = tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
             .fmt_fields(debug_fn(|out, field, value| write!(out, "{field}={value:?}{SEPARATOR}")))
-            .event_format(self.format)
-            .finish();
+            .event_format(self.format);
         // A second installation (several agents in one process) keeps the first.
-        let _ = tracing::subscriber::set_global_default(lines);
+        let _ =
+            tracing::subscriber::set_global_default(tracing_subscriber::registry().with(filter).with(lines));
+        level.set(self, debug);
     }
 }
 

@@ -1,5 +1,6 @@
 //! `agent --config-dir DIR`; `agent hive` and `agent hive dot-graph` show what it is made of.
 
+mod log_level;
 mod logging;
 
 use std::io::{self, Write as _};
@@ -7,27 +8,29 @@ use std::os::unix::fs::MetadataExt as _;
 use std::process::ExitCode;
 
 use hive::{Hive, HiveError};
-use logging::LogConfig;
+use log_level::{LogFilter, LogLevel};
+use logging::{LogConfig, LogOptions};
 
 fn main() -> ExitCode {
-    let built = Hive::builder([hive::config::<LogConfig>(), agent::cells()])
+    let (filter, level) = log_level::filter();
+    let built = Hive::builder([log_level::cell(level.clone()), agent::cells()])
         .process("CILIUM_")
         .config_files()
         .foreign(agent::known_options())
         .build();
     let hive = match built {
         Ok(hive) => hive,
-        Err(error) => return refuse(&error),
+        Err(error) => return refuse(&error, filter, &level),
     };
     let words: Vec<&str> = hive.arguments().words.iter().map(String::as_str).collect();
     match words.as_slice() {
         _ if hive.arguments().help => print(&format!("{USAGE}\nOptions:\n{}", hive.usage())),
-        [] => run(hive),
+        [] => run(hive, filter, &level),
         ["version"] => print(concat!("agent ", env!("CARGO_PKG_VERSION"), "\n")),
         ["hive"] => print(&hive.tree()),
         ["hive", "dot-graph"] => print(&hive.dot()),
         other => {
-            logging::LogOptions::default().install();
+            LogOptions::default().install(filter, &level, false);
             tracing::error!(command = other.join(" "), "Unknown command\n{USAGE}");
             ExitCode::FAILURE
         }
@@ -41,8 +44,9 @@ Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
        agent version
 ";
 
-fn run(hive: Hive) -> ExitCode {
-    LogConfig::options(hive.settings()).install();
+fn run(hive: Hive, filter: LogFilter, level: &LogLevel) -> ExitCode {
+    let (options, debug) = LogConfig::options(hive.settings());
+    options.install(filter, level, debug);
     if let Some(user) = other_than_root() {
         tracing::error!(user, "The agent needs root, for eBPF programs, links and routes: start it as root");
         return ExitCode::from(FATAL);
@@ -72,8 +76,8 @@ fn other_than_root() -> Option<u32> {
 const FATAL: u8 = 255;
 
 /// Says why the agent does not start: 1 for a wrong command line, 255 for everything else.
-fn refuse(error: &HiveError) -> ExitCode {
-    logging::LogOptions::default().install();
+fn refuse(error: &HiveError, filter: LogFilter, level: &LogLevel) -> ExitCode {
+    LogOptions::default().install(filter, level, false);
     tracing::error!(%error, "unable to start agent");
     let command_line = |e: &hive::ConfigError| {
         use hive::ConfigError::{NoArgument, UnknownFlag, UnknownShorthand};

@@ -3,10 +3,12 @@
 //! [`Node`] is a whole node in a sandbox: the real `agent` binary, its uplink to a world outside, and pods that
 //! the real CNI plugin adds. Nothing in it is faked.
 
+mod events;
 mod http;
 mod node;
 mod pod;
 
+pub use events::{Event, Events};
 pub use http::{Answer, request};
 pub use node::{Node, binary};
 pub use pod::Pod;

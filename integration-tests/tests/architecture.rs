@@ -14,7 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["api-models", "api-client", "api"],
     &["datapath-abi", "datapath-object", "bpf"],
     &["maps", "devices", "sysctl"],
-    &["local-node"],
+    &["local-node", "runtime-options"],
     &["loader"],
     &["ipcache"],
     &["ipam"],

@@ -1,7 +1,7 @@
 //! The wiring: the instance, the stored configuration, `GET` and `PATCH /config`.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use api::{Operation, Request, Response, Route};
 use api_models::{DaemonConfigurationSpec, rfc3339};
@@ -9,13 +9,16 @@ use devices::Device;
 use hive::Settings;
 use hive::prelude::*;
 use local_node::{LocalNodeStore, StateConfig};
+use runtime_options::{Follower, RuntimeOption};
 use statedb::{RwTable, Table};
 
 use crate::answer::{Fixed, configuration};
 use crate::config::CniConfig;
 use crate::instance::Instance;
-use crate::option::{self, RuntimeOption};
-use crate::{files, names};
+use crate::{files, names, spec};
+
+/// How long `PATCH /config` waits for those who act on options.
+const PATCH_LIMIT: Duration = Duration::from_secs(10);
 
 /// Takes the run folder for this agent. Put it first in the list of cells: its hook runs before any other that touches
 /// the folder, and its stop hook after theirs.
@@ -71,7 +74,7 @@ fn store(p: StoreParams) -> anyhow::Result<()> {
         let unused = p.settings.unused().iter().find(|setting| setting.key == key);
         p.settings.get(key).or(unused).map(|setting| setting.value.clone())
     };
-    let initial = option::initial(set)?;
+    let initial = spec::initial(set)?;
     p.options.transact(|w| initial.into_iter().for_each(|option| drop(w.insert(option))));
     p.lifecycle.hook("daemon-config").on_start(move |_| async move {
         files::store(&p.state.state(), &p.fixed.running, &p.settings)?;
@@ -84,15 +87,16 @@ fn store(p: StoreParams) -> anyhow::Result<()> {
 struct RouteParams {
     fixed: Arc<Fixed>,
     options: Arc<RwTable<RuntimeOption>>,
+    followers: Group<Follower>,
     node: Arc<LocalNodeStore>,
     devices: Arc<Table<Device>>,
 }
 
 fn new_routes(p: RouteParams) -> Members<Route> {
-    let options = p.options.clone();
+    let (options, followers) = (p.options.clone(), Arc::new(p.followers.0));
     let get = move |_| {
         let snapshot = p.devices.snapshot();
-        let spec = option::spec(p.options.all(&snapshot).map(|row| &**row));
+        let spec = spec::spec(p.options.all(&snapshot).map(|row| &**row));
         let node = p.node.node();
         let devices = p.devices.all(&snapshot).map(|row| &**row);
         std::future::ready(match configuration(&p.fixed, spec, node.as_deref(), devices) {
@@ -100,33 +104,48 @@ fn new_routes(p: RouteParams) -> Members<Route> {
             Err(error) => Response::error(500, error.to_string()),
         })
     };
-    let patch = move |request: Request| std::future::ready(patch(&options, &request));
+    let patch = move |request: Request| patch(options.clone(), followers.clone(), request);
     Members(vec![Route::new(Operation::GetConfig, get), Route::new(Operation::PatchConfig, patch)])
 }
 
-/// All of the options that are asked for, or none. Whoever acts on one watches the table.
-fn patch(options: &RwTable<RuntimeOption>, request: &Request) -> Response {
+/// All of the options that are asked for, or none. Answers when everybody who acts on options has followed.
+async fn patch(
+    options: Arc<RwTable<RuntimeOption>>,
+    followers: Arc<Vec<Follower>>,
+    request: Request,
+) -> Response {
     let spec: DaemonConfigurationSpec = match request.json() {
         Ok(spec) => spec,
         Err(answer) => return answer,
     };
-    let wanted = match option::wanted(&spec) {
+    let wanted = match spec::wanted(&spec) {
         Ok(wanted) => wanted,
         Err(error) => return Response::error(400, error.to_string()),
     };
-    let (changed, _) = options.transact(|w| {
+    let (changed, snapshot) = options.transact(|w| {
         let mut changed = Vec::new();
         for option in wanted {
             let before = w.get(RuntimeOption::by_name(option.name)).map(|row| row.value.clone());
             if before.as_ref() != Some(&option.value) {
-                changed.push(format!("{}={}", option.name, option.value));
+                changed.push(option.clone());
                 w.insert(option);
             }
         }
         changed
     });
     if !changed.is_empty() {
-        tracing::info!(options = changed.join(","), "Applying changes to daemon configuration");
+        let text: Vec<String> = changed.iter().map(|o| format!("{}={}", o.name, o.value)).collect();
+        tracing::info!(options = text.join(","), "Applying changes to daemon configuration");
+    }
+    for option in changed.iter().filter(|option| !option.is_effective()) {
+        tracing::info!(option = option.name, "The option is kept and has no effect in this agent");
+    }
+    // Also without a change: an earlier one may be on its way.
+    let revision = options.revision(&snapshot);
+    for follower in followers.iter() {
+        if let Err(error) = follower.wait_for(revision, PATCH_LIMIT).await {
+            return Response::error(500, error.to_string());
+        }
     }
     Response::empty(200)
 }

@@ -4,7 +4,8 @@
 //! the agent runs), `state/agent-runtime-config.json` and `state/viper-agent-config.yaml` with those of the two runs
 //! before, and the options that only the CNI plugin acts on ([`CniConfig`]).
 //! **Needs** the hive's settings, the node's row (addressing), the devices (MTU), the option `state-dir`.
-//! **Gives** `Arc<Table<`[`RuntimeOption`]`>>`: watch it to act on `PATCH /config`.
+//! **Gives** `Arc<Table<`[`RuntimeOption`](runtime_options::RuntimeOption)`>>`: watch it to act on `PATCH /config`, which waits
+//! for each [`Follower`](runtime_options::Follower) of the hive.
 //!
 //! **Life**: [`instance`] is the first cell of an agent: its hook takes the run folder or fails naming the agent that
 //! has it; the kernel gives it up however the agent ends. [`cell`] stores the configuration in its start hook.
@@ -20,8 +21,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Differences from Cilium**: a second agent on the same folder is refused. `PATCH /config` answers at once: nothing is
-//! compiled. `daemonConfigurationMap` has the settings that cells of this agent declare, under the original's names.
+//! **Differences from Cilium**: a second agent on the same folder is refused. `PATCH /config` answers in
+//! tens of milliseconds: nothing is compiled. Options without effect in this agent are accepted and shown; the log
+//! says so. `daemonConfigurationMap` has the settings that cells of this agent declare, under the original's names.
 //! Values of `datapath-mode` and `ipam` that this agent cannot serve are refused at the start.
 
 mod answer;
@@ -31,10 +33,9 @@ mod error;
 mod files;
 mod instance;
 mod names;
-mod option;
+mod spec;
 
 pub use cell::{cell, instance};
 pub use config::CniConfig;
 pub use error::Error;
 pub use instance::Instance;
-pub use option::{POLICY_ENFORCEMENT, RuntimeOption};

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use api_models::DaemonConfiguration;
-use daemon_config::RuntimeOption;
 use devices::{Device, Link};
 use hive::TestHive;
 use hive::prelude::*;
 use local_node::{LocalNode, LocalNodeStore, StateConfig};
+use runtime_options::RuntimeOption;
 use statedb::{RwTable, Table};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;

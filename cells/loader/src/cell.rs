@@ -8,10 +8,11 @@ use devices::{Device, NodeAddress};
 use hive::prelude::*;
 use local_node::LocalNode;
 use maps::{FamilyConfig, Maps};
-use statedb::Table;
+use runtime_options::{Follower, Progress, RuntimeOption, follower};
+use statedb::{Table, Watch};
 use sysctl::{Setting, Sysctl};
 
-use crate::config::LoaderConfig;
+use crate::config::{LoaderConfig, Notifications};
 use crate::controller::{Controller, Report};
 use crate::datapath::Datapath;
 use crate::desired::{Desired, Facts};
@@ -39,6 +40,7 @@ struct LoaderParams {
     families: Config<FamilyConfig>,
     maps: Arc<Maps>,
     tables: Tables,
+    options: Option<Arc<Table<RuntimeOption>>>,
     sysctl: Arc<Sysctl>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
@@ -51,7 +53,7 @@ struct Tables {
     addresses: Arc<Table<NodeAddress>>,
 }
 
-fn new_datapath(p: LoaderParams) -> anyhow::Result<Arc<dyn Datapath>> {
+fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Follower>)> {
     p.config.validate()?;
     let filter_priority = p.config.bpf_filter_priority;
     let datapath = Arc::new(KernelDatapath::new(p.maps.clone(), KernelOptions { filter_priority }));
@@ -62,7 +64,11 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<Arc<dyn Datapath>> {
         Ok(())
     });
 
+    let (progress, follower) = follower("datapath");
     let host = HostJob {
+        initial: p.config.notifications()?,
+        options: p.options,
+        progress,
         config: (*p.config).clone(),
         families: (*p.families).clone(),
         maps: p.maps,
@@ -75,7 +81,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<Arc<dyn Datapath>> {
     p.jobs.one_shot("policy-maps", move |cx: JobCx| keep_pool(pool, cx));
     let (guarded, devices) = (datapath.clone(), p.tables.devices);
     p.jobs.one_shot("unknown-interfaces", move |cx: JobCx| guard(guarded, devices, cx));
-    Ok(datapath)
+    Ok((datapath, Member(follower)))
 }
 
 /// What `GET /healthz` says of the datapath.
@@ -103,6 +109,11 @@ fn new_status(
 /// Keeps the host's side as options and tables want it.
 struct HostJob {
     config: LoaderConfig,
+    /// What monitors are told of where the table of options says nothing else.
+    initial: Notifications,
+    options: Option<Arc<Table<RuntimeOption>>>,
+    /// Tells `PATCH /config` which options are in force.
+    progress: Progress,
     families: FamilyConfig,
     maps: Arc<Maps>,
     tables: Tables,
@@ -134,15 +145,17 @@ impl HostJob {
             let (addresses, address_watch) = self.tables.addresses.all_watch(&snapshot);
             let (host, host_watch) = self.tables.devices.get_watch(&snapshot, Device::by_name(HOST_DEVICE));
             let (net, net_watch) = self.tables.devices.get_watch(&snapshot, Device::by_name(NET_DEVICE));
+            let (notifications, options_revision, options_watch) = self.notifications();
             let desired = match nodes.map(|node| &**node).next() {
                 Some(node) => {
                     let facts = Facts {
                         config: &self.config,
+                        notifications,
                         families: &self.families,
                         node,
                         host_endpoint: endpoint,
                     };
-                    Desired::compute(&facts, devices.map(|d| &**d), addresses.map(|a| &**a))?
+                    Desired::compute(&facts, devices.map(|d| &**d), addresses.map(|a| &**a))
                 }
                 None => None,
             };
@@ -151,6 +164,7 @@ impl HostJob {
                 done = None;
             }
             let mut wait = None;
+            let mut failed = false;
             match desired.filter(|desired| done.as_ref() != Some(desired)) {
                 Some(desired) => {
                     let (back, result) = blocking(controller, move |c| (c.apply(&desired), desired)).await?;
@@ -169,12 +183,18 @@ impl HostJob {
                         (Err(error), _) => {
                             tracing::warn!(%error, "Could not bring the host's datapath up, trying again");
                             cx.health.degraded("Could not bring the host's datapath up", &error);
+                            self.progress.failed(&error);
+                            failed = true;
                             wait = backoff.next_wait();
                         }
                     }
                 }
                 None if done.is_none() => cx.health.ok("waiting for the router's address"),
                 None => {}
+            }
+            // Without programs there are none to change: the first ones begin with these options.
+            if !failed {
+                self.progress.applied(options_revision);
             }
             let (back, retired) = blocking(controller, Controller::retire).await?;
             controller = back;
@@ -186,6 +206,7 @@ impl HostJob {
                 () = address_watch.changed() => {}
                 () = host_watch.changed() => {}
                 () = net_watch.changed() => {}
+                () = changed(options_watch) => {}
                 _ = host_endpoint.changed() => {}
                 () = sleep(wait) => {}
                 () = tokio::time::sleep_until(next_check), if !interval.is_zero() && done.is_some() => {
@@ -199,6 +220,15 @@ impl HostJob {
                 }
             }
         }
+    }
+
+    /// What monitors are told of now, the table's revision, and when it changes.
+    fn notifications(&self) -> (Notifications, u64, Option<Watch>) {
+        let Some(options) = &self.options else { return (self.initial, 0, None) };
+        let snapshot = options.snapshot();
+        let (rows, watch) = options.all_watch(&snapshot);
+        let now = rows.fold(self.initial, |now, option| now.with(option));
+        (now, options.revision(&snapshot), Some(watch))
     }
 
     /// Forwarding and reverse path checks of the host's devices. What fails is tried again by the owner of the settings.
@@ -272,6 +302,14 @@ async fn guard(datapath: Arc<KernelDatapath>, devices: Arc<Table<Device>>, cx: J
         for error in results.into_iter().filter_map(Result::err) {
             tracing::warn!(%error, "Could not guard an interface");
         }
+    }
+}
+
+/// Waits for a change; for ever without a table.
+async fn changed(watch: Option<Watch>) {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
     }
 }
 

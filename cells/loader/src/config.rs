@@ -1,8 +1,11 @@
-//! The options of the datapath, in Cilium's spelling. Changes take effect at the next start.
+//! The options of the datapath, in Cilium's spelling. Changes take effect at the next start; those of [`Notifications`]
+//! also at once, by `PATCH /config`.
 
 use std::time::Duration;
 
-use datapath_abi::trace::aggregation;
+use runtime_options::{
+    DROP_NOTIFICATION, MONITOR_AGGREGATION_LEVEL, RuntimeOption, TRACE_NOTIFICATION, level,
+};
 
 /// How programs are attached and what is compiled into them.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
@@ -36,6 +39,30 @@ pub struct LoaderConfig {
     pub bpf_events_trace_enabled: bool,
 }
 
+/// What monitors are told of, on the whole node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Notifications {
+    /// Dropped packets.
+    pub(crate) drops: bool,
+    /// Forwarded packets.
+    pub(crate) traces: bool,
+    /// How far the latter are thinned out ([`datapath_abi::trace::aggregation`]).
+    pub(crate) aggregation: u32,
+}
+
+impl Notifications {
+    /// The same after a change by `PATCH /config`; options of others change nothing.
+    pub(crate) fn with(mut self, option: &RuntimeOption) -> Notifications {
+        match option.name {
+            DROP_NOTIFICATION => self.drops = option.enabled(),
+            TRACE_NOTIFICATION => self.traces = option.enabled(),
+            MONITOR_AGGREGATION_LEVEL => self.aggregation = option.level(),
+            _ => {}
+        }
+        self
+    }
+}
+
 /// An option with a value that is not one of its words or numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("option {option}: '{value}' is wrong; give {expected}")]
@@ -49,20 +76,22 @@ pub struct OptionError {
 }
 
 impl LoaderConfig {
-    /// The level of aggregation as the programs know it.
+    /// The level of aggregation as the programs know it ([`datapath_abi::trace::aggregation`]).
     pub fn aggregation(&self) -> Result<u32, OptionError> {
-        match self.monitor_aggregation.to_lowercase().as_str() {
-            "" | "none" | "disabled" | "0" => Ok(aggregation::NONE),
-            "lowest" | "1" => Ok(aggregation::LOWEST),
-            "low" | "2" => Ok(aggregation::LOW),
-            "medium" | "3" => Ok(aggregation::MEDIUM),
-            "max" | "maximum" | "4" => Ok(aggregation::MAXIMUM),
-            _ => Err(OptionError {
-                option: "monitor-aggregation",
-                value: self.monitor_aggregation.clone(),
-                expected: "none, lowest, low, medium or maximum",
-            }),
-        }
+        level(&self.monitor_aggregation).ok_or_else(|| OptionError {
+            option: "monitor-aggregation",
+            value: self.monitor_aggregation.clone(),
+            expected: "none, lowest, low, medium or maximum",
+        })
+    }
+
+    /// What monitors are told of at the start.
+    pub(crate) fn notifications(&self) -> Result<Notifications, OptionError> {
+        Ok(Notifications {
+            drops: self.bpf_events_drop_enabled,
+            traces: self.bpf_events_trace_enabled,
+            aggregation: self.aggregation()?,
+        })
     }
 
     /// Checks values that the types let pass.
@@ -106,10 +135,21 @@ mod tests {
             config("much").validate().unwrap_err().to_string(),
             "option monitor-aggregation: 'much' is wrong; give none, lowest, low, medium or maximum"
         );
+        assert_eq!(config("").aggregation(), Ok(0));
         let zero = LoaderConfig { bpf_filter_priority: 0, ..config("none") };
         assert_eq!(
             zero.validate().unwrap_err().to_string(),
             "option bpf-filter-priority: '0' is wrong; give a number from 1 to 65535"
         );
+    }
+
+    #[test]
+    fn options_changed_at_run_time_count_before_those_of_the_start() {
+        let start = config("low").notifications().unwrap();
+        assert_eq!(start, Notifications { drops: true, traces: true, aggregation: 2 });
+        let changed = [(DROP_NOTIFICATION, "off"), (MONITOR_AGGREGATION_LEVEL, "none"), ("Debug", "on")];
+        let options = changed.map(|(name, value)| RuntimeOption::new(name, value).unwrap());
+        let now = options.iter().fold(start, Notifications::with);
+        assert_eq!(now, Notifications { drops: false, traces: true, aggregation: 0 });
     }
 }

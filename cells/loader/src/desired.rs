@@ -8,7 +8,7 @@ use devices::{Device, NodeAddress, WILDCARD_DEVICE};
 use local_node::LocalNode;
 use maps::FamilyConfig;
 
-use crate::config::{LoaderConfig, OptionError};
+use crate::config::{LoaderConfig, Notifications};
 use crate::host::HostSettings;
 
 /// A device that faces the network.
@@ -37,6 +37,7 @@ pub(crate) struct Desired {
 #[derive(Clone, Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) config: &'a LoaderConfig,
+    pub(crate) notifications: Notifications,
     pub(crate) families: &'a FamilyConfig,
     pub(crate) node: &'a LocalNode,
     pub(crate) host_endpoint: u16,
@@ -49,7 +50,7 @@ impl Desired {
         facts: &Facts<'_>,
         devices: impl Iterator<Item = &'a Device>,
         addresses: impl Iterator<Item = &'a NodeAddress>,
-    ) -> Result<Option<Desired>, OptionError> {
+    ) -> Option<Desired> {
         let (node, families) = (facts.node, facts.families);
         let host = HostSettings {
             router_ipv4: node.router_ipv4.filter(|_| families.enable_ipv4),
@@ -60,9 +61,9 @@ impl Desired {
         if host.pods_ipv4.is_some() && host.router_ipv4.is_none()
             || host.pods_ipv6.is_some() && host.router_ipv6.is_none()
         {
-            return Ok(None);
+            return None;
         }
-        let constants = constants(facts, &host)?;
+        let constants = constants(facts, &host);
         let selected = devices.filter(|device| device.selected).map(|device| {
             let native = NativeDevice { ifindex: device.index, mac: device.hardware_addr.ethernet() };
             (device.name.clone(), native)
@@ -71,29 +72,29 @@ impl Desired {
         let own = addresses.filter(|row| row.device_name != WILDCARD_DEVICE).map(|row| row.addr);
         let routers = host.addresses().into_iter().map(|address| address.ip());
         let addresses = own.chain(routers).filter(|ip| !ip.is_loopback()).filter(enabled).collect();
-        Ok(Some(Desired { constants, devices: selected.collect(), addresses, host }))
+        Some(Desired { constants, devices: selected.collect(), addresses, host })
     }
 }
 
-fn constants(facts: &Facts<'_>, host: &HostSettings) -> Result<NodeConfig, OptionError> {
+fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
     let config = facts.config;
-    Ok(NodeConfig {
+    NodeConfig {
         router_ipv6: host.router_ipv6.map_or([0; 4], ipv6_words),
         router_ipv4: host.router_ipv4.map_or(0, ipv4_word),
         host_endpoint_id: facts.host_endpoint.into(),
         trace_payload_len: config.trace_payloadlen,
-        monitor_aggregation: config.aggregation()?,
+        monitor_aggregation: facts.notifications.aggregation,
         enable_ipv4: facts.families.enable_ipv4.into(),
         enable_ipv6: facts.families.enable_ipv6.into(),
         // Each endpoint has its own switch.
         source_ip_verification: 1,
         arp_responder: facts.families.enable_ipv4.into(),
         redirect_peer: (!config.enable_host_legacy_routing).into(),
-        drop_notify: config.bpf_events_drop_enabled.into(),
-        trace_notify: config.bpf_events_trace_enabled.into(),
+        drop_notify: facts.notifications.drops.into(),
+        trace_notify: facts.notifications.traces.into(),
         identity_mark: config.enable_identity_mark.into(),
         ..NodeConfig::default()
-    })
+    }
 }
 
 #[cfg(test)]
@@ -127,7 +128,8 @@ mod tests {
     }
 
     fn compute(node: &LocalNode, families: FamilyConfig) -> Option<Desired> {
-        let facts = Facts { config: &config(), families: &families, node, host_endpoint: 500 };
+        let notifications = config().notifications().unwrap();
+        let facts = Facts { config: &config(), notifications, families: &families, node, host_endpoint: 500 };
         let device = |index, name: &str, selected, mac: &[u8]| Device {
             link: Link {
                 index,
@@ -156,7 +158,7 @@ mod tests {
             address("fd99::1", "eth0"),
             address("127.0.0.1", "lo"),
         ];
-        Desired::compute(&facts, devices.iter(), addresses.iter()).unwrap()
+        Desired::compute(&facts, devices.iter(), addresses.iter())
     }
 
     #[test]

@@ -3,12 +3,13 @@
 //! **Owns** the rows and pins of endpoints (`ep_config`, `ep_ids`, `ep_by_ifindex`, `ep_policies`, `cilium_policy_v2_NNNNN`,
 //! `cilium_lxc`, `cilium_devices`), the devices `cilium_host` and `cilium_net` with the router's addresses and the
 //! routes to the pods, programs on interfaces, tcx links under `cilium/devices`. **Needs** `Arc<Maps>`, the tables
-//! `local-node`, `devices` and `node-addresses`, `Arc<Sysctl>`, root. **Gives** [`Datapath`] as `Arc<dyn Datapath>`.
+//! `local-node`, `devices` and `node-addresses`, perhaps `runtime-options`, `Arc<Sysctl>`, root. **Gives** [`Datapath`] as `Arc<dyn Datapath>`.
 //!
 //! **Life.** The start hook reads what the run before left and repairs pins after the settings rows (`restore.rs`). A
 //! job waits for the router's address, then loads one set of programs, switches every pod's interface to it
 //! ([`Datapath::ready`] resolves), makes addresses and routes, and puts programs on devices; it goes on to follow the
-//! tables. Other jobs keep policy maps ready in their slots and guard interfaces of pods that nobody has announced.
+//! tables: a node-wide switch changed by `PATCH /config` is another load, whose programs replace those in use in place
+//! (tens of milliseconds, no packet lost), and the request waits for it. Other jobs keep policy maps ready in their slots and guard interfaces of pods that nobody has announced.
 //! Nothing is taken down at stop: packets go on.
 //!
 //! ```no_run

@@ -1,0 +1,106 @@
+//! How `PATCH /config` waits until an option is in force.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// How far a follower has come.
+#[derive(Clone, Debug, Default)]
+struct State {
+    applied: u64,
+    trouble: Option<String>,
+}
+
+/// The follower's own half: what it has brought into force.
+#[derive(Debug)]
+pub struct Progress(watch::Sender<State>);
+
+/// Somebody who acts on options, for `PATCH /config` to wait for.
+#[derive(Clone, Debug)]
+pub struct Follower {
+    name: &'static str,
+    state: watch::Receiver<State>,
+}
+
+/// A change is not in force in time. It stays wanted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the {follower} has not applied the change: {reason}")]
+pub struct NotApplied {
+    /// Who has not.
+    pub follower: &'static str,
+    /// What stood in its way last.
+    pub reason: String,
+}
+
+/// Both halves, under a name for messages.
+pub fn follower(name: &'static str) -> (Progress, Follower) {
+    let (sender, state) = watch::channel(State::default());
+    (Progress(sender), Follower { name, state })
+}
+
+impl Progress {
+    /// Rows of this revision of the table are in force.
+    pub fn applied(&self, revision: u64) {
+        self.0.send_if_modified(|state| {
+            let news = state.applied < revision || state.trouble.is_some();
+            *state = State { applied: revision.max(state.applied), trouble: None };
+            news
+        });
+    }
+
+    /// Something stands in the way of the newest rows.
+    pub fn failed(&self, trouble: impl ToString) {
+        self.0.send_modify(|state| state.trouble = Some(trouble.to_string()));
+    }
+}
+
+impl Follower {
+    /// Whether rows of this revision of the table, or of a later one, are in force.
+    pub fn has_applied(&self, revision: u64) -> bool {
+        self.state.borrow().applied >= revision
+    }
+
+    /// Waits until they are, for so long.
+    pub async fn wait_for(&self, revision: u64, limit: Duration) -> Result<(), NotApplied> {
+        let mut state = self.state.clone();
+        let applied = state.wait_for(|state| state.applied >= revision);
+        let reason = match tokio::time::timeout(limit, applied).await {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(_)) => "it has ended".to_owned(),
+            Err(_) => match &self.state.borrow().trouble {
+                Some(trouble) => format!("it goes on trying: {trouble}"),
+                None => format!("it is still busy after {limit:?}"),
+            },
+        };
+        Err(NotApplied { follower: self.name, reason })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(3);
+
+    #[tokio::test]
+    async fn waiting_ends_with_the_revision_the_limit_or_the_follower() {
+        let (progress, follower) = follower("datapath");
+        progress.applied(3);
+        assert_eq!(follower.wait_for(3, LIMIT).await, Ok(()));
+        let waiting = tokio::spawn({
+            let follower = follower.clone();
+            async move { follower.wait_for(5, LIMIT).await }
+        });
+        progress.applied(4);
+        progress.applied(5);
+        assert_eq!(waiting.await.unwrap(), Ok(()));
+        let refused = async |limit| follower.wait_for(6, limit).await.unwrap_err().reason;
+        let short = Duration::from_millis(1);
+        assert_eq!(refused(short).await, "it is still busy after 1ms");
+        progress.failed("no memory");
+        assert_eq!(refused(short).await, "it goes on trying: no memory");
+        drop(progress);
+        assert_eq!(refused(LIMIT).await, "it has ended");
+        assert_eq!(follower.wait_for(5, LIMIT).await, Ok(()));
+    }
+}

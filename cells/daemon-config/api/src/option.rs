@@ -1,0 +1,278 @@
+//! Names and values of the options, and the row that holds one.
+
+use serde::Serialize;
+use statedb::{Query, TableSpec};
+
+/// Debug lines in the agent's log.
+pub const DEBUG: &str = "Debug";
+/// Events of dropped packets.
+pub const DROP_NOTIFICATION: &str = "DropNotification";
+/// How far events of forwarded packets are thinned out.
+pub const MONITOR_AGGREGATION_LEVEL: &str = "MonitorAggregationLevel";
+/// Whether pods may send from their own addresses only.
+pub const SOURCE_IP_VERIFICATION: &str = "SourceIPVerification";
+/// Events of forwarded packets.
+pub const TRACE_NOTIFICATION: &str = "TraceNotification";
+/// The option for which the API has a field of its own.
+pub const POLICY_ENFORCEMENT: &str = "policy-enforcement";
+
+/// The levels of monitor aggregation, in their order.
+const LEVELS: [&str; 5] = ["None", "Lowest", "Low", "Medium", "Max"];
+
+/// What values an option has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Switch,
+    Level,
+    Enforcement,
+}
+
+/// An option that can be changed, with where its value at the start comes from.
+struct Known {
+    name: &'static str,
+    form: Form,
+    key: &'static str,
+    default: &'static str,
+    /// Whether anything in this agent acts on it.
+    effective: bool,
+}
+
+const fn switch_of(name: &'static str, key: &'static str, default: &'static str, effective: bool) -> Known {
+    Known { name, form: Form::Switch, key, default, effective }
+}
+
+const KNOWN: [Known; 10] = [
+    switch_of(DEBUG, "debug", "false", true),
+    switch_of("DebugLB", "", "false", false),
+    switch_of(DROP_NOTIFICATION, "bpf-events-drop-enabled", "true", true),
+    Known {
+        name: MONITOR_AGGREGATION_LEVEL,
+        form: Form::Level,
+        key: "monitor-aggregation",
+        default: "none",
+        effective: true,
+    },
+    switch_of("PolicyAuditMode", "policy-audit-mode", "false", false),
+    switch_of("PolicyTracing", "enable-tracing", "false", false),
+    switch_of("PolicyVerdictNotification", "bpf-events-policy-verdict-enabled", "true", false),
+    switch_of(SOURCE_IP_VERIFICATION, "enable-source-ip-verification", "false", true),
+    switch_of(TRACE_NOTIFICATION, "bpf-events-trace-enabled", "true", true),
+    Known {
+        name: POLICY_ENFORCEMENT,
+        form: Form::Enforcement,
+        key: "enable-policy",
+        default: "default",
+        effective: false,
+    },
+];
+
+/// A row of table `runtime-options`: an option and its value, as the API prints them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct RuntimeOption {
+    /// Its name: [`DEBUG`], [`TRACE_NOTIFICATION`], ..., or [`POLICY_ENFORCEMENT`].
+    pub name: &'static str,
+    /// Its value: `Enabled`, `Disabled`; a level; `default`, `always`, `never`.
+    pub value: String,
+}
+
+/// Why an option is refused, in the original's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadOption {
+    /// There is no such option.
+    #[error("invalid configuration option: unknown option {0:?}")]
+    Unknown(String),
+    /// A switch can only be on or off.
+    #[error("invalid configuration option: invalid option value {0}")]
+    Switch(String),
+    /// There is no such level.
+    #[error("invalid configuration option: {}", match .0.parse::<i64>() {
+        Ok(_) => format!("monitor aggregation level must be between 0 and {}", LEVELS.len() - 1),
+        Err(_) => format!("invalid monitor aggregation level {:?}", .0),
+    })]
+    Level(String),
+    /// Policy is enforced in other ways.
+    #[error("invalid configuration option: invalid policy enforcement {0:?}")]
+    Enforcement(String),
+}
+
+impl BadOption {
+    /// What would be right.
+    pub fn expected(&self) -> &'static str {
+        match self {
+            Self::Unknown(_) => "the name of an option",
+            Self::Switch(_) => "true or false",
+            Self::Level(_) => "none, lowest, low, medium, max or 0 to 4",
+            Self::Enforcement(_) => "default, always or never",
+        }
+    }
+}
+
+impl RuntimeOption {
+    /// An option from its name and value as somebody wrote them.
+    pub fn new(name: &str, value: &str) -> Result<Self, BadOption> {
+        let known = KNOWN.iter().find(|known| known.name.eq_ignore_ascii_case(name));
+        let known = known.ok_or_else(|| BadOption::Unknown(name.to_owned()))?;
+        Ok(Self { name: known.name, value: known.form.print(value)? })
+    }
+
+    /// All options as they are at the start: by option of the agent, if `setting` has its text. A wrong value comes with
+    /// the key of that option.
+    pub fn initial(
+        setting: impl Fn(&str) -> Option<String>,
+    ) -> Result<Vec<Self>, (&'static str, String, BadOption)> {
+        let option = |known: &Known| {
+            let text = setting(known.key).filter(|text| !text.is_empty()).unwrap_or(known.default.to_owned());
+            let value = known.form.print(&text).map_err(|wrong| (known.key, text, wrong))?;
+            Ok(Self { name: known.name, value })
+        };
+        KNOWN.iter().map(option).collect()
+    }
+
+    /// The row of an option.
+    pub fn by_name(name: &str) -> Query<Self> {
+        Query::primary(name)
+    }
+
+    /// Whether a switch is on.
+    pub fn enabled(&self) -> bool {
+        self.value == "Enabled"
+    }
+
+    /// The level of monitor aggregation, 0 to 4; 0 for other options.
+    pub fn level(&self) -> u32 {
+        level(&self.value).filter(|_| self.name == MONITOR_AGGREGATION_LEVEL).unwrap_or(0)
+    }
+
+    /// Whether anything in this agent acts on the option. Others are accepted and shown, as the original does.
+    pub fn is_effective(&self) -> bool {
+        KNOWN.iter().any(|known| known.name == self.name && known.effective)
+    }
+}
+
+impl TableSpec for RuntimeOption {
+    const NAME: &'static str = "runtime-options";
+    type Key<'a> = &'a str;
+
+    fn key(&self) -> &str {
+        self.name
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["Name", "Value"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![self.name.to_owned(), self.value.clone()]
+    }
+}
+
+/// A switch in any of the words that the original takes.
+pub fn switch(text: &str) -> Option<bool> {
+    match text.to_lowercase().as_str() {
+        "true" | "on" | "enable" | "enabled" | "1" => Some(true),
+        "false" | "off" | "disable" | "disabled" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// A level of monitor aggregation, 0 (`None`) to 4 (`Max`), in any of the words that the original takes.
+pub fn level(text: &str) -> Option<u32> {
+    let lower = text.to_lowercase();
+    let named = LEVELS.iter().zip(0..).find(|(level, _)| level.eq_ignore_ascii_case(&lower));
+    match lower.as_str() {
+        "" | "disabled" => Some(0),
+        "maximum" => Some(4),
+        word => named.map(|(_, number)| number).or_else(|| word.parse().ok()).filter(|number| *number <= 4),
+    }
+}
+
+impl Form {
+    /// A value as it is printed.
+    fn print(self, text: &str) -> Result<String, BadOption> {
+        match self {
+            Self::Switch => match switch(text) {
+                Some(true) => Ok("Enabled".to_owned()),
+                Some(false) => Ok("Disabled".to_owned()),
+                None => Err(BadOption::Switch(text.to_owned())),
+            },
+            Self::Level => {
+                let word = level(text).and_then(|level| LEVELS.get(level as usize));
+                word.map(|word| (*word).to_owned()).ok_or_else(|| BadOption::Level(text.to_owned()))
+            }
+            Self::Enforcement => {
+                let lower = text.to_lowercase();
+                let known = ["default", "always", "never"].contains(&lower.as_str());
+                if known { Ok(lower) } else { Err(BadOption::Enforcement(text.to_owned())) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn want(name: &str, value: &str) -> Result<String, String> {
+        let option = RuntimeOption::new(name, value).map_err(|error| error.to_string())?;
+        Ok(format!("{}={}", option.name, option.value))
+    }
+
+    #[test]
+    fn options_are_known_by_name_and_printed_in_one_form() {
+        for (name, value, printed) in [
+            ("Debug", "true", "Debug=Enabled"),
+            ("debug", "OFF", "Debug=Disabled"),
+            ("TraceNotification", "Enabled", "TraceNotification=Enabled"),
+            ("PolicyAuditMode", "1", "PolicyAuditMode=Enabled"),
+            ("MonitorAggregationLevel", "medium", "MonitorAggregationLevel=Medium"),
+            ("MonitorAggregationLevel", "4", "MonitorAggregationLevel=Max"),
+            ("MonitorAggregationLevel", "maximum", "MonitorAggregationLevel=Max"),
+            ("policy-enforcement", "Always", "policy-enforcement=always"),
+        ] {
+            assert_eq!(want(name, value).unwrap(), printed);
+        }
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_the_original_texts() {
+        for (name, value, text) in [
+            ("Nope", "true", "invalid configuration option: unknown option \"Nope\""),
+            ("Debug", "maybe", "invalid configuration option: invalid option value maybe"),
+            (
+                "MonitorAggregationLevel",
+                "much",
+                "invalid configuration option: invalid monitor aggregation level \"much\"",
+            ),
+            (
+                "MonitorAggregationLevel",
+                "5",
+                "invalid configuration option: monitor aggregation level must be between 0 and 4",
+            ),
+        ] {
+            assert_eq!(want(name, value).unwrap_err(), text);
+        }
+    }
+
+    #[test]
+    fn the_start_values_follow_the_settings() {
+        let setting = |key: &str| match key {
+            "debug" => Some("true".to_owned()),
+            "monitor-aggregation" => Some("medium".to_owned()),
+            "enable-policy" => Some("always".to_owned()),
+            _ => None,
+        };
+        let options = RuntimeOption::initial(setting).unwrap();
+        let value = |name| options.iter().find(|option| option.name == name).unwrap();
+        assert!(value(DEBUG).enabled() && value(DROP_NOTIFICATION).enabled());
+        assert_eq!((value(MONITOR_AGGREGATION_LEVEL).level(), value(DEBUG).level()), (3, 0));
+        assert_eq!(value(POLICY_ENFORCEMENT).value, "always");
+        let (key, text, wrong) =
+            RuntimeOption::initial(|key| (key == "enable-policy").then(|| "perhaps".to_owned())).unwrap_err();
+        assert_eq!(
+            (key, text.as_str(), wrong.expected()),
+            ("enable-policy", "perhaps", "default, always or never")
+        );
+    }
+}

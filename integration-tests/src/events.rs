@@ -1,0 +1,96 @@
+//! What monitors are told: the events that programs put into `cilium_events`.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use aya::maps::perf::{PerfEvent, PerfEventArrayBuffer};
+use aya::maps::{Map, MapData, PerfEventArray};
+use datapath_abi::event::{CaptureHeader, DROP, TRACE};
+use datapath_abi::{Pod as _, trace};
+
+use crate::Node;
+
+/// Pages of a CPU's ring: a second of two flows of 1,000 packets a second.
+const PAGES: usize = 256;
+
+/// The reader's end of the ring, one part a CPU.
+pub struct Events(Vec<PerfEventArrayBuffer<MapData>>);
+
+/// What one event says first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A packet was dropped.
+    Drop {
+        /// The endpoint whose program did.
+        endpoint: u16,
+        /// Why.
+        reason: u8,
+    },
+    /// A packet passed a point.
+    Trace {
+        /// The endpoint whose program it passed.
+        endpoint: u16,
+        /// The point.
+        point: u8,
+    },
+}
+
+impl Events {
+    /// The events of a node from now on.
+    ///
+    /// # Panics
+    /// When its ring cannot be opened.
+    #[must_use]
+    pub fn of(node: &Node) -> Self {
+        let map = MapData::from_pin(node.pin("cilium_events")).unwrap();
+        let mut ring = PerfEventArray::try_from(Map::from_map_data(map).unwrap()).unwrap();
+        let cpus = aya::util::online_cpus().unwrap();
+        Self(cpus.into_iter().map(|cpu| ring.open(cpu, Some(PAGES)).unwrap()).collect())
+    }
+
+    /// What comes in for a moment. What came before, or is on its way now, does not count.
+    pub fn of_a_moment(&mut self) -> Vec<Event> {
+        sleep(Duration::from_millis(20));
+        self.read();
+        sleep(Duration::from_millis(100));
+        self.read()
+    }
+
+    fn read(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        for part in &mut self.0 {
+            part.for_each(|event| {
+                let PerfEvent::Sample { head, tail } = event else { return };
+                let bytes = [head, tail].concat();
+                let Some(header) = CaptureHeader::from_bytes(&bytes) else { return };
+                let (endpoint, subtype) = (header.source, header.subtype);
+                match header.kind {
+                    DROP => events.push(Event::Drop { endpoint, reason: subtype }),
+                    TRACE => events.push(Event::Trace { endpoint, point: subtype }),
+                    _ => {}
+                }
+            });
+        }
+        events
+    }
+}
+
+impl Event {
+    /// Whether a program of this endpoint says that it dropped a packet.
+    #[must_use]
+    pub fn is_drop_of(&self, id: u16) -> bool {
+        matches!(self, Self::Drop { endpoint, .. } if *endpoint == id)
+    }
+
+    /// Whether it is a packet that this endpoint has sent.
+    #[must_use]
+    pub fn is_sent_by(&self, id: u16) -> bool {
+        *self == Self::Trace { endpoint: id, point: trace::FROM_LXC }
+    }
+
+    /// Whether it is a packet that this endpoint gets.
+    #[must_use]
+    pub fn is_delivered_to(&self, id: u16) -> bool {
+        *self == Self::Trace { endpoint: id, point: trace::TO_LXC }
+    }
+}

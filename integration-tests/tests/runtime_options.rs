@@ -1,0 +1,153 @@
+//! Options that are changed while the agent runs act on the packets that come next, and none is lost by it.
+
+use std::io::{Read as _, Write as _};
+use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use integration_tests::{Event, Events, Node, Pod};
+use test_kit::{UdpFlow, require_root};
+
+/// An address that no pod has.
+const STRANGER: &str = "198.51.100.7";
+
+/// A node with two pods that talk in both families, the first of which also sends packets that are dropped.
+struct Talk {
+    node: Node,
+    events: Events,
+    flows: [UdpFlow; 2],
+    pods: Vec<Pod>,
+    stranger: UdpSocket,
+}
+
+impl Talk {
+    fn start() -> Self {
+        let mut node = Node::started();
+        let pods = node.add_pods(2);
+        let (a, b) = (&pods[0], &pods[1]);
+        a.ns.ip(&format!("addr add {STRANGER}/32 dev lo")).unwrap();
+        let stranger = a.ns.run(|| UdpSocket::bind((STRANGER, 0)).unwrap());
+        let flows = b.addresses().map(|ip| UdpFlow::start(&a.ns, &b.ns, ip).unwrap());
+        Self { events: Events::of(&node), node, flows, pods, stranger }
+    }
+
+    /// Ids of the pods' endpoints.
+    fn ids(&self) -> [u16; 2] {
+        [0, 1].map(|i| {
+            let endpoint = self.node.get(&format!("/v1/endpoint/pod-name:default%2F{}", self.pods[i].name));
+            u16::try_from(endpoint["id"].as_u64().unwrap()).unwrap()
+        })
+    }
+
+    /// Events of a moment in which the pods talk and something is dropped.
+    fn events(&mut self) -> Vec<Event> {
+        let (stranger, to) = (&self.stranger, self.pods[1].ipv4);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..40 {
+                    stranger.send_to(b"x", (to, 9)).unwrap();
+                    std::thread::sleep(Duration::from_millis(4));
+                }
+            });
+            self.events.of_a_moment()
+        })
+    }
+
+    /// A change of options, which is in force when this returns.
+    fn patch(&self, path: &str, options: &str) {
+        let answer = self.node.request("PATCH", path, Some(&format!(r#"{{"options":{options}}}"#))).unwrap();
+        assert_eq!(answer.status, 200, "{path} {options}: {answer:?}\n{}", self.node.log());
+    }
+
+    /// Numbers of the programs on the pods' interfaces.
+    fn programs(&self) -> Vec<String> {
+        let filters = |pod: &Pod| {
+            let interface = pod.result["interfaces"][0]["name"].as_str().unwrap().to_owned();
+            let text = self.node.host().exec(&format!("tc filter show dev {interface} ingress")).unwrap();
+            let (_, id) =
+                text.split_once(" id ").unwrap_or_else(|| panic!("no program on {interface}: {text}"));
+            id.split(' ').next().unwrap().to_owned()
+        };
+        self.pods.iter().map(filters).collect()
+    }
+
+    /// Ends the flows: nothing was lost.
+    fn end(self) {
+        for flow in self.flows {
+            let report = flow.stop();
+            assert!(report.is_perfect(), "{report:?}\n{}", self.node.log());
+        }
+    }
+}
+
+#[test]
+fn switches_of_the_node_change_the_programs_in_place() {
+    require_root!();
+    let mut talk = Talk::start();
+    let [a, b] = talk.ids();
+    let events = talk.events();
+    assert!(events.iter().any(|e| e.is_sent_by(a)) && events.iter().any(|e| e.is_delivered_to(b)));
+    assert!(events.iter().any(|e| e.is_drop_of(a)));
+
+    let before = talk.programs();
+    talk.patch("/v1/config", r#"{"TraceNotification":"Disabled"}"#);
+    let after = talk.programs();
+    assert!(before.iter().zip(&after).all(|(before, after)| before != after), "{before:?} {after:?}");
+    let events = talk.events();
+    assert!(events.iter().any(|e| e.is_drop_of(a)));
+    assert!(events.iter().all(|e| matches!(e, Event::Drop { .. })), "{events:?}");
+
+    // The same again loads nothing.
+    talk.patch("/v1/config", r#"{"TraceNotification":"off"}"#);
+    assert_eq!(talk.programs(), after);
+
+    talk.patch("/v1/config", r#"{"DropNotification":"Disabled"}"#);
+    assert_eq!(talk.events(), []);
+
+    talk.patch(
+        "/v1/config",
+        r#"{"DropNotification":"on","TraceNotification":"on","MonitorAggregationLevel":"medium"}"#,
+    );
+    let events = talk.events();
+    assert!(events.iter().any(|e| e.is_drop_of(a)) && events.iter().any(|e| e.is_delivered_to(b)));
+    assert!(!events.iter().any(|e| e.is_sent_by(a)), "left out at this level");
+
+    talk.patch("/v1/config", r#"{"MonitorAggregationLevel":"none"}"#);
+    assert!(talk.events().iter().any(|e| e.is_sent_by(a)));
+    talk.end();
+}
+
+#[test]
+fn debug_lines_come_and_go() {
+    require_root!();
+    let node = Node::started();
+    let debug = |value: &str| {
+        let body = format!(r#"{{"options":{{"Debug":"{value}"}}}}"#);
+        assert_eq!(node.request("PATCH", "/v1/config", Some(&body)).unwrap().status, 200);
+    };
+    // What ends a connection is worth a debug line.
+    let lines = || {
+        let mut stream = UnixStream::connect(node.socket()).unwrap();
+        stream.write_all(b"nonsense\r\n\r\n").unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+        node.log().lines().filter(|line| line.contains("level=debug")).count()
+    };
+    assert_eq!(lines(), 0);
+    debug("Enabled");
+    test_kit::wait_until("a debug line", Duration::from_secs(5), || lines() > 0);
+    debug("Disabled");
+    let now = lines();
+    assert_eq!((lines(), lines()), (now, now));
+}
+
+#[test]
+fn options_without_effect_say_so() {
+    require_root!();
+    let node = Node::started();
+    let body = r#"{"options":{"PolicyAuditMode":"Enabled","SourceIPVerification":"Disabled"}}"#;
+    assert_eq!(node.request("PATCH", "/v1/config", Some(body)).unwrap().status, 200);
+    let said: Vec<String> =
+        node.log().lines().filter(|l| l.contains("has no effect in this agent")).map(str::to_owned).collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("option=PolicyAuditMode"), "{said:?}");
+}
