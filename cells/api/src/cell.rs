@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hive::Settings;
 use hive::prelude::*;
 use metrics::Metrics;
 use parking_lot::Mutex;
@@ -11,9 +12,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
 use crate::config::ApiConfig;
+use crate::debug::{self, DebugSource};
 use crate::layers::Shared;
 use crate::limit::Limits;
 use crate::measure::Measure;
+use crate::off;
 use crate::route::Route;
 use crate::router::Router;
 use crate::server;
@@ -28,6 +31,8 @@ pub fn cell() -> Cell {
 struct ServerParams {
     config: Config<ApiConfig>,
     routes: Group<Route>,
+    debug: Group<DebugSource>,
+    settings: Arc<Settings>,
     metrics: Arc<Metrics>,
     db: Option<Arc<Db>>,
     lifecycle: Lifecycle,
@@ -39,8 +44,15 @@ fn new_server(p: ServerParams) -> anyhow::Result<()> {
     for operation in access.denied_essentials() {
         tracing::warn!(operation, "Essential API is administratively disabled");
     }
+    let mut routes = p.routes.to_vec();
+    let find = |operation| {
+        let claimed = routes.iter().find(|route| route.operation() == operation);
+        claimed.cloned().unwrap_or_else(|| off::route(operation))
+    };
+    let debug = debug::route(find, p.settings, p.debug.to_vec());
+    routes.push(debug);
     let shared = Shared {
-        router: Arc::new(Router::new(p.routes)?),
+        router: Arc::new(Router::new(routes)?),
         access: Arc::new(access),
         limits: Arc::new(Limits::new(&p.config.api_rate_limit)?),
         measure: Measure::new(&p.metrics),

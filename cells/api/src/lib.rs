@@ -3,8 +3,9 @@
 //! **Owns** the socket (`--socket-path`), the table of the 44 operations of Cilium 1.20 and the rules that stand in
 //! front of them: paths, methods, content types, required values, access (`--enable-cilium-api-server-access`), limits
 //! (`--api-rate-limit`), sizes, times. What is refused is refused with the status, code and text of the original.
-//! **Needs** the metrics registry. **Gives** nothing but the socket: cells contribute [`Route`]s, and [`StatusSource`]s
-//! for `/healthz`.
+//! `GET /debuginfo` is its own: what other operations answer, and what cells add.
+//! **Needs** the metrics registry. **Gives** nothing but the socket: cells contribute [`Route`]s, [`StatusSource`]s for
+//! `/healthz` and [`DebugSource`]s for `/debuginfo`.
 //!
 //! ```
 //! use api::{Operation, Request, Response, Route};
@@ -45,6 +46,7 @@
 mod access;
 mod cell;
 mod config;
+mod debug;
 mod error;
 mod layers;
 mod limit;
@@ -63,6 +65,7 @@ mod tables;
 
 pub use cell::cell;
 pub use config::ApiConfig;
+pub use debug::DebugSource;
 pub use error::Error;
 pub use operation::Operation;
 pub use request::Request;

@@ -35,6 +35,11 @@ impl Response {
         }
     }
 
+    /// A body that is JSON already.
+    pub(crate) fn raw_json(status: u16, body: Vec<u8>) -> Self {
+        Self::typed(status, "application/json", body)
+    }
+
     /// An error of an operation: a bare JSON string.
     pub fn error(status: u16, message: impl AsRef<str>) -> Self {
         Self::json(status, message.as_ref())

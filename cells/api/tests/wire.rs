@@ -332,3 +332,49 @@ async fn bytes_that_are_no_http_do_no_harm() {
     }
     assert!(server.ask("GET /v1/lrp HTTP/1.1", "").await.starts_with("HTTP/1.1 200 "));
 }
+
+#[tokio::test]
+async fn debug_information_is_put_together_from_operations_and_cells() {
+    let status = route(Operation::GetHealthz, |_| async { Response::json(200, &[("cilium", "Ok")]) });
+    let endpoints = route(Operation::GetEndpoint, |_| async { Response::json(200, &[1, 2]) });
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("cilium.sock");
+    let source = Member(api::DebugSource::new("ipam", || "one \"owner\"\n".to_owned()));
+    let cells = [metrics::cell(), api::cell(), supply(Members(vec![status, endpoints])), supply(source)];
+    let mut hive = TestHive::new(cells).set("socket-path", socket.display());
+    hive.start().await;
+    let server = Server { hive, socket, _folder: folder };
+    let answer = server.ask("GET /v1/debuginfo HTTP/1.0", "").await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.0 200 OK\r\nContent-Type: application/json"), "{head}");
+    assert!(body.ends_with("}\n"), "{body}");
+    let info: serde_json::Value = serde_json::from_str(body).unwrap();
+    let sample = [
+        "cilium-memory-map",
+        "cilium-status",
+        "cilium-version",
+        "encryption",
+        "endpoint-list",
+        "environment-variables",
+        "kernel-version",
+        "policy",
+        "service-list",
+        "subsystem",
+    ];
+    let mut places = Vec::new();
+    for name in sample {
+        places.push(body.find(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{name} in {body}")));
+    }
+    assert!(places.is_sorted(), "{places:?}");
+    assert_eq!(info.as_object().unwrap().len(), sample.len());
+    assert_eq!(info["cilium-status"], serde_json::json!([["cilium", "Ok"]]));
+    assert_eq!(info["endpoint-list"], serde_json::json!([1, 2]));
+    assert_eq!(info["service-list"], serde_json::json!(null));
+    assert_eq!(info["policy"], serde_json::json!({"policy": "[]", "revision": 1}));
+    assert_eq!(info["encryption"], serde_json::json!({}));
+    assert_eq!(info["subsystem"], serde_json::json!({"ipam": "one \"owner\"\n"}));
+    let options = info["environment-variables"].as_array().unwrap();
+    assert!(options.contains(&format!("socket-path:{}", server.socket.display()).into()), "{options:?}");
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert!(release.starts_with(info["kernel-version"].as_str().unwrap()));
+}

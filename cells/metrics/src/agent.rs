@@ -18,6 +18,16 @@ use crate::registry::Metrics;
 /// The version of Cilium whose interfaces this agent has.
 pub const VERSION: &str = "1.20.0";
 
+/// The platform of this build, as Go writes it: `linux/amd64`.
+pub fn platform() -> String {
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("linux/{arch}")
+}
+
 type Seconds = Gauge<f64, AtomicU64>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -44,12 +54,7 @@ pub(crate) struct Framework {
 impl Framework {
     pub(crate) fn new(metrics: &Metrics, health: Arc<HealthTree>) -> Self {
         let version = Family::<VersionLabels, Gauge>::default();
-        let arch = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
-        let labels = VersionLabels { version: VERSION, revision: "", arch: format!("linux/{arch}") };
+        let labels = VersionLabels { version: VERSION, revision: "", arch: platform() };
         version.get_or_create(&labels).set(0);
         metrics.register("version", "Cilium version", version);
         metrics.register_collector(HealthLevels(health));

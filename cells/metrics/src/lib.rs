@@ -34,7 +34,7 @@ mod selection;
 mod server;
 mod text;
 
-pub use agent::VERSION;
+pub use agent::{VERSION, platform};
 pub use cell::cell;
 pub use config::MetricsConfig;
 pub use registry::Metrics;
