@@ -87,13 +87,12 @@ mod tests {
         let (progress, follower) = follower("datapath");
         progress.applied(3);
         assert_eq!(follower.wait_for(3, LIMIT).await, Ok(()));
-        let waiting = tokio::spawn({
-            let follower = follower.clone();
-            async move { follower.wait_for(5, LIMIT).await }
-        });
-        progress.applied(4);
-        progress.applied(5);
-        assert_eq!(waiting.await.unwrap(), Ok(()));
+        let apply = async {
+            progress.applied(4);
+            tokio::task::yield_now().await;
+            progress.applied(5);
+        };
+        assert_eq!(tokio::join!(follower.wait_for(5, LIMIT), apply).0, Ok(()));
         let refused = async |limit| follower.wait_for(6, limit).await.unwrap_err().reason;
         let short = Duration::from_millis(1);
         assert_eq!(refused(short).await, "it is still busy after 1ms");
