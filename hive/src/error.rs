@@ -156,18 +156,30 @@ fn show_cycle(steps: &[(Site, Key)]) -> String {
     needs.chain(back).collect()
 }
 
+/// An error with its causes behind it. Errors that already say their cause do not say it twice.
+pub(crate) fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
 /// What went wrong in a lifecycle hook.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HookError {
     /// The hook returned an error.
-    #[error("{0:#}")]
+    #[error("{}", with_causes(.0))]
     Failed(anyhow::Error),
     /// The hook panicked.
     #[error("panicked: {0}")]
     Panicked(String),
     /// The hook ran out of time.
-    #[error("did not finish within {limit:?}{}", .own.as_ref().map(|e| format!(": {e:#}")).unwrap_or_default())]
+    #[error("did not finish within {limit:?}{}", .own.as_ref().map(|e| format!(": {}", with_causes(e))).unwrap_or_default())]
     TimedOut {
         /// How long it was allowed to run.
         limit: Duration,
@@ -211,7 +223,7 @@ pub enum HiveError {
     #[error("{}", list("fault in the configuration", "faults in the configuration", .0))]
     Config(Vec<ConfigError>),
     /// A constructor failed.
-    #[error("constructor {site} failed: {error:#}{}", undoing(.rollback))]
+    #[error("constructor {site} failed: {}{}", with_causes(.error), undoing(.rollback))]
     Construct {
         /// The constructor.
         site: Site,
@@ -250,7 +262,7 @@ pub enum HiveError {
         state: State,
     },
     /// Somebody shut the hive down with an error.
-    #[error("{0:#}")]
+    #[error("{}", with_causes(.0))]
     Shutdown(anyhow::Error),
     /// The signal handlers could not be installed.
     #[error("signal handlers: {0}")]
@@ -285,4 +297,22 @@ fn list(one: &str, many: &str, errors: &[impl fmt::Display]) -> String {
 
 fn undoing(failures: &[HookFailure]) -> String {
     failures.iter().map(|failure| format!("\n  while undoing: {failure}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_causes;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("open x: {source}")]
+        struct Open {
+            source: std::io::Error,
+        }
+        let error = anyhow::Error::from(Open { source: std::io::Error::other("denied") });
+        assert_eq!(with_causes(&error), "open x: denied");
+        let error = error.context("start");
+        assert_eq!(with_causes(&error), "start: open x: denied");
+    }
 }

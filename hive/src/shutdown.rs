@@ -55,7 +55,9 @@ impl Shutdowner {
         }
         let event = match &reason {
             Reason::Requested => Event::ShutdownRequested { error: None },
-            Reason::Failed(error) => Event::ShutdownRequested { error: Some(format!("{error:#}")) },
+            Reason::Failed(error) => {
+                Event::ShutdownRequested { error: Some(crate::error::with_causes(error)) }
+            }
             Reason::Signal(name) => Event::Signal { name },
         };
         *first = Some(reason);

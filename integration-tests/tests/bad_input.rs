@@ -173,6 +173,18 @@ fn not_root() {
     assert!(told.starts_with("exit code 255") && told.contains("root"), "{told}");
 }
 
+/// A kernel that refuses bpf(2) looks the same as root without the right to call it.
+#[test]
+fn a_missing_kernel_feature() {
+    require_root!();
+    require_command!("setpriv");
+    let node = Node::new();
+    let agent = node.agent_command();
+    let mut command = node.host().command("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(agent.get_program()).args(agent.get_args());
+    insta::assert_snapshot!(refused(&node, command));
+}
+
 #[test]
 fn a_pinned_map_of_another_layout() {
     require_root!();
@@ -247,6 +259,7 @@ fn calls_of_the_plugin_with_wrong_input() {
         ("version from the future", r#"{"cniVersion":"9.0.0","name":"cilium"}"#, id, namespace, "ADD"),
         ("no container id", good, "", namespace, "ADD"),
         ("bad container id", good, "-bad id", namespace, "ADD"),
+        ("container id too short", good, "abc", namespace, "ADD"),
         ("no namespace", good, id, "", "ADD"),
         ("namespace is not there", good, id, "/nonexistent/netns", "ADD"),
         ("unknown verb", good, id, namespace, "JUMP"),

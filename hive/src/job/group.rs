@@ -150,7 +150,11 @@ impl Env {
             Err(panic) => anyhow::anyhow!("panicked: {panic}"),
         };
         let (job, module) = (self.name.clone(), self.group.module.clone());
-        self.group.shared.events.emit(Event::JobFailed { job, module, error: format!("{error:#}") });
+        self.group.shared.events.emit(Event::JobFailed {
+            job,
+            module,
+            error: crate::error::with_causes(&error),
+        });
         Err(error)
     }
 
