@@ -1,4 +1,4 @@
-//! Constructors: any `fn`, `async fn` or closure whose parameters are [`Param`]s and whose result is [`Outputs`].
+//! Constructors: any `fn`, `async fn` or closure whose parameters are [`Param`]s and whose result is [`Outputs`](crate::Outputs).
 //!
 //! The work is split over traits with one purpose each, so that the compiler names the wrong parameter, the wrong
 //! result or the `.await` that is not `Send`, instead of saying that the function is not a constructor.

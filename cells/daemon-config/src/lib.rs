@@ -7,8 +7,8 @@
 //! **Gives** `Arc<Table<`[`RuntimeOption`](runtime_options::RuntimeOption)`>>`: watch it to act on `PATCH /config`, which waits
 //! for each [`Follower`](runtime_options::Follower) of the hive.
 //!
-//! **Life**: [`instance`] is the first cell of an agent: its hook takes the run folder or fails naming the agent that
-//! has it; the kernel gives it up however the agent ends. [`cell`] stores the configuration in its start hook.
+//! **Life**: [`instance()`] is the first cell of an agent: its hook takes the run folder or fails naming the agent that
+//! has it; the kernel gives it up however the agent ends. [`cell()`] stores the configuration in its start hook.
 //!
 //! ```
 //! use daemon_config::Instance;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs, thread};
 
-/// What a test function returns when it is skipped; lets [`skip!`](crate::skip)
+/// What a test function returns when it is skipped; lets [`skip!`](crate::skip!)
 /// serve tests with and without a `Result`.
 pub trait SkipValue {
     /// The value to return.
@@ -61,7 +61,7 @@ macro_rules! require {
     };
 }
 
-/// Counts a skip of the running test; used by [`skip!`](crate::skip).
+/// Counts a skip of the running test; used by [`skip!`](crate::skip!).
 ///
 /// # Panics
 /// If the file named by `APIARY_SKIPS` cannot be appended to: a skip that
