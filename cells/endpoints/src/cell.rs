@@ -4,14 +4,14 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use api::{Operation, Request, Response, Route};
+use api::{DebugSource, Operation, Request, Response, Route};
 use devices::Netlink;
 use hive::prelude::*;
 use ipam::{Ipam, RestoredAddress};
 use ipcache::IpcacheWriter;
 use loader::Datapath;
 use local_node::{LocalNodeStore, StateConfig};
-use statedb::RwTable;
+use statedb::{Obj, RwTable};
 
 use crate::config::EndpointsConfig;
 use crate::endpoint::Endpoint;
@@ -39,6 +39,7 @@ pub fn cell() -> Cell {
             provide_private(|| -> Arc<LinkSource> { Arc::new(LinkSource(Box::new(links))) }),
             provide(endpoints),
             provide(routes),
+            provide(debug),
         ],
     )
 }
@@ -194,6 +195,20 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
         }
     });
     endpoints
+}
+
+/// The endpoints that have no datapath yet.
+fn debug(endpoints: Arc<Endpoints>) -> Member<DebugSource> {
+    let table = endpoints.table();
+    Member(DebugSource::new("ongoing-endpoint-creations", move || {
+        let snapshot = table.snapshot();
+        let ongoing = table.all(&snapshot).filter(|endpoint| endpoint.builds == 0);
+        let line = |endpoint: &Obj<Endpoint>| {
+            let (id, record, state) = (endpoint.id().0, &endpoint.record, endpoint.state);
+            format!("{id} {} {}: {state}\n", record.cni_attachment_id(), record.pod_name())
+        };
+        ongoing.map(line).collect()
+    }))
 }
 
 fn routes(endpoints: Arc<Endpoints>) -> Members<Route> {

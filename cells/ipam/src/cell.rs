@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
-use api::{Operation, Request, Response, Route, StatusSource};
+use api::{DebugSource, Operation, Request, Response, Route, StatusSource};
 use hive::prelude::*;
 use local_node::{LocalNode, LocalNodeStore};
 use statedb::RwTable;
@@ -45,7 +46,7 @@ pub fn cell() -> Cell {
     module(
         "ipam",
         "Addresses of endpoints",
-        [statedb::table::<Address>(), provide(ipam), provide(routes), provide(status)],
+        [statedb::table::<Address>(), provide(ipam), provide(routes), provide(status), provide(debug)],
     )
 }
 
@@ -125,6 +126,10 @@ fn routers(ipam: &Ipam, store: &LocalNodeStore) -> Result<(), Error> {
 
 fn status(ipam: Arc<Ipam>) -> Member<StatusSource> {
     Member(StatusSource::new("ipam", move |status| status.ipam = Some(ipam.status(true))))
+}
+
+fn debug(ipam: Arc<Ipam>) -> Member<DebugSource> {
+    Member(DebugSource::new("ipam", move || ipam.describe(Instant::now())))
 }
 
 fn routes(ipam: Arc<Ipam>) -> Members<Route> {

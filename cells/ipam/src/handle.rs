@@ -165,6 +165,27 @@ impl Ipam {
         status(&self.table, &self.ranges(), full)
     }
 
+    /// The table for a reader who looks for a fault: a line for each address with its owner and its terms.
+    pub(crate) fn describe(&self, now: Instant) -> String {
+        let snapshot = self.table.snapshot();
+        let lines = self.table.all(&snapshot).map(|row| {
+            let Address { address, owner, lease } = &**row;
+            match lease {
+                Lease::Held => format!("{address}: {owner}\n"),
+                Lease::Endpoint(id) => format!("{address}: {owner}, endpoint {id}\n"),
+                Lease::Expiring { at, .. } => {
+                    let left = at.saturating_duration_since(now).as_secs();
+                    format!("{address}: {owner}, expires in {left} s\n")
+                }
+                Lease::Resting { since } => {
+                    let rested = now.saturating_duration_since(*since).as_secs();
+                    format!("{address}: given back by {owner} {rested} s ago\n")
+                }
+            }
+        });
+        lines.collect()
+    }
+
     /// The answer to `POST /ipam`.
     pub(crate) fn respond(
         &self,

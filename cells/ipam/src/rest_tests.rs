@@ -140,3 +140,20 @@ async fn an_address_given_and_taken_back() {
     assert_eq!(bench.ipam.status(true).status, "IPv4: 0/254 allocated from 10.0.0.0/24, ");
     assert_eq!(text(post_ipam_ip(&bench.ipam, &post)).await.0, 200, "by number it need not rest");
 }
+
+#[test]
+fn debug_information_names_owners_and_terms() {
+    let bench = bench("10.0.0.0/29", None);
+    bench.ipam.allocate_ip([10, 0, 0, 1].into(), "router", "default").unwrap();
+    bench.ipam.allocate_ip([10, 0, 0, 2].into(), "default/p1", "default").unwrap();
+    bench.ipam.hand_over([10, 0, 0, 2].into(), None, "default/p1", 7).unwrap();
+    bench.ipam.allocate_ip([10, 0, 0, 3].into(), "default/p2", "default").unwrap();
+    bench.ipam.release([10, 0, 0, 3].into(), "default").unwrap();
+    let text = bench.ipam.describe(std::time::Instant::now());
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines[..2], ["10.0.0.1: router", "10.0.0.2: default/p1, endpoint 7"]);
+    assert!(lines[2].starts_with("10.0.0.3: given back by default/p2"), "{text}");
+    bench.ipam.allocate("default/p4", Some(Family::V4), true).unwrap();
+    let text = bench.ipam.describe(std::time::Instant::now());
+    assert!(text.contains(": default/p4, expires in "), "{text}");
+}
