@@ -1,25 +1,14 @@
 //! What operations answer that no cell claims: as the original does with that feature off.
 
-use api_models::{BpfMapList, CgroupDumpMetadata, Identity, NameManager, Policy};
+mod fqdn;
+mod identity;
+
+use api_models::{BpfMapList, CgroupDumpMetadata, NameManager, Policy};
 
 use crate::operation::Operation;
 use crate::request::Request;
 use crate::response::Response;
 use crate::route::Route;
-
-/// The identities that exist before any is allocated.
-const RESERVED: [(i64, &[&str]); 10] = [
-    (1, &["reserved:host"]),
-    (2, &["reserved:world"]),
-    (3, &["reserved:unmanaged"]),
-    (4, &["reserved:health"]),
-    (5, &["reserved:init"]),
-    (6, &["reserved:remote-node"]),
-    (7, &["reserved:kube-apiserver", "reserved:remote-node"]),
-    (8, &["reserved:ingress"]),
-    (9, &["reserved:world-ipv4"]),
-    (10, &["reserved:world-ipv6"]),
-];
 
 pub(crate) fn route(operation: Operation) -> Route {
     Route::new(operation, |request| std::future::ready(answer(&request)))
@@ -43,13 +32,14 @@ fn answer(request: &Request) -> Response {
         | GetNodeIds
         | GetIdentityEndpoints => Response::json(200, &empty_list),
         GetPolicy => Response::json(200, &Policy { policy: "[]".to_owned(), revision: 1 }),
-        GetFqdnCache | GetFqdnCacheID | GetIP => Response::empty(404),
-        DeleteFqdnCache => Response::empty(200),
+        GetIP => Response::empty(404),
+        GetFqdnCache | GetFqdnCacheID => fqdn::checked(request, 404),
+        DeleteFqdnCache => fqdn::checked(request, 200),
         GetFqdnNames => {
             Response::json(200, &NameManager { fqdn_policy_selectors: vec![].into(), ..Default::default() })
         }
-        GetIdentity => Response::json(200, &RESERVED.map(identity)),
-        GetIdentityID => identity_by_id(request.param("id")),
+        GetIdentity => identity::list(request),
+        GetIdentityID => identity::by_id(request.param("id")),
         GetCgroupDumpMetadata => Response::json(200, &CgroupDumpMetadata::default()),
         GetMap => Response::json(200, &BpfMapList { maps: vec![].into() }),
         GetMapName
@@ -70,21 +60,6 @@ fn answer(request: &Request) -> Response {
         GetClusterNodes | GetHealthz | GetConfig | PatchConfig | GetDebuginfo => {
             Response::error(501, format!("{} is not part of this agent", request.operation.name()))
         }
-    }
-}
-
-fn identity((id, labels): (i64, &[&str])) -> Identity {
-    let labels = labels.iter().map(|&label| label.to_owned()).collect();
-    Identity { id, labels, ..Default::default() }
-}
-
-fn identity_by_id(id: &str) -> Response {
-    let Ok(id) = id.parse::<u32>() else {
-        return Response::empty(400);
-    };
-    match RESERVED.into_iter().find(|(known, _)| *known == i64::from(id)) {
-        Some(reserved) => Response::json(200, &identity(reserved)),
-        None => Response::empty(404),
     }
 }
 
@@ -116,16 +91,5 @@ mod tests {
         ] {
             assert_eq!(get(operation, &[]).await, (status, body.to_owned()), "{}", operation.name());
         }
-    }
-
-    #[tokio::test]
-    async fn reserved_identities_exist_without_an_allocator() {
-        let by_id = |id: &'static str| async move { get(Operation::GetIdentityID, &[("id", id)]).await };
-        assert_eq!(by_id("1").await, (200, "{\"id\":1,\"labels\":[\"reserved:host\"]}\n".to_owned()));
-        assert_eq!(by_id("256").await, (404, String::new()));
-        assert_eq!(by_id("notanumber").await, (400, String::new()));
-        let (status, all) = get(Operation::GetIdentity, &[]).await;
-        assert_eq!(status, 200);
-        assert_eq!(serde_json::from_str::<Vec<Identity>>(&all).unwrap().len(), 10);
     }
 }

@@ -232,6 +232,7 @@ fn routes(endpoints: Arc<Endpoints>) -> Members<Route> {
         get(Operation::GetEndpointIDLabels, rest::get_labels),
         get(Operation::GetEndpointIDLog, rest::get_log),
         get(Operation::GetEndpointIDHealthz, rest::get_healthz),
+        get(Operation::GetIdentityEndpoints, rest::identities),
         act!(PutEndpointID, rest::put),
         act!(PatchEndpointID, rest::patch),
         act!(DeleteEndpointID, rest::delete),

@@ -18,11 +18,7 @@ pub(crate) fn endpoint(endpoint: &Endpoint) -> models::Endpoint {
     let status = models::EndpointStatus {
         external_identifiers: Some(identifiers(record)),
         health: Some(health(endpoint)),
-        identity: record.sec_label.as_ref().map(|identity| models::Identity {
-            id: identity.id.into(),
-            labels: identity.labels.texts(),
-            ..models::Identity::default()
-        }),
+        identity: identity(record),
         labels: Some(label_status(record)),
         log: endpoint.log.last().map(change).into_iter().collect(),
         networking: Some(networking(record)),
@@ -32,6 +28,13 @@ pub(crate) fn endpoint(endpoint: &Endpoint) -> models::Endpoint {
         ..models::EndpointStatus::default()
     };
     models::Endpoint { id: record.id.into(), spec: Some(configuration(record)), status: Some(status) }
+}
+
+/// The identity, once there is one.
+pub(crate) fn identity(record: &Record) -> Option<models::Identity> {
+    let identity = record.sec_label.as_ref()?;
+    let labels = identity.labels.texts();
+    Some(models::Identity { id: identity.id.into(), labels, ..models::Identity::default() })
 }
 
 /// Options and the labels that clients have set.

@@ -1,5 +1,7 @@
 //! The endpoint operations of the REST API.
 
+use std::collections::BTreeMap;
+
 use api::{Request, Response};
 use api_models as models;
 
@@ -72,6 +74,21 @@ pub(crate) fn list(endpoints: &Endpoints, request: &Request) -> Response {
         true => Response::empty(404),
         false => Response::json(200, &list),
     }
+}
+
+/// `GET /identity/endpoints`: the identities that endpoints have, and how many have each.
+pub(crate) fn identities(endpoints: &Endpoints, _request: &Request) -> Response {
+    let table = endpoints.table();
+    let snapshot = table.snapshot();
+    let mut identities = BTreeMap::new();
+    for endpoint in table.all(&snapshot) {
+        if let Some(identity) = model::identity(&endpoint.record) {
+            let id = identity.id;
+            let first = models::IdentityEndpoints { identity: Some(identity), ref_count: 0 };
+            identities.entry(id).or_insert(first).ref_count += 1;
+        }
+    }
+    Response::json(200, &identities.into_values().collect::<Vec<_>>())
 }
 
 /// `DELETE /endpoint`, all of a container.

@@ -29,6 +29,7 @@ async fn call(agent: &Agent, operation: Operation, id: &str, body: &str) -> (u16
         GetEndpointIDLabels => rest::get_labels(&endpoints, &request),
         GetEndpointIDLog => rest::get_log(&endpoints, &request),
         GetEndpointIDHealthz => rest::get_healthz(&endpoints, &request),
+        GetIdentityEndpoints => rest::identities(&endpoints, &request),
         PutEndpointID => rest::put(endpoints, request).await,
         PatchEndpointID => rest::patch(endpoints, request).await,
         DeleteEndpointID => rest::delete(endpoints, request).await,
@@ -128,6 +129,22 @@ async fn made_shown_and_removed_over_the_wire() {
     assert_eq!(call(&agent, Operation::GetEndpoint, "", r#"["k8s:app=x"]"#).await, (404, String::new()));
     assert_eq!(call(&agent, Operation::DeleteEndpointID, path, "").await, (200, String::new()));
     assert_eq!(call(&agent, Operation::GetEndpointID, &id, "").await, (404, String::new()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn identities_of_endpoints_are_counted() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    for n in 1..=2 {
+        agent.endpoints.create(&agent.request(n)).await.unwrap();
+    }
+    let (status, body) = call(&agent, Operation::GetIdentityEndpoints, "", "").await;
+    let host = r#"{"identity":{"id":1,"labels":["reserved:host"]},"refCount":1}"#;
+    let init = r#"{"identity":{"id":5,"labels":["reserved:init"]},"refCount":2}"#;
+    assert_eq!((status, body), (200, format!("[{host},{init}]\n")));
+    call(&agent, Operation::DeleteEndpointID, "pod-name:default/p1", "").await;
+    let (_, body) = call(&agent, Operation::GetIdentityEndpoints, "", "").await;
+    assert!(body.contains(r#"["reserved:init"]},"refCount":1}"#), "{body}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,93 @@
+//! The names cache without a DNS proxy: empty, but wrong questions are refused as if it were there.
+
+use std::net::IpAddr;
+
+use crate::request::Request;
+use crate::response::Response;
+
+/// The longest pattern.
+const LONGEST: usize = 255;
+
+/// The status if the filters are right, else 400.
+pub(super) fn checked(request: &Request, status: u16) -> Response {
+    let cidr = request.query("cidr").and_then(wrong_prefix);
+    match cidr.or_else(|| request.query("matchpattern").and_then(wrong_pattern)) {
+        Some(error) => Response::error(400, error),
+        None => Response::empty(status),
+    }
+}
+
+/// What is wrong with a prefix, in the words of Go.
+fn wrong_prefix(text: &str) -> Option<String> {
+    let fault = match text.rsplit_once('/') {
+        None => "no '/'".to_owned(),
+        Some((address, bits)) => match (address.parse::<IpAddr>(), bits.parse::<u8>()) {
+            (Err(_), _) => format!("ParseAddr({address:?}): unable to parse IP"),
+            (_, Err(_)) => format!("bad bits after slash: {bits:?}"),
+            (Ok(IpAddr::V4(_)), Ok(33..)) | (Ok(IpAddr::V6(_)), Ok(129..)) => {
+                "prefix length out of range".to_owned()
+            }
+            _ => return None,
+        },
+    };
+    Some(format!("netip.ParsePrefix({text:?}): {fault}"))
+}
+
+/// What is wrong with a pattern of names.
+fn wrong_pattern(text: &str) -> Option<String> {
+    let dot = if text.is_empty() || text.ends_with(['.', '*']) { "" } else { "." };
+    let pattern = format!("{text}{dot}");
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.*".contains(c);
+    if pattern.trim().len() > LONGEST {
+        Some(format!("Invalid MatchPattern: {pattern:?}. Must be <= {LONGEST} characters long."))
+    } else if pattern.chars().all(allowed) {
+        None
+    } else {
+        Some(format!(
+            "Invalid characters in MatchPattern: \"{pattern}\". \
+             Only 0-9, a-z, A-Z and ., -, _ and * characters are allowed"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::Operation;
+
+    #[tokio::test]
+    async fn wrong_filters_are_refused() {
+        for (name, value, error) in [
+            ("cidr", "10.0.0.0/8", None),
+            ("cidr", "fd00::/64", None),
+            ("cidr", "10.0.0.0", Some("netip.ParsePrefix(\"10.0.0.0\"): no '/'")),
+            ("cidr", "ten/8", Some("netip.ParsePrefix(\"ten/8\"): ParseAddr(\"ten\"): unable to parse IP")),
+            ("cidr", "10.0.0.0/x", Some("netip.ParsePrefix(\"10.0.0.0/x\"): bad bits after slash: \"x\"")),
+            ("cidr", "10.0.0.0/33", Some("netip.ParsePrefix(\"10.0.0.0/33\"): prefix length out of range")),
+            ("matchpattern", "*.example.com", None),
+            ("matchpattern", "*", None),
+            (
+                "matchpattern",
+                "a b",
+                Some(
+                    "Invalid characters in MatchPattern: \"a b.\". \
+                     Only 0-9, a-z, A-Z and ., -, _ and * characters are allowed",
+                ),
+            ),
+        ] {
+            let mut request = Request::new(Operation::GetFqdnCache, &[]);
+            request.query.push((name.to_owned(), value.to_owned()));
+            let answer = checked(&request, 404);
+            let status = answer.status().as_u16();
+            let expected = match error {
+                None => (404, String::new()),
+                Some(error) => (400, serde_json::to_string(error).unwrap() + "\n"),
+            };
+            assert_eq!(
+                (status, String::from_utf8(answer.body().await.to_vec()).unwrap()),
+                expected,
+                "{value}"
+            );
+        }
+    }
+}
