@@ -217,6 +217,8 @@ impl Agent {
         expect(action, answer, &[200, 404]).map(drop)
     }
 
+    /// Makes the endpoint of an attachment. One that the agent still has is of an earlier ADD of the same attachment,
+    /// whose interface is gone by now: it is replaced.
     pub(crate) fn create_endpoint(
         &mut self,
         attachment: &str,
@@ -225,7 +227,13 @@ impl Agent {
         let action = "create the endpoint";
         let body = serde_json::to_vec(request)
             .map_err(|error| Error::Agent { action, reason: error.to_string() })?;
-        let answer = self.call(action, "PUT", &attachment_path(attachment), &[], Some(&body))?;
+        let path = attachment_path(attachment);
+        let mut answer = self.call(action, "PUT", &path, &[], Some(&body))?;
+        let known = format!("CNI attachment ID {attachment} already exists");
+        if answer.status == 400 && answer.words().contains(&known) {
+            drop(self.delete_attachment(attachment));
+            answer = self.call(action, "PUT", &path, &[], Some(&body))?;
+        }
         let body = expect(action, answer, &[201])?;
         if body.is_empty() { Ok(Endpoint::default()) } else { parse(action, &body) }
     }

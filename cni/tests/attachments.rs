@@ -3,6 +3,7 @@
 mod support;
 
 use serde_json::json;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use support::{CONFIG, CONTAINER_ID, Node, eventually};
 
@@ -118,6 +119,29 @@ fn add_and_del_again_and_again() {
     assert!(node.call("ADD", CONFIG).ok, "an ADD over what is there");
     assert_eq!(host.ip("-o link show type veth").unwrap().lines().count(), 1);
     assert!(node.pod.ip("-o addr show eth0").unwrap().contains("10.9.0.5/32"));
+}
+
+#[test]
+fn a_repeated_add_replaces_the_endpoint() {
+    test_kit::require_root!();
+    let node = Node::new();
+    let exists = format!("\"endpoint for CNI attachment ID {CONTAINER_ID}:eth0 already exists\"");
+    let (puts, text) = (AtomicUsize::new(0), exists.clone());
+    node.agent.answer_with(move |line| {
+        let refuse = line.starts_with("PUT") && puts.fetch_add(1, Ordering::SeqCst) == 0;
+        refuse.then(|| (400, text.clone()))
+    });
+    let added = node.call("ADD", CONFIG);
+    assert!(added.ok, "{added:?}");
+    let endpoint = format!("/v1/endpoint/{ATTACHMENT}");
+    let lines = node.agent.lines();
+    assert_eq!(
+        lines[lines.len() - 3..],
+        [format!("PUT {endpoint}"), format!("DELETE {endpoint}"), format!("PUT {endpoint}")]
+    );
+
+    node.agent.answer_with(move |line| line.starts_with("PUT").then(|| (400, exists.clone())));
+    assert!(!node.call("ADD", CONFIG).ok, "an agent that keeps the endpoint");
 }
 
 #[test]
