@@ -25,8 +25,9 @@ fn main() -> ExitCode {
     let words: Vec<&str> = hive.arguments().words.iter().map(String::as_str).collect();
     match words.as_slice() {
         _ if hive.arguments().help => print(&format!("{USAGE}\nOptions:\n{}", hive.usage())),
+        _ if hive.arguments().version => print(VERSION),
         [] => run(hive, filter, &level),
-        ["version"] => print(concat!("agent ", env!("CARGO_PKG_VERSION"), "\n")),
+        ["version"] => print(VERSION),
         ["hive"] => print(&hive.tree()),
         ["hive", "dot-graph"] => print(&hive.dot()),
         other => {
@@ -37,11 +38,13 @@ fn main() -> ExitCode {
     }
 }
 
+const VERSION: &str = concat!("agent ", env!("CARGO_PKG_VERSION"), "\n");
+
 const USAGE: &str = "\
 Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
        agent hive                           what it is made of, as a tree
        agent hive dot-graph                 the same as a graph for Graphviz
-       agent version
+       agent version | --version
 ";
 
 fn run(hive: Hive, filter: LogFilter, level: &LogLevel) -> ExitCode {

@@ -219,6 +219,11 @@ async fn the_command_line() {
     let labels: Vec<_> = options.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     assert_eq!(labels, [("a", "1,2"), ("b", "3"), ("c", "4")]);
     assert!(builder().args(["-h"]).build().unwrap().arguments().help);
+    for name in ["help", "version"] {
+        let foreign = [Foreign { name: name.to_owned(), kind: Kind::Bool }];
+        let hive = builder().foreign(foreign).args([format!("--{name}")]).build().unwrap();
+        assert_eq!((hive.arguments().help, hive.arguments().version), (name == "help", name == "version"));
+    }
 
     assert_eq!(
         faults(builder().args([

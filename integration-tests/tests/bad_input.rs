@@ -126,6 +126,22 @@ fn a_missing_configuration_folder_and_unknown_flags() {
 }
 
 #[test]
+fn help_and_version_start_no_agent() {
+    require_root!();
+    let node = Node::new();
+    for (flag, begin) in [("--help", "Usage: agent "), ("--version", "agent ")] {
+        let mut command = node.agent_command();
+        let mut agent = Process::start(command.arg(flag).stdout(Stdio::piped())).unwrap();
+        let mut stdout = agent.child().stdout.take().unwrap();
+        let status = agent.wait(Duration::from_secs(20)).expect("it must end by itself");
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut stdout, &mut text).unwrap();
+        assert!(status.success() && text.starts_with(begin), "{flag}: {status} {text}");
+    }
+    assert!(files(&node.sandbox().run_dir()).is_empty());
+}
+
+#[test]
 fn an_unknown_option_is_named_with_its_nearest() {
     require_root!();
     let mut node = Node::new();

@@ -11,6 +11,8 @@ pub struct Arguments {
     pub words: Vec<String>,
     /// Whether `--help` or `-h` was among the flags.
     pub help: bool,
+    /// Whether `--version` was among the flags.
+    pub version: bool,
 }
 
 /// A flag with the text of its value.
@@ -43,13 +45,21 @@ pub(crate) fn parse(
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (flag, None),
         };
+        // Before options are looked up: a folder of options that others know may name these two as well.
+        match name {
+            "help" => {
+                arguments.help = true;
+                continue;
+            }
+            "version" => {
+                arguments.version = true;
+                continue;
+            }
+            _ => {}
+        }
         let file_only = |known: &Known<'_>| matches!(known, Known::Declared(flag) if flag.file_only);
         let Some(known) = schema.find(name).filter(|known| !file_only(known)) else {
-            if name == "help" {
-                arguments.help = true;
-            } else {
-                errors.push(schema.unknown_flag(name));
-            }
+            errors.push(schema.unknown_flag(name));
             continue;
         };
         let value = match (value, known.kind()) {
