@@ -56,6 +56,12 @@ impl Events {
         self.read()
     }
 
+    /// What came in since the last call, or since the start.
+    pub fn all_so_far(&mut self) -> Vec<Event> {
+        sleep(Duration::from_millis(20));
+        self.read()
+    }
+
     fn read(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         for part in &mut self.0 {

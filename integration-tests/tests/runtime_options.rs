@@ -118,6 +118,60 @@ fn switches_of_the_node_change_the_programs_in_place() {
 }
 
 #[test]
+fn switches_of_an_endpoint_silence_its_own_programs() {
+    require_root!();
+    let mut talk = Talk::start();
+    let [a, b] = talk.ids();
+    let programs = talk.programs();
+    let of_a = format!("/v1/endpoint/{a}/config");
+
+    talk.patch(&of_a, r#"{"TraceNotification":"Disabled"}"#);
+    let events = talk.events();
+    assert!(!events.iter().any(|e| e.is_sent_by(a)));
+    assert!(events.iter().any(|e| e.is_drop_of(a)) && events.iter().any(|e| e.is_delivered_to(b)));
+
+    talk.patch(&of_a, r#"{"TraceNotification":"Enabled","DropNotification":"Disabled"}"#);
+    let events = talk.events();
+    assert!(!events.iter().any(|e| e.is_drop_of(a)));
+    assert!(events.iter().any(|e| e.is_sent_by(a)));
+
+    talk.patch(&of_a, r#"{"DropNotification":"Enabled","MonitorAggregationLevel":"medium"}"#);
+    talk.patch(&format!("/v1/endpoint/{b}/config"), r#"{"TraceNotification":"Disabled"}"#);
+    let events = talk.events();
+    assert!(!events.iter().any(|e| e.is_sent_by(a) || e.is_delivered_to(b)));
+    assert!(events.iter().any(|e| e.is_drop_of(a)));
+    assert_eq!(talk.programs(), programs, "nothing is loaded for that");
+    talk.end();
+}
+
+#[test]
+fn source_verification_of_the_node_counts_for_endpoints_that_come() {
+    require_root!();
+    let mut node = Node::started();
+    let verified = |node: &Node, name: &str| {
+        let endpoint = node.get(&format!("/v1/endpoint/pod-name:default%2F{name}"));
+        node.get(&format!("/v1/endpoint/{}/config", endpoint["id"]))["realized"]["options"]
+            ["SourceIPVerification"]
+            .clone()
+    };
+    node.add_pod("before");
+    let body = r#"{"options":{"SourceIPVerification":"Disabled"}}"#;
+    assert_eq!(node.request("PATCH", "/v1/config", Some(body)).unwrap().status, 200);
+    let after = node.add_pod("after");
+    assert_eq!((verified(&node, "before"), verified(&node, "after")), ("Enabled".into(), "Disabled".into()));
+
+    // What it sends from an address that it has not is no drop any more.
+    let mut events = Events::of(&node);
+    after.ns.ip(&format!("addr add {STRANGER}/32 dev lo")).unwrap();
+    let stranger = after.ns.run(|| UdpSocket::bind((STRANGER, 0)).unwrap());
+    for _ in 0..20 {
+        stranger.send_to(b"x", (Node::WORLD_IPV4, 9)).unwrap();
+    }
+    let invalid = |e: &Event| matches!(e, Event::Drop { reason: 132, .. });
+    assert!(!events.all_so_far().iter().any(invalid));
+}
+
+#[test]
 fn debug_lines_come_and_go() {
     require_root!();
     let node = Node::started();

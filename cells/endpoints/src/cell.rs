@@ -11,7 +11,8 @@ use ipam::{Ipam, RestoredAddress};
 use ipcache::IpcacheWriter;
 use loader::Datapath;
 use local_node::{LocalNodeStore, StateConfig};
-use statedb::{Obj, RwTable};
+use runtime_options::{RuntimeOption, SOURCE_IP_VERIFICATION};
+use statedb::{Obj, RwTable, Table};
 
 use crate::config::EndpointsConfig;
 use crate::endpoint::Endpoint;
@@ -19,7 +20,7 @@ use crate::fence::fence;
 use crate::files::StateFolder;
 use crate::mac::Mac;
 use crate::metrics::Counts;
-use crate::options::{Options, SOURCE_IP_VERIFICATION};
+use crate::options::{Defaults, Options};
 use crate::queue::DeletionQueue;
 use crate::reconcile::{EndpointOps, builder};
 use crate::service::Endpoints;
@@ -85,6 +86,7 @@ struct EndpointsParams {
     table: Arc<RwTable<Endpoint>>,
     files: Arc<StateFolder>,
     links: Arc<LinkSource>,
+    options: Option<Arc<Table<RuntimeOption>>>,
     ipam: Arc<Ipam>,
     ipcache: Arc<IpcacheWriter>,
     datapath: Arc<dyn Datapath>,
@@ -95,11 +97,12 @@ struct EndpointsParams {
 }
 
 fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
-    let options = Options::default().with(SOURCE_IP_VERIFICATION, p.config.enable_source_ip_verification);
+    let start = Options::default().with(SOURCE_IP_VERIFICATION, p.config.enable_source_ip_verification);
+    let defaults = Defaults::new(start, p.options);
     let counts = Counts::default();
     counts.register(&p.metrics, p.table.reader());
     let (gate, fence) = fence();
-    let endpoints = Arc::new(Endpoints::new((*p.table).clone(), (*p.ipam).clone(), fence, options.clone()));
+    let endpoints = Arc::new(Endpoints::new((*p.table).clone(), (*p.ipam).clone(), fence, defaults.clone()));
 
     let initializer = {
         let mut txn = p.table.write();
@@ -113,11 +116,12 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
         (p.table.clone(), p.files.clone(), p.ipam.clone(), p.links.clone());
     let unfinished = Arc::new(OnceLock::new());
     let (counted, found) = (counts.clone(), unfinished.clone());
-    let renewed = (!p.config.keep_config).then(|| options.clone());
+    let renewed = (!p.config.keep_config).then(|| defaults.clone());
     p.lifecycle.hook("endpoint-restore").on_start(move |_| async move {
         let begin = Instant::now();
         let links = (source.0)()?;
-        let outcome = start::restore(&restored, &folder, &ipam, &links, renewed.as_ref())?;
+        let outcome =
+            start::restore(&restored, &folder, &ipam, &links, renewed.as_ref().map(Defaults::now).as_ref())?;
         // Nobody but this hook sets it, once a life.
         let _ = found.set(start::unfinished(&links, &restored.reader()));
         let start::Outcome { restored, failed, skipped } = outcome;
@@ -148,7 +152,7 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
     p.jobs.one_shot("finish-endpoint-restore", move |cx: JobCx| async move {
         let work = async {
             datapath.ready().await;
-            start::host(&service, &(source.0)()?, &options);
+            start::host(&service, &(source.0)()?, &defaults.now());
             let begin = Instant::now();
             let (total, failed) = start::regenerate(&service).await;
             counts.phase("regeneration", begin.elapsed(), total - failed, failed, 0);

@@ -1,6 +1,7 @@
 //! The options of endpoints.
 
-/// What new endpoints are like. Changes take effect for endpoints made after the next start.
+/// What new endpoints are like. Changes take effect for endpoints made after the next start;
+/// `PATCH /config` changes source verification for those that are made from then on.
 #[derive(hive::Config, Clone, Debug)]
 pub struct EndpointsConfig {
     /// Drop packets of endpoints that carry a foreign source address

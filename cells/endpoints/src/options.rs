@@ -1,8 +1,15 @@
 //! The switches an endpoint carries, by the names of `PATCH /endpoint/{id}/config`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use datapath_abi::ep_flag;
+use runtime_options::{
+    DROP_NOTIFICATION, MONITOR_AGGREGATION_LEVEL, RuntimeOption, SOURCE_IP_VERIFICATION, TRACE_NOTIFICATION,
+    level, switch,
+};
 use serde::{Deserialize, Serialize};
+use statedb::Table;
 
 /// Values by name; kept as numbers, as in the state file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,24 +21,49 @@ const DEFAULTS: [(&str, i32); 9] = [
     ("Debug", 0),
     ("DebugLB", 0),
     ("DebugPolicy", 0),
-    ("DropNotification", 1),
-    ("MonitorAggregationLevel", 0),
+    (DROP_NOTIFICATION, 1),
+    (MONITOR_AGGREGATION_LEVEL, 0),
     (POLICY_AUDIT_MODE, 0),
     ("PolicyVerdictNotification", 1),
     (SOURCE_IP_VERIFICATION, 0),
-    ("TraceNotification", 1),
+    (TRACE_NOTIFICATION, 1),
 ];
 
-/// Whether packets must carry the endpoint's own source address.
-pub(crate) const SOURCE_IP_VERIFICATION: &str = "SourceIPVerification";
 /// Whether policy only reports.
 pub(crate) const POLICY_AUDIT_MODE: &str = "PolicyAuditMode";
-const AGGREGATION: &str = "MonitorAggregationLevel";
 const LEVELS: [&str; 5] = ["None", "Lowest", "Low", "Medium", "Maximum"];
 
 impl Default for Options {
     fn default() -> Options {
         Options(DEFAULTS.iter().map(|&(name, value)| (name.to_owned(), value)).collect())
+    }
+}
+
+/// Options of new endpoints. The node's switches of events are not among them: they count beside an endpoint's own, so
+/// that one change of the node's reaches all endpoints.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Defaults {
+    start: Options,
+    node: Option<Arc<Table<RuntimeOption>>>,
+}
+
+impl Defaults {
+    /// Those of the start, until the node's table says something else.
+    pub(crate) fn new(start: Options, node: Option<Arc<Table<RuntimeOption>>>) -> Defaults {
+        Defaults { start, node }
+    }
+
+    /// The options of an endpoint that is made now.
+    pub(crate) fn now(&self) -> Options {
+        let verify = self.node.as_ref().and_then(|node| {
+            let snapshot = node.snapshot();
+            let row = node.get(&snapshot, RuntimeOption::by_name(SOURCE_IP_VERIFICATION));
+            row.map(|row| row.enabled())
+        });
+        match verify {
+            Some(verify) => self.start.clone().with(SOURCE_IP_VERIFICATION, verify),
+            None => self.start.clone(),
+        }
     }
 }
 
@@ -65,10 +97,20 @@ impl Options {
         self
     }
 
+    /// What the datapath does of them: bits of [`ep_flag`].
+    pub(crate) fn flags(&self) -> u32 {
+        let bit = |on: bool, bit| if on { bit } else { 0 };
+        let level = self.0.get(MONITOR_AGGREGATION_LEVEL).copied().unwrap_or(0);
+        bit(self.enabled(SOURCE_IP_VERIFICATION), ep_flag::SOURCE_CHECK)
+            | bit(self.0.get(DROP_NOTIFICATION) == Some(&0), ep_flag::NO_DROP_NOTIFY)
+            | bit(self.0.get(TRACE_NOTIFICATION) == Some(&0), ep_flag::NO_TRACE_NOTIFY)
+            | ep_flag::with_aggregation(level.clamp(0, 4) as u32)
+    }
+
     /// Names and values as the API prints them.
     pub fn words(&self) -> BTreeMap<String, String> {
         let word = |name: &str, value: i32| match (name, value) {
-            (AGGREGATION, level) => usize::try_from(level)
+            (MONITOR_AGGREGATION_LEVEL, level) => usize::try_from(level)
                 .ok()
                 .and_then(|level| LEVELS.get(level))
                 .map_or_else(|| level.to_string(), |&word| word.to_owned()),
@@ -90,8 +132,8 @@ impl Options {
                 return Err(BadOption::Unknown(name.to_owned()));
             };
             let value = match name {
-                AGGREGATION => level(word),
-                _ => switch(word),
+                MONITOR_AGGREGATION_LEVEL => level(word).map(|level| level as i32),
+                _ => switch(word).map(i32::from),
             };
             let Some(value) = value else {
                 return Err(BadOption::Value { name: name.to_owned(), value: word.to_owned() });
@@ -99,25 +141,6 @@ impl Options {
             options.0.insert(name.to_owned(), value);
         }
         Ok(options)
-    }
-}
-
-fn switch(word: &str) -> Option<i32> {
-    match word.to_ascii_lowercase().as_str() {
-        "true" | "on" | "enable" | "enabled" | "1" => Some(1),
-        "false" | "off" | "disable" | "disabled" | "0" => Some(0),
-        _ => None,
-    }
-}
-
-fn level(word: &str) -> Option<i32> {
-    match word.to_ascii_lowercase().as_str() {
-        "" | "none" | "disabled" | "0" => Some(0),
-        "lowest" | "1" => Some(1),
-        "low" | "2" => Some(2),
-        "medium" | "3" => Some(3),
-        "max" | "maximum" | "4" => Some(4),
-        _ => None,
     }
 }
 
@@ -143,5 +166,29 @@ mod tests {
         assert_eq!(unknown.to_string(), "unknown option \"Nonsense\"");
         let value = before.changed([("Debug", "perhaps")]).unwrap_err();
         assert_eq!(value.to_string(), "invalid option value \"perhaps\" of Debug");
+    }
+
+    #[test]
+    fn the_datapath_gets_what_is_switched_off() {
+        let flags =
+            |words: &[(&str, &str)]| Options::default().changed(words.iter().copied()).unwrap().flags();
+        assert_eq!(flags(&[]), 0);
+        assert_eq!(flags(&[("SourceIPVerification", "on")]), ep_flag::SOURCE_CHECK);
+        assert_eq!(flags(&[("DropNotification", "off")]), ep_flag::NO_DROP_NOTIFY);
+        assert_eq!(flags(&[("TraceNotification", "off")]), ep_flag::NO_TRACE_NOTIFY);
+        assert_eq!(ep_flag::aggregation(flags(&[("MonitorAggregationLevel", "medium")])), 3);
+    }
+
+    #[test]
+    fn new_endpoints_check_sources_if_the_node_says_so_now() {
+        let start = Options::default().with(SOURCE_IP_VERIFICATION, true);
+        assert_eq!(Defaults::new(start.clone(), None).now(), start);
+        let table: statedb::RwTable<RuntimeOption> = statedb::Db::new().table().unwrap();
+        let defaults = Defaults::new(start.clone(), Some(Arc::new(table.reader())));
+        assert_eq!(defaults.now(), start);
+        let set = |name, value| drop(table.transact(|w| w.insert(RuntimeOption::new(name, value).unwrap())));
+        set(SOURCE_IP_VERIFICATION, "off");
+        set(TRACE_NOTIFICATION, "off");
+        assert_eq!(defaults.now(), Options::default());
     }
 }

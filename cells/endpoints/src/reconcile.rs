@@ -23,7 +23,6 @@ use crate::files::StateFolder;
 use crate::id::EndpointId;
 use crate::mac::Mac;
 use crate::metrics::Counts;
-use crate::options::SOURCE_IP_VERIFICATION;
 use crate::record::Record;
 use crate::state::State;
 
@@ -198,8 +197,8 @@ fn resource(record: &Record) -> String {
 /// The record as the datapath wants it.
 pub(crate) fn datapath(record: &Record) -> EndpointDatapath {
     let octets = |mac: Option<Mac>| mac.map_or([0; 6], |mac| mac.0);
-    let check = record.options.map.enabled(SOURCE_IP_VERIFICATION)
-        && !record.datapath_configuration.disable_sip_verification;
+    let unchecked =
+        if record.datapath_configuration.disable_sip_verification { ep_flag::SOURCE_CHECK } else { 0 };
     EndpointDatapath {
         id: record.id,
         identity: record.identity(),
@@ -209,6 +208,6 @@ pub(crate) fn datapath(record: &Record) -> EndpointDatapath {
         node_mac: octets(record.node_mac),
         ipv4: record.ipv4,
         ipv6: record.ipv6,
-        flags: if check { ep_flag::SOURCE_CHECK } else { 0 },
+        flags: record.options.map.flags() & !unchecked,
     }
 }

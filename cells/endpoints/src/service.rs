@@ -15,7 +15,7 @@ use crate::endpoint::Endpoint;
 use crate::error::Invalid;
 use crate::fence::{Fence, NotOpen};
 use crate::id::{EndpointId, Name};
-use crate::options::{BadOption, Options};
+use crate::options::{BadOption, Defaults};
 use crate::record::{OptionMap, Record, SecurityLabel};
 use crate::state::State;
 
@@ -29,7 +29,7 @@ pub struct Endpoints {
     ipam: Ipam,
     fence: Fence,
     /// Options of new endpoints.
-    defaults: Options,
+    defaults: Defaults,
     /// Where to look for a free number; numbers are used again as late as possible.
     next_id: Arc<AtomicU16>,
 }
@@ -56,7 +56,7 @@ pub enum Refused {
 }
 
 impl Endpoints {
-    pub(crate) fn new(table: RwTable<Endpoint>, ipam: Ipam, fence: Fence, defaults: Options) -> Endpoints {
+    pub(crate) fn new(table: RwTable<Endpoint>, ipam: Ipam, fence: Fence, defaults: Defaults) -> Endpoints {
         // Numbers of an earlier run may still be in somebody's memory: begin anywhere.
         let next_id = Arc::new(AtomicU16::new(rand::random()));
         Endpoints { table, ipam, fence, defaults, next_id }
@@ -72,7 +72,7 @@ impl Endpoints {
         self.fence.wait().await?;
         let mut record = change::record(request).map_err(Invalid::from)?;
         record.op_labels = change::labels(&request.labels)?;
-        record.options = OptionMap { map: self.defaults.clone() };
+        record.options = OptionMap { map: self.defaults.now() };
         let id = self.insert(record)?;
         let made = match self.adopt(id, request) {
             Ok(()) if request.sync_build_endpoint => self.built(id).await,

@@ -141,4 +141,22 @@ pub mod ep_flag {
     pub const LIVE: u32 = 1;
     /// Packets must carry one of the endpoint's own source addresses (else drop 132).
     pub const SOURCE_CHECK: u32 = 2;
+    /// No events of packets that this endpoint's programs drop, whatever the node's switch says.
+    pub const NO_DROP_NOTIFY: u32 = 4;
+    /// No events of packets that pass this endpoint's programs, whatever the node's switch says.
+    pub const NO_TRACE_NOTIFY: u32 = 8;
+
+    /// Where the endpoint's level of aggregation stands: three bits.
+    const AGGREGATION_SHIFT: u32 = 8;
+    const AGGREGATION_MASK: u32 = 7;
+
+    /// The bits of a level of [`aggregation`](crate::trace::aggregation). The node's level counts where it is higher.
+    pub const fn with_aggregation(level: u32) -> u32 {
+        (level & AGGREGATION_MASK) << AGGREGATION_SHIFT
+    }
+
+    /// The level of aggregation in these flags.
+    pub const fn aggregation(flags: u32) -> u32 {
+        flags >> AGGREGATION_SHIFT & AGGREGATION_MASK
+    }
 }

@@ -23,7 +23,7 @@ pub(crate) fn from_container(skb: Skb) -> i32 {
     skb.clear_cb();
     skb.set_mark(0);
     skb.clear_queue_mapping();
-    if trace::wanted(FROM_LXC)
+    if trace::wanted(FROM_LXC, 0)
         && let Some(me) = endpoint::by_ifindex(skb.ifindex())
     {
         trace!(skb, at_endpoint(FROM_LXC, me, me.identity, identity::UNKNOWN));
@@ -54,7 +54,9 @@ pub(crate) fn from_container(skb: Skb) -> i32 {
 #[inline(always)]
 pub(crate) fn drop_sent(skb: Skb, why: Drop, me: Option<&EndpointConfig>) -> i32 {
     let parties = match me {
-        Some(me) => Parties { endpoint: me.id, src_label: me.identity, ..Parties::default() },
+        Some(me) => {
+            Parties { endpoint: me.id, flags: me.flags, src_label: me.identity, ..Parties::default() }
+        }
         None => Parties::default(),
     };
     dropped(skb, why, direction::EGRESS, parties)
@@ -78,7 +80,8 @@ pub(crate) fn from_lxc<F: Family>(skb: Skb) -> i32 {
                 Some(header) => ipcache::identity_of::<F>(F::destination(unsafe { &*header })),
                 None => identity::UNKNOWN,
             };
-            let parties = Parties { endpoint: me.id, src_label: me.identity, dst_label, dst_id: 0 };
+            let (endpoint, flags, src_label) = (me.id, me.flags, me.identity);
+            let parties = Parties { endpoint, flags, src_label, dst_label, dst_id: 0 };
             dropped(skb, why, direction::EGRESS, parties)
         }
     }
@@ -107,8 +110,11 @@ fn forward<F: Family>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
         return deliver::to_pod::<F>(skb, header, pod, me.identity, Origin::Pod);
     }
     deliver::to_stack::<F>(skb, header, me.node_mac, me.identity)?;
-    let dst_label =
-        if trace::wanted(TO_STACK) { ipcache::identity_of::<F>(destination) } else { identity::UNKNOWN };
+    let dst_label = if trace::wanted(TO_STACK, me.flags) {
+        ipcache::identity_of::<F>(destination)
+    } else {
+        identity::UNKNOWN
+    };
     trace!(skb, at_endpoint(TO_STACK, me, me.identity, dst_label));
     Ok(PASS)
 }
@@ -175,7 +181,8 @@ fn at_interface<F: Family>(skb: Skb) -> i32 {
     };
     trace!(skb, at_endpoint(point, me, label, identity::UNKNOWN));
     let Some(header) = F::header(skb) else {
-        let parties = Parties { endpoint: me.id, src_label: label, dst_label: me.identity, dst_id: me.id };
+        let (endpoint, flags, dst_label) = (me.id, me.flags, me.identity);
+        let parties = Parties { endpoint, flags, src_label: label, dst_label, dst_id: me.id };
         return dropped(skb, drop_here!(INVALID_PACKET_DROPPED), direction::INGRESS, parties);
     };
     // SAFETY: checked by `header`.
@@ -187,5 +194,6 @@ fn at_interface<F: Family>(skb: Skb) -> i32 {
 
 #[inline(always)]
 fn at_endpoint(point: u8, me: &EndpointConfig, src_label: u32, dst_label: u32) -> Trace {
-    Trace { point, reason: reason::UNKNOWN, endpoint: me.id, src_label, dst_label, dst_id: 0, ifindex: 0 }
+    let (endpoint, flags) = (me.id, me.flags);
+    Trace { point, reason: reason::UNKNOWN, endpoint, flags, src_label, dst_label, dst_id: 0, ifindex: 0 }
 }

@@ -5,6 +5,7 @@ use crate::metrics;
 use crate::skb::{ETH_IPV6, SHOT, Skb};
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{bpf_get_hash_recalc, bpf_perf_event_output};
+use datapath_abi::ep_flag;
 use datapath_abi::event::{self, CaptureHeader, DropNotify};
 
 /// Why a packet is dropped (bits 0-7), and the file (8-15) and line (16-31) that say so.
@@ -35,6 +36,8 @@ macro_rules! drop_here {
 pub(crate) struct Parties {
     /// The endpoint whose program drops.
     pub(crate) endpoint: u32,
+    /// Its `ep_flag` bits; zero for programs of the host.
+    pub(crate) flags: u32,
     pub(crate) src_label: u32,
     pub(crate) dst_label: u32,
     /// The destination endpoint, on the way into it.
@@ -44,9 +47,16 @@ pub(crate) struct Parties {
 /// Counts and reports a drop, and is its verdict.
 #[inline(always)]
 pub(crate) fn dropped(skb: Skb, why: Drop, direction: u8, parties: Parties) -> i32 {
-    let place = u64::from(why.0) | u64::from(direction) << 32 | u64::from(parties.endpoint as u16) << 48;
+    let quiet = parties.flags & ep_flag::NO_DROP_NOTIFY != 0;
+    let place = u64::from(why.0)
+        | u64::from(direction) << 32
+        | u64::from(quiet) << QUIET_SHIFT
+        | u64::from(parties.endpoint as u16) << 48;
     report(skb.raw(), place, parties.src_label, parties.dst_label, parties.dst_id)
 }
+
+/// The bit of a place that says that nobody is told of it.
+const QUIET_SHIFT: u32 = 40;
 
 #[inline(never)]
 fn report(raw: *mut __sk_buff, place: u64, src_label: u32, dst_label: u32, dst_id: u32) -> i32 {
@@ -54,7 +64,7 @@ fn report(raw: *mut __sk_buff, place: u64, src_label: u32, dst_label: u32, dst_i
     let (reason, file, line) = (place as u8, (place >> 8) as u8, (place >> 16) as u16);
     let len = skb.len();
     metrics::count(reason, (place >> 32) as u8, file, line, len);
-    if enabled!(drop_notify) {
+    if enabled!(drop_notify) && place >> QUIET_SHIFT & 1 == 0 {
         let cap = capture_len(len);
         let flags = if skb.protocol() == ETH_IPV6 { event::flag::IPV6 } else { 0 };
         let message = DropNotify {

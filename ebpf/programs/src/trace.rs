@@ -8,7 +8,7 @@ use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_get_hash_recalc;
 use datapath_abi::event::{self, CaptureHeader, TraceNotify};
 use datapath_abi::trace::{self, aggregation};
-use datapath_abi::{direction, metric};
+use datapath_abi::{direction, ep_flag, metric};
 
 /// A packet at a point of the datapath.
 #[derive(Clone, Copy)]
@@ -19,6 +19,8 @@ pub(crate) struct Trace {
     pub(crate) reason: u8,
     /// The endpoint whose program this is.
     pub(crate) endpoint: u32,
+    /// Its `ep_flag` bits; zero for programs of the host.
+    pub(crate) flags: u32,
     pub(crate) src_label: u32,
     pub(crate) dst_label: u32,
     /// The destination endpoint, or zero.
@@ -34,11 +36,16 @@ macro_rules! trace {
     };
 }
 
-/// True if events of this point are wanted at all: points where packets come in are the first to be left out.
+/// True if events of this point are wanted, by the node and by the endpoint with these flags: points where packets come
+/// in are the first to be left out.
 #[inline(always)]
-pub(crate) fn wanted(point: u8) -> bool {
+pub(crate) fn wanted(point: u8, flags: u32) -> bool {
     let inbound = matches!(point, trace::FROM_LXC..=trace::FROM_NETWORK | trace::FROM_CRYPTO);
-    enabled!(trace_notify) && !(inbound && node!(monitor_aggregation) >= aggregation::LOWEST)
+    let thinned = |level| inbound && level >= aggregation::LOWEST;
+    enabled!(trace_notify)
+        && !thinned(node!(monitor_aggregation))
+        && flags & ep_flag::NO_TRACE_NOTIFY == 0
+        && !thinned(ep_flag::aggregation(flags))
 }
 
 #[inline(always)]
@@ -56,7 +63,7 @@ pub(crate) fn passed(skb: Skb, at: Trace, file: u8, line: u16) {
     if let Some((reason, dir)) = counted {
         metrics::count(reason, dir, file, line, skb.len());
     }
-    if wanted(at.point) {
+    if wanted(at.point, at.flags) {
         let what = u64::from(at.point)
             | u64::from(at.reason) << 8
             | u64::from(at.endpoint as u16) << 16

@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use crate::Endpoint;
 use crate::fence::fence;
 use crate::files::StateFolder;
-use crate::options::Options;
+use crate::options::{Defaults, Options};
 use crate::reconcile::{EndpointOps, builder};
 use crate::service::Endpoints;
 use crate::start::{self, Link, Links, Outcome};
@@ -99,7 +99,7 @@ impl Agent {
         let files = StateFolder::new(world.state());
         let outcome = start::restore(&table, &files, &ipam, &world.links, None).unwrap();
         let (gate, fence) = fence();
-        let endpoints = Endpoints::new(table.clone(), ipam.clone(), fence, Options::default());
+        let endpoints = Endpoints::new(table.clone(), ipam.clone(), fence, Defaults::default());
         let ops = EndpointOps {
             datapath,
             ipcache,

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use aya::maps::perf::{PerfEvent, PerfEventArrayBuffer};
 use aya::maps::{MapData, PerfEventArray};
 use datapath_abi::event::{self, CaptureHeader, DropNotify, TraceNotify};
-use datapath_abi::{NodeConfig, Pod as Plain, drop, file, identity, trace};
+use datapath_abi::{NodeConfig, Pod as Plain, drop, ep_flag, file, identity, trace};
 use datapath_object::{FROM_CONTAINER, FROM_HOST};
 
 /// The reader's end of the ring, one part a CPU.
@@ -156,6 +156,48 @@ fn notifications_can_be_switched_off() -> Result<()> {
         datapath.run(FROM_CONTAINER, &bad)?;
         assert_eq!(ring.read().len(), expected, "drops {drop_notify}, traces {trace_notify}");
         assert_eq!(datapath.counters()?.len(), 3);
+    }
+    Ok(())
+}
+
+/// An endpoint's switches silence its own programs only.
+#[test]
+fn an_endpoint_can_be_silenced() -> Result<()> {
+    test_kit::require_root!();
+    let config = NodeConfig { monitor_aggregation: trace::aggregation::NONE, ..default_config() };
+    let (good, bad) = (from_a_to_b(), eth(A.node_mac, A.mac, 0x88cc, &[0; 50]));
+    let stranger = eth(A.node_mac, A.mac, 0x86dd, &ipv6(HOST_V6, B.ipv6, 64));
+    let outside = eth(A.node_mac, A.mac, 0x0800, &ipv4(A.ipv4, OUTSIDE_V4, 64));
+    let lowest = ep_flag::with_aggregation(trace::aggregation::LOWEST);
+    let maximum = ep_flag::with_aggregation(trace::aggregation::MAXIMUM);
+    assert_eq!(ep_flag::aggregation(maximum | ep_flag::SOURCE_CHECK), trace::aggregation::MAXIMUM);
+    // Switches decide what is told; what is counted stays the same.
+    let mut counted = None;
+    // Kinds with points or reasons, packet by packet.
+    let (from, to) = ((event::TRACE, trace::FROM_LXC), (event::TRACE, trace::TO_LXC));
+    let stack = (event::TRACE, trace::TO_STACK);
+    let l3 = (event::DROP, drop::UNSUPPORTED_L3_PROTOCOL);
+    let source = (event::DROP, drop::INVALID_SOURCE_IP);
+    for (pod, flags, expected) in [
+        (A, 0, vec![from, to, from, l3, from, source, from, stack]),
+        (A, ep_flag::NO_TRACE_NOTIFY, vec![to, l3, source]),
+        (A, ep_flag::NO_DROP_NOTIFY, vec![from, to, from, from, from, stack]),
+        (A, lowest, vec![to, l3, source, stack]),
+        (A, maximum, vec![to, l3, source, stack]),
+        (B, ep_flag::NO_TRACE_NOTIFY, vec![from, from, l3, from, source, from, stack]),
+    ] {
+        let mut datapath = Datapath::with_pods(&config)?;
+        let mut ring = Ring::open(&mut datapath)?;
+        datapath.set_settings(&pod, ep_flag::LIVE | ep_flag::SOURCE_CHECK | flags)?;
+        let mut found = Vec::new();
+        for packet in [&good, &bad, &stranger, &outside] {
+            datapath.run(FROM_CONTAINER, packet)?;
+            found.extend(ring.read().iter().map(|event| (event[0], event[1])));
+        }
+        assert_eq!(found, expected, "flags {flags:#x} of endpoint {}", pod.id);
+        let mut counters = datapath.counters()?;
+        counters.sort_by_key(|(key, ..)| (key.reason, key.line));
+        assert_eq!(*counted.get_or_insert_with(|| counters.clone()), counters, "flags {flags:#x}");
     }
     Ok(())
 }
