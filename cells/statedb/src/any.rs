@@ -51,7 +51,7 @@ pub trait AnyTable: Send + Sync {
         key: &[u8],
     ) -> Result<Vec<AnyObj>, Error>;
 
-    /// All rows as changes, then every change from now on; see [`Changes`](crate::Changes). `db` is the table's own.
+    /// All rows as changes, then every change from now on; see [`Changes`]. `db` is the table's own.
     fn changes(self: Arc<Self>, db: &Db) -> AnyChanges;
 
     /// Closes with the next change after the snapshot.

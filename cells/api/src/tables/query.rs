@@ -11,9 +11,8 @@ use crate::response::Response;
 /// Rows that are written at once.
 const PORTION: usize = 64;
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
-#[derive(Default)]
 struct Question {
     /// The bytes of the key as Cilium encodes it, in base64.
     key: String,
