@@ -128,6 +128,9 @@ impl HostJob {
         let mut controller = Controller::new(self.maps.clone(), self.datapath.clone(), style);
         let mut host_endpoint = self.datapath.host_endpoint();
         let mut done: Option<Desired> = None;
+        let mut in_force: Option<Notifications> = None;
+        // A load that failed half-way: some programs have these options, some those before.
+        let mut mixed = false;
         let mut backoff = hive::job::Backoff::exponential(Duration::from_millis(200), RETRY_MAX);
 
         let (back, devices) = blocking(controller, |c| c.devices()).await?;
@@ -164,7 +167,6 @@ impl HostJob {
                 done = None;
             }
             let mut wait = None;
-            let mut failed = false;
             match desired.filter(|desired| done.as_ref() != Some(desired)) {
                 Some(desired) => {
                     let (back, result) = blocking(controller, move |c| (c.apply(&desired), desired)).await?;
@@ -179,12 +181,16 @@ impl HostJob {
                             cx.health.ok("host datapath ready");
                             backoff.reset();
                             done = Some(desired);
+                            (in_force, mixed) = (Some(notifications), false);
                         }
                         (Err(error), _) => {
                             tracing::warn!(%error, "Could not bring the host's datapath up, trying again");
                             cx.health.degraded("Could not bring the host's datapath up", &error);
                             self.progress.failed(&error);
-                            failed = true;
+                            if in_force != Some(notifications) {
+                                // Taking the change back is a change, too.
+                                (done, mixed) = (None, true);
+                            }
                             wait = backoff.next_wait();
                         }
                     }
@@ -193,7 +199,7 @@ impl HostJob {
                 None => {}
             }
             // Without programs there are none to change: the first ones begin with these options.
-            if !failed {
+            if !mixed && in_force.is_none_or(|loaded| loaded == notifications) {
                 self.progress.applied(options_revision);
             }
             let (back, retired) = blocking(controller, Controller::retire).await?;
