@@ -39,6 +39,9 @@ pub enum Error {
     /// The address is an endpoint's; deleting the endpoint gives it back.
     #[error("IP is in use by an endpoint")]
     InUse,
+    /// The address is the node's own in the pod range; every pod's traffic to and from the host needs it.
+    #[error("IP {0} is the router's")]
+    Router(IpAddr),
     /// The address was given for good, or its time is up.
     #[error("no expiration timer registered")]
     NoTimer,

@@ -99,13 +99,25 @@ impl Ipam {
         Ok(())
     }
 
-    /// Gives an address back. One that nobody has is fine; one that an endpoint uses is refused.
+    /// Whether the address is one of the router's.
+    pub fn is_router(&self, address: IpAddr) -> bool {
+        let node = (self.node)();
+        match address {
+            IpAddr::V4(address) => node.router_ipv4 == Some(address),
+            IpAddr::V6(address) => node.router_ipv6 == Some(address),
+        }
+    }
+
+    /// Gives an address back. One that nobody has is fine; one that an endpoint or the router uses is refused.
     pub fn release(&self, address: IpAddr, pool: &str) -> Result<(), Error> {
         if pool.is_empty() {
             return Err(Error::NoPoolForRelease(address));
         }
         if !self.ranges().enabled(Family::of(address)) {
             return Err(Error::Disabled(Family::of(address)));
+        }
+        if self.is_router(address) {
+            return Err(Error::Router(address));
         }
         if self.ledger.release(address, None, Instant::now())? {
             self.events.count(Action::Release, Family::of(address));

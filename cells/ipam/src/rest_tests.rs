@@ -157,3 +157,14 @@ fn debug_information_names_owners_and_terms() {
     let text = bench.ipam.describe(std::time::Instant::now());
     assert!(text.contains(": default/p4, expires in "), "{text}");
 }
+
+#[tokio::test]
+async fn the_routers_address_is_not_given_back() {
+    let bench = bench("10.244.0.0/16", None);
+    bench.ipam.allocate_ip([10, 244, 71, 14].into(), "router", "default").unwrap();
+    let before = state(&bench);
+    let delete = request(Operation::DeleteIpamIP, "10.244.71.14", &[("pool", "default")]);
+    let expected = (500, "\"IP 10.244.71.14 is the router's\"\n".to_owned());
+    assert_eq!(text(delete_ipam_ip(&bench.ipam, &delete)).await, expected);
+    assert_eq!(state(&bench), before);
+}
