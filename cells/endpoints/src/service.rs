@@ -1,5 +1,6 @@
 //! The handle on endpoints: making, changing and removing them as requests ask, and waiting for the outcome.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, SystemTime};
@@ -73,25 +74,31 @@ impl Endpoints {
         let mut record = change::record(request).map_err(Invalid::from)?;
         record.op_labels = change::labels(&request.labels)?;
         record.options = OptionMap { map: self.defaults.now() };
+        let addresses: Vec<IpAddr> = record.addresses().collect();
         let id = self.insert(record)?;
         let made = match self.adopt(id, request) {
             Ok(()) if request.sync_build_endpoint => self.built(id).await,
             adopted => adopted,
         };
-        match made {
-            Ok(()) => self.row(id).ok_or(Refused::NotFound),
-            Err(error) => {
-                tracing::warn!(endpointID = id.0, %error, "Creation of endpoint failed");
-                self.remove(id).await;
-                Err(error)
+        let made = made.and_then(|()| self.row(id).ok_or(Refused::NotFound));
+        if let Err(error) = &made {
+            tracing::warn!(endpointID = id.0, %error, "Creation of endpoint failed");
+            self.remove(id).await;
+            // A removal that came between may have been over before the addresses were handed over.
+            for address in addresses {
+                self.ipam.release_endpoint(address, id.0);
             }
         }
+        made
     }
 
     /// Puts a new endpoint into the table under a number of its own.
     fn insert(&self, mut record: Record) -> Result<EndpointId, Invalid> {
         let mut txn = self.table.write();
         change::check(&txn, &record)?;
+        if let Some(address) = record.addresses().find(|&address| self.ipam.is_router(address)) {
+            return Err(Invalid::AddressInUse(prefixed(address)));
+        }
         if record.id == 0 {
             record.id = self.free_id(&txn)?;
         }
@@ -185,9 +192,9 @@ impl Endpoints {
             let others = |address| {
                 txn.list(Endpoint::by_address(address)).find(|other| other.record.id != id.0).is_some()
             };
-            if let Some(address) = record.addresses().find(|&address| others(address)) {
-                let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
-                return Err(Invalid::AddressInUse(format!("{family}:{address}")).into());
+            let taken = |address| others(address) || self.ipam.is_router(address);
+            if let Some(address) = record.addresses().find(|&address| taken(address)) {
+                return Err(Invalid::AddressInUse(prefixed(address)).into());
             }
             let Some(current) = txn.get(Endpoint::by_id(id)).filter(|e| !e.state.is_leaving()).cloned()
             else {
@@ -229,14 +236,18 @@ impl Endpoints {
 
     /// Removes an endpoint and waits until the kernel has forgotten it; false if that failed for now.
     pub(crate) async fn remove(&self, id: EndpointId) -> bool {
-        let now = SystemTime::now();
-        self.change(id, |endpoint| match endpoint.state {
-            State::Disconnecting | State::Disconnected => endpoint.clone(),
-            _ => Endpoint {
-                status: Status::pending(),
-                ..endpoint.enter(State::Disconnecting, "Deleting endpoint", now)
-            },
-        });
+        {
+            let mut txn = self.table.write();
+            // A row that somebody else has marked stays as it is: a new version of it would keep the outcome of the
+            // removal in flight from it.
+            let row = txn.get(Endpoint::by_id(id)).cloned();
+            let going = |state| matches!(state, State::Disconnecting | State::Disconnected);
+            if let Some(row) = row.filter(|row| !going(row.state)) {
+                let left = row.enter(State::Disconnecting, "Deleting endpoint", SystemTime::now());
+                txn.insert(Endpoint { status: Status::pending(), ..left });
+                txn.commit();
+            }
+        }
         loop {
             let snapshot = self.table.snapshot();
             let (row, watch) = self.table.get_watch(&snapshot, Endpoint::by_id(id));
@@ -329,4 +340,10 @@ impl Endpoints {
             .await
             .unwrap_or_else(|_| Err(Refused::Failed(late.to_owned())))
     }
+}
+
+/// The address as it is named in texts, `ipv4:10.0.0.1`.
+fn prefixed(address: IpAddr) -> String {
+    let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
+    format!("{family}:{address}")
 }

@@ -67,6 +67,44 @@ async fn a_removed_endpoint_is_nowhere_and_can_come_again_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removals_at_once_all_end() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    for _ in 0..200 {
+        let endpoint = agent.endpoints.create(&agent.request(1)).await.unwrap();
+        let remove = || {
+            let (endpoints, id) = (agent.endpoints.clone(), endpoint.id());
+            #[expect(clippy::disallowed_methods, reason = "a test without a hive")]
+            tokio::spawn(async move { endpoints.remove(id).await })
+        };
+        let all = futures::future::join_all([remove(), remove(), remove()]);
+        let removed = tokio::time::timeout(Duration::from_secs(10), all).await.expect("no removal hangs");
+        assert!(removed.into_iter().all(|removed| removed.unwrap()));
+        assert!(agent.rows().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removal_during_a_creation_leaves_no_address() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    for _ in 0..200 {
+        let request = agent.request(1);
+        let (endpoints, container) = (agent.endpoints.clone(), request.container_id.clone());
+        #[expect(clippy::disallowed_methods, reason = "a test without a hive")]
+        let removal = tokio::spawn(async move {
+            while endpoints.delete_container(&container).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        });
+        let both = async { drop((agent.endpoints.create(&request).await, removal.await.unwrap())) };
+        tokio::time::timeout(Duration::from_secs(10), both).await.expect("nothing hangs");
+        assert!(agent.rows().is_empty());
+        assert_eq!((agent.ipam.count(ipam::Family::V4), agent.ipam.count(ipam::Family::V6)), (0, 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_creation_leaves_nothing() {
     let world = World::new();
     let agent = Agent::start(&world).await;

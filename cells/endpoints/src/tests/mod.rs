@@ -90,6 +90,8 @@ impl Agent {
         let node = Node {
             ipv4_range: Some("10.244.0.0/24".parse().unwrap()),
             ipv6_range: Some("fd00::/96".parse().unwrap()),
+            // Outside of the range, so that no test can get it by chance.
+            router_ipv4: Some([192, 0, 2, 200].into()),
             ..Node::default()
         };
         let ipam = Ipam::new(db.table().unwrap(), move || node.clone());

@@ -213,6 +213,13 @@ async fn refusals_say_what_the_original_says_and_change_nothing() {
             put(json!({"addressing": {"ipv4": ipv4}})),
             text(400, &format!("IP ipv4:{ipv4} is already in use")),
         ),
+        // The router's address.
+        (
+            PutEndpointID,
+            "1",
+            put(json!({"addressing": {"ipv4": "192.0.2.200"}})),
+            text(400, "IP ipv4:192.0.2.200 is already in use"),
+        ),
         (
             PutEndpointID,
             "1",
