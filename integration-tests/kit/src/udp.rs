@@ -219,9 +219,14 @@ fn report(sent: u64, send_errors: u64, received: Received) -> UdpReport {
 /// The drop counter of the socket bound to `address` in the thread's namespace.
 fn socket_drops(address: SocketAddr) -> io::Result<u64> {
     let file = if address.is_ipv4() { "udp" } else { "udp6" };
-    let text = std::fs::read_to_string(format!("/proc/thread-self/net/{file}"))?;
-    parse_drops(&text, address.port())
-        .ok_or_else(|| io::Error::other(format!("no socket on port {}", address.port())))
+    // The kernel lists sockets in pieces; one may be missed while others come and go.
+    for _ in 0..20 {
+        let text = std::fs::read_to_string(format!("/proc/thread-self/net/{file}"))?;
+        if let Some(drops) = parse_drops(&text, address.port()) {
+            return Ok(drops);
+        }
+    }
+    Err(io::Error::other(format!("no socket on port {}", address.port())))
 }
 
 fn parse_drops(table: &str, port: u16) -> Option<u64> {
