@@ -1,5 +1,6 @@
 //! Log lines as the original writes them: `time=.. level=info msg=".." module=agent.ipam key=value`, or JSON.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
@@ -79,8 +80,16 @@ impl FromStr for LogOptions {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        // A map in a configuration file arrives as a JSON object.
+        let pairs: Vec<String> = if text.starts_with('{') {
+            let object: BTreeMap<String, String> =
+                serde_json::from_str(text).map_err(|error| error.to_string())?;
+            object.into_iter().map(|(key, value)| format!("{key}={value}")).collect()
+        } else {
+            text.split(',').map(str::to_owned).collect()
+        };
         let mut options = Self::default();
-        for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+        for pair in pairs.iter().filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("format", value)) => options.format = value.parse()?,
                 Some(("level", value)) => {
@@ -274,6 +283,8 @@ mod tests {
             parse("format=json-ts,level=warning"),
             Ok(LogOptions { format: LogFormat { json: true, time: true }, level: LevelFilter::WARN })
         );
+        assert_eq!(parse(r#"{"format":"json-ts","level":"warning"}"#), parse("format=json-ts,level=warning"));
+        assert!(parse("{}").is_ok() && parse("{").is_err());
         assert_eq!(parse(""), Ok(LogOptions::default()));
         assert_eq!(parse("format=xml").unwrap_err(), "format xml: use text, text-ts, json or json-ts");
         assert_eq!(parse("level=loud").unwrap_err(), "level loud: use error, warn, info, debug or trace");
