@@ -57,6 +57,22 @@ fn everybody_talks() {
     assert!(wrong.is_empty(), "{}\nlog of the agent:\n{}", wrong.join("\n"), node.log());
 }
 
+#[test]
+fn a_pod_that_is_added_again_talks() {
+    require_root!();
+    let mut node = Node::started();
+    let (a, b) = (node.add_pod("a"), node.add_pod("b"));
+    for _ in 0..3 {
+        let again = Pod::add(&node, "a", &a.ns).unwrap();
+        for family in 0..2 {
+            talk(&b.ns, &again.ns, again.addresses()[family]).unwrap();
+        }
+        assert_eq!(node.endpoints().len(), 3, "the host's, one of each pod: {:?}", node.endpoints());
+    }
+    a.cni(&node, "DEL").unwrap();
+    assert_eq!(node.endpoints().len(), 2, "{:?}", node.endpoints());
+}
+
 /// Names of the host's sides of the pods' links.
 fn host_side(pod: &Pod) -> String {
     pod.result["interfaces"][0]["name"].as_str().unwrap().to_owned()
