@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use hive::Settings;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
@@ -137,7 +137,7 @@ where
             SystemTime.format_time(&mut Writer::new(&mut now))?;
             line.pair("time", &now);
         }
-        line.pair("level", level_name(event.metadata().level()));
+        line.pair("level", level_name(event.metadata()));
         let mut fields = Fields::default();
         event.record(&mut fields);
         line.pair("msg", &fields.message);
@@ -157,6 +157,9 @@ where
     }
 }
 
+/// The target of the last words of an agent that cannot go on: they are of level `fatal`, which tracing has not.
+pub(crate) const FATAL: &str = "agent::fatal";
+
 /// Ends a field in the text that is kept of a span.
 const SEPARATOR: char = '\u{1e}';
 
@@ -173,8 +176,9 @@ where
     })
 }
 
-fn level_name(level: &Level) -> &'static str {
-    match *level {
+fn level_name(event: &Metadata<'_>) -> &'static str {
+    match *event.level() {
+        Level::ERROR if event.target() == FATAL => "fatal",
         Level::ERROR => "error",
         Level::WARN => "warn",
         Level::INFO => "info",

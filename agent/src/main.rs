@@ -51,20 +51,20 @@ fn run(hive: Hive, filter: LogFilter, level: &LogLevel) -> ExitCode {
     let (options, debug) = LogConfig::options(hive.settings());
     options.install(filter, level, debug);
     if let Some(user) = other_than_root() {
-        tracing::error!(user, "The agent needs root, for eBPF programs, links and routes: start it as root");
+        tracing::error!(target: logging::FATAL, user, "The agent needs root, for eBPF programs, links and routes: start it as root");
         return ExitCode::from(FATAL);
     }
     hive.settings().report();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            tracing::error!(%error, "Threads cannot be started");
+            tracing::error!(target: logging::FATAL, %error, "Threads cannot be started");
             return ExitCode::from(FATAL);
         }
     };
     let outcome = runtime.block_on(hive.run());
     for error in &outcome.errors {
-        tracing::error!(error = %error, "unable to run agent");
+        tracing::error!(target: logging::FATAL, %error, "unable to run agent");
     }
     outcome.exit_code()
 }
@@ -81,7 +81,7 @@ const FATAL: u8 = 255;
 /// Says why the agent does not start: 1 for a wrong command line, 255 for everything else.
 fn refuse(error: &HiveError, filter: LogFilter, level: &LogLevel) -> ExitCode {
     LogOptions::default().install(filter, level, false);
-    tracing::error!(%error, "unable to start agent");
+    tracing::error!(target: logging::FATAL, %error, "unable to start agent");
     let command_line = |e: &hive::ConfigError| {
         use hive::ConfigError::{NoArgument, UnknownFlag, UnknownShorthand};
         matches!(e, UnknownFlag { .. } | UnknownShorthand { .. } | NoArgument { .. })
