@@ -9,9 +9,10 @@ use crate::endpoint::Endpoint;
 use crate::error::{BadParameter, Invalid};
 use crate::filter;
 use crate::id::EndpointId;
-use crate::labels::{GENERATED, Label, Labels, OpLabels, RESERVED};
 use crate::mac::Mac;
+use crate::op_labels::OpLabels;
 use crate::record::{DatapathConfiguration, Record};
+use labels::{GENERATED, Label, Labels, RESERVED};
 
 /// The record a request describes. Its number is the wished one, zero for any.
 pub(crate) fn record(request: &EndpointChangeRequest) -> Result<Record, BadParameter> {

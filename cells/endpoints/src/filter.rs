@@ -1,6 +1,6 @@
 //! Which labels make up an identity: the default prefixes of `--labels`.
 
-use crate::labels::{Label, Labels, RESERVED};
+use labels::{Label, Labels, RESERVED};
 
 /// Prefixes that count although a shorter one is excluded.
 const INCLUDED: [&str; 3] =

@@ -4,10 +4,10 @@ use api_models as models;
 use models::{List, Required};
 
 use crate::endpoint::Endpoint;
-use crate::labels::Labels;
 use crate::log::Change;
 use crate::record::Record;
 use crate::state::State;
+use labels::Labels;
 
 /// Revision of the policy that every endpoint has: the repository's first, which allows all.
 const POLICY_REVISION: i64 = 1;

@@ -6,9 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::labels::{Label, Labels, OpLabels};
 use crate::mac::Mac;
+use crate::op_labels::OpLabels;
 use crate::options::Options;
+use labels::{Label, Labels};
 
 /// The durable half of an endpoint. Serialises to the original's `ep_config.json`: keys in its order, optional ones
 /// left out when empty. Unknown keys are ignored, missing ones take their default.

@@ -8,9 +8,9 @@ use api_models as models;
 use crate::endpoint::Endpoint;
 use crate::error::{BadId, Invalid};
 use crate::id::Name;
-use crate::labels::Labels;
 use crate::model;
 use crate::service::{Endpoints, Refused};
+use labels::Labels;
 
 /// `PUT /endpoint/{id}`. The path's id does not matter: the body's counts, or a free one is taken.
 pub(crate) async fn put(endpoints: Endpoints, request: Request) -> Response {

@@ -149,7 +149,8 @@ fn judge(plan: &mut Plan, candidate: Restored, link: &impl Fn(&str) -> Option<u3
 mod tests {
     use super::*;
     use crate::error::StateError;
-    use crate::labels::{Label, OpLabels};
+    use crate::op_labels::OpLabels;
+    use labels::Label;
 
     fn record(id: u16, if_name: &str) -> Record {
         Record { id, if_name: if_name.into(), if_index: 5, ..Record::default() }

@@ -13,14 +13,15 @@ use crate::endpoint::Endpoint;
 use crate::error::StateError;
 use crate::files::StateFolder;
 use crate::id::{EndpointId, Name};
-use crate::labels::{Label, Labels, OpLabels};
 use crate::mac::Mac;
+use crate::op_labels::OpLabels;
 use crate::options::Options;
 use crate::queue::{Deletion, DeletionQueue, LOCK_PATIENCE};
 use crate::record::{OptionMap, Record, SecurityLabel};
 use crate::restore::{Discarded, Ignored, Restored, plan};
 use crate::service::Endpoints;
 use crate::state::State;
+use labels::{Label, Labels};
 
 /// The interface of the host's own endpoint.
 pub(crate) const HOST_DEVICE: &str = "cilium_host";

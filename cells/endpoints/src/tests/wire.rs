@@ -7,7 +7,8 @@ use std::time::SystemTime;
 
 use super::*;
 use crate::state::State;
-use crate::{Label, Record, model, rest};
+use crate::{Record, model, rest};
+use labels::Label;
 
 const RECORD: &str = include_str!("../../tests/samples/ep_config.json");
 const ORIGINAL: &str = include_str!("../../tests/samples/GET_endpoint_ID.json");

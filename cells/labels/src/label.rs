@@ -1,4 +1,4 @@
-//! Labels of endpoints, with the source each came from.
+//! A label and a set of labels, with the source each came from.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Source of labels that only the agent gives.
-pub(crate) const RESERVED: &str = "reserved";
+pub const RESERVED: &str = "reserved";
 /// Source of labels that the agent derives from others.
-pub(crate) const GENERATED: &str = "cilium-generated";
+pub const GENERATED: &str = "cilium-generated";
 /// Source of a label that was written without one.
-const UNSPECIFIED: &str = "unspec";
+pub const UNSPECIFIED: &str = "unspec";
 
 /// One label: prints as `source:key=value`, without `=value` when that is empty.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Label {
     /// Its name.
     pub key: String,
@@ -110,38 +110,6 @@ impl<'de> Deserialize<'de> for Labels {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Labels, D::Error> {
         let map = Option::<BTreeMap<String, Label>>::deserialize(deserializer)?;
         Ok(Labels(map.unwrap_or_default()))
-    }
-}
-
-/// An endpoint's labels by the use made of them.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct OpLabels {
-    /// Given by PATCH /endpoint/{id}/labels.
-    pub custom: Labels,
-    /// Given by the orchestrator, part of the identity.
-    pub orchestration_identity: Labels,
-    /// Taken out of the identity by a client.
-    pub disabled: Labels,
-    /// Given by the orchestrator, not part of the identity.
-    pub orchestration_info: Labels,
-}
-
-impl OpLabels {
-    /// Those that make up the identity.
-    pub fn identity(&self) -> Labels {
-        let both = self.orchestration_identity.0.iter().chain(&self.custom.0);
-        Labels(both.map(|(key, label)| (key.clone(), label.clone())).collect())
-    }
-
-    /// Whether the endpoint waits for its labels (`reserved:init`).
-    pub fn is_init(&self) -> bool {
-        self.identity().0.get("init").is_some_and(|label| label.source == RESERVED)
-    }
-
-    /// Whether the endpoint is one of the agent's own (host, health, ...), which clients may not change.
-    pub fn is_reserved(&self) -> bool {
-        !self.is_init() && !self.orchestration_identity.of_source(RESERVED).is_empty()
     }
 }
 

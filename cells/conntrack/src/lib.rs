@@ -1,0 +1,1 @@
+//! Collection of connection tracking rows that have ended.

@@ -1,0 +1,1 @@
+//! Security identities: the numbers behind label sets and prefixes.

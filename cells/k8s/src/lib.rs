@@ -1,0 +1,1 @@
+//! Cluster objects as tables, from a folder of manifests.

@@ -1,0 +1,172 @@
+//! What a policy says once it is read and checked: a list of entries.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+
+use crate::selector::Selector;
+
+/// The object that entries come from.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceId {
+    /// Kind of the object.
+    pub kind: Kind,
+    /// Its namespace; empty for cluster-wide objects.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for ResourceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.namespace.is_empty() {
+            true => write!(f, "{}/{}", self.kind.short(), self.name),
+            false => write!(f, "{}/{}/{}", self.kind.short(), self.namespace, self.name),
+        }
+    }
+}
+
+/// Kinds of policy objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// CiliumNetworkPolicy: pods of one namespace.
+    CiliumNetworkPolicy,
+    /// CiliumClusterwideNetworkPolicy: every endpoint.
+    CiliumClusterwideNetworkPolicy,
+}
+
+impl Kind {
+    /// The kind as Kubernetes writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::CiliumNetworkPolicy => "CiliumNetworkPolicy",
+            Kind::CiliumClusterwideNetworkPolicy => "CiliumClusterwideNetworkPolicy",
+        }
+    }
+
+    /// The short name that people type.
+    pub fn short(self) -> &'static str {
+        match self {
+            Kind::CiliumNetworkPolicy => "cnp",
+            Kind::CiliumClusterwideNetworkPolicy => "ccnp",
+        }
+    }
+}
+
+/// A policy object, read and checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// The object.
+    pub resource: ResourceId,
+    /// Its `metadata.uid`, often empty.
+    pub uid: Arc<str>,
+    /// What it says, in the order of the object.
+    pub entries: Vec<Entry>,
+}
+
+/// Direction of traffic, seen from the subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// To the subject.
+    Ingress,
+    /// From the subject.
+    Egress,
+}
+
+/// What an entry does with traffic that it matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Action {
+    /// It passes.
+    Allow,
+    /// It is dropped, whatever else allows it.
+    Deny,
+}
+
+/// One element of `ingress`, `ingressDeny`, `egress` or `egressDeny`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Whom it is about.
+    pub subject: Subject,
+    /// Which traffic of the subject.
+    pub direction: Direction,
+    /// What happens to it.
+    pub action: Action,
+    /// Whether what no entry matches is dropped.
+    pub default_deny: bool,
+    /// The other side.
+    pub peers: Peers,
+    /// Protocols and ports.
+    pub ports: Ports,
+    /// Where it is written: `spec.ingress[0]`, `specs[1].egressDeny[2]`.
+    pub path: Arc<str>,
+    /// Labels of the rule, as texts, sorted: derived-from, name, namespace, uid, then the user's own.
+    pub labels: Arc<[String]>,
+}
+
+/// Whom an entry is about: endpoints or the node, never both.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Subject {
+    /// Endpoints with these labels; never the host.
+    Endpoints(Selector),
+    /// The host, by these labels.
+    Node(Selector),
+}
+
+/// The other side of an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Peers {
+    /// No peer is named: everyone.
+    All,
+    /// A list of peers that is present and empty: the entry matches nothing (default deny stays).
+    Nothing,
+    /// Whoever one of these selects; never empty.
+    Of(Vec<Selector>),
+}
+
+/// Protocols and ports of an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ports {
+    /// None is named: every protocol.
+    All,
+    /// One of these. Empty (`toPorts: [{ports: []}]`): nothing matches.
+    Of(Vec<PortSpec>),
+}
+
+/// A protocol with one port, a range or a name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortSpec {
+    /// The protocol; `ANY` is three specs already: TCP, UDP, SCTP.
+    pub protocol: u8,
+    /// The port.
+    pub port: Port,
+}
+
+/// A port of a policy.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Port {
+    /// All ports of the protocol.
+    All,
+    /// Ports from the first to the last, which may be equal. ICMP types are ports.
+    Range(u16, u16),
+    /// A container port's name, lower case; on ingress a range may begin there.
+    Named {
+        /// The name.
+        name: Arc<str>,
+        /// Last port of the range, if one is given.
+        end: Option<u16>,
+    },
+}
+
+/// A prefix that policies name, for which an identity must exist.
+pub type Prefix = IpNetwork;
+
+/// The world label's name for an address: qualified if both families are on (`world-ipv4`), else `world`.
+pub fn world_label(ip: IpAddr, ipv4_enabled: bool, ipv6_enabled: bool) -> &'static str {
+    match (ip, ipv4_enabled, ipv6_enabled) {
+        (IpAddr::V4(_), _, true) => "world-ipv4",
+        (IpAddr::V6(_), true, _) => "world-ipv6",
+        _ => "world",
+    }
+}

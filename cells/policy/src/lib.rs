@@ -1,0 +1,1 @@
+//! Network policy of the endpoints: from rules to rows in their policy maps.

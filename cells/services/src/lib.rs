@@ -1,0 +1,1 @@
+//! Services, frontends and backends as tables, load balancer maps as their mirror.
