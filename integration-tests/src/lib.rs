@@ -10,7 +10,7 @@ mod pod;
 
 pub use events::{Event, Events};
 pub use http::{Answer, request};
-pub use node::{Node, binary};
+pub use node::{Node, binary, pod_manifest};
 pub use pod::Pod;
 
 /// The example of CONTRIBUTING.md, so that it stays true.

@@ -14,6 +14,8 @@ use crate::{Answer, Pod, request};
 
 /// How long a start may take before a test gives up on it; no promise, that is measured by the benchmarks.
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// The folder of manifests in the sandbox's folder.
+const CLUSTER: &str = "cluster";
 
 /// A node with an agent that can be started, stopped and killed, and pods.
 #[derive(Debug)]
@@ -82,7 +84,9 @@ impl Node {
             ))
             .unwrap();
         let path = |p: PathBuf| p.to_str().unwrap().to_owned();
+        fs::create_dir(sandbox.dir().join(CLUSTER)).unwrap();
         let config = [
+            ("cluster-folder", path(sandbox.dir().join(CLUSTER))),
             ("state-dir", path(sandbox.run_dir())),
             ("socket-path", path(sandbox.run_dir().join("cilium.sock"))),
             ("bpf-root", path(sandbox.bpf_root())),
@@ -131,6 +135,25 @@ impl Node {
     #[must_use]
     pub fn endpoint_files(&self) -> PathBuf {
         Path::new(&self.config["state-dir"]).join("state")
+    }
+
+    /// Puts a file of manifests into the cluster folder, whole at once as a rename does it.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn apply(&self, file: &str, manifests: &str) {
+        let folder = self.sandbox.dir();
+        let (draft, place) = (folder.join(format!("draft-{file}")), folder.join(CLUSTER).join(file));
+        fs::write(&draft, manifests).unwrap();
+        fs::rename(draft, place).unwrap();
+    }
+
+    /// Takes a file out of the cluster folder.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn withdraw(&self, file: &str) {
+        fs::remove_file(self.sandbox.dir().join(CLUSTER).join(file)).unwrap();
     }
 
     /// A pinned map's path.
@@ -310,13 +333,30 @@ impl Node {
         command
     }
 
-    /// Adds a pod through the CNI plugin.
+    /// Adds a pod of namespace `default` with the label `name` through the CNI plugin, its manifest first.
     ///
     /// # Panics
     /// When the plugin fails; the message holds its answer and the agent's log.
     pub fn add_pod(&mut self, name: &str) -> Pod {
+        self.add_pod_with("default", name, &[("name", name)])
+    }
+
+    /// Adds a pod through the CNI plugin, its manifest with these labels first. Names are unique over namespaces.
+    ///
+    /// # Panics
+    /// When the plugin fails; the message holds its answer and the agent's log.
+    pub fn add_pod_with(&mut self, namespace: &str, name: &str, labels: &[(&str, &str)]) -> Pod {
+        self.apply(&pod_file(name), &pod_manifest(namespace, name, labels));
+        self.add_unknown_pod(namespace, name)
+    }
+
+    /// Adds a pod through the CNI plugin, of which the cluster knows nothing.
+    ///
+    /// # Panics
+    /// When the plugin fails; the message holds its answer and the agent's log.
+    pub fn add_unknown_pod(&mut self, namespace: &str, name: &str) -> Pod {
         let ns = self.sandbox.netns(name).unwrap();
-        match Pod::add(self, name, &ns) {
+        match Pod::add(self, namespace, name, &ns) {
             Ok(pod) => {
                 self.pods.push(pod.clone());
                 pod
@@ -336,6 +376,7 @@ impl Node {
     /// When the plugin fails.
     pub fn delete_pod(&mut self, pod: Pod) {
         pod.cni(self, "DEL").unwrap_or_else(|answer| panic!("DEL {}: {answer}\n{}", pod.name, self.log()));
+        let _ = fs::remove_file(self.sandbox.dir().join(CLUSTER).join(pod_file(&pod.name)));
         self.pods.retain(|p| p.name != pod.name);
         self.sandbox.remove_netns(pod.ns).unwrap();
     }
@@ -348,6 +389,25 @@ impl Node {
     pub fn is_private(path: &Path) -> bool {
         fs::metadata(path).unwrap().permissions().mode() & 0o007 == 0
     }
+}
+
+/// The file of a pod's manifest.
+fn pod_file(name: &str) -> String {
+    format!("pod-{name}.yaml")
+}
+
+/// A pod's manifest.
+#[must_use]
+pub fn pod_manifest(namespace: &str, name: &str, labels: &[(&str, &str)]) -> String {
+    let labels: BTreeMap<&str, &str> = labels.iter().copied().collect();
+    let pod = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name, "labels": labels},
+        "spec": {"containers": [{"name": "main", "image": "none"}]},
+    });
+    // JSON is YAML.
+    format!("{pod:#}\n")
 }
 
 impl Default for Node {

@@ -12,7 +12,9 @@ use crate::{Node, binary};
 /// A pod with its namespace and addresses.
 #[derive(Clone, Debug)]
 pub struct Pod {
-    /// Its name in namespace `default`.
+    /// Its namespace in the cluster.
+    pub namespace: String,
+    /// Its name there.
     pub name: String,
     /// Where its processes live.
     pub ns: NetNs,
@@ -26,8 +28,8 @@ pub struct Pod {
 
 impl Pod {
     /// Calls the plugin with ADD; its answer when that fails.
-    pub fn add(node: &Node, name: &str, ns: &NetNs) -> Result<Self, String> {
-        let result = call(node, "ADD", name, ns)?;
+    pub fn add(node: &Node, namespace: &str, name: &str, ns: &NetNs) -> Result<Self, String> {
+        let result = call(node, "ADD", namespace, name, ns)?;
         let result: Value = serde_json::from_str(&result).map_err(|e| format!("{e}: {result}"))?;
         let address = |v6: bool| {
             let of_family = |a: &IpAddr| a.is_ipv6() == v6;
@@ -37,12 +39,13 @@ impl Pod {
         let (Some(ipv4), Some(ipv6)) = (address(false), address(true)) else {
             return Err(format!("not an address of each family: {result}"));
         };
-        Ok(Self { name: name.to_owned(), ns: ns.clone(), ipv4, ipv6, result })
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        Ok(Self { namespace, name, ns: ns.clone(), ipv4, ipv6, result })
     }
 
     /// Calls the plugin with another verb; its standard output, also when that fails.
     pub fn cni(&self, node: &Node, verb: &str) -> Result<String, String> {
-        call(node, verb, &self.name, &self.ns)
+        call(node, verb, &self.namespace, &self.name, &self.ns)
     }
 
     /// Its addresses, IPv4 first.
@@ -62,7 +65,7 @@ fn container(name: &str) -> String {
     format!("container-{name}")
 }
 
-fn call(node: &Node, verb: &str, name: &str, ns: &NetNs) -> Result<String, String> {
+fn call(node: &Node, verb: &str, namespace: &str, name: &str, ns: &NetNs) -> Result<String, String> {
     let plugin = binary("apiary-cni");
     let mut child = node
         .host()
@@ -72,7 +75,7 @@ fn call(node: &Node, verb: &str, name: &str, ns: &NetNs) -> Result<String, Strin
         .env("CNI_NETNS", ns.path())
         .env("CNI_IFNAME", "eth0")
         .env("CNI_PATH", plugin.parent().unwrap())
-        .env("CNI_ARGS", format!("K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}"))
+        .env("CNI_ARGS", format!("K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}"))
         .env("CILIUM_SOCK", node.socket())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

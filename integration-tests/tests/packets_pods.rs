@@ -63,7 +63,7 @@ fn a_pod_that_is_added_again_talks() {
     let mut node = Node::started();
     let (a, b) = (node.add_pod("a"), node.add_pod("b"));
     for _ in 0..3 {
-        let again = Pod::add(&node, "a", &a.ns).unwrap();
+        let again = Pod::add(&node, "default", "a", &a.ns).unwrap();
         for family in 0..2 {
             talk(&b.ns, &again.ns, again.addresses()[family]).unwrap();
         }
