@@ -5,10 +5,14 @@
 //! lookup in it. **Needs** labels.
 
 mod model;
+mod refusal;
 mod selector;
+mod settings;
 
 pub use model::{
     Action, Direction, Entry, Kind, Peers, Policy, Port, PortSpec, Ports, Prefix, ResourceId, Subject,
     world_label,
 };
-pub use selector::{Requirement, Selector, Test};
+pub use refusal::{Problem, Refusal};
+pub use selector::{CidrSelector, Requirement, Selector, Test};
+pub use settings::{Enforcement, Settings};

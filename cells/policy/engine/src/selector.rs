@@ -7,15 +7,23 @@ use ipnetwork::IpNetwork;
 pub enum Selector {
     /// By labels; all requirements hold. Without any it selects every identity.
     Labels(Vec<Requirement>),
-    /// A prefix without exceptions: identities whose prefix lies inside, but not inside one of the exceptions.
-    Cidr {
-        /// The prefix.
-        prefix: IpNetwork,
-        /// What is left out.
-        except: Vec<IpNetwork>,
-    },
+    /// By prefix.
+    Cidr(CidrSelector),
     /// The entity `none`: nobody.
     None,
+}
+
+/// Identities whose prefix lies inside a prefix, but not inside one of the exceptions.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CidrSelector {
+    /// The prefix, host bits as written. One of length 0 selects whoever has its world label.
+    pub prefix: IpNetwork,
+    /// What is left out.
+    pub except: Vec<IpNetwork>,
+    /// Name of the reserved label of addresses of this family, see [`world_label`](crate::world_label).
+    pub world: &'static str,
+    /// Whether it was written as an address, without a length.
+    pub bare: bool,
 }
 
 /// One requirement on a label.
@@ -32,6 +40,8 @@ pub struct Requirement {
 /// What a requirement asks of the label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Test {
+    /// The label has this value (`matchLabels`).
+    Equals(String),
     /// The label has one of these values.
     In(Vec<String>),
     /// There is no such label, or it has none of these values.

@@ -1,0 +1,60 @@
+//! Options of the agent that change what a policy means.
+
+use std::sync::Arc;
+
+/// When traffic without a matching rule is dropped (option `enable-policy`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Enforcement {
+    /// Where a rule selects the endpoint, a direction at a time.
+    #[default]
+    Default,
+    /// Always, for every endpoint.
+    Always,
+    /// Never: everything passes.
+    Never,
+}
+
+/// Options of the agent that change how rules are read and what they do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Name of this cluster (`cluster-name`).
+    pub cluster: Arc<str>,
+    /// When traffic without a rule is dropped (`enable-policy`).
+    pub enforcement: Enforcement,
+    /// Whether IPv4 is on; decides the world labels of prefixes.
+    pub ipv4: bool,
+    /// Whether IPv6 is on; decides the world labels of prefixes.
+    pub ipv6: bool,
+    /// Whether the host has a policy of its own (`enable-host-firewall`).
+    pub host_firewall: bool,
+    /// Whether the host reaches its pods whatever the rules of ingress say (`allow-localhost`; `auto` is resolved).
+    pub allow_localhost: bool,
+    /// Whether selectors that name no cluster mean this one (`policy-default-local-cluster`).
+    pub default_local_cluster: bool,
+    /// Whether rules may select nodes by labels (`enable-node-selector-labels`).
+    pub node_selector_labels: bool,
+    /// Whether `enableDefaultDeny` counts (`enable-non-default-deny-policies`); without, every rule denies the rest.
+    pub non_default_deny: bool,
+    /// Whether rules may name protocols without ports, such as GRE (`enable-extended-ip-protocols`).
+    pub extended_protocols: bool,
+    /// Whether rules may name ICMP types (`enable-icmp-rules`).
+    pub icmp_rules: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            cluster: "default".into(),
+            enforcement: Enforcement::Default,
+            ipv4: true,
+            ipv6: true,
+            host_firewall: false,
+            allow_localhost: true,
+            default_local_cluster: true,
+            node_selector_labels: false,
+            non_default_deny: true,
+            extended_protocols: false,
+            icmp_rules: true,
+        }
+    }
+}
