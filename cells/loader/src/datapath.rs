@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use datapath_abi::{
-    EndpointConfig, EndpointInfo, EndpointKey, ep_flag, ipv4_from_word, ipv4_word, ipv6_from_words,
-    ipv6_words, mac_from_word, mac_word,
+    EndpointConfig, EndpointInfo, EndpointKey, PolicyEntry, PolicyKey, ep_flag, ipv4_from_word, ipv4_word,
+    ipv6_from_words, ipv6_words, mac_from_word, mac_word,
 };
 use futures::future::BoxFuture;
 
@@ -111,11 +111,20 @@ pub struct Pruned {
     pub leftovers: usize,
 }
 
+/// A change of one row of a policy map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyWrite {
+    /// The row is created or replaced.
+    Set(PolicyKey, PolicyEntry),
+    /// The row goes; one that is not there is no error.
+    Delete(PolicyKey),
+}
+
 /// Endpoints in the datapath.
 ///
 /// Calls block for microseconds ([`Datapath::attach`] 0.1 to 0.5 ms) and may be made from async code; none waits for a
 /// grace period unless more endpoints are created at once than spare policy maps are ready (256). All are idempotent:
-/// after an error or a crash make the call again. An endpoint's calls must not overlap, those of different ones may.
+/// after an error or a crash make the call again. Calls may overlap; those about one endpoint wait for each other.
 pub trait Datapath: Send + Sync + 'static {
     /// Resolves when programs are loaded and endpoints of the run before are taken over. Await it before the first call
     /// of another method, they fail with [`DatapathError::NotReady`] before.
@@ -123,7 +132,8 @@ pub trait Datapath: Send + Sync + 'static {
 
     /// Makes an endpoint known to the datapath and attaches the program to its interface, in the order in which the
     /// first packet already meets policy: policy map and pin, settings, interface, program, addresses. The interface
-    /// stays down or up as it is. Called again with other values it changes the endpoint in place.
+    /// stays down or up as it is. The policy map of a new endpoint is empty, which denies everything; that of a known
+    /// one stays as it is. Called again with other values it changes the endpoint in place.
     fn attach(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError>;
 
     /// Switches the host-side interface on, which lets the pod send: the last step of creation.
@@ -133,8 +143,22 @@ pub trait Datapath: Send + Sync + 'static {
     /// interface stays, with the program that drops. True if the endpoint was known.
     fn detach(&self, id: u16) -> Result<bool, DatapathError>;
 
-    /// Gives the host endpoint its policy map and pin. Events of the host's programs carry the id from then on.
+    /// Gives the host endpoint its policy map and pin, with rows that allow everything. Events of the host's programs carry the id from then on.
     fn attach_host(&self, id: u16) -> Result<(), DatapathError>;
+
+    /// The rows of an endpoint's policy map as the kernel has them, in no order.
+    fn policy_rows(&self, id: u16) -> Result<Vec<(PolicyKey, PolicyEntry)>, DatapathError>;
+
+    /// Changes an endpoint's policy map in place, strictly in this order: packets meanwhile see some first part of the
+    /// writes done. Neighbouring writes of a kind are one system call. After an error some first part is done.
+    fn write_policy(&self, id: u16, writes: &[PolicyWrite]) -> Result<(), DatapathError>;
+
+    /// Replaces an endpoint's policy map by one with these rows: packets see the old rows or the new ones, never a mix.
+    /// After an error the old rows are in force.
+    fn swap_policy(&self, id: u16, rows: &[(PolicyKey, PolicyEntry)]) -> Result<(), DatapathError>;
+
+    /// How many rows a policy map holds at most (`bpf-policy-map-max`).
+    fn policy_capacity(&self) -> usize;
 
     /// The endpoints that the kernel knows, by id, without the host endpoint; interfaces without names.
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError>;

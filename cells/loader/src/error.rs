@@ -29,6 +29,23 @@ pub enum DatapathError {
         /// How many there are.
         slots: u32,
     },
+    /// An endpoint that the datapath does not know.
+    #[error("endpoint {id} has no policy map: it is not attached")]
+    NotAttached {
+        /// The id.
+        id: u16,
+    },
+    /// The rows do not fit into the policy map.
+    #[error(
+        "endpoint {id}: the policy map is full, it holds {capacity} rows; select fewer peers and ports, or raise \
+         bpf-policy-map-max"
+    )]
+    PolicyFull {
+        /// The endpoint.
+        id: u16,
+        /// What the map holds.
+        capacity: usize,
+    },
     /// A step failed in the kernel.
     #[error("{step}: {source}")]
     Kernel {

@@ -1,7 +1,7 @@
 //! The datapath in the kernel: rows, pins and filters of endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use bpf::tc::Tc;
 use bpf::{Direction, Link, RawMap, unpin};
@@ -11,8 +11,9 @@ use futures::future::{BoxFuture, FutureExt};
 use maps::{Maps, POLICY_PREFIX, policy_name};
 use tokio::sync::watch;
 
-use crate::datapath::{Datapath, EndpointDatapath, Pruned};
+use crate::datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
 use crate::error::{DatapathError, Step};
+use crate::policy;
 use crate::pool::{PolicyMap, PolicyPool};
 use crate::programs::ProgramSet;
 use crate::restore::{Found, plan};
@@ -38,6 +39,9 @@ pub struct KernelDatapath {
     /// Held for reading while an endpoint is attached, for writing for a moment between publishing new programs and
     /// replacing the old ones: after that moment nobody attaches the old ones any more.
     attaching: RwLock<()>,
+    /// Held while settings and policy map of an endpoint change, by its id: those who attach it and those who write its
+    /// policy do not know of each other.
+    changing: [Mutex<()>; 64],
     ready: watch::Sender<bool>,
     host_endpoint: watch::Sender<u16>,
 }
@@ -51,6 +55,7 @@ impl KernelDatapath {
             options,
             programs: RwLock::new(None),
             attaching: RwLock::new(()),
+            changing: [const { Mutex::new(()) }; 64],
             ready: watch::Sender::new(false),
             host_endpoint: watch::Sender::new(0),
         }
@@ -93,7 +98,9 @@ impl KernelDatapath {
         let mut slot_of: BTreeMap<u16, u32> = plan.repin.iter().copied().collect();
         for id in plan.without_map {
             let (slot, map) = self.pool.take()?;
-            write_policy(&map, id)?;
+            if found.rows.iter().any(|row| row.id == u32::from(id) && row.identity == identity::HOST) {
+                policy::allow_all(&map, id)?;
+            }
             slot_of.insert(id, slot);
         }
         for row in &found.rows {
@@ -262,12 +269,12 @@ impl KernelDatapath {
             .collect())
     }
 
-    fn row(&self, id: u16) -> Result<EndpointConfig, DatapathError> {
+    pub(crate) fn row(&self, id: u16) -> Result<EndpointConfig, DatapathError> {
         let row = self.maps.ep_config().lookup(&id.into());
         Ok(row.step(|| format!("endpoint {id}: read settings"))?.unwrap_or_default())
     }
 
-    /// The endpoint's policy map, taken from the pool if it has none, with its rows and its pin.
+    /// The slot of the endpoint's policy map, an empty one from the pool if it has none, with its pin.
     fn policy(&self, id: u16, old: &EndpointConfig) -> Result<u32, DatapathError> {
         if old.id != 0
             && old.policy_slot != 0
@@ -277,17 +284,19 @@ impl KernelDatapath {
             return Ok(old.policy_slot);
         }
         let (slot, map) = self.pool.take()?;
-        let noted =
-            self.maps.ep_ids().update(&id.into(), &slot).step(|| format!("endpoint {id}: note its id"));
-        let done = noted.and_then(|()| write_policy(&map, id)).and_then(|()| self.pin_policy(id, &map));
-        if let Err(e) = done {
+        if let Err(e) = self.note_id(id, slot).and_then(|()| self.pin_policy(id, &map)) {
             self.pool.give_back(slot);
             return Err(e);
         }
         Ok(slot)
     }
 
-    fn pin_policy(&self, id: u16, map: &PolicyMap) -> Result<(), DatapathError> {
+    /// Writes the id into the list of ids, before anything else of the endpoint.
+    pub(crate) fn note_id(&self, id: u16, slot: u32) -> Result<(), DatapathError> {
+        self.maps.ep_ids().update(&id.into(), &slot).step(|| format!("endpoint {id}: note its id"))
+    }
+
+    pub(crate) fn pin_policy(&self, id: u16, map: &PolicyMap) -> Result<(), DatapathError> {
         let path = self.maps.path(&policy_name(id));
         let number = |map: &RawMap| map.info().map(|info| info.id);
         match map.pin(&path) {
@@ -343,6 +352,11 @@ impl KernelDatapath {
         Ok(())
     }
 
+    fn change(&self, id: u16) -> MutexGuard<'_, ()> {
+        let lock = &self.changing[usize::from(id) % self.changing.len()];
+        lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn check_ready(&self, id: u16) -> Result<Arc<ProgramSet>, DatapathError> {
         if id == 0 {
             return Err(DatapathError::InvalidId { id });
@@ -361,6 +375,7 @@ impl Datapath for KernelDatapath {
     fn attach(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError> {
         let id = endpoint.id;
         self.check_ready(id)?;
+        let _changing = self.change(id);
         let old = self.row(id)?;
         let slot = self.policy(id, &old)?;
 
@@ -415,6 +430,7 @@ impl Datapath for KernelDatapath {
 
     fn detach(&self, id: u16) -> Result<bool, DatapathError> {
         self.check_ready(id)?;
+        let _changing = self.change(id);
         let old = self.row(id)?;
         let step = || format!("endpoint {id}: remove settings");
         self.maps.ep_config().update(&id.into(), &EndpointConfig::default()).step(step)?;
@@ -437,8 +453,12 @@ impl Datapath for KernelDatapath {
         if id == 0 {
             return Err(DatapathError::InvalidId { id });
         }
+        let _changing = self.change(id);
         let old = self.row(id)?;
         let policy_slot = self.policy(id, &old)?;
+        if let Some(map) = self.pool.map(policy_slot)? {
+            policy::allow_all(&map, id)?;
+        }
         let row = EndpointConfig {
             id: id.into(),
             identity: identity::HOST,
@@ -451,6 +471,25 @@ impl Datapath for KernelDatapath {
             .step(|| format!("host endpoint {id}: write settings"))?;
         self.host_endpoint.send_if_modified(|current| std::mem::replace(current, id) != id);
         Ok(())
+    }
+
+    fn policy_rows(&self, id: u16) -> Result<Vec<(PolicyKey, PolicyEntry)>, DatapathError> {
+        let _changing = self.change(id);
+        policy::rows(self, id)
+    }
+
+    fn write_policy(&self, id: u16, writes: &[PolicyWrite]) -> Result<(), DatapathError> {
+        let _changing = self.change(id);
+        policy::write(self, id, writes)
+    }
+
+    fn swap_policy(&self, id: u16, rows: &[(PolicyKey, PolicyEntry)]) -> Result<(), DatapathError> {
+        let _changing = self.change(id);
+        policy::swap(self, id, rows)
+    }
+
+    fn policy_capacity(&self) -> usize {
+        self.maps.policy_spec(0).layout.max_entries as usize
     }
 
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {
@@ -473,12 +512,6 @@ const SLOT_GAP: u32 = 4 * crate::READY as u32;
 
 /// `EEXIST`, the same on all architectures of Linux.
 const EEXIST: i32 = 17;
-
-/// Rows of an endpoint without policy: everything is allowed, both directions.
-fn write_policy(map: &PolicyMap, id: u16) -> Result<(), DatapathError> {
-    let rows = [false, true].map(|egress| (PolicyKey::any(egress), PolicyEntry::allow(0)));
-    map.update_batch(&rows).step(|| format!("endpoint {id}: write policy rows"))
-}
 
 fn filter_name(program: &str, interface: &str) -> String {
     format!("{program}-{interface}")

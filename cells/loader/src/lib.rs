@@ -36,6 +36,7 @@ pub mod device_links;
 mod error;
 pub mod host;
 mod kernel;
+mod policy;
 mod pool;
 mod programs;
 mod restore;
@@ -47,7 +48,7 @@ pub mod testing;
 
 pub use cell::cell;
 pub use config::{LoaderConfig, OptionError};
-pub use datapath::{Datapath, EndpointDatapath, Pruned};
+pub use datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
 pub use error::DatapathError;
 pub use kernel::{KernelDatapath, KernelOptions, POD_INTERFACE_PREFIX, is_pod_interface};
 pub use pool::{PolicyMap, PolicyPool, READY};

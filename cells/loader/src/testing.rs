@@ -1,11 +1,12 @@
 //! A datapath without a kernel, for the tests of cells that use one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use datapath_abi::{PolicyEntry, PolicyKey};
 use futures::future::{BoxFuture, FutureExt};
 
-use crate::datapath::{Datapath, EndpointDatapath, Pruned};
+use crate::datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
 use crate::error::DatapathError;
 
 /// A call that a [`FakeDatapath`] got.
@@ -19,6 +20,10 @@ pub enum Call {
     Detach(u16),
     /// The host endpoint was attached.
     AttachHost(u16),
+    /// An endpoint's policy map was changed in place, by so many writes.
+    WritePolicy(u16, usize),
+    /// An endpoint's policy map was replaced by one with so many rows.
+    SwapPolicy(u16, usize),
     /// Everything but these ids was swept.
     Prune(Vec<u16>),
 }
@@ -43,8 +48,16 @@ pub struct FakeDatapath {
     state: Mutex<State>,
 }
 
+/// Rows of policy maps, where nothing else is said.
+const POLICY_CAPACITY: usize = 16384;
+
+/// Rows of a policy map, by key.
+type PolicyRows = HashMap<PolicyKey, PolicyEntry>;
+
 #[derive(Debug, Default)]
 struct State {
+    policies: BTreeMap<u16, PolicyRows>,
+    policy_capacity: Option<usize>,
     endpoints: BTreeMap<u16, EndpointDatapath>,
     up: BTreeSet<u16>,
     failing: BTreeSet<u16>,
@@ -63,6 +76,7 @@ impl FakeDatapath {
         for endpoint in endpoints {
             let mut state = fake.state();
             state.up.insert(endpoint.id);
+            state.policies.insert(endpoint.id, PolicyRows::new());
             state.endpoints.insert(endpoint.id, endpoint);
         }
         fake
@@ -71,6 +85,16 @@ impl FakeDatapath {
     /// Lets attaching that endpoint fail from now on.
     pub fn fail_attach(&self, id: u16) {
         self.state().failing.insert(id);
+    }
+
+    /// Lets policy maps hold so many rows from now on.
+    pub fn set_policy_capacity(&self, rows: usize) {
+        self.state().policy_capacity = Some(rows);
+    }
+
+    /// Puts rows into an endpoint's policy map as a run before has left them: no call is recorded.
+    pub fn restore_policy(&self, id: u16, rows: impl IntoIterator<Item = (PolicyKey, PolicyEntry)>) {
+        self.state().policies.insert(id, rows.into_iter().collect());
     }
 
     /// Lets attaching that endpoint succeed again.
@@ -113,6 +137,7 @@ impl Datapath for FakeDatapath {
             return Err(DatapathError::NoInterface { id, ifindex, ifname });
         }
         state.calls.push(Call::Attach(endpoint.id));
+        state.policies.entry(endpoint.id).or_default();
         state.endpoints.insert(endpoint.id, endpoint.clone());
         Ok(())
     }
@@ -128,12 +153,55 @@ impl Datapath for FakeDatapath {
         let mut state = self.state();
         state.calls.push(Call::Detach(id));
         state.up.remove(&id);
+        state.policies.remove(&id);
         Ok(state.endpoints.remove(&id).is_some())
     }
 
     fn attach_host(&self, id: u16) -> Result<(), DatapathError> {
-        self.state().calls.push(Call::AttachHost(id));
+        let mut state = self.state();
+        state.calls.push(Call::AttachHost(id));
+        let rows = [false, true].map(|egress| (PolicyKey::any(egress), PolicyEntry::allow(0)));
+        state.policies.insert(id, rows.into());
         Ok(())
+    }
+
+    fn policy_rows(&self, id: u16) -> Result<Vec<(PolicyKey, PolicyEntry)>, DatapathError> {
+        let state = self.state();
+        let rows = state.policies.get(&id).ok_or(DatapathError::NotAttached { id })?;
+        Ok(rows.iter().map(|(key, entry)| (*key, *entry)).collect())
+    }
+
+    fn write_policy(&self, id: u16, writes: &[PolicyWrite]) -> Result<(), DatapathError> {
+        let capacity = self.policy_capacity();
+        let mut state = self.state();
+        let rows = state.policies.get_mut(&id).ok_or(DatapathError::NotAttached { id })?;
+        for write in writes {
+            match write {
+                PolicyWrite::Set(key, _) if rows.len() == capacity && !rows.contains_key(key) => {
+                    return Err(DatapathError::PolicyFull { id, capacity });
+                }
+                PolicyWrite::Set(key, entry) => drop(rows.insert(*key, *entry)),
+                PolicyWrite::Delete(key) => drop(rows.remove(key)),
+            }
+        }
+        state.calls.push(Call::WritePolicy(id, writes.len()));
+        Ok(())
+    }
+
+    fn swap_policy(&self, id: u16, rows: &[(PolicyKey, PolicyEntry)]) -> Result<(), DatapathError> {
+        let capacity = self.policy_capacity();
+        let mut state = self.state();
+        let old = state.policies.get_mut(&id).ok_or(DatapathError::NotAttached { id })?;
+        if rows.len() > capacity {
+            return Err(DatapathError::PolicyFull { id, capacity });
+        }
+        *old = rows.iter().copied().collect();
+        state.calls.push(Call::SwapPolicy(id, rows.len()));
+        Ok(())
+    }
+
+    fn policy_capacity(&self) -> usize {
+        self.state().policy_capacity.unwrap_or(POLICY_CAPACITY)
     }
 
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {

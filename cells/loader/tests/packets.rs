@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use devices::Netlink;
-use kit::{furnish, maps, node_config, pod_with_namespace, start};
+use kit::{allow_all, furnish, maps, node_config, pod_with_namespace, start};
 use loader::{Datapath, ProgramSet};
 use maps::Maps;
 use test_kit::{Sandbox, UdpFlow, require_root, wait_until};
@@ -31,6 +31,7 @@ fn no_packet_is_lost_while_programs_are_replaced_and_all_are_once_the_endpoint_i
     let (b, b_ns) = pod_with_namespace(&sandbox, 2);
     for (endpoint, ns) in [(&a, &a_ns), (&b, &b_ns)] {
         datapath.attach(endpoint).unwrap();
+        allow_all(&datapath, endpoint.id);
         datapath.up(endpoint).unwrap();
         furnish(endpoint, ns);
     }
@@ -75,6 +76,7 @@ fn a_source_address_that_is_not_the_pods_is_dropped() {
     let (b, b_ns) = pod_with_namespace(&sandbox, 2);
     for (endpoint, ns) in [(&a, &a_ns), (&b, &b_ns)] {
         datapath.attach(endpoint).unwrap();
+        allow_all(&datapath, endpoint.id);
         datapath.up(endpoint).unwrap();
         furnish(endpoint, ns);
     }

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use datapath_abi::{PolicyEntry, PolicyKey};
 use futures::future::BoxFuture;
-use loader::{DatapathError, EndpointDatapath, Pruned};
+use loader::{DatapathError, EndpointDatapath, PolicyWrite, Pruned};
 
 use super::*;
 use crate::id::Name;
@@ -55,6 +56,22 @@ impl Datapath for Fused {
 
     fn attach_host(&self, id: u16) -> Result<(), DatapathError> {
         self.inner.attach_host(id)
+    }
+
+    fn policy_rows(&self, id: u16) -> Result<Vec<(PolicyKey, PolicyEntry)>, DatapathError> {
+        self.inner.policy_rows(id)
+    }
+
+    fn write_policy(&self, id: u16, writes: &[PolicyWrite]) -> Result<(), DatapathError> {
+        self.inner.write_policy(id, writes)
+    }
+
+    fn swap_policy(&self, id: u16, rows: &[(PolicyKey, PolicyEntry)]) -> Result<(), DatapathError> {
+        self.inner.swap_policy(id, rows)
+    }
+
+    fn policy_capacity(&self) -> usize {
+        self.inner.policy_capacity()
     }
 
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {

@@ -4,9 +4,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use datapath_abi::{NodeConfig, ipv4_word, ipv6_words};
+use datapath_abi::{NodeConfig, PolicyEntry, PolicyKey, ipv4_word, ipv6_words};
 use devices::Netlink;
-use loader::{EndpointDatapath, KernelDatapath, KernelOptions, ProgramSet};
+use loader::{Datapath, EndpointDatapath, KernelDatapath, KernelOptions, ProgramSet};
 use maps::{FamilyConfig, Maps, MapsConfig};
 use test_kit::{NetNs, Sandbox};
 
@@ -96,4 +96,10 @@ pub fn furnish(endpoint: &EndpointDatapath, ns: &NetNs) {
          route add {ROUTER_V6} dev eth0\nroute add default via {ROUTER_V6}\n"
     ))
     .unwrap();
+}
+
+/// The rows of an endpoint without policy: everything is allowed, both directions.
+pub fn allow_all(datapath: &dyn Datapath, id: u16) {
+    let rows = [false, true].map(|egress| (PolicyKey::any(egress), PolicyEntry::allow(0)));
+    datapath.swap_policy(id, &rows).unwrap();
 }

@@ -1,0 +1,138 @@
+//! Policy maps of endpoints in the real kernel: in place, swapped, full, and against concurrent calls.
+
+mod kit;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bpf::{Map, RawMap};
+use datapath_abi::{PolicyEntry, PolicyKey};
+use kit::{maps, pod, start};
+use loader::{Datapath, DatapathError, KernelDatapath, PolicyWrite};
+use maps::{FamilyConfig, Maps, MapsConfig, policy_name};
+use test_kit::{Sandbox, require_root};
+
+fn key(peer: u32) -> PolicyKey {
+    PolicyKey { sec_label: peer, ..PolicyKey::any(false) }
+}
+
+fn allow(peer: u32) -> (PolicyKey, PolicyEntry) {
+    (key(peer), PolicyEntry::allow(0))
+}
+
+fn peers(datapath: &dyn Datapath, id: u16) -> Vec<u32> {
+    let mut peers: Vec<u32> =
+        datapath.policy_rows(id).unwrap().iter().map(|(key, _)| key.sec_label).collect();
+    peers.sort_unstable();
+    peers
+}
+
+/// Kernel numbers of the map in the endpoint's slot and of the pinned one.
+fn numbers(maps: &Maps, id: u16) -> (Option<u32>, u32) {
+    let slot = maps.ep_config().lookup(&id.into()).unwrap().unwrap().policy_slot;
+    let pinned = RawMap::open(&maps.path(&policy_name(id))).unwrap().info().unwrap().id;
+    (maps.ep_policies().id(slot).unwrap(), pinned)
+}
+
+#[test]
+fn rows_change_in_place_in_order_or_by_another_map() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    let endpoint = pod(&sandbox, 7);
+    assert!(matches!(datapath.policy_rows(7), Err(DatapathError::NotAttached { id: 7 })));
+    datapath.attach(&endpoint).unwrap();
+    let (first, _) = numbers(&maps, 7);
+
+    let set = |peer| PolicyWrite::Set(key(peer), PolicyEntry::allow(0));
+    let writes = [set(1), set(2), set(3), PolicyWrite::Delete(key(2)), PolicyWrite::Delete(key(99)), set(4)];
+    datapath.write_policy(7, &writes).unwrap();
+    assert_eq!(peers(&datapath, 7), [1, 3, 4]);
+    assert_eq!(numbers(&maps, 7), (first, first.unwrap()), "in place");
+    // A later write of the same key wins: order is kept between writes of different kinds.
+    datapath.write_policy(7, &[set(5), PolicyWrite::Delete(key(5)), set(5)]).unwrap();
+    assert_eq!(peers(&datapath, 7), [1, 3, 4, 5]);
+
+    let old: Map<PolicyKey, PolicyEntry> = Map::open(&maps.path(&policy_name(7))).unwrap();
+    datapath.swap_policy(7, &[allow(8), allow(9)]).unwrap();
+    let (second, pinned) = numbers(&maps, 7);
+    assert_ne!(second, first);
+    assert_eq!(second, Some(pinned), "the pin follows");
+    assert_eq!(peers(&datapath, 7), [8, 9]);
+    assert_eq!(old.entries().unwrap().len(), 4, "packets under way still find the old rows");
+    std::thread::sleep(Duration::from_millis(1050));
+    datapath.pool().tend().unwrap();
+    assert!(old.entries().unwrap().is_empty(), "and the map is ready for the next endpoint");
+    // A start finds the new one.
+    drop(datapath);
+    let datapath = start(&maps);
+    assert_eq!(peers(&datapath, 7), [8, 9]);
+    datapath.swap_policy(7, &[]).unwrap();
+    assert!(peers(&datapath, 7).is_empty());
+    // The host's rows allow everything, there is no host firewall.
+    datapath.attach_host(500).unwrap();
+    assert_eq!(datapath.policy_rows(500).unwrap().len(), 2);
+    // As does what a map of the run before lacks.
+    let slot = maps.ep_config().lookup(&500).unwrap().unwrap().policy_slot;
+    maps.ep_policies().unset(slot).unwrap();
+    assert_eq!(start(&maps).policy_rows(500).unwrap().len(), 2);
+}
+
+#[test]
+fn a_full_map_is_named_and_the_old_rows_stay_after_a_swap_that_failed() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let config = MapsConfig {
+        bpf_root: sandbox.bpf_root().to_str().unwrap().to_owned(),
+        preallocate_bpf_maps: false,
+        bpf_policy_map_max: 256,
+        ..MapsConfig::default()
+    };
+    let maps = std::sync::Arc::new(Maps::new(config, FamilyConfig::default()));
+    maps.open().unwrap();
+    let datapath = start(&maps);
+    assert_eq!(datapath.policy_capacity(), 256);
+    datapath.attach(&pod(&sandbox, 7)).unwrap();
+    datapath.swap_policy(7, &[allow(1)]).unwrap();
+    let many: Vec<_> = (1..=257).map(allow).collect();
+    let full = datapath.swap_policy(7, &many).unwrap_err();
+    assert!(matches!(full, DatapathError::PolicyFull { id: 7, capacity: 256 }), "{full}");
+    assert!(full.to_string().contains("bpf-policy-map-max"), "{full}");
+    assert_eq!(peers(&datapath, 7), [1]);
+    let writes: Vec<_> = many.iter().map(|(key, entry)| PolicyWrite::Set(*key, *entry)).collect();
+    let full = datapath.write_policy(7, &writes).unwrap_err();
+    assert!(matches!(full, DatapathError::PolicyFull { id: 7, capacity: 256 }), "{full}");
+    assert_eq!(peers(&datapath, 7).len(), 256);
+    datapath.swap_policy(7, &many[..256]).unwrap();
+    assert_eq!(peers(&datapath, 7).len(), 256);
+    // A full map still takes other values for its keys.
+    let deny = PolicyEntry { flags: 1, ..PolicyEntry::allow(0) };
+    datapath.write_policy(7, &[PolicyWrite::Set(key(1), deny)]).unwrap();
+}
+
+#[test]
+fn attaching_again_while_maps_are_swapped_never_goes_back_to_an_old_map() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath: KernelDatapath = start(&maps);
+    let endpoint = pod(&sandbox, 7);
+    datapath.attach(&endpoint).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                datapath.attach(&endpoint).unwrap();
+            }
+        });
+        for peer in 1..=300 {
+            datapath.swap_policy(7, &[allow(peer)]).unwrap();
+            assert_eq!(peers(&datapath, 7), [peer]);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(peers(&datapath, 7), [300]);
+    let (slot, pinned) = numbers(&maps, 7);
+    assert_eq!(slot, Some(pinned));
+}
