@@ -93,3 +93,132 @@ pub type LbReverseNat4 = LbReverseNat<u32>;
 pub type LbReverseNat6 = LbReverseNat<[u32; 4]>;
 layout!(LbReverseNat4, 6, { address: 0, port: 4 });
 layout!(LbReverseNat6, 18, { address: 0, port: 16 });
+
+/// Key of `cilium_lb_affinity_match` (HASH, 8 bytes): a backend that clients of a service may stay with. Its value is
+/// one byte without meaning.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct LbAffinityMatch {
+    /// Backend id.
+    pub backend_id: u32,
+    /// Service id, big-endian.
+    pub rev_nat_id: u16,
+    /// Zero.
+    pub pad: u16,
+}
+layout!(LbAffinityMatch, 8, { backend_id: 0, rev_nat_id: 4, pad: 6 });
+
+/// Key of `cilium_lb4_affinity` and `cilium_lb6_affinity` (LRU_HASH, 16 or 24 bytes): a client of a service.
+/// `A` is `[u32; 2]` or `[u32; 4]`: the client's address, zeros behind it, or the cookie of its network namespace.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct LbAffinityKey<A> {
+    /// The client.
+    pub client: A,
+    /// Service id, big-endian.
+    pub rev_nat_id: u16,
+    /// 1 if the client is a cookie.
+    pub netns_cookie: u8,
+    /// Zero.
+    pub pad1: u8,
+    /// Zero.
+    pub pad2: u32,
+}
+
+/// Key of cilium_lb4_affinity.
+pub type LbAffinityKey4 = LbAffinityKey<[u32; 2]>;
+/// Key of cilium_lb6_affinity.
+pub type LbAffinityKey6 = LbAffinityKey<[u32; 4]>;
+layout!(LbAffinityKey4, 16, { client: 0, rev_nat_id: 8, netns_cookie: 10, pad1: 11, pad2: 12 });
+layout!(LbAffinityKey6, 24, { client: 0, rev_nat_id: 16, netns_cookie: 18, pad1: 19, pad2: 20 });
+
+/// Value of `cilium_lb4_affinity` and `cilium_lb6_affinity` (16 bytes): the backend that a client was last sent to.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct LbAffinity {
+    /// When, on the clock of the connection tracking rows.
+    pub last_used: u64,
+    /// Backend id.
+    pub backend_id: u32,
+    /// Zero.
+    pub pad: u32,
+}
+layout!(LbAffinity, 16, { last_used: 0, backend_id: 8, pad: 12 });
+
+/// Key of `cilium_lb4_source_range` and `cilium_lb6_source_range` (LPM_TRIE, 12 or 24 bytes): clients that a service
+/// admits, or refuses. Its value is one byte without meaning.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct LbSourceRange<A> {
+    /// 32 and the length of the prefix.
+    pub prefixlen: u32,
+    /// Service id, big-endian.
+    pub rev_nat_id: u16,
+    /// Zero.
+    pub pad: u16,
+    /// The prefix as on the wire.
+    pub address: A,
+}
+
+/// Key of cilium_lb4_source_range.
+pub type LbSourceRange4 = LbSourceRange<u32>;
+/// Key of cilium_lb6_source_range.
+pub type LbSourceRange6 = LbSourceRange<[u32; 4]>;
+layout!(LbSourceRange4, 12, { prefixlen: 0, rev_nat_id: 4, pad: 6, address: 8 });
+layout!(LbSourceRange6, 24, { prefixlen: 0, rev_nat_id: 4, pad: 6, address: 8 });
+
+/// Bits of [`LbService::flags`].
+pub mod lb_flag {
+    /// Frontend is an external IP.
+    pub const EXTERNAL_IP: u8 = 1;
+    /// Frontend is a node port.
+    pub const NODE_PORT: u8 = 2;
+    /// External traffic goes to backends of this node.
+    pub const EXT_LOCAL_SCOPE: u8 = 4;
+    /// Frontend is a pod's host port.
+    pub const HOST_PORT: u8 = 8;
+    /// Clients stay with their backend.
+    pub const SESSION_AFFINITY: u8 = 16;
+    /// Frontend is a load balancer's address.
+    pub const LOAD_BALANCER: u8 = 32;
+    /// Reachable from outside.
+    pub const ROUTABLE: u8 = 64;
+    /// Clients are checked against the service's source ranges.
+    pub const SOURCE_RANGE: u8 = 128;
+}
+
+/// Bits of [`LbService::flags2`].
+pub mod lb_flag2 {
+    /// Redirected to pods of this node.
+    pub const LOCAL_REDIRECT: u8 = 1;
+    /// Frontend and backends are of different families.
+    pub const NAT_46X64: u8 = 2;
+    /// Goes to the proxy, whose port is in [`LbService::backend_id`](super::LbService::backend_id).
+    pub const L7_LOAD_BALANCER: u8 = 4;
+    /// With [`HOST_PORT`](super::lb_flag::HOST_PORT) only from the node itself, else left to the local proxy.
+    pub const LOOPBACK: u8 = 8;
+    /// Traffic inside the cluster goes to backends of this node.
+    pub const INT_LOCAL_SCOPE: u8 = 16;
+    /// The address has a row in each scope.
+    pub const TWO_SCOPES: u8 = 32;
+    /// In slot 0 the source ranges are refused instead of admitted, in others the backend is quarantined.
+    pub const QUARANTINED_OR_DENY: u8 = 64;
+    /// Replies go to the client directly.
+    pub const FORWARDING_DSR: u8 = 128;
+}
+
+/// Values of [`LbBackend::state`].
+pub mod lb_backend_state {
+    /// Takes connections.
+    pub const ACTIVE: u8 = 0;
+    /// Keeps its connections.
+    pub const TERMINATING: u8 = 1;
+    /// Failed its health check.
+    pub const QUARANTINED: u8 = 2;
+    /// Takes none, keeps none.
+    pub const MAINTENANCE: u8 = 3;
+}

@@ -45,8 +45,9 @@ pub use conntrack::{CtEntry, CtTuple, CtTuple4, CtTuple6, ct_flag, tuple_flag};
 pub use endpoint::{EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, ep_flag, lxc_flag};
 pub use ipcache::{IpcacheKey, RemoteEndpointInfo, ipcache_flag};
 pub use lb::{
-    LbBackend, LbBackend4, LbBackend6, LbReverseNat, LbReverseNat4, LbReverseNat6, LbService, LbServiceKey,
-    LbServiceKey4, LbServiceKey6,
+    LbAffinity, LbAffinityKey, LbAffinityKey4, LbAffinityKey6, LbAffinityMatch, LbBackend, LbBackend4,
+    LbBackend6, LbReverseNat, LbReverseNat4, LbReverseNat6, LbService, LbServiceKey, LbServiceKey4,
+    LbServiceKey6, LbSourceRange, LbSourceRange4, LbSourceRange6, lb_backend_state, lb_flag, lb_flag2,
 };
 pub use metrics::{MetricsKey, MetricsValue, direction, metric};
 pub use node::{DeviceValue, NodeKey, NodeValue};
