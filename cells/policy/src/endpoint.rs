@@ -1,0 +1,148 @@
+//! The table `endpoint-policies`: for each endpoint, whom it is about and what of its policy is in the kernel.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use labels::LabelArray;
+use serde::Serialize;
+use statedb::{Query, TableSpec};
+
+/// A port that a container has given a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct NamedPort {
+    /// IP protocol.
+    pub protocol: u8,
+    /// The port.
+    pub port: u16,
+}
+
+/// Named ports of a pod, names in lower case.
+pub type NamedPorts = BTreeMap<Arc<str>, NamedPort>;
+
+/// An endpoint as policy sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Subject {
+    /// The endpoint.
+    pub endpoint: u16,
+    /// Its identity.
+    pub identity: u32,
+    /// The labels of that identity.
+    pub labels: LabelArray,
+    /// The ports that rules may name.
+    pub named_ports: Arc<NamedPorts>,
+}
+
+/// How far an endpoint's policy has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Progress {
+    /// The kernel does not have it yet: sources have not been read, or it is being written.
+    Pending,
+    /// The kernel has it.
+    Realized,
+    /// It does not fit into the policy map: the endpoint is denied wholly until it does.
+    Full,
+    /// The kernel could not be written; it is tried again.
+    Failed,
+}
+
+/// Rows of a policy map.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct RowCounts {
+    /// Rows that allow.
+    pub allow: usize,
+    /// Rows that deny.
+    pub deny: usize,
+}
+
+/// An endpoint and its policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct EndpointPolicy {
+    /// Whom it is about.
+    pub subject: Subject,
+    /// Counts the changes of the subject.
+    pub generation: u64,
+    /// The revision of the policies that was computed last; 0 before the first time.
+    pub revision: u64,
+    /// The revision that the kernel has; 0 before the first time.
+    pub realized: u64,
+    /// Whether any policy selects it as receiver.
+    pub ingress_enforced: bool,
+    /// Whether any policy selects it as sender.
+    pub egress_enforced: bool,
+    /// Rows of the map for traffic to it.
+    pub ingress: RowCounts,
+    /// Rows of the map for traffic from it.
+    pub egress: RowCounts,
+    /// How far it has come.
+    pub progress: Progress,
+    /// What stands in the way, with what to do about it.
+    pub error: Option<Arc<str>>,
+}
+
+impl EndpointPolicy {
+    /// The policy of an endpoint.
+    pub fn by_endpoint(endpoint: u16) -> Query<EndpointPolicy> {
+        Query::primary(endpoint)
+    }
+
+    /// An endpoint that has just been announced.
+    pub(crate) fn new(subject: Subject, generation: u64) -> EndpointPolicy {
+        EndpointPolicy {
+            subject,
+            generation,
+            revision: 0,
+            realized: 0,
+            ingress_enforced: false,
+            egress_enforced: false,
+            ingress: RowCounts::default(),
+            egress: RowCounts::default(),
+            progress: Progress::Pending,
+            error: None,
+        }
+    }
+
+    /// Which directions policies are enforced in, in the API's words.
+    pub fn enabled(&self) -> &'static str {
+        match (self.ingress_enforced, self.egress_enforced) {
+            (false, false) => "none",
+            (true, false) => "ingress",
+            (false, true) => "egress",
+            (true, true) => "both",
+        }
+    }
+}
+
+impl TableSpec for EndpointPolicy {
+    const NAME: &'static str = "endpoint-policies";
+    type Key<'a> = u16;
+
+    fn key(&self) -> u16 {
+        self.subject.endpoint
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["Endpoint", "Identity", "Enforced", "Revision", "Realized", "Ingress", "Egress", "Status", "Error"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        let counts = |rows: &RowCounts| match rows.deny {
+            0 => format!("{} allow", rows.allow),
+            deny => format!("{} allow, {deny} deny", rows.allow),
+        };
+        vec![
+            self.subject.endpoint.to_string(),
+            self.subject.identity.to_string(),
+            self.enabled().to_owned(),
+            self.revision.to_string(),
+            self.realized.to_string(),
+            counts(&self.ingress),
+            counts(&self.egress),
+            format!("{:?}", self.progress),
+            self.error.as_deref().unwrap_or_default().to_owned(),
+        ]
+    }
+}

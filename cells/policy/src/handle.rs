@@ -1,0 +1,116 @@
+//! The handle by which others have policy enforced on endpoints.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use statedb::{RwTable, Table};
+
+use crate::endpoint::{EndpointPolicy, Progress, Subject};
+
+/// Has policy enforced on endpoints. Cheap to clone.
+#[derive(Clone)]
+pub struct Policies {
+    table: RwTable<EndpointPolicy>,
+    /// The revision of the policies that are wanted.
+    revision: Arc<AtomicU64>,
+    /// How rows begin: pending, but in tests of others, where nobody else realizes them.
+    begin: Progress,
+}
+
+/// Why an endpoint's policy is not in the kernel. What stands in the way is tried again by itself.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotRealized {
+    /// Nobody has announced the endpoint, or it is gone.
+    #[error("no policy is enforced on endpoint {endpoint}")]
+    Unknown {
+        /// The endpoint.
+        endpoint: u16,
+    },
+    /// Its policy map is full: it is denied wholly until its rows fit.
+    #[error("{reason}")]
+    Full {
+        /// What to do about it.
+        reason: Arc<str>,
+    },
+    /// The kernel could not be written.
+    #[error("unable to write the policy of endpoint {endpoint}: {reason}")]
+    Failed {
+        /// The endpoint.
+        endpoint: u16,
+        /// Why.
+        reason: Arc<str>,
+    },
+}
+
+impl Policies {
+    pub(crate) fn new(table: RwTable<EndpointPolicy>, revision: Arc<AtomicU64>) -> Policies {
+        Policies { table, revision, begin: Progress::Pending }
+    }
+
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn beginning(self, begin: Progress) -> Policies {
+        Policies { begin, ..self }
+    }
+
+    /// Has policy enforced on an endpoint whose policy map exists, or tells what has changed about it. The map follows;
+    /// [`realized`](Self::realized) waits for it. Before all sources have been read nothing is written: an endpoint of
+    /// the run before keeps its rows, a new one stays denied.
+    pub fn enforce(&self, subject: Subject) {
+        let (progress, realized) = match self.begin {
+            Progress::Realized => (Progress::Realized, self.revision()),
+            other => (other, 0),
+        };
+        let mut txn = self.table.write();
+        match txn.get(EndpointPolicy::by_endpoint(subject.endpoint)) {
+            Some(row) if row.subject == subject => return,
+            Some(row) => {
+                let row = EndpointPolicy {
+                    subject,
+                    generation: row.generation + 1,
+                    progress,
+                    error: None,
+                    ..(**row).clone()
+                };
+                txn.insert(row);
+            }
+            None => {
+                txn.insert(EndpointPolicy { progress, realized, ..EndpointPolicy::new(subject, 1) });
+            }
+        }
+        txn.commit();
+    }
+
+    /// Waits until the kernel has the endpoint's policy: of what [`enforce`](Self::enforce) said last, at the revision
+    /// that policies have now or a later one, which it gives; prefixes of its rules are in the ipcache.
+    pub async fn realized(&self, endpoint: u16) -> Result<u64, NotRealized> {
+        let revision = self.revision();
+        loop {
+            let snapshot = self.table.snapshot();
+            let (row, watch) = self.table.get_watch(&snapshot, EndpointPolicy::by_endpoint(endpoint));
+            let row = row.ok_or(NotRealized::Unknown { endpoint })?;
+            let reason = row.error.clone().unwrap_or_default();
+            match row.progress {
+                Progress::Realized if row.realized >= revision => return Ok(row.realized),
+                Progress::Full => return Err(NotRealized::Full { reason }),
+                Progress::Failed => return Err(NotRealized::Failed { endpoint, reason }),
+                Progress::Pending | Progress::Realized => watch.changed().await,
+            }
+        }
+    }
+
+    /// Ends enforcement: the endpoint is going, nobody writes its map any more.
+    pub fn forget(&self, endpoint: u16) {
+        self.table.transact(|txn| txn.delete(EndpointPolicy::by_endpoint(endpoint)));
+    }
+
+    /// The revision of the policies that are wanted, at least 1.
+    pub fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Acquire)
+    }
+
+    /// The table `endpoint-policies`.
+    pub fn table(&self) -> Table<EndpointPolicy> {
+        self.table.reader()
+    }
+}

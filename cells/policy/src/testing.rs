@@ -1,0 +1,79 @@
+//! The handle without a cell behind it, for the tests of cells that use one.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use statedb::{Db, RwTable};
+
+use crate::endpoint::{EndpointPolicy, Progress};
+use crate::handle::Policies;
+
+/// A handle whose endpoints are realized when the test says so, or at once.
+///
+/// ```
+/// use policy::testing::FakePolicies;
+/// use policy::{EndpointPolicy, Subject};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let fake = FakePolicies::new(&statedb::Db::new());
+/// let labels = [labels::Label::parse("k8s:app=web")].into_iter().collect();
+/// fake.policies().enforce(Subject { endpoint: 7, identity: 300, labels, named_ports: Default::default() });
+/// fake.realize(7);
+/// assert_eq!(fake.policies().realized(7).await, Ok(1));
+/// fake.fail(7, "no memory");
+/// assert!(fake.policies().realized(7).await.is_err());
+/// # }
+/// ```
+pub struct FakePolicies {
+    table: RwTable<EndpointPolicy>,
+    policies: Policies,
+}
+
+impl FakePolicies {
+    /// A handle at revision 1, endpoints stay pending until [`realize`](Self::realize).
+    ///
+    /// # Panics
+    /// If the database has the table already.
+    pub fn new(db: &Db) -> FakePolicies {
+        let table = db.table::<EndpointPolicy>().unwrap_or_else(|error| panic!("{error}"));
+        let policies = Policies::new(table.clone(), Arc::new(AtomicU64::new(1)));
+        FakePolicies { table, policies }
+    }
+
+    /// A handle that has every endpoint realized at once.
+    ///
+    /// # Panics
+    /// If the database has the table already.
+    pub fn realizing(db: &Db) -> FakePolicies {
+        let fake = FakePolicies::new(db);
+        let policies = fake.policies.clone().beginning(Progress::Realized);
+        FakePolicies { policies, ..fake }
+    }
+
+    /// The handle.
+    pub fn policies(&self) -> Policies {
+        self.policies.clone()
+    }
+
+    /// The kernel has the endpoint's policy.
+    pub fn realize(&self, endpoint: u16) {
+        let revision = self.policies.revision();
+        self.change(endpoint, |row| {
+            (row.progress, row.revision, row.realized) = (Progress::Realized, revision, revision);
+            row.error = None;
+        });
+    }
+
+    /// The kernel could not be written.
+    pub fn fail(&self, endpoint: u16, reason: &str) {
+        self.change(endpoint, |row| {
+            row.progress = Progress::Failed;
+            row.error = Some(reason.into());
+        });
+    }
+
+    fn change(&self, endpoint: u16, change: impl FnOnce(&mut EndpointPolicy)) {
+        self.table.transact(|txn| txn.update(EndpointPolicy::by_endpoint(endpoint), change));
+    }
+}
