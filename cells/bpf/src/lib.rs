@@ -6,6 +6,7 @@
 //! - [`BpfFs`]: Cilium's pin paths, and pinned maps that are reused, moved to a new layout or refused;
 //! - [`ObjectFile`]: programs linked by aya-obj and loaded with maps the caller chooses; [`Program`] runs them on packets;
 //! - [`Link`] (tcx) and [`tc::Tc`] (cls_bpf filters): how programs meet interfaces;
+//! - [`Clock`]: the clock that programs read, as they read it;
 //! - [`probe()`]: the kernel features the datapath needs.
 //!
 //! All calls block for the time the kernel takes, microseconds but where a grace period is named.
@@ -27,6 +28,7 @@
 //! namespace only, have no batches, and parse the kernel's type information (15 ms) at every load.
 
 mod bpffs;
+mod clock;
 mod error;
 mod link;
 mod map;
@@ -39,6 +41,7 @@ mod sys;
 pub mod tc;
 
 pub use bpffs::{BpfFs, Origin, is_bpffs, names_in, unpin};
+pub use clock::Clock;
 pub use datapath_abi::Pod;
 pub use error::{Error, Result};
 pub use link::{Direction, Link, LinkInfo};

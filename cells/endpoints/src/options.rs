@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use datapath_abi::ep_flag;
 use runtime_options::{
-    DROP_NOTIFICATION, MONITOR_AGGREGATION_LEVEL, RuntimeOption, SOURCE_IP_VERIFICATION, TRACE_NOTIFICATION,
-    level, switch,
+    DROP_NOTIFICATION, MONITOR_AGGREGATION_LEVEL, POLICY_AUDIT_MODE, POLICY_VERDICT_NOTIFICATION,
+    RuntimeOption, SOURCE_IP_VERIFICATION, TRACE_NOTIFICATION, level, switch,
 };
 use serde::{Deserialize, Serialize};
 use statedb::Table;
@@ -24,13 +24,11 @@ const DEFAULTS: [(&str, i32); 9] = [
     (DROP_NOTIFICATION, 1),
     (MONITOR_AGGREGATION_LEVEL, 0),
     (POLICY_AUDIT_MODE, 0),
-    ("PolicyVerdictNotification", 1),
+    (POLICY_VERDICT_NOTIFICATION, 1),
     (SOURCE_IP_VERIFICATION, 0),
     (TRACE_NOTIFICATION, 1),
 ];
 
-/// Whether policy only reports.
-pub(crate) const POLICY_AUDIT_MODE: &str = "PolicyAuditMode";
 const LEVELS: [&str; 5] = ["None", "Lowest", "Low", "Medium", "Maximum"];
 
 impl Default for Options {
@@ -55,15 +53,15 @@ impl Defaults {
 
     /// The options of an endpoint that is made now.
     pub(crate) fn now(&self) -> Options {
-        let verify = self.node.as_ref().and_then(|node| {
-            let snapshot = node.snapshot();
-            let row = node.get(&snapshot, RuntimeOption::by_name(SOURCE_IP_VERIFICATION));
-            row.map(|row| row.enabled())
-        });
-        match verify {
-            Some(verify) => self.start.clone().with(SOURCE_IP_VERIFICATION, verify),
-            None => self.start.clone(),
-        }
+        let Some(node) = &self.node else { return self.start.clone() };
+        let snapshot = node.snapshot();
+        let inherited = [SOURCE_IP_VERIFICATION, POLICY_AUDIT_MODE];
+        inherited.into_iter().fold(self.start.clone(), |options, name| {
+            match node.get(&snapshot, RuntimeOption::by_name(name)) {
+                Some(row) => options.with(name, row.enabled()),
+                None => options,
+            }
+        })
     }
 }
 
@@ -104,6 +102,8 @@ impl Options {
         bit(self.enabled(SOURCE_IP_VERIFICATION), ep_flag::SOURCE_CHECK)
             | bit(self.0.get(DROP_NOTIFICATION) == Some(&0), ep_flag::NO_DROP_NOTIFY)
             | bit(self.0.get(TRACE_NOTIFICATION) == Some(&0), ep_flag::NO_TRACE_NOTIFY)
+            | bit(self.0.get(POLICY_VERDICT_NOTIFICATION) == Some(&0), ep_flag::NO_POLICY_VERDICT_NOTIFY)
+            | bit(self.enabled(POLICY_AUDIT_MODE), ep_flag::POLICY_AUDIT)
             | ep_flag::with_aggregation(level.clamp(0, 4) as u32)
     }
 
@@ -176,6 +176,8 @@ mod tests {
         assert_eq!(flags(&[("SourceIPVerification", "on")]), ep_flag::SOURCE_CHECK);
         assert_eq!(flags(&[("DropNotification", "off")]), ep_flag::NO_DROP_NOTIFY);
         assert_eq!(flags(&[("TraceNotification", "off")]), ep_flag::NO_TRACE_NOTIFY);
+        assert_eq!(flags(&[("PolicyVerdictNotification", "off")]), ep_flag::NO_POLICY_VERDICT_NOTIFY);
+        assert_eq!(flags(&[("PolicyAuditMode", "on")]), ep_flag::POLICY_AUDIT);
         assert_eq!(ep_flag::aggregation(flags(&[("MonitorAggregationLevel", "medium")])), 3);
     }
 

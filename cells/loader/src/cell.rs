@@ -7,12 +7,12 @@ use api::StatusSource;
 use devices::{Device, NodeAddress};
 use hive::prelude::*;
 use local_node::LocalNode;
-use maps::{FamilyConfig, Maps};
+use maps::{ClockConfig, FamilyConfig, Maps, MapsConfig};
 use runtime_options::{Follower, Progress, RuntimeOption, follower};
 use statedb::{Table, Watch};
 use sysctl::{Setting, Sysctl};
 
-use crate::config::{LoaderConfig, Notifications};
+use crate::config::{ConntrackConfig, LoaderConfig, Notifications};
 use crate::controller::{Controller, Report};
 use crate::datapath::Datapath;
 use crate::desired::{Desired, Facts};
@@ -30,14 +30,17 @@ pub fn cell() -> Cell {
     module(
         "loader",
         "Datapath programs, endpoints and devices",
-        [config::<LoaderConfig>(), provide(new_datapath), provide(new_status)],
+        [config::<LoaderConfig>(), config::<ConntrackConfig>(), provide(new_datapath), provide(new_status)],
     )
 }
 
 #[derive(Params)]
 struct LoaderParams {
     config: Config<LoaderConfig>,
+    conntrack: Config<ConntrackConfig>,
+    clock: Config<ClockConfig>,
     families: Config<FamilyConfig>,
+    map_options: Config<MapsConfig>,
     maps: Arc<Maps>,
     tables: Tables,
     options: Option<Arc<Table<RuntimeOption>>>,
@@ -55,6 +58,7 @@ struct Tables {
 
 fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Follower>)> {
     p.config.validate()?;
+    p.conntrack.report_flags()?;
     let filter_priority = p.config.bpf_filter_priority;
     let datapath = Arc::new(KernelDatapath::new(p.maps.clone(), KernelOptions { filter_priority }));
     let restored = datapath.clone();
@@ -70,6 +74,9 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         options: p.options,
         progress,
         config: (*p.config).clone(),
+        conntrack: (*p.conntrack).clone(),
+        clock: (*p.clock).clone(),
+        map_options: (*p.map_options).clone(),
         families: (*p.families).clone(),
         maps: p.maps,
         tables: p.tables.clone(),
@@ -109,6 +116,9 @@ fn new_status(
 /// Keeps the host's side as options and tables want it.
 struct HostJob {
     config: LoaderConfig,
+    conntrack: ConntrackConfig,
+    clock: ClockConfig,
+    map_options: MapsConfig,
     /// What monitors are told of where the table of options says nothing else.
     initial: Notifications,
     options: Option<Arc<Table<RuntimeOption>>>,
@@ -137,6 +147,7 @@ impl HostJob {
         controller = back;
         devices?;
         self.apply_settings(&cx).await;
+        let clock = self.clock.clock();
         let interval = self.config.endpoint_bpf_prog_watchdog_interval;
         let mut next_check = tokio::time::Instant::now() + interval;
         loop {
@@ -153,6 +164,9 @@ impl HostJob {
                 Some(node) => {
                     let facts = Facts {
                         config: &self.config,
+                        conntrack: &self.conntrack,
+                        clock: &clock,
+                        maps: &self.map_options,
                         notifications,
                         families: &self.families,
                         node,

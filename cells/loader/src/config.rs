@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use runtime_options::{
-    DROP_NOTIFICATION, MONITOR_AGGREGATION_LEVEL, RuntimeOption, TRACE_NOTIFICATION, level,
+    DROP_NOTIFICATION, MONITOR_AGGREGATION_LEVEL, POLICY_VERDICT_NOTIFICATION, RuntimeOption,
+    TRACE_NOTIFICATION, level,
 };
 
 /// How programs are attached and what is compiled into them.
@@ -37,6 +38,73 @@ pub struct LoaderConfig {
     /// Tell monitors of forwarded packets
     #[flag(default = true)]
     pub bpf_events_trace_enabled: bool,
+    /// Tell monitors of verdicts of policy
+    #[flag(default = true)]
+    pub bpf_events_policy_verdict_enabled: bool,
+    /// Count packets and bytes of each entry of policy
+    #[flag(default = true)]
+    pub policy_accounting: bool,
+    /// Policy judges ICMP messages by their type
+    #[flag(default = true, hidden)]
+    pub enable_icmp_rules: bool,
+    /// Let ICMP messages of path MTU discovery pass policy
+    #[flag(default = true)]
+    pub allow_icmp_frag_needed: bool,
+}
+
+/// How connections are tracked, as the programs have it compiled in.
+#[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
+pub struct ConntrackConfig {
+    /// Count packets and bytes of each connection
+    #[flag(default = false)]
+    pub bpf_conntrack_accounting: bool,
+    /// Life of an established TCP connection without packets
+    #[flag(default = "2h13m20s")]
+    pub bpf_ct_timeout_regular_tcp: Duration,
+    /// Life of other connections without packets
+    #[flag(default = "1m0s")]
+    pub bpf_ct_timeout_regular_any: Duration,
+    /// Life of a TCP connection that both sides have closed
+    #[flag(default = "10s")]
+    pub bpf_ct_timeout_regular_tcp_fin: Duration,
+    /// Life of a TCP connection of which only the SYN was seen
+    #[flag(default = "1m0s")]
+    pub bpf_ct_timeout_regular_tcp_syn: Duration,
+    /// Life of an established TCP connection to a service
+    #[flag(default = "2h13m20s")]
+    pub bpf_ct_timeout_service_tcp: Duration,
+    /// Life of other connections to a service
+    #[flag(default = "1m0s")]
+    pub bpf_ct_timeout_service_any: Duration,
+    /// How long a closed connection to a service stays with its backend
+    #[flag(default = "1m0s")]
+    pub bpf_ct_timeout_service_tcp_grace: Duration,
+    /// How often an established connection is reported, with aggregation of level medium
+    #[flag(default = "5s")]
+    pub monitor_aggregation_interval: Duration,
+    /// TCP flags that are reported when first seen: syn, fin, rst, psh, ack, urg, ece, cwr, or all
+    #[flag(default = "syn,fin,rst")]
+    pub monitor_aggregation_flags: Vec<String>,
+}
+
+/// The TCP flags in the order of their bits.
+const TCP_FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
+
+impl ConntrackConfig {
+    /// The flags of `monitor-aggregation-flags` as they stand in a TCP header.
+    pub fn report_flags(&self) -> Result<u8, OptionError> {
+        let mut flags = 0;
+        for name in self.monitor_aggregation_flags.iter().map(|name| name.trim().to_ascii_lowercase()) {
+            let known = TCP_FLAGS.iter().position(|flag| *flag == name).map(|bit| 1 << bit);
+            let known = known.or((name == "all").then_some(u8::MAX));
+            flags |= known.ok_or_else(|| OptionError {
+                option: "monitor-aggregation-flags",
+                value: name.clone(),
+                expected: "syn, fin, rst, psh, ack, urg, ece, cwr or all",
+            })?;
+        }
+        Ok(flags)
+    }
 }
 
 /// What monitors are told of, on the whole node.
@@ -46,6 +114,8 @@ pub(crate) struct Notifications {
     pub(crate) drops: bool,
     /// Forwarded packets.
     pub(crate) traces: bool,
+    /// Verdicts of policy.
+    pub(crate) verdicts: bool,
     /// How far the latter are thinned out ([`datapath_abi::trace::aggregation`]).
     pub(crate) aggregation: u32,
 }
@@ -56,6 +126,7 @@ impl Notifications {
         match option.name {
             DROP_NOTIFICATION => self.drops = option.enabled(),
             TRACE_NOTIFICATION => self.traces = option.enabled(),
+            POLICY_VERDICT_NOTIFICATION => self.verdicts = option.enabled(),
             MONITOR_AGGREGATION_LEVEL => self.aggregation = option.level(),
             _ => {}
         }
@@ -90,6 +161,7 @@ impl LoaderConfig {
         Ok(Notifications {
             drops: self.bpf_events_drop_enabled,
             traces: self.bpf_events_trace_enabled,
+            verdicts: self.bpf_events_policy_verdict_enabled,
             aggregation: self.aggregation()?,
         })
     }
@@ -123,6 +195,10 @@ mod tests {
             monitor_aggregation: monitor_aggregation.to_owned(),
             bpf_events_drop_enabled: true,
             bpf_events_trace_enabled: true,
+            bpf_events_policy_verdict_enabled: true,
+            policy_accounting: true,
+            enable_icmp_rules: true,
+            allow_icmp_frag_needed: true,
         }
     }
 
@@ -146,10 +222,28 @@ mod tests {
     #[test]
     fn options_changed_at_run_time_count_before_those_of_the_start() {
         let start = config("low").notifications().unwrap();
-        assert_eq!(start, Notifications { drops: true, traces: true, aggregation: 2 });
-        let changed = [(DROP_NOTIFICATION, "off"), (MONITOR_AGGREGATION_LEVEL, "none"), ("Debug", "on")];
+        assert_eq!(start, Notifications { drops: true, traces: true, verdicts: true, aggregation: 2 });
+        let verdicts = (POLICY_VERDICT_NOTIFICATION, "off");
+        let level = (MONITOR_AGGREGATION_LEVEL, "none");
+        let changed = [(DROP_NOTIFICATION, "off"), verdicts, level, ("Debug", "on")];
         let options = changed.map(|(name, value)| RuntimeOption::new(name, value).unwrap());
         let now = options.iter().fold(start, Notifications::with);
-        assert_eq!(now, Notifications { drops: false, traces: true, aggregation: 0 });
+        assert_eq!(now, Notifications { drops: false, traces: true, verdicts: false, aggregation: 0 });
+    }
+
+    #[test]
+    fn report_flags_have_names() {
+        let flags = |names: &[&str]| {
+            let monitor_aggregation_flags = names.iter().map(|name| (*name).to_owned()).collect();
+            ConntrackConfig { monitor_aggregation_flags, ..crate::desired::tests::conntrack() }.report_flags()
+        };
+        assert_eq!(flags(&["syn", "FIN", " rst"]), Ok(7));
+        assert_eq!(flags(&["all"]), Ok(0xff));
+        assert_eq!(flags(&["ack", "cwr"]), Ok(0x90));
+        assert_eq!(flags(&[]), Ok(0));
+        assert_eq!(
+            flags(&["syn", "sin"]).unwrap_err().to_string(),
+            "option monitor-aggregation-flags: 'sin' is wrong; give syn, fin, rst, psh, ack, urg, ece, cwr or all"
+        );
     }
 }

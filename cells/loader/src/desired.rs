@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use datapath_abi::{NodeConfig, ipv4_word, ipv6_words};
 use devices::{Device, NodeAddress, WILDCARD_DEVICE};
 use local_node::LocalNode;
-use maps::FamilyConfig;
+use maps::{FamilyConfig, MapsConfig};
 
-use crate::config::{LoaderConfig, Notifications};
+use crate::config::{ConntrackConfig, LoaderConfig, Notifications};
 use crate::host::HostSettings;
 
 /// A device that faces the network.
@@ -37,6 +37,9 @@ pub(crate) struct Desired {
 #[derive(Clone, Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) config: &'a LoaderConfig,
+    pub(crate) conntrack: &'a ConntrackConfig,
+    pub(crate) clock: &'a bpf::Clock,
+    pub(crate) maps: &'a MapsConfig,
     pub(crate) notifications: Notifications,
     pub(crate) families: &'a FamilyConfig,
     pub(crate) node: &'a LocalNode,
@@ -77,7 +80,8 @@ impl Desired {
 }
 
 fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
-    let config = facts.config;
+    let (config, conntrack) = (facts.config, facts.conntrack);
+    let ticks = |span| facts.clock.ticks(span);
     NodeConfig {
         router_ipv6: host.router_ipv6.map_or([0; 4], ipv6_words),
         router_ipv4: host.router_ipv4.map_or(0, ipv4_word),
@@ -93,12 +97,32 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         drop_notify: facts.notifications.drops.into(),
         trace_notify: facts.notifications.traces.into(),
         identity_mark: config.enable_identity_mark.into(),
+        policy_verdict_notify: facts.notifications.verdicts.into(),
+        policy_accounting: config.policy_accounting.into(),
+        ct_accounting: conntrack.bpf_conntrack_accounting.into(),
+        icmp_rules: config.enable_icmp_rules.into(),
+        allow_icmp_frag_needed: config.allow_icmp_frag_needed.into(),
+        ipv4_fragments: facts.maps.enable_ipv4_fragment_tracking.into(),
+        ipv6_fragments: facts.maps.enable_ipv6_fragment_tracking.into(),
+        jiffies_clock: facts.clock.is_jiffies().into(),
+        // Wrong names were refused when the options were read.
+        ct_report_flags: conntrack.report_flags().unwrap_or_default(),
+        ct_report_interval: ticks(conntrack.monitor_aggregation_interval),
+        ct_tcp_lifetime: ticks(conntrack.bpf_ct_timeout_regular_tcp),
+        ct_any_lifetime: ticks(conntrack.bpf_ct_timeout_regular_any),
+        ct_service_tcp_lifetime: ticks(conntrack.bpf_ct_timeout_service_tcp),
+        ct_service_any_lifetime: ticks(conntrack.bpf_ct_timeout_service_any),
+        ct_service_tcp_grace: ticks(conntrack.bpf_ct_timeout_service_tcp_grace),
+        ct_syn_timeout: ticks(conntrack.bpf_ct_timeout_regular_tcp_syn),
+        ct_close_timeout: ticks(conntrack.bpf_ct_timeout_regular_tcp_fin),
         ..NodeConfig::default()
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::time::Duration;
+
     use devices::{HardwareAddr, Link};
 
     use super::*;
@@ -107,13 +131,32 @@ mod tests {
         LoaderConfig {
             enable_tcx: true,
             bpf_filter_priority: 1,
-            endpoint_bpf_prog_watchdog_interval: std::time::Duration::ZERO,
+            endpoint_bpf_prog_watchdog_interval: Duration::ZERO,
             enable_host_legacy_routing: false,
             enable_identity_mark: true,
             trace_payloadlen: 128,
             monitor_aggregation: "medium".to_owned(),
             bpf_events_drop_enabled: true,
             bpf_events_trace_enabled: false,
+            bpf_events_policy_verdict_enabled: true,
+            policy_accounting: true,
+            enable_icmp_rules: true,
+            allow_icmp_frag_needed: false,
+        }
+    }
+
+    pub(crate) fn conntrack() -> ConntrackConfig {
+        ConntrackConfig {
+            bpf_conntrack_accounting: false,
+            bpf_ct_timeout_regular_tcp: Duration::from_secs(8000),
+            bpf_ct_timeout_regular_any: Duration::from_secs(60),
+            bpf_ct_timeout_regular_tcp_fin: Duration::from_secs(10),
+            bpf_ct_timeout_regular_tcp_syn: Duration::from_secs(61),
+            bpf_ct_timeout_service_tcp: Duration::from_secs(8001),
+            bpf_ct_timeout_service_any: Duration::from_secs(62),
+            bpf_ct_timeout_service_tcp_grace: Duration::from_secs(63),
+            monitor_aggregation_interval: Duration::from_secs(5),
+            monitor_aggregation_flags: vec!["syn".to_owned(), "fin".to_owned()],
         }
     }
 
@@ -129,7 +172,16 @@ mod tests {
 
     fn compute(node: &LocalNode, families: FamilyConfig) -> Option<Desired> {
         let notifications = config().notifications().unwrap();
-        let facts = Facts { config: &config(), notifications, families: &families, node, host_endpoint: 500 };
+        let facts = Facts {
+            config: &config(),
+            conntrack: &conntrack(),
+            clock: &bpf::Clock::Seconds,
+            maps: &MapsConfig { enable_ipv6_fragment_tracking: false, ..MapsConfig::default() },
+            notifications,
+            families: &families,
+            node,
+            host_endpoint: 500,
+        };
         let device = |index, name: &str, selected, mac: &[u8]| Device {
             link: Link {
                 index,
@@ -172,6 +224,17 @@ mod tests {
         let constants = desired.constants;
         assert_eq!((constants.host_endpoint_id, constants.monitor_aggregation), (500, 3));
         assert_eq!((constants.drop_notify, constants.trace_notify, constants.redirect_peer), (1, 0, 1));
+        assert_eq!((constants.icmp_rules, constants.allow_icmp_frag_needed), (1, 0));
+        assert_eq!((constants.ipv4_fragments, constants.ipv6_fragments), (1, 0));
+    }
+
+    #[test]
+    fn times_of_connections_are_those_of_the_options() {
+        let c = compute(&node(), FamilyConfig::default()).unwrap().constants;
+        assert_eq!((c.ct_tcp_lifetime, c.ct_any_lifetime, c.ct_close_timeout), (8000, 60, 10));
+        assert_eq!((c.ct_service_tcp_lifetime, c.ct_service_any_lifetime), (8001, 62));
+        assert_eq!((c.ct_service_tcp_grace, c.ct_syn_timeout), (63, 61));
+        assert_eq!((c.ct_report_interval, c.ct_report_flags, c.jiffies_clock), (5, 3, 0));
     }
 
     #[test]

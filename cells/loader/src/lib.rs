@@ -47,7 +47,7 @@ mod sysctls;
 pub mod testing;
 
 pub use cell::cell;
-pub use config::{LoaderConfig, OptionError};
+pub use config::{ConntrackConfig, LoaderConfig, OptionError};
 pub use datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
 pub use error::DatapathError;
 pub use kernel::{KernelDatapath, KernelOptions, POD_INTERFACE_PREFIX, is_pod_interface};

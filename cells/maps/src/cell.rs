@@ -7,7 +7,7 @@ use hive::prelude::*;
 use metrics::Metrics;
 use statedb::RwTable;
 
-use crate::config::{FamilyConfig, MapsConfig};
+use crate::config::{ClockConfig, FamilyConfig, MapsConfig};
 use crate::counters::Counters;
 use crate::maps::Maps;
 use crate::table::MapRow;
@@ -17,6 +17,7 @@ use crate::table::MapRow;
 pub fn cell() -> Cell {
     group([
         module("ip-families", "Which IP families the node forwards", [config::<FamilyConfig>()]),
+        module("bpf-clock", "The clock of the datapath", [config::<ClockConfig>()]),
         module(
             "maps",
             "Pinned BPF maps",

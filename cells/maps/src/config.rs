@@ -17,6 +17,21 @@ impl Default for FamilyConfig {
     }
 }
 
+/// What clock the datapath reads. A change takes effect at the next start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, hive::Config)]
+pub struct ClockConfig {
+    /// Let connections end by the kernel's jiffies, which are read faster than seconds, when the kernel allows
+    #[flag(default = false)]
+    pub enable_bpf_clock_probe: bool,
+}
+
+impl ClockConfig {
+    /// The clock of the datapath.
+    pub fn clock(&self) -> bpf::Clock {
+        if self.enable_bpf_clock_probe { bpf::Clock::probe() } else { bpf::Clock::Seconds }
+    }
+}
+
 /// Where the maps are and how large. Sizes take effect at the next start: a map of another size is replaced by one that
 /// holds its entries.
 #[derive(Clone, Debug, PartialEq, hive::Config)]

@@ -35,7 +35,7 @@ mod table;
 pub mod text;
 
 pub use cell::cell;
-pub use config::{FamilyConfig, MapsConfig, OutOfRange};
+pub use config::{ClockConfig, FamilyConfig, MapsConfig, OutOfRange};
 pub use error::{Error, Result};
 pub use maps::{Maps, OWN_MAPS, POLICY_PREFIX, policy_name};
 pub use table::MapRow;

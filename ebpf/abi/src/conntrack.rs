@@ -99,3 +99,51 @@ pub mod ct_flag {
     /// From the tunnel.
     pub const FROM_TUNNEL: u16 = 1 << 10;
 }
+
+/// Key of `cilium_ipv4_frag_datagrams` (LRU_HASH, 12 bytes): a datagram that came in pieces.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct FragmentKey4 {
+    /// Destination address as on the wire.
+    pub daddr: u32,
+    /// Source address as on the wire.
+    pub saddr: u32,
+    /// Identification as on the wire.
+    pub id: u16,
+    /// IP protocol.
+    pub proto: u8,
+    /// Zero.
+    pub pad: u8,
+}
+layout!(FragmentKey4, 12, { daddr: 0, saddr: 4, id: 8, proto: 10, pad: 11 });
+
+/// Key of `cilium_ipv6_frag_datagrams` (LRU_HASH, 40 bytes).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct FragmentKey6 {
+    /// Identification as on the wire.
+    pub id: u32,
+    /// IP protocol.
+    pub proto: u8,
+    /// Zero.
+    pub pad: [u8; 3],
+    /// Source address as on the wire.
+    pub saddr: [u32; 4],
+    /// Destination address as on the wire.
+    pub daddr: [u32; 4],
+}
+layout!(FragmentKey6, 40, { id: 0, proto: 4, pad: 5, saddr: 8, daddr: 24 });
+
+/// Value of the fragment maps (4 bytes): the ports of the first piece, as on the wire.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct FragmentPorts {
+    /// Source port.
+    pub sport: u16,
+    /// Destination port.
+    pub dport: u16,
+}
+layout!(FragmentPorts, 4, { sport: 0, dport: 2 });

@@ -145,6 +145,10 @@ pub mod ep_flag {
     pub const NO_DROP_NOTIFY: u32 = 4;
     /// No events of packets that pass this endpoint's programs, whatever the node's switch says.
     pub const NO_TRACE_NOTIFY: u32 = 8;
+    /// No events of verdicts of this endpoint's policy, whatever the node's switch says.
+    pub const NO_POLICY_VERDICT_NOTIFY: u32 = 16;
+    /// Policy lets through what it would drop, and says so (`PolicyAuditMode`).
+    pub const POLICY_AUDIT: u32 = 32;
 
     /// Where the endpoint's level of aggregation stands: three bits.
     const AGGREGATION_SHIFT: u32 = 8;

@@ -122,6 +122,22 @@ layout!(TraceNotify, 56, {
     ip_trace_id: 48,
 });
 
+/// Bits of `flags` in policy verdict events.
+pub mod verdict_flag {
+    /// Into the endpoint ([`direction`](crate::direction) of the metrics map).
+    pub const INGRESS: u8 = 1;
+    /// Out of the endpoint.
+    pub const EGRESS: u8 = 2;
+    /// The packet is IPv6.
+    pub const IPV6: u8 = 4;
+    /// Where the [match](crate::policy_match) stands: three bits.
+    pub const MATCH_SHIFT: u8 = 3;
+    /// Let through by audit mode only.
+    pub const AUDITED: u8 = 1 << 6;
+    /// The device has no Ethernet header.
+    pub const L3_DEVICE: u8 = 1 << 7;
+}
+
 /// What policy decided about a packet (40 bytes, version 1).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

@@ -35,13 +35,16 @@ mod node;
 mod node_config;
 mod pod;
 mod policy;
+pub mod signal;
 pub mod slot;
 pub mod trace;
 
 pub use address::{
     FAMILY_V4, FAMILY_V6, ipv4_from_word, ipv4_word, ipv6_from_words, ipv6_words, mac_from_word, mac_word,
 };
-pub use conntrack::{CtEntry, CtTuple, CtTuple4, CtTuple6, ct_flag, tuple_flag};
+pub use conntrack::{
+    CtEntry, CtTuple, CtTuple4, CtTuple6, FragmentKey4, FragmentKey6, FragmentPorts, ct_flag, tuple_flag,
+};
 pub use endpoint::{EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, ep_flag, lxc_flag};
 pub use ipcache::{IpcacheKey, RemoteEndpointInfo, ipcache_flag};
 pub use lb::{
@@ -53,4 +56,4 @@ pub use metrics::{MetricsKey, MetricsValue, direction, metric};
 pub use node::{DeviceValue, NodeKey, NodeValue};
 pub use node_config::NodeConfig;
 pub use pod::Pod;
-pub use policy::{PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue, policy_flag};
+pub use policy::{PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue, policy_flag, policy_match};

@@ -42,13 +42,52 @@ pub struct NodeConfig {
     pub trace_notify: u8,
     /// Put the source identity into the mark of forwarded packets (`enable-identity-mark`).
     pub identity_mark: u8,
+    /// Send policy verdict events (`PolicyVerdictNotification`).
+    pub policy_verdict_notify: u8,
+    /// Count packets and bytes of policy rows (`policy-accounting`).
+    pub policy_accounting: u8,
+    /// Count packets and bytes of connections (`bpf-conntrack-accounting`).
+    pub ct_accounting: u8,
+    /// Policy looks at the type of ICMP messages (`enable-icmp-rules`).
+    pub icmp_rules: u8,
+    /// ICMP "fragmentation needed" passes policy (`allow-icmp-frag-needed`).
+    pub allow_icmp_frag_needed: u8,
+    /// Remember the ports of IPv4 fragments (`enable-ipv4-fragment-tracking`).
+    pub ipv4_fragments: u8,
+    /// Remember the ports of IPv6 fragments (`enable-ipv6-fragment-tracking`).
+    pub ipv6_fragments: u8,
+    /// The clock is jiffies >> 8, not seconds (`enable-bpf-clock-probe`).
+    pub jiffies_clock: u8,
+    /// TCP flags whose first appearance is reported (`monitor-aggregation-flags`), as in the TCP header.
+    pub ct_report_flags: u8,
     /// Zero.
-    pub reserved: [u8; 7],
+    pub reserved_ct: [u8; 2],
+    /// How often an established connection is reported (`monitor-aggregation-interval`), in units of the clock, as all
+    /// times below.
+    pub ct_report_interval: u32,
+    /// Life of an established TCP connection (`bpf-ct-timeout-regular-tcp`).
+    pub ct_tcp_lifetime: u32,
+    /// Life of other connections (`bpf-ct-timeout-regular-any`).
+    pub ct_any_lifetime: u32,
+    /// Life of an established TCP connection's service row (`bpf-ct-timeout-service-tcp`).
+    pub ct_service_tcp_lifetime: u32,
+    /// Life of other service rows (`bpf-ct-timeout-service-any`).
+    pub ct_service_any_lifetime: u32,
+    /// How long a closed service row holds its backend (`bpf-ct-timeout-service-tcp-grace`).
+    pub ct_service_tcp_grace: u32,
+    /// Life of a TCP connection of which only the SYN was seen (`bpf-ct-timeout-regular-tcp-syn`).
+    pub ct_syn_timeout: u32,
+    /// Life of a TCP connection that both sides have closed (`bpf-ct-timeout-regular-tcp-fin`).
+    pub ct_close_timeout: u32,
 }
-layout!(NodeConfig, 56, {
+layout!(NodeConfig, 92, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
     monitor_aggregation: 36, enable_ipv4: 40, enable_ipv6: 41, source_ip_verification: 42, arp_responder: 43,
-    redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, reserved: 49,
+    redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, policy_verdict_notify: 49,
+    policy_accounting: 50, ct_accounting: 51, icmp_rules: 52, allow_icmp_frag_needed: 53, ipv4_fragments: 54,
+    ipv6_fragments: 55, jiffies_clock: 56, ct_report_flags: 57, reserved_ct: 58, ct_report_interval: 60,
+    ct_tcp_lifetime: 64, ct_any_lifetime: 68, ct_service_tcp_lifetime: 72, ct_service_any_lifetime: 76,
+    ct_service_tcp_grace: 80, ct_syn_timeout: 84, ct_close_timeout: 88,
 });
 
 impl NodeConfig {

@@ -78,6 +78,36 @@ pub mod policy_flag {
     pub const EXPLICIT_AUTH: u8 = 0x80;
 }
 
+/// What of a row matched a packet (constants: policy_match).
+pub mod policy_match {
+    /// Nothing did.
+    pub const NONE: u8 = 0;
+    /// The peer.
+    pub const L3_ONLY: u8 = 1;
+    /// Peer and port.
+    pub const L3_L4: u8 = 2;
+    /// The port.
+    pub const L4_ONLY: u8 = 3;
+    /// A row that speaks for everything.
+    pub const ALL: u8 = 4;
+    /// Peer and protocol.
+    pub const L3_PROTO: u8 = 5;
+    /// The protocol.
+    pub const PROTO_ONLY: u8 = 6;
+
+    /// The match of a row for one peer or for all, with so many bits of protocol and port.
+    pub const fn of(any_peer: bool, lpm_prefix_length: u8) -> u8 {
+        match (any_peer, lpm_prefix_length) {
+            (false, 0) => L3_ONLY,
+            (false, 1..=8) => L3_PROTO,
+            (false, _) => L3_L4,
+            (true, 0) => ALL,
+            (true, 1..=8) => PROTO_ONLY,
+            (true, _) => L4_ONLY,
+        }
+    }
+}
+
 /// Key of `cilium_policystats` (LRU_PERCPU_HASH, 12 bytes).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

@@ -21,17 +21,17 @@
 //!
 //! | option | effect of a change |
 //! |---|---|
-//! | `DropNotification`, `TraceNotification` | off for the node: no events at all; an endpoint's own switch takes off more |
+//! | `DropNotification`, `TraceNotification`, `PolicyVerdictNotification` | off for the node: no events at all; an endpoint's own switch takes off more |
 //! | `MonitorAggregationLevel` | the node's, or the endpoint's own where that is higher |
-//! | `SourceIPVerification` | of endpoints that are made from then on; those that exist have a switch each |
+//! | `SourceIPVerification`, `PolicyAuditMode` | of endpoints that are made from then on; those that exist have a switch each |
 //! | `Debug` | debug lines in the agent's log |
-//! | `DebugLB`, `PolicyAuditMode`, `PolicyTracing`, `PolicyVerdictNotification`, `policy-enforcement` | none: accepted and shown, there is no policy and no load balancing to act on them; the log says so |
+//! | `DebugLB`, `PolicyTracing`, `policy-enforcement` | none: accepted and shown, there is no policy and no load balancing to act on them; the log says so |
 
 mod follower;
 mod option;
 
 pub use follower::{Follower, NotApplied, Progress, follower};
 pub use option::{
-    BadOption, DEBUG, DROP_NOTIFICATION, MONITOR_AGGREGATION_LEVEL, POLICY_ENFORCEMENT, RuntimeOption,
-    SOURCE_IP_VERIFICATION, TRACE_NOTIFICATION, level, switch,
+    BadOption, DEBUG, DROP_NOTIFICATION, MONITOR_AGGREGATION_LEVEL, POLICY_AUDIT_MODE, POLICY_ENFORCEMENT,
+    POLICY_VERDICT_NOTIFICATION, RuntimeOption, SOURCE_IP_VERIFICATION, TRACE_NOTIFICATION, level, switch,
 };

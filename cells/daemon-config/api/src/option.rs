@@ -9,6 +9,10 @@ pub const DEBUG: &str = "Debug";
 pub const DROP_NOTIFICATION: &str = "DropNotification";
 /// How far events of forwarded packets are thinned out.
 pub const MONITOR_AGGREGATION_LEVEL: &str = "MonitorAggregationLevel";
+/// Whether policy only reports what it would drop.
+pub const POLICY_AUDIT_MODE: &str = "PolicyAuditMode";
+/// Events of verdicts of policy.
+pub const POLICY_VERDICT_NOTIFICATION: &str = "PolicyVerdictNotification";
 /// Whether pods may send from their own addresses only.
 pub const SOURCE_IP_VERIFICATION: &str = "SourceIPVerification";
 /// Events of forwarded packets.
@@ -52,9 +56,9 @@ const KNOWN: [Known; 10] = [
         default: "none",
         effective: true,
     },
-    switch_of("PolicyAuditMode", "policy-audit-mode", "false", false),
+    switch_of(POLICY_AUDIT_MODE, "policy-audit-mode", "false", true),
     switch_of("PolicyTracing", "enable-tracing", "false", false),
-    switch_of("PolicyVerdictNotification", "bpf-events-policy-verdict-enabled", "true", false),
+    switch_of(POLICY_VERDICT_NOTIFICATION, "bpf-events-policy-verdict-enabled", "true", true),
     switch_of(SOURCE_IP_VERIFICATION, "enable-source-ip-verification", "false", true),
     switch_of(TRACE_NOTIFICATION, "bpf-events-trace-enabled", "true", true),
     Known {

@@ -132,6 +132,6 @@ fn named_configurations_load() -> Result<()> {
 fn a_short_configuration_is_refused() {
     let config = default_config();
     let mut loader = EbpfLoader::new();
-    loader.override_global(NODE_CONFIG, &config.as_bytes()[..55], true);
+    loader.override_global(NODE_CONFIG, &config.as_bytes()[..size_of::<NodeConfig>() - 1], true);
     assert!(Datapath::load_with(&mut loader).is_err());
 }

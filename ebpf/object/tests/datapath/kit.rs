@@ -80,7 +80,24 @@ pub(crate) fn default_config() -> NodeConfig {
         drop_notify: 1,
         trace_notify: 1,
         identity_mark: 1,
-        reserved: [0; 7],
+        policy_verdict_notify: 1,
+        policy_accounting: 1,
+        ct_accounting: 0,
+        icmp_rules: 1,
+        allow_icmp_frag_needed: 1,
+        ipv4_fragments: 1,
+        ipv6_fragments: 1,
+        jiffies_clock: 0,
+        ct_report_flags: 7,
+        ct_report_interval: 5,
+        ct_tcp_lifetime: 8000,
+        ct_any_lifetime: 60,
+        ct_service_tcp_lifetime: 8000,
+        ct_service_any_lifetime: 60,
+        ct_service_tcp_grace: 60,
+        ct_syn_timeout: 60,
+        ct_close_timeout: 10,
+        ..NodeConfig::default()
     }
 }
 
