@@ -5,6 +5,7 @@
 //! lookup in it. **Needs** labels.
 
 mod model;
+mod parse;
 mod refusal;
 mod selector;
 mod settings;
@@ -13,6 +14,7 @@ pub use model::{
     Action, Direction, Entry, Kind, Peers, Policy, Port, PortSpec, Ports, Prefix, ResourceId, Subject,
     world_label,
 };
+pub use parse::parse;
 pub use refusal::{Problem, Refusal};
 pub use selector::{CidrSelector, Requirement, Selector, Test};
 pub use settings::{Enforcement, Settings};

@@ -1,6 +1,10 @@
 //! Selectors: who is meant by labels, by prefix or by entity.
 
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv6Addr};
+
 use ipnetwork::IpNetwork;
+use labels::{ANY, CIDR, LabelArray, RESERVED};
 
 /// A selector in its final form: namespace and cluster are added already.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,4 +54,209 @@ pub enum Test {
     Exists,
     /// There is no such label.
     DoesNotExist,
+}
+
+impl Selector {
+    /// The reserved label of this name.
+    pub fn reserved(name: &str) -> Selector {
+        Selector::Labels(vec![Requirement::equals(RESERVED, name, "")])
+    }
+
+    /// Whether it selects every identity.
+    pub fn is_wildcard(&self) -> bool {
+        matches!(self, Selector::Labels(requirements) if requirements.is_empty())
+    }
+
+    /// Whether an identity with these labels is meant. Linear in the requirements.
+    pub fn matches(&self, labels: &LabelArray) -> bool {
+        match self {
+            Selector::Labels(requirements) => requirements.iter().all(|r| r.holds(labels)),
+            Selector::Cidr(cidr) => cidr.matches(labels),
+            Selector::None => false,
+        }
+    }
+
+    /// The text under which the selector is known, as `GET /policy/selectors` of Cilium shows it.
+    pub fn key(&self) -> String {
+        match self {
+            Selector::Labels(requirements) => label_selector_text(requirements),
+            Selector::Cidr(cidr) => cidr.key(),
+            Selector::None => Selector::reserved("none").key(),
+        }
+    }
+}
+
+impl CidrSelector {
+    fn matches(&self, labels: &LabelArray) -> bool {
+        self.covers(&self.prefix, labels) && !self.except.iter().any(|except| self.covers(except, labels))
+    }
+
+    fn covers(&self, prefix: &IpNetwork, labels: &LabelArray) -> bool {
+        match prefix.prefix() {
+            0 => labels.has(RESERVED, self.world),
+            _ => has_prefix_inside(labels, prefix),
+        }
+    }
+
+    fn key(&self) -> String {
+        let mut text = match self.bare {
+            true => format!("{CIDR}:{}", self.prefix.ip()),
+            false => format!("{CIDR}:{}", self.prefix),
+        };
+        if !self.except.is_empty() {
+            let except: Vec<String> = self.except.iter().map(IpNetwork::to_string).collect();
+            let _ = write!(text, "-[{}]", except.join(","));
+        }
+        text
+    }
+}
+
+impl Requirement {
+    /// The label has this value.
+    pub fn equals(source: &str, key: &str, value: &str) -> Requirement {
+        Requirement { source: source.to_owned(), key: key.to_owned(), test: Test::Equals(value.to_owned()) }
+    }
+
+    /// `source:key`.
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.source, self.key)
+    }
+
+    /// Whether labels fulfil it. Source `any` looks at the first label of the key, whatever its source.
+    pub fn holds(&self, labels: &LabelArray) -> bool {
+        if self.source == CIDR
+            && let Ok(prefix) = self.key.parse::<IpNetwork>()
+        {
+            let inside = has_prefix_inside(labels, &prefix);
+            return self.test.holds(inside.then_some(""));
+        }
+        let of_key = labels.of_key(&self.key);
+        let label = match self.source == ANY {
+            true => of_key.first(),
+            false => of_key.iter().find(|label| label.source == self.source),
+        };
+        self.test.holds(label.map(|label| label.value.as_str()))
+    }
+}
+
+impl Test {
+    /// Whether a label of this value, or its absence, passes.
+    fn holds(&self, found: Option<&str>) -> bool {
+        match (self, found) {
+            (Test::Equals(value), Some(found)) => value == found,
+            (Test::In(values), Some(found)) => values.iter().any(|value| value == found),
+            (Test::NotIn(values), Some(found)) => values.iter().all(|value| value != found),
+            (Test::Exists, Some(_)) | (Test::NotIn(_) | Test::DoesNotExist, None) => true,
+            (Test::DoesNotExist, Some(_)) | (Test::Equals(_) | Test::In(_) | Test::Exists, None) => false,
+        }
+    }
+
+    fn operator(&self) -> &'static str {
+        match self {
+            Test::Equals(_) | Test::In(_) => "In",
+            Test::NotIn(_) => "NotIn",
+            Test::Exists => "Exists",
+            Test::DoesNotExist => "DoesNotExist",
+        }
+    }
+
+    fn values(&self) -> &[String] {
+        match self {
+            Test::Equals(value) => std::slice::from_ref(value),
+            Test::In(values) | Test::NotIn(values) => values,
+            Test::Exists | Test::DoesNotExist => &[],
+        }
+    }
+}
+
+/// Whether one of the labels is of a prefix that lies wholly inside.
+fn has_prefix_inside(labels: &LabelArray, outer: &IpNetwork) -> bool {
+    labels
+        .iter()
+        .filter(|label| label.source == CIDR)
+        .any(|label| prefix_of_key(&label.key).is_some_and(|inner| contains(outer, &inner)))
+}
+
+/// Whether `inner` lies wholly inside `outer`, whatever the host bits of the two.
+pub(crate) fn contains(outer: &IpNetwork, inner: &IpNetwork) -> bool {
+    inner.prefix() >= outer.prefix() && outer.contains(inner.network())
+}
+
+/// The prefix of a label's key, where colons are written as dashes: `10.0.0.0/8`, `fd00-1--0/32`.
+fn prefix_of_key(key: &str) -> Option<IpNetwork> {
+    let (address, length) = key.rsplit_once('/')?;
+    let address = match address.contains('-') {
+        true => IpAddr::V6(address.replace('-', ":").parse::<Ipv6Addr>().ok()?),
+        false => address.parse().ok()?,
+    };
+    IpNetwork::new(address, length.parse().ok()?).ok()
+}
+
+fn label_selector_text(requirements: &[Requirement]) -> String {
+    let mut text = String::from("&LabelSelector{MatchLabels:map[string]string{");
+    for requirement in requirements {
+        if let Test::Equals(value) = &requirement.test {
+            let _ = write!(text, "{}: {value},", requirement.name());
+        }
+    }
+    text.push_str("},MatchExpressions:[]LabelSelectorRequirement{");
+    for requirement in requirements.iter().filter(|r| !matches!(r.test, Test::Equals(_))) {
+        let _ = write!(
+            text,
+            "LabelSelectorRequirement{{Key:{},Operator:{},Values:[{}],}},",
+            requirement.name(),
+            requirement.test.operator(),
+            requirement.test.values().join(" ")
+        );
+    }
+    text.push_str("},}");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use labels::Label;
+
+    fn array(texts: &[&str]) -> LabelArray {
+        texts.iter().map(|text| Label::parse(text)).collect()
+    }
+
+    #[test]
+    fn any_source_looks_at_the_first_label_of_the_key() {
+        let selector = Selector::Labels(vec![Requirement::equals("any", "app", "b")]);
+        assert!(!selector.matches(&array(&["container:app=a", "k8s:app=b"])));
+        assert!(selector.matches(&array(&["container:app=b", "k8s:app=a"])));
+        let selector = Selector::Labels(vec![Requirement::equals("k8s", "app", "b")]);
+        assert!(selector.matches(&array(&["container:app=a", "k8s:app=b"])));
+    }
+
+    #[test]
+    fn an_identity_wider_than_an_exception_stays_in() {
+        let selector = Selector::Cidr(CidrSelector {
+            prefix: "10.0.0.0/8".parse().unwrap(),
+            except: vec!["10.1.0.0/16".parse().unwrap()],
+            world: "world-ipv4",
+            bare: false,
+        });
+        assert!(selector.matches(&array(&["cidr:10.0.0.0/9"])));
+        assert!(selector.matches(&array(&["cidr:10.0.0.0/8"])));
+        assert!(!selector.matches(&array(&["cidr:10.1.2.0/24"])));
+        assert!(!selector.matches(&array(&["cidr:0.0.0.0/1", "reserved:world-ipv4"])));
+        assert_eq!(selector.key(), "cidr:10.0.0.0/8-[10.1.0.0/16]");
+    }
+
+    #[test]
+    fn labels_of_prefixes_write_dashes_for_colons() {
+        for (key, prefix) in [
+            ("fd00-1--0/32", "fd00:1::/32"),
+            ("0--1/128", "::1/128"),
+            ("fd00--10.0.0.1/128", "fd00::a00:1/128"),
+            ("192.0.2.0/24", "192.0.2.0/24"),
+        ] {
+            assert_eq!(prefix_of_key(key), Some(prefix.parse().unwrap()), "{key}");
+        }
+        assert_eq!(prefix_of_key("fd00-1--0"), None);
+        assert_eq!(prefix_of_key("10.0.0.0/33"), None);
+    }
 }

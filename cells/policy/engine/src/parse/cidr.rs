@@ -1,0 +1,116 @@
+//! Prefixes as policies write them: stricter than most parsers, as Cilium is.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use super::cursor::{Field, Object, Problems, quoted};
+use super::{Context, cidr_group_fields};
+use crate::model::world_label;
+use crate::selector::{CidrSelector, Selector, contains};
+
+/// A prefix such as `10.0.0.0/8`: no net mask, no zone, no leading zeros; host bits may be set.
+fn parse_prefix(text: &str) -> Option<IpNetwork> {
+    let (address, length) = text.split_once('/')?;
+    let canonical = length.bytes().all(|b| b.is_ascii_digit()) && (length == "0" || !length.starts_with('0'));
+    if !canonical {
+        return None;
+    }
+    IpNetwork::new(address.parse().ok()?, length.parse().ok()?).ok()
+}
+
+/// An element of `fromCIDR` or `toCIDR`: a prefix or an address.
+pub(super) fn cidr(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<Selector> {
+    let text = field.text(problems)?;
+    let address = text.parse::<IpAddr>().ok();
+    let Some(prefix) = address.map(IpNetwork::from).or_else(|| parse_prefix(text)) else {
+        let reason = format!("{}: not an address or prefix", quoted(field.value));
+        problems.add(&field.path, reason, "write it as 192.0.2.0/24 or 2001:db8::1");
+        return None;
+    };
+    Some(Selector::Cidr(CidrSelector {
+        prefix,
+        except: Vec::new(),
+        world: world_label(prefix.ip(), context.settings.ipv4, context.settings.ipv6),
+        bare: address.is_some(),
+    }))
+}
+
+/// An element of `fromCIDRSet` or `toCIDRSet`: a prefix and what is left out of it.
+pub(super) fn cidr_rule(
+    field: &Field<'_>,
+    context: &Context<'_>,
+    problems: &mut Problems,
+) -> Option<Selector> {
+    let rule = field.object(problems)?;
+    let unbuilt = cidr_group_fields();
+    rule.check_names(problems, &["cidr", "except"], unbuilt);
+    let groups = unbuilt.iter().filter(|(name, _)| is_given(&rule, name)).count();
+    let cidr = rule.field("cidr").filter(|field| field.value.as_str() != Some(""));
+    match groups + usize::from(cidr.is_some()) {
+        0 => problems.add(&rule.path_of("cidr"), "missing", "name a prefix"),
+        1 => {}
+        _ => problems.add(
+            &rule.path,
+            "more than one of cidr, cidrGroupRef and cidrGroupSelector",
+            "make each an element of its own",
+        ),
+    }
+    let prefix = cidr.as_ref().and_then(|field| prefix_field(field, problems));
+    let except = rule.field("except").and_then(|field| field.list(problems)).unwrap_or_default();
+    let except: Vec<Option<IpNetwork>> = except
+        .iter()
+        .map(|field| {
+            let inner = prefix_field(field, problems)?;
+            if let Some(outer) = prefix
+                && !contains(&outer, &inner)
+            {
+                let reason = format!("{inner} is not inside {outer}");
+                problems.add(&field.path, reason, "exceptions lie inside the cidr of the same element");
+                return None;
+            }
+            Some(inner)
+        })
+        .collect();
+    let prefix = prefix?;
+    Some(Selector::Cidr(CidrSelector {
+        prefix,
+        except: except.into_iter().collect::<Option<_>>()?,
+        world: world_label(prefix.ip(), context.settings.ipv4, context.settings.ipv6),
+        bare: false,
+    }))
+}
+
+/// Whether a field names something; an empty text does not.
+fn is_given(object: &Object<'_>, name: &str) -> bool {
+    object.field(name).is_some_and(|field| field.value.as_str() != Some(""))
+}
+
+fn prefix_field(field: &Field<'_>, problems: &mut Problems) -> Option<IpNetwork> {
+    let text = field.text(problems)?;
+    let prefix = parse_prefix(text);
+    if prefix.is_none() {
+        let reason = format!("{}: not a prefix", quoted(field.value));
+        problems.add(&field.path, reason, "write it as 192.0.2.0/24 or 2001:db8::/32");
+    }
+    prefix
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_prefix;
+
+    #[test]
+    fn prefixes_have_one_spelling_of_their_length() {
+        for good in ["10.0.0.0/8", "10.1.2.3/24", "0.0.0.0/0", "::/0", "fd00:1::5/128", "::ffff:10.0.0.0/104"]
+        {
+            assert!(parse_prefix(good).is_some(), "{good}");
+        }
+        let bad =
+            ["10.0.0.0/08", "10.0.0.0/255.0.0.0", "10.0.0.0/33", "010.0.0.0/8", "::/129", "10.0.0.0/-1"];
+        for bad in bad.into_iter().chain(["10.0.0.0/", "fe80::1%eth0/64", "10.0.0.0/+8", "10.0.0/8", "", "/"])
+        {
+            assert!(parse_prefix(bad).is_none(), "{bad}");
+        }
+    }
+}

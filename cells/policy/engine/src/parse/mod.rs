@@ -1,0 +1,196 @@
+//! From a manifest to a policy: reading, checking and translating in one walk that reports everything it finds wrong.
+
+mod cidr;
+mod cursor;
+mod icmp;
+mod peers;
+mod ports;
+mod rule;
+mod selectors;
+
+use std::sync::Arc;
+
+use labels::{K8S, Label, LabelArray};
+use serde_json::Value;
+
+use crate::model::{Action, Direction, Entry, Kind, Policy, ResourceId};
+use crate::refusal::Refusal;
+use crate::settings::Settings;
+use cursor::{Field, Object, Problems, quoted};
+
+/// Ports or ICMP types that one element may hold.
+const MAX_FILTERS: usize = 40;
+/// Values that one object may hold, all levels counted: ten times what Kubernetes stores.
+const MAX_VALUES: usize = 1_000_000;
+
+/// Fields of a CIDR rule that name groups of prefixes.
+const fn cidr_group_fields() -> &'static [(&'static str, &'static str)] {
+    &[("cidrGroupRef", "groups of prefixes by name"), ("cidrGroupSelector", "groups of prefixes by labels")]
+}
+
+/// What the rules of an object have in common.
+struct Context<'a> {
+    /// Namespace of the policy; empty for cluster-wide ones.
+    namespace: &'a str,
+    settings: &'a Settings,
+    kind: Kind,
+    /// Labels that every rule of the object carries.
+    origin: Vec<Label>,
+}
+
+/// One of the four lists of a rule.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Section {
+    Ingress,
+    IngressDeny,
+    Egress,
+    EgressDeny,
+}
+
+impl Section {
+    const ALL: [Section; 4] = [Section::Ingress, Section::IngressDeny, Section::Egress, Section::EgressDeny];
+
+    fn name(self) -> &'static str {
+        match self {
+            Section::Ingress => "ingress",
+            Section::IngressDeny => "ingressDeny",
+            Section::Egress => "egress",
+            Section::EgressDeny => "egressDeny",
+        }
+    }
+
+    fn direction(self) -> Direction {
+        match self {
+            Section::Ingress | Section::IngressDeny => Direction::Ingress,
+            Section::Egress | Section::EgressDeny => Direction::Egress,
+        }
+    }
+
+    fn allows(self) -> bool {
+        self.action() == Action::Allow
+    }
+
+    fn action(self) -> Action {
+        match self {
+            Section::Ingress | Section::Egress => Action::Allow,
+            Section::IngressDeny | Section::EgressDeny => Action::Deny,
+        }
+    }
+}
+
+/// Reads a policy object. Nothing of it is ignored: what is unknown, wrong or not built refuses the whole object.
+///
+/// # Errors
+/// A [`Refusal`] that lists every problem with its path in the manifest and what would be right.
+pub fn parse(kind: Kind, manifest: &Value, settings: &Settings) -> Result<Policy, Refusal> {
+    let mut problems = Problems::default();
+    let root = Field { value: manifest, path: String::new() };
+    let mut resource = ResourceId { kind, namespace: "".into(), name: "".into() };
+    let mut uid: Arc<str> = "".into();
+    let mut entries = Vec::new();
+    if !is_smaller(manifest, MAX_VALUES) {
+        problems.add("(object)", format!("more than {MAX_VALUES} values"), "split the object");
+    } else if let Some(object) = root.value.as_object().and_then(|_| root.object(&mut problems)) {
+        read_head(&object, kind, &mut problems);
+        (resource, uid) = read_metadata(&object, kind, &mut problems);
+        let context = Context {
+            namespace: &resource.namespace,
+            settings,
+            kind,
+            origin: origin_labels(&resource, &uid),
+        };
+        entries = read_rules(&object, &context, &mut problems);
+    } else {
+        problems.add("(object)", format!("{}: must be an object", quoted(manifest)), "");
+    }
+    match problems.count() {
+        0 => Ok(Policy { resource, uid, entries }),
+        _ => Err(Refusal { object: resource.to_string(), problems: problems.into_list() }),
+    }
+}
+
+fn read_head(object: &Object<'_>, kind: Kind, problems: &mut Problems) {
+    object.check_names(problems, &["apiVersion", "kind", "metadata", "spec", "specs", "status"], &[]);
+    for (name, wanted) in [("apiVersion", "cilium.io/v2"), ("kind", kind.name())] {
+        if let Some(field) = object.field(name)
+            && let Some(text) = field.text(problems)
+            && text != wanted
+        {
+            problems.add(&field.path, format!("{}: must be {wanted}", quoted(field.value)), "");
+        }
+    }
+}
+
+fn read_metadata(object: &Object<'_>, kind: Kind, problems: &mut Problems) -> (ResourceId, Arc<str>) {
+    let metadata = object.field("metadata").and_then(|field| field.object(problems));
+    let text = |name, problems: &mut Problems| metadata.as_ref().map_or("", |m| m.text(name, problems));
+    let before = problems.count();
+    let name = text("name", problems);
+    if name.is_empty() && problems.count() == before {
+        problems.add("metadata.name", "missing", "every policy has a name");
+    }
+    let namespace = match (kind, text("namespace", problems)) {
+        (Kind::CiliumClusterwideNetworkPolicy, _) => "",
+        (Kind::CiliumNetworkPolicy, "") => "default",
+        (Kind::CiliumNetworkPolicy, namespace) => namespace,
+    };
+    let uid = text("uid", problems).into();
+    (ResourceId { kind, namespace: namespace.into(), name: name.into() }, uid)
+}
+
+/// Labels that tell of every rule which object it comes from.
+fn origin_labels(resource: &ResourceId, uid: &str) -> Vec<Label> {
+    let label = |key: &str, value: &str| Label {
+        key: format!("io.cilium.k8s.policy.{key}"),
+        value: value.to_owned(),
+        source: K8S.to_owned(),
+    };
+    let mut labels = vec![label("derived-from", resource.kind.name()), label("name", &resource.name)];
+    if !resource.namespace.is_empty() {
+        labels.push(label("namespace", &resource.namespace));
+    }
+    labels.push(label("uid", uid));
+    labels
+}
+
+fn read_rules(object: &Object<'_>, context: &Context<'_>, problems: &mut Problems) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    let (spec, specs) = (object.field("spec"), object.field("specs"));
+    if spec.is_none() && specs.is_none() {
+        problems.add("spec", "missing", "write spec or specs");
+    }
+    if let Some(spec) = spec {
+        entries.extend(rule::rule(&spec, context, problems));
+    }
+    for spec in specs.and_then(|field| field.list(problems)).unwrap_or_default() {
+        entries.extend(rule::rule(&spec, context, problems));
+    }
+    entries
+}
+
+/// Labels of a rule as texts: of the object, then the user's.
+fn label_texts(origin: &[Label], own: Vec<Label>) -> Arc<[String]> {
+    let labels: LabelArray = origin.iter().cloned().chain(own).collect();
+    labels.texts().into()
+}
+
+/// Whether a value holds fewer values than a limit. Walks without recursion.
+fn is_smaller(value: &Value, limit: usize) -> bool {
+    let mut left = limit;
+    let mut todo = vec![value];
+    while let Some(value) = todo.pop() {
+        let children = match value {
+            Value::Array(list) => list.len(),
+            Value::Object(map) => map.len(),
+            _ => 0,
+        };
+        let Some(rest) = left.checked_sub(children + 1) else { return false };
+        left = rest;
+        match value {
+            Value::Array(list) => todo.extend(list),
+            Value::Object(map) => todo.extend(map.values()),
+            _ => {}
+        }
+    }
+    true
+}

@@ -1,0 +1,216 @@
+//! Protocols and ports of policies.
+
+use std::sync::Arc;
+
+use super::cursor::{Field, Object, Problems, quoted};
+use super::{Context, MAX_FILTERS, Section};
+use crate::model::{Port, PortSpec};
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const SCTP: u8 = 132;
+
+/// Protocols without ports, known only under `enable-extended-ip-protocols`.
+const EXTENDED: &[(&str, u8)] =
+    &[("VRRP", 112), ("IGMP", 2), ("GRE", 47), ("IPIP", 4), ("IPV6", 41), ("ESP", 50), ("AH", 51)];
+
+/// Parts of `toPorts` that need a proxy.
+const UNBUILT: &[(&str, &str)] = &[
+    ("rules", "rules of layer 7"),
+    ("listener", "a listener of the proxy"),
+    ("serverNames", "names of TLS servers"),
+    ("terminatingTLS", "termination of TLS"),
+    ("originatingTLS", "origination of TLS"),
+];
+
+/// Reads an element of `toPorts`.
+pub(super) fn port_rule(
+    field: &Field<'_>,
+    section: Section,
+    context: &Context<'_>,
+    problems: &mut Problems,
+) -> Vec<PortSpec> {
+    let Some(object) = field.object(problems) else { return Vec::new() };
+    let no_rules = |field: &Field<'_>| field.value.as_object().is_some_and(serde_json::Map::is_empty);
+    match (section.allows(), object.field("rules").as_ref().is_some_and(no_rules)) {
+        (true, true) => object.check_names(problems, &["ports", "rules"], UNBUILT),
+        (true, false) => object.check_names(problems, &["ports"], UNBUILT),
+        (false, _) => object.check_names(problems, &["ports"], &[]),
+    }
+    let Some(list) = object.field("ports") else { return Vec::new() };
+    let path = &list.path;
+    let ports = list.list(problems).unwrap_or_default();
+    if ports.len() > MAX_FILTERS {
+        problems.add(path, format!("{} ports: more than {MAX_FILTERS}", ports.len()), "split the element");
+        return Vec::new();
+    }
+    ports.iter().filter_map(|field| port_protocol(field, context, problems)).flatten().collect()
+}
+
+fn port_protocol(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<Vec<PortSpec>> {
+    let object = field.object(problems)?;
+    object.check_names(problems, &["port", "endPort", "protocol"], &[]);
+    let protocols = protocols(&object, context, problems);
+    let end = end_port(&object, problems);
+    let port = port(&object, context, problems)?;
+    let (protocols, end) = (protocols?, end?);
+    let port = match port {
+        Number::All => Port::All,
+        // A range that does not go upwards is the single port: so the original, before the API server's check.
+        Number::Port(first) => Port::Range(first, end.unwrap_or(first).max(first)),
+        Number::Name(name) => Port::Named { name, end },
+    };
+    if port != Port::All
+        && let [protocol] = protocols[..]
+        && EXTENDED.iter().any(|(_, number)| *number == protocol)
+    {
+        let reason = format!("{}: the protocol has no ports", object.text("port", problems));
+        problems.add(&object.path_of("port"), reason, "write 0");
+        return None;
+    }
+    Some(protocols.into_iter().map(|protocol| PortSpec { protocol, port: port.clone() }).collect())
+}
+
+fn protocols(object: &Object<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<Vec<u8>> {
+    let name = match object.field("protocol") {
+        Some(field) => field.text(problems)?,
+        None => "",
+    };
+    let upper = name.to_ascii_uppercase();
+    match upper.as_str() {
+        "" | "ANY" => return Some(vec![TCP, UDP, SCTP]),
+        "TCP" => return Some(vec![TCP]),
+        "UDP" => return Some(vec![UDP]),
+        "SCTP" => return Some(vec![SCTP]),
+        _ => {}
+    }
+    let extended = EXTENDED.iter().find(|(known, _)| *known == upper);
+    if extended.is_none() {
+        let remedy = match (upper.starts_with("ICMP"), context.settings.extended_protocols) {
+            (true, _) => "ICMP types are written in icmps",
+            (false, true) => "TCP, UDP, SCTP, ANY, VRRP, IGMP, GRE, IPIP, IPV6, ESP or AH",
+            (false, false) => "TCP, UDP, SCTP or ANY",
+        };
+        problems.add(
+            &object.path_of("protocol"),
+            format!("{}: not a protocol", quoted(&name.into())),
+            remedy,
+        );
+    }
+    extended.map(|(_, number)| vec![*number])
+}
+
+/// What `port` says.
+enum Number {
+    /// 0, or absent where that is allowed.
+    All,
+    Port(u16),
+    Name(Arc<str>),
+}
+
+fn port(object: &Object<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<Number> {
+    let text = match object.field("port") {
+        Some(field) => field.text(problems)?,
+        None => "",
+    };
+    if text.is_empty() {
+        if context.settings.extended_protocols {
+            return Some(Number::All);
+        }
+        problems.add(&object.path_of("port"), "missing", "a number, a name, or 0 for all ports");
+        return None;
+    }
+    if is_service_name(text) {
+        return Some(Number::Name(text.to_ascii_lowercase().into()));
+    }
+    match parse_number(text) {
+        Some(0) => Some(Number::All),
+        Some(number) => Some(Number::Port(number)),
+        None => {
+            let reason = format!("{}: not a port (0-65535) and not a port's name", quoted(&text.into()));
+            let remedy = "names have at most 15 letters, digits and single dashes, and a letter";
+            problems.add(&object.path_of("port"), reason, remedy);
+            None
+        }
+    }
+}
+
+/// The end of a range: `Some(None)` without one, none at all if it is wrong.
+#[expect(clippy::option_option, reason = "absent and wrong are two things")]
+fn end_port(object: &Object<'_>, problems: &mut Problems) -> Option<Option<u16>> {
+    let Some(field) = object.field("endPort") else { return Some(None) };
+    let number = field.value.as_u64().and_then(|number| u16::try_from(number).ok());
+    if number.is_none() {
+        let reason = format!("{}: not a port (0-65535)", quoted(field.value));
+        problems.add(&field.path, reason, "write it as a number, without quotes");
+    }
+    number.map(|number| (number != 0).then_some(number))
+}
+
+/// A service's name (RFC 6335 5.1): 1-15 letters, digits and inner single dashes, at least one letter.
+fn is_service_name(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    (1..=15).contains(&bytes.len())
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-')
+        && bytes.iter().any(u8::is_ascii_alphabetic)
+        && bytes[0] != b'-'
+        && bytes[bytes.len() - 1] != b'-'
+        && !text.contains("--")
+}
+
+/// A number as Go's `ParseUint(text, 0, 16)` reads it: prefixes `0b`, `0o`, `0x`, a leading 0 is octal, single
+/// underscores between digits.
+fn parse_number(text: &str) -> Option<u16> {
+    let lower = text.to_ascii_lowercase();
+    let (radix, digits, prefixed) = match lower.as_bytes() {
+        [b'0', b'b', ..] => (2, &lower[2..], true),
+        [b'0', b'o', ..] => (8, &lower[2..], true),
+        [b'0', b'x', ..] => (16, &lower[2..], true),
+        [b'0', _, ..] => (8, &lower[1..], true),
+        _ => (10, &lower[..], false),
+    };
+    let digits = match prefixed {
+        true => digits.strip_prefix('_').unwrap_or(digits),
+        false => digits,
+    };
+    let groups = digits.split('_');
+    if groups.clone().any(|group| group.is_empty() || !group.chars().all(|c| c.is_digit(radix))) {
+        return None;
+    }
+    u16::from_str_radix(&groups.collect::<String>(), radix).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_go_does() {
+        for (text, number) in [
+            ("80", 80),
+            ("010", 8),
+            ("0", 0),
+            ("00", 0),
+            ("8_0", 80),
+            ("0_7", 7),
+            ("0x1_f", 31),
+            ("0b_1", 1),
+            ("65535", 65535),
+        ] {
+            assert_eq!(parse_number(text), Some(number), "{text}");
+        }
+        for text in ["65536", "08", "_80", "80_", "8__0", "+80", "-1", "", "0x", "0b2", "8 0", "1-2"] {
+            assert_eq!(parse_number(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_have_a_letter_and_single_inner_dashes() {
+        for name in ["http", "web-admin", "0x50", "a", "8080-tcp", "abcdefghijklmno"] {
+            assert!(is_service_name(name), "{name}");
+        }
+        for name in ["80", "a--b", "-a", "a-", "abcdefghijklmnop", "a_b", "", "1-2", "http!"] {
+            assert!(!is_service_name(name), "{name}");
+        }
+    }
+}

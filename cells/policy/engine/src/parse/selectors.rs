@@ -1,0 +1,220 @@
+//! Label selectors of manifests: reading, checking, and the namespace and cluster that are added.
+
+use std::collections::BTreeMap;
+
+use labels::{ANY, K8S, NAMESPACE_LABELS, POD_NAMESPACE, POLICY_CLUSTER, RESERVED};
+
+use super::Context;
+use super::cursor::{Field, Problems, quoted};
+use crate::selector::{Requirement, Selector, Test};
+
+const OPERATORS: &str = "operators are In, NotIn, Exists and DoesNotExist";
+
+/// A label selector as written, with a source for each key.
+#[derive(Default)]
+pub(super) struct LabelSelector {
+    /// `matchLabels`, by `source:key`.
+    equals: BTreeMap<String, Requirement>,
+    expressions: Vec<Requirement>,
+}
+
+impl LabelSelector {
+    /// Reads `{matchLabels, matchExpressions}`.
+    pub(super) fn read(field: &Field<'_>, problems: &mut Problems) -> Option<LabelSelector> {
+        let before = problems.count();
+        let object = field.object(problems)?;
+        object.check_names(problems, &["matchLabels", "matchExpressions"], &[]);
+        let mut selector = LabelSelector::default();
+        if let Some(labels) = object.field("matchLabels").and_then(|field| field.object(problems)) {
+            for (key, value) in labels.fields() {
+                selector.read_equals(key, &value, problems);
+            }
+        }
+        let list = object.field("matchExpressions").and_then(|field| field.list(problems));
+        for expression in list.unwrap_or_default() {
+            selector.expressions.extend(read_expression(&expression, problems));
+        }
+        (problems.count() == before).then_some(selector)
+    }
+
+    fn read_equals(&mut self, key: &str, field: &Field<'_>, problems: &mut Problems) {
+        let value = read_value(field, problems);
+        let key = split_key(key, &field.path, problems);
+        let (Some((source, key)), Some(value)) = (key, value) else { return };
+        let requirement = Requirement { source, key, test: Test::Equals(value) };
+        match self.equals.get(&requirement.name()) {
+            Some(other) if *other != requirement => problems.add(
+                &field.path,
+                format!("{} is required to have two values", requirement.name()),
+                "name the label once",
+            ),
+            _ => {
+                self.equals.insert(requirement.name(), requirement);
+            }
+        }
+    }
+
+    /// Whether a requirement is about a key of which the test holds for `source` and `key`.
+    fn names(&self, test: impl Fn(&str, &str) -> bool) -> bool {
+        self.equals.values().chain(&self.expressions).any(|r| test(&r.source, &r.key))
+    }
+
+    /// Whether a requirement is about this key, of Kubernetes' labels or of any source.
+    fn names_k8s(&self, test: impl Fn(&str) -> bool) -> bool {
+        self.names(|source, key| matches!(source, K8S | ANY) && test(key))
+    }
+
+    /// Whether a requirement is about the label `reserved:init`.
+    pub(super) fn names_init(&self) -> bool {
+        self.names(|source, key| source == RESERVED && key == "init")
+    }
+
+    fn set(&mut self, key: &str, value: &str) {
+        let requirement = Requirement::equals(K8S, key, value);
+        self.equals.insert(requirement.name(), requirement);
+    }
+
+    /// The selector of the endpoints that a policy is about: in a namespace, only that namespace's.
+    pub(super) fn into_subject(mut self, namespace: &str) -> Selector {
+        if !namespace.is_empty() {
+            self.set(POD_NAMESPACE, namespace);
+        }
+        self.finish()
+    }
+
+    /// The selector of nodes that a policy is about: as it is.
+    pub(super) fn into_node(self) -> Selector {
+        self.finish()
+    }
+
+    /// The selector of a peer: without a word about namespace and cluster, those of the policy.
+    pub(super) fn into_peer(mut self, context: &Context<'_>, subject_is_init: bool) -> Selector {
+        if self.names(|source, _| source == RESERVED) {
+            return self.finish();
+        }
+        if !self.names_k8s(|key| key == POD_NAMESPACE) {
+            if context.namespace.is_empty() {
+                if !subject_is_init {
+                    let (source, key) = (K8S.to_owned(), POD_NAMESPACE.to_owned());
+                    self.expressions.push(Requirement { source, key, test: Test::Exists });
+                }
+            } else if !self.names_k8s(|key| key.starts_with(NAMESPACE_LABELS)) {
+                self.set(POD_NAMESPACE, context.namespace);
+            }
+        }
+        if context.settings.default_local_cluster && !self.names_k8s(|key| key == POLICY_CLUSTER) {
+            self.set(POLICY_CLUSTER, &context.settings.cluster);
+        }
+        self.finish()
+    }
+
+    fn finish(self) -> Selector {
+        Selector::Labels(self.equals.into_values().chain(self.expressions).collect())
+    }
+}
+
+fn read_expression(field: &Field<'_>, problems: &mut Problems) -> Option<Requirement> {
+    let object = field.object(problems)?;
+    object.check_names(problems, &["key", "operator", "values"], &[]);
+    let key = object.text("key", problems);
+    let key = split_key(key, &object.path_of("key"), problems);
+    let values: Option<Vec<String>> = match object.field("values") {
+        None => Some(Vec::new()),
+        Some(field) => field
+            .list(problems)
+            .map(|list| list.iter().map(|value| read_value(value, problems)).collect::<Vec<_>>())
+            .and_then(|values| values.into_iter().collect()),
+    };
+    let operator = object.text("operator", problems);
+    let path = object.path_of("values");
+    let test = match (operator, values) {
+        ("In" | "NotIn", Some(values)) if values.is_empty() => {
+            problems.add(&path, format!("{operator} needs values"), "name one or more");
+            None
+        }
+        ("Exists" | "DoesNotExist", Some(values)) if !values.is_empty() => {
+            problems.add(&path, format!("{operator} takes no values"), "remove them, or use In or NotIn");
+            None
+        }
+        ("In", values) => values.map(Test::In),
+        ("NotIn", values) => values.map(Test::NotIn),
+        ("Exists", values) => values.map(|_| Test::Exists),
+        ("DoesNotExist", values) => values.map(|_| Test::DoesNotExist),
+        ("", _) => {
+            problems.add(&object.path_of("operator"), "missing", OPERATORS);
+            None
+        }
+        (other, _) => {
+            let reason = format!("{}: not an operator", quoted(&other.into()));
+            problems.add(&object.path_of("operator"), reason, OPERATORS);
+            None
+        }
+    };
+    let (source, key) = key?;
+    Some(Requirement { source, key, test: test? })
+}
+
+/// Source and key; a key without a source is of any. A dot before the colon makes the whole a key.
+fn split_key(text: &str, path: &str, problems: &mut Problems) -> Option<(String, String)> {
+    let (source, key) = match text.find([':', '.']) {
+        Some(at) if text.as_bytes()[at] == b':' => (&text[..at], &text[at + 1..]),
+        _ => (ANY, text),
+    };
+    if source.is_empty() || !source.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)) {
+        let reason = format!("{}: the source before the colon is no word", quoted(&text.into()));
+        problems.add(path, reason, "write it as k8s:app or app");
+        return None;
+    }
+    if !is_qualified_name(key) {
+        let reason = format!("{}: not a label's key", quoted(&text.into()));
+        problems.add(
+            path,
+            reason,
+            "at most 63 letters, digits, dashes, dots after an optional domain and slash",
+        );
+        return None;
+    }
+    Some((source.to_owned(), key.to_owned()))
+}
+
+fn read_value(field: &Field<'_>, problems: &mut Problems) -> Option<String> {
+    let text = field.text(problems)?;
+    if !text.is_empty() && !is_name(text) {
+        let reason = format!("{}: not a label's value", quoted(field.value));
+        problems.add(
+            &field.path,
+            reason,
+            "at most 63 letters, digits, dashes, dots; a letter or digit at both ends",
+        );
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// Kubernetes' name of labels: 1-63 letters, digits, `-_.`, letter or digit at both ends.
+fn is_name(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    (1..=63).contains(&bytes.len())
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
+        && bytes[0].is_ascii_alphanumeric()
+        && bytes[bytes.len() - 1].is_ascii_alphanumeric()
+}
+
+/// A name with an optional domain before a slash.
+fn is_qualified_name(text: &str) -> bool {
+    match text.split_once('/') {
+        Some((domain, name)) => is_domain(domain) && is_name(name),
+        None => is_name(text),
+    }
+}
+
+fn is_domain(text: &str) -> bool {
+    let label = |label: &str| {
+        let bytes = label.as_bytes();
+        !bytes.is_empty()
+            && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+            && bytes[0] != b'-'
+            && bytes[bytes.len() - 1] != b'-'
+    };
+    text.len() <= 253 && text.split('.').all(label)
+}
