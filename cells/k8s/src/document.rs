@@ -1,0 +1,216 @@
+//! Files of manifests as documents: YAML of many documents, JSON, lists.
+
+mod json;
+mod yaml;
+
+use serde_json::Value;
+
+use crate::problem::Problem;
+
+/// How deep lists and objects may be in each other.
+pub const MAX_DEPTH: usize = 64;
+
+/// Bytes that a file may have.
+pub const MAX_FILE: u64 = 16 << 20;
+
+/// A document of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Document {
+    /// Its place in the file, from 1; empty documents do not count.
+    pub number: usize,
+    /// The line it begins at, from 1.
+    pub line: usize,
+    /// What it says. A number has no fraction unless it was written with one.
+    pub value: Value,
+    text: Box<str>,
+    /// The line of the file that the text begins at.
+    text_line: usize,
+}
+
+/// A document that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("document {number}, line {line}: {problem}")]
+pub struct Broken {
+    /// Its place in the file, from 1.
+    pub number: usize,
+    /// The line of the fault, from 1.
+    pub line: usize,
+    /// The fault.
+    pub problem: Problem,
+}
+
+/// One object of a document: the document itself, or an item of a list.
+#[derive(Debug, Clone, Copy)]
+pub struct Manifest<'d> {
+    /// The path of the item, as `items[2]`; empty for a document that is no list.
+    pub path: ItemPath,
+    /// The kind, by the object or by its list; empty if neither says it.
+    pub kind: &'d str,
+    /// The object.
+    pub value: &'d Value,
+}
+
+/// Where a manifest is in its document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ItemPath(pub Option<usize>);
+
+impl ItemPath {
+    /// The path of a field of this manifest, as seen from the document.
+    pub fn join(self, path: &str) -> String {
+        match self.0 {
+            None => path.to_owned(),
+            Some(at) if path.is_empty() => format!("items[{at}]"),
+            Some(at) if path.starts_with('[') => format!("items[{at}]{path}"),
+            Some(at) => format!("items[{at}].{path}"),
+        }
+    }
+}
+
+impl Document {
+    /// The line of the field at this path, or of the nearest one around it.
+    pub fn line_of(&self, path: &str) -> usize {
+        let lines = yaml::lines(&self.text);
+        let mut path = path;
+        loop {
+            if let Some(line) = lines.get(path) {
+                return self.text_line + line - 1;
+            }
+            match path.rfind(['.', '[']) {
+                Some(at) => path = &path[..at],
+                None => return self.line,
+            }
+        }
+    }
+
+    /// The objects of this document: itself, or the items if it is a list (`List`, `PodList` and so on).
+    pub fn manifests(&self) -> Vec<Manifest<'_>> {
+        let kind = kind(&self.value);
+        let items = self.value.get("items").and_then(Value::as_array);
+        match (kind.strip_suffix("List"), items) {
+            (Some(of), Some(items)) => {
+                let item = |(at, value)| {
+                    let own = self::kind(value);
+                    Manifest { path: ItemPath(Some(at)), kind: if own.is_empty() { of } else { own }, value }
+                };
+                items.iter().enumerate().map(item).collect()
+            }
+            _ => vec![Manifest { path: ItemPath(None), kind, value: &self.value }],
+        }
+    }
+}
+
+fn kind(value: &Value) -> &str {
+    value.get("kind").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The documents of a file's text, in order, each for itself: a broken one leaves the others readable.
+///
+/// YAML is read as `kubectl` does (1.1: `on` and `yes` are true, `010` is eight), except that a key given twice, a key
+/// that reads as no string, and a tag without meaning are faults. Aliases and merge keys work; what they expand to,
+/// and how deep a document nests, is bounded.
+///
+/// ```
+/// let text = "kind: A\n---\nkind: [\n---\n{\"kind\": \"C\"}\n";
+/// let documents = k8s::documents(text);
+/// assert_eq!(documents[0].as_ref().unwrap().value["kind"], "A");
+/// assert_eq!(documents[1].as_ref().unwrap_err().number, 2);
+/// assert_eq!(documents[2].as_ref().unwrap().line, 5);
+/// ```
+pub fn documents(text: &str) -> Vec<Result<Document, Broken>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut all = Vec::new();
+    for (line, part) in parts(text) {
+        if part.lines().all(says_nothing) {
+            continue;
+        }
+        let (line, part) = behind_mark(line, part);
+        let before = all.len();
+        let found = match part.trim_start().starts_with('{') {
+            true => json::read(part).or_else(|json| yaml::read(part).map_err(|_| json)),
+            false => yaml::read(part),
+        };
+        let read = match found {
+            Ok(read) => read,
+            Err(fault) => vec![Err(fault)],
+        };
+        all.extend(read.into_iter().enumerate().map(|(at, document)| {
+            let number = before + at + 1;
+            match document {
+                Ok(Read { line: own, value, text, text_line }) => Ok(Document {
+                    number,
+                    line: line + own - 1,
+                    value,
+                    text: text.into(),
+                    text_line: line + text_line - 1,
+                }),
+                Err(Fault { line: own, problem }) => Err(Broken { number, line: line + own - 1, problem }),
+            }
+        }));
+    }
+    all
+}
+
+/// The documents of a file's content, which should be UTF-8.
+pub fn documents_of_bytes(content: &[u8]) -> Vec<Result<Document, Broken>> {
+    match std::str::from_utf8(content) {
+        Ok(text) => documents(text),
+        Err(error) => {
+            let line = content[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
+            let problem = Problem::new("", "is not UTF-8; write the file in that encoding");
+            vec![Err(Broken { number: 1, line, problem })]
+        }
+    }
+}
+
+/// A document as the readers of both languages give it; the line counts from the beginning of its part.
+struct Read<'t> {
+    line: usize,
+    value: Value,
+    text: &'t str,
+    text_line: usize,
+}
+
+/// What a reader stumbled over; the line counts from the beginning of its part.
+#[derive(Debug)]
+struct Fault {
+    line: usize,
+    problem: Problem,
+}
+
+/// What a part gives: a fault ends it.
+type Reads<'t> = Vec<Result<Read<'t>, Fault>>;
+
+/// Cuts a text before each line `---`, as the beginning of a document is marked; with the line of each part.
+fn parts(text: &str) -> Vec<(usize, &str)> {
+    let mut parts = Vec::new();
+    let (mut start, mut start_line, mut at) = (0, 1, 0);
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        let marks = line
+            .strip_prefix("---")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']));
+        if marks && at > start {
+            parts.push((start_line, &text[start..at]));
+            (start, start_line) = (at, number + 1);
+        }
+        at += line.len();
+    }
+    parts.push((start_line, &text[start..]));
+    parts
+}
+
+/// A part without its first line if that is nothing but the mark.
+fn behind_mark(line: usize, part: &str) -> (usize, &str) {
+    match part.split_once('\n') {
+        Some((first, rest)) if first.starts_with("---") && says_nothing(first) => (line + 1, rest),
+        _ => (line, part),
+    }
+}
+
+/// Empty lines, comments, directives and marks.
+fn says_nothing(line: &str) -> bool {
+    let rest = line.strip_prefix("---").unwrap_or(line).trim();
+    rest.is_empty() || rest.starts_with('#') || line.starts_with('%') || rest == "..."
+}
+
+#[cfg(test)]
+mod tests;
