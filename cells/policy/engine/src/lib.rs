@@ -3,18 +3,72 @@
 //!
 //! **Owns** the reading and checking of policy objects, selectors, the computation of an endpoint's policy map and the
 //! lookup in it. **Needs** labels.
+//!
+//! [`parse`] reads an object. An [`Engine`] holds policies and identities; each change tells whose rows it touches
+//! ([`Change`]), [`Engine::resolve`] makes the rows of an endpoint, [`Engine::refresh`] those of a few peers only.
+//! [`Resolved::explain`] tells what happens to a packet and which rule says so.
+//!
+//! ```
+//! use labels::{LabelArray, Labels};
+//! use policy_engine::{Decision, Direction, Engine, Kind, NamedPorts, Settings, parse};
+//!
+//! let settings = Settings::default();
+//! let manifest = serde_json::json!({
+//!     "metadata": {"name": "web", "namespace": "shop"},
+//!     "spec": {
+//!         "endpointSelector": {"matchLabels": {"app": "web"}},
+//!         "ingress": [{
+//!             "fromEndpoints": [{"matchLabels": {"app": "client"}}],
+//!             "toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}]}],
+//!         }],
+//!     },
+//! });
+//! let pod = |app: &str| {
+//!     let namespace = "k8s:io.kubernetes.pod.namespace=shop";
+//!     let app = format!("k8s:app={app}");
+//!     LabelArray::from(&Labels::parse([&app, namespace, "k8s:io.cilium.k8s.policy.cluster=default"]))
+//! };
+//!
+//! let mut engine = Engine::new(settings.clone());
+//! engine.add_identity(1000, pod("web"), NamedPorts::default());
+//! engine.add_identity(1001, pod("client"), NamedPorts::default());
+//! let change = engine.set(parse(Kind::CiliumNetworkPolicy, &manifest, &settings)?);
+//! assert_eq!(change.subjects, [1000]);
+//!
+//! let web = engine.resolve(1000, &NamedPorts::default(), 16384)?;
+//! assert_eq!(web.lookup(Direction::Ingress, 1001, 6, 80).decision, Decision::Allow);
+//! let other = web.explain(Direction::Ingress, 1001, 6, 81);
+//! assert_eq!(other.to_string(), "denied: no rule of 1 selecting rules matches");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+mod engine;
+mod explain;
+mod identities;
+mod lookup;
 mod model;
 mod parse;
+mod plan;
+mod priority;
 mod refusal;
+mod resolve;
+mod rows;
+mod selections;
 mod selector;
 mod settings;
 
+pub use engine::{Change, Engine, Rule, SelectorRow};
+pub use explain::Explanation;
+pub use lookup::{Decision, Verdict, lookup};
 pub use model::{
     Action, Direction, Entry, Kind, Peers, Policy, Port, PortSpec, Ports, Prefix, ResourceId, Subject,
     world_label,
 };
 pub use parse::parse;
+pub use plan::{Match, Reason};
 pub use refusal::{Problem, Refusal};
+pub use resolve::{ResolveError, Resolved, RowChange};
+pub use rows::{Key, L4, NamedPorts, Row};
+pub use selections::HOST;
 pub use selector::{CidrSelector, Requirement, Selector, Test};
 pub use settings::{Enforcement, Settings};

@@ -1,0 +1,329 @@
+//! The repository: policies, the identities of the cluster, and whom every selector selects.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+use labels::LabelArray;
+
+use crate::identities::{Identities, Identity};
+use crate::model::{Action, Direction, Peers, Policy, Ports, ResourceId, Subject};
+use crate::rows::NamedPorts;
+use crate::selections::{Selection, Selections, SelectorId, Selects};
+use crate::selector::Selector;
+use crate::settings::Settings;
+
+/// Policies and identities, from which the rows of any endpoint follow. Every change is incremental and tells whose
+/// rows it may have changed.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) settings: Settings,
+    revision: u64,
+    policies: BTreeMap<ResourceId, Stored>,
+    pub(crate) identities: Identities,
+    pub(crate) peers: Selections<Selector>,
+    pub(crate) subjects: Selections<Subject>,
+    /// How often a selector of peers is used by rules about a subject.
+    uses: HashMap<SelectorId, BTreeMap<SelectorId, usize>>,
+}
+
+/// A policy with the numbers of its selectors.
+#[derive(Debug)]
+struct Stored {
+    policy: Arc<Policy>,
+    rules: Vec<StoredRule>,
+}
+
+/// An entry of a policy, with its selectors replaced by their numbers.
+#[derive(Debug)]
+pub(crate) struct StoredRule {
+    pub(crate) rule: Arc<Rule>,
+    pub(crate) subject: SelectorId,
+    pub(crate) default_deny: bool,
+    /// Nobody if empty.
+    pub(crate) peers: Vec<SelectorId>,
+    pub(crate) ports: Ports,
+}
+
+/// Where a rule is written, and what it says about traffic that it matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// The object.
+    pub resource: ResourceId,
+    /// The place in the object: `spec.ingress[0]`.
+    pub path: Arc<str>,
+    /// Its direction.
+    pub direction: Direction,
+    /// What it does.
+    pub action: Action,
+    /// Labels of the rule, as texts, sorted.
+    pub labels: Arc<[String]>,
+}
+
+/// Whose rows may differ after a change. All lists are sorted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Change {
+    /// Revision of the policies after the change; changes of identities leave it.
+    pub revision: u64,
+    /// Identities whose rows have to be made anew, by [`Engine::resolve`].
+    pub subjects: Vec<u32>,
+    /// Identities of which only the rows of some peers differ: [`Engine::refresh`] is enough.
+    pub refresh: Vec<u32>,
+    /// These peers.
+    pub peers: Vec<u32>,
+}
+
+impl Change {
+    /// Takes over a later change, so that both can be answered at once.
+    pub fn merge(&mut self, later: Change) {
+        self.revision = later.revision;
+        for (list, more) in [
+            (&mut self.subjects, later.subjects),
+            (&mut self.refresh, later.refresh),
+            (&mut self.peers, later.peers),
+        ] {
+            list.extend(more);
+            list.sort_unstable();
+            list.dedup();
+        }
+    }
+}
+
+/// A selector as the API lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelectorRow {
+    /// Its text.
+    pub selector: Arc<str>,
+    /// Whom it selects, sorted.
+    pub identities: Vec<u32>,
+    /// How many entries of policies use it.
+    pub users: usize,
+    /// The labels of these, without repetitions.
+    pub labels: Vec<Arc<[String]>>,
+}
+
+impl Engine {
+    /// No policies, no identities; revision 1, as the original begins.
+    pub fn new(settings: Settings) -> Engine {
+        Engine {
+            settings,
+            revision: 1,
+            policies: BTreeMap::new(),
+            identities: Identities::default(),
+            peers: Selections::default(),
+            subjects: Selections::default(),
+            uses: HashMap::new(),
+        }
+    }
+
+    /// Counts the changes of policies, from 1.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The options in force.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Other options for the computation; policies were read with the old ones and stay. Everybody's rows may differ.
+    pub fn set_settings(&mut self, settings: Settings) -> Change {
+        if self.settings == settings {
+            return self.unchanged();
+        }
+        self.settings = settings;
+        self.revision += 1;
+        Change { subjects: self.identities.ids().collect(), ..self.unchanged() }
+    }
+
+    /// All policies, in the order of their names.
+    pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
+        self.policies.values().map(|stored| &stored.policy)
+    }
+
+    /// Adds a policy, or replaces the one of this name. An equal one changes nothing.
+    pub fn set(&mut self, policy: Policy) -> Change {
+        if self.policies.get(&policy.resource).is_some_and(|stored| *stored.policy == policy) {
+            return self.unchanged();
+        }
+        // The new one takes its selectors first: those that stay keep their selections.
+        let stored = self.store(policy);
+        let mut subjects: BTreeSet<SelectorId> = stored.rules.iter().map(|rule| rule.subject).collect();
+        let old = self.policies.insert(stored.policy.resource.clone(), stored);
+        subjects.extend(old.iter().flat_map(|old| old.rules.iter().map(|rule| rule.subject)));
+        let change = self.policy_change(&subjects);
+        if let Some(old) = old {
+            self.forget(&old);
+        }
+        change
+    }
+
+    /// Removes a policy; an unknown one changes nothing.
+    pub fn remove(&mut self, resource: &ResourceId) -> Change {
+        let Some(old) = self.policies.remove(resource) else { return self.unchanged() };
+        let subjects = old.rules.iter().map(|rule| rule.subject).collect();
+        let change = self.policy_change(&subjects);
+        self.forget(&old);
+        change
+    }
+
+    /// Adds an identity, or replaces its labels and the ports of its endpoints.
+    pub fn add_identity(&mut self, id: u32, labels: LabelArray, ports: NamedPorts) -> Change {
+        let identity = Identity { labels: labels.clone(), ports };
+        if self.identities.get(id) == Some(&identity) {
+            return self.unchanged();
+        }
+        let old = self.identities.insert(id, identity);
+        let relabelled = old.is_none_or(|old| old.labels != labels);
+        if relabelled {
+            self.subjects.update(id, Some(&labels));
+        }
+        let mut change = self.peer_change(id, Some(&labels));
+        if relabelled {
+            change.subjects = vec![id];
+            change.refresh.retain(|subject| *subject != id);
+        }
+        change
+    }
+
+    /// Removes an identity; an unknown one changes nothing.
+    pub fn remove_identity(&mut self, id: u32) -> Change {
+        if self.identities.remove(id).is_none() {
+            return self.unchanged();
+        }
+        self.subjects.update(id, None);
+        self.peer_change(id, None)
+    }
+
+    /// The labels of an identity, if it is known.
+    pub fn labels(&self, identity: u32) -> Option<&LabelArray> {
+        self.identities.get(identity).map(|identity| &identity.labels)
+    }
+
+    /// The prefixes that rules name, exceptions included: each needs an identity of its own. Prefixes of length 0 are
+    /// everybody of the family, whose identities exist.
+    pub fn prefixes(&self) -> BTreeSet<IpNetwork> {
+        let named = self.peers.iter().filter_map(|(_, selection)| match &*selection.selector {
+            Selector::Cidr(cidr) => Some(std::iter::once(cidr.prefix).chain(cidr.except.iter().copied())),
+            _ => None,
+        });
+        let masked = |prefix: IpNetwork| IpNetwork::new(prefix.network(), prefix.prefix()).ok();
+        named.flatten().filter(|prefix| prefix.prefix() > 0).filter_map(masked).collect()
+    }
+
+    /// The selectors of peers in use.
+    pub fn selectors(&self) -> Vec<SelectorRow> {
+        self.list(&self.peers, |rule| &rule.peers)
+    }
+
+    /// The selectors of those whom rules are about.
+    pub fn subject_selectors(&self) -> Vec<SelectorRow> {
+        self.list(&self.subjects, |rule| std::slice::from_ref(&rule.subject))
+    }
+
+    /// The rules about an identity, in the order in which they count.
+    pub(crate) fn rules_about(&self, identity: u32) -> Vec<&StoredRule> {
+        let about: BTreeSet<SelectorId> =
+            self.subjects.iter().filter(|(_, selection)| selection.has(identity)).map(|(id, _)| id).collect();
+        let all = self.policies.values().flat_map(|stored| &stored.rules);
+        all.filter(|rule| about.contains(&rule.subject)).collect()
+    }
+
+    fn list<S: Selects + Clone>(
+        &self,
+        selections: &Selections<S>,
+        used: impl Fn(&StoredRule) -> &[SelectorId],
+    ) -> Vec<SelectorRow> {
+        let mut labels: HashMap<SelectorId, BTreeSet<Arc<[String]>>> = HashMap::new();
+        for rule in self.policies.values().flat_map(|stored| &stored.rules) {
+            for id in used(rule) {
+                labels.entry(*id).or_default().insert(rule.rule.labels.clone());
+            }
+        }
+        let row = |(id, selection): (SelectorId, &Selection<S>)| SelectorRow {
+            selector: selection.text.clone(),
+            identities: selection.identities.clone(),
+            users: selection.users,
+            labels: labels.remove(&id).into_iter().flatten().collect(),
+        };
+        let mut rows: Vec<SelectorRow> = selections.iter().map(row).collect();
+        rows.sort_by(|a, b| a.selector.cmp(&b.selector));
+        rows
+    }
+
+    fn unchanged(&self) -> Change {
+        Change { revision: self.revision, ..Change::default() }
+    }
+
+    /// A new revision for those whom one of these selects.
+    fn policy_change(&mut self, subjects: &BTreeSet<SelectorId>) -> Change {
+        self.revision += 1;
+        Change { subjects: self.selected(subjects), ..self.unchanged() }
+    }
+
+    /// Brings the selectors of peers up to date, and tells whose rules use those that are touched.
+    fn peer_change(&mut self, peer: u32, labels: Option<&LabelArray>) -> Change {
+        let touched = self.peers.update(peer, labels);
+        let subjects: BTreeSet<SelectorId> =
+            touched.iter().filter_map(|id| self.uses.get(id)).flat_map(|uses| uses.keys().copied()).collect();
+        Change { refresh: self.selected(&subjects), peers: vec![peer], ..self.unchanged() }
+    }
+
+    fn selected(&self, subjects: &BTreeSet<SelectorId>) -> Vec<u32> {
+        let mut all: Vec<u32> = subjects.iter().flat_map(|id| self.subjects.of(*id)).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn store(&mut self, policy: Policy) -> Stored {
+        let policy = Arc::new(policy);
+        let mut rules = Vec::with_capacity(policy.entries.len());
+        for entry in &policy.entries {
+            let subject = self.subjects.acquire(&entry.subject, &self.identities);
+            let everyone = [Selector::Labels(Vec::new())];
+            let selectors = match &entry.peers {
+                Peers::All => &everyone,
+                Peers::Nothing => &[][..],
+                // A list that holds everyone counts as everyone alone.
+                Peers::Of(list) if list.contains(&everyone[0]) => &everyone,
+                Peers::Of(list) => list,
+            };
+            let peers: Vec<SelectorId> =
+                selectors.iter().map(|peer| self.peers.acquire(peer, &self.identities)).collect();
+            for peer in &peers {
+                *self.uses.entry(*peer).or_default().entry(subject).or_default() += 1;
+            }
+            let rule = Arc::new(Rule {
+                resource: policy.resource.clone(),
+                path: entry.path.clone(),
+                direction: entry.direction,
+                action: entry.action,
+                labels: entry.labels.clone(),
+            });
+            let (default_deny, ports) = (entry.default_deny, entry.ports.clone());
+            rules.push(StoredRule { rule, subject, default_deny, peers, ports });
+        }
+        Stored { policy, rules }
+    }
+
+    fn forget(&mut self, stored: &Stored) {
+        for rule in &stored.rules {
+            for peer in &rule.peers {
+                if let Some(uses) = self.uses.get_mut(peer) {
+                    if let Some(count) = uses.get_mut(&rule.subject) {
+                        *count -= 1;
+                        if *count == 0 {
+                            uses.remove(&rule.subject);
+                        }
+                    }
+                    if uses.is_empty() {
+                        self.uses.remove(peer);
+                    }
+                }
+                self.peers.release(*peer);
+            }
+            self.subjects.release(rule.subject);
+        }
+    }
+}

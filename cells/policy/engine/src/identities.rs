@@ -1,0 +1,105 @@
+//! The identities that policies may select, found by their labels.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use labels::{CIDR, LabelArray};
+
+use crate::rows::NamedPorts;
+use crate::selector::{Selector, Test};
+
+/// An identity that is in use somewhere in the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) labels: LabelArray,
+    /// Container ports of its endpoints.
+    pub(crate) ports: NamedPorts,
+}
+
+/// All identities, by number and by label.
+#[derive(Debug, Default)]
+pub(crate) struct Identities {
+    all: BTreeMap<u32, Identity>,
+    /// Key, value, numbers.
+    by_label: HashMap<String, HashMap<String, BTreeSet<u32>>>,
+    /// Those with a prefix.
+    with_prefix: BTreeSet<u32>,
+}
+
+impl Identities {
+    /// Adds or replaces; gives what was there.
+    pub(crate) fn insert(&mut self, id: u32, identity: Identity) -> Option<Identity> {
+        let old = self.remove(id);
+        for label in identity.labels.iter() {
+            if label.source == CIDR {
+                self.with_prefix.insert(id);
+            }
+            let values = self.by_label.entry(label.key.clone()).or_default();
+            values.entry(label.value.clone()).or_default().insert(id);
+        }
+        self.all.insert(id, identity);
+        old
+    }
+
+    /// Removes; gives what was there.
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Identity> {
+        let old = self.all.remove(&id)?;
+        self.with_prefix.remove(&id);
+        for label in old.labels.iter() {
+            let Some(values) = self.by_label.get_mut(&label.key) else { continue };
+            if let Some(ids) = values.get_mut(&label.value) {
+                ids.remove(&id);
+                if ids.is_empty() {
+                    values.remove(&label.value);
+                }
+            }
+            if values.is_empty() {
+                self.by_label.remove(&label.key);
+            }
+        }
+        Some(old)
+    }
+
+    /// The identity of this number.
+    pub(crate) fn get(&self, id: u32) -> Option<&Identity> {
+        self.all.get(&id)
+    }
+
+    /// All numbers, in order.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u32> {
+        self.all.keys().copied()
+    }
+
+    /// Those that the selector may select, in order of their numbers: everyone that it selects and often some more.
+    pub(crate) fn candidates<'a>(
+        &'a self,
+        selector: &'a Selector,
+    ) -> Box<dyn Iterator<Item = (u32, &'a Identity)> + 'a> {
+        match self.narrowed(selector) {
+            Some(ids) => Box::new(ids.into_iter().filter_map(|id| Some((id, self.all.get(&id)?)))),
+            None => Box::new(self.all.iter().map(|(id, identity)| (*id, identity))),
+        }
+    }
+
+    /// The smallest set that an index gives; `None` if none helps.
+    fn narrowed(&self, selector: &Selector) -> Option<BTreeSet<u32>> {
+        let requirements = match selector {
+            Selector::None => return Some(BTreeSet::new()),
+            Selector::Cidr(cidr) if cidr.prefix.prefix() == 0 => return None,
+            Selector::Cidr(_) => return Some(self.with_prefix.clone()),
+            Selector::Labels(requirements) => requirements,
+        };
+        let sets = requirements.iter().filter(|requirement| requirement.source != CIDR).filter_map(|r| {
+            let values = self.by_label.get(&r.key);
+            let one = |value: &String| values.and_then(|values| values.get(value)).into_iter();
+            let sets: Vec<&BTreeSet<u32>> = match &r.test {
+                Test::Equals(value) => one(value).collect(),
+                Test::In(list) => list.iter().flat_map(one).collect(),
+                Test::Exists => values.into_iter().flat_map(HashMap::values).collect(),
+                Test::NotIn(_) | Test::DoesNotExist => return None,
+            };
+            Some(sets)
+        });
+        let smallest = sets.min_by_key(|sets| sets.iter().map(|set| set.len()).sum::<usize>())?;
+        Some(smallest.into_iter().flatten().copied().collect())
+    }
+}

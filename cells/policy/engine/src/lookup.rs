@@ -1,0 +1,73 @@
+//! What the datapath would decide, from the rows of a policy map.
+
+use std::collections::BTreeMap;
+
+use crate::model::Direction;
+use crate::rows::{Key, L4, Row};
+
+/// What happens to a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Decision {
+    /// It passes.
+    Allow,
+    /// A row drops it.
+    Deny,
+    /// No row matches: it is dropped.
+    NoMatch,
+}
+
+/// What happens to a packet, and by which row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdict {
+    /// What happens.
+    pub decision: Decision,
+    /// The row that decides.
+    pub row: Option<(Key, Row)>,
+}
+
+/// Looks a packet up as the datapath does: the longest match with the peer's identity and the longest with any identity;
+/// of the two the one of higher precedence, then a deny of the peer's own, then the longer, then the peer's own.
+/// `port` is the destination port, of ICMP the type.
+pub fn lookup(
+    rows: &BTreeMap<Key, Row>,
+    direction: Direction,
+    peer: u32,
+    protocol: u8,
+    port: u16,
+) -> Verdict {
+    let own = longest(rows, direction, peer, protocol, port);
+    let any = longest(rows, direction, 0, protocol, port);
+    let row = match (own, any) {
+        (Some(own), Some(any)) => Some(if own_decides(own, any) { own } else { any }),
+        (own, any) => own.or(any),
+    };
+    let decision = match row {
+        None => Decision::NoMatch,
+        Some((_, row)) if row.deny => Decision::Deny,
+        Some(_) => Decision::Allow,
+    };
+    Verdict { decision, row }
+}
+
+fn own_decides((own_key, own): (Key, Row), (any_key, any): (Key, Row)) -> bool {
+    match own.precedence.cmp(&any.precedence) {
+        std::cmp::Ordering::Greater => true,
+        std::cmp::Ordering::Less => false,
+        std::cmp::Ordering::Equal => own.deny || own_key.l4.bits >= any_key.l4.bits,
+    }
+}
+
+fn longest(
+    rows: &BTreeMap<Key, Row>,
+    direction: Direction,
+    identity: u32,
+    protocol: u8,
+    port: u16,
+) -> Option<(Key, Row)> {
+    let exact = L4::port(protocol, port);
+    let lengths = (8..=L4::EXACT).rev().chain([0]);
+    lengths.map(|bits| Key { direction, identity, l4: exact.truncated(bits) }).find_map(|key| {
+        let row = rows.get(&key)?;
+        Some((key, *row))
+    })
+}

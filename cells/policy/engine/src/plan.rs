@@ -1,0 +1,255 @@
+//! What the rules about one identity come to, before peers are looked at.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use labels::RESERVED;
+
+use crate::engine::{Engine, Rule, StoredRule};
+use crate::model::{Action, Direction, Port, PortSpec, Ports};
+use crate::priority::{FIRST, Tier, first_priority, precedence};
+use crate::rows::{L4, NamedPorts};
+use crate::selections::{HOST, SelectorId};
+use crate::settings::Enforcement;
+
+/// Why a row exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// Policy is not enforced in this direction: no rule selects the endpoint, or the options say so.
+    NotEnforced,
+    /// Rules select the endpoint, but none of them drops what it does not mention.
+    NoDefaultDeny,
+    /// The node reaches its own endpoints (option `allow-localhost`).
+    Localhost,
+    /// Rules say so: each one with its selector that selects the peer.
+    Rules(Vec<Match>),
+}
+
+/// A rule, with the selector that makes it matter for a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Match {
+    /// The rule.
+    pub rule: Arc<Rule>,
+    /// The selector's text.
+    pub selector: Arc<str>,
+}
+
+/// The rules about an identity, by the selectors of their peers.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) ingress: Side,
+    pub(crate) egress: Side,
+    /// By the origin of each part.
+    pub(crate) reasons: Vec<Reason>,
+}
+
+/// One direction of a plan.
+#[derive(Debug, Default)]
+pub(crate) struct Side {
+    pub(crate) enforced: bool,
+    /// How many rules select the endpoint.
+    pub(crate) rules: usize,
+    /// What holds for any peer.
+    pub(crate) any: Vec<Part>,
+    /// What holds for some peers.
+    pub(crate) peers: BTreeMap<Peer, Vec<Part>>,
+}
+
+/// Whom a part of a plan is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Peer {
+    /// Those that are selected.
+    Selected(SelectorId),
+    /// The node itself.
+    Host,
+}
+
+/// One effect on some traffic.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    pub(crate) traffic: Traffic,
+    pub(crate) deny: bool,
+    pub(crate) precedence: u32,
+    pub(crate) origin: u32,
+}
+
+/// Protocols and ports, or a name that each peer resolves for itself.
+#[derive(Debug, Clone)]
+pub(crate) enum Traffic {
+    Blocks(Arc<[L4]>),
+    Named(Arc<str>, u8),
+}
+
+/// What rules of one priority say about the same protocol and port, by selector of peers.
+type Filters<'a> = BTreeMap<Option<PortSpec>, BTreeMap<SelectorId, Effect<'a>>>;
+
+#[derive(Default)]
+struct Effect<'a> {
+    deny: bool,
+    rules: Vec<&'a Arc<Rule>>,
+}
+
+impl Plan {
+    /// The plan of a known identity; `ports` are those of the endpoint.
+    pub(crate) fn new(engine: &Engine, identity: u32, ports: &NamedPorts) -> Option<Plan> {
+        let labels = &engine.identities.get(identity)?.labels;
+        let settings = &engine.settings;
+        let off = identity == HOST && !settings.host_firewall || settings.enforcement == Enforcement::Never;
+        let always = settings.enforcement == Enforcement::Always || labels.has(RESERVED, "init");
+        let rules = if off { Vec::new() } else { engine.rules_about(identity) };
+        let localhost = identity != HOST && settings.allow_localhost;
+        let mut builder = Builder { engine, ports, plan: Plan::empty() };
+        for direction in [Direction::Ingress, Direction::Egress] {
+            builder.side(direction, &rules, !off && always, localhost);
+        }
+        Some(builder.plan)
+    }
+
+    fn empty() -> Plan {
+        Plan { ingress: Side::default(), egress: Side::default(), reasons: Vec::new() }
+    }
+
+    pub(crate) fn side(&self, direction: Direction) -> &Side {
+        match direction {
+            Direction::Ingress => &self.ingress,
+            Direction::Egress => &self.egress,
+        }
+    }
+}
+
+struct Builder<'a> {
+    engine: &'a Engine,
+    ports: &'a NamedPorts,
+    plan: Plan,
+}
+
+impl Builder<'_> {
+    fn side(&mut self, direction: Direction, rules: &[&StoredRule], always: bool, localhost: bool) {
+        let rules: Vec<&StoredRule> =
+            rules.iter().copied().filter(|rule| rule.rule.direction == direction).collect();
+        let mut side = Side { enforced: always || !rules.is_empty(), rules: rules.len(), ..Side::default() };
+        let default_deny = always || rules.iter().any(|rule| rule.default_deny);
+        let last = first_priority(Tier::Default, [1, 0]);
+        if !side.enforced {
+            let everything = self.everything(FIRST, Reason::NotEnforced);
+            side.any.push(everything);
+        } else if !default_deny && !rules.is_empty() {
+            let everything = self.everything(last, Reason::NoDefaultDeny);
+            side.any.push(everything);
+        } else if direction == Direction::Ingress && localhost && !rules.is_empty() {
+            let everything = self.everything(last, Reason::Localhost);
+            side.peers.insert(Peer::Host, vec![everything]);
+        }
+        for (spec, effects) in filters(&rules) {
+            self.filter(&mut side, direction, spec.as_ref(), effects);
+        }
+        match direction {
+            Direction::Ingress => self.plan.ingress = side,
+            Direction::Egress => self.plan.egress = side,
+        }
+    }
+
+    fn everything(&mut self, priority: u32, reason: Reason) -> Part {
+        let origin = self.origin(reason);
+        let traffic = Traffic::Blocks([L4::ALL].into());
+        Part { traffic, deny: false, precedence: precedence(priority, false), origin }
+    }
+
+    fn origin(&mut self, reason: Reason) -> u32 {
+        self.plan.reasons.push(reason);
+        self.plan.reasons.len() as u32 - 1
+    }
+
+    fn filter(
+        &mut self,
+        side: &mut Side,
+        direction: Direction,
+        spec: Option<&PortSpec>,
+        effects: BTreeMap<SelectorId, Effect<'_>>,
+    ) {
+        let Some(traffic) = self.traffic(direction, spec) else { return };
+        let named = matches!(traffic, Traffic::Named(..));
+        let everyone = effects.iter().find(|(id, _)| self.is_everyone(**id));
+        let same_for_all = everyone.map(|(_, effect)| effect.deny);
+        let all_ports = matches!(spec, None | Some(PortSpec { port: Port::All, .. }));
+        let priority = first_priority(Tier::Normal, [1, 0]);
+        for (id, effect) in &effects {
+            let everyone = self.is_everyone(*id);
+            // What everyone may do needs no rows for some, unless it is about all ports.
+            if !everyone && !all_ports && same_for_all == Some(effect.deny) {
+                continue;
+            }
+            let Some(selection) = self.engine.peers.get(*id) else { continue };
+            let matches = effect
+                .rules
+                .iter()
+                .map(|rule| Match { rule: Arc::clone(rule), selector: selection.text.clone() })
+                .collect();
+            let origin = self.origin(Reason::Rules(matches));
+            let precedence = precedence(priority, effect.deny);
+            let part = Part { traffic: traffic.clone(), deny: effect.deny, precedence, origin };
+            match everyone && !named {
+                true => side.any.push(part),
+                false => side.peers.entry(Peer::Selected(*id)).or_default().push(part),
+            }
+        }
+    }
+
+    fn is_everyone(&self, id: SelectorId) -> bool {
+        self.engine.peers.get(id).is_some_and(|selection| selection.selector.is_wildcard())
+    }
+
+    /// What a filter is about; `None` if its name is unknown to the endpoint.
+    fn traffic(&self, direction: Direction, spec: Option<&PortSpec>) -> Option<Traffic> {
+        let Some(PortSpec { protocol, port }) = spec else {
+            return Some(Traffic::Blocks([L4::ALL].into()));
+        };
+        match port {
+            Port::Named { name, .. } if direction == Direction::Egress => {
+                Some(Traffic::Named(name.clone(), *protocol))
+            }
+            Port::Named { name, end } => {
+                let first = self.ports.port(name, *protocol)?;
+                let port = Port::Range(first, end.unwrap_or(first));
+                L4::of_port(*protocol, &port).map(|blocks| Traffic::Blocks(blocks.into()))
+            }
+            numbers => L4::of_port(*protocol, numbers).map(|blocks| Traffic::Blocks(blocks.into())),
+        }
+    }
+}
+
+/// Rules of one direction, brought together by what they are about. A deny beats an allow of the same selector.
+fn filters<'a>(rules: &[&'a StoredRule]) -> Filters<'a> {
+    let mut filters = Filters::new();
+    for rule in rules {
+        let specs: Vec<Option<PortSpec>> = match &rule.ports {
+            Ports::All => vec![None],
+            Ports::Of(list) => list.iter().map(|spec| Some(plain(spec))).collect(),
+        };
+        let deny = rule.rule.action == Action::Deny;
+        for spec in specs {
+            let effects = filters.entry(spec).or_default();
+            for peer in &rule.peers {
+                let effect = effects.entry(*peer).or_default();
+                if deny && !effect.deny {
+                    *effect = Effect { deny, rules: Vec::new() };
+                }
+                let known = effect.rules.last().is_some_and(|last| Arc::ptr_eq(last, &rule.rule));
+                if deny == effect.deny && !known {
+                    effect.rules.push(&rule.rule);
+                }
+            }
+        }
+    }
+    filters
+}
+
+/// One spelling for what means the same.
+fn plain(spec: &PortSpec) -> PortSpec {
+    let port = match &spec.port {
+        Port::Range(0, _) => Port::All,
+        Port::Range(first, last) => Port::Range(*first, *first.max(last)),
+        other => other.clone(),
+    };
+    PortSpec { protocol: spec.protocol, port }
+}

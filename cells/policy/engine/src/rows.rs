@@ -1,0 +1,139 @@
+//! Rows of an endpoint's policy map, independent of the kernel's layout.
+
+use crate::model::{Direction, Port};
+
+/// Protocol and port of a row. Ordered by protocol, port, number of bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct L4 {
+    /// IP protocol number; 0 with no bits: every protocol.
+    pub protocol: u8,
+    /// First port of the block, or the type of ICMP.
+    pub port: u16,
+    /// Bits that count: 0 = none, 8 = the protocol, 9 to 24 = also the first 1 to 16 bits of the port.
+    pub bits: u8,
+}
+
+impl L4 {
+    /// Every protocol.
+    pub const ALL: L4 = L4 { protocol: 0, port: 0, bits: 0 };
+    /// Bits of a single port.
+    pub const EXACT: u8 = 24;
+
+    /// All ports of a protocol.
+    pub fn protocol(protocol: u8) -> L4 {
+        L4 { protocol, port: 0, bits: 8 }
+    }
+
+    /// One port.
+    pub fn port(protocol: u8, port: u16) -> L4 {
+        L4 { protocol, port, bits: L4::EXACT }
+    }
+
+    /// The same with only the first bits counting.
+    pub fn truncated(self, bits: u8) -> L4 {
+        match bits {
+            0..8 => L4::ALL,
+            8 => L4::protocol(self.protocol),
+            _ => {
+                let mask = u16::MAX << (L4::EXACT - bits.min(L4::EXACT));
+                L4 { protocol: self.protocol, port: self.port & mask, bits }
+            }
+        }
+    }
+
+    /// Whether everything that `other` matches is matched by `self`.
+    pub fn covers(self, other: L4) -> bool {
+        self.bits <= other.bits && other.truncated(self.bits) == self
+    }
+
+    /// The fewest aligned blocks that hold exactly the ports from `first` to `last`; at most 30.
+    pub fn blocks(protocol: u8, first: u16, last: u16) -> Vec<L4> {
+        let (mut at, end) = (u32::from(first), u32::from(last) + 1);
+        let mut blocks = Vec::new();
+        while at < end {
+            let aligned = if at == 0 { 16 } else { at.trailing_zeros().min(16) };
+            let fits = (end - at).ilog2();
+            let size = aligned.min(fits);
+            blocks.push(L4 { protocol, port: at as u16, bits: L4::EXACT - size as u8 });
+            at += 1 << size;
+        }
+        blocks
+    }
+
+    /// The blocks of a port that is a number; none for a name.
+    pub(crate) fn of_port(protocol: u8, port: &Port) -> Option<Vec<L4>> {
+        match port {
+            Port::All | Port::Range(0, _) => Some(vec![L4::protocol(protocol)]),
+            Port::Range(first, last) => Some(L4::blocks(protocol, *first, *first.max(last))),
+            Port::Named { .. } => None,
+        }
+    }
+}
+
+/// What a row matches. Ordered by direction, identity, protocol, port, number of bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Direction, seen from the endpoint.
+    pub direction: Direction,
+    /// Identity of the other side; 0 = any.
+    pub identity: u32,
+    /// Protocol and port.
+    pub l4: L4,
+}
+
+/// What happens to what a row matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// Dropped, not let through.
+    pub deny: bool,
+    /// Which of two matching rows decides: the higher.
+    pub precedence: u32,
+    /// Which of [`Resolved::reasons`](crate::Resolved) explains it. Numbers differ between two computations of the
+    /// same rows: compare rows by [`Row::same_effect`].
+    pub origin: u32,
+}
+
+impl Row {
+    /// Whether the kernel would see no difference.
+    pub fn same_effect(self, other: Row) -> bool {
+        self.deny == other.deny && self.precedence == other.precedence
+    }
+}
+
+/// The port numbers behind names: container ports of an endpoint, or of all endpoints of an identity.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct NamedPorts(std::collections::BTreeSet<(std::sync::Arc<str>, u8, u16)>);
+
+impl NamedPorts {
+    /// Adds a port; the name counts in lower case.
+    pub fn add(&mut self, name: &str, protocol: u8, port: u16) {
+        self.0.insert((name.to_lowercase().into(), protocol, port));
+    }
+
+    /// The one port with this name and protocol; none if there are several.
+    pub fn port(&self, name: &str, protocol: u8) -> Option<u16> {
+        let mut ports = self.0.iter().filter(|(known, of, _)| **known == *name && *of == protocol);
+        match (ports.next(), ports.next()) {
+            (Some((_, _, port)), None) => Some(*port),
+            _ => None,
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes over the ports of another.
+    pub fn extend(&mut self, other: &NamedPorts) {
+        self.0.extend(other.0.iter().cloned());
+    }
+}
+
+impl<N: AsRef<str>> FromIterator<(N, u8, u16)> for NamedPorts {
+    fn from_iter<T: IntoIterator<Item = (N, u8, u16)>>(ports: T) -> NamedPorts {
+        let mut all = NamedPorts::default();
+        ports.into_iter().for_each(|(name, protocol, port)| all.add(name.as_ref(), protocol, port));
+        all
+    }
+}

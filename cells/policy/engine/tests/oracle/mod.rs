@@ -1,0 +1,31 @@
+//! Answers recorded from the original's policy engine. They lie beside the checkout, in `shared/oracle/policy` of some
+//! parent folder, or where `POLICY_ORACLE` says.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The folder with the recorded answers; none on a machine that has only the checkout.
+pub fn folder() -> Option<PathBuf> {
+    if let Some(folder) = std::env::var_os("POLICY_ORACLE") {
+        return Some(folder.into());
+    }
+    let parents = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    parents.map(|parent| parent.join("shared/oracle/policy")).find(|folder| folder.is_dir())
+}
+
+/// The cases of a file, one a line; `gzip` unpacks those that are packed.
+pub fn cases(folder: &Path, file: &str) -> Vec<Value> {
+    let path = folder.join(file);
+    let text = match file.ends_with(".gz") {
+        true => {
+            let output = Command::new("gzip").arg("-dc").arg(&path).output().unwrap();
+            assert!(output.status.success(), "gzip -dc {}", path.display());
+            output.stdout
+        }
+        false => std::fs::read(&path).unwrap(),
+    };
+    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
+}
