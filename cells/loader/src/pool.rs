@@ -43,7 +43,8 @@ impl PolicyPool {
         free.into_iter().try_for_each(|slot| self.empty(slot))
     }
 
-    /// An empty map and its slot. Waits for a grace period only if none is ready.
+    /// An empty map and its slot. Waits for a grace period only if none is ready, and makes some more then: whoever
+    /// takes many shall not wait for each.
     pub fn take(&self) -> Result<(u32, PolicyMap), DatapathError> {
         // The guard must not live into the branch that waits.
         let (ready, few) = {
@@ -56,11 +57,13 @@ impl PolicyPool {
         let slot = match ready {
             Some(slot) => slot,
             None => {
-                let reserved = self.slots().reserve(1);
-                let slot = reserved.first().copied();
-                let slot = slot.ok_or(DatapathError::NoSlot { slots: datapath_abi::EP_CONFIG_ENTRIES })?;
-                self.put_new(&[slot])?;
-                slot
+                let reserved = self.slots().reserve(READY / 4);
+                let (slot, more) = reserved
+                    .split_first()
+                    .ok_or(DatapathError::NoSlot { slots: datapath_abi::EP_CONFIG_ENTRIES })?;
+                self.put_new(&reserved)?;
+                self.slots().add(more.iter().rev().copied());
+                *slot
             }
         };
         match self.map(slot)? {

@@ -15,9 +15,13 @@
 mod cell;
 mod endpoint;
 mod handle;
+mod plan;
+mod rows;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 
 pub use cell::cell;
 pub use endpoint::{EndpointPolicy, NamedPort, NamedPorts, Progress, RowCounts, Subject};
 pub use handle::{NotRealized, Policies};
+pub use plan::{Plan, Violation, WrongVerdict, check, plan};
+pub use rows::{RowKey, Rows, Verdict};

@@ -1,0 +1,127 @@
+//! How a policy map gets from the rows it has to the rows it shall have without a wrong verdict in between.
+//!
+//! A program looks up two rows, first that of the peer's identity, then that of everyone (identity 0). A packet's fate
+//! while writes are made must be that of the old rows or that of the new ones.
+//!
+//! **Rows of one identity** change hands at one single write for each packet if rows are set longest first, and those that
+//! go are deleted after that, shortest first: what a deletion uncovers is never an old row, what a new row hides is never
+//! hidden again.
+//!
+//! **Both identities.** So for a packet there are two moments at most: at one the peer's row changes, at the other
+//! everyone's. A program that reads the peer's row, is held up, and reads everyone's row after many writes sees (old, new)
+//! whatever their order; it must be harmless. (new, old) is never seen when everyone's rows are written first and completely.
+//! That is the whole rule: everyone's rows first; in place if (old, new) is right for every packet, else by another map.
+
+mod check;
+
+use std::collections::BTreeSet;
+
+use datapath_abi::PolicyEntry;
+use loader::PolicyWrite;
+
+pub use check::{Violation, WrongVerdict, check};
+
+use crate::rows::{RowKey, Rows, decide};
+
+/// Packets looked at before a plan in place costs more than another map.
+const CHEAP: usize = 20_000;
+
+/// How to change a policy map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Plan {
+    /// By these writes in this order; none if the map is right already.
+    InPlace(Vec<PolicyWrite>),
+    /// By another map.
+    Swap,
+}
+
+/// The way from the current to the wanted rows in a map that holds `capacity` rows.
+///
+/// ```
+/// use policy::{Plan, RowKey, Rows, plan};
+/// # use datapath_abi::PolicyEntry;
+/// let rows = |peers: &[u32]| -> Rows {
+///     peers.iter().map(|peer| (RowKey::new(false, *peer, 0, 0), PolicyEntry::allow(0))).collect()
+/// };
+/// assert!(matches!(plan(&rows(&[300]), &rows(&[301]), 16384), Plan::InPlace(writes) if writes.len() == 2));
+/// // Who reads the missing row of 300 first and the deleted row of everyone later would drop a packet that both allow.
+/// assert_eq!(plan(&rows(&[0]), &rows(&[300]), 16384), Plan::Swap);
+/// ```
+pub fn plan(current: &Rows, wanted: &Rows, capacity: usize) -> Plan {
+    let set = |(key, entry): (&RowKey, &PolicyEntry)| (*key, *entry);
+    let mut sets: Vec<(RowKey, PolicyEntry)> =
+        wanted.iter().filter(|(key, entry)| current.get(key) != Some(entry)).map(set).collect();
+    let mut deletes: Vec<RowKey> =
+        current.iter().map(|(key, _)| *key).filter(|key| wanted.get(key).is_none()).collect();
+    let fresh = sets.iter().filter(|(key, _)| current.get(key).is_none()).count();
+    if current.len() + fresh > capacity {
+        return Plan::Swap;
+    }
+    let changed = || sets.iter().map(|(key, _)| key).chain(&deletes);
+    if !torn_reads_are_right(current, wanted, changed) {
+        return Plan::Swap;
+    }
+    let of_peer = |key: &RowKey| key.peer != 0;
+    sets.sort_by_key(|(key, _)| (of_peer(key), std::cmp::Reverse(key.bits)));
+    deletes.sort_by_key(|key| (of_peer(key), key.bits));
+    let sets_of_all = sets.partition_point(|(key, _)| !of_peer(key));
+    let deletes_of_all = deletes.partition_point(|key| !of_peer(key));
+    let sets: Vec<PolicyWrite> =
+        sets.into_iter().map(|(key, entry)| PolicyWrite::Set(key.into(), entry)).collect();
+    let deletes: Vec<PolicyWrite> = deletes.into_iter().map(|key| PolicyWrite::Delete(key.into())).collect();
+    let (sets, sets_of_peers) = sets.split_at(sets_of_all);
+    let (deletes, deletes_of_peers) = deletes.split_at(deletes_of_all);
+    Plan::InPlace([sets, deletes, sets_of_peers, deletes_of_peers].concat())
+}
+
+/// Whether the old row of a peer together with the new row of everyone gives the old or the new verdict, for every packet
+/// for which both change. False, too, if that costs too much to find out.
+fn torn_reads_are_right<'a, I: Iterator<Item = &'a RowKey>>(
+    current: &Rows,
+    wanted: &Rows,
+    changed: impl Fn() -> I,
+) -> bool {
+    let mut budget = CHEAP;
+    for egress in [false, true] {
+        let of = move |key: &&RowKey| key.egress == egress;
+        let of_all: Vec<(u32, u32)> =
+            changed().filter(of).filter(|key| key.peer == 0).map(RowKey::span).collect();
+        if of_all.is_empty() {
+            continue;
+        }
+        let edges_of_all = edges(current, wanted, egress, 0);
+        let peers: BTreeSet<u32> =
+            changed().filter(of).map(|key| key.peer).filter(|peer| *peer != 0).collect();
+        for peer in peers {
+            let points = edges_of_all.iter().copied().chain(edges(current, wanted, egress, peer));
+            for l4 in points {
+                if !of_all.iter().any(|(first, after)| (*first..*after).contains(&l4)) {
+                    continue;
+                }
+                let Some(left) = budget.checked_sub(1) else { return false };
+                budget = left;
+                let row = |rows: &Rows, peer| rows.longest(egress, peer, l4).map(|(_, entry)| entry);
+                let (old, new) = (row(current, peer), row(wanted, peer));
+                let (old_all, new_all) = (row(current, 0), row(wanted, 0));
+                if old == new || old_all == new_all {
+                    continue;
+                }
+                let torn = decide(old, new_all);
+                if !torn.same(decide(old, old_all)) && !torn.same(decide(new, new_all)) {
+                    return false;
+                }
+            }
+        }
+    }
+    true
+}
+
+/// Where protocols and ports begin that the rows of a peer tell apart. Packets between two such points fare alike.
+fn edges(current: &Rows, wanted: &Rows, egress: bool, peer: u32) -> BTreeSet<u32> {
+    let of_peer = |rows: &Rows| rows.spans(egress, peer).collect::<Vec<_>>();
+    let spans = of_peer(current).into_iter().chain(of_peer(wanted));
+    spans.flat_map(|(first, after)| [first, after]).chain([0]).filter(|l4| *l4 < 1 << 24).collect()
+}
+
+#[cfg(test)]
+mod tests;

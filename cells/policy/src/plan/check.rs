@@ -1,0 +1,98 @@
+//! The proof of a plan: every moment of it, for every kind of packet.
+
+use std::collections::BTreeSet;
+
+use loader::PolicyWrite;
+
+use crate::rows::{RowKey, Rows, Verdict, decide};
+
+/// What is wrong with the writes of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// The writes do not end at the wanted rows.
+    #[error("the writes end at other rows than the wanted ones")]
+    Unfinished,
+    /// A packet fares neither as before nor as after.
+    #[error(transparent)]
+    Verdict(Box<WrongVerdict>),
+}
+
+/// A packet that fares neither as before nor as after.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "after {peer_row_after} writes, everyone's row read after {all_row_after}: peer {peer}, protocol and port {l4:#08x}, \
+     egress {egress}: {found:?} is neither {before:?} nor {after:?}"
+)]
+pub struct WrongVerdict {
+    /// Writes done when the row of the peer was read.
+    pub peer_row_after: usize,
+    /// Writes done when the row of everyone was read.
+    pub all_row_after: usize,
+    /// Direction of the packet.
+    pub egress: bool,
+    /// Identity of the other side.
+    pub peer: u32,
+    /// Protocol and port.
+    pub l4: u32,
+    /// What happens to the packet.
+    pub found: Verdict,
+    /// What the old rows say.
+    pub before: Verdict,
+    /// What the new rows say.
+    pub after: Verdict,
+}
+
+/// Follows the writes one by one and looks at every kind of packet that they can be about: also as a program sees it that
+/// reads the peer's row, waits for any number of writes, and reads everyone's row. Gives the first violation.
+///
+/// Costs (writes)^2 for each kind of packet.
+pub fn check(current: &Rows, wanted: &Rows, writes: &[PolicyWrite]) -> Result<(), Violation> {
+    let mut states = vec![current.clone()];
+    for write in writes {
+        let mut next = states[states.len() - 1].clone();
+        match write {
+            PolicyWrite::Set(key, entry) => next.insert(RowKey::from(*key), *entry),
+            PolicyWrite::Delete(key) => next.remove(&RowKey::from(*key)),
+        }
+        states.push(next);
+    }
+    if states.last() != Some(wanted) {
+        return Err(Violation::Unfinished);
+    }
+    let keys = || states.iter().flat_map(|rows| rows.iter().map(|(key, _)| *key));
+    for egress in [false, true] {
+        let of = move |key: &RowKey| key.egress == egress;
+        let named: BTreeSet<u32> = keys().filter(of).map(|key| key.peer).filter(|peer| *peer != 0).collect();
+        let stranger = (1..).find(|peer| !named.contains(peer));
+        let ends = keys().filter(of).flat_map(|key| <[u32; 2]>::from(key.span()));
+        let points: BTreeSet<u32> = ends.chain([0]).filter(|l4| *l4 < 1 << 24).collect();
+        for peer in named.iter().copied().chain(stranger) {
+            for l4 in points.iter().copied() {
+                packet(&states, egress, peer, l4)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn packet(states: &[Rows], egress: bool, peer: u32, l4: u32) -> Result<(), Violation> {
+    let rows: Vec<_> = states
+        .iter()
+        .map(|rows| [peer, 0].map(|peer| rows.longest(egress, peer, l4).map(|(_, entry)| entry)))
+        .collect();
+    let last = rows.len() - 1;
+    let (before, after) = (decide(rows[0][0], rows[0][1]), decide(rows[last][0], rows[last][1]));
+    for i in 0..=last {
+        for j in i..=last {
+            let found = decide(rows[i][0], rows[j][1]);
+            if !found.same(before) && !found.same(after) {
+                let (peer_row_after, all_row_after) = (i, j);
+                let wrong =
+                    WrongVerdict { peer_row_after, all_row_after, egress, peer, l4, found, before, after };
+                return Err(Violation::Verdict(Box::new(wrong)));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! Rows of a policy map: their order, and which of them decides about a packet.
+
+use std::collections::BTreeMap;
+
+use datapath_abi::{PolicyEntry, PolicyKey, policy_flag};
+
+/// Bits of protocol and port together.
+const L4_BITS: u8 = 24;
+/// A precedence that no row can exceed: a deny of the highest priority, which ends the lookup.
+const HIGHEST: u32 = u32::MAX;
+
+/// The key of a row, in an order in which rows of one direction and peer stand together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowKey {
+    /// Traffic from the endpoint.
+    pub egress: bool,
+    /// Identity of the other side, 0 for everyone.
+    pub peer: u32,
+    /// How many bits of protocol and port count: 0, 8 or 9 to 24.
+    pub bits: u8,
+    /// Protocol and port, 24 bits, those that do not count zero.
+    pub l4: u32,
+}
+
+impl RowKey {
+    /// A key whose bits that do not count are cleared.
+    pub fn new(egress: bool, peer: u32, bits: u8, l4: u32) -> RowKey {
+        let bits = bits.min(L4_BITS);
+        RowKey { egress, peer, bits, l4: masked(l4, bits) }
+    }
+
+    /// The protocol, 0 for all.
+    pub fn protocol(&self) -> u8 {
+        (self.l4 >> 16) as u8
+    }
+
+    /// First and last port; all of them if the key names none.
+    pub fn ports(&self) -> (u16, u16) {
+        let span = (1u32 << (L4_BITS - self.bits.max(8))) - 1;
+        (self.l4 as u16, (self.l4 | span) as u16)
+    }
+
+    /// Whether packets of the other key are packets of this one; peers and directions do not count.
+    pub fn covers(&self, other: &RowKey) -> bool {
+        self.bits <= other.bits && masked(other.l4, self.bits) == self.l4
+    }
+
+    /// First protocol and port of the key and the one after its last.
+    pub(crate) fn span(&self) -> (u32, u32) {
+        (self.l4, self.l4 + (1 << (L4_BITS - self.bits)))
+    }
+}
+
+impl From<PolicyKey> for RowKey {
+    fn from(key: PolicyKey) -> RowKey {
+        let bits = key.prefixlen.saturating_sub(PolicyKey::STATIC_BITS).min(L4_BITS.into()) as u8;
+        let l4 = u32::from(key.protocol) << 16 | u32::from(u16::from_be(key.dport));
+        RowKey::new(key.egress & 1 != 0, key.sec_label, bits, l4)
+    }
+}
+
+impl From<RowKey> for PolicyKey {
+    fn from(key: RowKey) -> PolicyKey {
+        PolicyKey {
+            prefixlen: PolicyKey::STATIC_BITS + u32::from(key.bits),
+            sec_label: key.peer,
+            egress: key.egress.into(),
+            protocol: key.protocol(),
+            dport: (key.l4 as u16).to_be(),
+        }
+    }
+}
+
+fn masked(l4: u32, bits: u8) -> u32 {
+    l4 & !((1u32 << (L4_BITS - bits)) - 1) & 0x00ff_ffff
+}
+
+/// What happens to a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It is dropped: no row matches it.
+    NoMatch,
+    /// A row drops it.
+    Deny,
+    /// It passes, by a proxy if its port is not 0, when its sender has authenticated if the type is not 0.
+    Allow {
+        /// Proxy port as on the wire.
+        proxy_port: u16,
+        /// Type of authentication.
+        auth_type: u8,
+    },
+}
+
+impl Verdict {
+    /// Whether the packet passes.
+    pub fn passes(self) -> bool {
+        matches!(self, Verdict::Allow { .. })
+    }
+
+    /// Whether a packet's fate is the same, whichever row decides it.
+    pub(crate) fn same(self, other: Verdict) -> bool {
+        self == other || !self.passes() && !other.passes()
+    }
+}
+
+/// Rows of a policy map.
+#[derive(Debug, Clone, Default)]
+pub struct Rows {
+    rows: BTreeMap<RowKey, PolicyEntry>,
+    /// A bit for each prefix length that a row ever had: a lookup tries no other.
+    lengths: u32,
+}
+
+impl Rows {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there is none: everything is denied.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// All rows in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&RowKey, &PolicyEntry)> {
+        self.rows.iter()
+    }
+
+    /// The row of exactly this key.
+    pub fn get(&self, key: &RowKey) -> Option<&PolicyEntry> {
+        self.rows.get(key)
+    }
+
+    /// Adds or replaces a row.
+    pub fn insert(&mut self, key: RowKey, entry: PolicyEntry) {
+        self.lengths |= 1 << key.bits;
+        self.rows.insert(key, entry);
+    }
+
+    /// Removes a row.
+    pub fn remove(&mut self, key: &RowKey) {
+        self.rows.remove(key);
+    }
+
+    /// Rows as the kernel takes them.
+    pub fn to_kernel(&self) -> Vec<(PolicyKey, PolicyEntry)> {
+        self.rows.iter().map(|(key, entry)| (PolicyKey::from(*key), *entry)).collect()
+    }
+
+    /// What the rows of a peer cover.
+    pub(crate) fn spans(&self, egress: bool, peer: u32) -> impl Iterator<Item = (u32, u32)> {
+        let first = RowKey { egress, peer, bits: 0, l4: 0 };
+        let last = RowKey { egress, peer, bits: u8::MAX, l4: u32::MAX };
+        self.rows.range(first..=last).map(|(key, _)| key.span())
+    }
+
+    /// The longest row of a peer that matches.
+    pub(crate) fn longest(&self, egress: bool, peer: u32, l4: u32) -> Option<(RowKey, PolicyEntry)> {
+        (0..=L4_BITS).rev().filter(|bits| self.lengths >> bits & 1 != 0).find_map(|bits| {
+            let key = RowKey::new(egress, peer, bits, l4);
+            self.rows.get(&key).map(|entry| (key, *entry))
+        })
+    }
+
+    /// The row that decides about a packet, as the programs look it up: that of the peer's identity against that of
+    /// everyone.
+    pub fn deciding(&self, egress: bool, peer: u32, l4: u32) -> Option<(RowKey, PolicyEntry)> {
+        let of_peer = self.longest(egress, peer, l4);
+        let of_all = self.longest(egress, 0, l4);
+        match (of_peer, of_all) {
+            (Some(peer), Some(all)) if wins(&all.1, &peer.1) => Some(all),
+            (None, all) => all,
+            (peer, _) => peer,
+        }
+    }
+
+    /// What happens to a packet.
+    pub fn verdict(&self, egress: bool, peer: u32, l4: u32) -> Verdict {
+        let of_peer = self.longest(egress, peer, l4).map(|(_, entry)| entry);
+        decide(of_peer, self.longest(egress, 0, l4).map(|(_, entry)| entry))
+    }
+}
+
+impl PartialEq for Rows {
+    fn eq(&self, other: &Rows) -> bool {
+        self.rows == other.rows
+    }
+}
+
+impl Eq for Rows {}
+
+impl FromIterator<(RowKey, PolicyEntry)> for Rows {
+    fn from_iter<I: IntoIterator<Item = (RowKey, PolicyEntry)>>(rows: I) -> Rows {
+        let mut all = Rows::default();
+        rows.into_iter().for_each(|(key, entry)| all.insert(key, entry));
+        all
+    }
+}
+
+impl FromIterator<(PolicyKey, PolicyEntry)> for Rows {
+    fn from_iter<I: IntoIterator<Item = (PolicyKey, PolicyEntry)>>(rows: I) -> Rows {
+        rows.into_iter().map(|(key, entry)| (RowKey::from(key), entry)).collect()
+    }
+}
+
+/// The verdict of two rows: that of the peer's identity and that of everyone.
+pub(crate) fn decide(of_peer: Option<PolicyEntry>, of_all: Option<PolicyEntry>) -> Verdict {
+    let (winner, other) = match (of_peer, of_all) {
+        (None, None) => return Verdict::NoMatch,
+        (Some(row), None) | (None, Some(row)) => (row, None),
+        (Some(peer), Some(all)) if wins(&all, &peer) => (all, Some(peer)),
+        (Some(peer), Some(all)) => (peer, Some(all)),
+    };
+    if winner.deny() {
+        return Verdict::Deny;
+    }
+    let explicit = winner.auth_type & policy_flag::EXPLICIT_AUTH != 0;
+    let kind = |row: &PolicyEntry| row.auth_type & !policy_flag::EXPLICIT_AUTH;
+    let inherited = other.filter(|other| !explicit && other.precedence == winner.precedence);
+    let auth_type = inherited.map_or(0, |other| kind(&other)).max(kind(&winner));
+    Verdict::Allow { proxy_port: winner.proxy_port, auth_type }
+}
+
+/// Whether the row of everyone counts, not that of the peer.
+fn wins(all: &PolicyEntry, peer: &PolicyEntry) -> bool {
+    peer.precedence != HIGHEST
+        && (all.precedence, all.lpm_prefix_length()) > (peer.precedence, peer.lpm_prefix_length())
+}
