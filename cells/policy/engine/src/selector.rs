@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
-use labels::{ANY, CIDR, LabelArray, RESERVED};
+use labels::{ANY, CIDR, LabelArray, RESERVED, UNSPECIFIED};
 
 /// A selector in its final form: namespace and cluster are added already.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,7 +33,7 @@ pub struct CidrSelector {
 /// One requirement on a label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Requirement {
-    /// Source; `any` matches every source.
+    /// Source; `any` and `unspec` match every source.
     pub source: String,
     /// Key, without the source.
     pub key: String,
@@ -122,7 +122,7 @@ impl Requirement {
         format!("{}:{}", self.source, self.key)
     }
 
-    /// Whether labels fulfil it. Source `any` looks at the first label of the key, whatever its source.
+    /// Whether labels fulfil it. Sources `any` and `unspec` look at the first label of the key, whatever its source.
     pub fn holds(&self, labels: &LabelArray) -> bool {
         if self.source == CIDR
             && let Ok(prefix) = self.key.parse::<IpNetwork>()
@@ -131,7 +131,7 @@ impl Requirement {
             return self.test.holds(inside.then_some(""));
         }
         let of_key = labels.of_key(&self.key);
-        let label = match self.source == ANY {
+        let label = match matches!(self.source.as_str(), ANY | UNSPECIFIED) {
             true => of_key.first(),
             false => of_key.iter().find(|label| label.source == self.source),
         };

@@ -150,15 +150,14 @@ impl<'a> Object<'a> {
 
 /// A value as it is repeated in a problem.
 pub(super) fn quoted(value: &Value) -> String {
-    let text = match value {
-        Value::Object(_) => return "an object".to_owned(),
-        Value::Array(_) => return "a list".to_owned(),
+    match value {
+        Value::Object(_) => "an object".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
         Value::String(text) => {
             let short: String = text.chars().take(MAX_QUOTE).collect();
             let cut = short.len() < text.len();
             format!("{short:?}{}", if cut { "..." } else { "" })
         }
         scalar => scalar.to_string(),
-    };
-    text
+    }
 }

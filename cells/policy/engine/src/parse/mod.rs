@@ -80,6 +80,21 @@ impl Section {
 
 /// Reads a policy object. Nothing of it is ignored: what is unknown, wrong or not built refuses the whole object.
 ///
+/// ```
+/// use policy_engine::{Kind, Settings, parse};
+/// use serde_json::json;
+///
+/// let manifest = json!({
+///     "metadata": {"name": "web", "namespace": "shop"},
+///     "spec": {
+///         "endpointSelector": {"matchLabels": {"app": "web"}},
+///         "ingress": [{"fromEntities": ["world"], "toPorts": [{"ports": [{"port": "70000"}]}]}],
+///     },
+/// });
+/// let refusal = parse(Kind::CiliumNetworkPolicy, &manifest, &Settings::default()).unwrap_err();
+/// assert_eq!(refusal.problems[0].path, "spec.ingress[0].toPorts[0].ports[0].port");
+/// ```
+///
 /// # Errors
 /// A [`Refusal`] that lists every problem with its path in the manifest and what would be right.
 pub fn parse(kind: Kind, manifest: &Value, settings: &Settings) -> Result<Policy, Refusal> {

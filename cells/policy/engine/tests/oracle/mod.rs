@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The folder with the recorded answers; none on a machine that has only the checkout.
-pub fn folder() -> Option<PathBuf> {
+pub(crate) fn folder() -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os("POLICY_ORACLE") {
         return Some(folder.into());
     }
@@ -16,7 +16,7 @@ pub fn folder() -> Option<PathBuf> {
 }
 
 /// The cases of a file, one a line; `gzip` unpacks those that are packed.
-pub fn cases(folder: &Path, file: &str) -> Vec<Value> {
+pub(crate) fn cases(folder: &Path, file: &str) -> Vec<Value> {
     let path = folder.join(file);
     let text = match file.ends_with(".gz") {
         true => {
