@@ -1,24 +1,11 @@
 //! The table `endpoint-policies`: for each endpoint, whom it is about and what of its policy is in the kernel.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use labels::LabelArray;
+use policy_engine::NamedPorts;
 use serde::Serialize;
 use statedb::{Query, TableSpec};
-
-/// A port that a container has given a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub struct NamedPort {
-    /// IP protocol.
-    pub protocol: u8,
-    /// The port.
-    pub port: u16,
-}
-
-/// Named ports of a pod, names in lower case.
-pub type NamedPorts = BTreeMap<Arc<str>, NamedPort>;
 
 /// An endpoint as policy sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -31,7 +18,7 @@ pub struct Subject {
     /// The labels of that identity.
     pub labels: LabelArray,
     /// The ports that rules may name.
-    pub named_ports: Arc<NamedPorts>,
+    pub named_ports: NamedPorts,
 }
 
 /// How far an endpoint's policy has come.

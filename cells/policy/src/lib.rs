@@ -21,7 +21,8 @@ mod rows;
 pub mod testing;
 
 pub use cell::cell;
-pub use endpoint::{EndpointPolicy, NamedPort, NamedPorts, Progress, RowCounts, Subject};
+pub use endpoint::{EndpointPolicy, Progress, RowCounts, Subject};
 pub use handle::{NotRealized, Policies};
 pub use plan::{Plan, Violation, WrongVerdict, check, plan};
+pub use policy_engine::NamedPorts;
 pub use rows::{RowKey, Rows, Verdict};

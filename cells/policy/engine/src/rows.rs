@@ -101,7 +101,7 @@ impl Row {
 }
 
 /// The port numbers behind names: container ports of an endpoint, or of all endpoints of an identity.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize)]
 pub struct NamedPorts(std::collections::BTreeSet<(std::sync::Arc<str>, u8, u16)>);
 
 impl NamedPorts {
