@@ -102,6 +102,12 @@ pub struct SelectorRow {
     pub labels: Vec<Arc<[String]>>,
 }
 
+impl SelectorRow {
+    fn new(text: &Arc<str>) -> SelectorRow {
+        SelectorRow { selector: text.clone(), identities: Vec::new(), users: 0, labels: Vec::new() }
+    }
+}
+
 impl Engine {
     /// No policies, no identities; revision 1, as the original begins.
     pub fn new(settings: Settings) -> Engine {
@@ -240,14 +246,20 @@ impl Engine {
                 labels.entry(*id).or_default().insert(rule.rule.labels.clone());
             }
         }
-        let row = |(id, selection): (SelectorId, &Selection<S>)| SelectorRow {
-            selector: selection.text.clone(),
-            identities: selection.identities.clone(),
-            users: selection.users,
-            labels: labels.remove(&id).into_iter().flatten().collect(),
-        };
-        let mut rows: Vec<SelectorRow> = selections.iter().map(row).collect();
-        rows.sort_by(|a, b| a.selector.cmp(&b.selector));
+        // A node's and an endpoint's selector may have one text.
+        let mut rows: BTreeMap<Arc<str>, SelectorRow> = BTreeMap::new();
+        for (id, selection) in selections.iter() {
+            let row = rows.entry(selection.text.clone()).or_insert_with_key(|text| SelectorRow::new(text));
+            row.identities.extend(&selection.identities);
+            row.users += selection.users;
+            row.labels.extend(labels.remove(&id).into_iter().flatten());
+        }
+        let mut rows: Vec<SelectorRow> = rows.into_values().collect();
+        for row in &mut rows {
+            row.identities.sort_unstable();
+            row.labels.sort_unstable();
+            row.labels.dedup();
+        }
         rows
     }
 

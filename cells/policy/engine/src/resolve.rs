@@ -114,7 +114,7 @@ impl Engine {
 
     fn is_selected(&self, peer: Peer, identity: u32) -> bool {
         match peer {
-            Peer::Host => identity == HOST && self.identities.get(HOST).is_some(),
+            Peer::Host => identity == HOST,
             Peer::Selected(id) => self.peers.get(id).is_some_and(|selection| selection.has(identity)),
         }
     }
@@ -126,8 +126,7 @@ impl Engine {
         let mut counts: Vec<(u32, u32)> = Vec::new();
         for (index, peer) in side.peers.keys().enumerate() {
             let selected = match peer {
-                Peer::Host if self.identities.get(HOST).is_some() => &[HOST][..],
-                Peer::Host => &[],
+                Peer::Host => &[HOST][..],
                 Peer::Selected(id) => self.peers.of(*id),
             };
             counts.extend(selected.iter().map(|identity| (*identity, index as u32)));

@@ -1,0 +1,384 @@
+//! Any order of changes gives the rows of a fresh engine, and rows decide as the rules themselves do.
+
+use std::collections::BTreeMap;
+
+use labels::{Label, LabelArray};
+use policy_engine::{
+    Action, Change, CidrSelector, Decision, Direction, Enforcement, Engine, Entry, HOST, Kind, NamedPorts,
+    Peers, Policy, Port, PortSpec, Ports, Reason, Requirement, Resolved, ResourceId, Selector, Settings,
+    Subject, Test,
+};
+use proptest::prelude::*;
+
+const INIT: u32 = 5;
+const UNKNOWN: u32 = 59999;
+const PODS: std::ops::Range<u32> = 100..106;
+const PREFIXES: [&str; 4] = ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "192.0.2.1/32"];
+const LIMIT: usize = usize::MAX;
+
+/// What may happen to an engine.
+#[derive(Debug, Clone)]
+enum Step {
+    Set(Policy),
+    Remove(ResourceId),
+    Add(u32, LabelArray, NamedPorts),
+    Gone(u32),
+}
+
+/// Everything that was told to an engine.
+#[derive(Debug, Clone, Default)]
+struct World {
+    policies: BTreeMap<ResourceId, Policy>,
+    identities: BTreeMap<u32, (LabelArray, NamedPorts)>,
+}
+
+impl World {
+    fn apply(&mut self, engine: &mut Engine, step: Step) -> Change {
+        match step {
+            Step::Set(policy) => {
+                self.policies.insert(policy.resource.clone(), policy.clone());
+                engine.set(policy)
+            }
+            Step::Remove(resource) => {
+                self.policies.remove(&resource);
+                engine.remove(&resource)
+            }
+            Step::Add(id, labels, ports) => {
+                self.identities.insert(id, (labels.clone(), ports.clone()));
+                engine.add_identity(id, labels, ports)
+            }
+            Step::Gone(id) => {
+                self.identities.remove(&id);
+                engine.remove_identity(id)
+            }
+        }
+    }
+
+    fn fresh(&self, settings: &Settings) -> Engine {
+        let mut engine = Engine::new(settings.clone());
+        for (id, (labels, ports)) in &self.identities {
+            engine.add_identity(*id, labels.clone(), ports.clone());
+        }
+        self.policies.values().for_each(|policy| drop(engine.set(policy.clone())));
+        engine
+    }
+}
+
+fn labels(texts: &[&str]) -> LabelArray {
+    texts.iter().map(|text| Label::parse(text)).collect()
+}
+
+fn any_ports() -> impl Strategy<Value = NamedPorts> {
+    let port = (prop_oneof![Just("http"), Just("dns")], prop_oneof![Just(6u8), Just(17)], 79u16..84);
+    proptest::collection::vec(port, 0..3).prop_map(NamedPorts::from_iter)
+}
+
+fn any_identity() -> impl Strategy<Value = (u32, LabelArray)> {
+    let prefixes = (0..PREFIXES.len()).prop_map(|index| {
+        (0x100_0001 + index as u32, labels(&[&format!("cidr:{}", PREFIXES[index]), "reserved:world"]))
+    });
+    let pods = (PODS, "[abc]", "[xy]").prop_map(|(id, app, namespace)| {
+        let namespace = format!("k8s:io.kubernetes.pod.namespace={namespace}");
+        (id, labels(&[&format!("k8s:app={app}"), &namespace]))
+    });
+    prop_oneof![
+        1 => prop_oneof![Just(labels(&["reserved:host"])), Just(labels(&["reserved:host", "k8s:app=a"]))]
+            .prop_map(|labels| (HOST, labels)),
+        1 => Just((INIT, labels(&["reserved:init"]))),
+        2 => prefixes,
+        5 => pods,
+    ]
+}
+
+fn any_cidr() -> impl Strategy<Value = Selector> {
+    (0..PREFIXES.len(), proptest::collection::vec(0..PREFIXES.len(), 0..2)).prop_map(|(prefix, except)| {
+        Selector::Cidr(CidrSelector {
+            prefix: PREFIXES[prefix].parse().unwrap(),
+            except: except.into_iter().map(|index| PREFIXES[index].parse().unwrap()).collect(),
+            world: "world",
+            bare: false,
+        })
+    })
+}
+
+fn any_selector() -> impl Strategy<Value = Selector> {
+    let requirement = |source: &str, key: &str, test| {
+        Selector::Labels(vec![Requirement { source: source.to_owned(), key: key.to_owned(), test }])
+    };
+    prop_oneof![
+        2 => Just(Selector::Labels(Vec::new())),
+        4 => "[abc]".prop_map(|app| Selector::Labels(vec![Requirement::equals("any", "app", &app)])),
+        1 => "[abc]".prop_map(move |app| requirement("k8s", "app", Test::NotIn(vec![app]))),
+        1 => Just(requirement("k8s", "app", Test::In(vec!["a".to_owned(), "c".to_owned()]))),
+        1 => Just(requirement("k8s", "io.kubernetes.pod.namespace", Test::Exists)),
+        1 => Just(requirement("any", "app", Test::DoesNotExist)),
+        1 => Just(Selector::reserved("host")),
+        3 => any_cidr(),
+        1 => Just(Selector::None),
+    ]
+}
+
+fn any_spec() -> impl Strategy<Value = PortSpec> {
+    let name = (prop_oneof![Just("http"), Just("dns")], proptest::option::of(80u16..90));
+    let port = prop_oneof![
+        1 => Just(Port::All),
+        3 => (76u16..86).prop_map(|port| Port::Range(port, port)),
+        3 => (76u16..86, 0u16..9).prop_map(|(first, more)| Port::Range(first, first + more)),
+        2 => name.prop_map(|(name, end)| Port::Named { name: name.into(), end }),
+    ];
+    let with_ports = (prop_oneof![Just(6u8), Just(17)], port);
+    let icmp = (80u16..82).prop_map(|kind| (1u8, Port::Range(kind, kind)));
+    prop_oneof![6 => with_ports, 1 => icmp].prop_map(|(protocol, port)| PortSpec { protocol, port })
+}
+
+fn any_entry() -> impl Strategy<Value = Entry> {
+    let subject = prop_oneof![
+        5 => any_selector().prop_map(Subject::Endpoints),
+        1 => any_selector().prop_map(Subject::Node),
+    ];
+    let peers = prop_oneof![
+        2 => Just(Peers::All),
+        1 => Just(Peers::Nothing),
+        7 => proptest::collection::vec(any_selector(), 1..4).prop_map(Peers::Of),
+    ];
+    let ports = prop_oneof![
+        2 => Just(Ports::All),
+        5 => proptest::collection::vec(any_spec(), 0..4).prop_map(Ports::Of),
+    ];
+    let direction = prop_oneof![Just(Direction::Ingress), Just(Direction::Egress)];
+    let action = prop_oneof![3 => Just(Action::Allow), 1 => Just(Action::Deny)];
+    (subject, direction, action, prop::bool::weighted(0.7), peers, ports).prop_map(
+        |(subject, direction, action, default_deny, peers, ports)| Entry {
+            subject,
+            direction,
+            action,
+            default_deny,
+            peers,
+            ports,
+            path: "".into(),
+            labels: [].into(),
+        },
+    )
+}
+
+fn resource(name: &str) -> ResourceId {
+    let kind = Kind::CiliumClusterwideNetworkPolicy;
+    ResourceId { kind, namespace: "".into(), name: name.into() }
+}
+
+fn any_policy() -> impl Strategy<Value = Policy> {
+    ("[pqr]", proptest::collection::vec(any_entry(), 1..5)).prop_map(|(name, mut entries)| {
+        for (index, entry) in entries.iter_mut().enumerate() {
+            entry.path = format!("specs[{index}]").into();
+        }
+        Policy { resource: resource(&name), uid: "".into(), entries }
+    })
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => any_policy().prop_map(Step::Set),
+        1 => "[pqr]".prop_map(|name| Step::Remove(resource(&name))),
+        6 => (any_identity(), any_ports()).prop_map(|((id, labels), ports)| Step::Add(id, labels, ports)),
+        2 => any_identity().prop_map(|(id, _)| Step::Gone(id)),
+    ]
+}
+
+fn any_settings() -> impl Strategy<Value = Settings> {
+    let enforcement = prop_oneof![
+        6 => Just(Enforcement::Default), 1 => Just(Enforcement::Always), 1 => Just(Enforcement::Never),
+    ];
+    (enforcement, any::<bool>(), any::<bool>()).prop_map(|(enforcement, host_firewall, allow_localhost)| {
+        Settings { enforcement, host_firewall, allow_localhost, ..Settings::default() }
+    })
+}
+
+/// Rows with what explains them, which must not depend on how they came about.
+fn explained(resolved: &Resolved) -> BTreeMap<String, (bool, u32, String)> {
+    let row = |(key, row): (&policy_engine::Key, &policy_engine::Row)| {
+        let mut reason = resolved.reason(*row);
+        if let Reason::Rules(matches) = &mut reason {
+            matches.sort_by_key(|found| {
+                (found.rule.resource.clone(), found.rule.path.clone(), found.selector.clone())
+            });
+        }
+        (format!("{key:?}"), (row.deny, row.precedence, format!("{reason:?}")))
+    };
+    resolved.rows.iter().map(row).collect()
+}
+
+/// Decides by looking at each rule.
+struct Naive<'a> {
+    world: &'a World,
+    settings: &'a Settings,
+    subject: u32,
+    ports: &'a NamedPorts,
+}
+
+impl Naive<'_> {
+    fn decide(&self, direction: Direction, peer: u32, protocol: u8, port: u16) -> Decision {
+        let subject = &self.world.identities[&self.subject].0;
+        if self.subject == HOST && !self.settings.host_firewall
+            || self.settings.enforcement == Enforcement::Never
+        {
+            return Decision::Allow;
+        }
+        let about = |entry: &&Entry| {
+            entry.direction == direction
+                && match &entry.subject {
+                    Subject::Endpoints(selector) => self.subject != HOST && selector.matches(subject),
+                    Subject::Node(selector) => self.subject == HOST && selector.matches(subject),
+                }
+        };
+        let rules: Vec<&Entry> =
+            self.world.policies.values().flat_map(|p| &p.entries).filter(about).collect();
+        let always = self.settings.enforcement == Enforcement::Always || self.subject == INIT;
+        if rules.is_empty() {
+            return if always { Decision::NoMatch } else { Decision::Allow };
+        }
+        let matching = |action: Action| {
+            rules.iter().any(|rule| rule.action == action && self.matches(rule, peer, protocol, port))
+        };
+        let localhost =
+            self.settings.allow_localhost && self.subject != HOST && direction == Direction::Ingress;
+        let default_deny = always || rules.iter().any(|rule| rule.default_deny);
+        match () {
+            () if matching(Action::Deny) => Decision::Deny,
+            () if matching(Action::Allow) || !default_deny => Decision::Allow,
+            () if localhost && peer == HOST => Decision::Allow,
+            () => Decision::NoMatch,
+        }
+    }
+
+    fn matches(&self, rule: &Entry, peer: u32, protocol: u8, port: u16) -> bool {
+        let known = self.world.identities.get(&peer);
+        let everyone = Selector::Labels(Vec::new());
+        let by_peer = match &rule.peers {
+            Peers::All => true,
+            Peers::Nothing => false,
+            Peers::Of(list) => list.iter().any(|selector| {
+                *selector == everyone || known.is_some_and(|(labels, _)| selector.matches(labels))
+            }),
+        };
+        let by_port = |spec: &PortSpec| {
+            let of_name = |ports: &NamedPorts, name: &str| ports.port(name, protocol);
+            spec.protocol == protocol
+                && match &spec.port {
+                    Port::All => true,
+                    Port::Range(first, last) => (*first..=*last).contains(&port),
+                    Port::Named { name, end } if rule.direction == Direction::Ingress => {
+                        of_name(self.ports, name)
+                            .is_some_and(|first| (first..=end.unwrap_or(first).max(first)).contains(&port))
+                    }
+                    Port::Named { name, .. } => {
+                        known.and_then(|(_, ports)| of_name(ports, name)) == Some(port)
+                    }
+                }
+        };
+        by_peer
+            && match &rule.ports {
+                Ports::All => true,
+                Ports::Of(list) => list.iter().any(by_port),
+            }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_order_of_changes_gives_the_rows_of_a_fresh_engine(
+        settings in any_settings(),
+        own in any_ports(),
+        steps in proptest::collection::vec(any_step(), 1..25),
+    ) {
+        let mut engine = Engine::new(settings.clone());
+        let mut world = World::default();
+        let mut kept: BTreeMap<u32, Resolved> = BTreeMap::new();
+        for step in steps {
+            let before = engine.revision();
+            let of_policy = matches!(step, Step::Set(_) | Step::Remove(_));
+            let change = world.apply(&mut engine, step);
+            prop_assert_eq!(change.revision, engine.revision());
+            prop_assert!(of_policy || before == engine.revision());
+            kept.retain(|id, _| world.identities.contains_key(id));
+            for id in &change.refresh {
+                if let Some(resolved) = kept.get_mut(id) {
+                    let old = resolved.rows.clone();
+                    let changed = engine.refresh(resolved, &change.peers, LIMIT).unwrap();
+                    // What is told of is what differs.
+                    let mut replayed = old;
+                    for (key, row) in changed {
+                        let old = match row {
+                            Some(row) => replayed.insert(key, row),
+                            None => replayed.remove(&key),
+                        };
+                        prop_assert!(old.is_none_or(|old| row.is_none_or(|row| !row.same_effect(old))));
+                    }
+                    prop_assert!(replayed.keys().eq(resolved.rows.keys()));
+                    prop_assert!(replayed.values().zip(resolved.rows.values()).all(|(a, b)| a.same_effect(*b)));
+                }
+            }
+            for id in &change.subjects {
+                if world.identities.contains_key(id) {
+                    kept.insert(*id, engine.resolve(*id, &own, LIMIT).unwrap());
+                }
+            }
+            let fresh = world.fresh(&settings);
+            prop_assert_eq!(kept.keys().collect::<Vec<_>>(), world.identities.keys().collect::<Vec<_>>());
+            for (id, resolved) in &kept {
+                let new = fresh.resolve(*id, &own, LIMIT).unwrap();
+                prop_assert_eq!(explained(resolved), explained(&new));
+                prop_assert_eq!(
+                    (resolved.ingress_enforced, resolved.egress_enforced),
+                    (new.ingress_enforced, new.egress_enforced)
+                );
+            }
+            prop_assert_eq!(engine.selectors(), fresh.selectors());
+            prop_assert_eq!(engine.subject_selectors(), fresh.subject_selectors());
+            prop_assert_eq!(engine.prefixes(), fresh.prefixes());
+        }
+    }
+
+    #[test]
+    fn rows_decide_as_the_rules_do(
+        settings in any_settings(),
+        own in any_ports(),
+        identities in proptest::collection::vec((any_identity(), any_ports()), 1..8),
+        policies in proptest::collection::vec(any_policy(), 0..4),
+    ) {
+        let mut world = World::default();
+        let mut engine = Engine::new(settings.clone());
+        for ((id, labels), ports) in identities {
+            world.apply(&mut engine, Step::Add(id, labels, ports));
+        }
+        for policy in policies {
+            world.apply(&mut engine, Step::Set(policy));
+        }
+        for subject in world.identities.keys().copied() {
+            let resolved = engine.resolve(subject, &own, LIMIT).unwrap();
+            let naive = Naive { world: &world, settings: &settings, subject, ports: &own };
+            for direction in [Direction::Ingress, Direction::Egress] {
+                for peer in world.identities.keys().copied().chain([UNKNOWN]) {
+                    for (protocol, port) in (75..91).flat_map(|port| [(6, port), (17, port), (1, port), (132, port)]) {
+                        let found = resolved.explain(direction, peer, protocol, port);
+                        let right = naive.decide(direction, peer, protocol, port);
+                        prop_assert_eq!(
+                            found.decision, right,
+                            "{} {:?} {} {}/{}: {}", subject, direction, peer, protocol, port, found
+                        );
+                        if let Some((_, row, Reason::Rules(matches))) = &found.row {
+                            prop_assert!(!matches.is_empty());
+                            for found in matches {
+                                let index: usize = found.rule.path[6..found.rule.path.len() - 1].parse().unwrap();
+                                let entry = &world.policies[&found.rule.resource].entries[index];
+                                prop_assert_eq!(entry.action == Action::Deny, row.deny);
+                                prop_assert!(naive.matches(entry, peer, protocol, port));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
