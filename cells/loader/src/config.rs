@@ -55,6 +55,12 @@ pub struct LoaderConfig {
 /// How connections are tracked, as the programs have it compiled in.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 pub struct ConntrackConfig {
+    /// Track SCTP connections
+    #[flag(default = false)]
+    pub enable_sctp: bool,
+    /// Let protocols other than TCP, UDP, SCTP and ICMP through, tracked by their addresses
+    #[flag(default = false)]
+    pub enable_extended_ip_protocols: bool,
     /// Count packets and bytes of each connection
     #[flag(default = false)]
     pub bpf_conntrack_accounting: bool,

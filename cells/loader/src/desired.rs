@@ -104,6 +104,8 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         allow_icmp_frag_needed: config.allow_icmp_frag_needed.into(),
         ipv4_fragments: facts.maps.enable_ipv4_fragment_tracking.into(),
         ipv6_fragments: facts.maps.enable_ipv6_fragment_tracking.into(),
+        sctp: conntrack.enable_sctp.into(),
+        extended_protocols: conntrack.enable_extended_ip_protocols.into(),
         jiffies_clock: facts.clock.is_jiffies().into(),
         // Wrong names were refused when the options were read.
         ct_report_flags: conntrack.report_flags().unwrap_or_default(),
@@ -147,6 +149,8 @@ pub(crate) mod tests {
 
     pub(crate) fn conntrack() -> ConntrackConfig {
         ConntrackConfig {
+            enable_sctp: true,
+            enable_extended_ip_protocols: false,
             bpf_conntrack_accounting: false,
             bpf_ct_timeout_regular_tcp: Duration::from_secs(8000),
             bpf_ct_timeout_regular_any: Duration::from_secs(60),
@@ -224,6 +228,7 @@ pub(crate) mod tests {
         let constants = desired.constants;
         assert_eq!((constants.host_endpoint_id, constants.monitor_aggregation), (500, 3));
         assert_eq!((constants.drop_notify, constants.trace_notify, constants.redirect_peer), (1, 0, 1));
+        assert_eq!((constants.sctp, constants.extended_protocols), (1, 0));
         assert_eq!((constants.icmp_rules, constants.allow_icmp_frag_needed), (1, 0));
         assert_eq!((constants.ipv4_fragments, constants.ipv6_fragments), (1, 0));
     }

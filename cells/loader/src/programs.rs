@@ -1,9 +1,9 @@
 //! One load of the shared programs.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bpf::{BpfFs, Collection, ObjectFile, ObjectMap, Program, RawMap, unpin};
+use bpf::{BpfFs, Collection, MapSpec, ObjectFile, ObjectMap, Program, RawMap, unpin};
 use datapath_abi::{NodeConfig, Pod};
 use maps::Maps;
 
@@ -32,8 +32,8 @@ impl ProgramSet {
         // Nobody attaches these two yet: endpoint routes and everything that works on packets that leave.
         let unused = [datapath_object::TO_CONTAINER, datapath_object::TO_NETDEV];
         object.retain_programs(|name| !unused.contains(&name));
-        let shared: Vec<(&str, &RawMap)> =
-            object_maps(&object).into_iter().filter_map(|name| Some((name, maps.raw(name)?))).collect();
+        let shared = shared_maps(&object, maps, threads)?;
+        let shared: Vec<(&str, &RawMap)> = shared.iter().map(|(name, map)| (&**name, map)).collect();
         let collection = object.load(&shared, threads).step(|| "load the datapath programs".to_owned())?;
 
         let array = collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
@@ -74,8 +74,45 @@ impl ProgramSet {
     }
 }
 
-/// Names of the pinned maps that the programs use, as the object and its crate agree on.
-fn object_maps(object: &ObjectFile) -> Vec<&'static str> {
-    let declared: BTreeSet<String> = object.maps().into_iter().map(|spec| spec.name.into_owned()).collect();
-    datapath_object::MAPS.into_iter().filter(|name| declared.contains(*name)).collect()
+/// The node's maps that the programs use, opened on `threads` threads: creating those of connections takes longest. A map
+/// that this node does not have, because its family or feature is off, is replaced by one with room for a row; the
+/// verifier removes what would use it.
+fn shared_maps(
+    object: &ObjectFile,
+    maps: &Maps,
+    threads: usize,
+) -> Result<Vec<(String, RawMap)>, DatapathError> {
+    let declared = object.maps();
+    let declared = declared.iter().filter(|spec| datapath_object::MAPS.contains(&&*spec.name));
+    let work: Vec<&MapSpec> = declared.collect();
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut opened = Vec::new();
+        while let Some(spec) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let name = spec.name.clone().into_owned();
+            let map = match maps.shared(&name)? {
+                Some(map) => map,
+                None => stand_in(spec).step(|| format!("stand in for map {name}"))?,
+            };
+            opened.push((name, map));
+        }
+        Ok(opened)
+    };
+    let results: Vec<Result<Vec<(String, RawMap)>, DatapathError>> = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(worker)).collect();
+        let mut results = vec![worker()];
+        results.extend(others.into_iter().map(|t| t.join().unwrap_or_else(|e| std::panic::resume_unwind(e))));
+        results
+    });
+    let mut all = Vec::with_capacity(work.len());
+    for opened in results {
+        all.extend(opened?);
+    }
+    Ok(all)
+}
+
+fn stand_in(spec: &MapSpec) -> bpf::Result<RawMap> {
+    let mut spec = spec.clone();
+    spec.layout.max_entries = 1;
+    RawMap::create(&spec)
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bpf::{
     BpfFs, Features, Layout, Map, MapFlags, MapSpec, MapType, ObjectMap, Origin, PerCpuMap, RawMap,
@@ -35,6 +35,8 @@ pub struct Maps {
     families: FamilyConfig,
     sizes: Sizes,
     opened: OnceLock<Opened>,
+    /// Maps opened one by one. Who comes second waits: opening can replace a pin.
+    others: Mutex<BTreeMap<String, Arc<Mutex<Option<RawMap>>>>>,
 }
 
 #[derive(Debug)]
@@ -60,7 +62,7 @@ impl Maps {
     pub fn new(config: MapsConfig, families: FamilyConfig) -> Maps {
         let memory = memory_total(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
         let sizes = Sizes::new(&config, memory, possible_cpus());
-        Maps { config, families, sizes, opened: OnceLock::new() }
+        Maps { config, families, sizes, opened: OnceLock::new(), others: Mutex::default() }
     }
 
     /// Opens or creates the maps that the datapath uses, after asking the kernel for the features it needs; mounts the
@@ -102,7 +104,7 @@ impl Maps {
         let next = AtomicUsize::new(0);
         let worker = || -> Result<()> {
             while let Some(spec) = specs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.open_spec(fs, spec)?;
+                self.open_other(fs, spec)?;
             }
             Ok(())
         };
@@ -115,6 +117,28 @@ impl Maps {
             result
         })?;
         Ok(specs.len())
+    }
+
+    /// The map of that name without its types, opened or created when first asked for; `None` if this node has no such
+    /// map. Large ones take up to 30 ms to create.
+    pub fn shared(&self, name: &str) -> Result<Option<RawMap>> {
+        if let Some(map) = self.raw(name) {
+            return Ok(Some(map.try_clone()?));
+        }
+        let spec = self.node_specs().into_iter().find(|spec| spec.name == name);
+        spec.map(|spec| self.open_other(self.fs(), &spec)).transpose()
+    }
+
+    fn open_other(&self, fs: &BpfFs, spec: &MapSpec) -> Result<RawMap> {
+        let slot = {
+            let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+            others.entry(spec.name.clone().into_owned()).or_default().clone()
+        };
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*slot {
+            Some(map) => Ok(map.try_clone()?),
+            None => Ok(slot.insert(self.open_spec(fs, spec)?).try_clone()?),
+        }
     }
 
     fn open_named(&self, fs: &BpfFs, name: &str) -> Result<RawMap> {
@@ -295,7 +319,9 @@ impl Maps {
     /// `cilium_policystats`: packets and bytes by policy row. Opened when asked for: creating it takes longer than all
     /// maps that forwarding needs, as each of its 65536 rows has memory for each CPU.
     pub fn policy_stats(&self) -> Result<PerCpuMap<PolicyStatsKey, PolicyStatsValue>> {
-        Ok(PerCpuMap::new(self.open_named(self.fs(), "cilium_policystats")?)?)
+        let name = "cilium_policystats";
+        let map = self.shared(name)?.ok_or_else(|| Error::Unknown { name: name.to_owned() })?;
+        Ok(PerCpuMap::new(map)?)
     }
 
     /// `cilium_devices`: the node's devices by number.

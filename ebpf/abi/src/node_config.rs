@@ -60,8 +60,10 @@ pub struct NodeConfig {
     pub jiffies_clock: u8,
     /// TCP flags whose first appearance is reported (`monitor-aggregation-flags`), as in the TCP header.
     pub ct_report_flags: u8,
-    /// Zero.
-    pub reserved_ct: [u8; 2],
+    /// Track SCTP (`enable-sctp`).
+    pub sctp: u8,
+    /// Track other protocols by addresses alone (`enable-extended-ip-protocols`).
+    pub extended_protocols: u8,
     /// How often an established connection is reported (`monitor-aggregation-interval`), in units of the clock, as all
     /// times below.
     pub ct_report_interval: u32,
@@ -85,7 +87,7 @@ layout!(NodeConfig, 92, {
     monitor_aggregation: 36, enable_ipv4: 40, enable_ipv6: 41, source_ip_verification: 42, arp_responder: 43,
     redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, policy_verdict_notify: 49,
     policy_accounting: 50, ct_accounting: 51, icmp_rules: 52, allow_icmp_frag_needed: 53, ipv4_fragments: 54,
-    ipv6_fragments: 55, jiffies_clock: 56, ct_report_flags: 57, reserved_ct: 58, ct_report_interval: 60,
+    ipv6_fragments: 55, jiffies_clock: 56, ct_report_flags: 57, sctp: 58, extended_protocols: 59, ct_report_interval: 60,
     ct_tcp_lifetime: 64, ct_any_lifetime: 68, ct_service_tcp_lifetime: 72, ct_service_any_lifetime: 76,
     ct_service_tcp_grace: 80, ct_syn_timeout: 84, ct_close_timeout: 88,
 });

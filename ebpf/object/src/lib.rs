@@ -94,14 +94,23 @@ pub const PROGRAMS: [Program; 16] = [
     tail("tail_ipv6_from_netdev", slot::IPV6_FROM_NETDEV),
 ];
 
-/// Maps that the programs share with everybody else, by their pinned names. The last three are our own.
-pub const MAPS: [&str; 8] = [
+/// Maps that the programs share with everybody else, by their pinned names. Those that begin with `ep_` are our own.
+pub const MAPS: [&str; 17] = [
     "cilium_lxc",
     "cilium_ipcache_v2",
     "cilium_metrics",
     "cilium_events",
+    "cilium_signals",
+    "cilium_ct4_global",
+    "cilium_ct_any4_global",
+    "cilium_ct6_global",
+    "cilium_ct_any6_global",
+    "cilium_ipv4_frag_datagrams",
+    "cilium_ipv6_frag_datagrams",
+    "cilium_policystats",
     "cilium_devices",
     "ep_config",
     "ep_by_ifindex",
     "ep_by_ifindex_hi",
+    "ep_policies",
 ];

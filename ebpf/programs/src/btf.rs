@@ -2,6 +2,7 @@
 
 use aya_ebpf::helpers::{bpf_map_lookup_elem, bpf_map_update_elem};
 use core::ffi::c_void;
+use core::marker::PhantomData;
 
 /// A map with key `K`, value `V`, type `T`, `N` entries at the most and flags `F`.
 #[repr(C)]
@@ -32,27 +33,89 @@ impl<K, V, const T: usize, const N: usize, const F: usize> Map<K, V, T, N, F> {
         (&raw const *self).cast_mut().cast()
     }
 
+    /// The map whatever its type, size and flags.
+    #[inline(always)]
+    pub(crate) fn rows(&self) -> Rows<K, V> {
+        Rows(self.handle(), PhantomData)
+    }
+
     /// The row of a key.
     #[inline(always)]
     pub(crate) fn get(&self, key: &K) -> Option<&'static V> {
         // SAFETY: the kernel returns null or a pointer to a value of this map, which outlives the program's run.
-        unsafe { bpf_map_lookup_elem(self.handle(), (&raw const *key).cast()).cast::<V>().as_ref() }
+        unsafe { self.rows().pointer(key).as_ref() }
     }
 
     /// The row of a key, to change it; only for maps whose rows belong to one CPU.
     #[inline(always)]
     pub(crate) fn get_mut(&self, key: &K) -> Option<&'static mut V> {
         // SAFETY: as `get`; nobody else runs on this CPU meanwhile that holds the same row.
-        unsafe { bpf_map_lookup_elem(self.handle(), (&raw const *key).cast()).cast::<V>().as_mut() }
+        unsafe { self.rows().pointer(key).as_mut() }
     }
 
     /// Writes a row; a full map is not an error that anybody could treat.
     #[inline(always)]
     pub(crate) fn insert(&self, key: &K, value: &V) {
-        // SAFETY: key and value are live for the call and of the map's types.
-        unsafe {
-            bpf_map_update_elem(self.handle(), (&raw const *key).cast(), (&raw const *value).cast(), 0)
-        };
+        self.rows().insert(key, value);
+    }
+}
+
+/// The rows of a map of one of several types.
+pub(crate) struct Rows<K, V>(*mut c_void, PhantomData<(K, V)>);
+
+impl<K, V> Rows<K, V> {
+    /// The row of a key, or null. Other CPUs may change it.
+    #[inline(always)]
+    pub(crate) fn pointer(&self, key: &K) -> *mut V {
+        // SAFETY: the handle is a map's, the key is live for the call and of the map's type.
+        unsafe { bpf_map_lookup_elem(self.0, (&raw const *key).cast()).cast() }
+    }
+
+    /// Writes a row; false if there is no room.
+    #[inline(always)]
+    pub(crate) fn insert(&self, key: &K, value: &V) -> bool {
+        // SAFETY: as above, the value too.
+        unsafe { bpf_map_update_elem(self.0, (&raw const *key).cast(), (&raw const *value).cast(), 0) == 0 }
+    }
+}
+
+/// An array of maps of type `I`, `N` at the most.
+#[repr(C)]
+pub(crate) struct ArrayOfMaps<I, const N: usize> {
+    r#type: *const [i32; ARRAY_OF_MAPS],
+    key: *const u32,
+    value: *const u32,
+    max_entries: *const [i32; N],
+    map_flags: *const [i32; 0],
+    values: [*const I; 0],
+}
+
+// SAFETY: as for `Map`.
+unsafe impl<I, const N: usize> Sync for ArrayOfMaps<I, N> {}
+
+impl<I, const N: usize> ArrayOfMaps<I, N> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            r#type: core::ptr::null(),
+            key: core::ptr::null(),
+            value: core::ptr::null(),
+            max_entries: core::ptr::null(),
+            map_flags: core::ptr::null(),
+            values: [],
+        }
+    }
+}
+
+impl<K, V, const T: usize, const S: usize, const F: usize, const N: usize>
+    ArrayOfMaps<Map<K, V, T, S, F>, N>
+{
+    /// The map in a slot.
+    #[inline(always)]
+    pub(crate) fn get(&self, slot: u32) -> Option<Rows<K, V>> {
+        let outer = (&raw const *self).cast_mut().cast();
+        // SAFETY: the key is live for the call; the kernel returns null or a map of the type declared.
+        let inner = unsafe { bpf_map_lookup_elem(outer, (&raw const slot).cast()) };
+        if inner.is_null() { None } else { Some(Rows(inner, PhantomData)) }
     }
 }
 
@@ -62,6 +125,10 @@ pub(crate) const ARRAY: usize = 2;
 pub(crate) const PROG_ARRAY: usize = 3;
 pub(crate) const PERF_EVENT_ARRAY: usize = 4;
 pub(crate) const PERCPU_HASH: usize = 5;
+pub(crate) const LRU_HASH: usize = 9;
+pub(crate) const LRU_PERCPU_HASH: usize = 10;
 pub(crate) const LPM_TRIE: usize = 11;
+pub(crate) const ARRAY_OF_MAPS: usize = 12;
 pub(crate) const NO_PREALLOC: usize = 1;
+pub(crate) const NO_COMMON_LRU: usize = 2;
 pub(crate) const RDONLY_PROG: usize = 0x80;

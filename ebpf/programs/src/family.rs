@@ -1,9 +1,11 @@
 //! What differs between the IP families.
 
+use crate::btf::Rows;
 use crate::drop::Drop;
+use crate::flow::Upper;
 use crate::packet::{EthHeader, mac};
 use crate::skb::{ETH_LEN, Skb};
-use datapath_abi::EndpointConfig;
+use datapath_abi::{CtEntry, CtTuple, EndpointConfig, FragmentPorts};
 
 /// An IP family. Programs are written once, over this.
 pub(crate) trait Family {
@@ -11,11 +13,21 @@ pub(crate) trait Family {
     type Header;
     /// An address, as in packets and maps.
     type Address: Copy;
+    /// The key of a datagram that came in pieces.
+    type FragmentKey;
 
     /// The family's number in map keys.
     const NUMBER: u8;
     /// Bits of an address.
     const BITS: u32;
+    /// The family's number in signals.
+    const SIGNAL: u32;
+    /// The slot of the program that guards pods.
+    const POLICY_SLOT: u32;
+    /// The number of its ICMP, and of some messages.
+    const ICMP: u8;
+    const ECHO_REQUEST: u8;
+    const ECHO_REPLY: u8;
 
     /// The identity of addresses nobody knows.
     fn world() -> u32;
@@ -30,6 +42,21 @@ pub(crate) trait Family {
     fn is_neighbour_discovery(skb: Skb, header: &Self::Header) -> bool;
     /// One hop less, in the header and in what is known of the packet's checksums.
     fn decrement_hops(skb: Skb, header: &mut Self::Header) -> Result<(), Drop>;
+
+    /// What lies behind the IP header.
+    fn upper(skb: Skb, header: &Self::Header) -> Result<Upper, Drop>;
+    /// True for ICMP messages about other packets.
+    fn is_error(icmp_type: u8) -> bool;
+    /// True if policy lets an ICMP message pass without asking.
+    fn passes_policy(icmp: [u8; 2]) -> bool;
+    /// Connections over TCP.
+    fn ct_tcp() -> Rows<CtTuple<Self::Address>, CtEntry>;
+    /// Other connections.
+    fn ct_any() -> Rows<CtTuple<Self::Address>, CtEntry>;
+    /// Whether the ports of fragments are remembered.
+    fn tracks_fragments() -> bool;
+    fn fragments() -> Rows<Self::FragmentKey, FragmentPorts>;
+    fn fragment_key(header: &Self::Header, upper: &Upper) -> Self::FragmentKey;
 
     /// The header of a packet; `None` if the packet is too short for it.
     #[inline(always)]

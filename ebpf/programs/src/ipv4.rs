@@ -1,12 +1,28 @@
 //! IPv4.
 
+use crate::btf::Rows;
 use crate::drop::Drop;
 use crate::family::Family;
+use crate::flow::{Piece, Upper};
+use crate::maps::{cilium_ct_any4_global, cilium_ct4_global, cilium_ipv4_frag_datagrams};
 use crate::packet::{Ipv4Header, checksum_changed};
-use crate::skb::Skb;
-use datapath_abi::{EndpointConfig, FAMILY_V4, file, identity};
+use crate::skb::{ETH_LEN, Skb};
+use datapath_abi::{
+    CtEntry, CtTuple4, EndpointConfig, FAMILY_V4, FragmentKey4, FragmentPorts, file, identity, signal, slot,
+};
 
 const FILE: u8 = file::IPV4;
+
+/// Bits of the fragment field as they lie in the packet: more fragments follow, and where this one belongs.
+const MORE: u16 = 0x2000u16.to_be();
+const OFFSET: u16 = 0x1fffu16.to_be();
+/// The shortest header, in words.
+const MIN_WORDS: usize = 5;
+
+const DESTINATION_UNREACHABLE: u8 = 3;
+const FRAGMENTATION_NEEDED: u8 = 4;
+const TIME_EXCEEDED: u8 = 11;
+const PARAMETER_PROBLEM: u8 = 12;
 
 /// IPv4.
 pub(crate) struct V4;
@@ -14,9 +30,15 @@ pub(crate) struct V4;
 impl Family for V4 {
     type Header = Ipv4Header;
     type Address = u32;
+    type FragmentKey = FragmentKey4;
 
     const NUMBER: u8 = FAMILY_V4;
     const BITS: u32 = 32;
+    const SIGNAL: u32 = signal::FAMILY_V4;
+    const POLICY_SLOT: u32 = slot::LXC_POLICY;
+    const ICMP: u8 = 1;
+    const ECHO_REQUEST: u8 = 8;
+    const ECHO_REPLY: u8 = 0;
 
     #[inline(always)]
     fn world() -> u32 {
@@ -62,5 +84,58 @@ impl Family for V4 {
         header.ttl = ttl - 1;
         header.checksum = checksum_changed(header.checksum, u16::from(ttl), u16::from(ttl - 1));
         Ok(())
+    }
+
+    #[inline(always)]
+    fn upper(_: Skb, header: &Ipv4Header) -> Result<Upper, Drop> {
+        let words = usize::from(header.version_ihl & 0xf);
+        if words < MIN_WORDS {
+            return Err(drop_here!(INVALID_PACKET_DROPPED));
+        }
+        let piece = if header.fragment & (MORE | OFFSET) == 0 {
+            Piece::Whole
+        } else if header.fragment & OFFSET == 0 {
+            Piece::First
+        } else {
+            Piece::Later
+        };
+        let (protocol, id) = (header.protocol, u32::from(header.id));
+        Ok(Upper { protocol, offset: ETH_LEN + (words << 2), piece, id })
+    }
+
+    #[inline(always)]
+    fn is_error(icmp_type: u8) -> bool {
+        matches!(icmp_type, DESTINATION_UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM)
+    }
+
+    #[inline(always)]
+    fn passes_policy(icmp: [u8; 2]) -> bool {
+        enabled!(allow_icmp_frag_needed) && icmp == [DESTINATION_UNREACHABLE, FRAGMENTATION_NEEDED]
+    }
+
+    #[inline(always)]
+    fn ct_tcp() -> Rows<CtTuple4, CtEntry> {
+        cilium_ct4_global.rows()
+    }
+
+    #[inline(always)]
+    fn ct_any() -> Rows<CtTuple4, CtEntry> {
+        cilium_ct_any4_global.rows()
+    }
+
+    #[inline(always)]
+    fn tracks_fragments() -> bool {
+        enabled!(ipv4_fragments)
+    }
+
+    #[inline(always)]
+    fn fragments() -> Rows<FragmentKey4, FragmentPorts> {
+        cilium_ipv4_frag_datagrams.rows()
+    }
+
+    #[inline(always)]
+    fn fragment_key(header: &Ipv4Header, upper: &Upper) -> FragmentKey4 {
+        let (daddr, saddr) = (header.destination, header.source);
+        FragmentKey4 { daddr, saddr, id: upper.id as u16, proto: upper.protocol, pad: 0 }
     }
 }

@@ -1,13 +1,45 @@
 //! IPv6.
 
+use crate::btf::Rows;
 use crate::drop::Drop;
 use crate::family::Family;
+use crate::flow::{Piece, Upper};
+use crate::maps::{cilium_ct_any6_global, cilium_ct6_global, cilium_ipv6_frag_datagrams};
 use crate::ndp;
 use crate::packet::Ipv6Header;
-use crate::skb::Skb;
-use datapath_abi::{EndpointConfig, FAMILY_V6, file, identity};
+use crate::skb::{ETH_LEN, Skb};
+use datapath_abi::{
+    CtEntry, CtTuple6, EndpointConfig, FAMILY_V6, FragmentKey6, FragmentPorts, file, identity, signal, slot,
+};
 
 const FILE: u8 = file::IPV6;
+
+/// Extension headers (IANA protocol numbers).
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const NO_NEXT_HEADER: u8 = 59;
+const DESTINATION_OPTIONS: u8 = 60;
+/// More of them in one packet are refused.
+const EXTENSIONS: usize = 4;
+
+/// The fragment header (RFC 8200, 4.5).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FragmentHeader {
+    next_header: u8,
+    reserved: u8,
+    offset: u16,
+    id: u32,
+}
+
+/// Bits of its offset as they lie in the packet: where this fragment belongs, and that more follow.
+const OFFSET: u16 = 0xfff8u16.to_be();
+const MORE: u16 = 1u16.to_be();
+
+/// The last of the ICMPv6 types that are errors with an action of the sender's: unreachable, too big, time, parameter.
+const LAST_ERROR: u8 = 4;
 
 /// IPv6.
 pub(crate) struct V6;
@@ -15,9 +47,15 @@ pub(crate) struct V6;
 impl Family for V6 {
     type Header = Ipv6Header;
     type Address = [u32; 4];
+    type FragmentKey = FragmentKey6;
 
     const NUMBER: u8 = FAMILY_V6;
     const BITS: u32 = 128;
+    const SIGNAL: u32 = signal::FAMILY_V6;
+    const POLICY_SLOT: u32 = slot::IPV6_POLICY;
+    const ICMP: u8 = 58;
+    const ECHO_REQUEST: u8 = 128;
+    const ECHO_REPLY: u8 = 129;
 
     #[inline(always)]
     fn world() -> u32 {
@@ -64,5 +102,88 @@ impl Family for V6 {
         let next = header.next_header;
         skb.word_changed(u16::from_ne_bytes([next, hops]), u16::from_ne_bytes([next, hops - 1]));
         Ok(())
+    }
+
+    #[inline(always)]
+    fn upper(skb: Skb, header: &Ipv6Header) -> Result<Upper, Drop> {
+        let mut upper = Upper {
+            protocol: header.next_header,
+            offset: ETH_LEN + size_of::<Ipv6Header>(),
+            piece: Piece::Whole,
+            id: 0,
+        };
+        for _ in 0..EXTENSIONS {
+            let length = match upper.protocol {
+                HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS | AUTHENTICATION => {
+                    let Some([next, length]) = skb.read::<[u8; 2]>(upper.offset) else {
+                        return Err(drop_here!(INVALID_PACKET_DROPPED));
+                    };
+                    let authentication = upper.protocol == AUTHENTICATION;
+                    upper.protocol = next;
+                    if authentication {
+                        (usize::from(length) + 2) << 2
+                    } else {
+                        (usize::from(length) + 1) << 3
+                    }
+                }
+                FRAGMENT => {
+                    let Some(fragment) = skb.read::<FragmentHeader>(upper.offset) else {
+                        return Err(drop_here!(INVALID_PACKET_DROPPED));
+                    };
+                    upper.protocol = fragment.next_header;
+                    upper.id = fragment.id;
+                    upper.piece = match (fragment.offset & OFFSET, fragment.offset & MORE) {
+                        (0, 0) => Piece::Whole,
+                        (0, _) => Piece::First,
+                        _ => Piece::Later,
+                    };
+                    size_of::<FragmentHeader>()
+                }
+                NO_NEXT_HEADER => return Err(drop_here!(INVALID_IPV6_EXTENSION_HEADER)),
+                _ => return Ok(upper),
+            };
+            upper.offset += length;
+            // Behind the header of a later fragment is payload.
+            if upper.piece == Piece::Later {
+                return Ok(upper);
+            }
+        }
+        Err(drop_here!(INVALID_IPV6_EXTENSION_HEADER))
+    }
+
+    #[inline(always)]
+    fn is_error(icmp_type: u8) -> bool {
+        icmp_type >= 1 && icmp_type <= LAST_ERROR
+    }
+
+    #[inline(always)]
+    fn passes_policy(_: [u8; 2]) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn ct_tcp() -> Rows<CtTuple6, CtEntry> {
+        cilium_ct6_global.rows()
+    }
+
+    #[inline(always)]
+    fn ct_any() -> Rows<CtTuple6, CtEntry> {
+        cilium_ct_any6_global.rows()
+    }
+
+    #[inline(always)]
+    fn tracks_fragments() -> bool {
+        enabled!(ipv6_fragments)
+    }
+
+    #[inline(always)]
+    fn fragments() -> Rows<FragmentKey6, FragmentPorts> {
+        cilium_ipv6_frag_datagrams.rows()
+    }
+
+    #[inline(always)]
+    fn fragment_key(header: &Ipv6Header, upper: &Upper) -> FragmentKey6 {
+        let (saddr, daddr) = (header.source, header.destination);
+        FragmentKey6 { id: upper.id, proto: upper.protocol, pad: [0; 3], saddr, daddr }
     }
 }

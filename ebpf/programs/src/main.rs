@@ -10,6 +10,7 @@
 //! taken again after every helper that moves the packet, context and `.rodata` fields read one by one.
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
 
 #[macro_use]
 mod config;
@@ -19,10 +20,12 @@ mod drop;
 mod trace;
 mod arp;
 mod btf;
+mod conntrack;
 mod container;
 mod deliver;
 mod endpoint;
 mod family;
+mod flow;
 mod host;
 mod ipcache;
 mod ipv4;

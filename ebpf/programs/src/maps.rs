@@ -14,6 +14,9 @@ macro_rules! maps {
     };
 }
 
+/// The policy of one endpoint.
+pub(crate) type PolicyMap = Map<PolicyKey, PolicyEntry, LPM_TRIE, 16384, { NO_PREALLOC | RDONLY_PROG }>;
+
 maps! {
     /// Local addresses.
     cilium_lxc: Map<EndpointKey, EndpointInfo, HASH, 65535, { NO_PREALLOC | RDONLY_PROG }>;
@@ -23,6 +26,18 @@ maps! {
     cilium_metrics: Map<MetricsKey, MetricsValue, PERCPU_HASH, 1024, NO_PREALLOC>;
     /// Drop and trace events.
     cilium_events: Map<u32, u32, PERF_EVENT_ARRAY, 0, 0>;
+    /// What is asked of the agent.
+    cilium_signals: Map<u32, u32, PERF_EVENT_ARRAY, 0, 0>;
+    /// Connections: TCP and others, IPv4 and IPv6.
+    cilium_ct4_global: Map<CtTuple4, CtEntry, LRU_HASH, 524288, 0>;
+    cilium_ct_any4_global: Map<CtTuple4, CtEntry, LRU_HASH, 262144, 0>;
+    cilium_ct6_global: Map<CtTuple6, CtEntry, LRU_HASH, 524288, 0>;
+    cilium_ct_any6_global: Map<CtTuple6, CtEntry, LRU_HASH, 262144, 0>;
+    /// Ports of datagrams that came in pieces.
+    cilium_ipv4_frag_datagrams: Map<FragmentKey4, FragmentPorts, LRU_HASH, 8192, 0>;
+    cilium_ipv6_frag_datagrams: Map<FragmentKey6, FragmentPorts, LRU_HASH, 8192, 0>;
+    /// Packets and bytes by policy row.
+    cilium_policystats: Map<PolicyStatsKey, PolicyStatsValue, LRU_PERCPU_HASH, 65536, NO_COMMON_LRU>;
     /// Devices of the node by interface index.
     cilium_devices: Map<u32, DeviceValue, HASH, 512, NO_PREALLOC>;
     /// Programs of this load of the object.
@@ -33,4 +48,6 @@ maps! {
     ep_by_ifindex: Map<u32, u32, ARRAY, { EP_CONFIG_ENTRIES as usize }, RDONLY_PROG>;
     /// Endpoint ids by interface index, the others.
     ep_by_ifindex_hi: Map<u32, u32, HASH, { EP_CONFIG_ENTRIES as usize }, { NO_PREALLOC | RDONLY_PROG }>;
+    /// Policy maps of endpoints by the slot in their settings.
+    ep_policies: ArrayOfMaps<PolicyMap, { EP_CONFIG_ENTRIES as usize }>;
 }

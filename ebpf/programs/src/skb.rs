@@ -142,6 +142,19 @@ impl Skb {
         }
     }
 
+    /// A value at `offset`, wherever it lies; `None` if the packet is too short. Does not move the packet.
+    #[inline(always)]
+    pub(crate) fn read<T: Copy + Default>(self, offset: usize) -> Option<T> {
+        match self.header::<T>(offset) {
+            // SAFETY: checked by `header`.
+            Some(value) => Some(unsafe { value.read_unaligned() }),
+            None => {
+                let mut value = T::default();
+                self.load(offset, &mut value).then_some(value)
+            }
+        }
+    }
+
     /// Bytes of the packet, wherever they lie; false if it is too short.
     #[inline(always)]
     pub(crate) fn load<T>(self, offset: usize, into: &mut T) -> bool {

@@ -121,6 +121,14 @@ pub(crate) struct Outcome {
     pub(crate) cb: [u32; 5],
 }
 
+const LARGE_MAPS: [&str; 5] = [
+    "cilium_ct4_global",
+    "cilium_ct_any4_global",
+    "cilium_ct6_global",
+    "cilium_ct_any6_global",
+    "cilium_policystats",
+];
+
 /// The object in the kernel, nobody attached to it.
 pub(crate) struct Datapath {
     ebpf: Ebpf,
@@ -138,6 +146,10 @@ impl Datapath {
     }
 
     pub(crate) fn load_with(loader: &mut EbpfLoader<'_>) -> Result<Self> {
+        // The sizes of a large node take most of the time of a test.
+        for name in LARGE_MAPS {
+            loader.set_max_entries(name, 4096);
+        }
         let mut ebpf = loader.load(datapath_object::datapath())?;
         let mut calls = ProgramArray::try_from(ebpf.take_map(CALLS).context("no map of calls")?)?;
         for program in PROGRAMS {

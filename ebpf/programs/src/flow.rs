@@ -1,0 +1,171 @@
+//! Who talks to whom in a packet: addresses, protocol and ports, as connection tracking, services and policy see it.
+
+use crate::drop::Drop;
+use crate::family::Family;
+use crate::metrics;
+use crate::skb::Skb;
+use datapath_abi::{FragmentPorts, file, metric};
+
+const FILE: u8 = file::CONNTRACK;
+
+/// Protocols with connections (IANA protocol numbers).
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const SCTP: u8 = 132;
+
+/// What of a datagram a packet holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// All of it.
+    Whole,
+    /// Its beginning, with the header behind IP.
+    First,
+    /// A later piece, without that header.
+    Later,
+}
+
+/// What lies behind the IP header and its extensions.
+#[derive(Clone, Copy)]
+pub(crate) struct Upper {
+    /// The protocol.
+    pub(crate) protocol: u8,
+    /// Where it begins in the packet.
+    pub(crate) offset: usize,
+    pub(crate) piece: Piece,
+    /// The datagram's identification, as on the wire.
+    pub(crate) id: u32,
+}
+
+/// Who talks to whom.
+#[derive(Clone, Copy)]
+pub(crate) struct Flow<A> {
+    pub(crate) source: A,
+    pub(crate) destination: A,
+    /// Ports as on the wire. The identifier of an ICMP echo request is its source port and that of a reply its destination
+    /// port; other ICMP messages have none.
+    pub(crate) sport: u16,
+    pub(crate) dport: u16,
+    pub(crate) protocol: u8,
+    /// The byte of flags of a TCP header; zero without one.
+    pub(crate) tcp_flags: u8,
+    /// Type and code of an ICMP message.
+    pub(crate) icmp: [u8; 2],
+    /// An ICMP error about a packet that went the other way.
+    pub(crate) related: bool,
+    /// Where the header behind IP begins in the packet.
+    pub(crate) offset: usize,
+    pub(crate) piece: Piece,
+}
+
+impl<A> Flow<A> {
+    #[inline(always)]
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.protocol == TCP
+    }
+
+    /// True if the packet holds the header behind IP.
+    #[inline(always)]
+    pub(crate) fn has_upper_header(&self) -> bool {
+        !matches!(self.piece, Piece::Later)
+    }
+}
+
+/// Bytes of an ICMP header: type, code, checksum, and the identifier of an echo.
+const ICMP_BYTES: usize = 8;
+
+/// The flow of a packet. The ports of later fragments are those of the first. Never moves the packet.
+#[inline(always)]
+pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<Flow<F::Address>, Drop> {
+    let upper = F::upper(skb, ip)?;
+    let mut flow = Flow {
+        source: F::source(ip),
+        destination: F::destination(ip),
+        sport: 0,
+        dport: 0,
+        protocol: upper.protocol,
+        tcp_flags: 0,
+        icmp: [0; 2],
+        related: false,
+        offset: upper.offset,
+        piece: upper.piece,
+    };
+    if upper.piece != Piece::Whole && !F::tracks_fragments() {
+        return Err(drop_here!(IP_FRAGMENTATION_NOT_SUPPORTED));
+    }
+    if upper.piece == Piece::Later {
+        metrics::count(metric::FRAG_PACKET, direction, FILE, line!() as u16, skb.len());
+        recall::<F>(ip, &upper, &mut flow)?;
+        return Ok(flow);
+    }
+    match upper.protocol {
+        TCP => {
+            let Some(tcp) = skb.read::<[u16; 7]>(upper.offset) else {
+                return Err(drop_here!(CT_TRUNCATED_OR_INVALID_HEADER));
+            };
+            (flow.sport, flow.dport, flow.tcp_flags) = (tcp[0], tcp[1], tcp[6].to_ne_bytes()[1]);
+        }
+        protocol if protocol == UDP || protocol == SCTP && enabled!(sctp) => {
+            let Some(ports) = skb.read::<[u16; 2]>(upper.offset) else {
+                return Err(drop_here!(CT_TRUNCATED_OR_INVALID_HEADER));
+            };
+            (flow.sport, flow.dport) = (ports[0], ports[1]);
+        }
+        protocol if protocol == F::ICMP => {
+            let Some(message) = skb.read::<[u8; ICMP_BYTES]>(upper.offset) else {
+                return Err(drop_here!(CT_TRUNCATED_OR_INVALID_HEADER));
+            };
+            flow.icmp = [message[0], message[1]];
+            set_icmp::<F>(&mut flow, u16::from_ne_bytes([message[4], message[5]]));
+        }
+        _ if enabled!(extended_protocols) => {}
+        _ => return Err(drop_here!(CT_UNKNOWN_L4_PROTOCOL)),
+    }
+    if upper.piece == Piece::First {
+        metrics::count(metric::FRAG_PACKET, direction, FILE, line!() as u16, skb.len());
+        remember::<F>(skb, ip, &upper, &flow, direction);
+    }
+    Ok(flow)
+}
+
+/// Ports of an ICMP message whose type is known.
+#[inline(always)]
+fn set_icmp<F: Family>(flow: &mut Flow<F::Address>, identifier: u16) {
+    let kind = flow.icmp[0];
+    if kind == F::ECHO_REQUEST {
+        flow.sport = identifier;
+    } else if kind == F::ECHO_REPLY {
+        flow.dport = identifier;
+    } else {
+        flow.related = F::is_error(kind);
+    }
+}
+
+/// Keeps the ports of a first fragment for those that follow. The packet goes on if there is no room.
+#[inline(always)]
+fn remember<F: Family>(skb: Skb, ip: &F::Header, upper: &Upper, flow: &Flow<F::Address>, direction: u8) {
+    let ports = if flow.protocol == F::ICMP {
+        // The type goes where an echo has no port, so that policy judges all pieces alike.
+        FragmentPorts { sport: flow.sport | flow.dport, dport: u16::from(flow.icmp[0]).to_be() }
+    } else {
+        FragmentPorts { sport: flow.sport, dport: flow.dport }
+    };
+    if !F::fragments().insert(&F::fragment_key(ip, upper), &ports) {
+        metrics::count(metric::FRAG_PACKET_UPDATE, direction, FILE, line!() as u16, skb.len());
+    }
+}
+
+/// The ports of a later fragment.
+#[inline(always)]
+fn recall<F: Family>(ip: &F::Header, upper: &Upper, flow: &mut Flow<F::Address>) -> Result<(), Drop> {
+    // SAFETY: null or a row of the map, which outlives the program's run.
+    let Some(ports) = (unsafe { F::fragments().pointer(&F::fragment_key(ip, upper)).as_ref() }) else {
+        return Err(drop_here!(FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND));
+    };
+    if upper.protocol == F::ICMP {
+        flow.icmp = [u16::from_be(ports.dport) as u8, 0];
+        set_icmp::<F>(flow, ports.sport);
+    } else {
+        (flow.sport, flow.dport) = (ports.sport, ports.dport);
+    }
+    Ok(())
+}
