@@ -3,6 +3,8 @@
 mod json;
 mod yaml;
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use crate::problem::Problem;
@@ -25,6 +27,30 @@ pub struct Document {
     text: Box<str>,
     /// The line of the file that the text begins at.
     text_line: usize,
+}
+
+/// The lines of the fields of a document.
+#[derive(Debug, Clone)]
+pub struct Lines {
+    by_path: HashMap<String, usize>,
+    start: usize,
+    text_line: usize,
+}
+
+impl Lines {
+    /// The line of the field at this path, or of the nearest one around it.
+    pub fn of(&self, path: &str) -> usize {
+        let mut path = path;
+        loop {
+            if let Some(line) = self.by_path.get(path) {
+                return self.text_line + line - 1;
+            }
+            match path.rfind(['.', '[']) {
+                Some(at) => path = &path[..at],
+                None => return self.start,
+            }
+        }
+    }
 }
 
 /// A document that cannot be read.
@@ -67,19 +93,9 @@ impl ItemPath {
 }
 
 impl Document {
-    /// The line of the field at this path, or of the nearest one around it.
-    pub fn line_of(&self, path: &str) -> usize {
-        let lines = yaml::lines(&self.text);
-        let mut path = path;
-        loop {
-            if let Some(line) = lines.get(path) {
-                return self.text_line + line - 1;
-            }
-            match path.rfind(['.', '[']) {
-                Some(at) => path = &path[..at],
-                None => return self.line,
-            }
-        }
+    /// The lines of its fields: reads the text once more.
+    pub fn lines(&self) -> Lines {
+        Lines { by_path: yaml::lines(&self.text), start: self.line, text_line: self.text_line }
     }
 
     /// The objects of this document: itself, or the items if it is a list (`List`, `PodList` and so on).

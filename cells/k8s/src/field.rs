@@ -270,7 +270,7 @@ fn shown(value: &Value) -> String {
 }
 
 /// The known name that differs by case, or by at most two letters.
-fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+pub(crate) fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     let limit = if name.len() < 5 { 1 } else { 2 };
     let distance = |other: &&&str| match other.eq_ignore_ascii_case(name) {
         true => 0,

@@ -24,9 +24,12 @@ pub struct Namespace {
     pub labels: BTreeMap<String, String>,
     /// Its annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Where it was read.
+    /// The source that has it.
     #[serde(skip)]
-    pub origin: Arc<str>,
+    pub source: Arc<str>,
+    /// Where it was read: file and document.
+    #[serde(skip)]
+    pub origin: String,
     /// When the row was last written.
     #[serde(serialize_with = "crate::pod::time")]
     pub updated_at: Option<SystemTime>,

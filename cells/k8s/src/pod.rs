@@ -40,8 +40,10 @@ pub struct Pod {
     pub containers: Vec<Container>,
     /// `Running` and so on; empty if the source does not say.
     pub phase: Arc<str>,
-    /// Where it was read.
-    pub origin: Arc<str>,
+    /// The source that has it.
+    pub source: Arc<str>,
+    /// Where it was read: file and document.
+    pub origin: String,
     /// When the row was last written.
     pub updated_at: Option<SystemTime>,
 }
@@ -130,7 +132,8 @@ fn read(manifest: Field<'_>) -> Pod {
         pod_ips,
         containers,
         phase: status.get("phase").one_of(&PHASES).unwrap_or_default().into(),
-        origin: Arc::default(),
+        source: Arc::default(),
+        origin: String::new(),
         updated_at: None,
     }
 }

@@ -110,10 +110,10 @@ fn lines_of_fields_are_known() {
     for (path, line) in
         [("a", 3), ("a.b", 4), ("a.b[0].c", 5), ("a.b[0][\"d/e\"]", 6), ("a.b[7].x", 4), ("z", 3)]
     {
-        assert_eq!(document.line_of(path), line, "{path}");
+        assert_eq!(document.lines().of(path), line, "{path}");
     }
     let json = documents("{\"a\":\n {\"b\": 1}}").remove(0).unwrap();
-    assert_eq!(json.line_of("a.b"), 2);
+    assert_eq!(json.lines().of("a.b"), 2);
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn check(bytes: &[u8]) {
             Ok(document) => {
                 assert_eq!(document.number, at + 1);
                 document.manifests();
-                document.line_of("a[0].b");
+                document.lines().of("a[0].b");
             }
             Err(broken) => assert_eq!(broken.number, at + 1),
         }

@@ -1,0 +1,86 @@
+//! The wiring: tables, a job for each folder.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hive::prelude::*;
+use statedb::RwTable;
+
+use crate::config::K8sConfig;
+use crate::folder::{Folder, Report, SourceMetrics, follow};
+use crate::object::Kind;
+use crate::source_file::SourceFile;
+use crate::writer::Objects;
+use crate::{Error, Namespace, Pod, PolicyObject};
+
+/// Tables `k8s-namespaces`, `k8s-pods`, `k8s-policies` and `k8s-sources`, filled from the folders that the options name;
+/// `Arc<Objects>` for further sources.
+pub fn cell() -> Cell {
+    module(
+        "k8s",
+        "Cluster objects",
+        [
+            config::<K8sConfig>(),
+            statedb::table::<Namespace>(),
+            statedb::table::<Pod>(),
+            statedb::table::<PolicyObject>(),
+            statedb::table::<SourceFile>(),
+            provide(objects),
+            invoke(folders),
+        ],
+    )
+}
+
+fn objects(
+    namespaces: Arc<RwTable<Namespace>>,
+    pods: Arc<RwTable<Pod>>,
+    policies: Arc<RwTable<PolicyObject>>,
+) -> Arc<Objects> {
+    Arc::new(Objects::new(namespaces, pods, policies))
+}
+
+#[derive(Params)]
+struct FolderParams {
+    config: Config<K8sConfig>,
+    objects: Arc<Objects>,
+    files: Arc<RwTable<SourceFile>>,
+    metrics: Option<Arc<metrics::Metrics>>,
+    jobs: JobGroup,
+    health: Health,
+}
+
+fn folders(p: FolderParams) -> Result<(), Error> {
+    let numbers = SourceMetrics::default();
+    if let Some(metrics) = &p.metrics {
+        numbers.register(metrics);
+    }
+    let sources: [(&'static str, &str, &'static [Kind]); 2] = [
+        ("cluster-folder", &p.config.cluster_folder, &Kind::ALL),
+        ("static-cnp-path", &p.config.static_cnp_path, &Kind::POLICIES),
+    ];
+    for (option, value, accepted) in sources {
+        let Some(path) = folder(option, value)? else { continue };
+        let writer = p.objects.source(option);
+        let health = p.health.scope(option);
+        let report = Report::new(option, value, accepted, p.files.clone(), health, numbers.clone());
+        let folder = Folder::new(path, accepted, writer, report);
+        p.jobs.one_shot(option, move |cx| follow(folder, cx));
+    }
+    Ok(())
+}
+
+/// The folder that an option names. It need not be there, but it must not be something else.
+fn folder(option: &'static str, value: &str) -> Result<Option<PathBuf>, Error> {
+    let path = Path::new(value);
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let wrong = |reason| Error::Option { option, value: value.to_owned(), reason };
+    if !path.is_absolute() {
+        return Err(wrong("give an absolute path, for instance /etc/apiary/cluster"));
+    }
+    if path.metadata().is_ok_and(|metadata| !metadata.is_dir()) {
+        return Err(wrong("it is a file; give a folder, whose files *.yaml, *.yml and *.json are read"));
+    }
+    Ok(Some(path.to_owned()))
+}

@@ -1,0 +1,14 @@
+//! Options.
+
+/// Where cluster objects come from.
+#[derive(hive::Config, Clone, Debug)]
+pub struct K8sConfig {
+    /// Folder of Kubernetes manifests (Pod, Namespace, CiliumNetworkPolicy, CiliumClusterwideNetworkPolicy) that is the
+    /// cluster; empty for none. It may be made later
+    #[flag(default = "")]
+    pub cluster_folder: String,
+    /// Folder of CiliumNetworkPolicy and CiliumClusterwideNetworkPolicy manifests, beside those of the cluster; empty
+    /// for none
+    #[flag(default = "")]
+    pub static_cnp_path: String,
+}

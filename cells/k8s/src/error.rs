@@ -1,0 +1,17 @@
+//! Why there are no cluster objects.
+
+/// What keeps the cell from starting.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An option is wrong.
+    #[error("option {option}: '{value}' is wrong: {reason}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What would be right.
+        reason: &'static str,
+    },
+}

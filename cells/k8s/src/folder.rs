@@ -1,0 +1,299 @@
+//! The source that reads a folder of manifests and follows its changes.
+
+mod file;
+mod manifests;
+mod report;
+mod resolve;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt};
+use hive::JobCx;
+use inotify::{EventOwned, Inotify, Watches};
+use tokio::time::Instant;
+
+use self::file::{Signature, is_manifest};
+use self::manifests::{Manifests, Outcome};
+pub(crate) use self::report::{Report, SourceMetrics};
+use self::resolve::resolve;
+use self::watch::{Concern, Todo, Wanted, Watch};
+use crate::object::Kind;
+use crate::writer::SourceWriter;
+
+/// How long what a file said stays in force after the file has gone: editors and scripts that replace a file by two
+/// steps have done the second one by then.
+const GONE: Duration = Duration::from_millis(100);
+
+/// The same for the whole folder.
+const FOLDER_GONE: Duration = Duration::from_secs(1);
+
+/// Room for events that come at once.
+const BUFFER: usize = 64 << 10;
+
+/// Times that the places to be watched may change while they are looked up.
+const TRIES: usize = 8;
+
+/// Follows a folder until the job ends. The first reading completes the source.
+pub(crate) async fn follow(folder: Folder, cx: JobCx) -> anyhow::Result<()> {
+    let inotify = Inotify::init()?;
+    let mut folder = Box::new(folder);
+    let watches = inotify.watches();
+    let mut events = inotify.into_event_stream(vec![0; BUFFER])?;
+    folder = blocking(folder, move |folder| folder.start(watches)).await?;
+    loop {
+        let first = tokio::select! {
+            event = events.next() => event,
+            () = at(folder.next_deadline()) => None,
+            () = cx.cancelled() => return Ok(()),
+        };
+        let mut batch: Vec<EventOwned> = first.transpose()?.into_iter().collect();
+        while let Some(Some(event)) = events.next().now_or_never() {
+            batch.push(event?);
+        }
+        folder = blocking(folder, move |folder| folder.handle(&batch)).await?;
+    }
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Files are read off the runtime's threads.
+async fn blocking(
+    mut folder: Box<Folder>,
+    work: impl FnOnce(&mut Folder) -> io::Result<()> + Send + 'static,
+) -> anyhow::Result<Box<Folder>> {
+    let done = tokio::task::spawn_blocking(move || work(&mut folder).map(|()| folder)).await?;
+    Ok(done?)
+}
+
+/// A folder of manifests: what is watched, what was read, where it goes.
+pub(crate) struct Folder {
+    path: PathBuf,
+    manifests: Manifests,
+    writer: SourceWriter,
+    report: Report,
+    watch: Option<Watch>,
+    /// Where the folder is now, without links.
+    place: Option<PathBuf>,
+    /// The state in which files were read last.
+    known: BTreeMap<String, Option<Signature>>,
+    /// Files that are gone, and when that counts.
+    leaving: BTreeMap<String, Instant>,
+    complete: bool,
+}
+
+impl Folder {
+    pub(crate) fn new(
+        path: PathBuf,
+        accepted: &'static [Kind],
+        writer: SourceWriter,
+        report: Report,
+    ) -> Folder {
+        let manifests = Manifests::new(report.source(), accepted);
+        Folder {
+            path,
+            manifests,
+            writer,
+            report,
+            watch: None,
+            place: None,
+            known: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            complete: false,
+        }
+    }
+
+    fn start(&mut self, watches: Watches) -> io::Result<()> {
+        self.watch = Some(Watch::new(watches));
+        self.look(true)
+    }
+
+    /// When the next file that is gone is to be forgotten.
+    fn next_deadline(&self) -> Option<Instant> {
+        self.leaving.iter().filter(|(name, _)| !self.is_written(name)).map(|(_, &deadline)| deadline).min()
+    }
+
+    fn is_written(&self, name: &str) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.is_written(name))
+    }
+
+    fn handle(&mut self, events: &[EventOwned]) -> io::Result<()> {
+        let Some(watch) = &mut self.watch else { return Ok(()) };
+        let Todo { read, look, all } = watch.sort(events);
+        let mut outcome = Outcome::default();
+        if let Some(place) = self.place.clone() {
+            // Before anything else: somebody may wait for just these.
+            for name in &read {
+                self.read(&place, name, &mut outcome);
+            }
+            self.apply(outcome);
+        }
+        if look || all {
+            self.look(all)?;
+        }
+        let mut outcome = Outcome::default();
+        let now = Instant::now();
+        let due = |(name, due): &(&String, &Instant)| **due <= now && !self.is_written(name);
+        let due: Vec<String> = self.leaving.iter().filter(due).map(|(name, _)| name.clone()).collect();
+        for name in due {
+            self.leaving.remove(&name);
+            outcome.add(self.manifests.remove(&name));
+        }
+        self.apply(outcome);
+        Ok(())
+    }
+
+    /// Finds the folder and its files again and reads those that have changed; all of them if so asked.
+    fn look(&mut self, all: bool) -> io::Result<()> {
+        let mut found = find(&self.path);
+        if let Some(watch) = &mut self.watch {
+            for _ in 0..TRIES {
+                if !watch.place(std::mem::take(&mut found.wanted))? {
+                    break;
+                }
+                found = find(&self.path);
+            }
+        }
+        self.place = found.place.as_ref().ok().cloned();
+        let mut outcome = Outcome::default();
+        let names = match (found.place, found.names) {
+            (Ok(place), Ok(names)) => {
+                for (name, signature) in &names {
+                    let same = !all && signature.is_some() && self.known.get(name) == Some(signature);
+                    if !self.is_written(name) && (!same || self.leaving.contains_key(name)) {
+                        self.read(&place, name, &mut outcome);
+                    }
+                }
+                self.report.folder(None);
+                names.into_keys().collect()
+            }
+            (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {
+                self.report.folder(None);
+                BTreeSet::new()
+            }
+            // What is there cannot be seen: nothing goes.
+            (Err(error), _) | (_, Err(error)) => {
+                self.report.folder(Some(&format!("{} cannot be read: {error}", self.path.display())));
+                self.apply(outcome);
+                return Ok(());
+            }
+        };
+        let wait = if self.place.is_some() { GONE } else { FOLDER_GONE };
+        let gone: Vec<String> = self
+            .manifests
+            .files()
+            .filter(|name| !names.contains(&***name))
+            .map(|name| name.to_string())
+            .collect();
+        for name in gone {
+            self.lose(name, wait, &mut outcome);
+        }
+        self.complete = true;
+        self.apply(outcome);
+        Ok(())
+    }
+
+    fn read(&mut self, place: &Path, name: &str, outcome: &mut Outcome) {
+        match file::read(&place.join(name)) {
+            Some((signature, content)) => {
+                self.known.insert(name.to_owned(), signature);
+                self.leaving.remove(name);
+                outcome.add(self.manifests.set(name, content.as_deref().map_err(Clone::clone)));
+            }
+            None => self.lose(name.to_owned(), GONE, outcome),
+        }
+    }
+
+    fn lose(&mut self, name: String, wait: Duration, outcome: &mut Outcome) {
+        self.known.remove(&name);
+        if self.manifests.files().any(|file| **file == *name) && !self.leaving.contains_key(&name) {
+            outcome.add(self.manifests.leave(&name));
+            self.leaving.insert(name, Instant::now() + wait);
+        }
+    }
+
+    fn apply(&mut self, outcome: Outcome) {
+        let taken = self.writer.apply(outcome.changes, self.complete);
+        for key in taken {
+            tracing::warn!(source = self.report.source(), object = %key, "Object of another source, ignored here");
+        }
+        self.report.files(outcome.rows, outcome.gone, &self.manifests);
+    }
+}
+
+impl Outcome {
+    /// What came later counts.
+    fn add(&mut self, later: Outcome) {
+        self.changes.extend(later.changes);
+        for row in &later.rows {
+            self.gone.retain(|file| *file != row.file);
+        }
+        for file in &later.gone {
+            self.rows.retain(|row| row.file != *file);
+        }
+        self.rows.extend(later.rows);
+        self.gone.extend(later.gone);
+    }
+}
+
+/// What is at a path now.
+struct Found {
+    place: io::Result<PathBuf>,
+    /// Files of manifests; without a state if they cannot be looked at.
+    names: io::Result<BTreeMap<String, Option<Signature>>>,
+    wanted: Wanted,
+}
+
+fn find(path: &Path) -> Found {
+    let way = resolve(path);
+    let folder = |(place, name): (PathBuf, OsString)| (place, name, Concern::Folder);
+    let mut steps: Vec<_> = way.steps.into_iter().map(folder).collect();
+    let place = way.end;
+    let names = match &place {
+        Ok(place) => list(place, &mut steps),
+        Err(_) => Ok(BTreeMap::new()),
+    };
+    let wanted = Wanted { folder: place.as_ref().ok().cloned(), steps };
+    Found { place, names, wanted }
+}
+
+/// Files of a folder; adds the steps on the way to those that are links.
+fn list(
+    place: &Path,
+    steps: &mut Vec<(PathBuf, OsString, Concern)>,
+) -> io::Result<BTreeMap<String, Option<Signature>>> {
+    let mut names = BTreeMap::new();
+    for entry in std::fs::read_dir(place)? {
+        let entry = entry?;
+        let Some(name) = entry.file_name().to_str().filter(|name| is_manifest(name)).map(str::to_owned)
+        else {
+            continue;
+        };
+        let path = entry.path();
+        if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+            let concern = Concern::File(name.clone());
+            steps
+                .extend(resolve(&path).steps.into_iter().map(|(place, step)| (place, step, concern.clone())));
+        }
+        let signature = match path.metadata() {
+            Ok(metadata) => Some(Signature::of(&metadata)),
+            // A link that leads nowhere is no file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(_) => None,
+        };
+        names.insert(name, signature);
+    }
+    Ok(names)
+}

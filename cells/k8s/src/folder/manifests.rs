@@ -1,0 +1,290 @@
+//! What the files of a folder say, without files: contents in, changes of objects out.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::document::{Document, documents_of_bytes};
+use crate::field::nearest;
+use crate::object::{Kind, Object, ObjectKey};
+use crate::problem::Problem;
+use crate::source_file::{ManifestFault, SourceFile};
+use crate::writer::Change;
+
+/// Faults of a file that are told; the rest is counted.
+const MAX_FAULTS: usize = 50;
+
+/// The objects of all files of a folder.
+///
+/// - Of several manifests of one object the last one counts, by file name, then by place in the file: that is what
+///   `kubectl apply -f FOLDER` ends with. The others are reported.
+/// - What a refused manifest named stays as it was. As long as a file has a fault that leaves open which object is
+///   meant, nothing of that file goes that no other manifest in it names.
+/// - A file that is leaving gives way to all others.
+pub(crate) struct Manifests {
+    source: Arc<str>,
+    accepted: &'static [Kind],
+    files: BTreeMap<Arc<str>, File>,
+    /// By object, by file.
+    claims: BTreeMap<ObjectKey, BTreeMap<Arc<str>, Claim>>,
+}
+
+#[derive(Default)]
+struct File {
+    documents: usize,
+    objects: BTreeSet<ObjectKey>,
+    faults: Vec<ManifestFault>,
+    leaving: bool,
+}
+
+#[derive(Clone)]
+struct Claim {
+    object: Arc<Object>,
+    document: usize,
+    /// Whether this is what an earlier version of the file said.
+    kept: bool,
+}
+
+/// What came of a change of files.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) changes: Vec<Change>,
+    /// New rows of files, and the names of files without one.
+    pub(crate) rows: Vec<SourceFile>,
+    pub(crate) gone: Vec<Arc<str>>,
+}
+
+impl Manifests {
+    pub(crate) fn new(source: &str, accepted: &'static [Kind]) -> Manifests {
+        Manifests { source: source.into(), accepted, files: BTreeMap::new(), claims: BTreeMap::new() }
+    }
+
+    /// The names of the files that are there.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.files.keys()
+    }
+
+    /// Objects there are, by kind.
+    pub(crate) fn count(&self, kind: Kind) -> usize {
+        self.claims.keys().filter(|key| key.kind == kind).count()
+    }
+
+    /// A file has this content, or cannot be read.
+    pub(crate) fn set(&mut self, name: &str, content: Result<&[u8], String>) -> Outcome {
+        let name: Arc<str> = name.into();
+        let read = match content {
+            Ok(content) => self.read(&name, content),
+            Err(reason) => {
+                let problem = Problem::new("", reason);
+                let fault = ManifestFault { document: 0, line: 0, object: String::new(), problem };
+                Contents { faults: vec![fault], open: true, ..Contents::default() }
+            }
+        };
+        let old = self.files.remove(&name).unwrap_or_default();
+        let mut claims = read.claims;
+        for key in &old.objects {
+            let stays = !claims.contains_key(key) && (read.open || read.refused.contains(key));
+            if stays && let Some(claim) = self.claims.get(key).and_then(|by_file| by_file.get(&name)) {
+                claims.insert(key.clone(), Claim { kept: true, ..claim.clone() });
+            }
+        }
+        let objects: BTreeSet<ObjectKey> = claims.keys().cloned().collect();
+        let touched = old.objects.union(&objects).cloned().collect();
+        for key in old.objects.difference(&objects) {
+            self.drop_claim(key, &name);
+        }
+        for (key, claim) in claims {
+            self.claims.entry(key).or_default().insert(name.clone(), claim);
+        }
+        let file = File { documents: read.documents, objects, faults: read.faults, leaving: false };
+        self.files.insert(name.clone(), file);
+        self.outcome(touched, name)
+    }
+
+    /// A file is about to be gone: others count before it.
+    pub(crate) fn leave(&mut self, name: &str) -> Outcome {
+        let Some((name, file)) = self
+            .files
+            .get_key_value(name)
+            .map(|(name, _)| name.clone())
+            .and_then(|name| self.files.get_mut(&name).map(|file| (name, file)))
+        else {
+            return Outcome::default();
+        };
+        file.leaving = true;
+        let touched = file.objects.clone();
+        self.outcome(touched, name)
+    }
+
+    /// A file is gone.
+    pub(crate) fn remove(&mut self, name: &str) -> Outcome {
+        let Some((name, file)) = self.files.remove_entry(name) else { return Outcome::default() };
+        file.objects.iter().for_each(|key| self.drop_claim(key, &name));
+        self.outcome(file.objects, name)
+    }
+
+    fn drop_claim(&mut self, key: &ObjectKey, file: &str) {
+        if let Some(by_file) = self.claims.get_mut(key) {
+            by_file.remove(file);
+            if by_file.is_empty() {
+                self.claims.remove(key);
+            }
+        }
+    }
+
+    /// The file that an object is taken from.
+    fn winner(&self, key: &ObjectKey) -> Option<(&Arc<str>, &Claim)> {
+        let by_file = self.claims.get(key)?;
+        let stays = |file: &Arc<str>| self.files.get(file).is_some_and(|file| !file.leaving);
+        by_file.iter().max_by_key(|(file, _)| (stays(file), *file))
+    }
+
+    fn outcome(&self, touched: BTreeSet<ObjectKey>, file: Arc<str>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut files = BTreeSet::from([file]);
+        for key in touched {
+            files.extend(self.claims.get(&key).into_iter().flat_map(BTreeMap::keys).cloned());
+            outcome.changes.push(match self.winner(&key) {
+                Some((_, claim)) => Change::Set(claim.object.clone()),
+                None => Change::Delete(key),
+            });
+        }
+        for file in files {
+            match self.row(&file) {
+                Some(row) => outcome.rows.push(row),
+                None => outcome.gone.push(file),
+            }
+        }
+        outcome
+    }
+
+    fn row(&self, name: &Arc<str>) -> Option<SourceFile> {
+        let file = self.files.get(name)?;
+        let mut faults = file.faults.clone();
+        let mut kept = 0;
+        for key in &file.objects {
+            let Some(claim) = self.claims.get(key).and_then(|by_file| by_file.get(name)) else { continue };
+            kept += usize::from(claim.kept);
+            match self.winner(key) {
+                Some((winner, other)) if winner != name && !file.leaving => {
+                    let reason = format!(
+                        "is also in document {} of {winner}, which counts; remove one of them",
+                        other.document
+                    );
+                    faults.push(ManifestFault {
+                        document: claim.document,
+                        line: 0,
+                        object: key.to_string(),
+                        problem: Problem::new("", reason),
+                    });
+                }
+                _ => {}
+            }
+        }
+        if let Some(more) = faults.len().checked_sub(MAX_FAULTS).filter(|&more| more > 0) {
+            faults.truncate(MAX_FAULTS);
+            let problem = Problem::new("", format_args!("has {more} faults more"));
+            faults.push(ManifestFault { document: 0, line: 0, object: String::new(), problem });
+        }
+        Some(SourceFile {
+            source: self.source.clone(),
+            file: name.clone(),
+            documents: file.documents,
+            objects: file.objects.len(),
+            kept,
+            faults,
+        })
+    }
+
+    fn read(&self, file: &str, content: &[u8]) -> Contents {
+        let mut contents = Contents::default();
+        for document in documents_of_bytes(content) {
+            contents.documents += 1;
+            match document {
+                Ok(document) => self.read_document(file, &document, &mut contents),
+                Err(broken) => {
+                    contents.open = true;
+                    contents.faults.push(ManifestFault {
+                        document: broken.number,
+                        line: broken.line,
+                        object: String::new(),
+                        problem: broken.problem,
+                    });
+                }
+            }
+        }
+        contents
+    }
+
+    fn read_document(&self, file: &str, document: &Document, contents: &mut Contents) {
+        let lines = OnceCell::new();
+        for manifest in document.manifests() {
+            let fault = |object: String, path: &str, reason: &str| {
+                let path = manifest.path.join(path);
+                let line = lines.get_or_init(|| document.lines()).of(&path);
+                ManifestFault { document: document.number, line, object, problem: Problem::new(path, reason) }
+            };
+            let kinds: Vec<&str> = self.accepted.iter().map(|kind| kind.name()).collect();
+            let Some(&kind) = self.accepted.iter().find(|kind| kind.name() == manifest.kind) else {
+                let (open, reason) = match (manifest.kind, nearest(manifest.kind, &kinds)) {
+                    ("", _) => (true, format!("is missing; give one of {}", kinds.join(", "))),
+                    (other, Some(near)) => (true, format!("{other} is no kind; did you mean {near}?")),
+                    (other, None) => {
+                        (false, format!("{other} is not read from here; give one of {}", kinds.join(", ")))
+                    }
+                };
+                contents.open |= open;
+                contents.faults.push(fault(String::new(), "kind", &reason));
+                continue;
+            };
+            let named = kind.key_of(manifest.value);
+            match kind.decode(&manifest) {
+                Ok(object) => {
+                    let key = object.key();
+                    let mut origin = format!("{file}, document {}", document.number);
+                    if let Some(at) = manifest.path.0 {
+                        origin.push_str(&format!(", items[{at}]"));
+                    }
+                    let claim = Claim {
+                        object: Arc::new(object.from_origin(origin)),
+                        document: document.number,
+                        kept: false,
+                    };
+                    if let Some(before) = contents.claims.insert(key.clone(), claim) {
+                        let reason = format!(
+                            "is in document {} too, of which this one counts; remove one",
+                            before.document
+                        );
+                        contents.faults.push(fault(key.to_string(), "", &reason));
+                    }
+                }
+                Err(refusal) => {
+                    let object = named.as_ref().map_or_else(|| kind.name().to_owned(), ObjectKey::to_string);
+                    match named {
+                        Some(key) if self.has(file, &key) => _ = contents.refused.insert(key),
+                        _ => contents.open = true,
+                    }
+                    for problem in refusal.0 {
+                        contents.faults.push(fault(object.clone(), &problem.path, &problem.reason));
+                    }
+                }
+            }
+        }
+    }
+
+    fn has(&self, file: &str, key: &ObjectKey) -> bool {
+        self.files.get(file).is_some_and(|file| file.objects.contains(key))
+    }
+}
+
+/// What a file says.
+#[derive(Default)]
+struct Contents {
+    documents: usize,
+    claims: BTreeMap<ObjectKey, Claim>,
+    faults: Vec<ManifestFault>,
+    /// Objects whose manifest is refused.
+    refused: BTreeSet<ObjectKey>,
+    /// Whether something is refused of which it is not known what it was before.
+    open: bool,
+}

@@ -1,0 +1,204 @@
+//! What the kernel tells of changes, sorted into what is to be done.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use inotify::{EventMask, EventOwned, WatchDescriptor, WatchMask, Watches};
+
+use super::file::is_manifest;
+
+/// What changes the way to somewhere.
+const WAY: WatchMask = WatchMask::CREATE
+    .union(WatchMask::MOVE)
+    .union(WatchMask::DELETE)
+    .union(WatchMask::DELETE_SELF)
+    .union(WatchMask::MOVE_SELF)
+    .union(WatchMask::ONLYDIR);
+
+/// What changes files too.
+const FILES: WatchMask = WAY.union(WatchMask::MODIFY).union(WatchMask::CLOSE_WRITE).union(WatchMask::ATTRIB);
+
+/// Events that end the being of a watched folder under its path.
+const LOST: EventMask =
+    EventMask::DELETE_SELF.union(EventMask::MOVE_SELF).union(EventMask::IGNORED).union(EventMask::UNMOUNT);
+
+/// Whom a name in a folder matters to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Concern {
+    /// The way to the folder of manifests.
+    Folder,
+    /// A file of it, which is a link.
+    File(String),
+}
+
+/// The places that are watched, and the files that somebody is writing.
+pub(crate) struct Watch {
+    watches: Watches,
+    places: HashMap<WatchDescriptor, PathBuf>,
+    concerns: HashMap<PathBuf, HashMap<OsString, HashSet<Concern>>>,
+    folder: Option<PathBuf>,
+    writing: HashSet<String>,
+}
+
+/// What events ask for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Todo {
+    /// Files to read now.
+    pub(crate) read: BTreeSet<String>,
+    /// Look at everything: read what has changed.
+    pub(crate) look: bool,
+    /// Read everything.
+    pub(crate) all: bool,
+}
+
+/// What is to be watched.
+#[derive(Default)]
+pub(crate) struct Wanted {
+    /// The folder of manifests, if it is there.
+    pub(crate) folder: Option<PathBuf>,
+    /// Names that matter.
+    pub(crate) steps: Vec<(PathBuf, OsString, Concern)>,
+}
+
+impl Watch {
+    pub(crate) fn new(watches: Watches) -> Watch {
+        Watch {
+            watches,
+            places: HashMap::new(),
+            concerns: HashMap::new(),
+            folder: None,
+            writing: HashSet::new(),
+        }
+    }
+
+    /// Watches what is wanted and nothing else. True if a place was added: something may have happened there before.
+    pub(crate) fn place(&mut self, wanted: Wanted) -> io::Result<bool> {
+        let mut masks: HashMap<PathBuf, WatchMask> = HashMap::new();
+        self.concerns.clear();
+        for (folder, name, concern) in wanted.steps {
+            let mask = if concern == Concern::Folder { WAY } else { FILES };
+            *masks.entry(folder.clone()).or_insert(WAY) |= mask;
+            self.concerns.entry(folder).or_default().entry(name).or_default().insert(concern);
+        }
+        if let Some(folder) = &wanted.folder {
+            masks.insert(folder.clone(), FILES);
+        }
+        self.folder = wanted.folder;
+        let mut places = HashMap::new();
+        let mut added = false;
+        for (path, mask) in masks {
+            match self.watches.add(&path, mask) {
+                Ok(descriptor) => {
+                    added |= self.places.get(&descriptor) != Some(&path);
+                    places.insert(descriptor, path);
+                }
+                // It went meanwhile, of which its parent tells.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
+                Err(error) => return Err(error),
+            }
+        }
+        for (descriptor, _) in self.places.drain().filter(|(descriptor, _)| !places.contains_key(descriptor))
+        {
+            // The kernel may have forgotten it before.
+            _ = self.watches.remove(descriptor);
+        }
+        self.places = places;
+        Ok(added)
+    }
+
+    /// Whether somebody is writing this file.
+    pub(crate) fn is_written(&self, name: &str) -> bool {
+        self.writing.contains(name)
+    }
+
+    /// Sorts events in their order. A file that is being written is left alone until it is closed.
+    pub(crate) fn sort(&mut self, events: &[EventOwned]) -> Todo {
+        let mut todo = Todo::default();
+        for event in events {
+            if event.mask.contains(EventMask::Q_OVERFLOW) {
+                self.writing.clear();
+                todo.all = true;
+                continue;
+            }
+            // Events of places that are watched no more.
+            let Some(place) = self.places.get(&event.wd).cloned() else { continue };
+            let Some(name) = event.name.as_deref() else {
+                if event.mask.intersects(LOST) {
+                    // The watch follows the folder, not its path.
+                    if event.mask.contains(EventMask::MOVE_SELF) {
+                        _ = self.watches.remove(event.wd.clone());
+                    }
+                    self.places.remove(&event.wd);
+                    todo.look = true;
+                }
+                continue;
+            };
+            for concern in self.concerns_of(&place, name) {
+                match concern {
+                    Concern::Folder => todo.look |= event.mask.intersects(moves()),
+                    Concern::File(file) => self.sort_one(&mut todo, &place.join(name), file, event.mask),
+                }
+            }
+            if self.folder.as_ref() == Some(&place)
+                && let Some(file) = name.to_str().filter(|name| is_manifest(name))
+            {
+                self.sort_one(&mut todo, &place.join(name), file.to_owned(), event.mask);
+            }
+        }
+        todo.read.retain(|file| !self.writing.contains(file));
+        todo
+    }
+
+    fn concerns_of(&self, place: &Path, name: &OsStr) -> Vec<Concern> {
+        let concerns = self.concerns.get(place).and_then(|names| names.get(name));
+        concerns.into_iter().flatten().cloned().collect()
+    }
+
+    /// What happened at `path` matters to a file: it is there, or a link on the way to it.
+    fn sort_one(&mut self, todo: &mut Todo, path: &Path, file: String, mask: EventMask) {
+        if mask.contains(EventMask::MODIFY) {
+            todo.read.remove(&file);
+            self.writing.insert(file);
+        } else if mask.contains(EventMask::CLOSE_WRITE) {
+            self.writing.remove(&file);
+            todo.read.insert(file);
+        } else if mask.contains(EventMask::CREATE) {
+            match is_new_file(path) {
+                true => _ = self.writing.insert(file),
+                false => todo.look = true,
+            }
+        } else if mask.contains(EventMask::MOVED_TO) {
+            self.writing.remove(&file);
+            // A link has to be followed anew.
+            todo.look |= self.is_concern(path);
+            todo.read.insert(file);
+        } else if mask.intersects(moves()) {
+            self.writing.remove(&file);
+            todo.look = true;
+        } else if mask.contains(EventMask::ATTRIB) {
+            todo.look = true;
+        }
+    }
+
+    fn is_concern(&self, path: &Path) -> bool {
+        path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink())
+            || path
+                .parent()
+                .zip(path.file_name())
+                .is_some_and(|(place, name)| !self.concerns_of(place, name).is_empty())
+    }
+}
+
+fn moves() -> EventMask {
+    EventMask::CREATE | EventMask::MOVED_FROM | EventMask::MOVED_TO | EventMask::DELETE
+}
+
+/// Whether a name that was just made is that of a new file, which somebody has open; not one of a link, whose content
+/// is there already.
+fn is_new_file(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
+}

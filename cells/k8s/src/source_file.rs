@@ -1,0 +1,87 @@
+//! Table `k8s-sources`: files of manifests and what is wrong with them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+use statedb::{Query, TableSpec};
+
+use crate::Problem;
+
+/// A row of `k8s-sources`: one file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceFile {
+    /// The source: the option that names the folder.
+    pub source: Arc<str>,
+    /// The file's name in the folder; empty for the folder itself.
+    pub file: Arc<str>,
+    /// Documents in it.
+    pub documents: usize,
+    /// Objects that come from it, those that are kept included.
+    pub objects: usize,
+    /// Of these, the ones of an earlier version of the file, because what it says now is refused.
+    pub kept: usize,
+    /// What is wrong.
+    pub faults: Vec<ManifestFault>,
+}
+
+/// A fault of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ManifestFault {
+    /// The document, from 1; 0 if it is the file that has the fault.
+    pub document: usize,
+    /// The line, from 1; 0 if it is the file that has the fault.
+    pub line: usize,
+    /// Kind and name of the object, as far as they are known.
+    pub object: String,
+    /// What is wrong, and where in the document.
+    #[serde(flatten)]
+    pub problem: Problem,
+}
+
+impl fmt::Display for ManifestFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.document > 0 {
+            write!(f, "document {}, line {}: ", self.document, self.line)?;
+        }
+        if !self.object.is_empty() {
+            write!(f, "{}: ", self.object)?;
+        }
+        self.problem.fmt(f)
+    }
+}
+
+impl SourceFile {
+    /// The row of a file.
+    pub fn by_name(source: &str, file: &str) -> Query<SourceFile> {
+        Query::primary(format!("{source}/{file}"))
+    }
+}
+
+impl TableSpec for SourceFile {
+    const NAME: &'static str = "k8s-sources";
+    const PRIMARY: &'static str = "name";
+    type Key<'a> = String;
+
+    fn key(&self) -> String {
+        format!("{}/{}", self.source, self.file)
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["Source", "File", "Documents", "Objects", "Kept", "Faults"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        let faults: Vec<String> = self.faults.iter().map(ManifestFault::to_string).collect();
+        vec![
+            self.source.to_string(),
+            self.file.to_string(),
+            self.documents.to_string(),
+            self.objects.to_string(),
+            self.kept.to_string(),
+            faults.join("; "),
+        ]
+    }
+}
