@@ -9,7 +9,7 @@ use labels::LabelArray;
 use crate::identities::{Identities, Identity};
 use crate::model::{Action, Direction, Peers, Policy, Ports, ResourceId, Subject};
 use crate::rows::NamedPorts;
-use crate::selections::{Selection, Selections, SelectorId, Selects};
+use crate::selections::{Selections, SelectorId, Selects};
 use crate::selector::Selector;
 use crate::settings::Settings;
 
@@ -249,7 +249,7 @@ impl Engine {
         // A node's and an endpoint's selector may have one text.
         let mut rows: BTreeMap<Arc<str>, SelectorRow> = BTreeMap::new();
         for (id, selection) in selections.iter() {
-            let row = rows.entry(selection.text.clone()).or_insert_with_key(|text| SelectorRow::new(text));
+            let row = rows.entry(selection.text.clone()).or_insert_with_key(SelectorRow::new);
             row.identities.extend(&selection.identities);
             row.users += selection.users;
             row.labels.extend(labels.remove(&id).into_iter().flatten());
