@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 
 const IDENTITIES: u32 = 10_000;
 const FIRST: u32 = 1_000;
+/// Identities of prefixes begin here.
+const LOCAL: u32 = 1 << 24;
 const RULES: u16 = 500;
 const LIMIT: usize = 16_384;
 
@@ -53,8 +55,9 @@ fn main() {
     });
 
     // A selector of its own for each rule, all of them new.
+    engine.remove(&ports.resource);
     let many = policy("many", |rule| json!([{"matchLabels": {"app": format!("app-{rule}")}}]));
-    time("policy: 500 rules of as many selectors set", 20.0, || {
+    time("policy: 500 rules of as many selectors set", 40.0, || {
         engine.remove(&many.resource);
         engine.set(many.clone());
     });
@@ -63,18 +66,32 @@ fn main() {
         engine.add_identity(peer, peer_labels.clone(), NamedPorts::default());
         engine.remove_identity(peer);
     });
+    // Prefixes: a policy names them, then each gets its identity.
     let prefix = |rule: u16| json!([format!("10.{}.{}.0/24", rule / 256, rule % 256)]);
     let prefixes = with_prefixes("prefixes", prefix);
-    engine.set(prefixes);
-    assert_eq!(engine.prefixes().len(), 500);
+    time("policy: 500 prefixes named, their identities added; removed", 20.0, || {
+        engine.set(prefixes.clone());
+        add_prefixes(&mut engine);
+        engine.remove(&prefixes.resource);
+        (0..500).for_each(|number| drop(engine.remove_identity(LOCAL + number)));
+    });
+    engine.set(prefixes.clone());
+    add_prefixes(&mut engine);
+    time("policy: 500 prefixes named, their identities known", 20.0, || {
+        engine.remove(&prefixes.resource);
+        engine.set(prefixes.clone());
+    });
+    time("policy: 1,000 rules, half of them with prefixes, resolved", 6.0, || {
+        black_box(engine.resolve(subject, &none, LIMIT).unwrap());
+    });
+}
+
+fn add_prefixes(engine: &mut Engine) {
     for (number, prefix) in engine.prefixes().into_iter().enumerate() {
         let labels = [format!("cidr:{prefix}"), "reserved:world-ipv4".to_owned()];
         let labels = labels.iter().map(|label| Label::parse(label)).collect();
-        engine.add_identity((1 << 24) + 1 + number as u32, labels, NamedPorts::default());
+        engine.add_identity(LOCAL + number as u32, labels, NamedPorts::default());
     }
-    time("policy: 1,500 rules, 500 of them with prefixes, resolved", 9.0, || {
-        black_box(engine.resolve(subject, &none, LIMIT).unwrap());
-    });
 }
 
 /// 500 applications in 20 namespaces: 20 identities each, all of an application in different namespaces.

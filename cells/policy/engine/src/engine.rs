@@ -175,16 +175,16 @@ impl Engine {
 
     /// Adds an identity, or replaces its labels and the ports of its endpoints.
     pub fn add_identity(&mut self, id: u32, labels: LabelArray, ports: NamedPorts) -> Change {
-        let identity = Identity { labels: labels.clone(), ports };
+        let identity = Identity::new(labels, ports);
         if self.identities.get(id) == Some(&identity) {
             return self.unchanged();
         }
-        let old = self.identities.insert(id, identity);
-        let relabelled = old.is_none_or(|old| old.labels != labels);
+        let relabelled = self.identities.get(id).is_none_or(|old| old.labels != identity.labels);
         if relabelled {
-            self.subjects.update(id, Some(&labels));
+            self.subjects.update(id, Some(&identity));
         }
-        let mut change = self.peer_change(id, Some(&labels));
+        let mut change = self.peer_change(id, Some(&identity));
+        self.identities.insert(id, identity);
         if relabelled {
             change.subjects = vec![id];
             change.refresh.retain(|subject| *subject != id);
@@ -274,8 +274,8 @@ impl Engine {
     }
 
     /// Brings the selectors of peers up to date, and tells whose rules use those that are touched.
-    fn peer_change(&mut self, peer: u32, labels: Option<&LabelArray>) -> Change {
-        let touched = self.peers.update(peer, labels);
+    fn peer_change(&mut self, peer: u32, identity: Option<&Identity>) -> Change {
+        let touched = self.peers.update(peer, identity);
         let subjects: BTreeSet<SelectorId> =
             touched.iter().filter_map(|id| self.uses.get(id)).flat_map(|uses| uses.keys().copied()).collect();
         Change { refresh: self.selected(&subjects), peers: vec![peer], ..self.unchanged() }

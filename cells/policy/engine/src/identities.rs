@@ -1,11 +1,13 @@
 //! The identities that policies may select, found by their labels.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
 use labels::{CIDR, LabelArray};
 
 use crate::rows::NamedPorts;
-use crate::selector::{Selector, Test};
+use crate::selector::{Selector, Test, contains, prefix_of_key};
 
 /// An identity that is in use somewhere in the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +15,27 @@ pub(crate) struct Identity {
     pub(crate) labels: LabelArray,
     /// Container ports of its endpoints.
     pub(crate) ports: NamedPorts,
+    /// The prefixes among the labels.
+    prefixes: Vec<IpNetwork>,
+}
+
+impl Identity {
+    pub(crate) fn new(labels: LabelArray, ports: NamedPorts) -> Identity {
+        let of_prefix = labels.iter().filter(|label| label.source == CIDR);
+        let prefixes = of_prefix.filter_map(|label| prefix_of_key(&label.key)).collect();
+        Identity { labels, ports, prefixes }
+    }
+
+    /// Whether the selector selects it.
+    pub(crate) fn is_selected_by(&self, selector: &Selector) -> bool {
+        let possible = match selector {
+            Selector::Cidr(cidr) if cidr.prefix.prefix() > 0 => {
+                self.prefixes.iter().any(|prefix| contains(&cidr.prefix, prefix))
+            }
+            _ => true,
+        };
+        possible && selector.matches(&self.labels)
+    }
 }
 
 /// All identities, by number and by label.
@@ -21,18 +44,18 @@ pub(crate) struct Identities {
     all: BTreeMap<u32, Identity>,
     /// Key, value, numbers.
     by_label: HashMap<String, HashMap<String, BTreeSet<u32>>>,
-    /// Those with a prefix.
-    with_prefix: BTreeSet<u32>,
+    /// First address and length of the prefixes that identities have.
+    by_prefix: BTreeMap<(IpAddr, u8), BTreeSet<u32>>,
 }
 
 impl Identities {
     /// Adds or replaces; gives what was there.
     pub(crate) fn insert(&mut self, id: u32, identity: Identity) -> Option<Identity> {
         let old = self.remove(id);
+        for prefix in &identity.prefixes {
+            self.by_prefix.entry((prefix.network(), prefix.prefix())).or_default().insert(id);
+        }
         for label in identity.labels.iter() {
-            if label.source == CIDR {
-                self.with_prefix.insert(id);
-            }
             let values = self.by_label.entry(label.key.clone()).or_default();
             values.entry(label.value.clone()).or_default().insert(id);
         }
@@ -43,7 +66,15 @@ impl Identities {
     /// Removes; gives what was there.
     pub(crate) fn remove(&mut self, id: u32) -> Option<Identity> {
         let old = self.all.remove(&id)?;
-        self.with_prefix.remove(&id);
+        for prefix in &old.prefixes {
+            let key = (prefix.network(), prefix.prefix());
+            if let Some(ids) = self.by_prefix.get_mut(&key) {
+                ids.remove(&id);
+                if ids.is_empty() {
+                    self.by_prefix.remove(&key);
+                }
+            }
+        }
         for label in old.labels.iter() {
             let Some(values) = self.by_label.get_mut(&label.key) else { continue };
             if let Some(ids) = values.get_mut(&label.value) {
@@ -85,7 +116,10 @@ impl Identities {
         let requirements = match selector {
             Selector::None => return Some(BTreeSet::new()),
             Selector::Cidr(cidr) if cidr.prefix.prefix() == 0 => return None,
-            Selector::Cidr(_) => return Some(self.with_prefix.clone()),
+            Selector::Cidr(cidr) => {
+                let inside = (cidr.prefix.network(), 0)..=(cidr.prefix.broadcast(), u8::MAX);
+                return Some(self.by_prefix.range(inside).flat_map(|(_, ids)| ids).copied().collect());
+            }
             Selector::Labels(requirements) => requirements,
         };
         let sets = requirements.iter().filter(|requirement| requirement.source != CIDR).filter_map(|r| {

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use labels::LabelArray;
-
-use crate::identities::Identities;
+use crate::identities::{Identities, Identity};
 use crate::model::Subject;
 use crate::selector::Selector;
 
@@ -20,14 +18,14 @@ pub(crate) struct SelectorId(u64);
 /// What selects identities: a selector of peers, or of the endpoints that a rule is about.
 pub(crate) trait Selects: Eq + Hash {
     /// Whether the identity is selected.
-    fn selects(&self, identity: u32, labels: &LabelArray) -> bool;
+    fn selects(&self, id: u32, identity: &Identity) -> bool;
     /// The selector inside.
     fn selector(&self) -> &Selector;
 }
 
 impl Selects for Selector {
-    fn selects(&self, _: u32, labels: &LabelArray) -> bool {
-        self.matches(labels)
+    fn selects(&self, _: u32, identity: &Identity) -> bool {
+        identity.is_selected_by(self)
     }
 
     fn selector(&self) -> &Selector {
@@ -37,12 +35,12 @@ impl Selects for Selector {
 
 /// Rules are about endpoints or about the host, never both.
 impl Selects for Subject {
-    fn selects(&self, identity: u32, labels: &LabelArray) -> bool {
+    fn selects(&self, id: u32, identity: &Identity) -> bool {
         let wanted = match self {
-            Subject::Endpoints(_) => identity != HOST,
-            Subject::Node(_) => identity == HOST,
+            Subject::Endpoints(_) => id != HOST,
+            Subject::Node(_) => id == HOST,
         };
-        wanted && self.selector().matches(labels)
+        wanted && identity.is_selected_by(self.selector())
     }
 
     fn selector(&self) -> &Selector {
@@ -99,8 +97,8 @@ impl<S: Selects + Clone> Selections<S> {
         let shared = Arc::new(selector.clone());
         let selected = identities
             .candidates(selector.selector())
-            .filter(|(identity, known)| selector.selects(*identity, &known.labels))
-            .map(|(identity, _)| identity)
+            .filter(|(id, identity)| selector.selects(*id, identity))
+            .map(|(id, _)| id)
             .collect();
         let text = selector.selector().key().into();
         let selection = Selection { selector: shared.clone(), text, identities: selected, users: 1 };
@@ -119,21 +117,21 @@ impl<S: Selects + Clone> Selections<S> {
         }
     }
 
-    /// Brings all selections up to date with an identity's labels, `None` when it is gone; gives those selectors that
-    /// select it now or did before.
-    pub(crate) fn update(&mut self, identity: u32, labels: Option<&LabelArray>) -> Vec<SelectorId> {
+    /// Brings all selections up to date with an identity, `None` when it is gone; gives those selectors that select it
+    /// now or did before.
+    pub(crate) fn update(&mut self, id: u32, identity: Option<&Identity>) -> Vec<SelectorId> {
         let mut touched = Vec::new();
-        for (id, selection) in &mut self.selections {
-            let selected = labels.is_some_and(|labels| selection.selector.selects(identity, labels));
-            match (selection.identities.binary_search(&identity), selected) {
+        for (selector_id, selection) in &mut self.selections {
+            let selected = identity.is_some_and(|identity| selection.selector.selects(id, identity));
+            match (selection.identities.binary_search(&id), selected) {
                 (Err(_), false) => continue,
                 (Ok(_), true) => {}
                 (Ok(at), false) => {
                     selection.identities.remove(at);
                 }
-                (Err(at), true) => selection.identities.insert(at, identity),
+                (Err(at), true) => selection.identities.insert(at, id),
             }
-            touched.push(*id);
+            touched.push(*selector_id);
         }
         touched
     }

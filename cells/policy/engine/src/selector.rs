@@ -183,7 +183,7 @@ pub(crate) fn contains(outer: &IpNetwork, inner: &IpNetwork) -> bool {
 }
 
 /// The prefix of a label's key, where colons are written as dashes: `10.0.0.0/8`, `fd00-1--0/32`.
-fn prefix_of_key(key: &str) -> Option<IpNetwork> {
+pub(crate) fn prefix_of_key(key: &str) -> Option<IpNetwork> {
     let (address, length) = key.rsplit_once('/')?;
     let address = match address.contains('-') {
         true => IpAddr::V6(address.replace('-', ":").parse::<Ipv6Addr>().ok()?),

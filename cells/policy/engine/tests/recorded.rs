@@ -145,6 +145,7 @@ fn wrong_verdicts(case: &Value, rows: &BTreeMap<Key, Row>) -> Vec<String> {
         .collect()
 }
 
+#[expect(clippy::print_stderr, reason = "says what was compared")]
 #[test]
 fn recorded_cases_give_the_recorded_rows() {
     let Some(folder) = oracle::folder() else { test_kit::skip!("no recorded answers beside the checkout") };
@@ -164,7 +165,8 @@ fn recorded_cases_give_the_recorded_rows() {
             wrong.push(format!("{}:\n  {}", case["id"], differences.join("\n  ")));
         }
     }
-    eprintln!("{in_scope} cases in scope; skipped: {skipped:#?}");
+
+    eprintln!("{in_scope} cases compared; not built: {skipped:#?}");
     assert!(
         wrong.is_empty(),
         "{} cases differ, first of them:\n{}",
