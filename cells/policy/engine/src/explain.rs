@@ -47,7 +47,11 @@ impl Resolved {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((key, _, reason)) = &self.row else {
-            return write!(f, "denied: no rule of {} selecting rules matches", self.rules);
+            return match self.rules {
+                0 => f.write_str("denied: no rule selects the endpoint"),
+                1 => f.write_str("denied: the one rule that selects the endpoint does not match"),
+                rules => write!(f, "denied: none of the {rules} rules that select the endpoint matches"),
+            };
         };
         let verb = if self.decision == Decision::Allow { "allowed" } else { "denied" };
         match reason {
@@ -59,7 +63,7 @@ impl fmt::Display for Explanation {
                 for (index, found) in matches.iter().enumerate() {
                     let comma = if index > 0 { ", " } else { "" };
                     write!(f, "{comma}{} {}", found.rule.resource, found.rule.path)?;
-                    match found.selector.is_empty() {
+                    match key.identity == 0 {
                         true => write!(f, " (any peer)")?,
                         false => write!(f, " (selector {})", found.selector)?,
                     }
@@ -90,5 +94,69 @@ impl fmt::Display for L4 {
             L4::EXACT => write!(f, "/{}", self.port),
             bits => write!(f, "/{}-{}", self.port, self.port | u16::MAX >> (bits - 8)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use labels::{Label, LabelArray};
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Engine, Kind, NamedPorts, Settings, parse};
+
+    fn pod(app: &str) -> LabelArray {
+        let texts = [
+            &format!("k8s:app={app}"),
+            "k8s:io.kubernetes.pod.namespace=shop",
+            "k8s:io.cilium.k8s.policy.cluster=default",
+        ];
+        texts.into_iter().map(Label::parse).collect()
+    }
+
+    #[test]
+    fn an_explanation_names_rule_selector_and_row() {
+        let mut engine = Engine::new(Settings::default());
+        for (id, app) in [(1000, "web"), (1001, "client"), (1002, "other")] {
+            engine.add_identity(id, pod(app), NamedPorts::default());
+        }
+        let ports = |first: &str, last: u16| json!([{"ports": [{"port": first, "endPort": last, "protocol": "TCP"}]}]);
+        let manifest = json!({
+            "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {
+                "endpointSelector": {"matchLabels": {"app": "web"}},
+                "ingress": [
+                    {"fromEndpoints": [{"matchLabels": {"app": "client"}}], "toPorts": ports("80", 81)},
+                    {"fromEndpoints": [{"matchLabels": {"app": "client"}}], "toPorts": ports("80", 80)},
+                ],
+                "ingressDeny": [{"toPorts": ports("6000", 6063)}],
+            },
+        });
+        let resolve = |engine: &Engine, id| engine.resolve(id, &NamedPorts::default(), 100).unwrap();
+        let said =
+            |resolved: &Resolved, peer, port| resolved.explain(Direction::Ingress, peer, 6, port).to_string();
+        let free = resolve(&engine, 1000);
+        assert_eq!(said(&free, 1002, 80), "allowed: policy is not enforced in this direction; row any ANY");
+
+        engine.set(parse(Kind::CiliumNetworkPolicy, &manifest, engine.settings()).unwrap());
+        let web = resolve(&engine, 1000);
+        let selector = "&LabelSelector{MatchLabels:map[string]string{any:app: client,\
+            k8s:io.cilium.k8s.policy.cluster: default,k8s:io.kubernetes.pod.namespace: shop,},\
+            MatchExpressions:[]LabelSelectorRequirement{},}";
+        let both = format!(
+            "allowed by cnp/shop/web spec.ingress[1] (selector {selector}), cnp/shop/web spec.ingress[0] \
+            (selector {selector}); row 1001 TCP/80"
+        );
+        let mut parts: Vec<String> = both.split(", cnp").map(str::to_owned).collect();
+        parts.sort();
+        let found = said(&web, 1001, 80);
+        assert!(found.contains("spec.ingress[0]") && found.contains("row 1001 TCP/80-81"), "{found}");
+        assert!(
+            said(&web, 1001, 6001)
+                .starts_with("denied by cnp/shop/web spec.ingressDeny[0] (any peer); row any")
+        );
+        assert!(said(&web, 1001, 6001).ends_with("TCP/6000-6015"), "{}", said(&web, 1001, 6001));
+        assert_eq!(said(&web, 1, 79), "allowed: the node reaches its own endpoints; row 1 ANY");
+        assert_eq!(said(&web, 1002, 80), "denied: none of the 3 rules that select the endpoint matches");
     }
 }

@@ -38,7 +38,7 @@
 //! let web = engine.resolve(1000, &NamedPorts::default(), 16384)?;
 //! assert_eq!(web.lookup(Direction::Ingress, 1001, 6, 80).decision, Decision::Allow);
 //! let other = web.explain(Direction::Ingress, 1001, 6, 81);
-//! assert_eq!(other.to_string(), "denied: no rule of 1 selecting rules matches");
+//! assert_eq!(other.to_string(), "denied: the one rule that selects the endpoint does not match");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -23,11 +23,13 @@ enum Step {
     Remove(ResourceId),
     Add(u32, LabelArray, NamedPorts),
     Gone(u32),
+    Settings(Settings),
 }
 
 /// Everything that was told to an engine.
 #[derive(Debug, Clone, Default)]
 struct World {
+    settings: Settings,
     policies: BTreeMap<ResourceId, Policy>,
     identities: BTreeMap<u32, (LabelArray, NamedPorts)>,
 }
@@ -51,11 +53,15 @@ impl World {
                 self.identities.remove(&id);
                 engine.remove_identity(id)
             }
+            Step::Settings(settings) => {
+                self.settings = settings.clone();
+                engine.set_settings(settings)
+            }
         }
     }
 
-    fn fresh(&self, settings: &Settings) -> Engine {
-        let mut engine = Engine::new(settings.clone());
+    fn fresh(&self) -> Engine {
+        let mut engine = Engine::new(self.settings.clone());
         for (id, (labels, ports)) in &self.identities {
             engine.add_identity(*id, labels.clone(), ports.clone());
         }
@@ -181,6 +187,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => "[pqr]".prop_map(|name| Step::Remove(resource(&name))),
         6 => (any_identity(), any_ports()).prop_map(|((id, labels), ports)| Step::Add(id, labels, ports)),
         2 => any_identity().prop_map(|(id, _)| Step::Gone(id)),
+        1 => any_settings().prop_map(Step::Settings),
     ]
 }
 
@@ -210,7 +217,6 @@ fn explained(resolved: &Resolved) -> BTreeMap<String, (bool, u32, String)> {
 /// Decides by looking at each rule.
 struct Naive<'a> {
     world: &'a World,
-    settings: &'a Settings,
     subject: u32,
     ports: &'a NamedPorts,
 }
@@ -218,8 +224,8 @@ struct Naive<'a> {
 impl Naive<'_> {
     fn decide(&self, direction: Direction, peer: u32, protocol: u8, port: u16) -> Decision {
         let subject = &self.world.identities[&self.subject].0;
-        if self.subject == HOST && !self.settings.host_firewall
-            || self.settings.enforcement == Enforcement::Never
+        if self.subject == HOST && !self.world.settings.host_firewall
+            || self.world.settings.enforcement == Enforcement::Never
         {
             return Decision::Allow;
         }
@@ -232,7 +238,7 @@ impl Naive<'_> {
         };
         let rules: Vec<&Entry> =
             self.world.policies.values().flat_map(|p| &p.entries).filter(about).collect();
-        let always = self.settings.enforcement == Enforcement::Always || self.subject == INIT;
+        let always = self.world.settings.enforcement == Enforcement::Always || self.subject == INIT;
         if rules.is_empty() {
             return if always { Decision::NoMatch } else { Decision::Allow };
         }
@@ -240,7 +246,7 @@ impl Naive<'_> {
             rules.iter().any(|rule| rule.action == action && self.matches(rule, peer, protocol, port))
         };
         let localhost =
-            self.settings.allow_localhost && self.subject != HOST && direction == Direction::Ingress;
+            self.world.settings.allow_localhost && self.subject != HOST && direction == Direction::Ingress;
         let default_deny = always || rules.iter().any(|rule| rule.default_deny);
         match () {
             () if matching(Action::Deny) => Decision::Deny,
@@ -293,14 +299,14 @@ proptest! {
         steps in proptest::collection::vec(any_step(), 1..25),
     ) {
         let mut engine = Engine::new(settings.clone());
-        let mut world = World::default();
+        let mut world = World { settings, ..World::default() };
         let mut kept: BTreeMap<u32, Resolved> = BTreeMap::new();
         for step in steps {
             let before = engine.revision();
-            let of_policy = matches!(step, Step::Set(_) | Step::Remove(_));
+            let of_identity = matches!(step, Step::Add(..) | Step::Gone(_));
             let change = world.apply(&mut engine, step);
             prop_assert_eq!(change.revision, engine.revision());
-            prop_assert!(of_policy || before == engine.revision());
+            prop_assert!(!of_identity || before == engine.revision());
             kept.retain(|id, _| world.identities.contains_key(id));
             for id in &change.refresh {
                 if let Some(resolved) = kept.get_mut(id) {
@@ -324,7 +330,7 @@ proptest! {
                     kept.insert(*id, engine.resolve(*id, &own, LIMIT).unwrap());
                 }
             }
-            let fresh = world.fresh(&settings);
+            let fresh = world.fresh();
             prop_assert_eq!(kept.keys().collect::<Vec<_>>(), world.identities.keys().collect::<Vec<_>>());
             for (id, resolved) in &kept {
                 let new = fresh.resolve(*id, &own, LIMIT).unwrap();
@@ -347,8 +353,8 @@ proptest! {
         identities in proptest::collection::vec((any_identity(), any_ports()), 1..8),
         policies in proptest::collection::vec(any_policy(), 0..4),
     ) {
-        let mut world = World::default();
-        let mut engine = Engine::new(settings.clone());
+        let mut world = World { settings, ..World::default() };
+        let mut engine = Engine::new(world.settings.clone());
         for ((id, labels), ports) in identities {
             world.apply(&mut engine, Step::Add(id, labels, ports));
         }
@@ -357,7 +363,7 @@ proptest! {
         }
         for subject in world.identities.keys().copied() {
             let resolved = engine.resolve(subject, &own, LIMIT).unwrap();
-            let naive = Naive { world: &world, settings: &settings, subject, ports: &own };
+            let naive = Naive { world: &world, subject, ports: &own };
             for direction in [Direction::Ingress, Direction::Egress] {
                 for peer in world.identities.keys().copied().chain([UNKNOWN]) {
                     for (protocol, port) in (75..91).flat_map(|port| [(6, port), (17, port), (1, port), (132, port)]) {
