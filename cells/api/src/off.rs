@@ -1,7 +1,6 @@
 //! What operations answer that no cell claims: as the original does with that feature off.
 
 mod fqdn;
-mod identity;
 
 use api_models::{BpfMapList, CgroupDumpMetadata, NameManager, Policy};
 
@@ -30,6 +29,7 @@ fn answer(request: &Request) -> Response {
         | GetPolicySubjectSelectors
         | GetEndpoint
         | GetNodeIds
+        | GetIdentity
         | GetIdentityEndpoints => Response::json(200, &empty_list),
         GetPolicy => Response::json(200, &Policy { policy: "[]".to_owned(), revision: 1 }),
         GetIP => Response::empty(404),
@@ -38,8 +38,6 @@ fn answer(request: &Request) -> Response {
         GetFqdnNames => {
             Response::json(200, &NameManager { fqdn_policy_selectors: vec![].into(), ..Default::default() })
         }
-        GetIdentity => identity::list(request),
-        GetIdentityID => identity::by_id(request.param("id")),
         GetCgroupDumpMetadata => Response::json(200, &CgroupDumpMetadata::default()),
         GetMap => Response::json(200, &BpfMapList { maps: vec![].into() }),
         GetMapName
@@ -53,6 +51,7 @@ fn answer(request: &Request) -> Response {
         | PatchEndpointIDLabels
         | GetEndpointIDLog
         | GetEndpointIDHealthz => Response::empty(404),
+        GetIdentityID => Response::empty(if request.param("id").parse::<u32>().is_ok() { 404 } else { 400 }),
         DeleteEndpoint => Response::error(404, "endpoints not found"),
         PostIpam => Response::error(502, "address allocation is not part of this agent"),
         PostIpamIP | DeleteIpamIP => Response::empty(501),

@@ -1,0 +1,248 @@
+//! Numbers of workloads.
+
+use std::cmp::Reverse;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use labels::{LabelArray, Labels};
+use policy_engine::NamedPorts;
+use statedb::{Initializer, Obj, RwTable, Writer};
+
+use crate::error::Error;
+use crate::identity::{Identity, text};
+use crate::range::{Range, Scope};
+use crate::store::{Form, Held, Store};
+
+/// How long a number without a user stays with its labels: the original's pace of collecting unused ones.
+pub const QUARANTINE: Duration = Duration::from_secs(15 * 60);
+
+/// Gives numbers to label sets. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Identities {
+    table: RwTable<Identity>,
+    range: Range,
+    store: Arc<Store>,
+}
+
+impl Identities {
+    /// Numbers of a range, kept in a file; without a path they are not kept.
+    pub(crate) fn new(table: RwTable<Identity>, range: Range, path: Option<PathBuf>) -> Identities {
+        Identities { table, range, store: Arc::new(Store::new(path, Form::Versioned)) }
+    }
+
+    /// The number of a label set, which the user holds from now on. A new number is on disk when this returns. Costs a
+    /// write of the file for labels that have no number yet, else some map operations.
+    pub fn allocate(&self, labels: &Labels, user: &str) -> Result<u32, Error> {
+        let labels = LabelArray::from(labels);
+        let held = self.store.hold();
+        let (found, _) = self.table.transact(|w| match find(w, &labels) {
+            Some(row) => {
+                hold(w, &row, user);
+                Ok((row.id, false))
+            }
+            None => self.insert(w, labels.clone(), user).map(|id| (id, true)),
+        });
+        let (id, new) = found?;
+        if new {
+            tracing::info!(identity = id, labels = ?labels.texts(), "Allocated identity");
+            self.keep_or(&held, || {
+                self.table.transact(|w| w.delete(Identity::by_id(id)));
+            })?;
+        }
+        Ok(id)
+    }
+
+    /// Has an earlier run's number stay: the user's record, and so packets, carry it. Returns the number that the user
+    /// has from now on, which is another one only if
+    /// - it cannot be given out on this node, or
+    /// - another record has made it something else before.
+    ///
+    /// What the file says of number or labels gives way to the record.
+    pub fn reserve(&self, id: u32, labels: &Labels, user: &str) -> Result<u32, Error> {
+        let labels = LabelArray::from(labels);
+        let held = self.store.hold();
+        let (outcome, _) = self.table.transact(|w| {
+            let known = w.get(Identity::by_id(id)).cloned();
+            match known {
+                Some(row) if row.labels == labels => {
+                    hold(w, &row, user);
+                    Reserved::Known
+                }
+                Some(row) if row.users.is_empty() && row.scope() == Scope::Global => {
+                    w.insert(Identity::new(id, labels.clone()).with_user(user));
+                    Reserved::Replaced(row.labels.clone())
+                }
+                None if self.range.contains(id) => {
+                    w.insert(Identity::new(id, labels.clone()).with_user(user));
+                    Reserved::New
+                }
+                Some(row) => Reserved::Taken(Some(row.labels.clone())),
+                None => Reserved::Taken(None),
+            }
+        });
+        match outcome {
+            Reserved::Known => return Ok(id),
+            Reserved::New => {}
+            Reserved::Replaced(file) => tracing::warn!(
+                identity = id,
+                labels = ?labels.texts(),
+                file = ?file.texts(),
+                user,
+                "The state file gives this identity other labels than the endpoint's record; the record counts, as \
+                 packets carry its number"
+            ),
+            Reserved::Taken(other) => {
+                drop(held);
+                let numeric = self.allocate(&labels.iter().cloned().collect(), user)?;
+                tracing::warn!(
+                    identity = id,
+                    new_identity = numeric,
+                    labels = ?labels.texts(),
+                    owner = ?other.map(|labels| labels.texts()),
+                    range = %self.range,
+                    user,
+                    "The identity of an endpoint's record is another's or not of this node's range; it gets a new one"
+                );
+                return Ok(numeric);
+            }
+        }
+        self.keep_or(&held, || {})?;
+        Ok(id)
+    }
+
+    /// Ends a user's hold on a number. The last one leaves the number in quarantine.
+    pub fn release(&self, id: u32, user: &str) {
+        let now = Instant::now();
+        self.table.transact(|w| {
+            if let Some(row) = w.get(Identity::by_id(id)).filter(|row| row.users.contains_key(user)).cloned()
+            {
+                w.insert(row.without_user(user, now));
+            }
+        });
+    }
+
+    /// Says which ports the user has names for; no word of it for a number that the user does not hold.
+    pub fn set_named_ports(&self, id: u32, user: &str, ports: &NamedPorts) {
+        self.table.transact(|w| {
+            let Some(row) = w.get(Identity::by_id(id)) else { return };
+            if row.users.get(user).is_some_and(|known| known != ports) {
+                let mut row = (**row).clone();
+                row.users.insert(user.into(), ports.clone());
+                w.insert(row);
+            }
+        });
+    }
+
+    /// Registers a source that has yet to say which numbers packets carry already: the table is not initialised
+    /// before [`complete`](Self::complete).
+    pub fn register(&self, name: &str) -> Initializer<Identity> {
+        self.table.transact(|w| w.register_initializer(name)).0
+    }
+
+    /// Says that a source has said all it knew.
+    pub fn complete(&self, initializer: Initializer<Identity>) {
+        self.table.transact(|w| initializer.done(w));
+    }
+
+    /// Reads the file of an earlier run. One that cannot be read is put aside: records and kernel tell the numbers
+    /// that matter.
+    pub(crate) fn restore(&self) -> Result<usize, Error> {
+        let held = self.store.hold();
+        let entries = match held.read() {
+            Err(error @ Error::Unreadable { .. }) => {
+                let aside = held.set_aside()?;
+                tracing::error!(
+                    %error,
+                    kept = %aside.display(),
+                    "Going on without the file of identities: endpoints keep the numbers of their records; labels that \
+                     no endpoint has now may get other numbers. Remove the kept file once it is looked at"
+                );
+                return Ok(0);
+            }
+            entries => entries?,
+        };
+        let now = Instant::now();
+        let (count, _) = self.table.transact(|w| {
+            let mut count = 0;
+            for entry in entries {
+                let labels = entry.label_array();
+                let usable = self.range.contains(entry.id) && find(w, &labels).is_none();
+                if !usable || w.get(Identity::by_id(entry.id)).is_some() {
+                    let (identity, labels) = (entry.id, labels.texts());
+                    tracing::warn!(identity, ?labels, range = %self.range, "Ignoring an identity of the state file");
+                    continue;
+                }
+                w.insert(Identity { unused_since: Some(now), ..Identity::new(entry.id, labels) });
+                count += 1;
+            }
+            count
+        });
+        Ok(count)
+    }
+
+    /// Forgets numbers whose quarantine is over. Returns how many.
+    pub(crate) fn sweep(&self, now: Instant) -> Result<usize, Error> {
+        let held = self.store.hold();
+        let over = |row: &Identity| {
+            self.range.contains(row.id)
+                && row.unused_since.is_some_and(|since| now.saturating_duration_since(since) >= QUARANTINE)
+        };
+        let snapshot = self.table.snapshot();
+        if !self.table.all(&snapshot).any(|row| over(row)) {
+            return Ok(0);
+        }
+        let (count, _) = self.table.transact(|w| w.retain(|row| !over(row)));
+        self.keep_or(&held, || {})?;
+        Ok(count)
+    }
+
+    /// A new number for labels that have none.
+    fn insert(&self, w: &mut Writer<'_, Identity>, labels: LabelArray, user: &str) -> Result<u32, Error> {
+        let mut order = self.range.shuffled(hash(&text(&labels)));
+        let free = order.find(|&id| w.get(Identity::by_id(id)).is_none());
+        let Some(id) = free else {
+            let of_range = || w.all().filter(|row| self.range.contains(row.id));
+            let used = of_range().filter(|row| !row.users.is_empty()).count();
+            return Err(Error::Exhausted { range: self.range, used, waiting: of_range().count() - used });
+        };
+        w.insert(Identity::new(id, labels).with_user(user));
+        Ok(id)
+    }
+
+    /// Writes the file; takes back what is not on disk then.
+    fn keep_or(&self, held: &Held<'_>, undo: impl FnOnce()) -> Result<(), Error> {
+        let snapshot = self.table.snapshot();
+        let rows = self.table.all(&snapshot).filter(|row| self.range.contains(row.id));
+        held.write(rows.map(|row| (&**row).into()).collect()).inspect_err(|_| undo())
+    }
+}
+
+/// What became of a record's number.
+enum Reserved {
+    Known,
+    New,
+    /// The file said something else.
+    Replaced(LabelArray),
+    /// It has a user with other labels, or may not be given out.
+    Taken(Option<LabelArray>),
+}
+
+/// The row of a label set; of several the one that is used.
+pub(crate) fn find(w: &Writer<'_, Identity>, labels: &LabelArray) -> Option<Obj<Identity>> {
+    w.list(Identity::by_labels(labels)).max_by_key(|row| (!row.users.is_empty(), Reverse(row.id))).cloned()
+}
+
+fn hold(w: &mut Writer<'_, Identity>, row: &Identity, user: &str) {
+    if !row.users.contains_key(user) {
+        w.insert(row.with_user(user));
+    }
+}
+
+/// FNV-1a with its bits mixed once more: the same on every node and in every version.
+fn hash(text: &str) -> u64 {
+    let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
+    let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^ (hash >> 33)
+}

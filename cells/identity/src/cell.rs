@@ -1,0 +1,124 @@
+//! The wiring: table, restore, collection, REST, metrics.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api::{Operation, Route};
+use hive::prelude::*;
+use local_node::{LocalNodeConfig, StateConfig};
+use maps::FamilyConfig;
+use metrics::Metrics;
+use statedb::{RwTable, Table};
+
+use crate::allocator::Identities;
+use crate::config::IdentityConfig;
+use crate::identity::Identity;
+use crate::metrics::Kinds;
+use crate::prefixes::Prefixes;
+use crate::range::Range;
+use crate::{reserved, rest};
+
+/// The file of workloads' numbers.
+pub(crate) const FILE: &str = "identities.json";
+/// The file of prefixes' numbers, by Cilium's name.
+pub(crate) const CHECKPOINT: &str = "local_allocator_state.json";
+/// How often numbers are looked at whose quarantine may be over.
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// Gives `Arc<Identities>`, `Arc<Prefixes>` and `Arc<Table<Identity>>`, serves the operations under `/identity`.
+pub fn cell() -> Cell {
+    module(
+        "identity",
+        "Security identities",
+        [
+            config::<IdentityConfig>(),
+            statedb::table::<Identity>(),
+            provide_private(new_handles),
+            provide(|handles: Arc<Handles>| Arc::new(handles.identities.clone())),
+            provide(|handles: Arc<Handles>| Arc::new(handles.prefixes.clone())),
+            provide(routes),
+        ],
+    )
+}
+
+struct Handles {
+    identities: Identities,
+    prefixes: Prefixes,
+}
+
+#[derive(Params)]
+struct HandleParams {
+    config: Config<IdentityConfig>,
+    node: Config<LocalNodeConfig>,
+    families: Config<FamilyConfig>,
+    state: Config<StateConfig>,
+    table: Arc<RwTable<Identity>>,
+    metrics: Arc<Metrics>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+}
+
+fn new_handles(p: HandleParams) -> Arc<Handles> {
+    let (table, state) = ((*p.table).clone(), p.state.state());
+    let range = Range::of_cluster(p.node.cluster_id, p.node.max_connected_clusters);
+    let families = [p.families.enable_ipv4, p.families.enable_ipv6];
+    let identities = Identities::new(table.clone(), range, Some(state.join(FILE)));
+    let prefixes = Prefixes::new(table.clone(), families, Some(state.join(CHECKPOINT)));
+    let (well_known, cluster) = (p.config.enable_well_known_identities, &p.node.cluster_name);
+    table.transact(|w| {
+        let fixed = reserved::well_known(cluster, &p.config.k8s_namespace).filter(|_| well_known);
+        reserved::reserved().chain(fixed).for_each(|row| drop(w.insert(row)));
+    });
+    p.metrics.register_collector(Kinds(p.table.reader()));
+
+    let initializer = identities.register("state-files");
+    let (workloads, local) = (identities.clone(), prefixes.clone());
+    p.lifecycle.hook("identity-restore").on_start(move |_| async move {
+        let (count, prefixes) = (workloads.restore()?, local.restore()?);
+        workloads.complete(initializer);
+        tracing::info!(identities = count, prefixes, "Identities of the previous run read");
+        Ok(())
+    });
+
+    let (local, grace) = (prefixes.clone(), p.config.identity_restore_grace_period);
+    p.jobs.one_shot("release-local-identities", move |cx: JobCx| async move {
+        let table = table.reader();
+        let work = async {
+            table.wait_initialized().await;
+            tokio::time::sleep(grace).await;
+            local.release_restored()
+        };
+        tokio::select! {
+            released = work => match released? {
+                0 => {}
+                count => tracing::info!(count, "Released identities of prefixes that nobody needs any more"),
+            },
+            () = cx.cancelled() => {}
+        }
+        Ok(())
+    });
+    let workloads = identities.clone();
+    p.jobs.one_shot("identity-gc", move |cx: JobCx| async move {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(SWEEP) => {}
+                () = cx.cancelled() => return Ok(()),
+            }
+            match workloads.sweep(Instant::now()) {
+                Ok(_) => cx.health.ok("Unused identities are collected"),
+                Err(error) => cx.health.degraded("Unable to write the file of identities", error),
+            }
+        }
+    });
+    Arc::new(Handles { identities, prefixes })
+}
+
+fn routes(table: Arc<Table<Identity>>) -> Members<Route> {
+    let by_id = table.clone();
+    Members(vec![
+        Route::new(Operation::GetIdentity, move |request| std::future::ready(rest::list(&table, &request))),
+        Route::new(Operation::GetIdentityID, move |request| {
+            std::future::ready(rest::by_id(&by_id, &request))
+        }),
+    ])
+}

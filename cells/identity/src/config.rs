@@ -1,0 +1,17 @@
+//! The options of identities.
+
+use std::time::Duration;
+
+/// Which numbers there are, and how long those of an earlier run stay. Changes take effect at the next start.
+#[derive(hive::Config, Clone, Debug)]
+pub struct IdentityConfig {
+    /// Fixed identities of components that every cluster has
+    #[flag(default = true)]
+    pub enable_well_known_identities: bool,
+    /// How long identities of prefixes of the previous run are kept for those who still need them
+    #[flag(default = "30s")]
+    pub identity_restore_grace_period: Duration,
+    /// Name of the Kubernetes namespace the agent runs in
+    #[flag(default = "")]
+    pub k8s_namespace: String,
+}

@@ -1,0 +1,106 @@
+//! The table `identities`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use labels::LabelArray;
+use policy_engine::NamedPorts;
+use serde::{Serialize, Serializer};
+use statedb::{Index, Query, TableSpec};
+
+use crate::range::Scope;
+
+/// A number and what it stands for. Changes make a new value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Identity {
+    /// The number.
+    pub id: u32,
+    /// The labels it stands for.
+    pub labels: LabelArray,
+    /// Who uses it (`endpoint/12`, `policy`), with the ports that the user has names for.
+    pub users: BTreeMap<Arc<str>, NamedPorts>,
+    /// Since when nobody uses it; none for one that is used, and for those that never go.
+    #[serde(rename = "Unused", serialize_with = "is_some")]
+    pub unused_since: Option<Instant>,
+}
+
+fn is_some<S: Serializer>(since: &Option<Instant>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_bool(since.is_some())
+}
+
+const BY_LABELS: Index<Identity, str> = Index::new("labels", |row, keys| keys.add(&text(&row.labels)));
+
+/// All labels as one text, for the index.
+pub(crate) fn text(labels: &LabelArray) -> String {
+    labels.texts().join(";")
+}
+
+impl Identity {
+    /// The identity with a number.
+    pub fn by_id(id: u32) -> Query<Identity> {
+        Query::primary(id)
+    }
+
+    /// The identities of exactly these labels; more than one only if an earlier run has left it so.
+    pub fn by_labels(labels: &LabelArray) -> Query<Identity> {
+        BY_LABELS.query(&text(labels))
+    }
+
+    pub(crate) fn new(id: u32, labels: LabelArray) -> Identity {
+        Identity { id, labels, users: BTreeMap::new(), unused_since: None }
+    }
+
+    /// Where the number is valid.
+    pub fn scope(&self) -> Scope {
+        Scope::of(self.id)
+    }
+
+    /// The names of all users' ports. A name may be there with several ports.
+    pub fn named_ports(&self) -> NamedPorts {
+        let mut all = NamedPorts::default();
+        self.users.values().for_each(|ports| all.extend(ports));
+        all
+    }
+
+    pub(crate) fn with_user(&self, user: &str) -> Identity {
+        let mut row = Identity { unused_since: None, ..self.clone() };
+        row.users.entry(user.into()).or_default();
+        row
+    }
+
+    pub(crate) fn without_user(&self, user: &str, now: Instant) -> Identity {
+        let mut row = self.clone();
+        row.users.remove(user);
+        let stays = !row.users.is_empty() || row.scope() == Scope::Reserved;
+        row.unused_since = (!stays).then_some(row.unused_since.unwrap_or(now));
+        row
+    }
+}
+
+impl TableSpec for Identity {
+    const NAME: &'static str = "identities";
+    type Key<'a> = u32;
+
+    fn key(&self) -> u32 {
+        self.id
+    }
+
+    fn indexes() -> Vec<statedb::IndexDef<Identity>> {
+        vec![BY_LABELS.def()]
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["ID", "Labels", "Scope", "Users"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.id.to_string(),
+            self.labels.texts().join(","),
+            self.scope().name().to_owned(),
+            self.users.keys().map(|user| &**user).collect::<Vec<_>>().join(","),
+        ]
+    }
+}

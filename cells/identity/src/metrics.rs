@@ -1,0 +1,62 @@
+//! Metrics of identities, by the names of the original.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use labels::RESERVED;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use statedb::Table;
+
+use crate::identity::Identity;
+use crate::range::Scope;
+
+/// First of the well-known numbers.
+const WELL_KNOWN: u32 = 100;
+
+/// How many identities there are of each kind, read from the table when asked for. As in the original the well-known
+/// ones count as reserved, too, and of the workloads' those count that this node uses.
+pub(crate) struct Kinds(pub(crate) Table<Identity>);
+
+impl std::fmt::Debug for Kinds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Kinds")
+    }
+}
+
+impl Collector for Kinds {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let (mut kinds, mut sources) = (BTreeMap::new(), BTreeMap::new());
+        let mut source = |name: &str| *sources.entry(name.to_owned()).or_insert(0) += 1;
+        let snapshot = self.0.snapshot();
+        for row in self.0.all(&snapshot) {
+            let (kind, well_known) = match row.scope() {
+                Scope::Reserved => ("reserved", row.id >= WELL_KNOWN),
+                Scope::Global if row.users.is_empty() => continue,
+                Scope::Global => ("cluster_local", false),
+                Scope::Local => ("node_local", false),
+                Scope::RemoteNode => ("remote_node", false),
+            };
+            *kinds.entry(kind).or_insert(0) += 1;
+            if well_known {
+                *kinds.entry("well_known").or_insert(0) += 1;
+                source(RESERVED);
+            }
+            let own: BTreeSet<&str> = row.labels.iter().map(|label| label.source.as_str()).collect();
+            own.into_iter().for_each(&mut source);
+        }
+        let help = "Number of identities currently allocated";
+        let mut family = encoder.encode_descriptor("identity", help, None, MetricType::Gauge)?;
+        for (kind, count) in kinds {
+            ConstGauge::<i64>::new(count).encode(family.encode_family(&[("type", kind)])?)?;
+        }
+        let help = "Number of identities which contain at least one label of the given label source";
+        let mut family =
+            encoder.encode_descriptor("identity_label_sources", help, None, MetricType::Gauge)?;
+        for (source, count) in sources {
+            ConstGauge::<i64>::new(count).encode(family.encode_family(&[("source", source.as_str())])?)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,239 @@
+//! Numbers of prefixes, valid on this node only.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use datapath_abi::identity::{WORLD, WORLD_IPV4, WORLD_IPV6};
+use ipnetwork::IpNetwork;
+use labels::LabelArray;
+use statedb::{RwTable, Writer};
+
+use crate::allocator::find;
+use crate::cidr::{cidr_labels, prefix};
+use crate::error::Error;
+use crate::identity::Identity;
+use crate::range::{Range, Scope};
+use crate::store::{Form, Held, Store};
+
+/// Who holds numbers of prefixes.
+const USER: &str = "policy";
+
+/// Gives numbers to prefixes. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Prefixes {
+    table: RwTable<Identity>,
+    families: [bool; 2],
+    store: Arc<Store>,
+    /// Where to look for a free number; numbers are used again as late as possible.
+    next: Arc<AtomicU32>,
+}
+
+impl Prefixes {
+    /// Numbers of prefixes, kept in a file; without a path they are not kept. `families`: whether IPv4 and IPv6 are on.
+    pub(crate) fn new(table: RwTable<Identity>, families: [bool; 2], path: Option<PathBuf>) -> Prefixes {
+        let next = Arc::new(AtomicU32::new(Range::PREFIXES.first));
+        Prefixes { table, families, store: Arc::new(Store::new(path, Form::List)), next }
+    }
+
+    /// The labels of a prefix on this node.
+    pub fn labels(&self, prefix: IpNetwork) -> LabelArray {
+        cidr_labels(prefix, self.families[0], self.families[1])
+    }
+
+    /// The numbers of prefixes, which are held from now on: one that is held already stays as it is. All or none. New
+    /// numbers are on disk when this returns. A prefix of length zero is the world, whose number always exists.
+    pub fn allocate(&self, prefixes: &[IpNetwork]) -> Result<BTreeMap<IpNetwork, u32>, Error> {
+        let held = self.store.hold();
+        let mut numbers = BTreeMap::new();
+        let mut new = Vec::new();
+        let mut full = false;
+        self.table.transact(|w| {
+            for &prefix in prefixes {
+                if prefix.prefix() == 0 {
+                    numbers.insert(prefix, self.world(prefix));
+                    continue;
+                }
+                let labels = self.labels(prefix);
+                let id = match find(w, &labels) {
+                    Some(row) => {
+                        if !row.users.contains_key(USER) {
+                            w.insert(row.with_user(USER));
+                        }
+                        row.id
+                    }
+                    None => {
+                        let Some(id) = self.free(w) else {
+                            full = true;
+                            break;
+                        };
+                        w.insert(Identity::new(id, labels).with_user(USER));
+                        new.push(id);
+                        id
+                    }
+                };
+                numbers.insert(prefix, id);
+            }
+        });
+        let undo = |new: Vec<u32>| {
+            self.table.transact(|w| new.into_iter().for_each(|id| drop(w.delete(Identity::by_id(id)))));
+        };
+        if full {
+            undo(new);
+            let used = self.count();
+            return Err(Error::Exhausted { range: Range::PREFIXES, used, waiting: 0 });
+        }
+        if !new.is_empty()
+            && let Err(error) = self.keep(&held)
+        {
+            undo(new);
+            return Err(error);
+        }
+        Ok(numbers)
+    }
+
+    /// Ends the hold on prefixes: their numbers go. To be called when neither ipcache nor policy maps have them.
+    pub fn release(&self, prefixes: &[IpNetwork]) -> Result<(), Error> {
+        let held = self.store.hold();
+        let (released, _) = self.table.transact(|w| {
+            let mut released = 0;
+            for &prefix in prefixes {
+                let row = find(w, &self.labels(prefix)).filter(|row| row.scope() == Scope::Local);
+                let Some(row) = row else { continue };
+                let left = row.without_user(USER, Instant::now());
+                match left.users.is_empty() {
+                    true => released += usize::from(w.delete(Identity::by_id(row.id)).is_some()),
+                    false => drop(w.insert(left)),
+                }
+            }
+            released
+        });
+        if released > 0 { self.keep(&held) } else { Ok(()) }
+    }
+
+    /// What the kernel's ipcache says of prefixes: packets carry these numbers, so they win over the file. Numbers that
+    /// are no prefix's are not looked at.
+    pub fn restored(&self, rows: &[(IpNetwork, u32)]) -> Result<(), Error> {
+        let held = self.store.hold();
+        let mut changed = false;
+        let now = Instant::now();
+        self.table.transact(|w| {
+            for &(prefix, id) in rows.iter().filter(|(_, id)| Range::PREFIXES.contains(*id)) {
+                let labels = self.labels(prefix);
+                let known = w.get(Identity::by_id(id)).cloned();
+                if known.as_ref().is_some_and(|row| row.labels == labels) {
+                    continue;
+                }
+                if let Some(row) = known {
+                    tracing::warn!(
+                        identity = id,
+                        %prefix,
+                        file = ?row.labels.texts(),
+                        "The checkpoint gives this identity to another prefix than the ipcache; the ipcache counts, as \
+                         packets carry its numbers"
+                    );
+                }
+                let others: Vec<u32> = w.list(Identity::by_labels(&labels)).map(|row| row.id).collect();
+                for other in others {
+                    w.delete(Identity::by_id(other));
+                }
+                w.insert(Identity { unused_since: Some(now), ..Identity::new(id, labels) });
+                changed = true;
+            }
+        });
+        self.look_behind();
+        if changed { self.keep(&held) } else { Ok(()) }
+    }
+
+    /// Reads the checkpoint of an earlier run. One that cannot be read is put aside: the ipcache tells the numbers.
+    pub(crate) fn restore(&self) -> Result<usize, Error> {
+        let held = self.store.hold();
+        let entries = match held.read() {
+            Err(error @ Error::Unreadable { .. }) => {
+                let aside = held.set_aside()?;
+                tracing::error!(
+                    %error,
+                    kept = %aside.display(),
+                    "Going on without the checkpoint of prefixes' identities: those in the kernel's ipcache keep their \
+                     numbers. Remove the kept file once it is looked at"
+                );
+                return Ok(0);
+            }
+            entries => entries?,
+        };
+        let now = Instant::now();
+        let (count, _) = self.table.transact(|w| {
+            let mut count = 0;
+            for entry in entries {
+                // The world of a family has another name since the other was switched on or off.
+                let labels = match prefix(&entry.label_array()) {
+                    Some(prefix) => self.labels(prefix),
+                    None => entry.label_array(),
+                };
+                let free = w.get(Identity::by_id(entry.id)).is_none() && find(w, &labels).is_none();
+                if !free || !Range::PREFIXES.contains(entry.id) {
+                    let (identity, labels) = (entry.id, labels.texts());
+                    tracing::warn!(identity, ?labels, "Ignoring an identity of the checkpoint");
+                    continue;
+                }
+                w.insert(Identity { unused_since: Some(now), ..Identity::new(entry.id, labels) });
+                count += 1;
+            }
+            count
+        });
+        self.look_behind();
+        Ok(count)
+    }
+
+    /// Releases what an earlier run had and nobody has asked for since. Returns how many.
+    pub(crate) fn release_restored(&self) -> Result<usize, Error> {
+        let held = self.store.hold();
+        let stale = |row: &Identity| row.scope() == Scope::Local && row.users.is_empty();
+        let (count, _) = self.table.transact(|w| w.retain(|row| !stale(row)));
+        if count > 0 {
+            self.keep(&held)?;
+        }
+        Ok(count)
+    }
+
+    fn world(&self, prefix: IpNetwork) -> u32 {
+        match (prefix, self.families) {
+            (IpNetwork::V4(_), [_, true]) => WORLD_IPV4,
+            (IpNetwork::V6(_), [true, _]) => WORLD_IPV6,
+            _ => WORLD,
+        }
+    }
+
+    fn free(&self, w: &Writer<'_, Identity>) -> Option<u32> {
+        let start = self.next.load(Ordering::Relaxed);
+        let id = Range::PREFIXES.around(start).find(|&id| w.get(Identity::by_id(id)).is_none())?;
+        self.next.store(
+            if id == Range::PREFIXES.last { Range::PREFIXES.first } else { id + 1 },
+            Ordering::Relaxed,
+        );
+        Some(id)
+    }
+
+    /// New numbers come behind those of the earlier run.
+    fn look_behind(&self) {
+        let snapshot = self.table.snapshot();
+        let last =
+            self.table.all(&snapshot).map(|row| row.id).filter(|&id| Range::PREFIXES.contains(id)).max();
+        if let Some(last) = last.filter(|&last| last < Range::PREFIXES.last) {
+            self.next.fetch_max(last + 1, Ordering::Relaxed);
+        }
+    }
+
+    fn count(&self) -> usize {
+        let snapshot = self.table.snapshot();
+        self.table.all(&snapshot).filter(|row| row.scope() == Scope::Local).count()
+    }
+
+    fn keep(&self, held: &Held<'_>) -> Result<(), Error> {
+        let snapshot = self.table.snapshot();
+        let rows = self.table.all(&snapshot).filter(|row| row.scope() == Scope::Local);
+        held.write(rows.map(|row| (&**row).into()).collect())
+    }
+}

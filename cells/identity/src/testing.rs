@@ -1,0 +1,33 @@
+//! Identities without files and without a hive, for tests of cells that use them.
+
+use statedb::{Db, Table};
+
+use crate::allocator::Identities;
+use crate::identity::Identity;
+use crate::prefixes::Prefixes;
+use crate::range::Range;
+use crate::reserved::reserved;
+
+/// Reserved numbers and both handles on a table of their own, initialised; IPv4 and IPv6 are on.
+pub fn identities() -> (Identities, Prefixes, Table<Identity>) {
+    of(&Db::new(), None)
+}
+
+/// As [`identities`], in a database; files are kept in a folder, if one is given, and read from it.
+///
+/// # Panics
+/// If the database has the table already or the files cannot be read.
+pub fn of(db: &Db, folder: Option<&std::path::Path>) -> (Identities, Prefixes, Table<Identity>) {
+    let table = match db.table::<Identity>() {
+        Ok(table) => table,
+        Err(error) => panic!("{error}"),
+    };
+    table.transact(|w| reserved().for_each(|row| drop(w.insert(row))));
+    let path = |name| folder.map(|folder| folder.join(name));
+    let identities = Identities::new(table.clone(), Range::of_cluster(0, 255), path(crate::cell::FILE));
+    let prefixes = Prefixes::new(table.clone(), [true, true], path(crate::cell::CHECKPOINT));
+    if let Err(error) = identities.restore().and_then(|_| prefixes.restore()) {
+        panic!("{error}");
+    }
+    (identities, prefixes, table.reader())
+}
