@@ -17,10 +17,11 @@ use crate::controller::{Controller, Report};
 use crate::datapath::Datapath;
 use crate::desired::{Desired, Facts};
 use crate::device_links::Style;
-use crate::error::DatapathError;
+
 use crate::host::{HOST_DEVICE, NET_DEVICE};
-use crate::kernel::{KernelDatapath, KernelOptions, is_pod_interface};
+use crate::kernel::{KernelDatapath, KernelOptions};
 use crate::sysctls;
+use crate::unknown;
 
 /// How long a failed round waits before the next, at most.
 const RETRY_MAX: Duration = Duration::from_secs(30);
@@ -87,7 +88,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
     let pool = datapath.clone();
     p.jobs.one_shot("policy-maps", move |cx: JobCx| keep_pool(pool, cx));
     let (guarded, devices) = (datapath.clone(), p.tables.devices);
-    p.jobs.one_shot("unknown-interfaces", move |cx: JobCx| guard(guarded, devices, cx));
+    p.jobs.one_shot("unknown-interfaces", move |cx: JobCx| unknown::guard(guarded, devices, cx));
     Ok((datapath, Member(follower)))
 }
 
@@ -132,6 +133,17 @@ struct HostJob {
 }
 
 impl HostJob {
+    /// From now on packets of pods that nobody has announced go nowhere. Without the mark of our programs they could not
+    /// be told from those of the others.
+    async fn refuse_unknown_pods(&self) {
+        if !self.config.enable_identity_mark {
+            return;
+        }
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(unknown::install_rule).await {
+            tracing::warn!(%error, "Unannounced pods are held back only once their interface is seen: no rule in nftables");
+        }
+    }
+
     async fn run(self, cx: JobCx) -> anyhow::Result<()> {
         let tcx = self.config.enable_tcx && self.maps.features().tcx;
         let style = Style { tcx, filter_priority: self.config.bpf_filter_priority };
@@ -188,6 +200,9 @@ impl HostJob {
                     match result {
                         (Ok(report), desired) => {
                             report_load(&report, tcx);
+                            if report.loaded.is_some() {
+                                self.refuse_unknown_pods().await;
+                            }
                             // Host devices that were made anew have lost theirs.
                             if report.loaded.is_some() {
                                 self.apply_settings(&cx).await;
@@ -296,31 +311,6 @@ async fn keep_pool(datapath: Arc<KernelDatapath>, cx: JobCx) -> anyhow::Result<(
             () = cx.cancelled() => return Ok(()),
             () = datapath.pool().wanted() => {}
             () = sleep(rest) => {}
-        }
-    }
-}
-
-/// Attaches the program to pods' interfaces as they appear: a foreign CNI plugin switches them on before their endpoint
-/// exists, and until then their packets must go nowhere.
-async fn guard(datapath: Arc<KernelDatapath>, devices: Arc<Table<Device>>, cx: JobCx) -> anyhow::Result<()> {
-    let mut changes = devices.changes();
-    loop {
-        let batch = tokio::select! {
-            () = cx.cancelled() => return Ok(()),
-            batch = changes.next() => batch,
-        };
-        let new = batch.iter().filter(|change| !change.deleted && is_pod_interface(&change.object.link));
-        let new: Vec<(u32, String)> = new.map(|c| (c.object.index, c.object.name.clone())).collect();
-        if new.is_empty() {
-            continue;
-        }
-        let guarding = datapath.clone();
-        let results: Vec<Result<bool, DatapathError>> = tokio::task::spawn_blocking(move || {
-            new.iter().map(|(ifindex, name)| guarding.guard(*ifindex, name)).collect()
-        })
-        .await?;
-        for error in results.into_iter().filter_map(Result::err) {
-            tracing::warn!(%error, "Could not guard an interface");
         }
     }
 }

@@ -9,7 +9,9 @@
 //! job waits for the router's address, then loads one set of programs, switches every pod's interface to it
 //! ([`Datapath::ready`] resolves), makes addresses and routes, and puts programs on devices; it goes on to follow the
 //! tables: a node-wide switch changed by `PATCH /config` is another load, whose programs replace those in use in place
-//! (tens of milliseconds, no packet lost), and the request waits for it. Other jobs keep policy maps ready in their slots and guard interfaces of pods that nobody has announced.
+//! (tens of milliseconds, no packet lost), and the request waits for it. Other jobs keep policy maps ready in their
+//! slots and guard interfaces of pods that nobody has announced; a rule of nftables (table `inet apiary`) holds those
+//! back until then.
 //! Nothing is taken down at stop: packets go on.
 //!
 //! ```no_run
@@ -25,7 +27,8 @@
 //! **Differences from Cilium.** One set of programs serves all endpoints: creating one loads nothing and waits for no
 //! grace period. Pods' interfaces have tc filters, no pin under `cilium/endpoints`; an endpoint taken over with a pinned
 //! tcx link keeps it. The program array is `cilium_calls_shared_<id>`, one for each load. Programs of the kernel stay
-//! attached when an endpoint goes, and drop.
+//! attached when an endpoint goes, and drop. There, packets of an unannounced pod take the host's routes; here they go
+//! nowhere.
 
 mod cell;
 mod config;
@@ -45,6 +48,7 @@ mod sweep;
 mod sysctls;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
+mod unknown;
 
 pub use cell::cell;
 pub use config::{ConntrackConfig, LoaderConfig, OptionError};
