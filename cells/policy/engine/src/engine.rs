@@ -25,6 +25,8 @@ pub struct Engine {
     pub(crate) subjects: Selections<Subject>,
     /// How often a selector of peers is used by rules about a subject.
     uses: HashMap<SelectorId, BTreeMap<SelectorId, usize>>,
+    /// The policies with rules about a subject.
+    about: HashMap<SelectorId, BTreeSet<ResourceId>>,
 }
 
 /// A policy with the numbers of its selectors.
@@ -119,6 +121,7 @@ impl Engine {
             peers: Selections::default(),
             subjects: Selections::default(),
             uses: HashMap::new(),
+            about: HashMap::new(),
         }
     }
 
@@ -155,7 +158,14 @@ impl Engine {
         // The new one takes its selectors first: those that stay keep their selections.
         let stored = self.store(policy);
         let mut subjects: BTreeSet<SelectorId> = stored.rules.iter().map(|rule| rule.subject).collect();
-        let old = self.policies.insert(stored.policy.resource.clone(), stored);
+        let resource = stored.policy.resource.clone();
+        let old = self.policies.insert(resource.clone(), stored);
+        if let Some(old) = &old {
+            self.disown(old);
+        }
+        for subject in &subjects {
+            self.about.entry(*subject).or_default().insert(resource.clone());
+        }
         subjects.extend(old.iter().flat_map(|old| old.rules.iter().map(|rule| rule.subject)));
         let change = self.policy_change(&subjects);
         if let Some(old) = old {
@@ -167,6 +177,7 @@ impl Engine {
     /// Removes a policy; an unknown one changes nothing.
     pub fn remove(&mut self, resource: &ResourceId) -> Change {
         let Some(old) = self.policies.remove(resource) else { return self.unchanged() };
+        self.disown(&old);
         let subjects = old.rules.iter().map(|rule| rule.subject).collect();
         let change = self.policy_change(&subjects);
         self.forget(&old);
@@ -227,12 +238,14 @@ impl Engine {
         self.list(&self.subjects, |rule| std::slice::from_ref(&rule.subject))
     }
 
-    /// The rules about an identity, in the order in which they count.
+    /// The rules about an identity, in the order in which they count. Costs a search for each selector of subjects.
     pub(crate) fn rules_about(&self, identity: u32) -> Vec<&StoredRule> {
-        let about: BTreeSet<SelectorId> =
-            self.subjects.iter().filter(|(_, selection)| selection.has(identity)).map(|(id, _)| id).collect();
-        let all = self.policies.values().flat_map(|stored| &stored.rules);
-        all.filter(|rule| about.contains(&rule.subject)).collect()
+        let selected = self.subjects.iter().filter(|(_, selection)| selection.has(identity));
+        let subjects: BTreeSet<SelectorId> = selected.map(|(id, _)| id).collect();
+        let policies: BTreeSet<&ResourceId> =
+            subjects.iter().filter_map(|id| self.about.get(id)).flatten().collect();
+        let rules = policies.into_iter().filter_map(|resource| self.policies.get(resource));
+        rules.flat_map(|stored| &stored.rules).filter(|rule| subjects.contains(&rule.subject)).collect()
     }
 
     fn list<S: Selects + Clone>(
@@ -317,6 +330,18 @@ impl Engine {
             rules.push(StoredRule { rule, subject, default_deny, peers, ports });
         }
         Stored { policy, rules }
+    }
+
+    /// The policy is not about its subjects any more.
+    fn disown(&mut self, stored: &Stored) {
+        for rule in &stored.rules {
+            if let Some(policies) = self.about.get_mut(&rule.subject) {
+                policies.remove(&stored.policy.resource);
+                if policies.is_empty() {
+                    self.about.remove(&rule.subject);
+                }
+            }
+        }
     }
 
     fn forget(&mut self, stored: &Stored) {
