@@ -37,8 +37,33 @@ impl Agent {
         if (200..300).contains(&answer.status) { Ok(()) } else { bail!(answer.words()) }
     }
 
-    /// A request with its whole answer.
+    /// What a GET with labels as its body answers with 200; 404 is none.
+    pub(crate) fn find_by_labels<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        labels: &[String],
+    ) -> anyhow::Result<Option<T>> {
+        let answer = self.call("GET", path, &[], Some(&serde_json::to_vec(labels)?))?;
+        if answer.status == 404 { Ok(None) } else { read(&answer).map(Some) }
+    }
+
+    /// A request of the REST API with its whole answer.
     pub(crate) fn call(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> anyhow::Result<Response> {
+        self.request(method, &format!("/v1{path}"), headers, body)
+    }
+
+    /// A request beside the REST API: tables, and questions that only this tool asks.
+    pub(crate) fn call_plain(&mut self, method: &str, path: &str) -> anyhow::Result<Response> {
+        self.request(method, path, &[], None)
+    }
+
+    fn request(
         &mut self,
         method: &str,
         path: &str,
@@ -50,7 +75,7 @@ impl Agent {
             Some(connection) => connection,
             None => Connection::open(&self.address).map_err(unreachable)?,
         };
-        let answer = connection.call(method, &format!("/v1{path}"), headers, body)?;
+        let answer = connection.call(method, path, headers, body)?;
         if answer.keep_alive {
             self.connection = Some(connection);
         }

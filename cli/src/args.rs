@@ -1,6 +1,7 @@
 //! The command line's grammar, in `cilium-dbg`'s words.
 
 use crate::output::Format;
+use crate::why::Target;
 use clap::{Args, Parser, Subcommand};
 use std::net::IpAddr;
 
@@ -30,7 +31,14 @@ pub(crate) enum Command {
     Identity(IdentityCommand),
     /// Manage IP addresses and associated information
     #[command(subcommand)]
-    Ip(List<IpOptions>),
+    Ip(IpCommand),
+    /// Manage security policies
+    #[command(subcommand)]
+    Policy(RulesCommand),
+    /// Tell whether SOURCE may talk to DESTINATION, and which rule says so
+    Why(WhyOptions),
+    /// Dump tables of the agent
+    Statedb(TablesOptions),
     /// Manage cluster nodes
     #[command(subcommand)]
     Node(List<Listing>),
@@ -45,9 +53,41 @@ pub(crate) enum Command {
 /// The option `-o` that nearly every command has.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Output {
-    /// json | jsonpath='{...}'
+    /// json | yaml | jsonpath='{...}'
     #[arg(short = 'o', long = "output", value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
+}
+
+/// Clocks of the datapath.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum ClockMode {
+    /// Seconds
+    Ktime,
+    /// Jiffies / 256
+    Jiffies,
+}
+
+/// Whose connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CtScope {
+    /// All.
+    Global,
+    /// Those of an endpoint.
+    Endpoint(u16),
+}
+
+impl CtListOptions {
+    pub(crate) fn scope(&self) -> anyhow::Result<CtScope> {
+        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        match words[..] {
+            ["global"] => Ok(CtScope::Global),
+            [id] | ["endpoint", id] => match id.parse() {
+                Ok(id) => Ok(CtScope::Endpoint(id)),
+                Err(_) => anyhow::bail!("unknown type {id}, want global or the number of an endpoint"),
+            },
+            _ => anyhow::bail!("unknown type {}, want global or the number of an endpoint", words.join(" ")),
+        }
+    }
 }
 
 /// A command that can only list.
@@ -200,10 +240,92 @@ pub(crate) enum IdentityCommand {
     /// Retrieve information about an identity
     Get {
         /// Its number
-        id: u32,
+        #[arg(required_unless_present = "labels", conflicts_with = "labels")]
+        id: Option<u32>,
+        /// All identities with these labels
+        #[arg(short, long = "label", value_delimiter = ',')]
+        labels: Vec<String>,
         #[command(flatten)]
         output: Output,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum IpCommand {
+    /// List IP addresses in the userspace IPcache
+    #[command(visible_alias = "ls")]
+    List(IpOptions),
+    /// Display IP information
+    Get {
+        /// An address or a prefix
+        #[arg(required_unless_present = "labels", conflicts_with = "labels")]
+        prefix: Option<String>,
+        /// Everything with these labels
+        #[arg(short, long, value_delimiter = ',')]
+        labels: Vec<String>,
+        #[command(flatten)]
+        options: IpOptions,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RulesCommand {
+    /// Display policy node information
+    Get {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Display cached information about selectors
+    Selectors(SelectorOptions),
+    /// Display cached information about subject selectors
+    SubjectSelectors(SelectorOptions),
+    /// Wait for all endpoints to have updated to a given policy revision
+    Wait(WaitOptions),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SelectorOptions {
+    /// Show the full labels of the rules
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WaitOptions {
+    /// The revision
+    pub(crate) revision: i64,
+    /// Wait time before failing, in seconds
+    #[arg(long, default_value_t = 360)]
+    pub(crate) max_wait_time: u64,
+    /// Wait time after which an endpoint that failed makes the command fail, in seconds
+    #[arg(long, default_value_t = 120)]
+    pub(crate) fail_wait_time: u64,
+    /// Sleep interval between checks, in seconds
+    #[arg(long, default_value_t = 1)]
+    pub(crate) sleep_time: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WhyOptions {
+    /// Who sends: an endpoint's number, namespace/name of a pod, an address, or identity:NUMBER
+    pub(crate) source: String,
+    /// Who receives, likewise
+    pub(crate) destination: String,
+    /// Destination port and protocol, as 80/TCP; of ICMP the type, as 8/ICMP
+    #[arg(value_name = "PORT/PROTOCOL")]
+    pub(crate) target: Target,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TablesOptions {
+    /// Tables; all of them if none is named
+    pub(crate) tables: Vec<String>,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 #[derive(Debug, Args)]
@@ -252,6 +374,34 @@ pub(crate) enum BpfCommand {
     /// Policy related BPF maps
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Connection tracking tables
+    #[command(subcommand)]
+    Ct(CtCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CtCommand {
+    /// List connection tracking entries
+    #[command(visible_alias = "ls")]
+    List(CtListOptions),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CtListOptions {
+    /// `global`, or the number of an endpoint
+    #[arg(value_name = "global | endpoint ID | ID", required = true, num_args = 1..=2)]
+    words: Vec<String>,
+    /// Print time difference for entries
+    #[arg(short = 'd', long)]
+    pub(crate) time_diff: bool,
+    /// Manually set clock source mode (instead of contacting the server)
+    #[arg(long = "time-diff-clocksource-mode", value_name = "MODE")]
+    pub(crate) clock_mode: Option<ClockMode>,
+    /// Manually set clock source Hz
+    #[arg(long = "time-diff-clocksource-hz", value_name = "HZ", default_value_t = 250)]
+    pub(crate) clock_hz: i64,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 #[derive(Debug, Subcommand)]
@@ -270,6 +420,15 @@ pub(crate) enum IpcacheCommand {
 pub(crate) enum PolicyCommand {
     /// Get contents of a policy BPF map
     Get(PolicyGetOptions),
+    /// List all policy BPF maps with their contents
+    #[command(visible_alias = "ls")]
+    List {
+        /// Do not resolve IDs
+        #[arg(short, long)]
+        numeric: bool,
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
 #[derive(Debug, Args)]

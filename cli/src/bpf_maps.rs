@@ -48,12 +48,12 @@ fn first_bpffs(mounts: &str) -> Option<PathBuf> {
     })
 }
 
-fn open(name: &str) -> anyhow::Result<RawMap> {
+pub(crate) fn open(name: &str) -> anyhow::Result<RawMap> {
     let path = globals()?.join(name);
     RawMap::open(&path).with_context(|| format!("cannot open map {}", path.display()))
 }
 
-fn rows<K: Pod, V: Pod>(name: &str) -> anyhow::Result<Vec<(K, V)>> {
+pub(crate) fn rows<K: Pod, V: Pod>(name: &str) -> anyhow::Result<Vec<(K, V)>> {
     Ok(Map::new(open(name)?)?.entries()?)
 }
 
@@ -214,6 +214,17 @@ pub(crate) fn policy(
             policy_table(agent, &content, options.numeric, out)
         };
     }
+    policies(agent, options.numeric, &options.output, out)
+}
+
+/// The policy maps of all endpoints.
+pub(crate) fn policies(
+    agent: &mut Agent,
+    numeric: bool,
+    output: &Output,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let stats = policy_stats();
     let globals = globals()?;
     let mut maps = Vec::new();
     for name in bpf::names_in(&globals)?.into_iter().filter(|name| name.starts_with(POLICY_PREFIX)) {
@@ -221,7 +232,7 @@ pub(crate) fn policy(
         let content = policy_rows(&name, id, stats.as_ref())?;
         maps.push(PolicyMap { endpoint_id: id.to_string(), path: globals.join(&name), content });
     }
-    if options.output.write(&maps, out)? {
+    if output.write(&maps, out)? {
         return Ok(());
     }
     if maps.is_empty() {
@@ -229,7 +240,7 @@ pub(crate) fn policy(
     }
     for map in &maps {
         writeln!(out, "Endpoint ID: {}\nPath: {}\n", map.endpoint_id, map.path.display())?;
-        policy_table(agent, &map.content, options.numeric, out)?;
+        policy_table(agent, &map.content, numeric, out)?;
         writeln!(out, "\n")?;
     }
     Ok(())

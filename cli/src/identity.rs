@@ -16,10 +16,29 @@ pub(crate) fn list(agent: &mut Agent, output: &Output, out: &mut dyn Write) -> a
     if output.write(&identities, out)? { Ok(()) } else { print(&identities, out) }
 }
 
-pub(crate) fn get(agent: &mut Agent, id: u32, output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
-    let identity: Identity =
-        agent.get(&format!("/identity/{id}")).with_context(|| format!("cannot get identity for ID {id}"))?;
-    let identities = [identity];
+pub(crate) fn get(
+    agent: &mut Agent,
+    id: Option<u32>,
+    labels: &[String],
+    output: &Output,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let identities: Vec<Identity> = match id {
+        Some(id) => {
+            vec![
+                agent
+                    .get(&format!("/identity/{id}"))
+                    .with_context(|| format!("cannot get identity for ID {id}"))?,
+            ]
+        }
+        None => {
+            let found = agent.find_by_labels("/identity", labels);
+            let words = labels.join(",");
+            found
+                .and_then(|found| found.context("not found"))
+                .with_context(|| format!("cannot get identities for labels {words}"))?
+        }
+    };
     if output.write(&identities, out)? { Ok(()) } else { print(&identities, out) }
 }
 

@@ -13,7 +13,38 @@ use std::net::IpAddr;
 
 pub(crate) fn ips(agent: &mut Agent, options: &IpOptions, out: &mut dyn Write) -> anyhow::Result<()> {
     let found: Option<Vec<IpListEntry>> = agent.find("/ip").context("cannot get ipcache entries")?;
-    let mut entries = found.unwrap_or_default();
+    print_ips(agent, found.unwrap_or_default(), options, out)
+}
+
+/// Entries of a prefix, or of all identities with the labels.
+pub(crate) fn ip(
+    agent: &mut Agent,
+    prefix: Option<&str>,
+    labels: &[String],
+    options: &IpOptions,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let (found, what): (anyhow::Result<Option<Vec<IpListEntry>>>, String) = match prefix {
+        Some(prefix) => {
+            let whole = match prefix.parse::<IpAddr>() {
+                Ok(IpAddr::V4(address)) => format!("{address}/32"),
+                Ok(IpAddr::V6(address)) => format!("{address}/128"),
+                Err(_) => prefix.to_owned(),
+            };
+            (agent.find(&format!("/ip?cidr={}", escape(&whole))), prefix.to_owned())
+        }
+        None => (agent.find_by_labels("/ip", labels), labels.join(",")),
+    };
+    let found = found.and_then(|found| found.context("not found"));
+    print_ips(agent, found.with_context(|| format!("cannot get ipcache entries of {what}"))?, options, out)
+}
+
+fn print_ips(
+    agent: &mut Agent,
+    mut entries: Vec<IpListEntry>,
+    options: &IpOptions,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     entries.sort_by_cached_key(|entry| prefix_order(&entry.cidr));
     if options.output.write(&entries, out)? {
         return Ok(());

@@ -2,10 +2,12 @@
 //!
 //! **Owns** nothing. **Needs** the agent's socket (`CILIUM_SOCK`) for what the agent knows, and root and the bpf file
 //! system for `bpf ...`, which reads pinned maps whether an agent runs or not. **Gives** tables as `cilium-dbg` prints
-//! them, `-o json` and `-o jsonpath=...`; exit code 1 on any error.
+//! them, `-o json`, `-o yaml` and `-o jsonpath=...`; exit code 1 on any error, and 2 when `why` finds that packets
+//! are dropped.
 
 mod agent;
 mod args;
+mod bpf_ct;
 mod bpf_maps;
 mod config;
 mod endpoint;
@@ -13,15 +15,19 @@ mod identity;
 mod inventory;
 mod jsonpath;
 mod output;
+mod policy;
+mod statedb;
 mod status;
 mod table;
 mod time;
 mod version;
+mod why;
 mod words;
 
 use agent::Agent;
 use args::{
-    Arguments, BpfCommand, Command, ConfigCommand, EndpointCommand, IdentityCommand, List, MapCommand,
+    Arguments, BpfCommand, Command, ConfigCommand, EndpointCommand, IdentityCommand, IpCommand, List,
+    MapCommand, RulesCommand,
 };
 use clap::{CommandFactory as _, FromArgMatches as _};
 use std::io::{self, Write};
@@ -81,9 +87,24 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
         },
         Command::Identity(command) => match command {
             IdentityCommand::List { output } => identity::list(agent, output, out),
-            IdentityCommand::Get { id, output } => identity::get(agent, *id, output, out),
+            IdentityCommand::Get { id, labels, output } => identity::get(agent, *id, labels, output, out),
         },
-        Command::Ip(List::List(options)) => inventory::ips(agent, options, out),
+        Command::Ip(command) => match command {
+            IpCommand::List(options) => inventory::ips(agent, options, out),
+            IpCommand::Get { prefix, labels, options } => {
+                inventory::ip(agent, prefix.as_deref(), labels, options, out)
+            }
+        },
+        Command::Policy(command) => match command {
+            RulesCommand::Get { output } => policy::get(agent, output, out),
+            RulesCommand::Selectors(options) => policy::selectors(agent, "/policy/selectors", options, out),
+            RulesCommand::SubjectSelectors(options) => {
+                policy::selectors(agent, "/policy/subject-selectors", options, out)
+            }
+            RulesCommand::Wait(options) => policy::wait(agent, options),
+        },
+        Command::Why(options) => return why::run(agent, options, out),
+        Command::Statedb(options) => statedb::dump(agent, options, out),
         Command::Node(List::List(options)) => inventory::nodes(agent, options, out),
         Command::Map(command) => match command {
             MapCommand::List { verbose, output } => inventory::maps(agent, *verbose, output, out),
@@ -98,9 +119,13 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
                     args::IpcacheCommand::Get { ip } => return bpf_maps::ipcache_get(*ip, out),
                 },
                 BpfCommand::Metrics(List::List(options)) => bpf_maps::metrics(&options.output, out),
-                BpfCommand::Policy(args::PolicyCommand::Get(options)) => {
-                    bpf_maps::policy(agent, options, out)
-                }
+                BpfCommand::Policy(command) => match command {
+                    args::PolicyCommand::Get(options) => bpf_maps::policy(agent, options, out),
+                    args::PolicyCommand::List { numeric, output } => {
+                        bpf_maps::policies(agent, *numeric, output, out)
+                    }
+                },
+                BpfCommand::Ct(args::CtCommand::List(options)) => bpf_ct::list(agent, options, out),
             }
         }
     };

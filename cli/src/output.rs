@@ -10,6 +10,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug)]
 pub(crate) enum Format {
     Json,
+    Yaml,
     JsonPath(JsonPath),
 }
 
@@ -19,8 +20,9 @@ impl FromStr for Format {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
             None if text == "json" => Ok(Self::Json),
+            None if text == "yaml" => Ok(Self::Yaml),
             Some(("jsonpath", path)) => path.parse().map(Self::JsonPath),
-            _ => Err("want json or jsonpath='{...}'".to_owned()),
+            _ => Err("want json, yaml or jsonpath='{...}'".to_owned()),
         }
     }
 }
@@ -38,6 +40,8 @@ impl Format {
     pub(crate) fn write(&self, data: &impl Serialize, out: &mut dyn Write) -> anyhow::Result<()> {
         match self {
             Self::Json => serde_json::to_writer_pretty(&mut *out, data)?,
+            // Names and order as in JSON.
+            Self::Yaml => out.write_all(serde_saphyr::to_string(data)?.trim_end().as_bytes())?,
             Self::JsonPath(path) => out.write_all(path.evaluate(&serde_json::to_value(data)?)?.as_bytes())?,
         }
         Ok(writeln!(out)?)

@@ -38,7 +38,18 @@ fn mac(word: u64) -> String {
 /// `ANY`, `TCP`, `80/TCP`, `80-81/TCP`.
 pub(crate) fn port_and_protocol(key: &PolicyKey) -> String {
     const PROTOCOL_BITS: u32 = 8;
-    let protocol = match key.protocol {
+    let protocol = protocol(key.protocol);
+    let first = u16::from_be(key.dport);
+    match prefix_length(key).checked_sub(PROTOCOL_BITS) {
+        None | Some(0) => protocol,
+        Some(port_bits @ 1..16) => format!("{first}-{}/{protocol}", first | (0xffff >> port_bits)),
+        Some(_) => format!("{first}/{protocol}"),
+    }
+}
+
+/// The name of an IP protocol.
+pub(crate) fn protocol(number: u8) -> String {
+    match number {
         0 => "ANY".to_owned(),
         1 => "ICMP".to_owned(),
         2 => "IGMP".to_owned(),
@@ -48,12 +59,6 @@ pub(crate) fn port_and_protocol(key: &PolicyKey) -> String {
         112 => "VRRP".to_owned(),
         132 => "SCTP".to_owned(),
         other => other.to_string(),
-    };
-    let first = u16::from_be(key.dport);
-    match prefix_length(key).checked_sub(PROTOCOL_BITS) {
-        None | Some(0) => protocol,
-        Some(port_bits @ 1..16) => format!("{first}-{}/{protocol}", first | (0xffff >> port_bits)),
-        Some(_) => format!("{first}/{protocol}"),
     }
 }
 

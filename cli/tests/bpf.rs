@@ -2,8 +2,9 @@
 
 use bpf::{Map, MapFlags, MapSpec, MapType, PerCpuMap, RawMap, possible_cpus};
 use datapath_abi::{
-    EndpointInfo, EndpointKey, IpcacheKey, MetricsKey, MetricsValue, PolicyEntry, PolicyKey, PolicyStatsKey,
-    PolicyStatsValue, RemoteEndpointInfo, direction, drop, lxc_flag, mac_word,
+    CtEntry, CtTuple4, CtTuple6, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey, MetricsValue,
+    PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue, RemoteEndpointInfo, direction, drop, lxc_flag,
+    mac_word, tuple_flag,
 };
 use std::net::Ipv4Addr;
 use test_kit::Sandbox;
@@ -98,7 +99,7 @@ fn policy_rows_with_their_counters() {
     policy.update(&http, &PolicyEntry { flags: 1 | 24 << 3, ..PolicyEntry::allow(24) }).unwrap();
     insta::assert_snapshot!("bpf-policy-get", run(&sandbox, "bpf policy get 2386"));
 
-    let spec = MapSpec::new("cilium_policystats", MapType::LruPerCpuHash, 12, 16, 64, MapFlags::default());
+    let spec = MapSpec::new("cilium_policystats", MapType::LruPerCpuHash, 12, 16, 64, MapFlags::NONE);
     let stats: PerCpuMap<PolicyStatsKey, PolicyStatsValue> = PerCpuMap::new(make(&sandbox, &spec)).unwrap();
     let key = PolicyStatsKey {
         endpoint_id: 2386,
@@ -120,4 +121,77 @@ fn policy_rows_with_their_counters() {
         unknown.starts_with("Error: cannot open map /sys/fs/bpf/tc/globals/cilium_policy_v2_00007"),
         "{unknown}"
     );
+}
+
+#[test]
+fn connections_of_all_and_of_an_endpoint() {
+    test_kit::require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let missing = run(&sandbox, "bpf ct list global");
+    assert!(missing.contains("Unable to open cilium_ct4_global: "), "{missing}");
+    assert!(missing.ends_with("[exit code 1]\n"), "{missing}");
+
+    let word = |octets: [u8; 4]| u32::from_ne_bytes(octets);
+    let spec = MapSpec::new("cilium_ct4_global", MapType::LruHash, 14, 56, 16, MapFlags::NONE);
+    let tcp: Map<CtTuple4, CtEntry> = Map::new(make(&sandbox, &spec)).unwrap();
+    // Rows hold the addresses the other way round.
+    let key = CtTuple4 {
+        daddr: word([10, 0, 0, 5]),
+        saddr: word([10, 0, 0, 6]),
+        dport: 80_u16.to_be(),
+        sport: 40000_u16.to_be(),
+        nexthdr: 6,
+        flags: tuple_flag::OUT,
+    };
+    let entry = CtEntry {
+        packets: 3,
+        bytes: 180,
+        lifetime: 8021,
+        flags: 0x13,
+        tx_flags_seen: 0x12,
+        src_sec_id: 300,
+        ..CtEntry::default()
+    };
+    tcp.update(&key, &entry).unwrap();
+    let service = CtEntry { backend_id: 7, rev_nat_index: 2_u16.to_be(), ..entry };
+    tcp.update(&CtTuple4 { saddr: word([10, 96, 0, 1]), flags: tuple_flag::SERVICE, ..key }, &service)
+        .unwrap();
+    let spec = MapSpec::new("cilium_ct_any6_global", MapType::LruHash, 38, 56, 16, MapFlags::NONE);
+    let any: Map<CtTuple6, CtEntry> = Map::new(make(&sandbox, &spec)).unwrap();
+    let words = |text: &str| {
+        let octets = text.parse::<std::net::Ipv6Addr>().unwrap().octets();
+        std::array::from_fn(|at| u32::from_ne_bytes(octets[at * 4..at * 4 + 4].try_into().unwrap()))
+    };
+    let ping = CtTuple6 {
+        daddr: words("fd00::9"),
+        saddr: words("fd00::8"),
+        nexthdr: 58,
+        flags: tuple_flag::IN | tuple_flag::RELATED,
+        ..CtTuple6::default()
+    };
+    any.update(&ping, &CtEntry { lifetime: 60, ..CtEntry::default() }).unwrap();
+
+    let listed = run(&sandbox, "bpf ct list global");
+    let mut lines: Vec<&str> = listed.lines().filter(|line| line.contains("expires")).collect();
+    lines.sort_unstable();
+    insta::assert_snapshot!("bpf-ct-list", lines.join("\n"));
+    let ktime = "bpf ct list global -d --time-diff-clocksource-mode ktime -o jsonpath={[*].Value.Lifetime}";
+    assert!(run(&sandbox, ktime).contains("8021"));
+    let left = run(&sandbox, "bpf ct list global --time-diff --time-diff-clocksource-mode ktime");
+    assert!(left.contains("expires=60 (remaining: -"), "{left}");
+
+    let spec = MapSpec::new("cilium_lxc", MapType::Hash, 20, 48, 16, MapFlags::NO_PREALLOC);
+    let lxc: Map<EndpointKey, EndpointInfo> = Map::new(make(&sandbox, &spec)).unwrap();
+    lxc.update(
+        &EndpointKey::v4(Ipv4Addr::new(10, 0, 0, 6)),
+        &EndpointInfo { lxc_id: 9, ..EndpointInfo::default() },
+    )
+    .unwrap();
+    for words in ["9", "endpoint 9"] {
+        let own = run(&sandbox, &format!("bpf ct list {words}"));
+        assert_eq!(own.matches("expires=").count(), 1, "{own}");
+        assert!(own.contains("TCP OUT 10.0.0.5:40000 -> 10.0.0.6:80 expires=8021 "), "{own}");
+    }
+    assert!(run(&sandbox, "bpf ct list 10").contains("Error: there is no endpoint 10"));
+    assert!(run(&sandbox, "bpf ct list everything").contains("unknown type everything"));
 }

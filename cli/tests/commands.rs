@@ -241,6 +241,116 @@ fn inventories() {
 }
 
 #[test]
+fn policy_and_its_selectors() {
+    let rules = |name: &str| {
+        json!([[
+            {"key": "io.cilium.k8s.policy.name", "source": "k8s", "value": name},
+            {"key": "io.cilium.k8s.policy.namespace", "source": "k8s", "value": "default"},
+        ]])
+    };
+    let agent = FakeAgent::new(vec![
+        ("/policy", 200, json!({"policy": "[\n  {}\n]", "revision": 7})),
+        (
+            "/policy/selectors",
+            200,
+            json!([
+                {"identities": [6592, 51071], "labels": rules("web"), "selector": "&LabelSelector{any:app: p1}", "users": 1},
+                {"identities": null, "labels": [], "selector": "cidr:192.0.2.0/24", "users": 2},
+            ]),
+        ),
+        (
+            "/policy/subject-selectors",
+            200,
+            json!([{"identities": [1], "labels": rules("a"), "selector": "s", "users": 1}]),
+        ),
+    ]);
+    assert_eq!(agent.run("policy get"), "[\n  {}\n]\nRevision: 7\n");
+    assert_eq!(agent.run("policy get -o jsonpath={.revision}"), "7\n");
+    assert_eq!(agent.run("policy get -o yaml"), "policy: |-\n  [\n    {}\n  ]\nrevision: 7\n");
+    insta::assert_snapshot!("policy-selectors", agent.run("policy selectors"));
+    insta::assert_snapshot!("policy-selectors-verbose", agent.run("policy selectors -v"));
+    insta::assert_snapshot!("policy-subject-selectors", agent.run("policy subject-selectors -o yaml"));
+}
+
+#[test]
+fn waiting_for_a_policy_revision() {
+    let with = |state: &str, revision: i64| {
+        let mut endpoint = endpoint(7, "10.0.0.1", "", &[]);
+        endpoint["status"]["policy"]["realized"]["policy-revision"] = revision.into();
+        endpoint["status"]["state"] = state.into();
+        endpoint
+    };
+    let agent = |endpoints: Value| FakeAgent::new(vec![("/endpoint", 200, endpoints)]);
+    assert_eq!(agent(json!([with("ready", 5), with("disconnecting", 0)])).run("policy wait 5"), "");
+    let late = agent(json!([with("ready", 5), with("ready", 4)])).run("policy wait 5 --max-wait-time 0");
+    let text = "Error: policy revision 5 is not everywhere after 0 s: 1 of 2 endpoints have it, 0 failed\n[exit code 1]\n";
+    assert_eq!(late, text);
+    let failed = agent(json!([with("not-ready", 5)])).run("policy wait 5 --fail-wait-time 0");
+    assert!(failed.contains("0 of 1 endpoints have it, 1 failed"), "{failed}");
+}
+
+#[test]
+fn why_somebody_may_or_may_not_talk() {
+    let party = |name: &str, pod: Value, endpoint: Value, identity: u32| json!({"name": name, "pod": pod, "endpoint": endpoint, "addresses": ["10.0.0.1"], "identity": identity, "labels": ["k8s:app=a"]});
+    let denied = json!({
+        "source": party("10.0.0.1", Value::Null, Value::Null, 2),
+        "destination": party("8", json!("default/b"), json!(8), 300),
+        "protocol": "TCP", "port": 80, "allowed": false, "egress": null,
+        "ingress": {
+            "endpoint": 8, "allowed": false, "drop": {"code": 181, "text": "Policy denied by denylist"},
+            "reason": "a rule denies it", "enforced": true,
+            "rules": [{"object": "cnp/default/web", "origins": ["web.yaml, document 2"], "path": "spec.ingressDeny[0]",
+                       "action": "deny", "selector": "reserved:world", "labels": []}],
+            "entry": {"identity": 2, "protocol": "TCP", "first_port": 80, "last_port": 81, "deny": true, "precedence": 4294967295_u32},
+            "revision": 3, "wanted_revision": 4, "differs": false,
+        },
+    });
+    let agent = FakeAgent::new(vec![
+        ("/apiary/why?src=10.0.0.1&dst=8&port=80&protocol=tcp", 200, denied),
+        ("/apiary/why?src=x%2Fy&dst=8&port=0&protocol=icmp", 404, json!("nothing is known of 'x/y'")),
+    ]);
+    insta::assert_snapshot!("why-denied", agent.run("why 10.0.0.1 8 80/TCP"));
+    assert_eq!(
+        agent.run("why 10.0.0.1 8 80/TCP -o jsonpath={.ingress.rules[0].path}"),
+        "spec.ingressDeny[0]\n[exit code 2]\n"
+    );
+    assert_eq!(
+        agent.run("why x/y 8 0/ICMP"),
+        "Error: status 404: nothing is known of 'x/y'\n[exit code 1]\n"
+    );
+}
+
+#[test]
+fn tables_as_they_are() {
+    let agent = FakeAgent::new(vec![
+        ("/statedb/dump", 200, json!({"a": [{"x": 1}], "b": []})),
+        ("/statedb/dump/a", 200, json!({"a": [{"x": 1}]})),
+        ("/statedb/dump/c", 200, json!({})),
+    ]);
+    assert_eq!(agent.run("statedb").trim(), r#"{"a":[{"x":1}],"b":[]}"#);
+    assert_eq!(agent.run("statedb a -o jsonpath={.a[0].x}"), "1\n");
+    assert_eq!(agent.run("statedb a -o yaml"), "a:\n- x: 1\n");
+    assert_eq!(agent.run("statedb c"), "Error: there is no table c\n[exit code 1]\n");
+}
+
+#[test]
+fn labels_and_prefixes_select() {
+    let agent = FakeAgent::new(vec![
+        ("/ip?cidr=10.0.0.1%2F32", 200, json!([{"cidr": "10.0.0.1/32", "identity": 2}])),
+        ("/ip", 200, json!([{"cidr": "fd00::1/128", "identity": 1}])),
+        ("/identity", 200, json!([{"id": 300, "labels": ["k8s:app=a"]}])),
+    ]);
+    assert_eq!(agent.run("ip get 10.0.0.1 -o jsonpath={[*].cidr}"), "10.0.0.1/32\n");
+    assert_eq!(agent.run("ip get -l reserved:host -o jsonpath={[*].cidr}"), "fd00::1/128\n");
+    assert_eq!(agent.run("identity get --label k8s:app=a -o jsonpath={[*].id}"), "300\n");
+    let sent = agent.requests();
+    assert_eq!(sent[1..], [r#"GET /ip ["reserved:host"]"#, r#"GET /identity ["k8s:app=a"]"#]);
+    assert!(
+        agent.run("ip get 10.0.0.2").starts_with("Error: cannot get ipcache entries of 10.0.0.2: not found")
+    );
+}
+
+#[test]
 fn config_and_version() {
     let config = json!({"status": {
         "daemonConfigurationMap": {"EnableIPv4": true, "Devices": ["ext0", "ext1"], "HiveConfig": {"StartTimeout": 5}},

@@ -98,6 +98,11 @@ impl Document {
         Lines { by_path: yaml::lines(&self.text), start: self.line, text_line: self.text_line }
     }
 
+    /// The line of the field at this path, or of the nearest one around it. For many paths take [`lines`](Self::lines).
+    pub fn line_of(&self, path: &str) -> usize {
+        self.lines().of(path)
+    }
+
     /// The objects of this document: itself, or the items if it is a list (`List`, `PodList` and so on).
     pub fn manifests(&self) -> Vec<Manifest<'_>> {
         let kind = kind(&self.value);
