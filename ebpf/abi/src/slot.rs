@@ -15,9 +15,9 @@ pub const ARP: u32 = 6;
 pub const IPV4_FROM_LXC: u32 = 7;
 /// IPv6 from a pod.
 pub const IPV6_FROM_LXC: u32 = 10;
-/// The shared `cil_lxc_policy`, for the endpoint named in the upper half of `cb[1]`.
-pub const LXC_POLICY: u32 = 11;
-/// What `cil_lxc_policy` does for IPv6.
+/// IPv4 into the pod of the endpoint named in the upper half of `cb[1]`.
+pub const IPV4_POLICY: u32 = 11;
+/// IPv6 into a pod.
 pub const IPV6_POLICY: u32 = 12;
 /// IPv4 from the host.
 pub const IPV4_FROM_HOST: u32 = 23;

@@ -46,7 +46,7 @@ pub const CALLS: &str = "cilium_calls";
 pub struct Program {
     /// Its name in the object and in the kernel.
     pub name: &'static str,
-    /// Its slot in [`CALLS`]; `None` for a program that is attached.
+    /// Its slot in [`CALLS`]; `None` for a program that is attached, or put elsewhere.
     pub slot: Option<u32>,
 }
 
@@ -70,12 +70,12 @@ pub const TO_HOST: &str = "cil_to_host";
 pub const FROM_NETDEV: &str = "cil_from_netdev";
 /// Egress of devices of the node, where something has to be done there.
 pub const TO_NETDEV: &str = "cil_to_netdev";
-/// The guard of all pods. Beside its slot it may stand in `cilium_call_policy` under every endpoint id, for callers
-/// of another origin: it then finds the endpoint by the packet's destination.
+/// The way into all pods for callers of another origin: it may stand in `cilium_call_policy` under every endpoint id and
+/// finds the endpoint by the packet's destination.
 pub const LXC_POLICY: &str = "cil_lxc_policy";
 
 /// All programs.
-pub const PROGRAMS: [Program; 16] = [
+pub const PROGRAMS: [Program; 18] = [
     attached(FROM_CONTAINER),
     attached(TO_CONTAINER),
     attached(FROM_HOST),
@@ -87,7 +87,9 @@ pub const PROGRAMS: [Program; 16] = [
     tail("tail_arp", slot::ARP),
     tail("tail_ipv4_from_lxc", slot::IPV4_FROM_LXC),
     tail("tail_ipv6_from_lxc", slot::IPV6_FROM_LXC),
-    tail(LXC_POLICY, slot::LXC_POLICY),
+    attached(LXC_POLICY),
+    tail("tail_ipv4_policy", slot::IPV4_POLICY),
+    tail("tail_ipv6_policy", slot::IPV6_POLICY),
     tail("tail_ipv4_from_host", slot::IPV4_FROM_HOST),
     tail("tail_ipv6_from_host", slot::IPV6_FROM_HOST),
     tail("tail_ipv4_from_netdev", slot::IPV4_FROM_NETDEV),

@@ -56,7 +56,7 @@ impl<K, V, const T: usize, const N: usize, const F: usize> Map<K, V, T, N, F> {
     /// Writes a row; a full map is not an error that anybody could treat.
     #[inline(always)]
     pub(crate) fn insert(&self, key: &K, value: &V) {
-        self.rows().insert(key, value);
+        let _ = self.rows().insert(key, value);
     }
 }
 
@@ -71,11 +71,13 @@ impl<K, V> Rows<K, V> {
         unsafe { bpf_map_lookup_elem(self.0, (&raw const *key).cast()).cast() }
     }
 
-    /// Writes a row; false if there is no room.
+    /// Writes a row; the error is a negative number of the kernel's.
     #[inline(always)]
-    pub(crate) fn insert(&self, key: &K, value: &V) -> bool {
+    pub(crate) fn insert(&self, key: &K, value: &V) -> Result<(), i8> {
         // SAFETY: as above, the value too.
-        unsafe { bpf_map_update_elem(self.0, (&raw const *key).cast(), (&raw const *value).cast(), 0) == 0 }
+        let answer =
+            unsafe { bpf_map_update_elem(self.0, (&raw const *key).cast(), (&raw const *value).cast(), 0) };
+        if answer == 0 { Ok(()) } else { Err(answer as i8) }
     }
 }
 

@@ -67,6 +67,19 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// The same, as one of many that the verifier does not tell apart.
+    #[inline(always)]
+    fn any(self, skb: Skb) -> Self {
+        let packed = skb.forget(self.status as u64 | u64::from(self.monitor) << 2);
+        let status = match packed & 3 {
+            0 => Status::New,
+            1 => Status::Established,
+            2 => Status::Reply,
+            _ => Status::Related,
+        };
+        Self { status, monitor: packed >> 2 & 1 != 0, ..self }
+    }
+
     /// Nothing.
     const NEW: Self =
         Self { status: Status::New, monitor: true, flags: 0, rev_nat: 0, nat_address: [0; 2], nat_port: 0 };
@@ -104,13 +117,17 @@ pub(crate) fn now() -> u32 {
 #[inline(always)]
 pub(crate) fn lookup<F: Family>(skb: Skb, flow: &Flow<F::Address>, direction: Direction, now: u32) -> Found {
     let key = reversed::<F>(flow, direction);
-    match look::<F>(skb, &key, flow, direction, now) {
+    let found = match look::<F>(skb, &key, flow, direction, now) {
         Some(found) => {
             let status = if flow.related { Status::Related } else { Status::Reply };
             Found { status, ..found }
         }
-        None => lookup_forward::<F>(skb, flow, direction, now),
-    }
+        None => {
+            let key = forward::<F>(flow, direction);
+            look::<F>(skb, &key, flow, direction, now).unwrap_or(Found::NEW)
+        }
+    };
+    found.any(skb)
 }
 
 /// Looks a packet up that cannot be a reply: its destination was a service.
@@ -121,7 +138,8 @@ pub(crate) fn lookup_forward<F: Family>(
     direction: Direction,
     now: u32,
 ) -> Found {
-    look::<F>(skb, &forward::<F>(flow, direction), flow, direction, now).unwrap_or(Found::NEW)
+    let key = forward::<F>(flow, direction);
+    look::<F>(skb, &key, flow, direction, now).unwrap_or(Found::NEW).any(skb)
 }
 
 /// Remembers the connection of a packet, and that ICMP errors about it belong to it.
@@ -144,16 +162,13 @@ pub(crate) fn create<F: Family>(
         ..CtEntry::default()
     };
     begin(&mut entry, skb, flow, direction, now);
-    if !insert::<F>(&key, &entry, flow.is_tcp()) {
-        return Err(full::<F>(skb));
+    if let Err(errno) = insert::<F>(&key, &entry, flow.is_tcp()) {
+        return Err(full::<F>(skb, errno));
     }
     let flags = key.flags | tuple_flag::RELATED;
     let errors = CtTuple { dport: 0, sport: 0, nexthdr: F::ICMP, flags, ..key };
     entry.flags |= ct_flag::SEEN_NON_SYN;
-    if !F::ct_any().insert(&errors, &entry) {
-        return Err(full::<F>(skb));
-    }
-    Ok(())
+    F::ct_any().insert(&errors, &entry).map_err(|errno| full::<F>(skb, errno))
 }
 
 /// The backend that a client's connection to a service went to, if it is known and the service is still the same.
@@ -189,7 +204,7 @@ pub(crate) fn create_service<F: Family>(
     let key = reversed::<F>(flow, Direction::Service);
     let mut entry = CtEntry { backend_id: u64::from(backend), rev_nat_index: rev_nat, ..CtEntry::default() };
     begin(&mut entry, skb, flow, Direction::Service, now);
-    if insert::<F>(&key, &entry, flow.is_tcp()) { Ok(()) } else { Err(full::<F>(skb)) }
+    insert::<F>(&key, &entry, flow.is_tcp()).map_err(|errno| full::<F>(skb, errno))
 }
 
 /// The tuple under which a packet's connection is, if the packet is a reply; services have no other.
@@ -238,7 +253,7 @@ fn row<F: Family>(key: &CtTuple<F::Address>, tcp: bool) -> *mut CtEntry {
 }
 
 #[inline(always)]
-fn insert<F: Family>(key: &CtTuple<F::Address>, entry: &CtEntry, tcp: bool) -> bool {
+fn insert<F: Family>(key: &CtTuple<F::Address>, entry: &CtEntry, tcp: bool) -> Result<(), i8> {
     if tcp { F::ct_tcp().insert(key, entry) } else { F::ct_any().insert(key, entry) }
 }
 
@@ -388,7 +403,7 @@ fn add(counter: *mut u64, value: u64) {
 
 /// A map that takes no more rows: the agent is asked to make room.
 #[inline(always)]
-fn full<F: Family>(skb: Skb) -> Drop {
+fn full<F: Family>(skb: Skb, errno: i8) -> Drop {
     const CURRENT_CPU: u64 = 0xffff_ffff;
     let message = FillUp { signal: CT_FILL_UP, family: F::SIGNAL };
     // SAFETY: the message is live for the call and has the length given.
@@ -401,5 +416,5 @@ fn full<F: Family>(skb: Skb) -> Drop {
             size_of::<FillUp>() as u64,
         )
     };
-    drop_here!(CT_MAP_INSERTION_FAILED)
+    drop_here!(CT_MAP_INSERTION_FAILED).with_detail(errno)
 }

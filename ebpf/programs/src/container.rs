@@ -1,13 +1,16 @@
 //! Pods: what they send, and the guard in front of them.
 
+use crate::conntrack::{self, Direction, Found, State, Status};
 use crate::deliver::{self, Origin};
 use crate::drop::{Drop, Parties, dropped};
 use crate::endpoint;
 use crate::family::Family;
+use crate::flow;
 use crate::ipcache;
 use crate::ipv4::V4;
 use crate::ipv6::V6;
 use crate::ndp;
+use crate::policy::{self, Way};
 use crate::skb::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_TYPE_MIN, PASS, Skb};
 use crate::trace::{self, Trace};
 use datapath_abi::drop::TTL_EXCEEDED;
@@ -71,6 +74,7 @@ pub(crate) fn from_lxc<F: Family>(skb: Skb) -> i32 {
     match forward::<F>(skb, me) {
         Ok(verdict) => verdict,
         Err(why) => {
+            let why = why.any(skb);
             if F::NUMBER == FAMILY_V6 && why.reason() == TTL_EXCEEDED {
                 // Answered there; back here only if that program is missing.
                 skb.tail_call(slot::ICMP6_TIME_EXCEEDED);
@@ -102,6 +106,18 @@ fn forward<F: Family>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
         return Err(drop_here!(INVALID_SOURCE_IP));
     }
     let destination = F::destination(ip);
+    let flow = flow::of::<F>(skb, ip, direction::EGRESS)?;
+    let now = conntrack::now();
+    let found = conntrack::lookup::<F>(skb, &flow, Direction::Egress, now);
+    let dst_label = ipcache::identity_of::<F>(destination);
+    if matches!(found.status, Status::New | Status::Established) {
+        policy::check::<F>(skb, me, dst_label, &flow, found.status, Way::Egress)?;
+        let state = State { src_label: me.identity, ..State::default() };
+        // A row of a connection through a service that is no service any more is not this one's.
+        if found.status == Status::New || found.rev_nat != state.rev_nat {
+            conntrack::create::<F>(skb, &flow, Direction::Egress, &state, now)?;
+        }
+    }
     // With endpoint routes the host's routes know each pod, unless packets skip the host's stack.
     if (!enabled!(endpoint_routes) || enabled!(redirect_peer))
         && let Some(pod) = endpoint::local::<F>(destination)
@@ -110,30 +126,47 @@ fn forward<F: Family>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
         return deliver::to_pod::<F>(skb, header, pod, me.identity, Origin::Pod);
     }
     deliver::to_stack::<F>(skb, header, me.node_mac, me.identity)?;
-    let dst_label = if trace::wanted(TO_STACK, me.flags) {
-        ipcache::identity_of::<F>(destination)
-    } else {
-        identity::UNKNOWN
-    };
-    trace!(skb, at_endpoint(TO_STACK, me, me.identity, dst_label));
+    trace!(skb, of_connection(TO_STACK, me, me.identity, dst_label, &found));
     Ok(PASS)
+}
+
+/// Delivery to a pod by a caller of another origin, which names the endpoint only by the slot it jumped to. The sender's
+/// identity is in `cb[0]`, how to deliver in `cb[1]`.
+#[inline(always)]
+pub(crate) fn policy(skb: Skb) -> i32 {
+    let (found, slot) = match skb.protocol() {
+        ETH_IPV4 if enabled!(enable_ipv4) => (by_destination::<V4>(skb), V4::POLICY_SLOT),
+        ETH_IPV6 if enabled!(enable_ipv6) => (by_destination::<V6>(skb), V6::POLICY_SLOT),
+        _ => return drop_unknown(skb, drop_here!(UNSUPPORTED_L3_PROTOCOL)),
+    };
+    let call = skb.cb(cb::DELIVERY_FLAGS);
+    if call >> delivery::ENDPOINT_SHIFT == 0 {
+        let Some(me) = found else { return drop_unknown(skb, drop_here!(EP_NOT_READY)) };
+        skb.set_cb(cb::DELIVERY_FLAGS, call | me.id << delivery::ENDPOINT_SHIFT);
+    }
+    skb.tail_call(slot);
+    drop_unknown(skb, drop_here!(MISSED_TAIL_CALL))
+}
+
+/// Drops a packet on its way into nobody knows which pod.
+#[inline(always)]
+fn drop_unknown(skb: Skb, why: Drop) -> i32 {
+    let parties = Parties { src_label: skb.cb(cb::SRC_LABEL), ..Parties::default() };
+    dropped(skb, why, direction::INGRESS, parties)
 }
 
 /// The guard of every pod: called with the sender's identity in `cb[0]`, and in `cb[1]` how to deliver and to whom.
 #[inline(always)]
-pub(crate) fn policy(skb: Skb) -> i32 {
+pub(crate) fn policy_of<F: Family>(skb: Skb) -> i32 {
     let (src_label, call) = (skb.cb(cb::SRC_LABEL), skb.cb(cb::DELIVERY_FLAGS));
-    let me = match call >> delivery::ENDPOINT_SHIFT {
-        // A caller of another origin names the endpoint only by the slot it jumped to.
-        0 => by_destination(skb),
-        id => endpoint::by_id(id),
-    };
-    let Some(me) = me else {
-        let parties = Parties { src_label, dst_id: call >> delivery::ENDPOINT_SHIFT, ..Parties::default() };
+    let id = call >> delivery::ENDPOINT_SHIFT;
+    let Some(me) = endpoint::by_id(id) else {
+        let parties = Parties { src_label, dst_id: id, ..Parties::default() };
         return dropped(skb, drop_here!(EP_NOT_READY), direction::INGRESS, parties);
     };
-    let at = at_endpoint(TO_LXC, me, src_label, me.identity);
-    trace!(skb, Trace { dst_id: me.id, ifindex: me.ifindex, ..at });
+    if let Err(why) = enter::<F>(skb, me, src_label) {
+        return drop_received(skb, why.any(skb), me, src_label);
+    }
     if call & delivery::USE_REDIRECT_PEER != 0 {
         skb.redirect_peer(me.ifindex)
     } else if call & delivery::REDIRECT != 0 {
@@ -144,15 +177,38 @@ pub(crate) fn policy(skb: Skb) -> i32 {
 }
 
 #[inline(always)]
-fn by_destination(skb: Skb) -> Option<&'static EndpointConfig> {
-    let pod = match skb.protocol() {
-        // SAFETY: checked by `header`.
-        ETH_IPV4 => endpoint::local::<V4>(V4::destination(unsafe { &*V4::header(skb)? })),
-        // SAFETY: checked by `header`.
-        ETH_IPV6 => endpoint::local::<V6>(V6::destination(unsafe { &*V6::header(skb)? })),
-        _ => None,
-    };
+fn by_destination<F: Family>(skb: Skb) -> Option<&'static EndpointConfig> {
+    // SAFETY: checked by `header`.
+    let pod = endpoint::local::<F>(F::destination(unsafe { &*F::header(skb)? }));
     endpoint::by_id(u32::from(pod?.lxc_id))
+}
+
+/// Whether a packet may enter a pod.
+#[inline(always)]
+fn enter<F: Family>(skb: Skb, me: &EndpointConfig, src_label: u32) -> Result<(), Drop> {
+    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+    // SAFETY: checked by `header`; nothing is written while this borrow is used.
+    let flow = flow::of::<F>(skb, unsafe { &*header }, direction::INGRESS)?;
+    let now = conntrack::now();
+    let found = conntrack::lookup::<F>(skb, &flow, Direction::Ingress, now);
+    if matches!(found.status, Status::New | Status::Established) {
+        policy::check::<F>(skb, me, src_label, &flow, found.status, Way::Ingress)?;
+        if found.status == Status::New {
+            let state = State { src_label, ..State::default() };
+            conntrack::create::<F>(skb, &flow, Direction::Ingress, &state, now)?;
+        }
+    }
+    let at = of_connection(TO_LXC, me, src_label, me.identity, &found);
+    trace!(skb, Trace { dst_id: me.id, ifindex: me.ifindex, ..at });
+    Ok(())
+}
+
+/// Drops a packet on its way into a pod.
+#[inline(always)]
+fn drop_received(skb: Skb, why: Drop, me: &EndpointConfig, src_label: u32) -> i32 {
+    let (endpoint, flags, dst_label) = (me.id, me.flags, me.identity);
+    let parties = Parties { endpoint, flags, src_label, dst_label, dst_id: me.id };
+    dropped(skb, why, direction::INGRESS, parties)
 }
 
 /// What the stack sends to a pod, at the pod's interface.
@@ -181,19 +237,31 @@ fn at_interface<F: Family>(skb: Skb) -> i32 {
     };
     trace!(skb, at_endpoint(point, me, label, identity::UNKNOWN));
     let Some(header) = F::header(skb) else {
-        let (endpoint, flags, dst_label) = (me.id, me.flags, me.identity);
-        let parties = Parties { endpoint, flags, src_label: label, dst_label, dst_id: me.id };
-        return dropped(skb, drop_here!(INVALID_PACKET_DROPPED), direction::INGRESS, parties);
+        return drop_received(skb, drop_here!(INVALID_PACKET_DROPPED), me, label);
     };
-    // SAFETY: checked by `header`.
-    let src_label = ipcache::resolve_source::<F>(label, F::source(unsafe { &*header }));
-    let at = at_endpoint(TO_LXC, me, src_label, me.identity);
-    trace!(skb, Trace { dst_id: me.id, ifindex: me.ifindex, ..at });
-    PASS
+    // SAFETY: checked by `header`; nothing is written while this borrow is used.
+    let ip = unsafe { &*header };
+    // The stack looks for its neighbour.
+    if F::is_neighbour_discovery(skb, ip) && F::is_from_link(ip) {
+        return PASS;
+    }
+    let src_label = ipcache::resolve_source::<F>(label, F::source(ip));
+    skb.set_cb(cb::SRC_LABEL, src_label);
+    // It is at the pod's interface already: nothing to redirect.
+    skb.set_cb(cb::DELIVERY_FLAGS, me.id << delivery::ENDPOINT_SHIFT);
+    skb.tail_call(F::POLICY_SLOT);
+    drop_received(skb, drop_here!(MISSED_TAIL_CALL), me, src_label)
 }
 
 #[inline(always)]
 fn at_endpoint(point: u8, me: &EndpointConfig, src_label: u32, dst_label: u32) -> Trace {
-    let (endpoint, flags) = (me.id, me.flags);
-    Trace { point, reason: reason::UNKNOWN, endpoint, flags, src_label, dst_label, dst_id: 0, ifindex: 0 }
+    let (reason, monitor, endpoint, flags) = (reason::UNKNOWN, true, me.id, me.flags);
+    Trace { point, reason, monitor, endpoint, flags, src_label, dst_label, dst_id: 0, ifindex: 0 }
+}
+
+/// A packet of a connection at a point of an endpoint.
+#[inline(always)]
+fn of_connection(point: u8, me: &EndpointConfig, src_label: u32, dst_label: u32, found: &Found) -> Trace {
+    let at = at_endpoint(point, me, src_label, dst_label);
+    Trace { reason: found.status as u8, monitor: found.monitor, ..at }
 }

@@ -5,7 +5,7 @@ use crate::family::Family;
 use crate::metrics;
 use crate::skb::Skb;
 use datapath_abi::mark::{self, cb, delivery};
-use datapath_abi::{EndpointInfo, direction, file, metric, slot};
+use datapath_abi::{EndpointInfo, direction, file, metric};
 
 const FILE: u8 = file::LOCAL_DELIVERY;
 
@@ -51,7 +51,7 @@ pub(crate) fn to_pod<F: Family>(
     skb.set_cb(cb::SRC_LABEL, src_label);
     skb.set_cb(cb::DELIVERY_FLAGS, flags | id << delivery::ENDPOINT_SHIFT);
     skb.set_cb(cb::CLUSTER_ID, 0);
-    skb.tail_call(slot::LXC_POLICY);
+    skb.tail_call(F::POLICY_SLOT);
     Err(drop_here!(EP_NOT_READY))
 }
 

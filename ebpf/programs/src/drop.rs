@@ -8,14 +8,26 @@ use aya_ebpf::helpers::{bpf_get_hash_recalc, bpf_perf_event_output};
 use datapath_abi::ep_flag;
 use datapath_abi::event::{self, CaptureHeader, DropNotify};
 
-/// Why a packet is dropped (bits 0-7), and the file (8-15) and line (16-31) that say so.
+/// Why a packet is dropped (bits 0-7), the file (8-15) and line (16-31) that say so, and more about it (41-47, signed).
 #[derive(Clone, Copy)]
-pub(crate) struct Drop(u32);
+pub(crate) struct Drop(u64);
 
 impl Drop {
     #[inline(always)]
     pub(crate) const fn new(reason: u8, file: u8, line: u32) -> Self {
-        Self(reason as u32 | (file as u32) << 8 | line << 16)
+        Self(reason as u64 | (file as u64) << 8 | (line as u64) << 16)
+    }
+
+    /// The same with a detail: an error number or what the reason counts by. From -64 to 63.
+    #[inline(always)]
+    pub(crate) const fn with_detail(self, detail: i8) -> Self {
+        Self(self.0 | (detail as u64 & 0x7f) << DETAIL_SHIFT)
+    }
+
+    /// The same, as one of many that the verifier does not tell apart.
+    #[inline(always)]
+    pub(crate) fn any(self, skb: Skb) -> Self {
+        Self(skb.forget(self.0))
     }
 
     #[inline(always)]
@@ -48,15 +60,17 @@ pub(crate) struct Parties {
 #[inline(always)]
 pub(crate) fn dropped(skb: Skb, why: Drop, direction: u8, parties: Parties) -> i32 {
     let quiet = parties.flags & ep_flag::NO_DROP_NOTIFY != 0;
-    let place = u64::from(why.0)
+    let place = why.0
         | u64::from(direction) << 32
         | u64::from(quiet) << QUIET_SHIFT
         | u64::from(parties.endpoint as u16) << 48;
-    report(skb.raw(), place, parties.src_label, parties.dst_label, parties.dst_id)
+    report(skb.raw(), skb.forget(place), parties.src_label, parties.dst_label, parties.dst_id)
 }
 
 /// The bit of a place that says that nobody is told of it.
 const QUIET_SHIFT: u32 = 40;
+/// Where the detail begins: seven bits.
+const DETAIL_SHIFT: u32 = 41;
 
 #[inline(never)]
 fn report(raw: *mut __sk_buff, place: u64, src_label: u32, dst_label: u32, dst_id: u32) -> i32 {
@@ -84,7 +98,8 @@ fn report(raw: *mut __sk_buff, place: u64, src_label: u32, dst_label: u32, dst_i
             dst_id,
             line,
             file,
-            ext_error: 0,
+            // Signed, and one bit short of a byte.
+            ext_error: ((place >> DETAIL_SHIFT) as i8) << 1 >> 1,
             ifindex: skb.ifindex(),
             flags,
             pad: [0; 3],

@@ -40,6 +40,8 @@ pub(crate) trait Family {
     fn own(endpoint: &EndpointConfig) -> Self::Address;
     /// True for packets between neighbours on the link, which are answered here or left to the stack.
     fn is_neighbour_discovery(skb: Skb, header: &Self::Header) -> bool;
+    /// True for packets that no router forwarded.
+    fn is_from_link(header: &Self::Header) -> bool;
     /// One hop less, in the header and in what is known of the packet's checksums.
     fn decrement_hops(skb: Skb, header: &mut Self::Header) -> Result<(), Drop>;
 

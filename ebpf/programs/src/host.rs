@@ -105,5 +105,6 @@ pub(crate) fn drop_incoming(skb: Skb, why: Drop, src_label: u32) -> i32 {
 #[inline(always)]
 pub(crate) fn at_host(point: u8, src_label: u32, dst_label: u32) -> Trace {
     let endpoint = node!(host_endpoint_id);
-    Trace { point, reason: reason::UNKNOWN, endpoint, flags: 0, src_label, dst_label, dst_id: 0, ifindex: 0 }
+    let (reason, monitor) = (reason::UNKNOWN, true);
+    Trace { point, reason, monitor, endpoint, flags: 0, src_label, dst_label, dst_id: 0, ifindex: 0 }
 }

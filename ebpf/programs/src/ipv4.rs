@@ -35,7 +35,7 @@ impl Family for V4 {
     const NUMBER: u8 = FAMILY_V4;
     const BITS: u32 = 32;
     const SIGNAL: u32 = signal::FAMILY_V4;
-    const POLICY_SLOT: u32 = slot::LXC_POLICY;
+    const POLICY_SLOT: u32 = slot::IPV4_POLICY;
     const ICMP: u8 = 1;
     const ECHO_REQUEST: u8 = 8;
     const ECHO_REPLY: u8 = 0;
@@ -76,6 +76,11 @@ impl Family for V4 {
     }
 
     #[inline(always)]
+    fn is_from_link(header: &Ipv4Header) -> bool {
+        header.ttl == u8::MAX
+    }
+
+    #[inline(always)]
     fn decrement_hops(_: Skb, header: &mut Ipv4Header) -> Result<(), Drop> {
         let ttl = header.ttl;
         if ttl <= 1 {
@@ -93,11 +98,11 @@ impl Family for V4 {
             return Err(drop_here!(INVALID_PACKET_DROPPED));
         }
         let piece = if header.fragment & (MORE | OFFSET) == 0 {
-            Piece::Whole
+            Piece::WHOLE
         } else if header.fragment & OFFSET == 0 {
-            Piece::First
+            Piece::FIRST
         } else {
-            Piece::Later
+            Piece::LATER
         };
         let (protocol, id) = (header.protocol, u32::from(header.id));
         Ok(Upper { protocol, offset: ETH_LEN + (words << 2), piece, id })

@@ -93,6 +93,11 @@ impl Family for V6 {
     }
 
     #[inline(always)]
+    fn is_from_link(header: &Ipv6Header) -> bool {
+        header.hop_limit == u8::MAX
+    }
+
+    #[inline(always)]
     fn decrement_hops(skb: Skb, header: &mut Ipv6Header) -> Result<(), Drop> {
         let hops = header.hop_limit;
         if hops <= 1 {
@@ -109,15 +114,19 @@ impl Family for V6 {
         let mut upper = Upper {
             protocol: header.next_header,
             offset: ETH_LEN + size_of::<Ipv6Header>(),
-            piece: Piece::Whole,
+            piece: Piece::WHOLE,
             id: 0,
         };
+        // Else what is read behind the header would change what is known of the header, differently for each protocol.
+        upper = upper.any(skb);
         for _ in 0..EXTENSIONS {
             let length = match upper.protocol {
                 HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS | AUTHENTICATION => {
-                    let Some([next, length]) = skb.read::<[u8; 2]>(upper.offset) else {
+                    let mut extension = [0u8; 2];
+                    if !skb.load(upper.offset, &mut extension) {
                         return Err(drop_here!(INVALID_PACKET_DROPPED));
-                    };
+                    }
+                    let [next, length] = extension;
                     let authentication = upper.protocol == AUTHENTICATION;
                     upper.protocol = next;
                     if authentication {
@@ -127,15 +136,16 @@ impl Family for V6 {
                     }
                 }
                 FRAGMENT => {
-                    let Some(fragment) = skb.read::<FragmentHeader>(upper.offset) else {
+                    let mut fragment = FragmentHeader::default();
+                    if !skb.load(upper.offset, &mut fragment) {
                         return Err(drop_here!(INVALID_PACKET_DROPPED));
-                    };
+                    }
                     upper.protocol = fragment.next_header;
                     upper.id = fragment.id;
                     upper.piece = match (fragment.offset & OFFSET, fragment.offset & MORE) {
-                        (0, 0) => Piece::Whole,
-                        (0, _) => Piece::First,
-                        _ => Piece::Later,
+                        (0, 0) => Piece::WHOLE,
+                        (0, _) => Piece::FIRST,
+                        _ => Piece::LATER,
                     };
                     size_of::<FragmentHeader>()
                 }
@@ -143,12 +153,18 @@ impl Family for V6 {
                 _ => return Ok(upper),
             };
             upper.offset += length;
+            upper = upper.any(skb);
             // Behind the header of a later fragment is payload.
-            if upper.piece == Piece::Later {
+            if upper.piece == Piece::LATER {
                 return Ok(upper);
             }
         }
-        Err(drop_here!(INVALID_IPV6_EXTENSION_HEADER))
+        match upper.protocol {
+            HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS | AUTHENTICATION | FRAGMENT | NO_NEXT_HEADER => {
+                Err(drop_here!(INVALID_IPV6_EXTENSION_HEADER))
+            }
+            _ => Ok(upper),
+        }
     }
 
     #[inline(always)]

@@ -3,7 +3,8 @@
 //!
 //! A program here is a name, a hook and a call; what it does is in the module of its hook: [`container`] (pods),
 //! [`host`] (cilium_host and cilium_net), [`netdev`] (the node's devices). Below them: [`deliver`] (to a pod or to
-//! the stack), [`endpoint`] and [`ipcache`] (who is it), [`arp`] and [`ndp`] (neighbours), [`family`] with
+//! the stack), [`endpoint`] and [`ipcache`] (who is it), [`flow`] and [`conntrack`] (which connection), [`policy`] (may
+//! it), [`arp`] and [`ndp`] (neighbours), [`family`] with
 //! [`ipv4`] and [`ipv6`] (the packet), [`trace`], [`drop`] and [`metrics`] (what is told about it).
 //!
 //! Rules that the verifier asks for: no panics, no slices, packet pointers checked by [`skb::Skb::header`] and
@@ -35,6 +36,7 @@ mod metrics;
 mod ndp;
 mod netdev;
 mod packet;
+mod policy;
 mod skb;
 
 use aya_ebpf::macros::classifier;
@@ -78,10 +80,22 @@ pub fn tail_icmp6_time_exceeded(ctx: TcContext) -> i32 {
     ndp::time_exceeded((&ctx).into())
 }
 
-/// The last step into a pod, by tail call from whoever delivers to it.
+/// The last step into a pod, by tail call from programs of another origin.
 #[classifier]
 pub fn cil_lxc_policy(ctx: TcContext) -> i32 {
     container::policy((&ctx).into())
+}
+
+/// The last step into a pod, IPv4.
+#[classifier]
+pub fn tail_ipv4_policy(ctx: TcContext) -> i32 {
+    container::policy_of::<V4>((&ctx).into())
+}
+
+/// The last step into a pod, IPv6.
+#[classifier]
+pub fn tail_ipv6_policy(ctx: TcContext) -> i32 {
+    container::policy_of::<V6>((&ctx).into())
 }
 
 /// Egress of a pod's host-side interface, with endpoint routes: what the stack sends to a pod.

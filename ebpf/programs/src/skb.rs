@@ -68,6 +68,25 @@ impl Skb {
         field!(self, len)
     }
 
+    /// The same number, but for the verifier any number. Where paths join that have set it to different constants, the
+    /// verifier then goes on once and not once for each.
+    #[inline(always)]
+    pub(crate) fn forget(self, number: u64) -> u64 {
+        let len = u64::from(self.len());
+        let (mut forgotten, noise) = (number, len | len << 32);
+        // SAFETY: adds a number and takes it away again; wraps around alike.
+        unsafe {
+            core::arch::asm!(
+                "{forgotten} += {noise}",
+                "{forgotten} -= {noise}",
+                forgotten = inout(reg) forgotten,
+                noise = in(reg) noise,
+                options(nomem, nostack, preserves_flags, pure)
+            )
+        };
+        forgotten
+    }
+
     /// Ethernet type as on the wire.
     #[inline(always)]
     pub(crate) fn protocol(self) -> u16 {

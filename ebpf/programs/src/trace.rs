@@ -1,5 +1,5 @@
-//! Points that a packet passes: the event and the counter. Aggregation leaves out the points where packets come in;
-//! to report an established connection only now and then takes connection tracking.
+//! Points that a packet passes: the event and the counter. Aggregation leaves out the points where packets come in, and
+//! of an established connection all packets but some, which connection tracking chooses.
 
 use crate::drop::{capture_len, send};
 use crate::metrics;
@@ -17,6 +17,8 @@ pub(crate) struct Trace {
     pub(crate) point: u8,
     /// Why the packet is let through.
     pub(crate) reason: u8,
+    /// True if it is told of also where established connections are told of from time to time only.
+    pub(crate) monitor: bool,
     /// The endpoint whose program this is.
     pub(crate) endpoint: u32,
     /// Its `ep_flag` bits; zero for programs of the host.
@@ -48,6 +50,12 @@ pub(crate) fn wanted(point: u8, flags: u32) -> bool {
         && !thinned(ep_flag::aggregation(flags))
 }
 
+/// True if the node or the endpoint with these flags hears of established connections from time to time only.
+#[inline(always)]
+fn thins_connections(flags: u32) -> bool {
+    node!(monitor_aggregation) >= aggregation::MEDIUM || ep_flag::aggregation(flags) >= aggregation::MEDIUM
+}
+
 #[inline(always)]
 pub(crate) fn passed(skb: Skb, at: Trace, file: u8, line: u16) {
     let counted = match at.point {
@@ -63,7 +71,7 @@ pub(crate) fn passed(skb: Skb, at: Trace, file: u8, line: u16) {
     if let Some((reason, dir)) = counted {
         metrics::count(reason, dir, file, line, skb.len());
     }
-    if wanted(at.point, at.flags) {
+    if wanted(at.point, at.flags) && (at.monitor || !thins_connections(at.flags)) {
         let what = u64::from(at.point)
             | u64::from(at.reason) << 8
             | u64::from(at.endpoint as u16) << 16

@@ -10,17 +10,17 @@ use datapath_abi::{NodeConfig, Pod as Plain, drop, ep_flag, file, identity, trac
 use datapath_object::{FROM_CONTAINER, FROM_HOST};
 
 /// The reader's end of the ring, one part a CPU.
-struct Ring(Vec<PerfEventArrayBuffer<MapData>>);
+pub(crate) struct Ring(Vec<PerfEventArrayBuffer<MapData>>);
 
 impl Ring {
-    fn open(datapath: &mut Datapath) -> Result<Self> {
+    pub(crate) fn open(datapath: &mut Datapath) -> Result<Self> {
         let mut ring = PerfEventArray::try_from(datapath.take_map("cilium_events")?)?;
         let cpus = aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
         Ok(Self(cpus.into_iter().map(|cpu| ring.open(cpu, None)).collect::<Result<_, _>>()?))
     }
 
     /// All events that came since the last call.
-    fn read(&mut self) -> Vec<Vec<u8>> {
+    pub(crate) fn read(&mut self) -> Vec<Vec<u8>> {
         let mut events = Vec::new();
         for part in &mut self.0 {
             part.for_each(|event| match event {
@@ -33,12 +33,17 @@ impl Ring {
 }
 
 /// The struct of an event, and the packet bytes behind it.
-fn split<T: Plain>(event: &[u8], captured: u16) -> Result<(T, &[u8])> {
+pub(crate) fn split<T: Plain>(event: &[u8], captured: u16) -> Result<(T, &[u8])> {
     let end = size_of::<T>() + usize::from(captured);
     Ok((
         T::from_bytes(event).context("short event")?,
         event.get(size_of::<T>()..end).context("short capture")?,
     ))
+}
+
+/// A node that tells of drops and traces only.
+fn no_verdicts() -> NodeConfig {
+    NodeConfig { policy_verdict_notify: 0, ..default_config() }
 }
 
 fn from_a_to_b() -> Vec<u8> {
@@ -86,7 +91,7 @@ fn a_drop_says_who_whom_and_why() -> Result<()> {
 #[test]
 fn a_trace_says_who_whom_and_where() -> Result<()> {
     test_kit::require_root!();
-    let config = NodeConfig { monitor_aggregation: trace::aggregation::NONE, ..default_config() };
+    let config = NodeConfig { monitor_aggregation: trace::aggregation::NONE, ..no_verdicts() };
     let mut datapath = Datapath::with_pods(&config)?;
     let mut ring = Ring::open(&mut datapath)?;
     let sent = from_a_to_b();
@@ -94,7 +99,7 @@ fn a_trace_says_who_whom_and_where() -> Result<()> {
     let events = ring.read();
     assert_eq!(events.len(), 2);
     let len = sent.len();
-    let expected = |point, source, dst_label, dst_id, ifindex| TraceNotify {
+    let expected = |point, source, dst_label, dst_id, ifindex, reason| TraceNotify {
         header: CaptureHeader {
             kind: event::TRACE,
             subtype: point,
@@ -108,15 +113,15 @@ fn a_trace_says_who_whom_and_where() -> Result<()> {
         src_label: A.identity,
         dst_label,
         dst_id,
-        reason: trace::reason::UNKNOWN,
+        reason,
         flags: event::flag::IPV6,
         ifindex,
         orig_ip: [0; 4],
         ip_trace_id: 0,
     };
     let points = [
-        (expected(trace::FROM_LXC, A.id, identity::UNKNOWN, 0, 0), sent),
-        (expected(trace::TO_LXC, B.id, B.identity, B.id, B.ifindex), arrived),
+        (expected(trace::FROM_LXC, A.id, identity::UNKNOWN, 0, 0, trace::reason::UNKNOWN), sent),
+        (expected(trace::TO_LXC, B.id, B.identity, B.id, B.ifindex, trace::reason::POLICY), arrived),
     ];
     for (event, (mut expected, bytes)) in events.iter().zip(points) {
         let (found, captured) = split::<TraceNotify>(event, len as u16)?;
@@ -130,7 +135,7 @@ fn a_trace_says_who_whom_and_where() -> Result<()> {
 #[test]
 fn to_the_stack_names_the_destination() -> Result<()> {
     test_kit::require_root!();
-    let mut datapath = Datapath::with_pods(&default_config())?;
+    let mut datapath = Datapath::with_pods(&no_verdicts())?;
     let mut ring = Ring::open(&mut datapath)?;
     for (destination, label) in [(HOST_V4, identity::HOST), (OUTSIDE_V4, identity::WORLD_IPV4)] {
         datapath.run(FROM_CONTAINER, &eth(A.node_mac, A.mac, 0x0800, &ipv4(A.ipv4, destination, 64)))?;
@@ -149,8 +154,7 @@ fn notifications_can_be_switched_off() -> Result<()> {
     let good = from_a_to_b();
     let bad = eth(A.node_mac, A.mac, 0x88cc, &[0; 50]);
     for (drop_notify, trace_notify, expected) in [(1, 1, 2), (1, 0, 1), (0, 1, 1), (0, 0, 0)] {
-        let mut datapath =
-            Datapath::with_pods(&NodeConfig { drop_notify, trace_notify, ..default_config() })?;
+        let mut datapath = Datapath::with_pods(&NodeConfig { drop_notify, trace_notify, ..no_verdicts() })?;
         let mut ring = Ring::open(&mut datapath)?;
         datapath.run(FROM_CONTAINER, &good)?;
         datapath.run(FROM_CONTAINER, &bad)?;
@@ -164,7 +168,7 @@ fn notifications_can_be_switched_off() -> Result<()> {
 #[test]
 fn an_endpoint_can_be_silenced() -> Result<()> {
     test_kit::require_root!();
-    let config = NodeConfig { monitor_aggregation: trace::aggregation::NONE, ..default_config() };
+    let config = NodeConfig { monitor_aggregation: trace::aggregation::NONE, ..no_verdicts() };
     let (good, bad) = (from_a_to_b(), eth(A.node_mac, A.mac, 0x88cc, &[0; 50]));
     let stranger = eth(A.node_mac, A.mac, 0x86dd, &ipv6(HOST_V6, B.ipv6, 64));
     let outside = eth(A.node_mac, A.mac, 0x0800, &ipv4(A.ipv4, OUTSIDE_V4, 64));

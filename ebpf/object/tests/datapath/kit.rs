@@ -1,15 +1,16 @@
 //! A loaded datapath, two pods on it, and packets to run through it.
 
 use anyhow::{Context as _, Result};
-use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, PerCpuHashMap, ProgramArray, lpm_trie};
+use aya::maps::{Array, ArrayOfMaps, HashMap, LpmTrie, Map, MapData, PerCpuHashMap, ProgramArray, lpm_trie};
 use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use datapath_abi::{
     DeviceValue, EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey,
-    NodeConfig, Pod as Plain, RemoteEndpointInfo, ep_flag, identity, ipv4_word, ipv6_words, lxc_flag,
-    mac_word,
+    NodeConfig, Pod as Plain, PolicyEntry, PolicyKey, RemoteEndpointInfo, ep_flag, identity, ipv4_word,
+    ipv6_words, lxc_flag, mac_word,
 };
 use datapath_object::{CALLS, NODE_CONFIG, PROGRAMS};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Verdicts (linux/pkt_cls.h).
@@ -121,6 +122,10 @@ pub(crate) struct Outcome {
     pub(crate) cb: [u32; 5],
 }
 
+/// Everybody, both ways.
+pub(crate) const ALLOW_ALL: [PolicyRow; 2] =
+    [(PolicyKey::any(true), PolicyEntry::allow(0)), (PolicyKey::any(false), PolicyEntry::allow(0))];
+
 const LARGE_MAPS: [&str; 5] = [
     "cilium_ct4_global",
     "cilium_ct_any4_global",
@@ -134,7 +139,14 @@ pub(crate) struct Datapath {
     ebpf: Ebpf,
     /// Dropping it would empty the array.
     calls: ProgramArray<MapData>,
+    /// Policy maps by endpoint id, which is also their slot.
+    policies: BTreeMap<u16, PolicyMap>,
 }
+
+type PolicyMap = LpmTrie<MapData, [u8; 8], [u8; 12]>;
+
+/// A row of policy.
+pub(crate) type PolicyRow = (PolicyKey, PolicyEntry);
 
 impl Datapath {
     pub(crate) fn load(config: &NodeConfig) -> Result<Self> {
@@ -148,7 +160,7 @@ impl Datapath {
     pub(crate) fn load_with(loader: &mut EbpfLoader<'_>) -> Result<Self> {
         // The sizes of a large node take most of the time of a test.
         for name in LARGE_MAPS {
-            loader.set_max_entries(name, 4096);
+            loader.map_max_entries(name, 4096);
         }
         let mut ebpf = loader.load(datapath_object::datapath())?;
         let mut calls = ProgramArray::try_from(ebpf.take_map(CALLS).context("no map of calls")?)?;
@@ -160,7 +172,7 @@ impl Datapath {
                 calls.set(slot, loaded.fd()?, 0)?;
             }
         }
-        Ok(Self { ebpf, calls })
+        Ok(Self { ebpf, calls, policies: BTreeMap::new() })
     }
 
     /// A datapath with both pods, the host's addresses, and what the ipcache says of them.
@@ -173,6 +185,34 @@ impl Datapath {
             datapath.add_host(ip)?;
         }
         Ok(datapath)
+    }
+
+    /// Gives a pod an empty policy map if it has none: everything is denied.
+    pub(crate) fn deny(&mut self, pod: &Pod) -> Result<()> {
+        const FLAGS: u32 = 0x81;
+        if let Some(policy) = self.policies.get_mut(&pod.id) {
+            for key in policy.keys().collect::<Result<Vec<_>, _>>()? {
+                policy.remove(&key)?;
+            }
+            return Ok(());
+        }
+        let policy = PolicyMap::create(16384, FLAGS)?;
+        let mut slots = ArrayOfMaps::<_, PolicyMap>::try_from(self.map("ep_policies")?)?;
+        slots.set(u32::from(pod.id), &policy, 0)?;
+        self.policies.insert(pod.id, policy);
+        Ok(())
+    }
+
+    /// Gives a pod these rows of policy and no others.
+    pub(crate) fn set_policy(&mut self, pod: &Pod, rows: &[PolicyRow]) -> Result<()> {
+        self.deny(pod)?;
+        let policy = self.policies.get_mut(&pod.id).context("no policy map")?;
+        for (key, row) in rows {
+            let mut data = [0; 8];
+            data.copy_from_slice(&key.as_bytes()[4..]);
+            policy.insert(&lpm_trie::Key::new(key.prefixlen, data), bytes::<_, 12>(row), 0)?;
+        }
+        Ok(())
     }
 
     /// An address of the host.
@@ -191,6 +231,7 @@ impl Datapath {
 
     pub(crate) fn add(&mut self, pod: &Pod) -> Result<()> {
         let flags = ep_flag::LIVE | ep_flag::SOURCE_CHECK;
+        self.set_policy(pod, &ALLOW_ALL)?;
         self.set_settings(pod, flags)?;
         if pod.ifindex < EP_CONFIG_ENTRIES {
             Array::<_, u32>::try_from(self.map("ep_by_ifindex")?)?.set(pod.ifindex, u32::from(pod.id), 0)?;
@@ -221,7 +262,7 @@ impl Datapath {
             ifindex: pod.ifindex,
             flags,
             ipv4: ipv4_word(pod.ipv4),
-            policy_slot: 0,
+            policy_slot: u32::from(pod.id),
             ipv6: ipv6_words(pod.ipv6),
             mac: mac_word(pod.mac),
             node_mac: mac_word(pod.node_mac),
@@ -321,6 +362,27 @@ impl Datapath {
     }
 }
 
+/// Rows of a hash map with keys of `K` and values of `V` bytes.
+impl Datapath {
+    pub(crate) fn rows<const K: usize, const V: usize>(
+        &mut self,
+        map: &str,
+    ) -> Result<Vec<([u8; K], [u8; V])>> {
+        let rows = HashMap::<_, [u8; K], [u8; V]>::try_from(self.map(map)?)?;
+        Ok(rows.iter().collect::<Result<_, _>>()?)
+    }
+
+    pub(crate) fn put<const K: usize, const V: usize>(
+        &mut self,
+        map: &str,
+        key: &impl Plain,
+        value: &impl Plain,
+    ) -> Result<()> {
+        let mut rows = HashMap::<_, [u8; K], [u8; V]>::try_from(self.map(map)?)?;
+        Ok(rows.insert(array(key), array(value), 0)?)
+    }
+}
+
 /// Offsets in `struct __sk_buff` (linux/bpf.h).
 const MARK: usize = 8;
 const INGRESS_IFINDEX: usize = 36;
@@ -343,6 +405,10 @@ pub(crate) fn context(incoming: Incoming) -> Vec<u8> {
 
 fn bytes<T: Plain, const N: usize>(value: &T) -> [u8; N] {
     const { assert!(size_of::<T>() == N) };
+    array(value)
+}
+
+fn array<const N: usize>(value: &impl Plain) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(value.as_bytes());
     array

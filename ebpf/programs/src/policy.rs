@@ -1,0 +1,242 @@
+//! Policy: may an endpoint and a peer talk.
+
+use crate::btf::Rows;
+use crate::conntrack::Status;
+use crate::drop::{Drop, capture_len, send};
+use crate::family::Family;
+use crate::flow::Flow;
+use crate::maps::{cilium_policystats, ep_policies};
+use crate::skb::Skb;
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::helpers::bpf_get_hash_recalc;
+use datapath_abi::event::{self, CaptureHeader, PolicyVerdictNotify, verdict_flag};
+use datapath_abi::{
+    EndpointConfig, FAMILY_V6, PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue, ep_flag, file,
+    policy_flag, policy_match,
+};
+
+const FILE: u8 = file::BPF_LXC;
+
+/// Which way a packet goes, seen from the endpoint.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Egress,
+    Ingress,
+}
+
+/// What a lookup gave.
+#[derive(Clone, Copy)]
+struct Verdict {
+    denied: Option<Drop>,
+    /// What of the row matched ([`policy_match`]).
+    matched: u8,
+    auth_type: u8,
+    cookie: u32,
+}
+
+/// The row that decides.
+#[derive(Clone, Copy)]
+struct Winner {
+    row: &'static PolicyEntry,
+    /// The identity it speaks of, 0 for all.
+    label: u32,
+    /// The row that lost, of the other kind.
+    other: Option<&'static PolicyEntry>,
+}
+
+/// Asks the endpoint's policy about a packet from or to a peer. Replies need not ask. Tells monitors of drops and of new
+/// connections.
+#[inline(always)]
+pub(crate) fn check<F: Family>(
+    skb: Skb,
+    me: &EndpointConfig,
+    peer: u32,
+    flow: &Flow<F::Address>,
+    status: Status,
+    way: Way,
+) -> Result<(), Drop> {
+    let mut verdict = decide::<F>(skb, me, peer, flow, way);
+    let mut audited = false;
+    let raw = match verdict.denied {
+        Some(_) if me.flags & ep_flag::POLICY_AUDIT != 0 => {
+            verdict.denied = None;
+            audited = true;
+            0
+        }
+        Some(why) => -i32::from(why.reason()),
+        None => 0,
+    };
+    if enabled!(policy_verdict_notify)
+        && me.flags & ep_flag::NO_POLICY_VERDICT_NOTIFY == 0
+        && (verdict.denied.is_some() || status != Status::Established)
+    {
+        let way = if way == Way::Egress { verdict_flag::EGRESS } else { verdict_flag::INGRESS };
+        let family = if F::NUMBER == FAMILY_V6 { verdict_flag::IPV6 } else { 0 };
+        let audited = if audited { verdict_flag::AUDITED } else { 0 };
+        let flags = way | family | audited | verdict.matched << verdict_flag::MATCH_SHIFT;
+        let what = u64::from(u16::from_be(flow.dport))
+            | u64::from(flow.protocol) << 16
+            | u64::from(flags) << 24
+            | u64::from(verdict.auth_type) << 32
+            | u64::from(me.id as u16) << 48;
+        report(skb.raw(), what, peer, raw as u32, verdict.cookie);
+    }
+    match verdict.denied {
+        Some(why) => Err(why),
+        None => Ok(()),
+    }
+}
+
+#[inline(always)]
+fn decide<F: Family>(skb: Skb, me: &EndpointConfig, peer: u32, flow: &Flow<F::Address>, way: Way) -> Verdict {
+    let mut verdict = Verdict { denied: None, matched: policy_match::NONE, auth_type: 0, cookie: 0 };
+    let mut dport = flow.dport;
+    if flow.protocol == F::ICMP {
+        if F::passes_policy(flow.icmp) {
+            return verdict;
+        }
+        if enabled!(icmp_rules) {
+            dport = u16::from(flow.icmp[0]).to_be();
+        }
+    }
+    let egress = u8::from(way == Way::Egress);
+    let key = PolicyKey {
+        prefixlen: PolicyKey::FULL_BITS,
+        sec_label: peer,
+        egress,
+        protocol: flow.protocol,
+        dport,
+    };
+    // An endpoint without a policy map is denied everything.
+    let winner = match ep_policies.get(me.policy_slot) {
+        Some(policy) => lookup(&policy, key),
+        None => None,
+    };
+    let Some(winner) = winner else {
+        verdict.denied = Some(drop_here!(POLICY_DENIED));
+        return verdict;
+    };
+    let bits = winner.row.lpm_prefix_length();
+    if enabled!(policy_accounting) {
+        account(skb, me, &key, winner.label, bits);
+    }
+    verdict.matched = skb.forget(u64::from(policy_match::of(winner.label == 0, bits))) as u8;
+    verdict.cookie = winner.row.cookie;
+    if winner.row.deny() {
+        verdict.denied = Some(drop_here!(POLICY_DENY));
+        return verdict;
+    }
+    verdict.auth_type = auth_type(&winner);
+    if verdict.auth_type != 0 {
+        verdict.denied = Some(drop_here!(AUTH_REQUIRED).with_detail(verdict.auth_type as i8));
+    } else if winner.row.proxy_port != 0 {
+        // There is no proxy to send it to, and it may not pass without.
+        verdict.denied = Some(drop_here!(PROXY_REDIRECTION_NOT_SUPPORTED_FOR_PROTOCOL));
+    }
+    verdict
+}
+
+/// The row for this peer or the one for all peers: the higher precedence wins, then the longer prefix, then the peer.
+#[inline(always)]
+fn lookup(policy: &Rows<PolicyKey, PolicyEntry>, key: PolicyKey) -> Option<Winner> {
+    /// Nothing is above it: a deny of the highest priority.
+    const FINAL: u32 = u32::MAX;
+    let any = PolicyKey { sec_label: 0, ..key };
+    let label = key.sec_label;
+    // SAFETY: null or a row of the map, which outlives the program's run.
+    let (own, all) = unsafe {
+        let own = policy.pointer(&key).as_ref();
+        if let Some(row) = own
+            && row.precedence == FINAL
+        {
+            return Some(Winner { row, label, other: None });
+        }
+        (own, policy.pointer(&any).as_ref())
+    };
+    match (own, all) {
+        (Some(own), Some(all))
+            if all.precedence > own.precedence
+                || all.precedence == own.precedence && all.lpm_prefix_length() > own.lpm_prefix_length() =>
+        {
+            Some(Winner { row: all, label: 0, other: Some(own) })
+        }
+        (Some(own), all) => Some(Winner { row: own, label, other: all }),
+        (None, Some(all)) => Some(Winner { row: all, label: 0, other: None }),
+        (None, None) => None,
+    }
+}
+
+/// What the winner asks for, or the loser of the same precedence if the winner's type was only derived.
+#[inline(always)]
+fn auth_type(winner: &Winner) -> u8 {
+    const TYPE: u8 = !policy_flag::EXPLICIT_AUTH;
+    let asked = winner.row.auth_type & TYPE;
+    match winner.other {
+        Some(other)
+            if other.precedence == winner.row.precedence
+                && winner.row.auth_type & policy_flag::EXPLICIT_AUTH == 0
+                && other.auth_type & TYPE > asked =>
+        {
+            other.auth_type & TYPE
+        }
+        _ => asked,
+    }
+}
+
+/// Counts a packet for the row that decided.
+#[inline(always)]
+fn account(skb: Skb, me: &EndpointConfig, key: &PolicyKey, label: u32, bits: u8) {
+    const PROTOCOL_BITS: u8 = 8;
+    const PORT_BITS: u32 = 16;
+    let port_bits = u32::from(bits.saturating_sub(PROTOCOL_BITS));
+    // The bits of the port that the row says nothing about.
+    let rest = if port_bits < PORT_BITS { u16::MAX >> port_bits } else { 0 };
+    let row = PolicyStatsKey {
+        endpoint_id: me.id as u16,
+        pad1: 0,
+        prefix_len: bits,
+        sec_label: label,
+        egress: key.egress,
+        protocol: if bits < PROTOCOL_BITS { 0 } else { key.protocol },
+        dport: key.dport & !rest.to_be(),
+    };
+    let bytes = u64::from(skb.len());
+    match cilium_policystats.get_mut(&row) {
+        Some(stats) => {
+            stats.packets += 1;
+            stats.bytes += bytes;
+        }
+        None => cilium_policystats.insert(&row, &PolicyStatsValue { packets: 1, bytes }),
+    }
+}
+
+#[inline(never)]
+fn report(raw: *mut __sk_buff, what: u64, remote_label: u32, verdict: u32, cookie: u32) -> i32 {
+    let skb = Skb::from_raw(raw);
+    let len = skb.len();
+    let cap = capture_len(len);
+    let message = PolicyVerdictNotify {
+        header: CaptureHeader {
+            kind: event::POLICY_VERDICT,
+            subtype: 0,
+            source: (what >> 48) as u16,
+            // SAFETY: the context is valid.
+            hash: unsafe { bpf_get_hash_recalc(raw) },
+            len_orig: len,
+            len_cap: cap as u16,
+            version: event::POLICY_VERDICT_VERSION,
+            ext_version: 0,
+        },
+        remote_label,
+        verdict: verdict as i32,
+        dport: what as u16,
+        proto: (what >> 16) as u8,
+        flags: (what >> 24) as u8,
+        auth_type: (what >> 32) as u8,
+        pad1: [0; 3],
+        cookie,
+        pad2: 0,
+    };
+    send(skb, cap, &message);
+    0
+}
