@@ -46,7 +46,15 @@ pub fn control_plane() -> Cell {
     module(
         "controlplane",
         "Control plane",
-        [k8s::cell(), local_node::cell(), identity::cell(), ipam::cell(), ipcache::cell(), endpoints::cell()],
+        [
+            k8s::cell(),
+            local_node::cell(),
+            identity::cell(),
+            ipam::cell(),
+            ipcache::cell(),
+            services::cell(),
+            endpoints::cell(),
+        ],
     )
 }
 

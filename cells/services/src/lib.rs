@@ -1,1 +1,87 @@
 //! Services, frontends and backends as tables, load balancer maps as their mirror.
+//!
+//! **Owns** the tables `services`, `frontends` and `backends`, and the rows of the pinned maps
+//! `cilium_lb{4,6}_{services_v2,backends_v3,reverse_nat,source_range}` and `cilium_lb_affinity_match`.
+//! **Needs** the maps, the node's name and addresses.
+//! **Gives** [`ServicesWriter`] to the sources, the tables to readers, `GET /service`. The state file of option
+//! `lb-state-file` is a source of its own.
+//!
+//! **Life.** Numbers of an earlier run are read from the maps and stay. Nothing in the maps is changed before all sources
+//! that were [registered](ServicesWriter::register) have said what they know (or `lb-init-wait-timeout` is over), and
+//! nothing is deleted as stale before they have. Nothing is removed at stop: the kernel goes on.
+//!
+//! ```
+//! use services::{Backend, FrontendParams, FrontendType, LbAddress, Protocol, Service, ServiceName, ServicesWriter, Source};
+//!
+//! fn announce(services: &ServicesWriter) -> Result<(), services::Refused> {
+//!     let name = ServiceName::new("shop", "web");
+//!     let address = LbAddress::new([10, 96, 0, 7].into(), 80, Protocol::Tcp);
+//!     let frontend =
+//!         FrontendParams { address, kind: FrontendType::ClusterIP, port_name: "".into(), service_port: 80 };
+//!     let backend = LbAddress::new([10, 244, 0, 9].into(), 8080, Protocol::Tcp);
+//!
+//!     let mut txn = services.write();
+//!     txn.upsert_service(Service::new(name.clone(), Source::Api), vec![frontend])?;
+//!     txn.set_backends(&name, Source::Api, vec![Backend::new(name.clone(), backend, Source::Api)]);
+//!     txn.commit(); // the frontend's status says when the kernel has it
+//!     Ok(())
+//! }
+//! ```
+//!
+//! **Differences from Cilium.**
+//! - Backends that are not used any more leave the maps last, not first, and a count shrinks before its slots change: no
+//!   packet meets a slot whose backend is gone.
+//! - A service whose rows do not all fit is not written at all; its status names the map and the option.
+//! - Rows are compared with what the maps hold, so that a restart writes nothing, and rows that somebody else has changed
+//!   are put right.
+//! - A backend that several services use has the best state that one of them gives it, not the latest.
+//! - Affinity matches go with every backend that leaves a frontend, also while others use it.
+//! - Node ports have rows in the table, with a status that says that the datapath does not serve them; they are not in
+//!   `GET /service`.
+//! - A state file with any wrong field changes nothing, and says which, in which line. A port without protocol is TCP. As
+//!   long as the file is wrong from the start, services of an earlier run stay.
+
+mod address;
+mod age;
+mod backend;
+mod backends;
+mod balancer;
+mod cell;
+mod config;
+pub mod convert;
+mod desired;
+mod error;
+mod follow;
+mod frontend;
+mod ids;
+mod kernel;
+mod metrics;
+mod mirror;
+mod name;
+mod reconcile;
+mod rest;
+mod restore;
+mod room;
+pub mod rows;
+mod select;
+mod service;
+mod source;
+mod state_file;
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use address::{BadAddress, LbAddress, Protocol, Scope};
+pub use backend::{Backend, BackendKey, BackendState, DEFAULT_WEIGHT, Zone};
+pub use cell::cell;
+pub use config::{ServicesConfig, WrongOption};
+pub use error::Refused;
+pub use frontend::{Frontend, FrontendParams, FrontendType};
+pub use kernel::KernelMaps;
+pub use name::ServiceName;
+pub use service::{Service, TrafficPolicy};
+pub use source::Source;
+pub use state_file::{StateFileError, parse as parse_state_file, read as read_state_file};
+pub use writer::{Initializers, ServicesTxn, ServicesWriter, State};

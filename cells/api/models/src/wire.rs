@@ -222,6 +222,9 @@ mod tests {
         sorted::<IpListEntry>();
         sorted::<NodeElement>();
         sorted::<BpfMapEntry>();
+        sorted::<ServiceSpec>();
+        sorted::<ServiceFlags>();
+        sorted::<BackendAddress>();
     }
 
     #[test]

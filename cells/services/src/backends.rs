@@ -1,0 +1,160 @@
+//! Backends in the kernel: numbers by address, and which frontends use them.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::address::LbAddress;
+use crate::backend::BackendState;
+use crate::ids::Ids;
+use crate::rows::{BackendValue, Family, Key, Value, kernel_state};
+
+/// Backends of all frontends. One address has one number, whoever uses it.
+#[derive(Debug)]
+pub(crate) struct Backends {
+    ids: Ids,
+    by_address: HashMap<LbAddress, u32>,
+    used: HashMap<u32, Used>,
+    /// Rows that nobody uses any more and that are still to be deleted.
+    orphans: BTreeSet<Key>,
+    /// Backends whose rows may have another state, since a frontend has let go of them.
+    changed: BTreeSet<u32>,
+}
+
+#[derive(Debug)]
+struct Used {
+    address: LbAddress,
+    /// Numbers of frontends, and what each says of the state.
+    by: Vec<(u16, BackendState)>,
+}
+
+/// All numbers are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no number is left for another {0}; delete services")]
+pub(crate) struct NoNumber(pub(crate) &'static str);
+
+impl Backends {
+    pub(crate) fn new() -> Backends {
+        Backends {
+            ids: Ids::new(u32::MAX - 1),
+            by_address: HashMap::new(),
+            used: HashMap::new(),
+            orphans: BTreeSet::new(),
+            changed: BTreeSet::new(),
+        }
+    }
+
+    /// Takes over a row of an earlier run. Of two rows of one address the first is given to new users.
+    pub(crate) fn restore(&mut self, id: u32, address: LbAddress) {
+        if self.ids.reserve(id) {
+            self.by_address.entry(address).or_insert(id);
+            self.used.insert(id, Used { address, by: Vec::new() });
+        }
+    }
+
+    /// Says that a number stands somewhere in the maps.
+    pub(crate) fn seen(&mut self, id: u32) {
+        self.ids.seen(id);
+    }
+
+    pub(crate) fn id(&self, address: &LbAddress) -> Option<u32> {
+        self.by_address.get(address).copied()
+    }
+
+    /// Makes the frontend a user of the backend; gives the backend's number.
+    pub(crate) fn hold(
+        &mut self,
+        address: LbAddress,
+        frontend: u16,
+        state: BackendState,
+    ) -> Result<u32, NoNumber> {
+        let id = match self.by_address.get(&address) {
+            Some(id) => *id,
+            None => {
+                let id = self.ids.take().ok_or(NoNumber("backend"))?;
+                self.by_address.insert(address, id);
+                id
+            }
+        };
+        self.hold_id(id, address, frontend, state);
+        Ok(id)
+    }
+
+    /// As [`hold`](Self::hold), for a backend known by its number only; false if there is none.
+    pub(crate) fn hold_restored(&mut self, id: u32, frontend: u16, state: BackendState) -> bool {
+        let Some(address) = self.used.get(&id).map(|used| used.address) else { return false };
+        self.hold_id(id, address, frontend, state);
+        true
+    }
+
+    fn hold_id(&mut self, id: u32, address: LbAddress, frontend: u16, state: BackendState) {
+        let used = self.used.entry(id).or_insert(Used { address, by: Vec::new() });
+        match used.by.iter_mut().find(|(by, _)| *by == frontend) {
+            Some((_, before)) => *before = state,
+            None => used.by.push((frontend, state)),
+        }
+    }
+
+    /// The row of a backend: the best state that a frontend gives it.
+    pub(crate) fn row(&self, id: u32) -> Option<(Key, Value)> {
+        let Used { address, by } = self.used.get(&id)?;
+        let state = by.iter().map(|(_, state)| *state).min()?;
+        let value = BackendValue { address: *address, state: kernel_state(state) };
+        Some((Key::Backend(Family::of(address.ip), id), Value::Backend(value)))
+    }
+
+    /// Whether nobody but this frontend uses the backend.
+    pub(crate) fn is_only_of(&self, id: u32, frontend: u16) -> bool {
+        self.used.get(&id).is_some_and(|used| used.by.iter().all(|(by, _)| *by == frontend))
+    }
+
+    /// The frontend does not use the backend any more, nor do its rows in the kernel.
+    pub(crate) fn release(&mut self, id: u32, frontend: u16) {
+        let Some(used) = self.used.get_mut(&id) else { return };
+        used.by.retain(|(by, _)| *by != frontend);
+        match used.by.is_empty() {
+            true => self.drop_unused(id),
+            false => _ = self.changed.insert(id),
+        }
+    }
+
+    fn drop_unused(&mut self, id: u32) {
+        let Some(used) = self.used.remove(&id) else { return };
+        if self.by_address.get(&used.address) == Some(&id) {
+            self.by_address.remove(&used.address);
+        }
+        self.orphans.insert(Key::Backend(Family::of(used.address.ip), id));
+        self.ids.give_back(id);
+    }
+
+    /// Gives up the backends of an earlier run that no frontend has asked for.
+    pub(crate) fn drop_all_unused(&mut self) {
+        let unused: Vec<u32> =
+            self.used.iter().filter(|(_, used)| used.by.is_empty()).map(|(id, _)| *id).collect();
+        unused.into_iter().for_each(|id| self.drop_unused(id));
+    }
+
+    /// What releases have left to do: rows to write again, and rows to delete.
+    pub(crate) fn left_over(&mut self) -> (Vec<(Key, Value)>, Vec<Key>) {
+        // A number that is in use again is no orphan.
+        let used = &self.used;
+        self.orphans.retain(|key| !matches!(key, Key::Backend(_, id) if used.contains_key(id)));
+        let changed = self.changed.iter().filter_map(|id| self.row(*id)).collect();
+        (changed, self.orphans.iter().copied().collect())
+    }
+
+    /// That has been done.
+    pub(crate) fn settled(&mut self) {
+        self.orphans.clear();
+        self.changed.clear();
+    }
+
+    /// All rows.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (Key, Value)> {
+        self.used.keys().filter_map(|id| self.row(*id))
+    }
+
+    /// Numbers in use, for tests.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
+        self.ids.in_use()
+    }
+}

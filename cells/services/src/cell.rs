@@ -1,0 +1,174 @@
+//! The wiring: tables, writer, state file, reconciler, REST.
+
+use std::sync::Arc;
+
+use api::{Operation, Route};
+use devices::NodeAddress;
+use hive::prelude::*;
+use local_node::LocalNode;
+use maps::{FamilyConfig, Maps};
+use metrics::Metrics;
+use reconciler::{Reconciler, Report};
+use statedb::{RwTable, Table};
+
+use crate::backend::Backend;
+use crate::balancer::Balancer;
+use crate::config::ServicesConfig;
+use crate::convert::Families;
+use crate::follow::StateFile;
+use crate::frontend::Frontend;
+use crate::kernel::KernelMaps;
+use crate::metrics::Events;
+use crate::reconcile::{LbOps, Surroundings};
+use crate::rest;
+use crate::service::Service;
+use crate::writer::ServicesWriter;
+
+/// Gives `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; keeps the load balancer maps like
+/// them, follows the state file, serves `GET /service`.
+pub fn cell() -> Cell {
+    group([
+        module(
+            "loadbalancer-writer",
+            "Services, frontends and backends",
+            [
+                config::<ServicesConfig>(),
+                statedb::table::<Service>(),
+                statedb::table::<Frontend>(),
+                statedb::table::<Backend>(),
+                provide(writer),
+                provide(route),
+            ],
+        ),
+        module(
+            "loadbalancer-reflectors",
+            "Sources of services",
+            [module("file-reflector", "Services of a file", [invoke(state_file)])],
+        ),
+        module("loadbalancer-reconciler", "Frontends into the load balancer maps", [invoke(reconcile)]),
+    ])
+}
+
+#[derive(Params)]
+struct WriterParams {
+    config: Config<ServicesConfig>,
+    services: Arc<RwTable<Service>>,
+    frontends: Arc<RwTable<Frontend>>,
+    backends: Arc<RwTable<Backend>>,
+    node: Arc<Table<LocalNode>>,
+    metrics: Option<Arc<Metrics>>,
+    addresses: Option<Arc<Table<NodeAddress>>>,
+    jobs: JobGroup,
+}
+
+fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
+    p.config.validate()?;
+    let events = Events::default();
+    if let Some(metrics) = p.metrics {
+        events.register(&metrics);
+    }
+    let node = p.node;
+    let name = move || {
+        let snapshot = node.snapshot();
+        node.get(&snapshot, LocalNode::query()).map(|node| node.name.clone()).unwrap_or_default()
+    };
+    let tables = ((*p.services).clone(), (*p.frontends).clone(), (*p.backends).clone());
+    let writer = Arc::new(ServicesWriter::new(tables.0, tables.1, tables.2, name, events));
+    if let Some(addresses) = p.addresses {
+        let writer = writer.clone();
+        p.jobs.one_shot("wildcard-addr-reconciler", move |cx: JobCx| async move {
+            cx.health.ok("Running");
+            loop {
+                let watch = addresses.watch(&addresses.snapshot());
+                tokio::select! {
+                    () = watch.changed() => writer.node_addresses_changed(),
+                    () = cx.cancelled() => return Ok(()),
+                }
+            }
+        });
+    }
+    Ok(writer)
+}
+
+fn route(frontends: Arc<Table<Frontend>>) -> Member<Route> {
+    Member(Route::new(Operation::GetService, move |_| {
+        let answer = rest::get_service(&frontends);
+        async move { answer }
+    }))
+}
+
+fn state_file(
+    config: Config<ServicesConfig>,
+    families: Config<FamilyConfig>,
+    writer: Arc<ServicesWriter>,
+    jobs: JobGroup,
+) {
+    let Some(path) = config.state_file() else { return };
+    let file = StateFile {
+        path,
+        interval: config.lb_state_file_interval,
+        families: Families { v4: families.enable_ipv4, v6: families.enable_ipv6 },
+        initializers: Some(writer.register("state-file")),
+        writer: (*writer).clone(),
+    };
+    jobs.one_shot("file-reflector", move |cx: JobCx| file.follow(cx));
+}
+
+#[derive(Params)]
+struct ReconcileParams {
+    config: Config<ServicesConfig>,
+    families: Config<FamilyConfig>,
+    writer: Arc<ServicesWriter>,
+    maps: Arc<Maps>,
+    addresses: Option<Arc<Table<NodeAddress>>>,
+    jobs: JobGroup,
+}
+
+fn reconcile(p: ReconcileParams) {
+    let jobs = p.jobs.clone();
+    jobs.one_shot("reconcile", move |cx: JobCx| run(p, cx));
+}
+
+/// Takes the maps over, waits for the sources if an earlier run has left services in them, then reconciles.
+async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
+    let (maps, families) = (p.maps, p.families);
+    let frontends = p.writer.frontends_for_statuses();
+    let restored = tokio::task::spawn_blocking(move || {
+        let maps = KernelMaps::open(&maps, &families)?;
+        Balancer::restore(Arc::new(maps))
+    });
+    let balancer = restored
+        .await?
+        .map_err(|error| anyhow::anyhow!("cannot take over the load balancer maps: {error}"))?;
+    let restored = balancer.restored();
+    if restored > 0 {
+        tracing::info!(count = restored, "Restored services of the previous run");
+        tokio::select! {
+            () = frontends.wait_initialized() => {}
+            () = tokio::time::sleep(p.config.lb_init_wait_timeout) => {
+                tracing::warn!("Not all sources of services have spoken, going on with those that have");
+            }
+            () = cx.cancelled() => return Ok(()),
+        }
+    }
+    let surroundings =
+        Surroundings { owns_classless: p.config.default_lb_service_ipam == "lbipam", addresses: p.addresses };
+    let health = cx.health.clone();
+    let (_, reconciler) = Reconciler::builder(frontends)
+        .status(|frontend| &frontend.status, |frontend, status| frontend.status = status)
+        .merge(|current, reconciled| current.id = reconciled.id)
+        .batch_ops(LbOps { balancer, surroundings })
+        .retry(p.config.lb_retry_backoff_min, p.config.lb_retry_backoff_max)
+        .prune(REFRESH)
+        .refresh(REFRESH, 100)
+        .report(move |state| match state {
+            Report::Ok(message) => health.ok(message),
+            Report::Degraded(errors) => health.degraded("Reconciliation failed", errors),
+        })
+        .build();
+    reconciler.run_until(cx.cancelled()).await;
+    Ok(())
+}
+
+/// How often the maps are compared as a whole.
+const REFRESH: std::time::Duration = std::time::Duration::from_secs(1800);

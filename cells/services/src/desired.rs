@@ -1,0 +1,173 @@
+//! A frontend as the kernel should have it: order and counts of its slots, flags, timeout.
+
+use std::net::IpAddr;
+
+use datapath_abi::{LbService, lb_flag, lb_flag2};
+use ipnetwork::IpNetwork;
+
+use crate::address::{LbAddress, Scope};
+use crate::backend::{Backend, BackendState};
+use crate::frontend::{Frontend, FrontendType};
+use crate::rows::{Key, Value};
+use crate::service::TrafficPolicy;
+
+/// Longest time that a client stays with its backend: the field has 24 bits.
+const MAX_TIMEOUT: u64 = (1 << 24) - 1;
+
+/// Classes of load balancers whose addresses the agent itself announces.
+const OWN_CLASSES: [&str; 2] = ["io.cilium/bgp-control-plane", "io.cilium/l2-announcer"];
+
+/// Bits of flags and flags2.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Flags(pub(crate) u8, pub(crate) u8);
+
+/// What the kernel should have of a frontend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Desired {
+    pub(crate) address: LbAddress,
+    pub(crate) flags: Flags,
+    /// Seconds; 0 for no affinity.
+    pub(crate) affinity: u32,
+    /// How many of the slots take new connections.
+    pub(crate) active: u16,
+    /// The backends in slots 1, 2, ..., usable ones first.
+    pub(crate) slots: Vec<(LbAddress, BackendState)>,
+    /// Backends that have rows but no slot.
+    pub(crate) without_slot: Vec<(LbAddress, BackendState)>,
+    /// How many of the slots clients may stay with.
+    pub(crate) matches: u16,
+    pub(crate) ranges: Vec<IpNetwork>,
+    /// Flags of the row for all ports of its address, if there is to be one.
+    pub(crate) wildcard: Option<Flags>,
+}
+
+/// What is the same for all frontends.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Whether addresses of services without a class are the agent's to announce.
+    pub(crate) owns_classless: bool,
+    /// The node's own addresses.
+    pub(crate) node_addresses: Vec<IpAddr>,
+}
+
+/// More backends than a service row can count.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{count} backends are more than the {} that a frontend can have", u16::MAX)]
+pub(crate) struct TooMany {
+    count: usize,
+}
+
+impl Desired {
+    pub(crate) fn of(frontend: &Frontend, settings: &Settings) -> Result<Desired, TooMany> {
+        let count = frontend.backends.len();
+        if count > usize::from(u16::MAX) {
+            return Err(TooMany { count });
+        }
+        let mut backends: Vec<&Backend> = frontend.backends.iter().map(|backend| &**backend).collect();
+        backends.sort_by_key(|backend| (backend.unhealthy, backend.state, backend.address));
+        let of_state = |state| backends.iter().filter(|b| !b.unhealthy && b.state == state).count() as u16;
+        let healthy = of_state(BackendState::Active);
+        // The last resort, when there is no other.
+        let active = if healthy == 0 { of_state(BackendState::Terminating) } else { healthy };
+        let pairs = |slot: bool| {
+            let wanted = backends.iter().filter(move |b| (b.state != BackendState::Maintenance) == slot);
+            wanted.map(|backend| (backend.address, backend.state)).collect()
+        };
+        let service = &frontend.service;
+        let affinity = service.session_affinity.map_or(0, |timeout| timeout.as_secs().clamp(1, MAX_TIMEOUT));
+        let flags = flags(frontend);
+        let address = frontend.address();
+        let family = |range: &&IpNetwork| range.is_ipv4() == address.ip.is_ipv4();
+        let mut ranges: Vec<IpNetwork> = service.source_ranges.iter().filter(family).copied().collect();
+        ranges.sort();
+        ranges.dedup();
+        Ok(Desired {
+            address,
+            flags,
+            affinity: affinity as u32,
+            active,
+            slots: pairs(true),
+            without_slot: pairs(false),
+            matches: if affinity == 0 { 0 } else { healthy },
+            ranges,
+            wildcard: wildcard(frontend, settings),
+        })
+    }
+
+    /// The row of slot 0.
+    pub(crate) fn master(&self, id: u16) -> (Key, Value) {
+        let value = LbService {
+            backend_id: self.affinity,
+            count: self.active,
+            qcount: self.slots.len() as u16 - self.active,
+            ..self.row(id)
+        };
+        (Key::master(self.address), Value::Service(value))
+    }
+
+    /// The row of a slot.
+    pub(crate) fn slot(&self, id: u16, slot: u16, backend: u32) -> (Key, Value) {
+        let value = LbService { backend_id: backend, ..self.row(id) };
+        (Key::Service(self.address, slot), Value::Service(value))
+    }
+
+    fn row(&self, id: u16) -> LbService {
+        let Flags(flags, flags2) = self.flags;
+        LbService { rev_nat_index: id.to_be(), flags, flags2, ..LbService::default() }
+    }
+}
+
+fn flags(frontend: &Frontend) -> Flags {
+    let (kind, service) = (frontend.params.kind, &frontend.service);
+    let mut flags = type_flag(kind);
+    let mut flags2 = 0;
+    if !frontend.address().ip.is_unspecified() && kind != FrontendType::ClusterIP {
+        flags |= lb_flag::ROUTABLE;
+    }
+    if service.ext_traffic_policy == TrafficPolicy::Local {
+        flags |= lb_flag::EXT_LOCAL_SCOPE;
+    }
+    if service.int_traffic_policy == TrafficPolicy::Local {
+        flags2 |= lb_flag2::INT_LOCAL_SCOPE;
+    }
+    if service.ext_traffic_policy != service.int_traffic_policy && kind != FrontendType::ClusterIP {
+        flags2 |= lb_flag2::TWO_SCOPES;
+    }
+    let ranged = matches!(kind, FrontendType::LoadBalancer | FrontendType::ExternalIPs);
+    if !service.source_ranges.is_empty() && ranged {
+        flags |= lb_flag::SOURCE_RANGE;
+    }
+    if service.session_affinity.is_some() {
+        flags |= lb_flag::SESSION_AFFINITY;
+    }
+    Flags(flags, flags2)
+}
+
+fn type_flag(kind: FrontendType) -> u8 {
+    match kind {
+        FrontendType::ClusterIP => 0,
+        FrontendType::NodePort => lb_flag::NODE_PORT,
+        FrontendType::ExternalIPs => lb_flag::EXTERNAL_IP,
+        FrontendType::LoadBalancer => lb_flag::LOAD_BALANCER,
+    }
+}
+
+/// Addresses of which the agent knows all ports get a row that tells packets for others from packets for nobody.
+fn wildcard(frontend: &Frontend, settings: &Settings) -> Option<Flags> {
+    let kind = frontend.params.kind;
+    let address = frontend.address();
+    let own = match frontend.service.load_balancer_class.as_deref() {
+        None => settings.owns_classless,
+        Some(class) => OWN_CLASSES.contains(&class),
+    };
+    let wanted = matches!(kind, FrontendType::LoadBalancer | FrontendType::ClusterIP)
+        && address.scope == Scope::External
+        && own
+        && !settings.node_addresses.contains(&address.ip);
+    wanted.then(|| Flags(type_flag(kind), 0))
+}
+
+/// The row for all ports of an address.
+pub(crate) fn wildcard_row(ip: IpAddr, Flags(flags, flags2): Flags) -> (Key, Value) {
+    (Key::wildcard(ip), Value::Service(LbService { flags, flags2, ..LbService::default() }))
+}

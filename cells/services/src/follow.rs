@@ -1,0 +1,259 @@
+//! Follows the state file: reads it when it has changed and was left alone for a while.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::StreamExt;
+use hive::prelude::*;
+use inotify::{EventMask, Inotify, WatchMask};
+use tokio::time::{Instant, sleep_until};
+
+use crate::convert::Families;
+use crate::source::Source;
+use crate::state_file::{self, StateFileError};
+use crate::writer::{Initializers, ServicesWriter};
+
+/// What a mounted ConfigMap exchanges when its files change.
+const EXCHANGED: &str = "..data";
+
+/// A state file to follow.
+pub(crate) struct StateFile {
+    pub(crate) path: PathBuf,
+    pub(crate) interval: Duration,
+    pub(crate) families: Families,
+    pub(crate) writer: ServicesWriter,
+    /// Until the file was read: nothing in the kernel counts as stale before.
+    pub(crate) initializers: Option<Initializers>,
+}
+
+impl StateFile {
+    /// Follows the file until the agent stops.
+    pub(crate) async fn follow(mut self, cx: JobCx) -> anyhow::Result<()> {
+        loop {
+            let ended = tokio::select! {
+                ended = self.follow_folder(&cx.health) => ended,
+                () = cx.cancelled() => return Ok(()),
+            };
+            // The folder is not there, or not any more.
+            let problem = ended.map_or_else(|error| error.to_string(), |()| "folder is gone".to_owned());
+            self.load(&cx.health).await;
+            cx.health.degraded("Waiting for the folder of the state file", problem);
+            tokio::select! {
+                () = tokio::time::sleep(self.interval.max(Duration::from_millis(100))) => {}
+                () = cx.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    async fn follow_folder(&mut self, health: &Health) -> std::io::Result<()> {
+        let folder = match self.path.parent() {
+            Some(folder) if folder != Path::new("") => folder.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let inotify = Inotify::init()?;
+        let wanted = WatchMask::CREATE
+            | WatchMask::MODIFY
+            | WatchMask::CLOSE_WRITE
+            | WatchMask::MOVED_TO
+            | WatchMask::ATTRIB
+            | WatchMask::DELETE_SELF
+            | WatchMask::MOVE_SELF;
+        inotify.watches().add(&folder, wanted)?;
+        let mut events = inotify.into_event_stream(vec![0; 4096])?;
+        // The file as it is now; changes from here on are events.
+        self.load(health).await;
+        let mut due = None;
+        loop {
+            tokio::select! {
+                event = events.next() => {
+                    let Some(event) = event.transpose()? else { return Ok(()) };
+                    let gone = EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED;
+                    if event.mask.intersects(gone) {
+                        return Ok(());
+                    }
+                    // After an overflow nobody knows what has changed.
+                    if event.mask.contains(EventMask::Q_OVERFLOW) || self.is_about(event.name.as_deref()) {
+                        due = Some(Instant::now() + self.interval);
+                    }
+                }
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    due = None;
+                    self.load(health).await;
+                }
+            }
+        }
+    }
+
+    fn is_about(&self, name: Option<&OsStr>) -> bool {
+        name.is_some_and(|name| Some(name) == self.path.file_name() || name == EXCHANGED)
+    }
+
+    /// Reads the file and makes the tables say what it says. A removed file changes nothing, as does a wrong one.
+    async fn load(&mut self, health: &Health) {
+        let (path, families) = (self.path.clone(), self.families);
+        let read = tokio::task::spawn_blocking(move || state_file::read(&path, families)).await;
+        let first = self.initializers.is_some();
+        match read {
+            Ok(Ok(state)) => {
+                let (services, backends) = (state.services.len(), state.backends.len());
+                let refused = self.writer.replace(Source::Api, state);
+                let message = format!("{services} services and {backends} backends");
+                if refused.is_empty() {
+                    tracing::info!(path = %self.path.display(), services, backends, "Loaded the state file");
+                    health.ok(message);
+                } else {
+                    let errors: Vec<String> = refused.iter().map(ToString::to_string).collect();
+                    let error = errors.join("\n");
+                    tracing::error!(path = %self.path.display(), error, "Services of the state file are refused");
+                    health.degraded("Failure processing services", error);
+                }
+            }
+            Ok(Err(StateFileError::Missing(_))) if !first => return,
+            Ok(Err(error @ StateFileError::Missing(_))) => {
+                tracing::error!(%error, "No state file");
+                health.degraded("No state file", error);
+            }
+            // What the kernel has of it from an earlier run stays until the file is right.
+            Ok(Err(error)) => {
+                tracing::error!(%error, "The state file is refused");
+                health.degraded("The state file is refused, the services stay as they were", error);
+                return;
+            }
+            // The runtime is shutting down.
+            Err(_) => return,
+        }
+        if let Some(initializers) = self.initializers.take() {
+            self.writer.complete(initializers);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frontend::Frontend;
+    use crate::tests::writer;
+
+    const ONE: &str =
+        "services: [{metadata: {name: one}, spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}}]\n";
+    const TWO: &str =
+        "services: [{metadata: {name: two}, spec: {clusterIP: 10.96.0.2, ports: [{port: 80}]}}]\n";
+
+    /// A hive that follows a file, and the writer whose tables it fills.
+    async fn following(path: &Path) -> (TestHive, ServicesWriter) {
+        let writer = writer();
+        let (path, of_hive) = (path.to_owned(), writer.clone());
+        let mut hive = TestHive::new([module(
+            "file-reflector",
+            "A state file",
+            [invoke(move |jobs: JobGroup| {
+                let file = StateFile {
+                    path: path.clone(),
+                    interval: Duration::from_millis(30),
+                    families: Families { v4: true, v6: true },
+                    initializers: Some(of_hive.register("state-file")),
+                    writer: of_hive.clone(),
+                };
+                jobs.one_shot("follow", move |cx: JobCx| file.follow(cx));
+            })],
+        )]);
+        hive.start().await;
+        (hive, writer)
+    }
+
+    async fn has(writer: &ServicesWriter, address: &str) {
+        let address = address.parse().unwrap();
+        let frontends = writer.frontends();
+        let found = frontends.wait_for(Frontend::by_address(&address), |_| true);
+        tokio::time::timeout(Duration::from_secs(5), found).await.expect("the file was read");
+    }
+
+    async fn settled() {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+
+    fn names(writer: &ServicesWriter) -> Vec<String> {
+        let services = writer.services();
+        services.all(&services.snapshot()).map(|service| service.name.to_string()).collect()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_file_is_followed_through_rewrites_renames_and_faults() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lb.yaml");
+        std::fs::write(&path, ONE).unwrap();
+        let (mut hive, writer) = following(&path).await;
+        has(&writer, "10.96.0.1:80/TCP").await;
+        writer.services().wait_initialized().await;
+
+        std::fs::write(&path, "services: [oops\n").unwrap();
+        std::fs::write(folder.path().join("other.yaml"), TWO).unwrap();
+        settled().await;
+        assert_eq!(names(&writer), ["default/one"]);
+
+        std::fs::rename(folder.path().join("other.yaml"), &path).unwrap();
+        has(&writer, "10.96.0.2:80/TCP").await;
+        assert_eq!(names(&writer), ["default/two"]);
+
+        std::fs::remove_file(&path).unwrap();
+        settled().await;
+        assert_eq!(names(&writer), ["default/two"]);
+
+        std::fs::write(&path, "").unwrap();
+        tokio::time::timeout(Duration::from_secs(5), async {
+            while !names(&writer).is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+        .unwrap();
+        hive.stop().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_missing_file_is_empty_until_it_appears() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("later/lb.yaml");
+        let (mut hive, writer) = following(&path).await;
+        writer.services().wait_initialized().await;
+        assert_eq!(names(&writer), [] as [String; 0]);
+        std::fs::create_dir(folder.path().join("later")).unwrap();
+        std::fs::write(&path, ONE).unwrap();
+        has(&writer, "10.96.0.1:80/TCP").await;
+        hive.stop().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_file_that_is_wrong_from_the_start_lets_the_tables_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lb.json");
+        std::fs::write(&path, "{\"services\": 5}").unwrap();
+        let (mut hive, writer) = following(&path).await;
+        settled().await;
+        assert!(!writer.services().initialized(&writer.services().snapshot()));
+        std::fs::write(&path, "{\"services\": []}").unwrap();
+        tokio::time::timeout(Duration::from_secs(5), writer.services().wait_initialized()).await.unwrap();
+        hive.stop().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn writes_in_a_row_are_read_once_they_have_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lb.yaml");
+        std::fs::write(&path, "").unwrap();
+        let (mut hive, writer) = following(&path).await;
+        writer.services().wait_initialized().await;
+        for _ in 0..20 {
+            std::fs::write(&path, TWO).unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        std::fs::write(&path, ONE).unwrap();
+        has(&writer, "10.96.0.1:80/TCP").await;
+        settled().await;
+        let services = writer.services();
+        // One change to what it says last; the steps before it have left no trace.
+        assert_eq!((names(&writer).len(), services.revision(&services.snapshot())), (1, 1));
+        hive.stop().await;
+    }
+}

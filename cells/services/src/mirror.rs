@@ -1,0 +1,112 @@
+//! What the maps are known to hold, so that only differences are written.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::rows::{Key, LbMap, LbMaps, MapError, Value};
+
+/// The maps, with a copy of their rows.
+pub(crate) struct Mirror {
+    maps: Arc<dyn LbMaps>,
+    /// `None` for a row that may be there: its last write or delete failed.
+    rows: HashMap<Key, Option<Value>>,
+    counts: HashMap<LbMap, usize>,
+}
+
+impl Mirror {
+    /// Reads the maps.
+    pub(crate) fn load(maps: Arc<dyn LbMaps>) -> Result<Mirror, MapError> {
+        let mut mirror = Mirror { maps, rows: HashMap::new(), counts: HashMap::new() };
+        mirror.reload()?;
+        Ok(mirror)
+    }
+
+    /// Reads the maps again; gives the rows that others have changed.
+    pub(crate) fn reload(&mut self) -> Result<HashSet<Key>, MapError> {
+        let rows: HashMap<Key, Option<Value>> =
+            self.maps.rows()?.into_iter().map(|(key, value)| (key, Some(value))).collect();
+        let before = std::mem::replace(&mut self.rows, rows);
+        self.counts.clear();
+        for key in self.rows.keys() {
+            *self.counts.entry(key.map()).or_default() += 1;
+        }
+        let missing = before.iter().filter(|(key, value)| self.rows.get(key) != Some(value));
+        let new = self.rows.keys().filter(|key| !before.contains_key(key));
+        Ok(missing.map(|(key, _)| *key).chain(new.copied()).collect())
+    }
+
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (&Key, Option<&Value>)> {
+        self.rows.iter().map(|(key, value)| (key, value.as_ref()))
+    }
+
+    /// Whether the row is, or may be, there.
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        self.rows.contains_key(key)
+    }
+
+    /// The row as it is; asks the kernel where a failure has left it unknown.
+    pub(crate) fn get(&mut self, key: &Key) -> Result<Option<Value>, MapError> {
+        match self.rows.get(key) {
+            None => Ok(None),
+            Some(Some(value)) => Ok(Some(*value)),
+            Some(None) => {
+                let value = self.maps.get(key)?;
+                match value {
+                    Some(value) => _ = self.rows.insert(*key, Some(value)),
+                    None => self.forget(key),
+                }
+                Ok(value)
+            }
+        }
+    }
+
+    /// How many rows a map has room for.
+    pub(crate) fn room(&self, map: LbMap) -> usize {
+        let count = self.counts.get(&map).copied().unwrap_or_default();
+        self.capacity(map).saturating_sub(count)
+    }
+
+    /// How many rows a map can have.
+    pub(crate) fn capacity(&self, map: LbMap) -> usize {
+        self.maps.capacity(map)
+    }
+
+    /// Writes the rows that are not there already.
+    pub(crate) fn put(&mut self, mut rows: Vec<(Key, Value)>) -> Result<(), MapError> {
+        rows.retain(|(key, value)| self.rows.get(key) != Some(&Some(*value)));
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let result = self.maps.put(&rows);
+        for (key, value) in rows {
+            if self.rows.insert(key, result.is_ok().then_some(value)).is_none() {
+                *self.counts.entry(key.map()).or_default() += 1;
+            }
+        }
+        result
+    }
+
+    /// Deletes the rows that are there.
+    pub(crate) fn delete(&mut self, mut keys: Vec<Key>) -> Result<(), MapError> {
+        keys.retain(|key| self.rows.contains_key(key));
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let result = self.maps.delete(&keys);
+        for key in keys {
+            match result {
+                Ok(()) => self.forget(&key),
+                Err(_) => _ = self.rows.insert(key, None),
+            }
+        }
+        result
+    }
+
+    fn forget(&mut self, key: &Key) {
+        if self.rows.remove(key).is_some()
+            && let Some(count) = self.counts.get_mut(&key.map())
+        {
+            *count -= 1;
+        }
+    }
+}

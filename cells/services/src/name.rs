@@ -1,0 +1,64 @@
+//! Names of services.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+
+/// Name of a service: `namespace/name`, with `cluster/` before it for those of other clusters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceName(Arc<str>);
+
+impl ServiceName {
+    /// The name of a service of this cluster.
+    pub fn new(namespace: &str, name: &str) -> ServiceName {
+        ServiceName(format!("{namespace}/{name}").into())
+    }
+
+    /// The whole text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Name within its namespace.
+    pub fn name(&self) -> &str {
+        self.0.rsplit_once('/').map_or(&self.0, |(_, name)| name)
+    }
+
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        let before = self.0.rsplit_once('/').map_or("", |(before, _)| before);
+        before.rsplit_once('/').map_or(before, |(_, namespace)| namespace)
+    }
+
+    /// Its cluster, if it is another one.
+    pub fn cluster(&self) -> Option<&str> {
+        let (before, _) = self.0.rsplit_once('/')?;
+        before.rsplit_once('/').map(|(cluster, _)| cluster)
+    }
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for ServiceName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_names() {
+        let name = ServiceName::new("ns", "web");
+        assert_eq!((name.cluster(), name.namespace(), name.name()), (None, "ns", "web"));
+        let name = ServiceName("east/ns/web".into());
+        assert_eq!((name.cluster(), name.namespace(), name.name()), (Some("east"), "ns", "web"));
+    }
+}

@@ -1,0 +1,68 @@
+//! `GET /service`: frontends as the REST API shows them.
+
+use api::Response;
+use api_models::{
+    BackendAddress, FrontendAddress, Required, Service as Model, ServiceFlags, ServiceSpec, ServiceStatus,
+};
+use statedb::Table;
+
+use crate::address::Scope;
+use crate::backend::Backend;
+use crate::frontend::Frontend;
+
+pub(crate) fn get_service(frontends: &Table<Frontend>) -> Response {
+    Response::json(200, &list(frontends))
+}
+
+/// The frontends that the datapath serves, by address.
+pub(crate) fn list(frontends: &Table<Frontend>) -> Vec<Model> {
+    let snapshot = frontends.snapshot();
+    let served = frontends.all(&snapshot).filter(|frontend| frontend.params.kind.is_served());
+    served.map(|frontend| model(frontend)).collect()
+}
+
+fn model(frontend: &Frontend) -> Model {
+    let (address, service) = (frontend.address(), &frontend.service);
+    let ext_policy = service.ext_traffic_policy.name().to_owned();
+    let scope = match address.scope {
+        Scope::External => "external",
+        Scope::Internal => "internal",
+    };
+    let spec = ServiceSpec {
+        backend_addresses: frontend.backends.iter().map(|row| backend(row)).collect::<Vec<_>>().into(),
+        flags: Some(ServiceFlags {
+            cluster: service.name.cluster().unwrap_or_default().to_owned(),
+            ext_traffic_policy: ext_policy.clone(),
+            health_check_node_port: service.health_check_node_port.into(),
+            int_traffic_policy: service.int_traffic_policy.name().to_owned(),
+            name: service.name.name().to_owned(),
+            namespace: service.name.namespace().to_owned(),
+            nat_policy: String::new(),
+            traffic_policy: ext_policy,
+            kind: frontend.params.kind.name().to_owned(),
+        }),
+        frontend_address: FrontendAddress {
+            ip: address.ip.to_string(),
+            port: address.port.into(),
+            protocol: address.protocol.to_string(),
+            scope: scope.to_owned(),
+        },
+        id: frontend.id.into(),
+        update_services: false,
+    };
+    let status = ServiceStatus { realized: Some(spec.clone()) };
+    Model { spec: Some(spec), status: Some(status) }
+}
+
+fn backend(backend: &Backend) -> BackendAddress {
+    BackendAddress {
+        ip: Required(backend.address.ip.to_string()),
+        node_name: backend.node_name.to_string(),
+        port: backend.address.port.into(),
+        preferred: true,
+        protocol: backend.address.protocol.to_string(),
+        state: backend.effective_state().name().to_owned(),
+        weight: Some(backend.weight.into()),
+        zone: backend.zone.as_ref().map(|zone| zone.zone.to_string()).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,68 @@
+//! Who says that a service or a backend exists, and who is believed.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+/// Where a row comes from; an earlier one in this list is believed over a later one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// Addresses of the API server.
+    KubeApiServer,
+    /// The agent itself.
+    Local,
+    /// The kvstore.
+    KvStore,
+    /// Custom resources.
+    CustomResource,
+    /// Services and endpoint slices of Kubernetes.
+    Kubernetes,
+    /// Other clusters.
+    ClusterMesh,
+    /// A directory of manifests.
+    Directory,
+    /// The state file, and whoever embeds the agent.
+    Api,
+    /// Made by the agent without knowledge.
+    Generated,
+    /// Read back from an earlier run.
+    Restored,
+    /// Unknown.
+    Unspec,
+}
+
+impl Source {
+    /// The word for it in tables and in the REST API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::KubeApiServer => "kube-apiserver",
+            Source::Local => "local",
+            Source::KvStore => "kvstore",
+            Source::CustomResource => "custom-resource",
+            Source::Kubernetes => "k8s",
+            Source::ClusterMesh => "clustermesh",
+            Source::Directory => "directory",
+            Source::Api => "api",
+            Source::Generated => "generated",
+            Source::Restored => "restored",
+            Source::Unspec => "unspec",
+        }
+    }
+
+    /// How much it is believed, 0 the most.
+    pub fn priority(self) -> u8 {
+        self as u8
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Serialize for Source {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}

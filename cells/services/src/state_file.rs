@@ -1,0 +1,151 @@
+//! The state file: Services and EndpointSlices without a cluster.
+
+use std::path::{Path, PathBuf};
+
+use k8s::{Document, EndpointSlice, Problem, Refusal};
+use serde_json::Value;
+
+use crate::convert::{self, Families};
+use crate::source::Source;
+use crate::writer::State;
+
+/// Why a state file changes nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateFileError {
+    /// There is none.
+    #[error("there is no state file {}; write it, or leave option lb-state-file out", .0.display())]
+    Missing(PathBuf),
+    /// It cannot be read.
+    #[error("state file {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel says.
+        #[source]
+        source: std::io::Error,
+    },
+    /// What it says is wrong: each fault with its line and path.
+    #[error("state file {}: {}", path.display(), .faults.join("; "))]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, where, and what would be right.
+        faults: Vec<String>,
+    },
+}
+
+/// Reads a state file.
+pub fn read(path: &Path, families: Families) -> Result<State, StateFileError> {
+    let unreadable = |source: std::io::Error| match source.kind() {
+        std::io::ErrorKind::NotFound => StateFileError::Missing(path.to_owned()),
+        _ => StateFileError::Unreadable { path: path.to_owned(), source },
+    };
+    let wrong = |faults| StateFileError::Wrong { path: path.to_owned(), faults };
+    let size = std::fs::metadata(path).map_err(unreadable)?.len();
+    if size > k8s::MAX_FILE {
+        let fault = format!("has {size} bytes; split it or shorten it to {}", k8s::MAX_FILE);
+        return Err(wrong(vec![fault]));
+    }
+    let content = std::fs::read(path).map_err(unreadable)?;
+    parse(&content, families).map_err(wrong)
+}
+
+/// What a state file's content says. An empty one says that there are no services.
+pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
+    let mut documents = k8s::documents_of_bytes(content).into_iter();
+    let Some(document) = documents.next() else { return Ok(State::default()) };
+    let document = document.map_err(|broken| vec![broken.to_string()])?;
+    if let Some(second) = documents.next() {
+        let line = second.map_or_else(|broken| broken.line, |document| document.line);
+        return Err(vec![format!("line {line}: is a second document; join both into one")]);
+    }
+    let mut faults = Faults::default();
+    let mut state = State::default();
+    let top = match &document.value {
+        Value::Null => return Ok(state),
+        Value::Object(top) => top,
+        _ => {
+            faults.add("", "expected an object with services and endpoints");
+            return Err(faults.texts(&document));
+        }
+    };
+    for name in top.keys().filter(|name| !["services", "endpoints"].contains(&name.as_str())) {
+        faults.add(name, "is no field of a state file; give services and endpoints");
+    }
+    for (path, manifest) in items(top.get("services"), "services", &mut faults) {
+        match k8s::Service::decode(manifest) {
+            Ok(manifest) => {
+                let (service, frontends) = convert::service(&manifest, Source::Api, families);
+                match state.services.iter().any(|(other, _)| other.name == service.name) {
+                    true => {
+                        faults.add(&path, &format!("service {} is given twice; remove one", service.name))
+                    }
+                    false => state.services.push((service, frontends)),
+                }
+            }
+            Err(refusal) => faults.refused(&path, refusal),
+        }
+    }
+    let mut backends = Vec::new();
+    for (path, manifest) in items(top.get("endpoints"), "endpoints", &mut faults) {
+        match EndpointSlice::decode(manifest) {
+            Ok(manifest) => match convert::slice(&manifest, Source::Api, families) {
+                Some(of_slice) => backends.extend(of_slice),
+                None => {
+                    let path = format!("{path}.metadata.labels");
+                    faults.add(&path, "names no service; add label kubernetes.io/service-name");
+                }
+            },
+            Err(refusal) => faults.refused(&path, refusal),
+        }
+    }
+    state.backends = convert::merge(backends);
+    if faults.0.is_empty() { Ok(state) } else { Err(faults.texts(&document)) }
+}
+
+/// The items of a list with their paths.
+fn items<'v>(list: Option<&'v Value>, name: &str, faults: &mut Faults) -> Vec<(String, &'v Value)> {
+    match list {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(items)) => {
+            let item = |(at, item)| (format!("{name}[{at}]"), item);
+            items.iter().enumerate().map(item).collect()
+        }
+        Some(_) => {
+            faults.add(name, "expected a list");
+            Vec::new()
+        }
+    }
+}
+
+/// Faults of a document, each with its path.
+#[derive(Default)]
+struct Faults(Vec<Problem>);
+
+impl Faults {
+    fn add(&mut self, path: &str, reason: &str) {
+        self.0.push(Problem::new(path, reason));
+    }
+
+    /// With the line of each.
+    fn texts(self, document: &Document) -> Vec<String> {
+        let lines = document.lines();
+        self.0.iter().map(|problem| format!("line {}: {problem}", lines.of(&problem.path))).collect()
+    }
+
+    fn refused(&mut self, item: &str, refusal: Refusal) {
+        for Problem { path, reason } in refusal.0 {
+            let path = match path.as_str() {
+                "" => item.to_owned(),
+                rest if rest.starts_with('[') => format!("{item}{rest}"),
+                rest => format!("{item}.{rest}"),
+            };
+            self.add(&path, &reason);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "state_file_tests.rs"]
+mod tests;

@@ -1,0 +1,141 @@
+//! The load balancer maps without a kernel, which fail when they are told to.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::rows::{Key, LbMap, LbMaps, MapError, Value};
+
+/// Maps in memory. Each row that is written or deleted is an operation of its own, which may fail: what came before it in
+/// the same call has been done.
+#[derive(Debug)]
+pub struct FakeMaps(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    rows: BTreeMap<Key, Value>,
+    capacity: usize,
+    fault: Fault,
+    operations: usize,
+    watcher: Option<Watcher>,
+}
+
+/// Which operations fail.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Fault {
+    /// None.
+    #[default]
+    Never,
+    /// The one after so many others.
+    Once(usize),
+    /// All after so many others, as if the agent were killed there.
+    From(usize),
+}
+
+type Watch = dyn Fn(&BTreeMap<Key, Value>) + Send;
+
+/// Gets all rows.
+struct Watcher(Box<Watch>);
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watcher")
+    }
+}
+
+impl Default for FakeMaps {
+    fn default() -> FakeMaps {
+        FakeMaps::with_capacity(65_536)
+    }
+}
+
+impl FakeMaps {
+    /// Maps of which each has room for so many rows.
+    pub fn with_capacity(capacity: usize) -> FakeMaps {
+        let (rows, fault) = (BTreeMap::new(), Fault::Never);
+        FakeMaps(Mutex::new(State { rows, capacity, fault, operations: 0, watcher: None }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says which operations fail from now on.
+    pub fn fail(&self, fault: Fault) {
+        self.state().fault = fault;
+    }
+
+    /// How many rows were written or deleted so far.
+    pub fn operations(&self) -> usize {
+        self.state().operations
+    }
+
+    /// Calls a function with all rows after each operation.
+    pub fn watch(&self, watcher: impl Fn(&BTreeMap<Key, Value>) + Send + 'static) {
+        self.state().watcher = Some(Watcher(Box::new(watcher)));
+    }
+
+    /// All rows.
+    pub fn dump(&self) -> BTreeMap<Key, Value> {
+        self.state().rows.clone()
+    }
+
+    /// Changes rows behind the agent's back.
+    pub fn tamper(&self, change: impl FnOnce(&mut BTreeMap<Key, Value>)) {
+        change(&mut self.state().rows);
+    }
+}
+
+impl State {
+    fn operation(&mut self, change: impl FnOnce(&mut BTreeMap<Key, Value>)) -> Result<(), MapError> {
+        let fails = matches!(self.fault, Fault::Once(0) | Fault::From(0));
+        self.fault = match self.fault {
+            Fault::Once(0) | Fault::Never => Fault::Never,
+            Fault::Once(n) => Fault::Once(n - 1),
+            Fault::From(n) => Fault::From(n.saturating_sub(1)),
+        };
+        if fails {
+            return Err("injected fault".into());
+        }
+        self.operations += 1;
+        change(&mut self.rows);
+        if let Some(Watcher(watcher)) = &self.watcher {
+            watcher(&self.rows);
+        }
+        Ok(())
+    }
+
+    fn is_full_for(&self, key: &Key) -> bool {
+        let of_map = self.rows.keys().filter(|row| row.map() == key.map()).count();
+        !self.rows.contains_key(key) && of_map >= self.capacity
+    }
+}
+
+impl LbMaps for FakeMaps {
+    fn put(&self, rows: &[(Key, Value)]) -> Result<(), MapError> {
+        let mut state = self.state();
+        for (key, value) in rows {
+            if state.is_full_for(key) {
+                return Err(format!("{}: argument list too long", key.map().name()).into());
+            }
+            state.operation(|rows| _ = rows.insert(*key, *value))?;
+        }
+        Ok(())
+    }
+
+    fn delete(&self, keys: &[Key]) -> Result<(), MapError> {
+        let mut state = self.state();
+        keys.iter().try_for_each(|key| state.operation(|rows| _ = rows.remove(key)))
+    }
+
+    fn get(&self, key: &Key) -> Result<Option<Value>, MapError> {
+        Ok(self.state().rows.get(key).copied())
+    }
+
+    fn rows(&self) -> Result<Vec<(Key, Value)>, MapError> {
+        Ok(self.state().rows.iter().map(|(key, value)| (*key, *value)).collect())
+    }
+
+    fn capacity(&self, _: LbMap) -> usize {
+        self.state().capacity
+    }
+}

@@ -1,0 +1,122 @@
+//! Tests of the cell without a kernel: tables, maps in memory, the state file.
+
+mod faults;
+mod kernel;
+mod maps;
+mod model;
+mod property;
+mod tables;
+
+use std::sync::Arc;
+
+use reconciler::Reconciler;
+use statedb::{Db, Table};
+
+use crate::address::LbAddress;
+use crate::balancer::Balancer;
+use crate::convert::Families;
+use crate::desired::{Desired, Settings};
+use crate::frontend::Frontend;
+use crate::metrics::Events;
+use crate::reconcile::{LbOps, Surroundings};
+use crate::rows::{Key, Value};
+use crate::source::Source;
+use crate::testing::FakeMaps;
+use crate::writer::{ServicesWriter, State};
+
+const NODE: &str = "alpha";
+
+/// A writer with tables of its own.
+pub(crate) fn writer() -> ServicesWriter {
+    let db = Db::new();
+    let (services, frontends, backends) = (db.table(), db.table(), db.table());
+    let tables = (services.unwrap(), frontends.unwrap(), backends.unwrap());
+    ServicesWriter::new(tables.0, tables.1, tables.2, || NODE.to_owned(), Events::default())
+}
+
+/// What a state file says.
+fn state(text: &str) -> State {
+    crate::parse_state_file(text.as_bytes(), Families { v4: true, v6: true }).unwrap()
+}
+
+/// All frontends that the datapath serves, in order of their last change.
+fn served(writer: &ServicesWriter) -> Vec<Frontend> {
+    let (table, snapshot) = (writer.frontends(), writer.frontends().snapshot());
+    let rows = table.by_revision(&snapshot, 0).filter(|frontend| frontend.params.kind.is_served());
+    rows.map(|frontend| (**frontend).clone()).collect()
+}
+
+fn desired(writer: &ServicesWriter) -> Vec<Desired> {
+    let settings = Settings { owns_classless: true, ..Settings::default() };
+    served(writer).iter().map(|frontend| Desired::of(frontend, &settings).unwrap()).collect()
+}
+
+/// The maps after a balancer that is new to them has brought in what the tables say, and pruned.
+fn brought(maps: &Arc<FakeMaps>, writer: &ServicesWriter) -> Vec<String> {
+    let mut balancer = Balancer::restore(maps.clone()).unwrap();
+    for result in balancer.update(&desired(writer)) {
+        result.unwrap();
+    }
+    balancer.prune().unwrap();
+    text(&maps.dump())
+}
+
+/// Rows in the words of the original's `lb/maps-dump`, without flags.
+fn text<'r>(rows: impl IntoIterator<Item = (&'r Key, &'r Value)>) -> Vec<String> {
+    let mut lines: Vec<String> = rows.into_iter().map(|(key, value)| line(key, value)).collect();
+    lines.sort();
+    lines
+}
+
+fn line(key: &Key, value: &Value) -> String {
+    match (key, value) {
+        (Key::AffinityMatch(id, backend), _) => format!("AFF: ID={id} BEID={backend}"),
+        (Key::SourceRange(id, range), _) => format!("SRCRANGE: ID={id} CIDR={range}"),
+        (Key::Backend(_, id), Value::Backend(row)) => {
+            let state = ["active", "terminating", "quarantined", "maintenance"][usize::from(row.state)];
+            format!("BE: ID={id} ADDR={} STATE={state}", row.address)
+        }
+        (Key::ReverseNat(_, id), Value::ReverseNat(ip, port)) => {
+            format!("REV: ID={id} ADDR={}", std::net::SocketAddr::new(*ip, *port))
+        }
+        (Key::Service(address, 0), Value::Service(row)) => format!(
+            "SVC: ID={} ADDR={address} SLOT=0 AFFTimeout={} COUNT={} QCOUNT={} FLAGS={}",
+            u16::from_be(row.rev_nat_index),
+            row.backend_id,
+            row.count,
+            row.qcount,
+            flags(row)
+        ),
+        (Key::Service(address, slot), Value::Service(row)) => format!(
+            "SVC: ID={} ADDR={address} SLOT={slot} BEID={} COUNT={} QCOUNT={} FLAGS={}",
+            u16::from_be(row.rev_nat_index),
+            row.backend_id,
+            row.count,
+            row.qcount,
+            flags(row)
+        ),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn flags(row: &datapath_abi::LbService) -> String {
+    let LbService { flags, flags2, .. } = *row;
+    use datapath_abi::{LbService, lb_flag as f, lb_flag2 as f2};
+    let kind = match flags & (f::EXTERNAL_IP | f::NODE_PORT | f::HOST_PORT | f::LOAD_BALANCER) {
+        0 => "ClusterIP",
+        f::EXTERNAL_IP => "ExternalIPs",
+        f::LOAD_BALANCER => "LoadBalancer",
+        _ => "other",
+    };
+    let words = [
+        (true, kind),
+        (flags & f::EXT_LOCAL_SCOPE != 0, "Local"),
+        (flags2 & f2::INT_LOCAL_SCOPE != 0, "InternalLocal"),
+        (flags2 & f2::TWO_SCOPES != 0, "two-scopes"),
+        (flags & f::SESSION_AFFINITY != 0, "sessionAffinity"),
+        (flags & f::ROUTABLE == 0, "non-routable"),
+        (flags & f::SOURCE_RANGE != 0, "check source-range"),
+        (flags2 & f2::QUARANTINED_OR_DENY != 0, "deny"),
+    ];
+    words.iter().filter(|(on, _)| *on).map(|(_, word)| *word).collect::<Vec<_>>().join("+")
+}

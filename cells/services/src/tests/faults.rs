@@ -1,0 +1,172 @@
+//! Failures at every point of an update: full maps, faults, kills, rows that somebody else changes.
+
+use super::model::{actual, expected, leads_nowhere};
+use super::*;
+use crate::balancer::Failed;
+use crate::testing::Fault;
+
+fn with_backends(addresses: &[&str]) -> State {
+    let endpoints: Vec<String> = addresses.iter().map(|ip| format!("{{addresses: [{ip}]}}")).collect();
+    state(&format!(
+        "services:\n- metadata: {{name: web}}\n  spec: {{clusterIP: 10.96.0.1, sessionAffinity: ClientIP, ports: [{{port: 80}}]}}\n\
+         endpoints:\n- metadata: {{name: web-1, labels: {{kubernetes.io/service-name: web}}}}\n  addressType: IPv4\n  \
+         ports: [{{port: 8080}}]\n  endpoints: [{}]\n",
+        endpoints.join(", ")
+    ))
+}
+
+/// A kill at each operation of a change from one set of backends to another, then a start: the maps are those of the
+/// new set, and at no moment a slot leads nowhere.
+#[test]
+fn a_kill_at_any_operation_ends_in_the_right_maps() {
+    let sets: [&[&str]; 4] = [
+        &["10.0.0.1", "10.0.0.2", "10.0.0.3"],
+        &["10.0.0.4", "10.0.0.5"],
+        &[],
+        &["10.0.0.1", "10.0.0.6", "10.0.0.7", "10.0.0.8"],
+    ];
+    for from in sets {
+        for to in sets {
+            for kill in 0.. {
+                let maps = Arc::<FakeMaps>::default();
+                let (writer, to) = (writer(), with_backends(to));
+                writer.replace(Source::Api, with_backends(from));
+                let mut balancer = Balancer::restore(maps.clone()).unwrap();
+                balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
+                maps.watch(|rows| assert_eq!(leads_nowhere(rows), None));
+                writer.replace(Source::Api, to.clone());
+                maps.fail(Fault::From(kill));
+                let done = balancer.update(&desired(&writer)).into_iter().all(|result| result.is_ok());
+                maps.fail(Fault::Never);
+                brought(&maps, &writer);
+                assert_eq!(actual(&maps.dump()), expected(&to), "killed after {kill} operations");
+                if done {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+fn refusal(result: Result<u16, Failed>) -> String {
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn a_service_that_does_not_fit_is_not_written_at_all() {
+    // Room for four backends, and for a wildcard, a master and two slots.
+    let maps = Arc::new(FakeMaps::with_capacity(4));
+    let writer = writer();
+    writer.replace(Source::Api, with_backends(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
+    let mut balancer = Balancer::restore(maps.clone()).unwrap();
+    let error = refusal(balancer.update(&desired(&writer)).remove(0));
+    assert_eq!(
+        error,
+        "map cilium_lb4_services_v2 is full: it has room for 4 rows, this frontend needs 1 more; \
+         delete services or set a larger bpf-lb-service-map-max"
+    );
+    assert_eq!(text(&maps.dump()), [] as [String; 0]);
+    let fits = with_backends(&["10.0.0.1", "10.0.0.2"]);
+    writer.replace(Source::Api, fits.clone());
+    assert_eq!(balancer.update(&desired(&writer)).remove(0).unwrap(), 1);
+    assert_eq!(actual(&maps.dump()), expected(&fits));
+    // What has its rows keeps them when it grows beyond the maps.
+    writer.replace(Source::Api, with_backends(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
+    refusal(balancer.update(&desired(&writer)).remove(0));
+    assert_eq!(actual(&maps.dump()), expected(&fits));
+}
+
+#[test]
+fn backends_of_a_full_map_can_be_exchanged() {
+    let service = |name: &str, ip: &str, backends: [u8; 3]| {
+        let endpoints = backends.map(|last| format!("{{addresses: [10.0.0.{last}]}}")).join(", ");
+        let (service, slice) = (
+            format!("- metadata: {{name: {name}}}\n  spec: {{clusterIP: {ip}, ports: [{{port: 80}}]}}\n"),
+            format!(
+                "- metadata: {{name: {name}, labels: {{kubernetes.io/service-name: {name}}}}}\n  addressType: IPv4\n  \
+                 ports: [{{port: 8080}}]\n  endpoints: [{endpoints}]\n"
+            ),
+        );
+        (service, slice)
+    };
+    let both = |b: [u8; 3]| {
+        let (a, b) = (service("a", "10.96.0.1", [1, 2, 3]), service("b", "10.96.0.2", b));
+        state(&format!("services:\n{}{}endpoints:\n{}{}", a.0, b.0, a.1, b.1))
+    };
+    // Ten rows of services; backends have six of ten.
+    let maps = Arc::new(FakeMaps::with_capacity(10));
+    let writer = writer();
+    writer.replace(Source::Api, both([4, 5, 6]));
+    let mut balancer = Balancer::restore(maps.clone()).unwrap();
+    balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
+    // Four more than fit beside the former ones: these give way.
+    maps.tamper(|rows| {
+        for id in 100..104 {
+            let address = LbAddress::new([10, 9, 0, id as u8].into(), 1, crate::Protocol::Tcp);
+            let value = crate::rows::BackendValue { address, state: 0 };
+            rows.insert(Key::Backend(crate::rows::Family::V4, id), Value::Backend(value));
+        }
+    });
+    let mut balancer = Balancer::restore(maps.clone()).unwrap();
+    balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
+    let wanted = both([7, 8, 9]);
+    writer.replace(Source::Api, wanted.clone());
+    balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
+    balancer.prune().unwrap();
+    assert_eq!(actual(&maps.dump()), expected(&wanted));
+}
+
+#[test]
+fn rows_that_somebody_has_changed_are_put_right() {
+    let maps = Arc::<FakeMaps>::default();
+    let writer = writer();
+    let said = with_backends(&["10.0.0.1", "10.0.0.2"]);
+    writer.replace(Source::Api, said.clone());
+    let mut balancer = Balancer::restore(maps.clone()).unwrap();
+    balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
+    maps.tamper(|rows| {
+        let slot = *rows.keys().find(|key| matches!(key, Key::Service(_, 2))).unwrap();
+        rows.remove(&slot);
+        rows.insert(Key::AffinityMatch(77, 77), Value::Present);
+        let reverse = Value::ReverseNat([192, 0, 2, 1].into(), 1);
+        rows.insert(Key::ReverseNat(crate::rows::Family::V4, 1), reverse);
+    });
+    let hurt = balancer.prune().unwrap();
+    assert_eq!(hurt.len(), 1);
+    balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
+    assert_eq!(actual(&maps.dump()), expected(&said));
+}
+
+/// The whole way with the reconciler: a fault shows in the status, the retry heals it.
+#[tokio::test(start_paused = true)]
+async fn the_status_tells_of_a_fault_until_the_retry_has_healed_it() {
+    let maps = Arc::<FakeMaps>::default();
+    let writer = writer();
+    let ops = LbOps {
+        balancer: Balancer::restore(maps.clone()).unwrap(),
+        surroundings: Surroundings { owns_classless: true, addresses: None },
+    };
+    let (_, reconciler) = Reconciler::builder(writer.frontends_for_statuses())
+        .status(|frontend: &Frontend| &frontend.status, |frontend, status| frontend.status = status)
+        .merge(|current, reconciled| current.id = reconciled.id)
+        .batch_ops(ops)
+        .build();
+    let frontends: Table<Frontend> = writer.frontends();
+    let address = "10.96.0.1:80/TCP".parse().unwrap();
+    let said = with_backends(&["10.0.0.1"]);
+    let test = async {
+        maps.fail(Fault::From(2));
+        writer.replace(Source::Api, said.clone());
+        let failed = frontends.wait_for(Frontend::by_address(&address), |f| f.status.error.is_some()).await;
+        assert_eq!((failed.status.error.as_deref(), failed.id), (Some("injected fault"), 0));
+        maps.fail(Fault::Never);
+        let done = frontends.wait_for(Frontend::by_address(&address), |f| f.status.is_done()).await;
+        assert_eq!(done.id, 1);
+        assert_eq!(actual(&maps.dump()), expected(&said));
+        writer.replace(Source::Api, State::default());
+        while !maps.dump().is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    reconciler.run_until(test).await;
+}

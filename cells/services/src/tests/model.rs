@@ -1,0 +1,146 @@
+//! What should be in the maps, computed in the simplest way from what the source says, and what is, without numbers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::backend::BackendState as S;
+use crate::service::TrafficPolicy;
+
+/// The maps that a state should lead to, each frontend and backend as a line that names addresses instead of numbers.
+pub(super) fn expected(state: &State) -> BTreeSet<String> {
+    let mut lines = BTreeSet::new();
+    let mut states: BTreeMap<LbAddress, S> = BTreeMap::new();
+    for (service, frontends) in &state.services {
+        for frontend in frontends.iter().filter(|frontend| frontend.kind.is_served()) {
+            let internal =
+                frontend.kind.name() == "ClusterIP" || frontend.address.to_string().ends_with("/i");
+            let policy = if internal { service.int_traffic_policy } else { service.ext_traffic_policy };
+            let mut used: Vec<_> = state.backends.iter().filter(|b| b.service_name == service.name).collect();
+            used.retain(|b| b.address.protocol == frontend.address.protocol);
+            used.retain(|b| b.address.ip.is_ipv4() == frontend.address.ip.is_ipv4());
+            used.retain(|b| policy == TrafficPolicy::Cluster || ["", NODE].contains(&&*b.node_name));
+            for backend in &used {
+                let state = states.entry(backend.address).or_insert(backend.state);
+                *state = backend.state.min(*state);
+            }
+            let of = |wanted: &[S]| {
+                let mut found: Vec<_> = used
+                    .iter()
+                    .filter(|b| wanted.contains(&b.state))
+                    .map(|b| (b.state as u8, b.address))
+                    .collect();
+                found.sort();
+                found.into_iter().map(|(_, address)| address.to_string()).collect::<Vec<_>>()
+            };
+            let (active, terminating) = (of(&[S::Active]), of(&[S::Terminating]));
+            let slots = of(&[S::Active, S::Terminating, S::TerminatingNotServing]);
+            let count = if active.is_empty() { terminating.len() } else { active.len() };
+            let sticky = service.session_affinity.is_some();
+            let matches = if sticky { active } else { Vec::new() };
+            let timeout = service.session_affinity.map_or(0, |timeout| timeout.as_secs());
+            let ranges: BTreeSet<String> = service
+                .source_ranges
+                .iter()
+                .filter(|range| range.is_ipv4() == frontend.address.ip.is_ipv4())
+                .map(ToString::to_string)
+                .collect();
+            lines.insert(frontend_line(&frontend.address, count, timeout, &slots, &matches, &ranges));
+            if ["ClusterIP", "LoadBalancer"].contains(&frontend.kind.name())
+                && !frontend.address.to_string().ends_with("/i")
+            {
+                lines.insert(format!("wildcard {}", frontend.address.ip));
+            }
+        }
+    }
+    for (address, state) in states {
+        let state = match state {
+            S::Active => 0,
+            S::Maintenance => 3,
+            _ => 1,
+        };
+        lines.insert(format!("backend {address} {state}"));
+    }
+    lines
+}
+
+fn frontend_line(
+    address: &LbAddress,
+    count: usize,
+    timeout: u64,
+    slots: &[String],
+    matches: &[String],
+    ranges: &BTreeSet<String>,
+) -> String {
+    format!(
+        "frontend {address} count {count} timeout {timeout} slots {slots:?} matches {matches:?} ranges {ranges:?}"
+    )
+}
+
+/// The maps as they are, in the same words. Rows that belong to nothing are lines of their own.
+pub(super) fn actual(rows: &BTreeMap<Key, Value>) -> BTreeSet<String> {
+    let mut left = rows.clone();
+    let mut lines = BTreeSet::new();
+    let mut backends = BTreeMap::new();
+    for (key, value) in rows {
+        if let (Key::Backend(_, id), Value::Backend(row)) = (key, value) {
+            backends.insert(*id, row.address.to_string());
+            left.remove(key);
+            assert!(
+                lines.insert(format!("backend {} {}", row.address, row.state)),
+                "one address, one number"
+            );
+        }
+    }
+    let name = |id: &u32| backends.get(id).cloned().unwrap_or_else(|| format!("missing {id}"));
+    for (key, value) in rows {
+        let (Key::Service(address, 0), Value::Service(row)) = (key, value) else { continue };
+        left.remove(key);
+        let id = u16::from_be(row.rev_nat_index);
+        if id == 0 {
+            lines.insert(format!("wildcard {}", address.ip));
+            continue;
+        }
+        let mut slots = Vec::new();
+        for slot in 1..=row.count + row.qcount {
+            match left.remove(&Key::Service(*address, slot)) {
+                Some(Value::Service(slot)) => slots.push(name(&slot.backend_id)),
+                other => slots.push(format!("{other:?}")),
+            }
+        }
+        let (mut matches, mut ranges) = (BTreeMap::new(), BTreeSet::new());
+        for key in rows.keys() {
+            match key {
+                Key::AffinityMatch(of, backend) if *of == id => {
+                    let address = name(backend);
+                    matches.insert(slots.iter().position(|slot| *slot == address), address);
+                }
+                Key::SourceRange(of, range) if *of == id => _ = ranges.insert(range.to_string()),
+                Key::ReverseNat(_, of)
+                    if *of == id && rows[key] != Value::ReverseNat(address.ip, address.port) =>
+                {
+                    continue;
+                }
+                Key::ReverseNat(_, of) if *of == id => {}
+                _ => continue,
+            }
+            left.remove(key);
+        }
+        let matches: Vec<String> = matches.into_values().collect();
+        let (count, timeout) = (usize::from(row.count), row.backend_id.into());
+        assert!(lines.insert(frontend_line(address, count, timeout, &slots, &matches, &ranges)));
+    }
+    lines.extend(left.iter().map(|(key, value)| format!("stray {}", line(key, value))));
+    lines
+}
+
+/// Whether every slot that takes connections leads to a backend that is there.
+pub(super) fn leads_nowhere(rows: &BTreeMap<Key, Value>) -> Option<String> {
+    rows.iter().find_map(|(key, value)| {
+        let (Key::Service(address, 0), Value::Service(row)) = (key, value) else { return None };
+        let family = crate::rows::Family::of(address.ip);
+        (1..=row.count).find_map(|slot| match rows.get(&Key::Service(*address, slot)) {
+            Some(Value::Service(row)) if rows.contains_key(&Key::Backend(family, row.backend_id)) => None,
+            other => Some(format!("{address} slot {slot} of {}: {other:?}", row.count)),
+        })
+    })
+}

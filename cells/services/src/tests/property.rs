@@ -1,0 +1,200 @@
+//! Any order of changes, faults and restarts ends in the maps that the simple computation gives.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+use ipnetwork::IpNetwork;
+use proptest::prelude::*;
+
+use super::model::{actual, expected, leads_nowhere};
+use super::*;
+use crate::backend::{Backend, BackendState};
+use crate::frontend::{FrontendParams, FrontendType};
+use crate::service::{Service, TrafficPolicy};
+use crate::testing::Fault;
+use crate::{Protocol, Scope, ServiceName};
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// The source says something else, and the frontends that changed are reconciled.
+    Say(State),
+    /// The operation after so many others fails.
+    Fault(usize),
+    /// The agent is killed after so many operations, and another one starts.
+    Kill(usize),
+    Prune,
+}
+
+fn backend_state() -> impl Strategy<Value = BackendState> {
+    prop_oneof![
+        4 => Just(BackendState::Active),
+        1 => Just(BackendState::Terminating),
+        1 => Just(BackendState::TerminatingNotServing),
+        1 => Just(BackendState::Maintenance),
+    ]
+}
+
+fn policy() -> impl Strategy<Value = TrafficPolicy> {
+    prop_oneof![2 => Just(TrafficPolicy::Cluster), 1 => Just(TrafficPolicy::Local)]
+}
+
+prop_compose! {
+    /// One of three services. Addresses of kinds other than ClusterIP may move between them.
+    fn service(index: u8)(
+        ports in proptest::collection::vec((1u16..4, any::<bool>(), any::<bool>()), 1..3),
+        outside in proptest::option::of((1u8..4, any::<bool>())),
+        (ext, int) in (policy(), policy()),
+        affinity in proptest::option::of(1u64..100),
+        ranges in proptest::collection::vec(0u8..4, 0..2),
+    ) -> (Service, Vec<FrontendParams>) {
+        let name = ServiceName::new("ns", &format!("s{index}"));
+        let service = Service {
+            ext_traffic_policy: ext,
+            int_traffic_policy: int,
+            session_affinity: affinity.map(std::time::Duration::from_secs),
+            source_ranges: ranges.iter().map(|n| IpNetwork::new([10, *n, 0, 0].into(), 16).unwrap()).collect(),
+            ..Service::new(name, Source::Api)
+        };
+        let mut frontends = BTreeMap::new();
+        for (port, v6, udp) in ports {
+            let protocol = if udp { Protocol::Udp } else { Protocol::Tcp };
+            let mut add = |kind, ip, scope| {
+                let address = LbAddress { ip, port, protocol, scope };
+                frontends.entry(address).or_insert(FrontendParams { address, kind, port_name: "".into(), service_port: port });
+            };
+            let cluster = if v6 { format!("fd10::{index}") } else { format!("10.96.0.{index}") };
+            add(FrontendType::ClusterIP, cluster.parse().unwrap(), Scope::External);
+            if let Some((last, balancer)) = outside {
+                let kind = if balancer { FrontendType::LoadBalancer } else { FrontendType::ExternalIPs };
+                add(kind, [192, 0, 2, last].into(), Scope::External);
+                if balancer && ext != int {
+                    add(kind, [192, 0, 2, last].into(), Scope::Internal);
+                }
+            }
+        }
+        (service, frontends.into_values().collect())
+    }
+}
+
+prop_compose! {
+    fn backend()(service in 0u8..3, last in 1u8..6, v6 in any::<bool>(), udp in any::<bool>(), state in backend_state(),
+        node in prop_oneof![Just(""), Just(NODE), Just("other")]) -> Backend {
+        let ip = if v6 { format!("fd20::{last}") } else { format!("10.1.0.{last}") };
+        let protocol = if udp { Protocol::Udp } else { Protocol::Tcp };
+        let address = LbAddress::new(ip.parse().unwrap(), 80, protocol);
+        let name = ServiceName::new("ns", &format!("s{service}"));
+        Backend { state, node_name: node.into(), ..Backend::new(name, address, Source::Api) }
+    }
+}
+
+fn state() -> impl Strategy<Value = State> {
+    let services = (
+        proptest::option::of(service(0)),
+        proptest::option::of(service(1)),
+        proptest::option::of(service(2)),
+    );
+    (services, proptest::collection::vec(backend(), 0..14)).prop_map(|((a, b, c), backends)| State {
+        services: [a, b, c].into_iter().flatten().collect(),
+        backends: crate::convert::merge(backends),
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        5 => state().prop_map(Step::Say),
+        2 => (0usize..40).prop_map(Step::Fault),
+        2 => (0usize..40).prop_map(Step::Kill),
+        1 => Just(Step::Prune),
+    ]
+}
+
+/// The tables, a balancer, and what the reconciler would do between them.
+struct Node {
+    maps: Arc<FakeMaps>,
+    balancer: Balancer,
+    writer: ServicesWriter,
+    /// What the source said and was not refused.
+    said: State,
+    /// Frontends that were deleted from the table and not yet from the maps.
+    deleted: BTreeSet<LbAddress>,
+}
+
+impl Node {
+    fn say(&mut self, state: State) {
+        let before: BTreeSet<LbAddress> =
+            desired(&self.writer).iter().map(|desired| desired.address).collect();
+        self.said = state.clone();
+        let refused = self.writer.replace(Source::Api, state);
+        if !refused.is_empty() {
+            let (services, snapshot) = (self.writer.services(), self.writer.services().snapshot());
+            self.said
+                .services
+                .retain(|(service, _)| services.get(&snapshot, Service::by_name(&service.name)).is_some());
+        }
+        let now: BTreeSet<LbAddress> = desired(&self.writer).iter().map(|desired| desired.address).collect();
+        self.deleted.extend(before.difference(&now));
+        self.deleted.retain(|address| !now.contains(address));
+        self.reconcile();
+    }
+
+    /// A round with its retries cut off: what fails comes again with the next one.
+    fn reconcile(&mut self) {
+        let deleted: Vec<LbAddress> = self.deleted.iter().copied().collect();
+        for (address, result) in deleted.iter().zip(self.balancer.remove(&deleted)) {
+            if result.is_ok() {
+                self.deleted.remove(address);
+            }
+        }
+        let _ = self.balancer.update(&desired(&self.writer));
+    }
+
+    fn restart(&mut self) {
+        self.maps.fail(Fault::Never);
+        self.balancer = Balancer::restore(self.maps.clone()).unwrap();
+        self.deleted.clear();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_history_ends_in_the_maps_of_the_model(steps in proptest::collection::vec(step(), 1..12)) {
+        let maps = Arc::<FakeMaps>::default();
+        let broken = Arc::new(Mutex::new(None));
+        let report = broken.clone();
+        maps.watch(move |rows| {
+            let mut report = report.lock().unwrap();
+            if report.is_none() {
+                *report = leads_nowhere(rows);
+            }
+        });
+        let balancer = Balancer::restore(maps.clone()).unwrap();
+        let mut node = Node { maps: maps.clone(), balancer, writer: writer(), said: State::default(), deleted: BTreeSet::new() };
+        for step in steps {
+            match step {
+                Step::Say(state) => node.say(state),
+                Step::Fault(after) => maps.fail(Fault::Once(after)),
+                Step::Kill(after) => {
+                    maps.fail(Fault::From(after));
+                    node.reconcile();
+                    node.restart();
+                    // The other one starts with what the source says, before it may delete anything.
+                    node.reconcile();
+                }
+                Step::Prune => _ = node.balancer.prune(),
+            }
+        }
+        maps.fail(Fault::Never);
+        node.reconcile();
+        prop_assert_eq!(&node.deleted, &BTreeSet::new());
+        node.balancer.prune().unwrap();
+        prop_assert_eq!(actual(&maps.dump()), expected(&node.said));
+        prop_assert_eq!(broken.lock().unwrap().take(), None);
+        // Nothing is remembered of what is gone.
+        node.say(State::default());
+        prop_assert_eq!(actual(&maps.dump()), BTreeSet::new());
+        let left = (node.balancer.backends.in_use(), node.balancer.ids.in_use(), node.balancer.wildcards.len());
+        prop_assert_eq!(left, (0, 0, 0));
+    }
+}
