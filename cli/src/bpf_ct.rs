@@ -13,7 +13,7 @@ use datapath_abi::{
 use serde::Serialize;
 use std::collections::HashSet;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Maps of all endpoints, in the original's order.
 const IPV4: [&str; 2] = ["cilium_ct4_global", "cilium_ct_any4_global"];
@@ -195,25 +195,27 @@ impl Now {
 }
 
 impl Row {
-    /// One line. The addresses are those of the packet that made the row, which stores them the other way round.
+    /// One line, with the ends as the packet has them that made the row. Rows of connections store the addresses the
+    /// other way round, rows of services the ports.
     fn text(&self, now: Option<&Now>) -> String {
-        let (source, destination) = (self.daddr, self.saddr);
-        let (sport, dport) = (u16::from_be(self.sport), u16::from_be(self.dport));
-        let direction = if self.flags & tuple_flag::IN == 0 { "OUT" } else { "IN" };
-        let end = |address: IpAddr, port: u16| match address {
-            IpAddr::V4(address) => format!("{address}:{port}"),
-            IpAddr::V6(address) => format!("[{address}]:{port}"),
+        let (source, destination, sport, dport) = match self.flags & tuple_flag::SERVICE {
+            0 => (self.daddr, self.saddr, self.sport, self.dport),
+            _ => (self.saddr, self.daddr, self.dport, self.sport),
         };
+        let direction = match () {
+            () if self.flags & tuple_flag::SERVICE != 0 => "SVC",
+            () if self.flags & tuple_flag::IN != 0 => "IN",
+            () => "OUT",
+        };
+        let end = |address: IpAddr, port: u16| SocketAddr::new(address, u16::from_be(port));
         let mut text = format!(
             "{} {direction} {} -> {} ",
             words::protocol(self.protocol),
             end(source, sport),
             end(destination, dport)
         );
-        for (bit, word) in [(tuple_flag::RELATED, "related "), (tuple_flag::SERVICE, "service ")] {
-            if self.flags & bit != 0 {
-                text.push_str(word);
-            }
+        if self.flags & tuple_flag::RELATED != 0 {
+            text.push_str("related ");
         }
         let CtEntry { packets, bytes, lifetime, rx_flags_seen, tx_flags_seen, .. } = self.entry;
         let CtEntry { last_rx_report, last_tx_report, src_sec_id, backend_id, nat_port, .. } = self.entry;

@@ -154,8 +154,10 @@ fn connections_of_all_and_of_an_endpoint() {
     };
     tcp.update(&key, &entry).unwrap();
     let service = CtEntry { backend_id: 7, rev_nat_index: 2_u16.to_be(), ..entry };
-    tcp.update(&CtTuple4 { saddr: word([10, 96, 0, 1]), flags: tuple_flag::SERVICE, ..key }, &service)
-        .unwrap();
+    // Those of services hold the ports so.
+    let (daddr, saddr) = (word([10, 96, 0, 1]), key.daddr);
+    let (dport, sport, flags) = (key.sport, key.dport, tuple_flag::SERVICE);
+    tcp.update(&CtTuple4 { daddr, saddr, dport, sport, flags, ..key }, &service).unwrap();
     let spec = MapSpec::new("cilium_ct_any6_global", MapType::LruHash, 38, 56, 16, MapFlags::NONE);
     let any: Map<CtTuple6, CtEntry> = Map::new(make(&sandbox, &spec)).unwrap();
     let words = |text: &str| {

@@ -272,16 +272,14 @@ fn shown(value: &Value) -> String {
 /// The known name that differs by case, or by at most two letters.
 pub(crate) fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     let limit = if name.len() < 5 { 1 } else { 2 };
-    let distance = |other: &&&str| match other.eq_ignore_ascii_case(name) {
-        true => 0,
-        false => edits(name, other),
-    };
+    let distance = |other: &&&str| edits(name, other);
     known.iter().min_by_key(distance).filter(|other| distance(other) <= limit).copied()
 }
 
-/// How many letters are to be added, removed, replaced or swapped with their neighbour.
+/// How many letters are to be added, removed, replaced or swapped with their neighbour; their case does not matter.
 fn edits(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().collect());
+    let letters = |text: &str| text.chars().take(64).map(|c| c.to_ascii_lowercase()).collect::<Vec<char>>();
+    let (a, b) = (letters(a), letters(b));
     let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
     for i in 1..=a.len() {
         let mut row = vec![i];
