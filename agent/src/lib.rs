@@ -53,6 +53,7 @@ pub fn control_plane() -> Cell {
             ipam::cell(),
             ipcache::cell(),
             services::cell(),
+            policy::cell(),
             endpoints::cell(),
         ],
     )

@@ -17,6 +17,7 @@ use crate::layers::Shared;
 use crate::limit::Limits;
 use crate::measure::Measure;
 use crate::off;
+use crate::page::Page;
 use crate::route::Route;
 use crate::router::Router;
 use crate::server;
@@ -32,6 +33,7 @@ struct ServerParams {
     config: Config<ApiConfig>,
     routes: Group<Route>,
     debug: Group<DebugSource>,
+    pages: Group<Page>,
     settings: Arc<Settings>,
     metrics: Arc<Metrics>,
     db: Option<Arc<Db>>,
@@ -58,6 +60,7 @@ fn new_server(p: ServerParams) -> anyhow::Result<()> {
         measure: Measure::new(&p.metrics),
         tasks: TaskTracker::new(),
         db: p.db,
+        pages: p.pages.to_vec().into(),
     };
     let bound = Arc::new(Mutex::new(None));
     let (path, slot) = (p.config.socket_path.clone(), bound.clone());

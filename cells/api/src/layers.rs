@@ -18,6 +18,7 @@ use crate::access::{Access, DENIED};
 use crate::error::BadRequest;
 use crate::limit::{Kind, Limits};
 use crate::measure::Measure;
+use crate::page::Page;
 use crate::request::Request;
 use crate::response::Response;
 use crate::router::{self, Found, Router};
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) measure: Arc<Measure>,
     pub(crate) tasks: TaskTracker,
     pub(crate) db: Option<Arc<Db>>,
+    pub(crate) pages: Arc<[Page]>,
 }
 
 /// A request whose operation is known.
@@ -53,7 +55,7 @@ pub(crate) fn service<B>(
 where
     B: hyper::body::Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Send + 'static,
 {
-    let Shared { router, access, limits, measure, tasks, db: _ } = shared;
+    let Shared { router, access, limits, measure, tasks, db: _, pages: _ } = shared;
     let limited = measure.clone();
     ServiceBuilder::new()
         .layer(around(move |request: http::Request<B>, inner| measured(measure.clone(), request, inner)))
@@ -261,6 +263,7 @@ mod tests {
             limits: Arc::new(Limits::new("").unwrap()),
             measure: Measure::new(&Metrics::default()),
             tasks: TaskTracker::new(),
+            pages: Arc::new([]),
             db: None,
         }
     }

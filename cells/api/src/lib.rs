@@ -36,6 +36,8 @@
 //! `GET /statedb/changes/{table}`: all rows, then every change, a keep-alive every 30 s; a client that takes nothing
 //! for 60 s is left.
 //!
+//! `GET /apiary/{name}`: questions of our own tools, each a [`Page`] of a cell, apart from everything of Cilium's.
+//!
 //! **Operations that no cell claims** answer as the original does with that feature off.
 //!
 //! **Differences from Cilium**: without `--api-rate-limit` requests are admitted by queue depth (64 served and 1024
@@ -53,6 +55,7 @@ mod limit;
 mod measure;
 mod off;
 mod operation;
+mod page;
 mod request;
 mod response;
 mod route;
@@ -68,6 +71,7 @@ pub use config::ApiConfig;
 pub use debug::DebugSource;
 pub use error::Error;
 pub use operation::Operation;
+pub use page::{Page, Query};
 pub use request::Request;
 pub use response::Response;
 pub use route::Route;

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tower::{Service, ServiceExt};
 
 use crate::layers::{self, Shared, TIMEOUT};
+use crate::page::Page;
 use crate::response::Body;
 use crate::socket::Socket;
 use crate::tables::Tables;
@@ -30,14 +31,15 @@ const STOP: Duration = Duration::from_secs(10);
 pub(crate) async fn serve(socket: Socket, shared: Shared, stop: CancellationToken) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS));
     let tables = Tables { db: shared.db.clone(), tasks: shared.tasks.clone(), stop: stop.clone() };
+    let pages = shared.pages.clone();
     let service = layers::service::<Incoming>(shared.clone());
     while let Some(accepted) = stop.run_until_cancelled(accept(&socket, &connections)).await {
         let Ok((stream, slot)) = accepted else {
             continue;
         };
-        let (service, tables) = (service.clone(), tables.clone());
+        let (service, tables, pages) = (service.clone(), tables.clone(), pages.clone());
         shared.tasks.spawn(async move {
-            connection(stream, service, tables).await;
+            connection(stream, service, tables, pages).await;
             drop(slot);
         });
     }
@@ -63,15 +65,18 @@ async fn accept(socket: &Socket, connections: &Arc<Semaphore>) -> Result<(UnixSt
     }
 }
 
-async fn connection<S>(stream: UnixStream, service: S, tables: Tables)
+async fn connection<S>(stream: UnixStream, service: S, tables: Tables, pages: Arc<[Page]>)
 where
     S: Service<Request<Incoming>, Response = crate::Response, Error = Infallible, Future: Send> + Clone,
 {
     let answer = service_fn(|request: Request<Incoming>| {
-        let (service, tables) = (service.clone(), tables.clone());
+        let (service, tables, pages) = (service.clone(), tables.clone(), pages.clone());
         async move {
             if Tables::has(request.uri().path()) {
                 return Ok(*tables.answer(request).await.0);
+            }
+            if Page::is_path(request.uri().path()) {
+                return Ok(*Page::answer(&pages, request).await.0);
             }
             let response: Result<Response<Body>, Infallible> =
                 service.oneshot(request).await.map(|response| *response.0);

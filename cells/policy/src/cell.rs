@@ -3,18 +3,146 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use api::{Operation, Page, Route};
 use hive::prelude::*;
-use statedb::RwTable;
+use identity::{Identity, Prefixes};
+use ipcache::{Entry, IpcacheWriter};
+use k8s::PolicyObject;
+use loader::{Datapath, LoaderConfig};
+use local_node::LocalNodeConfig;
+use maps::FamilyConfig;
+use metrics::Metrics;
+use runtime_options::{Follower, RuntimeOption, follower};
+use statedb::{RwTable, Table};
 
+use crate::config::PolicyConfig;
+use crate::core::Core;
 use crate::endpoint::EndpointPolicy;
 use crate::handle::Policies;
+use crate::job::{Inputs, Job, Shared};
+use crate::metrics::{Numbers, PolicyState};
+use crate::object::PolicyStatus;
+use crate::rest;
+use crate::why::Why;
 
-/// Gives `Arc<Policies>` and the table `endpoint-policies`.
+/// Gives `Arc<Policies>` and the tables `endpoint-policies` and `policies`, keeps policy maps, serves the operations under
+/// `/policy`.
 pub fn cell() -> Cell {
-    module("policy", "Network policy", [statedb::table::<EndpointPolicy>(), provide(policies)])
+    module(
+        "policy",
+        "Network policy",
+        [
+            config::<PolicyConfig>(),
+            statedb::table::<EndpointPolicy>(),
+            statedb::table::<PolicyStatus>(),
+            provide_private(shared),
+            provide(policies),
+            provide(routes),
+            provide(why),
+        ],
+    )
 }
 
-/// The repository begins at revision 1, as the original's.
-fn policies(table: Arc<RwTable<EndpointPolicy>>) -> Arc<Policies> {
-    Arc::new(Policies::new((*table).clone(), Arc::new(AtomicU64::new(1))))
+#[derive(Params)]
+struct SharedParams {
+    config: Config<PolicyConfig>,
+    node: Config<LocalNodeConfig>,
+    families: Config<FamilyConfig>,
+    loader: Config<LoaderConfig>,
+    datapath: Arc<dyn Datapath>,
+}
+
+fn shared(p: SharedParams) -> anyhow::Result<Arc<Shared>> {
+    let settings = p.config.settings(&p.node, &p.families, &p.loader)?;
+    Ok(Arc::new(Shared::new(Core::new(settings, p.datapath))))
+}
+
+#[derive(Params)]
+struct PolicyParams {
+    config: Config<PolicyConfig>,
+    shared: Arc<Shared>,
+    endpoints: Arc<RwTable<EndpointPolicy>>,
+    statuses: Arc<RwTable<PolicyStatus>>,
+    objects: Arc<Table<PolicyObject>>,
+    identities: Arc<Table<Identity>>,
+    options: Option<Arc<Table<RuntimeOption>>>,
+    prefixes: Arc<Prefixes>,
+    ipcache: Arc<IpcacheWriter>,
+    datapath: Arc<dyn Datapath>,
+    metrics: Arc<Metrics>,
+    jobs: JobGroup,
+}
+
+fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
+    let settings = p.shared.lock().core.engine().settings().clone();
+    // The repository begins at revision 1, as the original's.
+    let revision = Arc::new(AtomicU64::new(1));
+    let policies = Policies::new((*p.endpoints).clone(), revision.clone());
+    let numbers = Numbers::default();
+    let state = PolicyState {
+        shared: (*p.shared).clone(),
+        endpoints: p.endpoints.reader(),
+        datapath: p.datapath,
+        threshold: p.config.bpf_policy_map_pressure_metrics_threshold,
+    };
+    numbers.register(&p.metrics, state);
+    let (follow, follower) = follower("policy");
+    let job = Job {
+        shared: (*p.shared).clone(),
+        inputs: Inputs {
+            objects: p.objects,
+            identities: p.identities,
+            options: p.options,
+            enable_cnp: p.config.enable_cilium_network_policy,
+            enable_ccnp: p.config.enable_cilium_clusterwide_network_policy,
+        },
+        endpoints: (*p.endpoints).clone(),
+        statuses: (*p.statuses).clone(),
+        prefixes: p.prefixes,
+        initializer: Some(p.ipcache.register("policy")),
+        ipcache: p.ipcache,
+        revision,
+        settings,
+        follow,
+        numbers,
+        comparison: p.config.bpf_policy_map_full_reconciliation_interval,
+    };
+    p.jobs.one_shot("policy-maps", move |cx: JobCx| job.run(cx));
+    (Arc::new(policies), Member(follower))
+}
+
+fn routes(shared: Arc<Shared>) -> Members<Route> {
+    let route = |operation, answer: fn(&policy_engine::Engine) -> api::Response| {
+        let shared = shared.clone();
+        Route::new(operation, move |_| {
+            let shared = shared.clone();
+            async move {
+                let answer = shared.with(move |state| answer(state.core.engine())).await;
+                answer.unwrap_or_else(|error| api::Response::error(500, error.to_string()))
+            }
+        })
+    };
+    Members(vec![
+        route(Operation::GetPolicy, rest::policy),
+        route(Operation::GetPolicySelectors, |engine| rest::selectors(engine.selectors())),
+        route(Operation::GetPolicySubjectSelectors, |engine| rest::selectors(engine.subject_selectors())),
+    ])
+}
+
+fn why(
+    shared: Arc<Shared>,
+    endpoints: Arc<Table<EndpointPolicy>>,
+    identities: Arc<Table<Identity>>,
+    ipcache: Arc<Table<Entry>>,
+    datapath: Arc<dyn Datapath>,
+) -> Member<Page> {
+    let endpoints = (*endpoints).clone();
+    let why = Why { shared: (*shared).clone(), endpoints, identities, ipcache, datapath };
+    Member(Page::new("why", move |query| {
+        let why = why.clone();
+        async move {
+            let answer = tokio::task::spawn_blocking(move || why.answer(&query)).await;
+            answer.unwrap_or_else(|error| api::Response::error(500, error.to_string()))
+        }
+    }))
 }

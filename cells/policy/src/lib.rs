@@ -1,28 +1,58 @@
 //! Network policy of the endpoints: from rules to rows in their policy maps.
 //!
-//! **Owns** the rows of the policy maps, the table `endpoint-policies`. **Gives** [`Policies`] to whoever has endpoints.
+//! **Owns** the rows of the policy maps of all endpoints but the host's, the tables `endpoint-policies` (what of an
+//! endpoint's policy is in the kernel) and `policies` (what has become of each object), the repository's revision.
+//! **Needs** `Arc<dyn Datapath>`, the tables `k8s-policies`, `identities` and perhaps `runtime-options`, `Arc<Prefixes>`,
+//! `Arc<IpcacheWriter>`. **Gives** [`Policies`] to whoever has endpoints, the operations under `/policy`,
+//! `GET /apiary/why` ([`why`]).
+//!
+//! **Life.** Maps stay as the run before has left them until all sources have been read; then they are brought to
+//! what rules say, in place. From then on a job makes a round for each change of rules, identities, endpoints or
+//! options: prefixes that new rules name get identities, which go into the maps, then into the ipcache; then the rules
+//! change; then prefixes go that nobody names. Rows are computed once for all endpoints of an identity. A map changes
+//! by single writes in an order that no packet notices ([`plan`], proven by [`check`]), else another map takes its place.
+//!
+//! **What is wrong** with an object refuses the object, by its paths; the version before stays in force. Rows that do not
+//! fit into a map deny its endpoint wholly, until they fit.
 //!
 //! ```
-//! use policy::{EndpointPolicy, Policies, Subject};
+//! use policy::{Policies, Subject};
 //!
 //! async fn make(policies: &Policies, subject: Subject) -> Result<u64, policy::NotRealized> {
-//!     let endpoint = subject.endpoint;
+//!     let endpoint = subject.endpoint; // attached: its map is there, and empty
 //!     policies.enforce(subject);
 //!     policies.realized(endpoint).await // its rows are in the kernel: it may send
 //! }
 //! ```
+//!
+//! **Differences from Cilium.** No waiting to collect changes (`policy-trigger-interval`). A full map always denies its
+//! endpoint (`enable-endpoint-lockdown-on-policy-overflow`), never enforces a part. An object of which one rule is
+//! wrong is shown with its problems. Objects of one name from two sources are one entry of the repository with the rules
+//! of both. The host has no policy.
 
 mod cell;
+mod config;
+mod core;
 mod endpoint;
 mod handle;
+mod job;
+mod metrics;
+mod object;
 mod plan;
+mod repository;
+mod rest;
 mod rows;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
+#[cfg(test)]
+mod tests;
+pub mod why;
 
 pub use cell::cell;
+pub use config::{OptionError, PolicyConfig};
 pub use endpoint::{EndpointPolicy, Progress, RowCounts, Subject};
 pub use handle::{NotRealized, Policies};
+pub use object::{ObjectId, ObjectState, PolicyStatus};
 pub use plan::{Plan, Violation, WrongVerdict, check, plan};
 pub use policy_engine::NamedPorts;
 pub use rows::{RowKey, Rows, Verdict};

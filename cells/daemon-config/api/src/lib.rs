@@ -25,7 +25,8 @@
 //! | `MonitorAggregationLevel` | the node's, or the endpoint's own where that is higher |
 //! | `SourceIPVerification`, `PolicyAuditMode` | of endpoints that are made from then on; those that exist have a switch each |
 //! | `Debug` | debug lines in the agent's log |
-//! | `DebugLB`, `PolicyTracing`, `policy-enforcement` | none: accepted and shown, there is no policy and no load balancing to act on them; the log says so |
+//! | `policy-enforcement` | of all endpoints, at once |
+//! | `DebugLB`, `PolicyTracing` | none: accepted and shown; the log says so |
 
 mod follower;
 mod option;

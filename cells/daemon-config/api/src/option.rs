@@ -66,7 +66,7 @@ const KNOWN: [Known; 10] = [
         form: Form::Enforcement,
         key: "enable-policy",
         default: "default",
-        effective: false,
+        effective: true,
     },
 ];
 

@@ -1,0 +1,102 @@
+//! Questions of our own tools, beside Cilium's operations and apart from their paths.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt};
+use http::Method;
+
+use crate::request::{find, parse_query};
+use crate::response::Response;
+
+/// Where pages are: no path of Cilium begins so.
+const BASE: &str = "/apiary/";
+
+type Handler = dyn Fn(Query) -> BoxFuture<'static, Response> + Send + Sync;
+
+/// Something that `GET /apiary/<name>` answers. A cell gives it to the group that the server reads:
+/// `Member(Page::new("why", handler))`.
+#[derive(Clone)]
+pub struct Page {
+    name: &'static str,
+    handler: Arc<Handler>,
+}
+
+/// The query of a request for a page, percent-decoded.
+#[derive(Clone, Debug, Default)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// The value of a parameter.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        find(&self.0, name)
+    }
+}
+
+impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Query {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Query {
+        Query(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+}
+
+impl Page {
+    /// A page.
+    pub fn new<H, F>(name: &'static str, handler: H) -> Page
+    where
+        H: Fn(Query) -> F + Send + Sync + 'static,
+        F: Future<Output = Response> + Send + 'static,
+    {
+        Page { name, handler: Arc::new(move |query| handler(query).boxed()) }
+    }
+
+    /// Runs the handler.
+    pub fn call(&self, query: Query) -> BoxFuture<'static, Response> {
+        (self.handler)(query)
+    }
+
+    /// Whether the path is one of pages.
+    pub(crate) fn is_path(path: &str) -> bool {
+        path.starts_with(BASE)
+    }
+
+    /// Answers a request for one of these pages.
+    pub(crate) async fn answer<B>(pages: &[Page], request: http::Request<B>) -> Response {
+        let name = request.uri().path().strip_prefix(BASE).unwrap_or_default();
+        let Some(page) = pages.iter().find(|page| page.name == name) else {
+            return Response::error(404, "no such page");
+        };
+        if request.method() != Method::GET {
+            return Response::error(405, "only GET is answered here");
+        }
+        let query = Query(parse_query(request.uri().query().unwrap_or_default()));
+        page.call(query).await
+    }
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Page").field(&self.name).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_page_gets_its_query_and_others_are_not_found() {
+        let echo = |query: Query| async move { Response::text(200, query.get("src").unwrap_or("-")) };
+        let pages = [Page::new("why", echo)];
+        let ask = async |method: &str, path: &str| {
+            let request = http::Request::builder().method(method).uri(path).body(()).unwrap();
+            let response = Page::answer(&pages, request).await;
+            let status = response.status().as_u16();
+            (status, String::from_utf8(response.body().await.to_vec()).unwrap())
+        };
+        assert_eq!(ask("GET", "/apiary/why?src=default%2Fa").await, (200, "default/a".to_owned()));
+        assert_eq!(ask("GET", "/apiary/why").await, (200, "-".to_owned()));
+        assert_eq!(ask("GET", "/apiary/what").await.0, 404);
+        assert_eq!(ask("POST", "/apiary/why").await.0, 405);
+        assert!(!Page::is_path("/v1/apiary/why"));
+    }
+}

@@ -1,0 +1,91 @@
+//! The options of policy.
+
+use std::time::Duration;
+
+use loader::LoaderConfig;
+use local_node::LocalNodeConfig;
+use maps::FamilyConfig;
+use policy_engine::{Enforcement, Settings};
+
+/// What policies mean and where they come from. Changes take effect at the next start.
+#[derive(Clone, Debug, hive::Config)]
+pub struct PolicyConfig {
+    /// Let the host reach its pods whatever policies say: always, policy (as they say), or auto
+    #[flag(default = "auto")]
+    pub allow_localhost: String,
+    /// Heed enableDefaultDeny of policies; without it every policy denies what it does not mention
+    #[flag(default = true)]
+    pub enable_non_default_deny_policies: bool,
+    /// Peers of policies that name no cluster are those of this cluster
+    #[flag(default = true)]
+    pub policy_default_local_cluster: bool,
+    /// Take CiliumNetworkPolicies
+    #[flag(default = true, hidden)]
+    pub enable_cilium_network_policy: bool,
+    /// Take CiliumClusterwideNetworkPolicies
+    #[flag(default = true, hidden)]
+    pub enable_cilium_clusterwide_network_policy: bool,
+    /// How often policy maps are compared with what they shall be, 0 for never
+    #[flag(default = "15m", hidden)]
+    pub bpf_policy_map_full_reconciliation_interval: Duration,
+    /// Fill level of a policy map from which on it is exported as a metric, 0.1 for ten percent
+    #[flag(default = 0.1)]
+    pub bpf_policy_map_pressure_metrics_threshold: f64,
+}
+
+/// A value that is not one of an option's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("option {option}: '{value}' is wrong; give {expected}")]
+pub struct OptionError {
+    /// The option.
+    pub option: &'static str,
+    /// What was given.
+    pub value: String,
+    /// What would be right.
+    pub expected: &'static str,
+}
+
+impl PolicyConfig {
+    /// The options as the engine wants them, with the enforcement that the table of runtime options may change.
+    pub(crate) fn settings(
+        &self,
+        node: &LocalNodeConfig,
+        families: &FamilyConfig,
+        loader: &LoaderConfig,
+    ) -> Result<Settings, OptionError> {
+        let allow_localhost = match self.allow_localhost.as_str() {
+            "always" => true,
+            // Auto is always with Kubernetes and as policies say without.
+            "policy" | "auto" => false,
+            other => {
+                return Err(OptionError {
+                    option: "allow-localhost",
+                    value: other.to_owned(),
+                    expected: "auto, always or policy",
+                });
+            }
+        };
+        Ok(Settings {
+            cluster: node.cluster_name.as_str().into(),
+            enforcement: Enforcement::Default,
+            ipv4: families.enable_ipv4,
+            ipv6: families.enable_ipv6,
+            host_firewall: false,
+            allow_localhost,
+            default_local_cluster: self.policy_default_local_cluster,
+            node_selector_labels: false,
+            non_default_deny: self.enable_non_default_deny_policies,
+            extended_protocols: false,
+            icmp_rules: loader.enable_icmp_rules,
+        })
+    }
+}
+
+/// The enforcement by its name in the option `enable-policy` and in `PATCH /config`.
+pub(crate) fn enforcement(name: &str) -> Enforcement {
+    match name {
+        "always" => Enforcement::Always,
+        "never" => Enforcement::Never,
+        _ => Enforcement::Default,
+    }
+}

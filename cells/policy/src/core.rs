@@ -1,0 +1,357 @@
+//! The computation and what it writes: an engine, whose rows are computed once for each kind of endpoint, and what each
+//! endpoint's map holds. Calls block for as long as the kernel does; there is no clock and no task in here.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use datapath_abi::{PolicyEntry, policy_flag};
+use identity::Identity;
+use loader::{Datapath, DatapathError};
+use policy_engine::{Change, Direction, Engine, Key, NamedPorts, ResolveError, Resolved, Row, Settings};
+
+use crate::endpoint::{EndpointPolicy, Progress, RowCounts, Subject};
+use crate::plan::{Plan, plan};
+use crate::repository::Staged;
+use crate::rows::{RowKey, Rows};
+
+/// Endpoints that have the same rows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Audience {
+    identity: u32,
+    ports: NamedPorts,
+}
+
+/// The rows of an audience.
+#[derive(Debug)]
+pub(crate) struct Computed {
+    /// None if there are too many rows.
+    pub(crate) resolved: Option<Resolved>,
+    /// What maps shall hold; nothing if there are too many rows.
+    pub(crate) rows: Arc<Rows>,
+    enforced: [bool; 2],
+    counts: [RowCounts; 2],
+    /// Rows that do not fit.
+    full: Option<Arc<str>>,
+}
+
+/// An endpoint and what its map holds.
+#[derive(Debug)]
+struct Installed {
+    subject: Subject,
+    generation: u64,
+    /// None if only the kernel knows.
+    rows: Option<Arc<Rows>>,
+}
+
+/// What has become of an endpoint in a round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) endpoint: u16,
+    pub(crate) generation: u64,
+    pub(crate) revision: u64,
+    pub(crate) enforced: [bool; 2],
+    pub(crate) counts: [RowCounts; 2],
+    pub(crate) progress: Progress,
+    pub(crate) error: Option<Arc<str>>,
+}
+
+/// What a round has done.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// Of all endpoints.
+    pub(crate) outcomes: Vec<Outcome>,
+    /// Maps that were changed in place.
+    pub(crate) in_place: usize,
+    /// Maps that were replaced.
+    pub(crate) swapped: usize,
+}
+
+/// Engine, rows and maps.
+pub(crate) struct Core {
+    engine: Engine,
+    datapath: Arc<dyn Datapath>,
+    audiences: HashMap<Audience, Computed>,
+    endpoints: BTreeMap<u16, Installed>,
+    /// What has changed since rows were computed.
+    change: Change,
+}
+
+impl Core {
+    pub(crate) fn new(settings: Settings, datapath: Arc<dyn Datapath>) -> Core {
+        let engine = Engine::new(settings);
+        let change = Change { revision: engine.revision(), ..Change::default() };
+        Core { engine, datapath, audiences: HashMap::new(), endpoints: BTreeMap::new(), change }
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// An identity is there, or has other labels or ports.
+    pub(crate) fn add_identity(&mut self, row: &Identity) {
+        let change = self.engine.add_identity(row.id, row.labels.clone(), row.named_ports());
+        self.change.merge(change);
+    }
+
+    /// An identity is gone.
+    pub(crate) fn remove_identity(&mut self, id: u32) {
+        let change = self.engine.remove_identity(id);
+        self.change.merge(change);
+    }
+
+    /// These policies are in force from the next round on.
+    pub(crate) fn commit(&mut self, staged: Staged) {
+        for (resource, policy) in staged {
+            let change = match policy {
+                Some(policy) => self.engine.set(policy),
+                None => self.engine.remove(&resource),
+            };
+            self.change.merge(change);
+        }
+    }
+
+    /// Other options are in force from the next round on.
+    pub(crate) fn set_settings(&mut self, settings: Settings) {
+        let change = self.engine.set_settings(settings);
+        self.change.merge(change);
+    }
+
+    /// These are the endpoints now.
+    pub(crate) fn set_endpoints<'a>(&mut self, rows: impl Iterator<Item = &'a EndpointPolicy>) {
+        let mut seen = HashSet::new();
+        for row in rows {
+            let (id, generation) = (row.subject.endpoint, row.generation);
+            seen.insert(id);
+            let old = self.endpoints.get(&id).filter(|old| old.generation == generation);
+            // An id that was forgotten and given to another endpoint meanwhile begins at the same generation.
+            if old.is_some_and(|old| old.subject == row.subject) {
+                continue;
+            }
+            let rows = self.endpoints.remove(&id).filter(|old| old.generation < generation);
+            let rows = rows.and_then(|old| old.rows);
+            self.endpoints.insert(id, Installed { subject: row.subject.clone(), generation, rows });
+        }
+        self.endpoints.retain(|id, _| seen.contains(id));
+    }
+
+    /// What the maps hold is not known any more: the next round reads and corrects them.
+    pub(crate) fn distrust_maps(&mut self) {
+        self.endpoints.values_mut().for_each(|endpoint| endpoint.rows = None);
+    }
+
+    /// The rows of an endpoint.
+    pub(crate) fn computed(&self, endpoint: u16) -> Option<(&Subject, &Computed)> {
+        let subject = &self.endpoints.get(&endpoint)?.subject;
+        Some((subject, self.audiences.get(&audience(subject))?))
+    }
+
+    /// Computes the rows that may have changed, and brings every map there.
+    pub(crate) fn round(&mut self) -> Round {
+        self.compute();
+        // Endpoints whose identity the engine did not know have changed the rows of others.
+        if !self.change.refresh.is_empty() {
+            self.compute();
+        }
+        let mut round = Round::default();
+        let mut plans = HashMap::new();
+        let ids: Vec<u16> = self.endpoints.keys().copied().collect();
+        for id in ids {
+            let outcome = self.realize(id, &mut plans, &mut round);
+            round.outcomes.extend(outcome);
+        }
+        round
+    }
+
+    fn compute(&mut self) {
+        let change = std::mem::replace(
+            &mut self.change,
+            Change { revision: self.engine.revision(), ..Change::default() },
+        );
+        let wanted: HashSet<Audience> =
+            self.endpoints.values().map(|endpoint| audience(&endpoint.subject)).collect();
+        self.audiences.retain(|audience, _| wanted.contains(audience));
+        let capacity = self.datapath.policy_capacity();
+        for audience in wanted {
+            let anew = change.subjects.binary_search(&audience.identity).is_ok();
+            let refreshed = change.refresh.binary_search(&audience.identity).is_ok();
+            match self.audiences.get_mut(&audience) {
+                Some(_) if !anew && !refreshed => {}
+                Some(known) if !anew && known.resolved.is_some() => {
+                    known.refresh(&self.engine, &change.peers, capacity);
+                }
+                known => {
+                    let old = known.map(|known| known.rows.clone());
+                    self.know(&audience);
+                    let new = Computed::resolve(&self.engine, &audience, capacity, old);
+                    self.audiences.insert(audience, new);
+                }
+            }
+        }
+    }
+
+    /// An endpoint's own identity is known to the engine even before the table of identities tells of it.
+    fn know(&mut self, audience: &Audience) {
+        if self.engine.labels(audience.identity).is_some() {
+            return;
+        }
+        let of = |endpoint: &&Installed| endpoint.subject.identity == audience.identity;
+        if let Some(endpoint) = self.endpoints.values().find(of) {
+            let (labels, ports) = (endpoint.subject.labels.clone(), audience.ports.clone());
+            let change = self.engine.add_identity(audience.identity, labels, ports);
+            self.change.merge(change);
+        }
+    }
+
+    fn realize(&mut self, id: u16, plans: &mut Plans, round: &mut Round) -> Option<Outcome> {
+        let endpoint = self.endpoints.get_mut(&id)?;
+        let computed = self.audiences.get(&audience(&endpoint.subject))?;
+        let mut outcome = Outcome {
+            endpoint: id,
+            generation: endpoint.generation,
+            revision: self.engine.revision(),
+            enforced: computed.enforced,
+            counts: computed.counts,
+            progress: if computed.full.is_some() { Progress::Full } else { Progress::Realized },
+            error: computed.full.clone(),
+        };
+        if endpoint.rows.as_ref().is_some_and(|rows| Arc::ptr_eq(rows, &computed.rows)) {
+            return Some(outcome);
+        }
+        let current = endpoint.rows.take();
+        let done = install(&*self.datapath, id, current, computed, plans, round);
+        match done {
+            Ok(()) => endpoint.rows = Some(computed.rows.clone()),
+            Err(error) => {
+                outcome.progress = Progress::Failed;
+                outcome.error = Some(error.to_string().into());
+            }
+        }
+        Some(outcome)
+    }
+}
+
+/// Ways between rows that this round has found already: endpoints of an audience share them. By the addresses of both
+/// rows; the old ones are held, so that no others come to be there.
+type Plans = HashMap<(*const Rows, *const Rows), (Arc<Rows>, Arc<Plan>)>;
+
+/// Brings an endpoint's map to the computed rows.
+fn install(
+    datapath: &dyn Datapath,
+    id: u16,
+    current: Option<Arc<Rows>>,
+    computed: &Computed,
+    plans: &mut Plans,
+    round: &mut Round,
+) -> Result<(), DatapathError> {
+    let wanted = &computed.rows;
+    let capacity = datapath.policy_capacity();
+    let way = match &current {
+        Some(rows) => {
+            let key = (Arc::as_ptr(rows), Arc::as_ptr(wanted));
+            let find = || (rows.clone(), Arc::new(plan(rows, wanted, capacity)));
+            plans.entry(key).or_insert_with(find).1.clone()
+        }
+        None => {
+            let rows: Rows = datapath.policy_rows(id)?.into_iter().collect();
+            Arc::new(plan(&rows, wanted, capacity))
+        }
+    };
+    match &*way {
+        Plan::InPlace(writes) if writes.is_empty() => {}
+        // What does not fit is denied at once.
+        Plan::InPlace(writes) if computed.full.is_none() => {
+            datapath.write_policy(id, writes)?;
+            round.in_place += 1;
+        }
+        _ => {
+            datapath.swap_policy(id, &wanted.to_kernel())?;
+            round.swapped += 1;
+        }
+    }
+    Ok(())
+}
+
+impl Computed {
+    fn resolve(engine: &Engine, audience: &Audience, capacity: usize, old: Option<Arc<Rows>>) -> Computed {
+        match engine.resolve(audience.identity, &audience.ports, capacity) {
+            Ok(resolved) => {
+                let rows: Rows = resolved.rows.iter().map(kernel_row).collect();
+                // The same rows are the same object: nothing is to be written then.
+                let rows = old.filter(|old| **old == rows).unwrap_or_else(|| Arc::new(rows));
+                let enforced = [resolved.ingress_enforced, resolved.egress_enforced];
+                let counts = counts(&rows);
+                Computed { resolved: Some(resolved), rows, enforced, counts, full: None }
+            }
+            Err(error) => Computed::denied(error, old),
+        }
+    }
+
+    fn refresh(&mut self, engine: &Engine, peers: &[u32], capacity: usize) {
+        let Some(resolved) = &mut self.resolved else { return };
+        match engine.refresh(resolved, peers, capacity) {
+            Ok(changes) if changes.is_empty() => {}
+            Ok(changes) => {
+                // The maps' rows stay known as they were: this is another object.
+                let mut rows = (*self.rows).clone();
+                for (key, row) in changes {
+                    match row {
+                        Some(row) => {
+                            let (key, entry) = kernel_row((&key, &row));
+                            rows.insert(key, entry);
+                        }
+                        None => rows.remove(&row_key(&key)),
+                    }
+                }
+                (self.rows, self.counts) = (Arc::new(rows), [RowCounts::default(); 2]);
+                self.counts = counts(&self.rows);
+            }
+            Err(error) => *self = Computed::denied(error, Some(self.rows.clone())),
+        }
+    }
+
+    /// Nothing passes.
+    fn denied(error: ResolveError, old: Option<Arc<Rows>>) -> Computed {
+        let rows = old.filter(|old| old.is_empty()).unwrap_or_default();
+        let reason = match error {
+            ResolveError::TooManyRows { needed, limit } => format!(
+                "the policy needs {needed} rows and the policy map holds {limit}; the endpoint is denied wholly until \
+                 policies select fewer peers and ports or bpf-policy-map-max is raised"
+            ),
+            other => other.to_string(),
+        };
+        Computed {
+            resolved: None,
+            rows,
+            enforced: [true; 2],
+            counts: [RowCounts::default(); 2],
+            full: Some(reason.into()),
+        }
+    }
+}
+
+fn audience(subject: &Subject) -> Audience {
+    Audience { identity: subject.identity, ports: subject.named_ports.clone() }
+}
+
+fn counts(rows: &Rows) -> [RowCounts; 2] {
+    let mut counts = [RowCounts::default(); 2];
+    for (key, entry) in rows.iter() {
+        let side = &mut counts[usize::from(key.egress)];
+        *(if entry.deny() { &mut side.deny } else { &mut side.allow }) += 1;
+    }
+    counts
+}
+
+/// A row of the engine as the kernel has it.
+fn kernel_row((key, row): (&Key, &Row)) -> (RowKey, PolicyEntry) {
+    let key = row_key(key);
+    let deny = if row.deny { policy_flag::DENY } else { 0 };
+    let flags = key.bits << policy_flag::PREFIX_SHIFT | deny;
+    (key, PolicyEntry { flags, precedence: row.precedence, ..PolicyEntry::default() })
+}
+
+/// The kernel's key of a row of the engine.
+pub(crate) fn row_key(key: &Key) -> RowKey {
+    let l4 = u32::from(key.l4.protocol) << 16 | u32::from(key.l4.port);
+    RowKey::new(key.direction == Direction::Egress, key.identity, key.l4.bits, l4)
+}

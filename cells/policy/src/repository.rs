@@ -1,0 +1,253 @@
+//! Policy objects of all sources, each checked: what of them shall be in force. No kernel, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+use k8s::{PolicyKind, PolicyObject};
+use labels::{Label, LabelArray};
+use policy_engine::{Entry, Kind, Peers, Policy, Refusal, ResourceId, Selector, Settings, parse};
+
+use crate::object::{ObjectId, ObjectState, PolicyStatus};
+
+/// The source that reads the folder of that option.
+const STATIC_CNP_PATH: &str = "static-cnp-path";
+/// The source of labels of its rules, as the original has it.
+const DIRECTORY: &str = "directory";
+
+/// What is known of an object.
+#[derive(Debug)]
+struct Known {
+    origin: Arc<str>,
+    /// The last version that was right.
+    good: Option<Policy>,
+    /// What is wrong with the version now.
+    refusal: Option<Refusal>,
+}
+
+/// All objects.
+#[derive(Debug, Default)]
+pub(crate) struct Repository {
+    objects: BTreeMap<ObjectId, Known>,
+}
+
+/// Policies that shall be in force from now on; `None` for one that goes.
+pub(crate) type Staged = BTreeMap<ResourceId, Option<Policy>>;
+
+impl Repository {
+    /// Takes a new version of an object. Gives why it is refused, if it is; what was in force before stays then.
+    pub(crate) fn upsert(
+        &mut self,
+        object: &PolicyObject,
+        settings: &Settings,
+        staged: &mut Staged,
+    ) -> Option<&Refusal> {
+        let id = id(object);
+        let parsed = parse(id.kind, &object.body, settings).map(|policy| labelled(policy, object));
+        let known = self.objects.entry(id.clone()).or_insert_with(|| Known {
+            origin: "".into(),
+            good: None,
+            refusal: None,
+        });
+        known.origin = object.origin.as_str().into();
+        match parsed {
+            Ok(policy) => {
+                (known.good, known.refusal) = (Some(policy), None);
+                self.stage(&id, staged);
+            }
+            Err(refusal) => known.refusal = Some(refusal),
+        }
+        self.objects.get(&id)?.refusal.as_ref()
+    }
+
+    /// Forgets an object.
+    pub(crate) fn remove(&mut self, object: &PolicyObject, staged: &mut Staged) {
+        let id = id(object);
+        if self.objects.remove(&id).is_some() {
+            self.stage(&id, staged);
+        }
+    }
+
+    /// What has become of an object. `applied`: the revision at which its resource was taken.
+    pub(crate) fn status(&self, object: &ObjectId, applied: u64) -> Option<PolicyStatus> {
+        let known = self.objects.get(object)?;
+        let state = match (&known.refusal, &known.good) {
+            (None, _) => ObjectState::Applied,
+            (Some(_), None) => ObjectState::Refused,
+            (Some(_), Some(_)) => ObjectState::RefusedPreviousInForce,
+        };
+        let rules = known.good.as_ref().map_or(0, |policy| policy.entries.len());
+        Some(PolicyStatus {
+            object: object.clone(),
+            origin: known.origin.clone(),
+            state,
+            revision: if known.good.is_some() { applied } else { 0 },
+            rules,
+            problems: known.refusal.as_ref().map_or_else(Vec::new, |refusal| refusal.problems.clone()),
+        })
+    }
+
+    /// Objects of which the version now is refused.
+    pub(crate) fn refused(&self) -> impl Iterator<Item = (&ObjectId, &Arc<str>, &Refusal)> {
+        self.objects.iter().filter_map(|(id, known)| Some((id, &known.origin, known.refusal.as_ref()?)))
+    }
+
+    /// Where the objects behind a resource were read.
+    pub(crate) fn origins(&self, resource: &ResourceId) -> Vec<Arc<str>> {
+        self.behind(resource).map(|(_, known)| known.origin.clone()).collect()
+    }
+
+    fn behind(&self, resource: &ResourceId) -> impl Iterator<Item = (&ObjectId, &Known)> {
+        self.objects.iter().filter(move |(id, _)| {
+            (id.kind, &id.namespace, &id.name) == (resource.kind, &resource.namespace, &resource.name)
+        })
+    }
+
+    /// What all sources say about the resource of an object, as one policy.
+    fn stage(&self, id: &ObjectId, staged: &mut Staged) {
+        let resource = ResourceId { kind: id.kind, namespace: id.namespace.clone(), name: id.name.clone() };
+        let mut all: Option<Policy> = None;
+        for policy in self.behind(&resource).filter_map(|(_, known)| known.good.as_ref()) {
+            match &mut all {
+                None => all = Some(policy.clone()),
+                Some(all) => all.entries.extend(policy.entries.iter().cloned()),
+            }
+        }
+        staged.insert(resource, all);
+    }
+}
+
+/// Whom an object's row is about.
+pub(crate) fn id(object: &PolicyObject) -> ObjectId {
+    let kind = match object.kind {
+        PolicyKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
+        PolicyKind::CiliumClusterwideNetworkPolicy => Kind::CiliumClusterwideNetworkPolicy,
+    };
+    ObjectId {
+        source: object.source.clone(),
+        kind,
+        namespace: object.namespace.clone(),
+        name: object.name.clone(),
+    }
+}
+
+/// The prefixes that rules of a policy name, exceptions included, as networks; not those of everybody.
+pub(crate) fn prefixes(policy: &Policy) -> BTreeSet<IpNetwork> {
+    let peers = policy.entries.iter().filter_map(|entry| match &entry.peers {
+        Peers::Of(selectors) => Some(selectors),
+        Peers::All | Peers::Nothing => None,
+    });
+    let cidrs = peers.flatten().filter_map(|selector| match selector {
+        Selector::Cidr(cidr) => Some(cidr),
+        _ => None,
+    });
+    let named = cidrs.flat_map(|cidr| std::iter::once(cidr.prefix).chain(cidr.except.iter().copied()));
+    named
+        .filter(|prefix| prefix.prefix() > 0)
+        .filter_map(|prefix| IpNetwork::new(prefix.network(), prefix.prefix()).ok())
+        .collect()
+}
+
+/// Rules of a file in `static-cnp-path` carry labels of that source, as the original's do.
+fn labelled(mut policy: Policy, object: &PolicyObject) -> Policy {
+    if &*object.source != STATIC_CNP_PATH {
+        return policy;
+    }
+    // The origin ends with the document's number.
+    let file = object.origin.split(", document ").next().unwrap_or_default();
+    let file = file.rsplit('/').next().unwrap_or_default();
+    let label = |key: &str, value: &str| Label {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        source: DIRECTORY.to_owned(),
+    };
+    let mut own = vec![
+        label("filename", file),
+        label("io.cilium.k8s.policy.namespace", &object.namespace),
+        label("policy-derived-from", object.kind.name()),
+    ];
+    own.retain(|label| !label.value.is_empty());
+    let relabel = |entry: &mut Entry| {
+        let written = entry.labels.iter().filter(|text| !text.starts_with(GENERATED_LABELS));
+        let all: LabelArray = own.iter().cloned().chain(written.map(|text| Label::parse(text))).collect();
+        entry.labels = all.texts().into();
+    };
+    policy.entries.iter_mut().for_each(relabel);
+    policy
+}
+
+/// How labels begin that rules have by the object they are written in.
+const GENERATED_LABELS: &str = "k8s:io.cilium.k8s.policy.";
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(source: &str, name: &str, port: serde_json::Value) -> PolicyObject {
+        let manifest = json!({
+            "metadata": {"name": name, "namespace": "shop"},
+            "spec": {
+                "endpointSelector": {},
+                "ingress": [{
+                    "fromCIDR": ["10.1.2.3/8"],
+                    "toPorts": [{"ports": [{"port": port, "protocol": "TCP"}]}],
+                }],
+            },
+        });
+        let decoded = PolicyObject::decode(PolicyKind::CiliumNetworkPolicy, &manifest).unwrap();
+        PolicyObject { source: source.into(), origin: format!("/etc/p/{name}.yaml, document 1"), ..decoded }
+    }
+
+    fn resource(name: &str) -> ResourceId {
+        ResourceId { kind: Kind::CiliumNetworkPolicy, namespace: "shop".into(), name: name.into() }
+    }
+
+    #[test]
+    fn a_refused_version_leaves_the_one_before_in_force() {
+        let (mut repository, settings) = (Repository::default(), Settings::default());
+        let mut staged = Staged::new();
+        assert!(repository.upsert(&object("folder", "web", json!("80")), &settings, &mut staged).is_none());
+        let web = resource("web");
+        assert_eq!(staged[&web].as_ref().unwrap().entries.len(), 1);
+        assert_eq!(prefixes(staged[&web].as_ref().unwrap()), BTreeSet::from(["10.0.0.0/8".parse().unwrap()]));
+        staged.clear();
+        let wrong = object("folder", "web", json!("99999"));
+        let refusal = repository.upsert(&wrong, &settings, &mut staged).unwrap();
+        assert_eq!(refusal.problems[0].path, "spec.ingress[0].toPorts[0].ports[0].port");
+        assert!(staged.is_empty(), "nothing changes");
+        let status = repository.status(&id(&wrong), 7).unwrap();
+        assert_eq!((status.state, status.revision), (ObjectState::RefusedPreviousInForce, 7));
+        let new = object("folder", "other", json!("99999"));
+        repository.upsert(&new, &settings, &mut staged);
+        assert!(staged.is_empty());
+        assert_eq!(repository.status(&id(&new), 0).unwrap().state, ObjectState::Refused);
+        assert_eq!(repository.refused().count(), 2);
+        repository.remove(&wrong, &mut staged);
+        assert_eq!(staged[&web], None);
+    }
+
+    #[test]
+    fn two_sources_of_one_name_are_both_in_force() {
+        let (mut repository, settings) = (Repository::default(), Settings::default());
+        let mut staged = Staged::new();
+        repository.upsert(&object("folder", "web", json!("80")), &settings, &mut staged);
+        repository.upsert(&object(STATIC_CNP_PATH, "web", json!("81")), &settings, &mut staged);
+        let both = staged[&resource("web")].clone().unwrap();
+        assert_eq!(both.entries.len(), 2);
+        let labels = |entry: &Entry| entry.labels.to_vec();
+        assert_eq!(
+            labels(&both.entries[1]),
+            [
+                "directory:filename=web.yaml",
+                "directory:io.cilium.k8s.policy.namespace=shop",
+                "directory:policy-derived-from=CiliumNetworkPolicy"
+            ]
+        );
+        assert!(labels(&both.entries[0])[0].starts_with("k8s:io.cilium.k8s.policy."));
+        staged.clear();
+        repository.remove(&object(STATIC_CNP_PATH, "web", json!("81")), &mut staged);
+        assert_eq!(staged[&resource("web")].as_ref().unwrap().entries.len(), 1);
+    }
+}

@@ -1,0 +1,200 @@
+//! `GET /policy` and the selectors, as the REST API shows them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::Response;
+use api_models as models;
+use labels::Label;
+use policy_engine::{
+    Action, Direction, Engine, Entry, Peers, Port, PortSpec, Ports, Requirement, Selector, SelectorRow,
+    Subject, Test,
+};
+use serde::Serialize;
+
+/// The tier of policies of both kinds.
+const NORMAL_TIER: u8 = 200;
+
+/// `GET /policy`: all rules as JSON inside a string.
+pub(crate) fn policy(engine: &Engine) -> Response {
+    let rules: Vec<Rule> = engine.policies().flat_map(|policy| &policy.entries).map(Rule::from).collect();
+    let policy = serde_json::to_string_pretty(&rules).unwrap_or_default();
+    let revision = i64::try_from(engine.revision()).unwrap_or(i64::MAX);
+    Response::json(200, &models::Policy { policy, revision })
+}
+
+/// `GET /policy/selectors` and `GET /policy/subject-selectors`.
+pub(crate) fn selectors(rows: Vec<SelectorRow>) -> Response {
+    let models: Vec<_> = rows.into_iter().map(selector).collect();
+    Response::json(200, &models)
+}
+
+fn selector(row: SelectorRow) -> models::SelectorIdentityMapping {
+    let labels = |labels: Arc<[String]>| labels.iter().map(|text| label(text)).collect();
+    models::SelectorIdentityMapping {
+        identities: row.identities.into_iter().map(i64::from).collect::<Vec<_>>().into(),
+        labels: row.labels.into_iter().map(labels).collect(),
+        selector: row.selector.to_string(),
+        users: i64::try_from(row.users).unwrap_or(i64::MAX),
+    }
+}
+
+fn label(text: &str) -> models::Label {
+    let Label { key, value, source } = Label::parse(text);
+    models::Label { key, source, value }
+}
+
+/// A rule, fields in the original's order.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Rule {
+    tier: u8,
+    priority: u32,
+    authentication: Option<()>,
+    log: BTreeMap<(), ()>,
+    subject: LabelSelector,
+    l3: Vec<L3>,
+    l4: Vec<PortRule>,
+    labels: Vec<RuleLabel>,
+    default_deny: bool,
+    verdict: u8,
+    ingress: bool,
+    node: bool,
+}
+
+#[derive(Serialize)]
+struct RuleLabel {
+    key: String,
+    value: String,
+    source: String,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum L3 {
+    Labels(LabelSelector),
+    Text(String),
+}
+
+#[derive(Serialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct LabelSelector {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    match_labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    match_expressions: Vec<Expression>,
+}
+
+#[derive(Serialize)]
+struct Expression {
+    key: String,
+    operator: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    values: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct PortRule {
+    ports: Vec<PortProtocol>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PortProtocol {
+    port: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end_port: Option<u16>,
+    protocol: String,
+}
+
+impl From<&Entry> for Rule {
+    fn from(entry: &Entry) -> Rule {
+        let (node, subject) = match &entry.subject {
+            Subject::Endpoints(selector) => (false, selector),
+            Subject::Node(selector) => (true, selector),
+        };
+        let l3 = match &entry.peers {
+            Peers::All => vec![L3::Labels(LabelSelector::default())],
+            Peers::Nothing => Vec::new(),
+            Peers::Of(selectors) => selectors.iter().map(L3::from).collect(),
+        };
+        let l4 = match &entry.ports {
+            Ports::All => Vec::new(),
+            Ports::Of(specs) => vec![PortRule { ports: specs.iter().map(PortProtocol::from).collect() }],
+        };
+        let rule_label = |text: &String| {
+            let Label { key, value, source } = Label::parse(text);
+            RuleLabel { key, value, source }
+        };
+        Rule {
+            tier: NORMAL_TIER,
+            priority: 0,
+            authentication: None,
+            log: BTreeMap::new(),
+            subject: LabelSelector::from(subject),
+            l3,
+            l4,
+            labels: entry.labels.iter().map(rule_label).collect(),
+            default_deny: entry.default_deny,
+            verdict: (entry.action == Action::Deny).into(),
+            ingress: entry.direction == Direction::Ingress,
+            node,
+        }
+    }
+}
+
+impl From<&Selector> for L3 {
+    fn from(selector: &Selector) -> L3 {
+        match selector {
+            Selector::Labels(_) => L3::Labels(selector.into()),
+            Selector::Cidr(_) => L3::Text(selector.key()),
+            Selector::None => L3::Labels((&Selector::reserved("none")).into()),
+        }
+    }
+}
+
+impl From<&Selector> for LabelSelector {
+    fn from(selector: &Selector) -> LabelSelector {
+        let mut found = LabelSelector::default();
+        let Selector::Labels(requirements) = selector else { return found };
+        for Requirement { source, key, test } in requirements {
+            let key = format!("{source}:{key}");
+            let (operator, values) = match test {
+                Test::Equals(value) => {
+                    found.match_labels.insert(key, value.clone());
+                    continue;
+                }
+                Test::In(values) => ("In", values.clone()),
+                Test::NotIn(values) => ("NotIn", values.clone()),
+                Test::Exists => ("Exists", Vec::new()),
+                Test::DoesNotExist => ("DoesNotExist", Vec::new()),
+            };
+            found.match_expressions.push(Expression { key, operator, values });
+        }
+        found
+    }
+}
+
+impl From<&PortSpec> for PortProtocol {
+    fn from(spec: &PortSpec) -> PortProtocol {
+        let (port, end_port) = match &spec.port {
+            Port::All => ("0".to_owned(), None),
+            Port::Range(first, last) => (first.to_string(), (last > first).then_some(*last)),
+            Port::Named { name, end } => (name.to_string(), *end),
+        };
+        PortProtocol { port, end_port, protocol: protocol_name(spec.protocol) }
+    }
+}
+
+/// The name of a protocol, its number if it has none here.
+pub(crate) fn protocol_name(protocol: u8) -> String {
+    match protocol {
+        0 => "ANY".to_owned(),
+        1 => "ICMP".to_owned(),
+        6 => "TCP".to_owned(),
+        17 => "UDP".to_owned(),
+        58 => "ICMPv6".to_owned(),
+        132 => "SCTP".to_owned(),
+        other => other.to_string(),
+    }
+}

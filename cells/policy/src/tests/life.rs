@@ -1,0 +1,196 @@
+use datapath_abi::{PolicyEntry, PolicyKey};
+use loader::testing::Call;
+
+use super::*;
+use crate::endpoint::Progress;
+use crate::handle::NotRealized;
+use crate::object::ObjectState;
+
+fn policy_calls(world: &World) -> Vec<Call> {
+    let policy = |call: &Call| matches!(call, Call::WritePolicy(..) | Call::SwapPolicy(..));
+    world.datapath.calls().into_iter().filter(policy).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_changes_before_all_sources_have_been_read() {
+    let mut world = World::new();
+    let (web, client) = (world.pod(7, "web"), world.subject(8, "client"));
+    // What the run before has left: the client's row, and one that is stale.
+    let row = |peer, bits: u32, dport: u16| PolicyKey {
+        prefixlen: 40 + bits,
+        sec_label: peer,
+        egress: 0,
+        protocol: if bits > 0 { 6 } else { 0 },
+        dport: dport.to_be(),
+    };
+    let everything = (PolicyKey::any(true), PolicyEntry::allow(0));
+    let kept = (row(client.identity, 24, 80), PolicyEntry::allow(24));
+    let stale = (row(4711, 0, 0), PolicyEntry::allow(0));
+    world.datapath.restore_policy(7, [everything, kept, stale]);
+
+    let agent = world.start().await;
+    agent.policies.enforce(web.clone());
+    world.write(&[("web", allow("web", "client", 80))], false);
+    let realized = agent.policies.realized(7);
+    assert!(tokio::time::timeout(Duration::from_millis(50), realized).await.is_err());
+    assert!(policy_calls(&world).is_empty());
+    assert_eq!(agent.row(7).progress, Progress::Pending);
+
+    world.write(&[], true);
+    let revision = agent.policies.realized(7).await.unwrap();
+    assert_eq!(revision, 2, "the repository's first, and one policy");
+    assert_eq!(policy_calls(&world), [Call::WritePolicy(7, 1)], "in place: the stale row goes");
+    assert!(world.ingress(7, client.identity, TCP | 80) && !world.ingress(7, 4711, TCP | 80));
+    let row = agent.row(7);
+    assert_eq!((row.enabled(), row.ingress.allow, row.egress.allow), ("ingress", 1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_come_change_are_refused_and_go() {
+    let mut world = World::new();
+    world.write(&[], true);
+    let agent = world.start().await;
+    let (web, client) = (world.pod(7, "web"), world.subject(8, "client"));
+    agent.policies.enforce(web);
+    assert_eq!(agent.policies.realized(7).await, Ok(1));
+    assert_eq!(agent.row(7).enabled(), "none");
+    assert!(world.ingress(7, client.identity, TCP | 80), "without policy everything passes");
+
+    world.write(&[("web", allow("web", "client", 80))], false);
+    wait_for("the policy", || !world.ingress(7, client.identity, TCP | 81)).await;
+    assert!(world.ingress(7, client.identity, TCP | 80) && !world.ingress(7, 4711, TCP | 80));
+    world.write(&[("web", allow("web", "client", 81))], false);
+    wait_for("the next", || world.ingress(7, client.identity, TCP | 81)).await;
+    wait_for("its end", || !world.ingress(7, client.identity, TCP | 80)).await;
+    wait_for("the revision", || agent.row(7).realized == 3).await;
+
+    // A field that is wrong: all of the version before stays.
+    let mut wrong = allow("web", "client", 82);
+    wrong["ingress"][0]["toPorts"][0]["ports"][0]["protocol"] = "XYZ".into();
+    world.write(&[("web", wrong), ("more", allow("web", "other", 90))], false);
+    let other = world.subject(9, "other");
+    wait_for("the good one", || world.ingress(7, other.identity, TCP | 90)).await;
+    assert!(world.ingress(7, client.identity, TCP | 81));
+    wait_for("the status", || agent.statuses().len() == 2).await;
+    let statuses = agent.statuses();
+    let web = statuses.iter().find(|status| &*status.object.name == "web").unwrap();
+    assert_eq!((web.state, web.revision), (ObjectState::RefusedPreviousInForce, 3));
+    assert_eq!(web.problems[0].path, "spec.ingress[0].toPorts[0].ports[0].protocol");
+    assert_eq!(&*web.origin, "web.yaml, document 1");
+    let health = || agent.hive.health("policy.job-policy-maps");
+    wait_for("health", || health().level == Level::Degraded).await;
+    assert!(health().error.contains("web.yaml"), "{:?}", health());
+
+    world.write(&[("web", Value::Null), ("more", Value::Null)], false);
+    wait_for("everything to pass again", || world.ingress(7, 4711, TCP | 1)).await;
+    wait_for("no status", || agent.statuses().is_empty()).await;
+    wait_for("health", || health().level == Level::Ok).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_with_500_ports_reaches_100_endpoints_computed_once() {
+    let mut world = World::new();
+    world.write(&[], true);
+    let agent = world.start().await;
+    for endpoint in 1..=100 {
+        agent.policies.enforce(world.pod(endpoint, "web"));
+    }
+    for endpoint in 1..=100 {
+        agent.policies.realized(endpoint).await.unwrap();
+    }
+    let ports: Vec<Value> =
+        (1..=500).map(|port| json!({"port": (port * 2).to_string(), "protocol": "TCP"})).collect();
+    let rules: Vec<Value> = ports.chunks(40).map(|ports| json!({"toPorts": [{"ports": ports}]})).collect();
+    let spec = json!({"endpointSelector": {}, "ingress": rules});
+    let started = Instant::now();
+    world.write(&[("many", spec)], false);
+    wait_for("the last endpoint", || (1..=100).all(|endpoint| agent.row(endpoint).realized == 2)).await;
+    let took = started.elapsed();
+    for endpoint in [1, 50, 100] {
+        assert_eq!(agent.row(endpoint).ingress.allow, 500);
+        assert!(world.ingress(endpoint, 4711, TCP | 1000) && !world.ingress(endpoint, 4711, TCP | 999));
+    }
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_map_denies_its_endpoint_alone_says_so_and_recovers() {
+    let mut world = World::new();
+    world.datapath.set_policy_capacity(8);
+    world.write(&[("web", allow("web", "client", 80))], true);
+    let agent = world.start().await;
+    let (web, db, client) = (world.pod(7, "web"), world.pod(8, "db"), world.subject(9, "client"));
+    agent.policies.enforce(web);
+    agent.policies.enforce(db);
+    agent.policies.realized(7).await.unwrap();
+    agent.policies.realized(8).await.unwrap();
+    assert!(world.ingress(7, client.identity, TCP | 80));
+
+    let mut large = allow("web", "client", 80);
+    let ports: Vec<Value> =
+        (1..=9).map(|port| json!({"port": (port * 2).to_string(), "protocol": "TCP"})).collect();
+    large["ingress"][0]["toPorts"][0]["ports"] = ports.into();
+    world.write(&[("web", large)], false);
+    wait_for("the full map", || agent.row(7).progress == Progress::Full).await;
+    assert!(world.rows(7).is_empty(), "denied wholly, also what was allowed before");
+    let row = agent.row(7);
+    assert!(row.error.as_deref().unwrap().contains("bpf-policy-map-max"), "{row:?}");
+    assert!(matches!(agent.policies.realized(7).await, Err(NotRealized::Full { .. })));
+    assert!(agent.policies.realized(8).await.is_ok(), "others are not touched");
+    let text = world.metrics.text();
+    assert!(text.contains("cilium_bpf_map_pressure{map_name=\"cilium_policy_v2_*\"} 1"), "{text}");
+    assert!(text.contains("cilium_policy_endpoints_overflowed 1"), "{text}");
+
+    world.write(&[("web", allow("web", "client", 81))], false);
+    wait_for("the map to fit again", || world.ingress(7, client.identity, TCP | 81)).await;
+    assert!(agent.policies.realized(7).await.is_ok());
+    assert_eq!(agent.row(7).error, None);
+    assert!(world.metrics.text().contains("cilium_policy_endpoints_overflowed 0"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_mode_of_enforcement_changes_while_the_agent_runs() {
+    let mut world = World::new();
+    world.write(&[], true);
+    let agent = world.start().await;
+    agent.policies.enforce(world.pod(7, "web"));
+    agent.policies.realized(7).await.unwrap();
+    assert!(world.ingress(7, 4711, TCP | 80));
+    let mode = |value: &str| {
+        let option = RuntimeOption::new(runtime_options::POLICY_ENFORCEMENT, value).unwrap();
+        world.options.transact(|txn| drop(txn.insert(option)));
+    };
+    mode("always");
+    wait_for("denial", || !world.ingress(7, 4711, TCP | 80)).await;
+    wait_for("the row", || agent.row(7).enabled() == "both").await;
+    mode("never");
+    wait_for("everything", || world.ingress(7, 4711, TCP | 80)).await;
+    mode("default");
+    wait_for("the row", || agent.row(7).enabled() == "none").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endpoints_change_their_identity_and_go() {
+    let mut world = World::new();
+    world.write(&[("web", allow("web", "client", 80)), ("db", allow("db", "web", 81))], true);
+    let agent = world.start().await;
+    let client = world.subject(8, "client");
+    agent.policies.enforce(world.pod(7, "web"));
+    agent.policies.realized(7).await.unwrap();
+    assert!(world.ingress(7, client.identity, TCP | 80));
+    agent.policies.enforce(world.subject(7, "db"));
+    agent.policies.realized(7).await.unwrap();
+    assert!(!world.ingress(7, client.identity, TCP | 80), "of another policy now");
+    // A peer that comes later is selected, too.
+    let web = world.subject(9, "web");
+    wait_for("the peer", || world.ingress(7, web.identity, TCP | 81)).await;
+    agent.policies.forget(7);
+    assert_eq!(agent.policies.realized(7).await, Err(NotRealized::Unknown { endpoint: 7 }));
+
+    // An endpoint whose map is not there fails, and recovers by itself.
+    agent.policies.enforce(world.subject(10, "web"));
+    let failed = agent.policies.realized(10).await.unwrap_err();
+    assert!(failed.to_string().contains("not attached"), "{failed}");
+    world.pod(10, "web");
+    wait_for("the map", || agent.row(10).progress == Progress::Realized).await;
+}

@@ -1,0 +1,125 @@
+use ipnetwork::IpNetwork;
+
+use super::*;
+
+/// The identity that packets of an address carry.
+fn identity(world: &World, address: &str) -> u32 {
+    let address: std::net::IpAddr = address.parse().unwrap();
+    let prefixes = world.ipcache.prefixes();
+    let covering = prefixes.iter().filter(|prefix| prefix.contains(address));
+    let longest = covering.max_by_key(|prefix| prefix.prefix());
+    longest.and_then(|prefix| world.ipcache.identity(&prefix.to_string())).unwrap_or(9)
+}
+
+fn passes(world: &World, address: &str) -> bool {
+    // As a program does: the identity first, then the rows.
+    let identity = identity(world, address);
+    world.ingress(7, identity, TCP | 80)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prefixes_get_identities_in_maps_and_ipcache_and_lose_them() {
+    let mut world = World::new();
+    world.write(&[], true);
+    let agent = world.start().await;
+    agent.policies.enforce(world.pod(7, "web"));
+    agent.policies.realized(7).await.unwrap();
+    let spec = json!({
+        "endpointSelector": {"matchLabels": {"app": "web"}},
+        "ingress": [{"fromCIDRSet": [{"cidr": "10.0.0.0/8", "except": ["10.9.0.0/16"]}]}],
+    });
+    world.write(&[("web", spec)], false);
+    wait_for("the policy", || agent.row(7).realized == 2).await;
+    assert_eq!(world.ipcache.prefixes().len(), 2, "the exception has an identity as well");
+    assert!(passes(&world, "10.1.2.3") && !passes(&world, "10.9.2.3") && !passes(&world, "11.1.2.3"));
+    let ids: Vec<u32> =
+        world.identity_table.all(&world.db.snapshot()).map(|row| row.id).filter(|id| *id > 1 << 24).collect();
+    assert_eq!(ids.len(), 2);
+
+    world.write(&[("web", Value::Null)], false);
+    wait_for("an empty ipcache", || world.ipcache.prefixes().is_empty()).await;
+    let left = || world.identity_table.all(&world.db.snapshot()).filter(|row| row.id > 1 << 24).count();
+    wait_for("no identities", || left() == 0).await;
+}
+
+/// 10.0.0.5 is allowed before and after, by prefixes of different lengths: at no moment is it denied; 11.0.0.5 never
+/// passes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_prefixes_is_never_felt_by_who_is_allowed_throughout() {
+    let mut world = World::new();
+    world.write(&[("web", allow_cidr("web", &["10.0.0.0/8"]))], true);
+    let agent = world.start().await;
+    agent.policies.enforce(world.pod(7, "web"));
+    agent.policies.realized(7).await.unwrap();
+    assert!(passes(&world, "10.0.0.5") && !passes(&world, "11.0.0.5"));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let (watched, done) = (world_view(&world), &done);
+    std::thread::scope(|scope| {
+        let watched = &watched;
+        let watcher = scope.spawn(move || {
+            let mut looks = 0;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let started = Instant::now();
+                let (inside, outside) = (watched.passes("10.0.0.5"), watched.passes("11.0.0.5"));
+                // A thread may be held up between its two looks, a program in the kernel is not.
+                if started.elapsed() < Duration::from_micros(800) {
+                    assert!(inside, "denied after {looks} looks");
+                    assert!(!outside, "allowed after {looks} looks");
+                    looks += 1;
+                }
+            }
+            looks
+        });
+        let runtime = tokio::runtime::Handle::current();
+        let specs =
+            [&["10.0.0.0/16"][..], &["10.0.0.0/24", "172.16.0.0/12"], &["10.0.0.5/32"], &["10.0.0.0/8"]];
+        tokio::task::block_in_place(|| {
+            for round in 0..40 {
+                let before = agent.policies.revision();
+                world.write(&[("web", allow_cidr("web", specs[round % specs.len()]))], false);
+                runtime.block_on(wait_for("the change", || agent.row(7).realized > before));
+            }
+        });
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(watcher.join().unwrap() > 1000);
+    });
+}
+
+/// What the watcher looks at, apart from the world that is being changed.
+struct View {
+    datapath: Arc<FakeDatapath>,
+    ipcache: Arc<FakeMap>,
+}
+
+fn world_view(world: &World) -> View {
+    View { datapath: world.datapath.clone(), ipcache: world.ipcache.clone() }
+}
+
+impl View {
+    fn passes(&self, address: &str) -> bool {
+        let address: std::net::IpAddr = address.parse().unwrap();
+        let mut covering: Vec<IpNetwork> =
+            self.ipcache.prefixes().into_iter().filter(|prefix| prefix.contains(address)).collect();
+        covering.sort_by_key(|prefix| std::cmp::Reverse(prefix.prefix()));
+        // One that goes between the two looks is none.
+        let identity =
+            covering.iter().find_map(|prefix| self.ipcache.identity(&prefix.to_string())).unwrap_or(9);
+        let rows: Rows = self.datapath.policy_rows(7).unwrap().into_iter().collect();
+        rows.verdict(false, identity, TCP | 80).passes()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prefixes_of_the_run_before_keep_their_numbers() {
+    let mut world = World::new();
+    let old: IpNetwork = "10.0.0.0/8".parse().unwrap();
+    let number = world.prefixes.allocate(&[old]).unwrap()[&old];
+    world.ipcache.leave(old, number);
+    world.write(&[("web", allow_cidr("web", &["10.0.0.0/8"]))], true);
+    let agent = world.start().await;
+    agent.policies.enforce(world.pod(7, "web"));
+    agent.policies.realized(7).await.unwrap();
+    assert_eq!(world.ipcache.identity("10.0.0.0/8"), Some(number));
+    assert!(world.rows(7).verdict(false, number, TCP | 80).passes());
+    assert!(matches!(world.rows(7).verdict(false, 9, TCP | 80), Verdict::NoMatch));
+}

@@ -1,0 +1,136 @@
+use api::{Operation, Query, Request, Response};
+use ipcache::{Mapping, Source};
+
+use super::*;
+
+async fn body(response: Response) -> (u16, Value) {
+    let status = response.status().as_u16();
+    (status, serde_json::from_slice(&response.body().await).unwrap())
+}
+
+async fn get(agent: &Agent, operation: Operation) -> Value {
+    let routes = agent.surfaces.lock().unwrap().0.clone();
+    let route = routes.iter().find(|route| route.operation() == operation).unwrap();
+    let (status, body) = body(route.call(Request::new(operation, &[])).await).await;
+    assert_eq!(status, 200);
+    body
+}
+
+async fn why(agent: &Agent, query: &[(&str, &str)]) -> (u16, Value) {
+    let page = agent.surfaces.lock().unwrap().1[0].clone();
+    body(page.call(query.iter().copied().collect::<Query>()).await).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_repository_and_its_selectors_are_shown_as_by_the_original() {
+    let mut world = World::new();
+    world.write(&[], true);
+    let agent = world.start().await;
+    assert_eq!(get(&agent, Operation::GetPolicy).await, json!({"policy": "[]", "revision": 1}));
+    assert_eq!(get(&agent, Operation::GetPolicySelectors).await, json!([]));
+    let (web, client) = (world.subject(7, "web"), world.subject(8, "client"));
+    world.write(
+        &[("web", allow("web", "client", 80)), ("world", allow_cidr("web", &["192.0.2.0/24"]))],
+        false,
+    );
+    wait_for("the policies", || agent.policies.revision() == 3).await;
+
+    let policy = get(&agent, Operation::GetPolicy).await;
+    assert_eq!(policy["revision"], 3);
+    let rules: Value = serde_json::from_str(policy["policy"].as_str().unwrap()).unwrap();
+    let expected = json!({
+        "Tier": 200, "Priority": 0, "Authentication": null, "Log": {},
+        "Subject": {"matchLabels": {"any:app": "web", "k8s:io.kubernetes.pod.namespace": "shop"}},
+        "L3": [{"matchLabels": {
+            "any:app": "client",
+            "k8s:io.cilium.k8s.policy.cluster": "default",
+            "k8s:io.kubernetes.pod.namespace": "shop",
+        }}],
+        "L4": [{"ports": [{"port": "80", "protocol": "TCP"}]}],
+        "Labels": rules[0]["Labels"],
+        "DefaultDeny": true, "Verdict": 0, "Ingress": true, "Node": false,
+    });
+    assert_eq!(rules[0], expected);
+    assert_eq!(rules[1]["L3"], json!(["cidr:192.0.2.0/24"]));
+    assert_eq!(rules[1]["L4"], json!([]));
+    // Go's indentation and order of fields.
+    assert!(
+        policy["policy"].as_str().unwrap().starts_with("[\n  {\n    \"Tier\": 200,\n    \"Priority\": 0,")
+    );
+
+    let selectors = get(&agent, Operation::GetPolicySelectors).await;
+    let text = "&LabelSelector{MatchLabels:map[string]string{any:app: client,k8s:io.cilium.k8s.policy.cluster: default,\
+                k8s:io.kubernetes.pod.namespace: shop,},MatchExpressions:[]LabelSelectorRequirement{},}";
+    let found = selectors.as_array().unwrap().iter().find(|row| row["selector"] == text).unwrap();
+    assert_eq!((&found["identities"], &found["users"]), (&json!([client.identity]), &json!(1)));
+    assert_eq!(found["labels"][0][0]["source"], "k8s");
+    let subjects = get(&agent, Operation::GetPolicySubjectSelectors).await;
+    assert_eq!((&subjects[0]["identities"], &subjects[0]["users"]), (&json!([web.identity]), &json!(2)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn why_tells_the_rule_the_row_and_the_drop() {
+    let mut world = World::new();
+    world.write(&[("web", allow("web", "client", 80))], true);
+    let agent = world.start().await;
+    let (web, client) = (world.pod(7, "web"), world.pod(8, "client"));
+    for (subject, name, ip) in [(&web, "web-0", "10.0.0.7/32"), (&client, "client-0", "10.0.0.8/32")] {
+        let pod = Some(ipcache::Pod { namespace: "shop".into(), name: name.into() });
+        let mapping = Mapping { pod, ..Mapping::identity(subject.identity) };
+        let resource = format!("endpoint/{}", subject.endpoint);
+        let ipcache = agent.hive.get::<IpcacheWriter>();
+        ipcache.upsert(ip.parse().unwrap(), Source::Local, &resource, mapping);
+        agent.policies.enforce(subject.clone());
+    }
+    for endpoint in [7, 8] {
+        agent.policies.realized(endpoint).await.unwrap();
+    }
+
+    for (source, destination) in [("shop/client-0", "shop/web-0"), ("8", "7"), ("10.0.0.8", "10.0.0.7")] {
+        let query = [("src", source), ("dst", destination), ("port", "80")];
+        let (status, answer) = why(&agent, &query).await;
+        assert_eq!((status, &answer["allowed"]), (200, &json!(true)), "{answer}");
+        assert_eq!(answer["destination"]["pod"], "shop/web-0");
+        assert_eq!(answer["source"]["identity"], client.identity);
+        let ingress = &answer["ingress"];
+        assert_eq!(ingress["rules"][0]["object"], "cnp/shop/web");
+        assert_eq!(ingress["rules"][0]["path"], "spec.ingress[0]");
+        assert_eq!(ingress["rules"][0]["origins"], json!(["web.yaml, document 1"]));
+        assert!(ingress["rules"][0]["selector"].as_str().unwrap().contains("any:app: client"));
+        let entry = json!({
+            "identity": client.identity, "protocol": "TCP", "first_port": 80, "last_port": 80, "deny": false,
+            "precedence": 0xffff_ff01_u32,
+        });
+        assert_eq!(ingress["entry"], entry);
+        assert_eq!((&ingress["revision"], &ingress["differs"]), (&json!(2), &json!(false)));
+        assert_eq!(
+            (&answer["egress"]["allowed"], &answer["egress"]["enforced"]),
+            (&json!(true), &json!(false))
+        );
+    }
+    // The twin differs in the port.
+    let (_, answer) = why(&agent, &[("src", "8"), ("dst", "7"), ("port", "81")]).await;
+    assert_eq!(answer["allowed"], false);
+    assert_eq!(answer["ingress"]["drop"], json!({"code": 133, "text": "Policy denied"}));
+    assert_eq!(answer["ingress"]["entry"], Value::Null);
+    let reason = answer["ingress"]["reason"].as_str().unwrap();
+    assert_eq!(reason, "denied: the one rule that selects the endpoint does not match");
+
+    // Rows that somebody else has written count, and are told of.
+    let everyone = (datapath_abi::PolicyKey::any(false), datapath_abi::PolicyEntry::allow(0));
+    world.datapath.write_policy(7, &[loader::PolicyWrite::Set(everyone.0, everyone.1)]).unwrap();
+    let (_, answer) = why(&agent, &[("src", "8"), ("dst", "7"), ("port", "81")]).await;
+    assert_eq!((&answer["allowed"], &answer["ingress"]["differs"]), (&json!(true), &json!(true)));
+
+    for (query, status, text) in [
+        (vec![("src", "8")], 400, "parameter dst is missing"),
+        (vec![("src", "8"), ("dst", "x")], 400, "parameter dst: 'x' is wrong"),
+        (vec![("src", "8"), ("dst", "shop/nobody")], 404, "nothing is known of 'shop/nobody'"),
+        (vec![("src", "8"), ("dst", "7"), ("port", "99999")], 400, "a number from 0 to 65535"),
+        (vec![("src", "8"), ("dst", "7"), ("protocol", "xyz")], 400, "tcp, udp"),
+    ] {
+        let (found, answer) = why(&agent, &query).await;
+        assert_eq!(found, status, "{answer}");
+        assert!(answer.as_str().unwrap().contains(text), "{answer}");
+    }
+}

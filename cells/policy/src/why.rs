@@ -1,0 +1,370 @@
+//! `GET /apiary/why`: whether one may talk to another, and which rule says so.
+//!
+//! The verdict is that of the rows in the kernel's policy map, which is what packets meet; the engine tells why these rows
+//! exist. Connections that are established already, services and addresses' translation are not looked at.
+//!
+//! Query: `src`, `dst`: an endpoint's id, `namespace/name` of a pod, an address, or `identity:<number>`;
+//! `protocol`: `tcp` (default), `udp`, `sctp`, `icmp`, `icmpv6` or a number; `port`: the destination port, of ICMP the type
+//! (default 0). The answer is an [`Answer`] in JSON; 400 and 404 carry a text.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::{Query, Response};
+use datapath_abi::{PolicyEntry, identity as reserved};
+use identity::Identity;
+use ipcache::Entry;
+use ipnetwork::IpNetwork;
+use loader::Datapath;
+use policy_engine::{Direction, Reason};
+use serde::Serialize;
+use statedb::{Snapshot, Table};
+
+use crate::core::row_key;
+use crate::endpoint::EndpointPolicy;
+use crate::job::{Shared, State};
+use crate::rest::protocol_name;
+use crate::rows::{RowKey, Rows};
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// Who sends.
+    pub source: Party,
+    /// Who receives.
+    pub destination: Party,
+    /// Name of the protocol.
+    pub protocol: String,
+    /// Destination port, or type of ICMP.
+    pub port: u16,
+    /// Whether packets get from one to the other: both decisions allow.
+    pub allowed: bool,
+    /// What the sender's policy says; none if it is not an endpoint of this node.
+    pub egress: Option<Decision>,
+    /// What the receiver's policy says; none if it is not an endpoint of this node.
+    pub ingress: Option<Decision>,
+}
+
+/// One of the two.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Party {
+    /// As it was asked for.
+    pub name: String,
+    /// Namespace and name of the pod, as far as known.
+    pub pod: Option<String>,
+    /// Its endpoint, if it is on this node.
+    pub endpoint: Option<u16>,
+    /// Its addresses, as far as known.
+    pub addresses: Vec<String>,
+    /// Its identity.
+    pub identity: u32,
+    /// The labels of that.
+    pub labels: Vec<String>,
+}
+
+/// What the policy of an endpoint says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    /// Whose policy it is.
+    pub endpoint: u16,
+    /// Whether the packet passes.
+    pub allowed: bool,
+    /// The drop as monitors tell it, with its code; none if it passes.
+    pub drop: Option<Drop>,
+    /// One sentence: why.
+    pub reason: String,
+    /// Whether rules decide about this direction at all.
+    pub enforced: bool,
+    /// The rules behind the row, each with the selector that matters.
+    pub rules: Vec<RuleMatch>,
+    /// The row of the policy map that decides; none if no row matches.
+    pub entry: Option<MapEntry>,
+    /// The revision of the policies that the kernel has.
+    pub revision: u64,
+    /// The revision that is wanted: a larger one is on its way.
+    pub wanted_revision: u64,
+    /// Whether the kernel's row is not the computed one: somebody else wrote it, or it is being changed.
+    pub differs: bool,
+}
+
+/// A drop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Drop {
+    /// Its code.
+    pub code: u8,
+    /// Its text.
+    pub text: String,
+}
+
+/// A rule that matches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RuleMatch {
+    /// The object: `cnp/shop/web`.
+    pub object: String,
+    /// Files and documents where it is written.
+    pub origins: Vec<String>,
+    /// The place in the object: `spec.ingress[0]`.
+    pub path: String,
+    /// `allow` or `deny`.
+    pub action: &'static str,
+    /// The selector that selects the other side.
+    pub selector: String,
+    /// Labels of the rule.
+    pub labels: Vec<String>,
+}
+
+/// A row of the policy map.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MapEntry {
+    /// Identity of the other side, 0 for everyone.
+    pub identity: u32,
+    /// `TCP`, or `ANY`.
+    pub protocol: String,
+    /// First port.
+    pub first_port: u16,
+    /// Last port.
+    pub last_port: u16,
+    /// Whether it denies.
+    pub deny: bool,
+    /// Its precedence.
+    pub precedence: u32,
+}
+
+/// A question that has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Unanswered {
+    #[error("parameter {name} is missing: give {expected}")]
+    Missing { name: &'static str, expected: &'static str },
+    #[error("parameter {name}: '{value}' is wrong: give {expected}")]
+    Wrong { name: &'static str, value: String, expected: &'static str },
+    #[error("nothing is known of '{0}': no endpoint of this node and no entry of the ipcache")]
+    Unknown(String),
+    #[error("unable to read the policy map of endpoint {endpoint}: {error}")]
+    Kernel { endpoint: u16, error: String },
+}
+
+/// What the answer is put together from.
+#[derive(Clone)]
+pub(crate) struct Why {
+    pub(crate) shared: Shared,
+    pub(crate) endpoints: Table<EndpointPolicy>,
+    pub(crate) identities: Arc<Table<Identity>>,
+    pub(crate) ipcache: Arc<Table<Entry>>,
+    pub(crate) datapath: Arc<dyn Datapath>,
+}
+
+const PARTY: &str = "an endpoint's id, namespace/name of a pod, an address, or identity:<number>";
+
+impl Why {
+    /// Answers a request. Blocks for as long as reading two policy maps takes.
+    pub(crate) fn answer(&self, query: &Query) -> Response {
+        match self.ask(query) {
+            Ok(answer) => Response::json(200, &answer),
+            Err(error @ Unanswered::Unknown(_)) => Response::error(404, error.to_string()),
+            Err(error @ Unanswered::Kernel { .. }) => Response::error(500, error.to_string()),
+            Err(error) => Response::error(400, error.to_string()),
+        }
+    }
+
+    fn ask(&self, query: &Query) -> Result<Answer, Unanswered> {
+        let snapshot = self.endpoints.snapshot();
+        let party = |name: &'static str| {
+            let value = query.get(name).filter(|value| !value.is_empty());
+            self.party(&snapshot, name, value.ok_or(Unanswered::Missing { name, expected: PARTY })?)
+        };
+        let (source, destination) = (party("src")?, party("dst")?);
+        let protocol = protocol(query.get("protocol").unwrap_or("tcp"))?;
+        let port = query.get("port").unwrap_or("0");
+        let port = port.parse().map_err(|_| Unanswered::Wrong {
+            name: "port",
+            value: port.to_owned(),
+            expected: "a number from 0 to 65535",
+        })?;
+        let decide = |of: &Party, peer: &Party, direction| {
+            let endpoint = of.endpoint.filter(|_| of.identity != reserved::HOST);
+            endpoint
+                .map(|id| self.decide(&snapshot, id, peer.identity, direction, protocol, port))
+                .transpose()
+        };
+        let egress = decide(&source, &destination, Direction::Egress)?;
+        let ingress = decide(&destination, &source, Direction::Ingress)?;
+        let allowed = [&egress, &ingress].into_iter().flatten().all(|decision| decision.allowed);
+        Ok(Answer { source, destination, protocol: protocol_name(protocol), port, allowed, egress, ingress })
+    }
+
+    /// Who is meant.
+    fn party(&self, snapshot: &Snapshot, parameter: &'static str, name: &str) -> Result<Party, Unanswered> {
+        let wrong = || Unanswered::Wrong { name: parameter, value: name.to_owned(), expected: PARTY };
+        let unknown = || Unanswered::Unknown(name.to_owned());
+        let entries = || self.ipcache.all(snapshot).map(|entry| &**entry);
+        let mut party = Party { name: name.to_owned(), ..Party::default() };
+        if let Some(number) = name.strip_prefix("identity:") {
+            party.identity = number.parse().map_err(|_| wrong())?;
+        } else if let Ok(endpoint) = name.parse::<u16>() {
+            let row = self.endpoints.get(snapshot, EndpointPolicy::by_endpoint(endpoint));
+            party.identity = row.ok_or_else(unknown)?.subject.identity;
+            party.take(entries().filter(|entry| endpoint_of(entry) == Some(endpoint)));
+            party.endpoint = Some(endpoint);
+        } else if let Ok(address) = name.parse::<IpAddr>() {
+            let covers = |entry: &&Entry| entry.prefix.contains(address);
+            let longest = entries().filter(covers).max_by_key(|entry| entry.prefix.prefix());
+            let longest = longest.ok_or_else(unknown)?;
+            party.identity = longest.winner().mapping.identity;
+            party.take(std::iter::once(longest));
+            party.addresses = vec![address.to_string()];
+        } else if let Some((namespace, pod)) = name.split_once('/') {
+            let is = |entry: &&Entry| {
+                let of = entry.winner().mapping.pod.as_ref();
+                of.is_some_and(|of| &*of.namespace == namespace && &*of.name == pod)
+            };
+            let first = entries().find(is).ok_or_else(unknown)?;
+            party.identity = first.winner().mapping.identity;
+            party.take(entries().filter(is));
+        } else {
+            return Err(wrong());
+        }
+        let known = self.identities.get(snapshot, Identity::by_id(party.identity));
+        party.labels = known.map_or_else(Vec::new, |row| row.labels.texts());
+        Ok(party)
+    }
+
+    fn decide(
+        &self,
+        snapshot: &Snapshot,
+        endpoint: u16,
+        peer: u32,
+        direction: Direction,
+        protocol: u8,
+        port: u16,
+    ) -> Result<Decision, Unanswered> {
+        let rows = self.datapath.policy_rows(endpoint);
+        let rows = rows.map_err(|error| Unanswered::Kernel { endpoint, error: error.to_string() })?;
+        let rows: Rows = rows.into_iter().collect();
+        let (egress, l4) = (direction == Direction::Egress, u32::from(protocol) << 16 | u32::from(port));
+        let found = rows.deciding(egress, peer, l4);
+        let verdict = rows.verdict(egress, peer, l4);
+        let row = self.endpoints.get(snapshot, EndpointPolicy::by_endpoint(endpoint));
+        let drop = match found {
+            _ if verdict.passes() => None,
+            Some(_) => Some(datapath_abi::drop::POLICY_DENY),
+            None => Some(datapath_abi::drop::POLICY_DENIED),
+        };
+        let mut decision = Decision {
+            endpoint,
+            allowed: verdict.passes(),
+            drop: drop.map(|code| Drop {
+                code,
+                text: datapath_abi::drop::label(code).unwrap_or_default().to_owned(),
+            }),
+            reason: String::new(),
+            enforced: row.is_none_or(|row| if egress { row.egress_enforced } else { row.ingress_enforced }),
+            rules: Vec::new(),
+            entry: found.map(|(key, entry)| MapEntry::new(key, entry)),
+            revision: row.map_or(0, |row| row.realized),
+            wanted_revision: row.map_or(0, |row| row.revision),
+            differs: false,
+        };
+        let state = self.shared.lock();
+        decision.explain(&state, row.map(|row| &**row), direction, peer, protocol, port, found);
+        Ok(decision)
+    }
+}
+
+impl Party {
+    /// What entries of the ipcache tell.
+    fn take<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) {
+        for entry in entries {
+            self.endpoint = self.endpoint.or(endpoint_of(entry));
+            let pod = entry.winner().mapping.pod.as_ref();
+            self.pod = self.pod.take().or(pod.map(|pod| format!("{}/{}", pod.namespace, pod.name)));
+            self.addresses.push(text(entry.prefix));
+        }
+    }
+}
+
+/// An address without the length of a whole one.
+fn text(prefix: IpNetwork) -> String {
+    let whole = if prefix.is_ipv4() { 32 } else { 128 };
+    if prefix.prefix() == whole { prefix.ip().to_string() } else { prefix.to_string() }
+}
+
+/// The endpoint of this node that says whose the address is.
+fn endpoint_of(entry: &Entry) -> Option<u16> {
+    entry.winner().resource.strip_prefix("endpoint/")?.parse().ok()
+}
+
+impl Decision {
+    /// The reason, from the engine's side of the row that the kernel has.
+    #[expect(clippy::too_many_arguments, reason = "a packet is many things")]
+    fn explain(
+        &mut self,
+        state: &State,
+        row: Option<&EndpointPolicy>,
+        direction: Direction,
+        peer: u32,
+        protocol: u8,
+        port: u16,
+        found: Option<(RowKey, PolicyEntry)>,
+    ) {
+        let resolved =
+            state.core.computed(self.endpoint).and_then(|(_, computed)| computed.resolved.as_ref());
+        let Some(resolved) = resolved else {
+            self.differs = !self.allowed && found.is_some();
+            let pending = "its policy has not been computed: not all sources have been read";
+            let error = row.and_then(|row| row.error.as_deref());
+            self.reason = error.unwrap_or(pending).to_owned();
+            return;
+        };
+        let explained = resolved.explain(direction, peer, protocol, port);
+        let computed = explained.row.as_ref().map(|(key, row, _)| (row_key(key), row.deny, row.precedence));
+        let kernel = found.map(|(key, entry)| (key, entry.deny(), entry.precedence));
+        self.differs = computed != kernel;
+        self.reason = match self.differs {
+            true => format!("the kernel's row is not the computed one, which says: {explained}"),
+            false => explained.to_string(),
+        };
+        let Some((_, _, Reason::Rules(matches))) = explained.row else { return };
+        for found in matches {
+            let rule = &found.rule;
+            let origins = state.repository.origins(&rule.resource);
+            self.rules.push(RuleMatch {
+                object: rule.resource.to_string(),
+                origins: origins.iter().map(|origin| origin.to_string()).collect(),
+                path: rule.path.to_string(),
+                action: if rule.action == policy_engine::Action::Deny { "deny" } else { "allow" },
+                selector: found.selector.to_string(),
+                labels: rule.labels.to_vec(),
+            });
+        }
+    }
+}
+
+impl MapEntry {
+    fn new(key: RowKey, entry: PolicyEntry) -> MapEntry {
+        let (first_port, last_port) = key.ports();
+        MapEntry {
+            identity: key.peer,
+            protocol: if key.bits == 0 { "ANY".to_owned() } else { protocol_name(key.protocol()) },
+            first_port,
+            last_port,
+            deny: entry.deny(),
+            precedence: entry.precedence,
+        }
+    }
+}
+
+fn protocol(text: &str) -> Result<u8, Unanswered> {
+    let number = match text.to_ascii_lowercase().as_str() {
+        "icmp" | "icmpv4" => 1,
+        "tcp" => 6,
+        "udp" => 17,
+        "icmpv6" | "icmp6" => 58,
+        "sctp" => 132,
+        other => other.parse().map_err(|_| Unanswered::Wrong {
+            name: "protocol",
+            value: text.to_owned(),
+            expected: "tcp, udp, sctp, icmp, icmpv6 or a number",
+        })?,
+    };
+    Ok(number)
+}
