@@ -1,6 +1,8 @@
 //! The command line's grammar, in `cilium-dbg`'s words.
 
+use crate::bpf_lb::LbCommand;
 use crate::output::Format;
+use crate::service::ServiceCommand;
 use crate::why::Target;
 use clap::{Args, Parser, Subcommand};
 use std::net::IpAddr;
@@ -35,6 +37,9 @@ pub(crate) enum Command {
     /// Manage security policies
     #[command(subcommand)]
     Policy(RulesCommand),
+    /// Manage services and their backends
+    #[command(subcommand)]
+    Service(ServiceCommand),
     /// Tell whether SOURCE may talk to DESTINATION, and which rule says so
     Why(WhyOptions),
     /// Dump tables of the agent
@@ -377,6 +382,9 @@ pub(crate) enum BpfCommand {
     /// Connection tracking tables
     #[command(subcommand)]
     Ct(CtCommand),
+    /// Load-balancing configuration
+    #[command(subcommand)]
+    Lb(LbCommand),
 }
 
 #[derive(Debug, Subcommand)]

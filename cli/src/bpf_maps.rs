@@ -58,7 +58,7 @@ pub(crate) fn rows<K: Pod, V: Pod>(name: &str) -> anyhow::Result<Vec<(K, V)>> {
 }
 
 /// Two columns: a key and what it is.
-fn pairs(
+pub(crate) fn pairs(
     titles: &str,
     rows: &BTreeMap<String, Vec<String>>,
     output: &Output,

@@ -8,6 +8,7 @@
 mod agent;
 mod args;
 mod bpf_ct;
+mod bpf_lb;
 mod bpf_maps;
 mod config;
 mod endpoint;
@@ -16,6 +17,7 @@ mod inventory;
 mod jsonpath;
 mod output;
 mod policy;
+mod service;
 mod statedb;
 mod status;
 mod table;
@@ -29,7 +31,9 @@ use args::{
     Arguments, BpfCommand, Command, ConfigCommand, EndpointCommand, IdentityCommand, IpCommand, List,
     MapCommand, RulesCommand,
 };
+use bpf_lb::LbCommand;
 use clap::{CommandFactory as _, FromArgMatches as _};
+use service::ServiceCommand;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -103,6 +107,10 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
             }
             RulesCommand::Wait(options) => policy::wait(agent, options),
         },
+        Command::Service(command) => match command {
+            ServiceCommand::List { output } => service::list(agent, output, out),
+            ServiceCommand::Get { id, output } => service::get(agent, *id, output, out),
+        },
         Command::Why(options) => return why::run(agent, options, out),
         Command::Statedb(options) => statedb::dump(agent, options, out),
         Command::Node(List::List(options)) => inventory::nodes(agent, options, out),
@@ -125,6 +133,7 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
                         bpf_maps::policies(agent, *numeric, output, out)
                     }
                 },
+                BpfCommand::Lb(LbCommand::List(options)) => bpf_lb::list(options, out),
                 BpfCommand::Ct(args::CtCommand::List(options)) => bpf_ct::list(agent, options, out),
             }
         }

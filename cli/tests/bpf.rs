@@ -2,9 +2,10 @@
 
 use bpf::{Map, MapFlags, MapSpec, MapType, PerCpuMap, RawMap, possible_cpus};
 use datapath_abi::{
-    CtEntry, CtTuple4, CtTuple6, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey, MetricsValue,
-    PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue, RemoteEndpointInfo, direction, drop, lxc_flag,
-    mac_word, tuple_flag,
+    CtEntry, CtTuple4, CtTuple6, EndpointInfo, EndpointKey, IpcacheKey, LbBackend4, LbReverseNat4, LbService,
+    LbServiceKey4, LbSourceRange4, MetricsKey, MetricsValue, PolicyEntry, PolicyKey, PolicyStatsKey,
+    PolicyStatsValue, RemoteEndpointInfo, direction, drop, ipv4_word, lb_flag, lxc_flag, mac_word,
+    tuple_flag,
 };
 use std::net::Ipv4Addr;
 use test_kit::Sandbox;
@@ -196,4 +197,48 @@ fn connections_of_all_and_of_an_endpoint() {
     }
     assert!(run(&sandbox, "bpf ct list 10").contains("Error: there is no endpoint 10"));
     assert!(run(&sandbox, "bpf ct list everything").contains("unknown type everything"));
+}
+
+#[test]
+fn load_balancer_maps() {
+    test_kit::require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let missing = run(&sandbox, "bpf lb list");
+    assert!(
+        missing.starts_with("Error: cannot open map /sys/fs/bpf/tc/globals/cilium_lb4_services_v2"),
+        "{missing}"
+    );
+
+    let map = |name: &'static str, map_type, key, value| {
+        make(&sandbox, &MapSpec::new(name, map_type, key, value, 16, MapFlags::NO_PREALLOC))
+    };
+    let (vip, pod) = (ipv4_word(Ipv4Addr::new(10, 96, 0, 1)), ipv4_word(Ipv4Addr::new(10, 0, 0, 7)));
+    let services: Map<LbServiceKey4, LbService> =
+        Map::new(map("cilium_lb4_services_v2", MapType::Hash, 12, 12)).unwrap();
+    let key = LbServiceKey4 { address: vip, dport: 80u16.to_be(), proto: 6, ..LbServiceKey4::default() };
+    let row =
+        LbService { rev_nat_index: 3u16.to_be(), flags: lb_flag::SESSION_AFFINITY, ..LbService::default() };
+    services.update(&key, &LbService { count: 2, backend_id: 10, ..row }).unwrap();
+    services.update(&LbServiceKey4 { backend_slot: 1, ..key }, &LbService { backend_id: 5, ..row }).unwrap();
+    services.update(&LbServiceKey4 { backend_slot: 2, ..key }, &LbService { backend_id: 6, ..row }).unwrap();
+    let backends: Map<u32, LbBackend4> =
+        Map::new(map("cilium_lb4_backends_v3", MapType::Hash, 4, 12)).unwrap();
+    let backend = LbBackend4 { address: pod, port: 8080u16.to_be(), proto: 6, ..LbBackend4::default() };
+    backends.update(&5, &backend).unwrap();
+    let reverse: Map<u16, LbReverseNat4> =
+        Map::new(map("cilium_lb4_reverse_nat", MapType::Hash, 2, 6)).unwrap();
+    reverse.update(&3u16.to_be(), &LbReverseNat4 { address: vip, port: 80u16.to_be() }).unwrap();
+    let ranges: Map<LbSourceRange4, u8> =
+        Map::new(map("cilium_lb4_source_range", MapType::LpmTrie, 12, 1)).unwrap();
+    ranges
+        .update(&LbSourceRange4 { prefixlen: 40, rev_nat_id: 3u16.to_be(), pad: 0, address: 10 }, &1)
+        .unwrap();
+
+    insta::assert_snapshot!("bpf-lb-list", run(&sandbox, "bpf lb list"));
+    insta::assert_snapshot!("bpf-lb-list-frontends", run(&sandbox, "bpf lb list --frontends"));
+    insta::assert_snapshot!("bpf-lb-list-backends", run(&sandbox, "bpf lb list --backends"));
+    insta::assert_snapshot!("bpf-lb-list-revnat", run(&sandbox, "bpf lb list --revnat"));
+    insta::assert_snapshot!("bpf-lb-list-source-ranges", run(&sandbox, "bpf lb list --source-ranges"));
+    insta::assert_snapshot!("bpf-lb-list-json", run(&sandbox, "bpf lb list -o json"));
+    assert!(run(&sandbox, "bpf lb list --revnat --backends").contains("cannot be used with"));
 }

@@ -241,6 +241,37 @@ fn inventories() {
 }
 
 #[test]
+fn services() {
+    let backend = |ip: &str, state: &str| json!({"ip": ip, "port": 8080, "protocol": "TCP", "state": state});
+    let service = |id: u16, ip: &str, scope: &str, backends: Vec<Value>| {
+        let spec = json!({"id": id, "backend-addresses": backends, "flags": {"type": "ClusterIP", "name": "web"},
+            "frontend-address": {"ip": ip, "port": 80, "protocol": "TCP", "scope": scope}});
+        json!({"spec": spec, "status": {"realized": spec}})
+    };
+    let list = json!([
+        service(12, "fd10::1", "internal", vec![]),
+        service(
+            3,
+            "10.96.0.1",
+            "external",
+            vec![backend("10.0.0.1", "active"), backend("10.0.0.2", "terminating")]
+        ),
+    ]);
+    let agent = FakeAgent::new(vec![("/service", 200, list)]);
+    let expected = [
+        "ID   Frontend             Service Type   Backend",
+        "3    10.96.0.1:80/TCP     ClusterIP      1 => 10.0.0.1:8080/TCP (active)",
+        "                                         2 => 10.0.0.2:8080/TCP (terminating)",
+        "12   [fd10::1]:80/TCP/i   ClusterIP",
+        "",
+    ];
+    assert_eq!(agent.run("service list"), expected.join("\n"));
+    assert!(agent.run("service get 3").contains("2 => 10.0.0.2:8080/TCP (terminating)"));
+    assert_eq!(agent.run("service get 3 -o jsonpath={.spec.flags.name}"), "web\n");
+    assert_eq!(agent.run("service get 4"), "Error: there is no service 4\n[exit code 1]\n");
+}
+
+#[test]
 fn policy_and_its_selectors() {
     let rules = |name: &str| {
         json!([[

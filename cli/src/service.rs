@@ -1,0 +1,78 @@
+//! `service`: frontends and their backends, as the agent has them.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use anyhow::{Context as _, bail};
+use api_models::{Service, ServiceSpec};
+use clap::Subcommand;
+
+use crate::agent::Agent;
+use crate::args::Output;
+use crate::output::table;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServiceCommand {
+    /// List services
+    #[command(visible_alias = "ls")]
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Display a service
+    Get {
+        /// Its number
+        id: i64,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+pub(crate) fn list(agent: &mut Agent, output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
+    let services: Vec<Service> = agent.get("/service").context("cannot get services")?;
+    if output.write(&services, out)? { Ok(()) } else { print(&services, out) }
+}
+
+pub(crate) fn get(agent: &mut Agent, id: i64, output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
+    let services: Vec<Service> = agent.get("/service").context("cannot get services")?;
+    let Some(service) =
+        services.into_iter().find(|service| realized(service).is_some_and(|spec| spec.id == id))
+    else {
+        bail!("there is no service {id}");
+    };
+    if output.write(&service, out)? { Ok(()) } else { print(&[service], out) }
+}
+
+/// What the datapath has.
+fn realized(service: &Service) -> Option<&ServiceSpec> {
+    service.status.as_ref()?.realized.as_ref()
+}
+
+fn print(services: &[Service], out: &mut dyn Write) -> anyhow::Result<()> {
+    let mut specs: Vec<&ServiceSpec> = services.iter().filter_map(realized).collect();
+    specs.sort_by_key(|spec| spec.id);
+    let mut text = "ID\tFrontend\tService Type\tBackend\t\n".to_owned();
+    for spec in specs {
+        let address = &spec.frontend_address;
+        let frontend = endpoint(&address.ip, address.port, &address.protocol);
+        let scope = if address.scope == "internal" { "/i" } else { "" };
+        let kind = spec.flags.as_ref().map_or("", |flags| flags.kind.as_str());
+        let mut backends = spec.backend_addresses.iter().enumerate().map(|(index, backend)| {
+            let place = endpoint(&backend.ip.0, backend.port, &backend.protocol);
+            format!("{} => {place} ({})", index + 1, backend.state)
+        });
+        let first = backends.next().unwrap_or_default();
+        let _ = writeln!(text, "{}\t{frontend}{scope}\t{kind}\t{first}\t", spec.id);
+        for backend in backends {
+            let _ = writeln!(text, "\t\t\t{backend}\t");
+        }
+    }
+    Ok(table(&text, 5, out)?)
+}
+
+fn endpoint(ip: &str, port: i64, protocol: &str) -> String {
+    match ip.contains(':') {
+        true => format!("[{ip}]:{port}/{protocol}"),
+        false => format!("{ip}:{port}/{protocol}"),
+    }
+}
