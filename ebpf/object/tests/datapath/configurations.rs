@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 type Switch = (&'static str, fn(&mut NodeConfig, bool));
 
-const SWITCHES: [Switch; 10] = [
+/// Those before this one decide where packets go, the others what is remembered and told of them.
+const FORWARDING: usize = 10;
+
+const SWITCHES: [Switch; 20] = [
     ("enable_ipv4", |c, on| c.enable_ipv4 = on.into()),
     ("enable_ipv6", |c, on| c.enable_ipv6 = on.into()),
     ("source_ip_verification", |c, on| c.source_ip_verification = on.into()),
@@ -23,6 +26,16 @@ const SWITCHES: [Switch; 10] = [
     ("monitor_aggregation", |c, on| {
         c.monitor_aggregation = if on { aggregation::MEDIUM } else { aggregation::NONE }
     }),
+    ("policy_verdict_notify", |c, on| c.policy_verdict_notify = on.into()),
+    ("policy_accounting", |c, on| c.policy_accounting = on.into()),
+    ("ct_accounting", |c, on| c.ct_accounting = on.into()),
+    ("icmp_rules", |c, on| c.icmp_rules = on.into()),
+    ("allow_icmp_frag_needed", |c, on| c.allow_icmp_frag_needed = on.into()),
+    ("ipv4_fragments", |c, on| c.ipv4_fragments = on.into()),
+    ("ipv6_fragments", |c, on| c.ipv6_fragments = on.into()),
+    ("sctp", |c, on| c.sctp = on.into()),
+    ("extended_protocols", |c, on| c.extended_protocols = on.into()),
+    ("jiffies_clock", |c, on| c.jiffies_clock = on.into()),
 ];
 
 /// A configuration as nodes have it: a name and what differs from the default.
@@ -109,9 +122,20 @@ fn each_switch_alone_loads() -> Result<()> {
 }
 
 #[test]
-fn all_pairs_of_switches_load() -> Result<()> {
+fn all_pairs_of_switches_of_forwarding_load() -> Result<()> {
     test_kit::require_root!();
-    let pairs = (0..SWITCHES.len()).flat_map(|a| (0..a).map(move |b| only(&[b, a]))).collect::<Vec<_>>();
+    let pairs = (0..FORWARDING).flat_map(|a| (0..a).map(move |b| only(&[b, a]))).collect::<Vec<_>>();
+    assert_eq!(pairs.len(), 45);
+    load_all(&pairs)
+}
+
+/// The others do nothing without a family, so both are on.
+#[test]
+fn all_pairs_of_switches_of_connections_load() -> Result<()> {
+    test_kit::require_root!();
+    let others = FORWARDING..SWITCHES.len();
+    let pairs = others.flat_map(|a| (FORWARDING..a).map(move |b| only(&[0, 1, b, a])));
+    let pairs = pairs.collect::<Vec<_>>();
     assert_eq!(pairs.len(), 45);
     load_all(&pairs)
 }

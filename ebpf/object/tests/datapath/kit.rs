@@ -7,7 +7,7 @@ use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use datapath_abi::{
     DeviceValue, EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey,
     NodeConfig, Pod as Plain, PolicyEntry, PolicyKey, RemoteEndpointInfo, ep_flag, identity, ipv4_word,
-    ipv6_words, lxc_flag, mac_word,
+    ipv6_words, lxc_flag, mac_word, mark,
 };
 use datapath_object::{CALLS, NODE_CONFIG, PROGRAMS};
 use std::collections::BTreeMap;
@@ -256,13 +256,22 @@ impl Datapath {
 
     /// The pod's settings row with other flags.
     pub(crate) fn set_settings(&mut self, pod: &Pod, flags: u32) -> Result<()> {
+        self.write_settings(pod, flags, pod.id)
+    }
+
+    /// Makes another slot the place of a pod's policy.
+    pub(crate) fn move_policy_slot(&mut self, pod: &Pod, slot: u16) -> Result<()> {
+        self.write_settings(pod, ep_flag::LIVE | ep_flag::SOURCE_CHECK, slot)
+    }
+
+    fn write_settings(&mut self, pod: &Pod, flags: u32, slot: u16) -> Result<()> {
         let row = EndpointConfig {
             id: u32::from(pod.id),
             identity: pod.identity,
             ifindex: pod.ifindex,
             flags,
             ipv4: ipv4_word(pod.ipv4),
-            policy_slot: u32::from(pod.id),
+            policy_slot: u32::from(slot),
             ipv6: ipv6_words(pod.ipv6),
             mac: mac_word(pod.mac),
             node_mac: mac_word(pod.node_mac),
@@ -359,6 +368,44 @@ impl Datapath {
             rows.push((key, values.iter().map(|v| v[0]).sum(), values.iter().map(|v| v[1]).sum()));
         }
         Ok(rows)
+    }
+}
+
+/// Packets at pod A.
+impl Datapath {
+    /// One that the pod sends.
+    pub(crate) fn sends(&self, packet: &[u8]) -> Result<Outcome> {
+        self.run(datapath_object::FROM_CONTAINER, packet)
+    }
+
+    /// One that somebody with an identity sends to the pod.
+    pub(crate) fn receives(&self, from: u32, packet: &[u8]) -> Result<Outcome> {
+        let cb = [from, u32::from(A.id) << mark::delivery::ENDPOINT_SHIFT, 0, 0, 0];
+        let incoming = Incoming { ingress_ifindex: IFINDEX, cb, ..Incoming::default() };
+        self.run_with(datapath_object::LXC_POLICY, packet, incoming)
+    }
+
+    /// The reason of the drop that `packet` ends with, `None` if it passes.
+    pub(crate) fn dropped(
+        &mut self,
+        direction: u8,
+        run: impl FnOnce(&Self) -> Result<Outcome>,
+    ) -> Result<Option<u8>> {
+        let drops = |datapath: &mut Self| -> Result<BTreeMap<u8, u64>> {
+            let mut drops = BTreeMap::new();
+            let rows = datapath.counters()?;
+            for (key, packets, _) in rows.into_iter().filter(|r| r.0.is_drop() && r.0.dir == direction) {
+                *drops.entry(key.reason).or_default() += packets;
+            }
+            Ok(drops)
+        };
+        let before = drops(self)?;
+        let outcome = run(self)?;
+        let after = drops(self)?;
+        let new = |(reason, count): (&u8, &u64)| (before.get(reason) != Some(count)).then_some(*reason);
+        let reason = after.iter().find_map(new);
+        anyhow::ensure!((outcome.verdict == SHOT) == reason.is_some(), "{outcome:?} with drop {reason:?}");
+        Ok(reason)
     }
 }
 

@@ -2,10 +2,14 @@
 //! (BPF_PROG_TEST_RUN on unpinned maps; nothing of the machine is touched), and real ones arrive (namespaces).
 
 mod configurations;
+mod conntrack;
 mod events;
+mod fragments;
 mod from_pod;
 mod host;
 mod kit;
 mod neighbours;
 mod packet;
+mod policy;
+mod protocols;
 mod traffic;
