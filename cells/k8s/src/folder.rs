@@ -91,7 +91,9 @@ pub(crate) struct Folder {
     known: BTreeMap<String, Option<Signature>>,
     /// Files that are gone, and when that counts.
     leaving: BTreeMap<String, Instant>,
+    /// Whether everything was read once, and whether that was told.
     complete: bool,
+    completed: bool,
 }
 
 impl Folder {
@@ -112,6 +114,7 @@ impl Folder {
             known: BTreeMap::new(),
             leaving: BTreeMap::new(),
             complete: false,
+            completed: false,
         }
     }
 
@@ -176,17 +179,17 @@ impl Folder {
                         self.read(&place, name, &mut outcome);
                     }
                 }
-                self.report.folder(None);
+                self.report.folder(None, &self.manifests);
                 names.into_keys().collect()
             }
             (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {
-                self.report.folder(None);
+                self.report.folder(None, &self.manifests);
                 BTreeSet::new()
             }
             // What is there cannot be seen: nothing goes.
             (Err(error), _) | (_, Err(error)) => {
-                self.report.folder(Some(&format!("{} cannot be read: {error}", self.path.display())));
-                self.apply(outcome);
+                let fault = format!("{} cannot be read: {error}", self.path.display());
+                self.report.folder(Some(&fault), &self.manifests);
                 return Ok(());
             }
         };
@@ -225,6 +228,10 @@ impl Folder {
     }
 
     fn apply(&mut self, outcome: Outcome) {
+        if outcome.is_empty() && self.complete == self.completed {
+            return;
+        }
+        self.completed = self.complete;
         let taken = self.writer.apply(outcome.changes, self.complete);
         for key in taken {
             tracing::warn!(source = self.report.source(), object = %key, "Object of another source, ignored here");
@@ -234,6 +241,10 @@ impl Folder {
 }
 
 impl Outcome {
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.rows.is_empty() && self.gone.is_empty()
+    }
+
     /// What came later counts.
     fn add(&mut self, later: Outcome) {
         self.changes.extend(later.changes);

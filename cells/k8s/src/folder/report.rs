@@ -90,7 +90,7 @@ impl Report {
     }
 
     /// The folder cannot be read, or can.
-    pub(crate) fn folder(&mut self, fault: Option<&str>) {
+    pub(crate) fn folder(&mut self, fault: Option<&str>, manifests: &Manifests) {
         if self.folder.as_deref() != fault {
             match fault {
                 Some(error) => tracing::warn!(
@@ -106,6 +106,7 @@ impl Report {
                 ),
             }
             self.folder = fault.map(str::to_owned);
+            self.files(Vec::new(), Vec::new(), manifests);
         }
     }
 

@@ -343,3 +343,28 @@ async fn policies_have_a_folder_of_their_own() {
     }
     hive.stop().await;
 }
+
+#[tokio::test]
+async fn an_overflow_of_the_queue_loses_nothing() {
+    let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let limit: usize = limit.trim().parse().unwrap();
+    let mut world = world(with_cluster).await;
+    world.write("a.yaml", &pod("a", "1"));
+    world.write("b.yaml", &pod("b", "1"));
+    world.until_pods("a=1 b=1").await;
+    let mut file = fs::File::create(world.path("c.yaml")).unwrap();
+    world.pass(50).await;
+    // Nobody reads the queue meanwhile: this test and the job share a thread.
+    for _ in 0..limit {
+        symlink("nowhere", world.path("x")).unwrap();
+        fs::remove_file(world.path("x")).unwrap();
+    }
+    world.replace("a.yaml", &pod("a", "2"));
+    fs::remove_file(world.path("b.yaml")).unwrap();
+    std::io::Write::write_all(&mut file, pod("c", "1").as_bytes()).unwrap();
+    drop(file);
+    world.until_pods("a=2 c=1").await;
+    world.write("a.yaml", &pod("a", "3"));
+    world.until_pods("a=3 c=1").await;
+    world.hive.stop().await;
+}
