@@ -2,15 +2,18 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use api::{DebugSource, Operation, Request, Response, Route};
 use devices::Netlink;
 use hive::prelude::*;
+use identity::Identities;
 use ipam::{Ipam, RestoredAddress};
 use ipcache::IpcacheWriter;
+use k8s::{Namespace, Pod};
 use loader::Datapath;
 use local_node::{LocalNodeStore, StateConfig};
+use policy::Policies;
 use runtime_options::{RuntimeOption, SOURCE_IP_VERIFICATION};
 use statedb::{Obj, RwTable, Table};
 
@@ -18,14 +21,19 @@ use crate::config::EndpointsConfig;
 use crate::endpoint::Endpoint;
 use crate::fence::fence;
 use crate::files::StateFolder;
+use crate::filter::Filter;
 use crate::mac::Mac;
 use crate::metrics::Counts;
 use crate::options::{Defaults, Options};
+use crate::pod::Objects;
 use crate::queue::DeletionQueue;
 use crate::reconcile::{EndpointOps, builder};
-use crate::service::Endpoints;
+use crate::service::{Context, Endpoints};
 use crate::start::{self, Link, Links};
-use crate::{gc, rest};
+use crate::{gc, pods, rest};
+
+/// How long requests wait for cluster objects after a start.
+const OBJECTS_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Gives `Arc<Endpoints>` and `Arc<Table<Endpoint>>`, restores endpoints, serves the operations under `/endpoint`.
 pub fn cell() -> Cell {
@@ -89,6 +97,10 @@ struct EndpointsParams {
     options: Option<Arc<Table<RuntimeOption>>>,
     ipam: Arc<Ipam>,
     ipcache: Arc<IpcacheWriter>,
+    identities: Arc<Identities>,
+    policies: Arc<Policies>,
+    pods: Option<Arc<Table<Pod>>>,
+    namespaces: Option<Arc<Table<Namespace>>>,
     datapath: Arc<dyn Datapath>,
     node: Arc<LocalNodeStore>,
     metrics: Arc<metrics::Metrics>,
@@ -96,13 +108,26 @@ struct EndpointsParams {
     jobs: JobGroup,
 }
 
-fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
+fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     let start = Options::default().with(SOURCE_IP_VERIFICATION, p.config.enable_source_ip_verification);
     let defaults = Defaults::new(start, p.options);
     let counts = Counts::default();
     counts.register(&p.metrics, p.table.reader());
     let (gate, fence) = fence();
-    let endpoints = Arc::new(Endpoints::new((*p.table).clone(), (*p.ipam).clone(), fence, defaults.clone()));
+    let node = p.node.clone();
+    let cluster = Arc::new(move || node.node().map(|node| node.cluster.clone()).unwrap_or_default());
+    let objects = p.pods.zip(p.namespaces);
+    let objects = objects.map(|(pods, namespaces)| Objects { pods, namespaces, cluster });
+    let filter = Arc::new(Filter::new(p.config.labels.iter().map(String::as_str))?);
+    let context = Context {
+        identities: (*p.identities).clone(),
+        policies: (*p.policies).clone(),
+        datapath: p.datapath.clone(),
+        filter: filter.clone(),
+        objects: objects.clone(),
+    };
+    let (table, ipam) = ((*p.table).clone(), (*p.ipam).clone());
+    let endpoints = Arc::new(Endpoints::new(table, ipam, fence, defaults.clone(), context));
 
     let initializer = {
         let mut txn = p.table.write();
@@ -111,6 +136,7 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
         initializer
     };
     let ipcache_initializer = p.ipcache.register("endpoints");
+    let (identities, identity_initializer) = (p.identities.clone(), p.identities.register("endpoints"));
 
     let (restored, folder, ipam, source) =
         (p.table.clone(), p.files.clone(), p.ipam.clone(), p.links.clone());
@@ -120,8 +146,10 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
     p.lifecycle.hook("endpoint-restore").on_start(move |_| async move {
         let begin = Instant::now();
         let links = (source.0)()?;
+        let options = renewed.as_ref().map(Defaults::now);
         let outcome =
-            start::restore(&restored, &folder, &ipam, &links, renewed.as_ref().map(Defaults::now).as_ref())?;
+            start::restore(&restored, &folder, &ipam, (&identities, &filter), &links, options.as_ref())?;
+        identities.complete(identity_initializer);
         // Nobody but this hook sets it, once a life.
         let _ = found.set(start::unfinished(&links, &restored.reader()));
         let start::Outcome { restored, failed, skipped } = outcome;
@@ -139,6 +167,8 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
     let ops = EndpointOps {
         datapath,
         ipcache: (*ipcache).clone(),
+        identities: (*p.identities).clone(),
+        policies: (*p.policies).clone(),
         ipam: (*ipam).clone(),
         files: (*files).clone(),
         counts: counts.clone(),
@@ -154,7 +184,8 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
             datapath.ready().await;
             start::host(&service, &(source.0)()?, &defaults.now());
             let begin = Instant::now();
-            let (total, failed) = start::regenerate(&service).await;
+            let applied = datapath.restored()?.into_iter().map(|known| (known.id, known.identity)).collect();
+            let (total, failed) = start::regenerate(&service, &applied).await;
             counts.phase("regeneration", begin.elapsed(), total - failed, failed, 0);
             table.transact(|txn| initializer.done(txn));
             ipcache.complete(ipcache_initializer);
@@ -162,6 +193,11 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
                 Ok(0) => {}
                 Ok(served) => tracing::info!(served, "Served queued CNI deletions"),
                 Err(error) => tracing::warn!(%error, "Unable to read the CNI deletion queue"),
+            }
+            if let Some(objects) = &objects
+                && tokio::time::timeout(OBJECTS_PATIENCE, objects.complete()).await.is_err()
+            {
+                tracing::warn!("Cluster objects are not complete; new pods begin as reserved:init");
             }
             gate.open();
             start::remove_unfinished(unfinished.get().cloned().unwrap_or_default()).await;
@@ -176,6 +212,16 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
             () = cx.cancelled() => Ok(()),
         }
     });
+    if let Some(objects) = endpoints.context.objects.clone() {
+        let service = endpoints.clone();
+        p.jobs.one_shot("follow-pods", move |cx: JobCx| async move {
+            tokio::select! {
+                () = pods::follow(&service, &objects) => {}
+                () = cx.cancelled() => {}
+            }
+            Ok(())
+        });
+    }
     let service = endpoints.clone();
     p.jobs.one_shot("forget-removed", move |cx: JobCx| async move {
         tokio::select! {
@@ -198,7 +244,7 @@ fn endpoints(p: EndpointsParams) -> Arc<Endpoints> {
             }
         }
     });
-    endpoints
+    Ok(endpoints)
 }
 
 /// The endpoints that have no datapath yet.

@@ -7,7 +7,7 @@ use statedb::TableTxn;
 
 use crate::endpoint::Endpoint;
 use crate::error::{BadParameter, Invalid};
-use crate::filter;
+use crate::filter::Filter;
 use crate::id::EndpointId;
 use crate::mac::Mac;
 use crate::op_labels::OpLabels;
@@ -51,10 +51,10 @@ pub(crate) fn record(request: &EndpointChangeRequest) -> Result<Record, BadParam
 }
 
 /// The labels of a new endpoint; without any it is `reserved:init` until it gets some.
-pub(crate) fn labels(texts: &[String]) -> Result<OpLabels, Invalid> {
+pub(crate) fn labels(texts: &[String], filter: &Filter) -> Result<OpLabels, Invalid> {
     let wished = Labels::parse(texts.iter().map(String::as_str));
     refuse_own(&wished)?;
-    let (mut orchestration_identity, orchestration_info) = filter::split(&wished);
+    let (mut orchestration_identity, orchestration_info) = filter.split(&wished);
     if orchestration_identity.is_empty() {
         if !wished.is_empty() {
             return Err(Invalid::NoLabels);

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use policy::NamedPorts;
 use reconciler::Status;
 use serde::Serialize;
 use statedb::{Index, Query, TableSpec};
@@ -19,6 +20,10 @@ use crate::state::State;
 pub struct Endpoint {
     /// What is kept on disk.
     pub record: Arc<Record>,
+    /// The ports of the pod that policies may name.
+    pub named_ports: NamedPorts,
+    /// The identity that the kernel has for it; zero before it has any.
+    pub applied_identity: u32,
     /// Where it stands.
     #[serde(serialize_with = "state_name")]
     pub state: State,
@@ -113,6 +118,8 @@ impl Endpoint {
     fn first(record: Record, state: State, message: &str, now: SystemTime) -> Endpoint {
         Endpoint {
             record: Arc::new(record),
+            named_ports: NamedPorts::default(),
+            applied_identity: 0,
             state,
             log: Log::default().with(now, Code::Ok, message, state),
             reason: message.into(),
@@ -143,6 +150,25 @@ impl Endpoint {
     #[must_use]
     pub fn with_record(&self, record: Record) -> Endpoint {
         Endpoint { record: Arc::new(record), ..self.clone() }
+    }
+
+    /// The endpoint once its labels have a number; what waits to be restored goes on waiting.
+    #[must_use]
+    pub fn identified(&self, why: &str, now: SystemTime) -> Endpoint {
+        match self.state {
+            State::Restoring => self.clone(),
+            State::WaitingForIdentity => self.enter(State::Ready, "Set identity for this endpoint", now),
+            _ => self.enter(State::WaitingForIdentity, why, now).enter(
+                State::Ready,
+                "Set identity for this endpoint",
+                now,
+            ),
+        }
+    }
+
+    /// Who holds its identity: a name that no other endpoint has.
+    pub(crate) fn user(id: u16) -> String {
+        format!("endpoint/{id}")
     }
 
     /// The endpoint with its datapath to be made again. One that waits for it already stays as it is; the row is

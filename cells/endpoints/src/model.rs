@@ -5,24 +5,22 @@ use models::{List, Required};
 
 use crate::endpoint::Endpoint;
 use crate::log::Change;
+use crate::policy_model::PolicyView;
 use crate::record::Record;
 use crate::state::State;
 use labels::Labels;
 
-/// Revision of the policy that every endpoint has: the repository's first, which allows all.
-const POLICY_REVISION: i64 = 1;
-
 /// The whole endpoint.
-pub(crate) fn endpoint(endpoint: &Endpoint) -> models::Endpoint {
+pub(crate) fn endpoint(endpoint: &Endpoint, policy: &PolicyView) -> models::Endpoint {
     let record = &*endpoint.record;
     let status = models::EndpointStatus {
         external_identifiers: Some(identifiers(record)),
-        health: Some(health(endpoint)),
+        health: Some(health(endpoint, policy)),
         identity: identity(record),
         labels: Some(label_status(record)),
         log: endpoint.log.last().map(change).into_iter().collect(),
         networking: Some(networking(record)),
-        policy: Some(policy(endpoint)),
+        policy: Some(policy.model(endpoint)),
         realized: Some(configuration(record)),
         state: Required(endpoint.state.name().to_owned()),
         ..models::EndpointStatus::default()
@@ -56,13 +54,14 @@ pub(crate) fn log(endpoint: &Endpoint) -> Vec<models::EndpointStatusChange> {
 }
 
 /// How the endpoint is, by part.
-pub(crate) fn health(endpoint: &Endpoint) -> models::EndpointHealth {
+pub(crate) fn health(endpoint: &Endpoint, policy: &PolicyView) -> models::EndpointHealth {
     let (bpf, policy, connected, overall) = match endpoint.state {
         State::WaitingForIdentity => ("Disabled", "Bootstrap", true, "Disabled"),
         State::WaitingToRegenerate | State::Regenerating | State::Disconnecting => {
             ("Pending", "Pending", true, "Pending")
         }
         State::Disconnected | State::Invalid => ("Disabled", "Disabled", false, "Disabled"),
+        State::Ready | State::Restoring if policy.failing => ("OK", "Failure", true, "Failure"),
         State::Ready | State::Restoring if endpoint.is_failing() => ("Failure", "OK", true, "Failure"),
         State::Ready | State::Restoring => ("OK", "OK", true, "OK"),
     };
@@ -127,26 +126,5 @@ fn networking(record: &Record) -> models::EndpointNetworking {
         interface_index: record.if_index.into(),
         interface_name: record.if_name.clone(),
         mac: record.mac.map(|mac| mac.to_string()).unwrap_or_default(),
-    }
-}
-
-fn policy(endpoint: &Endpoint) -> models::EndpointPolicyStatus {
-    let record = &endpoint.record;
-    let everything = || List(Some(vec![0]));
-    let of = |build: u64| models::EndpointPolicy {
-        allowed_egress_identities: everything(),
-        allowed_ingress_identities: everything(),
-        build: i64::try_from(build).unwrap_or(i64::MAX),
-        id: record.identity().into(),
-        l4: Some(models::L4Policy { egress: List(Some(Vec::new())), ingress: List(Some(Vec::new())) }),
-        policy_enabled: "none".to_owned(),
-        policy_revision: if build == 0 { 0 } else { POLICY_REVISION },
-        ..models::EndpointPolicy::default()
-    };
-    models::EndpointPolicyStatus {
-        proxy_policy_revision: if record.is_host() { 0 } else { POLICY_REVISION },
-        proxy_statistics: List(Some(Vec::new())),
-        realized: Some(of(endpoint.builds)),
-        spec: Some(of(endpoint.builds)),
     }
 }

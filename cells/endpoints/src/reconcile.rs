@@ -1,26 +1,32 @@
 //! Rows of the table into the state folder, the datapath, the ipcache and the allocator: the only writer of them for
 //! endpoints.
 //!
-//! Making an endpoint: record on disk, program and rows, ipcache, interface up. Removing one: rows, ipcache,
-//! addresses, record. So whatever the kernel has of an endpoint is also on disk, and a start after a kill at any step
+//! Making an endpoint: record on disk, program and rows, policy, ipcache, interface up. One of another identity: its
+//! policy and what policies of others say of the new number, then record and rows, then the ipcache; packets carry the
+//! new number only where everybody knows it, and the old one stays known in quarantine. Removing one: rows, ipcache,
+//! identity, addresses, record. So whatever the kernel has of an endpoint is also on disk, and a start after a kill at any step
 //! finds all of it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use datapath_abi::ep_flag;
+use identity::Identities;
 use ipam::Ipam;
 use ipcache::{Change, Claim, IpcacheWriter, Mapping, Pod, Source};
 use ipnetwork::IpNetwork;
+use labels::LabelArray;
 use loader::{Datapath, EndpointDatapath};
+use policy::{NotRealized, Policies, Subject};
 use reconciler::{BatchEntry, BatchOps, Builder, OpCx, OpResult, Operations, Ops, Reconciler, StatusField};
 use statedb::{Obj, Rows, RwTable};
 
 use crate::endpoint::Endpoint;
 use crate::files::StateFolder;
 use crate::id::EndpointId;
+use crate::log::Code;
 use crate::mac::Mac;
 use crate::metrics::Counts;
 use crate::record::Record;
@@ -30,6 +36,8 @@ use crate::state::State;
 pub(crate) struct EndpointOps {
     pub(crate) datapath: Arc<dyn Datapath>,
     pub(crate) ipcache: IpcacheWriter,
+    pub(crate) identities: Identities,
+    pub(crate) policies: Policies,
     pub(crate) ipam: Ipam,
     pub(crate) files: StateFolder,
     pub(crate) counts: Counts,
@@ -105,10 +113,14 @@ impl EndpointOps {
                 // Nothing to do before there is an identity, or before the datapath is known to be ready.
                 State::WaitingForIdentity | State::Restoring | State::Disconnected | State::Invalid => {}
                 State::WaitingToRegenerate | State::Regenerating | State::Ready => {
-                    entry.result = self.prepare(&entry.object.record);
+                    entry.result = self.announce(&entry.object);
                     building.push(entry);
                 }
             }
+        }
+        self.wait_for_policy(&mut building);
+        for entry in building.iter_mut().filter(|entry| entry.result.is_ok() && !is_new(&entry.object)) {
+            entry.result = self.prepare(&entry.object.record);
         }
         self.publish(&mut building);
         for entry in building {
@@ -118,13 +130,82 @@ impl EndpointOps {
             let now = SystemTime::now();
             self.counts.regeneration(&entry.object.reason, entry.result.is_ok());
             entry.object = match &entry.result {
-                Ok(()) => entry.object.regenerated(now),
+                Ok(()) => {
+                    let identity = entry.object.record.identity();
+                    self.identities.keep_only(&Endpoint::user(entry.object.record.id), identity);
+                    Endpoint { applied_identity: identity, ..entry.object.regenerated(now) }
+                }
                 Err(error) => {
                     let (id, error) = (entry.object.record.id, error.to_string());
                     tracing::warn!(endpointID = id, %error, "Regeneration of endpoint failed");
                     entry.object.failed(&error, now)
                 }
             };
+        }
+    }
+
+    /// Holds the identity and says whom policy is about. A new endpoint is attached before: nothing passes it yet.
+    fn announce(&self, endpoint: &Endpoint) -> OpResult {
+        let record = &*endpoint.record;
+        if let Some(label) = record.sec_label.as_ref().filter(|_| !record.op_labels.is_reserved()) {
+            let user = Endpoint::user(record.id);
+            // Held already, but where another change of labels has been overtaken by this one.
+            let id = self.identities.reserve(label.id, &label.labels, &user)?;
+            if id != label.id {
+                return Err(format!("identity {} is not {}'s any more", label.id, label.labels).into());
+            }
+            self.identities.set_named_ports(id, &user, &endpoint.named_ports);
+        }
+        if is_new(endpoint) {
+            self.prepare(record)?;
+        }
+        if let Some(label) = record.sec_label.as_ref().filter(|_| record.has_interface()) {
+            self.policies.enforce(Subject {
+                endpoint: record.id,
+                identity: label.id,
+                labels: LabelArray::from(&label.labels),
+                named_ports: endpoint.named_ports.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Waits until the kernel has the policies: those of the endpoints, and of all others what they say of new
+    /// identities, which packets carry only after this. An endpoint of the run before goes on with the policy that
+    /// it has, until all sources have been read.
+    fn wait_for_policy(&self, building: &mut [&mut BatchEntry<Endpoint>]) {
+        let waiting = |entry: &&mut BatchEntry<Endpoint>| {
+            let endpoint = &entry.object;
+            let goes_on = endpoint.builds == 0 && endpoint.applied_identity == endpoint.record.identity();
+            entry.result.is_ok() && endpoint.record.has_interface() && !goes_on
+        };
+        let (entries, realized): (Vec<_>, Vec<_>) = building
+            .iter_mut()
+            .map(|entry| &mut **entry)
+            .filter(waiting)
+            .map(|entry| {
+                let id = entry.object.record.id;
+                (entry, self.policies.realized(id))
+            })
+            .unzip();
+        if entries.is_empty() {
+            return;
+        }
+        let all = realized.into_iter().map(|realized| tokio::time::timeout(POLICY_PATIENCE, realized));
+        // This thread is the runtime's, for blocking work: see `blocking` of the builder.
+        let all = tokio::runtime::Handle::current().block_on(async { futures::future::join_all(all).await });
+        for (entry, realized) in entries.into_iter().zip(all) {
+            match realized {
+                Ok(Ok(_)) => {}
+                // It is denied wholly, which is safe; table and metrics of policy say so.
+                Ok(Err(error @ NotRealized::Full { .. })) => {
+                    let note = format!("Policy map is full: {error}");
+                    tracing::warn!(endpointID = entry.object.record.id, %error, "Policy of endpoint does not fit");
+                    entry.object = entry.object.note(Code::Warning, &note, SystemTime::now());
+                }
+                Ok(Err(error)) => entry.result = Err(error.into()),
+                Err(_) => entry.result = Err("timed out while waiting for policy".into()),
+            }
         }
     }
 
@@ -172,6 +253,7 @@ impl EndpointOps {
 
     /// Packets drop from the first step on; the record goes last, so that a start finds what is left to remove.
     fn remove(&self, record: &Record) -> OpResult {
+        self.policies.forget(record.id);
         self.datapath.detach(record.id)?;
         let resource = resource(record);
         self.ipcache.apply(
@@ -179,6 +261,7 @@ impl EndpointOps {
                 .addresses()
                 .map(|address| Change::Delete(address.into(), Source::Local, resource.as_str().into())),
         );
+        self.identities.release_all(&Endpoint::user(record.id));
         if !record.datapath_configuration.external_ipam {
             for address in record.addresses() {
                 self.ipam.release_endpoint(address, record.id);
@@ -187,6 +270,14 @@ impl EndpointOps {
         self.files.remove(EndpointId(record.id))?;
         Ok(())
     }
+}
+
+/// How long an endpoint waits for its policy, which takes milliseconds once all sources have been read.
+const POLICY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether the kernel does not know the endpoint yet.
+fn is_new(endpoint: &Endpoint) -> bool {
+    endpoint.applied_identity == 0
 }
 
 /// The endpoint's name as a source of ipcache claims.

@@ -9,6 +9,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{BadId, Invalid};
 use crate::id::Name;
 use crate::model;
+use crate::policy_model::PolicyView;
 use crate::service::{Endpoints, Refused};
 use labels::Labels;
 
@@ -19,7 +20,7 @@ pub(crate) async fn put(endpoints: Endpoints, request: Request) -> Response {
         Err(answer) => return answer,
     };
     match endpoints.create(&body).await {
-        Ok(endpoint) => Response::json(201, &model::endpoint(&endpoint)),
+        Ok(endpoint) => Response::json(201, &whole(&endpoints, &endpoint)),
         Err(error) => refusal(&error, 400),
     }
 }
@@ -38,7 +39,7 @@ pub(crate) async fn patch(endpoints: Endpoints, request: Request) -> Response {
 
 /// `GET /endpoint/{id}`
 pub(crate) fn get(endpoints: &Endpoints, request: &Request) -> Response {
-    show(endpoints, request, |endpoint| Response::json(200, &model::endpoint(endpoint)))
+    show(endpoints, request, |endpoint| Response::json(200, &whole(endpoints, endpoint)))
 }
 
 /// `DELETE /endpoint/{id}`
@@ -69,7 +70,7 @@ pub(crate) fn list(endpoints: &Endpoints, request: &Request) -> Response {
         wanted.as_ref().is_none_or(|wanted| endpoint.record.op_labels.identity().contains_all(wanted))
     };
     let list: Vec<models::Endpoint> =
-        table.all(&snapshot).filter(|endpoint| matches(endpoint)).map(|e| model::endpoint(e)).collect();
+        table.all(&snapshot).filter(|endpoint| matches(endpoint)).map(|e| whole(endpoints, e)).collect();
     match list.is_empty() && wanted.is_some() {
         true => Response::empty(404),
         false => Response::json(200, &list),
@@ -163,7 +164,13 @@ pub(crate) fn get_log(endpoints: &Endpoints, request: &Request) -> Response {
 
 /// `GET /endpoint/{id}/healthz`
 pub(crate) fn get_healthz(endpoints: &Endpoints, request: &Request) -> Response {
-    show(endpoints, request, |endpoint| Response::json(200, &model::health(endpoint)))
+    show(endpoints, request, |endpoint| {
+        Response::json(200, &model::health(endpoint, &PolicyView::of(&endpoints.context, endpoint)))
+    })
+}
+
+fn whole(endpoints: &Endpoints, endpoint: &Endpoint) -> models::Endpoint {
+    model::endpoint(endpoint, &PolicyView::of(&endpoints.context, endpoint))
 }
 
 fn show(endpoints: &Endpoints, request: &Request, answer: impl FnOnce(&Endpoint) -> Response) -> Response {

@@ -6,8 +6,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, SystemTime};
 
 use api_models::EndpointChangeRequest;
-use datapath_abi::identity;
+use identity::Identities;
 use ipam::Ipam;
+use labels::Labels;
+use loader::Datapath;
+use policy::Policies;
 use reconciler::{Status, StatusKind};
 use statedb::{Obj, RwTable, Table, TableTxn};
 
@@ -15,13 +18,19 @@ use crate::change;
 use crate::endpoint::Endpoint;
 use crate::error::Invalid;
 use crate::fence::{Fence, NotOpen};
+use crate::filter::Filter;
 use crate::id::{EndpointId, Name};
 use crate::options::{BadOption, Defaults};
+use crate::pod::{self, Objects};
 use crate::record::{OptionMap, Record, SecurityLabel};
 use crate::state::State;
 
 /// How long a request waits for the endpoint it made or changed.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why endpoints of other labels are made again.
+const UPDATED: &str = "LabelsUpdate: updated security labels";
+const RESOLVING: &str = "Triggering identity resolution due to updated identity labels";
 
 /// Makes, changes and removes endpoints. Cheap to clone.
 #[derive(Clone)]
@@ -31,8 +40,21 @@ pub struct Endpoints {
     fence: Fence,
     /// Options of new endpoints.
     defaults: Defaults,
+    pub(crate) context: Context,
     /// Where to look for a free number; numbers are used again as late as possible.
     next_id: Arc<AtomicU16>,
+}
+
+/// Who tells endpoints what they are, and whom.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) identities: Identities,
+    pub(crate) policies: Policies,
+    /// For what the REST API shows of policy.
+    pub(crate) datapath: Arc<dyn Datapath>,
+    pub(crate) filter: Arc<Filter>,
+    /// Cluster objects, if the agent knows any.
+    pub(crate) objects: Option<Objects>,
 }
 
 /// Why a request for an endpoint is not fulfilled.
@@ -57,10 +79,16 @@ pub enum Refused {
 }
 
 impl Endpoints {
-    pub(crate) fn new(table: RwTable<Endpoint>, ipam: Ipam, fence: Fence, defaults: Defaults) -> Endpoints {
+    pub(crate) fn new(
+        table: RwTable<Endpoint>,
+        ipam: Ipam,
+        fence: Fence,
+        defaults: Defaults,
+        context: Context,
+    ) -> Endpoints {
         // Numbers of an earlier run may still be in somebody's memory: begin anywhere.
         let next_id = Arc::new(AtomicU16::new(rand::random()));
-        Endpoints { table, ipam, fence, defaults, next_id }
+        Endpoints { table, ipam, fence, defaults, context, next_id }
     }
 
     /// The table's reading half.
@@ -72,7 +100,7 @@ impl Endpoints {
     pub async fn create(&self, request: &EndpointChangeRequest) -> Result<Obj<Endpoint>, Refused> {
         self.fence.wait().await?;
         let mut record = change::record(request).map_err(Invalid::from)?;
-        record.op_labels = change::labels(&request.labels)?;
+        record.op_labels = change::labels(&request.labels, &self.context.filter)?;
         record.options = OptionMap { map: self.defaults.now() };
         let addresses: Vec<IpAddr> = record.addresses().collect();
         let id = self.insert(record)?;
@@ -115,7 +143,7 @@ impl Endpoints {
             .ok_or(Invalid::NoFreeId)
     }
 
-    /// Takes the endpoint's addresses over from whoever allocated them, gives it its identity and has it made.
+    /// Takes the endpoint's addresses over from whoever allocated them, gives it labels and identity and has it made.
     fn adopt(&self, id: EndpointId, request: &EndpointChangeRequest) -> Result<(), Refused> {
         let row = self.row(id).ok_or(Refused::NotFound)?;
         let addressing = request.addressing.clone().unwrap_or_default();
@@ -130,17 +158,55 @@ impl Endpoints {
                 handed.map_err(|error| Refused::Failed(error.to_string()))?;
             }
         }
-        let now = SystemTime::now();
-        self.change(id, |endpoint| {
-            let mut record = (*endpoint.record).clone();
-            record.sec_label = Some(SecurityLabel::reserved(identity::INIT, "init"));
-            let endpoint = endpoint.with_record(record);
-            endpoint.enter(State::Ready, "Set identity for this endpoint", now).triggered(
-                "LabelsUpdate",
-                "LabelsUpdate: updated security labels",
-                now,
-            )
-        });
+        self.describe(id).map(drop)
+    }
+
+    /// Brings labels, identity and names of ports to what the pod's object says now. True if something has changed.
+    ///
+    /// The row is looked up again if somebody has changed it meanwhile: the number is looked for, and may be written
+    /// to disk, without anybody waiting for the table.
+    pub(crate) fn describe(&self, id: EndpointId) -> Result<bool, Refused> {
+        loop {
+            let row = self.row(id).filter(|row| !row.state.is_leaving()).ok_or(Refused::NotFound)?;
+            if row.record.op_labels.is_reserved() {
+                return Ok(false);
+            }
+            let mut record = (*row.record).clone();
+            let mut named_ports = row.named_ports.clone();
+            if let Some(metadata) = self.context.objects.as_ref().and_then(|objects| objects.of(&record)) {
+                record.op_labels = pod::described(&record.op_labels, &metadata, &self.context.filter);
+                named_ports = metadata.ports;
+            }
+            self.identify(&mut record)?;
+            if record == *row.record && named_ports == row.named_ports {
+                return Ok(false);
+            }
+            let now = SystemTime::now();
+            let mut txn = self.table.write();
+            if !txn.get(Endpoint::by_id(id)).is_some_and(|current| current.same(&row)) {
+                continue;
+            }
+            let other = record.sec_label != row.record.sec_label;
+            let next = Endpoint { named_ports, ..row.with_record(record) };
+            let next = if other { next.identified(RESOLVING, now) } else { next };
+            txn.insert(match next.state {
+                State::Restoring => next,
+                _ => next.triggered("LabelsUpdate", UPDATED, now),
+            });
+            txn.commit();
+            return Ok(true);
+        }
+    }
+
+    /// Gives a record the number of its labels.
+    fn identify(&self, record: &mut Record) -> Result<(), Refused> {
+        let labels: Labels = record.op_labels.identity();
+        if record.sec_label.as_ref().is_some_and(|label| label.labels == labels) {
+            return Ok(());
+        }
+        let id = self.context.identities.allocate(&labels, &Endpoint::user(record.id));
+        let id = id.map_err(|error| Refused::Failed(format!("unable to resolve identity: {error}")))?;
+        record.sec_label = Some(SecurityLabel { id, labels });
         Ok(())
     }
 
@@ -182,11 +248,12 @@ impl Endpoints {
             return Ok(());
         }
         let record = Record { op_labels, ..(*old.record).clone() };
-        self.replace(&old, record, "LabelsUpdate: updated security labels").await
+        self.replace(&old, record, UPDATED).await
     }
 
-    async fn replace(&self, old: &Endpoint, record: Record, why: &str) -> Result<(), Refused> {
+    async fn replace(&self, old: &Endpoint, mut record: Record, why: &str) -> Result<(), Refused> {
         let (id, now) = (old.id(), SystemTime::now());
+        self.identify(&mut record)?;
         {
             let mut txn = self.table.write();
             let others = |address| {
@@ -200,7 +267,10 @@ impl Endpoints {
             else {
                 return Err(Refused::NotFound);
             };
-            txn.insert(current.with_record(record).triggered(why, why, now));
+            let other = record.sec_label != current.record.sec_label;
+            let next = current.with_record(record);
+            let next = if other { next.identified(RESOLVING, now) } else { next };
+            txn.insert(next.triggered(if why == UPDATED { "LabelsUpdate" } else { why }, why, now));
             txn.commit();
         }
         self.built(id).await.map_err(|_| {

@@ -1,10 +1,11 @@
 //! From what an earlier run has left to endpoints that are ready: read, reserve, wait for the datapath, make again,
 //! serve queued deletions, let requests in.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, SystemTime};
 
-use datapath_abi::identity;
+use datapath_abi::identity::HOST;
+use identity::Identities;
 use ipam::Ipam;
 use reconciler::StatusKind;
 use statedb::{RwTable, Table};
@@ -12,10 +13,12 @@ use statedb::{RwTable, Table};
 use crate::endpoint::Endpoint;
 use crate::error::StateError;
 use crate::files::StateFolder;
+use crate::filter::Filter;
 use crate::id::{EndpointId, Name};
 use crate::mac::Mac;
 use crate::op_labels::OpLabels;
 use crate::options::Options;
+use crate::pod;
 use crate::queue::{Deletion, DeletionQueue, LOCK_PATIENCE};
 use crate::record::{OptionMap, Record, SecurityLabel};
 use crate::restore::{Discarded, Ignored, Restored, plan};
@@ -99,6 +102,7 @@ pub(crate) fn restore(
     table: &RwTable<Endpoint>,
     files: &StateFolder,
     ipam: &Ipam,
+    (identities, filter): (&Identities, &Filter),
     links: &Links,
     options: Option<&Options>,
 ) -> Result<Outcome, StateError> {
@@ -135,6 +139,7 @@ pub(crate) fn restore(
         if directory != id.to_string() {
             files.rename(&directory, id)?;
         }
+        identify(identities, filter, &mut record);
         rows.push(Endpoint::restored(record, SystemTime::now()));
         outcome.restored += 1;
     }
@@ -153,6 +158,27 @@ fn reserve(ipam: &Ipam, record: &Record) -> Result<(), (std::net::IpAddr, ipam::
     let owner = format!("{} [restored]", record.pod_name());
     let mut addresses = record.addresses();
     addresses.try_for_each(|ip| ipam.hand_over(ip, None, &owner, record.id).map_err(|error| (ip, error)))
+}
+
+/// Has the number of the record stay, as packets carry it; another one if the prefixes of `--labels` have changed or
+/// the number cannot stay. Without any number left the record keeps what it has.
+fn identify(identities: &Identities, filter: &Filter, record: &mut Record) {
+    if !record.op_labels.is_reserved() {
+        record.op_labels = pod::filtered(&record.op_labels, filter);
+    }
+    let (labels, user) = (record.op_labels.identity(), Endpoint::user(record.id));
+    let id = match &record.sec_label {
+        Some(label) if label.labels == labels => identities.reserve(label.id, &labels, &user),
+        // The old number stays with its labels until the kernel has the new one.
+        Some(label) => identities
+            .reserve(label.id, &label.labels, &user)
+            .and_then(|_| identities.allocate(&labels, &user)),
+        None => identities.allocate(&labels, &user),
+    };
+    match id {
+        Ok(id) => record.sec_label = Some(SecurityLabel { id, labels }),
+        Err(error) => tracing::warn!(endpointID = record.id, %error, "Unable to keep an endpoint's identity"),
+    }
 }
 
 /// Gives back what was reserved for an endpoint that does not go on.
@@ -182,7 +208,7 @@ pub(crate) fn host(endpoints: &Endpoints, links: &Links, options: &Options) {
             orchestration_info: label,
             ..OpLabels::default()
         },
-        sec_label: Some(SecurityLabel::reserved(identity::HOST, "host")),
+        sec_label: Some(SecurityLabel::reserved(HOST, "host")),
         ..before
     };
     match known {
@@ -192,14 +218,16 @@ pub(crate) fn host(endpoints: &Endpoints, links: &Links, options: &Options) {
 }
 
 /// Has all restored endpoints made again and waits until each was tried once. Returns how many there
-/// were and how many failed.
-pub(crate) async fn regenerate(endpoints: &Endpoints) -> (usize, usize) {
+/// were and how many failed. `applied` is which identity the kernel has for each.
+pub(crate) async fn regenerate(endpoints: &Endpoints, applied: &BTreeMap<u16, u32>) -> (usize, usize) {
     let table = endpoints.table();
     let snapshot = table.snapshot();
     let now = SystemTime::now();
     let waiting: Vec<EndpointId> =
         table.all(&snapshot).filter(|e| e.state == State::Restoring).map(|e| e.id()).collect();
     endpoints.change_all(&waiting, |endpoint| {
+        let applied_identity = applied.get(&endpoint.record.id).copied().unwrap_or(0);
+        let endpoint = Endpoint { applied_identity, ..endpoint.clone() };
         endpoint.triggered("syncing state to host", "syncing state to host", now)
     });
     let (total, mut failed) = (waiting.len(), 0);

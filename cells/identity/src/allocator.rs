@@ -122,6 +122,21 @@ impl Identities {
         });
     }
 
+    /// Ends a user's hold on every number but this one.
+    pub fn keep_only(&self, user: &str, id: u32) {
+        let now = Instant::now();
+        self.table.transact(|w| {
+            let others: Vec<_> =
+                w.list(Identity::by_user(user)).filter(|row| row.id != id).cloned().collect();
+            others.iter().for_each(|row| drop(w.insert(row.without_user(user, now))));
+        });
+    }
+
+    /// Ends a user's hold on every number.
+    pub fn release_all(&self, user: &str) {
+        self.keep_only(user, 0);
+    }
+
     /// Says which ports the user has names for; no word of it for a number that the user does not hold.
     pub fn set_named_ports(&self, id: u32, user: &str, ports: &NamedPorts) {
         self.table.transact(|w| {

@@ -32,6 +32,9 @@ fn is_some<S: Serializer>(since: &Option<Instant>, to: S) -> Result<S::Ok, S::Er
 
 const BY_LABELS: Index<Identity, str> = Index::new("labels", |row, keys| keys.add(&text(&row.labels)));
 
+const BY_USER: Index<Identity, str> =
+    Index::new("user", |row, keys| row.users.keys().for_each(|user| keys.add(user)));
+
 /// All labels as one text, for the index.
 pub(crate) fn text(labels: &LabelArray) -> String {
     labels.texts().join(";")
@@ -46,6 +49,11 @@ impl Identity {
     /// The identities of exactly these labels; more than one only if an earlier run has left it so.
     pub fn by_labels(labels: &LabelArray) -> Query<Identity> {
         BY_LABELS.query(&text(labels))
+    }
+
+    /// The identities that a user holds.
+    pub fn by_user(user: &str) -> Query<Identity> {
+        BY_USER.query(user)
     }
 
     pub(crate) fn new(id: u32, labels: LabelArray) -> Identity {
@@ -88,7 +96,7 @@ impl TableSpec for Identity {
     }
 
     fn indexes() -> Vec<statedb::IndexDef<Identity>> {
-        vec![BY_LABELS.def()]
+        vec![BY_LABELS.def(), BY_USER.def()]
     }
 
     fn columns() -> &'static [&'static str] {

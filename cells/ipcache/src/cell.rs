@@ -6,6 +6,7 @@ use std::sync::Arc;
 use api::{Operation, Route};
 use devices::NodeAddress;
 use hive::prelude::*;
+use identity::{Identities, Identity, Prefixes};
 use local_node::LocalNode;
 use maps::Maps;
 use statedb::{RwTable, Snapshot, Table};
@@ -30,9 +31,9 @@ pub fn cell() -> Cell {
             statedb::table::<Entry>(),
             provide_private(|maps: Arc<Maps>| -> Arc<dyn IpcacheMap> { maps }),
             provide(writer),
-            provide(|table: Arc<Table<Entry>>| {
+            provide(|table: Arc<Table<Entry>>, identities: Option<Arc<Table<Identity>>>| {
                 Member(Route::new(Operation::GetIP, move |request| {
-                    let answer = rest::get_ip(&table, &request);
+                    let answer = rest::get_ip(&table, identities.as_deref(), &request);
                     async move { answer }
                 }))
             }),
@@ -44,6 +45,8 @@ pub fn cell() -> Cell {
 struct WriterParams {
     table: Arc<RwTable<Entry>>,
     map: Arc<dyn IpcacheMap>,
+    identities: Option<Arc<Identities>>,
+    prefixes: Option<Arc<Prefixes>>,
     node: Arc<Table<LocalNode>>,
     addresses: Arc<Table<NodeAddress>>,
     lifecycle: Lifecycle,
@@ -52,9 +55,18 @@ struct WriterParams {
 
 fn writer(p: WriterParams) -> Arc<IpcacheWriter> {
     let (table, map) = ((*p.table).clone(), p.map.clone());
+    let identities = p.identities.map(|identities| (identities.register("ipcache"), identities));
+    let prefixes = p.prefixes;
     p.lifecycle.hook("ipcache").on_start(move |_| async move {
         let rows = map.rows().map_err(|error| anyhow::anyhow!("cannot read the ipcache: {error}"))?;
-        let count = restore::fill(&table, restore::entries(rows));
+        let entries = restore::entries(rows);
+        if let Some(prefixes) = prefixes {
+            prefixes.restored(&restore::numbers(&entries))?;
+        }
+        if let Some((initializer, identities)) = identities {
+            identities.complete(initializer);
+        }
+        let count = restore::fill(&table, entries);
         tracing::info!(count, "Restored ipcache entries of the previous run");
         Ok(())
     });

@@ -2,15 +2,20 @@
 
 use api::{Request, Response};
 use api_models::{IpListEntry, IpListEntryMetadata, Required};
-use datapath_abi::identity;
+use identity::Identity;
 use ipnetwork::IpNetwork;
+use labels::{Label, LabelArray};
 use statedb::Table;
 
 use crate::entry::{Claim, Entry};
 
 /// The answer, for all prefixes, those with their address inside `?cidr=`, or those whose identity has the labels of
 /// the body.
-pub(crate) fn get_ip(table: &Table<Entry>, request: &Request) -> Response {
+pub(crate) fn get_ip(
+    table: &Table<Entry>,
+    identities: Option<&Table<Identity>>,
+    request: &Request,
+) -> Response {
     let within = match request.query("cidr").map(|text| (text, text.parse::<IpNetwork>())) {
         None => None,
         Some((text, Ok(cidr))) if text.contains('/') => Some(cidr),
@@ -26,9 +31,16 @@ pub(crate) fn get_ip(table: &Table<Entry>, request: &Request) -> Response {
         },
     };
     let snapshot = table.snapshot();
+    // Without a table of identities the reserved ones are known by their one label.
+    let labels_of = |numeric: u32| match identities {
+        Some(identities) => identities.get(&snapshot, Identity::by_id(numeric)).map(|row| row.labels.clone()),
+        None => {
+            datapath_abi::identity::label(numeric).map(|key| [Label::reserved(key)].into_iter().collect())
+        }
+    };
     let wanted = |entry: &Entry| {
         within.is_none_or(|cidr| cidr.contains(entry.prefix.network()))
-            && has_labels(entry.winner().mapping.identity, &labels)
+            && (labels.is_empty() || has_labels(&labels_of(entry.winner().mapping.identity), &labels))
     };
     let list: Vec<IpListEntry> =
         table.all(&snapshot).filter(|entry| wanted(entry)).map(|e| model(e)).collect();
@@ -38,12 +50,14 @@ pub(crate) fn get_ip(table: &Table<Entry>, request: &Request) -> Response {
     }
 }
 
-/// Reserved identities have one label each; others have none here yet.
-fn has_labels(numeric: u32, wanted: &[String]) -> bool {
-    let own = identity::label(numeric);
-    wanted.iter().all(|text| {
-        let (source, key) = text.split_once(':').unwrap_or(("any", text));
-        matches!(source, "reserved" | "any") && own == Some(key)
+/// Whether an identity has all of the labels; one without a source is found with any.
+fn has_labels(own: &Option<LabelArray>, wanted: &[String]) -> bool {
+    let Some(own) = own else { return false };
+    wanted.iter().map(|text| Label::parse(text)).all(|want| {
+        let any = matches!(want.source.as_str(), labels::ANY | labels::UNSPECIFIED);
+        own.of_key(&want.key)
+            .iter()
+            .any(|have| have.value == want.value && (any || have.source == want.source))
     })
 }
 

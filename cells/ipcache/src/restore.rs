@@ -1,6 +1,7 @@
 //! What an earlier run has left in the kernel: rows that keep forwarding until the sources have spoken.
 
 use datapath_abi::{IpcacheKey, RemoteEndpointInfo};
+use ipnetwork::IpNetwork;
 use reconciler::Status;
 use statedb::RwTable;
 
@@ -19,6 +20,11 @@ pub fn entries(rows: impl IntoIterator<Item = (IpcacheKey, RemoteEndpointInfo)>)
         Some(Entry { status: Status::done(), ..Entry::new(kernel::prefix(&key)?, claim) })
     };
     rows.into_iter().filter_map(entry).collect()
+}
+
+/// The numbers that packets to and from the entries' prefixes carry.
+pub(crate) fn numbers(entries: &[Entry]) -> Vec<(IpNetwork, u32)> {
+    entries.iter().map(|entry| (entry.prefix, entry.winner().mapping.identity)).collect()
 }
 
 /// Puts restored entries into the table where no source has spoken yet. Returns how many.

@@ -1,6 +1,7 @@
 //! Endpoints with a datapath and an ipcache that are no kernel's, outside of a hive.
 
 mod crash;
+mod identity;
 mod life;
 mod whole;
 mod wire;
@@ -11,20 +12,25 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::identity::Identity;
 use api_models::{AddressPair, EndpointChangeRequest};
 use ipam::{Ipam, Node};
 use ipcache::testing::FakeMap;
+use k8s::{Namespace, Pod};
 use loader::Datapath;
 use loader::testing::{Call, FakeDatapath};
-use statedb::{Db, RwTable};
+use policy::testing::FakePolicies;
+use statedb::{Db, RwTable, Table};
 use tokio::task::JoinHandle;
 
 use crate::Endpoint;
 use crate::fence::fence;
 use crate::files::StateFolder;
+use crate::filter::Filter;
 use crate::options::{Defaults, Options};
+use crate::pod::Objects;
 use crate::reconcile::{EndpointOps, builder};
-use crate::service::Endpoints;
+use crate::service::{Context, Endpoints};
 use crate::start::{self, Link, Links, Outcome};
 
 /// What outlives an agent: files, kernel, links.
@@ -69,6 +75,10 @@ impl World {
 struct Agent {
     endpoints: Endpoints,
     ipam: Ipam,
+    numbers: Table<Identity>,
+    policies: FakePolicies,
+    pods: RwTable<Pod>,
+    namespaces: RwTable<Namespace>,
     outcome: Outcome,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -84,9 +94,27 @@ impl Agent {
         Agent::start_with(world, world.datapath.clone()).await
     }
 
-    #[expect(clippy::disallowed_methods, reason = "tests without a hive")]
     async fn start_with(world: &World, datapath: Arc<dyn Datapath>) -> Agent {
+        Agent::start_by(world, datapath, FakePolicies::realizing).await
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "tests without a hive")]
+    async fn start_by(
+        world: &World,
+        datapath: Arc<dyn Datapath>,
+        policies: fn(&Db) -> FakePolicies,
+    ) -> Agent {
         let db = Db::new();
+        let (identities, _, numbers) = ::identity::testing::of(&db, Some(world.state()));
+        let policies = policies(&db);
+        let (pods, namespaces): (RwTable<Pod>, RwTable<Namespace>) =
+            (db.table().unwrap(), db.table().unwrap());
+        let objects = Objects {
+            pods: Arc::new(pods.reader()),
+            namespaces: Arc::new(namespaces.reader()),
+            cluster: Arc::new(|| "default".to_owned()),
+        };
+        let filter = Arc::new(Filter::default());
         let node = Node {
             ipv4_range: Some("10.244.0.0/24".parse().unwrap()),
             ipv6_range: Some("fd00::/96".parse().unwrap()),
@@ -99,12 +127,22 @@ impl Agent {
         let table: RwTable<Endpoint> = db.table().unwrap();
         let (initializer, _) = table.transact(|txn| txn.register_initializer("restore"));
         let files = StateFolder::new(world.state());
-        let outcome = start::restore(&table, &files, &ipam, &world.links, None).unwrap();
+        let outcome =
+            start::restore(&table, &files, &ipam, (&identities, &filter), &world.links, None).unwrap();
         let (gate, fence) = fence();
-        let endpoints = Endpoints::new(table.clone(), ipam.clone(), fence, Defaults::default());
+        let context = Context {
+            identities: identities.clone(),
+            policies: policies.policies(),
+            datapath: datapath.clone(),
+            filter,
+            objects: Some(objects.clone()),
+        };
+        let endpoints = Endpoints::new(table.clone(), ipam.clone(), fence, Defaults::default(), context);
         let ops = EndpointOps {
-            datapath,
+            datapath: datapath.clone(),
             ipcache,
+            identities: identities.clone(),
+            policies: policies.policies(),
             ipam: ipam.clone(),
             files,
             counts: Default::default(),
@@ -114,9 +152,16 @@ impl Agent {
         };
         let initializer_table = table.clone();
         let (_, reconciler) = builder(table, ops).build();
-        let tasks = vec![tokio::spawn(mapper.run()), tokio::spawn(reconciler.run())];
+        let follower = endpoints.clone();
+        let tasks = vec![
+            tokio::spawn(mapper.run()),
+            tokio::spawn(reconciler.run()),
+            tokio::spawn(async move { crate::pods::follow(&follower, &objects).await }),
+        ];
         start::host(&endpoints, &world.links, &Options::default());
-        start::regenerate(&endpoints).await;
+        let applied =
+            datapath.restored().unwrap().into_iter().map(|known| (known.id, known.identity)).collect();
+        start::regenerate(&endpoints, &applied).await;
         let prunes = || world.datapath.calls().iter().filter(|call| matches!(call, Call::Prune(_))).count();
         let before = prunes();
         initializer_table.transact(|txn| initializer.done(txn));
@@ -124,7 +169,7 @@ impl Agent {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         gate.open();
-        Agent { endpoints, ipam, outcome, tasks }
+        Agent { endpoints, ipam, numbers, policies, pods, namespaces, outcome, tasks }
     }
 
     /// What the CNI plugin sends for pod `n`, with addresses from the allocator.

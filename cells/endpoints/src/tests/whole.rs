@@ -61,6 +61,8 @@ fn node() -> Cell {
         "A node that is given",
         [
             config::<StateConfig>(),
+            config::<local_node::LocalNodeConfig>(),
+            config::<maps::FamilyConfig>(),
             statedb::table::<LocalNode>(),
             statedb::table::<NodeAddress>(),
             provide(move |table: Arc<RwTable<LocalNode>>| {
@@ -78,7 +80,9 @@ async fn start(world: &World) -> TestHive {
         metrics::cell(),
         node(),
         ipam::cell(),
+        ::identity::cell(),
         ipcache::cell(),
+        provide(|db: Arc<Db>| Arc::new(FakePolicies::realizing(&db).policies())),
         crate::cell(),
         routes,
         supply(world.datapath.clone() as Arc<dyn Datapath>),

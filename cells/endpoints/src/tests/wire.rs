@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::time::SystemTime;
 
 use super::*;
+use crate::policy_model::PolicyView;
 use crate::state::State;
 use crate::{Record, model, rest};
 use labels::Label;
@@ -61,7 +62,7 @@ fn normal(text: &str) -> Value {
 fn an_endpoint_reads_as_the_originals() {
     let record: Record = serde_json::from_str(RECORD).unwrap();
     let endpoint = ready(record);
-    let ours = serde_json::to_string(&model::endpoint(&endpoint)).unwrap();
+    let ours = serde_json::to_string(&model::endpoint(&endpoint, &PolicyView::open(1))).unwrap();
     assert_eq!(normal(&ours), normal(ORIGINAL));
     let keys = |text: &str| {
         let value: Value = serde_json::from_str(text).unwrap();
