@@ -32,6 +32,10 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "cells/health/src/collector.rs",
         "when each source of the status worked last; the answer is made from it",
     ),
+    (
+        "cells/maps/src/maps.rs",
+        "descriptors of maps that are opened one by one; the maps themselves are the state",
+    ),
     ("cells/metrics/src/registry.rs", "which metrics the operator switched; read while metrics register"),
 ];
 

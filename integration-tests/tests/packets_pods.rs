@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::thread::sleep;
 use std::time::Duration;
 
-use integration_tests::{Node, Pod};
+use integration_tests::{Node, Pod, pod_manifest};
 use test_kit::{NetNs, TcpFlow, UdpFlow, require_root};
 
 const WHILE: Duration = Duration::from_millis(300);
@@ -140,8 +140,9 @@ fn unknown_pods_are_dropped_at_the_hosts_side() {
     let report = udp.stop();
     assert_eq!(report.received, 0, "{report:?}");
     // The control: once it is an endpoint, the same packets pass.
+    node.apply("stranger.yaml", &pod_manifest("default", "stranger", &[("name", "stranger")]));
     let body = format!(
-        r#"{{"container-id":"stranger","container-interface-name":"eth0","state":"waiting-for-identity",
+        r#"{{"k8s-namespace":"default","k8s-pod-name":"stranger","container-id":"stranger","container-interface-name":"eth0","state":"waiting-for-identity",
             "interface-name":"lxcstranger","interface-index":{},"mac":"{}","host-mac":"{}",
             "addressing":{{"ipv4":"10.244.0.200"}},"sync-build-endpoint":true}}"#,
         index(&node.host().ip("-o link show lxcstranger").unwrap()),

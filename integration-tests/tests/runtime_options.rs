@@ -106,7 +106,7 @@ fn switches_of_the_node_change_the_programs_in_place() {
 
     talk.patch(
         "/v1/config",
-        r#"{"DropNotification":"on","TraceNotification":"on","MonitorAggregationLevel":"medium"}"#,
+        r#"{"DropNotification":"on","TraceNotification":"on","MonitorAggregationLevel":"lowest"}"#,
     );
     let events = talk.events();
     assert!(events.iter().any(|e| e.is_drop_of(a)) && events.iter().any(|e| e.is_delivered_to(b)));
@@ -135,7 +135,7 @@ fn switches_of_an_endpoint_silence_its_own_programs() {
     assert!(!events.iter().any(|e| e.is_drop_of(a)));
     assert!(events.iter().any(|e| e.is_sent_by(a)));
 
-    talk.patch(&of_a, r#"{"DropNotification":"Enabled","MonitorAggregationLevel":"medium"}"#);
+    talk.patch(&of_a, r#"{"DropNotification":"Enabled","MonitorAggregationLevel":"lowest"}"#);
     talk.patch(&format!("/v1/endpoint/{b}/config"), r#"{"TraceNotification":"Disabled"}"#);
     let events = talk.events();
     assert!(!events.iter().any(|e| e.is_sent_by(a) || e.is_delivered_to(b)));
@@ -198,10 +198,10 @@ fn debug_lines_come_and_go() {
 fn options_without_effect_say_so() {
     require_root!();
     let node = Node::started();
-    let body = r#"{"options":{"PolicyAuditMode":"Enabled","SourceIPVerification":"Disabled"}}"#;
+    let body = r#"{"options":{"DebugLB":"Enabled","SourceIPVerification":"Disabled"}}"#;
     assert_eq!(node.request("PATCH", "/v1/config", Some(body)).unwrap().status, 200);
     let said: Vec<String> =
         node.log().lines().filter(|l| l.contains("has no effect in this agent")).map(str::to_owned).collect();
     assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("option=PolicyAuditMode"), "{said:?}");
+    assert!(said[0].contains("option=DebugLB"), "{said:?}");
 }
