@@ -270,7 +270,10 @@ impl Balancer {
 
     fn remove_all(&mut self, batch: &[LbAddress]) -> Result<(), MapError> {
         let known = || batch.iter().filter(|address| self.frontends.contains_key(address));
-        let masters: Vec<Key> = known().map(|address| Key::master(*address)).collect();
+        let mut masters: Vec<LbAddress> = known().copied().collect();
+        // The row of an external scope leads to the internal one.
+        masters.sort_by_key(|address| address.scope);
+        let masters = masters.into_iter().map(Key::master).collect();
         self.mirror.delete(masters)?;
         let mut keys = Vec::new();
         for address in batch {

@@ -151,8 +151,11 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
             () = cx.cancelled() => return Ok(()),
         }
     }
-    let surroundings =
-        Surroundings { owns_classless: p.config.default_lb_service_ipam == "lbipam", addresses: p.addresses };
+    let surroundings = Surroundings {
+        owns_classless: p.config.default_lb_service_ipam == "lbipam",
+        addresses: p.addresses,
+        frontends: p.writer.frontends(),
+    };
     let health = cx.health.clone();
     let (_, reconciler) = Reconciler::builder(frontends)
         .status(|frontend| &frontend.status, |frontend, status| frontend.status = status)

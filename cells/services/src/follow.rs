@@ -142,6 +142,10 @@ mod tests {
 
     /// A hive that follows a file, and the writer whose tables it fills.
     async fn following(path: &Path) -> (TestHive, ServicesWriter) {
+        following_after(path, Duration::from_millis(30)).await
+    }
+
+    async fn following_after(path: &Path, interval: Duration) -> (TestHive, ServicesWriter) {
         let writer = writer();
         let (path, of_hive) = (path.to_owned(), writer.clone());
         let mut hive = TestHive::new([module(
@@ -150,7 +154,7 @@ mod tests {
             [invoke(move |jobs: JobGroup| {
                 let file = StateFile {
                     path: path.clone(),
-                    interval: Duration::from_millis(30),
+                    interval,
                     families: Families { v4: true, v6: true },
                     initializers: Some(of_hive.register("state-file")),
                     writer: of_hive.clone(),
@@ -242,7 +246,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lb.yaml");
         std::fs::write(&path, "").unwrap();
-        let (mut hive, writer) = following(&path).await;
+        // Long, so that a busy machine is no silence.
+        let (mut hive, writer) = following_after(&path, Duration::from_millis(700)).await;
         writer.services().wait_initialized().await;
         for _ in 0..20 {
             std::fs::write(&path, TWO).unwrap();

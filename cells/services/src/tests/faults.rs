@@ -48,6 +48,82 @@ fn a_kill_at_any_operation_ends_in_the_right_maps() {
     }
 }
 
+/// A failure at each operation of a change, and something else wanted by the time of the retry: nothing is left of what
+/// was written in between, without a prune.
+#[test]
+fn a_fault_at_any_operation_leaves_nothing_behind() {
+    let sets: [&[&str]; 3] =
+        [&["10.0.0.1"], &["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"], &["10.0.0.5", "10.0.0.2"]];
+    for (from, to) in sets.into_iter().flat_map(|from| sets.map(|to| (from, to))) {
+        for then in sets.into_iter().map(Some).chain([None]) {
+            for fault in 0.. {
+                let (maps, writer) = (Arc::<FakeMaps>::default(), writer());
+                let mut balancer = Balancer::restore(maps.clone()).unwrap();
+                let mut say = |said: State| {
+                    writer.replace(Source::Api, said);
+                    balancer.update(&desired(&writer)).into_iter().all(|result| result.is_ok())
+                };
+                assert!(say(with_backends(from)));
+                // The second try of the same round must fail, too.
+                maps.fail(Fault::From(fault));
+                let done = say(with_backends(to));
+                maps.fail(Fault::Never);
+                match then {
+                    Some(then) => {
+                        assert!(say(with_backends(then)));
+                        assert_eq!(
+                            actual(&maps.dump()),
+                            expected(&with_backends(then)),
+                            "fault after {fault}"
+                        );
+                    }
+                    None => {
+                        let address = desired(&writer)[0].address;
+                        balancer.remove(&[address]).into_iter().for_each(|result| result.unwrap());
+                        assert_eq!(text(&maps.dump()), [] as [String; 0], "fault after {fault}");
+                    }
+                }
+                if done {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// The second slot gets a backend that is to get no connections; it is not counted any more by then.
+#[test]
+fn a_slot_leaves_the_count_before_it_gets_another_kind_of_backend() {
+    let of = |endpoints: &str| {
+        state(&format!(
+            "services:\n- metadata: {{name: web}}\n  spec: {{clusterIP: 10.96.0.1, ports: [{{port: 80}}]}}\n\
+             endpoints:\n- metadata: {{name: web-1, labels: {{kubernetes.io/service-name: web}}}}\n  \
+             addressType: IPv4\n  ports: [{{port: 8080}}]\n  endpoints: [{endpoints}]\n"
+        ))
+    };
+    let maps = Arc::<FakeMaps>::default();
+    let writer = writer();
+    let mut balancer = Balancer::restore(maps.clone()).unwrap();
+    let mut bring = || balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
+    writer.replace(Source::Api, of("{addresses: [10.0.0.1]}, {addresses: [10.0.0.2]}"));
+    bring();
+    maps.watch(|rows| {
+        for (key, value) in rows {
+            let (Key::Service(address, 0), Value::Service(row)) = (key, value) else { continue };
+            for slot in 1..=row.count {
+                let Some(Value::Service(row)) = rows.get(&Key::Service(*address, slot)) else {
+                    panic!("no slot")
+                };
+                assert_ne!(row.backend_id, 3, "the terminating one");
+            }
+        }
+    });
+    let leaving = "{addresses: [10.0.0.3], conditions: {ready: false, serving: true, terminating: true}}";
+    writer.replace(Source::Api, of(&format!("{{addresses: [10.0.0.2]}}, {leaving}")));
+    bring();
+    assert!(text(&maps.dump()).iter().any(|row| row.contains("SLOT=2 BEID=3")));
+}
+
 fn refusal(result: Result<u16, Failed>) -> String {
     result.unwrap_err().to_string()
 }
@@ -144,7 +220,7 @@ async fn the_status_tells_of_a_fault_until_the_retry_has_healed_it() {
     let writer = writer();
     let ops = LbOps {
         balancer: Balancer::restore(maps.clone()).unwrap(),
-        surroundings: Surroundings { owns_classless: true, addresses: None },
+        surroundings: Surroundings { owns_classless: true, addresses: None, frontends: writer.frontends() },
     };
     let (_, reconciler) = Reconciler::builder(writer.frontends_for_statuses())
         .status(|frontend: &Frontend| &frontend.status, |frontend, status| frontend.status = status)

@@ -133,10 +133,19 @@ pub(super) fn actual(rows: &BTreeMap<Key, Value>) -> BTreeSet<String> {
     lines
 }
 
-/// Whether every slot that takes connections leads to a backend that is there.
+/// Whether every slot that takes connections leads to a backend that is there, and every row that sends clients of the
+/// cluster on to the internal scope leads to a row there.
 pub(super) fn leads_nowhere(rows: &BTreeMap<Key, Value>) -> Option<String> {
     rows.iter().find_map(|(key, value)| {
         let (Key::Service(address, 0), Value::Service(row)) = (key, value) else { return None };
+        let internal = LbAddress { scope: crate::Scope::Internal, ..*address };
+        // External IPs have the bit without an internal scope, in the original, too.
+        let sends_on = row.flags & datapath_abi::lb_flag::EXTERNAL_IP == 0
+            && row.flags2 & datapath_abi::lb_flag2::TWO_SCOPES != 0
+            && address.scope == crate::Scope::External;
+        if sends_on && !rows.contains_key(&Key::master(internal)) {
+            return Some(format!("{address} has no internal scope"));
+        }
         let family = crate::rows::Family::of(address.ip);
         (1..=row.count).find_map(|slot| match rows.get(&Key::Service(*address, slot)) {
             Some(Value::Service(row)) if rows.contains_key(&Key::Backend(family, row.backend_id)) => None,
