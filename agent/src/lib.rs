@@ -37,7 +37,8 @@ pub fn infrastructure() -> Cell {
 /// The kernel's side: maps, devices, settings, programs.
 #[must_use]
 pub fn datapath() -> Cell {
-    module("datapath", "Datapath", [maps::cell(), devices::cell(), sysctl::cell(), loader::cell()])
+    let cells = [maps::cell(), devices::cell(), sysctl::cell(), loader::cell(), conntrack::cell()];
+    module("datapath", "Datapath", cells)
 }
 
 /// Who is on this node, and which addresses they have.

@@ -209,6 +209,24 @@ impl RawMap {
         }
     }
 
+    /// Deletes an entry and gives what was in it, at one stroke; false if there was none. Hash maps on Linux 5.14 or newer,
+    /// others refuse it.
+    ///
+    /// # Panics
+    /// If a length is not the map's.
+    pub fn take(&self, key: &[u8], value: &mut [u8]) -> Result<bool> {
+        assert_eq!(value.len(), self.value_len, "value of map {}", self.name);
+        let mut attr =
+            ElementAttr { key: self.key(key), value: value.as_mut_ptr() as u64, ..self.element_attr() };
+        // JUSTIFICATION: the kernel reads the key and writes the value.
+        // SAFETY: both slices live across the call and have the kernel's sizes, asserted above.
+        match unsafe { sys::bpf(Command::MapLookupAndDelete, &mut attr) } {
+            Ok(_) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(e) => Err(self.error("take out of map", e)),
+        }
+    }
+
     /// Writes the key that follows `key` (the first one for `None`) into `next`; false at the end.
     ///
     /// # Panics

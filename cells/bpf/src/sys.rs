@@ -24,6 +24,7 @@ pub(crate) enum Command {
     MapFdById = 14,
     ObjInfo = 15,
     BtfLoad = 18,
+    MapLookupAndDelete = 21,
     MapFreeze = 22,
     MapLookupBatch = 24,
     MapUpdateBatch = 26,

@@ -2,9 +2,10 @@
 
 use bpf::tc::Tc;
 use bpf::{
-    BpfFs, Direction, Error, Layout, Link, Map, MapFlags, MapSpec, MapType, ObjectMap, Origin, PerCpuMap,
-    Program, RawMap, unpin,
+    BpfFs, Clock, Direction, Error, Layout, Link, Map, MapFlags, MapSpec, MapType, ObjectMap, Origin,
+    PerCpuMap, Program, RawMap, UpdateMode, unpin,
 };
+use std::time::Duration;
 use test_kit::{Sandbox, require_root};
 
 const HASH: MapSpec = MapSpec::new("test_hash", MapType::Hash, 4, 8, 1000, MapFlags::NO_PREALLOC);
@@ -297,4 +298,29 @@ fn programs_run_on_a_packet() {
 fn this_kernel_has_what_is_needed() {
     require_root!();
     bpf::probe().unwrap();
+}
+
+#[test]
+fn jiffies_are_read_as_programs_read_them() {
+    require_root!();
+    let clock = Clock::probe();
+    let Clock::Jiffies { hz, .. } = &clock else { panic!("no jiffies on this kernel") };
+    let begin = clock.now().unwrap();
+    let ticks = clock.ticks(Duration::from_secs(2));
+    assert_eq!(ticks, 2 * hz / 256);
+    std::thread::sleep(Duration::from_secs(2));
+    let passed = clock.now().unwrap() - begin;
+    assert!((ticks..=ticks + 1 + hz / 512).contains(&passed), "{passed} ticks, {ticks} expected");
+}
+
+#[test]
+fn what_is_taken_is_given_and_gone() {
+    require_root!();
+    let map = RawMap::create(&MapSpec::new("taken", MapType::LruHash, 4, 8, 16, MapFlags::NONE)).unwrap();
+    map.update(&[1, 0, 0, 0], &[7; 8], UpdateMode::Any).unwrap();
+    let mut value = [0; 8];
+    assert!(map.take(&[1, 0, 0, 0], &mut value).unwrap());
+    assert_eq!(value, [7; 8]);
+    assert!(!map.take(&[1, 0, 0, 0], &mut value).unwrap());
+    assert!(!map.lookup(&[1, 0, 0, 0], &mut value).unwrap());
 }

@@ -1,0 +1,107 @@
+//! The wiring: options and the job that goes round.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hive::prelude::*;
+use maps::{ClockConfig, FamilyConfig, Maps};
+use metrics::Metrics;
+
+use crate::collect::{Collected, collect};
+use crate::config::ConntrackGcConfig;
+use crate::interval::{Interval, MIN_INTERVAL};
+use crate::metrics::{Kind, Numbers};
+
+/// How long a round rests after each chunk of rows.
+const REST: Duration = Duration::from_millis(3);
+
+/// Collects rows of connections that have ended.
+pub fn cell() -> Cell {
+    module("conntrack-gc", "Collection of ended connections", [config::<ConntrackGcConfig>(), invoke(start)])
+}
+
+#[derive(Params)]
+struct GcParams {
+    config: Config<ConntrackGcConfig>,
+    clock: Config<ClockConfig>,
+    families: Config<FamilyConfig>,
+    maps: Arc<Maps>,
+    metrics: Arc<Metrics>,
+    jobs: JobGroup,
+}
+
+fn start(p: GcParams) {
+    let kind = |family, protocol| Kind { family, protocol };
+    let mut collected = Vec::new();
+    if p.families.enable_ipv4 {
+        collected.push(("cilium_ct4_global", kind("ipv4", "TCP")));
+        collected.push(("cilium_ct_any4_global", kind("ipv4", "non-TCP")));
+    }
+    if p.families.enable_ipv6 {
+        collected.push(("cilium_ct6_global", kind("ipv6", "TCP")));
+        collected.push(("cilium_ct_any6_global", kind("ipv6", "non-TCP")));
+    }
+    let kinds: Vec<Kind> = collected.iter().map(|(_, kind)| *kind).collect();
+    let gc = Gc {
+        interval: Interval::new((*p.config).clone()),
+        clock: (*p.clock).clone(),
+        maps: p.maps,
+        numbers: Numbers::new(&p.metrics, &kinds),
+        collected,
+    };
+    p.jobs.one_shot("collect", move |cx: JobCx| gc.run(cx));
+}
+
+struct Gc {
+    interval: Interval,
+    clock: ClockConfig,
+    maps: Arc<Maps>,
+    numbers: Numbers,
+    collected: Vec<(&'static str, Kind)>,
+}
+
+impl Gc {
+    async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
+        let clock = self.clock.clock();
+        self.numbers.interval(self.interval.current());
+        let mut wait = MIN_INTERVAL.min(self.interval.current());
+        loop {
+            tokio::select! {
+                () = cx.cancelled() => return Ok(()),
+                () = tokio::time::sleep(wait) => {}
+            }
+            let (mut total, mut most, mut failed) = (Collected::default(), 0.0, None);
+            for (name, kind) in self.collected.clone() {
+                let (maps, clock, cancelled) = (self.maps.clone(), clock.clone(), cx.token().clone());
+                let begin = Instant::now();
+                let round = tokio::task::spawn_blocking(move || -> anyhow::Result<(Collected, u32)> {
+                    let Some(map) = maps.shared(name)? else { return Ok((Collected::default(), 1)) };
+                    let found = collect(&map, &clock, REST, || !cancelled.is_cancelled())?;
+                    Ok((found, map.layout().max_entries))
+                });
+                let round = round.await?;
+                if cx.is_cancelled() {
+                    return Ok(());
+                }
+                self.numbers.round(kind, round.as_ref().ok().map(|(found, _)| found), begin.elapsed());
+                match round {
+                    Ok((found, room)) => {
+                        most = f64::max(most, found.deleted as f64 / f64::from(room));
+                        total.alive += found.alive;
+                        total.deleted += found.deleted;
+                    }
+                    Err(error) => failed = Some((name, error)),
+                }
+            }
+            wait = self.interval.after(most);
+            self.numbers.interval(wait);
+            match failed {
+                None => cx.health.ok(format!("{} connections, {} ended", total.alive, total.deleted)),
+                Some((map, error)) => {
+                    tracing::warn!(mapName = map, %error, "Could not collect ended connections");
+                    cx.health.degraded(format!("Could not collect ended connections of {map}"), &*error);
+                }
+            }
+        }
+    }
+}

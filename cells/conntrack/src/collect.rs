@@ -1,0 +1,117 @@
+//! One map, once through.
+
+use std::time::Duration;
+
+use bpf::{Clock, Pod, RawMap, UpdateMode};
+use datapath_abi::CtEntry;
+
+/// What a round through a map found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Rows that live.
+    pub alive: usize,
+    /// Rows that had ended and are gone.
+    pub deleted: usize,
+    /// Rows that had ended when they were read and lived again when they were to be deleted.
+    pub saved: usize,
+}
+
+/// Deletes the rows of a connection tracking map that have ended. Rests between chunks of some thousand rows; `go_on` is
+/// asked after each, false ends the round early.
+pub fn collect(
+    map: &RawMap,
+    clock: &Clock,
+    rest: Duration,
+    mut go_on: impl FnMut() -> bool,
+) -> bpf::Result<Collected> {
+    let mut found = Collected::default();
+    let (mut result, mut stopped) = (Ok(()), false);
+    let key_size = map.layout().key_size as usize;
+    map.scan(|keys, values| {
+        if stopped || result.is_err() {
+            return;
+        }
+        result = chunk(map, clock, keys.chunks_exact(key_size), values, &mut found);
+        if !keys.is_empty() {
+            std::thread::sleep(rest);
+        }
+        stopped = !go_on();
+    })?;
+    result.map(|()| found)
+}
+
+fn chunk<'a>(
+    map: &RawMap,
+    clock: &Clock,
+    keys: impl Iterator<Item = &'a [u8]>,
+    values: &[u8],
+    found: &mut Collected,
+) -> bpf::Result<()> {
+    let now = clock.now()?;
+    for (key, value) in keys.zip(values.chunks_exact(size_of::<CtEntry>())) {
+        if !has_ended(value, now) {
+            found.alive += 1;
+            continue;
+        }
+        match delete(map, clock, key)? {
+            Deletion::Done => found.deleted += 1,
+            Deletion::Lives => {
+                found.alive += 1;
+                found.saved += 1;
+            }
+            Deletion::Gone => {}
+        }
+    }
+    Ok(())
+}
+
+fn has_ended(value: &[u8], now: u32) -> bool {
+    CtEntry::from_bytes(value).is_some_and(|row| row.lifetime < now)
+}
+
+enum Deletion {
+    Done,
+    /// A packet has refreshed it.
+    Lives,
+    /// Somebody else deleted it.
+    Gone,
+}
+
+/// Deletes a row that had ended when it was read, unless it lives again.
+fn delete(map: &RawMap, clock: &Clock, key: &[u8]) -> bpf::Result<Deletion> {
+    let mut value = [0; size_of::<CtEntry>()];
+    match map.take(key, &mut value) {
+        Ok(true) => {}
+        Ok(false) => return Ok(Deletion::Gone),
+        // Linux before 5.14: a second look, right before.
+        Err(error) if error.errno().is_some_and(cannot_take) => {
+            return if !map.lookup(key, &mut value)? {
+                Ok(Deletion::Gone)
+            } else if !has_ended(&value, clock.now()?) {
+                Ok(Deletion::Lives)
+            } else {
+                map.delete(key).map(|done| if done { Deletion::Done } else { Deletion::Gone })
+            };
+        }
+        Err(error) => return Err(error),
+    }
+    if has_ended(&value, clock.now()?) {
+        return Ok(Deletion::Done);
+    }
+    match map.update(key, &value, UpdateMode::Create) {
+        Ok(()) => Ok(Deletion::Lives),
+        // The next packet made a row of its own meanwhile.
+        Err(error) if error.errno() == Some(EEXIST) => Ok(Deletion::Lives),
+        Err(error) => Err(error),
+    }
+}
+
+const EEXIST: i32 = 17;
+
+/// Errors of kernels whose maps of this type do not have the operation.
+fn cannot_take(errno: i32) -> bool {
+    const EINVAL: i32 = 22;
+    const EOPNOTSUPP: i32 = 95;
+    const ENOTSUPP: i32 = 524;
+    matches!(errno, EINVAL | EOPNOTSUPP | ENOTSUPP)
+}

@@ -1,0 +1,14 @@
+//! The options of the collection, in Cilium's spelling. Changes take effect at the next start.
+
+use std::time::Duration;
+
+/// How often rows that have ended are collected.
+#[derive(Clone, Debug, Default, PartialEq, Eq, hive::Config)]
+pub struct ConntrackGcConfig {
+    /// Time between two collections of ended connections; 0 to choose it by how much there is to collect
+    #[flag(default = "0s")]
+    pub conntrack_gc_interval: Duration,
+    /// Longest time between two collections when it is chosen; 0 for 12h
+    #[flag(default = "0s")]
+    pub conntrack_gc_max_interval: Duration,
+}

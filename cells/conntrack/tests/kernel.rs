@@ -1,0 +1,144 @@
+//! Collection in real maps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bpf::{Clock, Map, MapFlags, MapSpec, MapType, UpdateMode};
+use conntrack::collect;
+use datapath_abi::{CtEntry, CtTuple4};
+use hive::prelude::*;
+use maps::Maps;
+use metrics::Metrics;
+use test_kit::{Sandbox, require_root};
+
+type Connections = Map<CtTuple4, CtEntry>;
+
+fn map(entries: u32) -> Connections {
+    Map::create(&MapSpec::new("ct", MapType::LruHash, 14, 56, entries, MapFlags::NONE)).unwrap()
+}
+
+fn key(number: u32) -> CtTuple4 {
+    CtTuple4 { daddr: number, saddr: 1, dport: 2, sport: 3, nexthdr: 6, flags: 0 }
+}
+
+fn row(lifetime: u32) -> CtEntry {
+    CtEntry { lifetime, ..CtEntry::default() }
+}
+
+fn go_on() -> bool {
+    true
+}
+
+#[test]
+fn rows_that_ended_go_and_the_others_stay() {
+    require_root!();
+    let connections = map(200_000);
+    let now = Clock::Seconds.now().unwrap();
+    // Every third has ended; one that ends this second lives.
+    let lifetime = |number: u32| match number % 3 {
+        0 => now - 1,
+        1 => now + 100,
+        _ => now + 1,
+    };
+    let rows: Vec<_> = (0..30_000).map(|number| (key(number), row(lifetime(number)))).collect();
+    connections.update_batch(&rows).unwrap();
+    let found = collect(connections.raw(), &Clock::Seconds, Duration::ZERO, go_on).unwrap();
+    assert_eq!((found.alive, found.deleted, found.saved), (20_000, 10_000, 0));
+    let left = connections.entries().unwrap();
+    assert_eq!(left.len(), 20_000);
+    assert!(left.iter().all(|(_, row)| row.lifetime >= now));
+    // Told to stop, it stops.
+    let mut chunks = 0;
+    let found = collect(connections.raw(), &Clock::Seconds, Duration::ZERO, || {
+        chunks += 1;
+        false
+    });
+    assert!(found.unwrap().alive < 20_000 && chunks > 0);
+}
+
+/// Packets come in for rows that have just ended, while they are collected: a row that a packet has refreshed is there
+/// afterwards, always. The control: of those that no packet found, none is.
+#[test]
+fn a_live_connection_keeps_its_row() {
+    require_root!();
+    const ROWS: u32 = 20_000;
+    for round in 0..5 {
+        let connections = map(4 * ROWS);
+        let now = Clock::Seconds.now().unwrap();
+        let rows: Vec<_> = (0..ROWS).map(|number| (key(number), row(now - 1))).collect();
+        connections.update_batch(&rows).unwrap();
+        let start = AtomicBool::new(false);
+        let refreshed = std::thread::scope(|scope| {
+            let packets = scope.spawn(|| {
+                while !start.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
+                let mut refreshed = Vec::new();
+                for number in (0..ROWS).filter(|number| number % 2 == round % 2) {
+                    // As a packet: only a row that it finds.
+                    if connections.update_mode(&key(number), &row(now + 1000), UpdateMode::Replace).is_ok() {
+                        refreshed.push(number);
+                    }
+                }
+                refreshed
+            });
+            start.store(true, Ordering::Release);
+            let found = collect(connections.raw(), &Clock::Seconds, Duration::ZERO, go_on).unwrap();
+            assert!(found.deleted >= ROWS as usize / 2);
+            packets.join().unwrap()
+        });
+        let missing =
+            refreshed.iter().filter(|number| connections.lookup(&key(**number)).unwrap().is_none()).count();
+        assert_eq!(missing, 0, "of {} refreshed rows", refreshed.len());
+        assert_eq!(connections.entries().unwrap().len(), refreshed.len());
+    }
+}
+
+#[test]
+fn the_cell_collects_and_counts() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let all = [statedb::cell(), metrics::cell(), maps::cell(), conntrack::cell()];
+        let mut hive = TestHive::new(all)
+            .set("bpf-root", sandbox.bpf_root().display())
+            .set("enable-ipv6", "false")
+            .set("bpf-map-dynamic-size-ratio", "0")
+            .set("bpf-ct-global-tcp-max", "4096")
+            .set("bpf-ct-global-any-max", "4096")
+            .set("conntrack-gc-interval", "1s");
+        hive.start().await;
+        let maps: Arc<Maps> = hive.get();
+        let connections = Connections::new(maps.shared("cilium_ct4_global").unwrap().unwrap()).unwrap();
+        let now = Clock::Seconds.now().unwrap();
+        connections.update(&key(1), &row(now + 1000)).unwrap();
+        connections.update(&key(2), &row(now - 1)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while connections.lookup(&key(2)).unwrap().is_some() {
+            assert!(Instant::now() < deadline, "not collected");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(connections.lookup(&key(1)).unwrap().is_some());
+        let metrics: Arc<Metrics> = hive.get();
+        let mut text = metrics.text();
+        while !text.contains("_gc_entries{family=\"ipv4\",protocol=\"TCP\",status=\"deleted\"} 1") {
+            assert!(Instant::now() < deadline, "{text}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            text = metrics.text();
+        }
+        for line in [
+            "cilium_datapath_conntrack_gc_interval_seconds{global=\"global\"} 1",
+            "cilium_datapath_conntrack_gc_key_fallbacks_total{family=\"ipv4\",protocol=\"non-TCP\"} 0",
+            "cilium_datapath_conntrack_dump_resets_total{area=\"conntrack\",name=\"dump_interrupts\",family=\"ipv4\"} 0",
+            "cilium_datapath_conntrack_gc_entries{family=\"ipv4\",protocol=\"TCP\",status=\"alive\"} 1",
+            "cilium_datapath_conntrack_gc_runs_total{family=\"ipv4\",protocol=\"TCP\",status=\"completed\"}",
+            "cilium_datapath_conntrack_gc_duration_seconds_count{family=\"ipv4\",protocol=\"TCP\",status=\"completed\"}",
+        ] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+        assert!(!text.contains("ipv6"), "a family that is off");
+        hive.stop().await;
+    });
+}
