@@ -7,6 +7,7 @@ mod events;
 mod http;
 mod node;
 mod pod;
+mod policy;
 
 pub use events::{Event, Events};
 pub use http::{Answer, request};
