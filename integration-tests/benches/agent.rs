@@ -1,19 +1,18 @@
 //! The whole agent in numbers: start, restart, endpoints, plugin, memory. Prints one row a number
 //! (name, measured, unit, goal, met, peer), tab separated.
-#![expect(clippy::print_stdout, reason = "a benchmark prints its rows")]
 
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use integration_tests::measure::{Candidate, no_rows, percentile, resident, row, seconds};
 use integration_tests::{Node, binary};
 use test_kit::NetNs;
 
 fn main() {
     if !test_kit::is_root() {
-        eprintln_reason("needs root");
+        no_rows("agent", "needs root");
         return;
     }
     sizes();
@@ -22,24 +21,8 @@ fn main() {
     plugin();
 }
 
-#[expect(clippy::print_stderr, reason = "says why there are no rows")]
-fn eprintln_reason(reason: &str) {
-    eprintln!("agent benchmarks: {reason}");
-}
-
-/// Prints a row; `goal` is an upper bound.
-fn row(name: &str, measured: f64, unit: &str, goal: f64) {
-    let met = if measured <= goal { "yes" } else { "no" };
-    println!("{name}\t{measured:.3}\t{unit}\t{goal}\t{met}\t-");
-}
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
-}
-
-fn seconds(begin: Instant) -> f64 {
-    begin.elapsed().as_secs_f64()
+fn median(samples: Vec<f64>) -> f64 {
+    percentile(samples, 50)
 }
 
 fn sizes() {
@@ -105,18 +88,6 @@ fn start_and_idle() {
     row("idle CPU", used / seconds(begin) * 100.0, "%", 0.2);
 }
 
-/// Private and file pages of a process, in MB.
-fn resident(pid: u32) -> f64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let kilobytes: f64 = ["RssAnon:", "RssFile:"]
-        .iter()
-        .filter_map(|key| {
-            status.lines().find(|l| l.starts_with(key))?.split_whitespace().nth(1)?.parse::<f64>().ok()
-        })
-        .sum();
-    kilobytes * 1024.0 / 1e6
-}
-
 /// Hundredths of a second of processor time that a process has used.
 fn cpu_ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -124,63 +95,27 @@ fn cpu_ticks(pid: u32) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-/// A link pair as the plugin would leave it; the body of the request that makes it an endpoint.
-struct Candidate {
-    path: String,
-    body: String,
-}
-
-fn candidate(node: &Node, pods: &NetNs, number: usize) -> Candidate {
-    let (host, peer) = (format!("lxcbench{number}"), format!("eth{number}"));
-    let ns = pods.path().display();
-    node.host().ip(&format!("link add {host} type veth peer name {peer} netns {ns}")).unwrap();
-    let index = node.host().run(|| fs::read_to_string(format!("/sys/class/net/{host}/ifindex"))).unwrap();
-    let mac = node.host().run(|| fs::read_to_string(format!("/sys/class/net/{host}/address"))).unwrap();
-    let ipam = node.request("POST", &format!("/v1/ipam?owner=bench{number}"), None).unwrap().json();
-    let address = |family: &str| ipam["address"][family].as_str().unwrap().to_owned();
-    let body = format!(
-        r#"{{"container-id":"bench{number}","container-interface-name":"{peer}","state":"waiting-for-identity",
-            "interface-name":"{host}","interface-index":{},"mac":"02:00:00:00:{:02x}:{:02x}","host-mac":"{}",
-            "addressing":{{"ipv4":"{}","ipv6":"{}"}},"sync-build-endpoint":true}}"#,
-        index.trim(),
-        number / 256,
-        number % 256,
-        mac.trim(),
-        address("ipv4"),
-        address("ipv6"),
-    );
-    Candidate { path: format!("/v1/endpoint/cni-attachment-id:bench{number}:{peer}"), body }
-}
-
-fn create(node_socket: &Path, candidate: &Candidate) -> f64 {
-    let begin = Instant::now();
-    let answer =
-        integration_tests::request(node_socket, "PUT", &candidate.path, Some(&candidate.body)).unwrap();
-    let took = seconds(begin);
-    assert_eq!(answer.status, 201, "{answer:?}");
-    took
-}
-
 fn endpoints() {
     let mut node = Node::started();
     let pods = node.sandbox().netns("pods").unwrap();
     let socket = node.socket();
 
-    let one_by_one: Vec<f64> = (0..100).map(|i| create(&socket, &candidate(&node, &pods, i)) * 1e3).collect();
+    let one_by_one: Vec<f64> =
+        (0..100).map(|i| Candidate::new(&node, &pods, i).create(&socket) * 1e3).collect();
     row("endpoint create by PUT, p50 of 100", median(one_by_one), "ms", 2.0);
     for i in 0..100 {
         let path = format!("/v1/endpoint/cni-attachment-id:bench{i}:eth{i}");
         assert_eq!(node.request("DELETE", &path, None).unwrap().status, 200);
     }
 
-    let storm: Vec<Candidate> = (100..150).map(|i| candidate(&node, &pods, i)).collect();
+    let storm: Vec<Candidate> = (100..150).map(|i| Candidate::new(&node, &pods, i)).collect();
     let begin = Instant::now();
     std::thread::scope(|scope| {
         for client in 0..8 {
             let (storm, socket) = (&storm, &socket);
             scope.spawn(move || {
                 for candidate in storm.iter().skip(client).step_by(8) {
-                    create(socket, candidate);
+                    candidate.create(socket);
                 }
             });
         }

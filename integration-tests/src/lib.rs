@@ -5,6 +5,7 @@
 
 mod events;
 mod http;
+pub mod measure;
 mod node;
 mod pod;
 mod policy;

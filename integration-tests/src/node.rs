@@ -137,15 +137,17 @@ impl Node {
         Path::new(&self.config["state-dir"]).join("state")
     }
 
-    /// Puts a file of manifests into the cluster folder, whole at once as a rename does it.
+    /// Puts a file of manifests into the cluster folder, whole at once as a rename does it; the moment before that.
     ///
     /// # Panics
     /// When it cannot be written.
-    pub fn apply(&self, file: &str, manifests: &str) {
+    pub fn apply(&self, file: &str, manifests: &str) -> Instant {
         let folder = self.sandbox.dir();
         let (draft, place) = (folder.join(format!("draft-{file}")), folder.join(CLUSTER).join(file));
         fs::write(&draft, manifests).unwrap();
+        let begin = Instant::now();
         fs::rename(draft, place).unwrap();
+        begin
     }
 
     /// Takes a file out of the cluster folder.
