@@ -229,6 +229,7 @@ impl Manifests {
             let Some(&kind) = self.accepted.iter().find(|kind| kind.name() == manifest.kind) else {
                 let (open, reason) = match (manifest.kind, nearest(manifest.kind, &kinds)) {
                     ("", _) => (true, format!("is missing; give one of {}", kinds.join(", "))),
+                    ("List", _) => (true, "List has no list of items; give it one".to_owned()),
                     (other, Some(near)) => (true, format!("{other} is no kind; did you mean {near}?")),
                     (other, None) => {
                         (false, format!("{other} is not read from here; give one of {}", kinds.join(", ")))
