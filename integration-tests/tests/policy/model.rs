@@ -337,7 +337,11 @@ fn selector(requirements: &[Requirement], place: &Where) -> Value {
     let mut expressions = Vec::new();
     for requirement in requirements {
         match requirement {
-            Requirement::Is(key, value) => labels[*key] = json!(value),
+            Requirement::Is(key, value) if labels[*key].is_null() => labels[*key] = json!(value),
+            // A map names a key once; said twice, both hold.
+            Requirement::Is(key, value) => {
+                expressions.push(json!({"key": key, "operator": "In", "values": [value]}));
+            }
             Requirement::In(key, values) => {
                 expressions.push(json!({"key": key, "operator": "In", "values": values}));
             }
