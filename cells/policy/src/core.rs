@@ -38,6 +38,7 @@ pub(crate) struct Computed {
 #[derive(Debug)]
 struct Installed {
     subject: Subject,
+    announced: u64,
     generation: u64,
     /// None if only the kernel knows.
     rows: Option<Arc<Rows>>,
@@ -122,14 +123,14 @@ impl Core {
         for row in rows {
             let (id, generation) = (row.subject.endpoint, row.generation);
             seen.insert(id);
-            let old = self.endpoints.get(&id).filter(|old| old.generation == generation);
-            // An id that was forgotten and given to another endpoint meanwhile begins at the same generation.
-            if old.is_some_and(|old| old.subject == row.subject) {
+            if self.endpoints.get(&id).is_some_and(|old| old.generation == generation) {
                 continue;
             }
-            let rows = self.endpoints.remove(&id).filter(|old| old.generation < generation);
-            let rows = rows.and_then(|old| old.rows);
-            self.endpoints.insert(id, Installed { subject: row.subject.clone(), generation, rows });
+            // The map of another endpoint that has the id now is another one.
+            let old = self.endpoints.remove(&id).filter(|old| old.announced == row.announced);
+            let (subject, announced) = (row.subject.clone(), row.announced);
+            let rows = old.and_then(|old| old.rows);
+            self.endpoints.insert(id, Installed { subject, announced, generation, rows });
         }
         self.endpoints.retain(|id, _| seen.contains(id));
     }

@@ -50,7 +50,9 @@ pub struct RowCounts {
 pub struct EndpointPolicy {
     /// Whom it is about.
     pub subject: Subject,
-    /// Counts the changes of the subject.
+    /// Number of the call that announced the endpoint: the same id after another call is another endpoint.
+    pub announced: u64,
+    /// Number of the call that changed the subject last.
     pub generation: u64,
     /// The revision of the policies that was computed last; 0 before the first time.
     pub revision: u64,
@@ -77,10 +79,11 @@ impl EndpointPolicy {
     }
 
     /// An endpoint that has just been announced.
-    pub(crate) fn new(subject: Subject, generation: u64) -> EndpointPolicy {
+    pub(crate) fn new(subject: Subject, number: u64) -> EndpointPolicy {
         EndpointPolicy {
             subject,
-            generation,
+            announced: number,
+            generation: number,
             revision: 0,
             realized: 0,
             ingress_enforced: false,

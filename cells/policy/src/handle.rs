@@ -13,6 +13,8 @@ pub struct Policies {
     table: RwTable<EndpointPolicy>,
     /// The revision of the policies that are wanted.
     revision: Arc<AtomicU64>,
+    /// Numbers the calls.
+    calls: Arc<AtomicU64>,
     /// How rows begin: pending, but in tests of others, where nobody else realizes them.
     begin: Progress,
 }
@@ -45,7 +47,7 @@ pub enum NotRealized {
 
 impl Policies {
     pub(crate) fn new(table: RwTable<EndpointPolicy>, revision: Arc<AtomicU64>) -> Policies {
-        Policies { table, revision, begin: Progress::Pending }
+        Policies { table, revision, calls: Arc::default(), begin: Progress::Pending }
     }
 
     #[cfg(any(test, feature = "test-util"))]
@@ -61,21 +63,17 @@ impl Policies {
             Progress::Realized => (Progress::Realized, self.revision()),
             other => (other, 0),
         };
+        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let mut txn = self.table.write();
         match txn.get(EndpointPolicy::by_endpoint(subject.endpoint)) {
             Some(row) if row.subject == subject => return,
             Some(row) => {
-                let row = EndpointPolicy {
-                    subject,
-                    generation: row.generation + 1,
-                    progress,
-                    error: None,
-                    ..(**row).clone()
-                };
+                let row =
+                    EndpointPolicy { subject, generation: number, progress, error: None, ..(**row).clone() };
                 txn.insert(row);
             }
             None => {
-                txn.insert(EndpointPolicy { progress, realized, ..EndpointPolicy::new(subject, 1) });
+                txn.insert(EndpointPolicy { progress, realized, ..EndpointPolicy::new(subject, number) });
             }
         }
         txn.commit();

@@ -187,6 +187,7 @@ impl Job {
         let gone: Vec<ObjectId> =
             objects.iter().filter(|change| change.deleted).map(|change| id(&change.object)).collect();
         progressing.unsettled.extend(objects.iter().map(|change| id(&change.object)));
+        let sources: BTreeSet<Arc<str>> = objects.iter().map(|change| change.object.source.clone()).collect();
         let mut staged = std::mem::take(&mut progressing.staged);
         let numbers = self.numbers.clone();
         let parsing = settings.clone();
@@ -232,7 +233,7 @@ impl Job {
             self.publish(claims).await?;
         }
         progressing.held.extend(new.into_iter().filter(|_| !waits));
-        self.numbers.round(&round, started.elapsed());
+        self.numbers.round(&round, &sources, started.elapsed());
         self.record(&round.outcomes);
         let failed = round.outcomes.iter().find(|outcome| outcome.progress == Progress::Failed);
         trouble = trouble.or_else(|| {

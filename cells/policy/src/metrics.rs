@@ -1,5 +1,6 @@
 //! Metrics of policy, by the names of the original.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,12 +18,13 @@ use statedb::Table;
 use crate::core::Round;
 use crate::endpoint::{EndpointPolicy, Progress};
 use crate::job::Shared;
+use crate::repository::STATIC_CNP_PATH;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ChangeLabels {
-    outcome: &'static str,
     operation: &'static str,
-    source: String,
+    outcome: &'static str,
+    source: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -30,33 +32,50 @@ struct WriteLabels {
     way: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DelayLabels {
+    source: &'static str,
+}
+
+/// Buckets of delays, as the original's.
+const SECONDS: [f64; 8] = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0];
+
 /// What is counted as it happens.
 #[derive(Clone, Debug)]
 pub(crate) struct Numbers {
     changes: Family<ChangeLabels, Counter>,
     writes: Family<WriteLabels, Counter>,
-    durations: Histogram,
+    delays: Family<DelayLabels, Histogram, fn() -> Histogram>,
 }
 
 impl Default for Numbers {
     fn default() -> Numbers {
-        let buckets = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0];
-        Numbers { changes: Family::default(), writes: Family::default(), durations: Histogram::new(buckets) }
+        let delays = Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> Histogram);
+        Numbers { changes: Family::default(), writes: Family::default(), delays }
+    }
+}
+
+/// The original's word for a source of policies.
+fn source_label(source: &str) -> &'static str {
+    match source {
+        STATIC_CNP_PATH => "directory",
+        _ => "custom-resource",
     }
 }
 
 impl Numbers {
-    /// An object was read, or is gone. Sources are the agent's own, a handful.
+    /// An object was read, or is gone.
     pub(crate) fn changed(&self, operation: &'static str, source: &str, ok: bool) {
         let outcome = if ok { "success" } else { "fail" };
-        let labels = ChangeLabels { outcome, operation, source: source.to_owned() };
+        let labels = ChangeLabels { operation, outcome, source: source_label(source) };
         self.changes.get_or_create(&labels).inc();
     }
 
-    /// A round is done.
-    pub(crate) fn round(&self, round: &Round, took: Duration) {
-        if round.in_place + round.swapped > 0 {
-            self.durations.observe(took.as_secs_f64());
+    /// A round is done; objects of these sources had changed.
+    pub(crate) fn round(&self, round: &Round, sources: &BTreeSet<Arc<str>>, took: Duration) {
+        let labels: BTreeSet<&'static str> = sources.iter().map(|source| source_label(source)).collect();
+        for source in labels {
+            self.delays.get_or_create(&DelayLabels { source }).observe(took.as_secs_f64());
         }
         for (way, count) in [("in-place", round.in_place), ("swap", round.swapped)] {
             self.writes.get_or_create(&WriteLabels { way }).inc_by(count as u64);
@@ -65,17 +84,12 @@ impl Numbers {
 
     /// Puts everything into the registry.
     pub(crate) fn register(&self, metrics: &Metrics, state: PolicyState) {
-        metrics.register("policy_change_total", "Number of policy changes by outcome", self.changes.clone());
-        metrics.register(
-            "policy_map_changes_total",
-            "Number of changed policy maps by the way they were changed",
-            self.writes.clone(),
-        );
-        metrics.register(
-            "policy_implementation_delay_seconds",
-            "Time from a change of policies, identities or endpoints to its last policy map",
-            self.durations.clone(),
-        );
+        let help = "Number of policy changes by outcome";
+        metrics.register("policy_change_total", help, self.changes.clone());
+        let help = "Number of changed policy maps by the way they were changed";
+        metrics.register("policy_map_changes_total", help, self.writes.clone());
+        let help = "Time between a policy change and it being fully deployed into the datapath";
+        metrics.register("policy_implementation_delay", help, self.delays.clone());
         metrics.register_collector(state);
     }
 }
@@ -117,7 +131,9 @@ impl Collector for PolicyState {
         let help = "Number of endpoints labeled by policy enforcement status";
         let name = "policy_endpoint_enforcement_status";
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for enforcement in ["none", "ingress", "egress", "both"] {
+        for enforcement in
+            ["none", "ingress", "egress", "both", "audit-ingress", "audit-egress", "audit-both"]
+        {
             let count = rows().filter(|row| row.enabled() == enforcement).count();
             ConstGauge::new(count as i64).encode(family.encode_family(&[("enforcement", enforcement)])?)?;
         }

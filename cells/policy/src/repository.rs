@@ -11,7 +11,7 @@ use policy_engine::{Entry, Kind, Peers, Policy, Refusal, ResourceId, Selector, S
 use crate::object::{ObjectId, ObjectState, PolicyStatus};
 
 /// The source that reads the folder of that option.
-const STATIC_CNP_PATH: &str = "static-cnp-path";
+pub(crate) const STATIC_CNP_PATH: &str = "static-cnp-path";
 /// The source of labels of its rules, as the original has it.
 const DIRECTORY: &str = "directory";
 

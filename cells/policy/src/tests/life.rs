@@ -187,6 +187,16 @@ async fn endpoints_change_their_identity_and_go() {
     agent.policies.forget(7);
     assert_eq!(agent.policies.realized(7).await, Err(NotRealized::Unknown { endpoint: 7 }));
 
+    // Another one with its id and identity, before the job has looked: its map is empty, and does not stay so.
+    agent.policies.enforce(world.subject(7, "db"));
+    agent.policies.realized(7).await.unwrap();
+    agent.policies.forget(7);
+    world.datapath.detach(7).unwrap();
+    agent.policies.enforce(world.pod(7, "db"));
+    agent.policies.realized(7).await.unwrap();
+    assert!(world.ingress(7, web.identity, TCP | 81));
+    agent.policies.forget(7);
+
     // An endpoint whose map is not there fails, and recovers by itself.
     agent.policies.enforce(world.subject(10, "web"));
     let failed = agent.policies.realized(10).await.unwrap_err();
