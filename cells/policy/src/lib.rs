@@ -44,8 +44,6 @@ mod rest;
 mod rows;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
-#[cfg(test)]
-mod tests;
 pub mod why;
 
 pub use cell::cell;

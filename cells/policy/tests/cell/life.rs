@@ -1,14 +1,17 @@
-use datapath_abi::{PolicyEntry, PolicyKey};
-use loader::testing::Call;
+use std::time::{Duration, Instant};
 
-use super::*;
-use crate::endpoint::Progress;
-use crate::handle::NotRealized;
-use crate::object::ObjectState;
+use datapath_abi::{PolicyEntry, PolicyKey};
+use hive::prelude::*;
+use loader::testing::Call;
+use policy::{NotRealized, ObjectState, Progress};
+use runtime_options::RuntimeOption;
+use serde_json::{Value, json};
+
+use crate::kit::{TCP, World, allow, wait_for};
 
 fn policy_calls(world: &World) -> Vec<Call> {
     let policy = |call: &Call| matches!(call, Call::WritePolicy(..) | Call::SwapPolicy(..));
-    world.datapath.calls().into_iter().filter(policy).collect()
+    world.fake.calls().into_iter().filter(policy).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -26,7 +29,7 @@ async fn nothing_changes_before_all_sources_have_been_read() {
     let everything = (PolicyKey::any(true), PolicyEntry::allow(0));
     let kept = (row(client.identity, 24, 80), PolicyEntry::allow(24));
     let stale = (row(4711, 0, 0), PolicyEntry::allow(0));
-    world.datapath.restore_policy(7, [everything, kept, stale]);
+    world.fake.restore_policy(7, [everything, kept, stale]);
 
     let agent = world.start().await;
     agent.policies.enforce(web.clone());
@@ -116,7 +119,7 @@ async fn a_policy_with_500_ports_reaches_100_endpoints_computed_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_map_denies_its_endpoint_alone_says_so_and_recovers() {
     let mut world = World::new();
-    world.datapath.set_policy_capacity(8);
+    world.fake.set_policy_capacity(8);
     world.write(&[("web", allow("web", "client", 80))], true);
     let agent = world.start().await;
     let (web, db, client) = (world.pod(7, "web"), world.pod(8, "db"), world.subject(9, "client"));

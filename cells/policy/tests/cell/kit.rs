@@ -1,9 +1,6 @@
 //! The cell in a hive, its neighbours in memory.
 
-mod life;
-mod prefixes;
-mod surfaces;
-
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -23,29 +20,33 @@ use runtime_options::RuntimeOption;
 use serde_json::{Value, json};
 use statedb::{Db, RwTable, Table};
 
-use crate::endpoint::EndpointPolicy;
-use crate::object::PolicyStatus;
-use crate::rows::{Rows, Verdict};
-use crate::{NamedPorts, Policies, Subject};
+use policy::{EndpointPolicy, NamedPorts, Policies, PolicyStatus, Rows, Subject};
 
-const TCP: u32 = 6 << 16;
+pub(crate) const TCP: u32 = 6 << 16;
 
 /// The neighbours of the cell.
-struct World {
-    db: Arc<Db>,
-    datapath: Arc<FakeDatapath>,
-    ipcache: Arc<FakeMap>,
-    identities: Identities,
-    prefixes: Arc<Prefixes>,
-    folder: SourceWriter,
-    options: RwTable<RuntimeOption>,
-    metrics: Arc<Metrics>,
-    identity_table: Arc<Table<Identity>>,
-    objects: Arc<Table<PolicyObject>>,
+pub(crate) struct World {
+    pub(crate) db: Arc<Db>,
+    pub(crate) datapath: Arc<dyn Datapath>,
+    pub(crate) fake: Arc<FakeDatapath>,
+    pub(crate) ipcache: Arc<FakeMap>,
+    pub(crate) identities: Identities,
+    pub(crate) prefixes: Arc<Prefixes>,
+    pub(crate) folder: SourceWriter,
+    pub(crate) options: RwTable<RuntimeOption>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) identity_table: Arc<Table<Identity>>,
+    pub(crate) objects: Arc<Table<PolicyObject>>,
 }
 
 impl World {
-    fn new() -> World {
+    pub(crate) fn new() -> World {
+        let fake = Arc::new(FakeDatapath::new());
+        World { fake: fake.clone(), ..World::of(fake) }
+    }
+
+    /// With another datapath than the one in memory.
+    pub(crate) fn of(datapath: Arc<dyn Datapath>) -> World {
         let db = Arc::new(Db::new());
         let (identities, prefixes, identity_table) = identity::testing::of(&db, None);
         let policies = Arc::new(db.table::<PolicyObject>().unwrap());
@@ -55,7 +56,8 @@ impl World {
             policies.clone(),
         );
         World {
-            datapath: Arc::new(FakeDatapath::new()),
+            datapath,
+            fake: Arc::default(),
             ipcache: Arc::new(FakeMap::default()),
             identities,
             prefixes: Arc::new(prefixes),
@@ -69,9 +71,9 @@ impl World {
     }
 
     /// The cell among these neighbours, started.
-    async fn start(&self) -> Agent {
+    pub(crate) async fn start(&self) -> Agent {
         let ipcache_map: Arc<dyn ipcache::IpcacheMap> = self.ipcache.clone();
-        let datapath: Arc<dyn Datapath> = self.datapath.clone();
+        let datapath = self.datapath.clone();
         let options = Arc::new(self.options.reader());
         let entries = self.db.table().unwrap();
         let make_ipcache = move |jobs: JobGroup| {
@@ -96,7 +98,7 @@ impl World {
             config::<FamilyConfig>(),
             config::<LoaderConfig>(),
             module("ipcache", "An ipcache", [provide(make_ipcache)]),
-            crate::cell(),
+            policy::cell(),
             invoke(|_: Arc<Policies>, _: Arc<IpcacheWriter>, _: Arc<Table<ipcache::Entry>>| ()),
             invoke(|_: Arc<Table<EndpointPolicy>>, _: Arc<Table<PolicyStatus>>| ()),
             invoke(move |routes: Group<Route>, pages: Group<Page>| {
@@ -110,7 +112,7 @@ impl World {
     }
 
     /// Policies by name and spec; `Null` deletes. `complete`: the folder has been read once.
-    fn write(&mut self, policies: &[(&str, Value)], complete: bool) {
+    pub(crate) fn write(&mut self, policies: &[(&str, Value)], complete: bool) {
         let change = |(name, spec): &(&str, Value)| {
             let manifest = json!({"metadata": {"name": name, "namespace": "shop"}, "spec": spec});
             match spec.is_null() {
@@ -130,58 +132,58 @@ impl World {
     }
 
     /// A pod that the datapath knows, as its identity and subject.
-    fn pod(&self, endpoint: u16, app: &str) -> Subject {
+    pub(crate) fn pod(&self, endpoint: u16, app: &str) -> Subject {
         let attached =
             EndpointDatapath { id: endpoint, ifindex: endpoint.into(), ..EndpointDatapath::default() };
         self.datapath.attach(&attached).unwrap();
         self.subject(endpoint, app)
     }
 
-    fn subject(&self, endpoint: u16, app: &str) -> Subject {
+    pub(crate) fn subject(&self, endpoint: u16, app: &str) -> Subject {
         let labels = labels(app);
         let identity = self.identities.allocate(&labels, &format!("endpoint/{endpoint}")).unwrap();
         let labels = LabelArray::from(&labels);
         Subject { endpoint, identity, labels, named_ports: NamedPorts::default() }
     }
 
-    fn rows(&self, endpoint: u16) -> Rows {
+    pub(crate) fn rows(&self, endpoint: u16) -> Rows {
         self.datapath.policy_rows(endpoint).unwrap().into_iter().collect()
     }
 
     /// What the map says of a packet to the endpoint from a peer.
-    fn ingress(&self, endpoint: u16, peer: u32, l4: u32) -> bool {
+    pub(crate) fn ingress(&self, endpoint: u16, peer: u32, l4: u32) -> bool {
         self.rows(endpoint).verdict(false, peer, l4).passes()
     }
 }
 
 /// The cell, running.
-struct Agent {
-    hive: TestHive,
-    policies: Policies,
-    surfaces: Arc<Mutex<(Vec<Route>, Vec<Page>)>>,
+pub(crate) struct Agent {
+    pub(crate) hive: TestHive,
+    pub(crate) policies: Policies,
+    pub(crate) surfaces: Arc<Mutex<(Vec<Route>, Vec<Page>)>>,
 }
 
 impl Agent {
-    fn row(&self, endpoint: u16) -> EndpointPolicy {
+    pub(crate) fn row(&self, endpoint: u16) -> EndpointPolicy {
         let table = self.policies.table();
         let snapshot = table.snapshot();
         (**table.get(&snapshot, EndpointPolicy::by_endpoint(endpoint)).unwrap()).clone()
     }
 
-    fn statuses(&self) -> Vec<PolicyStatus> {
+    pub(crate) fn statuses(&self) -> Vec<PolicyStatus> {
         let table = self.hive.get::<Table<PolicyStatus>>();
         let snapshot = table.snapshot();
         table.all(&snapshot).map(|row| (**row).clone()).collect()
     }
 }
 
-fn labels(app: &str) -> Labels {
+pub(crate) fn labels(app: &str) -> Labels {
     let namespace = "k8s:io.kubernetes.pod.namespace=shop";
     Labels::parse([&*format!("k8s:app={app}"), namespace, "k8s:io.cilium.k8s.policy.cluster=default"])
 }
 
 /// To pods of an app, from pods of another, on a port.
-fn allow(to: &str, from: &str, port: u16) -> Value {
+pub(crate) fn allow(to: &str, from: &str, port: u16) -> Value {
     json!({
         "endpointSelector": {"matchLabels": {"app": to}},
         "ingress": [{
@@ -192,14 +194,36 @@ fn allow(to: &str, from: &str, port: u16) -> Value {
 }
 
 /// To pods of an app, from prefixes.
-fn allow_cidr(to: &str, prefixes: &[&str]) -> Value {
+pub(crate) fn allow_cidr(to: &str, prefixes: &[&str]) -> Value {
     json!({"endpointSelector": {"matchLabels": {"app": to}}, "ingress": [{"fromCIDR": prefixes}]})
 }
 
-async fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
         assert!(started.elapsed() < Duration::from_secs(10), "waited for {what}");
         tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Ends a thread of a test, whether the test succeeds or not.
+#[derive(Default)]
+pub(crate) struct Done(AtomicBool);
+
+pub(crate) struct Ended<'a>(&'a Done);
+
+impl Done {
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn at_the_end(&self) -> Ended<'_> {
+        Ended(self)
+    }
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
     }
 }

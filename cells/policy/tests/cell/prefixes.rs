@@ -1,6 +1,13 @@
-use ipnetwork::IpNetwork;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::*;
+use ipcache::testing::FakeMap;
+use ipnetwork::IpNetwork;
+use loader::Datapath;
+use policy::{Rows, Verdict};
+use serde_json::{Value, json};
+
+use crate::kit::{Done, TCP, World, allow_cidr, wait_for};
 
 /// The identity that packets of an address carry.
 fn identity(world: &World, address: &str) -> u32 {
@@ -52,13 +59,13 @@ async fn a_change_of_prefixes_is_never_felt_by_who_is_allowed_throughout() {
     agent.policies.enforce(world.pod(7, "web"));
     agent.policies.realized(7).await.unwrap();
     assert!(passes(&world, "10.0.0.5") && !passes(&world, "11.0.0.5"));
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let done = Done::default();
     let (watched, done) = (world_view(&world), &done);
     std::thread::scope(|scope| {
         let watched = &watched;
         let watcher = scope.spawn(move || {
             let mut looks = 0;
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            while !done.is_over() {
                 let started = Instant::now();
                 let (inside, outside) = (watched.passes("10.0.0.5"), watched.passes("11.0.0.5"));
                 // A thread may be held up between its two looks, a program in the kernel is not.
@@ -70,6 +77,7 @@ async fn a_change_of_prefixes_is_never_felt_by_who_is_allowed_throughout() {
             }
             looks
         });
+        let ended = done.at_the_end();
         let runtime = tokio::runtime::Handle::current();
         let specs =
             [&["10.0.0.0/16"][..], &["10.0.0.0/24", "172.16.0.0/12"], &["10.0.0.5/32"], &["10.0.0.0/8"]];
@@ -80,14 +88,14 @@ async fn a_change_of_prefixes_is_never_felt_by_who_is_allowed_throughout() {
                 runtime.block_on(wait_for("the change", || agent.row(7).realized > before));
             }
         });
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(ended);
         assert!(watcher.join().unwrap() > 1000);
     });
 }
 
 /// What the watcher looks at, apart from the world that is being changed.
 struct View {
-    datapath: Arc<FakeDatapath>,
+    datapath: Arc<dyn Datapath>,
     ipcache: Arc<FakeMap>,
 }
 

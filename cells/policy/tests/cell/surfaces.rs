@@ -1,7 +1,8 @@
 use api::{Operation, Query, Request, Response};
-use ipcache::{Mapping, Source};
+use ipcache::{IpcacheWriter, Mapping, Source};
+use serde_json::{Value, json};
 
-use super::*;
+use crate::kit::{Agent, World, allow, allow_cidr, wait_for};
 
 async fn body(response: Response) -> (u16, Value) {
     let status = response.status().as_u16();

@@ -1,0 +1,7 @@
+//! The cell in a hive: its neighbours in memory, and with policy maps in the kernel.
+
+mod kernel;
+mod kit;
+mod life;
+mod prefixes;
+mod surfaces;
