@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use datapath_abi::{PolicyEntry, policy_flag};
 use identity::Identity;
-use loader::{Datapath, DatapathError};
+use loader::Datapath;
 use policy_engine::{Change, Direction, Engine, Key, NamedPorts, ResolveError, Resolved, Row, Settings};
 
 use crate::endpoint::{EndpointPolicy, Progress, RowCounts, Subject};
-use crate::plan::{Plan, plan};
+use crate::install::{Way, Work, install};
 use crate::repository::Staged;
 use crate::rows::{RowKey, Rows};
 
@@ -154,11 +154,41 @@ impl Core {
             self.compute();
         }
         let mut round = Round::default();
-        let mut plans = HashMap::new();
-        let ids: Vec<u16> = self.endpoints.keys().copied().collect();
-        for id in ids {
-            let outcome = self.realize(id, &mut plans, &mut round);
-            round.outcomes.extend(outcome);
+        let mut works = Vec::new();
+        let mut writing = Vec::new();
+        for (id, endpoint) in &mut self.endpoints {
+            let Some(computed) = self.audiences.get(&audience(&endpoint.subject)) else { continue };
+            let done = endpoint.rows.as_ref().is_some_and(|rows| Arc::ptr_eq(rows, &computed.rows));
+            if !done {
+                let (current, wanted) = (endpoint.rows.take(), computed.rows.clone());
+                works.push(Work { endpoint: *id, current, wanted, swap: computed.full.is_some() });
+                writing.push(round.outcomes.len());
+            }
+            round.outcomes.push(Outcome {
+                endpoint: *id,
+                generation: endpoint.generation,
+                revision: self.engine.revision(),
+                enforced: computed.enforced,
+                counts: computed.counts,
+                progress: if computed.full.is_some() { Progress::Full } else { Progress::Realized },
+                error: computed.full.clone(),
+            });
+        }
+        let results = install(&*self.datapath, &works);
+        for ((work, at), result) in works.into_iter().zip(writing).zip(results) {
+            match result {
+                Ok(way) => {
+                    round.in_place += usize::from(way == Way::InPlace);
+                    round.swapped += usize::from(way == Way::Swap);
+                    if let Some(endpoint) = self.endpoints.get_mut(&work.endpoint) {
+                        endpoint.rows = Some(work.wanted);
+                    }
+                }
+                Err(error) => {
+                    let outcome = &mut round.outcomes[at];
+                    (outcome.progress, outcome.error) = (Progress::Failed, Some(error.to_string().into()));
+                }
+            }
         }
         round
     }
@@ -202,74 +232,6 @@ impl Core {
             self.change.merge(change);
         }
     }
-
-    fn realize(&mut self, id: u16, plans: &mut Plans, round: &mut Round) -> Option<Outcome> {
-        let endpoint = self.endpoints.get_mut(&id)?;
-        let computed = self.audiences.get(&audience(&endpoint.subject))?;
-        let mut outcome = Outcome {
-            endpoint: id,
-            generation: endpoint.generation,
-            revision: self.engine.revision(),
-            enforced: computed.enforced,
-            counts: computed.counts,
-            progress: if computed.full.is_some() { Progress::Full } else { Progress::Realized },
-            error: computed.full.clone(),
-        };
-        if endpoint.rows.as_ref().is_some_and(|rows| Arc::ptr_eq(rows, &computed.rows)) {
-            return Some(outcome);
-        }
-        let current = endpoint.rows.take();
-        let done = install(&*self.datapath, id, current, computed, plans, round);
-        match done {
-            Ok(()) => endpoint.rows = Some(computed.rows.clone()),
-            Err(error) => {
-                outcome.progress = Progress::Failed;
-                outcome.error = Some(error.to_string().into());
-            }
-        }
-        Some(outcome)
-    }
-}
-
-/// Ways between rows that this round has found already: endpoints of an audience share them. By the addresses of both
-/// rows; the old ones are held, so that no others come to be there.
-type Plans = HashMap<(*const Rows, *const Rows), (Arc<Rows>, Arc<Plan>)>;
-
-/// Brings an endpoint's map to the computed rows.
-fn install(
-    datapath: &dyn Datapath,
-    id: u16,
-    current: Option<Arc<Rows>>,
-    computed: &Computed,
-    plans: &mut Plans,
-    round: &mut Round,
-) -> Result<(), DatapathError> {
-    let wanted = &computed.rows;
-    let capacity = datapath.policy_capacity();
-    let way = match &current {
-        Some(rows) => {
-            let key = (Arc::as_ptr(rows), Arc::as_ptr(wanted));
-            let find = || (rows.clone(), Arc::new(plan(rows, wanted, capacity)));
-            plans.entry(key).or_insert_with(find).1.clone()
-        }
-        None => {
-            let rows: Rows = datapath.policy_rows(id)?.into_iter().collect();
-            Arc::new(plan(&rows, wanted, capacity))
-        }
-    };
-    match &*way {
-        Plan::InPlace(writes) if writes.is_empty() => {}
-        // What does not fit is denied at once.
-        Plan::InPlace(writes) if computed.full.is_none() => {
-            datapath.write_policy(id, writes)?;
-            round.in_place += 1;
-        }
-        _ => {
-            datapath.swap_policy(id, &wanted.to_kernel())?;
-            round.swapped += 1;
-        }
-    }
-    Ok(())
 }
 
 impl Computed {

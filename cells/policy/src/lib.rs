@@ -35,6 +35,7 @@ mod config;
 mod core;
 mod endpoint;
 mod handle;
+mod install;
 mod job;
 mod metrics;
 mod object;

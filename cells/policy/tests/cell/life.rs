@@ -145,7 +145,8 @@ async fn a_full_map_denies_its_endpoint_alone_says_so_and_recovers() {
     assert!(text.contains("cilium_policy_endpoints_overflowed 1"), "{text}");
 
     world.write(&[("web", allow("web", "client", 81))], false);
-    wait_for("the map to fit again", || world.ingress(7, client.identity, TCP | 81)).await;
+    wait_for("the map to fit again", || agent.row(7).progress == Progress::Realized).await;
+    assert!(world.ingress(7, client.identity, TCP | 81));
     assert!(agent.policies.realized(7).await.is_ok());
     assert_eq!(agent.row(7).error, None);
     assert!(world.metrics.text().contains("cilium_policy_endpoints_overflowed 0"));
