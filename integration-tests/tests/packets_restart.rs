@@ -56,7 +56,7 @@ fn restarts(count: usize) {
     let udp = UdpFlow::start(&late.ns, &pods[0].ns, pods[0].ipv4).unwrap();
     sleep(Duration::from_millis(100));
     let report = udp.stop();
-    assert!(report.is_perfect(), "{report:?}");
+    assert!(report.is_perfect(), "{report:?}\n{}", node.log());
     for pod in pods {
         node.delete_pod(pod);
     }
