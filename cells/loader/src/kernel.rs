@@ -383,10 +383,9 @@ impl Datapath for KernelDatapath {
         let maps = &self.maps;
         if old != config {
             let step = || format!("endpoint {id}: write settings");
-            // A row is copied in pieces: nobody may read half an old and half a new owner.
-            if old.flags & ep_flag::LIVE != 0
-                && (old.ifindex, old.identity) != (config.ifindex, config.identity)
-            {
+            // A row is copied in pieces: nobody may read half an old and half a new owner. Another identity of the same
+            // owner is one aligned word, which is copied whole: no packet has to drop meanwhile.
+            if old.flags & ep_flag::LIVE != 0 && old.ifindex != config.ifindex {
                 maps.ep_config().update(&id.into(), &EndpointConfig::default()).step(step)?;
             }
             maps.ep_config().update(&id.into(), &config).step(step)?;
