@@ -41,24 +41,58 @@ const BUFFER: usize = 64 << 10;
 /// Times that the places to be watched may change while they are looked up.
 const TRIES: usize = 8;
 
+/// How long to wait until the kernel is asked again to tell of changes.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// Follows a folder until the job ends. The first reading completes the source.
+///
+/// When the kernel cannot tell of changes, as without a free inotify instance, the folder is looked at every second.
 pub(crate) async fn follow(folder: Folder, cx: JobCx) -> anyhow::Result<()> {
-    let inotify = Inotify::init()?;
     let mut folder = Box::new(folder);
-    let watches = inotify.watches();
-    let mut events = inotify.into_event_stream(vec![0; BUFFER])?;
-    folder = blocking(folder, move |folder| folder.start(watches)).await?;
     loop {
+        let ended;
+        (folder, ended) = watched(folder, &cx).await?;
+        let Err(error) = ended else { return Ok(()) };
+        (folder, _) = blocking(folder, move |folder| folder.look_unwatched(&error)).await?;
+        tokio::select! {
+            () = tokio::time::sleep(RETRY) => {}
+            () = cx.cancelled() => return Ok(()),
+        }
+    }
+}
+
+type Ended = (Box<Folder>, io::Result<()>);
+
+/// Until the job ends, or the kernel cannot tell of changes.
+async fn watched(mut folder: Box<Folder>, cx: &JobCx) -> anyhow::Result<Ended> {
+    let inotify = match Inotify::init() {
+        Ok(inotify) => inotify,
+        Err(error) => return Ok((folder, Err(error))),
+    };
+    let watches = inotify.watches();
+    let mut events = match inotify.into_event_stream(vec![0; BUFFER]) {
+        Ok(events) => events,
+        Err(error) => return Ok((folder, Err(error))),
+    };
+    let mut done;
+    (folder, done) = blocking(folder, move |folder| folder.start(watches)).await?;
+    loop {
+        if done.is_err() {
+            return Ok((folder, done));
+        }
         let first = tokio::select! {
             event = events.next() => event,
             () = at(folder.next_deadline()) => None,
-            () = cx.cancelled() => return Ok(()),
+            () = cx.cancelled() => return Ok((folder, Ok(()))),
         };
-        let mut batch: Vec<EventOwned> = first.transpose()?.into_iter().collect();
+        let mut batch: Vec<io::Result<EventOwned>> = first.into_iter().collect();
         while let Some(Some(event)) = events.next().now_or_never() {
-            batch.push(event?);
+            batch.push(event);
         }
-        folder = blocking(folder, move |folder| folder.handle(&batch)).await?;
+        match batch.into_iter().collect::<io::Result<Vec<EventOwned>>>() {
+            Ok(batch) => (folder, done) = blocking(folder, move |folder| folder.handle(&batch)).await?,
+            Err(error) => done = Err(error),
+        }
     }
 }
 
@@ -73,9 +107,12 @@ async fn at(deadline: Option<Instant>) {
 async fn blocking(
     mut folder: Box<Folder>,
     work: impl FnOnce(&mut Folder) -> io::Result<()> + Send + 'static,
-) -> anyhow::Result<Box<Folder>> {
-    let done = tokio::task::spawn_blocking(move || work(&mut folder).map(|()| folder)).await?;
-    Ok(done?)
+) -> anyhow::Result<Ended> {
+    let work = move || {
+        let done = work(&mut folder);
+        (folder, done)
+    };
+    Ok(tokio::task::spawn_blocking(work).await?)
 }
 
 /// A folder of manifests: what is watched, what was read, where it goes.
@@ -120,7 +157,19 @@ impl Folder {
 
     fn start(&mut self, watches: Watches) -> io::Result<()> {
         self.watch = Some(Watch::new(watches));
-        self.look(true)
+        self.look(true)?;
+        self.report.late(None, &self.manifests);
+        Ok(())
+    }
+
+    /// When nobody tells of changes.
+    fn look_unwatched(&mut self, error: &io::Error) -> io::Result<()> {
+        self.watch = None;
+        let fault = format!("changes are noticed after a second only: {error}; see fs.inotify in sysctl");
+        self.report.late(Some(&fault), &self.manifests);
+        let looked = self.look(false);
+        self.forget();
+        looked
     }
 
     /// When the next file that is gone is to be forgotten.
@@ -146,6 +195,12 @@ impl Folder {
         if look || all {
             self.look(all)?;
         }
+        self.forget();
+        Ok(())
+    }
+
+    /// Files that have been gone for long enough.
+    fn forget(&mut self) {
         let mut outcome = Outcome::default();
         let now = Instant::now();
         let due = |(name, due): &(&String, &Instant)| **due <= now && !self.is_written(name);
@@ -155,7 +210,6 @@ impl Folder {
             outcome.add(self.manifests.remove(&name));
         }
         self.apply(outcome);
-        Ok(())
     }
 
     /// Finds the folder and its files again and reads those that have changed; all of them if so asked.

@@ -154,6 +154,70 @@ fn bombs_do_not_go_off() {
 }
 
 #[test]
+fn no_shape_of_a_file_takes_long() {
+    let shapes = [
+        "- ",
+        "- \n",
+        "? ",
+        "? a\n",
+        "a: ",
+        "a:\n ",
+        "[",
+        "{",
+        "[]",
+        "[a,",
+        "{a: ",
+        "{a: b}, ",
+        "'",
+        "\"",
+        "\"\\\n",
+        "a\n",
+        "a ",
+        "a b\n",
+        "#\n",
+        "# ",
+        "&a ",
+        "&a [",
+        "*a ",
+        "!!str ",
+        "! ",
+        "%A\n",
+        "---\n",
+        "--- a\n",
+        "...\n",
+        "|\n",
+        ">\n ",
+        "|\n a\n",
+        "\n",
+        " \n",
+        "\t",
+        "\r",
+        "<<: {}\n",
+        "{\"a\":",
+        "[\"a\",",
+        "\u{e9}",
+        "a: |\n  b\n",
+        "- a: 1\n  b: 2\n",
+        "{\"a\": 1}\n",
+    ];
+    for shape in shapes {
+        for text in [
+            shape.repeat((128 << 10) / shape.len()),
+            format!("a: {}", shape.repeat((128 << 10) / shape.len())),
+        ] {
+            let begin = std::time::Instant::now();
+            documents(&text);
+            // A third of a second at most without optimization; what is not linear takes minutes.
+            assert!(
+                begin.elapsed() < std::time::Duration::from_secs(10),
+                "{shape:?} took {:?}",
+                begin.elapsed()
+            );
+        }
+    }
+}
+
+#[test]
 fn lists_are_their_items() {
     let text = "kind: List\napiVersion: v1\nitems:\n- {kind: Pod}\n- {kind: Namespace}\n---\nkind: PodList\nitems: [{}]\n---\nkind: Pod\nitems: []\n";
     let documents: Vec<Document> = documents(text).into_iter().map(Result::unwrap).collect();

@@ -58,7 +58,10 @@ pub(crate) struct Report {
     /// Files with faults, and how many.
     faulty: BTreeMap<Arc<str>, usize>,
     files: usize,
+    /// Why the folder cannot be read.
     folder: Option<String>,
+    /// Why changes are noticed late.
+    late: Option<String>,
     told: Option<String>,
 }
 
@@ -81,6 +84,7 @@ impl Report {
             faulty: BTreeMap::new(),
             files: 0,
             folder: None,
+            late: None,
             told: None,
         }
     }
@@ -106,6 +110,29 @@ impl Report {
                 ),
             }
             self.folder = fault.map(str::to_owned);
+            self.files(Vec::new(), Vec::new(), manifests);
+        }
+    }
+
+    /// The kernel does not tell of changes, or does.
+    pub(crate) fn late(&mut self, fault: Option<&str>, manifests: &Manifests) {
+        if self.late.as_deref() != fault {
+            match fault {
+                Some(error) => {
+                    tracing::warn!(
+                        source = &*self.source,
+                        path = self.path,
+                        error,
+                        "Folder of manifests is not watched"
+                    );
+                }
+                None => tracing::info!(
+                    source = &*self.source,
+                    path = self.path,
+                    "Folder of manifests is watched again"
+                ),
+            }
+            self.late = fault.map(str::to_owned);
             self.files(Vec::new(), Vec::new(), manifests);
         }
     }
@@ -164,7 +191,7 @@ impl Report {
     /// Health is told when it changes.
     fn tell(&mut self, objects: usize) {
         let message = format!("{objects} objects from {} files of {}", self.files, self.path);
-        let error = match (&self.folder, self.faulty.first_key_value()) {
+        let error = match (self.folder.as_ref().or(self.late.as_ref()), self.faulty.first_key_value()) {
             (Some(error), _) => Some(error.clone()),
             (None, None) => None,
             (None, Some((file, _))) => {

@@ -368,3 +368,40 @@ async fn an_overflow_of_the_queue_loses_nothing() {
     world.until_pods("a=3 c=1").await;
     world.hive.stop().await;
 }
+
+#[tokio::test]
+async fn a_folder_that_nobody_watches_is_read_all_the_same() {
+    use crate::folder::{Folder, Report, SourceMetrics};
+    use crate::{Kind, Objects};
+    let db = statedb::Db::new();
+    let root = tempfile::tempdir().unwrap();
+    let pods = Arc::new(db.table::<Pod>().unwrap());
+    let files = Arc::new(db.table::<SourceFile>().unwrap());
+    let objects = Objects::new(Arc::new(db.table().unwrap()), pods.clone(), Arc::new(db.table().unwrap()));
+    let (give, take) = std::sync::mpsc::channel();
+    let mut hive = TestHive::new(module(
+        "k8s",
+        "Lends its health",
+        [invoke(move |health: Health| drop(give.send(health)))],
+    ));
+    hive.start().await;
+    let health = take.recv().unwrap();
+    let report = Report::new("s", "p", &Kind::ALL, files, health, SourceMetrics::default());
+    let mut folder = Folder::new(root.path().to_owned(), &Kind::ALL, objects.source("s"), report);
+    let error = std::io::Error::from_raw_os_error(libc::EMFILE);
+    fs::write(root.path().join("a.yaml"), pod("a", "1")).unwrap();
+    folder.look_unwatched(&error).unwrap();
+    let count = || pods.len(&db.snapshot());
+    assert_eq!((count(), pods.initialized(&db.snapshot())), (1, true));
+    let told = hive.health("k8s");
+    assert!(told.error.contains("changes are noticed after a second only: Too many open files"), "{told:?}");
+    fs::write(root.path().join("b.yaml"), pod("b", "1")).unwrap();
+    folder.look_unwatched(&error).unwrap();
+    assert_eq!(count(), 2);
+    fs::remove_file(root.path().join("a.yaml")).unwrap();
+    folder.look_unwatched(&error).unwrap();
+    std::thread::sleep(Duration::from_millis(150));
+    folder.look_unwatched(&error).unwrap();
+    assert_eq!(count(), 1);
+    hive.stop().await;
+}
