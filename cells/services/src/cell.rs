@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{Operation, Route};
+use api::{Operation, Route, StatusSource};
 use devices::NodeAddress;
 use hive::prelude::*;
 use local_node::LocalNode;
@@ -18,6 +18,7 @@ use crate::convert::Families;
 use crate::follow::StateFile;
 use crate::frontend::Frontend;
 use crate::kernel::KernelMaps;
+use crate::levels::Pressure;
 use crate::metrics::Events;
 use crate::reconcile::{LbOps, Surroundings};
 use crate::rest;
@@ -38,6 +39,7 @@ pub fn cell() -> Cell {
                 statedb::table::<Backend>(),
                 provide(writer),
                 provide(route),
+                provide(|| Member(StatusSource::new("services", rest::status))),
             ],
         ),
         module(
@@ -120,6 +122,7 @@ struct ReconcileParams {
     families: Config<FamilyConfig>,
     writer: Arc<ServicesWriter>,
     maps: Arc<Maps>,
+    metrics: Option<Arc<Metrics>>,
     addresses: Option<Arc<Table<NodeAddress>>>,
     jobs: JobGroup,
 }
@@ -140,6 +143,9 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
     let balancer = restored
         .await?
         .map_err(|error| anyhow::anyhow!("cannot take over the load balancer maps: {error}"))?;
+    if let Some(metrics) = &p.metrics {
+        metrics.register_collector(Pressure(balancer.mirror.levels()));
+    }
     let restored = balancer.restored();
     if restored > 0 {
         tracing::info!(count = restored, "Restored services of the previous run");

@@ -55,6 +55,7 @@ mod follow;
 mod frontend;
 mod ids;
 mod kernel;
+mod levels;
 mod metrics;
 mod mirror;
 mod name;

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::levels::Levels;
 use crate::rows::{Key, LbMap, LbMaps, MapError, Value};
 
 /// The maps, with a copy of their rows.
@@ -11,12 +12,15 @@ pub(crate) struct Mirror {
     /// `None` for a row that may be there: its last write or delete failed.
     rows: HashMap<Key, Option<Value>>,
     counts: HashMap<LbMap, usize>,
+    levels: Arc<Levels>,
 }
 
 impl Mirror {
     /// Reads the maps.
     pub(crate) fn load(maps: Arc<dyn LbMaps>) -> Result<Mirror, MapError> {
-        let mut mirror = Mirror { maps, rows: HashMap::new(), counts: HashMap::new() };
+        let levels = Arc::<Levels>::default();
+        levels.set_capacities(|map| maps.capacity(map));
+        let mut mirror = Mirror { maps, rows: HashMap::new(), counts: HashMap::new(), levels };
         mirror.reload()?;
         Ok(mirror)
     }
@@ -26,10 +30,11 @@ impl Mirror {
         let rows: HashMap<Key, Option<Value>> =
             self.maps.rows()?.into_iter().map(|(key, value)| (key, Some(value))).collect();
         let before = std::mem::replace(&mut self.rows, rows);
-        self.counts.clear();
+        self.counts.values_mut().for_each(|count| *count = 0);
         for key in self.rows.keys() {
             *self.counts.entry(key.map()).or_default() += 1;
         }
+        self.tell_levels();
         let missing = before.iter().filter(|(key, value)| self.rows.get(key) != Some(value));
         let new = self.rows.keys().filter(|key| !before.contains_key(key));
         Ok(missing.map(|(key, _)| *key).chain(new.copied()).collect())
@@ -83,6 +88,7 @@ impl Mirror {
                 *self.counts.entry(key.map()).or_default() += 1;
             }
         }
+        self.tell_levels();
         result
     }
 
@@ -99,7 +105,17 @@ impl Mirror {
                 Err(_) => _ = self.rows.insert(key, None),
             }
         }
+        self.tell_levels();
         result
+    }
+
+    /// How full the maps are, as it changes.
+    pub(crate) fn levels(&self) -> Arc<Levels> {
+        self.levels.clone()
+    }
+
+    fn tell_levels(&self) {
+        self.counts.iter().for_each(|(map, count)| self.levels.set(*map, *count));
     }
 
     fn forget(&mut self, key: &Key) {

@@ -2,7 +2,8 @@
 
 use api::Response;
 use api_models::{
-    BackendAddress, FrontendAddress, Required, Service as Model, ServiceFlags, ServiceSpec, ServiceStatus,
+    BackendAddress, FrontendAddress, KubeProxyReplacementFeatures, Nat46X64, NodePort, Required,
+    Service as Model, ServiceFlags, ServiceSpec, ServiceStatus, StatusResponse, Switch,
 };
 use statedb::Table;
 
@@ -19,6 +20,22 @@ pub(crate) fn list(frontends: &Table<Frontend>) -> Vec<Model> {
     let snapshot = frontends.snapshot();
     let served = frontends.all(&snapshot).filter(|frontend| frontend.params.kind.is_served());
     served.map(|frontend| model(frontend)).collect()
+}
+
+/// What of kube-proxy's duties the agent has taken over, in `GET /healthz`.
+pub(crate) fn status(status: &mut StatusResponse) {
+    let off = Some(Switch::default());
+    let features = KubeProxyReplacementFeatures {
+        external_ips: off.clone(),
+        host_port: off.clone(),
+        nat46x64: Some(Nat46X64::default()),
+        node_port: Some(NodePort::default()),
+        session_affinity: Some(Switch { enabled: true }),
+        socket_lb: off.clone(),
+        socket_lb_tracing: off,
+        ..KubeProxyReplacementFeatures::default()
+    };
+    status.kube_proxy_replacement.get_or_insert_default().features = Some(features);
 }
 
 fn model(frontend: &Frontend) -> Model {

@@ -1,5 +1,6 @@
 //! The state file: Services and EndpointSlices without a cluster.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use k8s::{Document, EndpointSlice, Problem, Refusal};
@@ -73,15 +74,16 @@ pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
     for name in top.keys().filter(|name| !["services", "endpoints"].contains(&name.as_str())) {
         faults.add(name, "is no field of a state file; give services and endpoints");
     }
+    let mut names = HashSet::new();
     for (path, manifest) in items(top.get("services"), "services", &mut faults) {
         match k8s::Service::decode(manifest) {
             Ok(manifest) => {
                 let (service, frontends) = convert::service(&manifest, Source::Api, families);
-                match state.services.iter().any(|(other, _)| other.name == service.name) {
-                    true => {
+                match names.insert(service.name.clone()) {
+                    true => state.services.push((service, frontends)),
+                    false => {
                         faults.add(&path, &format!("service {} is given twice; remove one", service.name))
                     }
-                    false => state.services.push((service, frontends)),
                 }
             }
             Err(refusal) => faults.refused(&path, refusal),

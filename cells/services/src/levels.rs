@@ -1,0 +1,84 @@
+//! How full the maps are, for whoever asks: counted along, so that nobody has to walk through the maps.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::rows::{Family, LbMap};
+
+/// The maps that are hash tables, of which the original tells the level.
+const MAPS: [LbMap; 7] = [
+    LbMap::Services(Family::V4),
+    LbMap::Services(Family::V6),
+    LbMap::Backends(Family::V4),
+    LbMap::Backends(Family::V6),
+    LbMap::ReverseNat(Family::V4),
+    LbMap::ReverseNat(Family::V6),
+    LbMap::AffinityMatch,
+];
+
+/// Rows of each map.
+#[derive(Debug, Default)]
+pub(crate) struct Levels {
+    counts: [AtomicUsize; MAPS.len()],
+    capacities: [AtomicUsize; MAPS.len()],
+}
+
+impl Levels {
+    pub(crate) fn set_capacities(&self, capacity: impl Fn(LbMap) -> usize) {
+        for (map, slot) in MAPS.into_iter().zip(&self.capacities) {
+            slot.store(capacity(map), Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn set(&self, map: LbMap, count: usize) {
+        if let Some(at) = MAPS.iter().position(|known| *known == map) {
+            self.counts[at].store(count, Ordering::Relaxed);
+        }
+    }
+}
+
+/// `cilium_bpf_map_pressure` of the load balancer maps.
+#[derive(Debug)]
+pub(crate) struct Pressure(pub(crate) Arc<Levels>);
+
+impl Collector for Pressure {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "Fill percentage of map, tagged by map name";
+        let mut family = encoder.encode_descriptor("bpf_map_pressure", help, None, MetricType::Gauge)?;
+        let levels = self.0.counts.iter().zip(&self.0.capacities);
+        for (map, (count, capacity)) in MAPS.iter().zip(levels) {
+            let (count, capacity) = (count.load(Ordering::Relaxed), capacity.load(Ordering::Relaxed));
+            if capacity > 0 {
+                let name = map.name().trim_start_matches("cilium_");
+                let level = count as f64 / capacity as f64;
+                ConstGauge::new(level).encode(family.encode_family(&[("map_name", name)])?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_that_exist_tell_their_level() {
+        let levels = Arc::<Levels>::default();
+        levels.set_capacities(|map| if map == LbMap::Services(Family::V6) { 0 } else { 8 });
+        levels.set(LbMap::Services(Family::V4), 6);
+        levels.set(LbMap::SourceRanges(Family::V4), 6);
+        let metrics = metrics::Metrics::default();
+        metrics.register_collector(Pressure(levels));
+        let text = metrics.text();
+        assert!(text.contains("cilium_bpf_map_pressure{map_name=\"lb4_services_v2\"} 0.75\n"), "{text}");
+        assert!(text.contains("cilium_bpf_map_pressure{map_name=\"lb_affinity_match\"} 0.0\n"), "{text}");
+        assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 6, "{text}");
+    }
+}
