@@ -10,7 +10,7 @@ use hive::prelude::*;
 use identity::Identities;
 use ipam::{Ipam, RestoredAddress};
 use ipcache::IpcacheWriter;
-use k8s::{Namespace, Pod};
+use k8s::{Namespace, Pod, Sources};
 use loader::Datapath;
 use local_node::{LocalNodeStore, StateConfig};
 use policy::Policies;
@@ -101,6 +101,7 @@ struct EndpointsParams {
     policies: Arc<Policies>,
     pods: Option<Arc<Table<Pod>>>,
     namespaces: Option<Arc<Table<Namespace>>>,
+    sources: Option<Arc<Sources>>,
     datapath: Arc<dyn Datapath>,
     node: Arc<LocalNodeStore>,
     metrics: Arc<metrics::Metrics>,
@@ -117,7 +118,8 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     let node = p.node.clone();
     let cluster = Arc::new(move || node.node().map(|node| node.cluster.clone()).unwrap_or_default());
     let objects = p.pods.zip(p.namespaces);
-    let objects = objects.map(|(pods, namespaces)| Objects { pods, namespaces, cluster });
+    let objects =
+        objects.map(|(pods, namespaces)| Objects { pods, namespaces, sources: p.sources.clone(), cluster });
     let filter = Arc::new(Filter::new(p.config.labels.iter().map(String::as_str))?);
     let context = Context {
         identities: (*p.identities).clone(),

@@ -1,8 +1,9 @@
 //! What cluster objects say of a pod: labels and the names of its ports.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use k8s::{Namespace, Pod, Protocol};
+use k8s::{Namespace, Pod, Protocol, Sources};
 use labels::{K8S, Label, Labels, NAMESPACE_LABELS, POD_NAMESPACE, POLICY_CLUSTER, POLICY_SERVICE_ACCOUNT};
 use policy::NamedPorts;
 use statedb::Table;
@@ -14,11 +15,15 @@ use crate::record::Record;
 /// The label that every namespace has.
 const METADATA_NAME: &str = "kubernetes.io/metadata.name";
 
+/// How long a request waits for the sources of cluster objects to look for its pod.
+const LOOK: Duration = Duration::from_secs(2);
+
 /// The tables of cluster objects, as far as endpoints care.
 #[derive(Clone)]
 pub(crate) struct Objects {
     pub(crate) pods: Arc<Table<Pod>>,
     pub(crate) namespaces: Arc<Table<Namespace>>,
+    pub(crate) sources: Option<Arc<Sources>>,
     /// The cluster's name, once it is known.
     pub(crate) cluster: Arc<dyn Fn() -> String + Send + Sync>,
 }
@@ -41,6 +46,20 @@ impl Objects {
         let namespace = self.namespaces.get(&snapshot, Namespace::by_name(&record.k8s_namespace));
         let labels = labels(pod, namespace.map(|namespace| &**namespace), &(self.cluster)());
         Some(Metadata { labels, ports: ports(pod) })
+    }
+
+    /// Lets the sources look for a pod that has no object: it may have got one just now.
+    pub(crate) async fn look_for(&self, record: &Record) {
+        let Some(sources) = &self.sources else { return };
+        if !record.k8s_pod_name.is_empty()
+            && self.of(record).is_none()
+            && tokio::time::timeout(LOOK, sources.look()).await.is_err()
+        {
+            tracing::warn!(
+                pod = record.pod_name(),
+                "Cluster objects are slow; the pod begins as reserved:init"
+            );
+        }
     }
 
     /// Waits until all sources have said what there is.

@@ -102,6 +102,9 @@ impl Endpoints {
         let mut record = change::record(request).map_err(Invalid::from)?;
         record.op_labels = change::labels(&request.labels, &self.context.filter)?;
         record.options = OptionMap { map: self.defaults.now() };
+        if let Some(objects) = &self.context.objects {
+            objects.look_for(&record).await;
+        }
         let addresses: Vec<IpAddr> = record.addresses().collect();
         let id = self.insert(record)?;
         let made = match self.adopt(id, request) {

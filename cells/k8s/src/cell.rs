@@ -10,11 +10,12 @@ use crate::config::K8sConfig;
 use crate::folder::{Folder, Report, SourceMetrics, follow};
 use crate::object::Kind;
 use crate::source_file::SourceFile;
+use crate::sources::Sources;
 use crate::writer::Objects;
 use crate::{Error, Namespace, Pod, PolicyObject};
 
 /// Tables `k8s-namespaces`, `k8s-pods`, `k8s-policies` and `k8s-sources`, filled from the folders that the options name;
-/// `Arc<Objects>` for further sources.
+/// `Arc<Objects>` for further sources, `Arc<Sources>` for whoever misses an object.
 pub fn cell() -> Cell {
     module(
         "k8s",
@@ -26,6 +27,7 @@ pub fn cell() -> Cell {
             statedb::table::<PolicyObject>(),
             statedb::table::<SourceFile>(),
             provide(objects),
+            supply(Arc::new(Sources::default())),
             invoke(folders),
         ],
     )
@@ -43,6 +45,7 @@ fn objects(
 struct FolderParams {
     config: Config<K8sConfig>,
     objects: Arc<Objects>,
+    sources: Arc<Sources>,
     files: Arc<RwTable<SourceFile>>,
     metrics: Option<Arc<metrics::Metrics>>,
     jobs: JobGroup,
@@ -64,7 +67,8 @@ fn folders(p: FolderParams) -> Result<(), Error> {
         let health = p.health.scope(option);
         let report = Report::new(option, value, accepted, p.files.clone(), health, numbers.clone());
         let folder = Folder::new(path, accepted, writer, report);
-        p.jobs.one_shot(option, move |cx| follow(folder, cx));
+        let questions = p.sources.join();
+        p.jobs.one_shot(option, move |cx| follow(folder, questions, cx));
     }
     Ok(())
 }

@@ -26,6 +26,7 @@ pub(crate) use self::report::{Report, SourceMetrics};
 use self::resolve::resolve;
 use self::watch::{Concern, Todo, Wanted, Watch};
 use crate::object::Kind;
+use crate::sources::Questions;
 use crate::writer::SourceWriter;
 
 /// How long what a file said stays in force after the file has gone: editors and scripts that replace a file by two
@@ -47,11 +48,12 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Follows a folder until the job ends. The first reading completes the source.
 ///
 /// When the kernel cannot tell of changes, as without a free inotify instance, the folder is looked at every second.
-pub(crate) async fn follow(folder: Folder, cx: JobCx) -> anyhow::Result<()> {
+/// Whoever asks gets an answer when the folder was looked through after the question.
+pub(crate) async fn follow(folder: Folder, mut questions: Questions, cx: JobCx) -> anyhow::Result<()> {
     let mut folder = Box::new(folder);
     loop {
         let ended;
-        (folder, ended) = watched(folder, &cx).await?;
+        (folder, ended) = watched(folder, &mut questions, &cx).await?;
         let Err(error) = ended else { return Ok(()) };
         (folder, _) = blocking(folder, move |folder| folder.look_unwatched(&error)).await?;
         tokio::select! {
@@ -64,7 +66,7 @@ pub(crate) async fn follow(folder: Folder, cx: JobCx) -> anyhow::Result<()> {
 type Ended = (Box<Folder>, io::Result<()>);
 
 /// Until the job ends, or the kernel cannot tell of changes.
-async fn watched(mut folder: Box<Folder>, cx: &JobCx) -> anyhow::Result<Ended> {
+async fn watched(mut folder: Box<Folder>, questions: &mut Questions, cx: &JobCx) -> anyhow::Result<Ended> {
     let inotify = match Inotify::init() {
         Ok(inotify) => inotify,
         Err(error) => return Ok((folder, Err(error))),
@@ -80,18 +82,38 @@ async fn watched(mut folder: Box<Folder>, cx: &JobCx) -> anyhow::Result<Ended> {
         if done.is_err() {
             return Ok((folder, done));
         }
+        let mut asked = Vec::new();
         let first = tokio::select! {
             event = events.next() => event,
+            Some(question) = questions.recv() => {
+                asked.push(question);
+                None
+            }
             () = at(folder.next_deadline()) => None,
             () = cx.cancelled() => return Ok((folder, Ok(()))),
         };
+        while let Ok(question) = questions.try_recv() {
+            asked.push(question);
+        }
         let mut batch: Vec<io::Result<EventOwned>> = first.into_iter().collect();
         while let Some(Some(event)) = events.next().now_or_never() {
             batch.push(event);
         }
         match batch.into_iter().collect::<io::Result<Vec<EventOwned>>>() {
-            Ok(batch) => (folder, done) = blocking(folder, move |folder| folder.handle(&batch)).await?,
+            Ok(batch) => {
+                // The kernel's word of a change may come later than a question about it.
+                let look = !asked.is_empty();
+                let work = move |folder: &mut Folder| {
+                    folder.handle(&batch)?;
+                    if look { folder.look(false) } else { Ok(()) }
+                };
+                (folder, done) = blocking(folder, work).await?;
+            }
             Err(error) => done = Err(error),
+        }
+        for question in asked {
+            // Who has asked may have gone.
+            let _ = question.send(());
         }
     }
 }

@@ -5,7 +5,8 @@
 //! **Needs** the options of [`K8sConfig`]: `cluster-folder`, a folder that is the cluster, and `static-cnp-path`, a
 //! folder of policies beside it.
 //! **Gives** readers of the tables; the reader of manifests, [`documents`]; [`Service`] and [`EndpointSlice`] for those
-//! who read them from a file of their own. A further source writes through [`Objects`].
+//! who read them from a file of their own. A further source writes through [`Objects`]. Who misses an object that may
+//! have come just now waits for [`Sources::look`].
 //!
 //! **Life.** A job for each folder reads it once, which completes the tables, and follows its changes as the kernel
 //! tells them: a file that is closed after writing or renamed into place is read at once, one that is being written is
@@ -55,6 +56,7 @@ mod problem;
 mod protocol;
 mod service;
 mod source_file;
+mod sources;
 mod writer;
 
 pub use cell::cell;
@@ -73,4 +75,5 @@ pub use problem::{Problem, Refusal};
 pub use protocol::Protocol;
 pub use service::{Ingress, Service, ServicePort, ServiceType};
 pub use source_file::{ManifestFault, SourceFile};
+pub use sources::Sources;
 pub use writer::{Change, Objects, SourceWriter};

@@ -112,6 +112,7 @@ impl Agent {
         let objects = Objects {
             pods: Arc::new(pods.reader()),
             namespaces: Arc::new(namespaces.reader()),
+            sources: None,
             cluster: Arc::new(|| "default".to_owned()),
         };
         let filter = Arc::new(Filter::default());

@@ -8,7 +8,7 @@ use hive::prelude::*;
 use statedb::Table;
 use tempfile::TempDir;
 
-use crate::{Pod, PolicyObject, SourceFile};
+use crate::{Pod, PolicyObject, SourceFile, Sources};
 
 fn pod(name: &str, app: &str) -> String {
     format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  labels: {{app: \"{app}\"}}\n---\n")
@@ -22,7 +22,8 @@ struct World {
 }
 
 fn cells() -> [Cell; 4] {
-    let readers = |_: Arc<Table<Pod>>, _: Arc<Table<PolicyObject>>, _: Arc<Table<SourceFile>>| ();
+    let readers =
+        |_: Arc<Table<Pod>>, _: Arc<Table<PolicyObject>>, _: Arc<Table<SourceFile>>, _: Arc<Sources>| ();
     [statedb::cell(), metrics::cell(), crate::cell(), invoke(readers)]
 }
 
@@ -96,6 +97,21 @@ impl World {
 
 fn with_cluster(root: &std::path::Path) {
     fs::create_dir(root.join("cluster")).unwrap();
+}
+
+#[tokio::test]
+async fn who_asks_misses_nothing_that_was_there_before() {
+    let mut world = world(with_cluster).await;
+    let sources = world.hive.get::<Sources>();
+    for i in 0..50 {
+        world.replace(&format!("p{i:02}.yaml"), &pod(&format!("p{i:02}"), "1"));
+        sources.look().await;
+        assert_eq!(world.pods.all(&world.pods.snapshot()).count(), i + 1);
+    }
+    world.hive.stop().await;
+    tokio::time::timeout(Duration::from_secs(10), sources.look())
+        .await
+        .expect("sources that ended are not waited for");
 }
 
 #[tokio::test]
