@@ -36,7 +36,6 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "cells/maps/src/maps.rs",
         "descriptors of maps that are opened one by one; the maps themselves are the state",
     ),
-    ("cells/maps/src/maps.rs", "handles of the kernel's maps, each opened once by whoever comes first"),
     ("cells/metrics/src/registry.rs", "which metrics the operator switched; read while metrics register"),
 ];
 
