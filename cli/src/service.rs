@@ -70,7 +70,8 @@ fn print(services: &[Service], out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(table(&text, 5, out)?)
 }
 
-fn endpoint(ip: &str, port: i64, protocol: &str) -> String {
+/// An end of a connection: `10.0.0.1:80/TCP`, `[fd00::1]:80/TCP`.
+pub(crate) fn endpoint(ip: &str, port: i64, protocol: &str) -> String {
     match ip.contains(':') {
         true => format!("[{ip}]:{port}/{protocol}"),
         false => format!("{ip}:{port}/{protocol}"),

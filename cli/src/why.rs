@@ -2,11 +2,15 @@
 
 use crate::agent::Agent;
 use crate::args::WhyOptions;
-use anyhow::bail;
+use crate::service;
+use anyhow::{Context as _, bail};
 use api_client::escape;
+use api_models::{Service, ServiceSpec};
+use datapath_abi::drop;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::io::Write;
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::str::FromStr;
 
@@ -90,25 +94,100 @@ struct Entry {
     precedence: u32,
 }
 
-/// The exit code says the verdict too: 0 allowed, 2 denied.
+/// A service in front of the destination.
+#[derive(Debug, Serialize)]
+struct Translated {
+    service: String,
+    frontend: String,
+    backends: Vec<Answer>,
+}
+
+/// The exit code says the verdict too: 0 allowed, 2 denied. Of a service's address each backend is asked for, because
+/// packets meet policy after their translation.
 pub(crate) fn run(agent: &mut Agent, options: &WhyOptions, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let WhyOptions { source, destination, target, output } = options;
-    let path = format!(
-        "/apiary/why?src={}&dst={}&port={}&protocol={}",
-        escape(source),
-        escape(destination),
-        target.port,
-        escape(&target.protocol)
-    );
+    let allowed = match behind(agent, destination, target)? {
+        None => {
+            let answer = ask(agent, source, destination, target.port, &target.protocol)?;
+            if !output.write(&answer, out)? {
+                out.write_all(text(&answer).as_bytes())?;
+            }
+            answer.allowed
+        }
+        Some(spec) => {
+            let frontend =
+                service::endpoint(destination, target.port.into(), &target.protocol.to_uppercase());
+            let flags = spec.flags.unwrap_or_default();
+            let mut translated = Translated {
+                service: format!("{}/{}", flags.namespace, flags.name),
+                frontend,
+                backends: Vec::new(),
+            };
+            for backend in spec.backend_addresses.iter().filter(|backend| backend.state == "active") {
+                let port = u16::try_from(backend.port)?;
+                translated.backends.push(ask(agent, source, &backend.ip.0, port, &target.protocol)?);
+            }
+            if !output.write(&translated, out)? {
+                out.write_all(translated.text(source).as_bytes())?;
+            }
+            !translated.backends.is_empty() && translated.backends.iter().all(|answer| answer.allowed)
+        }
+    };
+    Ok(if allowed { ExitCode::SUCCESS } else { ExitCode::from(2) })
+}
+
+fn ask(
+    agent: &mut Agent,
+    source: &str,
+    destination: &str,
+    port: u16,
+    protocol: &str,
+) -> anyhow::Result<Answer> {
+    let (src, dst, protocol) = (escape(source), escape(destination), escape(protocol));
+    let path = format!("/apiary/why?src={src}&dst={dst}&port={port}&protocol={protocol}");
     let answer = agent.call_plain("GET", &path)?;
     if answer.status != 200 {
         bail!(answer.words());
     }
-    let answer: Answer = serde_json::from_slice(&answer.body)?;
-    if !output.write(&answer, out)? {
-        out.write_all(text(&answer).as_bytes())?;
+    serde_json::from_slice(&answer.body).context("the agent's answer cannot be decoded")
+}
+
+/// The service whose address the destination is.
+fn behind(agent: &mut Agent, destination: &str, target: &Target) -> anyhow::Result<Option<ServiceSpec>> {
+    let Ok(address) = destination.parse::<IpAddr>() else { return Ok(None) };
+    let services: Option<Vec<Service>> = agent.find("/service").context("cannot get services")?;
+    let specs = services.unwrap_or_default().into_iter().filter_map(|service| service.status?.realized);
+    Ok(specs.into_iter().find(|spec| {
+        let frontend = &spec.frontend_address;
+        frontend.ip.parse() == Ok(address)
+            && frontend.port == i64::from(target.port)
+            && frontend.protocol.eq_ignore_ascii_case(&target.protocol)
+            && frontend.scope != "internal"
+    }))
+}
+
+impl Translated {
+    fn text(&self, source: &str) -> String {
+        let Translated { service, frontend, backends } = self;
+        let mut text = format!("{frontend} is service {service}, ");
+        match backends.len() {
+            0 => {
+                let code = drop::SERVICE_BACKEND_NOT_FOUND;
+                let _ = writeln!(
+                    text,
+                    "which has no active backend\nDENIED: {source} -> {frontend}\n  drop: {} ({code})",
+                    drop::label(code).unwrap_or_default()
+                );
+            }
+            1 => text.push_str("whose backend is asked for\n"),
+            many => _ = writeln!(text, "whose {many} backends are asked for"),
+        }
+        for answer in backends {
+            text.push('\n');
+            text.push_str(&self::text(answer));
+        }
+        text
     }
-    Ok(if answer.allowed { ExitCode::SUCCESS } else { ExitCode::from(2) })
 }
 
 fn text(answer: &Answer) -> String {

@@ -336,14 +336,48 @@ fn why_somebody_may_or_may_not_talk() {
             "revision": 3, "wanted_revision": 4, "differs": false,
         },
     });
+    let allowed = json!({
+        "source": party("a/b", json!("a/b"), json!(7), 299),
+        "destination": party("10.0.0.9", json!("default/c"), Value::Null, 301),
+        "protocol": "TCP", "port": 8080, "allowed": true, "ingress": null,
+        "egress": {
+            "endpoint": 7, "allowed": true, "drop": null, "reason": "policy is not enforced in this direction",
+            "enforced": false, "rules": [], "revision": 3, "wanted_revision": 3, "differs": false,
+            "entry": {"identity": 0, "protocol": "ANY", "first_port": 0, "last_port": 65535, "deny": false, "precedence": 1},
+        },
+    });
+    let service = |ip: &str, backends: &[(&str, &str)]| {
+        let backend =
+            |(ip, state): &(&str, &str)| json!({"ip": ip, "port": 8080, "protocol": "TCP", "state": state});
+        json!({"status": {"realized": {
+            "id": 1, "flags": {"name": "web", "namespace": "shop"},
+            "frontend-address": {"ip": ip, "port": 80, "protocol": "TCP", "scope": "external"},
+            "backend-addresses": backends.iter().map(backend).collect::<Vec<_>>(),
+        }}})
+    };
     let agent = FakeAgent::new(vec![
         ("/apiary/why?src=10.0.0.1&dst=8&port=80&protocol=tcp", 200, denied),
+        (
+            "/service",
+            200,
+            json!([
+                service("10.96.0.1", &[("10.0.0.1", "terminating"), ("10.0.0.9", "active")]),
+                service("10.96.0.2", &[])
+            ]),
+        ),
+        ("/apiary/why?src=a%2Fb&dst=10.0.0.9&port=8080&protocol=tcp", 200, allowed),
         ("/apiary/why?src=x%2Fy&dst=8&port=0&protocol=icmp", 404, json!("nothing is known of 'x/y'")),
     ]);
     insta::assert_snapshot!("why-denied", agent.run("why 10.0.0.1 8 80/TCP"));
     assert_eq!(
         agent.run("why 10.0.0.1 8 80/TCP -o jsonpath={.ingress.rules[0].path}"),
         "spec.ingressDeny[0]\n[exit code 2]\n"
+    );
+    insta::assert_snapshot!("why-service", agent.run("why a/b 10.96.0.1 80/TCP"));
+    assert_eq!(
+        agent.run("why a/b 10.96.0.2 80/TCP"),
+        "10.96.0.2:80/TCP is service shop/web, which has no active backend\nDENIED: a/b -> 10.96.0.2:80/TCP\n  \
+         drop: Service backend not found (158)\n[exit code 2]\n"
     );
     assert_eq!(
         agent.run("why x/y 8 0/ICMP"),
