@@ -134,9 +134,12 @@ struct HostJob {
 
 impl HostJob {
     /// From now on packets of pods that nobody has announced go nowhere. Without the mark of our programs they could not
-    /// be told from those of the others.
+    /// be told from those of the others, which must pass then.
     async fn refuse_unknown_pods(&self) {
         if !self.config.enable_identity_mark {
+            if let Ok(Err(error)) = tokio::task::spawn_blocking(unknown::remove_rule).await {
+                tracing::debug!(%error, "No rule of nftables was removed");
+            }
             return;
         }
         if let Ok(Err(error)) = tokio::task::spawn_blocking(unknown::install_rule).await {

@@ -85,10 +85,7 @@ const CHAIN: &[u8] = b"unknown-pods\0";
 /// } }
 /// ```
 pub(crate) fn install_rule() -> io::Result<()> {
-    let mut batch = Batch::default();
-    // Deleting needs the table to exist, making it does no harm if it does.
-    batch.message(NEW_TABLE, CREATE, INET, |m| m.attribute(1, TABLE));
-    batch.message(DELETE_TABLE, 0, INET, |m| m.attribute(1, TABLE));
+    let mut batch = without_table(0);
     batch.message(NEW_TABLE, CREATE, INET, |m| m.attribute(1, TABLE));
     batch.message(NEW_CHAIN, CREATE, INET, |m| {
         m.attribute(1, TABLE);
@@ -125,6 +122,20 @@ pub(crate) fn install_rule() -> io::Result<()> {
         });
     });
     batch.commit()
+}
+
+/// Takes the rule away that an agent with other options has left.
+pub(crate) fn remove_rule() -> io::Result<()> {
+    without_table(ACK).commit()
+}
+
+/// A transaction that begins without our table; `flags` are those of its deletion.
+fn without_table(flags: u16) -> Batch {
+    let mut batch = Batch::default();
+    // Deleting needs the table to exist, making it does no harm if it does.
+    batch.message(NEW_TABLE, CREATE, INET, |m| m.attribute(1, TABLE));
+    batch.message(DELETE_TABLE, flags, INET, |m| m.attribute(1, TABLE));
+    batch
 }
 
 /// Attributes of a message.
@@ -241,6 +252,8 @@ mod tests {
             test_kit::skip!("needs nf_tables in the kernel: {error}");
         }
         install_rule().unwrap();
+        remove_rule().unwrap();
+        remove_rule().expect("what is not there can be removed");
     }
 
     #[test]
