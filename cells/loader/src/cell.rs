@@ -1,6 +1,6 @@
 //! The wiring: restore in the start hook, then jobs for the host's side, for policy maps and for unknown interfaces.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::StatusSource;
@@ -95,10 +95,16 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
 /// What `GET /healthz` says of the datapath.
 fn new_status(
     config: Config<LoaderConfig>,
+    clock: Config<ClockConfig>,
     maps: Arc<Maps>,
     devices: Arc<Table<Device>>,
 ) -> Member<StatusSource> {
+    let probed = OnceLock::new();
     let source = move |status: &mut api_models::StatusResponse| {
+        if let bpf::Clock::Jiffies { hz, .. } = probed.get_or_init(|| clock.clock()) {
+            let (mode, hertz) = ("jiffies".to_owned(), i64::from(*hz));
+            status.clock_source = Some(api_models::ClockSource { mode, hertz });
+        }
         let tcx = config.enable_tcx && maps.features().tcx;
         status.attach_mode = if tcx { "tcx" } else { "tc" }.to_owned();
         if let Some(routing) = &mut status.routing {
