@@ -20,6 +20,7 @@ use crate::device_links::Style;
 
 use crate::host::{HOST_DEVICE, NET_DEVICE};
 use crate::kernel::{KernelDatapath, KernelOptions};
+use crate::services::{ServiceSettings, ServicesConfig};
 use crate::sysctls;
 use crate::unknown;
 
@@ -31,7 +32,13 @@ pub fn cell() -> Cell {
     module(
         "loader",
         "Datapath programs, endpoints and devices",
-        [config::<LoaderConfig>(), config::<ConntrackConfig>(), provide(new_datapath), provide(new_status)],
+        [
+            config::<LoaderConfig>(),
+            config::<ConntrackConfig>(),
+            config::<ServicesConfig>(),
+            provide(new_datapath),
+            provide(new_status),
+        ],
     )
 }
 
@@ -39,6 +46,7 @@ pub fn cell() -> Cell {
 struct LoaderParams {
     config: Config<LoaderConfig>,
     conntrack: Config<ConntrackConfig>,
+    services: Config<ServicesConfig>,
     clock: Config<ClockConfig>,
     families: Config<FamilyConfig>,
     map_options: Config<MapsConfig>,
@@ -76,6 +84,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         progress,
         config: (*p.config).clone(),
         conntrack: (*p.conntrack).clone(),
+        services: p.services.settings()?,
         clock: (*p.clock).clone(),
         map_options: (*p.map_options).clone(),
         families: (*p.families).clone(),
@@ -124,6 +133,7 @@ fn new_status(
 struct HostJob {
     config: LoaderConfig,
     conntrack: ConntrackConfig,
+    services: ServiceSettings,
     clock: ClockConfig,
     map_options: MapsConfig,
     /// What monitors are told of where the table of options says nothing else.
@@ -186,6 +196,7 @@ impl HostJob {
                     let facts = Facts {
                         config: &self.config,
                         conntrack: &self.conntrack,
+                        services: &self.services,
                         clock: &clock,
                         maps: &self.map_options,
                         notifications,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use datapath_abi::{NodeConfig, ipv4_word, ipv6_words};
 use devices::{Device, NodeAddress, WILDCARD_DEVICE};
@@ -10,6 +11,7 @@ use maps::{FamilyConfig, MapsConfig};
 
 use crate::config::{ConntrackConfig, LoaderConfig, Notifications};
 use crate::host::HostSettings;
+use crate::services::ServiceSettings;
 
 /// A device that faces the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +40,7 @@ pub(crate) struct Desired {
 pub(crate) struct Facts<'a> {
     pub(crate) config: &'a LoaderConfig,
     pub(crate) conntrack: &'a ConntrackConfig,
+    pub(crate) services: &'a ServiceSettings,
     pub(crate) clock: &'a bpf::Clock,
     pub(crate) maps: &'a MapsConfig,
     pub(crate) notifications: Notifications,
@@ -117,14 +120,19 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         ct_service_tcp_grace: ticks(conntrack.bpf_ct_timeout_service_tcp_grace),
         ct_syn_timeout: ticks(conntrack.bpf_ct_timeout_regular_tcp_syn),
         ct_close_timeout: ticks(conntrack.bpf_ct_timeout_regular_tcp_fin),
+        service_loopback_ipv6: ipv6_words(facts.services.loopback_ipv6),
+        service_loopback_ipv4: ipv4_word(facts.services.loopback_ipv4),
+        ticks_in_256_seconds: ticks(Duration::from_secs(256)),
+        // Nobody translates sockets.
+        per_packet_lb: 1,
+        empty_services_drop: facts.services.drop_empty.into(),
+        empty_services_reject: facts.services.reject.into(),
         ..NodeConfig::default()
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::time::Duration;
-
     use devices::{HardwareAddr, Link};
 
     use super::*;
@@ -179,6 +187,7 @@ pub(crate) mod tests {
         let facts = Facts {
             config: &config(),
             conntrack: &conntrack(),
+            services: &crate::services::tests::config().settings().unwrap(),
             clock: &bpf::Clock::Seconds,
             maps: &MapsConfig { enable_ipv6_fragment_tracking: false, ..MapsConfig::default() },
             notifications,
@@ -231,6 +240,8 @@ pub(crate) mod tests {
         assert_eq!((constants.sctp, constants.extended_protocols), (1, 0));
         assert_eq!((constants.icmp_rules, constants.allow_icmp_frag_needed), (1, 0));
         assert_eq!((constants.ipv4_fragments, constants.ipv6_fragments), (1, 0));
+        assert_eq!(constants.service_loopback_ipv4.to_ne_bytes(), [169, 254, 42, 1]);
+        assert_eq!((constants.empty_services_drop, constants.empty_services_reject), (1, 1));
     }
 
     #[test]
@@ -238,6 +249,7 @@ pub(crate) mod tests {
         let c = compute(&node(), FamilyConfig::default()).unwrap().constants;
         assert_eq!((c.ct_tcp_lifetime, c.ct_any_lifetime, c.ct_close_timeout), (8000, 60, 10));
         assert_eq!((c.ct_service_tcp_lifetime, c.ct_service_any_lifetime), (8001, 62));
+        assert_eq!(c.ticks_in_256_seconds, 256);
         assert_eq!((c.ct_service_tcp_grace, c.ct_syn_timeout), (63, 61));
         assert_eq!((c.ct_report_interval, c.ct_report_flags, c.jiffies_clock), (5, 3, 0));
     }

@@ -222,3 +222,11 @@ pub mod lb_backend_state {
     /// Takes none, keeps none.
     pub const MAINTENANCE: u8 = 3;
 }
+
+/// Values of [`LbServiceKey::scope`].
+pub mod lb_scope {
+    /// Traffic from outside of the cluster; also the only row of a service without a scope of its own for the inside.
+    pub const EXTERNAL: u8 = 0;
+    /// Traffic inside of the cluster.
+    pub const INTERNAL: u8 = 1;
+}

@@ -51,6 +51,7 @@ pub use lb::{
     LbAffinity, LbAffinityKey, LbAffinityKey4, LbAffinityKey6, LbAffinityMatch, LbBackend, LbBackend4,
     LbBackend6, LbReverseNat, LbReverseNat4, LbReverseNat6, LbService, LbServiceKey, LbServiceKey4,
     LbServiceKey6, LbSourceRange, LbSourceRange4, LbSourceRange6, lb_backend_state, lb_flag, lb_flag2,
+    lb_scope,
 };
 pub use metrics::{MetricsKey, MetricsValue, direction, metric};
 pub use node::{DeviceValue, NodeKey, NodeValue};

@@ -39,6 +39,16 @@ pub const fn identity(mark: u32) -> u32 {
     (mark & 0xff) << 16 | mark >> 16
 }
 
+/// `cb[4]` between the programs of a pod's egress: the service that a packet was sent to. Cleared before it is delivered.
+pub mod service_state {
+    /// The slot.
+    pub const SLOT: usize = 4;
+    /// The pod sent the packet to itself.
+    pub const LOOPBACK: u32 = 1;
+    /// Where the service's big-endian number stands.
+    pub const REV_NAT_SHIFT: u32 = 16;
+}
+
 /// Slots of `skb->cb` on the way into `cil_lxc_policy`.
 pub mod cb {
     /// Source identity.

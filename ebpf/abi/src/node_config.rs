@@ -81,8 +81,24 @@ pub struct NodeConfig {
     pub ct_syn_timeout: u32,
     /// Life of a TCP connection that both sides have closed (`bpf-ct-timeout-regular-tcp-fin`).
     pub ct_close_timeout: u32,
+    /// Source of an IPv6 packet that a pod sends to itself through a service, as on the wire
+    /// (`ipv6-service-loopback-address`).
+    pub service_loopback_ipv6: [u32; 4],
+    /// The same for IPv4 (`ipv4-service-loopback-address`).
+    pub service_loopback_ipv4: u32,
+    /// Units of the clock in 256 seconds.
+    pub ticks_in_256_seconds: u32,
+    /// Translate services at the pods' interfaces (off where sockets are translated instead).
+    pub per_packet_lb: u8,
+    /// A service without backends refuses packets, instead of leaving them to the routes of the node
+    /// (`enable-no-service-endpoints-routable`).
+    pub empty_services_drop: u8,
+    /// It says so to the sender by ICMP (`service-no-backend-response=reject`).
+    pub empty_services_reject: u8,
+    /// Zero.
+    pub reserved: u8,
 }
-layout!(NodeConfig, 92, {
+layout!(NodeConfig, 120, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
     monitor_aggregation: 36, enable_ipv4: 40, enable_ipv6: 41, source_ip_verification: 42, arp_responder: 43,
     redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, policy_verdict_notify: 49,
@@ -90,6 +106,8 @@ layout!(NodeConfig, 92, {
     ipv6_fragments: 55, jiffies_clock: 56, ct_report_flags: 57, sctp: 58, extended_protocols: 59, ct_report_interval: 60,
     ct_tcp_lifetime: 64, ct_any_lifetime: 68, ct_service_tcp_lifetime: 72, ct_service_any_lifetime: 76,
     ct_service_tcp_grace: 80, ct_syn_timeout: 84, ct_close_timeout: 88,
+    service_loopback_ipv6: 92, service_loopback_ipv4: 108, ticks_in_256_seconds: 112, per_packet_lb: 116, empty_services_drop: 117,
+    empty_services_reject: 118, reserved: 119,
 });
 
 impl NodeConfig {

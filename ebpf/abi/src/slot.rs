@@ -27,3 +27,11 @@ pub const IPV6_FROM_HOST: u32 = 24;
 pub const IPV4_FROM_NETDEV: u32 = 42;
 /// IPv6 from a device of the node.
 pub const IPV6_FROM_NETDEV: u32 = 44;
+/// IPv4 packets of pods to a service without backends.
+pub const IPV4_NO_SERVICE: u32 = 45;
+/// IPv6 packets of pods to a service without backends.
+pub const IPV6_NO_SERVICE: u32 = 46;
+/// IPv4 from a pod, behind services.
+pub const IPV4_FROM_LXC_CONT: u32 = 26;
+/// IPv6 from a pod, behind services.
+pub const IPV6_FROM_LXC_CONT: u32 = 27;

@@ -75,7 +75,7 @@ pub const TO_NETDEV: &str = "cil_to_netdev";
 pub const LXC_POLICY: &str = "cil_lxc_policy";
 
 /// All programs.
-pub const PROGRAMS: [Program; 18] = [
+pub const PROGRAMS: [Program; 22] = [
     attached(FROM_CONTAINER),
     attached(TO_CONTAINER),
     attached(FROM_HOST),
@@ -87,17 +87,21 @@ pub const PROGRAMS: [Program; 18] = [
     tail("tail_arp", slot::ARP),
     tail("tail_ipv4_from_lxc", slot::IPV4_FROM_LXC),
     tail("tail_ipv6_from_lxc", slot::IPV6_FROM_LXC),
+    tail("tail_ipv4_from_lxc_cont", slot::IPV4_FROM_LXC_CONT),
+    tail("tail_ipv6_from_lxc_cont", slot::IPV6_FROM_LXC_CONT),
     attached(LXC_POLICY),
     tail("tail_ipv4_policy", slot::IPV4_POLICY),
     tail("tail_ipv6_policy", slot::IPV6_POLICY),
     tail("tail_ipv4_from_host", slot::IPV4_FROM_HOST),
     tail("tail_ipv6_from_host", slot::IPV6_FROM_HOST),
+    tail("tail_ipv4_no_service", slot::IPV4_NO_SERVICE),
+    tail("tail_ipv6_no_service", slot::IPV6_NO_SERVICE),
     tail("tail_ipv4_from_netdev", slot::IPV4_FROM_NETDEV),
     tail("tail_ipv6_from_netdev", slot::IPV6_FROM_NETDEV),
 ];
 
 /// Maps that the programs share with everybody else, by their pinned names. Those that begin with `ep_` are our own.
-pub const MAPS: [&str; 17] = [
+pub const MAPS: [&str; 26] = [
     "cilium_lxc",
     "cilium_ipcache_v2",
     "cilium_metrics",
@@ -110,6 +114,15 @@ pub const MAPS: [&str; 17] = [
     "cilium_ipv4_frag_datagrams",
     "cilium_ipv6_frag_datagrams",
     "cilium_policystats",
+    "cilium_lb4_services_v2",
+    "cilium_lb6_services_v2",
+    "cilium_lb4_backends_v3",
+    "cilium_lb6_backends_v3",
+    "cilium_lb4_reverse_nat",
+    "cilium_lb6_reverse_nat",
+    "cilium_lb4_affinity",
+    "cilium_lb6_affinity",
+    "cilium_lb_affinity_match",
     "cilium_devices",
     "ep_config",
     "ep_by_ifindex",

@@ -40,6 +40,13 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     ct_service_tcp_grace: 0,
     ct_syn_timeout: 0,
     ct_close_timeout: 0,
+    service_loopback_ipv6: [0; 4],
+    service_loopback_ipv4: 0,
+    ticks_in_256_seconds: 0,
+    per_packet_lb: 0,
+    empty_services_drop: 0,
+    empty_services_reject: 0,
+    reserved: 0,
 };
 
 /// One field of [`NODE_CONFIG`]. Read by its own address, so that the verifier sees a constant, and volatile, so

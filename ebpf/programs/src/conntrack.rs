@@ -4,8 +4,7 @@
 //! pod opened it, `IN` if others did, and a second row for ICMP errors about it. A packet is looked up as a reply first
 //! (with the direction's bit of the other side), then as one of the connection's own.
 //!
-//! A packet's way: [`flow::of`](crate::flow::of), [`now`] once, [`lookup`] (after a service translation
-//! [`lookup_forward`]), and [`create`] for a new connection that may pass. Services: [`lookup_service`] and
+//! A packet's way: [`flow::of`](crate::flow::of), [`now`] once, [`lookup`], and [`create`] for a new connection that may pass. Services: [`lookup_service`] and
 //! [`create_service`].
 
 use crate::drop::Drop;
@@ -113,11 +112,19 @@ pub(crate) fn now() -> u32 {
     }
 }
 
-/// Looks a packet up, as a reply first. Refreshes the row it finds.
+/// Looks a packet up, as a reply first unless its destination was a service: then it cannot be one. Refreshes the row it
+/// finds.
 #[inline(always)]
-pub(crate) fn lookup<F: Family>(skb: Skb, flow: &Flow<F::Address>, direction: Direction, now: u32) -> Found {
-    let key = reversed::<F>(flow, direction);
-    let found = match look::<F>(skb, &key, flow, direction, now) {
+pub(crate) fn lookup<F: Family>(
+    skb: Skb,
+    flow: &Flow<F::Address>,
+    direction: Direction,
+    translated: bool,
+    now: u32,
+) -> Found {
+    let reply =
+        if translated { None } else { look::<F>(skb, &reversed::<F>(flow, direction), flow, direction, now) };
+    let found = match reply {
         Some(found) => {
             let status = if flow.related { Status::Related } else { Status::Reply };
             Found { status, ..found }
@@ -128,18 +135,6 @@ pub(crate) fn lookup<F: Family>(skb: Skb, flow: &Flow<F::Address>, direction: Di
         }
     };
     found.any(skb)
-}
-
-/// Looks a packet up that cannot be a reply: its destination was a service.
-#[inline(always)]
-pub(crate) fn lookup_forward<F: Family>(
-    skb: Skb,
-    flow: &Flow<F::Address>,
-    direction: Direction,
-    now: u32,
-) -> Found {
-    let key = forward::<F>(flow, direction);
-    look::<F>(skb, &key, flow, direction, now).unwrap_or(Found::NEW).any(skb)
 }
 
 /// Remembers the connection of a packet, and that ICMP errors about it belong to it.
@@ -205,6 +200,19 @@ pub(crate) fn create_service<F: Family>(
     let mut entry = CtEntry { backend_id: u64::from(backend), rev_nat_index: rev_nat, ..CtEntry::default() };
     begin(&mut entry, skb, flow, Direction::Service, now);
     insert::<F>(&key, &entry, flow.is_tcp()).map_err(|errno| full::<F>(skb, errno))
+}
+
+/// The service, big-endian, through which the pod that a packet enters has sent the packet itself; 0 if it has not. To be
+/// asked of packets from the loopback address of services.
+#[inline(always)]
+pub(crate) fn sent_to_itself<F: Family>(skb: Skb, flow: &Flow<F::Address>) -> u16 {
+    let key = CtTuple { flags: tuple_flag::OUT | related(flow), ..forward::<F>(flow, Direction::Ingress) };
+    // SAFETY: null or a row of the map, which outlives the program's run.
+    let rev_nat = match unsafe { row::<F>(&key, flow.is_tcp()).as_ref() } {
+        Some(sent) if sent.flags & ct_flag::LB_LOOPBACK != 0 => sent.rev_nat_index,
+        _ => 0,
+    };
+    skb.forget(u64::from(rev_nat)) as u16
 }
 
 /// The tuple under which a packet's connection is, if the packet is a reply; services have no other.

@@ -9,14 +9,15 @@ use crate::flow;
 use crate::ipcache;
 use crate::ipv4::V4;
 use crate::ipv6::V6;
+use crate::lb::{self, Service, Services};
 use crate::ndp;
 use crate::policy::{self, Way};
 use crate::skb::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_TYPE_MIN, PASS, Skb};
 use crate::trace::{self, Trace};
-use datapath_abi::drop::TTL_EXCEEDED;
+use datapath_abi::drop::{SERVICE_BACKEND_NOT_FOUND, TTL_EXCEEDED};
 use datapath_abi::mark::{self, cb, delivery};
 use datapath_abi::trace::{FROM_LXC, FROM_PROXY, FROM_STACK, TO_LXC, TO_STACK, reason};
-use datapath_abi::{EndpointConfig, FAMILY_V6, direction, ep_flag, file, identity, lxc_flag, slot};
+use datapath_abi::{EndpointConfig, FAMILY_V6, ct_flag, direction, ep_flag, file, identity, lxc_flag, slot};
 
 const FILE: u8 = file::BPF_LXC;
 
@@ -65,34 +66,40 @@ pub(crate) fn drop_sent(skb: Skb, why: Drop, me: Option<&EndpointConfig>) -> i32
     dropped(skb, why, direction::EGRESS, parties)
 }
 
-/// An IP packet of a pod: to another pod, to the host or out by the host's routes.
+/// An IP packet of a pod, as it leaves it: whether the pod may send it at all, and where a service sends it.
 #[inline(always)]
-pub(crate) fn from_lxc<F: Family>(skb: Skb) -> i32 {
+pub(crate) fn from_lxc<F: Services>(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
         return drop_sent(skb, drop_here!(EP_NOT_READY), None);
     };
-    match forward::<F>(skb, me) {
+    match admit::<F>(skb, me) {
         Ok(verdict) => verdict,
         Err(why) => {
             let why = why.any(skb);
-            if F::NUMBER == FAMILY_V6 && why.reason() == TTL_EXCEEDED {
+            if why.reason() == SERVICE_BACKEND_NOT_FOUND && enabled!(empty_services_reject) {
                 // Answered there; back here only if that program is missing.
-                skb.tail_call(slot::ICMP6_TIME_EXCEEDED);
+                skb.tail_call(F::NO_SERVICE_SLOT);
             }
-            let dst_label = match F::header(skb) {
-                // SAFETY: checked by `header`.
-                Some(header) => ipcache::identity_of::<F>(F::destination(unsafe { &*header })),
-                None => identity::UNKNOWN,
-            };
-            let (endpoint, flags, src_label) = (me.id, me.flags, me.identity);
-            let parties = Parties { endpoint, flags, src_label, dst_label, dst_id: 0 };
-            dropped(skb, why, direction::EGRESS, parties)
+            drop_to_destination::<F>(skb, why, me)
         }
     }
 }
 
+/// Drops a packet that a pod sent, with what is known of its destination.
 #[inline(always)]
-fn forward<F: Family>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
+fn drop_to_destination<F: Family>(skb: Skb, why: Drop, me: &EndpointConfig) -> i32 {
+    let dst_label = match F::header(skb) {
+        // SAFETY: checked by `header`.
+        Some(header) => ipcache::identity_of::<F>(F::destination(unsafe { &*header })),
+        None => identity::UNKNOWN,
+    };
+    let (endpoint, flags, src_label) = (me.id, me.flags, me.identity);
+    let parties = Parties { endpoint, flags, src_label, dst_label, dst_id: 0 };
+    dropped(skb, why, direction::EGRESS, parties)
+}
+
+#[inline(always)]
+fn admit<F: Services>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
@@ -105,19 +112,63 @@ fn forward<F: Family>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     {
         return Err(drop_here!(INVALID_SOURCE_IP));
     }
+    if enabled!(per_packet_lb) {
+        let mut flow = flow::of::<F>(skb, ip, direction::EGRESS)?;
+        lb::translate::<F>(skb, &mut flow, conntrack::now())?.hand_over(skb);
+    }
+    skb.tail_call(F::FORWARD_SLOT);
+    Err(drop_here!(MISSED_TAIL_CALL))
+}
+
+/// An IP packet of a pod whose destination is known: to another pod, to the host or out by the host's routes.
+#[inline(always)]
+pub(crate) fn forward_from_lxc<F: Services>(skb: Skb) -> i32 {
+    let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
+        return drop_sent(skb, drop_here!(EP_NOT_READY), None);
+    };
+    let service = Service::of(skb);
+    Service::NONE.hand_over(skb);
+    match forward::<F>(skb, me, service) {
+        Ok(verdict) => verdict,
+        Err(why) => {
+            let why = why.any(skb);
+            if F::NUMBER == FAMILY_V6 && why.reason() == TTL_EXCEEDED {
+                // Answered there; back here only if that program is missing.
+                skb.tail_call(slot::ICMP6_TIME_EXCEEDED);
+            }
+            drop_to_destination::<F>(skb, why, me)
+        }
+    }
+}
+
+#[inline(always)]
+fn forward<F: Services>(skb: Skb, me: &EndpointConfig, service: Service) -> Result<i32, Drop> {
+    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+    // SAFETY: checked by `header`; nothing is written while this borrow is used.
+    let ip = unsafe { &*header };
     let destination = F::destination(ip);
-    let flow = flow::of::<F>(skb, ip, direction::EGRESS)?;
+    // The program before this one has counted the pieces of datagrams.
+    let counted = if enabled!(per_packet_lb) { flow::UNCOUNTED } else { direction::EGRESS };
+    let flow = flow::of::<F>(skb, ip, counted)?;
     let now = conntrack::now();
-    let found = conntrack::lookup::<F>(skb, &flow, Direction::Egress, now);
+    let found = conntrack::lookup::<F>(skb, &flow, Direction::Egress, service.is_some(), now);
     let dst_label = ipcache::identity_of::<F>(destination);
     if matches!(found.status, Status::New | Status::Established) {
-        policy::check::<F>(skb, me, dst_label, &flow, found.status, Way::Egress)?;
-        let state = State { src_label: me.identity, ..State::default() };
+        // Nobody writes a policy about a pod and itself.
+        if !service.loopback {
+            policy::check::<F>(skb, me, dst_label, &flow, found.status, Way::Egress)?;
+        }
+        let flags = if service.loopback { ct_flag::LB_LOOPBACK } else { 0 };
+        let state = State { src_label: me.identity, rev_nat: service.rev_nat, flags, ..State::default() };
         // A row of a connection through a service that is no service any more is not this one's.
         if found.status == Status::New || found.rev_nat != state.rev_nat {
             conntrack::create::<F>(skb, &flow, Direction::Egress, &state, now)?;
         }
     }
+    // A pod's answers to itself go back to it, not to the address that stands for it.
+    let reply = matches!(found.status, Status::Reply | Status::Related);
+    let back = reply && found.flags & ct_flag::LB_LOOPBACK != 0;
+    let destination = if back { flow.source } else { destination };
     // With endpoint routes the host's routes know each pod, unless packets skip the host's stack.
     if (!enabled!(endpoint_routes) || enabled!(redirect_peer))
         && let Some(pod) = endpoint::local::<F>(destination)
@@ -157,7 +208,7 @@ fn drop_unknown(skb: Skb, why: Drop) -> i32 {
 
 /// The guard of every pod: called with the sender's identity in `cb[0]`, and in `cb[1]` how to deliver and to whom.
 #[inline(always)]
-pub(crate) fn policy_of<F: Family>(skb: Skb) -> i32 {
+pub(crate) fn policy_of<F: Services>(skb: Skb) -> i32 {
     let (src_label, call) = (skb.cb(cb::SRC_LABEL), skb.cb(cb::DELIVERY_FLAGS));
     let id = call >> delivery::ENDPOINT_SHIFT;
     let Some(me) = endpoint::by_id(id) else {
@@ -185,18 +236,26 @@ fn by_destination<F: Family>(skb: Skb) -> Option<&'static EndpointConfig> {
 
 /// Whether a packet may enter a pod.
 #[inline(always)]
-fn enter<F: Family>(skb: Skb, me: &EndpointConfig, src_label: u32) -> Result<(), Drop> {
+fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32) -> Result<(), Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
-    let flow = flow::of::<F>(skb, unsafe { &*header }, direction::INGRESS)?;
+    let mut flow = flow::of::<F>(skb, unsafe { &*header }, direction::INGRESS)?;
     let now = conntrack::now();
-    let found = conntrack::lookup::<F>(skb, &flow, Direction::Ingress, now);
+    let found = conntrack::lookup::<F>(skb, &flow, Direction::Ingress, false, now);
     if matches!(found.status, Status::New | Status::Established) {
-        policy::check::<F>(skb, me, src_label, &flow, found.status, Way::Ingress)?;
+        // What a pod sends to itself through a service.
+        let rev_nat =
+            if F::same(flow.source, F::loopback()) { conntrack::sent_to_itself::<F>(skb, &flow) } else { 0 };
+        if rev_nat == 0 {
+            policy::check::<F>(skb, me, src_label, &flow, found.status, Way::Ingress)?;
+        }
         if found.status == Status::New {
-            let state = State { src_label, ..State::default() };
+            let flags = if rev_nat != 0 { ct_flag::LB_LOOPBACK } else { 0 };
+            let state = State { src_label, flags, rev_nat, ..State::default() };
             conntrack::create::<F>(skb, &flow, Direction::Ingress, &state, now)?;
         }
+    } else if found.rev_nat != 0 {
+        lb::reply::<F>(skb, &mut flow, found.rev_nat, found.flags & ct_flag::LB_LOOPBACK != 0)?;
     }
     let at = of_connection(TO_LXC, me, src_label, me.identity, &found);
     trace!(skb, Trace { dst_id: me.id, ifindex: me.ifindex, ..at });
@@ -222,7 +281,7 @@ pub(crate) fn to_container(skb: Skb) -> i32 {
 }
 
 #[inline(always)]
-fn at_interface<F: Family>(skb: Skb) -> i32 {
+fn at_interface<F: Services>(skb: Skb) -> i32 {
     let carried = skb.mark();
     let (point, label) = match carried & mark::MAGIC_MASK {
         mark::PROXY_INGRESS | mark::PROXY_EGRESS => (FROM_PROXY, mark::identity(carried)),

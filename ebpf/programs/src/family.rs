@@ -12,7 +12,7 @@ pub(crate) trait Family {
     /// The header behind Ethernet.
     type Header;
     /// An address, as in packets and maps.
-    type Address: Copy;
+    type Address: Copy + 'static;
     /// The key of a datagram that came in pieces.
     type FragmentKey;
 
@@ -22,6 +22,10 @@ pub(crate) trait Family {
     const BITS: u32;
     /// The family's number in signals.
     const SIGNAL: u32;
+    /// The slot of the program that forwards what pods send, behind services.
+    const FORWARD_SLOT: u32;
+    /// The slot of the program that answers for services without backends.
+    const NO_SERVICE_SLOT: u32;
     /// The slot of the program that guards pods.
     const POLICY_SLOT: u32;
     /// The number of its ICMP, and of some messages.

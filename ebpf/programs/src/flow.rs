@@ -114,6 +114,9 @@ impl<A> Flow<A> {
 /// Bytes of an ICMP header: type, code, checksum, and the identifier of an echo.
 const ICMP_BYTES: usize = 8;
 
+/// In place of a direction: fragments are not counted, as another program looks at the packet again.
+pub(crate) const UNCOUNTED: u8 = 0;
+
 /// The flow of a packet. The ports of later fragments are those of the first. Never moves the packet.
 #[inline(always)]
 pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<Flow<F::Address>, Drop> {
@@ -134,7 +137,9 @@ pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<F
         return Err(drop_here!(IP_FRAGMENTATION_NOT_SUPPORTED));
     }
     if upper.piece == Piece::LATER {
-        metrics::count(metric::FRAG_PACKET, direction, FILE, line!() as u16, skb.len());
+        if direction != UNCOUNTED {
+            metrics::count(metric::FRAG_PACKET, direction, FILE, line!() as u16, skb.len());
+        }
         recall::<F>(ip, &upper, &mut flow)?;
         return Ok(flow.any(skb));
     }
@@ -162,7 +167,9 @@ pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<F
         _ => return Err(drop_here!(CT_UNKNOWN_L4_PROTOCOL)),
     }
     if upper.piece == Piece::FIRST {
-        metrics::count(metric::FRAG_PACKET, direction, FILE, line!() as u16, skb.len());
+        if direction != UNCOUNTED {
+            metrics::count(metric::FRAG_PACKET, direction, FILE, line!() as u16, skb.len());
+        }
         remember::<F>(skb, ip, &upper, &flow, direction);
     }
     Ok(flow.any(skb))

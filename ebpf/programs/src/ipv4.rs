@@ -35,6 +35,8 @@ impl Family for V4 {
     const NUMBER: u8 = FAMILY_V4;
     const BITS: u32 = 32;
     const SIGNAL: u32 = signal::FAMILY_V4;
+    const FORWARD_SLOT: u32 = slot::IPV4_FROM_LXC_CONT;
+    const NO_SERVICE_SLOT: u32 = slot::IPV4_NO_SERVICE;
     const POLICY_SLOT: u32 = slot::IPV4_POLICY;
     const ICMP: u8 = 1;
     const ECHO_REQUEST: u8 = 8;

@@ -52,6 +52,8 @@ impl Family for V6 {
     const NUMBER: u8 = FAMILY_V6;
     const BITS: u32 = 128;
     const SIGNAL: u32 = signal::FAMILY_V6;
+    const FORWARD_SLOT: u32 = slot::IPV6_FROM_LXC_CONT;
+    const NO_SERVICE_SLOT: u32 = slot::IPV6_NO_SERVICE;
     const POLICY_SLOT: u32 = slot::IPV6_POLICY;
     const ICMP: u8 = 58;
     const ECHO_REQUEST: u8 = 128;

@@ -19,6 +19,7 @@ mod config;
 mod drop;
 #[macro_use]
 mod trace;
+
 mod arp;
 mod btf;
 mod conntrack;
@@ -31,10 +32,13 @@ mod host;
 mod ipcache;
 mod ipv4;
 mod ipv6;
+mod lb;
 mod maps;
 mod metrics;
+mod nat;
 mod ndp;
 mod netdev;
+mod no_service;
 mod packet;
 mod policy;
 mod skb;
@@ -62,6 +66,18 @@ pub fn tail_ipv6_from_lxc(ctx: TcContext) -> i32 {
     container::from_lxc::<V6>((&ctx).into())
 }
 
+/// IPv4 from a pod, behind services.
+#[classifier]
+pub fn tail_ipv4_from_lxc_cont(ctx: TcContext) -> i32 {
+    container::forward_from_lxc::<V4>((&ctx).into())
+}
+
+/// IPv6 from a pod, behind services.
+#[classifier]
+pub fn tail_ipv6_from_lxc_cont(ctx: TcContext) -> i32 {
+    container::forward_from_lxc::<V6>((&ctx).into())
+}
+
 /// ARP from a pod.
 #[classifier]
 pub fn tail_arp(ctx: TcContext) -> i32 {
@@ -78,6 +94,18 @@ pub fn tail_icmp6_ns(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn tail_icmp6_time_exceeded(ctx: TcContext) -> i32 {
     ndp::time_exceeded((&ctx).into())
+}
+
+/// Answers an IPv4 packet from a pod to a service without backends.
+#[classifier]
+pub fn tail_ipv4_no_service(ctx: TcContext) -> i32 {
+    no_service::handle_ipv4((&ctx).into())
+}
+
+/// Answers an IPv6 packet from a pod to a service without backends.
+#[classifier]
+pub fn tail_ipv6_no_service(ctx: TcContext) -> i32 {
+    no_service::handle_ipv6((&ctx).into())
 }
 
 /// The last step into a pod, by tail call from programs of another origin.

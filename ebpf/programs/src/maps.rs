@@ -38,6 +38,20 @@ maps! {
     cilium_ipv6_frag_datagrams: Map<FragmentKey6, FragmentPorts, LRU_HASH, 8192, 0>;
     /// Packets and bytes by policy row.
     cilium_policystats: Map<PolicyStatsKey, PolicyStatsValue, LRU_PERCPU_HASH, 65536, NO_COMMON_LRU>;
+    /// Services by frontend, and their backends by slot.
+    cilium_lb4_services_v2: Map<LbServiceKey4, LbService, HASH, 65536, { NO_PREALLOC | RDONLY_PROG }>;
+    cilium_lb6_services_v2: Map<LbServiceKey6, LbService, HASH, 65536, { NO_PREALLOC | RDONLY_PROG }>;
+    /// Backends by id.
+    cilium_lb4_backends_v3: Map<u32, LbBackend4, HASH, 65536, NO_PREALLOC>;
+    cilium_lb6_backends_v3: Map<u32, LbBackend6, HASH, 65536, NO_PREALLOC>;
+    /// Frontends by the service's big-endian number.
+    cilium_lb4_reverse_nat: Map<u16, LbReverseNat4, HASH, 65536, NO_PREALLOC>;
+    cilium_lb6_reverse_nat: Map<u16, LbReverseNat6, HASH, 65536, NO_PREALLOC>;
+    /// Where clients of services with affinity were sent last.
+    cilium_lb4_affinity: Map<LbAffinityKey4, LbAffinity, LRU_HASH, 65536, 0>;
+    cilium_lb6_affinity: Map<LbAffinityKey6, LbAffinity, LRU_HASH, 65536, 0>;
+    /// Backends that clients may stay with.
+    cilium_lb_affinity_match: Map<LbAffinityMatch, u8, HASH, 65536, { NO_PREALLOC | RDONLY_PROG }>;
     /// Devices of the node by interface index.
     cilium_devices: Map<u32, DeviceValue, HASH, 512, NO_PREALLOC>;
     /// Programs of this load of the object.

@@ -111,6 +111,9 @@ fn answer(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     let router = node!(router_ipv6);
     let flags = if V6::same(target, router) {
         ROUTER | SOLICITED
+    } else if enabled!(per_packet_lb) && V6::same(target, node!(service_loopback_ipv6)) {
+        // Where a pod's packets to itself come from: it answers them.
+        SOLICITED | OVERRIDE
     } else {
         match endpoint::local::<V6>(target) {
             Some(row) if row.flags & lxc_flag::HOST != 0 => return Ok(PASS),
@@ -158,14 +161,22 @@ pub(crate) fn time_exceeded(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
         return drop_sent(skb, drop_here!(EP_NOT_READY), None);
     };
-    match refuse(skb, me) {
+    match refuse(skb, me, (TIME_EXCEEDED, 0), Some(node!(router_ipv6)), drop_here!(TTL_EXCEEDED)) {
         Ok(verdict) => verdict,
         Err(why) => drop_sent(skb, why, Some(me)),
     }
 }
 
+/// Answers a pod's packet by an ICMPv6 error of a type and code, from the router or, without one, from the packet's own
+/// destination. An error is not answered but dropped for the reason given.
 #[inline(always)]
-fn refuse(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
+pub(crate) fn refuse(
+    skb: Skb,
+    me: &EndpointConfig,
+    (kind, code): (u8, u8),
+    router: Option<[u32; 4]>,
+    why: Drop,
+) -> Result<i32, Drop> {
     let nothing = Ipv6Header {
         version_class_flow: 0,
         payload_len: 0,
@@ -179,18 +190,22 @@ fn refuse(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
         return Err(drop_here!(INVALID_PACKET_DROPPED));
     }
     if quoted.header.next_header == ICMPV6 && u32::from_be(quoted.upper[0]) >> 24 < FIRST_INFORMATIONAL {
-        return Err(drop_here!(TTL_EXCEEDED));
+        return Err(why);
     }
-    let message = ErrorMessage { kind: TIME_EXCEEDED, code: 0, checksum: 0, unused: 0, quoted };
-    reply(skb, me, node!(router_ipv6), ERROR_HOPS, message, |message, checksum| message.checksum = checksum)
+    let source = match router {
+        Some(router) => router,
+        None => quoted.header.destination,
+    };
+    let message = ErrorMessage { kind, code, checksum: 0, unused: 0, quoted };
+    reply(skb, me, source, ERROR_HOPS, message, |message, checksum| message.checksum = checksum)
 }
 
-/// Turns a pod's packet into an ICMPv6 message from the router to it and sends it back to the pod.
+/// Turns a pod's packet into an ICMPv6 message to its sender and sends it back to the pod.
 #[inline(always)]
 fn reply<T>(
     skb: Skb,
     me: &EndpointConfig,
-    router: [u32; 4],
+    from: [u32; 4],
     hops: u8,
     mut message: T,
     set_checksum: impl FnOnce(&mut T, u16),
@@ -206,7 +221,7 @@ fn reply<T>(
         (*header).payload_len = (len as u16).to_be();
         (*header).next_header = ICMPV6;
         (*header).hop_limit = hops;
-        (*header).source = router;
+        (*header).source = from;
         (*header).destination = asker;
         let eth = header.byte_sub(ETH_LEN).cast::<EthHeader>();
         (*eth).destination = (*eth).source;
@@ -214,7 +229,7 @@ fn reply<T>(
         asker
     };
     let pseudo = PseudoHeader {
-        source: router,
+        source: from,
         destination: asker,
         len: len.to_be(),
         next_header: u32::from(ICMPV6).to_be(),
@@ -229,7 +244,7 @@ fn reply<T>(
 
 /// The sum of a value's words, not folded, on top of `seed`.
 #[inline(always)]
-fn sum_of<T>(value: &T, seed: u32) -> u32 {
+pub(crate) fn sum_of<T>(value: &T, seed: u32) -> u32 {
     // SAFETY: the value is live for the call, its length a multiple of four.
     unsafe {
         bpf_csum_diff(

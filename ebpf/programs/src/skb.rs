@@ -187,16 +187,20 @@ impl Skb {
     /// Overwrites bytes of the packet; false if it is too short.
     #[inline(always)]
     pub(crate) fn store<T>(self, offset: usize, from: &T) -> bool {
+        self.store_with(offset, from, RECOMPUTE_CSUM | INVALIDATE_HASH)
+    }
+
+    /// As [`Self::store`], for bytes whose change a checksum inside of the packet makes up for.
+    #[inline(always)]
+    pub(crate) fn store_quietly<T>(self, offset: usize, from: &T) -> bool {
+        self.store_with(offset, from, 0)
+    }
+
+    #[inline(always)]
+    fn store_with<T>(self, offset: usize, from: &T, flags: u64) -> bool {
+        let (from, len) = ((&raw const *from).cast(), size_of::<T>() as u32);
         // SAFETY: `from` holds the length given.
-        unsafe {
-            bpf_skb_store_bytes(
-                self.0,
-                offset as u32,
-                (&raw const *from).cast(),
-                size_of::<T>() as u32,
-                RECOMPUTE_CSUM | INVALIDATE_HASH,
-            ) == 0
-        }
+        unsafe { bpf_skb_store_bytes(self.0, offset as u32, from, len, flags) == 0 }
     }
 
     /// Cuts the packet to `len` bytes, or adds zeroes.

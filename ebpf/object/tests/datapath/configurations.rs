@@ -13,7 +13,7 @@ type Switch = (&'static str, fn(&mut NodeConfig, bool));
 /// Those before this one decide where packets go, the others what is remembered and told of them.
 const FORWARDING: usize = 10;
 
-const SWITCHES: [Switch; 20] = [
+const SWITCHES: [Switch; 21] = [
     ("enable_ipv4", |c, on| c.enable_ipv4 = on.into()),
     ("enable_ipv6", |c, on| c.enable_ipv6 = on.into()),
     ("source_ip_verification", |c, on| c.source_ip_verification = on.into()),
@@ -36,12 +36,13 @@ const SWITCHES: [Switch; 20] = [
     ("sctp", |c, on| c.sctp = on.into()),
     ("extended_protocols", |c, on| c.extended_protocols = on.into()),
     ("jiffies_clock", |c, on| c.jiffies_clock = on.into()),
+    ("per_packet_lb", |c, on| c.per_packet_lb = on.into()),
 ];
 
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 20] = [
+const NAMED: [Named; 23] = [
     ("default", |_| {}),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
     ("ipv6-only", |c| c.enable_ipv4 = 0),
@@ -56,6 +57,9 @@ const NAMED: [Named; 20] = [
         c.source_ip_verification = 0;
     }),
     ("chained-cni-arp", |c| (c.endpoint_routes, c.redirect_peer) = (1, 0)),
+    ("no-services", |c| c.per_packet_lb = 0),
+    ("empty-services-silent", |c| c.empty_services_reject = 0),
+    ("empty-services-routed", |c| c.empty_services_drop = 0),
     ("no-source-check", |c| c.source_ip_verification = 0),
     ("no-identity-mark", |c| c.identity_mark = 0),
     ("monitor-everything", |c| (c.monitor_aggregation, c.trace_payload_len) = (aggregation::NONE, 1500)),
@@ -71,7 +75,7 @@ const NAMED: [Named; 20] = [
 ];
 
 /// The least a program set should take of the kernel's patience (a limit of one million instructions a program).
-const VERIFIED_AT_MOST: u32 = 20_000;
+const VERIFIED_AT_MOST: u32 = 30_000;
 /// All configurations together.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
@@ -136,7 +140,7 @@ fn all_pairs_of_switches_of_connections_load() -> Result<()> {
     let others = FORWARDING..SWITCHES.len();
     let pairs = others.flat_map(|a| (FORWARDING..a).map(move |b| only(&[0, 1, b, a])));
     let pairs = pairs.collect::<Vec<_>>();
-    assert_eq!(pairs.len(), 45);
+    assert_eq!(pairs.len(), 55);
     load_all(&pairs)
 }
 

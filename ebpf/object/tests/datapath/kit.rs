@@ -27,6 +27,8 @@ pub(crate) const HOST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0,
 pub(crate) const OUTSIDE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
 pub(crate) const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 9);
 pub(crate) const HOST_ENDPOINT: u32 = 1234;
+pub(crate) const SERVICE_LOOPBACK_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 42, 1);
+pub(crate) const SERVICE_LOOPBACK_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 /// An endpoint.
 #[derive(Clone, Copy)]
@@ -98,6 +100,12 @@ pub(crate) fn default_config() -> NodeConfig {
         ct_service_tcp_grace: 60,
         ct_syn_timeout: 60,
         ct_close_timeout: 10,
+        service_loopback_ipv6: ipv6_words(SERVICE_LOOPBACK_V6),
+        service_loopback_ipv4: ipv4_word(SERVICE_LOOPBACK_V4),
+        ticks_in_256_seconds: 256,
+        per_packet_lb: 1,
+        empty_services_drop: 1,
+        empty_services_reject: 1,
         ..NodeConfig::default()
     }
 }

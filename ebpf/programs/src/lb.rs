@@ -1,0 +1,322 @@
+//! Services: which backend a packet to a service goes to, and whose name a reply carries.
+//!
+//! A packet that a pod sends to a service is translated at the pod's interface, before anything else is decided about it:
+//! the rest of its way knows the backend only. Which backend a connection has is in its SERVICE row of the connection
+//! tracking maps. The connection's own row carries the service's number, so that replies become the service's again
+//! where they enter the pod. A pod that is its own backend gets the packet from the node's loopback address for
+//! services, as no stack takes a packet from its own address.
+
+use core::num::NonZeroU32;
+
+use crate::btf::Rows;
+use crate::conntrack;
+use crate::drop::Drop;
+use crate::flow::{Flow, SCTP, TCP, UDP};
+use crate::ipv4::V4;
+use crate::ipv6::V6;
+use crate::maps::*;
+use crate::nat::{self, Socket, Translate};
+use crate::skb::Skb;
+use aya_ebpf::helpers::bpf_get_prandom_u32;
+use datapath_abi::mark::service_state;
+use datapath_abi::{
+    LbAffinity, LbAffinityKey, LbAffinityMatch, LbBackend, LbReverseNat, LbService, LbServiceKey, file,
+    lb_backend_state, lb_flag, lb_flag2, lb_scope,
+};
+
+const FILE: u8 = file::LB;
+
+const SYN: u8 = 2;
+
+/// The service that a packet was sent to. (Not an option of one: the compiler leaves the fields of nothing undefined, and
+/// the verifier refuses to see them copied.)
+#[derive(Clone, Copy)]
+pub(crate) struct Service {
+    /// Its number, big-endian, for the connection's row; zero for none.
+    pub(crate) rev_nat: u16,
+    /// The pod is its own backend.
+    pub(crate) loopback: bool,
+}
+
+impl Service {
+    /// The packet goes where it says.
+    pub(crate) const NONE: Self = Self { rev_nat: 0, loopback: false };
+
+    /// What a program before this one has found.
+    #[inline(always)]
+    pub(crate) fn of(skb: Skb) -> Self {
+        let state = skb.cb(service_state::SLOT);
+        Self {
+            rev_nat: (state >> service_state::REV_NAT_SHIFT) as u16,
+            loopback: state & service_state::LOOPBACK != 0,
+        }
+    }
+
+    /// Tells the next program.
+    #[inline(always)]
+    pub(crate) fn hand_over(self, skb: Skb) {
+        let loopback = if self.loopback { service_state::LOOPBACK } else { 0 };
+        skb.set_cb(service_state::SLOT, u32::from(self.rev_nat) << service_state::REV_NAT_SHIFT | loopback);
+    }
+
+    /// True if the packet was translated.
+    #[inline(always)]
+    pub(crate) fn is_some(self) -> bool {
+        self.rev_nat != 0
+    }
+}
+
+/// The maps of a family's services.
+pub(crate) trait Services: Translate {
+    /// A client in the keys of affinity.
+    type Client: Copy;
+
+    fn services() -> Rows<LbServiceKey<Self::Address>, LbService>;
+    fn backends() -> Rows<u32, LbBackend<Self::Address>>;
+    fn reverse_nat() -> Rows<u16, LbReverseNat<Self::Address>>;
+    fn affinity() -> Rows<LbAffinityKey<Self::Client>, LbAffinity>;
+    fn client(address: Self::Address) -> Self::Client;
+    /// The address that a pod's packets to itself come from.
+    fn loopback() -> Self::Address;
+}
+
+impl Services for V4 {
+    type Client = [u32; 2];
+
+    #[inline(always)]
+    fn services() -> Rows<LbServiceKey<u32>, LbService> {
+        cilium_lb4_services_v2.rows()
+    }
+
+    #[inline(always)]
+    fn backends() -> Rows<u32, LbBackend<u32>> {
+        cilium_lb4_backends_v3.rows()
+    }
+
+    #[inline(always)]
+    fn reverse_nat() -> Rows<u16, LbReverseNat<u32>> {
+        cilium_lb4_reverse_nat.rows()
+    }
+
+    #[inline(always)]
+    fn affinity() -> Rows<LbAffinityKey<[u32; 2]>, LbAffinity> {
+        cilium_lb4_affinity.rows()
+    }
+
+    #[inline(always)]
+    fn client(address: u32) -> [u32; 2] {
+        [address, 0]
+    }
+
+    #[inline(always)]
+    fn loopback() -> u32 {
+        node!(service_loopback_ipv4)
+    }
+}
+
+impl Services for V6 {
+    type Client = [u32; 4];
+
+    #[inline(always)]
+    fn services() -> Rows<LbServiceKey<[u32; 4]>, LbService> {
+        cilium_lb6_services_v2.rows()
+    }
+
+    #[inline(always)]
+    fn backends() -> Rows<u32, LbBackend<[u32; 4]>> {
+        cilium_lb6_backends_v3.rows()
+    }
+
+    #[inline(always)]
+    fn reverse_nat() -> Rows<u16, LbReverseNat<[u32; 4]>> {
+        cilium_lb6_reverse_nat.rows()
+    }
+
+    #[inline(always)]
+    fn affinity() -> Rows<LbAffinityKey<[u32; 4]>, LbAffinity> {
+        cilium_lb6_affinity.rows()
+    }
+
+    #[inline(always)]
+    fn client(address: [u32; 4]) -> [u32; 4] {
+        address
+    }
+
+    #[inline(always)]
+    fn loopback() -> [u32; 4] {
+        node!(service_loopback_ipv6)
+    }
+}
+
+/// A row, or nothing.
+#[inline(always)]
+fn row<K, V>(rows: &Rows<K, V>, key: &K) -> Option<&'static V> {
+    // SAFETY: null or a row of the map, which outlives the program's run. The agent replaces rows, it does not change them.
+    unsafe { rows.pointer(key).as_ref() }
+}
+
+/// Sends a packet to a backend if its destination is a service, and its flow with it. Packet pointers are taken again by
+/// the caller if there was one.
+#[inline(always)]
+pub(crate) fn translate<F: Services>(
+    skb: Skb,
+    flow: &mut Flow<F::Address>,
+    now: u32,
+) -> Result<Service, Drop> {
+    // ICMP has no services: an echo, or an error about a reply, goes to the address it names.
+    if !enabled!(per_packet_lb) || !matches!(flow.protocol, TCP | UDP | SCTP) {
+        return Ok(Service::NONE);
+    }
+    let mut key = LbServiceKey {
+        address: flow.destination,
+        dport: flow.dport,
+        backend_slot: 0,
+        proto: flow.protocol,
+        scope: lb_scope::EXTERNAL,
+        pad: [0; 2],
+    };
+    let Some(service) = lookup::<F>(&mut key) else { return Ok(Service::NONE) };
+    // What the proxy or an agent beside this one translates.
+    let delegated = service.flags2 & lb_flag2::LOOPBACK != 0 && service.flags & lb_flag::HOST_PORT == 0;
+    if delegated || service.flags2 & lb_flag2::L7_LOAD_BALANCER != 0 {
+        return Ok(Service::NONE);
+    }
+    let rev_nat = service.rev_nat_index;
+    let mut id = conntrack::lookup_service::<F>(skb, flow, rev_nat, now).unwrap_or(NO_BACKEND);
+    let mut backend = row(&F::backends(), &id);
+    // A connection stays where it is; a new one on its ports does not go to a backend that is about to leave.
+    let opens = flow.tcp_flags & SYN != 0;
+    let stays = backend.is_some_and(|it| it.state == lb_backend_state::ACTIVE || !opens);
+    if !stays {
+        id = choose::<F>(&mut key, service, &flow.source, now);
+        backend = row(&F::backends(), &id);
+        if backend.is_some() {
+            conntrack::create_service::<F>(skb, flow, rev_nat, id, now)?;
+        }
+    }
+    let Some(backend) = backend else {
+        if enabled!(empty_services_drop) {
+            return Err(drop_here!(SERVICE_BACKEND_NOT_FOUND));
+        }
+        return Ok(Service::NONE);
+    };
+    if service.flags & lb_flag::SESSION_AFFINITY != 0 {
+        remember::<F>(&flow.source, rev_nat, id, now);
+    }
+    let to = Socket { address: backend.address, port: backend.port };
+    let loopback = F::same(to.address, flow.source);
+    let source = if loopback { F::loopback() } else { flow.source };
+    nat::to_destination::<F>(skb, flow, to, source, loopback)?;
+    Ok(Service { rev_nat, loopback })
+}
+
+/// No backend has this id.
+const NO_BACKEND: u32 = 0;
+
+/// The row of a service as it is seen from inside of the cluster.
+#[inline(always)]
+fn lookup<F: Services>(key: &mut LbServiceKey<F::Address>) -> Option<&'static LbService> {
+    let service = row(&F::services(), key)?;
+    if service.flags2 & lb_flag2::TWO_SCOPES == 0 {
+        return Some(service);
+    }
+    key.scope = lb_scope::INTERNAL;
+    row(&F::services(), key)
+}
+
+/// The id of a backend for a new connection: the client's, or any that is active. A function of its own, as the verifier
+/// then has only its result to follow.
+#[inline(never)]
+fn choose<F: Services>(
+    key: &mut LbServiceKey<F::Address>,
+    service: &LbService,
+    client: &F::Address,
+    now: u32,
+) -> u32 {
+    if service.flags & lb_flag::SESSION_AFFINITY != 0
+        && let Some(id) = recall::<F>(client, service, now)
+        && row(&F::backends(), &id).is_some()
+    {
+        return id;
+    }
+    let Some(count) = NonZeroU32::new(u32::from(service.count)) else { return NO_BACKEND };
+    // SAFETY: no arguments.
+    let first = unsafe { bpf_get_prandom_u32() } % count;
+    let id = in_slot::<F>(key, first + 1);
+    if row(&F::backends(), &id).is_some() {
+        return id;
+    }
+    // The agent takes a backend away before it closes the gap among the slots.
+    in_slot::<F>(key, (first + 1) % count + 1)
+}
+
+#[inline(always)]
+fn in_slot<F: Services>(key: &mut LbServiceKey<F::Address>, slot: u32) -> u32 {
+    key.backend_slot = slot as u16;
+    row(&F::services(), key).map_or(NO_BACKEND, |slot| slot.backend_id)
+}
+
+/// Bits of a frontend row's first word that are the time a client stays with its backend, in seconds.
+const AFFINITY_TIMEOUT_MASK: u32 = 0x00ff_ffff;
+
+#[inline(always)]
+fn affinity_key<F: Services>(client: &F::Address, rev_nat_id: u16) -> LbAffinityKey<F::Client> {
+    LbAffinityKey { client: F::client(*client), rev_nat_id, netns_cookie: 0, pad1: 0, pad2: 0 }
+}
+
+/// The backend that a client was sent to before, if that is not too long ago and the backend still serves.
+#[inline(always)]
+fn recall<F: Services>(client: &F::Address, service: &LbService, now: u32) -> Option<u32> {
+    let known = row(&F::affinity(), &affinity_key::<F>(client, service.rev_nat_index))?;
+    let timeout = ticks(service.backend_id & AFFINITY_TIMEOUT_MASK);
+    if known.last_used + u64::from(timeout) <= u64::from(now) {
+        return None;
+    }
+    let backend_id = known.backend_id;
+    let serves = LbAffinityMatch { backend_id, rev_nat_id: service.rev_nat_index, pad: 0 };
+    cilium_lb_affinity_match.get(&serves)?;
+    Some(backend_id)
+}
+
+/// Seconds in units of the clock.
+#[inline(always)]
+fn ticks(seconds: u32) -> u32 {
+    (u64::from(seconds) * u64::from(node!(ticks_in_256_seconds)) / 256) as u32
+}
+
+/// Remembers where a client was sent, and when.
+#[inline(never)]
+fn remember<F: Services>(client: &F::Address, rev_nat: u16, backend_id: u32, now: u32) {
+    let key = affinity_key::<F>(client, rev_nat);
+    let last_used = u64::from(now);
+    // SAFETY: null or a row of the map, which outlives the program's run. Other CPUs write the same kind of thing.
+    if let Some(known) = unsafe { F::affinity().pointer(&key).as_mut() }
+        && known.backend_id == backend_id
+    {
+        if known.last_used != last_used {
+            known.last_used = last_used;
+        }
+        return;
+    }
+    // Without room the client goes anywhere the next time.
+    let _ = F::affinity().insert(&key, &LbAffinity { last_used, backend_id, pad: 0 });
+}
+
+/// Makes a reply the service's again, at the pod that asked it; one that a pod sent to itself also goes to its own
+/// address again. In an ICMP error the packet that it speaks of is the one that the pod has sent. Packet pointers are taken
+/// again by the caller. Without the service's row the packet stays as it is.
+#[inline(always)]
+pub(crate) fn reply<F: Services>(
+    skb: Skb,
+    flow: &mut Flow<F::Address>,
+    rev_nat: u16,
+    loopback: bool,
+) -> Result<(), Drop> {
+    let Some(service) = row(&F::reverse_nat(), &rev_nat) else { return Ok(()) };
+    let to = Socket { address: service.address, port: service.port };
+    let client = if loopback { flow.source } else { flow.destination };
+    if flow.related && flow.has_upper_header() {
+        nat::quoted::<F>(skb, flow.offset, to, client)?;
+    }
+    nat::to_source::<F>(skb, flow, to, client, loopback)
+}

@@ -1,0 +1,313 @@
+//! Other addresses and ports in a packet, and every checksum that covers them.
+//!
+//! A checksum is never computed anew: it moves by the difference between what was and what is, and only by the kernel's
+//! helper, which knows whether the packet's checksum is complete, left to the device, or summed up by one.
+
+use crate::drop::Drop;
+use crate::family::Family;
+use crate::flow::{Flow, TCP, UDP};
+use crate::ipv4::V4;
+use crate::ipv6::V6;
+use crate::packet::{Ipv4Header, Ipv6Header, fold};
+use crate::skb::Skb;
+use aya_ebpf::helpers::{bpf_csum_update, bpf_l4_csum_replace};
+use datapath_abi::file;
+
+const FILE: u8 = file::LB;
+
+/// Flags of the checksum helper (linux/bpf.h).
+const SIZE_2: u64 = 2;
+const PSEUDO_HEADER: u64 = 1 << 4;
+const ZERO_IS_NONE: u64 = 1 << 5;
+
+/// Length of an ICMP header; a quoted packet lies behind it.
+const ICMP_LEN: usize = 8;
+const ICMP_CHECKSUM: usize = 2;
+
+/// One end of a packet, before and after.
+#[derive(Clone, Copy)]
+pub(crate) struct Change<A> {
+    pub(crate) from: A,
+    pub(crate) to: A,
+}
+
+/// What a family does about addresses in headers.
+pub(crate) trait Translate: Family {
+    /// Where a quoted packet's own addresses and checksum, if there is one, lie in its header.
+    const SOURCE_OFFSET: usize;
+    const DESTINATION_OFFSET: usize;
+    const CHECKSUM_OFFSET: Option<usize>;
+    /// Length of a header without options.
+    const HEADER_LEN: usize;
+
+    fn set_source(header: &mut Self::Header, change: Change<Self::Address>);
+    fn set_destination(header: &mut Self::Header, change: Change<Self::Address>);
+    /// How far a checksum over the address moves: a sum of 16-bit words.
+    fn difference(change: Change<Self::Address>) -> u32;
+    /// Tells the sum of the whole packet, if a device made one, what moved in the header.
+    fn header_moved(skb: Skb, difference: u32);
+}
+
+#[inline(always)]
+fn word_difference(from: u32, to: u32) -> u64 {
+    u64::from(!from) + u64::from(to)
+}
+
+#[inline(always)]
+fn carry(sum: u64) -> u32 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    ((sum & 0xffff_ffff) + (sum >> 32)) as u32
+}
+
+/// A checksum after what it covers moved.
+#[inline(always)]
+fn moved(checksum: u16, difference: u32) -> u16 {
+    let sum = u32::from(!checksum) + (difference & 0xffff) + (difference >> 16);
+    !fold(sum)
+}
+
+impl Translate for V4 {
+    const SOURCE_OFFSET: usize = 12;
+    const DESTINATION_OFFSET: usize = 16;
+    const CHECKSUM_OFFSET: Option<usize> = Some(10);
+    const HEADER_LEN: usize = size_of::<Ipv4Header>();
+
+    #[inline(always)]
+    fn set_source(header: &mut Ipv4Header, change: Change<u32>) {
+        header.source = change.to;
+        header.checksum = moved(header.checksum, Self::difference(change));
+    }
+
+    #[inline(always)]
+    fn set_destination(header: &mut Ipv4Header, change: Change<u32>) {
+        header.destination = change.to;
+        header.checksum = moved(header.checksum, Self::difference(change));
+    }
+
+    #[inline(always)]
+    fn difference(change: Change<u32>) -> u32 {
+        carry(word_difference(change.from, change.to))
+    }
+
+    /// Nothing: the header's own checksum makes up for it.
+    #[inline(always)]
+    fn header_moved(_: Skb, _: u32) {}
+}
+
+impl Translate for V6 {
+    const SOURCE_OFFSET: usize = 8;
+    const DESTINATION_OFFSET: usize = 24;
+    const CHECKSUM_OFFSET: Option<usize> = None;
+    const HEADER_LEN: usize = size_of::<Ipv6Header>();
+
+    #[inline(always)]
+    fn set_source(header: &mut Ipv6Header, change: Change<[u32; 4]>) {
+        header.source = change.to;
+    }
+
+    #[inline(always)]
+    fn set_destination(header: &mut Ipv6Header, change: Change<[u32; 4]>) {
+        header.destination = change.to;
+    }
+
+    #[inline(always)]
+    fn difference(change: Change<[u32; 4]>) -> u32 {
+        let Change { from, to } = change;
+        carry(
+            word_difference(from[0], to[0])
+                + word_difference(from[1], to[1])
+                + word_difference(from[2], to[2])
+                + word_difference(from[3], to[3]),
+        )
+    }
+
+    #[inline(always)]
+    fn header_moved(skb: Skb, difference: u32) {
+        // SAFETY: the context is valid.
+        unsafe { bpf_csum_update(skb.raw(), difference) };
+    }
+}
+
+/// An end of a connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Socket<A> {
+    pub(crate) address: A,
+    /// As on the wire; zero leaves the packet's port as it is.
+    pub(crate) port: u16,
+}
+
+/// Only TCP and UDP get another port: the checksum of SCTP covers its ports and cannot be moved by a difference.
+#[inline(always)]
+fn has_ports<A>(flow: &Flow<A>) -> bool {
+    flow.protocol == TCP || flow.protocol == UDP
+}
+
+/// Sends a packet and its flow to another destination, as if from `source`, which may be where it comes from. Packet
+/// pointers are taken again by the caller.
+#[inline(always)]
+pub(crate) fn to_destination<F: Translate>(
+    skb: Skb,
+    flow: &mut Flow<F::Address>,
+    to: Socket<F::Address>,
+    source: F::Address,
+    both: bool,
+) -> Result<(), Drop> {
+    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+    let destination = Change { from: flow.destination, to: to.address };
+    let mut difference = F::difference(destination);
+    // SAFETY: checked by `header`; nothing moves the packet meanwhile.
+    unsafe { F::set_destination(&mut *header, destination) };
+    flow.destination = to.address;
+    if both {
+        let source = Change { from: flow.source, to: source };
+        difference = carry(u64::from(difference) + u64::from(F::difference(source)));
+        // SAFETY: as above.
+        unsafe { F::set_source(&mut *header, source) };
+        flow.source = source.to;
+    }
+    F::header_moved(skb, difference);
+    let mut port = Change { from: flow.dport, to: flow.dport };
+    if to.port != 0 && has_ports(flow) {
+        (port.to, flow.dport) = (to.port, to.port);
+    }
+    upper_moved::<F>(skb, flow, difference, DESTINATION_PORT, port)
+}
+
+/// Makes a packet and its flow come from another source, and go to `destination`, which may be where it goes.
+#[inline(always)]
+pub(crate) fn to_source<F: Translate>(
+    skb: Skb,
+    flow: &mut Flow<F::Address>,
+    to: Socket<F::Address>,
+    destination: F::Address,
+    both: bool,
+) -> Result<(), Drop> {
+    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+    let source = Change { from: flow.source, to: to.address };
+    let mut difference = F::difference(source);
+    // SAFETY: checked by `header`; nothing moves the packet meanwhile.
+    unsafe { F::set_source(&mut *header, source) };
+    flow.source = to.address;
+    if both {
+        let destination = Change { from: flow.destination, to: destination };
+        difference = carry(u64::from(difference) + u64::from(F::difference(destination)));
+        // SAFETY: as above.
+        unsafe { F::set_destination(&mut *header, destination) };
+        flow.destination = destination.to;
+    }
+    F::header_moved(skb, difference);
+    let mut port = Change { from: flow.sport, to: flow.sport };
+    if to.port != 0 && has_ports(flow) {
+        (port.to, flow.sport) = (to.port, to.port);
+    }
+    upper_moved::<F>(skb, flow, difference, SOURCE_PORT, port)
+}
+
+/// Which of the two ports at the beginning of a header.
+const SOURCE_PORT: usize = 0;
+const DESTINATION_PORT: usize = 1;
+
+/// Writes a port and moves the checksum of the header behind IP.
+#[inline(always)]
+fn upper_moved<F: Translate>(
+    skb: Skb,
+    flow: &Flow<F::Address>,
+    addresses: u32,
+    which: usize,
+    port: Change<u16>,
+) -> Result<(), Drop> {
+    // Later fragments have no such header, and the checksum in the first one covers them.
+    if !flow.has_upper_header() {
+        return Ok(());
+    }
+    let (at, flags) = match flow.protocol {
+        TCP => (16, 0),
+        UDP => (6, ZERO_IS_NONE),
+        V6::ICMP => (ICMP_CHECKSUM, 0),
+        _ => return Ok(()),
+    };
+    if port.from != port.to {
+        let Some(ports) = skb.pull_header::<[u16; 2]>(flow.offset) else {
+            return Err(drop_here!(CT_TRUNCATED_OR_INVALID_HEADER));
+        };
+        // SAFETY: checked by `pull_header`.
+        unsafe { (*ports)[which] = port.to };
+    }
+    let at = flow.offset + at;
+    replace(skb, at, 0, u64::from(addresses), PSEUDO_HEADER | flags)?;
+    if port.from != port.to {
+        replace(skb, at, u64::from(port.from), u64::from(port.to), SIZE_2 | flags)?;
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn replace(skb: Skb, at: usize, from: u64, to: u64, flags: u64) -> Result<(), Drop> {
+    // SAFETY: the context is valid; callers take packet pointers again.
+    if unsafe { bpf_l4_csum_replace(skb.raw(), at as u32, from, to, flags) } != 0 {
+        return Err(drop_here!(ERROR_WHILE_CORRECTING_L4_CHECKSUM));
+    }
+    Ok(())
+}
+
+/// The packet that an ICMP error speaks of, which the receiver has sent: its destination becomes `service` again, with the
+/// port it was sent to, and its source is `source` again. The quoted transport header's own checksum stays: it is
+/// rarely quoted whole, and receivers look at addresses and ports.
+#[inline(always)]
+pub(crate) fn quoted<F: Translate>(
+    skb: Skb,
+    icmp: usize,
+    service: Socket<F::Address>,
+    source: F::Address,
+) -> Result<(), Drop> {
+    let header = icmp + ICMP_LEN;
+    let mut first = [0u8; 8];
+    if !skb.load(header, &mut first) {
+        return Err(drop_here!(CT_TRUNCATED_OR_INVALID_HEADER));
+    }
+    let (len, protocol) = match F::CHECKSUM_OFFSET {
+        Some(_) => {
+            let mut protocol = 0u8;
+            if !skb.load(header + 9, &mut protocol) {
+                return Err(drop_here!(CT_TRUNCATED_OR_INVALID_HEADER));
+            }
+            (usize::from(first[0] & 0xf) << 2, protocol)
+        }
+        None => (F::HEADER_LEN, first[6]),
+    };
+    set_quoted_address::<F>(skb, icmp, F::DESTINATION_OFFSET, service.address)?;
+    set_quoted_address::<F>(skb, icmp, F::SOURCE_OFFSET, source)?;
+    if service.port != 0 && (protocol == TCP || protocol == UDP) {
+        let at = header + len + 2;
+        let mut from = 0u16;
+        if !skb.load(at, &mut from) || !skb.store_quietly(at, &service.port) {
+            return Err(drop_here!(ERROR_WRITING_TO_PACKET));
+        }
+        replace(skb, icmp + ICMP_CHECKSUM, u64::from(from), u64::from(service.port), SIZE_2)?;
+    }
+    Ok(())
+}
+
+/// An address in the quoted header, its checksum if it has one, and ICMP's. In IPv4 the header's own checksum makes up for
+/// the address, so that ICMP's stays.
+#[inline(always)]
+fn set_quoted_address<F: Translate>(skb: Skb, icmp: usize, at: usize, to: F::Address) -> Result<(), Drop> {
+    let header = icmp + ICMP_LEN;
+    let mut from = to;
+    if !skb.load(header + at, &mut from) || !skb.store_quietly(header + at, &to) {
+        return Err(drop_here!(ERROR_WRITING_TO_PACKET));
+    }
+    let difference = F::difference(Change { from, to });
+    match F::CHECKSUM_OFFSET {
+        Some(at) => {
+            let mut checksum = 0u16;
+            if !skb.load(header + at, &mut checksum)
+                || !skb.store_quietly(header + at, &moved(checksum, difference))
+            {
+                return Err(drop_here!(ERROR_WRITING_TO_PACKET));
+            }
+            Ok(())
+        }
+        None => replace(skb, icmp + ICMP_CHECKSUM, 0, u64::from(difference), 0),
+    }
+}

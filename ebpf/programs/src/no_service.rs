@@ -1,0 +1,122 @@
+//! Services without backends: the sender is told by ICMP that nobody listens there, as by a host with a closed port.
+
+use crate::container::drop_sent;
+use crate::drop::Drop;
+use crate::endpoint;
+use crate::family::Family;
+use crate::ipv4::V4;
+use crate::ndp;
+use crate::packet::{EthHeader, Ipv4Header, fold, mac};
+use crate::skb::{ETH_LEN, Skb};
+use datapath_abi::{EndpointConfig, file};
+
+const FILE: u8 = file::LB;
+
+/// ICMP type and code: the destination is unreachable, its port is (RFC 792; RFC 4443, 3.1).
+const PORT_UNREACHABLE: [u8; 2] = [3, 3];
+const PORT_UNREACHABLE_V6: (u8, u8) = (1, 4);
+
+const ICMP: u8 = 1;
+/// Version 4 and a header of five words.
+const NO_OPTIONS: u8 = 0x45;
+/// Bits of the fragment field as they lie in the packet: where a fragment belongs.
+const FRAGMENT_OFFSET: u16 = 0x1fffu16.to_be();
+const DONT_FRAGMENT: u16 = 0x4000u16.to_be();
+const HOPS: u8 = 64;
+
+/// An ICMP error: the refused packet's header and the eight bytes behind it, where its ports are.
+#[repr(C)]
+struct ErrorMessage {
+    kind: [u8; 2],
+    checksum: u16,
+    unused: u32,
+    quoted: Quoted,
+}
+
+#[repr(C)]
+struct Quoted {
+    header: Ipv4Header,
+    upper: [u32; 2],
+}
+
+/// IPv4.
+#[inline(always)]
+pub(crate) fn handle_ipv4(skb: Skb) -> i32 {
+    let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
+        return drop_sent(skb, drop_here!(EP_NOT_READY), None);
+    };
+    refuse(skb, me).unwrap_or_else(|why| drop_sent(skb, why, Some(me)))
+}
+
+/// IPv6.
+#[inline(always)]
+pub(crate) fn handle_ipv6(skb: Skb) -> i32 {
+    let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
+        return drop_sent(skb, drop_here!(EP_NOT_READY), None);
+    };
+    let why = drop_here!(SERVICE_BACKEND_NOT_FOUND);
+    ndp::refuse(skb, me, PORT_UNREACHABLE_V6, None, why).unwrap_or_else(|why| drop_sent(skb, why, Some(me)))
+}
+
+/// Turns the packet into an error from its destination to its sender and sends it back to the pod. Packets with options
+/// and later fragments are dropped without an answer.
+#[inline(always)]
+fn refuse(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
+    const MESSAGE_LEN: usize = size_of::<ErrorMessage>();
+    const LEN: usize = size_of::<Ipv4Header>() + MESSAGE_LEN;
+    let mut message = ErrorMessage {
+        kind: PORT_UNREACHABLE,
+        checksum: 0,
+        unused: 0,
+        quoted: Quoted {
+            header: Ipv4Header {
+                version_ihl: 0,
+                tos: 0,
+                len: 0,
+                id: 0,
+                fragment: 0,
+                ttl: 0,
+                protocol: 0,
+                checksum: 0,
+                source: 0,
+                destination: 0,
+            },
+            upper: [0; 2],
+        },
+    };
+    if !skb.load(ETH_LEN, &mut message.quoted) {
+        return Err(drop_here!(INVALID_PACKET_DROPPED));
+    }
+    let refused = &message.quoted.header;
+    if refused.version_ihl != NO_OPTIONS || refused.fragment & FRAGMENT_OFFSET != 0 {
+        return Err(drop_here!(SERVICE_BACKEND_NOT_FOUND));
+    }
+    let mut answer = Ipv4Header {
+        version_ihl: NO_OPTIONS,
+        tos: 0,
+        len: (LEN as u16).to_be(),
+        id: 0,
+        fragment: DONT_FRAGMENT,
+        ttl: HOPS,
+        protocol: ICMP,
+        checksum: 0,
+        source: refused.destination,
+        destination: refused.source,
+    };
+    answer.checksum = !fold(ndp::sum_of(&answer, 0));
+    message.checksum = !fold(ndp::sum_of(&message, 0));
+    if !skb.resize((ETH_LEN + LEN) as u32) {
+        return Err(drop_here!(ERROR_WRITING_TO_PACKET));
+    }
+    let Some(header) = V4::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+    // SAFETY: checked by `header`; the Ethernet header lies before it and nothing moves the packet meanwhile.
+    unsafe {
+        let eth = header.byte_sub(ETH_LEN).cast::<EthHeader>();
+        (*eth).destination = (*eth).source;
+        (*eth).source = mac(me.node_mac);
+    }
+    if !skb.store(ETH_LEN, &answer) || !skb.store(ETH_LEN + size_of::<Ipv4Header>(), &message) {
+        return Err(drop_here!(ERROR_WRITING_TO_PACKET));
+    }
+    Ok(skb.redirect(skb.ifindex()))
+}

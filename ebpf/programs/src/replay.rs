@@ -1,0 +1,80 @@
+//! Replays one packet for benchmarks: puts back the headers that the program under test rewrites, then goes on in that
+//! program. A test run repeats the whole without leaving the kernel.
+#![no_std]
+#![no_main]
+
+#[expect(dead_code, reason = "a part of what the datapath needs")]
+mod btf;
+
+use aya_ebpf::helpers::bpf_tail_call;
+use aya_ebpf::macros::classifier;
+use aya_ebpf::programs::TcContext;
+use btf::{ARRAY, Map, PROG_ARRAY};
+
+/// What is put back, and what differs from one packet to the next.
+#[repr(C)]
+struct Template {
+    /// The packet's first 80 bytes: Ethernet, IPv6, TCP and some of the payload.
+    headers: [u64; 10],
+    /// Where the source port lies if every packet is to have another one, else zero.
+    vary_at: u32,
+    /// Packets so far.
+    count: u32,
+}
+
+#[unsafe(link_section = ".maps")]
+#[unsafe(no_mangle)]
+static replay_program: Map<u32, u32, PROG_ARRAY, 1, 0> = Map::new();
+#[unsafe(link_section = ".maps")]
+#[unsafe(no_mangle)]
+static replay_packet: Map<u32, Template, ARRAY, 1, 0> = Map::new();
+
+/// Where the source port lies behind Ethernet and an IP header without options.
+const IPV4_PORT: u32 = 14 + 20;
+const IPV6_PORT: u32 = 14 + 40;
+
+/// Verdict of a replay that has no program to go on in (TC_ACT_UNSPEC), and of one without a packet (TC_ACT_SHOT).
+const NO_PROGRAM: i32 = -1;
+const NO_PACKET: i32 = 2;
+
+/// Restores the packet and its context, and jumps.
+#[classifier]
+pub fn replay(ctx: TcContext) -> i32 {
+    let Some(template) = replay_packet.get_mut(&0) else { return NO_PACKET };
+    let skb = ctx.skb.skb;
+    // SAFETY: the context is valid; the packet is written inside of its checked bounds.
+    unsafe {
+        let start = core::ptr::read_volatile(&raw const (*skb).data) as usize;
+        let end = core::ptr::read_volatile(&raw const (*skb).data_end) as usize;
+        if start + size_of::<[u64; 10]>() > end {
+            return NO_PACKET;
+        }
+        let words = start as *mut u64;
+        for index in 0..10 {
+            core::ptr::write_volatile(words.add(index), template.headers[index]);
+        }
+        // Constant offsets, of which the verifier knows that they lie inside.
+        if template.vary_at == IPV4_PORT {
+            template.count += 1;
+            core::ptr::write_volatile((start + IPV4_PORT as usize) as *mut u16, template.count as u16);
+        } else if template.vary_at == IPV6_PORT {
+            template.count += 1;
+            core::ptr::write_volatile((start + IPV6_PORT as usize) as *mut u16, template.count as u16);
+        }
+        core::ptr::write_volatile(&raw mut (*skb).mark, 0);
+        for slot in 0..5 {
+            core::ptr::write_volatile(&raw mut (*skb).cb[slot], 0);
+        }
+        bpf_tail_call(skb.cast(), replay_program.handle(), 0);
+    }
+    NO_PROGRAM
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    loop {}
+}
+
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual BSD/GPL\0";
