@@ -12,19 +12,21 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use futures::{FutureExt, StreamExt};
 use hive::JobCx;
-use inotify::{EventOwned, Inotify, Watches};
+use inotify::Inotify;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
 use self::file::{Signature, is_manifest};
 use self::manifests::{Manifests, Outcome};
 pub(crate) use self::report::{Report, SourceMetrics};
 use self::resolve::resolve;
-use self::watch::{Concern, Todo, Wanted, Watch};
+use self::watch::{Concern, Wanted, Watch};
 use crate::object::Kind;
 use crate::sources::Questions;
 use crate::writer::SourceWriter;
@@ -36,8 +38,8 @@ const GONE: Duration = Duration::from_millis(100);
 /// The same for the whole folder.
 const FOLDER_GONE: Duration = Duration::from_secs(1);
 
-/// Room for events that come at once.
-const BUFFER: usize = 64 << 10;
+/// Files that are read before what is in them is taken.
+const AT_ONCE: usize = 16;
 
 /// Times that the places to be watched may change while they are looked up.
 const TRIES: usize = 8;
@@ -67,55 +69,47 @@ type Ended = (Box<Folder>, io::Result<()>);
 
 /// Until the job ends, or the kernel cannot tell of changes.
 async fn watched(mut folder: Box<Folder>, questions: &mut Questions, cx: &JobCx) -> anyhow::Result<Ended> {
-    let inotify = match Inotify::init() {
-        Ok(inotify) => inotify,
-        Err(error) => return Ok((folder, Err(error))),
-    };
-    let watches = inotify.watches();
-    let mut events = match inotify.into_event_stream(vec![0; BUFFER]) {
-        Ok(events) => events,
+    let (inotify, events) = match open() {
+        Ok(opened) => opened,
         Err(error) => return Ok((folder, Err(error))),
     };
     let mut done;
-    (folder, done) = blocking(folder, move |folder| folder.start(watches)).await?;
+    (folder, done) = blocking(folder, move |folder| folder.start(inotify)).await?;
     loop {
         if done.is_err() {
             return Ok((folder, done));
         }
         let mut asked = Vec::new();
-        let first = tokio::select! {
-            event = events.next() => event,
-            Some(question) = questions.recv() => {
-                asked.push(question);
-                None
+        if folder.watch.as_ref().is_none_or(Watch::is_idle) {
+            tokio::select! {
+                // Before what there is is read: what comes later makes it ready again.
+                ready = events.readable() => ready?.clear_ready(),
+                Some(question) = questions.recv() => asked.push(question),
+                () = at(folder.next_deadline()) => {}
+                () = cx.cancelled() => return Ok((folder, Ok(()))),
             }
-            () = at(folder.next_deadline()) => None,
-            () = cx.cancelled() => return Ok((folder, Ok(()))),
-        };
+        }
         while let Ok(question) = questions.try_recv() {
             asked.push(question);
         }
-        let mut batch: Vec<io::Result<EventOwned>> = first.into_iter().collect();
-        while let Some(Some(event)) = events.next().now_or_never() {
-            batch.push(event);
-        }
-        match batch.into_iter().collect::<io::Result<Vec<EventOwned>>>() {
-            Ok(batch) => {
-                // The kernel's word of a change may come later than a question about it.
-                let look = !asked.is_empty();
-                let work = move |folder: &mut Folder| {
-                    folder.handle(&batch)?;
-                    if look { folder.look(false) } else { Ok(()) }
-                };
-                (folder, done) = blocking(folder, work).await?;
-            }
-            Err(error) => done = Err(error),
-        }
+        let look = !asked.is_empty();
+        (folder, done) = blocking(folder, move |folder| folder.handle(look)).await?;
         for question in asked {
             // Who has asked may have gone.
             let _ = question.send(());
         }
     }
+}
+
+/// An inotify instance, and its descriptor once more, which becomes readable when there are events.
+#[expect(
+    deprecated,
+    reason = "sound with OwnedFd, whose descriptor stays the same; its successor is an unsafe function"
+)]
+fn open() -> io::Result<(Inotify, AsyncFd<OwnedFd>)> {
+    let inotify = Inotify::init()?;
+    let descriptor = inotify.as_fd().try_clone_to_owned()?;
+    Ok((inotify, AsyncFd::with_interest(descriptor, Interest::READABLE)?))
 }
 
 async fn at(deadline: Option<Instant>) {
@@ -177,8 +171,8 @@ impl Folder {
         }
     }
 
-    fn start(&mut self, watches: Watches) -> io::Result<()> {
-        self.watch = Some(Watch::new(watches));
+    fn start(&mut self, inotify: Inotify) -> io::Result<()> {
+        self.watch = Some(Watch::new(inotify));
         self.look(true)?;
         self.report.late(None, &self.manifests);
         Ok(())
@@ -203,19 +197,18 @@ impl Folder {
         self.watch.as_ref().is_some_and(|watch| watch.is_written(name))
     }
 
-    fn handle(&mut self, events: &[EventOwned]) -> io::Result<()> {
+    /// Does what the kernel's events ask for; looks at everything if so asked.
+    fn handle(&mut self, look: bool) -> io::Result<()> {
         let Some(watch) = &mut self.watch else { return Ok(()) };
-        let Todo { read, look, all } = watch.sort(events);
-        let mut outcome = Outcome::default();
+        watch.drain()?;
+        let todo = watch.take();
         if let Some(place) = self.place.clone() {
             // Before anything else: somebody may wait for just these.
-            for name in &read {
-                self.read(&place, name, &mut outcome);
-            }
+            let outcome = self.read(&place, todo.read.into_iter().collect())?;
             self.apply(outcome);
         }
-        if look || all {
-            self.look(all)?;
+        if look || todo.look || todo.all {
+            self.look(todo.all)?;
         }
         self.forget();
         Ok(())
@@ -249,12 +242,15 @@ impl Folder {
         let mut outcome = Outcome::default();
         let names = match (found.place, found.names) {
             (Ok(place), Ok(names)) => {
-                for (name, signature) in &names {
-                    let same = !all && signature.is_some() && self.known.get(name) == Some(signature);
-                    if !self.is_written(name) && (!same || self.leaving.contains_key(name)) {
-                        self.read(&place, name, &mut outcome);
-                    }
+                if let Some(watch) = &mut self.watch {
+                    watch.drain()?;
                 }
+                let changed = names.iter().filter(|(name, signature)| {
+                    let same = !all && signature.is_some() && self.known.get(*name) == Some(*signature);
+                    !self.is_written(name) && (!same || self.leaving.contains_key(*name))
+                });
+                let changed = changed.map(|(name, _)| name.clone()).collect();
+                outcome = self.read(&place, changed)?;
                 self.report.folder(None, &self.manifests);
                 names.into_keys().collect()
             }
@@ -284,15 +280,27 @@ impl Folder {
         Ok(())
     }
 
-    fn read(&mut self, place: &Path, name: &str, outcome: &mut Outcome) {
-        match file::read(&place.join(name)) {
-            Some((signature, content)) => {
-                self.known.insert(name.to_owned(), signature);
-                self.leaving.remove(name);
-                outcome.add(self.manifests.set(name, content.as_deref().map_err(Clone::clone)));
+    /// Reads files. What somebody began to write meanwhile is not believed: it is read when it is closed.
+    fn read(&mut self, place: &Path, names: Vec<String>) -> io::Result<Outcome> {
+        let mut outcome = Outcome::default();
+        for names in names.chunks(AT_ONCE) {
+            let found: Vec<_> = names.iter().map(|name| (name, file::read(&place.join(name)))).collect();
+            if let Some(watch) = &mut self.watch {
+                watch.drain()?;
             }
-            None => self.lose(name.to_owned(), GONE, outcome),
+            for (name, found) in found {
+                match found {
+                    _ if self.is_written(name) => {}
+                    Some((signature, content)) => {
+                        self.known.insert(name.clone(), signature);
+                        self.leaving.remove(name);
+                        outcome.add(self.manifests.set(name, content.as_deref().map_err(Clone::clone)));
+                    }
+                    None => self.lose(name.clone(), GONE, &mut outcome),
+                }
+            }
         }
+        Ok(outcome)
     }
 
     fn lose(&mut self, name: String, wait: Duration, outcome: &mut Outcome) {

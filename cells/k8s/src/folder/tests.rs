@@ -421,3 +421,32 @@ async fn a_folder_that_nobody_watches_is_read_all_the_same() {
     assert_eq!(count(), 1);
     hive.stop().await;
 }
+
+/// Written in place again and again, with a pause in the middle, while others ask for a look: half a file is never
+/// taken for the whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_file_is_never_believed() {
+    use std::io::Write;
+    let mut world = world(with_cluster).await;
+    world.write("a.yaml", &(pod("a", "0") + &pod("b", "0")));
+    world.until_pods("a=0 b=0").await;
+    let mut changes = world.pods.changes_from_now();
+    let sources = world.hive.get::<Sources>();
+    let path = world.path("a.yaml");
+    let writer = tokio::task::spawn_blocking(move || {
+        for n in 1..200 {
+            let mut file = fs::File::create(&path).unwrap();
+            file.write_all(pod("a", &n.to_string()).as_bytes()).unwrap();
+            std::thread::yield_now();
+            file.write_all(pod("b", &n.to_string()).as_bytes()).unwrap();
+        }
+    });
+    while !writer.is_finished() {
+        sources.look().await;
+    }
+    writer.await.unwrap();
+    world.until_pods("a=199 b=199").await;
+    assert!(changes.try_next().iter().all(|change| !change.deleted));
+    assert_eq!(world.faults(), "");
+    world.hive.stop().await;
+}

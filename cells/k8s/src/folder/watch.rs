@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use inotify::{EventMask, EventOwned, WatchDescriptor, WatchMask, Watches};
+use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask};
 
 use super::file::is_manifest;
 
@@ -17,8 +17,15 @@ const WAY: WatchMask = WatchMask::CREATE
     .union(WatchMask::MOVE_SELF)
     .union(WatchMask::ONLYDIR);
 
-/// What changes files too.
-const FILES: WatchMask = WAY.union(WatchMask::MODIFY).union(WatchMask::CLOSE_WRITE).union(WatchMask::ATTRIB);
+/// What changes files too; not files that have lost their name.
+const FILES: WatchMask = WAY
+    .union(WatchMask::MODIFY)
+    .union(WatchMask::CLOSE_WRITE)
+    .union(WatchMask::ATTRIB)
+    .union(WatchMask::EXCL_UNLINK);
+
+/// Room for events that come at once.
+const BUFFER: usize = 16 << 10;
 
 /// Events that end the being of a watched folder under its path.
 const LOST: EventMask =
@@ -35,11 +42,14 @@ pub(crate) enum Concern {
 
 /// The places that are watched, and the files that somebody is writing.
 pub(crate) struct Watch {
-    watches: Watches,
+    inotify: Inotify,
+    buffer: Vec<u8>,
     places: HashMap<WatchDescriptor, PathBuf>,
     concerns: HashMap<PathBuf, HashMap<OsString, HashSet<Concern>>>,
     folder: Option<PathBuf>,
     writing: HashSet<String>,
+    /// What events have asked for since it was taken.
+    todo: Todo,
 }
 
 /// What events ask for.
@@ -63,14 +73,45 @@ pub(crate) struct Wanted {
 }
 
 impl Watch {
-    pub(crate) fn new(watches: Watches) -> Watch {
+    pub(crate) fn new(inotify: Inotify) -> Watch {
         Watch {
-            watches,
+            inotify,
+            buffer: vec![0; BUFFER],
             places: HashMap::new(),
             concerns: HashMap::new(),
             folder: None,
             writing: HashSet::new(),
+            todo: Todo::default(),
         }
+    }
+
+    /// Takes what the kernel has to tell: after it, `is_written` is right as of now.
+    pub(crate) fn drain(&mut self) -> io::Result<()> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let drained = loop {
+            match self.inotify.read_events(&mut buffer) {
+                Ok(events) => {
+                    events.for_each(|event| self.sort(&event));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.buffer = buffer;
+        drained
+    }
+
+    /// What is to be done; a file that is being written is left alone until it is closed.
+    pub(crate) fn take(&mut self) -> Todo {
+        let mut todo = std::mem::take(&mut self.todo);
+        todo.read.retain(|file| !self.writing.contains(file));
+        todo
+    }
+
+    /// Whether there is something to do.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.todo == Todo::default()
     }
 
     /// Watches what is wanted and nothing else. True if a place was added: something may have happened there before.
@@ -89,7 +130,7 @@ impl Watch {
         let mut places = HashMap::new();
         let mut added = false;
         for (path, mask) in masks {
-            match self.watches.add(&path, mask) {
+            match self.inotify.watches().add(&path, mask) {
                 Ok(descriptor) => {
                     added |= self.places.get(&descriptor) != Some(&path);
                     places.insert(descriptor, path);
@@ -103,7 +144,7 @@ impl Watch {
         for (descriptor, _) in self.places.drain().filter(|(descriptor, _)| !places.contains_key(descriptor))
         {
             // The kernel may have forgotten it before.
-            _ = self.watches.remove(descriptor);
+            _ = self.inotify.watches().remove(descriptor);
         }
         self.places = places;
         Ok(added)
@@ -114,42 +155,36 @@ impl Watch {
         self.writing.contains(name)
     }
 
-    /// Sorts events in their order. A file that is being written is left alone until it is closed.
-    pub(crate) fn sort(&mut self, events: &[EventOwned]) -> Todo {
-        let mut todo = Todo::default();
-        for event in events {
-            if event.mask.contains(EventMask::Q_OVERFLOW) {
-                self.writing.clear();
-                todo.all = true;
-                continue;
-            }
-            // Events of places that are watched no more.
-            let Some(place) = self.places.get(&event.wd).cloned() else { continue };
-            let Some(name) = event.name.as_deref() else {
-                if event.mask.intersects(LOST) {
-                    // The watch follows the folder, not its path.
-                    if event.mask.contains(EventMask::MOVE_SELF) {
-                        _ = self.watches.remove(event.wd.clone());
-                    }
-                    self.places.remove(&event.wd);
-                    todo.look = true;
+    fn sort(&mut self, event: &Event<&OsStr>) {
+        if event.mask.contains(EventMask::Q_OVERFLOW) {
+            self.writing.clear();
+            self.todo.all = true;
+            return;
+        }
+        // Events of places that are watched no more are nobody's.
+        let Some(place) = self.places.get(&event.wd).cloned() else { return };
+        let Some(name) = event.name else {
+            if event.mask.intersects(LOST) {
+                // The watch follows the folder, not its path.
+                if event.mask.contains(EventMask::MOVE_SELF) {
+                    _ = self.inotify.watches().remove(event.wd.clone());
                 }
-                continue;
-            };
-            for concern in self.concerns_of(&place, name) {
-                match concern {
-                    Concern::Folder => todo.look |= event.mask.intersects(moves()),
-                    Concern::File(file) => self.sort_one(&mut todo, &place.join(name), file, event.mask),
-                }
+                self.places.remove(&event.wd);
+                self.todo.look = true;
             }
-            if self.folder.as_ref() == Some(&place)
-                && let Some(file) = name.to_str().filter(|name| is_manifest(name))
-            {
-                self.sort_one(&mut todo, &place.join(name), file.to_owned(), event.mask);
+            return;
+        };
+        for concern in self.concerns_of(&place, name) {
+            match concern {
+                Concern::Folder => self.todo.look |= event.mask.intersects(moves()),
+                Concern::File(file) => self.sort_one(&place.join(name), file, event.mask),
             }
         }
-        todo.read.retain(|file| !self.writing.contains(file));
-        todo
+        if self.folder.as_ref() == Some(&place)
+            && let Some(file) = name.to_str().filter(|name| is_manifest(name))
+        {
+            self.sort_one(&place.join(name), file.to_owned(), event.mask);
+        }
     }
 
     fn concerns_of(&self, place: &Path, name: &OsStr) -> Vec<Concern> {
@@ -158,28 +193,28 @@ impl Watch {
     }
 
     /// What happened at `path` matters to a file: it is there, or a link on the way to it.
-    fn sort_one(&mut self, todo: &mut Todo, path: &Path, file: String, mask: EventMask) {
+    fn sort_one(&mut self, path: &Path, file: String, mask: EventMask) {
         if mask.contains(EventMask::MODIFY) {
-            todo.read.remove(&file);
+            self.todo.read.remove(&file);
             self.writing.insert(file);
         } else if mask.contains(EventMask::CLOSE_WRITE) {
             self.writing.remove(&file);
-            todo.read.insert(file);
+            self.todo.read.insert(file);
         } else if mask.contains(EventMask::CREATE) {
             match is_new_file(path) {
                 true => _ = self.writing.insert(file),
-                false => todo.look = true,
+                false => self.todo.look = true,
             }
         } else if mask.contains(EventMask::MOVED_TO) {
             self.writing.remove(&file);
             // A link has to be followed anew.
-            todo.look |= self.is_concern(path);
-            todo.read.insert(file);
+            self.todo.look |= self.is_concern(path);
+            self.todo.read.insert(file);
         } else if mask.intersects(moves()) {
             self.writing.remove(&file);
-            todo.look = true;
+            self.todo.look = true;
         } else if mask.contains(EventMask::ATTRIB) {
-            todo.look = true;
+            self.todo.look = true;
         }
     }
 
