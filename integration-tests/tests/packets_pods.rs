@@ -144,7 +144,7 @@ fn unknown_pods_are_dropped_at_the_hosts_side() {
     let body = format!(
         r#"{{"k8s-namespace":"default","k8s-pod-name":"stranger","container-id":"stranger","container-interface-name":"eth0","state":"waiting-for-identity",
             "interface-name":"lxcstranger","interface-index":{},"mac":"{}","host-mac":"{}",
-            "addressing":{{"ipv4":"10.244.0.200"}},"labels":["k8s:name=stranger"],"sync-build-endpoint":true}}"#,
+            "addressing":{{"ipv4":"10.244.0.200"}},"sync-build-endpoint":true}}"#,
         index(&node.host().ip("-o link show lxcstranger").unwrap()),
         mac(&stranger.ip("-o link show eth0").unwrap()),
         mac(&node.host().ip("-o link show lxcstranger").unwrap()),
