@@ -297,6 +297,7 @@ impl Attachment<'_> {
             container.set_mac(container_index, &self.invocation.interface, wanted)?;
         }
         host.set_up(host_index, self.host_interface)?;
+        container.wait_running(container_index, &self.invocation.interface)?;
         Ok(wanted)
     }
 

@@ -19,9 +19,15 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Both ends' queue length; a veth has none by default, but qdiscs of users take theirs from it.
 const TX_QUEUE_LENGTH: u32 = 1000;
+
+/// How often and in which distance it is asked whether an interface transmits. Kernels since 6.9 bring it there when
+/// they are asked, so that the first answer is yes as a rule.
+const RUNNING_TRIES: u32 = 1000;
+const RUNNING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Of linux/rtnetlink.h, missing in libc.
 const RTM_NEWLINKPROP: u16 = 108;
@@ -105,6 +111,24 @@ impl Links {
             Err(error) if is_no_device(&error) => Ok(None),
             Err(source) => Err(Error::Link { action: "look up", interface: name.into(), source }),
         }
+    }
+
+    /// Waits until the kernel transmits on an interface whose peer has come up: until then, up to a second on a busy
+    /// machine, it throws away what is sent, and a lost question for a neighbour costs another second. Gives up
+    /// silently when that is over: the interface comes up by itself.
+    pub(crate) fn wait_running(&mut self, index: u32, name: &str) -> Result<(), Error> {
+        let failed = |source| Error::Link { action: "look at", interface: name.into(), source };
+        for _ in 0..RUNNING_TRIES {
+            let mut message = LinkMessage::default();
+            message.header.index = index;
+            let answer = self.0.query(Request { kind: libc::RTM_GETLINK, message }).map_err(failed)?;
+            let header = answer.and_then(|answer| LinkHeader::parse(&answer.0).ok());
+            if header.is_none_or(|header| header.flags.contains(LinkFlags::Running)) {
+                break;
+            }
+            std::thread::sleep(RUNNING_PAUSE);
+        }
+        Ok(())
     }
 
     /// Removes an interface and so its peer; one that is gone already is fine.
