@@ -19,10 +19,11 @@ use crate::config::PolicyConfig;
 use crate::core::Core;
 use crate::endpoint::EndpointPolicy;
 use crate::handle::Policies;
-use crate::job::{Inputs, Job, Shared};
+use crate::job::{Inputs, Job};
 use crate::metrics::{Numbers, PolicyState};
 use crate::object::PolicyStatus;
 use crate::rest;
+use crate::state::Shared;
 use crate::why::Why;
 
 /// Gives `Arc<Policies>` and the tables `endpoint-policies` and `policies`, keeps policy maps, serves the operations under

@@ -4,9 +4,9 @@
 //! force - nothing changes for any packet - and only then into the ipcache. Then the rules change, in the maps alone. Then
 //! prefixes that no rule names go: from the ipcache first, from the maps when their identities are gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hive::JobCx;
@@ -20,11 +20,12 @@ use runtime_options::{POLICY_ENFORCEMENT, Progress as Follow, RuntimeOption};
 use statedb::{Batch, Changes, Initializer, RwTable, Snapshot, Table, Watch};
 
 use crate::config::enforcement;
-use crate::core::{Core, Outcome};
+use crate::core::{Outcome, Round};
 use crate::endpoint::{EndpointPolicy, Progress};
 use crate::metrics::Numbers;
 use crate::object::{ObjectId, PolicyStatus};
-use crate::repository::{Repository, Staged, id, prefixes};
+use crate::repository::{Staged, id};
+use crate::state::{Shared, State};
 
 /// Who says in the ipcache which identity a prefix has.
 const RESOURCE: &str = "policy";
@@ -33,35 +34,6 @@ const RESOURCE: &str = "policy";
 const IN_FLIGHT: Duration = Duration::from_millis(1);
 /// How long what has failed waits before it is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
-
-/// What rounds work on and the API reads.
-pub(crate) struct State {
-    pub(crate) core: Core,
-    pub(crate) repository: Repository,
-}
-
-/// [`State`], for the job and those who read it. Locked on threads for blocking work only.
-#[derive(Clone)]
-pub(crate) struct Shared(Arc<Mutex<State>>);
-
-impl Shared {
-    pub(crate) fn new(core: Core) -> Shared {
-        Shared(Arc::new(Mutex::new(State { core, repository: Repository::default() })))
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Works on the state where blocking is allowed.
-    pub(crate) async fn with<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut State) -> T + Send + 'static,
-    ) -> anyhow::Result<T> {
-        let shared = self.clone();
-        Ok(tokio::task::spawn_blocking(move || work(&mut shared.lock())).await?)
-    }
-}
 
 /// Tables that the job follows.
 pub(crate) struct Inputs {
@@ -99,10 +71,31 @@ struct Progressing {
     staged: Staged,
     /// Objects whose status is to be written when their policies are in force, with the time they were read.
     unsettled: BTreeSet<ObjectId>,
-    /// Prefixes that have identities and are in the ipcache because of rules.
-    held: BTreeSet<IpNetwork>,
     first: bool,
+    /// Whether maps are being compared with what they shall be.
+    comparing: bool,
     backoff: Backoff,
+}
+
+/// How far a round came at once.
+enum Step {
+    Brought(Round),
+    /// Policies name prefixes that have no identities.
+    Prefixes {
+        staged: Staged,
+        settings: Settings,
+        new: Vec<IpNetwork>,
+    },
+}
+
+/// What a round has to say.
+struct End {
+    /// What could not be done and is to be tried again.
+    trouble: Option<String>,
+    /// An endpoint whose rows do not fit.
+    full: Option<String>,
+    /// Objects that are refused.
+    refused: Option<String>,
 }
 
 impl Job {
@@ -120,8 +113,8 @@ impl Job {
             identities: self.inputs.identities.changes(),
             staged: Staged::new(),
             unsettled: BTreeSet::new(),
-            held: BTreeSet::new(),
             first: true,
+            comparing: false,
             backoff: Backoff::exponential(RETRY.0, RETRY.1),
         };
         let mut next_comparison = tokio::time::Instant::now() + self.comparison;
@@ -132,23 +125,25 @@ impl Job {
             let (objects, objects_watch) = progressing.objects.take(&snapshot, usize::MAX);
             let (identities, identities_watch) = progressing.identities.take(&snapshot, usize::MAX);
 
-            let trouble = self.round(&mut progressing, &snapshot, objects, identities).await?;
-            let refused = self.shared.with(|state| refused(&state.repository)).await?;
-            let retry = match (&trouble, refused) {
-                (Some(trouble), _) => {
-                    cx.health.degraded("Unable to bring policy into force, trying again", trouble);
+            let end = self.round(&mut progressing, &snapshot, objects, identities).await?;
+            let retry = match &end.trouble {
+                Some(trouble) => {
                     self.follow.failed(trouble);
                     progressing.backoff.next_wait()
                 }
-                (None, refused) => {
+                None => {
                     progressing.backoff.reset();
-                    match refused {
-                        Some(refused) => cx.health.degraded("Policies are refused", refused),
-                        None => cx.health.ok(format!("at revision {}", self.revision())),
-                    }
                     None
                 }
             };
+            match (end.trouble, end.full, end.refused) {
+                (Some(trouble), ..) => {
+                    cx.health.degraded("Unable to bring policy into force, trying again", trouble);
+                }
+                (None, Some(full), _) => cx.health.degraded("Endpoints are denied wholly", full),
+                (None, None, Some(refused)) => cx.health.degraded("Policies are refused", refused),
+                (None, None, None) => cx.health.ok(format!("at revision {}", self.revision())),
+            }
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 () = endpoints_watch.changed() => {}
@@ -159,6 +154,7 @@ impl Job {
                 () = tokio::time::sleep_until(next_comparison), if !self.comparison.is_zero() => {
                     next_comparison = tokio::time::Instant::now() + self.comparison;
                     self.shared.with(|state| state.core.distrust_maps()).await?;
+                    progressing.comparing = true;
                 }
             }
         }
@@ -168,14 +164,14 @@ impl Job {
         self.revision.load(Ordering::Acquire)
     }
 
-    /// Brings everything to where the snapshot has it. Gives what could not be done and is to be tried again.
+    /// Brings everything to where the snapshot has it.
     async fn round(
         &mut self,
         progressing: &mut Progressing,
         snapshot: &Snapshot,
         objects: Batch<PolicyObject>,
         identities: Batch<Identity>,
-    ) -> anyhow::Result<Option<String>> {
+    ) -> anyhow::Result<End> {
         let started = Instant::now();
         let (settings, options_revision) = self.settings(snapshot);
         let rows: Vec<EndpointPolicy> = self.endpoints.all(snapshot).map(|row| (**row).clone()).collect();
@@ -184,83 +180,126 @@ impl Job {
             PolicyKind::CiliumClusterwideNetworkPolicy => self.inputs.enable_ccnp,
         };
         let objects: Vec<_> = objects.into_iter().filter(|change| counted(&change.object)).collect();
-        let gone: Vec<ObjectId> =
-            objects.iter().filter(|change| change.deleted).map(|change| id(&change.object)).collect();
         progressing.unsettled.extend(objects.iter().map(|change| id(&change.object)));
         let sources: BTreeSet<Arc<str>> = objects.iter().map(|change| change.object.source.clone()).collect();
         let mut staged = std::mem::take(&mut progressing.staged);
-        let numbers = self.numbers.clone();
-        let parsing = settings.clone();
-        staged = self
+        let (numbers, revision) = (self.numbers.clone(), self.revision.clone());
+        let step = self
             .shared
             .with(move |state| {
-                read(&mut state.repository, &objects, &parsing, &mut staged, &numbers);
-                learn(&mut state.core, &identities);
+                state.read(&objects, &settings, &mut staged, &numbers);
+                state.learn(&identities);
                 state.core.set_endpoints(rows.iter());
-                staged
+                let new = state.missing(&staged);
+                match new.is_empty() {
+                    true => Step::Brought(state.bring(settings, staged, &revision)),
+                    false => Step::Prefixes { staged, settings, new },
+                }
             })
             .await?;
-
-        let named: BTreeSet<IpNetwork> = staged.values().flatten().flat_map(prefixes).collect();
-        let new: Vec<IpNetwork> = named.difference(&progressing.held).copied().collect();
-        let mut trouble = None;
-        let mut claims = Vec::new();
-        match self.allocate(progressing, new.clone()).await? {
-            Ok(allocated) => claims = allocated,
-            Err(error) => {
-                tracing::warn!(%error, "Unable to give identities to prefixes of policies, trying again");
-                trouble = Some(error.to_string());
-                progressing.staged = std::mem::take(&mut staged);
+        let (round, mut trouble) = match step {
+            Step::Brought(round) => (round, None),
+            Step::Prefixes { staged, settings, new } => {
+                self.bring_with_prefixes(progressing, staged, settings, new).await?
             }
+        };
+        let waits = trouble.is_some();
+        self.numbers.round(&round, &sources, started.elapsed());
+        if std::mem::take(&mut progressing.comparing) && round.in_place + round.swapped > 0 {
+            let (in_place, swapped) = (round.in_place, round.swapped);
+            tracing::warn!(in_place, swapped, "Policy maps were not as written; somebody else changes them");
         }
-        // At a start nothing is known of the rules that the maps follow: they change first.
-        if !claims.is_empty() && !progressing.first {
-            self.shared.with(|state| state.core.round()).await?;
-            self.publish(std::mem::take(&mut claims)).await?;
-        }
-        let (revision, waits) = (self.revision.clone(), trouble.is_some());
-        let round = self
+        self.record(&round.outcomes);
+        let of = |progress| round.outcomes.iter().filter(move |outcome| outcome.progress == progress);
+        let text = |outcome: &Outcome| {
+            format!("endpoint {}: {}", outcome.endpoint, outcome.error.as_deref().unwrap_or_default())
+        };
+        trouble = trouble.or_else(|| of(Progress::Failed).next().map(text));
+        let full = of(Progress::Full).next().map(text);
+
+        let waiting = progressing.staged.clone();
+        let settled = if waits { BTreeSet::new() } else { std::mem::take(&mut progressing.unsettled) };
+        let at = self.revision();
+        let (statuses, unnamed, refused) = self
             .shared
             .with(move |state| {
-                state.core.set_settings(settings);
-                state.core.commit(staged);
-                // Whoever asks from now on waits for these rules.
-                revision.store(state.core.engine().revision(), Ordering::Release);
-                state.core.round()
+                let status = |object: ObjectId| (state.repository.status(&object, at), object);
+                let statuses: Vec<_> = settled.into_iter().map(status).collect();
+                (statuses, state.drop_unnamed(&waiting), state.refused())
             })
             .await?;
-        if !claims.is_empty() {
-            self.publish(claims).await?;
-        }
-        progressing.held.extend(new.into_iter().filter(|_| !waits));
-        self.numbers.round(&round, &sources, started.elapsed());
-        self.record(&round.outcomes);
-        let failed = round.outcomes.iter().find(|outcome| outcome.progress == Progress::Failed);
-        trouble = trouble.or_else(|| {
-            let failed = failed?;
-            Some(format!("endpoint {}: {}", failed.endpoint, failed.error.clone().unwrap_or_default()))
-        });
-        if !waits {
-            self.settle(std::mem::take(&mut progressing.unsettled), &gone).await?;
-        }
-        if let Some(error) = self.release(progressing).await? {
+        self.settle(statuses);
+        if let Some(error) = self.release(unnamed).await? {
             trouble = trouble.or(Some(error));
         }
-        if std::mem::take(&mut progressing.first) {
-            let count = round.outcomes.len();
-            tracing::info!(
-                revision = self.revision(),
-                endpoints = count,
-                "Policies of all sources are in force"
-            );
+        // Nothing is in force before the first policies are.
+        if !waits {
+            if std::mem::take(&mut progressing.first) {
+                let (revision, endpoints) = (self.revision(), round.outcomes.len());
+                tracing::info!(revision, endpoints, "Policies of all sources are in force");
+            }
+            if let Some(initializer) = self.initializer.take() {
+                self.ipcache.complete(initializer);
+            }
+            if trouble.is_none() {
+                self.follow.applied(options_revision);
+            }
         }
-        if let Some(initializer) = self.initializer.take_if(|_| !waits) {
-            self.ipcache.complete(initializer);
+        Ok(End { trouble, full, refused })
+    }
+
+    /// Brings policies into force that name new prefixes: identities first. Gives what the policies wait for, if
+    /// they do.
+    async fn bring_with_prefixes(
+        &self,
+        progressing: &mut Progressing,
+        staged: Staged,
+        settings: Settings,
+        new: Vec<IpNetwork>,
+    ) -> anyhow::Result<(Round, Option<String>)> {
+        let (allocator, prefixes) = (self.prefixes.clone(), new.clone());
+        let allocated = tokio::task::spawn_blocking(move || allocator.allocate(&prefixes)).await?;
+        let (identities, _) = progressing.identities.take(&self.inputs.identities.snapshot(), usize::MAX);
+        let numbers = match allocated {
+            Ok(numbers) => numbers,
+            Err(error) => {
+                tracing::warn!(%error, "Unable to give identities to prefixes of policies, trying again");
+                progressing.staged = staged;
+                // Rules that are in force stay so for endpoints that come; at a start there are none, and maps stay.
+                let (first, revision) = (progressing.first, self.revision.clone());
+                let go_on = move |state: &mut State| {
+                    state.learn(&identities);
+                    match first {
+                        true => Round::default(),
+                        false => state.bring(settings, Staged::new(), &revision),
+                    }
+                };
+                return Ok((self.shared.with(go_on).await?, Some(error.to_string())));
+            }
+        };
+        // At a start nothing is known of the rules that the maps follow: they change first.
+        let first = progressing.first;
+        self.shared
+            .with(move |state| {
+                state.learn(&identities);
+                if !first {
+                    state.core.round();
+                }
+            })
+            .await?;
+        if !first {
+            self.publish(&numbers).await?;
         }
-        if failed.is_none() && !waits {
-            self.follow.applied(options_revision);
+        let revision = self.revision.clone();
+        let bring = move |state: &mut State| {
+            state.hold(new);
+            state.bring(settings, staged, &revision)
+        };
+        let round = self.shared.with(bring).await?;
+        if first {
+            self.publish(&numbers).await?;
         }
-        Ok(trouble)
+        Ok((round, None))
     }
 
     /// The settings with the enforcement that the table of options has, and the revision of that.
@@ -271,31 +310,15 @@ impl Job {
         (Settings { enforcement, ..self.settings.clone() }, options.revision(snapshot))
     }
 
-    /// Identities for prefixes, known to the engine; what the ipcache is to be told of them.
-    async fn allocate(
-        &self,
-        progressing: &mut Progressing,
-        new: Vec<IpNetwork>,
-    ) -> anyhow::Result<Result<Vec<(IpNetwork, u32)>, identity::Error>> {
-        if new.is_empty() {
-            return Ok(Ok(Vec::new()));
-        }
-        let allocator = self.prefixes.clone();
-        let allocated = tokio::task::spawn_blocking(move || allocator.allocate(&new)).await?;
-        let (identities, _) = progressing.identities.take(&self.inputs.identities.snapshot(), usize::MAX);
-        self.shared.with(move |state| learn(&mut state.core, &identities)).await?;
-        Ok(allocated.map(|numbers| numbers.into_iter().collect()))
-    }
-
     /// Tells the ipcache of prefixes and waits until the kernel has them.
-    async fn publish(&self, claims: Vec<(IpNetwork, u32)>) -> anyhow::Result<()> {
-        let prefixes: Vec<IpNetwork> = claims.iter().map(|(prefix, _)| *prefix).collect();
+    async fn publish(&self, numbers: &BTreeMap<IpNetwork, u32>) -> anyhow::Result<()> {
+        let prefixes: Vec<IpNetwork> = numbers.keys().copied().collect();
         let claim = |identity| Claim {
             source: Source::Generated,
             resource: RESOURCE.into(),
             mapping: Mapping::identity(identity),
         };
-        let changes = claims.into_iter().map(|(prefix, id)| IpcacheChange::Upsert(prefix, claim(id)));
+        let changes = numbers.iter().map(|(prefix, id)| IpcacheChange::Upsert(*prefix, claim(*id)));
         let revision = self.ipcache.apply(changes);
         match self.ipcache.applied(revision, &prefixes).await {
             // The ipcache goes on trying, and tells of it.
@@ -308,26 +331,17 @@ impl Job {
         Ok(())
     }
 
-    /// Lets prefixes go that no rule names any more.
-    async fn release(&self, progressing: &mut Progressing) -> anyhow::Result<Option<String>> {
-        let wanted = self.shared.with(|state| state.core.engine().prefixes()).await?;
-        let kept: BTreeSet<IpNetwork> = progressing.staged.values().flatten().flat_map(prefixes).collect();
-        let gone: Vec<IpNetwork> = progressing
-            .held
-            .iter()
-            .filter(|held| !wanted.contains(held) && !kept.contains(held))
-            .copied()
-            .collect();
-        if gone.is_empty() {
+    /// Lets prefixes go: from the ipcache, then their identities. Gives what has gone wrong.
+    async fn release(&self, unnamed: Vec<IpNetwork>) -> anyhow::Result<Option<String>> {
+        if unnamed.is_empty() {
             return Ok(None);
         }
         let delete = |prefix: &IpNetwork| IpcacheChange::Delete(*prefix, Source::Generated, RESOURCE.into());
-        let revision = self.ipcache.apply(gone.iter().map(delete));
+        let revision = self.ipcache.apply(unnamed.iter().map(delete));
         self.ipcache.applied(revision, &[]).await?;
         tokio::time::sleep(IN_FLIGHT).await;
-        progressing.held.retain(|held| !gone.contains(held));
         let allocator = self.prefixes.clone();
-        let released = tokio::task::spawn_blocking(move || allocator.release(&gone)).await?;
+        let released = tokio::task::spawn_blocking(move || allocator.release(&unnamed)).await?;
         Ok(released.err().map(|error| {
             tracing::warn!(%error, "Unable to release identities of prefixes");
             error.to_string()
@@ -355,88 +369,25 @@ impl Job {
         });
     }
 
-    /// Writes what has become of objects.
-    async fn settle(&self, objects: BTreeSet<ObjectId>, gone: &[ObjectId]) -> anyhow::Result<()> {
-        if objects.is_empty() {
-            return Ok(());
+    /// Writes what has become of objects; those without a status are gone.
+    fn settle(&self, statuses: Vec<(Option<PolicyStatus>, ObjectId)>) {
+        if statuses.is_empty() {
+            return;
         }
-        let revision = self.revision();
-        let statuses = self
-            .shared
-            .with(move |state| {
-                let status = |object: &ObjectId| state.repository.status(object, revision);
-                objects.iter().filter_map(status).collect::<Vec<_>>()
-            })
-            .await?;
         self.statuses.transact(|txn| {
-            for object in gone {
-                txn.delete(PolicyStatus::by_object(object));
-            }
-            for mut status in statuses {
+            for (status, object) in statuses {
+                let Some(mut status) = status else {
+                    txn.delete(PolicyStatus::by_object(&object));
+                    continue;
+                };
                 // A refused version leaves the one before as it is.
                 if !status.problems.is_empty() {
-                    let old = txn.get(PolicyStatus::by_object(&status.object));
+                    let old = txn.get(PolicyStatus::by_object(&object));
                     status.revision = old.map_or(0, |old| old.revision);
                 }
                 txn.insert(status);
             }
         });
-        Ok(())
-    }
-}
-
-/// Checks objects that have changed.
-fn read(
-    repository: &mut Repository,
-    objects: &[statedb::Change<PolicyObject>],
-    settings: &Settings,
-    staged: &mut Staged,
-    numbers: &Numbers,
-) {
-    for change in objects {
-        let object = &*change.object;
-        if change.deleted {
-            repository.remove(object, staged);
-            numbers.changed("delete", &object.source, true);
-            tracing::info!(policy = %id(object).text(), file = %object.origin, "Policy is gone");
-            continue;
-        }
-        let refusal = repository.upsert(object, settings, staged);
-        numbers.changed("update", &object.source, refusal.is_none());
-        let (policy, file) = (id(object).text(), &object.origin);
-        match refusal {
-            None => tracing::info!(%policy, %file, "Policy read"),
-            Some(refusal) => {
-                tracing::warn!(
-                    %policy, %file, %refusal,
-                    "Policy refused; what was in force of it before stays. Correct the fields and write the file again"
-                );
-            }
-        }
-    }
-}
-
-/// Tells the engine which identities there are.
-fn learn(core: &mut Core, identities: &Batch<Identity>) {
-    for change in identities {
-        match change.deleted {
-            true => core.remove_identity(change.object.id),
-            false => core.add_identity(&change.object),
-        }
-    }
-}
-
-/// Objects that are refused, for health: the first ones by name.
-fn refused(repository: &Repository) -> Option<String> {
-    const SHOWN: usize = 5;
-    let all: Vec<String> =
-        repository.refused().map(|(_, origin, refusal)| format!("{origin}: {refusal}")).collect();
-    let more = all.len().saturating_sub(SHOWN);
-    let text = all.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join("; ");
-    match (all.is_empty(), more) {
-        (true, _) => None,
-        (false, 0) => Some(text),
-        (false, more) => Some(format!("{text}; and {more} more")),
     }
 }
 

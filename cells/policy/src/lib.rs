@@ -43,6 +43,7 @@ mod plan;
 mod repository;
 mod rest;
 mod rows;
+mod state;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 pub mod why;

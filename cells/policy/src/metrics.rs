@@ -17,8 +17,8 @@ use statedb::Table;
 
 use crate::core::Round;
 use crate::endpoint::{EndpointPolicy, Progress};
-use crate::job::Shared;
 use crate::repository::STATIC_CNP_PATH;
+use crate::state::Shared;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ChangeLabels {

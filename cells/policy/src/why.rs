@@ -22,9 +22,9 @@ use statedb::{Snapshot, Table};
 
 use crate::core::row_key;
 use crate::endpoint::EndpointPolicy;
-use crate::job::{Shared, State};
 use crate::rest::protocol_name;
 use crate::rows::{RowKey, Rows};
+use crate::state::{Shared, State};
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

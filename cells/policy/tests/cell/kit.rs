@@ -47,8 +47,13 @@ impl World {
 
     /// With another datapath than the one in memory.
     pub(crate) fn of(datapath: Arc<dyn Datapath>) -> World {
+        World::with(datapath, None)
+    }
+
+    /// With identities of prefixes in a file of this folder.
+    pub(crate) fn with(datapath: Arc<dyn Datapath>, folder: Option<&std::path::Path>) -> World {
         let db = Arc::new(Db::new());
-        let (identities, prefixes, identity_table) = identity::testing::of(&db, None);
+        let (identities, prefixes, identity_table) = identity::testing::of(&db, folder);
         let policies = Arc::new(db.table::<PolicyObject>().unwrap());
         let objects = Objects::new(
             Arc::new(db.table::<Namespace>().unwrap()),

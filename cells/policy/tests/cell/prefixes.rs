@@ -1,9 +1,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use datapath_abi::{PolicyEntry, PolicyKey};
+use hive::prelude::*;
 use ipcache::testing::FakeMap;
 use ipnetwork::IpNetwork;
 use loader::Datapath;
+use loader::testing::FakeDatapath;
 use policy::{Rows, Verdict};
 use serde_json::{Value, json};
 
@@ -115,6 +118,30 @@ impl View {
         let rows: Rows = self.datapath.policy_rows(7).unwrap().into_iter().collect();
         rows.verdict(false, identity, TCP | 80).passes()
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_without_identities_for_prefixes_leaves_maps_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Arc::new(FakeDatapath::new());
+    let mut world = World::with(fake.clone(), Some(folder.path()));
+    let web = world.pod(7, "web");
+    let peer = (PolicyKey { sec_label: 4711, ..PolicyKey::any(false) }, PolicyEntry::allow(0));
+    fake.restore_policy(7, [peer]);
+    // Numbers have to be on disk before they are used.
+    std::fs::remove_dir_all(folder.path()).unwrap();
+    std::fs::write(folder.path(), "in the way").unwrap();
+    world.write(&[("web", allow_cidr("web", &["10.0.0.0/8"]))], true);
+    let agent = world.start().await;
+    agent.policies.enforce(web);
+    let health = || agent.hive.health("policy.job-policy-maps");
+    wait_for("the trouble", || health().level == Level::Degraded).await;
+    assert!(world.ingress(7, 4711, TCP | 80) && !passes(&world, "11.1.2.3"), "neither open nor closed");
+    assert_eq!(agent.row(7).realized, 0);
+    std::fs::remove_file(folder.path()).unwrap();
+    std::fs::create_dir(folder.path()).unwrap();
+    agent.policies.realized(7).await.unwrap();
+    assert!(passes(&world, "10.1.2.3") && !world.ingress(7, 4711, TCP | 80));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

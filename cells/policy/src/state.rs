@@ -1,0 +1,132 @@
+//! What rounds work on and the API reads.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use identity::Identity;
+use ipnetwork::IpNetwork;
+use k8s::PolicyObject;
+use policy_engine::Settings;
+use statedb::{Batch, Change};
+
+use crate::core::{Core, Round};
+use crate::metrics::Numbers;
+use crate::repository::{Repository, Staged, id, prefixes};
+
+/// Engine, maps and objects.
+pub(crate) struct State {
+    pub(crate) core: Core,
+    pub(crate) repository: Repository,
+    /// Prefixes that have identities and are in the ipcache because of rules.
+    held: BTreeSet<IpNetwork>,
+}
+
+/// [`State`], for the job and those who read it. Locked on threads for blocking work only.
+#[derive(Clone)]
+pub(crate) struct Shared(Arc<Mutex<State>>);
+
+impl Shared {
+    pub(crate) fn new(core: Core) -> Shared {
+        Shared(Arc::new(Mutex::new(State { core, repository: Repository::default(), held: BTreeSet::new() })))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Works on the state where blocking is allowed.
+    pub(crate) async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut State) -> T + Send + 'static,
+    ) -> anyhow::Result<T> {
+        let shared = self.clone();
+        Ok(tokio::task::spawn_blocking(move || work(&mut shared.lock())).await?)
+    }
+}
+
+impl State {
+    /// Checks objects that have changed; those that are right, and those that are gone, are staged.
+    pub(crate) fn read(
+        &mut self,
+        objects: &[Change<PolicyObject>],
+        settings: &Settings,
+        staged: &mut Staged,
+        numbers: &Numbers,
+    ) {
+        for change in objects {
+            let object = &*change.object;
+            if change.deleted {
+                self.repository.remove(object, staged);
+                numbers.changed("delete", &object.source, true);
+                tracing::info!(policy = %id(object).text(), file = %object.origin, "Policy is gone");
+                continue;
+            }
+            let refusal = self.repository.upsert(object, settings, staged);
+            numbers.changed("update", &object.source, refusal.is_none());
+            let (policy, file) = (id(object).text(), &object.origin);
+            match refusal {
+                None => tracing::info!(%policy, %file, "Policy read"),
+                Some(refusal) => {
+                    tracing::warn!(
+                        %policy, %file, %refusal,
+                        "Policy refused; what was in force of it before stays. Correct the fields and write the file again"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Tells the engine which identities there are.
+    pub(crate) fn learn(&mut self, identities: &Batch<Identity>) {
+        for change in identities {
+            match change.deleted {
+                true => self.core.remove_identity(change.object.id),
+                false => self.core.add_identity(&change.object),
+            }
+        }
+    }
+
+    /// Prefixes of policies that have no identity yet.
+    pub(crate) fn missing(&self, staged: &Staged) -> Vec<IpNetwork> {
+        let named: BTreeSet<IpNetwork> = staged.values().flatten().flat_map(prefixes).collect();
+        named.difference(&self.held).copied().collect()
+    }
+
+    /// These prefixes have identities and are in the ipcache.
+    pub(crate) fn hold(&mut self, prefixes: impl IntoIterator<Item = IpNetwork>) {
+        self.held.extend(prefixes);
+    }
+
+    /// Prefixes that neither a rule nor a policy that waits names any more; they are not held from now on.
+    pub(crate) fn drop_unnamed(&mut self, waiting: &Staged) -> Vec<IpNetwork> {
+        let mut wanted = self.core.engine().prefixes();
+        wanted.extend(waiting.values().flatten().flat_map(prefixes));
+        let gone: Vec<IpNetwork> = self.held.difference(&wanted).copied().collect();
+        self.held.retain(|held| wanted.contains(held));
+        gone
+    }
+
+    /// Brings policies and options into force.
+    pub(crate) fn bring(&mut self, settings: Settings, staged: Staged, revision: &AtomicU64) -> Round {
+        self.core.set_settings(settings);
+        self.core.commit(staged);
+        // Whoever asks from now on waits for these rules.
+        revision.store(self.core.engine().revision(), Ordering::Release);
+        self.core.round()
+    }
+
+    /// Objects that are refused, for health: the first ones by name.
+    pub(crate) fn refused(&self) -> Option<String> {
+        const SHOWN: usize = 5;
+        let all: Vec<String> =
+            self.repository.refused().map(|(_, origin, refusal)| format!("{origin}: {refusal}")).collect();
+        let more = all.len().saturating_sub(SHOWN);
+        let text = all.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join("; ");
+        match (all.is_empty(), more) {
+            (true, _) => None,
+            (false, 0) => Some(text),
+            (false, more) => Some(format!("{text}; and {more} more")),
+        }
+    }
+}
