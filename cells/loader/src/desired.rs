@@ -120,8 +120,8 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         ct_service_tcp_grace: ticks(conntrack.bpf_ct_timeout_service_tcp_grace),
         ct_syn_timeout: ticks(conntrack.bpf_ct_timeout_regular_tcp_syn),
         ct_close_timeout: ticks(conntrack.bpf_ct_timeout_regular_tcp_fin),
-        service_loopback_ipv6: ipv6_words(facts.services.loopback_ipv6),
-        service_loopback_ipv4: ipv4_word(facts.services.loopback_ipv4),
+        service_loopback_ipv6: facts.node.service_loopback_ipv6.map_or([0; 4], ipv6_words),
+        service_loopback_ipv4: facts.node.service_loopback_ipv4.map_or(0, ipv4_word),
         ticks_in_256_seconds: ticks(Duration::from_secs(256)),
         // Nobody translates sockets.
         per_packet_lb: 1,
@@ -178,6 +178,7 @@ pub(crate) mod tests {
             ipv6_alloc_cidr: Some("fd00::/64".parse().unwrap()),
             router_ipv4: Some([10, 244, 0, 1].into()),
             router_ipv6: Some("fd00::1".parse().unwrap()),
+            service_loopback_ipv4: Some([169, 254, 42, 1].into()),
             ..LocalNode::default()
         }
     }
