@@ -106,6 +106,7 @@ impl World {
             policy::cell(),
             invoke(|_: Arc<Policies>, _: Arc<IpcacheWriter>, _: Arc<Table<ipcache::Entry>>| ()),
             invoke(|_: Arc<Table<EndpointPolicy>>, _: Arc<Table<PolicyStatus>>| ()),
+            invoke(|_: Arc<hive::HealthTree>| ()),
             invoke(move |routes: Group<Route>, pages: Group<Page>| {
                 *keep.lock().unwrap() = (routes.to_vec(), pages.to_vec());
             }),

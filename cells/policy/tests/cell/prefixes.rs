@@ -134,8 +134,9 @@ async fn a_start_without_identities_for_prefixes_leaves_maps_alone() {
     world.write(&[("web", allow_cidr("web", &["10.0.0.0/8"]))], true);
     let agent = world.start().await;
     agent.policies.enforce(web);
-    let health = || agent.hive.health("policy.job-policy-maps");
-    wait_for("the trouble", || health().level == Level::Degraded).await;
+    let health = agent.hive.get::<hive::HealthTree>();
+    let level = || health.at("policy.job-policy-maps").map(|status| status.level);
+    wait_for("the trouble", || level() == Some(Level::Degraded)).await;
     assert!(world.ingress(7, 4711, TCP | 80) && !passes(&world, "11.1.2.3"), "neither open nor closed");
     assert_eq!(agent.row(7).realized, 0);
     std::fs::remove_file(folder.path()).unwrap();
