@@ -349,32 +349,7 @@ impl Node {
     /// When the plugin fails; the message holds its answer and the agent's log.
     pub fn add_pod_with(&mut self, namespace: &str, name: &str, labels: &[(&str, &str)]) -> Pod {
         self.apply(&pod_file(name), &pod_manifest(namespace, name, labels));
-        self.wait_known(namespace, name);
         self.add_unknown_pod(namespace, name)
-    }
-
-    /// Waits until the agent, if it runs, has read a pod's manifest: a pod that is added before begins as
-    /// `reserved:init`.
-    ///
-    /// # Panics
-    /// When it does not in time; the message holds its log.
-    pub fn wait_known(&self, namespace: &str, name: &str) {
-        if self.agent.is_none() {
-            return;
-        }
-        let known = try_wait_until(START_LIMIT, || {
-            let answer = self.request("GET", "/statedb/dump/k8s-pods", None).map_err(|e| e.to_string())?;
-            let pods = answer.json();
-            let this =
-                |pod: &Value| pod["metadata"]["namespace"] == namespace && pod["metadata"]["name"] == name;
-            match pods["k8s-pods"].as_array().is_some_and(|pods| pods.iter().any(this)) {
-                true => Ok(()),
-                false => Err(format!("{namespace}/{name} is not among {pods}")),
-            }
-        });
-        if let Err(error) = known {
-            panic!("{error}\nlog of the agent:\n{}", self.log());
-        }
     }
 
     /// Adds a pod through the CNI plugin, of which the cluster knows nothing.

@@ -1,11 +1,13 @@
-//! Policy in the path: no packet is lost, none gets through that may not, and nothing is forgotten when the agent stops,
+//! Policy and a service in the path: no packet is lost, none gets through that may not, and nothing is forgotten when the agent stops,
 //! is killed, and starts again, or when an identity changes under traffic.
 
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use integration_tests::{Node, Pod, pod_manifest};
-use serde_json::Value;
+use serde_json::{Value, json};
 use test_kit::{TcpFlow, UdpFlow, require_root};
 
 const RUNS: usize = 5;
@@ -31,6 +33,12 @@ spec:
     - toCIDR: [192.0.2.2/32, "2001:db8::2/128"]
 "#;
 
+/// Addresses of the service in front of the server.
+const SERVICE: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
+/// Ports of the service: flows of one end, and those of all. The server listens 8000 above.
+const SHORT: u16 = 80;
+const LONG: u16 = 81;
+
 /// How the agent ends before its next start.
 #[derive(Clone, Copy, Debug)]
 enum End {
@@ -50,6 +58,9 @@ impl Cast {
     fn new() -> Cast {
         let mut node = Node::new();
         node.apply("policy.yaml", POLICY);
+        let services = node.sandbox().dir().join("services.json");
+        node.config.insert("lb-state-file".into(), services.to_str().unwrap().to_owned());
+        node.config.insert("lb-state-file-interval".into(), "20ms".into());
         node.start();
         let mut pod = |name: &str, app: &str| node.add_pod_with("default", name, &[("app", app)]);
         let (server, client, other) =
@@ -57,6 +68,9 @@ impl Cast {
         for pod in [&server, &client, &other] {
             eventually(|| identity(&node, pod) > 255);
         }
+        fs::write(&services, service(&server).to_string()).unwrap();
+        // TCP and UDP over both families, two ports each.
+        eventually(|| node.get("/v1/service").as_array().unwrap().len() == 8);
         // The node's link-local address has to be unique before neighbours are asked for.
         for ip in [Node::WORLD_IPV4, Node::WORLD_IPV6] {
             eventually(|| {
@@ -68,14 +82,26 @@ impl Cast {
         Cast { node, server, client, other }
     }
 
-    /// UDP and TCP that may pass, over both families.
-    fn allowed(&self) -> (Vec<UdpFlow>, Vec<TcpFlow>) {
+    /// UDP and TCP that may pass, over both families; to the server, through its service, to the world.
+    fn allowed(&self, port: u16) -> (Vec<UdpFlow>, Vec<TcpFlow>) {
         let (from, to) = (&self.client.ns, &self.server.ns);
         let udp = self.server.addresses().map(|ip| UdpFlow::start(from, to, ip).unwrap());
         let world = [Node::WORLD_IPV4, Node::WORLD_IPV6]
             .map(|ip| UdpFlow::start(from, self.node.world(), ip.parse().unwrap()).unwrap());
         let tcp = self.server.addresses().map(|ip| TcpFlow::start(from, to, ip).unwrap());
-        (udp.into_iter().chain(world).collect(), tcp.into())
+        let behind = self.server.addresses().into_iter().map(|backend| {
+            let service = SERVICE.iter().map(|ip| ip.parse::<IpAddr>().unwrap());
+            let service = service.into_iter().find(|ip| ip.is_ipv4() == backend.is_ipv4()).unwrap();
+            (SocketAddr::new(backend, port + 8000), Some(SocketAddr::new(service, port)))
+        });
+        let (udp_behind, tcp_behind): (Vec<_>, Vec<_>) = behind
+            .map(|(backend, service)| {
+                let udp = UdpFlow::through(from, to, backend, service).unwrap();
+                (udp, TcpFlow::through(from, to, backend, service).unwrap())
+            })
+            .unzip();
+        let udp = udp.into_iter().chain(world).chain(udp_behind).collect();
+        (udp, tcp.into_iter().chain(tcp_behind).collect())
     }
 
     /// UDP that may not.
@@ -95,6 +121,30 @@ impl Cast {
         let local = |row: &&Value| row["id"].as_u64() >= Some(1 << 24);
         all.as_array().unwrap().iter().filter(local).cloned().collect()
     }
+}
+
+/// The state file of the service in front of the server.
+fn service(server: &Pod) -> Value {
+    let each = |make: fn(String, &str, u16) -> Value| -> Vec<Value> {
+        let ports = ["TCP", "UDP"].into_iter().flat_map(|protocol| [(protocol, SHORT), (protocol, LONG)]);
+        ports
+            .map(|(protocol, port)| make(format!("{protocol}-{port}").to_lowercase(), protocol, port))
+            .collect()
+    };
+    let slice = |ip: IpAddr| {
+        let kind = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+        json!({
+            "metadata": {"name": format!("server-{kind}").to_lowercase(), "labels": {"kubernetes.io/service-name": "server"}},
+            "addressType": kind,
+            "ports": each(|name, protocol, port| json!({"name": name, "protocol": protocol, "port": port + 8000})),
+            "endpoints": [{"addresses": [ip]}],
+        })
+    };
+    let ports = each(|name, protocol, port| json!({"name": name, "protocol": protocol, "port": port}));
+    json!({
+        "services": [{"metadata": {"name": "server"}, "spec": {"clusterIPs": SERVICE, "ports": ports}}],
+        "endpoints": server.addresses().map(slice),
+    })
 }
 
 fn eventually(what: impl Fn() -> bool) {
@@ -141,11 +191,11 @@ fn restarts_with_policy_lose_nothing_and_open_nothing() {
     let mut cast = Cast::new();
     let (identities, prefixes) = (cast.identities(), cast.prefixes());
     assert_eq!(prefixes.len(), 2, "{prefixes:?}");
-    let long = cast.allowed();
+    let long = cast.allowed(LONG);
     let never = cast.denied();
     for end in [End::Terminate, End::Kill] {
         for _ in 0..RUNS {
-            let (allowed, denied) = (cast.allowed(), cast.denied());
+            let (allowed, denied) = (cast.allowed(SHORT), cast.denied());
             sleep(Duration::from_millis(100));
             match end {
                 End::Terminate => cast.node.stop(),
@@ -185,10 +235,10 @@ fn a_change_of_identity_under_traffic_loses_nothing() {
         cast.node.apply("pod-client.yaml", &pod_manifest("default", "client", &[("app", app)]));
         eventually(|| has_moved(&cast.node, &cast.client, before));
     };
-    let long = cast.allowed();
+    let long = cast.allowed(LONG);
     for _ in 0..10 {
         for app in ["caller", "client"] {
-            let short = cast.allowed();
+            let short = cast.allowed(SHORT);
             sleep(Duration::from_millis(20));
             relabel(app);
             sleep(Duration::from_millis(50));

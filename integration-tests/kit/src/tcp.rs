@@ -45,8 +45,19 @@ impl TcpReport {
 impl TcpFlow {
     /// Connects from `from` to the address `to_ip` of `to` and starts sending.
     pub fn start(from: &NetNs, to: &NetNs, to_ip: IpAddr) -> io::Result<Self> {
-        let listener = to.run(|| TcpListener::bind((to_ip, 0)))?;
-        let target: SocketAddr = listener.local_addr()?;
+        Self::through(from, to, SocketAddr::new(to_ip, 0), None)
+    }
+
+    /// Connects from `from` to a service's address, accepted at one of its backends in the namespace `to`; without a
+    /// service the connection goes to where it is accepted.
+    pub fn through(
+        from: &NetNs,
+        to: &NetNs,
+        backend: SocketAddr,
+        service: Option<SocketAddr>,
+    ) -> io::Result<Self> {
+        let listener = to.run(|| TcpListener::bind(backend))?;
+        let target = service.map_or_else(|| listener.local_addr(), Ok)?;
         let client = from.run(|| TcpStream::connect_timeout(&target, PATIENCE))?;
         let (server, _) = listener.accept()?;
         client.set_nodelay(true)?;

@@ -76,11 +76,23 @@ struct Received {
 impl UdpFlow {
     /// Starts a flow from `from` to the address `to_ip` in the namespace `to`.
     pub fn start(from: &NetNs, to: &NetNs, to_ip: IpAddr) -> io::Result<Self> {
-        let socket = to.run(|| UdpSocket::bind((to_ip, 0)))?;
+        Self::through(from, to, SocketAddr::new(to_ip, 0), None)
+    }
+
+    /// Starts a flow from `from` to a service's address, received at one of its backends in the namespace `to`; without
+    /// a service the flow goes to where it is received.
+    pub fn through(
+        from: &NetNs,
+        to: &NetNs,
+        backend: SocketAddr,
+        service: Option<SocketAddr>,
+    ) -> io::Result<Self> {
+        let socket = to.run(|| UdpSocket::bind(backend))?;
         sys::receive_buffer(&socket, RECEIVE_BUFFER)?;
         socket.set_read_timeout(Some(Duration::from_millis(20)))?;
-        let target = socket.local_addr()?;
-        let any: SocketAddr = if to_ip.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+        let local = socket.local_addr()?;
+        let target = service.unwrap_or(local);
+        let any: SocketAddr = if target.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
         let out = from.run(|| UdpSocket::bind(any).and_then(|s| s.connect(target).map(|()| s)))?;
 
         let stop = Arc::new(AtomicBool::new(false));
@@ -95,7 +107,7 @@ impl UdpFlow {
             let (done, received, ns) = (Arc::clone(&sender_done), Arc::clone(&received), to.clone());
             named("udp-receiver", move || {
                 let mut result = receive(&socket, &done, &received);
-                result.socket_drops = ns.run(|| socket_drops(target)).unwrap_or(u64::MAX);
+                result.socket_drops = ns.run(|| socket_drops(local)).unwrap_or(u64::MAX);
                 result
             })?
         };
