@@ -1,9 +1,15 @@
-//! One map, once through.
+//! One map, once through: rows that have ended, or those of addresses that nobody has any more.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bpf::{Clock, Pod, RawMap, UpdateMode};
-use datapath_abi::CtEntry;
+use datapath_abi::{CtEntry, CtTuple4, CtTuple6};
+
+/// The maps of connections; a node has those of its families.
+pub const MAPS: [&str; 4] =
+    ["cilium_ct4_global", "cilium_ct_any4_global", "cilium_ct6_global", "cilium_ct_any6_global"];
 
 /// What a round through a map found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +44,36 @@ pub fn collect(
         stopped = !go_on();
     })?;
     result.map(|()| found)
+}
+
+/// Deletes the rows of connections that one of these addresses has a part in: whoever gets such an address next has no
+/// part in them. Gives their number.
+pub fn forget(map: &RawMap, addresses: &BTreeSet<IpAddr>) -> bpf::Result<usize> {
+    let key_size = map.layout().key_size as usize;
+    let (mut result, mut deleted) = (Ok(()), 0);
+    map.scan(|keys, _| {
+        let of_them = keys.chunks_exact(key_size).filter(|key| ends(key).any(|ip| addresses.contains(&ip)));
+        let keys: Vec<u8> = of_them.flatten().copied().collect();
+        if result.is_ok() && !keys.is_empty() {
+            deleted += keys.len() / key_size;
+            result = map.delete_batch(&keys);
+        }
+    })?;
+    result.map(|()| deleted)
+}
+
+/// Both addresses of a tuple, which begins with them.
+fn ends(key: &[u8]) -> impl Iterator<Item = IpAddr> {
+    const V4: usize = size_of::<CtTuple4>();
+    const V6: usize = size_of::<CtTuple6>();
+    let v4 = |at: usize| <[u8; 4]>::try_from(&key[at..at + 4]).ok().map(IpAddr::from);
+    let v6 = |at: usize| <[u8; 16]>::try_from(&key[at..at + 16]).ok().map(IpAddr::from);
+    let ends = match key.len() {
+        V4 => [v4(0), v4(4)],
+        V6 => [v6(0), v6(16)],
+        _ => [None, None],
+    };
+    ends.into_iter().flatten()
 }
 
 fn chunk<'a>(

@@ -1,12 +1,13 @@
 //! Collection in real maps.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bpf::{Clock, Map, MapFlags, MapSpec, MapType, UpdateMode};
-use conntrack::collect;
-use datapath_abi::{CtEntry, CtTuple4};
+use conntrack::{collect, forget};
+use datapath_abi::{CtEntry, CtTuple4, CtTuple6, ipv4_word, ipv6_words};
 use hive::prelude::*;
 use maps::Maps;
 use metrics::Metrics;
@@ -55,6 +56,36 @@ fn rows_that_ended_go_and_the_others_stay() {
         false
     });
     assert!(found.unwrap().alive < 20_000 && chunks > 0);
+}
+
+#[test]
+fn connections_of_an_address_are_forgotten() {
+    require_root!();
+    let (gone, stays) = (Ipv4Addr::new(10, 0, 0, 7), Ipv4Addr::new(10, 0, 0, 8));
+    let connections = map(1000);
+    let tuple = |daddr, saddr, sport| CtTuple4 {
+        daddr: ipv4_word(daddr),
+        saddr: ipv4_word(saddr),
+        sport,
+        ..CtTuple4::default()
+    };
+    let keys = [tuple(gone, stays, 1), tuple(stays, gone, 2), tuple(stays, stays, 3)];
+    for key in keys {
+        connections.update(&key, &row(u32::MAX)).unwrap();
+    }
+    assert_eq!(forget(connections.raw(), &[gone.into()].into()).unwrap(), 2);
+    assert_eq!(connections.keys().unwrap(), keys[2..]);
+    // The same bytes are no address of the other family.
+    let spec = MapSpec::new("ct", MapType::LruHash, 38, 56, 1000, MapFlags::NONE);
+    let connections: Map<CtTuple6, CtEntry> = Map::create(&spec).unwrap();
+    let (gone, stays) = ("fd00::7".parse().unwrap(), "fd00::8".parse().unwrap());
+    for (daddr, saddr) in [(gone, stays), (stays, gone), (stays, stays)] {
+        let (daddr, saddr) = (ipv6_words(daddr), ipv6_words(saddr));
+        connections.update(&CtTuple6 { daddr, saddr, ..CtTuple6::default() }, &row(u32::MAX)).unwrap();
+    }
+    assert_eq!(forget(connections.raw(), &[Ipv4Addr::new(0xfd, 0, 0, 0).into()].into()).unwrap(), 0);
+    assert_eq!(forget(connections.raw(), &[gone.into()].into()).unwrap(), 2);
+    assert_eq!(connections.keys().unwrap().len(), 1);
 }
 
 /// Packets come in for rows that have just ended, while they are collected: a row that a packet has refreshed is there

@@ -26,6 +26,8 @@ use crate::unknown;
 
 /// How long a failed round waits before the next, at most.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How long endpoints that go are waited for before connections of all are forgotten at once.
+const DEPARTURES: Duration = Duration::from_millis(100);
 
 /// Loads the programs, keeps the host's side; provides `Arc<dyn Datapath>`.
 pub fn cell() -> Cell {
@@ -67,6 +69,7 @@ struct Tables {
 
 fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Follower>)> {
     p.config.validate()?;
+    let maps = p.maps.clone();
     p.conntrack.report_flags()?;
     let filter_priority = p.config.bpf_filter_priority;
     let datapath = Arc::new(KernelDatapath::new(p.maps.clone(), KernelOptions { filter_priority }));
@@ -96,6 +99,8 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
     p.jobs.one_shot("host-datapath", move |cx: JobCx| host.run(cx));
     let pool = datapath.clone();
     p.jobs.one_shot("policy-maps", move |cx: JobCx| keep_pool(pool, cx));
+    let (left, shared) = (datapath.clone(), maps.clone());
+    p.jobs.one_shot("departed-endpoints", move |cx: JobCx| forget_departed(left, shared, cx));
     let (guarded, devices) = (datapath.clone(), p.tables.devices);
     p.jobs.one_shot("unknown-interfaces", move |cx: JobCx| unknown::guard(guarded, devices, cx));
     Ok((datapath, Member(follower)))
@@ -313,6 +318,38 @@ async fn blocking<T: Send + 'static>(
         (controller, result)
     });
     Ok(done.await?)
+}
+
+/// Forgets connections of endpoints that are gone, of many at once.
+async fn forget_departed(datapath: Arc<KernelDatapath>, maps: Arc<Maps>, cx: JobCx) -> anyhow::Result<()> {
+    let mut backoff = hive::job::Backoff::exponential(Duration::from_millis(200), RETRY_MAX);
+    loop {
+        tokio::select! {
+            () = cx.cancelled() => return Ok(()),
+            () = datapath.departed().noted() => {}
+        }
+        // Pods go in groups.
+        let mut wait = Some(DEPARTURES);
+        while wait.is_some() {
+            tokio::select! {
+                () = cx.cancelled() => return Ok(()),
+                () = sleep(wait) => {}
+            }
+            let (left, shared) = (datapath.clone(), maps.clone());
+            match tokio::task::spawn_blocking(move || left.departed().forget(&shared)).await? {
+                Ok(count) => {
+                    cx.health.ok(format!("forgot {count} connections"));
+                    backoff.reset();
+                    wait = None;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "Could not forget connections of former endpoints, trying again");
+                    cx.health.degraded("Could not forget connections of former endpoints", &error);
+                    wait = backoff.next_wait();
+                }
+            }
+        }
+    }
 }
 
 /// Keeps policy maps ready, and empties those of endpoints that went.

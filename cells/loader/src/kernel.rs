@@ -12,6 +12,7 @@ use maps::{Maps, POLICY_PREFIX, policy_name};
 use tokio::sync::watch;
 
 use crate::datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
+use crate::departed::Departed;
 use crate::error::{DatapathError, Step};
 use crate::policy;
 use crate::pool::{PolicyMap, PolicyPool};
@@ -34,6 +35,7 @@ pub struct KernelDatapath {
     maps: Arc<Maps>,
     options: KernelOptions,
     pool: PolicyPool,
+    departed: Departed,
     /// The programs that new attachments get.
     programs: RwLock<Option<Arc<ProgramSet>>>,
     /// Held for reading while an endpoint is attached, for writing for a moment between publishing new programs and
@@ -53,6 +55,7 @@ impl KernelDatapath {
             pool: PolicyPool::new(maps.clone()),
             maps,
             options,
+            departed: Departed::default(),
             programs: RwLock::new(None),
             attaching: RwLock::new(()),
             changing: [const { Mutex::new(()) }; 64],
@@ -68,6 +71,11 @@ impl KernelDatapath {
     /// The pool of policy maps, for whoever tends it.
     pub fn pool(&self) -> &PolicyPool {
         &self.pool
+    }
+
+    /// Addresses whose connections the datapath has to forget, for whoever sees to it.
+    pub fn departed(&self) -> &Departed {
+        &self.departed
     }
 
     /// The host endpoint's id, 0 while there is none, and its changes.
@@ -411,7 +419,10 @@ impl Datapath for KernelDatapath {
         }
         if old.id != 0 && (before.ipv4, before.ipv6) != (endpoint.ipv4, endpoint.ipv6) {
             self.remove_addresses(&before)?;
+            let left = before.addresses().filter(|ip| !endpoint.addresses().any(|own| own == *ip));
+            self.departed.note(left);
         }
+        self.departed.settle(&self.maps, endpoint.addresses())?;
         self.write_addresses(endpoint)
     }
 
@@ -445,6 +456,7 @@ impl Datapath for KernelDatapath {
         unpin(&pin).step(|| format!("endpoint {id}: remove its policy pin"))?;
         self.maps.ep_ids().delete(&id.into()).step(|| format!("endpoint {id}: forget its id"))?;
         self.pool.give_back(old.policy_slot);
+        self.departed.note(EndpointDatapath::from_config(&old).addresses());
         Ok(old.id != 0)
     }
 
