@@ -11,7 +11,6 @@
 #[expect(dead_code, reason = "a part of what the tests need")]
 mod kit;
 #[path = "../tests/datapath/l4.rs"]
-#[expect(dead_code, reason = "a part of what the tests need")]
 mod l4;
 #[path = "../tests/datapath/packet.rs"]
 #[expect(dead_code, reason = "a part of what the tests need")]
@@ -153,18 +152,11 @@ impl Side {
         names: &[&str],
         slots: &[(&str, u32)],
     ) -> Result<Self> {
-        loader.verifier_log_level(if env::var("LOG").is_ok() {
-            VerifierLogLevel::DEBUG
-        } else {
-            VerifierLogLevel::DISABLE
-        });
+        loader.verifier_log_level(VerifierLogLevel::DISABLE);
         let mut ebpf = loader.load(object)?;
         let mut calls = ProgramArray::try_from(ebpf.take_map(CALLS).context("no map of calls")?)?;
         for name in names {
             classifier(&mut ebpf, name)?.load().with_context(|| (*name).to_owned())?;
-            if env::var("LOG").is_ok() {
-                println!("{name} {:?}", classifier(&mut ebpf, name)?.info()?.verified_instruction_count());
-            }
         }
         for &(name, slot) in slots {
             calls.set(slot, classifier(&mut ebpf, name)?.fd()?, 0)?;

@@ -427,6 +427,15 @@ impl Datapath {
         Ok(rows.iter().collect::<Result<_, _>>()?)
     }
 
+    pub(crate) fn remove<const K: usize, const V: usize>(
+        &mut self,
+        map: &str,
+        key: &impl Plain,
+    ) -> Result<()> {
+        let mut rows = HashMap::<_, [u8; K], [u8; V]>::try_from(self.map(map)?)?;
+        Ok(rows.remove(&array(key))?)
+    }
+
     pub(crate) fn put<const K: usize, const V: usize>(
         &mut self,
         map: &str,

@@ -10,7 +10,6 @@ pub(crate) const ICMPV6: u8 = 58;
 pub(crate) const SCTP: u8 = 132;
 
 pub(crate) const SYN: u8 = 2;
-pub(crate) const RST: u8 = 4;
 pub(crate) const ACK: u8 = 16;
 
 pub(crate) const ETH_IPV4: u16 = 0x0800;
@@ -144,13 +143,8 @@ pub(crate) fn seen(frame: &[u8]) -> Seen {
 pub(crate) fn seen_packet(packet: &[u8]) -> Seen {
     let v4 = packet[0] >> 4 == 4;
     let at = if v4 { 20 } else { 40 };
-    let (source, destination, protocol) = if v4 {
-        let ip = |at: usize| IpAddr::from([0, 1, 2, 3].map(|byte| packet[at + byte]));
-        (ip(12), ip(16), packet[9])
-    } else {
-        let ip = |at: usize| IpAddr::from(std::array::from_fn::<u8, 16, _>(|byte| packet[at + byte]));
-        (ip(8), ip(24), packet[6])
-    };
+    let (source, destination) = addresses(packet);
+    let protocol = if v4 { packet[9] } else { packet[6] };
     let segment = &packet[at..];
     let port = |at: usize| u16::from_be_bytes([segment[at], segment[at + 1]]);
     let ports = if matches!(protocol, ICMP | ICMPV6) { (0, 0) } else { (port(0), port(2)) };
@@ -166,5 +160,16 @@ pub(crate) fn seen_packet(packet: &[u8]) -> Seen {
         destination: SocketAddr::new(destination, ports.1),
         protocol,
         checksums: header_right && segment_right,
+    }
+}
+
+/// Source and destination of an IP packet.
+pub(crate) fn addresses(packet: &[u8]) -> (IpAddr, IpAddr) {
+    if packet[0] >> 4 == 4 {
+        let ip = |at: usize| IpAddr::from([0, 1, 2, 3].map(|byte| packet[at + byte]));
+        (ip(12), ip(16))
+    } else {
+        let ip = |at: usize| IpAddr::from(std::array::from_fn::<u8, 16, _>(|byte| packet[at + byte]));
+        (ip(8), ip(24))
     }
 }

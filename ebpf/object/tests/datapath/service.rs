@@ -1,0 +1,309 @@
+//! A service of one family, asked by pod A, its rows as the agent writes them.
+
+use crate::kit::*;
+use crate::l4::*;
+use crate::packet::checksum;
+use anyhow::{Context as _, Result};
+use datapath_abi::{
+    LbAffinityMatch, LbBackend, LbReverseNat, LbService, LbServiceKey, NodeConfig, Pod as Plain, ipv4_word,
+    ipv6_words, lb_flag, lb_flag2, lb_scope,
+};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+pub(crate) const SERVICE_PORT: u16 = 80;
+const CLIENT_PORT: u16 = 40000;
+const VIP_V4: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+const VIP_V6: Ipv6Addr = Ipv6Addr::new(0xfd96, 0, 0, 0, 0, 0, 0, 0x10);
+const SERVICE_ID: u16 = 0x0102;
+/// Ids of backends, by their order.
+const FIRST_BACKEND: u32 = 70;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+pub(crate) const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+impl Family {
+    fn of(self, v4: Ipv4Addr, v6: Ipv6Addr) -> IpAddr {
+        match self {
+            Self::V4 => v4.into(),
+            Self::V6 => v6.into(),
+        }
+    }
+
+    pub(crate) fn client(self) -> SocketAddr {
+        SocketAddr::new(self.of(A.ipv4, A.ipv6), CLIENT_PORT)
+    }
+
+    pub(crate) fn vip(self) -> SocketAddr {
+        SocketAddr::new(self.of(VIP_V4, VIP_V6), SERVICE_PORT)
+    }
+
+    /// A port of pod B.
+    pub(crate) fn b(self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.of(B.ipv4, B.ipv6), port)
+    }
+
+    pub(crate) fn loopback(self) -> IpAddr {
+        self.of(SERVICE_LOOPBACK_V4, SERVICE_LOOPBACK_V6)
+    }
+
+    pub(crate) fn outside(self) -> IpAddr {
+        self.of(OUTSIDE_V4, OUTSIDE_V6)
+    }
+
+    pub(crate) fn icmp(self) -> u8 {
+        if self == Self::V4 { ICMP } else { ICMPV6 }
+    }
+
+    /// Type and code.
+    pub(crate) fn port_unreachable(self) -> [u8; 2] {
+        if self == Self::V4 { [3, 3] } else { [1, 4] }
+    }
+
+    /// The client's packet to the service.
+    pub(crate) fn packet(self, protocol: u8, flags: u8) -> Vec<u8> {
+        frame(A.node_mac, A.mac, &segment(self.client(), self.vip(), protocol, flags))
+    }
+
+    /// An ICMP message from one address to another, with its checksum.
+    pub(crate) fn icmp_packet(self, source: IpAddr, destination: IpAddr, mut message: Vec<u8>) -> Vec<u8> {
+        let sum = match (source, destination) {
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                crate::packet::icmpv6_checksum(source, destination, &message)
+            }
+            _ => checksum(&message),
+        };
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        ip(source, destination, self.icmp(), &message)
+    }
+
+    pub(crate) fn echo(self) -> Vec<u8> {
+        let kind = if self == Self::V4 { 8 } else { 128 };
+        self.icmp_packet(self.client().ip(), self.vip().ip(), vec![kind, 0, 0, 0, 0, 9, 0, 1])
+    }
+
+    /// Says, from where it went to, that nobody listens to a packet.
+    pub(crate) fn error_about(self, packet: &[u8]) -> Vec<u8> {
+        let seen = seen_packet(packet);
+        let message = [&self.port_unreachable()[..], &[0; 6], packet].concat();
+        self.icmp_packet(seen.destination.ip(), seen.source.ip(), message)
+    }
+
+    fn name(self, v4: &'static str, v6: &'static str) -> &'static str {
+        if self == Self::V4 { v4 } else { v6 }
+    }
+}
+
+/// Both ends of the packet that an ICMP error in a frame speaks of.
+pub(crate) fn quoted(frame: &[u8]) -> (SocketAddr, SocketAddr) {
+    let packet = &frame[l4_offset(frame) + 8..];
+    let (source, destination) = addresses(packet);
+    let ports = &packet[if packet[0] >> 4 == 4 { 20 } else { 40 }..];
+    let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
+    (SocketAddr::new(source, port(0)), SocketAddr::new(destination, port(2)))
+}
+
+/// What became of a packet.
+pub(crate) fn seen_at(outcome: &Outcome) -> Seen {
+    seen(&outcome.packet)
+}
+
+/// A node with both pods and the service.
+pub(crate) struct Node {
+    pub(crate) datapath: Datapath,
+    family: Family,
+    protocol: u8,
+    backends: Vec<SocketAddr>,
+    next_backend: u32,
+    /// Backend ids by slot.
+    slots: Vec<u32>,
+}
+
+impl Node {
+    pub(crate) fn new(family: Family, protocol: u8, backends: &[SocketAddr]) -> Result<Self> {
+        Self::with(&default_config(), family, protocol, backends)
+    }
+
+    pub(crate) fn with(
+        config: &NodeConfig,
+        family: Family,
+        protocol: u8,
+        backends: &[SocketAddr],
+    ) -> Result<Self> {
+        let datapath = Datapath::with_pods(config)?;
+        let mut node = Self {
+            datapath,
+            family,
+            protocol,
+            backends: Vec::new(),
+            next_backend: FIRST_BACKEND,
+            slots: Vec::new(),
+        };
+        node.set_backends(backends)?;
+        let port = SERVICE_PORT.to_be();
+        let id = SERVICE_ID.to_be();
+        match family.vip().ip() {
+            IpAddr::V4(ip) => {
+                let row = LbReverseNat { address: ipv4_word(ip), port };
+                node.datapath.put::<2, 6>("cilium_lb4_reverse_nat", &id, &row)?;
+            }
+            IpAddr::V6(ip) => {
+                let row = LbReverseNat { address: ipv6_words(ip), port };
+                node.datapath.put::<2, 18>("cilium_lb6_reverse_nat", &id, &row)?;
+            }
+        }
+        Ok(node)
+    }
+
+    /// The client's packet, at pod A.
+    pub(crate) fn send(&self, flags: u8) -> Result<Outcome> {
+        self.datapath.sends(&self.family.packet(self.protocol, flags))
+    }
+
+    /// A packet of pod B, into pod A.
+    pub(crate) fn answer(&self, from: SocketAddr, to: SocketAddr, flags: u8) -> Result<Outcome> {
+        self.receive(&segment(from, to, self.protocol, flags))
+    }
+
+    /// A packet of pod B, into pod A.
+    pub(crate) fn receive(&self, packet: &[u8]) -> Result<Outcome> {
+        self.datapath.receives(B.identity, &frame(A.mac, A.node_mac, packet))
+    }
+
+    /// New backends in place of all before, whose rows stay.
+    pub(crate) fn set_backends(&mut self, backends: &[SocketAddr]) -> Result<()> {
+        self.slots.clear();
+        self.backends.extend(backends);
+        for backend in backends {
+            let id = self.next_backend;
+            self.next_backend += 1;
+            self.slots.push(id);
+            self.set_backend(id, *backend, 0)?;
+        }
+        self.write(lb_scope::EXTERNAL, Plain::zeroed())
+    }
+
+    /// Another state of the backend that came `index`-th.
+    pub(crate) fn set_state(&mut self, index: usize, state: u8) -> Result<()> {
+        let backend = self.backends[index];
+        self.set_backend(FIRST_BACKEND + index as u32, backend, state)
+    }
+
+    fn set_backend(&mut self, id: u32, backend: SocketAddr, state: u8) -> Result<()> {
+        let (port, proto) = (backend.port().to_be(), self.protocol);
+        match backend.ip() {
+            IpAddr::V4(ip) => {
+                let row = LbBackend { address: ipv4_word(ip), port, proto, state, ..Plain::zeroed() };
+                self.datapath.put::<4, 12>("cilium_lb4_backends_v3", &id, &row)
+            }
+            IpAddr::V6(ip) => {
+                let row = LbBackend { address: ipv6_words(ip), port, proto, state, ..Plain::zeroed() };
+                self.datapath.put::<4, 24>("cilium_lb6_backends_v3", &id, &row)
+            }
+        }
+    }
+
+    /// Takes away the row of the backend that came `index`-th.
+    pub(crate) fn remove_backend(&mut self, index: usize) -> Result<()> {
+        let id = FIRST_BACKEND + index as u32;
+        match self.family {
+            Family::V4 => self.datapath.remove::<4, 12>("cilium_lb4_backends_v3", &id),
+            Family::V6 => self.datapath.remove::<4, 24>("cilium_lb6_backends_v3", &id),
+        }
+    }
+
+    /// Takes away the row of the service.
+    pub(crate) fn remove_frontend(&mut self) -> Result<()> {
+        match self.family.vip().ip() {
+            IpAddr::V4(ip) => {
+                let key = self.key(ipv4_word(ip), 0, lb_scope::EXTERNAL);
+                self.datapath.remove::<12, 12>("cilium_lb4_services_v2", &key)
+            }
+            IpAddr::V6(ip) => {
+                let key = self.key(ipv6_words(ip), 0, lb_scope::EXTERNAL);
+                self.datapath.remove::<24, 12>("cilium_lb6_services_v2", &key)
+            }
+        }
+    }
+
+    /// Other backends for traffic inside of the cluster.
+    pub(crate) fn add_scope(&mut self, backends: &[SocketAddr]) -> Result<()> {
+        self.write(lb_scope::EXTERNAL, LbService { flags2: lb_flag2::TWO_SCOPES, ..Plain::zeroed() })?;
+        let outside = std::mem::take(&mut self.slots);
+        for backend in backends {
+            let id = self.next_backend;
+            self.next_backend += 1;
+            self.slots.push(id);
+            self.set_backend(id, *backend, 0)?;
+        }
+        let flags2 = lb_flag2::TWO_SCOPES;
+        self.write(lb_scope::INTERNAL, LbService { flags2, ..Plain::zeroed() })?;
+        self.slots = outside;
+        Ok(())
+    }
+
+    /// Clients stay with their backend for some seconds.
+    pub(crate) fn set_affinity(&mut self, seconds: u32) -> Result<()> {
+        for backend_id in self.slots.clone() {
+            let key = LbAffinityMatch { backend_id, rev_nat_id: SERVICE_ID.to_be(), pad: 0 };
+            self.datapath.put::<8, 1>("cilium_lb_affinity_match", &key, &0u8)?;
+        }
+        let flags = lb_flag::SESSION_AFFINITY;
+        self.write(lb_scope::EXTERNAL, LbService { backend_id: seconds, flags, ..Plain::zeroed() })
+    }
+
+    /// Clients do not stay with this backend.
+    pub(crate) fn refuse_affinity(&mut self, backend: SocketAddr) -> Result<()> {
+        let index = self.backends.iter().position(|it| *it == backend).context("no such backend")?;
+        let backend_id = FIRST_BACKEND + index as u32;
+        let key = LbAffinityMatch { backend_id, rev_nat_id: SERVICE_ID.to_be(), pad: 0 };
+        self.datapath.remove::<8, 1>("cilium_lb_affinity_match", &key)
+    }
+
+    /// Rows of connections of every kind.
+    pub(crate) fn connections(&mut self) -> Result<usize> {
+        let (tcp, any) = match self.family {
+            Family::V4 => (
+                self.datapath.rows::<14, 56>("cilium_ct4_global")?.len(),
+                self.datapath.rows::<14, 56>("cilium_ct_any4_global")?.len(),
+            ),
+            Family::V6 => (
+                self.datapath.rows::<38, 56>("cilium_ct6_global")?.len(),
+                self.datapath.rows::<38, 56>("cilium_ct_any6_global")?.len(),
+            ),
+        };
+        Ok(tcp + any)
+    }
+
+    fn key<A>(&self, address: A, backend_slot: u16, scope: u8) -> LbServiceKey<A> {
+        let (dport, proto) = (SERVICE_PORT.to_be(), self.protocol);
+        LbServiceKey { address, dport, backend_slot, proto, scope, pad: [0; 2] }
+    }
+
+    /// Writes a frontend and its slots.
+    fn write(&mut self, scope: u8, frontend: LbService) -> Result<()> {
+        let rev_nat_index = SERVICE_ID.to_be();
+        let frontend = LbService { count: self.slots.len() as u16, rev_nat_index, ..frontend };
+        let slots =
+            self.slots.iter().map(|id| LbService { backend_id: *id, rev_nat_index, ..Plain::zeroed() });
+        let rows: Vec<LbService> = std::iter::once(frontend).chain(slots).collect();
+        let map = self.family.name("cilium_lb4_services_v2", "cilium_lb6_services_v2");
+        for (slot, row) in rows.iter().enumerate() {
+            match self.family.vip().ip() {
+                IpAddr::V4(ip) => {
+                    let key = self.key(ipv4_word(ip), slot as u16, scope);
+                    self.datapath.put::<12, 12>(map, &key, row)?;
+                }
+                IpAddr::V6(ip) => {
+                    let key = self.key(ipv6_words(ip), slot as u16, scope);
+                    self.datapath.put::<24, 12>(map, &key, row)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
