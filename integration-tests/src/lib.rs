@@ -9,11 +9,13 @@ pub mod measure;
 mod node;
 mod pod;
 mod policy;
+mod services;
 
 pub use events::{Event, Events};
 pub use http::{Answer, request};
 pub use node::{Node, binary, pod_manifest};
 pub use pod::Pod;
+pub use services::{ServiceFixture, state_file};
 
 /// The example of CONTRIBUTING.md, so that it stays true.
 #[cfg(doctest)]

@@ -2,60 +2,21 @@
 //! `packets_services.rs`.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use integration_tests::Node;
+use integration_tests::{Node, ServiceFixture as Fixture, state_file as file};
 use serde_json::{Value, json};
 use test_kit::{require_root, try_wait_until};
 
-/// A node that follows a state file which says this.
+/// A node whose state file says this.
 fn node_with(file: &str, text: &str) -> Node {
     let mut node = Node::new();
-    let path = node.sandbox().dir().join(file);
-    node.config.insert("lb-state-file".into(), path.to_str().unwrap().to_owned());
-    node.config.insert("lb-state-file-interval".into(), "20ms".into());
-    node.config.insert("lb-retry-backoff-max".into(), "200ms".into());
-    node.config.insert("lb-retry-backoff-min".into(), "50ms".into());
-    say(&node, text);
+    node.follow_services(file);
+    node.write_services(text);
     node
 }
 
-fn state_file(node: &Node) -> PathBuf {
-    PathBuf::from(&node.config["lb-state-file"])
-}
-
-/// Renames a new state file into place.
-fn say(node: &Node, text: &str) {
-    let path = state_file(node);
-    let draft = path.with_extension("draft");
-    fs::write(&draft, text).unwrap();
-    fs::rename(draft, path).unwrap();
-}
-
-/// A service with its backends.
-fn service(name: &str, addresses: &[&str], backends: &[&str]) -> Value {
-    let family =
-        |v6: bool| backends.iter().copied().filter(move |ip| ip.contains(':') == v6).collect::<Vec<_>>();
-    let slice = |kind: &str, ips: Vec<&str>| {
-        json!({"metadata": {"name": format!("{name}-{kind}").to_lowercase(), "labels": {"kubernetes.io/service-name": name}},
-            "addressType": kind, "ports": [{"name": "http", "port": 8080}],
-            "endpoints": ips.iter().map(|ip| json!({"addresses": [ip]})).collect::<Vec<_>>()})
-    };
-    json!({
-        "service": {"metadata": {"name": name}, "spec": {"clusterIPs": addresses, "ports": [{"name": "http", "port": 80}]}},
-        "slices": [slice("IPv4", family(false)), slice("IPv6", family(true))],
-    })
-}
-
-fn file(services: &[Value]) -> String {
-    let slices: Vec<&Value> = services.iter().flat_map(|s| s["slices"].as_array().unwrap()).collect();
-    let services: Vec<&Value> = services.iter().map(|service| &service["service"]).collect();
-    json!({"services": services, "endpoints": slices}).to_string()
-}
-
-/// Frontends with their numbers and backends, by address, as the REST API shows them.
+/// TCP frontends with their numbers and backends, by address, as the REST API shows them.
 fn shown(node: &Node) -> BTreeMap<String, (u64, Vec<String>)> {
     let list = node.get("/v1/service");
     let realized = list.as_array().unwrap().iter().map(|service| &service["status"]["realized"]);
@@ -65,7 +26,7 @@ fn shown(node: &Node) -> BTreeMap<String, (u64, Vec<String>)> {
         let ip = spec["frontend-address"]["ip"].as_str().unwrap().to_owned();
         (ip, (spec["id"].as_u64().unwrap_or(0), ips))
     };
-    realized.map(one).collect()
+    realized.filter(|spec| spec["frontend-address"]["protocol"] == "TCP").map(one).collect()
 }
 
 /// The rows of the service and backend maps, as the operator's tool prints them.
@@ -83,8 +44,8 @@ fn until(node: &Node, what: &str, ready: impl Fn() -> bool) {
 #[test]
 fn a_file_becomes_rows_and_stays_over_restarts() {
     require_root!();
-    let web = service("web", &["10.96.0.1", "fd00:96::1"], &["10.1.0.1", "10.1.0.2", "fd00:1::1"]);
-    let api = service("api", &["10.96.0.2"], &[]);
+    let web = Fixture::new("web", &["10.96.0.1", "fd00:96::1"], &["10.1.0.1", "10.1.0.2", "fd00:1::1"]);
+    let api = Fixture::new("api", &["10.96.0.2"], &[]);
     let mut node = node_with("lb.yaml", &file(&[web.clone(), api.clone()]));
     node.start();
     until(&node, "the services have numbers", || {
@@ -120,7 +81,7 @@ fn a_file_becomes_rows_and_stays_over_restarts() {
         until(&node, "the next agent has its services", || {
             assert_eq!(rows(&node), in_kernel);
             let answer = node.request("GET", "/v1/service", None);
-            answer.is_ok_and(|answer| answer.status == 200 && answer.json().as_array().unwrap().len() == 3)
+            answer.is_ok_and(|answer| answer.status == 200 && answer.json().as_array().unwrap().len() == 6)
                 && shown(&node) == before
         });
         node.wait_ready();
@@ -129,24 +90,24 @@ fn a_file_becomes_rows_and_stays_over_restarts() {
 
     // What changed while no agent ran: numbers of what stays stay, what is gone goes, no number comes twice.
     node.kill();
-    let web = service("web", &["10.96.0.1"], &["10.1.0.2"]);
-    let new = service("new", &["10.96.0.3"], &["10.1.0.9"]);
-    say(&node, &file(&[web, new]));
+    let web = Fixture::new("web", &["10.96.0.1"], &["10.1.0.2"]);
+    let new = Fixture::new("new", &["10.96.0.3"], &["10.1.0.9"]);
+    node.write_services(&file(&[web, new]));
     node.start();
-    until(&node, "the maps follow", || rows(&node).as_object().unwrap().len() == 6);
+    until(&node, "the maps follow", || rows(&node).as_object().unwrap().len() == 10);
     let after = shown(&node);
     assert_eq!(after["10.96.0.1"], (id, vec!["10.1.0.2".to_owned()]));
     let used: Vec<u64> = before.values().map(|(id, _)| *id).collect();
     assert!(!used.contains(&after["10.96.0.3"].0), "{before:?} {after:?}");
     let backends: Value =
         serde_json::from_str(&node.apiary(&["bpf", "lb", "list", "--backends", "-o", "json"])).unwrap();
-    assert_eq!(backends.as_object().unwrap().len(), 2, "{backends}");
+    assert_eq!(backends.as_object().unwrap().len(), 4, "{backends}");
 }
 
 #[test]
 fn a_wrong_file_changes_nothing_and_is_told_of() {
     require_root!();
-    let web = service("web", &["10.96.0.1"], &["10.1.0.1"]);
+    let web = Fixture::new("web", &["10.96.0.1"], &["10.1.0.1"]);
     let mut node = node_with("lb.json", &file(std::slice::from_ref(&web)));
     node.start();
     until(&node, "the service is there", || shown(&node).values().any(|(id, _)| *id > 0));
@@ -159,7 +120,7 @@ fn a_wrong_file_changes_nothing_and_is_told_of() {
         ),
         ("{\"service\": []}", "give services and endpoints"),
     ] {
-        say(&node, text);
+        node.write_services(text);
         until(&node, told, || node.log().contains(told));
         assert_eq!(rows(&node), before);
     }
@@ -169,13 +130,13 @@ fn a_wrong_file_changes_nothing_and_is_told_of() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(rows(&node), before);
     assert_eq!(shown(&node).len(), 0);
-    let other = service("web", &["10.96.0.1"], &["10.1.0.7"]);
-    say(&node, &file(&[other]));
+    let other = Fixture::new("web", &["10.96.0.1"], &["10.1.0.7"]);
+    node.write_services(&file(&[other]));
     until(&node, "the good file is used", || {
         shown(&node).get("10.96.0.1").is_some_and(|(_, ips)| *ips == ["10.1.0.7"])
     });
     // An empty one says that there is nothing.
-    say(&node, "");
+    node.write_services("");
     until(&node, "all is gone", || rows(&node).as_object().unwrap().is_empty());
 }
 
@@ -192,27 +153,25 @@ fn files_of_other_kinds_are_refused_at_the_start() {
 #[test]
 fn a_full_map_shows_in_the_status_and_heals() {
     require_root!();
-    let services: Vec<Value> = (1..=3)
-        .map(|n| service(&format!("s{n}"), &[&format!("10.96.0.{n}")], &[&format!("10.1.0.{n}")]))
+    let services: Vec<Fixture> = (1..=3)
+        .map(|n| Fixture::new(&format!("s{n}"), &[&format!("10.96.0.{n}")], &[&format!("10.1.0.{n}")]))
         .collect();
     let mut node = node_with("lb.yaml", &file(&services));
-    // A service has three rows: two fit.
-    node.config.insert("bpf-lb-service-map-max".into(), "8".into());
+    // A service has a row for its address, and two for each of its ports: those of two fit.
+    node.config.insert("bpf-lb-service-map-max".into(), "12".into());
     node.start();
     let errors = || -> Vec<String> {
-        let answer = node.request("GET", "/statedb/dump", None).unwrap();
-        let tables: Value = serde_json::from_str(&answer.body).unwrap();
-        let frontends = tables["frontends"].as_array().unwrap();
-        frontends.iter().filter_map(|row| row["Status"]["error"].as_str()).map(str::to_owned).collect()
+        let error = |row: &Value| row["Status"]["error"].as_str().map(str::to_owned);
+        node.frontends().iter().filter_map(error).collect()
     };
-    until(&node, "one does not fit", || errors().len() == 1);
+    until(&node, "one service does not fit", || errors().len() == 2);
     let error = errors().remove(0);
     assert!(
         error.contains("cilium_lb4_services_v2 is full") && error.contains("bpf-lb-service-map-max"),
         "{error}"
     );
-    assert_eq!(rows(&node).as_object().unwrap().len(), 6, "there is no half a service");
-    say(&node, &file(&services[1..]));
+    assert_eq!(rows(&node).as_object().unwrap().len(), 10, "there is no half a service");
+    node.write_services(&file(&services[1..]));
     until(&node, "the others fit", || errors().is_empty() && shown(&node).values().all(|(id, _)| *id > 0));
-    assert_eq!(rows(&node).as_object().unwrap().len(), 6);
+    assert_eq!(rows(&node).as_object().unwrap().len(), 10);
 }

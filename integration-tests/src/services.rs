@@ -1,0 +1,150 @@
+//! Services of a node, by its state file.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use test_kit::try_wait_until;
+
+use crate::Node;
+
+/// A service of type ClusterIP at port 80, and where its backends are, at port 8080.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceFixture {
+    /// Its name in namespace `default`.
+    pub name: String,
+    /// Its addresses, of either family.
+    pub addresses: Vec<String>,
+    /// Its backends' addresses, of either family.
+    pub backends: Vec<String>,
+    /// More fields of its `spec`.
+    pub spec: Value,
+    /// Its `status`.
+    pub status: Value,
+}
+
+impl ServiceFixture {
+    /// A service.
+    #[must_use]
+    pub fn new(name: &str, addresses: &[&str], backends: &[&str]) -> ServiceFixture {
+        let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+        let (addresses, backends) = (texts(addresses), texts(backends));
+        ServiceFixture { name: name.to_owned(), addresses, backends, spec: json!({}), status: json!({}) }
+    }
+
+    /// With more fields of `spec`.
+    #[must_use]
+    pub fn with(mut self, spec: Value) -> ServiceFixture {
+        self.spec = spec;
+        self
+    }
+
+    fn manifest(&self) -> Value {
+        let ports = json!([{"name": "t", "port": 80}, {"name": "u", "port": 80, "protocol": "UDP"}]);
+        let mut spec = json!({"clusterIPs": self.addresses, "ports": ports});
+        for (field, value) in self.spec.as_object().into_iter().flatten() {
+            spec[field] = value.clone();
+        }
+        json!({"metadata": {"name": self.name}, "spec": spec, "status": self.status})
+    }
+
+    fn slices(&self) -> Vec<Value> {
+        let slice = |kind: &str, v6: bool| {
+            let of_family = self.backends.iter().filter(|ip| ip.contains(':') == v6);
+            let endpoints: Vec<Value> = of_family.map(|ip| json!({"addresses": [ip]})).collect();
+            json!({
+                "metadata": {"name": format!("{}-{v6}", self.name), "labels": {"kubernetes.io/service-name": self.name}},
+                "addressType": kind,
+                "ports": [{"name": "t", "port": 8080}, {"name": "u", "port": 8080, "protocol": "UDP"}],
+                "endpoints": endpoints,
+            })
+        };
+        vec![slice("IPv4", false), slice("IPv6", true)]
+    }
+}
+
+/// A state file that has these services.
+#[must_use]
+pub fn state_file(services: &[ServiceFixture]) -> String {
+    let slices: Vec<Value> = services.iter().flat_map(ServiceFixture::slices).collect();
+    let services: Vec<Value> = services.iter().map(ServiceFixture::manifest).collect();
+    json!({"services": services, "endpoints": slices}).to_string()
+}
+
+impl Node {
+    /// Lets the agent follow a state file of that name from its next start on; the file is empty at first.
+    pub fn follow_services(&mut self, file: &str) {
+        let path = self.sandbox().dir().join(file);
+        let options = [
+            ("lb-state-file", path.to_str().unwrap()),
+            ("lb-state-file-interval", "20ms"),
+            ("lb-retry-backoff-min", "50ms"),
+            ("lb-retry-backoff-max", "200ms"),
+        ];
+        self.config.extend(options.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        self.write_services("");
+    }
+
+    /// Renames a new state file into place.
+    ///
+    /// # Panics
+    /// When it cannot be written, or no state file is followed.
+    pub fn write_services(&self, text: &str) {
+        let path = PathBuf::from(&self.config["lb-state-file"]);
+        let draft = path.with_extension("draft");
+        fs::write(&draft, text).unwrap();
+        fs::rename(draft, path).unwrap();
+    }
+
+    /// Makes these all services of the node, and waits until the kernel has them.
+    ///
+    /// # Panics
+    /// When that takes too long; the message holds the agent's log.
+    pub fn serve(&self, services: &[ServiceFixture]) {
+        self.write_services(&state_file(services));
+        let sorted = |ips: &mut Vec<String>| ips.sort();
+        let mut wanted: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for service in services {
+            for address in &service.addresses {
+                let mut ips = service.backends.clone();
+                ips.retain(|ip| ip.contains(':') == address.contains(':'));
+                sorted(&mut ips);
+                wanted.insert(address.clone(), ips);
+            }
+        }
+        let probe = || {
+            let mut found = BTreeMap::new();
+            for frontend in self.frontends().iter().filter(|frontend| frontend["Type"] == "ClusterIP") {
+                if frontend["Status"]["kind"] != "Done" {
+                    return Err(frontend.to_string());
+                }
+                let ip = |address: &Value| {
+                    let (ip, _) = address.as_str().unwrap().rsplit_once(':').unwrap();
+                    ip.trim_matches(['[', ']']).to_owned()
+                };
+                let mut ips: Vec<String> =
+                    frontend["Backends"].as_array().unwrap().iter().map(|b| ip(&b["Address"])).collect();
+                sorted(&mut ips);
+                found.insert(ip(&frontend["Address"]), ips);
+            }
+            if found == wanted { Ok(()) } else { Err(format!("{found:?}")) }
+        };
+        if let Err(error) = try_wait_until(Duration::from_secs(10), probe) {
+            panic!("{error}\nlog of the agent:\n{}", self.log());
+        }
+    }
+
+    /// The rows of the table `frontends`.
+    ///
+    /// # Panics
+    /// When the agent does not answer.
+    #[must_use]
+    pub fn frontends(&self) -> Vec<Value> {
+        let answer = self.request("GET", "/statedb/dump", None).unwrap();
+        let tables: Value = serde_json::from_str(&answer.body).unwrap();
+        tables["frontends"].as_array().cloned().unwrap_or_default()
+    }
+}
