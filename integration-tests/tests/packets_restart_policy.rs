@@ -1,6 +1,7 @@
 //! Policy and a service in the path: no packet is lost, none gets through that may not, and nothing is forgotten when the agent stops,
 //! is killed, and starts again, or when an identity changes under traffic.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::thread::sleep;
@@ -115,6 +116,14 @@ impl Cast {
         [&self.server, &self.client, &self.other].map(|pod| identity(&self.node, pod)).into()
     }
 
+    /// Connections of the flows over all ends, as the kernel's tables have them: without counters and times.
+    fn connections(&self) -> BTreeSet<String> {
+        let list = self.node.apiary(&["bpf", "ct", "list", "global"]);
+        let port = format!(":{}", LONG + 8000);
+        let of_long = list.lines().filter(|line| line.contains(&port));
+        of_long.map(|line| line.split(" expires=").next().unwrap().to_owned()).collect()
+    }
+
     /// Numbers of prefixes, as the REST API has them.
     fn prefixes(&self) -> Vec<Value> {
         let all = self.node.get("/v1/identity");
@@ -193,6 +202,10 @@ fn restarts_with_policy_lose_nothing_and_open_nothing() {
     assert_eq!(prefixes.len(), 2, "{prefixes:?}");
     let long = cast.allowed(LONG);
     let never = cast.denied();
+    sleep(Duration::from_millis(100));
+    let connections = cast.connections();
+    // Each of UDP and TCP, of both families: at the client's side and at the server's.
+    assert!(connections.len() >= 8, "{connections:#?}");
     for end in [End::Terminate, End::Kill] {
         for _ in 0..RUNS {
             let (allowed, denied) = (cast.allowed(SHORT), cast.denied());
@@ -211,6 +224,7 @@ fn restarts_with_policy_lose_nothing_and_open_nothing() {
             assert_nothing(denied, &what, &cast.node);
             assert_eq!(cast.identities(), identities, "{end:?}: identities stay");
             assert_eq!(cast.prefixes(), prefixes, "{end:?}: identities of prefixes stay");
+            assert_eq!(cast.connections(), connections, "{end:?}: connections stay");
         }
     }
     // Flows over all ends and starts: their connections have stayed.
