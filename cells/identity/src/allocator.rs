@@ -229,7 +229,7 @@ impl Identities {
     fn keep_or(&self, held: &Held<'_>, undo: impl FnOnce()) -> Result<(), Error> {
         let snapshot = self.table.snapshot();
         let rows = self.table.all(&snapshot).filter(|row| self.range.contains(row.id));
-        held.write(rows.map(|row| (&**row).into()).collect()).inspect_err(|_| undo())
+        held.write(rows.map(|row| (&**row).into())).inspect_err(|_| undo())
     }
 }
 

@@ -234,6 +234,6 @@ impl Prefixes {
     fn keep(&self, held: &Held<'_>) -> Result<(), Error> {
         let snapshot = self.table.snapshot();
         let rows = self.table.all(&snapshot).filter(|row| row.scope() == Scope::Local);
-        held.write(rows.map(|row| (&**row).into()).collect())
+        held.write(rows.map(|row| (&**row).into()))
     }
 }

@@ -103,8 +103,9 @@ impl Held<'_> {
     }
 
     /// Replaces the file.
-    pub(crate) fn write(&self, identities: Vec<Entry>) -> Result<(), Error> {
+    pub(crate) fn write(&self, identities: impl Iterator<Item = Entry>) -> Result<(), Error> {
         let Some(path) = &*self.0 else { return Ok(()) };
+        let identities: Vec<Entry> = identities.collect();
         let json = match self.1 {
             Form::List if identities.is_empty() => {
                 return match fs::remove_file(path) {
@@ -158,14 +159,14 @@ mod tests {
         let store = Store::new(Some(path.clone()), Form::Versioned);
         let held = store.hold();
         assert_eq!(held.read().unwrap(), []);
-        held.write(vec![entry(300, "k8s:app=a")]).unwrap();
-        held.write(vec![entry(300, "k8s:app=a"), entry(301, "k8s:app=b")]).unwrap();
+        held.write([entry(300, "k8s:app=a")].into_iter()).unwrap();
+        held.write([entry(300, "k8s:app=a"), entry(301, "k8s:app=b")].into_iter()).unwrap();
         assert_eq!(held.read().unwrap().len(), 2);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         // A kill in the middle of a write leaves half of the next file beside the whole old one.
         fs::write(path.with_extension("json.next"), b"{\"version\":1,\"ident").unwrap();
         assert_eq!(held.read().unwrap().len(), 2);
-        held.write(vec![]).unwrap();
+        held.write(std::iter::empty()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "{\"version\":1,\"identities\":[]}");
     }
 
@@ -179,13 +180,13 @@ mod tests {
         let entries = held.read().unwrap();
         assert_eq!(entries[0].id, 16_777_217);
         assert_eq!(entries[0].labels.texts(), ["cidr:192.0.2.0/24", "reserved:world"]);
-        held.write(entries.clone()).unwrap();
+        held.write(entries.clone().into_iter()).unwrap();
         assert_eq!(held.read().unwrap(), entries);
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("[{\"id\":16777217,\"labels\":{\"192.0.2.0/24\":{\"key\":"), "{text}");
-        held.write(vec![]).unwrap();
+        held.write(std::iter::empty()).unwrap();
         assert!(!path.exists(), "as in the original");
-        held.write(vec![]).unwrap();
+        held.write(std::iter::empty()).unwrap();
     }
 
     #[test]

@@ -76,6 +76,23 @@ fn a_full_range_says_so_and_heals() {
     assert_eq!(table.len(&table.snapshot()), 500);
 }
 
+/// All numbers of a node can be given out, the last as quickly as the first.
+#[test]
+fn every_number_is_given_out_once() {
+    let (identities, _, table) = testing::identities();
+    let range = Range::of_cluster(0, 255);
+    let begin = Instant::now();
+    let mut numbers: Vec<u32> = (0..range.len())
+        .map(|n| identities.allocate(&set(&format!("k8s:app=p{n}")), "endpoint/1").unwrap())
+        .collect();
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(120), "{took:?} is no longer linear");
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(range.first..=range.last));
+    assert!(identities.allocate(&set("k8s:app=more"), "endpoint/1").is_err());
+    assert_eq!(table.len(&table.snapshot()), 65_280 + 10);
+}
+
 #[test]
 fn numbers_outlive_the_agent_and_a_lost_file() {
     let folder = tempfile::tempdir().unwrap();
