@@ -23,7 +23,7 @@ use crate::config::enforcement;
 use crate::core::{Outcome, Round};
 use crate::endpoint::{EndpointPolicy, Progress};
 use crate::metrics::Numbers;
-use crate::object::{ObjectId, PolicyStatus};
+use crate::object::{ObjectId, ObjectState, PolicyStatus};
 use crate::repository::{Staged, id};
 use crate::state::{Shared, State};
 
@@ -381,7 +381,7 @@ impl Job {
                     continue;
                 };
                 // A refused version leaves the one before as it is.
-                if !status.problems.is_empty() {
+                if status.state != ObjectState::Applied {
                     let old = txn.get(PolicyStatus::by_object(&object));
                     status.revision = old.map_or(0, |old| old.revision);
                 }

@@ -45,7 +45,7 @@ pub struct PolicyStatus {
     pub revision: u64,
     /// Rules of the version in force.
     pub rules: usize,
-    /// What is wrong, each with its path in the manifest.
+    /// What is wrong, each with its path in the manifest; of an applied one, what does not do what it seems to say.
     #[serde(serialize_with = "texts")]
     pub problems: Vec<Problem>,
 }

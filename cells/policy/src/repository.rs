@@ -83,7 +83,11 @@ impl Repository {
             state,
             revision: if known.good.is_some() { applied } else { 0 },
             rules,
-            problems: known.refusal.as_ref().map_or_else(Vec::new, |refusal| refusal.problems.clone()),
+            problems: match (&known.refusal, &known.good) {
+                (Some(refusal), _) => refusal.problems.clone(),
+                (None, Some(good)) => good.warnings.clone(),
+                (None, None) => Vec::new(),
+            },
         })
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
+use crate::refusal::Problem;
 use crate::selector::Selector;
 
 /// The object that entries come from.
@@ -64,6 +65,8 @@ pub struct Policy {
     pub uid: Arc<str>,
     /// What it says, in the order of the object.
     pub entries: Vec<Entry>,
+    /// What does not do what it seems to say, by path. It is in force all the same, as in Cilium.
+    pub warnings: Vec<Problem>,
 }
 
 /// Direction of traffic, seen from the subject.

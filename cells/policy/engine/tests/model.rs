@@ -177,7 +177,7 @@ fn any_policy() -> impl Strategy<Value = Policy> {
         for (index, entry) in entries.iter_mut().enumerate() {
             entry.path = format!("specs[{index}]").into();
         }
-        Policy { resource: resource(&name), uid: "".into(), entries }
+        Policy { resource: resource(&name), uid: "".into(), entries, warnings: Vec::new() }
     })
 }
 

@@ -180,6 +180,36 @@ fn a_rule_is_about_endpoints_or_about_nodes() {
 }
 
 #[test]
+fn what_does_something_else_than_it_seems_to_say_is_told() {
+    let policy = cnp(json!({
+        "endpointSelector": {"matchLabels": {"k8s:io.kubernetes.pod.namespace": "other"}},
+        "ingress": [
+            {"icmps": [{"fields": [{"type": "EchoReply"}, {"type": 8}]}]},
+            {"toPorts": [{"ports": [
+                {"port": "80", "endPort": 79},
+                {"port": "80", "endPort": 80},
+                {"port": "0", "endPort": 90},
+            ]}]},
+        ],
+    }))
+    .unwrap();
+    let told: Vec<String> = policy.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "spec.endpointSelector: names another namespace: the policy selects in shop only (write the policy in that \
+             namespace)",
+            "spec.ingress[0].icmps[0].fields[0].type: type 0 stands for all types of the family",
+            "spec.ingress[1].toPorts[0].ports[0].endPort: 79 is below port 80: only port 80 counts (write the higher \
+             port here)",
+            "spec.ingress[1].toPorts[0].ports[2].endPort: not looked at: port 0 stands for all ports",
+        ]
+    );
+    let policy = ccnp(json!({"endpointSelector": {}, "ingress": [{}]})).unwrap();
+    assert_eq!(policy.warnings[0].path, "metadata.namespace");
+}
+
+#[test]
 fn every_problem_is_told_with_path_and_remedy() {
     let refusal = cnp(json!({
         "endpointSelector": {"matchLabels": {"a b": "c"}, "matchExpresions": []},

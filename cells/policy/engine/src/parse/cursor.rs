@@ -14,6 +14,7 @@ const MAX_QUOTE: usize = 80;
 pub(super) struct Problems {
     list: Vec<Problem>,
     more: usize,
+    warnings: Vec<Problem>,
 }
 
 impl Problems {
@@ -24,6 +25,18 @@ impl Problems {
             return;
         }
         self.list.push(Problem { path: path.to_owned(), reason: reason.into(), remedy });
+    }
+
+    /// Notes what is no reason to refuse the object, but does something else than it seems to say.
+    pub(super) fn warn(&mut self, path: &str, reason: impl Into<String>, remedy: &'static str) {
+        if self.warnings.len() < MAX_PROBLEMS {
+            self.warnings.push(Problem { path: path.to_owned(), reason: reason.into(), remedy });
+        }
+    }
+
+    /// What is no reason to refuse the object.
+    pub(super) fn into_warnings(self) -> Vec<Problem> {
+        self.warnings
     }
 
     /// How many there are.

@@ -94,7 +94,11 @@ fn icmp_field(field: &Field<'_>, problems: &mut Problems) -> Option<PortSpec> {
     };
     let number = icmp_type(&object, names, problems)?;
     // The original has no way to name type 0 alone: it is the port 0, which stands for all of the protocol.
-    let port = if number == 0 { Port::All } else { Port::Range(number.into(), number.into()) };
+    if number == 0 {
+        problems.warn(&object.path_of("type"), "type 0 stands for all types of the family", "");
+        return Some(PortSpec { protocol, port: Port::All });
+    }
+    let port = Port::Range(number.into(), number.into());
     Some(PortSpec { protocol, port })
 }
 

@@ -119,7 +119,7 @@ pub fn parse(kind: Kind, manifest: &Value, settings: &Settings) -> Result<Policy
         problems.add("(object)", format!("{}: must be an object", quoted(manifest)), "");
     }
     match problems.count() {
-        0 => Ok(Policy { resource, uid, entries }),
+        0 => Ok(Policy { resource, uid, entries, warnings: problems.into_warnings() }),
         _ => Err(Refusal { object: resource.to_string(), problems: problems.into_list() }),
     }
 }
@@ -145,7 +145,11 @@ fn read_metadata(object: &Object<'_>, kind: Kind, problems: &mut Problems) -> (R
         problems.add("metadata.name", "missing", "every policy has a name");
     }
     let namespace = match (kind, text("namespace", problems)) {
-        (Kind::CiliumClusterwideNetworkPolicy, _) => "",
+        (Kind::CiliumClusterwideNetworkPolicy, "") => "",
+        (Kind::CiliumClusterwideNetworkPolicy, _) => {
+            problems.warn("metadata.namespace", "not looked at: the policy is of the whole cluster", "");
+            ""
+        }
         (Kind::CiliumNetworkPolicy, "") => "default",
         (Kind::CiliumNetworkPolicy, namespace) => namespace,
     };

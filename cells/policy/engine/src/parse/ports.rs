@@ -54,6 +54,16 @@ fn port_protocol(field: &Field<'_>, context: &Context<'_>, problems: &mut Proble
     let end = end_port(&object, problems);
     let port = port(&object, context, problems)?;
     let (protocols, end) = (protocols?, end?);
+    match (&port, end) {
+        (Number::All, Some(_)) => {
+            problems.warn(&object.path_of("endPort"), "not looked at: port 0 stands for all ports", "");
+        }
+        (Number::Port(first), Some(end)) if end < *first => {
+            let reason = format!("{end} is below port {first}: only port {first} counts");
+            problems.warn(&object.path_of("endPort"), reason, "write the higher port here");
+        }
+        _ => {}
+    }
     let port = match port {
         Number::All => Port::All,
         // A range that does not go upwards is the single port: so the original, before the API server's check.

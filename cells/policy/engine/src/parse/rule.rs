@@ -87,6 +87,13 @@ fn subject(rule: &Object<'_>, context: &Context<'_>, problems: &mut Problems) ->
         }
         (Some(endpoints), None) => {
             let selector = LabelSelector::read(&endpoints, problems)?;
+            if selector.names_other_namespace(context.namespace) {
+                problems.warn(
+                    &endpoints.path,
+                    format!("names another namespace: the policy selects in {} only", context.namespace),
+                    "write the policy in that namespace",
+                );
+            }
             let is_init = selector.names_init();
             Some((Subject::Endpoints(selector.into_subject(context.namespace)), is_init))
         }

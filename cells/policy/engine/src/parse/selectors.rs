@@ -69,6 +69,13 @@ impl LabelSelector {
         self.names(|source, key| source == RESERVED && key == "init")
     }
 
+    /// Whether the pods' namespace is required to be another one, by the label that [`into_subject`](Self::into_subject)
+    /// sets.
+    pub(super) fn names_other_namespace(&self, namespace: &str) -> bool {
+        let own = Requirement::equals(K8S, POD_NAMESPACE, namespace);
+        !namespace.is_empty() && self.equals.get(&own.name()).is_some_and(|other| *other != own)
+    }
+
     fn set(&mut self, key: &str, value: &str) {
         let requirement = Requirement::equals(K8S, key, value);
         self.equals.insert(requirement.name(), requirement);
