@@ -22,7 +22,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-use self::file::{Signature, is_manifest};
+use self::file::{Found, Signature, is_manifest};
 use self::manifests::{Manifests, Outcome};
 pub(crate) use self::report::{Report, SourceMetrics};
 use self::resolve::resolve;
@@ -41,7 +41,7 @@ const FOLDER_GONE: Duration = Duration::from_secs(1);
 /// Files that are read before what is in them is taken.
 const AT_ONCE: usize = 16;
 
-/// Times that the places to be watched may change while they are looked up.
+/// Times that things may change while they are looked at, before others have their turn.
 const TRIES: usize = 8;
 
 /// How long to wait until the kernel is asked again to tell of changes.
@@ -184,7 +184,7 @@ impl Folder {
         let fault = format!("changes are noticed after a second only: {error}; see fs.inotify in sysctl");
         self.report.late(Some(&fault), &self.manifests);
         let looked = self.look(false);
-        self.forget();
+        self.forget()?;
         looked
     }
 
@@ -197,34 +197,62 @@ impl Folder {
         self.watch.as_ref().is_some_and(|watch| watch.is_written(name))
     }
 
-    /// Does what the kernel's events ask for; looks at everything if so asked.
-    fn handle(&mut self, look: bool) -> io::Result<()> {
-        let Some(watch) = &mut self.watch else { return Ok(()) };
-        watch.drain()?;
-        let todo = watch.take();
-        if let Some(place) = self.place.clone() {
-            // Before anything else: somebody may wait for just these.
-            let outcome = self.read(&place, todo.read.into_iter().collect())?;
-            self.apply(outcome);
-        }
-        if look || todo.look || todo.all {
-            self.look(todo.all)?;
-        }
-        self.forget();
-        Ok(())
+    fn is_touched(&self, name: &str) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.is_touched(name))
     }
 
-    /// Files that have been gone for long enough.
-    fn forget(&mut self) {
+    /// Does what the kernel's events ask for, and those that come meanwhile; looks at everything if so asked.
+    fn handle(&mut self, mut look: bool) -> io::Result<()> {
+        for _ in 0..TRIES {
+            let Some(watch) = &mut self.watch else { break };
+            watch.drain()?;
+            if watch.is_idle() && !look {
+                break;
+            }
+            let todo = watch.take();
+            if let Some(place) = self.place.clone() {
+                // Before anything else: somebody may wait for just these.
+                let outcome = self.read(&place, todo.read.into_iter().collect())?;
+                self.apply(outcome);
+            }
+            if look || todo.look || todo.all {
+                self.look(todo.all)?;
+            }
+            look = false;
+        }
+        self.forget()
+    }
+
+    /// Files that have been gone, or empty, for long enough.
+    fn forget(&mut self) -> io::Result<()> {
         let mut outcome = Outcome::default();
         let now = Instant::now();
         let due = |(name, due): &(&String, &Instant)| **due <= now && !self.is_written(name);
         let due: Vec<String> = self.leaving.iter().filter(due).map(|(name, _)| name.clone()).collect();
         for name in due {
             self.leaving.remove(&name);
-            outcome.add(self.manifests.remove(&name));
+            let place = self.place.as_ref().map(|place| place.join(&name));
+            let found = place.map_or(Found::Nothing, |place| file::read(&place));
+            if let Some(watch) = &mut self.watch {
+                watch.drain()?;
+            }
+            match found {
+                // Its events will tell.
+                _ if self.is_touched(&name) => {}
+                Found::Changing => {}
+                Found::Nothing => outcome.add(self.manifests.remove(&name)),
+                // Empty since another moment.
+                Found::File(signature, Ok(content))
+                    if content.is_empty() && self.known.get(&name) != Some(&signature) =>
+                {
+                    self.known.insert(name.clone(), signature);
+                    self.leaving.insert(name, now + GONE);
+                }
+                Found::File(signature, content) => self.take(&name, signature, content, &mut outcome),
+            }
         }
         self.apply(outcome);
+        Ok(())
     }
 
     /// Finds the folder and its files again and reads those that have changed; all of them if so asked.
@@ -280,32 +308,55 @@ impl Folder {
         Ok(())
     }
 
-    /// Reads files. What somebody began to write meanwhile is not believed: it is read when it is closed.
+    /// Reads files. What somebody wrote meanwhile is not believed: it is read again when it is closed.
     fn read(&mut self, place: &Path, names: Vec<String>) -> io::Result<Outcome> {
         let mut outcome = Outcome::default();
         for names in names.chunks(AT_ONCE) {
-            let found: Vec<_> = names.iter().map(|name| (name, file::read(&place.join(name)))).collect();
+            let found: Vec<(&String, Found)> =
+                names.iter().map(|name| (name, file::read(&place.join(name)))).collect();
             if let Some(watch) = &mut self.watch {
                 watch.drain()?;
             }
             for (name, found) in found {
                 match found {
-                    _ if self.is_written(name) => {}
-                    Some((signature, content)) => {
-                        self.known.insert(name.clone(), signature);
-                        self.leaving.remove(name);
-                        outcome.add(self.manifests.set(name, content.as_deref().map_err(Clone::clone)));
+                    _ if self.is_touched(name) => {}
+                    Found::Changing => {}
+                    Found::Nothing => self.lose(name.clone(), GONE, &mut outcome),
+                    // It may be empty for being written anew, of which the kernel tells a little later.
+                    Found::File(signature, Ok(content)) if content.is_empty() && self.has(name) => {
+                        if self.known.get(name) != Some(&signature) {
+                            outcome.add(self.manifests.leave(name));
+                            self.leaving.insert(name.clone(), Instant::now() + GONE);
+                            self.known.insert(name.clone(), signature);
+                        }
                     }
-                    None => self.lose(name.clone(), GONE, &mut outcome),
+                    Found::File(signature, content) => self.take(name, signature, content, &mut outcome),
                 }
             }
         }
         Ok(outcome)
     }
 
+    /// What a file says counts from now on.
+    fn take(
+        &mut self,
+        name: &str,
+        signature: Option<Signature>,
+        content: Result<Vec<u8>, String>,
+        outcome: &mut Outcome,
+    ) {
+        self.known.insert(name.to_owned(), signature);
+        self.leaving.remove(name);
+        outcome.add(self.manifests.set(name, content.as_deref().map_err(Clone::clone)));
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.manifests.files().any(|file| **file == *name)
+    }
+
     fn lose(&mut self, name: String, wait: Duration, outcome: &mut Outcome) {
         self.known.remove(&name);
-        if self.manifests.files().any(|file| **file == *name) && !self.leaving.contains_key(&name) {
+        if self.has(&name) && !self.leaving.contains_key(&name) {
             outcome.add(self.manifests.leave(&name));
             self.leaving.insert(name, Instant::now() + wait);
         }
@@ -344,14 +395,14 @@ impl Outcome {
 }
 
 /// What is at a path now.
-struct Found {
+struct Place {
     place: io::Result<PathBuf>,
     /// Files of manifests; without a state if they cannot be looked at.
     names: io::Result<BTreeMap<String, Option<Signature>>>,
     wanted: Wanted,
 }
 
-fn find(path: &Path) -> Found {
+fn find(path: &Path) -> Place {
     let way = resolve(path);
     let folder = |(place, name): (PathBuf, OsString)| (place, name, Concern::Folder);
     let mut steps: Vec<_> = way.steps.into_iter().map(folder).collect();
@@ -361,7 +412,7 @@ fn find(path: &Path) -> Found {
         Err(_) => Ok(BTreeMap::new()),
     };
     let wanted = Wanted { folder: place.as_ref().ok().cloned(), steps };
-    Found { place, names, wanted }
+    Place { place, names, wanted }
 }
 
 /// Files of a folder; adds the steps on the way to those that are links.

@@ -27,36 +27,44 @@ impl Signature {
     }
 }
 
-/// What a file holds, or why it cannot be read.
-pub(crate) type Content = Result<Vec<u8>, String>;
+/// What became of reading a file.
+pub(crate) enum Found {
+    /// There is no such file.
+    Nothing,
+    /// It was changed while it was read.
+    Changing,
+    /// Its state and what it holds, or why it cannot be read.
+    File(Option<Signature>, Result<Vec<u8>, String>),
+}
 
-/// The content of a file, and its state at that time. None if there is no such file.
-pub(crate) fn read(path: &Path) -> Option<(Option<Signature>, Content)> {
-    let file = match open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => return Some((None, Err(unreadable(&error)))),
-    };
-    let metadata = match file.metadata() {
-        Ok(metadata) => metadata,
-        Err(error) => return Some((None, Err(unreadable(&error)))),
-    };
-    let signature = Some(Signature::of(&metadata));
+/// Reads a file.
+pub(crate) fn read(path: &Path) -> Found {
+    match open(path) {
+        Ok(file) => read_open(file).unwrap_or_else(|error| Found::File(None, Err(unreadable(&error)))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Nothing,
+        Err(error) => Found::File(None, Err(unreadable(&error))),
+    }
+}
+
+fn read_open(mut file: File) -> io::Result<Found> {
+    let metadata = file.metadata()?;
+    let signature = Signature::of(&metadata);
     if !metadata.is_file() {
-        return Some((signature, Err("is no regular file; put a file here, or remove it".to_owned())));
+        let reason = "is no regular file; put a file here, or remove it".to_owned();
+        return Ok(Found::File(Some(signature), Err(reason)));
     }
     let mut content = Vec::new();
-    Some((
-        signature,
-        match file.take(MAX_FILE + 1).read_to_end(&mut content) {
-            Ok(_) if content.len() as u64 > MAX_FILE => Err(format!(
-                "has more than {} MiB; distribute its objects among several files",
-                MAX_FILE >> 20
-            )),
-            Ok(_) => Ok(content),
-            Err(error) => Err(unreadable(&error)),
-        },
-    ))
+    (&mut file).take(MAX_FILE + 1).read_to_end(&mut content)?;
+    if Signature::of(&file.metadata()?) != signature {
+        return Ok(Found::Changing);
+    }
+    let content = match content.len() as u64 > MAX_FILE {
+        true => {
+            Err(format!("has more than {} MiB; distribute its objects among several files", MAX_FILE >> 20))
+        }
+        false => Ok(content),
+    };
+    Ok(Found::File(Some(signature), content))
 }
 
 /// Does not wait for the other end of a pipe.

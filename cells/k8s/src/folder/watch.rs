@@ -109,6 +109,11 @@ impl Watch {
         todo
     }
 
+    /// Whether somebody has written this file since its events were taken, or is about to.
+    pub(crate) fn is_touched(&self, name: &str) -> bool {
+        self.is_written(name) || self.todo.read.contains(name)
+    }
+
     /// Whether there is something to do.
     pub(crate) fn is_idle(&self) -> bool {
         self.todo == Todo::default()
