@@ -58,6 +58,8 @@ struct Party {
 struct Decision {
     endpoint: u16,
     allowed: bool,
+    #[serde(default)]
+    audited: bool,
     drop: Option<Drop>,
     reason: String,
     enforced: bool,
@@ -233,7 +235,11 @@ impl Party {
 
 impl Decision {
     fn write(&self, side: &str, text: &mut String) {
-        let verdict = if self.allowed { "allowed" } else { "denied" };
+        let verdict = match (self.allowed, self.audited) {
+            (true, false) => "allowed",
+            (true, true) => "allowed, as the endpoint is in policy audit mode",
+            (false, _) => "denied",
+        };
         let _ = writeln!(text, "\n{side}: {verdict}\n  why: {}", self.reason);
         if let Some(Drop { code, text: words }) = &self.drop {
             let _ = writeln!(text, "  drop: {words} ({code})");

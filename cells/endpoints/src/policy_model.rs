@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use api_models::{EndpointPolicy, EndpointPolicyStatus, L4Policy, List};
 use policy::Progress;
+use runtime_options::POLICY_AUDIT_MODE;
 
 use crate::endpoint::Endpoint;
 use crate::service::Context;
@@ -11,7 +12,7 @@ use crate::service::Context;
 /// What is known of an endpoint's policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PolicyView {
-    /// `none`, `ingress`, `egress` or `both`.
+    /// `none`, `ingress`, `egress` or `both`, the last three with `audit-` where packets pass all the same.
     enabled: &'static str,
     /// The revision that was computed last, and the one that the kernel has.
     revisions: [u64; 2],
@@ -47,7 +48,7 @@ impl PolicyView {
         let row = table.get(&snapshot, policy::EndpointPolicy::by_endpoint(endpoint.record.id));
         let mut view = PolicyView { enabled: "none", allowed: Default::default(), ..PolicyView::open(0) };
         if let Some(row) = row {
-            view.enabled = row.enabled();
+            view.enabled = row.enabled_audited(endpoint.record.options.map.enabled(POLICY_AUDIT_MODE));
             view.revisions = [row.revision, row.realized];
             view.failing = matches!(row.progress, Progress::Full | Progress::Failed);
         }

@@ -97,11 +97,19 @@ impl EndpointPolicy {
 
     /// Which directions policies are enforced in, in the API's words.
     pub fn enabled(&self) -> &'static str {
-        match (self.ingress_enforced, self.egress_enforced) {
-            (false, false) => "none",
-            (true, false) => "ingress",
-            (false, true) => "egress",
-            (true, true) => "both",
+        self.enabled_audited(false)
+    }
+
+    /// The same for an endpoint that is audited (`PolicyAuditMode`): what would be dropped is only told of.
+    pub fn enabled_audited(&self, audit: bool) -> &'static str {
+        match (self.ingress_enforced, self.egress_enforced, audit) {
+            (false, false, _) => "none",
+            (true, false, false) => "ingress",
+            (false, true, false) => "egress",
+            (true, true, false) => "both",
+            (true, false, true) => "audit-ingress",
+            (false, true, true) => "audit-egress",
+            (true, true, true) => "audit-both",
         }
     }
 }

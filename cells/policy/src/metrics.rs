@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use datapath_abi::ep_flag;
 use loader::Datapath;
 use metrics::Metrics;
 use prometheus_client::collector::Collector;
@@ -94,6 +95,12 @@ impl Numbers {
     }
 }
 
+/// Endpoints that are audited: what their policy would drop passes, and is told of.
+pub(crate) fn audited(datapath: &dyn Datapath) -> BTreeSet<u16> {
+    let all = datapath.restored().unwrap_or_default();
+    all.iter().filter(|endpoint| endpoint.flags & ep_flag::POLICY_AUDIT != 0).map(|e| e.id).collect()
+}
+
 /// What is read when somebody asks.
 pub(crate) struct PolicyState {
     pub(crate) shared: Shared,
@@ -128,13 +135,15 @@ impl Collector for PolicyState {
         }
         let snapshot = self.endpoints.snapshot();
         let rows = || self.endpoints.all(&snapshot);
+        let audited = audited(&*self.datapath);
         let help = "Number of endpoints labeled by policy enforcement status";
         let name = "policy_endpoint_enforcement_status";
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for enforcement in
             ["none", "ingress", "egress", "both", "audit-ingress", "audit-egress", "audit-both"]
         {
-            let count = rows().filter(|row| row.enabled() == enforcement).count();
+            let word = |row: &EndpointPolicy| row.enabled_audited(audited.contains(&row.subject.endpoint));
+            let count = rows().filter(|row| word(row) == enforcement).count();
             ConstGauge::new(count as i64).encode(family.encode_family(&[("enforcement", enforcement)])?)?;
         }
         let capacity = self.datapath.policy_capacity().max(1) as f64;

@@ -22,6 +22,7 @@ use statedb::{Snapshot, Table};
 
 use crate::core::row_key;
 use crate::endpoint::EndpointPolicy;
+use crate::metrics::audited;
 use crate::rest::protocol_name;
 use crate::rows::{RowKey, Rows};
 use crate::state::{Shared, State};
@@ -69,6 +70,8 @@ pub struct Decision {
     pub endpoint: u16,
     /// Whether the packet passes.
     pub allowed: bool,
+    /// Whether it passes only because the endpoint is audited (`PolicyAuditMode`): its policy denies it.
+    pub audited: bool,
     /// The drop as monitors tell it, with its code; none if it passes.
     pub drop: Option<Drop>,
     /// One sentence: why.
@@ -244,14 +247,16 @@ impl Why {
         let found = rows.deciding(egress, peer, l4);
         let verdict = rows.verdict(egress, peer, l4);
         let row = self.endpoints.get(snapshot, EndpointPolicy::by_endpoint(endpoint));
+        let audited = !verdict.passes() && audited(&*self.datapath).contains(&endpoint);
         let drop = match found {
-            _ if verdict.passes() => None,
+            _ if verdict.passes() || audited => None,
             Some(_) => Some(datapath_abi::drop::POLICY_DENY),
             None => Some(datapath_abi::drop::POLICY_DENIED),
         };
         let mut decision = Decision {
             endpoint,
-            allowed: verdict.passes(),
+            allowed: verdict.passes() || audited,
+            audited,
             drop: drop.map(|code| Drop {
                 code,
                 text: datapath_abi::drop::label(code).unwrap_or_default().to_owned(),

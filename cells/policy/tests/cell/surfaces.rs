@@ -114,8 +114,22 @@ async fn why_tells_the_rule_the_row_and_the_drop() {
     assert_eq!(answer["allowed"], false);
     assert_eq!(answer["ingress"]["drop"], json!({"code": 133, "text": "Policy denied"}));
     assert_eq!(answer["ingress"]["entry"], Value::Null);
-    let reason = answer["ingress"]["reason"].as_str().unwrap();
+    let reason = answer["ingress"]["reason"].clone();
     assert_eq!(reason, "denied: the one rule that selects the endpoint does not match");
+
+    // An endpoint that is audited lets it pass, and says so.
+    let flags = datapath_abi::ep_flag::POLICY_AUDIT;
+    let audited = loader::EndpointDatapath { id: 7, ifindex: 7, flags, ..Default::default() };
+    world.datapath.attach(&audited).unwrap();
+    let (_, answer) = why(&agent, &[("src", "8"), ("dst", "7"), ("port", "81")]).await;
+    assert_eq!((&answer["allowed"], &answer["ingress"]["audited"]), (&json!(true), &json!(true)));
+    assert_eq!(answer["ingress"]["reason"], reason);
+    let text = world.metrics.text();
+    assert!(
+        text.contains("cilium_policy_endpoint_enforcement_status{enforcement=\"audit-ingress\"} 1"),
+        "{text}"
+    );
+    world.pod(7, "web");
 
     // Rows that somebody else has written count, and are told of.
     let everyone = (datapath_abi::PolicyKey::any(false), datapath_abi::PolicyEntry::allow(0));
