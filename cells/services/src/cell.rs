@@ -54,6 +54,7 @@ pub fn cell() -> Cell {
 #[derive(Params)]
 struct WriterParams {
     config: Config<ServicesConfig>,
+    families: Config<FamilyConfig>,
     services: Arc<RwTable<Service>>,
     frontends: Arc<RwTable<Frontend>>,
     backends: Arc<RwTable<Backend>>,
@@ -69,13 +70,26 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
     if let Some(metrics) = p.metrics {
         events.register(&metrics);
     }
-    let node = p.node;
-    let name = move || {
-        let snapshot = node.snapshot();
-        node.get(&snapshot, LocalNode::query()).map(|node| node.name.clone()).unwrap_or_default()
-    };
+    let node = p.node.clone();
+    let name = move || node_name(&node);
+    let families = Families { v4: p.families.enable_ipv4, v6: p.families.enable_ipv6 };
     let tables = ((*p.services).clone(), (*p.frontends).clone(), (*p.backends).clone());
-    let writer = Arc::new(ServicesWriter::new(tables.0, tables.1, tables.2, name, events));
+    let writer = Arc::new(ServicesWriter::new(tables.0, tables.1, tables.2, name, families, events));
+    let (node, of_node) = (p.node, writer.clone());
+    p.jobs.one_shot("node-name", move |cx: JobCx| async move {
+        let mut last = None;
+        loop {
+            let watch = node.watch(&node.snapshot());
+            let name = node_name(&node);
+            if last.replace(name.clone()) != Some(name) {
+                of_node.node_renamed();
+            }
+            tokio::select! {
+                () = watch.changed() => {}
+                () = cx.cancelled() => return Ok(()),
+            }
+        }
+    });
     if let Some(addresses) = p.addresses {
         let writer = writer.clone();
         p.jobs.one_shot("wildcard-addr-reconciler", move |cx: JobCx| async move {
@@ -90,6 +104,11 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
         });
     }
     Ok(writer)
+}
+
+fn node_name(node: &Table<LocalNode>) -> String {
+    let snapshot = node.snapshot();
+    node.get(&snapshot, LocalNode::query()).map(|node| node.name.clone()).unwrap_or_default()
 }
 
 fn route(frontends: Arc<Table<Frontend>>) -> Member<Route> {

@@ -36,7 +36,7 @@ pub struct Families {
 }
 
 impl Families {
-    fn has(self, ip: &IpAddr) -> bool {
+    pub(crate) fn has(self, ip: &IpAddr) -> bool {
         if ip.is_ipv4() { self.v4 } else { self.v6 }
     }
 }

@@ -136,6 +136,9 @@ fn flags(frontend: &Frontend) -> Flags {
     let ranged = matches!(kind, FrontendType::LoadBalancer | FrontendType::ExternalIPs);
     if !service.source_ranges.is_empty() && ranged {
         flags |= lb_flag::SOURCE_RANGE;
+        if service.denies_source_ranges() {
+            flags2 |= lb_flag2::QUARANTINED_OR_DENY;
+        }
     }
     if service.session_affinity.is_some() {
         flags |= lb_flag::SESSION_AFFINITY;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reconciler::Status;
+use reconciler::{Status, StatusKind};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use statedb::{Index, IndexDef, Obj, Query, TableSpec};
@@ -80,6 +80,11 @@ impl Frontend {
     /// All frontends of a service, by address.
     pub fn by_service(service: &ServiceName) -> Query<Frontend> {
         BY_SERVICE.query(service.as_str())
+    }
+
+    /// Whether the datapath serves it; its status says why not.
+    pub fn is_served(&self) -> bool {
+        self.status.kind != StatusKind::Unset
     }
 
     /// Its address.

@@ -35,7 +35,7 @@ impl Surroundings {
             Scope::Internal => Scope::External,
         };
         let other = self.frontends.get(snapshot, Frontend::by_address(&LbAddress { scope, ..address }));
-        other.filter(|frontend| frontend.params.kind.is_served()).cloned()
+        other.filter(|frontend| frontend.is_served()).cloned()
     }
 }
 

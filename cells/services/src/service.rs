@@ -88,6 +88,12 @@ impl Service {
         Query::primary(name.as_str())
     }
 
+    /// Whether the source ranges are those that may not use it (annotation `service.cilium.io/src-ranges-policy`).
+    pub fn denies_source_ranges(&self) -> bool {
+        let policy = self.annotations.get("service.cilium.io/src-ranges-policy");
+        policy.is_some_and(|policy| policy.eq_ignore_ascii_case("deny"))
+    }
+
     fn flags(&self) -> String {
         let mut flags = Vec::new();
         if self.health_check_node_port != 0 {
@@ -102,6 +108,9 @@ impl Service {
         if !self.source_ranges.is_empty() {
             let ranges: Vec<_> = self.source_ranges.iter().map(IpNetwork::to_string).collect();
             flags.push(format!("SourceRanges={}", ranges.join(", ")));
+        }
+        if self.denies_source_ranges() {
+            flags.push("SourceRangesPolicy=deny".to_owned());
         }
         if !self.traffic_distribution.is_empty() {
             flags.push(format!("TrafficDistribution={}", self.traffic_distribution));
@@ -211,9 +220,10 @@ mod tests {
             source_ranges: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
             ext_traffic_policy: TrafficPolicy::Local,
             port_names: [("http".into(), 80), (String::new(), 81)].into(),
+            annotations: [("service.cilium.io/src-ranges-policy".into(), "Deny".into())].into(),
             ..Service::new(ServiceName::new("ns", "web"), Source::Api)
         };
-        let flags = "SessionAffinity=3h0m0s, SourceRanges=10.0.0.0/8, fd00::/8";
+        let flags = "SessionAffinity=3h0m0s, SourceRanges=10.0.0.0/8, fd00::/8, SourceRangesPolicy=deny";
         assert_eq!(service.row(), ["ns/web", "api", "=81, http=80", "Ext=Local, Int=Cluster", flags]);
     }
 

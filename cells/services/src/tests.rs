@@ -31,7 +31,8 @@ pub(crate) fn writer() -> ServicesWriter {
     let db = Db::new();
     let (services, frontends, backends) = (db.table(), db.table(), db.table());
     let tables = (services.unwrap(), frontends.unwrap(), backends.unwrap());
-    ServicesWriter::new(tables.0, tables.1, tables.2, || NODE.to_owned(), Events::default())
+    let families = Families { v4: true, v6: true };
+    ServicesWriter::new(tables.0, tables.1, tables.2, || NODE.to_owned(), families, Events::default())
 }
 
 /// What a state file says.
@@ -42,7 +43,7 @@ fn state(text: &str) -> State {
 /// All frontends that the datapath serves, in order of their last change.
 fn served(writer: &ServicesWriter) -> Vec<Frontend> {
     let (table, snapshot) = (writer.frontends(), writer.frontends().snapshot());
-    let rows = table.by_revision(&snapshot, 0).filter(|frontend| frontend.params.kind.is_served());
+    let rows = table.by_revision(&snapshot, 0).filter(|frontend| frontend.is_served());
     rows.map(|frontend| (**frontend).clone()).collect()
 }
 

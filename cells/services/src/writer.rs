@@ -1,6 +1,7 @@
 //! The writer of all sources: services with their frontends, backends, and which frontend uses which backends.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -9,6 +10,7 @@ use statedb::{Initializer, Obj, Query, RwTable, Table, Txn, Writer};
 
 use crate::address::LbAddress;
 use crate::backend::Backend;
+use crate::convert::Families;
 use crate::error::Refused;
 use crate::frontend::{Frontend, FrontendParams};
 use crate::metrics::{Action, Events};
@@ -20,12 +22,13 @@ use crate::source::Source;
 /// Writes services, frontends and backends for every source. Cheap to clone.
 #[derive(Clone)]
 pub struct ServicesWriter {
-    services: RwTable<Service>,
-    frontends: RwTable<Frontend>,
-    backends: RwTable<Backend>,
+    pub(crate) services: RwTable<Service>,
+    pub(crate) frontends: RwTable<Frontend>,
+    pub(crate) backends: RwTable<Backend>,
     /// The name of this node, for policies that want its backends alone.
-    node: Arc<dyn Fn() -> String + Send + Sync>,
-    events: Events,
+    pub(crate) node: Arc<dyn Fn() -> String + Send + Sync>,
+    pub(crate) families: Families,
+    pub(crate) events: Events,
 }
 
 /// A source that has yet to say what it knows; nothing in the kernel counts as stale before all have.
@@ -47,9 +50,10 @@ impl ServicesWriter {
         frontends: RwTable<Frontend>,
         backends: RwTable<Backend>,
         node: impl Fn() -> String + Send + Sync + 'static,
+        families: Families,
         events: Events,
     ) -> ServicesWriter {
-        ServicesWriter { services, frontends, backends, node: Arc::new(node), events }
+        ServicesWriter { services, frontends, backends, node: Arc::new(node), families, events }
     }
 
     /// Services, for reading.
@@ -94,7 +98,14 @@ impl ServicesWriter {
     pub fn write(&self) -> ServicesTxn<'_> {
         let mut txn = self.tables();
         let revision = txn.split().1.revision();
-        ServicesTxn { txn, revision, node: (self.node)(), events: &self.events, touched: BTreeSet::new() }
+        ServicesTxn {
+            txn,
+            revision,
+            node: (self.node)(),
+            families: self.families,
+            events: &self.events,
+            touched: BTreeSet::new(),
+        }
     }
 
     /// Makes what a source says exactly this, in one transaction; gives the services that were refused, each as a
@@ -106,10 +117,18 @@ impl ServicesWriter {
         refused
     }
 
+    /// The node has another name: which backends are its own changes.
+    pub(crate) fn node_renamed(&self) {
+        let mut txn = self.write();
+        let names: Vec<ServiceName> = txn.txn.split().0.all().map(|service| service.name.clone()).collect();
+        txn.touched.extend(names);
+        txn.commit();
+    }
+
     /// Addresses of the node have come or gone: rows for all ports of an address depend on whether it is the node's.
     pub(crate) fn node_addresses_changed(&self) {
         let mut txn = self.frontends.write();
-        let served = txn.all().filter(|frontend| frontend.params.kind.is_served());
+        let served = txn.all().filter(|frontend| frontend.is_served());
         let again: Vec<Obj<Frontend>> = served.cloned().collect();
         for frontend in again {
             txn.insert(Frontend { status: Status::pending(), ..(*frontend).clone() });
@@ -136,6 +155,7 @@ pub struct ServicesTxn<'a> {
     /// Of the table of frontends, before the transaction.
     revision: u64,
     node: String,
+    families: Families,
     events: &'a Events,
     /// Services whose frontends choose their backends anew at the commit.
     touched: BTreeSet<ServiceName>,
@@ -317,7 +337,7 @@ impl ServicesTxn<'_> {
             }
             // Rows of a frontend that changes hands stay under their number.
             let (backends, id) = old.map_or((Arc::default(), 0), |old| (old.backends.clone(), old.id));
-            let status = status(&params);
+            let status = status(&params, self.families);
             frontends.insert(Frontend { params, service: service.clone(), backends, id, status });
             self.touched.insert(name.clone());
         }
@@ -353,18 +373,20 @@ impl ServicesTxn<'_> {
             // Those that this transaction has written come once more, all in order of their addresses: so they get their
             // numbers.
             if !same || frontend.revision() > before {
-                let status = status(&frontend.params);
+                let status = status(&frontend.params, self.families);
                 frontends.insert(Frontend { backends: chosen.into(), status, ..(*frontend).clone() });
             }
         }
     }
 }
 
-/// The status of a frontend that was just written: to be reconciled, if the datapath serves its kind.
-fn status(params: &FrontendParams) -> Status {
-    if params.kind.is_served() {
-        return Status::pending();
-    }
-    let error = format!("frontends of type {} are not served by the datapath", params.kind.name());
+/// The status of a frontend that was just written: to be reconciled, if the datapath serves its kind and family.
+fn status(params: &FrontendParams, families: Families) -> Status {
+    let error = match (params.kind.is_served(), params.address.ip) {
+        (false, _) => format!("frontends of type {} are not served by the datapath", params.kind.name()),
+        (true, ip) if families.has(&ip) => return Status::pending(),
+        (true, IpAddr::V4(_)) => "IPv4 is off (option enable-ipv4)".to_owned(),
+        (true, IpAddr::V6(_)) => "IPv6 is off (option enable-ipv6)".to_owned(),
+    };
     Status { kind: StatusKind::Unset, error: Some(error.into()), ..Status::pending() }
 }

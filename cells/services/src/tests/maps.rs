@@ -147,6 +147,19 @@ fn addresses_from_outside_obey_their_policies() {
 }
 
 #[test]
+fn source_ranges_may_be_those_that_are_denied() {
+    let text = "services:\n- metadata: {name: web, annotations: {service.cilium.io/src-ranges-policy: deny}}\n  \
+        spec: {type: LoadBalancer, clusterIP: 10.96.1.1, loadBalancerSourceRanges: [10.0.0.0/8], ports: [{port: 80}]}\n  \
+        status: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}}\n";
+    let flags: Vec<String> = rows(state(text))
+        .into_iter()
+        .filter(|row| row.contains(":80/TCP"))
+        .filter_map(|row| row.rsplit_once("FLAGS=").map(|(_, flags)| flags.to_owned()))
+        .collect();
+    assert_eq!(flags, ["ClusterIP+non-routable", "LoadBalancer+check source-range+deny"]);
+}
+
+#[test]
 fn wildcards_follow_the_class() {
     let classes =
         ["", ", loadBalancerClass: io.cilium/bgp-control-plane", ", loadBalancerClass: example.net/foreign"];

@@ -217,6 +217,36 @@ fn node_ports_are_shown_as_not_served() {
 }
 
 #[test]
+fn families_that_are_off_are_told_of() {
+    let writer = ServicesWriter { families: Families { v4: true, v6: false }, ..writer() };
+    let said = "services:\n- metadata: {name: web}\n  spec: {clusterIPs: [10.96.0.1, 'fd10::1'], ports: [{port: 80}]}\n";
+    writer.replace(Source::Api, state(said));
+    let expected = ["10.96.0.1:80/TCP Pending ", "[fd10::1]:80/TCP  IPv6 is off (option enable-ipv6)"];
+    assert_eq!(cells(&writer.frontends(), &[0, 6, 8]), expected);
+    assert_eq!(served(&writer).len(), 1);
+}
+
+#[test]
+fn local_policy_follows_the_name_of_the_node() {
+    let name = Arc::new(std::sync::Mutex::new(String::new()));
+    let of_node = name.clone();
+    let writer = ServicesWriter { node: Arc::new(move || of_node.lock().unwrap().clone()), ..writer() };
+    let endpoints = "[{addresses: [10.0.0.1], nodeName: alpha}, {addresses: [10.0.0.2], nodeName: beta}]";
+    let text = format!(
+        "{}endpoints:\n{}",
+        web("internalTrafficPolicy: Local,"),
+        slice("web-1", "[{port: 1}]", endpoints)
+    );
+    writer.replace(Source::Api, state(&text));
+    assert_eq!(cells(&writer.frontends(), &[4]), [""]);
+    for (node, backends) in [("alpha", "10.0.0.1:1/TCP"), ("beta", "10.0.0.2:1/TCP")] {
+        *name.lock().unwrap() = node.to_owned();
+        writer.node_renamed();
+        assert_eq!(cells(&writer.frontends(), &[4]), [backends]);
+    }
+}
+
+#[test]
 fn long_lists_of_backends_are_cut() {
     let writer = writer();
     let addresses: Vec<String> = (1..=7).map(|n| format!("{{addresses: [10.0.0.{n}]}}")).collect();
