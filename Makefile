@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := run
 .PHONY: run exec test bench clean
 
-run: ## the agent on config/standalone in a playground with two pods; ONCE=1 checks and leaves, HOST=1 runs on the host
+run: ## the agent in a playground with pods, a service, a policy; ONCE=1 checks and leaves, HOST=1 runs on the host
 	@tools/setup run
 	@tools/build
 	@ONCE="$(ONCE)" HOST="$(HOST)" tools/playground run
