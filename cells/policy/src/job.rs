@@ -190,7 +190,7 @@ impl Job {
                 state.read(&objects, &settings, &mut staged, &numbers);
                 state.learn(&identities);
                 state.core.set_endpoints(rows.iter());
-                let new = state.missing(&staged);
+                let new = state.repository.missing(&staged);
                 match new.is_empty() {
                     true => Step::Brought(state.bring(settings, staged, &revision)),
                     false => Step::Prefixes { staged, settings, new },
@@ -225,7 +225,8 @@ impl Job {
             .with(move |state| {
                 let status = |object: ObjectId| (state.repository.status(&object, at), object);
                 let statuses: Vec<_> = settled.into_iter().map(status).collect();
-                (statuses, state.drop_unnamed(&waiting), state.refused())
+                let named = state.core.engine().prefixes();
+                (statuses, state.repository.drop_unnamed(named, &waiting), state.refused())
             })
             .await?;
         self.settle(statuses);
@@ -292,7 +293,7 @@ impl Job {
         }
         let revision = self.revision.clone();
         let bring = move |state: &mut State| {
-            state.hold(new);
+            state.repository.hold(new);
             state.bring(settings, staged, &revision)
         };
         let round = self.shared.with(bring).await?;

@@ -29,6 +29,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Repository {
     objects: BTreeMap<ObjectId, Known>,
+    /// Prefixes that have identities and are in the ipcache because of rules.
+    held: BTreeSet<IpNetwork>,
 }
 
 /// Policies that shall be in force from now on; `None` for one that goes.
@@ -99,6 +101,26 @@ impl Repository {
     /// Where the objects behind a resource were read.
     pub(crate) fn origins(&self, resource: &ResourceId) -> Vec<Arc<str>> {
         self.behind(resource).map(|(_, known)| known.origin.clone()).collect()
+    }
+
+    /// Prefixes of policies that have no identity yet.
+    pub(crate) fn missing(&self, staged: &Staged) -> Vec<IpNetwork> {
+        let named: BTreeSet<IpNetwork> = staged.values().flatten().flat_map(prefixes).collect();
+        named.difference(&self.held).copied().collect()
+    }
+
+    /// These prefixes have identities and are in the ipcache.
+    pub(crate) fn hold(&mut self, prefixes: impl IntoIterator<Item = IpNetwork>) {
+        self.held.extend(prefixes);
+    }
+
+    /// Prefixes that are neither named by rules in force nor by policies that wait; they are not held from now on.
+    pub(crate) fn drop_unnamed(&mut self, named: BTreeSet<IpNetwork>, waiting: &Staged) -> Vec<IpNetwork> {
+        let mut wanted = named;
+        wanted.extend(waiting.values().flatten().flat_map(prefixes));
+        let gone: Vec<IpNetwork> = self.held.difference(&wanted).copied().collect();
+        self.held.retain(|held| wanted.contains(held));
+        gone
     }
 
     fn behind(&self, resource: &ResourceId) -> impl Iterator<Item = (&ObjectId, &Known)> {

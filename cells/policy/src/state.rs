@@ -1,25 +1,21 @@
 //! What rounds work on and the API reads.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use identity::Identity;
-use ipnetwork::IpNetwork;
 use k8s::PolicyObject;
 use policy_engine::Settings;
 use statedb::{Batch, Change};
 
 use crate::core::{Core, Round};
 use crate::metrics::Numbers;
-use crate::repository::{Repository, Staged, id, prefixes};
+use crate::repository::{Repository, Staged, id};
 
 /// Engine, maps and objects.
 pub(crate) struct State {
     pub(crate) core: Core,
     pub(crate) repository: Repository,
-    /// Prefixes that have identities and are in the ipcache because of rules.
-    held: BTreeSet<IpNetwork>,
 }
 
 /// [`State`], for the job and those who read it. Locked on threads for blocking work only.
@@ -28,7 +24,7 @@ pub(crate) struct Shared(Arc<Mutex<State>>);
 
 impl Shared {
     pub(crate) fn new(core: Core) -> Shared {
-        Shared(Arc::new(Mutex::new(State { core, repository: Repository::default(), held: BTreeSet::new() })))
+        Shared(Arc::new(Mutex::new(State { core, repository: Repository::default() })))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -85,26 +81,6 @@ impl State {
                 false => self.core.add_identity(&change.object),
             }
         }
-    }
-
-    /// Prefixes of policies that have no identity yet.
-    pub(crate) fn missing(&self, staged: &Staged) -> Vec<IpNetwork> {
-        let named: BTreeSet<IpNetwork> = staged.values().flatten().flat_map(prefixes).collect();
-        named.difference(&self.held).copied().collect()
-    }
-
-    /// These prefixes have identities and are in the ipcache.
-    pub(crate) fn hold(&mut self, prefixes: impl IntoIterator<Item = IpNetwork>) {
-        self.held.extend(prefixes);
-    }
-
-    /// Prefixes that neither a rule nor a policy that waits names any more; they are not held from now on.
-    pub(crate) fn drop_unnamed(&mut self, waiting: &Staged) -> Vec<IpNetwork> {
-        let mut wanted = self.core.engine().prefixes();
-        wanted.extend(waiting.values().flatten().flat_map(prefixes));
-        let gone: Vec<IpNetwork> = self.held.difference(&wanted).copied().collect();
-        self.held.retain(|held| wanted.contains(held));
-        gone
     }
 
     /// Brings policies and options into force.
