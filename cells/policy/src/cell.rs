@@ -81,11 +81,11 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
     let policies = Policies::new((*p.endpoints).clone(), revision.clone());
     let numbers = Numbers::default();
     let state = PolicyState {
-        shared: (*p.shared).clone(),
         endpoints: p.endpoints.reader(),
         datapath: p.datapath,
         threshold: p.config.bpf_policy_map_pressure_metrics_threshold,
     };
+    numbers.repository(p.shared.lock().core.engine());
     numbers.register(&p.metrics, state);
     let (follow, follower) = follower("policy");
     let job = Job {

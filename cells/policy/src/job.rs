@@ -204,7 +204,7 @@ impl Job {
             }
         };
         let waits = trouble.is_some();
-        self.numbers.round(&round, &sources, started.elapsed());
+        self.numbers.round(&round, self.revision(), &sources, started.elapsed());
         if std::mem::take(&mut progressing.comparing) && round.in_place + round.swapped > 0 {
             let (in_place, swapped) = (round.in_place, round.swapped);
             tracing::warn!(in_place, swapped, "Policy maps were not as written; somebody else changes them");
@@ -219,12 +219,16 @@ impl Job {
 
         let waiting = progressing.staged.clone();
         let settled = if waits { BTreeSet::new() } else { std::mem::take(&mut progressing.unsettled) };
-        let at = self.revision();
+        let (at, numbers) = (self.revision(), self.numbers.clone());
+        let changed = !settled.is_empty();
         let (statuses, unnamed, refused) = self
             .shared
             .with(move |state| {
                 let status = |object: ObjectId| (state.repository.status(&object, at), object);
                 let statuses: Vec<_> = settled.into_iter().map(status).collect();
+                if changed {
+                    numbers.repository(state.core.engine());
+                }
                 let named = state.core.engine().prefixes();
                 (statuses, state.repository.drop_unnamed(named, &waiting), state.refused())
             })

@@ -7,19 +7,19 @@ use std::time::Duration;
 use datapath_abi::ep_flag;
 use loader::Datapath;
 use metrics::Metrics;
+use policy_engine::Engine;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use statedb::Table;
 
 use crate::core::Round;
 use crate::endpoint::{EndpointPolicy, Progress};
 use crate::repository::STATIC_CNP_PATH;
-use crate::state::Shared;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ChangeLabels {
@@ -47,12 +47,22 @@ pub(crate) struct Numbers {
     changes: Family<ChangeLabels, Counter>,
     writes: Family<WriteLabels, Counter>,
     delays: Family<DelayLabels, Histogram, fn() -> Histogram>,
+    rules: Gauge,
+    revision: Gauge,
+    selectors: Gauge,
 }
 
 impl Default for Numbers {
     fn default() -> Numbers {
         let delays = Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> Histogram);
-        Numbers { changes: Family::default(), writes: Family::default(), delays }
+        Numbers {
+            changes: Family::default(),
+            writes: Family::default(),
+            delays,
+            rules: Gauge::default(),
+            revision: Gauge::default(),
+            selectors: Gauge::default(),
+        }
     }
 }
 
@@ -72,8 +82,9 @@ impl Numbers {
         self.changes.get_or_create(&labels).inc();
     }
 
-    /// A round is done; objects of these sources had changed.
-    pub(crate) fn round(&self, round: &Round, sources: &BTreeSet<Arc<str>>, took: Duration) {
+    /// A round is done, policies are at this revision; objects of these sources had changed.
+    pub(crate) fn round(&self, round: &Round, revision: u64, sources: &BTreeSet<Arc<str>>, took: Duration) {
+        self.revision.set(revision as i64);
         let labels: BTreeSet<&'static str> = sources.iter().map(|source| source_label(source)).collect();
         for source in labels {
             self.delays.get_or_create(&DelayLabels { source }).observe(took.as_secs_f64());
@@ -81,6 +92,14 @@ impl Numbers {
         for (way, count) in [("in-place", round.in_place), ("swap", round.swapped)] {
             self.writes.get_or_create(&WriteLabels { way }).inc_by(count as u64);
         }
+    }
+
+    /// What the repository holds now.
+    pub(crate) fn repository(&self, engine: &Engine) {
+        let rules: usize = engine.policies().map(|policy| policy.entries.len()).sum();
+        self.rules.set(rules as i64);
+        self.revision.set(engine.revision() as i64);
+        self.selectors.set((engine.selectors().len() + engine.subject_selectors().len()) as i64);
     }
 
     /// Puts everything into the registry.
@@ -91,6 +110,11 @@ impl Numbers {
         metrics.register("policy_map_changes_total", help, self.writes.clone());
         let help = "Time between a policy change and it being fully deployed into the datapath";
         metrics.register("policy_implementation_delay", help, self.delays.clone());
+        metrics.register("policy", "Number of policies currently loaded", self.rules.clone());
+        let help = "Highest policy revision number in the agent";
+        metrics.register("policy_max_revision", help, self.revision.clone());
+        let help = "Number of selectors in use";
+        metrics.register("policy_selector_cache_selectors", help, self.selectors.clone());
         metrics.register_collector(state);
     }
 }
@@ -103,7 +127,6 @@ pub(crate) fn audited(datapath: &dyn Datapath) -> BTreeSet<u16> {
 
 /// What is read when somebody asks.
 pub(crate) struct PolicyState {
-    pub(crate) shared: Shared,
     pub(crate) endpoints: Table<EndpointPolicy>,
     pub(crate) datapath: Arc<dyn Datapath>,
     /// Fill level from which on maps are told of.
@@ -118,21 +141,6 @@ impl std::fmt::Debug for PolicyState {
 
 impl Collector for PolicyState {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let (policies, revision, selectors) = {
-            let state = self.shared.lock();
-            let engine = state.core.engine();
-            let policies: usize = engine.policies().map(|policy| policy.entries.len()).sum();
-            (policies, engine.revision(), engine.selectors().len() + engine.subject_selectors().len())
-        };
-        let gauges = [
-            ("policy", "Number of policies currently loaded", policies as u64),
-            ("policy_max_revision", "Highest policy revision number in the agent", revision),
-            ("policy_selector_cache_selectors", "Number of selectors in use", selectors as u64),
-        ];
-        for (name, help, value) in gauges {
-            let gauge = ConstGauge::new(value as i64);
-            gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
-        }
         let snapshot = self.endpoints.snapshot();
         let rows = || self.endpoints.all(&snapshot);
         let audited = audited(&*self.datapath);

@@ -59,6 +59,9 @@ async fn the_repository_and_its_selectors_are_shown_as_by_the_original() {
         policy["policy"].as_str().unwrap().starts_with("[\n  {\n    \"Tier\": 200,\n    \"Priority\": 0,")
     );
 
+    let metric = |line: &str| world.metrics.text().lines().any(|found| found == line);
+    wait_for("metrics", || metric("cilium_policy 2") && metric("cilium_policy_max_revision 3")).await;
+
     let selectors = get(&agent, Operation::GetPolicySelectors).await;
     let text = "&LabelSelector{MatchLabels:map[string]string{any:app: client,k8s:io.cilium.k8s.policy.cluster: default,\
                 k8s:io.kubernetes.pod.namespace: shop,},MatchExpressions:[]LabelSelectorRequirement{},}";
