@@ -33,8 +33,16 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "when each source of the status worked last; the answer is made from it",
     ),
     (
+        "cells/loader/src/departed.rs",
+        "addresses of pods that have left, until their connections are forgotten: a list of work, which nobody reads",
+    ),
+    (
         "cells/maps/src/maps.rs",
         "descriptors of maps that are opened one by one; the maps themselves are the state",
+    ),
+    (
+        "cells/policy/src/state.rs",
+        "the policy engine, in which the job computes and which `why` and REST ask; its results are the tables",
     ),
     ("cells/metrics/src/registry.rs", "which metrics the operator switched; read while metrics register"),
 ];

@@ -11,7 +11,8 @@
 //! **Life.** A job for each folder reads it once, which completes the tables, and follows its changes as the kernel
 //! tells them: a file that is closed after writing or renamed into place is read at once, one that is being written is
 //! not. Links are followed, so that a mounted ConfigMap and a folder replaced as a whole are noticed. What a file said
-//! stays for 0.1 s after it has gone (1 s for the whole folder), for those who replace it in two steps.
+//! stays for 0.1 s after it has gone or is empty (1 s for the whole folder), for those who replace it in two steps.
+//! Only a rename is exact: the kernel tells of a change in place a moment after it, in which half a file can be read.
 //!
 //! **A manifest that is wrong** is refused with file, document, line, path and remedy in `k8s-sources`, in health and
 //! once in the log; all others apply. What it named stays as it was before.
