@@ -164,9 +164,10 @@ impl Skb {
     /// A value at `offset`, wherever it lies; `None` if the packet is too short. Does not move the packet.
     #[inline(always)]
     pub(crate) fn read<T: Copy + Default>(self, offset: usize) -> Option<T> {
+        const { assert!(align_of::<T>() <= 2) };
         match self.header::<T>(offset) {
-            // SAFETY: checked by `header`.
-            Some(value) => Some(unsafe { value.read_unaligned() }),
+            // SAFETY: checked by `header`; headers begin at even addresses.
+            Some(value) => Some(unsafe { value.read() }),
             None => {
                 let mut value = T::default();
                 self.load(offset, &mut value).then_some(value)

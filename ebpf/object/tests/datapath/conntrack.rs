@@ -359,6 +359,24 @@ fn established_connections_are_told_of_from_time_to_time() -> Result<()> {
     Ok(())
 }
 
+/// Both clocks count from a lifetime to the same end: the row's, in their own units.
+#[test]
+fn times_are_in_units_of_the_clock() -> Result<()> {
+    test_kit::require_root!();
+    let mut begins = Vec::new();
+    for (jiffies_clock, ct_syn_timeout) in [(0, 60), (1, 58)] {
+        let mut c = Connection::new(&NodeConfig { jiffies_clock, ct_syn_timeout, ..config() }, FAMILIES[0])?;
+        c.out(SYN)?;
+        let row = c.row()?;
+        assert_eq!(row.lifetime - row.last_tx_report, ct_syn_timeout);
+        begins.push(row.last_tx_report);
+    }
+    assert!(begins[0].abs_diff(now()?) <= 2, "seconds since the start");
+    // Jiffies begin 300 s before they overflow 32 bits, so that mistakes show.
+    assert!(begins[1] > (u32::MAX - 300 * 1000) >> 8, "{begins:?}");
+    Ok(())
+}
+
 /// Tuples of IPv6 hold the whole addresses.
 #[test]
 fn a_row_of_ipv6_holds_the_whole_addresses() -> Result<()> {
