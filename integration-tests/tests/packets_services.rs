@@ -342,6 +342,34 @@ fn connections_and_streams_stay_over_restarts() {
     }
 }
 
+/// Maps of another size are other maps: programs and agent have the same ones.
+#[test]
+fn services_go_on_in_maps_of_another_size() {
+    require_root!();
+    let (mut node, client, servers) = node(&["one", "two"]);
+    node.serve(&[web(&[&servers[0]])]);
+    for (rows, server) in [("1000", 1), ("2000", 0)] {
+        let old: Vec<TcpStream> = both().iter().map(|to| connect(&client.ns, *to).unwrap()).collect();
+        node.stop();
+        node.config.insert("bpf-lb-map-max".to_owned(), rows.to_owned());
+        node.start();
+        let before = servers[1 - server].name.as_str();
+        for (to, mut old) in both().into_iter().zip(old) {
+            assert_eq!(tcp(&client.ns, to).as_deref(), Some(before), "{to} {rows}\n{}", node.log());
+            assert_eq!(ask(&mut old).as_deref(), Some(before), "{to} {rows}");
+        }
+        node.serve(&[web(&[&servers[server]])]);
+        for to in both() {
+            let now = Some(servers[server].name.as_str());
+            assert_eq!(
+                (udp(&client.ns, to).as_deref(), tcp(&client.ns, to).as_deref()),
+                (now, now),
+                "{to} {rows}"
+            );
+        }
+    }
+}
+
 /// An address that nobody has does not answer, however the test is made: the controls above can fail.
 #[test]
 fn nobody_answers_where_nobody_is() {

@@ -76,8 +76,8 @@ impl KernelMaps {
 }
 
 fn open<K: Pod, V: Pod>(maps: &Maps, map: LbMap) -> Result<Map<K, V>, MapError> {
-    let spec = maps.spec(map.name()).ok_or_else(|| format!("there is no map {}", map.name()))?;
-    let (raw, _) = maps.fs().open_or_create(&spec)?;
+    // The same map that the programs are loaded with, also when it has just got another size.
+    let raw = maps.shared(map.name())?.ok_or_else(|| format!("there is no map {}", map.name()))?;
     Ok(Map::new(raw)?)
 }
 
