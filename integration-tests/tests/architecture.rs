@@ -40,10 +40,6 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "cells/maps/src/maps.rs",
         "descriptors of maps that are opened one by one; the maps themselves are the state",
     ),
-    (
-        "cells/policy/src/state.rs",
-        "the policy engine, in which the job computes and which `why` and REST ask; its results are the tables",
-    ),
     ("cells/metrics/src/registry.rs", "which metrics the operator switched; read while metrics register"),
 ];
 
