@@ -10,7 +10,7 @@ pub struct EndpointsConfig {
     /// When restoring state, keeps containers' configuration in place
     #[flag(default = false)]
     pub keep_config: bool,
-    /// Prefixes of the labels that make up identities, [!][SOURCE:]PATTERN each; those of the defaults count as well
+    /// Prefixes of the labels that make up identities, SOURCE:PATTERN or !SOURCE:PATTERN each; those of the defaults count as well
     #[flag(default = "")]
     pub labels: Vec<String>,
 }

@@ -1,16 +1,18 @@
 //! The workloads on this node: their records, states, files and datapath.
 //!
 //! **Owns** the table `endpoints`, the records under `state/<id>/ep_config.json`, the CNI plugin's deletion queue.
-//! **Needs** the datapath, the ipcache, the allocator, the node's row.
+//! **Needs** the datapath, policy, identities, the ipcache, the allocator, the node's row; cluster objects, if there are.
 //! **Gives** [`Endpoints`], the operations under `/endpoint`, to the allocator the addresses of an earlier run.
 //!
-//! **Life of an endpoint.** `PUT /endpoint/{id}` puts a row into the table, takes over the addresses, gives the
-//! identity `reserved:init` and waits for the reconciler: record on disk, datapath, ipcache, interface up. A deletion
-//! turns the row to `disconnecting`; the reconciler undoes the same in an order in which packets drop first and the
+//! **Life of an endpoint.** `PUT /endpoint/{id}` puts a row into the table, takes over the addresses, gives it the
+//! labels of its pod's object - `reserved:init` without one - and the identity of those, and waits for the reconciler:
+//! record on disk, datapath that denies, policy, ipcache, interface up. Labels that change later, by request or with
+//! the objects of pod and namespace, lead to another identity; packets carry it once policy knows it everywhere. A
+//! deletion turns the row to `disconnecting`; the reconciler undoes the same in an order in which packets drop first and the
 //! record goes last; then the row goes and the request is answered.
 //!
-//! **Life of the cell.** At start records are read and their endpoints put into the table, addresses reserved, while
-//! the kernel goes on forwarding. Once the datapath is ready each is made again in place, what belongs to nobody is
+//! **Life of the cell.** At start records are read and their endpoints put into the table, addresses and identities
+//! reserved, while the kernel goes on forwarding by the policy that it has. Once the datapath is ready each is made again in place, what belongs to nobody is
 //! swept, queued deletions are served, and only then requests that change endpoints are let in. What becomes of each
 //! directory is [`restore::plan`], a function of the folder and the links:
 //!
@@ -26,7 +28,8 @@
 //! **Differences from Cilium.** With `sync-build-endpoint` a datapath that cannot be made fails the request at once
 //! with its reason, instead of after the client's patience. An endpoint whose interface was renumbered is found by
 //! its name. Numbers of endpoints are used again as late as possible. Names that end an endpoint's directory but
-//! hold no readable record are left alone and named in the log.
+//! hold no readable record are left alone and named in the log. A change of identity waits for policy instead of for
+//! a grace period.
 
 mod cell;
 mod change;
