@@ -247,8 +247,8 @@ fn restarts_with_policy_lose_nothing_and_open_nothing() {
 #[test]
 fn a_change_of_identity_under_traffic_loses_nothing() {
     require_root!();
-    let cast = Cast::new();
-    let relabel = |app: &str| {
+    let mut cast = Cast::new();
+    let relabel = |cast: &Cast, app: &str| {
         let before = identity(&cast.node, &cast.client);
         cast.node.apply("pod-client.yaml", &pod_manifest("default", "client", &[("app", app)]));
         eventually(|| has_moved(&cast.node, &cast.client, before));
@@ -258,16 +258,24 @@ fn a_change_of_identity_under_traffic_loses_nothing() {
         for app in ["caller", "client"] {
             let short = cast.allowed(SHORT);
             sleep(Duration::from_millis(20));
-            relabel(app);
+            relabel(&cast, app);
             sleep(Duration::from_millis(50));
             assert_perfect(short, app, &cast.node);
         }
     }
     assert_perfect(long, "all changes", &cast.node);
-    relabel("stranger");
+    relabel(&cast, "stranger");
     sleep(Duration::from_millis(50));
     let after =
         cast.server.addresses().map(|ip| UdpFlow::start(&cast.client.ns, &cast.server.ns, ip).unwrap());
     sleep(Duration::from_millis(100));
     assert_nothing(after.into(), "a stranger", &cast.node);
+    // Prefixes that no policy names after a start have had their time.
+    assert_eq!(cast.prefixes().len(), 2);
+    cast.node.stop();
+    cast.node.withdraw("policy.yaml");
+    cast.node.config.insert("identity-restore-grace-period".into(), "200ms".into());
+    cast.node.start();
+    eventually(|| cast.prefixes().is_empty());
+    eventually(|| !cast.node.endpoint_files().join("local_allocator_state.json").exists());
 }

@@ -85,6 +85,7 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
         let table = table.reader();
         let work = async {
             table.wait_initialized().await;
+            local.wait_settled().await;
             tokio::time::sleep(grace).await;
             local.release_restored()
         };

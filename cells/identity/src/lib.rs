@@ -10,6 +10,9 @@
 //! these win over the files. The table is initialised once all of them have spoken. Every new number is on disk before
 //! it is given out.
 //!
+//! Numbers of prefixes that nobody has asked for go when the ipcache has heard all its sources and a grace period is
+//! over (`identity-restore-grace-period`).
+//!
 //! **A number is not used for something else** while anything may still carry it: one without a user stays with its
 //! labels, in the table as well, for [`QUARANTINE`]; the same labels get it back. What prefixes have had is used again
 //! last of all.

@@ -10,6 +10,7 @@ use datapath_abi::identity::{WORLD, WORLD_IPV4, WORLD_IPV6};
 use ipnetwork::IpNetwork;
 use labels::LabelArray;
 use statedb::{RwTable, Writer};
+use tokio::sync::watch;
 
 use crate::allocator::find;
 use crate::cidr::{cidr_labels, prefix};
@@ -29,13 +30,16 @@ pub struct Prefixes {
     store: Arc<Store>,
     /// Where to look for a free number; numbers are used again as late as possible.
     next: Arc<AtomicU32>,
+    /// Whether packets carry no number any more that nobody holds.
+    settled: Arc<watch::Sender<bool>>,
 }
 
 impl Prefixes {
     /// Numbers of prefixes, kept in a file; without a path they are not kept. `families`: whether IPv4 and IPv6 are on.
     pub(crate) fn new(table: RwTable<Identity>, families: [bool; 2], path: Option<PathBuf>) -> Prefixes {
         let next = Arc::new(AtomicU32::new(Range::PREFIXES.first));
-        Prefixes { table, families, store: Arc::new(Store::new(path, Form::List)), next }
+        let settled = Arc::new(watch::Sender::new(false));
+        Prefixes { table, families, store: Arc::new(Store::new(path, Form::List)), next, settled }
     }
 
     /// The labels of a prefix on this node.
@@ -145,6 +149,18 @@ impl Prefixes {
         });
         self.look_behind();
         if changed { self.keep(&held) } else { Ok(()) }
+    }
+
+    /// Says that the ipcache has been told by everybody what prefixes are: numbers of the earlier run that nobody has
+    /// asked for since are in no packet any more.
+    pub fn settle(&self) {
+        self.settled.send_replace(true);
+    }
+
+    /// Waits for [`settle`](Self::settle).
+    pub(crate) async fn wait_settled(&self) {
+        // The sender lives as long as this handle.
+        let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
     }
 
     /// Reads the checkpoint of an earlier run. One that cannot be read is put aside: the ipcache tells the numbers.

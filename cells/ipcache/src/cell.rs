@@ -56,7 +56,7 @@ struct WriterParams {
 fn writer(p: WriterParams) -> Arc<IpcacheWriter> {
     let (table, map) = ((*p.table).clone(), p.map.clone());
     let identities = p.identities.map(|identities| (identities.register("ipcache"), identities));
-    let prefixes = p.prefixes;
+    let prefixes = p.prefixes.clone();
     p.lifecycle.hook("ipcache").on_start(move |_| async move {
         let rows = map.rows().map_err(|error| anyhow::anyhow!("cannot read the ipcache: {error}"))?;
         let entries = restore::entries(rows);
@@ -104,6 +104,9 @@ fn writer(p: WriterParams) -> Arc<IpcacheWriter> {
         tokio::select! {
             () = table.wait_initialized() => {
                 let count = retract(&table, Source::Restored);
+                if let Some(prefixes) = p.prefixes {
+                    prefixes.settle();
+                }
                 tracing::debug!(count, "All sources of the ipcache have spoken");
             }
             () = cx.cancelled() => {}

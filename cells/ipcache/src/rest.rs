@@ -75,3 +75,19 @@ fn model(entry: &Entry) -> IpListEntry {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_those_of_the_identity() {
+        let own: LabelArray = ["k8s:app=web", "k8s:tier=a"].into_iter().map(Label::parse).collect();
+        let has = |wanted: &[&str]| {
+            has_labels(&Some(own.clone()), &wanted.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
+        };
+        assert!(has(&["k8s:app=web"]) && has(&["app=web", "any:tier=a"]) && has(&[]));
+        assert!(!has(&["k8s:app=db"]) && !has(&["reserved:app=web"]) && !has(&["k8s:app"]));
+        assert!(!has_labels(&None, &["k8s:app=web".to_owned()]));
+    }
+}

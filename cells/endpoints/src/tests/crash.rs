@@ -138,6 +138,54 @@ async fn stopped_while_making() {
     }
 }
 
+/// Before and after the settings row of another identity is written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopped_while_changing_the_identity() {
+    for after in [false, true] {
+        let stop = Stop { call: 2, after };
+        let world = World::new();
+        let first = {
+            let agent = Agent::start(&world).await;
+            let endpoint = agent.endpoints.create(&agent.request(1)).await.unwrap();
+            agent
+                .endpoints
+                .relabel(&"pod-name:default/p1".parse().unwrap(), &["k8s:app=a".into()])
+                .await
+                .unwrap();
+            agent.endpoints.find(&Name::Local(endpoint.id())).unwrap()
+        };
+        let (id, old) = (first.id(), first.record.identity());
+        let fused = Fused { inner: world.datapath.clone(), stop, calls: AtomicUsize::new(0) };
+        let new = {
+            let agent = Agent::start_with(&world, Arc::new(fused)).await;
+            let failed = agent.endpoints.relabel(&Name::Local(id), &["k8s:app=b".into()]).await;
+            assert!(failed.is_err(), "{stop:?}");
+            agent.endpoints.find(&Name::Local(id)).unwrap().record.identity()
+        };
+        assert_ne!(old, new);
+        let packets = world.datapath.endpoint(id.0).unwrap().identity;
+        assert_eq!(packets, if after { new } else { old }, "{stop:?}");
+        let agent = Agent::start(&world).await;
+        let table = agent.endpoints.table();
+        let row = table.wait_for(Endpoint::by_id(id), |row| row.status.is_done()).await;
+        assert_eq!(
+            (row.record.identity(), row.applied_identity),
+            (new, new),
+            "{stop:?}: what is on disk is finished"
+        );
+        assert_eq!(world.datapath.endpoint(id.0).unwrap().identity, new);
+        let prefix = ipnetwork::IpNetwork::from(row.record.addresses().next().unwrap()).to_string();
+        assert_eq!(world.map.identity(&prefix), Some(new));
+        let snapshot = agent.numbers.snapshot();
+        let held = |id| agent.numbers.get(&snapshot, Identity::by_id(id)).map(|row| row.users.len());
+        assert_eq!(
+            (held(old), held(new)),
+            (Some(0), Some(1)),
+            "{stop:?}: the old number waits with its labels"
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_while_removing() {
     for after in [false, true] {
