@@ -88,3 +88,24 @@ fn folder(option: &'static str, value: &str) -> Result<Option<PathBuf>, Error> {
     }
     Ok(Some(path.to_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_that_names_no_folder_is_refused() {
+        let error = |value: &str| folder("cluster-folder", value).unwrap_err().to_string();
+        assert_eq!(
+            error("cluster"),
+            "option cluster-folder: 'cluster' is wrong: give an absolute path, for instance /etc/apiary/cluster"
+        );
+        assert_eq!(
+            error("/dev/null"),
+            "option cluster-folder: '/dev/null' is wrong: it is a file; give a folder, whose files *.yaml, *.yml and \
+             *.json are read"
+        );
+        assert_eq!(folder("cluster-folder", "").unwrap(), None);
+        assert_eq!(folder("cluster-folder", "/not/there").unwrap(), Some("/not/there".into()));
+    }
+}

@@ -323,7 +323,7 @@ impl Folder {
                     Found::Changing => {}
                     Found::Nothing => self.lose(name.clone(), GONE, &mut outcome),
                     // It may be empty for being written anew, of which the kernel tells a little later.
-                    Found::File(signature, Ok(content)) if content.is_empty() && self.has(name) => {
+                    Found::File(signature, Ok(content)) if content.is_empty() && self.manifests.has(name) => {
                         if self.known.get(name) != Some(&signature) {
                             outcome.add(self.manifests.leave(name));
                             self.leaving.insert(name.clone(), Instant::now() + GONE);
@@ -350,13 +350,9 @@ impl Folder {
         outcome.add(self.manifests.set(name, content.as_deref().map_err(Clone::clone)));
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.manifests.files().any(|file| **file == *name)
-    }
-
     fn lose(&mut self, name: String, wait: Duration, outcome: &mut Outcome) {
         self.known.remove(&name);
-        if self.has(&name) && !self.leaving.contains_key(&name) {
+        if self.manifests.has(&name) && !self.leaving.contains_key(&name) {
             outcome.add(self.manifests.leave(&name));
             self.leaving.insert(name, Instant::now() + wait);
         }

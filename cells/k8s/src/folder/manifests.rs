@@ -27,6 +27,7 @@ pub(crate) struct Manifests {
     files: BTreeMap<Arc<str>, File>,
     /// By object, by file.
     claims: BTreeMap<ObjectKey, BTreeMap<Arc<str>, Claim>>,
+    counts: BTreeMap<Kind, usize>,
 }
 
 #[derive(Default)]
@@ -57,7 +58,13 @@ pub(crate) struct Outcome {
 
 impl Manifests {
     pub(crate) fn new(source: &str, accepted: &'static [Kind]) -> Manifests {
-        Manifests { source: source.into(), accepted, files: BTreeMap::new(), claims: BTreeMap::new() }
+        Manifests {
+            source: source.into(),
+            accepted,
+            files: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            counts: BTreeMap::new(),
+        }
     }
 
     /// The names of the files that are there.
@@ -65,9 +72,14 @@ impl Manifests {
         self.files.keys()
     }
 
-    /// Objects there are, by kind.
+    /// Whether a file is there.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.files.contains_key(name)
+    }
+
+    /// Objects there are of a kind.
     pub(crate) fn count(&self, kind: Kind) -> usize {
-        self.claims.keys().filter(|key| key.kind == kind).count()
+        self.counts.get(&kind).copied().unwrap_or_default()
     }
 
     /// A file has this content, or cannot be read.
@@ -95,7 +107,12 @@ impl Manifests {
             self.drop_claim(key, &name);
         }
         for (key, claim) in claims {
-            self.claims.entry(key).or_default().insert(name.clone(), claim);
+            let kind = key.kind;
+            let by_file = self.claims.entry(key).or_default();
+            if by_file.is_empty() {
+                *self.counts.entry(kind).or_default() += 1;
+            }
+            by_file.insert(name.clone(), claim);
         }
         let file = File { documents: read.documents, objects, faults: read.faults, leaving: false };
         self.files.insert(name.clone(), file);
@@ -129,6 +146,7 @@ impl Manifests {
             by_file.remove(file);
             if by_file.is_empty() {
                 self.claims.remove(key);
+                *self.counts.entry(key.kind).or_default() -= 1;
             }
         }
     }
@@ -264,7 +282,7 @@ impl Manifests {
                 Err(refusal) => {
                     let object = named.as_ref().map_or_else(|| kind.name().to_owned(), ObjectKey::to_string);
                     match named {
-                        Some(key) if self.has(file, &key) => _ = contents.refused.insert(key),
+                        Some(key) if self.names(file, &key) => _ = contents.refused.insert(key),
                         _ => contents.open = true,
                     }
                     for problem in refusal.0 {
@@ -275,7 +293,8 @@ impl Manifests {
         }
     }
 
-    fn has(&self, file: &str, key: &ObjectKey) -> bool {
+    /// Whether a file names an object.
+    fn names(&self, file: &str, key: &ObjectKey) -> bool {
         self.files.get(file).is_some_and(|file| file.objects.contains(key))
     }
 }
