@@ -124,9 +124,12 @@ fn unknown_pods_are_dropped_at_the_hosts_side() {
     let stranger = node.sandbox().netns("stranger").unwrap();
     node.host().veth("lxcstranger", &stranger, "eth0").unwrap();
     let gateway = router(&node)[0];
+    let taken = [known.ipv4, gateway].map(|ip| ip.to_string());
+    let own = ["10.244.0.200", "10.244.0.201", "10.244.0.202"];
+    let own = own.into_iter().find(|ip| !taken.iter().any(|taken| taken == ip)).unwrap();
     stranger
         .ip_batch(&format!(
-            "addr add 10.244.0.200/32 dev eth0\nroute add {gateway}/32 dev eth0\nroute add default via {gateway}\n\
+            "addr add {own}/32 dev eth0\nroute add {gateway}/32 dev eth0\nroute add default via {gateway}\n\
              neigh add {gateway} lladdr {} dev eth0\n",
             mac(&node.host().ip("-o link show lxcstranger").unwrap())
         ))
@@ -144,7 +147,7 @@ fn unknown_pods_are_dropped_at_the_hosts_side() {
     let body = format!(
         r#"{{"k8s-namespace":"default","k8s-pod-name":"stranger","container-id":"stranger","container-interface-name":"eth0","state":"waiting-for-identity",
             "interface-name":"lxcstranger","interface-index":{},"mac":"{}","host-mac":"{}",
-            "addressing":{{"ipv4":"10.244.0.200"}},"sync-build-endpoint":true}}"#,
+            "addressing":{{"ipv4":"{own}"}},"sync-build-endpoint":true}}"#,
         index(&node.host().ip("-o link show lxcstranger").unwrap()),
         mac(&stranger.ip("-o link show eth0").unwrap()),
         mac(&node.host().ip("-o link show lxcstranger").unwrap()),
