@@ -243,6 +243,60 @@ fn restarts_with_policy_lose_nothing_and_open_nothing() {
     assert!(flows.into_iter().all(|flow| flow.stop().received > 0));
 }
 
+/// What the REST API says of identities and of an endpoint's policy.
+#[test]
+fn identities_and_policy_are_shown() {
+    require_root!();
+    let cast = Cast::new();
+    let [server, client, other] = cast.identities()[..] else { panic!("three pods") };
+    let policy = |pod: &Pod| {
+        let path = format!("/v1/endpoint/cni-attachment-id:{}:eth0", pod.container());
+        let status = cast.node.get(&path)["status"].clone();
+        assert_eq!(status["health"]["policy"], "OK");
+        status["policy"]["realized"].clone()
+    };
+    let of_server = policy(&cast.server);
+    assert_eq!((&of_server["policy-enabled"], &of_server["id"]), (&json!("ingress"), &json!(server)));
+    let allowed = of_server["allowed-ingress-identities"].as_array().unwrap();
+    assert!(allowed.contains(&json!(client)) && !allowed.contains(&json!(other)), "{of_server}");
+    assert_eq!(
+        (&of_server["denied-ingress-identities"], &of_server["allowed-egress-identities"]),
+        (&Value::Null, &json!([0]))
+    );
+    let of_client = policy(&cast.client);
+    assert_eq!(of_client["policy-enabled"], "egress");
+    let mut peers: Vec<Value> = cast.prefixes().iter().map(|row| row["id"].clone()).collect();
+    peers.push(json!(server));
+    let allowed = of_client["allowed-egress-identities"].as_array().unwrap();
+    assert!(
+        peers.iter().all(|peer| allowed.contains(peer)) && !allowed.contains(&json!(other)),
+        "{of_client}"
+    );
+    assert_eq!(policy(&cast.other)["policy-enabled"], "none");
+
+    let asked = |path: &str, labels: &[&str]| {
+        let answer = cast.node.request("GET", path, Some(&json!(labels).to_string())).unwrap();
+        (answer.status, if answer.status == 200 { answer.json() } else { Value::Null })
+    };
+    let (status, addresses) = asked("/v1/ip", &["k8s:app=server"]);
+    let mut found: Vec<&str> =
+        addresses.as_array().unwrap().iter().map(|row| row["cidr"].as_str().unwrap()).collect();
+    found.sort_unstable();
+    let mut expected = [format!("{}/32", cast.server.ipv4), format!("{}/128", cast.server.ipv6)];
+    expected.sort_unstable();
+    assert_eq!((status, found), (200, expected.iter().map(String::as_str).collect()));
+    assert_eq!(asked("/v1/ip", &["k8s:app=nobody"]).0, 404);
+    let whole = cast.node.get(&format!("/v1/identity/{server}"))["labels"].clone();
+    let whole: Vec<&str> = whole.as_array().unwrap().iter().map(|label| label.as_str().unwrap()).collect();
+    assert_eq!(asked("/v1/identity", &whole).1[0]["id"], server);
+    assert_eq!(asked("/v1/identity", &["k8s:app=server"]).0, 404, "all labels or none");
+    let counts = cast.node.get("/v1/identity/endpoints");
+    let count = |id: u64| counts.as_array().unwrap().iter().find(|row| row["identity"]["id"] == id).cloned();
+    assert_eq!(count(server).unwrap()["refCount"], 1);
+    let prefix = &cast.prefixes()[0]["labels"];
+    assert_eq!(prefix, &json!(["cidr:192.0.2.2/32", "reserved:world-ipv4"]));
+}
+
 /// Between two sets of labels that policy treats alike no packet falls; a third one, which may not, ends it.
 #[test]
 fn a_change_of_identity_under_traffic_loses_nothing() {
