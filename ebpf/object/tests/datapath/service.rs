@@ -307,3 +307,48 @@ impl Node {
         Ok(())
     }
 }
+
+/// The same packet with `longer` bytes of options that do nothing: IPv4 options, or an IPv6 hop-by-hop header.
+pub(crate) fn with_longer_header(packet: &[u8], longer: usize) -> Vec<u8> {
+    let mut out = packet.to_vec();
+    if packet[0] >> 4 == 4 {
+        const NOTHING: u8 = 1;
+        out[0] += (longer / 4) as u8;
+        out.splice(20..20, vec![NOTHING; longer]);
+        set_ipv4_length(&mut out);
+    } else {
+        const PADDING: u8 = 1;
+        let mut header = vec![packet[6], (longer / 8 - 1) as u8, PADDING, (longer - 4) as u8];
+        header.resize(longer, 0);
+        out[6] = 0;
+        out.splice(40..40, header);
+        let len = (out.len() - 40) as u16;
+        out[4..6].copy_from_slice(&len.to_be_bytes());
+    }
+    out
+}
+
+/// Takes them out again; an IPv4 header's checksum has to be right.
+pub(crate) fn without_longer_header(packet: &[u8], longer: usize) -> Vec<u8> {
+    let mut out = packet.to_vec();
+    if packet[0] >> 4 == 4 {
+        assert_eq!(checksum(&packet[..20 + longer]), 0, "IPv4 header");
+        out.drain(20..20 + longer);
+        out[0] -= (longer / 4) as u8;
+        set_ipv4_length(&mut out);
+    } else {
+        out[6] = packet[40];
+        out.drain(40..40 + longer);
+        let len = (out.len() - 40) as u16;
+        out[4..6].copy_from_slice(&len.to_be_bytes());
+    }
+    out
+}
+
+fn set_ipv4_length(packet: &mut [u8]) {
+    let (len, header) = (packet.len() as u16, usize::from(packet[0] & 0xf) * 4);
+    packet[2..4].copy_from_slice(&len.to_be_bytes());
+    packet[10..12].fill(0);
+    let sum = checksum(&packet[..header]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+}

@@ -365,3 +365,30 @@ fn a_forged_source_is_dropped_before_the_service() -> Result<()> {
     }
     Ok(())
 }
+
+/// IPv4 options and IPv6 extension headers move the header that is rewritten.
+#[test]
+fn longer_headers_are_passed_over() -> Result<()> {
+    test_kit::require_root!();
+    for family in FAMILIES {
+        for protocol in [TCP, UDP] {
+            let node = Node::new(family, protocol, &[family.b(8080)])?;
+            for longer in [8, 24] {
+                let (client, vip) = (family.client(), family.vip());
+                let sent = with_longer_header(&segment(client, vip, protocol, SYN), longer);
+                let outcome = node.datapath.sends(&frame(A.node_mac, A.mac, &sent))?;
+                let seen = seen_packet(&without_longer_header(&outcome.packet[14..], longer));
+                assert_eq!(outcome.verdict, REDIRECT, "{family:?} {protocol} {longer}");
+                assert_eq!(seen.destination, family.b(8080), "{family:?} {protocol} {longer}");
+                assert!(seen.checksums, "{family:?} {protocol} {longer}");
+
+                let back = segment(family.b(8080), client, protocol, SYN | ACK);
+                let outcome = node.receive(&with_longer_header(&back, longer))?;
+                let seen = seen_packet(&without_longer_header(&outcome.packet[14..], longer));
+                assert_eq!((outcome.verdict, seen.source), (PASS, vip), "{family:?} {protocol} {longer}");
+                assert!(seen.checksums, "{family:?} {protocol} {longer}");
+            }
+        }
+    }
+    Ok(())
+}
