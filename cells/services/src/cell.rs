@@ -186,6 +186,7 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
         .status(|frontend| &frontend.status, |frontend, status| frontend.status = status)
         .merge(|current, reconciled| current.id = reconciled.id)
         .batch_ops(LbOps { balancer, surroundings })
+        .blocking()
         .retry(p.config.lb_retry_backoff_min, p.config.lb_retry_backoff_max)
         .prune(REFRESH)
         .refresh(REFRESH, 100)

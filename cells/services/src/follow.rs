@@ -91,13 +91,16 @@ impl StateFile {
 
     /// Reads the file and makes the tables say what it says. A removed file changes nothing, as does a wrong one.
     async fn load(&mut self, health: &Health) {
-        let (path, families) = (self.path.clone(), self.families);
-        let read = tokio::task::spawn_blocking(move || state_file::read(&path, families)).await;
+        let (path, families, writer) = (self.path.clone(), self.families, self.writer.clone());
+        // A large file takes long enough to hold up others.
+        let read = tokio::task::spawn_blocking(move || {
+            let state = state_file::read(&path, families)?;
+            let counts = (state.services.len(), state.backends.len());
+            Ok((counts, writer.replace(Source::Api, state)))
+        });
         let first = self.initializers.is_some();
-        match read {
-            Ok(Ok(state)) => {
-                let (services, backends) = (state.services.len(), state.backends.len());
-                let refused = self.writer.replace(Source::Api, state);
+        match read.await {
+            Ok(Ok(((services, backends), refused))) => {
                 let message = format!("{services} services and {backends} backends");
                 if refused.is_empty() {
                     tracing::info!(path = %self.path.display(), services, backends, "Loaded the state file");
