@@ -1,5 +1,7 @@
 //! The wiring: tables, writer, state file, reconciler, REST.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::{Operation, Route, StatusSource};
@@ -94,10 +96,18 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
         let writer = writer.clone();
         p.jobs.one_shot("wildcard-addr-reconciler", move |cx: JobCx| async move {
             cx.health.ok("Running");
+            let mut known: BTreeSet<IpAddr> = BTreeSet::new();
             loop {
-                let watch = addresses.watch(&addresses.snapshot());
+                let snapshot = addresses.snapshot();
+                let watch = addresses.watch(&snapshot);
+                let now: BTreeSet<IpAddr> = addresses.all(&snapshot).map(|row| row.addr).collect();
+                let changed: BTreeSet<IpAddr> = now.symmetric_difference(&known).copied().collect();
+                if !changed.is_empty() {
+                    writer.node_addresses_changed(&changed);
+                }
+                known = now;
                 tokio::select! {
-                    () = watch.changed() => writer.node_addresses_changed(),
+                    () = watch.changed() => {}
                     () = cx.cancelled() => return Ok(()),
                 }
             }

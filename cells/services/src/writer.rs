@@ -125,11 +125,13 @@ impl ServicesWriter {
         txn.commit();
     }
 
-    /// Addresses of the node have come or gone: rows for all ports of an address depend on whether it is the node's.
-    pub(crate) fn node_addresses_changed(&self) {
+    /// These addresses have become the node's, or are not any more: whether a frontend's address has a row for all its
+    /// ports depends on it.
+    pub(crate) fn node_addresses_changed(&self, addresses: &BTreeSet<IpAddr>) {
         let mut txn = self.frontends.write();
-        let served = txn.all().filter(|frontend| frontend.is_served());
-        let again: Vec<Obj<Frontend>> = served.cloned().collect();
+        let concerned =
+            |frontend: &Frontend| frontend.is_served() && addresses.contains(&frontend.address().ip);
+        let again: Vec<Obj<Frontend>> = txn.all().filter(|frontend| concerned(frontend)).cloned().collect();
         for frontend in again {
             txn.insert(Frontend { status: Status::pending(), ..(*frontend).clone() });
         }

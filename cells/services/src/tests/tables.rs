@@ -227,6 +227,27 @@ fn families_that_are_off_are_told_of() {
 }
 
 #[test]
+fn frontends_at_addresses_of_the_node_are_looked_at_again() {
+    let writer = writer();
+    let said = "services:\n- metadata: {name: web}\n  spec: {clusterIPs: [10.96.0.1, 10.96.0.2], ports: [{port: 80}]}\n";
+    writer.replace(Source::Api, state(said));
+    let revision = |address: &str| {
+        let frontends = writer.frontends();
+        let address = address.parse().unwrap();
+        frontends.get(&frontends.snapshot(), Frontend::by_address(&address)).unwrap().revision()
+    };
+    let before = (revision("10.96.0.1:80/TCP"), revision("10.96.0.2:80/TCP"));
+    writer.node_addresses_changed(&["10.96.0.1".parse().unwrap()].into());
+    assert!(revision("10.96.0.1:80/TCP") > before.0);
+    assert_eq!(revision("10.96.0.2:80/TCP"), before.1);
+    // On the node's own address there is no row for all ports.
+    let settings = |node_addresses| Settings { owns_classless: true, node_addresses };
+    let frontend = &served(&writer)[0];
+    assert!(Desired::of(frontend, &settings(vec![])).unwrap().wildcard.is_some());
+    assert!(Desired::of(frontend, &settings(vec![frontend.address().ip])).unwrap().wildcard.is_none());
+}
+
+#[test]
 fn local_policy_follows_the_name_of_the_node() {
     let name = Arc::new(std::sync::Mutex::new(String::new()));
     let of_node = name.clone();
