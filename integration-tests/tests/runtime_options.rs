@@ -23,6 +23,9 @@ struct Talk {
 impl Talk {
     fn start() -> Self {
         let mut node = Node::started();
+        // On the first start of a node the programs are loaded again once the host endpoint has a number.
+        node.stop();
+        node.start();
         let pods = node.add_pods(2);
         let (a, b) = (&pods[0], &pods[1]);
         a.ns.ip(&format!("addr add {STRANGER}/32 dev lo")).unwrap();
