@@ -1,7 +1,7 @@
 //! The computation and what it writes: an engine, whose rows are computed once for each kind of endpoint, and what each
 //! endpoint's map holds. Calls block for as long as the kernel does; there is no clock and no task in here.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use datapath_abi::{PolicyEntry, policy_flag};
@@ -86,6 +86,13 @@ impl Core {
 
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// Endpoints that the kernel has a policy map of.
+    pub(crate) fn attached(&self) -> BTreeSet<u16> {
+        // One that cannot be told is waited for by nobody.
+        let all = self.datapath.restored().unwrap_or_default();
+        all.into_iter().map(|endpoint| endpoint.id).collect()
     }
 
     /// An identity is there, or has other labels or ports.

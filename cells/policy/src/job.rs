@@ -32,6 +32,8 @@ const RESOURCE: &str = "policy";
 /// How long a program may take from the ipcache to the policy map: rows of an identity that the ipcache no longer gives
 /// are left alone for so long.
 const IN_FLIGHT: Duration = Duration::from_millis(1);
+/// How long endpoints of the run before are waited for: some do not go on.
+const ANNOUNCEMENT: Duration = Duration::from_secs(1);
 /// How long what has failed waits before it is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
 
@@ -103,6 +105,8 @@ impl Job {
         let complete = async {
             self.inputs.objects.wait_initialized().await;
             self.inputs.identities.wait_initialized().await;
+            // The first round is theirs, too: prefixes change for nobody whose map stays behind.
+            let _ = tokio::time::timeout(ANNOUNCEMENT, self.restored_are_announced()).await;
         };
         tokio::select! {
             () = complete => {}
@@ -157,6 +161,22 @@ impl Job {
                     progressing.comparing = true;
                 }
             }
+        }
+    }
+
+    /// Waits until the endpoints of the run before have been announced.
+    async fn restored_are_announced(&self) -> anyhow::Result<()> {
+        let mut waiting = self.shared.with(|state| state.core.attached()).await?;
+        loop {
+            let snapshot = self.endpoints.snapshot();
+            let (rows, watch) = self.endpoints.all_watch(&snapshot);
+            for row in rows {
+                waiting.remove(&row.subject.endpoint);
+            }
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            watch.changed().await;
         }
     }
 

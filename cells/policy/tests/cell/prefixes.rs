@@ -145,6 +145,28 @@ async fn a_start_without_identities_for_prefixes_leaves_maps_alone() {
     assert!(passes(&world, "10.1.2.3") && !world.ingress(7, 4711, TCP | 80));
 }
 
+/// Rules changed while no agent ran: an endpoint that is announced late has its rows before the new prefix counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefix_that_is_new_at_a_start_counts_when_restored_endpoints_have_its_rows() {
+    let mut world = World::new();
+    let old: IpNetwork = "10.0.0.0/8".parse().unwrap();
+    let number = world.prefixes.allocate(&[old]).unwrap()[&old];
+    world.ipcache.leave(old, number);
+    let web = world.pod(7, "web");
+    let row = (PolicyKey { sec_label: number, ..PolicyKey::any(false) }, PolicyEntry::allow(0));
+    world.fake.restore_policy(7, [row]);
+    world.write(&[("web", allow_cidr("web", &["10.0.0.0/16"]))], true);
+    let agent = world.start().await;
+    for _ in 0..20 {
+        assert!(passes(&world, "10.0.0.5"), "by the old rules, as its endpoint has not been announced");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    agent.policies.enforce(web);
+    agent.policies.realized(7).await.unwrap();
+    assert!(passes(&world, "10.0.0.5"));
+    wait_for("the old prefix to count no more", || !passes(&world, "10.1.0.5")).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prefixes_of_the_run_before_keep_their_numbers() {
     let mut world = World::new();
