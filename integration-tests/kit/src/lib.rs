@@ -41,6 +41,7 @@ pub use netns::NetNs;
 pub use process::Process;
 pub use sandbox::{Sandbox, SandboxOptions};
 pub use skip::{SkipValue, has_command, is_root, record_skip};
+pub use sys::receive_buffer;
 pub use tcp::{TcpFlow, TcpReport};
 pub use udp::{UdpFlow, UdpReport};
 pub use wait::{free_port, try_wait_until, wait_until};

@@ -77,7 +77,7 @@ pub(crate) fn kill(pid: u32, signal: libc::c_int) -> io::Result<()> {
 }
 
 /// Sets the receive buffer of a socket beyond the machine's limit.
-pub(crate) fn receive_buffer(socket: &impl AsRawFd, bytes: libc::c_int) -> io::Result<()> {
+pub fn receive_buffer(socket: &impl AsRawFd, bytes: libc::c_int) -> io::Result<()> {
     // JUSTIFICATION: std has no SO_RCVBUFFORCE.
     // SAFETY: pointer and length describe one c_int that lives through the call.
     check(unsafe {
