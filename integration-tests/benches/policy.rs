@@ -165,20 +165,22 @@ fn many_rules() {
     let endpoints = node.get("/v1/endpoint");
     let last = endpoints.as_array().into_iter().flatten().rfind(|e| e["status"]["identity"]["id"] != 1);
     let path = format!("/v1/endpoint/{}", last.map_or(&Value::Null, |endpoint| &endpoint["id"]));
-    let realized = || {
-        let endpoint = node.get(&path);
-        endpoint["status"]["policy"]["realized"]["policy-revision"].as_u64().unwrap_or(0)
-    };
+    let revision =
+        |endpoint: &Value| endpoint["status"]["policy"]["realized"]["policy-revision"].as_u64().unwrap_or(0);
     let mut samples = Vec::new();
     for version in 0..7 {
-        let before = realized();
+        let before = revision(&node.get(&path));
         let begin = node.apply("policy.yaml", &policy("many", many_ports(1000 + 1000 * version), version));
-        // To ask for all endpoints costs the agent much of its time: not before one has it.
-        while realized() == before {
-            thread::sleep(Duration::from_millis(5));
+        // To ask for all endpoints costs the agent much of its time: one is asked for.
+        while revision(&node.get(&path)) == before {
+            thread::sleep(Duration::from_millis(2));
         }
-        node.wait_rules("version", &[version.to_string()]);
         samples.push(begin.elapsed().as_secs_f64());
+        // The others had it as well.
+        let all = node.get("/v1/endpoint");
+        let pods = all.as_array().into_iter().flatten().filter(|e| e["status"]["identity"]["id"] != 1);
+        assert_eq!(pods.filter(|endpoint| revision(endpoint) > before).count(), 100);
+        node.wait_rules("version", &[version.to_string()]);
         node.withdraw("policy.yaml");
         node.wait_rules("version", &[""; 0]);
     }
