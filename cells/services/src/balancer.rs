@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use datapath_abi::LbService;
+use datapath_abi::{LbService, lb_flag2};
 use ipnetwork::IpNetwork;
 
-use crate::address::LbAddress;
+use crate::address::{LbAddress, Scope};
 use crate::backends::{Backends, NoNumber};
 use crate::desired::{Desired, Flags, wildcard_row};
 use crate::ids::Ids;
@@ -269,6 +269,7 @@ impl Balancer {
     }
 
     fn remove_all(&mut self, batch: &[LbAddress]) -> Result<(), MapError> {
+        self.part_scopes(batch)?;
         let known = || batch.iter().filter(|address| self.frontends.contains_key(address));
         let mut masters: Vec<LbAddress> = known().copied().collect();
         // The row of an external scope leads to the internal one.
@@ -301,6 +302,22 @@ impl Balancer {
             }
         }
         self.settle()
+    }
+
+    /// Rows of external scopes that stay do not lead to internal ones any more that go, whatever comes of them later.
+    fn part_scopes(&mut self, batch: &[LbAddress]) -> Result<(), MapError> {
+        let mut rows = Vec::new();
+        for internal in batch.iter().filter(|address| address.scope == Scope::Internal) {
+            let external = LbAddress { scope: Scope::External, ..*internal };
+            if !batch.contains(&external)
+                && let Some(Value::Service(row)) = self.mirror.get(&Key::master(external))?
+                && row.flags2 & lb_flag2::TWO_SCOPES != 0
+            {
+                let flags2 = row.flags2 & !lb_flag2::TWO_SCOPES;
+                rows.push((Key::master(external), Value::Service(LbService { flags2, ..row })));
+            }
+        }
+        self.mirror.put(rows)
     }
 
     /// Brings rows of backends up to date that frontends have let go of. Also what an earlier failure has left.

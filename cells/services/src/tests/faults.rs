@@ -192,6 +192,31 @@ fn backends_of_a_full_map_can_be_exchanged() {
     assert_eq!(actual(&maps.dump()), expected(&wanted));
 }
 
+/// A start after both scopes became one: the external scope's row cannot be written yet, and the prune comes.
+#[test]
+fn a_prune_does_not_leave_an_external_scope_that_leads_nowhere() {
+    let service = |policy: &str| {
+        state(&format!(
+            "services:\n- metadata: {{name: web}}\n  spec: {{type: LoadBalancer, clusterIP: 10.96.0.1, \
+             externalTrafficPolicy: {policy}, ports: [{{port: 80}}]}}\n  \
+             status: {{loadBalancer: {{ingress: [{{ip: 203.0.113.1}}]}}}}\n"
+        ))
+    };
+    let (maps, writer) = (Arc::<FakeMaps>::default(), writer());
+    writer.replace(Source::Api, service("Local"));
+    brought(&maps, &writer);
+    assert!(text(&maps.dump()).iter().any(|row| row.contains("203.0.113.1:80/TCP/i SLOT=0")));
+    maps.watch(|rows| assert_eq!(leads_nowhere(rows), None));
+    writer.replace(Source::Api, service("Cluster"));
+    let mut balancer = Balancer::restore(maps.clone()).unwrap();
+    maps.fail(Fault::From(0));
+    assert!(balancer.update(&desired(&writer)).into_iter().any(|result| result.is_err()));
+    maps.fail(Fault::Never);
+    balancer.prune().unwrap();
+    balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
+    assert_eq!(actual(&maps.dump()), expected(&service("Cluster")));
+}
+
 #[test]
 fn rows_that_somebody_has_changed_are_put_right() {
     let maps = Arc::<FakeMaps>::default();
