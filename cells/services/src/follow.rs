@@ -186,6 +186,30 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_no_file_is_refused_and_holds_up_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lb.yaml");
+        std::fs::write(&path, ONE).unwrap();
+        let (mut hive, writer) = following(&path).await;
+        has(&writer, "10.96.0.1:80/TCP").await;
+
+        // Nobody ever writes into the pipe.
+        std::fs::remove_file(&path).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        settled().await;
+        assert_eq!(names(&writer), ["default/one"]);
+        let error = state_file::read(&path, Families { v4: true, v6: true }).unwrap_err().to_string();
+        assert!(error.ends_with("is no regular file; put a file in its place"), "{error}");
+
+        let draft = folder.path().join("other.yaml");
+        std::fs::write(&draft, TWO).unwrap();
+        std::fs::rename(&draft, &path).unwrap();
+        has(&writer, "10.96.0.2:80/TCP").await;
+        hive.stop().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
     async fn a_file_is_followed_through_rewrites_renames_and_faults() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lb.yaml");

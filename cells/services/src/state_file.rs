@@ -1,6 +1,9 @@
 //! The state file: Services and EndpointSlices without a cluster.
 
 use std::collections::HashSet;
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use k8s::{Document, EndpointSlice, Problem, Refusal};
@@ -43,12 +46,17 @@ pub fn read(path: &Path, families: Families) -> Result<State, StateFileError> {
         _ => StateFileError::Unreadable { path: path.to_owned(), source },
     };
     let wrong = |faults| StateFileError::Wrong { path: path.to_owned(), faults };
-    let size = std::fs::metadata(path).map_err(unreadable)?.len();
-    if size > k8s::MAX_FILE {
-        let fault = format!("has {size} bytes; split it or shorten it to {}", k8s::MAX_FILE);
-        return Err(wrong(vec![fault]));
+    // Does not wait for the other end of a pipe.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
+    if !file.metadata().map_err(unreadable)?.is_file() {
+        return Err(wrong(vec!["is no regular file; put a file in its place".to_owned()]));
     }
-    let content = std::fs::read(path).map_err(unreadable)?;
+    let mut content = Vec::new();
+    file.take(k8s::MAX_FILE + 1).read_to_end(&mut content).map_err(unreadable)?;
+    if content.len() as u64 > k8s::MAX_FILE {
+        return Err(wrong(vec![format!("is too long; shorten it to {} bytes", k8s::MAX_FILE)]));
+    }
     parse(&content, families).map_err(wrong)
 }
 
