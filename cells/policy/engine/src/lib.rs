@@ -4,7 +4,7 @@
 //! **Owns** the reading and checking of policy objects, selectors, the computation of an endpoint's policy map and the
 //! lookup in it. **Needs** labels.
 //!
-//! [`parse`] reads an object. An [`Engine`] holds policies and identities; each change tells whose rows it touches
+//! [`parse()`] reads an object. An [`Engine`] holds policies and identities; each change tells whose rows it touches
 //! ([`Change`]), [`Engine::resolve`] makes the rows of an endpoint, [`Engine::refresh`] those of a few peers only.
 //! [`Resolved::explain`] tells what happens to a packet and which rule says so.
 //!
