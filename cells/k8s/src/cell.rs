@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hive::prelude::*;
+use local_node::StateConfig;
 use statedb::RwTable;
 
 use crate::config::K8sConfig;
-use crate::folder::{Folder, Report, SourceMetrics, follow};
+use crate::folder::{Folder, Memory, Report, SourceMetrics, follow};
 use crate::object::Kind;
 use crate::source_file::SourceFile;
 use crate::sources::Sources;
@@ -44,6 +45,7 @@ fn objects(
 #[derive(Params)]
 struct FolderParams {
     config: Config<K8sConfig>,
+    state: Option<Config<StateConfig>>,
     objects: Arc<Objects>,
     sources: Arc<Sources>,
     files: Arc<RwTable<SourceFile>>,
@@ -66,7 +68,8 @@ fn folders(p: FolderParams) -> Result<(), Error> {
         let writer = p.objects.source(option);
         let health = p.health.scope(option);
         let report = Report::new(option, value, accepted, p.files.clone(), health, numbers.clone());
-        let folder = Folder::new(path, accepted, writer, report);
+        let memory = p.state.as_ref().map(|state| Memory::new(state.state().join(option)));
+        let folder = Folder::new(path, accepted, writer, report, memory.unwrap_or_default());
         let questions = p.sources.join();
         p.jobs.one_shot(option, move |cx| follow(folder, questions, cx));
     }

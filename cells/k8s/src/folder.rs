@@ -2,6 +2,7 @@
 
 mod file;
 mod manifests;
+mod memory;
 mod report;
 mod resolve;
 mod watch;
@@ -24,6 +25,7 @@ use tokio::time::Instant;
 
 use self::file::{Found, Signature, is_manifest};
 use self::manifests::{Manifests, Outcome};
+pub(crate) use self::memory::Memory;
 pub(crate) use self::report::{Report, SourceMetrics};
 use self::resolve::resolve;
 use self::watch::{Concern, Wanted, Watch};
@@ -137,6 +139,7 @@ pub(crate) struct Folder {
     manifests: Manifests,
     writer: SourceWriter,
     report: Report,
+    memory: Memory,
     watch: Option<Watch>,
     /// Where the folder is now, without links.
     place: Option<PathBuf>,
@@ -155,6 +158,7 @@ impl Folder {
         accepted: &'static [Kind],
         writer: SourceWriter,
         report: Report,
+        memory: Memory,
     ) -> Folder {
         let manifests = Manifests::new(report.source(), accepted);
         Folder {
@@ -162,6 +166,7 @@ impl Folder {
             manifests,
             writer,
             report,
+            memory,
             watch: None,
             place: None,
             known: BTreeMap::new(),
@@ -279,10 +284,26 @@ impl Folder {
                 });
                 let changed = changed.map(|(name, _)| name.clone()).collect();
                 outcome = self.read(&place, changed)?;
+                self.memory.note(&self.path, true);
                 self.report.folder(None, &self.manifests);
                 names.into_keys().collect()
             }
+            // Somebody mounts it late: what it said in the run before stays in force.
+            (Err(error), _)
+                if error.kind() == io::ErrorKind::NotFound
+                    && !self.complete
+                    && self.memory.knows(&self.path) =>
+            {
+                let fault = format!(
+                    "{} is missing and was there in the run before: policies stay as they are; make it, empty for an \
+                     empty cluster",
+                    self.path.display()
+                );
+                self.report.folder(Some(&fault), &self.manifests);
+                return Ok(());
+            }
             (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {
+                self.memory.note(&self.path, false);
                 self.report.folder(None, &self.manifests);
                 BTreeSet::new()
             }

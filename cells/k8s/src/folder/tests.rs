@@ -436,7 +436,13 @@ async fn a_folder_that_nobody_watches_is_read_all_the_same() {
     hive.start().await;
     let health = take.recv().unwrap();
     let report = Report::new("s", "p", &Kind::ALL, files, health, SourceMetrics::default());
-    let mut folder = Folder::new(root.path().to_owned(), &Kind::ALL, objects.source("s"), report);
+    let mut folder = Folder::new(
+        root.path().to_owned(),
+        &Kind::ALL,
+        objects.source("s"),
+        report,
+        super::Memory::default(),
+    );
     let error = std::io::Error::from_raw_os_error(libc::EMFILE);
     fs::write(root.path().join("a.yaml"), pod("a", "1")).unwrap();
     folder.look_unwatched(&error).unwrap();
