@@ -59,10 +59,6 @@ pub(crate) struct Found {
     pub(crate) flags: u16,
     /// The service that was translated, big-endian; 0 for none.
     pub(crate) rev_nat: u16,
-    /// What the destination was before a translation by a wildcard row; valid if `nat_port` is not 0.
-    pub(crate) nat_address: [u64; 2],
-    /// As on the wire.
-    pub(crate) nat_port: u16,
 }
 
 impl Found {
@@ -80,8 +76,7 @@ impl Found {
     }
 
     /// Nothing.
-    const NEW: Self =
-        Self { status: Status::New, monitor: true, flags: 0, rev_nat: 0, nat_address: [0; 2], nat_port: 0 };
+    const NEW: Self = Self { status: Status::New, monitor: true, flags: 0, rev_nat: 0 };
 }
 
 /// What a new row remembers beside the tuple.
@@ -93,9 +88,6 @@ pub(crate) struct State {
     pub(crate) flags: u16,
     /// The service that was translated, big-endian.
     pub(crate) rev_nat: u16,
-    /// See [`Found::nat_address`].
-    pub(crate) nat_address: [u64; 2],
-    pub(crate) nat_port: u16,
 }
 
 /// The time on the clock of lifetimes. Read it once a program: it costs 25 ns.
@@ -148,11 +140,8 @@ pub(crate) fn create<F: Family>(
 ) -> Result<(), Drop> {
     let key = forward::<F>(flow, direction);
     let mut entry = CtEntry {
-        reserved0: state.nat_address[0],
-        backend_id: state.nat_address[1],
         rev_nat_index: state.rev_nat,
         flags: state.flags,
-        nat_port: state.nat_port,
         src_sec_id: state.src_label,
         ..CtEntry::default()
     };
@@ -289,14 +278,7 @@ fn look<F: Family>(
         Hit::Open { monitor } => monitor,
         Hit::Reopened => return None,
     };
-    Some(Found {
-        status: Status::Established,
-        monitor,
-        flags: entry.flags,
-        rev_nat: entry.rev_nat_index,
-        nat_address: [entry.reserved0, entry.backend_id],
-        nat_port: entry.nat_port,
-    })
+    Some(Found { status: Status::Established, monitor, flags: entry.flags, rev_nat: entry.rev_nat_index })
 }
 
 /// What a packet makes of the row it belongs to.
