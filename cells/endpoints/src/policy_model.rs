@@ -1,9 +1,10 @@
 //! An endpoint's policy as the REST API shows it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use api_models::{EndpointPolicy, EndpointPolicyStatus, L4Policy, List};
-use policy::Progress;
+use api_models::{EndpointPolicy, EndpointPolicyStatus, List};
+use policy::{Filters, Progress, l4_policy};
 use runtime_options::POLICY_AUDIT_MODE;
 
 use crate::endpoint::Endpoint;
@@ -20,6 +21,8 @@ pub(crate) struct PolicyView {
     allowed: [BTreeSet<u32>; 2],
     /// Peers that rows of the map deny.
     denied: [BTreeSet<u32>; 2],
+    /// The rules of each of the revisions.
+    filters: [Arc<Filters>; 2],
     /// Whether the kernel cannot have what is wanted.
     pub(crate) failing: bool,
 }
@@ -33,6 +36,7 @@ impl PolicyView {
             revisions: [revision; 2],
             allowed: [everybody(), everybody()],
             denied: Default::default(),
+            filters: Default::default(),
             failing: false,
         }
     }
@@ -50,6 +54,7 @@ impl PolicyView {
         if let Some(row) = row {
             view.enabled = row.enabled_audited(endpoint.record.options.map.enabled(POLICY_AUDIT_MODE));
             view.revisions = [row.revision, row.realized];
+            view.filters = [row.filters.clone(), row.realized_filters.clone()];
             view.failing = matches!(row.progress, Progress::Full | Progress::Failed);
         }
         // A map that is not there yet has no rows.
@@ -67,14 +72,14 @@ impl PolicyView {
             List((!peers.is_empty()).then(|| peers.iter().map(|&peer| peer.into()).collect()))
         };
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        let of = |revision: u64| EndpointPolicy {
+        let of = |revision: u64, filters: &Filters| EndpointPolicy {
             allowed_egress_identities: list(&self.allowed[1]),
             allowed_ingress_identities: list(&self.allowed[0]),
             build: number(endpoint.builds),
             denied_egress_identities: list(&self.denied[1]),
             denied_ingress_identities: list(&self.denied[0]),
             id: record.identity().into(),
-            l4: Some(L4Policy { egress: List(Some(Vec::new())), ingress: List(Some(Vec::new())) }),
+            l4: Some(l4_policy(filters)),
             policy_enabled: self.enabled.to_owned(),
             policy_revision: if endpoint.builds == 0 { 0 } else { number(revision) },
             ..EndpointPolicy::default()
@@ -82,8 +87,8 @@ impl PolicyView {
         EndpointPolicyStatus {
             proxy_policy_revision: if record.is_host() { 0 } else { number(self.revisions[1]) },
             proxy_statistics: List(Some(Vec::new())),
-            realized: Some(of(self.revisions[1])),
-            spec: Some(of(self.revisions[0])),
+            realized: Some(of(self.revisions[1], &self.filters[1])),
+            spec: Some(of(self.revisions[0], &self.filters[0])),
         }
     }
 }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use datapath_abi::{PolicyEntry, policy_flag};
 use identity::Identity;
 use loader::Datapath;
-use policy_engine::{Change, Direction, Engine, Key, NamedPorts, ResolveError, Resolved, Row, Settings};
+use policy_engine::{
+    Change, Direction, Engine, Filters, Key, NamedPorts, ResolveError, Resolved, Row, Settings,
+};
 
 use crate::endpoint::{EndpointPolicy, Progress, RowCounts, Subject};
 use crate::install::{Way, Work, install};
@@ -30,6 +32,8 @@ pub(crate) struct Computed {
     pub(crate) rows: Arc<Rows>,
     enforced: [bool; 2],
     counts: [RowCounts; 2],
+    /// The rules that the rows come from.
+    filters: Arc<Filters>,
     /// Rows that do not fit.
     full: Option<Arc<str>>,
 }
@@ -52,6 +56,7 @@ pub(crate) struct Outcome {
     pub(crate) revision: u64,
     pub(crate) enforced: [bool; 2],
     pub(crate) counts: [RowCounts; 2],
+    pub(crate) filters: Arc<Filters>,
     pub(crate) progress: Progress,
     pub(crate) error: Option<Arc<str>>,
 }
@@ -177,6 +182,7 @@ impl Core {
                 revision: self.engine.revision(),
                 enforced: computed.enforced,
                 counts: computed.counts,
+                filters: computed.filters.clone(),
                 progress: if computed.full.is_some() { Progress::Full } else { Progress::Realized },
                 error: computed.full.clone(),
             });
@@ -218,7 +224,7 @@ impl Core {
                     known.refresh(&self.engine, &change.peers, capacity);
                 }
                 known => {
-                    let old = known.map(|known| known.rows.clone());
+                    let old = known.map(|known| (known.rows.clone(), known.filters.clone()));
                     self.know(&audience);
                     let new = Computed::resolve(&self.engine, &audience, capacity, old);
                     self.audiences.insert(audience, new);
@@ -242,7 +248,15 @@ impl Core {
 }
 
 impl Computed {
-    fn resolve(engine: &Engine, audience: &Audience, capacity: usize, old: Option<Arc<Rows>>) -> Computed {
+    fn resolve(
+        engine: &Engine,
+        audience: &Audience,
+        capacity: usize,
+        old: Option<(Arc<Rows>, Arc<Filters>)>,
+    ) -> Computed {
+        let (old, old_filters) = old.unzip();
+        let filters = engine.filters(audience.identity);
+        let filters = old_filters.filter(|old| **old == filters).unwrap_or_else(|| Arc::new(filters));
         match engine.resolve(audience.identity, &audience.ports, capacity) {
             Ok(resolved) => {
                 let rows: Rows = resolved.rows.iter().map(kernel_row).collect();
@@ -250,9 +264,9 @@ impl Computed {
                 let rows = old.filter(|old| **old == rows).unwrap_or_else(|| Arc::new(rows));
                 let enforced = [resolved.ingress_enforced, resolved.egress_enforced];
                 let counts = counts(&rows);
-                Computed { resolved: Some(resolved), rows, enforced, counts, full: None }
+                Computed { resolved: Some(resolved), rows, enforced, counts, filters, full: None }
             }
-            Err(error) => Computed::denied(error, old),
+            Err(error) => Computed::denied(error, old, filters),
         }
     }
 
@@ -275,12 +289,12 @@ impl Computed {
                 (self.rows, self.counts) = (Arc::new(rows), [RowCounts::default(); 2]);
                 self.counts = counts(&self.rows);
             }
-            Err(error) => *self = Computed::denied(error, Some(self.rows.clone())),
+            Err(error) => *self = Computed::denied(error, Some(self.rows.clone()), self.filters.clone()),
         }
     }
 
     /// Nothing passes.
-    fn denied(error: ResolveError, old: Option<Arc<Rows>>) -> Computed {
+    fn denied(error: ResolveError, old: Option<Arc<Rows>>, filters: Arc<Filters>) -> Computed {
         let rows = old.filter(|old| old.is_empty()).unwrap_or_default();
         let reason = match error {
             ResolveError::TooManyRows { needed, limit } => format!(
@@ -294,6 +308,7 @@ impl Computed {
             rows,
             enforced: [true; 2],
             counts: [RowCounts::default(); 2],
+            filters,
             full: Some(reason.into()),
         }
     }

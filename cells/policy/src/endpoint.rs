@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use labels::LabelArray;
-use policy_engine::NamedPorts;
+use policy_engine::{Filters, NamedPorts};
 use serde::Serialize;
 use statedb::{Query, TableSpec};
 
@@ -66,6 +66,12 @@ pub struct EndpointPolicy {
     pub ingress: RowCounts,
     /// Rows of the map for traffic from it.
     pub egress: RowCounts,
+    /// The rules of the revision that was computed last; one object for all endpoints of an identity.
+    #[serde(skip)]
+    pub filters: Arc<Filters>,
+    /// The rules of the revision that the kernel has.
+    #[serde(skip)]
+    pub realized_filters: Arc<Filters>,
     /// How far it has come.
     pub progress: Progress,
     /// What stands in the way, with what to do about it.
@@ -90,6 +96,8 @@ impl EndpointPolicy {
             egress_enforced: false,
             ingress: RowCounts::default(),
             egress: RowCounts::default(),
+            filters: Arc::default(),
+            realized_filters: Arc::default(),
             progress: Progress::Pending,
             error: None,
         }

@@ -441,7 +441,10 @@ impl Outcome {
         if row.generation != self.generation {
             return None;
         }
-        let realized = if self.progress == Progress::Realized { self.revision } else { row.realized };
+        let (realized, realized_filters) = match self.progress {
+            Progress::Realized => (self.revision, self.filters.clone()),
+            _ => (row.realized, row.realized_filters.clone()),
+        };
         Some(EndpointPolicy {
             revision: self.revision,
             realized,
@@ -449,6 +452,8 @@ impl Outcome {
             egress_enforced: self.enforced[1],
             ingress: self.counts[0],
             egress: self.counts[1],
+            filters: self.filters.clone(),
+            realized_filters,
             progress: self.progress,
             error: self.error.clone(),
             ..row.clone()

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use policy_engine::Filters;
 use statedb::{Db, RwTable};
 
 use crate::endpoint::{EndpointPolicy, Progress};
@@ -71,6 +72,11 @@ impl FakePolicies {
             row.progress = Progress::Failed;
             row.error = Some(reason.into());
         });
+    }
+
+    /// These rules are computed for the endpoint, the kernel does not have them.
+    pub fn compute(&self, endpoint: u16, filters: Filters) {
+        self.change(endpoint, |row| row.filters = filters.into());
     }
 
     fn change(&self, endpoint: u16, change: impl FnOnce(&mut EndpointPolicy)) {

@@ -10,6 +10,7 @@ use crate::policy_model::PolicyView;
 use crate::state::State;
 use crate::{Record, model, rest};
 use labels::Label;
+use policy::{Filter, FilterPeer, Filters};
 
 const RECORD: &str = include_str!("../../tests/samples/ep_config.json");
 const ORIGINAL: &str = include_str!("../../tests/samples/GET_endpoint_ID.json");
@@ -131,6 +132,30 @@ async fn made_shown_and_removed_over_the_wire() {
     assert_eq!(call(&agent, Operation::GetEndpoint, "", r#"["k8s:app=x"]"#).await, (404, String::new()));
     assert_eq!(call(&agent, Operation::DeleteEndpointID, path, "").await, (200, String::new()));
     assert_eq!(call(&agent, Operation::GetEndpointID, &id, "").await, (404, String::new()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_that_are_wanted_and_rules_that_are_in_force_are_shown() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    let endpoint = agent.endpoints.create(&agent.request(1)).await.unwrap();
+    let peer = FilterPeer {
+        selector: "cidr:192.0.2.0/24".into(),
+        deny: false,
+        rules: vec![["k8s:a=b".to_owned()].into()],
+    };
+    let filter = Filter { tier: 200, ports: None, peers: vec![peer] };
+    agent.policies.compute(endpoint.record.id, Filters { ingress: vec![filter], egress: Vec::new() });
+    let (_, body) = call(&agent, Operation::GetEndpointID, "pod-name:default/p1", "").await;
+    let body: Value = serde_json::from_str(&body).unwrap();
+    let policy = &body["status"]["policy"];
+    let rule = json!({
+        "derived-from-rules": [["k8s:a=b"]],
+        "rule": r#"{"tier":200,"port":0,"protocol":"ANY","l7-rules":[{"cidr:192.0.2.0/24":null}]}"#,
+        "rules-by-selector": {"cidr:192.0.2.0/24": [["k8s:a=b"]]},
+    });
+    assert_eq!(policy["spec"]["l4"], json!({"egress": [], "ingress": [rule]}));
+    assert_eq!(policy["realized"]["l4"], json!({"egress": [], "ingress": []}));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

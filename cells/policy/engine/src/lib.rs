@@ -6,7 +6,8 @@
 //!
 //! [`parse()`] reads an object. An [`Engine`] holds policies and identities; each change tells whose rows it touches
 //! ([`Change`]), [`Engine::resolve`] makes the rows of an endpoint, [`Engine::refresh`] those of a few peers only.
-//! [`Resolved::explain`] tells what happens to a packet and which rule says so.
+//! [`Resolved::explain`] tells what happens to a packet and which rule says so, [`Engine::filters`] lists the rules about an
+//! identity by port.
 //!
 //! ```
 //! use labels::{LabelArray, Labels};
@@ -44,6 +45,7 @@
 
 mod engine;
 mod explain;
+mod filters;
 mod identities;
 mod lookup;
 mod model;
@@ -59,6 +61,7 @@ mod settings;
 
 pub use engine::{Change, Engine, Rule, SelectorRow};
 pub use explain::Explanation;
+pub use filters::{Filter, FilterPeer, Filters};
 pub use lookup::{Decision, Verdict, lookup};
 pub use model::{
     Action, Direction, Entry, Kind, Peers, Policy, Port, PortSpec, Ports, Prefix, ResourceId, Subject,

@@ -81,26 +81,69 @@ pub(crate) enum Traffic {
 }
 
 /// What rules of one priority say about the same protocol and port, by selector of peers.
-type Filters<'a> = BTreeMap<Option<PortSpec>, BTreeMap<SelectorId, Effect<'a>>>;
+pub(crate) type Effects<'a> = BTreeMap<Option<PortSpec>, BTreeMap<SelectorId, Effect<'a>>>;
 
+/// What they say about the peers of one selector.
 #[derive(Default)]
-struct Effect<'a> {
-    deny: bool,
-    rules: Vec<&'a Arc<Rule>>,
+pub(crate) struct Effect<'a> {
+    pub(crate) deny: bool,
+    pub(crate) rules: Vec<&'a Arc<Rule>>,
 }
 
-impl Plan {
-    /// The plan of a known identity; `ports` are those of the endpoint.
-    pub(crate) fn new(engine: &Engine, identity: u32, ports: &NamedPorts) -> Option<Plan> {
+/// The rules that are in force about an identity.
+pub(crate) struct Rules<'a> {
+    rules: Vec<&'a StoredRule>,
+    /// Enforced even without rules.
+    always: bool,
+    /// The node reaches the endpoint.
+    localhost: bool,
+}
+
+/// Those of one direction.
+pub(crate) struct SideRules<'a> {
+    pub(crate) rules: Vec<&'a StoredRule>,
+    enforced: bool,
+    /// What is let through beside what rules say.
+    pub(crate) addition: Option<Reason>,
+}
+
+impl Rules<'_> {
+    /// Those about a known identity.
+    pub(crate) fn about(engine: &Engine, identity: u32) -> Option<Rules<'_>> {
         let labels = &engine.identities.get(identity)?.labels;
         let settings = &engine.settings;
         let off = identity == HOST && !settings.host_firewall || settings.enforcement == Enforcement::Never;
         let always = settings.enforcement == Enforcement::Always || labels.has(RESERVED, "init");
         let rules = if off { Vec::new() } else { engine.rules_about(identity) };
         let localhost = identity != HOST && settings.allow_localhost;
+        Some(Rules { rules, always: !off && always, localhost })
+    }
+
+    pub(crate) fn side(&self, direction: Direction) -> SideRules<'_> {
+        let rules: Vec<&StoredRule> =
+            self.rules.iter().copied().filter(|rule| rule.rule.direction == direction).collect();
+        let enforced = self.always || !rules.is_empty();
+        let default_deny = self.always || rules.iter().any(|rule| rule.default_deny);
+        let addition = if !enforced {
+            Some(Reason::NotEnforced)
+        } else if !default_deny && !rules.is_empty() {
+            Some(Reason::NoDefaultDeny)
+        } else if direction == Direction::Ingress && self.localhost && !rules.is_empty() {
+            Some(Reason::Localhost)
+        } else {
+            None
+        };
+        SideRules { rules, enforced, addition }
+    }
+}
+
+impl Plan {
+    /// The plan of a known identity; `ports` are those of the endpoint.
+    pub(crate) fn new(engine: &Engine, identity: u32, ports: &NamedPorts) -> Option<Plan> {
+        let rules = Rules::about(engine, identity)?;
         let mut builder = Builder { engine, ports, plan: Plan::empty() };
         for direction in [Direction::Ingress, Direction::Egress] {
-            builder.side(direction, &rules, !off && always, localhost);
+            builder.side(direction, &rules.side(direction));
         }
         Some(builder.plan)
     }
@@ -124,23 +167,23 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn side(&mut self, direction: Direction, rules: &[&StoredRule], always: bool, localhost: bool) {
-        let rules: Vec<&StoredRule> =
-            rules.iter().copied().filter(|rule| rule.rule.direction == direction).collect();
-        let mut side = Side { enforced: always || !rules.is_empty(), rules: rules.len(), ..Side::default() };
-        let default_deny = always || rules.iter().any(|rule| rule.default_deny);
-        let last = first_priority(Tier::Default, [1, 0]);
-        if !side.enforced {
-            let everything = self.everything(FIRST, Reason::NotEnforced);
-            side.any.push(everything);
-        } else if !default_deny && !rules.is_empty() {
-            let everything = self.everything(last, Reason::NoDefaultDeny);
-            side.any.push(everything);
-        } else if direction == Direction::Ingress && localhost && !rules.is_empty() {
-            let everything = self.everything(last, Reason::Localhost);
-            side.peers.insert(Peer::Host, vec![everything]);
+    fn side(&mut self, direction: Direction, rules: &SideRules<'_>) {
+        let SideRules { rules, enforced, addition } = rules;
+        let mut side = Side { enforced: *enforced, rules: rules.len(), ..Side::default() };
+        if let Some(reason) = addition {
+            let priority = match reason {
+                Reason::NotEnforced => FIRST,
+                _ => first_priority(Tier::Default, [1, 0]),
+            };
+            let everything = self.everything(priority, reason.clone());
+            match reason {
+                Reason::Localhost => {
+                    side.peers.insert(Peer::Host, vec![everything]);
+                }
+                _ => side.any.push(everything),
+            }
         }
-        for (spec, effects) in filters(&rules) {
+        for (spec, effects) in filters(rules) {
             self.filter(&mut side, direction, spec.as_ref(), effects);
         }
         match direction {
@@ -219,8 +262,8 @@ impl Builder<'_> {
 }
 
 /// Rules of one direction, brought together by what they are about. A deny beats an allow of the same selector.
-fn filters<'a>(rules: &[&'a StoredRule]) -> Filters<'a> {
-    let mut filters = Filters::new();
+pub(crate) fn filters<'a>(rules: &[&'a StoredRule]) -> Effects<'a> {
+    let mut filters = Effects::new();
     for rule in rules {
         let specs: Vec<Option<PortSpec>> = match &rule.ports {
             Ports::All => vec![None],

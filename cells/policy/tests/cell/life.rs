@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datapath_abi::{PolicyEntry, PolicyKey};
@@ -114,6 +115,11 @@ async fn a_policy_with_500_ports_reaches_100_endpoints_computed_once() {
         assert!(world.ingress(endpoint, 4711, TCP | 1000) && !world.ingress(endpoint, 4711, TCP | 999));
     }
     assert!(took < Duration::from_secs(3), "{took:?}");
+    let (first, last) = (agent.row(1), agent.row(100));
+    assert!(
+        Arc::ptr_eq(&first.filters, &last.filters) && Arc::ptr_eq(&first.filters, &last.realized_filters)
+    );
+    assert_eq!(first.filters.ingress.iter().filter(|filter| filter.ports.is_some()).count(), 500);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -138,6 +144,8 @@ async fn a_full_map_denies_its_endpoint_alone_says_so_and_recovers() {
     assert!(world.rows(7).is_empty(), "denied wholly, also what was allowed before");
     let row = agent.row(7);
     assert!(row.error.as_deref().unwrap().contains("bpf-policy-map-max"), "{row:?}");
+    let ports = |filters: &policy::Filters| filters.ingress.iter().filter(|f| f.ports.is_some()).count();
+    assert_eq!((ports(&row.filters), ports(&row.realized_filters)), (9, 1), "wanted and realized");
     assert!(matches!(agent.policies.realized(7).await, Err(NotRealized::Full { .. })));
     assert!(agent.policies.realized(8).await.is_ok(), "others are not touched");
     let text = world.metrics.text();

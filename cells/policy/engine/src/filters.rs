@@ -1,0 +1,91 @@
+//! The rules about an identity as the API lists them: by protocol and port, then by the selector of peers.
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::model::{Direction, PortSpec};
+use crate::plan::{Effect, Reason, Rules, filters};
+use crate::selector::Selector;
+
+/// The number that the API gives to what policy objects say.
+const NORMAL_TIER: u8 = 200;
+/// The number that the API gives to what the engine adds.
+const DEFAULT_TIER: u8 = 255;
+
+/// Both directions of an identity's rules.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filters {
+    /// About traffic to it; none if rules do not decide about that.
+    pub ingress: Vec<Filter>,
+    /// About traffic from it.
+    pub egress: Vec<Filter>,
+}
+
+/// What is said about one protocol and port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    /// 200 for rules, 255 for what the engine adds to them.
+    pub tier: u8,
+    /// The traffic; all of it without one.
+    pub ports: Option<PortSpec>,
+    /// About whom, in the order of the selectors' texts; never empty.
+    pub peers: Vec<FilterPeer>,
+}
+
+/// What is said about the peers of a selector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilterPeer {
+    /// The selector's text.
+    pub selector: Arc<str>,
+    /// Whether they are denied.
+    pub deny: bool,
+    /// The labels of each rule that says so, in order, without repetitions.
+    pub rules: Vec<Arc<[String]>>,
+}
+
+impl Engine {
+    /// The filters of an identity; they change when [`Change::subjects`](crate::Change::subjects) names it. Nothing if
+    /// it is unknown. Costs what the rules of [`resolve`](Self::resolve) cost, whatever the number of peers.
+    pub fn filters(&self, identity: u32) -> Filters {
+        let Some(rules) = Rules::about(self, identity) else { return Filters::default() };
+        let of = |direction| self.side_filters(&rules, direction);
+        Filters { ingress: of(Direction::Ingress), egress: of(Direction::Egress) }
+    }
+
+    fn side_filters(&self, rules: &Rules<'_>, direction: Direction) -> Vec<Filter> {
+        let rules = rules.side(direction);
+        let mut found = Vec::new();
+        for (ports, effects) in filters(&rules.rules) {
+            let peer = |(id, effect)| Some(FilterPeer::new(self.peers.get(id)?.text.clone(), effect));
+            let mut peers: Vec<FilterPeer> = effects.into_iter().filter_map(peer).collect();
+            peers.sort_unstable_by(|a, b| a.selector.cmp(&b.selector));
+            if !peers.is_empty() {
+                found.push(Filter { tier: NORMAL_TIER, ports, peers });
+            }
+        }
+        found.extend(rules.addition.as_ref().and_then(|reason| added(reason, direction)));
+        found
+    }
+}
+
+impl FilterPeer {
+    fn new(selector: Arc<str>, effect: Effect<'_>) -> FilterPeer {
+        let mut rules: Vec<_> = effect.rules.iter().map(|rule| rule.labels.clone()).collect();
+        rules.sort_unstable();
+        rules.dedup();
+        FilterPeer { selector, deny: effect.deny, rules }
+    }
+}
+
+/// What the engine adds to rules; where there are none, nothing is listed.
+fn added(reason: &Reason, direction: Direction) -> Option<Filter> {
+    let (selector, name) = match (reason, direction) {
+        (Reason::NoDefaultDeny, Direction::Ingress) => (Selector::Labels(Vec::new()), "allow-any-ingress"),
+        (Reason::NoDefaultDeny, Direction::Egress) => (Selector::Labels(Vec::new()), "allow-any-egress"),
+        (Reason::Localhost, _) => (Selector::reserved("host"), "allow-localhost-ingress"),
+        (Reason::NotEnforced | Reason::Rules(_), _) => return None,
+    };
+    let labels = [format!("reserved:io.cilium.policy.derived-from={name}")].into();
+    let peer = FilterPeer { selector: selector.key().into(), deny: false, rules: vec![labels] };
+    Some(Filter { tier: DEFAULT_TIER, ports: None, peers: vec![peer] })
+}
