@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use api::{Request, Response};
 use api_models as models;
+use serde::{Serialize, Serializer};
 
 use crate::endpoint::Endpoint;
 use crate::error::{BadId, Invalid};
@@ -69,11 +70,23 @@ pub(crate) fn list(endpoints: &Endpoints, request: &Request) -> Response {
     let matches = |endpoint: &Endpoint| {
         wanted.as_ref().is_none_or(|wanted| endpoint.record.op_labels.identity().contains_all(wanted))
     };
-    let list: Vec<models::Endpoint> =
-        table.all(&snapshot).filter(|endpoint| matches(endpoint)).map(|e| whole(endpoints, e)).collect();
+    let list: Vec<&Endpoint> =
+        table.all(&snapshot).map(|endpoint| &**endpoint).filter(|endpoint| matches(endpoint)).collect();
     match list.is_empty() && wanted.is_some() {
         true => Response::empty(404),
-        false => Response::json(200, &list),
+        false => Response::json(200, &Whole { endpoints, list }),
+    }
+}
+
+/// Endpoints that are shown one after the other: with many rules, the models of all of them at once would be large.
+struct Whole<'a> {
+    endpoints: &'a Endpoints,
+    list: Vec<&'a Endpoint>,
+}
+
+impl Serialize for Whole<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.list.iter().map(|endpoint| whole(self.endpoints, endpoint)))
     }
 }
 
