@@ -1,5 +1,6 @@
 //! `agent --config-dir DIR`; `agent hive` and `agent hive dot-graph` show what it is made of.
 
+mod cleanup;
 mod log_level;
 mod logging;
 
@@ -13,8 +14,16 @@ use logging::{LogConfig, LogOptions};
 
 fn main() -> ExitCode {
     let (filter, level) = log_level::filter();
+    let args: Vec<String> =
+        std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let cleaning = cleanup::take(&args);
+    let (flags, args) = match cleaning {
+        Some((flags, rest)) => (Some(flags), rest),
+        None => (None, args),
+    };
     let built = Hive::builder([log_level::cell(level.clone()), agent::cells()])
         .process("CILIUM_")
+        .args(args)
         .config_files()
         .foreign(agent::known_options())
         .build();
@@ -26,7 +35,10 @@ fn main() -> ExitCode {
     match words.as_slice() {
         _ if hive.arguments().help => print(&format!("{USAGE}\nOptions:\n{}", hive.usage())),
         _ if hive.arguments().version => print(VERSION),
-        [] => run(hive, filter, &level),
+        [] => match flags {
+            Some(flags) => clean(&hive, flags, filter, &level),
+            None => run(hive, filter, &level),
+        },
         ["version"] => print(VERSION),
         ["hive"] => print(&hive.tree()),
         ["hive", "dot-graph"] => print(&hive.dot()),
@@ -42,6 +54,8 @@ const VERSION: &str = concat!("agent ", env!("CARGO_PKG_VERSION"), "\n");
 
 const USAGE: &str = "\
 Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
+       agent cleanup [--dry-run] [--force]  remove what agents have left on this node;
+                                            --bpf-state: only programs, links and maps
        agent hive                           what it is made of, as a tree
        agent hive dot-graph                 the same as a graph for Graphviz
        agent version | --version
@@ -50,8 +64,7 @@ Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
 fn run(hive: Hive, filter: LogFilter, level: &LogLevel) -> ExitCode {
     let (options, debug) = LogConfig::options(hive.settings());
     options.install(filter, level, debug);
-    if let Some(user) = other_than_root() {
-        tracing::error!(target: logging::FATAL, user, "The agent needs root, for eBPF programs, links and routes: start it as root");
+    if is_refused_to_user() {
         return ExitCode::from(FATAL);
     }
     hive.settings().report();
@@ -70,6 +83,24 @@ fn run(hive: Hive, filter: LogFilter, level: &LogLevel) -> ExitCode {
 }
 
 /// The effective user, unless that is root.
+fn clean(hive: &Hive, flags: cleanup::Flags, filter: LogFilter, level: &LogLevel) -> ExitCode {
+    let (options, debug) = LogConfig::options(hive.settings());
+    options.install(filter, level, debug);
+    if is_refused_to_user() {
+        return ExitCode::from(FATAL);
+    }
+    cleanup::run(hive.settings(), flags)
+}
+
+/// Says so if the process is not root's.
+fn is_refused_to_user() -> bool {
+    let user = other_than_root();
+    if let Some(user) = user {
+        tracing::error!(target: logging::FATAL, user, "The agent needs root, for eBPF programs, links and routes: start it as root");
+    }
+    user.is_some()
+}
+
 fn other_than_root() -> Option<u32> {
     let process = std::fs::metadata("/proc/self").ok()?;
     Some(process.uid()).filter(|uid| *uid != 0)

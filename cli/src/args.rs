@@ -53,6 +53,13 @@ pub(crate) enum Command {
     /// Direct access to local BPF maps
     #[command(subcommand)]
     Bpf(BpfCommand),
+    /// Remove what agents have left on this node: runs `agent cleanup`, whose --help tells its options
+    #[command(visible_alias = "post-uninstall-cleanup", disable_help_flag = true)]
+    Cleanup {
+        /// Options of `agent cleanup`: --dry-run, --force, --bpf-state, and where things are
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
 }
 
 /// The option `-o` that nearly every command has.

@@ -10,6 +10,7 @@ mod args;
 mod bpf_ct;
 mod bpf_lb;
 mod bpf_maps;
+mod cleanup;
 mod config;
 mod endpoint;
 mod identity;
@@ -107,6 +108,7 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
             }
             RulesCommand::Wait(options) => policy::wait(agent, options),
         },
+        Command::Cleanup { arguments } => cleanup::run(arguments),
         Command::Service(command) => match command {
             ServiceCommand::List { output } => service::list(agent, output, out),
             ServiceCommand::Get { id, output } => service::get(agent, *id, output, out),

@@ -21,6 +21,7 @@ const LAYERS: &[&[&str]] = &[
     &["ipam", "policy"],
     &["endpoints"],
     &["daemon-config", "health"],
+    &["cleanup"],
     &["agent", "apiary-cni", "apiary"],
     &["test-kit", "integration-tests"],
 ];

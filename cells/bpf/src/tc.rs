@@ -144,6 +144,23 @@ impl Tc {
         }
     }
 
+    /// Whether an interface has a clsact qdisc without any filter, of whatever kind, in either direction.
+    pub fn is_clsact_empty(&self, ifindex: u32) -> Result<bool> {
+        for direction in [Direction::Ingress, Direction::Egress] {
+            let message = Message::new(RTM_GETTFILTER, NLM_F_DUMP, ifindex, 0, parent(direction), 0);
+            match self.request(message) {
+                Ok(answers) if answers.is_empty() => {}
+                Ok(_) => return Ok(false),
+                // No clsact, or no interface.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOENT | libc::ENODEV)) => {
+                    return Ok(false);
+                }
+                Err(source) => return Err(tc_error("list tc filters", ifindex, source)),
+            }
+        }
+        Ok(true)
+    }
+
     fn removal(&self, message: Message, operation: &'static str, ifindex: u32) -> Result<bool> {
         match self.request(message) {
             Ok(_) => Ok(true),

@@ -9,6 +9,8 @@ use crate::error::{Error, file};
 
 /// The file's name in the run folder.
 const NAME: &str = "cilium.pid";
+/// The name of the original's process.
+const ORIGINAL: &str = "cilium-agent";
 
 /// The pid file with its lock. The kernel gives the lock up when the agent ends, however it ends.
 #[derive(Debug)]
@@ -58,6 +60,40 @@ impl Instance {
     }
 }
 
+/// An agent that has a run folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its process, if it has said so.
+    pub pid: Option<u32>,
+}
+
+impl Instance {
+    /// The agent that has the folder now, without taking it. One of the original takes no lock: there the process counts
+    /// whose number it has left.
+    ///
+    /// # Errors
+    /// When the pid file cannot be read.
+    pub fn holder(folder: &Path) -> Result<Option<Holder>, Error> {
+        let path = folder.join(NAME);
+        let mut lock = match File::open(&path) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(file("open", &path)(error)),
+        };
+        let mut text = String::new();
+        lock.read_to_string(&mut text).map_err(file("read", &path))?;
+        let pid = text.trim().parse().ok();
+        match lock.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => Ok(Some(Holder { pid })),
+            Err(TryLockError::Error(error)) => Err(file("lock", &path)(error)),
+            Ok(()) => {
+                let name = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
+                Ok(name.filter(|name| name.trim() == ORIGINAL).map(|_| Holder { pid }))
+            }
+        }
+    }
+}
+
 impl Drop for Instance {
     fn drop(&mut self) {
         // While the lock is still held, so that it is not the file of the next agent.
@@ -76,6 +112,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("run");
         let first = Instance::take(&run).unwrap();
+        assert_eq!(Instance::holder(&run).unwrap(), Some(Holder { pid: Some(std::process::id()) }));
         let path = run.join("cilium.pid");
         assert_eq!(fs::read_to_string(&path).unwrap(), std::process::id().to_string());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
@@ -91,6 +128,7 @@ mod tests {
         );
         drop(first);
         assert!(!path.exists());
+        assert_eq!(Instance::holder(&run).unwrap(), None);
         drop(Instance::take(&run).unwrap());
     }
 
@@ -98,6 +136,7 @@ mod tests {
     fn the_file_of_a_killed_agent_is_taken_over() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("cilium.pid"), "4194304999").unwrap();
+        assert_eq!(Instance::holder(folder.path()).unwrap(), None);
         let _instance = Instance::take(folder.path()).unwrap();
         let pid = fs::read_to_string(folder.path().join("cilium.pid")).unwrap();
         assert_eq!(pid, std::process::id().to_string());

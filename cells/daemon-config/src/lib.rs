@@ -38,4 +38,4 @@ mod spec;
 pub use cell::{cell, instance};
 pub use config::CniConfig;
 pub use error::Error;
-pub use instance::Instance;
+pub use instance::{Holder, Instance};

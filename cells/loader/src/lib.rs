@@ -62,3 +62,4 @@ pub use pool::{PolicyMap, PolicyPool, READY};
 pub use programs::ProgramSet;
 pub use services::ServicesConfig;
 pub use slots::QUARANTINE;
+pub use unknown::{RULE_TABLE, has_rule, remove_rule};

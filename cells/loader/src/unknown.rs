@@ -50,6 +50,7 @@ const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 const NEW_TABLE: u16 = SUBSYSTEM << 8;
+const GET_TABLE: u16 = SUBSYSTEM << 8 | 1;
 const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
 const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
 const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
@@ -73,6 +74,8 @@ const META_IN_NAME: u32 = 6;
 const META_IN_KIND: u32 = 26;
 const EQUAL: u32 = 0;
 
+/// The name of the rule's table, of the family `inet`.
+pub const RULE_TABLE: &str = "apiary";
 const TABLE: &[u8] = b"apiary\0";
 const CHAIN: &[u8] = b"unknown-pods\0";
 
@@ -125,8 +128,29 @@ pub(crate) fn install_rule() -> io::Result<()> {
 }
 
 /// Takes the rule away that an agent with other options has left.
-pub(crate) fn remove_rule() -> io::Result<()> {
+///
+/// # Errors
+/// When nftables refuses, or is not there.
+pub fn remove_rule() -> io::Result<()> {
     without_table(ACK).commit()
+}
+
+/// Whether the rule's table is there. A kernel without nftables has none.
+///
+/// # Errors
+/// When nftables answers otherwise.
+pub fn has_rule() -> io::Result<bool> {
+    let mut request = Batch::default();
+    let mut table = Attributes::default();
+    table.attribute(1, TABLE);
+    request.raw(GET_TABLE, REQUEST | ACK, INET, 0, &table.0);
+    match request.send() {
+        Ok(()) => Ok(true),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::Unsupported) => Ok(false),
+        // No nf_tables: the subsystem is unknown, or the whole protocol.
+        Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput) => Ok(false),
+        Err(e) => Err(e),
+    }
 }
 
 /// A transaction that begins without our table; `flags` are those of its deletion.
@@ -220,6 +244,11 @@ impl Batch {
     /// Sends it; the kernel has done it, or refused it, before the answer can be read.
     fn commit(mut self) -> io::Result<()> {
         self.raw(BATCH_END, REQUEST, UNSPEC, SUBSYSTEM, &[]);
+        self.send()
+    }
+
+    /// Sends the messages and reads the first answer.
+    fn send(&self) -> io::Result<()> {
         let mut socket = Socket::new(NETLINK_NETFILTER)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -233,6 +262,7 @@ impl Batch {
         match (kind, word(16)) {
             (Some(ERROR), Some(0)) => Ok(()),
             (Some(ERROR), Some(errno)) => Err(io::Error::from_raw_os_error(-errno)),
+            (Some(NEW_TABLE), _) => Ok(()),
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "not an answer of nftables")),
         }
     }
@@ -252,7 +282,9 @@ mod tests {
             test_kit::skip!("needs nf_tables in the kernel: {error}");
         }
         install_rule().unwrap();
+        assert!(has_rule().unwrap());
         remove_rule().unwrap();
+        assert!(!has_rule().unwrap());
         remove_rule().expect("what is not there can be removed");
     }
 

@@ -1,0 +1,41 @@
+//! What can go wrong when leftovers are looked for or removed.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why something cannot be found or removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An agent runs: it would put back what is removed.
+    #[error("an agent{} runs on {folder}: stop it first, it would put back what is removed", pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    Running {
+        /// Its run folder.
+        folder: PathBuf,
+        /// Its number, if it has said so.
+        pid: Option<u32>,
+    },
+    /// The run folder cannot be asked for its agent.
+    #[error(transparent)]
+    Instance(#[from] daemon_config::Error),
+    /// A file or folder cannot be read or removed.
+    #[error("cannot {action} {path}: {source}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// What the kernel answered.
+        #[source]
+        source: io::Error,
+    },
+    /// A program, link or pin.
+    #[error(transparent)]
+    Bpf(#[from] bpf::Error),
+    /// An interface.
+    #[error(transparent)]
+    Netlink(#[from] devices::NetlinkError),
+    /// The rule of nftables.
+    #[error("nftables: {0}")]
+    Rule(#[source] io::Error),
+}

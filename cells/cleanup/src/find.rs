@@ -1,0 +1,227 @@
+//! What is left, in the order in which it is removed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bpf::tc::Tc;
+use bpf::{Direction, is_bpffs, names_in};
+use daemon_config::Instance;
+use devices::{Link, Netlink};
+use loader::is_pod_interface;
+use maps::OWN_MAPS;
+
+use crate::error::Error;
+use crate::leftover::Leftover;
+
+/// How the interfaces of the host's side begin: `cilium_host`, `cilium_net`, and the original's `cilium_vxlan` and others.
+const HOST_INTERFACES: &str = "cilium_";
+/// The host side of the original's health endpoint.
+const HEALTH_INTERFACE: &str = "lxc_health";
+/// How programs of this datapath and of the original's are named, and so their filters.
+const PROGRAMS: &str = "cil_";
+/// How shared maps are named.
+const MAPS: &str = "cilium_";
+/// Files and sockets that agents make in their run folder.
+const RUN_FILES: [&str; 6] =
+    ["cilium.sock", "health.sock", "hubble.sock", "monitor1_2.sock", "shell.sock", "cilium.pid"];
+/// Folders that agents make there, with all that is in them.
+const RUN_TREES: [&str; 3] = ["deleteQueue", "envoy", "state"];
+
+/// Where agents leave things.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// The bpf file system (`bpf-root`).
+    pub bpf_root: PathBuf,
+    /// The run folder (`state-dir`).
+    pub run: PathBuf,
+    /// The socket of the REST API (`socket-path`).
+    pub socket: PathBuf,
+}
+
+impl Places {
+    /// An error if an agent runs here.
+    pub fn check_free(&self) -> Result<(), Error> {
+        match Instance::holder(&self.run)? {
+            Some(holder) => Err(Error::Running { folder: self.run.clone(), pid: holder.pid }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything that an agent has left, in the order in which it has to go. Changes nothing.
+pub fn find(places: &Places) -> Result<Vec<Leftover>, Error> {
+    let links = Netlink::open()?.links()?;
+    let (going, staying): (Vec<&Link>, Vec<&Link>) = links.iter().partition(|link| is_ours(link));
+    let mut found = interfaces(&going, is_pod_side);
+    found.extend(pinned_links(&places.bpf_root)?);
+    found.extend(filters(&staying)?);
+    found.extend(interfaces(&going, |link| !is_pod_side(link)));
+    if loader::has_rule().map_err(Error::Rule)? {
+        found.push(Leftover::Rule);
+    }
+    found.extend(pins(&places.bpf_root)?);
+    found.extend(files(places)?);
+    Ok(found)
+}
+
+fn is_pod_side(link: &Link) -> bool {
+    is_pod_interface(link) || link.name == HEALTH_INTERFACE
+}
+
+fn is_ours(link: &Link) -> bool {
+    is_pod_side(link) || link.name.starts_with(HOST_INTERFACES)
+}
+
+fn interfaces(links: &[&Link], which: impl Fn(&Link) -> bool) -> Vec<Leftover> {
+    let chosen = links.iter().filter(|link| which(link));
+    chosen.map(|link| Leftover::Interface { name: link.name.clone(), index: link.index }).collect()
+}
+
+fn pinned_links(root: &Path) -> Result<Vec<Leftover>, Error> {
+    if !is_bpffs(root) {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    walk(&root.join("cilium"), &mut |path, folder| {
+        if !folder {
+            found.push(Leftover::Link(path));
+        }
+    })?;
+    Ok(found)
+}
+
+fn filters(links: &[&Link]) -> Result<Vec<Leftover>, Error> {
+    let tc = Tc::new()?;
+    let mut found = Vec::new();
+    for link in links {
+        for direction in [Direction::Ingress, Direction::Egress] {
+            let filters = match tc.filters(link.index, direction) {
+                Err(e) if e.is_not_found() => continue,
+                filters => filters?,
+            };
+            found.extend(filters.into_iter().filter(|filter| filter.name.starts_with(PROGRAMS)).map(
+                |filter| Leftover::Filter {
+                    name: filter.name,
+                    interface: link.name.clone(),
+                    index: link.index,
+                    direction,
+                    priority: filter.priority,
+                },
+            ));
+        }
+    }
+    Ok(found)
+}
+
+fn pins(root: &Path) -> Result<Vec<Leftover>, Error> {
+    if !is_bpffs(root) {
+        return Ok(Vec::new());
+    }
+    let globals = root.join("tc/globals");
+    let ours = |name: &String| {
+        name.starts_with(MAPS) || OWN_MAPS.iter().any(|own| name.strip_prefix(own).is_some_and(is_suffix))
+    };
+    let names = names_in(&globals)?.into_iter().filter(ours);
+    let mut found: Vec<Leftover> = names.map(|name| Leftover::Pin(globals.join(name))).collect();
+    // The innermost first.
+    let mut folders = vec![root.join("tc"), globals, root.join("cilium")];
+    walk(&root.join("cilium"), &mut |path, folder| {
+        if folder {
+            folders.push(path);
+        }
+    })?;
+    let links = pinned_links(root)?;
+    let folders = emptied(folders.into_iter().rev(), links.iter().chain(&found))?;
+    found.extend(folders);
+    Ok(found)
+}
+
+/// Those of the folders that have nothing else in them, inner ones first.
+fn emptied<'a>(
+    folders: impl Iterator<Item = PathBuf>,
+    going: impl Iterator<Item = &'a Leftover>,
+) -> Result<Vec<Leftover>, Error> {
+    let mut paths: BTreeSet<PathBuf> = going.filter_map(Leftover::path).map(Path::to_owned).collect();
+    let mut found = Vec::new();
+    for folder in folders.filter(|folder| folder.is_dir()) {
+        if names_in(&folder)?.iter().all(|name| paths.contains(&folder.join(name))) {
+            paths.insert(folder.clone());
+            found.push(Leftover::Folder(folder));
+        }
+    }
+    Ok(found)
+}
+
+/// What follows the name in pins of a change that was interrupted.
+fn is_suffix(rest: &str) -> bool {
+    rest.is_empty() || rest == "_pending" || rest == "_next"
+}
+
+fn files(places: &Places) -> Result<Vec<Leftover>, Error> {
+    let there = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
+    let mut paths: Vec<PathBuf> = RUN_FILES.iter().map(|name| places.run.join(name)).collect();
+    if !paths.contains(&places.socket) {
+        paths.insert(0, places.socket.clone());
+    }
+    let mut found: Vec<Leftover> =
+        RUN_TREES.map(|name| places.run.join(name)).into_iter().filter(there).map(Leftover::Tree).collect();
+    found.extend(paths.into_iter().filter(there).map(Leftover::File));
+    let folders = [places.run.join("netns"), places.run.clone()];
+    let folders = emptied(folders.into_iter(), found.iter())?;
+    found.extend(folders);
+    Ok(found)
+}
+
+/// Calls `seen` with everything below a folder, folders before what is in them, and whether it is a folder.
+fn walk(folder: &Path, seen: &mut impl FnMut(PathBuf, bool)) -> Result<(), Error> {
+    for name in names_in(folder)? {
+        let path = folder.join(name);
+        let is_folder = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir());
+        seen(path.clone(), is_folder);
+        if is_folder {
+            walk(&path, seen)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_others_in_the_run_folder_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("run");
+        fs::create_dir_all(run.join("state/12")).unwrap();
+        fs::create_dir_all(run.join("deleteQueue")).unwrap();
+        for name in ["cilium.pid", "cilium.sock", "notes.txt", "state/12/ep_config.json"] {
+            fs::write(run.join(name), "x").unwrap();
+        }
+        let places =
+            Places { bpf_root: folder.path().join("bpf"), run: run.clone(), socket: run.join("cilium.sock") };
+        let found = files(&places).unwrap();
+        assert_eq!(
+            found.iter().map(|f| f.to_string().replace(run.to_str().unwrap(), "RUN")).collect::<Vec<_>>(),
+            [
+                "folder RUN/deleteQueue with its content",
+                "folder RUN/state with its content",
+                "file RUN/cilium.sock",
+                "file RUN/cilium.pid",
+            ]
+        );
+        for leftover in &found {
+            leftover.remove().unwrap();
+            leftover.remove().expect("what is gone is no error");
+        }
+        assert_eq!(names_in(&run).unwrap(), ["notes.txt"]);
+        fs::remove_file(run.join("notes.txt")).unwrap();
+        assert_eq!(files(&places).unwrap(), [Leftover::Folder(run)]);
+    }
+
+    #[test]
+    fn pins_of_interrupted_changes_are_found() {
+        assert!(is_suffix("") && is_suffix("_pending") && is_suffix("_next") && !is_suffix("_of_somebody"));
+    }
+}

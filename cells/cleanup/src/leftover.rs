@@ -1,0 +1,144 @@
+//! One thing that is left, and its removal.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bpf::tc::Tc;
+use bpf::{Direction, Link, unpin};
+use devices::Netlink;
+
+use crate::error::Error;
+
+/// Something that an agent has left. `Display` names it in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Leftover {
+    /// An interface, with its addresses, its routes and what is attached to it.
+    Interface {
+        /// Its name.
+        name: String,
+        /// Its number.
+        index: u32,
+    },
+    /// A pinned link of a program to an interface or a cgroup.
+    Link(PathBuf),
+    /// A tc filter on an interface that stays, and the queueing discipline that holds it, if nothing else is in it.
+    Filter {
+        /// The filter's name.
+        name: String,
+        /// The interface's name.
+        interface: String,
+        /// The interface's number.
+        index: u32,
+        /// Which packets it sees.
+        direction: Direction,
+        /// Its priority.
+        priority: u16,
+    },
+    /// The table of nftables.
+    Rule,
+    /// A pinned map or program.
+    Pin(PathBuf),
+    /// A file or socket.
+    File(PathBuf),
+    /// A folder with all that is in it.
+    Tree(PathBuf),
+    /// A folder that is empty when all before it are gone; it stays if it is not.
+    Folder(PathBuf),
+}
+
+impl fmt::Display for Leftover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Leftover::Interface { name, .. } => write!(f, "interface {name}"),
+            Leftover::Link(path) => write!(f, "link {}", path.display()),
+            Leftover::Filter { name, interface, direction, .. } => {
+                let direction = if *direction == Direction::Ingress { "ingress" } else { "egress" };
+                write!(f, "tc filter {name} at {direction} of {interface}")
+            }
+            Leftover::Rule => write!(f, "nftables table inet {}", loader::RULE_TABLE),
+            Leftover::Pin(path) => write!(f, "pin {}", path.display()),
+            Leftover::File(path) => write!(f, "file {}", path.display()),
+            Leftover::Tree(path) => write!(f, "folder {} with its content", path.display()),
+            Leftover::Folder(path) => write!(f, "folder {}", path.display()),
+        }
+    }
+}
+
+impl Leftover {
+    /// Whether it is a program, a link or a map of the kernel (`--bpf-state`).
+    pub fn is_bpf(&self) -> bool {
+        matches!(self, Leftover::Link(_) | Leftover::Filter { .. } | Leftover::Pin(_))
+    }
+
+    /// Where it is, if it is on a file system.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Leftover::Link(path)
+            | Leftover::Pin(path)
+            | Leftover::File(path)
+            | Leftover::Tree(path)
+            | Leftover::Folder(path) => Some(path),
+            Leftover::Interface { .. } | Leftover::Filter { .. } | Leftover::Rule => None,
+        }
+    }
+
+    /// Removes it. What is gone already is no error.
+    pub fn remove(&self) -> Result<(), Error> {
+        match self {
+            Leftover::Interface { name, index } => remove_interface(name, *index),
+            Leftover::Link(path) => remove_link(path),
+            Leftover::Filter { index, direction, priority, .. } => {
+                remove_filter(*index, *direction, *priority)
+            }
+            Leftover::Rule => loader::remove_rule().map_err(Error::Rule),
+            Leftover::Pin(path) => Ok(unpin(path).map(drop)?),
+            Leftover::File(path) => gone(fs::remove_file(path), "remove file", path),
+            Leftover::Tree(path) => gone(fs::remove_dir_all(path), "remove folder", path),
+            Leftover::Folder(path) => match fs::remove_dir(path) {
+                Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+                other => gone(other, "remove folder", path),
+            },
+        }
+    }
+}
+
+fn remove_interface(name: &str, index: u32) -> Result<(), Error> {
+    let mut nl = Netlink::open()?;
+    // Its number may be another's by now.
+    if nl.find_link(name)?.is_none_or(|link| link.index != index) {
+        return Ok(());
+    }
+    match nl.delete_link(index) {
+        Err(e) if !e.is_not_found() => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+fn remove_link(path: &Path) -> Result<(), Error> {
+    if let Ok(link) = Link::open(path) {
+        // Without this the program would stay attached until the kernel gets round to freeing it. A link whose interface
+        // is gone is detached already.
+        let _ = link.detach();
+    }
+    Ok(unpin(path).map(drop)?)
+}
+
+fn remove_filter(index: u32, direction: Direction, priority: u16) -> Result<(), Error> {
+    let tc = Tc::new()?;
+    tc.detach(index, direction, priority)?;
+    if tc.is_clsact_empty(index)? {
+        tc.remove_clsact(index)?;
+    }
+    Ok(())
+}
+
+fn gone(result: io::Result<()>, action: &'static str, path: &Path) -> Result<(), Error> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(Error::File { action, path: path.to_owned(), source }),
+        Ok(()) => Ok(()),
+    }
+}
