@@ -10,12 +10,14 @@ use hive::Settings;
 use hive::prelude::*;
 use local_node::{LocalNodeStore, StateConfig};
 use runtime_options::{Follower, RuntimeOption};
+use state_file::Rewrite;
 use statedb::{RwTable, Table};
 
 use crate::answer::{Fixed, configuration};
 use crate::config::CniConfig;
+use crate::files::Stored;
 use crate::instance::Instance;
-use crate::{files, names, spec};
+use crate::{names, spec};
 
 /// How long `PATCH /config` waits for those who act on options.
 const PATCH_LIMIT: Duration = Duration::from_secs(10);
@@ -66,7 +68,8 @@ struct StoreParams {
     settings: Arc<Settings>,
     state: Config<StateConfig>,
     options: Arc<RwTable<RuntimeOption>>,
-    lifecycle: Lifecycle,
+    jobs: JobGroup,
+    health: Health,
 }
 
 fn store(p: StoreParams) -> anyhow::Result<()> {
@@ -76,10 +79,9 @@ fn store(p: StoreParams) -> anyhow::Result<()> {
     };
     let initial = spec::initial(set)?;
     p.options.transact(|w| initial.into_iter().for_each(|option| drop(w.insert(option))));
-    p.lifecycle.hook("daemon-config").on_start(move |_| async move {
-        files::store(&p.state.state(), &p.fixed.running, &p.settings)?;
-        Ok(())
-    });
+    let stored = Stored::new(&p.state.state(), &p.fixed.running, &p.settings);
+    // Nobody of this agent reads it: without room on the disk it comes later.
+    Rewrite::new(&p.jobs, &p.health, "agent-runtime-config.json", move || stored.write()).wake();
     Ok(())
 }
 

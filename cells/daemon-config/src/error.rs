@@ -26,20 +26,12 @@ pub enum Error {
         expected: &'static str,
     },
     /// A file cannot be written or read.
-    #[error("cannot {action} {path}")]
-    File {
-        /// What was tried.
-        action: &'static str,
-        /// On which file.
-        path: PathBuf,
-        /// Why it failed.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] state_file::Error),
 }
 
 /// For `map_err`: what was tried on which file.
 pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
-    let path = path.into();
-    move |source| Error::File { action, path, source }
+    let error = state_file::Error::io(action, path);
+    move |source| error(source).into()
 }

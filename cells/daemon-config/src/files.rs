@@ -1,49 +1,50 @@
 //! The configuration in force, stored for those who look for what has changed between runs.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hive::Settings;
 use hive::config::Source;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::{PrettyFormatter, Serializer};
+use state_file::StateFile;
 
-use crate::error::{Error, file};
-
-/// Writes `agent-runtime-config.json` and `viper-agent-config.yaml`; those of the two runs before stay as `-1` and
-/// `-2`.
-pub(crate) fn store(
-    state: &Path,
-    running: &BTreeMap<String, Value>,
-    settings: &Settings,
-) -> Result<(), Error> {
-    fs::DirBuilder::new().recursive(true).mode(0o750).create(state).map_err(file("create", state))?;
-    rotate_and_write(state, "agent-runtime-config", "json", &json(running))?;
-    rotate_and_write(state, "viper-agent-config", "yaml", &yaml(settings))
+/// The stored configuration of a run.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    files: [(StateFile, [PathBuf; 2], Vec<u8>); 2],
+    /// Those that are written; the others are tried again, these are not moved on once more.
+    written: Mutex<[bool; 2]>,
 }
 
-fn rotate_and_write(state: &Path, name: &str, extension: &str, content: &[u8]) -> Result<(), Error> {
-    let path = |suffix: &str| state.join(format!("{name}{suffix}.{extension}"));
-    for (from, to) in [("-1", "-2"), ("", "-1")] {
-        match fs::rename(path(from), path(to)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(file("rotate", path(from))(error));
-            }
-            _ => {}
-        }
+impl Stored {
+    /// `agent-runtime-config.json` and `viper-agent-config.yaml`, in the original's form, for readers outside: mode
+    /// 0644, no version.
+    pub(crate) fn new(state: &Path, running: &BTreeMap<String, Value>, settings: &Settings) -> Stored {
+        let file = |name: &str, extension: &str, content| {
+            let path = |suffix: &str| state.join(format!("{name}{suffix}.{extension}"));
+            (StateFile::new(path("")).mode(0o644), [path("-1"), path("-2")], content)
+        };
+        let files = [
+            file("agent-runtime-config", "json", json(running)),
+            file("viper-agent-config", "yaml", yaml(settings)),
+        ];
+        Stored { files, written: Mutex::default() }
     }
-    // Under another name until it is whole.
-    let (new, path) = (path(".new"), path(""));
-    let write = || {
-        let mut open = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
-        open.write_all(content)?;
-        fs::rename(&new, &path)
-    };
-    write().map_err(file("write", &path))
+
+    /// Writes them, each once; those of the two runs before stay as `-1` and `-2`.
+    pub(crate) fn write(&self) -> Result<(), state_file::Error> {
+        let mut written = self.written.lock();
+        for ((file, older, content), written) in
+            self.files.iter().zip(written.iter_mut()).filter(|(_, w)| !**w)
+        {
+            file.write_keeping(content, older)?;
+            *written = true;
+        }
+        Ok(())
+    }
 }
 
 /// Indented by one blank, as the original does.
@@ -68,6 +69,7 @@ fn yaml(settings: &Settings) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use serde_json::json;
@@ -79,7 +81,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         for run in 1..=4 {
-            store(&state, &BTreeMap::from([("Run".to_owned(), json!(run))]), &Settings::default()).unwrap();
+            let running = BTreeMap::from([("Run".to_owned(), json!(run))]);
+            let stored = Stored::new(&state, &running, &Settings::default());
+            stored.write().unwrap();
+            stored.write().unwrap();
         }
         let read = |name: &str| fs::read_to_string(state.join(name)).unwrap();
         assert_eq!(read("agent-runtime-config.json"), "{\n \"Run\": 4\n}\n");

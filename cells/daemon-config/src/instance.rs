@@ -1,9 +1,11 @@
 //! One agent a folder: the pid file, locked as long as the agent runs.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+
+use state_file::open_for_lock;
 
 use crate::error::{Error, file};
 
@@ -25,14 +27,7 @@ impl Instance {
         fs::create_dir_all(folder).map_err(file("create", folder))?;
         let path = folder.join(NAME);
         loop {
-            let mut lock = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o640)
-                .open(&path)
-                .map_err(file("open", &path))?;
+            let mut lock = open_for_lock(&path, 0o640)?;
             match lock.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
@@ -47,12 +42,17 @@ impl Instance {
             if !fs::metadata(&path).is_ok_and(|found| found.ino() == ours) {
                 continue;
             }
+            let pid = std::process::id().to_string();
             let write = |lock: &mut File| {
-                lock.set_len(0)?;
+                // The old number's room is kept until the new one is written.
                 lock.rewind()?;
-                lock.write_all(std::process::id().to_string().as_bytes())
+                lock.write_all(pid.as_bytes())?;
+                lock.set_len(pid.len() as u64)
             };
-            write(&mut lock).map_err(file("write", &path))?;
+            if let Err(error) = write(&mut lock).map_err(file("write", &path)) {
+                // The lock is what counts, the number is for humans.
+                tracing::warn!(%error, "Going on without the pid in the pid file");
+            }
             let state = folder.join("state");
             DirBuilder::new().recursive(true).mode(0o750).create(&state).map_err(file("create", &state))?;
             return Ok(Self { path, _lock: lock });

@@ -222,6 +222,10 @@ async fn the_run_folder_belongs_to_one_agent() {
         all.sort();
         all
     };
+    let stored = |name: &str| run.join("state").join(name).exists();
+    while !stored("agent-runtime-config.json") || !stored("viper-agent-config.yaml") {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
     let before = files();
     let mut second = hive(run.clone(), &[("socket-path", run.join("other.sock").to_str().unwrap())]);
     let error = second.try_start().await.unwrap_err().to_string();

@@ -1,6 +1,5 @@
 //! What can be wrong with a request; the texts are those clients of the original know.
 
-use std::io;
 use std::path::PathBuf;
 
 use crate::id::EndpointId;
@@ -101,24 +100,9 @@ pub enum BadParameter {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// The operating system refused.
-    #[error("{action} {path}: {source}")]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// On which path.
-        path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
-    },
-    /// The record is damaged.
-    #[error("{path} is not an endpoint record: {source}")]
-    Record {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: serde_json::Error,
-    },
+    /// It cannot be read or written, or is damaged.
+    #[error(transparent)]
+    File(#[from] state_file::Error),
     /// The record is readable, a value is not.
     #[error("{path}: {key} has no usable value: {found:?}")]
     Value {

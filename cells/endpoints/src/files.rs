@@ -1,9 +1,10 @@
 //! The state folder: one directory an endpoint, in it `ep_config.json`, replaced whole or not at all.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+
+use state_file::StateFile;
 
 use crate::error::StateError;
 use crate::id::EndpointId;
@@ -11,7 +12,8 @@ use crate::record::Record;
 
 /// Name of the record inside an endpoint's directory.
 pub(crate) const RECORD: &str = "ep_config.json";
-const RECORD_NEXT: &str = "ep_config.json.next";
+/// Bytes that a record may have: names that a pod has looked up are in it.
+const LIMIT: u64 = 16 << 20;
 
 /// `state/` of the agent. Nothing is flushed to the disk: the folder need not outlive the machine, as the pods do
 /// not either; a kill at any instruction leaves the old record or the new one.
@@ -44,22 +46,12 @@ impl StateFolder {
         &self.root
     }
 
-    /// Writes the endpoint's record in place of an older one.
+    /// Writes the endpoint's record in place of an older one, unless it is the same.
     pub fn save(&self, record: &Record) -> Result<(), StateError> {
-        let directory = self.root.join(record.id.to_string());
-        let next = directory.join(RECORD_NEXT);
-        let path = directory.join(RECORD);
-        let json =
-            serde_json::to_vec(record).map_err(|source| StateError::Record { path: path.clone(), source })?;
-        match write(&next, &json) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made = DirBuilder::new().recursive(true).mode(0o755).create(&directory);
-                made.map_err(|source| StateError::io("create", &directory, source))?;
-                write(&next, &json).map_err(|source| StateError::io("write", &next, source))?;
-            }
-            written => written.map_err(|source| StateError::io("write", &next, source))?,
-        }
-        fs::rename(&next, &path).map_err(|source| StateError::io("rename", &next, source))
+        let file = file(&self.root.join(record.id.to_string()));
+        let json = serde_json::to_vec(record)
+            .map_err(|error| StateError::io("encode", file.path(), io::Error::from(error)))?;
+        Ok(file.write_changed(&json)?)
     }
 
     /// Removes the endpoint's directory; the record goes first, so that a half-removed directory is none. A
@@ -83,7 +75,7 @@ impl StateFolder {
     }
 
     /// Reads what endpoints have left. Names that are no number (with `_next` or `_next_fail` behind it) are not
-    /// ours and not looked at. A folder that is not there is empty.
+    /// ours and not looked at. A folder that is not there is empty; one that cannot be read for now is an error.
     pub fn scan(&self) -> Result<Vec<Found>, StateError> {
         let entries = match fs::read_dir(&self.root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -95,7 +87,11 @@ impl StateFolder {
             let Ok(directory) = entry.file_name().into_string() else { continue };
             let Some((number, plain)) = endpoint_directory(&directory) else { continue };
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                let record = read(&entry.path().join(RECORD));
+                let record = match file(&entry.path()).read_json() {
+                    // It may be whole: nobody decides about it who cannot read it.
+                    Err(error) if error.is_retryable() => return Err(error.into()),
+                    record => record.map_err(StateError::from).transpose(),
+                };
                 found.push(Found { directory, number, plain, record });
             }
         }
@@ -112,19 +108,8 @@ fn endpoint_directory(name: &str) -> Option<(u64, bool)> {
     Some((number, digits == name))
 }
 
-fn read(path: &Path) -> Option<Result<Record, StateError>> {
-    match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(source) => Some(Err(StateError::io("read", path, source))),
-        Ok(json) => Some(
-            serde_json::from_slice(&json)
-                .map_err(|source| StateError::Record { path: path.to_owned(), source }),
-        ),
-    }
-}
-
-fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(content)
+fn file(directory: &Path) -> StateFile {
+    StateFile::new(directory.join(RECORD)).folder_mode(0o755).limit(LIMIT)
 }
 
 fn gone(removed: io::Result<()>) -> io::Result<()> {
@@ -136,7 +121,7 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
 
 impl StateError {
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> StateError {
-        StateError::Io { action, path: path.to_owned(), source }
+        state_file::Error::io(action, path)(source).into()
     }
 }
 

@@ -1,17 +1,21 @@
 //! The deletions that the CNI plugin has left on disk while no agent answered.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use state_file::{StateFile, open_for_lock};
 
 use crate::error::StateError;
 
 /// How long the plugins may hold the queue's lock before it is read without it.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes that a queued deletion may have.
+const LIMIT: u64 = 64 << 10;
 
 /// What one file asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,8 +56,7 @@ impl DeletionQueue {
         let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.folder);
         made.map_err(|source| StateError::io("create", &self.folder, source))?;
         let path = self.folder.join("lockfile");
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o644).open(&path);
-        let file = file.map_err(|source| StateError::io("open", &path, source))?;
+        let file = open_for_lock(&path, 0o644)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Locked(file))),
             Err(fs::TryLockError::WouldBlock) => Ok(None),
@@ -71,7 +74,8 @@ impl DeletionQueue {
         for entry in entries {
             let path = entry.map_err(|source| StateError::io("read", &self.folder, source))?.path();
             if path.extension().is_some_and(|extension| extension == "delete") {
-                let deletion = fs::read_to_string(&path).ok().and_then(|text| Deletion::parse(&text));
+                let text = StateFile::new(&path).limit(LIMIT).read_text();
+                let deletion = text.ok().flatten().and_then(|text| Deletion::parse(&text));
                 queued.push(Queued { path, deletion });
             }
         }

@@ -148,7 +148,6 @@ fn judge(plan: &mut Plan, candidate: Restored, link: &impl Fn(&str) -> Option<u3
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::StateError;
     use crate::op_labels::OpLabels;
     use labels::Label;
 
@@ -222,7 +221,6 @@ mod tests {
 
     #[test]
     fn broken_directories_are_left_alone() {
-        let broken = serde_json::from_str::<Record>("{").unwrap_err();
         let path = "state/12/ep_config.json".into();
         let list = vec![
             Found { directory: "11".into(), number: 11, plain: true, record: None },
@@ -230,7 +228,7 @@ mod tests {
                 directory: "12".into(),
                 number: 12,
                 plain: true,
-                record: Some(Err(StateError::Record { path, source: broken })),
+                record: Some(Err(state_file::Error::Damaged { path, problem: "EOF".into() }.into())),
             },
             found("13", 13, record(0, "lxc1")),
         ];
@@ -238,7 +236,7 @@ mod tests {
         assert!(plan.restore.is_empty() && plan.discard.is_empty());
         assert_eq!(plan.ignore.len(), 3);
         assert_eq!(plan.ignore[0].problem, "no ep_config.json");
-        assert!(plan.ignore[1].problem.starts_with("state/12/ep_config.json is not an endpoint record"));
+        assert!(plan.ignore[1].problem.starts_with("state/12/ep_config.json is damaged: EOF"));
     }
 
     #[test]

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use labels::{LabelArray, Labels};
 use policy_engine::NamedPorts;
+use state_file::Rewrite;
 use statedb::{Initializer, Obj, RwTable, Writer};
 
 use crate::error::Error;
 use crate::identity::{Identity, text};
 use crate::range::{Range, Scope};
-use crate::store::{Form, Held, Store};
+use crate::store::{Entry, Form, Store};
 
 /// How long a number without a user stays with its labels: the original's pace of collecting unused ones.
 pub const QUARANTINE: Duration = Duration::from_secs(15 * 60);
@@ -46,7 +47,7 @@ impl Identities {
         let (id, new) = found?;
         if new {
             tracing::info!(identity = id, labels = ?labels.texts(), "Allocated identity");
-            self.keep_or(&held, || {
+            held.write(|| self.entries()).inspect_err(|_| {
                 self.table.transact(|w| w.delete(Identity::by_id(id)));
             })?;
         }
@@ -107,7 +108,7 @@ impl Identities {
                 return Ok(numeric);
             }
         }
-        self.keep_or(&held, || {})?;
+        held.write_or_later(|| self.entries());
         Ok(id)
     }
 
@@ -164,19 +165,9 @@ impl Identities {
     /// that matter.
     pub(crate) fn restore(&self) -> Result<usize, Error> {
         let held = self.store.hold();
-        let entries = match held.read() {
-            Err(error @ Error::Unreadable { .. }) => {
-                let aside = held.set_aside()?;
-                tracing::error!(
-                    %error,
-                    kept = %aside.display(),
-                    "Going on without the file of identities: endpoints keep the numbers of their records; labels that \
-                     no endpoint has now may get other numbers. Remove the kept file once it is looked at"
-                );
-                return Ok(0);
-            }
-            entries => entries?,
-        };
+        let entries = held.read(
+            "endpoints keep the numbers of their records, labels that no endpoint has now may get other numbers",
+        )?;
         let now = Instant::now();
         let (count, _) = self.table.transact(|w| {
             let mut count = 0;
@@ -197,7 +188,7 @@ impl Identities {
     }
 
     /// Forgets numbers whose quarantine is over. Returns how many.
-    pub(crate) fn sweep(&self, now: Instant) -> Result<usize, Error> {
+    pub(crate) fn sweep(&self, now: Instant) -> usize {
         let held = self.store.hold();
         let over = |row: &Identity| {
             self.range.contains(row.id)
@@ -205,11 +196,11 @@ impl Identities {
         };
         let snapshot = self.table.snapshot();
         if !self.table.all(&snapshot).any(|row| over(row)) {
-            return Ok(0);
+            return 0;
         }
         let (count, _) = self.table.transact(|w| w.retain(|row| !over(row)));
-        self.keep_or(&held, || {})?;
-        Ok(count)
+        held.write_or_later(|| self.entries());
+        count
     }
 
     /// A new number for labels that have none.
@@ -225,11 +216,21 @@ impl Identities {
         Ok(id)
     }
 
-    /// Writes the file; takes back what is not on disk then.
-    fn keep_or(&self, held: &Held<'_>, undo: impl FnOnce()) -> Result<(), Error> {
+    /// What could not be written is written by a job, which calls [`rewrite`](Self::rewrite).
+    pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
+        self.store.rewrite_by(rewrite);
+    }
+
+    /// Writes what there is now.
+    pub(crate) fn rewrite(&self) -> Result<(), Error> {
+        self.store.hold().write(|| self.entries())
+    }
+
+    /// What belongs into the file.
+    fn entries(&self) -> Vec<Entry> {
         let snapshot = self.table.snapshot();
         let rows = self.table.all(&snapshot).filter(|row| self.range.contains(row.id));
-        held.write(rows.map(|row| (&**row).into())).inspect_err(|_| undo())
+        rows.map(|row| (&**row).into()).collect()
     }
 }
 

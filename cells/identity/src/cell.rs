@@ -8,6 +8,7 @@ use hive::prelude::*;
 use local_node::{LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
 use metrics::Metrics;
+use state_file::Rewrite;
 use statedb::{RwTable, Table};
 
 use crate::allocator::Identities;
@@ -56,6 +57,7 @@ struct HandleParams {
     metrics: Arc<Metrics>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
+    health: Health,
 }
 
 fn new_handles(p: HandleParams) -> Arc<Handles> {
@@ -71,6 +73,9 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
     });
     p.metrics.register_collector(Kinds(p.table.reader()));
 
+    let (workloads, local) = (identities.clone(), prefixes.clone());
+    identities.rewrite_by(Rewrite::new(&p.jobs, &p.health, FILE, move || workloads.rewrite()));
+    prefixes.rewrite_by(Rewrite::new(&p.jobs, &p.health, CHECKPOINT, move || local.rewrite()));
     let initializer = identities.register("state-files");
     let (workloads, local) = (identities.clone(), prefixes.clone());
     p.lifecycle.hook("identity-restore").on_start(move |_| async move {
@@ -90,7 +95,7 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
             local.release_restored()
         };
         tokio::select! {
-            released = work => match released? {
+            released = work => match released {
                 0 => {}
                 count => tracing::info!(count, "Released identities of prefixes that nobody needs any more"),
             },
@@ -105,10 +110,7 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
                 () = tokio::time::sleep(SWEEP) => {}
                 () = cx.cancelled() => return Ok(()),
             }
-            match workloads.sweep(Instant::now()) {
-                Ok(_) => cx.health.ok("Unused identities are collected"),
-                Err(error) => cx.health.degraded("Unable to write the file of identities", error),
-            }
+            workloads.sweep(Instant::now());
         }
     });
     Arc::new(Handles { identities, prefixes })

@@ -1,8 +1,5 @@
 //! What can go wrong with numbers.
 
-use std::io;
-use std::path::PathBuf;
-
 use crate::range::Range;
 
 /// Why there is no number. Nothing has been given out.
@@ -22,29 +19,17 @@ pub enum Error {
         /// Numbers that had one until lately.
         waiting: usize,
     },
-    /// The file cannot be written.
-    #[error("cannot {action} {path}: {source}")]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// With which file.
-        path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
-    },
-    /// The file cannot be read.
-    #[error("{path} holds no identities that can be read: {problem}")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
+    /// The file of numbers cannot be read or written.
+    #[error(transparent)]
+    File(#[from] state_file::Error),
 }
 
 impl Error {
     /// Whether trying again later can help.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Exhausted { .. } | Error::Io { .. })
+        match self {
+            Error::Exhausted { .. } => true,
+            Error::File(error) => error.is_retryable(),
+        }
     }
 }

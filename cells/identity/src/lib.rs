@@ -7,8 +7,11 @@
 //!
 //! **Life.** Reserved and well-known numbers are there from the start. Files of an earlier run are read before anybody
 //! may allocate; then the endpoints' records and the kernel's ipcache say which numbers packets carry already, and
-//! these win over the files. The table is initialised once all of them have spoken. Every new number is on disk before
-//! it is given out.
+//! these win over the files. The table is initialised once all of them have spoken. Every new number of a workload is on
+//! disk before it is given out; a prefix's is at least in the kernel before packets carry it.
+//!
+//! A damaged file is put aside, one of a newer agent ends the start; what cannot be written for now is written by a job
+//! later, told in the rows `identities.json` and `local_allocator_state.json` of health.
 //!
 //! Numbers of prefixes that nobody has asked for go when the ipcache has heard all its sources and a grace period is
 //! over (`identity-restore-grace-period`).

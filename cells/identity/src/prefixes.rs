@@ -9,6 +9,7 @@ use std::time::Instant;
 use datapath_abi::identity::{WORLD, WORLD_IPV4, WORLD_IPV6};
 use ipnetwork::IpNetwork;
 use labels::LabelArray;
+use state_file::Rewrite;
 use statedb::{RwTable, Writer};
 use tokio::sync::watch;
 
@@ -17,7 +18,7 @@ use crate::cidr::{cidr_labels, prefix};
 use crate::error::Error;
 use crate::identity::Identity;
 use crate::range::{Range, Scope};
-use crate::store::{Form, Held, Store};
+use crate::store::{Entry, Form, Store};
 
 /// Who holds numbers of prefixes.
 const USER: &str = "policy";
@@ -47,8 +48,9 @@ impl Prefixes {
         cidr_labels(prefix, self.families[0], self.families[1])
     }
 
-    /// The numbers of prefixes, which are held from now on: one that is held already stays as it is. All or none. New
-    /// numbers are on disk when this returns. A prefix of length zero is the world, whose number always exists.
+    /// The numbers of prefixes, which are held from now on: one that is held already stays as it is. All or none. No
+    /// policy waits for a disk: a number that the file does not have yet is in the kernel's ipcache before any packet
+    /// carries it, and a start believes that. A prefix of length zero is the world, whose number always exists.
     pub fn allocate(&self, prefixes: &[IpNetwork]) -> Result<BTreeMap<IpNetwork, u32>, Error> {
         let held = self.store.hold();
         let mut numbers = BTreeMap::new();
@@ -89,17 +91,14 @@ impl Prefixes {
             let used = self.count();
             return Err(Error::Exhausted { range: Range::PREFIXES, used, waiting: 0 });
         }
-        if !new.is_empty()
-            && let Err(error) = self.keep(&held)
-        {
-            undo(new);
-            return Err(error);
+        if !new.is_empty() {
+            held.write_or_later(|| self.entries());
         }
         Ok(numbers)
     }
 
     /// Ends the hold on prefixes: their numbers go. To be called when neither ipcache nor policy maps have them.
-    pub fn release(&self, prefixes: &[IpNetwork]) -> Result<(), Error> {
+    pub fn release(&self, prefixes: &[IpNetwork]) {
         let held = self.store.hold();
         let (released, _) = self.table.transact(|w| {
             let mut released = 0;
@@ -114,12 +113,14 @@ impl Prefixes {
             }
             released
         });
-        if released > 0 { self.keep(&held) } else { Ok(()) }
+        if released > 0 {
+            held.write_or_later(|| self.entries());
+        }
     }
 
     /// What the kernel's ipcache says of prefixes: packets carry these numbers, so they win over the file. Numbers that
     /// are no prefix's are not looked at.
-    pub fn restored(&self, rows: &[(IpNetwork, u32)]) -> Result<(), Error> {
+    pub fn restored(&self, rows: &[(IpNetwork, u32)]) {
         let held = self.store.hold();
         let mut changed = false;
         let now = Instant::now();
@@ -148,7 +149,9 @@ impl Prefixes {
             }
         });
         self.look_behind();
-        if changed { self.keep(&held) } else { Ok(()) }
+        if changed {
+            held.write_or_later(|| self.entries());
+        }
     }
 
     /// Says that the ipcache has been told by everybody what prefixes are: numbers of the earlier run that nobody has
@@ -166,19 +169,8 @@ impl Prefixes {
     /// Reads the checkpoint of an earlier run. One that cannot be read is put aside: the ipcache tells the numbers.
     pub(crate) fn restore(&self) -> Result<usize, Error> {
         let held = self.store.hold();
-        let entries = match held.read() {
-            Err(error @ Error::Unreadable { .. }) => {
-                let aside = held.set_aside()?;
-                tracing::error!(
-                    %error,
-                    kept = %aside.display(),
-                    "Going on without the checkpoint of prefixes' identities: those in the kernel's ipcache keep their \
-                     numbers. Remove the kept file once it is looked at"
-                );
-                return Ok(0);
-            }
-            entries => entries?,
-        };
+        let entries =
+            held.read("prefixes in the kernel's ipcache keep their numbers, others may get new ones")?;
         let now = Instant::now();
         let (count, _) = self.table.transact(|w| {
             let mut count = 0;
@@ -204,14 +196,14 @@ impl Prefixes {
     }
 
     /// Releases what an earlier run had and nobody has asked for since. Returns how many.
-    pub(crate) fn release_restored(&self) -> Result<usize, Error> {
+    pub(crate) fn release_restored(&self) -> usize {
         let held = self.store.hold();
         let stale = |row: &Identity| row.scope() == Scope::Local && row.users.is_empty();
         let (count, _) = self.table.transact(|w| w.retain(|row| !stale(row)));
         if count > 0 {
-            self.keep(&held)?;
+            held.write_or_later(|| self.entries());
         }
-        Ok(count)
+        count
     }
 
     fn world(&self, prefix: IpNetwork) -> u32 {
@@ -247,9 +239,20 @@ impl Prefixes {
         self.table.all(&snapshot).filter(|row| row.scope() == Scope::Local).count()
     }
 
-    fn keep(&self, held: &Held<'_>) -> Result<(), Error> {
+    /// What could not be written is written by a job, which calls [`rewrite`](Self::rewrite).
+    pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
+        self.store.rewrite_by(rewrite);
+    }
+
+    /// Writes what there is now.
+    pub(crate) fn rewrite(&self) -> Result<(), Error> {
+        self.store.hold().write(|| self.entries())
+    }
+
+    /// What belongs into the file.
+    fn entries(&self) -> Vec<Entry> {
         let snapshot = self.table.snapshot();
         let rows = self.table.all(&snapshot).filter(|row| row.scope() == Scope::Local);
-        held.write(rows.map(|row| (&**row).into()))
+        rows.map(|row| (&**row).into()).collect()
     }
 }

@@ -1,20 +1,15 @@
-//! Files of numbers: replaced whole or not at all. Nothing is flushed to the disk: neither packets nor pods outlive the
-//! machine, and a kill at any instruction leaves the old file or the new one.
+//! Files of numbers. Nothing is flushed to the disk: neither packets nor pods outlive the machine.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use labels::{LabelArray, Labels};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
+use state_file::{Rewrite, Schema, StateFile, set_aside};
 
 use crate::error::Error;
 use crate::identity::Identity;
-
-/// The version of the form of `identities.json`.
-const VERSION: u32 = 1;
 
 /// A number with its labels, as a file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,105 +40,91 @@ pub(crate) enum Form {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Versioned {
-    version: u32,
+struct File {
     identities: Vec<Entry>,
+}
+
+impl Schema for File {
+    const VERSION: u32 = 1;
+    const HOLDS: &'static str = "the numbers of label sets that no endpoint has now";
 }
 
 /// One file. Whoever changes which numbers there are holds it from before the change until the file has it.
 #[derive(Debug)]
 pub(crate) struct Store {
-    file: Mutex<Option<PathBuf>>,
+    file: Option<StateFile>,
     form: Form,
+    turn: Mutex<()>,
+    rewrite: OnceLock<Rewrite>,
 }
 
 /// The file, held.
-pub(crate) struct Held<'a>(MutexGuard<'a, Option<PathBuf>>, Form);
+pub(crate) struct Held<'a>(&'a Store, #[expect(dead_code, reason = "one at a time")] MutexGuard<'a, ()>);
 
 impl Store {
     /// The file at a path; without one nothing is kept.
     pub(crate) fn new(path: Option<PathBuf>, form: Form) -> Store {
-        Store { file: Mutex::new(path), form }
+        Store { file: path.map(StateFile::new), form, turn: Mutex::default(), rewrite: OnceLock::new() }
+    }
+
+    /// Has a job write again what could not be written.
+    pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
+        // Set once, by the cell.
+        let _ = self.rewrite.set(rewrite);
     }
 
     pub(crate) fn hold(&self) -> Held<'_> {
-        Held(self.file.lock(), self.form)
+        Held(self, self.turn.lock())
     }
 }
 
 impl Held<'_> {
-    /// What the file has; nothing when there is none.
-    pub(crate) fn read(&self) -> Result<Vec<Entry>, Error> {
-        let Some(path) = &*self.0 else { return Ok(Vec::new()) };
-        let json = match fs::read(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(io_error("read", path, source)),
-            Ok(json) => json,
-        };
-        let unreadable = |problem: String| Error::Unreadable { path: path.clone(), problem };
-        match self.1 {
-            Form::List => serde_json::from_slice(&json).map_err(|error| unreadable(error.to_string())),
+    /// What the file has; nothing when there is none. A damaged one is put aside, with this consequence.
+    pub(crate) fn read(&self, consequence: &str) -> Result<Vec<Entry>, Error> {
+        let Some(file) = &self.0.file else { return Ok(Vec::new()) };
+        let read = match self.0.form {
             Form::Versioned => {
-                let file: Versioned =
-                    serde_json::from_slice(&json).map_err(|error| unreadable(error.to_string()))?;
-                match file.version {
-                    VERSION => Ok(file.identities),
-                    other => Err(unreadable(format!("version {other}, this agent knows version {VERSION}"))),
-                }
+                file.load().map(|file| file.map_or_else(Vec::new, |File { identities }| identities))
             }
+            Form::List => file.read_json().map(Option::unwrap_or_default),
+        };
+        match read {
+            Err(error @ state_file::Error::Damaged { .. }) => {
+                let kept = set_aside(file.path())?;
+                if let Some(rewrite) = self.0.rewrite.get() {
+                    rewrite.put_aside(&error, &kept, consequence);
+                }
+                Ok(Vec::new())
+            }
+            read => Ok(read?),
         }
     }
 
-    /// Puts an unreadable file out of the way, for a human to look at. Returns its new name.
-    pub(crate) fn set_aside(&self) -> Result<PathBuf, Error> {
-        let Some(path) = &*self.0 else { return Ok(PathBuf::new()) };
-        let aside = path.with_extension("json.unreadable");
-        fs::rename(path, &aside).map_err(|source| io_error("rename", path, source))?;
-        Ok(aside)
+    /// As [`write`](Self::write), where nothing depends on it: records and kernel know what the file does not yet.
+    pub(crate) fn write_or_later(&self, identities: impl FnOnce() -> Vec<Entry>) {
+        // Told and tried again by the job.
+        let _ = self.write(identities);
     }
 
-    /// Replaces the file.
-    pub(crate) fn write(&self, identities: impl Iterator<Item = Entry>) -> Result<(), Error> {
-        let Some(path) = &*self.0 else { return Ok(()) };
-        let identities: Vec<Entry> = identities.collect();
-        let json = match self.1 {
-            Form::List if identities.is_empty() => {
-                return match fs::remove_file(path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        Err(io_error("remove", path, error))
-                    }
-                    _ => Ok(()),
-                };
-            }
-            Form::List => serde_json::to_vec(&identities),
-            Form::Versioned => serde_json::to_vec(&Versioned { version: VERSION, identities }),
+    /// Replaces the file. What fails here is tried again by the job.
+    pub(crate) fn write(&self, identities: impl FnOnce() -> Vec<Entry>) -> Result<(), Error> {
+        let Some(file) = &self.0.file else { return Ok(()) };
+        let identities = identities();
+        let written = match self.0.form {
+            Form::List if identities.is_empty() => file.remove(),
+            Form::List => file.write_json(&identities),
+            Form::Versioned => file.store(&File { identities }),
         };
-        let json = json.map_err(|error| io_error("write", path, error.into()))?;
-        let next = path.with_extension("json.next");
-        let written = match write(&next, &json) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let folder = path.parent().unwrap_or(Path::new("."));
-                let made = DirBuilder::new().recursive(true).mode(0o750).create(folder);
-                made.map_err(|source| io_error("create", folder, source))?;
-                write(&next, &json)
-            }
-            written => written,
-        };
-        written.map_err(|source| io_error("write", &next, source))?;
-        fs::rename(&next, path).map_err(|source| io_error("rename", &next, source))
+        if let Some(rewrite) = self.0.rewrite.get() {
+            rewrite.tried(&written);
+        }
+        Ok(written?)
     }
-}
-
-fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(content)
-}
-
-fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
-    Error::Io { action, path: path.to_owned(), source }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
@@ -158,15 +139,12 @@ mod tests {
         let path = folder.path().join("state/identities.json");
         let store = Store::new(Some(path.clone()), Form::Versioned);
         let held = store.hold();
-        assert_eq!(held.read().unwrap(), []);
-        held.write([entry(300, "k8s:app=a")].into_iter()).unwrap();
-        held.write([entry(300, "k8s:app=a"), entry(301, "k8s:app=b")].into_iter()).unwrap();
-        assert_eq!(held.read().unwrap().len(), 2);
+        assert_eq!(held.read("").unwrap(), []);
+        held.write(|| vec![entry(300, "k8s:app=a")]).unwrap();
+        held.write(|| vec![entry(300, "k8s:app=a"), entry(301, "k8s:app=b")]).unwrap();
+        assert_eq!(held.read("").unwrap().len(), 2);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        // A kill in the middle of a write leaves half of the next file beside the whole old one.
-        fs::write(path.with_extension("json.next"), b"{\"version\":1,\"ident").unwrap();
-        assert_eq!(held.read().unwrap().len(), 2);
-        held.write(std::iter::empty()).unwrap();
+        held.write(Vec::new).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "{\"version\":1,\"identities\":[]}");
     }
 
@@ -177,35 +155,35 @@ mod tests {
         fs::write(&path, include_bytes!("../tests/samples/local_allocator_state.json")).unwrap();
         let store = Store::new(Some(path.clone()), Form::List);
         let held = store.hold();
-        let entries = held.read().unwrap();
+        let entries = held.read("").unwrap();
         assert_eq!(entries[0].id, 16_777_217);
         assert_eq!(entries[0].labels.texts(), ["cidr:192.0.2.0/24", "reserved:world"]);
-        held.write(entries.clone().into_iter()).unwrap();
-        assert_eq!(held.read().unwrap(), entries);
+        held.write(|| entries.clone()).unwrap();
+        assert_eq!(held.read("").unwrap(), entries);
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("[{\"id\":16777217,\"labels\":{\"192.0.2.0/24\":{\"key\":"), "{text}");
-        held.write(std::iter::empty()).unwrap();
+        held.write(Vec::new).unwrap();
         assert!(!path.exists(), "as in the original");
-        held.write(std::iter::empty()).unwrap();
+        held.write(Vec::new).unwrap();
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_and_kept() {
+    fn what_is_damaged_is_kept_aside_and_what_is_newer_untouched() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("identities.json");
         let store = Store::new(Some(path.clone()), Form::Versioned);
         let held = store.hold();
-        for (text, problem) in [
-            ("{\"version\":1,\"identities\":[{\"id\":-1", "invalid value"),
-            ("{\"version\":2,\"identities\":[]}", "version 2, this agent knows version 1"),
-            ("", "EOF"),
-        ] {
+        for text in ["{\"version\":1,\"identities\":[{\"id\":-1", "", "{\"identities\":[]}"] {
             fs::write(&path, text).unwrap();
-            let error = held.read().unwrap_err().to_string();
-            assert!(error.contains("identities.json") && error.contains(problem), "{error}");
-            let aside = held.set_aside().unwrap();
-            assert_eq!(fs::read_to_string(aside).unwrap(), text);
-            assert_eq!(held.read().unwrap(), []);
+            assert_eq!(held.read("").unwrap(), []);
+            assert_eq!(fs::read_to_string(path.with_extension("json.unreadable")).unwrap(), text);
+            assert!(!path.exists());
         }
+        let newer = "{\"version\":2,\"identities\":[]}";
+        fs::write(&path, newer).unwrap();
+        let error = held.read("").unwrap_err();
+        assert!(error.to_string().contains("has version 2, this agent knows version 1"), "{error}");
+        assert!(!error.is_retryable());
+        assert_eq!(fs::read_to_string(&path).unwrap(), newer);
     }
 }

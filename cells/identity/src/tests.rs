@@ -45,13 +45,13 @@ fn a_number_waits_for_its_labels_before_it_is_anothers() {
     identities.release(web, "endpoint/2");
     let since = row().unwrap().unused_since.unwrap();
     identities.release(web, "endpoint/2");
-    assert_eq!(identities.sweep(since + QUARANTINE - Duration::from_secs(1)).unwrap(), 0);
+    assert_eq!(identities.sweep(since + QUARANTINE - Duration::from_secs(1)), 0);
     assert_eq!(identities.allocate(&set("k8s:app=web"), "endpoint/3").unwrap(), web);
     assert_eq!(row().unwrap().unused_since, None);
     identities.release(web, "endpoint/3");
-    assert_eq!(identities.sweep(Instant::now() + QUARANTINE).unwrap(), 1);
+    assert_eq!(identities.sweep(Instant::now() + QUARANTINE), 1);
     assert_eq!(row(), None);
-    assert_eq!(identities.sweep(Instant::now() + QUARANTINE).unwrap(), 0, "reserved ones stay");
+    assert_eq!(identities.sweep(Instant::now() + QUARANTINE), 0, "reserved ones stay");
     assert!(table.get(&table.snapshot(), Identity::by_id(5)).is_some());
 }
 
@@ -71,7 +71,7 @@ fn a_full_range_says_so_and_heals() {
     let expected =
         "no identity left in 256-755: 499 are in use, 1 wait until nothing can carry them any more";
     assert!(error.to_string().starts_with(expected), "{error}");
-    identities.sweep(Instant::now() + QUARANTINE).unwrap();
+    identities.sweep(Instant::now() + QUARANTINE);
     assert_eq!(identities.allocate(&set("k8s:app=more"), "endpoint/2").unwrap(), id);
     assert_eq!(table.len(&table.snapshot()), 500);
 }
@@ -124,20 +124,51 @@ fn numbers_outlive_the_agent_and_a_lost_file() {
 #[test]
 fn a_number_that_cannot_be_kept_is_not_given_out() {
     let folder = tempfile::tempdir().unwrap();
-    let (identities, prefixes, table) = testing::of(&Db::new(), Some(folder.path()));
+    let (identities, _, table) = testing::of(&Db::new(), Some(folder.path()));
     // A folder in the place of the next file: the write fails as on a full disk.
-    for name in [FILE, CHECKPOINT] {
-        std::fs::create_dir(folder.path().join(name).with_extension("json.next")).unwrap();
-    }
+    let next = folder.path().join("identities.json.next");
+    std::fs::create_dir(&next).unwrap();
     let before = table.len(&table.snapshot());
     let error = identities.allocate(&set("k8s:app=web"), "endpoint/1").unwrap_err();
     assert!(error.to_string().contains("identities.json.next") && error.is_retryable(), "{error}");
-    assert!(prefixes.allocate(&["192.0.2.0/24".parse().unwrap()]).is_err());
     assert_eq!(table.len(&table.snapshot()), before);
-    for name in [FILE, CHECKPOINT] {
-        std::fs::remove_dir(folder.path().join(name).with_extension("json.next")).unwrap();
-    }
+    // The number of a record is in packets already.
+    assert_eq!(identities.reserve(300, &set("k8s:app=db"), "endpoint/2").unwrap(), 300);
+    std::fs::remove_dir(&next).unwrap();
     identities.allocate(&set("k8s:app=web"), "endpoint/1").unwrap();
+    let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
+    assert!(text.contains("web") && text.contains("db"), "{text}");
+}
+
+/// A rule that denies must not wait for a disk.
+#[test]
+fn prefixes_have_numbers_without_a_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, prefixes, _) = testing::of(&Db::new(), Some(folder.path()));
+    let next = folder.path().join("local_allocator_state.json.next");
+    std::fs::create_dir(&next).unwrap();
+    let [a, b] = ["192.0.2.0/24", "198.51.100.0/24"].map(|text| text.parse().unwrap());
+    let first = prefixes.allocate(&[a]).unwrap();
+    std::fs::remove_dir(&next).unwrap();
+    let second = prefixes.allocate(&[a, b]).unwrap();
+    assert_eq!(second[&a], first[&a]);
+    let (_, prefixes, _) = testing::of(&Db::new(), Some(folder.path()));
+    assert_eq!(prefixes.allocate(&[b, a]).unwrap(), second, "nothing was lost meanwhile");
+}
+
+#[test]
+fn the_file_of_a_newer_agent_ends_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(FILE);
+    std::fs::write(&path, "{\"version\":9,\"other\":1}").unwrap();
+    let table = Db::new().table::<Identity>().unwrap();
+    let identities = Identities::new(table, Range::of_cluster(0, 255), Some(path.clone()));
+    let error = identities.restore().unwrap_err().to_string();
+    assert!(
+        error.contains("has version 9, this agent knows version 1: start an agent that knows it"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"version\":9,\"other\":1}");
 }
 
 #[test]
@@ -181,7 +212,7 @@ fn unreadable_files_are_put_aside_and_records_still_count() {
     assert!(folder.path().join("local_allocator_state.json.unreadable").exists());
     assert_eq!(identities.reserve(300, &set("k8s:app=web"), "endpoint/1").unwrap(), 300);
     let network = "192.0.2.0/24".parse().unwrap();
-    prefixes.restored(&[(network, 16_777_300)]).unwrap();
+    prefixes.restored(&[(network, 16_777_300)]);
     assert_eq!(prefixes.allocate(&[network]).unwrap()[&network], 16_777_300);
 }
 
@@ -192,10 +223,10 @@ fn the_kernel_wins_over_the_checkpoint() {
     let (_, prefixes, _) = testing::of(&Db::new(), Some(folder.path()));
     let before = prefixes.allocate(&[a, b]).unwrap();
     let (_, prefixes, table) = testing::of(&Db::new(), Some(folder.path()));
-    prefixes.restored(&[(b, before[&a]), (c, 16_777_400), ("10.0.0.1/32".parse().unwrap(), 300)]).unwrap();
+    prefixes.restored(&[(b, before[&a]), (c, 16_777_400), ("10.0.0.1/32".parse().unwrap(), 300)]);
     let now = prefixes.allocate(&[a, b, c]).unwrap();
     assert_eq!((now[&b], now[&c], now[&a]), (before[&a], 16_777_400, 16_777_401));
-    prefixes.restored(&[(c, 16_777_400)]).unwrap();
+    prefixes.restored(&[(c, 16_777_400)]);
     assert_eq!(table.list(&table.snapshot(), Identity::by_labels(&prefixes.labels(c))).count(), 1);
 }
 
@@ -207,10 +238,10 @@ fn prefixes_go_when_nobody_needs_them() {
     let before = prefixes.allocate(&[a, b]).unwrap();
     let (_, prefixes, _) = testing::of(&Db::new(), Some(folder.path()));
     assert_eq!(prefixes.allocate(&[a]).unwrap()[&a], before[&a]);
-    assert_eq!(prefixes.release_restored().unwrap(), 1);
+    assert_eq!(prefixes.release_restored(), 1);
     assert_ne!(prefixes.allocate(&[b]).unwrap()[&b], before[&b], "used again last of all");
-    prefixes.release(&[a, b]).unwrap();
-    prefixes.release(&[a, b]).unwrap();
+    prefixes.release(&[a, b]);
+    prefixes.release(&[a, b]);
     assert!(!folder.path().join(CHECKPOINT).exists());
 }
 

@@ -61,7 +61,7 @@ fn writer(p: WriterParams) -> Arc<IpcacheWriter> {
         let rows = map.rows().map_err(|error| anyhow::anyhow!("cannot read the ipcache: {error}"))?;
         let entries = restore::entries(rows);
         if let Some(prefixes) = prefixes {
-            prefixes.restored(&restore::numbers(&entries))?;
+            prefixes.restored(&restore::numbers(&entries));
         }
         if let Some((initializer, identities)) = identities {
             identities.complete(initializer);

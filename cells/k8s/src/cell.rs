@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hive::prelude::*;
 use local_node::StateConfig;
+use state_file::Rewrite;
 use statedb::RwTable;
 
 use crate::config::K8sConfig;
@@ -50,6 +51,7 @@ struct FolderParams {
     sources: Arc<Sources>,
     files: Arc<RwTable<SourceFile>>,
     metrics: Option<Arc<metrics::Metrics>>,
+    lifecycle: Lifecycle,
     jobs: JobGroup,
     health: Health,
 }
@@ -68,8 +70,14 @@ fn folders(p: FolderParams) -> Result<(), Error> {
         let writer = p.objects.source(option);
         let health = p.health.scope(option);
         let report = Report::new(option, value, accepted, p.files.clone(), health, numbers.clone());
-        let memory = p.state.as_ref().map(|state| Memory::new(state.state().join(option)));
-        let folder = Folder::new(path, accepted, writer, report, memory.unwrap_or_default());
+        let memory = p.state.as_ref().map(|state| Memory::new(state.state().join(option), path.clone()));
+        let memory = memory.unwrap_or_default();
+        let (before, noted) = (memory.clone(), memory.clone());
+        memory.rewrite_by(Rewrite::new(&p.jobs, &p.health, &format!("state-of-{option}"), move || {
+            noted.write()
+        }));
+        p.lifecycle.hook(format!("{option}-restore")).on_start(move |_| async move { Ok(before.restore()?) });
+        let folder = Folder::new(path, accepted, writer, report, memory);
         let questions = p.sources.join();
         p.jobs.one_shot(option, move |cx| follow(folder, questions, cx));
     }

@@ -284,15 +284,13 @@ impl Folder {
                 });
                 let changed = changed.map(|(name, _)| name.clone()).collect();
                 outcome = self.read(&place, changed)?;
-                self.memory.note(&self.path, true);
+                self.memory.note(true);
                 self.report.folder(None, &self.manifests);
                 names.into_keys().collect()
             }
             // Somebody mounts it late: what it said in the run before stays in force.
             (Err(error), _)
-                if error.kind() == io::ErrorKind::NotFound
-                    && !self.complete
-                    && self.memory.knows(&self.path) =>
+                if error.kind() == io::ErrorKind::NotFound && !self.complete && self.memory.knows() =>
             {
                 let fault = format!(
                     "{} is missing and was there in the run before: policies stay as they are; make it, empty for an \
@@ -303,7 +301,7 @@ impl Folder {
                 return Ok(());
             }
             (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {
-                self.memory.note(&self.path, false);
+                self.memory.note(false);
                 self.report.folder(None, &self.manifests);
                 BTreeSet::new()
             }

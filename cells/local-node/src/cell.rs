@@ -7,6 +7,7 @@ use devices::{Device, HOST_DEVICE, NodeAddress};
 use hive::prelude::*;
 use maps::{FamilyConfig, Maps};
 use parking_lot::Mutex;
+use state_file::Rewrite;
 use statedb::{RwTable, Table};
 
 use crate::cluster_nodes::History;
@@ -49,6 +50,7 @@ struct StoreParams {
     addresses: Arc<Table<NodeAddress>>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
+    health: Health,
 }
 
 fn new_store(p: StoreParams) -> anyhow::Result<Arc<LocalNodeStore>> {
@@ -78,7 +80,10 @@ fn new_store(p: StoreParams) -> anyhow::Result<Arc<LocalNodeStore>> {
     let follower = Arc::clone(&store);
     p.jobs.one_shot("addresses", move |cx| follow::addresses(settings, p.addresses, follower, cx));
     let follower = Arc::clone(&store);
-    p.jobs.one_shot("router-file", move |cx| follow::router_file(state, follower, cx));
+    let writer = Arc::clone(&store);
+    let file =
+        Rewrite::new(&p.jobs, &p.health, "node_config.h", move || follow::write_router(&state, &writer));
+    p.jobs.one_shot("router-file", move |cx| follow::router(follower, file, cx));
     Ok(store)
 }
 

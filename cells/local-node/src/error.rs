@@ -31,7 +31,10 @@ pub enum Error {
         /// The option that turns the family off.
         switch: &'static str,
     },
-    /// A file of the system or of the state folder could not be used.
+    /// A file of the state folder could not be read or written.
+    #[error(transparent)]
+    State(#[from] state_file::Error),
+    /// A file of the system could not be used.
     #[error("{}: {source}", path.display())]
     File {
         /// Its path.

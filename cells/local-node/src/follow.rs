@@ -1,12 +1,13 @@
 //! The jobs: the node's address follows the devices, the router's goes to a file.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use devices::NodeAddress;
 use hive::JobCx;
-use statedb::{Obj, Table};
+use state_file::Rewrite;
+use statedb::Table;
 
 use crate::derive::node_ips;
 use crate::settings::Settings;
@@ -44,30 +45,27 @@ fn follow(node: &mut LocalNode, settings: &Settings, rows: &[&NodeAddress]) {
     }
 }
 
-/// Writes the router's addresses to the state folder whenever they change.
-pub(crate) async fn router_file(state: PathBuf, store: Arc<LocalNodeStore>, cx: JobCx) -> anyhow::Result<()> {
+/// Has the router's addresses written whenever they change.
+pub(crate) async fn router(store: Arc<LocalNodeStore>, file: Rewrite, cx: JobCx) -> anyhow::Result<()> {
     let table = store.table();
     loop {
         let snapshot = table.snapshot();
-        let (node, watch) = table.get_watch(&snapshot, LocalNode::query());
-        // Until there is a router, what the file holds is still what a restart wants.
-        let has_router = |node: &&Obj<LocalNode>| node.router_ipv4.is_some() || node.router_ipv6.is_some();
-        if let Some(node) = node.filter(has_router).cloned() {
-            let state = state.clone();
-            let written = tokio::task::spawn_blocking(move || restore::write(&state, &node)).await?;
-            match written {
-                Ok(()) => cx.health.ok("Router addresses stored"),
-                Err(error) => {
-                    tracing::warn!(%error, "Router addresses not stored, a restart may choose others");
-                    cx.health.degraded("Router addresses not stored", error);
-                }
-            }
-        }
+        let (_, watch) = table.get_watch(&snapshot, LocalNode::query());
         drop(snapshot);
+        file.wake();
         tokio::select! {
             () = cx.cancelled() => return Ok(()),
             () = watch.changed() => {}
         }
+    }
+}
+
+/// Writes the router's addresses to the state folder. Until there is a router, what the file holds is still what a
+/// restart wants.
+pub(crate) fn write_router(state: &Path, store: &LocalNodeStore) -> Result<(), state_file::Error> {
+    match store.node().filter(|node| node.router_ipv4.is_some() || node.router_ipv6.is_some()) {
+        Some(node) => restore::write(state, &node),
+        None => Ok(()),
     }
 }
 

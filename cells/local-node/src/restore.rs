@@ -1,12 +1,11 @@
 //! The router's addresses of an earlier run: from `cilium_host`, else from the
 //! header file that Cilium and this agent leave in the state folder.
 
-use std::fs;
-use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use devices::Device;
+use state_file::StateFile;
 
 use crate::{Error, LocalNode};
 
@@ -38,13 +37,22 @@ pub(crate) fn routers(device: Option<&Device>, file: Routers) -> Routers {
     found
 }
 
-/// Reads the header file; nothing if there is none or it makes no sense.
+/// The header file. In the original's form, so without a version.
+fn file(state: &Path) -> StateFile {
+    StateFile::new(state.join(FILE)).folder_mode(0o755).limit(1 << 20)
+}
+
+/// Reads the header file; nothing if there is none. One that makes no sense says nothing either and is written anew:
+/// the router's addresses are on its device, too.
 pub(crate) fn read(state: &Path) -> Result<Routers, Error> {
-    let path = state.join(FILE);
-    match fs::read_to_string(&path) {
-        Ok(text) => Ok(parse(&text)),
-        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(Routers::default()),
-        Err(source) => Err(Error::File { path, source }),
+    match file(state).read_text() {
+        Ok(text) => Ok(text.as_deref().map(parse).unwrap_or_default()),
+        Err(error @ state_file::Error::Damaged { .. }) => {
+            tracing::warn!(%error, "Going on without the file of the router's addresses, which is written anew");
+            state_file::set_aside(error.path())?;
+            Ok(Routers::default())
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -88,25 +96,9 @@ fn render(node: &LocalNode) -> String {
     text
 }
 
-/// Writes the header file, whole or not at all, unless it says so already.
-pub(crate) fn write(state: &Path, node: &LocalNode) -> Result<(), Error> {
-    let path = state.join(FILE);
-    let text = render(node);
-    if fs::read_to_string(&path).is_ok_and(|old| old == text) {
-        return Ok(());
-    }
-    replace(&path, &text).map_err(|source| Error::File { path, source })
-}
-
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let temporary: PathBuf = path.with_extension("h.tmp");
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let mut file = fs::File::create(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_data()?;
-    fs::rename(&temporary, path)
+/// Writes the header file, unless it says so already.
+pub(crate) fn write(state: &Path, node: &LocalNode) -> Result<(), state_file::Error> {
+    file(state).write_changed(render(node).as_bytes())
 }
 
 #[cfg(test)]
@@ -129,7 +121,18 @@ mod tests {
         write(dir.path(), &node).unwrap();
         let expected = Routers { ipv4: node.router_ipv4, ipv6: node.router_ipv6 };
         assert_eq!(read(dir.path()).unwrap(), expected);
-        assert_eq!(fs::read_dir(dir.path().join("globals")).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(dir.path().join("globals")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_no_header_is_put_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        std::fs::create_dir_all(&path).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), Routers::default());
+        let node = LocalNode { router_ipv4: Some([10, 244, 71, 14].into()), ..LocalNode::default() };
+        write(dir.path(), &node).unwrap();
+        assert_eq!(read(dir.path()).unwrap().ipv4, node.router_ipv4);
     }
 
     #[test]

@@ -254,9 +254,7 @@ impl Job {
             })
             .await?;
         self.settle(statuses);
-        if let Some(error) = self.release(unnamed).await? {
-            trouble = trouble.or(Some(error));
-        }
+        self.release(unnamed).await?;
         // Nothing is in force before the first policies are.
         if !waits {
             if std::mem::take(&mut progressing.first) {
@@ -356,21 +354,18 @@ impl Job {
         Ok(())
     }
 
-    /// Lets prefixes go: from the ipcache, then their identities. Gives what has gone wrong.
-    async fn release(&self, unnamed: Vec<IpNetwork>) -> anyhow::Result<Option<String>> {
+    /// Lets prefixes go: from the ipcache, then their identities.
+    async fn release(&self, unnamed: Vec<IpNetwork>) -> anyhow::Result<()> {
         if unnamed.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         let delete = |prefix: &IpNetwork| IpcacheChange::Delete(*prefix, Source::Generated, RESOURCE.into());
         let revision = self.ipcache.apply(unnamed.iter().map(delete));
         self.ipcache.applied(revision, &[]).await?;
         tokio::time::sleep(IN_FLIGHT).await;
         let allocator = self.prefixes.clone();
-        let released = tokio::task::spawn_blocking(move || allocator.release(&unnamed)).await?;
-        Ok(released.err().map(|error| {
-            tracing::warn!(%error, "Unable to release identities of prefixes");
-            error.to_string()
-        }))
+        tokio::task::spawn_blocking(move || allocator.release(&unnamed)).await?;
+        Ok(())
     }
 
     /// Writes what has become of endpoints; only what is news, as the table wakes the job.

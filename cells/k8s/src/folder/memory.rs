@@ -1,69 +1,142 @@
 //! Whether the folder was there in the run before: a folder that is missing since is late, not empty.
 
-use std::fs;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A file with the path of the folder, as long as the folder is there.
-#[derive(Debug, Default)]
-pub(crate) struct Memory {
-    file: Option<PathBuf>,
-    noted: Option<bool>,
+use serde::{Deserialize, Serialize};
+use state_file::{Rewrite, Schema, StateFile, set_aside};
+
+/// What the file says. It is there as long as the folder is.
+#[derive(Debug, Serialize, Deserialize)]
+struct Known {
+    folder: PathBuf,
 }
 
-impl Memory {
-    /// Remembers in this file.
-    pub(crate) fn new(file: PathBuf) -> Memory {
-        Memory { file: Some(file), noted: None }
-    }
+impl Schema for Known {
+    const VERSION: u32 = 1;
+    const HOLDS: &'static str =
+        "whether there was a folder of manifests, whose policies stay while it is missing";
 
-    /// Whether the run before had this folder.
-    pub(crate) fn knows(&self, folder: &Path) -> bool {
-        let content = self.file.as_ref().and_then(|file| fs::read(file).ok());
-        content.is_some_and(|content| content == folder.as_os_str().as_bytes())
-    }
-
-    /// The folder is there, or it is gone for good.
-    pub(crate) fn note(&mut self, folder: &Path, there: bool) {
-        let Some(file) = self.file.as_ref().filter(|_| self.noted != Some(there)) else { return };
-        let done = match there {
-            true => write(file, folder.as_os_str().as_bytes()),
-            false => fs::remove_file(file).or_else(|error| match error.kind() {
-                io::ErrorKind::NotFound => Ok(()),
-                _ => Err(error),
-            }),
-        };
-        match done {
-            Ok(()) => self.noted = Some(there),
-            Err(error) => {
-                let path = file.display();
-                tracing::warn!(%path, %error, "Unable to note whether the folder of manifests is there");
-            }
+    /// Before there were versions the file was the path.
+    fn migrate(version: u32, content: &[u8]) -> Result<Known, String> {
+        match std::str::from_utf8(content) {
+            Ok(path) if version == 0 && path.starts_with('/') => Ok(Known { folder: path.into() }),
+            _ => Err("it names no folder".to_owned()),
         }
     }
 }
 
-/// Whole or not at all.
-fn write(file: &Path, content: &[u8]) -> io::Result<()> {
-    if let Some(parent) = file.parent() {
-        fs::create_dir_all(parent)?;
+/// A file with the path of the folder, as long as the folder is there. It is flushed to the disk: a policy that is late
+/// after a power cut must not be taken for one that is gone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Memory(Option<Arc<Kept>>);
+
+#[derive(Debug)]
+struct Kept {
+    file: StateFile,
+    folder: PathBuf,
+    before: AtomicBool,
+    there: AtomicBool,
+    rewrite: std::sync::OnceLock<Rewrite>,
+}
+
+impl Memory {
+    /// Remembers in this file.
+    pub(crate) fn new(file: PathBuf, folder: PathBuf) -> Memory {
+        let file = StateFile::new(file).flushed().limit(64 << 10);
+        let [before, there] = [false; 2].map(AtomicBool::new);
+        Memory(Some(Arc::new(Kept { file, folder, before, there, rewrite: Default::default() })))
     }
-    let draft = file.with_extension("new");
-    fs::write(&draft, content)?;
-    fs::rename(draft, file)
+
+    /// What is noted is written by a job, which calls [`write`](Self::write).
+    pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
+        if let Some(kept) = &self.0 {
+            // Set once, by the cell.
+            let _ = kept.rewrite.set(rewrite);
+        }
+    }
+
+    /// Reads what the run before has noted. Without knowing, a missing folder is waited for.
+    pub(crate) fn restore(&self) -> Result<(), state_file::Error> {
+        let Some(kept) = &self.0 else { return Ok(()) };
+        let before = match kept.file.load::<Known>() {
+            Ok(known) => known.is_some_and(|known| known.folder == kept.folder),
+            Err(error @ state_file::Error::Damaged { .. }) => {
+                let aside = set_aside(kept.file.path())?;
+                if let Some(rewrite) = kept.rewrite.get() {
+                    rewrite.put_aside(
+                        &error,
+                        &aside,
+                        "if the folder of manifests is missing, it is waited for",
+                    );
+                }
+                true
+            }
+            Err(error) => return Err(error),
+        };
+        kept.before.store(before, Ordering::Release);
+        kept.there.store(before, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether the run before had this folder.
+    pub(crate) fn knows(&self) -> bool {
+        self.0.as_ref().is_some_and(|kept| kept.before.load(Ordering::Acquire))
+    }
+
+    /// The folder is there, or it is gone for good.
+    pub(crate) fn note(&self, there: bool) {
+        if let Some(kept) = &self.0
+            && kept.there.swap(there, Ordering::AcqRel) != there
+            && let Some(rewrite) = kept.rewrite.get()
+        {
+            rewrite.wake();
+        }
+    }
+
+    /// Writes what was noted last.
+    pub(crate) fn write(&self) -> Result<(), state_file::Error> {
+        match &self.0 {
+            Some(kept) if kept.there.load(Ordering::Acquire) => {
+                kept.file.store(&Known { folder: kept.folder.clone() })
+            }
+            Some(kept) => kept.file.remove(),
+            None => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use hive::prelude::*;
     use statedb::Table;
 
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
     use crate::Pod;
+
+    #[test]
+    fn what_older_agents_have_noted_is_understood() {
+        let root = tempfile::tempdir().unwrap();
+        let (file, folder) = (root.path().join("state/cluster-folder"), Path::new("/etc/cluster"));
+        let knows = |content: &str| {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, content).unwrap();
+            let memory = Memory::new(file.clone(), folder.to_owned());
+            memory.restore().map(|()| memory.knows())
+        };
+        assert!(knows("/etc/cluster").unwrap());
+        assert!(!knows("/etc/other").unwrap());
+        assert!(knows("{\"version\":1,\"folder\":\"/etc/cluster\"}").unwrap());
+        assert!(knows("{\"vers").unwrap(), "who does not know waits");
+        assert!(!file.exists() && root.path().join("state/cluster-folder.unreadable").exists());
+        assert!(matches!(knows("{\"version\":2}"), Err(state_file::Error::Newer { .. })));
+    }
 
     /// Of a mount that comes late nobody knows at the start that it comes; that it was there before tells.
     #[tokio::test]

@@ -1,0 +1,33 @@
+//! What is damaged is kept for a human to look at, but not all of it for ever.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use crate::file::gone;
+
+/// How many damaged ones are kept of each file: `NAME.unreadable`, the newest, then `NAME.unreadable-1` and so on.
+pub const ASIDES: usize = 3;
+
+/// Moves a file or folder out of the way, whatever it is, without looking into it. Returns its new name.
+pub fn set_aside(path: &Path) -> Result<PathBuf, Error> {
+    let name = |n: usize| -> PathBuf {
+        let mut name = path.as_os_str().to_owned();
+        name.push(if n == 0 { ".unreadable".to_owned() } else { format!(".unreadable-{n}") });
+        name.into()
+    };
+    let last = name(ASIDES - 1);
+    remove(&last).map_err(Error::io("remove", last))?;
+    for n in (0..ASIDES - 1).rev() {
+        gone(fs::rename(name(n), name(n + 1))).map_err(Error::io("rename", name(n)))?;
+    }
+    fs::rename(path, name(0)).map_err(Error::io("put aside", path))?;
+    Ok(name(0))
+}
+
+fn remove(path: &Path) -> std::io::Result<()> {
+    match path.symlink_metadata() {
+        Ok(metadata) if metadata.is_dir() => gone(fs::remove_dir_all(path)),
+        _ => gone(fs::remove_file(path)),
+    }
+}

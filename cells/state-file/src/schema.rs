@@ -1,0 +1,81 @@
+//! Files of our own form: JSON that says its version.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::file::StateFile;
+
+/// What a file of our own form holds: an object, beside whose members the file has `version`.
+pub trait Schema: Serialize + DeserializeOwned {
+    /// The version that is written. A change that an older agent would read wrongly makes it larger.
+    const VERSION: u32;
+
+    /// What is lost without the file, for the message about a newer one.
+    const HOLDS: &'static str;
+
+    /// Reads what an older agent has written; version 0 is a file without one. The default knows no older version.
+    fn migrate(version: u32, content: &[u8]) -> Result<Self, String> {
+        let _ = content;
+        Err(match version {
+            0 => "it has no version".to_owned(),
+            older => format!("version {older} is none that any agent has written"),
+        })
+    }
+}
+
+/// The version alone. A file may say other things that only its own version knows.
+#[derive(Deserialize)]
+struct Head {
+    version: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Whole<'a, T> {
+    version: u32,
+    #[serde(flatten)]
+    content: &'a T,
+}
+
+impl StateFile {
+    /// What the file holds, brought up to date; `None` if there is none.
+    pub fn load<T: Schema>(&self) -> Result<Option<T>, Error> {
+        let Some(content) = self.read()? else { return Ok(None) };
+        let damaged = |problem: String| Error::damaged(self.path(), problem);
+        let version = match serde_json::from_slice::<Head>(&content) {
+            Ok(head) => head.version.unwrap_or(0),
+            // Older agents may have written something else than JSON.
+            Err(error) => {
+                return T::migrate(0, &content).map(Some).map_err(|_| damaged(error.to_string()));
+            }
+        };
+        if version > u64::from(T::VERSION) {
+            let path = self.path().to_owned();
+            return Err(Error::Newer { path, found: version, known: T::VERSION, holds: T::HOLDS });
+        }
+        match version as u32 {
+            older if older < T::VERSION => T::migrate(older, &content).map(Some).map_err(damaged),
+            _ => serde_json::from_slice(&content).map(Some).map_err(|error| damaged(error.to_string())),
+        }
+    }
+
+    /// What a file in the original's form holds, JSON without a version; `None` if there is none.
+    pub fn read_json<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {
+        let Some(content) = self.read()? else { return Ok(None) };
+        serde_json::from_slice(&content).map(Some).map_err(|error| Error::damaged(self.path(), error))
+    }
+
+    /// Replaces a file in the original's form.
+    pub fn write_json<T: Serialize + ?Sized>(&self, content: &T) -> Result<(), Error> {
+        self.write(&self.encode(content)?)
+    }
+
+    /// Replaces the file by one of the version that this agent writes.
+    pub fn store<T: Schema>(&self, content: &T) -> Result<(), Error> {
+        self.write_json(&Whole { version: T::VERSION, content })
+    }
+
+    fn encode<T: Serialize + ?Sized>(&self, content: &T) -> Result<Vec<u8>, Error> {
+        serde_json::to_vec(content).map_err(|error| Error::io("encode", self.path())(error.into()))
+    }
+}

@@ -1,0 +1,224 @@
+//! Files through stops, hostile names, older and newer agents.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use state_file::{ASIDES, Error, Schema, StateFile, open_for_lock, set_aside};
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Numbers {
+    numbers: Vec<u32>,
+}
+
+impl Schema for Numbers {
+    const VERSION: u32 = 2;
+    const HOLDS: &'static str = "numbers in use";
+
+    /// Version 1 had one number, before that the file was the number.
+    fn migrate(version: u32, content: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct One {
+            number: u32,
+        }
+        let number = match version {
+            0 => serde_json::from_slice(content).map_err(|error| error.to_string())?,
+            _ => serde_json::from_slice::<One>(content).map_err(|error| error.to_string())?.number,
+        };
+        Ok(Numbers { numbers: vec![number] })
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_file_is_replaced_whole_with_its_mode() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = StateFile::new(folder.path().join("state/deep/a")).folder_mode(0o755);
+    assert_eq!(file.read().unwrap(), None);
+    file.write(b"one").unwrap();
+    file.clone().flushed().write(b"two").unwrap();
+    assert_eq!(file.read_text().unwrap().as_deref(), Some("two"));
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(file.path()), 0o600);
+    assert_eq!(mode(file.path().parent().unwrap()), 0o755);
+    StateFile::new(file.path()).mode(0o644).write(b"three").unwrap();
+    assert_eq!(mode(file.path()), 0o644);
+    assert_eq!(names(file.path().parent().unwrap()), ["a"]);
+    file.clone().flushed().remove().unwrap();
+    file.remove().unwrap();
+    assert_eq!(names(file.path().parent().unwrap()), [""; 0]);
+}
+
+/// Each state that a stop can leave between two steps: the old file or the new one, and the next write goes on.
+#[test]
+fn a_stop_between_two_steps_leaves_the_old_or_the_new() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = StateFile::new(folder.path().join("a"));
+    let next = folder.path().join("a.next");
+    file.write(b"old").unwrap();
+    // Created, half written, written, each with the mode of somebody else's leftover.
+    for left in ["", "ne", "new"] {
+        fs::write(&next, left).unwrap();
+        fs::set_permissions(&next, fs::Permissions::from_mode(0o400)).unwrap();
+        assert_eq!(file.read().unwrap().unwrap(), b"old");
+        file.write(b"newer").unwrap();
+        assert_eq!(file.read().unwrap().unwrap(), b"newer");
+        assert_eq!(names(folder.path()), ["a"]);
+        file.write(b"old").unwrap();
+    }
+    fs::write(&next, "ne").unwrap();
+    file.remove().unwrap();
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+/// The states that `write_keeping` goes through, made one by one.
+#[test]
+fn older_versions_move_on_and_survive_a_stop() {
+    let keeping = |stop: &dyn Fn(&Path)| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let older = [path("a-1"), path("a-2")];
+        let file = StateFile::new(path("a"));
+        for run in ["1", "2", "3"] {
+            file.write_keeping(run.as_bytes(), &older).unwrap();
+        }
+        stop(folder.path());
+        assert_eq!(fs::read_to_string(path("a")).unwrap(), "3", "it is there all the time");
+        file.write_keeping(b"4", &older).unwrap();
+        let read = |name: &str| fs::read_to_string(path(name)).unwrap();
+        assert_eq!(names(folder.path()), ["a", "a-1", "a-2"]);
+        (read("a"), read("a-1"), read("a-2"))
+    };
+    let all = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
+    assert_eq!(keeping(&|_| {}), all("4", "3", "2"));
+    let written = |folder: &Path| fs::write(folder.join("a.next"), "4").unwrap();
+    assert_eq!(keeping(&written), all("4", "3", "2"));
+    let moved = |folder: &Path| {
+        written(folder);
+        fs::rename(folder.join("a-1"), folder.join("a-2")).unwrap();
+    };
+    let linked = |folder: &Path| {
+        moved(folder);
+        fs::hard_link(folder.join("a"), folder.join("a-1")).unwrap();
+    };
+    assert_eq!(keeping(&linked), all("4", "3", "3"));
+    let folder = tempfile::tempdir().unwrap();
+    let older = [folder.path().join("b-1"), folder.path().join("b-2")];
+    StateFile::new(folder.path().join("b")).write_keeping(b"1", &older).unwrap();
+    assert_eq!(names(folder.path()), ["b"]);
+}
+
+#[test]
+fn what_is_no_file_is_neither_followed_nor_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    fs::write(&secret, "precious").unwrap();
+    let path = folder.path().join("a");
+    let file = StateFile::new(&path);
+    let pipe = |path: &Path| {
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    type Plant<'a> = Box<dyn Fn(&Path) + 'a>;
+    let plants: [(&str, Plant<'_>); 4] = [
+        ("it is a link", Box::new(|path| symlink(&secret, path).unwrap())),
+        ("it is a link", Box::new(|path| symlink("/nowhere", path).unwrap())),
+        ("it is no regular file", Box::new(pipe)),
+        ("it is no regular file", Box::new(|path| fs::create_dir(path).unwrap())),
+    ];
+    let begin = Instant::now();
+    for (problem, plant) in &plants {
+        plant(&path);
+        let error = file.read().unwrap_err();
+        assert!(matches!(&error, Error::Damaged { problem: found, .. } if found == problem), "{error}");
+        open_for_lock(&path, 0o600).unwrap_err();
+        let kept = set_aside(&path).unwrap();
+        assert_eq!(file.read().unwrap(), None);
+        assert!(kept.symlink_metadata().is_ok());
+    }
+    // In the way of the next file: removed, not written through; a folder is named.
+    let next = folder.path().join("a.next");
+    for (_, plant) in &plants[..3] {
+        plant(&next);
+        file.write(b"mine").unwrap();
+        assert_eq!(file.read().unwrap().unwrap(), b"mine");
+    }
+    fs::create_dir(&next).unwrap();
+    let error = file.write(b"not mine").unwrap_err();
+    assert!(error.to_string().contains("a.next") && error.is_retryable(), "{error}");
+    assert_eq!(file.read().unwrap().unwrap(), b"mine");
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "precious");
+    assert!(begin.elapsed() < Duration::from_secs(10), "nobody waited for the other end of a pipe");
+}
+
+#[test]
+fn a_file_beyond_its_limit_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = StateFile::new(folder.path().join("a")).limit(4);
+    file.write(b"1234").unwrap();
+    assert_eq!(file.read().unwrap().unwrap(), b"1234");
+    file.write(b"12345").unwrap();
+    assert_eq!(
+        file.read().unwrap_err().to_string(),
+        format!("{} is damaged: it has more than 4 bytes", file.path().display())
+    );
+    fs::write(file.path(), [0xff, 0xfe]).unwrap();
+    assert!(matches!(file.read_text(), Err(Error::Damaged { .. })));
+}
+
+#[test]
+fn versions_are_migrated_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = StateFile::new(folder.path().join("numbers.json"));
+    let load = |text: &str| {
+        fs::write(file.path(), text).unwrap();
+        file.load::<Numbers>().map(|numbers| numbers.unwrap().numbers)
+    };
+    assert_eq!(load("{\"version\":2,\"numbers\":[1,2]}").unwrap(), [1, 2]);
+    assert_eq!(load("{\"version\":1,\"number\":7}").unwrap(), [7]);
+    assert_eq!(load("8").unwrap(), [8], "the form of version 0");
+    for newer in ["{\"version\":3}", "{\"numbers\":{\"other\":1},\"version\":4294967298}"] {
+        let error = load(newer).unwrap_err();
+        assert!(matches!(error, Error::Newer { known: 2, .. }) && !error.is_retryable(), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("start an agent that knows it") && text.contains("numbers in use"), "{text}");
+        assert_eq!(fs::read_to_string(file.path()).unwrap(), newer, "it is not touched");
+    }
+    for damaged in
+        ["", "{", "{\"version\":2,\"numb", "{\"version\":2}", "{\"version\":-1}", "{\"version\":1}", "[]"]
+    {
+        let error = load(damaged).unwrap_err();
+        assert!(matches!(error, Error::Damaged { .. }), "{damaged}: {error}");
+    }
+    file.store(&Numbers { numbers: vec![3] }).unwrap();
+    assert_eq!(fs::read_to_string(file.path()).unwrap(), "{\"version\":2,\"numbers\":[3]}");
+}
+
+#[test]
+fn of_damaged_files_the_last_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    for n in 0..ASIDES + 2 {
+        match n % 2 {
+            0 => fs::write(&path, n.to_string()).unwrap(),
+            _ => {
+                fs::create_dir(&path).unwrap();
+                fs::write(path.join("inside"), n.to_string()).unwrap();
+            }
+        }
+        assert_eq!(set_aside(&path).unwrap(), folder.path().join("a.unreadable"));
+    }
+    assert_eq!(names(folder.path()), ["a.unreadable", "a.unreadable-1", "a.unreadable-2"]);
+    assert_eq!(fs::read_to_string(folder.path().join("a.unreadable")).unwrap(), "4");
+    assert_eq!(fs::read_to_string(folder.path().join("a.unreadable-1/inside")).unwrap(), "3");
+    let missing: PathBuf = folder.path().join("missing");
+    assert!(set_aside(&missing).unwrap_err().to_string().contains("missing"));
+}
