@@ -106,7 +106,8 @@ impl HealthTree {
         self.revision.subscribe()
     }
 
-    fn report(&self, health: &Health, level: Level, message: String, error: String) {
+    /// True if it is not what was reported last.
+    fn report(&self, health: &Health, level: Level, message: String, error: String) -> bool {
         let now = SystemTime::now();
         let mut statuses = self.statuses.lock();
         if !statuses.contains_key(&health.id) && statuses.len() >= MAX_REPORTERS {
@@ -114,7 +115,7 @@ impl HealthTree {
             let Some(gone) = gone.map(|s| s.id.clone()) else {
                 drop(statuses);
                 tracing::warn!(reporter = health.id.join("."), "Too many health reporters, report dropped");
-                return;
+                return true;
             };
             statuses.remove(&gone);
         }
@@ -130,7 +131,8 @@ impl HealthTree {
             module_segments: health.module_segments,
         });
         let (message, error) = (cut(message), cut(error));
-        let same = status.level == level && status.message == message && status.error == error;
+        let same =
+            status.count > 0 && status.level == level && status.message == message && status.error == error;
         status.count = if same { status.count + 1 } else { 1 };
         (status.level, status.message, status.error, status.updated) = (level, message, error, now);
         match level {
@@ -140,6 +142,7 @@ impl HealthTree {
         }
         drop(statuses);
         self.revision.send_modify(|revision| *revision += 1);
+        !same
     }
 
     fn remove(&self, prefix: &[Arc<str>]) {
@@ -182,7 +185,13 @@ impl Health {
 
     /// Reports that something is wrong.
     pub fn degraded(&self, message: impl fmt::Display, error: impl fmt::Display) {
-        self.tree.report(self, Level::Degraded, message.to_string(), format!("{error:#}"));
+        self.degraded_anew(message, error);
+    }
+
+    /// Reports that something is wrong; true if it is not what was reported last. Whoever tries again and again logs it
+    /// then, not each time.
+    pub fn degraded_anew(&self, message: impl fmt::Display, error: impl fmt::Display) -> bool {
+        self.tree.report(self, Level::Degraded, message.to_string(), format!("{error:#}"))
     }
 
     /// Reports the end.
@@ -225,13 +234,15 @@ mod tests {
         job.ok("Running");
         let status = tree.at("agent.ipam.job-gc").unwrap();
         assert_eq!((status.level, status.count, status.module().as_str()), (Level::Ok, 2, "agent.ipam"));
-        job.degraded("Failed", "no route to host");
+        assert!(job.degraded_anew("Failed", "no route to host"));
         let status = tree.at("agent.ipam.job-gc").unwrap();
         assert_eq!(
             (status.level, status.count, status.error.as_str()),
             (Level::Degraded, 1, "no route to host")
         );
         assert!(status.last_ok.is_some());
+        assert!(!job.degraded_anew("Failed", "no route to host"));
+        assert!(job.degraded_anew("Failed", "no buffer space"));
         job.stopped("Finished");
         assert!(tree.at("agent.ipam.job-gc").unwrap().stopped.is_some());
     }

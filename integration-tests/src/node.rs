@@ -256,6 +256,32 @@ impl Node {
         self.agent.take().expect("the agent runs").kill().unwrap()
     }
 
+    /// Sends the agent a signal by its name, such as `STOP`.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn signal(&self, name: &str) {
+        self.host().exec(&format!("kill -{name} {}", self.agent_pid())).unwrap();
+    }
+
+    /// What the agent exports, at option `prometheus-serve-addr`, as lines.
+    ///
+    /// # Panics
+    /// When it does not answer, or the option is not set.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<String> {
+        use std::io::{Read as _, Write as _};
+        let address = &self.config["prometheus-serve-addr"];
+        let read = || {
+            let mut stream = std::net::TcpStream::connect(address)?;
+            stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            std::io::Result::Ok(text)
+        };
+        self.host().run(read).unwrap().lines().map(str::to_owned).collect()
+    }
+
     /// The agent's process id.
     ///
     /// # Panics

@@ -49,12 +49,21 @@ impl BpfFs {
 
     /// The file system at `root`, mounted there first if it is not.
     pub fn open_or_mount(root: impl Into<PathBuf>) -> Result<BpfFs> {
-        let root = root.into();
-        if !is_bpffs(&root) {
-            std::fs::create_dir_all(&root).map_err(|e| Error::file("create folder", &root, e))?;
-            mount(&root).map_err(|e| Error::file("mount a bpf file system on", &root, e))?;
+        let fs = BpfFs { root: root.into() };
+        fs.mount_again()?;
+        Ok(fs)
+    }
+
+    /// Mounts it if somebody has unmounted it, and makes its folders; true if it was not mounted. What was pinned in the
+    /// one before is not in the new one.
+    pub fn mount_again(&self) -> Result<bool> {
+        let missing = !is_bpffs(&self.root);
+        if missing {
+            std::fs::create_dir_all(&self.root).map_err(|e| Error::file("create folder", &self.root, e))?;
+            mount(&self.root).map_err(|e| Error::file("mount a bpf file system on", &self.root, e))?;
         }
-        BpfFs::open(root)
+        self.folders()?;
+        Ok(missing)
     }
 
     fn folders(&self) -> Result<()> {

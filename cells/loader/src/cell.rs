@@ -4,10 +4,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::StatusSource;
-use devices::{Device, NodeAddress};
+use devices::{Device, NodeAddress, Route};
 use hive::prelude::*;
 use local_node::LocalNode;
 use maps::{ClockConfig, FamilyConfig, Maps, MapsConfig};
+use metrics::Metrics;
 use runtime_options::{Follower, Progress, RuntimeOption, follower};
 use statedb::{Table, Watch};
 use sysctl::{Setting, Sysctl};
@@ -20,9 +21,12 @@ use crate::device_links::Style;
 
 use crate::host::{HOST_DEVICE, NET_DEVICE};
 use crate::kernel::{KernelDatapath, KernelOptions};
+use crate::nftables;
+use crate::repairs::Repairs;
 use crate::services::{ServiceSettings, ServicesConfig};
 use crate::sysctls;
 use crate::unknown;
+use crate::watchdog::{self, Watchdog};
 
 /// How long a failed round waits before the next, at most.
 const RETRY_MAX: Duration = Duration::from_secs(30);
@@ -55,6 +59,7 @@ struct LoaderParams {
     maps: Arc<Maps>,
     tables: Tables,
     options: Option<Arc<Table<RuntimeOption>>>,
+    metrics: Option<Arc<Metrics>>,
     sysctl: Arc<Sysctl>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
@@ -65,6 +70,7 @@ struct Tables {
     node: Arc<Table<LocalNode>>,
     devices: Arc<Table<Device>>,
     addresses: Arc<Table<NodeAddress>>,
+    routes: Arc<Table<Route>>,
 }
 
 fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Follower>)> {
@@ -81,6 +87,10 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
     });
 
     let (progress, follower) = follower("datapath");
+    let repairs = Repairs::default();
+    if let Some(metrics) = &p.metrics {
+        repairs.register(metrics);
+    }
     let host = HostJob {
         initial: p.config.notifications()?,
         options: p.options,
@@ -95,6 +105,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         tables: p.tables.clone(),
         sysctl: p.sysctl,
         datapath: datapath.clone(),
+        repairs,
     };
     p.jobs.one_shot("host-datapath", move |cx: JobCx| host.run(cx));
     let pool = datapath.clone();
@@ -151,6 +162,7 @@ struct HostJob {
     tables: Tables,
     sysctl: Arc<Sysctl>,
     datapath: Arc<KernelDatapath>,
+    repairs: Repairs,
 }
 
 impl HostJob {
@@ -158,12 +170,12 @@ impl HostJob {
     /// be told from those of the others, which must pass then.
     async fn refuse_unknown_pods(&self) {
         if !self.config.enable_identity_mark {
-            if let Ok(Err(error)) = tokio::task::spawn_blocking(unknown::remove_rule).await {
+            if let Ok(Err(error)) = tokio::task::spawn_blocking(nftables::remove_rule).await {
                 tracing::debug!(%error, "No rule of nftables was removed");
             }
             return;
         }
-        if let Ok(Err(error)) = tokio::task::spawn_blocking(unknown::install_rule).await {
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(nftables::install_rule).await {
             tracing::warn!(%error, "Unannounced pods are held back only once their interface is seen: no rule in nftables");
         }
     }
@@ -181,11 +193,12 @@ impl HostJob {
 
         let (back, devices) = blocking(controller, |c| c.devices()).await?;
         controller = back;
-        devices?;
+        if let Err(error) = devices {
+            tracing::debug!(%error, "The host devices are not there yet");
+        }
         self.apply_settings(&cx).await;
         let clock = self.clock.clock();
-        let interval = self.config.endpoint_bpf_prog_watchdog_interval;
-        let mut next_check = tokio::time::Instant::now() + interval;
+        let mut watchdog = Watchdog::new(self.config.endpoint_bpf_prog_watchdog_interval, &self.maps, &cx);
         loop {
             let endpoint = *host_endpoint.borrow_and_update();
             let snapshot = self.tables.node.snapshot();
@@ -195,6 +208,8 @@ impl HostJob {
             let (addresses, address_watch) = self.tables.addresses.all_watch(&snapshot);
             let (host, host_watch) = self.tables.devices.get_watch(&snapshot, Device::by_name(HOST_DEVICE));
             let (net, net_watch) = self.tables.devices.get_watch(&snapshot, Device::by_name(NET_DEVICE));
+            let host_routes = Route::by_link(host.map_or(0, |device| device.index));
+            let (_, route_watch) = self.tables.routes.list_watch(&snapshot, host_routes);
             let (notifications, options_revision, options_watch) = self.notifications();
             let desired = match nodes.map(|node| &**node).next() {
                 Some(node) => {
@@ -238,8 +253,9 @@ impl HostJob {
                             (in_force, mixed) = (Some(notifications), false);
                         }
                         (Err(error), _) => {
-                            tracing::warn!(%error, "Could not bring the host's datapath up, trying again");
-                            cx.health.degraded("Could not bring the host's datapath up", &error);
+                            if cx.health.degraded_anew("Could not bring the host's datapath up", &error) {
+                                tracing::warn!(%error, "Could not bring the host's datapath up, trying again");
+                            }
                             self.progress.failed(&error);
                             if in_force != Some(notifications) {
                                 // Taking the change back is a change, too.
@@ -258,25 +274,28 @@ impl HostJob {
             }
             let (back, retired) = blocking(controller, Controller::retire).await?;
             controller = back;
-            let wait = wait.or(retired?);
+            let wait = wait.or(retired.unwrap_or_else(|error| {
+                tracing::debug!(%error, "Could not remove what was replaced");
+                Some(RETRY_MAX)
+            }));
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 () = node_watch.changed() => {}
                 () = device_watch.changed() => {}
                 () = address_watch.changed() => {}
-                () = host_watch.changed() => {}
-                () = net_watch.changed() => {}
+                () = host_watch.changed() => watchdog.soon(),
+                () = net_watch.changed() => watchdog.soon(),
+                () = route_watch.changed() => watchdog.soon(),
                 () = changed(options_watch) => {}
                 _ = host_endpoint.changed() => {}
                 () = sleep(wait) => {}
-                () = tokio::time::sleep_until(next_check), if !interval.is_zero() && done.is_some() => {
-                    next_check = tokio::time::Instant::now() + interval;
-                    let (back, missing) = blocking(controller, Controller::recheck).await?;
+                () = watchdog.due(), if done.is_some() => {
+                    let guarded = self.config.enable_identity_mark;
+                    let (back, found) = blocking(controller, move |c| watchdog::look(c, guarded)).await?;
                     controller = back;
-                    for id in missing? {
-                        tracing::warn!(endpointID = id, "The program of an endpoint was removed; it is attached again");
+                    if watchdog.report(found, &self.repairs) {
+                        done = None;
                     }
-                    done = None;
                 }
             }
         }
@@ -343,8 +362,9 @@ async fn forget_departed(datapath: Arc<KernelDatapath>, maps: Arc<Maps>, cx: Job
                     wait = None;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "Could not forget connections of former endpoints, trying again");
-                    cx.health.degraded("Could not forget connections of former endpoints", &error);
+                    if cx.health.degraded_anew("Could not forget connections of former endpoints", &error) {
+                        tracing::warn!(%error, "Could not forget connections of former endpoints, trying again");
+                    }
                     wait = backoff.next_wait();
                 }
             }
@@ -354,16 +374,23 @@ async fn forget_departed(datapath: Arc<KernelDatapath>, maps: Arc<Maps>, cx: Job
 
 /// Keeps policy maps ready, and empties those of endpoints that went.
 async fn keep_pool(datapath: Arc<KernelDatapath>, cx: JobCx) -> anyhow::Result<()> {
+    let mut backoff = hive::job::Backoff::exponential(Duration::from_millis(200), RETRY_MAX);
     loop {
+        let mut retry = None;
         let tended = datapath.clone();
         match tokio::task::spawn_blocking(move || tended.pool().tend()).await? {
-            Ok(ready) => cx.health.ok(format!("{ready} policy maps ready")),
+            Ok(ready) => {
+                cx.health.ok(format!("{ready} policy maps ready"));
+                backoff.reset();
+            }
             Err(error) => {
-                tracing::warn!(%error, "Could not make policy maps ready");
-                cx.health.degraded("Could not make policy maps ready", &error);
+                if cx.health.degraded_anew("Could not make policy maps ready", &error) {
+                    tracing::warn!(%error, "Could not make policy maps ready, trying again");
+                }
+                retry = backoff.next_wait();
             }
         }
-        let rest = datapath.pool().any_resting().then_some(crate::QUARANTINE);
+        let rest = datapath.pool().any_resting().then_some(crate::QUARANTINE).or(retry);
         tokio::select! {
             () = cx.cancelled() => return Ok(()),
             () = datapath.pool().wanted() => {}

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bpf::Link;
 use datapath_abi::{DeviceValue, EndpointInfo, EndpointKey, NodeConfig, lxc_flag, mac_word};
 use devices::Netlink;
 use maps::Maps;
@@ -35,19 +36,19 @@ pub(crate) struct Report {
 /// The host's side, with what it was brought to last.
 #[derive(Debug)]
 pub(crate) struct Controller {
-    maps: Arc<Maps>,
-    datapath: Arc<KernelDatapath>,
+    pub(crate) maps: Arc<Maps>,
+    pub(crate) datapath: Arc<KernelDatapath>,
     style: Style,
     /// When programs were replaced whose array must go later.
     replaced: Option<Instant>,
-    /// Places that run the programs in use.
-    attached: BTreeSet<Place>,
-    settled: Option<HostSettings>,
+    /// Places that run the programs in use, with the links they are held by: a link whose pin is removed lives on.
+    pub(crate) attached: BTreeMap<Place, Option<Link>>,
+    pub(crate) settled: Option<HostSettings>,
 }
 
 impl Controller {
     pub(crate) fn new(maps: Arc<Maps>, datapath: Arc<KernelDatapath>, style: Style) -> Controller {
-        Controller { maps, datapath, style, replaced: None, attached: BTreeSet::new(), settled: None }
+        Controller { maps, datapath, style, replaced: None, attached: BTreeMap::new(), settled: None }
     }
 
     /// Creates the host devices, so that others find them; [`Controller::apply`] does it too.
@@ -93,14 +94,6 @@ impl Controller {
         Ok(report)
     }
 
-    /// Looks after what others may have removed: programs of endpoints are attached again, places on devices and
-    /// addresses are written again by the next [`Controller::apply`].
-    pub(crate) fn recheck(&mut self) -> Result<Vec<u16>, DatapathError> {
-        self.attached.clear();
-        self.settled = None;
-        self.datapath.reattach(&mut Netlink::open()?)
-    }
-
     /// Removes arrays of programs that were replaced, a second later; how long until it has something to do.
     pub(crate) fn retire(&mut self) -> Result<Option<Duration>, DatapathError> {
         let (Some(since), Some(programs)) = (self.replaced, self.datapath.programs()) else {
@@ -115,16 +108,17 @@ impl Controller {
     }
 
     fn attach(&mut self, programs: &ProgramSet, places: &BTreeSet<Place>) -> Result<usize, DatapathError> {
-        for place in self.attached.difference(places) {
+        for place in self.attached.keys().filter(|place| !places.contains(place)) {
             device_links::detach(self.maps.fs(), self.style, place)?;
         }
-        self.attached.retain(|place| places.contains(place));
+        self.attached.retain(|place, _| places.contains(place));
         let mut attached = 0;
         for place in places {
-            if !self.attached.contains(place) {
+            if !self.attached.contains_key(place) {
                 let program = programs.program(place.program)?;
                 device_links::attach(self.maps.fs(), self.style, place, program)?;
-                self.attached.insert(place.clone());
+                let link = if self.style.tcx { device_links::hold(self.maps.fs(), place) } else { None };
+                self.attached.insert(place.clone(), link);
                 attached += 1;
             }
         }

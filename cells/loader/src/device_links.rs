@@ -1,6 +1,6 @@
 //! Programs on long-lived devices: pinned tcx links, updated in place; tc filters on kernels without tcx.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bpf::tc::Tc;
 use bpf::{BpfFs, Direction, Link, Program, names_in, unpin};
@@ -28,7 +28,8 @@ impl Place {
         if self.egress { Direction::Egress } else { Direction::Ingress }
     }
 
-    fn filter(&self) -> String {
+    /// The name of its filter, `<program>-<device>`.
+    pub(crate) fn filter(&self) -> String {
         format!("{}-{}", self.program, self.device)
     }
 }
@@ -89,6 +90,38 @@ pub fn attach(fs: &BpfFs, style: Style, place: &Place, program: &Program) -> Res
     link.pin(&pin).step(step)?;
     remove_filter(&tc, style, place)?;
     Ok(Attached::Created)
+}
+
+/// The pinned link of a place, to be held: as long as somebody holds it, it outlives its pin.
+pub(crate) fn hold(fs: &BpfFs, place: &Place) -> Option<Link> {
+    Link::open(&pin(fs, place)).ok()
+}
+
+/// The pin of a place's link.
+pub(crate) fn pin(fs: &BpfFs, place: &Place) -> PathBuf {
+    fs.device_links(&place.device).join(place.program)
+}
+
+/// Pins a link that is attached to its place.
+pub(crate) fn pin_again(fs: &BpfFs, place: &Place, link: &Link) -> Result<(), DatapathError> {
+    let folder = fs.device_links(&place.device);
+    std::fs::create_dir_all(&folder)
+        .map_err(|source| bpf::Error::File { operation: "create folder", path: folder.clone(), source })
+        .and_then(|()| link.pin(&pin(fs, place)))
+        .step(|| format!("pin the link of {}", place.filter()))
+}
+
+/// Whether the program still is in its place: by the link that is held, or by a filter.
+pub(crate) fn is_attached(place: &Place, link: Option<&Link>, tc: &Tc) -> Result<bool, DatapathError> {
+    let step = || format!("look for {}", place.filter());
+    if let Some(link) = link {
+        return Ok(link.info().step(step)?.ifindex == Some(place.ifindex));
+    }
+    let filters = tc.filters(place.ifindex, place.direction());
+    match filters {
+        Err(e) if e.is_not_found() => Ok(false),
+        found => Ok(found.step(step)?.iter().any(|filter| filter.name == place.filter())),
+    }
 }
 
 /// Detaches a pinned link and removes its pin. The pin alone would keep the program attached until the kernel gets round

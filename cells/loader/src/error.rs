@@ -55,6 +55,9 @@ pub enum DatapathError {
         #[source]
         source: bpf::Error,
     },
+    /// The rule against unknown pods could not be looked at or installed.
+    #[error("rule of nftables against unknown pods (table inet apiary): {0}")]
+    Rule(#[source] std::io::Error),
     /// A map of the node could not be opened.
     #[error(transparent)]
     Maps(#[from] maps::Error),

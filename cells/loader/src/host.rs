@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use devices::netlink::{AddressSpec, LinkChange, RouteSpec, VethPeer, VethSpec};
-use devices::{Link, Netlink, NetlinkError, TABLE_MAIN};
+use devices::{Link, Netlink, NetlinkError, Route, TABLE_MAIN};
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
 /// The interface through which the host's packets to pods go.
@@ -119,6 +119,25 @@ pub fn ensure_addresses(nl: &mut Netlink, host: &Link, settings: &HostSettings) 
         }
     }
     routes.iter().try_for_each(|route| nl.replace_route(route))
+}
+
+/// Addresses and routes that cilium_host should have and has not, in words.
+pub fn missing(nl: &mut Netlink, host: &Link, settings: &HostSettings) -> Result<Vec<String>, NetlinkError> {
+    let addresses = nl.addresses(host.index)?;
+    let routes = nl.routes()?;
+    let there = |route: &RouteSpec| {
+        let same = |found: &&Route| {
+            found.key.table == TABLE_MAIN
+                && found.key.link_index == host.index
+                && found.key.dst == route.dst
+                && (found.gateway, found.src) == (route.gateway, route.src)
+        };
+        routes.iter().find(same).is_some()
+    };
+    let lost = settings.addresses().into_iter().filter(|address| !addresses.contains(address));
+    let lost = lost.map(|address| format!("address {address} of {HOST_DEVICE}"));
+    let wanted = settings.routes(host.index).into_iter().filter(|route| !there(route));
+    Ok(lost.chain(wanted.map(|route| format!("route to {} by {HOST_DEVICE}", route.dst))).collect())
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub struct KernelDatapath {
     programs: RwLock<Option<Arc<ProgramSet>>>,
     /// Held for reading while an endpoint is attached, for writing for a moment between publishing new programs and
     /// replacing the old ones: after that moment nobody attaches the old ones any more.
-    attaching: RwLock<()>,
+    pub(crate) attaching: RwLock<()>,
     /// Held while settings and policy map of an endpoint change, by its id: those who attach it and those who write its
     /// policy do not know of each other.
     changing: [Mutex<()>; 64],
@@ -153,38 +153,6 @@ impl KernelDatapath {
         Ok(switched)
     }
 
-    /// Attaches the program again where somebody removed it from an endpoint's interface (`tc qdisc del`). Gives the
-    /// endpoints it was missing from.
-    pub fn reattach(&self, nl: &mut Netlink) -> Result<Vec<u16>, DatapathError> {
-        let Some(programs) = self.programs() else { return Ok(Vec::new()) };
-        let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
-        let links: BTreeMap<u32, String> = nl.links()?.into_iter().map(|l| (l.index, l.name)).collect();
-        let mut missing = Vec::new();
-        for row in self.rows()? {
-            let (id, ifindex) = (row.id as u16, row.ifindex);
-            let Some(name) = links.get(&ifindex).filter(|_| row.flags & ep_flag::LIVE != 0) else { continue };
-            let _attaching = self.attaching.read().unwrap_or_else(PoisonError::into_inner);
-            if !self.is_attached(&tc, ifindex, name, id)?
-                && self.attach_program(&programs, &tc, ifindex, name, Some(id))?
-            {
-                missing.push(id);
-            }
-        }
-        Ok(missing)
-    }
-
-    /// Whether the endpoint's program is on its interface, by filter or by a link taken over.
-    fn is_attached(&self, tc: &Tc, ifindex: u32, ifname: &str, id: u16) -> Result<bool, DatapathError> {
-        let name = datapath_object::FROM_CONTAINER;
-        let filters = tc.filters(ifindex, Direction::Ingress).step(|| format!("list filters of {ifname}"))?;
-        let filter = filter_name(name, ifname);
-        if filters.iter().any(|found| found.name == filter) {
-            return Ok(true);
-        }
-        let link = Link::open(&self.maps.fs().endpoint_links(id).join(name)).and_then(|link| link.info());
-        Ok(link.is_ok_and(|info| info.ifindex == Some(ifindex)))
-    }
-
     /// Attaches the program to the interface of a pod that no endpoint has asked for yet: its packets drop with 203 until
     /// one does. False if there is no such interface, or no program yet.
     pub fn guard(&self, ifindex: u32, ifname: &str) -> Result<bool, DatapathError> {
@@ -201,7 +169,7 @@ impl KernelDatapath {
 
     /// Puts the program on an interface; false if the interface is gone. An endpoint taken over from Cilium keeps its
     /// pinned tcx link.
-    fn attach_program(
+    pub(crate) fn attach_program(
         &self,
         programs: &ProgramSet,
         tc: &Tc,
@@ -360,7 +328,7 @@ impl KernelDatapath {
         Ok(())
     }
 
-    fn change(&self, id: u16) -> MutexGuard<'_, ()> {
+    pub(crate) fn change(&self, id: u16) -> MutexGuard<'_, ()> {
         let lock = &self.changing[usize::from(id) % self.changing.len()];
         lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -524,7 +492,7 @@ const SLOT_GAP: u32 = 4 * crate::READY as u32;
 /// `EEXIST`, the same on all architectures of Linux.
 const EEXIST: i32 = 17;
 
-fn filter_name(program: &str, interface: &str) -> String {
+pub(crate) fn filter_name(program: &str, interface: &str) -> String {
     format!("{program}-{interface}")
 }
 

@@ -11,7 +11,8 @@
 //! tables: a node-wide switch changed by `PATCH /config` is another load, whose programs replace those in use in place
 //! (tens of milliseconds, no packet lost), and the request waits for it. Other jobs keep policy maps ready in their
 //! slots and guard interfaces of pods that nobody has announced; a rule of nftables (table `inet apiary`) holds those
-//! back until then.
+//! back until then. Every `endpoint-bpf-prog-watchdog-interval`, and when the kernel tells of a removal, everything is compared
+//! with what should be there and put back (`watchdog.rs`).
 //! Nothing is taken down at stop: packets go on.
 //!
 //! ```no_run
@@ -30,6 +31,7 @@
 //! attached when an endpoint goes, and drop. There, packets of an unannounced pod take the host's routes; here they go
 //! nowhere.
 
+mod alarms;
 mod cell;
 mod config;
 mod controller;
@@ -40,9 +42,11 @@ pub mod device_links;
 mod error;
 pub mod host;
 mod kernel;
+mod nftables;
 mod policy;
 mod pool;
 mod programs;
+mod repairs;
 mod restore;
 mod services;
 mod slots;
@@ -51,6 +55,7 @@ mod sysctls;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 mod unknown;
+mod watchdog;
 
 pub use cell::cell;
 pub use config::{ConntrackConfig, LoaderConfig, OptionError};
@@ -58,8 +63,9 @@ pub use datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
 pub use departed::Departed;
 pub use error::DatapathError;
 pub use kernel::{KernelDatapath, KernelOptions, POD_INTERFACE_PREFIX, is_pod_interface};
+pub use nftables::{RULE_TABLE, has_rule, remove_rule};
 pub use pool::{PolicyMap, PolicyPool, READY};
 pub use programs::ProgramSet;
+pub use repairs::{Kind as RepairKind, Repair};
 pub use services::ServicesConfig;
 pub use slots::QUARANTINE;
-pub use unknown::{RULE_TABLE, has_rule, remove_rule};

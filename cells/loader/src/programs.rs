@@ -1,6 +1,6 @@
 //! One load of the shared programs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bpf::{BpfFs, Collection, MapSpec, ObjectFile, ObjectMap, Program, RawMap, unpin};
@@ -58,6 +58,17 @@ impl ProgramSet {
     /// The settings that were loaded.
     pub fn config(&self) -> &NodeConfig {
         &self.config
+    }
+
+    /// The pin of the programs' array.
+    pub(crate) fn calls_pin(&self) -> &Path {
+        &self.calls_pin
+    }
+
+    /// Pins the programs' array again: without a pin it loses its programs when the agent stops.
+    pub(crate) fn repin(&self) -> Result<(), DatapathError> {
+        let array = self.collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
+        array.pin(&self.calls_pin).step(|| "pin the program array".to_owned())
     }
 
     /// Removes the pins of other loads' arrays, once no program of theirs is attached. Gives their number.

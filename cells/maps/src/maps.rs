@@ -36,7 +36,7 @@ pub struct Maps {
     sizes: Sizes,
     opened: OnceLock<Opened>,
     /// Maps opened one by one. Who comes second waits: opening can replace a pin.
-    others: Mutex<BTreeMap<String, Arc<Mutex<Option<RawMap>>>>>,
+    pub(crate) others: Mutex<BTreeMap<String, Arc<Mutex<Option<RawMap>>>>>,
 }
 
 #[derive(Debug)]

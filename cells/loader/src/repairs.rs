@@ -1,0 +1,83 @@
+//! What was missing and was put back: kinds, and how many of each.
+
+use metrics::Metrics;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+
+/// A kind of thing that was put back; the label of the metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// The bpf file system was not mounted.
+    FileSystem,
+    /// A pin of a map, of the array of programs, or of a device's link.
+    Pin,
+    /// The program of an endpoint or of a device.
+    Program,
+    /// An address or a route of cilium_host.
+    Network,
+    /// The rule of nftables that holds back unknown pods.
+    Rule,
+}
+
+impl Kind {
+    /// All of them.
+    pub(crate) const ALL: [Kind; 5] = [Kind::FileSystem, Kind::Pin, Kind::Program, Kind::Network, Kind::Rule];
+
+    /// As the metric's label.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::FileSystem => "bpffs",
+            Kind::Pin => "pin",
+            Kind::Program => "program",
+            Kind::Network => "network",
+            Kind::Rule => "nftables",
+        }
+    }
+}
+
+/// Something that was missing and is in place again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repair {
+    /// What kind of thing.
+    pub kind: Kind,
+    /// Which one, in words.
+    pub what: String,
+}
+
+/// A repair of something, in words.
+pub(crate) fn repair(kind: Kind, what: impl Into<String>) -> Repair {
+    Repair { kind, what: what.into() }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    kind: &'static str,
+}
+
+/// Numbers of repairs since the start.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Repairs(Family<KindLabel, Counter>);
+
+impl Repairs {
+    /// Puts `datapath_repairs_total` into the registry, each kind at zero.
+    pub(crate) fn register(&self, metrics: &Metrics) {
+        Kind::ALL.into_iter().for_each(|kind| drop(self.of(kind)));
+        let help = "Parts of the datapath that were removed by others and put back";
+        metrics.register("datapath_repairs_total", help, self.0.clone());
+    }
+
+    fn of(&self, kind: Kind) -> Counter {
+        self.0.get_or_create_owned(&KindLabel { kind: kind.name() })
+    }
+
+    /// Counts a repair.
+    pub(crate) fn count(&self, kind: Kind) {
+        self.of(kind).inc();
+    }
+
+    /// Repairs of all kinds.
+    pub(crate) fn total(&self) -> u64 {
+        Kind::ALL.into_iter().map(|kind| self.of(kind).get()).sum()
+    }
+}

@@ -1,0 +1,65 @@
+//! Pins that somebody has removed: they are made again from what is open.
+
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
+
+use bpf::RawMap;
+
+use crate::error::Result;
+use crate::maps::{Maps, OWN_MAPS};
+
+/// Names of the maps that [`Maps::open`] opens, beside our own.
+const OPENED: [&str; 7] = [
+    "cilium_lxc",
+    "cilium_ipcache_v2",
+    "cilium_metrics",
+    "cilium_devices",
+    "cilium_runtime_config",
+    "cilium_events",
+    "cilium_call_policy",
+];
+
+/// What was put back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repinned {
+    /// The bpf file system was not mounted any more.
+    pub mounted: bool,
+    /// Names of the maps that had no pin.
+    pub pins: Vec<String>,
+    /// Names of all pins in the maps' folder afterwards.
+    pub found: BTreeSet<String>,
+}
+
+impl Maps {
+    /// Mounts the bpf file system again if somebody has unmounted it, and pins the open maps that have no pin. The maps
+    /// themselves live on meanwhile, by the agent's descriptors. Costs reading one folder when all is well.
+    pub fn repin(&self) -> Result<Repinned> {
+        let mut done = Repinned { mounted: self.fs().mount_again()?, ..Repinned::default() };
+        done.found = self.fs().map_names()?.into_iter().collect();
+        for name in OPENED.into_iter().chain(OWN_MAPS) {
+            if let Some(map) = self.raw(name).filter(|_| !done.found.contains(name)) {
+                self.pin_again(&mut done, name, map)?;
+            }
+        }
+        let others: Vec<_> = {
+            let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+            let missing = others.iter().filter(|(name, _)| !done.found.contains(*name));
+            missing.map(|(name, slot)| (name.clone(), slot.clone())).collect()
+        };
+        for (name, slot) in others {
+            // Whoever holds it is opening the map, and pins it.
+            let Ok(slot) = slot.try_lock() else { continue };
+            if let Some(map) = &*slot {
+                self.pin_again(&mut done, &name, map)?;
+            }
+        }
+        Ok(done)
+    }
+
+    fn pin_again(&self, done: &mut Repinned, name: &str, map: &RawMap) -> Result<()> {
+        map.pin(&self.path(name))?;
+        done.pins.push(name.to_owned());
+        done.found.insert(name.to_owned());
+        Ok(())
+    }
+}

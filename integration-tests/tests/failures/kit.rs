@@ -1,0 +1,71 @@
+//! A node that tells what it repairs, and ways to look at it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use bpf::RawMap;
+use integration_tests::Node;
+use test_kit::try_wait_until;
+
+/// How long a repair or a report may take on a busy machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(15);
+
+/// A node that is not started yet, whose agent looks after its datapath this often.
+pub(crate) fn node(interval: &str) -> Node {
+    let mut node = Node::new();
+    let options =
+        [("prometheus-serve-addr", "127.0.0.1:9962"), ("endpoint-bpf-prog-watchdog-interval", interval)];
+    node.config.extend(options.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    node
+}
+
+/// Waits for a condition; shows the agent's health and log if it does not come.
+pub(crate) fn until(node: &Node, what: &str, mut ready: impl FnMut() -> bool) {
+    let probe = || if ready() { Ok(()) } else { Err(String::new()) };
+    if try_wait_until(LIMIT, probe).is_err() {
+        panic!("{what}\n{}\n{}", health(node), node.log());
+    }
+}
+
+/// What `apiary status` says of the agent as a whole: degraded modules with their errors.
+pub(crate) fn health(node: &Node) -> String {
+    let status = node.get("/v1/healthz");
+    format!("{} {}", status["cilium"]["state"].as_str().unwrap(), status["cilium"]["msg"].as_str().unwrap())
+}
+
+/// Waits until nothing is degraded.
+pub(crate) fn until_well(node: &Node) {
+    until(node, "the agent is well again", || health(node).starts_with("Ok "));
+}
+
+/// The number of a metric's line that begins like this.
+pub(crate) fn metric(node: &Node, begin: &str) -> u64 {
+    let lines = node.metrics();
+    let line = lines.iter().find(|line| line.starts_with(begin));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
+        .unwrap_or_else(|| panic!("{begin}: {lines:#?}"))
+}
+
+/// Repairs of a kind.
+pub(crate) fn repairs(node: &Node, kind: &str) -> u64 {
+    metric(node, &format!("cilium_datapath_repairs_total{{kind=\"{kind}\"}}"))
+}
+
+/// How often the log has this text.
+pub(crate) fn logged(node: &Node, text: &str) -> usize {
+    node.log().lines().filter(|line| line.contains(text)).count()
+}
+
+/// Kernel numbers of all pinned maps by name.
+pub(crate) fn pinned_maps(node: &Node) -> BTreeMap<String, u32> {
+    let folder = node.pin("");
+    let names = fs::read_dir(&folder).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| Some((id(&folder.join(&name))?, name))).map(|(id, name)| (name, id)).collect()
+}
+
+fn id(path: &Path) -> Option<u32> {
+    RawMap::open(path).and_then(|map| map.info()).ok().map(|info| info.id)
+}

@@ -1,0 +1,4 @@
+//! What the kernel refuses or others remove: named where an operator looks, nothing opened, and gone when its cause is.
+
+mod datapath;
+mod kit;
