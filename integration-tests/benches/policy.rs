@@ -1,5 +1,5 @@
-//! Policy in numbers: from a changed file to the last wrong packet, many rules on many endpoints, memory. Prints one row
-//! a number (name, measured, unit, goal, met, peer), tab separated.
+//! Policy in numbers: from a changed file to the last wrong packet, many rules on many endpoints. Prints one row a
+//! number (name, measured, unit, goal, met, peer), tab separated.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use integration_tests::measure::{Candidate, no_rows, percentile, resident, row};
-use integration_tests::{Node, Pod, pod_manifest};
+use integration_tests::measure::{bench_pods, cluster_policy, no_rows, percentile, row};
+use integration_tests::{Node, Pod};
 use serde_json::{Value, json};
 
 /// Changes of one policy that are timed.
@@ -23,18 +23,6 @@ fn main() {
     }
     last_wrong_packet();
     many_rules();
-    memory();
-}
-
-fn policy(name: &str, mut spec: Value, version: usize) -> String {
-    spec["labels"] = json!([{"key": "version", "value": version.to_string()}]);
-    json!({
-        "apiVersion": "cilium.io/v2",
-        "kind": "CiliumClusterwideNetworkPolicy",
-        "metadata": {"name": name},
-        "spec": spec,
-    })
-    .to_string()
 }
 
 /// Packets that carry the time of their sending, 10,000 a second, until both ends are told to stop.
@@ -102,7 +90,7 @@ fn last_wrong_packet() {
         })
     };
     let mut node = Node::started();
-    node.apply("policy.yaml", &policy("server", spec(true), 0));
+    node.apply("policy.yaml", &cluster_policy("server", spec(true), 0));
     let client = node.add_pod_with("default", "client", &[("app", "client")]);
     let server = node.add_pod_with("default", "server", &[("app", "server")]);
     node.wait_rules("version", &["0"]);
@@ -113,7 +101,7 @@ fn last_wrong_packet() {
     let mut changes: Vec<(u64, bool)> = Vec::new();
     for version in 1..=CHANGES {
         let allowed = version % 2 == 0;
-        let begin = node.apply("policy.yaml", &policy("server", spec(allowed), version));
+        let begin = node.apply("policy.yaml", &cluster_policy("server", spec(allowed), version));
         changes.push(((begin - zero).as_nanos() as u64, allowed));
         // Not in step with any clock of the agent.
         thread::sleep(Duration::from_micros(60_000 + 1_000 * (version as u64 * 7 % 11)));
@@ -133,20 +121,6 @@ fn last_wrong_packet() {
     node.stop();
 }
 
-/// Makes endpoints that are pods of their own labels.
-fn pods(node: &Node, count: usize) {
-    let manifests: Vec<String> = (0..count)
-        .map(|i| {
-            pod_manifest("default", &format!("bench{i}"), &[("app", "bench"), ("bench", &format!("b{i}"))])
-        })
-        .collect();
-    node.apply("pods.yaml", &manifests.join("---\n"));
-    let ns = node.sandbox().netns("pods").unwrap();
-    for i in 0..count {
-        Candidate::new(node, &ns, i).of_pod("default", &format!("bench{i}")).create(&node.socket());
-    }
-}
-
 /// 500 ports, as many to an element as one may hold.
 fn many_ports(first: usize) -> Value {
     let ports: Vec<Value> =
@@ -161,7 +135,7 @@ fn many_ports(first: usize) -> Value {
 
 fn many_rules() {
     let mut node = Node::started();
-    pods(&node, 100);
+    bench_pods(&node, 100);
     let endpoints = node.get("/v1/endpoint");
     let last = endpoints.as_array().into_iter().flatten().rfind(|e| e["status"]["identity"]["id"] != 1);
     let path = format!("/v1/endpoint/{}", last.map_or(&Value::Null, |endpoint| &endpoint["id"]));
@@ -170,7 +144,8 @@ fn many_rules() {
     let mut samples = Vec::new();
     for version in 0..7 {
         let before = revision(&node.get(&path));
-        let begin = node.apply("policy.yaml", &policy("many", many_ports(1000 + 1000 * version), version));
+        let begin =
+            node.apply("policy.yaml", &cluster_policy("many", many_ports(1000 + 1000 * version), version));
         // To ask for all endpoints costs the agent much of its time: one is asked for.
         while revision(&node.get(&path)) == before {
             thread::sleep(Duration::from_millis(2));
@@ -185,28 +160,5 @@ fn many_rules() {
         node.wait_rules("version", &[""; 0]);
     }
     row("policy of 500 L4 rules on 100 endpoints realised", percentile(samples, 50), "s", 0.1);
-    node.stop();
-}
-
-fn memory() {
-    let mut node = Node::started();
-    pods(&node, 50);
-    let policies: Vec<String> = (0..100)
-        .map(|i| {
-            let spec = json!({
-                "endpointSelector": {"matchLabels": {"bench": format!("b{}", i % 50)}},
-                "ingress": [{
-                    "fromEndpoints": [{"matchLabels": {"bench": format!("b{}", (i + 1) % 50)}}],
-                    "toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}, {"port": "53", "protocol": "UDP"}]}],
-                }],
-                "egress": [{"toCIDR": [format!("10.{i}.0.0/16")]}, {"toEntities": ["cluster"]}],
-            });
-            policy(&format!("p{i}"), spec, 0)
-        })
-        .collect();
-    node.apply("policies.yaml", &policies.join("\n---\n"));
-    node.wait_rules("version", &["0"]);
-    thread::sleep(Duration::from_secs(60));
-    row("memory with 50 endpoints and 100 policies", resident(node.agent_pid()), "MB", 32.0);
     node.stop();
 }

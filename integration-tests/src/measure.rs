@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use test_kit::NetNs;
 
-use crate::{Node, request};
+use crate::{Node, pod_manifest, request};
 
 /// Prints a row (name, measured, unit, goal, met, peer); `goal` is an upper bound.
 #[expect(clippy::print_stdout, reason = "a benchmark prints its rows")]
@@ -42,14 +42,70 @@ pub fn seconds(begin: Instant) -> f64 {
 /// When there is no such process.
 #[must_use]
 pub fn resident(pid: u32) -> f64 {
+    megabytes(pid, &["RssAnon:", "RssFile:"])
+}
+
+/// The largest that the resident memory of a process ever was, in MB.
+///
+/// # Panics
+/// When there is no such process.
+#[must_use]
+pub fn peak(pid: u32) -> f64 {
+    megabytes(pid, &["VmHWM:"])
+}
+
+/// The sum of these rows of a process' status.
+fn megabytes(pid: u32, keys: &[&str]) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let kilobytes: f64 = ["RssAnon:", "RssFile:"]
-        .iter()
-        .filter_map(|key| {
-            status.lines().find(|l| l.starts_with(key))?.split_whitespace().nth(1)?.parse::<f64>().ok()
-        })
-        .sum();
-    kilobytes * 1024.0 / 1e6
+    let kilobytes = |key: &&str| {
+        status.lines().find(|l| l.starts_with(*key))?.split_whitespace().nth(1)?.parse::<f64>().ok()
+    };
+    keys.iter().filter_map(kilobytes).sum::<f64>() * 1024.0 / 1e6
+}
+
+/// Makes endpoints that are pods with the labels `app=bench` and `bench=bN`, without the plugin: all far ends are in one
+/// namespace.
+///
+/// # Panics
+/// When one cannot be made.
+pub fn bench_pods(node: &Node, count: usize) {
+    let manifest =
+        |i| pod_manifest("default", &format!("bench{i}"), &[("app", "bench"), ("bench", &format!("b{i}"))]);
+    node.apply("pods.yaml", &(0..count).map(manifest).collect::<Vec<_>>().join("---\n"));
+    let ns = node.sandbox().netns("pods").unwrap();
+    for i in 0..count {
+        Candidate::new(node, &ns, i).of_pod("default", &format!("bench{i}")).create(&node.socket());
+    }
+}
+
+/// A clusterwide policy; `version` is the value of the label `version` of its rules.
+#[must_use]
+pub fn cluster_policy(name: &str, mut spec: Value, version: usize) -> String {
+    spec["labels"] = json!([{"key": "version", "value": version.to_string()}]);
+    json!({
+        "apiVersion": "cilium.io/v2",
+        "kind": "CiliumClusterwideNetworkPolicy",
+        "metadata": {"name": name},
+        "spec": spec,
+    })
+    .to_string()
+}
+
+/// Policies about the pods of [`bench_pods()`], each with a peer, ports, a prefix of its own and entities.
+#[must_use]
+pub fn bench_policies(count: usize, pods: usize, version: usize) -> String {
+    let policy = |i: usize| {
+        let spec = json!({
+            "endpointSelector": {"matchLabels": {"bench": format!("b{}", i % pods)}},
+            "ingress": [{
+                "fromEndpoints": [{"matchLabels": {"bench": format!("b{}", (i + 1) % pods)}}],
+                "toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}, {"port": "53", "protocol": "UDP"}]}],
+            }],
+            "egress": [{"toCIDR": [format!("10.{i}.0.0/16")]}, {"toEntities": ["cluster"]}],
+        });
+        cluster_policy(&format!("p{i}"), spec, version)
+    };
+    (0..count).map(policy).collect::<Vec<_>>().join("\n---\n")
 }
 
 /// A link pair as the plugin would leave it; the body of the request that makes it an endpoint.
