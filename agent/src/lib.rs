@@ -27,10 +27,17 @@ pub fn cells() -> Cell {
     module("agent", "Network agent", cells)
 }
 
-/// What other cells stand on: tables, metrics, the REST server, health.
+/// What other cells stand on: memory, tables, metrics, the REST server, health.
 #[must_use]
 pub fn infrastructure() -> Cell {
-    let cells = [statedb::cell(), metrics::cell(), api::cell(), daemon_config::cell(), health::cell()];
+    let cells = [
+        memory::cell(),
+        statedb::cell(),
+        metrics::cell(),
+        api::cell(),
+        daemon_config::cell(),
+        health::cell(),
+    ];
     module("infra", "Infrastructure", cells)
 }
 

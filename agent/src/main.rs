@@ -13,6 +13,7 @@ use log_level::{LogFilter, LogLevel};
 use logging::{LogConfig, LogOptions};
 
 fn main() -> ExitCode {
+    memory::tune_allocator();
     let (filter, level) = log_level::filter();
     let args: Vec<String> =
         std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();

@@ -10,7 +10,7 @@ use serde_json::Value;
 const LAYERS: &[&[&str]] = &[
     &["hive-derive", "hive", "hive-shaku"],
     &["statedb", "reconciler", "labels", "state-file"],
-    &["metrics", "policy-engine"],
+    &["metrics", "memory", "policy-engine"],
     &["api-models", "api-client", "api"],
     &["datapath-abi", "datapath-object", "bpf"],
     &["maps", "devices", "sysctl"],
