@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use api::{Route, StatusSource};
 use hive::prelude::*;
+use memory::MemoryLimit;
 use metrics::Metrics;
 use statedb::RwTable;
 
@@ -37,6 +38,7 @@ struct MapsParams {
     config: Config<MapsConfig>,
     families: Config<FamilyConfig>,
     table: Arc<RwTable<MapRow>>,
+    memory: Option<Arc<MemoryLimit>>,
     metrics: Option<Arc<Metrics>>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
@@ -44,7 +46,16 @@ struct MapsParams {
 
 fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
     p.config.validate()?;
-    let maps = Arc::new(Maps::new((*p.config).clone(), (*p.families).clone()));
+    let (config, families) = ((*p.config).clone(), (*p.families).clone());
+    let maps =
+        Arc::new(match p.memory.as_deref().and_then(|limit| Some((limit.bytes()?, limit.for_maps()?))) {
+            None => Maps::new(config, families),
+            Some((limit, budget)) => {
+                let maps = Maps::within(config, families, budget);
+                tell(&maps, limit)?;
+                maps
+            }
+        });
     if let Some(metrics) = p.metrics {
         metrics.register_collector(Counters(maps.clone()));
     }
@@ -53,7 +64,7 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
         tokio::task::spawn_blocking(move || opened.open()).await??;
         Ok(())
     });
-    let (rest, table) = (maps.clone(), p.table);
+    let (rest, table, fit) = (maps.clone(), p.table, maps.fit().copied());
     // Half of the machine: the datapath is being loaded at the same time.
     let threads = (bpf::possible_cpus() / 2).clamp(1, 4);
     p.jobs.one_shot("create-maps", move |cx: JobCx| async move {
@@ -71,10 +82,33 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
                 w.insert(row);
             }
         });
-        cx.health.ok(format!("{created} maps"));
+        match fit {
+            None => cx.health.ok(format_args!("{created} maps")),
+            Some(fit) if fit.fits() => cx.health.ok(format_args!("{created} maps: {fit}")),
+            Some(fit) => cx.health.degraded(format_args!("{created} maps: {fit}"), TOO_LARGE),
+        }
         Ok(())
     });
     Ok(maps)
+}
+
+const TOO_LARGE: &str =
+    "the sizes that options set leave too little to the agent; raise the limit of its container";
+
+/// Says how the maps were made to fit, and refuses what the kernel would end with a kill.
+fn tell(maps: &Maps, limit: u64) -> anyhow::Result<()> {
+    let Some(fit) = maps.fit() else { return Ok(()) };
+    anyhow::ensure!(
+        fit.taken < limit,
+        "The maps need {} MiB of kernel memory, and the limit of the agent's container is {} MiB: raise it, or lower \
+         bpf-ct-global-tcp-max, bpf-ct-global-any-max, bpf-policy-stats-map-max, bpf-lb-map-max, bpf-auth-map-max",
+        fit.taken >> 20,
+        limit >> 20
+    );
+    if fit.wanted > fit.taken {
+        tracing::info!("Maps are sized by the limit of memory: {fit}");
+    }
+    Ok(())
 }
 
 fn new_status(maps: Arc<Maps>) -> Member<StatusSource> {

@@ -18,7 +18,12 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 //!
-//! **Differences from Cilium.** A map of another size or other flags is replaced by one with its entries, where Cilium
+//! **Memory.** Of a container's limit (crate `memory`) 3/8 are for the maps as they are made. If they want more, rows are
+//! not allocated ahead whatever `preallocate-bpf-maps` says, and sizes that no option sets are halved until they fit: a
+//! smaller connection map forgets idle connections earlier. Log and health of the job `create-maps` tell. Sizes that
+//! options set stay; the start is refused if these alone exceed the whole limit.
+//!
+//! **Differences from Cilium.** Cilium does not look at its container's limit. A map of another size or other flags is replaced by one with its entries, where Cilium
 //! starts with an empty one. A map of another type or with other keys or values is refused by name, where Cilium drops
 //! it: whoever uses such a pin is not this agent. `cilium_devices` has flags 0x1 always (see the catalog).
 
@@ -27,6 +32,7 @@ mod cell;
 mod config;
 mod counters;
 mod error;
+mod footprint;
 mod maps;
 mod pins;
 mod rest;
@@ -38,6 +44,6 @@ pub mod text;
 pub use cell::cell;
 pub use config::{ClockConfig, FamilyConfig, MapsConfig, OutOfRange};
 pub use error::{Error, Result};
-pub use maps::{Maps, OWN_MAPS, POLICY_PREFIX, policy_name};
+pub use maps::{Fit, Maps, OWN_MAPS, POLICY_PREFIX, policy_name};
 pub use pins::Repinned;
 pub use table::MapRow;

@@ -1,6 +1,7 @@
 //! The node's maps: those the datapath uses as typed handles, the others created so that tools can open them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -17,6 +18,7 @@ use datapath_abi::{
 use crate::catalog::{self, CATALOG, Existence, FlagRule, MapDef};
 use crate::config::{FamilyConfig, MapsConfig};
 use crate::error::{Error, Result};
+use crate::footprint::footprint;
 use crate::size::{Sizes, memory_total};
 
 /// How the pins of policy maps begin; what follows is the endpoint's id in five digits.
@@ -34,9 +36,43 @@ pub struct Maps {
     config: MapsConfig,
     families: FamilyConfig,
     sizes: Sizes,
+    fit: Option<Fit>,
     opened: OnceLock<Opened>,
     /// Maps opened one by one. Who comes second waits: opening can replace a pin.
     pub(crate) others: Mutex<BTreeMap<String, Arc<Mutex<Option<RawMap>>>>>,
+}
+
+/// How maps were made to fit into the memory that the agent may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// Bytes that they may take.
+    pub budget: u64,
+    /// Bytes that they would take as the options want them.
+    pub wanted: u64,
+    /// Bytes that they take.
+    pub taken: u64,
+    /// What the sizes that no option sets were divided by.
+    pub divisor: u32,
+}
+
+impl Fit {
+    /// Whether they fit.
+    pub fn fits(&self) -> bool {
+        self.taken <= self.budget
+    }
+}
+
+impl fmt::Display for Fit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let Fit { budget, wanted, taken, divisor } = *self;
+        write!(f, "{:.1} MiB of kernel memory, {:.1} may be used", mib(taken), mib(budget))?;
+        if wanted > taken {
+            let wanted = mib(wanted);
+            write!(f, ", {wanted:.1} are wanted: rows are not allocated ahead, sizes are 1/{divisor}")?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -62,7 +98,36 @@ impl Maps {
     pub fn new(config: MapsConfig, families: FamilyConfig) -> Maps {
         let memory = memory_total(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
         let sizes = Sizes::new(&config, memory, possible_cpus());
-        Maps { config, families, sizes, opened: OnceLock::new(), others: Mutex::default() }
+        Maps { config, families, sizes, fit: None, opened: OnceLock::new(), others: Mutex::default() }
+    }
+
+    /// The same within so many bytes of kernel memory. If all maps do not fit, rows are not allocated ahead where the
+    /// kernel leaves the choice; if that is not enough, sizes that no option sets are halved, all alike, until they fit.
+    pub fn within(config: MapsConfig, families: FamilyConfig, budget: u64) -> Maps {
+        let mut maps = Maps::new(config, families);
+        let wanted = maps.footprint();
+        if wanted > budget {
+            maps.config.preallocate_bpf_maps = false;
+            while maps.footprint() > budget {
+                let Some(half) = maps.sizes.half() else { break };
+                maps.sizes = half;
+            }
+        }
+        let (taken, divisor) = (maps.footprint(), maps.sizes.divisor());
+        maps.fit = Some(Fit { budget, wanted, taken, divisor });
+        maps
+    }
+
+    /// How the maps were made to fit, if they had to.
+    pub fn fit(&self) -> Option<&Fit> {
+        self.fit.as_ref()
+    }
+
+    /// Kernel memory of all maps of the node before they have rows, in bytes.
+    pub fn footprint(&self) -> u64 {
+        let cpus = possible_cpus() as u64;
+        let own = OWN_MAPS.into_iter().map(|name| self.own_spec(name));
+        self.node_specs().into_iter().chain(own).map(|spec| footprint(&spec.layout, cpus)).sum()
     }
 
     /// Opens or creates the maps that the datapath uses, after asking the kernel for the features it needs; mounts the
@@ -405,6 +470,31 @@ mod tests {
         assert!(!v4.iter().any(|n| n == "cilium_ct6_global" || n == "cilium_ipv6_frag_datagrams"));
         let both = names(true, true);
         assert!(both.len() > v4.len());
+    }
+
+    #[test]
+    fn maps_fit_into_the_memory_that_is_left_to_them() {
+        let within = |config: MapsConfig, mib: u64| Maps::within(config, FamilyConfig::default(), mib << 20);
+        let entries = |maps: &Maps, name| maps.spec(name).unwrap().layout.max_entries;
+        let roomy = within(MapsConfig::default(), 1 << 12);
+        let fit = roomy.fit().unwrap();
+        assert_eq!((fit.wanted, fit.divisor), (fit.taken, 1));
+        assert_eq!(
+            roomy.node_specs(),
+            Maps::new(MapsConfig::default(), FamilyConfig::default()).node_specs()
+        );
+
+        let tight = within(MapsConfig::default(), 24);
+        assert!(tight.fit().unwrap().fits(), "{:?}", tight.fit());
+        assert!(tight.footprint() > 12 << 20, "halved too often: {:?}", tight.fit());
+        assert!(entries(&tight, "cilium_ct4_global") * 2 <= entries(&roomy, "cilium_ct4_global"));
+        assert!(tight.spec("cilium_lxc").unwrap().layout.flags.contains(MapFlags::NO_PREALLOC));
+
+        // What an option asks for stays, and is told.
+        let asked = MapsConfig { bpf_ct_global_tcp_max: 1 << 20, ..MapsConfig::default() };
+        let asked = within(asked, 24);
+        assert_eq!(entries(&asked, "cilium_ct4_global"), 1 << 20);
+        assert!(!asked.fit().unwrap().fits());
     }
 
     #[test]

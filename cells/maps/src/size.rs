@@ -55,6 +55,12 @@ const DEFAULT_CT_ANY: u64 = 1 << 18;
 const DEFAULT_NAT: u64 = 1 << 19;
 const DEFAULT_SOCK_REV: u64 = 1 << 18;
 const MAX: u64 = 1 << 24;
+const DEFAULT_LB: u32 = 1 << 16;
+const DEFAULT_AUTH: u32 = 1 << 19;
+const DEFAULT_FRAGMENTS: u32 = 1 << 13;
+const DEFAULT_POLICY_STATS: u32 = 1 << 16;
+/// Entries that a limit of memory leaves to most maps.
+const MIN_LIMITED: u32 = 1 << 10;
 /// Bytes of key and value, IPv6.
 const CT_BYTES: u64 = 94;
 const NAT_BYTES: u64 = 94;
@@ -72,7 +78,12 @@ pub struct Sizes {
     neighbours: u32,
     sock_rev: u32,
     config: MapsConfig,
+    /// How often the sizes that no option sets were halved.
+    halved: u32,
 }
+
+/// How often sizes are halved at most: what is left then is for a hundred connections.
+const MAX_HALVED: u32 = 12;
 
 impl Sizes {
     /// Works out the sizes. An option counts over the share of memory when it is not at its default.
@@ -104,34 +115,64 @@ impl Sizes {
             _ => nat,
         };
         let sock_rev = share(config.bpf_sock_rev_map_max.into(), DEFAULT_SOCK_REV, MIN_SOCK_REV);
-        Sizes { cpus, distributed_lru, ct_tcp, ct_any, nat, neighbours, sock_rev, config: config.clone() }
+        let config = config.clone();
+        Sizes { cpus, distributed_lru, ct_tcp, ct_any, nat, neighbours, sock_rev, config, halved: 0 }
+    }
+
+    /// The same with half of each size that no option sets; `None` if that was done often enough.
+    pub(crate) fn half(&self) -> Option<Sizes> {
+        (self.halved < MAX_HALVED).then(|| Sizes { halved: self.halved + 1, ..self.clone() })
+    }
+
+    /// What the sizes that no option sets are divided by.
+    pub(crate) fn divisor(&self) -> u32 {
+        1 << self.halved
     }
 
     /// The entries of a map; LRU maps with a list for each CPU are rounded up to a multiple of the CPUs.
     pub fn entries(&self, size: Size, lru: bool) -> u32 {
-        let or_map_max = |own: u32| if own == 0 { self.config.bpf_lb_map_max } else { own };
-        let entries = match size {
-            Size::Fixed(n) => n,
-            Size::Cpus => self.cpus,
-            Size::CtTcp => self.ct_tcp,
-            Size::CtAny => self.ct_any,
-            Size::Nat => self.nat,
-            Size::Neighbours => self.neighbours,
-            Size::SockRev => self.sock_rev,
-            Size::Auth => self.config.bpf_auth_map_max,
-            Size::Nodes => self.config.bpf_node_map_max,
-            Size::Fragments => self.config.bpf_fragments_map_max,
-            Size::Policy => self.config.bpf_policy_map_max,
-            Size::PolicyStats => self.config.bpf_policy_stats_map_max / self.cpus * self.cpus,
-            Size::EgressGateway => self.config.egress_gateway_policy_map_max,
-            Size::LbServices => or_map_max(self.config.bpf_lb_service_map_max),
-            Size::LbBackends => or_map_max(self.config.bpf_lb_service_backend_map_max),
-            Size::LbRevNat => or_map_max(self.config.bpf_lb_rev_nat_map_max),
-            Size::LbAffinity => or_map_max(self.config.bpf_lb_affinity_map_max),
-            Size::LbSourceRange => or_map_max(self.config.bpf_lb_source_range_map_max),
-            Size::LbMaglev => or_map_max(self.config.bpf_lb_maglev_map_max),
+        let (entries, min) = self.unlimited(size);
+        let entries = min.map_or(entries, |min| (entries >> self.halved).max(entries.min(min)));
+        match size {
+            Size::PolicyStats => entries / self.cpus * self.cpus,
+            _ if lru && self.distributed_lru => entries.next_multiple_of(self.cpus),
+            _ => entries,
+        }
+    }
+
+    /// Entries without a limit of memory, and how few they may become under one; `None` if that many are asked for.
+    fn unlimited(&self, size: Size) -> (u32, Option<u32>) {
+        let config = &self.config;
+        let wished = |own: u32, default: u32, min: u32| (own, (own == default).then_some(min));
+        let shared = |own: u32, size: u32, default: u64| {
+            let min = (own == 0 || u64::from(own) == default).then_some(MIN_LIMITED);
+            (size, min)
         };
-        if lru && self.distributed_lru { entries.next_multiple_of(self.cpus) } else { entries }
+        let service = |own: u32| match own {
+            0 => wished(config.bpf_lb_map_max, DEFAULT_LB, MIN_LIMITED),
+            own => (own, None),
+        };
+        match size {
+            Size::Fixed(n) => (n, None),
+            Size::Cpus => (self.cpus, None),
+            Size::CtTcp => shared(config.bpf_ct_global_tcp_max, self.ct_tcp, DEFAULT_CT_TCP),
+            Size::CtAny => shared(config.bpf_ct_global_any_max, self.ct_any, DEFAULT_CT_ANY),
+            Size::Nat => shared(config.bpf_nat_global_max, self.nat, DEFAULT_NAT),
+            Size::Neighbours => shared(config.bpf_neigh_global_max, self.neighbours, DEFAULT_NAT),
+            Size::SockRev => shared(config.bpf_sock_rev_map_max, self.sock_rev, 0),
+            Size::Auth => wished(config.bpf_auth_map_max, DEFAULT_AUTH, 256),
+            Size::Nodes => (config.bpf_node_map_max, None),
+            Size::Fragments => wished(config.bpf_fragments_map_max, DEFAULT_FRAGMENTS, 256),
+            Size::Policy => (config.bpf_policy_map_max, None),
+            Size::PolicyStats => wished(config.bpf_policy_stats_map_max, DEFAULT_POLICY_STATS, MIN_LIMITED),
+            Size::EgressGateway => (config.egress_gateway_policy_map_max, None),
+            Size::LbServices => service(config.bpf_lb_service_map_max),
+            Size::LbBackends => service(config.bpf_lb_service_backend_map_max),
+            Size::LbRevNat => service(config.bpf_lb_rev_nat_map_max),
+            Size::LbAffinity => service(config.bpf_lb_affinity_map_max),
+            Size::LbSourceRange => service(config.bpf_lb_source_range_map_max),
+            Size::LbMaglev => service(config.bpf_lb_maglev_map_max),
+        }
     }
 }
 
@@ -194,6 +235,33 @@ mod tests {
         let sizes = Sizes::new(&config, 1 << 35, 8);
         assert_eq!(sizes.entries(Size::CtTcp, true), 200_008);
         assert_eq!(sizes.entries(Size::Auth, false), 524_288);
+    }
+
+    #[test]
+    fn halves_are_of_what_no_option_sets() {
+        let config = MapsConfig {
+            bpf_ct_global_any_max: 100_000,
+            bpf_lb_service_map_max: 9999,
+            ..MapsConfig::default()
+        };
+        let mut sizes = Sizes::new(&config, 1 << 35, 3);
+        let (before, sockets) = (sizes.entries(Size::CtTcp, true), sizes.entries(Size::SockRev, true));
+        sizes = sizes.half().unwrap().half().unwrap();
+        assert_eq!((sizes.entries(Size::CtTcp, true), sizes.divisor()), (before / 4, 4));
+        assert_eq!(
+            (sizes.entries(Size::Auth, false), sizes.entries(Size::SockRev, true)),
+            (131_072, sockets / 4)
+        );
+        assert_eq!(sizes.entries(Size::PolicyStats, false), 16_383, "a multiple of the CPUs");
+        assert_eq!(
+            (sizes.entries(Size::LbBackends, false), sizes.entries(Size::LbServices, false)),
+            (16_384, 9999)
+        );
+        assert_eq!((sizes.entries(Size::CtAny, true), sizes.entries(Size::Policy, false)), (100_000, 16_384));
+        while let Some(half) = sizes.half() {
+            sizes = half;
+        }
+        assert_eq!((sizes.entries(Size::CtTcp, true), sizes.entries(Size::Fragments, true)), (1024, 256));
     }
 
     #[test]

@@ -104,6 +104,26 @@ fn a_restart_finds_its_maps_and_what_is_in_them() {
 }
 
 #[test]
+fn the_kernel_needs_what_was_estimated() {
+    require_root!();
+    for budget in [1 << 30, 24 << 20] {
+        let sandbox = Sandbox::new().unwrap();
+        let maps = Maps::within(config(&sandbox), FamilyConfig::default(), budget);
+        maps.open().unwrap();
+        maps.open_rest(2).unwrap();
+        let names = maps.pinned().unwrap();
+        let kernel: u64 =
+            names.keys().map(|name| RawMap::open(&maps.path(name)).unwrap().memory().unwrap()).sum();
+        let estimated = maps.footprint();
+        assert!(
+            kernel.abs_diff(estimated) < estimated / 20,
+            "{} maps: {kernel} bytes, estimated {estimated}",
+            names.len()
+        );
+    }
+}
+
+#[test]
 fn a_pin_of_another_layout_is_refused_and_kept() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
