@@ -41,6 +41,10 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "cells/maps/src/maps.rs",
         "descriptors of maps that are opened one by one; the maps themselves are the state",
     ),
+    (
+        "cells/state-file/src/records.rs",
+        "contents of files that wait to be written, taken by the job that writes them",
+    ),
     ("cells/metrics/src/registry.rs", "which metrics the operator switched; read while metrics register"),
 ];
 

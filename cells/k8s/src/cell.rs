@@ -9,7 +9,7 @@ use state_file::Rewrite;
 use statedb::RwTable;
 
 use crate::config::K8sConfig;
-use crate::folder::{Folder, Memory, Report, SourceMetrics, follow};
+use crate::folder::{Folder, Keep, Kept, Memory, Report, SourceMetrics, follow};
 use crate::object::Kind;
 use crate::source_file::SourceFile;
 use crate::sources::Sources;
@@ -70,18 +70,32 @@ fn folders(p: FolderParams) -> Result<(), Error> {
         let writer = p.objects.source(option);
         let health = p.health.scope(option);
         let report = Report::new(option, value, accepted, p.files.clone(), health, numbers.clone());
-        let memory = p.state.as_ref().map(|state| Memory::new(state.state().join(option), path.clone()));
-        let memory = memory.unwrap_or_default();
-        let (before, noted) = (memory.clone(), memory.clone());
-        memory.rewrite_by(Rewrite::new(&p.jobs, &p.health, &format!("state-of-{option}"), move || {
-            noted.write()
-        }));
-        p.lifecycle.hook(format!("{option}-restore")).on_start(move |_| async move { Ok(before.restore()?) });
-        let folder = Folder::new(path, accepted, writer, report, memory);
+        let (memory, keep) = match &p.state {
+            Some(state) => remember(&p, option, &path, &state.state()),
+            None => (Memory::default(), Keep::default()),
+        };
+        let folder = Folder::new(path, accepted, writer, report, memory, keep);
         let questions = p.sources.join();
         p.jobs.one_shot(option, move |cx| follow(folder, questions, cx));
     }
     Ok(())
+}
+
+/// What is kept of a folder for the next run: whether it was there, and what its files said.
+fn remember(p: &FolderParams, option: &str, path: &Path, state: &Path) -> (Memory, Keep) {
+    let memory = Memory::new(state.join(option), path.to_owned());
+    let kept = Arc::new(Kept::new(state.join("manifests").join(option)));
+    let (noted, good) = (memory.clone(), kept.clone());
+    memory.rewrite_by(Rewrite::new(&p.jobs, &p.health, &format!("state-of-{option}"), move || noted.write()));
+    kept.rewrite_by(Rewrite::new(&p.jobs, &p.health, &format!("last-good-of-{option}"), move || {
+        good.write()
+    }));
+    let (before, good) = (memory.clone(), kept.clone());
+    p.lifecycle.hook(format!("{option}-restore")).on_start(move |_| async move {
+        before.restore()?;
+        Ok(good.restore()?)
+    });
+    (memory, Keep::new(kept))
 }
 
 /// The folder that an option names. It need not be there, but it must not be something else.

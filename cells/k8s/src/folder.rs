@@ -1,6 +1,8 @@
 //! The source that reads a folder of manifests and follows its changes.
 
 mod file;
+mod keep;
+mod last_good;
 mod manifests;
 mod memory;
 mod report;
@@ -24,6 +26,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
 use self::file::{Found, Signature, is_manifest};
+pub(crate) use self::keep::{Keep, Kept};
 use self::manifests::{Manifests, Outcome};
 pub(crate) use self::memory::Memory;
 pub(crate) use self::report::{Report, SourceMetrics};
@@ -140,6 +143,7 @@ pub(crate) struct Folder {
     writer: SourceWriter,
     report: Report,
     memory: Memory,
+    keep: Keep,
     watch: Option<Watch>,
     /// Where the folder is now, without links.
     place: Option<PathBuf>,
@@ -159,6 +163,7 @@ impl Folder {
         writer: SourceWriter,
         report: Report,
         memory: Memory,
+        keep: Keep,
     ) -> Folder {
         let manifests = Manifests::new(report.source(), accepted);
         Folder {
@@ -167,6 +172,7 @@ impl Folder {
             writer,
             report,
             memory,
+            keep,
             watch: None,
             place: None,
             known: BTreeMap::new(),
@@ -322,9 +328,33 @@ impl Folder {
         for name in gone {
             self.lose(name, wait, &mut outcome);
         }
+        if !self.complete {
+            outcome.add(self.begin(&names));
+        }
         self.complete = true;
         self.apply(outcome);
         Ok(())
+    }
+
+    /// Files that are there and could not be read yet say what they said in the run before; those that are gone say
+    /// nothing any more.
+    fn begin(&mut self, names: &BTreeSet<String>) -> Outcome {
+        let mut outcome = Outcome::default();
+        for name in self.keep.unasked() {
+            match names.contains(&name) {
+                true => outcome.add(self.restore(&name)),
+                false => self.keep.forget(&name),
+            }
+        }
+        outcome
+    }
+
+    /// What a file said in the run before, unless it was read already.
+    fn restore(&mut self, name: &str) -> Outcome {
+        match self.keep.before(name) {
+            Some(before) => self.manifests.restore(name, &before),
+            None => Outcome::default(),
+        }
     }
 
     /// Reads files. What somebody wrote meanwhile is not believed: it is read again when it is closed.
@@ -337,6 +367,7 @@ impl Folder {
                 watch.drain()?;
             }
             for (name, found) in found {
+                outcome.add(self.restore(name));
                 match found {
                     _ if self.is_touched(name) => {}
                     Found::Changing => {}
@@ -387,12 +418,15 @@ impl Folder {
             tracing::warn!(source = self.report.source(), object = %key, "Object of another source, ignored here");
         }
         self.report.files(outcome.rows, outcome.gone, &self.manifests);
+        for (name, good) in outcome.good {
+            self.keep.note(&name, good, self.manifests.accepted());
+        }
     }
 }
 
 impl Outcome {
     fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.rows.is_empty() && self.gone.is_empty()
+        self.changes.is_empty() && self.rows.is_empty() && self.gone.is_empty() && self.good.is_empty()
     }
 
     /// What came later counts.
@@ -406,6 +440,7 @@ impl Outcome {
         }
         self.rows.extend(later.rows);
         self.gone.extend(later.gone);
+        self.good.extend(later.good);
     }
 }
 

@@ -15,7 +15,8 @@
 //! Only a rename is exact: the kernel tells of a change in place a moment after it, in which half a file can be read.
 //!
 //! **A manifest that is wrong** is refused with file, document, line, path and remedy in `k8s-sources`, in health and
-//! once in the log; all others apply. What it named stays as it was before.
+//! once in the log; all others apply. What it named stays as it was before, also as it was in the run before: what files
+//! said when they were right is kept in `state/manifests`.
 //!
 //! ```
 //! use k8s::Pod;

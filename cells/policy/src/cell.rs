@@ -9,10 +9,11 @@ use identity::{Identity, Prefixes};
 use ipcache::{Entry, IpcacheWriter};
 use k8s::PolicyObject;
 use loader::{Datapath, LoaderConfig};
-use local_node::LocalNodeConfig;
+use local_node::{LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
 use metrics::Metrics;
 use runtime_options::{Follower, RuntimeOption, follower};
+use state_file::Rewrite;
 use statedb::{RwTable, Table};
 
 use crate::config::PolicyConfig;
@@ -20,6 +21,7 @@ use crate::core::Core;
 use crate::endpoint::EndpointPolicy;
 use crate::handle::Policies;
 use crate::job::{Inputs, Job};
+use crate::keep::{Keep, Kept};
 use crate::metrics::{Numbers, PolicyState};
 use crate::object::PolicyStatus;
 use crate::rest;
@@ -51,11 +53,22 @@ struct SharedParams {
     families: Config<FamilyConfig>,
     loader: Config<LoaderConfig>,
     datapath: Arc<dyn Datapath>,
+    state: Option<Config<StateConfig>>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+    health: Health,
 }
 
 fn shared(p: SharedParams) -> anyhow::Result<Arc<Shared>> {
     let settings = p.config.settings(&p.node, &p.families, &p.loader)?;
-    Ok(Arc::new(Shared::new(Core::new(settings, p.datapath))))
+    let keep = p.state.map_or_else(Keep::default, |state| {
+        let kept = Arc::new(Kept::new(state.state().join("policies")));
+        let (written, restored) = (kept.clone(), kept.clone());
+        kept.rewrite_by(Rewrite::new(&p.jobs, &p.health, "last-good-policies", move || written.write()));
+        p.lifecycle.hook("policy-restore").on_start(move |_| async move { Ok(restored.restore()?) });
+        Keep::new(kept)
+    });
+    Ok(Arc::new(Shared::new(Core::new(settings, p.datapath), keep)))
 }
 
 #[derive(Params)]

@@ -204,10 +204,14 @@ impl Job {
         let sources: BTreeSet<Arc<str>> = objects.iter().map(|change| change.object.source.clone()).collect();
         let mut staged = std::mem::take(&mut progressing.staged);
         let (numbers, revision) = (self.numbers.clone(), self.revision.clone());
+        let first = progressing.first;
         let step = self
             .shared
             .with(move |state| {
                 state.read(&objects, &settings, &mut staged, &numbers);
+                if first {
+                    state.repository.begun();
+                }
                 state.learn(&identities);
                 state.core.set_endpoints(rows.iter());
                 let new = state.repository.missing(&staged);

@@ -12,7 +12,8 @@
 //! change; then prefixes go that nobody names. Rows are computed once for all endpoints of an identity. A map changes
 //! by single writes in an order that no packet notices ([`plan()`], proven by [`check`]), else another map takes its place.
 //!
-//! **What is wrong** with an object refuses the object, by its paths; the version before stays in force. Rows that do not
+//! **What is wrong** with an object refuses the object, by its paths; the version before stays in force, also
+//! the one of the run before, which is kept in `state/policies`. Rows that do not
 //! fit into a map deny its endpoint wholly, until they fit.
 //!
 //! ```
@@ -37,6 +38,7 @@ mod endpoint;
 mod handle;
 mod install;
 mod job;
+mod keep;
 mod l4;
 mod metrics;
 mod object;

@@ -67,7 +67,8 @@ impl ObjectId {
         }
     }
 
-    fn key(&self) -> String {
+    /// With its source: `cluster-folder:cnp/shop/web`.
+    pub(crate) fn key(&self) -> String {
         format!("{}:{}", self.source, self.text())
     }
 }

@@ -8,6 +8,7 @@ use k8s::{PolicyKind, PolicyObject};
 use labels::{Label, LabelArray};
 use policy_engine::{Entry, Kind, Peers, Policy, Refusal, ResourceId, Selector, Settings, parse};
 
+use crate::keep::Keep;
 use crate::object::{ObjectId, ObjectState, PolicyStatus};
 
 /// The source that reads the folder of that option.
@@ -29,6 +30,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Repository {
     objects: BTreeMap<ObjectId, Known>,
+    /// The last good versions, for the next run.
+    keep: Keep,
     /// Prefixes that have identities and are in the ipcache because of rules.
     held: BTreeSet<IpNetwork>,
 }
@@ -37,7 +40,18 @@ pub(crate) struct Repository {
 pub(crate) type Staged = BTreeMap<ResourceId, Option<Policy>>;
 
 impl Repository {
-    /// Takes a new version of an object. Gives why it is refused, if it is; what was in force before stays then.
+    /// None yet. Last good versions are kept there.
+    pub(crate) fn new(keep: Keep) -> Repository {
+        Repository { keep, ..Repository::default() }
+    }
+
+    /// All sources have spoken: what they have not named is gone.
+    pub(crate) fn begun(&mut self) {
+        self.keep.retain(&self.objects.keys().map(ObjectId::key).collect());
+    }
+
+    /// Takes a new version of an object. Gives why it is refused, if it is; what was in force before stays then, also
+    /// what was in the run before.
     pub(crate) fn upsert(
         &mut self,
         object: &PolicyObject,
@@ -55,9 +69,19 @@ impl Repository {
         match parsed {
             Ok(policy) => {
                 (known.good, known.refusal) = (Some(policy), None);
+                self.keep.note(&id.key(), object);
                 self.stage(&id, staged);
             }
-            Err(refusal) => known.refusal = Some(refusal),
+            Err(refusal) => {
+                known.refusal = Some(refusal);
+                if known.good.is_none()
+                    && let Some(before) = self.keep.before(&id.key(), object)
+                    && let Ok(policy) = parse(id.kind, &before.body, settings)
+                {
+                    known.good = Some(labelled(policy, &before));
+                    self.stage(&id, staged);
+                }
+            }
         }
         self.objects.get(&id)?.refusal.as_ref()
     }
@@ -66,6 +90,7 @@ impl Repository {
     pub(crate) fn remove(&mut self, object: &PolicyObject, staged: &mut Staged) {
         let id = id(object);
         if self.objects.remove(&id).is_some() {
+            self.keep.forget(&id.key());
             self.stage(&id, staged);
         }
     }
@@ -210,6 +235,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::keep::Kept;
 
     fn object(source: &str, name: &str, port: serde_json::Value) -> PolicyObject {
         let manifest = json!({
@@ -252,6 +278,45 @@ mod tests {
         assert_eq!(repository.refused().count(), 2);
         repository.remove(&wrong, &mut staged);
         assert_eq!(staged[&web], None);
+    }
+
+    #[test]
+    fn what_was_in_force_in_the_run_before_stays_while_it_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings::default();
+        // One run: what is read, then what is staged and in force.
+        let run = |objects: &[PolicyObject]| {
+            let kept = Arc::new(Kept::new(folder.path().join("policies")));
+            kept.restore().unwrap();
+            let (mut repository, mut staged) = (Repository::new(Keep::new(kept.clone())), Staged::new());
+            for object in objects {
+                repository.upsert(object, &settings, &mut staged);
+            }
+            repository.begun();
+            kept.write().unwrap();
+            let states: Vec<ObjectState> =
+                objects.iter().map(|object| repository.status(&id(object), 1).unwrap().state).collect();
+            (staged, states)
+        };
+        let web = |port| object("folder", "web", port);
+        run(&[web(json!("80")), object("folder", "other", json!("81"))]);
+        for _ in 0..2 {
+            let (staged, states) = run(&[web(json!("99999"))]);
+            assert_eq!(states, [ObjectState::RefusedPreviousInForce]);
+            assert_eq!(staged[&resource("web")].as_ref().unwrap().entries.len(), 1);
+        }
+        let (staged, states) = run(&[object("folder", "other", json!("99999"))]);
+        assert!(staged.is_empty(), "it was gone in the run before");
+        assert_eq!(states, [ObjectState::Refused]);
+        let (_, states) = run(&[web(json!("99999"))]);
+        assert_eq!(states, [ObjectState::Refused], "and so was this one");
+        let (staged, states) = run(&[web(json!("80")), object(STATIC_CNP_PATH, "web", json!("99999"))]);
+        assert_eq!(
+            states,
+            [ObjectState::Applied, ObjectState::Refused],
+            "another source's is another policy"
+        );
+        assert_eq!(staged.len(), 1);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use policy_engine::Settings;
 use statedb::{Batch, Change};
 
 use crate::core::{Core, Round};
+use crate::keep::Keep;
 use crate::metrics::Numbers;
 use crate::repository::{Repository, Staged, id};
 
@@ -23,8 +24,8 @@ pub(crate) struct State {
 pub(crate) struct Shared(Arc<Mutex<State>>);
 
 impl Shared {
-    pub(crate) fn new(core: Core) -> Shared {
-        Shared(Arc::new(Mutex::new(State { core, repository: Repository::default() })))
+    pub(crate) fn new(core: Core, keep: Keep) -> Shared {
+        Shared(Arc::new(Mutex::new(State { core, repository: Repository::new(keep) })))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

@@ -11,8 +11,13 @@ pub const ASIDES: usize = 3;
 
 /// Moves a file or folder out of the way, whatever it is, without looking into it. Returns its new name.
 pub fn set_aside(path: &Path) -> Result<PathBuf, Error> {
+    set_aside_as(path, path)
+}
+
+/// As [`set_aside`], under the name that a file at `base` would get.
+pub(crate) fn set_aside_as(path: &Path, base: &Path) -> Result<PathBuf, Error> {
     let name = |n: usize| -> PathBuf {
-        let mut name = path.as_os_str().to_owned();
+        let mut name = base.as_os_str().to_owned();
         name.push(if n == 0 { ".unreadable".to_owned() } else { format!(".unreadable-{n}") });
         name.into()
     };

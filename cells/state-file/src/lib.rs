@@ -1,7 +1,7 @@
 //! Files that the agent keeps for its next run: whole or not at all, checked, told in health.
 //!
 //! **Owns** no file: each cell owns its own and keeps it through this crate. **Gives** [`StateFile`] (one file),
-//! [`Rewrite`] (writes again what could not be written, with a row of health), [`set_aside`] (a damaged file or folder,
+//! [`Records`] (a file for each key, written by a job), [`Rewrite`] (writes again what could not be written, with a row of health), [`set_aside`] (a damaged file or folder,
 //! out of the way), [`Schema`] (the version in files of our own form).
 //!
 //! **Writing.** A file is written beside its place under the name `NAME.next` and renamed into it, so that a stop at any
@@ -54,11 +54,13 @@
 mod aside;
 mod error;
 mod file;
+mod records;
 mod rewrite;
 mod schema;
 
 pub use aside::{ASIDES, set_aside};
 pub use error::Error;
 pub use file::{LIMIT, StateFile, open_for_lock};
+pub use records::Records;
 pub use rewrite::Rewrite;
 pub use schema::Schema;

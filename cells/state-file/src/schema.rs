@@ -40,13 +40,17 @@ struct Whole<'a, T> {
 impl StateFile {
     /// What the file holds, brought up to date; `None` if there is none.
     pub fn load<T: Schema>(&self) -> Result<Option<T>, Error> {
-        let Some(content) = self.read()? else { return Ok(None) };
+        self.read()?.map(|content| self.parse(&content)).transpose()
+    }
+
+    /// What a content of this file says.
+    pub(crate) fn parse<T: Schema>(&self, content: &[u8]) -> Result<T, Error> {
         let damaged = |problem: String| Error::damaged(self.path(), problem);
-        let version = match serde_json::from_slice::<Head>(&content) {
+        let version = match serde_json::from_slice::<Head>(content) {
             Ok(head) => head.version.unwrap_or(0),
             // Older agents may have written something else than JSON.
             Err(error) => {
-                return T::migrate(0, &content).map(Some).map_err(|_| damaged(error.to_string()));
+                return T::migrate(0, content).map_err(|_| damaged(error.to_string()));
             }
         };
         if version > u64::from(T::VERSION) {
@@ -54,8 +58,8 @@ impl StateFile {
             return Err(Error::Newer { path, found: version, known: T::VERSION, holds: T::HOLDS });
         }
         match version as u32 {
-            older if older < T::VERSION => T::migrate(older, &content).map(Some).map_err(damaged),
-            _ => serde_json::from_slice(&content).map(Some).map_err(|error| damaged(error.to_string())),
+            older if older < T::VERSION => T::migrate(older, content).map_err(damaged),
+            _ => serde_json::from_slice(content).map_err(|error| damaged(error.to_string())),
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use state_file::{ASIDES, Error, Schema, StateFile, open_for_lock, set_aside};
+use state_file::{ASIDES, Error, Records, Schema, StateFile, open_for_lock, set_aside};
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Numbers {
@@ -221,4 +221,67 @@ fn of_damaged_files_the_last_are_kept() {
     assert_eq!(fs::read_to_string(folder.path().join("a.unreadable-1/inside")).unwrap(), "3");
     let missing: PathBuf = folder.path().join("missing");
     assert!(set_aside(&missing).unwrap_err().to_string().contains("missing"));
+}
+
+#[test]
+fn records_are_kept_by_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("records");
+    let records = Records::new(&root);
+    let keys = |records: &Records| records.check::<Numbers>("").unwrap();
+    assert_eq!(keys(&records), [""; 0]);
+    let one = |n| Numbers { numbers: vec![n] };
+    let long = "x".repeat(300);
+    for (n, key) in ["a.yaml", "../b", "a_yaml", &long].into_iter().enumerate() {
+        records.put(key, &one(n as u32));
+        assert_eq!(records.get::<Numbers>(key).unwrap(), Some(one(n as u32)), "before it is written");
+    }
+    assert_eq!(keys(&records), [""; 0]);
+    records.write().unwrap();
+    let again = Records::new(&root);
+    assert_eq!(keys(&again), ["../b", "a.yaml", "a_yaml", &long]);
+    assert_eq!(again.get::<Numbers>("../b").unwrap(), Some(one(1)));
+    assert_eq!(names(folder.path()), ["records"]);
+    again.remove("../b");
+    assert_eq!(again.get::<Numbers>("../b").unwrap(), None);
+    again.write().unwrap();
+
+    // A stop, damage, a file under another's name.
+    let file = |part: &str| {
+        let name = names(&root).into_iter().find(|name| name.starts_with(part)).unwrap();
+        root.join(name)
+    };
+    fs::write(file("xxx"), "{\"version\":2,").unwrap();
+    fs::copy(file("a_yaml"), file("a.yaml")).unwrap();
+    fs::write(root.join("b-0.json.next"), "{").unwrap();
+    assert_eq!(keys(&Records::new(&root)), ["a_yaml"]);
+    let left = names(&root);
+    assert_eq!(left.len(), 3, "{left:?}");
+    assert!(left.iter().any(|name| name == "record.unreadable-1"), "{left:?}");
+
+    // One of an older agent, one of a newer.
+    let text = fs::read_to_string(file("a_yaml")).unwrap();
+    fs::write(file("a_yaml"), "{\"version\":1,\"key\":\"a_yaml\",\"number\":9}").unwrap();
+    assert_eq!(Records::new(&root).get::<Numbers>("a_yaml").unwrap(), Some(one(9)));
+    fs::write(file("a_yaml"), text.replace("\"version\":2", "\"version\":3")).unwrap();
+    assert!(matches!(Records::new(&root).check::<Numbers>(""), Err(Error::Newer { found: 3, .. })));
+}
+
+#[test]
+fn records_that_cannot_be_written_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("records");
+    fs::write(&root, "in the way").unwrap();
+    let records = Records::new(&root);
+    let one = |n| Numbers { numbers: vec![n] };
+    records.put("a", &one(1));
+    records.put("b", &one(2));
+    let error = records.write().unwrap_err().to_string();
+    assert!(error.contains("remove what is in the place of the folder"), "{error}");
+    records.put("a", &one(3));
+    fs::remove_file(&root).unwrap();
+    records.write().unwrap();
+    let again = Records::new(&root);
+    assert_eq!(again.check::<Numbers>("").unwrap(), ["a", "b"]);
+    assert_eq!(again.get::<Numbers>("a").unwrap(), Some(one(3)));
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::document::{Document, documents_of_bytes};
 use crate::field::nearest;
+use crate::folder::last_good::{LastGood, Taken};
 use crate::object::{Kind, Object, ObjectKey};
 use crate::problem::Problem;
 use crate::source_file::{ManifestFault, SourceFile};
@@ -54,6 +55,15 @@ pub(crate) struct Outcome {
     /// New rows of files, and the names of files without one.
     pub(crate) rows: Vec<SourceFile>,
     pub(crate) gone: Vec<Arc<str>>,
+    /// What files say that is right, for the next run; none of files that are gone.
+    pub(crate) good: Vec<(Arc<str>, Option<Good>)>,
+}
+
+/// What a file says that is right: manifests that were read, and objects that are as an earlier version said.
+#[derive(Debug, Default)]
+pub(crate) struct Good {
+    pub(crate) taken: Vec<Taken>,
+    pub(crate) kept: BTreeSet<ObjectKey>,
 }
 
 impl Manifests {
@@ -65,6 +75,11 @@ impl Manifests {
             claims: BTreeMap::new(),
             counts: BTreeMap::new(),
         }
+    }
+
+    /// The kinds that are taken.
+    pub(crate) fn accepted(&self) -> &'static [Kind] {
+        self.accepted
     }
 
     /// The names of the files that are there.
@@ -94,11 +109,13 @@ impl Manifests {
             }
         };
         let old = self.files.remove(&name).unwrap_or_default();
+        let mut good = Good { taken: read.taken.into_values().collect(), ..Good::default() };
         let mut claims = read.claims;
         for key in &old.objects {
             let stays = !claims.contains_key(key) && (read.open || read.refused.contains(key));
             if stays && let Some(claim) = self.claims.get(key).and_then(|by_file| by_file.get(&name)) {
                 claims.insert(key.clone(), Claim { kept: true, ..claim.clone() });
+                good.kept.insert(key.clone());
             }
         }
         let objects: BTreeSet<ObjectKey> = claims.keys().cloned().collect();
@@ -115,6 +132,29 @@ impl Manifests {
             by_file.insert(name.clone(), claim);
         }
         let file = File { documents: read.documents, objects, faults: read.faults, leaving: false };
+        self.files.insert(name.clone(), file);
+        Outcome { good: vec![(name.clone(), Some(good))], ..self.outcome(touched, name) }
+    }
+
+    /// What a file said in the run before, until it is read. A file that was read already is left alone.
+    pub(crate) fn restore(&mut self, name: &str, before: &LastGood) -> Outcome {
+        if self.has(name) {
+            return Outcome::default();
+        }
+        let name: Arc<str> = name.into();
+        let mut file = File::default();
+        for taken in &before.manifests {
+            let Some(object) = taken.object(self.accepted) else { continue };
+            let (key, Taken { document, line, .. }) = (object.key(), taken);
+            let by_file = self.claims.entry(key.clone()).or_default();
+            if by_file.is_empty() {
+                *self.counts.entry(key.kind).or_default() += 1;
+            }
+            let claim = Claim { object: Arc::new(object), document: *document, line: *line, kept: true };
+            by_file.insert(name.clone(), claim);
+            file.objects.insert(key);
+        }
+        let touched = file.objects.clone();
         self.files.insert(name.clone(), file);
         self.outcome(touched, name)
     }
@@ -138,7 +178,7 @@ impl Manifests {
     pub(crate) fn remove(&mut self, name: &str) -> Outcome {
         let Some((name, file)) = self.files.remove_entry(name) else { return Outcome::default() };
         file.objects.iter().for_each(|key| self.drop_claim(key, &name));
-        self.outcome(file.objects, name)
+        Outcome { good: vec![(name.clone(), None)], ..self.outcome(file.objects, name) }
     }
 
     fn drop_claim(&mut self, key: &ObjectKey, file: &str) {
@@ -265,12 +305,11 @@ impl Manifests {
                     if let Some(at) = manifest.path.0 {
                         origin.push_str(&format!(", items[{at}]"));
                     }
-                    let claim = Claim {
-                        object: Arc::new(object.from_origin(origin)),
-                        document: document.number,
-                        line: document.line,
-                        kept: false,
-                    };
+                    let (number, line) = (document.number, document.line);
+                    let taken = Taken::new(kind, manifest.value, &origin, number, line);
+                    contents.taken.insert(key.clone(), taken);
+                    let object = Arc::new(object.from_origin(origin));
+                    let claim = Claim { object, document: number, line, kept: false };
                     if let Some(before) = contents.claims.insert(key.clone(), claim) {
                         let reason = format!(
                             "is in document {} too, of which this one counts; remove one",
@@ -304,6 +343,7 @@ impl Manifests {
 struct Contents {
     documents: usize,
     claims: BTreeMap<ObjectKey, Claim>,
+    taken: BTreeMap<ObjectKey, Taken>,
     faults: Vec<ManifestFault>,
     /// Objects whose manifest is refused.
     refused: BTreeSet<ObjectKey>,
@@ -368,6 +408,31 @@ mod tests {
         let rows = apply(&mut table, set(&mut m, "a.yaml", &(pod("p", "a") + &pod("p", "z"))));
         assert_eq!(shown(&table), "p=z@a.yaml");
         assert!(rows[0].faults[0].problem.reason.contains("is in document 1 too, of which this one counts"));
+    }
+
+    #[test]
+    fn what_the_run_before_took_stays_until_the_file_is_right() {
+        let mut m = Manifests::new("s", &Kind::ALL);
+        let outcome = set(&mut m, "a.yaml", &(pod("p", "v1") + &pod("q", "v1")));
+        let Some((_, Some(good))) = outcome.good.into_iter().next() else { panic!() };
+        assert!(good.kept.is_empty());
+        let before = LastGood { manifests: good.taken };
+
+        for broken in ["kind: [\n", "kind: Pod\nmetadata: {name: p, labels: []}\n"] {
+            let (mut m, mut table) = (Manifests::new("s", &Kind::ALL), BTreeMap::new());
+            apply(&mut table, m.restore("a.yaml", &before));
+            assert_eq!(shown(&table), "p=v1@a.yaml q=v1@a.yaml");
+            let text = pod("q", "v2") + broken;
+            let outcome = set(&mut m, "a.yaml", &text);
+            assert_eq!(outcome.good[0].1.as_ref().unwrap().kept.len(), 1, "it is right of one of them");
+            let rows = apply(&mut table, outcome);
+            assert_eq!((shown(&table).as_str(), rows[0].kept), ("p=v1@a.yaml q=v2@a.yaml", 1), "{broken}");
+            assert!(m.restore("a.yaml", &before).is_empty(), "what was read counts");
+            apply(&mut table, set(&mut m, "a.yaml", &pod("q", "v3")));
+            assert_eq!((shown(&table).as_str(), m.count(Kind::Pod)), ("q=v3@a.yaml", 1));
+        }
+        let mut m = Manifests::new("s", &Kind::POLICIES);
+        assert!(m.restore("a.yaml", &before).changes.is_empty(), "kinds that are not read any more");
     }
 
     #[test]

@@ -442,6 +442,7 @@ async fn a_folder_that_nobody_watches_is_read_all_the_same() {
         objects.source("s"),
         report,
         super::Memory::default(),
+        super::Keep::default(),
     );
     let error = std::io::Error::from_raw_os_error(libc::EMFILE);
     fs::write(root.path().join("a.yaml"), pod("a", "1")).unwrap();

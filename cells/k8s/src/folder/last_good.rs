@@ -1,0 +1,44 @@
+//! What each file said when it was right last, kept for the next run: a manifest that is refused at a start has a version
+//! before, as one that is refused later has.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use state_file::Schema;
+
+use crate::document::{ItemPath, Manifest};
+use crate::object::{Kind, Object};
+
+/// The manifests of a file that were taken.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LastGood {
+    pub(crate) manifests: Vec<Taken>,
+}
+
+/// A manifest that was taken, and where it was.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Taken {
+    kind: String,
+    pub(crate) origin: String,
+    pub(crate) document: usize,
+    pub(crate) line: usize,
+    manifest: Value,
+}
+
+impl Schema for LastGood {
+    const VERSION: u32 = 1;
+    const HOLDS: &'static str = "the last good manifests of a file, which stay in force while it is refused";
+}
+
+impl Taken {
+    pub(crate) fn new(kind: Kind, manifest: &Value, origin: &str, document: usize, line: usize) -> Taken {
+        let (kind, origin, manifest) = (kind.name().to_owned(), origin.to_owned(), manifest.clone());
+        Taken { kind, origin, document, line, manifest }
+    }
+
+    /// The object, if this agent still takes it.
+    pub(crate) fn object(&self, accepted: &[Kind]) -> Option<Object> {
+        let kind = accepted.iter().find(|kind| kind.name() == self.kind)?;
+        let manifest = Manifest { path: ItemPath(None), kind: &self.kind, value: &self.manifest };
+        Some(kind.decode(&manifest).ok()?.from_origin(self.origin.clone()))
+    }
+}

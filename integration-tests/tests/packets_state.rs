@@ -1,0 +1,115 @@
+//! What the state folder carries from run to run, by packets: policies whose files break while no agent runs.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+use integration_tests::{Node, Pod};
+use serde_json::{Value, json};
+use test_kit::{UdpFlow, require_root, wait_until};
+
+const WHILE: Duration = Duration::from_millis(100);
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A policy of namespace `default` for `app: server`: what may reach it.
+fn policy(name: &str, from: &Value) -> String {
+    let manifest = json!({
+        "apiVersion": "cilium.io/v2",
+        "kind": "CiliumNetworkPolicy",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"endpointSelector": {"matchLabels": {"app": "server"}}, "ingress": [from]},
+    });
+    manifest.to_string()
+}
+
+fn from(app: &str) -> Value {
+    json!({"fromEndpoints": [{"matchLabels": {"app": app}}]})
+}
+
+/// Whether packets pass; all of them or none.
+fn passes(from: &Pod, to: &Pod) -> bool {
+    let flow = UdpFlow::start(&from.ns, &to.ns, to.ipv4).unwrap();
+    sleep(WHILE);
+    let report = flow.stop();
+    assert!(report.is_perfect() || report.received == 0, "{report:?}");
+    report.received > 0
+}
+
+/// The row of a table that has this member, as text.
+fn row(node: &Node, table: &str, word: &str) -> String {
+    let dump = node.get(&format!("/statedb/dump/{table}"));
+    let rows = dump[table].as_array().cloned().unwrap_or_default();
+    rows.iter().map(Value::to_string).find(|row| row.contains(word)).unwrap_or_default()
+}
+
+#[test]
+fn what_breaks_while_no_agent_runs_stays_as_it_was() {
+    require_root!();
+    let mut node = Node::started();
+    node.apply("policy.yaml", &policy("server", &from("friend")));
+    let [server, friend, other] =
+        ["server", "friend", "other"].map(|app| node.add_pod_with("default", app, &[("app", app)]));
+    node.wait_policies(&["server"]);
+    let reached = || [&friend, &other].map(|client| passes(client, &server));
+    assert_eq!(reached(), [true, false], "{}", node.log());
+
+    // By who refuses it: the reader of YAML, of kinds, of rules; it is no file at all.
+    let mut wrong = from("other");
+    wrong["toPorts"] = json!([{"ports": [{"port": "70000"}]}]);
+    let cluster = node.config["cluster-folder"].clone();
+    let place = std::path::Path::new(&cluster).join("policy.yaml");
+    let broken =
+        ["kind: [\n".to_owned(), "kind: CiliumNetworkPolicyy\n".to_owned(), policy("server", &wrong)];
+    for (n, content) in broken.iter().map(Some).chain([None]).enumerate() {
+        match n % 2 {
+            0 => node.stop(),
+            _ => drop(node.kill()),
+        }
+        match content {
+            Some(content) => drop(node.apply("policy.yaml", content)),
+            None => {
+                fs::remove_file(&place).unwrap();
+                fs::create_dir(&place).unwrap();
+            }
+        }
+        node.start();
+        node.wait_policies(&["server"]);
+        assert_eq!(reached(), [true, false], "{content:?}\n{}", node.log());
+        let (source, status) = (row(&node, "k8s-sources", "policy.yaml"), row(&node, "policies", "server"));
+        let health = node.get("/v1/healthz").to_string();
+        match n {
+            2 => {
+                assert!(status.contains("70000") && status.contains("revious"), "{status}");
+                assert!(health.contains("70000"), "{health}");
+            }
+            _ => {
+                assert!(source.contains("\"kept\":1") || source.contains("\"Kept\":1"), "{source}");
+                assert!(health.contains("policy.yaml"), "{health}");
+            }
+        }
+    }
+
+    // A pod's manifest as well: without labels it would be reserved:init, which this policy does not let in.
+    node.stop();
+    fs::remove_dir(&place).unwrap();
+    node.apply("policy.yaml", &policy("server", &from("friend")));
+    node.apply("pod-friend.yaml", "kind: Pod\nmetadata: {name: friend, labels: [app]}\n");
+    node.start();
+    node.wait_policies(&["server"]);
+    assert_eq!(reached(), [true, false], "{}", node.log());
+
+    // A file that is gone is a deletion, and nothing of it comes back.
+    node.stop();
+    node.withdraw("policy.yaml");
+    node.start();
+    assert_eq!(reached(), [true, true], "{}", node.log());
+    node.stop();
+    node.apply("policy.yaml", "kind: [\n");
+    node.start();
+    assert_eq!(reached(), [true, true], "{}", node.log());
+    let state = node.endpoint_files();
+    wait_until("nothing of it is left", LIMIT, || {
+        fs::read_dir(state.join("policies")).unwrap().count() == 0
+            && fs::read_dir(state.join("manifests/cluster-folder")).unwrap().count() == 3
+    });
+}
