@@ -6,8 +6,8 @@
 //! **Needs**: root and iproute2 for sandboxes; [`require_root!`] turns their
 //! absence into a counted skip.
 //! **Gives**: [`Sandbox`], [`NetNs`], [`UdpFlow`] and [`TcpFlow`] (numbered
-//! packets), [`wait_until`], [`MachineState`] (nothing outside was touched),
-//! [`skip!`].
+//! packets), [`Traced`] (a process killed after its k-th write), [`wait_until`],
+//! [`MachineState`] (nothing outside was touched), [`skip!`].
 //!
 //! Namespaces belong to threads: the thread that makes a sandbox is inside it
 //! until the drop, and so are threads, processes and runtimes that it starts.
@@ -33,6 +33,7 @@ mod sandbox;
 mod skip;
 mod sys;
 mod tcp;
+mod trace;
 mod udp;
 mod wait;
 
@@ -43,5 +44,6 @@ pub use sandbox::{Sandbox, SandboxOptions};
 pub use skip::{SkipValue, has_command, is_root, record_skip};
 pub use sys::receive_buffer;
 pub use tcp::{TcpFlow, TcpReport};
+pub use trace::{Traced, Write};
 pub use udp::{UdpFlow, UdpReport};
 pub use wait::{free_port, try_wait_until, wait_until};
