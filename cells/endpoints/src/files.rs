@@ -33,6 +33,9 @@ pub struct Found {
     pub plain: bool,
     /// Its record; `None` when there is no such file.
     pub record: Option<Result<Record, StateError>>,
+    /// Whether there is nothing else either, but perhaps a record that was not finished: what a kill leaves between
+    /// making the directory and its record, or between removing them.
+    pub unfinished: bool,
 }
 
 impl StateFolder {
@@ -92,7 +95,8 @@ impl StateFolder {
                     Err(error) if error.is_retryable() => return Err(error.into()),
                     record => record.map_err(StateError::from).transpose(),
                 };
-                found.push(Found { directory, number, plain, record });
+                let unfinished = record.is_none() && is_unfinished(&entry.path());
+                found.push(Found { directory, number, plain, record, unfinished });
             }
         }
         found.sort_by(|a, b| (a.number, &a.directory).cmp(&(b.number, &b.directory)));
@@ -110,6 +114,12 @@ fn endpoint_directory(name: &str) -> Option<(u64, bool)> {
 
 fn file(directory: &Path) -> StateFile {
     StateFile::new(directory.join(RECORD)).folder_mode(0o755).limit(LIMIT)
+}
+
+/// Whether a directory holds nothing but perhaps a record that never took its place.
+fn is_unfinished(directory: &Path) -> bool {
+    let mut names = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.all(|name| name.to_str().and_then(|name| name.strip_suffix(".next")) == Some(RECORD))
 }
 
 fn gone(removed: io::Result<()>) -> io::Result<()> {
@@ -148,6 +158,19 @@ mod tests {
         state.remove(EndpointId(12)).unwrap();
         state.remove(EndpointId(12)).unwrap();
         assert!(state.scan().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_directory_of_which_a_kill_left_nothing_is_unfinished() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::new(folder.path());
+        for (directory, file) in [("12", None), ("13", Some("ep_config.json.next")), ("14", Some("notes"))] {
+            fs::create_dir(folder.path().join(directory)).unwrap();
+            let _ = file.map(|file| fs::write(folder.path().join(directory).join(file), "{").unwrap());
+        }
+        state.save(&Record { id: 15, ..Record::default() }).unwrap();
+        let unfinished: Vec<bool> = state.scan().unwrap().iter().map(|found| found.unfinished).collect();
+        assert_eq!(unfinished, [true, true, false, false]);
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub enum Reason {
     InterfaceGone(String),
     /// A stage of a build beside the finished directory.
     Stage,
+    /// A kill has left it before it had a record, or after that was removed.
+    Unfinished,
     /// Another directory has the endpoint's record as well.
     Duplicate(EndpointId),
     /// The health endpoint is made anew by each start.
@@ -66,6 +68,7 @@ impl fmt::Display for Reason {
         match self {
             Reason::InterfaceGone(name) => write!(f, "interface {name} could not be found"),
             Reason::Stage => f.write_str("unfinished build beside a finished one"),
+            Reason::Unfinished => f.write_str("a stop has left it without a record"),
             Reason::Duplicate(id) => write!(f, "endpoint {id} has another directory"),
             Reason::Health => f.write_str("health endpoints are made anew"),
         }
@@ -75,9 +78,13 @@ impl fmt::Display for Reason {
 /// Decides on every directory. `link` tells the index of the interface with a name.
 pub fn plan(found: Vec<Found>, link: impl Fn(&str) -> Option<u32>) -> Plan {
     let mut plan = Plan::default();
-    let plain: Vec<u64> = found.iter().filter(|f| f.plain).map(|f| f.number).collect();
+    let plain: Vec<u64> = found.iter().filter(|f| f.plain && !f.unfinished).map(|f| f.number).collect();
     let mut chosen: BTreeMap<u16, (bool, Restored)> = BTreeMap::new();
-    for Found { directory, number, plain: is_plain, record } in found {
+    for Found { directory, number, plain: is_plain, record, unfinished } in found {
+        if unfinished {
+            plan.discard.push(Discarded { directory, id: None, reason: Reason::Unfinished });
+            continue;
+        }
         if !is_plain && plain.contains(&number) {
             plan.discard.push(Discarded { directory, id: None, reason: Reason::Stage });
             continue;
@@ -157,7 +164,7 @@ mod tests {
 
     fn found(directory: &str, number: u64, record: Record) -> Found {
         let plain = directory.bytes().all(|b| b.is_ascii_digit());
-        Found { directory: directory.into(), number, plain, record: Some(Ok(record)) }
+        Found { directory: directory.into(), number, plain, record: Some(Ok(record)), unfinished: false }
     }
 
     fn reserved(id: u16, key: &str) -> Record {
@@ -223,11 +230,12 @@ mod tests {
     fn broken_directories_are_left_alone() {
         let path = "state/12/ep_config.json".into();
         let list = vec![
-            Found { directory: "11".into(), number: 11, plain: true, record: None },
+            Found { directory: "11".into(), number: 11, plain: true, record: None, unfinished: false },
             Found {
                 directory: "12".into(),
                 number: 12,
                 plain: true,
+                unfinished: false,
                 record: Some(Err(state_file::Error::Damaged { path, problem: "EOF".into() }.into())),
             },
             found("13", 13, record(0, "lxc1")),
@@ -237,6 +245,15 @@ mod tests {
         assert_eq!(plan.ignore.len(), 3);
         assert_eq!(plan.ignore[0].problem, "no ep_config.json");
         assert!(plan.ignore[1].problem.starts_with("state/12/ep_config.json is damaged: EOF"));
+    }
+
+    #[test]
+    fn what_a_kill_has_left_without_a_record_goes() {
+        let found = Found { directory: "11".into(), number: 11, plain: true, record: None, unfinished: true };
+        let plan = plan(vec![found], links);
+        let reason = Reason::Unfinished;
+        assert_eq!(plan.discard, [Discarded { directory: "11".into(), id: None, reason }]);
+        assert!(plan.ignore.is_empty());
     }
 
     #[test]
