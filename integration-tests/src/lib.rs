@@ -14,7 +14,7 @@ mod services;
 pub use events::{Event, Events};
 pub use http::{Answer, request};
 pub use node::{Node, binary, pod_manifest};
-pub use pod::Pod;
+pub use pod::{Pod, plugin, plugin_input};
 pub use services::{ServiceFixture, state_file};
 
 /// The example of CONTRIBUTING.md, so that it stays true.

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::IpAddr;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use test_kit::NetNs;
@@ -30,7 +30,12 @@ impl Pod {
     /// Calls the plugin with ADD; its answer when that fails.
     pub fn add(node: &Node, namespace: &str, name: &str, ns: &NetNs) -> Result<Self, String> {
         let result = call(node, "ADD", namespace, name, ns)?;
-        let result: Value = serde_json::from_str(&result).map_err(|e| format!("{e}: {result}"))?;
+        Pod::added(namespace, name, ns, &result)
+    }
+
+    /// The pod of a plugin's answer to ADD.
+    pub fn added(namespace: &str, name: &str, ns: &NetNs, result: &str) -> Result<Self, String> {
+        let result: Value = serde_json::from_str(result).map_err(|e| format!("{e}: {result}"))?;
         let address = |v6: bool| {
             let of_family = |a: &IpAddr| a.is_ipv6() == v6;
             let all = result["ips"].as_array().into_iter().flatten();
@@ -66,10 +71,23 @@ fn container(name: &str) -> String {
 }
 
 fn call(node: &Node, verb: &str, namespace: &str, name: &str, ns: &NetNs) -> Result<String, String> {
+    let mut child = plugin(node, verb, namespace, name, ns).spawn().map_err(|e| e.to_string())?;
+    // A plugin that ends before it has read its input says why in its answer.
+    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(plugin_input(node).as_bytes()));
+    let output = child.wait_with_output().map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(text);
+    }
+    Err(format!("{}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr)))
+}
+
+/// The plugin as a runtime calls it, with pipes.
+#[must_use]
+pub fn plugin(node: &Node, verb: &str, namespace: &str, name: &str, ns: &NetNs) -> Command {
     let plugin = binary("apiary-cni");
-    let mut child = node
-        .host()
-        .command(&plugin)
+    let mut command = node.host().command(&plugin);
+    command
         .env("CNI_COMMAND", verb)
         .env("CNI_CONTAINERID", container(name))
         .env("CNI_NETNS", ns.path())
@@ -79,19 +97,13 @@ fn call(node: &Node, verb: &str, namespace: &str, name: &str, ns: &NetNs) -> Res
         .env("CILIUM_SOCK", node.socket())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|e| e.to_string())?;
-    let config = format!(
-        r#"{{"cniVersion":"1.0.0","name":"cilium","type":"cilium-cni","log-file":"{}"}}"#,
-        node.sandbox().dir().join("cni.log").display()
-    );
-    // A plugin that ends before it has read its input says why in its answer.
-    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(config.as_bytes()));
-    let output = child.wait_with_output().map_err(|e| e.to_string())?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() {
-        return Ok(text);
-    }
-    Err(format!("{}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr)))
+        .stderr(Stdio::piped());
+    command
+}
+
+/// What a runtime writes to the plugin's standard input.
+#[must_use]
+pub fn plugin_input(node: &Node) -> String {
+    let log = node.sandbox().dir().join("cni.log");
+    format!(r#"{{"cniVersion":"1.0.0","name":"cilium","type":"cilium-cni","log-file":"{}"}}"#, log.display())
 }

@@ -1,0 +1,237 @@
+//! Kills after the first write, after the second, and so on, until there is none left to kill after.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::time::Duration;
+
+use test_kit::Write;
+
+use crate::snapshot::Snapshot;
+use crate::stage::{Call, Stage};
+use crate::verdicts::Verdicts;
+
+/// So many failures are shown before a scenario is given up.
+const SHOWN: usize = 4;
+
+/// A change of a node, at each write of which the agent is killed.
+pub(crate) struct Scenario<'a> {
+    pub(crate) name: &'a str,
+    /// Makes the node as it is before.
+    pub(crate) build: &'a dyn Fn() -> Stage,
+    /// Begins the change; the agent may do `k` writes.
+    pub(crate) act: &'a dyn Fn(&mut Stage, u64) -> Option<Call>,
+    /// What a container runtime does when its call got no answer.
+    pub(crate) repeat: &'a dyn Fn(&Stage),
+    /// Takes the change back; a node is made anew if there is no way.
+    pub(crate) undo: Option<&'a dyn Fn(&Stage)>,
+}
+
+/// A call of the plugin that is killed at each of its writes, the agent being well.
+pub(crate) struct PluginScenario<'a> {
+    pub(crate) verb: &'a str,
+    /// The pod that it is about.
+    pub(crate) pod: &'a str,
+    /// Makes the node as it is before.
+    pub(crate) build: &'a dyn Fn() -> Stage,
+    /// What a container runtime does then.
+    pub(crate) repeat: &'a dyn Fn(&Stage),
+    /// Takes the change back.
+    pub(crate) undo: &'a dyn Fn(&Stage),
+}
+
+impl PluginScenario<'_> {
+    /// Runs it to its end.
+    ///
+    /// # Panics
+    /// When a stop is not survived; the message says after which write, and what is different.
+    pub(crate) fn run(&self) {
+        let stage = (self.build)();
+        let before = stage.settled();
+        stage.called(self.verb, self.pod).unwrap();
+        let after = stage.settled();
+        let mut kinds = Kinds::default();
+        for k in 1.. {
+            (self.undo)(&stage);
+            let either = [&before.1, &after.1];
+            let undone = stage.settle(&before, &either);
+            undone.unwrap_or_else(|e| panic!("plugin, {}: taken back after stop {}: {e}", self.verb, k - 1));
+            let plugin = stage.call_armed(self.verb, self.pod, k);
+            let status = plugin.wait_for_all(Duration::from_secs(30)).expect("the plugin ends");
+            let writes = plugin.writes();
+            if !plugin.is_killed() {
+                assert!(status.success(), "{status}");
+                return kinds.print(&format!("plugin, {}", self.verb));
+            }
+            drop(plugin);
+            let last = writes.last().expect("it was killed after a write");
+            kinds.count(last);
+            let survived = stage.actors.judge(&either).and_then(|()| {
+                (self.repeat)(&stage);
+                stage.settle(&after, &either)
+            });
+            let (name, log) = (self.verb, stage.node.log());
+            survived.unwrap_or_else(|e| panic!("plugin, {name}: killed after write {k}, {last}: {e}\n{log}"));
+        }
+    }
+}
+
+/// Which calls it was that was killed after.
+#[derive(Default)]
+struct Kinds(BTreeMap<String, usize>);
+
+impl Kinds {
+    fn count(&mut self, write: &Write) {
+        *self.0.entry(write.kind.clone()).or_default() += 1;
+    }
+
+    /// Says how many there were.
+    fn print(&self, scenario: &str) {
+        let kinds: Vec<String> = self.0.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let n: usize = self.0.values().sum();
+        let mut out = std::io::stdout();
+        let _ = writeln!(out, "stops: {scenario}: n = {n} ({})", kinds.join(", "));
+        assert!(n > 0, "{scenario}: no write was seen");
+    }
+}
+
+/// What one and the same node is like before and after an undisturbed run, each with another start of the agent behind it.
+struct Undisturbed {
+    before: (Snapshot, Verdicts),
+    after: (Snapshot, Verdicts),
+}
+
+impl Scenario<'_> {
+    /// Runs it to its end.
+    ///
+    /// # Panics
+    /// When a stop is not survived; the message says after which write, and what is different.
+    pub(crate) fn run(&self) {
+        let (stage, undisturbed) = self.undisturbed();
+        let mut stage = Some(stage);
+        let mut kinds = Kinds::default();
+        let mut failures = Vec::new();
+        let mut k = 1;
+        while let Some(write) = self.stop(&mut stage, k, &undisturbed, &mut failures) {
+            kinds.count(&write);
+            if failures.len() >= SHOWN {
+                break;
+            }
+            k += 1;
+        }
+        kinds.print(self.name);
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+    }
+
+    fn undisturbed(&self) -> (Stage, Undisturbed) {
+        let mut stage = (self.build)();
+        let before = match self.undo {
+            Some(_) => {
+                stage.kill();
+                stage.start();
+                stage.settled()
+            }
+            None => Default::default(),
+        };
+        if let Some(call) = (self.act)(&mut stage, u64::MAX) {
+            call.end().unwrap();
+        }
+        assert!(!stage.watch(&mut None), "{}: the agent has ended\n{}", self.name, stage.node.log());
+        stage.kill();
+        stage.start();
+        let after = stage.settled();
+        assert!(
+            after.1.is_empty()
+                || after.1.values().any(|r| r.is_empty()) && after.1.values().any(|r| !r.is_empty())
+        );
+        let undisturbed = Undisturbed { before, after };
+        let mut stage = Some(stage);
+        self.back(&mut stage, &undisturbed).unwrap_or_else(|e| panic!("{}: undone: {e}", self.name));
+        (stage.expect("it is there after each step"), undisturbed)
+    }
+
+    /// Kills after the `k`-th write and compares; which write that was, `None` if there is no such write.
+    fn stop(
+        &self,
+        place: &mut Option<Stage>,
+        k: u64,
+        undisturbed: &Undisturbed,
+        failures: &mut Vec<String>,
+    ) -> Option<Write> {
+        let stage = there(place);
+        let mut call = (self.act)(stage, k);
+        if !stage.watch(&mut call) {
+            drop(call.map(Call::end));
+            return None;
+        }
+        let writes = stage.agent().writes();
+        let last = writes.last().cloned().expect("it was killed after a write");
+        assert_eq!(writes.len() as u64, k);
+        stage.kill();
+        let survived = self.survived(stage, call, undisturbed).map_err(|e| format!("after the stop: {e}"));
+        let survived = survived.and_then(|()| {
+            self.back(place, undisturbed)
+                .map_err(|e| format!("when taken back after a stop that was survived: {e}"))
+        });
+        if let Err(error) = survived {
+            let log = there(place).node.log();
+            let tail: Vec<&str> = log.lines().rev().take(40).collect();
+            let tail: Vec<&str> = tail.into_iter().rev().collect();
+            let writes: Vec<String> = writes.iter().rev().take(4).rev().map(ToString::to_string).collect();
+            failures.push(format!(
+                "{}: killed after write {k}, {last} (after {})\n{error}\n{}\n",
+                self.name,
+                writes.join("; "),
+                tail.join("\n")
+            ));
+            self.rebuild(place, Some(undisturbed));
+        }
+        Some(last)
+    }
+
+    fn survived(
+        &self,
+        stage: &mut Stage,
+        call: Option<Call>,
+        undisturbed: &Undisturbed,
+    ) -> Result<(), String> {
+        let either = [&undisturbed.before.1, &undisturbed.after.1];
+        stage.actors.judge(&either).map_err(|e| format!("before the next start: {e}"))?;
+        stage.start();
+        if call.is_some_and(|call| call.end().is_err()) {
+            (self.repeat)(stage);
+        }
+        stage.settle(&undisturbed.after, &either)
+    }
+
+    fn back(&self, stage: &mut Option<Stage>, undisturbed: &Undisturbed) -> Result<(), String> {
+        match self.undo {
+            Some(undo) => {
+                let stage = there(stage);
+                undo(stage);
+                stage.settle(&undisturbed.before, &[&undisturbed.before.1, &undisturbed.after.1])
+            }
+            None => {
+                self.rebuild(stage, None);
+                Ok(())
+            }
+        }
+    }
+
+    /// Another node in the place of one. Sandboxes of a thread do not overlap: the old one goes first.
+    fn rebuild(&self, stage: &mut Option<Stage>, undisturbed: Option<&Undisturbed>) {
+        *stage = None;
+        let new = stage.insert((self.build)());
+        if self.undo.is_some()
+            && let Some(undisturbed) = undisturbed
+        {
+            new.kill();
+            new.start();
+            let settled = new.settle(&undisturbed.before, &[&undisturbed.before.1]);
+            settled.unwrap_or_else(|e| panic!("{}: made anew it is another node: {e}", self.name));
+        }
+    }
+}
+
+fn there(stage: &mut Option<Stage>) -> &mut Stage {
+    stage.as_mut().expect("it is there after each step")
+}

@@ -1,0 +1,165 @@
+//! Names in the place of numbers that may differ from run to run, so that two runs can be compared.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+/// What numbers, addresses and MACs of one moment mean.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// Endpoints by number: their pods' names.
+    pub(crate) endpoints: BTreeMap<u64, String>,
+    /// Identities by number: their labels.
+    pub(crate) identities: BTreeMap<u64, String>,
+    /// Links by number.
+    pub(crate) links: BTreeMap<u64, String>,
+    /// Services by number: their frontends.
+    pub(crate) services: BTreeMap<u64, String>,
+    /// Texts that stand for something, the longest first.
+    texts: Vec<(String, String)>,
+}
+
+impl Names {
+    /// From the agent's tables and the kernel's links (`ip -j addr`).
+    pub(crate) fn new(tables: &Value, links: &Value) -> Names {
+        let mut names = Names::default();
+        for row in rows(tables, "endpoints") {
+            let record = &row["Record"];
+            let pod = match record["K8sPodName"].as_str() {
+                Some("") | None => "host",
+                Some(pod) => pod,
+            };
+            let id = record["ID"].as_u64().unwrap_or(0);
+            names.endpoints.insert(id, pod.to_owned());
+            names.texts.extend([id.to_string(), format!("{id:05}")].map(|id| (id, format!("<{pod}>"))));
+            for (field, what) in [("IPv4", "v4"), ("IPv6", "v6"), ("LXCMAC", "mac"), ("NodeMAC", "host mac")]
+            {
+                names.text(&record[field], format!("<{pod} {what}>"));
+            }
+        }
+        for row in rows(tables, "identities") {
+            let labels: Vec<&str> =
+                row["Labels"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            // What all pods of these tests have tells nobody anything.
+            let own = labels.iter().filter(|label| !label.starts_with("k8s:io."));
+            let own: Vec<&str> = own.copied().collect();
+            names.identities.insert(row["Id"].as_u64().unwrap_or(0), own.join(","));
+        }
+        for link in links.as_array().into_iter().flatten() {
+            let name = link["ifname"].as_str().unwrap_or_default();
+            names.links.insert(link["ifindex"].as_u64().unwrap_or(0), name.to_owned());
+            if !name.starts_with("lxc") && name != "lo" {
+                names.text(&link["address"], format!("<{name} mac>"));
+            }
+            for address in link["addr_info"].as_array().into_iter().flatten() {
+                if address["scope"] == "link" {
+                    names.text(&address["local"], format!("<{name} link-local>"));
+                }
+            }
+        }
+        for row in rows(tables, "frontends") {
+            names.services.insert(row["ID"].as_u64().unwrap_or(0), row["Address"].to_string());
+        }
+        for address in
+            rows(tables, "local-node").iter().flat_map(|row| row["IPAddresses"].as_array().unwrap())
+        {
+            if address["Type"] == "CiliumInternalIP" {
+                let ip = address["IP"].as_str().unwrap_or_default();
+                names
+                    .text(&address["IP"], format!("<router {}>", if ip.contains(':') { "v6" } else { "v4" }));
+            }
+        }
+        names.texts.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+        names
+    }
+
+    fn text(&mut self, text: &Value, name: String) {
+        if let Some(text) = text.as_str().filter(|text| !text.is_empty()) {
+            self.texts.push((text.to_owned(), name));
+        }
+    }
+
+    pub(crate) fn endpoint(&self, id: u64) -> String {
+        named(&self.endpoints, id, "endpoint")
+    }
+
+    pub(crate) fn identity(&self, id: u64) -> String {
+        named(&self.identities, id, "identity")
+    }
+
+    pub(crate) fn link(&self, index: u64) -> String {
+        named(&self.links, index, "link")
+    }
+
+    pub(crate) fn service(&self, id: u64) -> String {
+        named(&self.services, id, "service")
+    }
+
+    /// A text with everything named that has a name.
+    pub(crate) fn of(&self, text: &str) -> String {
+        self.texts.iter().fold(text.to_owned(), |text, (from, to)| replace(&text, from, to))
+    }
+
+    /// A value of the agent's tables or files: named, and without what each run has otherwise.
+    pub(crate) fn json(&self, key: &str, value: &Value) -> Value {
+        match value {
+            Value::Object(fields) => {
+                let mut named = Map::new();
+                for (key, value) in fields.iter().filter(|(key, _)| !VOLATILE.contains(&key.as_str())) {
+                    named.insert(self.of(key), self.json(key, value));
+                }
+                Value::Object(named)
+            }
+            Value::Array(values) => Value::Array(values.iter().map(|value| self.json(key, value)).collect()),
+            Value::String(text) => Value::String(self.of(text)),
+            Value::Number(number) => match (key, number.as_u64()) {
+                ("Endpoint", Some(id)) => self.endpoint(id).into(),
+                ("Identity" | "AppliedIdentity" | "id", Some(id)) => self.identity(id).into(),
+                ("IfIndex" | "LinkIndex", Some(index)) => self.link(index).into(),
+                _ => value.clone(),
+            },
+            other => other.clone(),
+        }
+    }
+}
+
+/// Times, counts of events, and numbers that rows are told apart by in one run only.
+const VOLATILE: [&str; 9] = [
+    "updated-at",
+    "updatedAt",
+    "Reason",
+    "Builds",
+    "Announced",
+    "Generation",
+    "Revision",
+    "UnhealthyUpdatedAt",
+    "NetnsCookie",
+];
+
+/// Rows of a table in the dump.
+pub(crate) fn rows<'a>(tables: &'a Value, table: &str) -> &'a [Value] {
+    tables[table].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn named(names: &BTreeMap<u64, String>, id: u64, kind: &str) -> String {
+    match (names.get(&id), id) {
+        (Some(name), _) => format!("<{name}>"),
+        (None, 0) => "none".to_owned(),
+        (None, _) => format!("unknown {kind} {id}"),
+    }
+}
+
+/// Replaces `from` where it is a word of its own: not within another number or address.
+fn replace(text: &str, from: &str, to: &str) -> String {
+    let mut result = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(from) {
+        let (before, after) = (&rest[..at], &rest[at + from.len()..]);
+        let within = |c: char| c.is_ascii_alphanumeric() || c == '.' || (c == ':' && from.contains(':'));
+        let whole = !before.ends_with(within) && !after.starts_with(within);
+        result.push_str(before);
+        result.push_str(if whole { to } else { from });
+        rest = after;
+    }
+    result + rest
+}

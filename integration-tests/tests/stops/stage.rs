@@ -1,0 +1,155 @@
+//! A node with pods, policy and a service, whose agent is traced.
+
+use std::io::{Read as _, Write as _};
+use std::process::Child;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use integration_tests::{Node, Pod, plugin, plugin_input};
+use test_kit::{NetNs, Traced};
+
+use crate::snapshot::Snapshot;
+use crate::verdicts::{Actor, Actors, Verdicts};
+
+/// After so long without a write an agent has done what there was to do; emptied policy maps rest for a second.
+const QUIET: Duration = Duration::from_millis(1500);
+/// How long a start may take to come to its end; no promise, that is measured by the benchmarks.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A node and who sends packets on it.
+pub(crate) struct Stage {
+    pub(crate) node: Node,
+    pub(crate) agent: Option<Traced>,
+    pub(crate) actors: Actors,
+    /// Pods that stay.
+    pub(crate) pods: Vec<Pod>,
+    /// Namespaces of pods that come and go.
+    pub(crate) guests: Vec<(String, NetNs)>,
+}
+
+impl Stage {
+    /// A node whose agent was never started.
+    pub(crate) fn empty() -> Stage {
+        let mut node = Node::new();
+        node.follow_services("services.json");
+        let actors = Actors::new(Vec::new(), &[]);
+        Stage { node, agent: None, actors, pods: Vec::new(), guests: Vec::new() }
+    }
+
+    pub(crate) fn agent(&self) -> &Traced {
+        self.agent.as_ref().expect("the agent was started")
+    }
+
+    /// Starts the agent and waits until it is ready.
+    pub(crate) fn start(&mut self) {
+        self.agent = Some(Traced::start(self.node.agent_command()).unwrap());
+        self.node.wait_ready();
+    }
+
+    /// Starts the agent, to be killed after its `k`-th write.
+    pub(crate) fn start_armed(&mut self, k: u64) {
+        self.agent = Some(Traced::start_armed(self.node.agent_command(), k).unwrap());
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.agent = None;
+    }
+
+    /// Waits until the agent is dead or writes no more; whether it is dead.
+    pub(crate) fn watch(&self, call: &mut Option<Call>) -> bool {
+        let (agent, begin) = (self.agent(), Instant::now());
+        let mut last = (0, begin);
+        while agent.status().is_none() {
+            let writes = agent.writes().len();
+            if writes != last.0 {
+                last = (writes, Instant::now());
+            }
+            let waits = call.as_mut().is_some_and(|call| !call.has_ended());
+            if !waits && last.1.elapsed() > QUIET || begin.elapsed() > LIMIT {
+                agent.disarm();
+                return agent.is_killed();
+            }
+            sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
+    /// Waits until the agent has nothing to do any more.
+    pub(crate) fn quiet(&self) {
+        self.agent().arm(u64::MAX);
+        assert!(!self.watch(&mut None), "the agent has ended\n{}", self.node.log());
+    }
+
+    /// Everything there is, once nothing changes any more.
+    pub(crate) fn settled(&self) -> (Snapshot, Verdicts) {
+        self.quiet();
+        (Snapshot::take(&self.node).unwrap(), self.actors.measure())
+    }
+
+    /// Waits until all is as expected, and no packet meanwhile is judged in a way that none of the accepted ones does.
+    pub(crate) fn settle(
+        &self,
+        expected: &(Snapshot, Verdicts),
+        accepted: &[&Verdicts],
+    ) -> Result<(), String> {
+        let begin = Instant::now();
+        loop {
+            self.actors.judge(accepted)?;
+            let found = Snapshot::take(&self.node);
+            match found {
+                Ok(found) if found == expected.0 => return self.actors.judge(&[&expected.1]),
+                Ok(found) if begin.elapsed() > LIMIT / 2 => return Err(expected.0.diff(&found)),
+                Err(error) if begin.elapsed() > LIMIT / 2 => return Err(error),
+                _ => sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// Adds a namespace for a pod, and somebody in it.
+    pub(crate) fn guest(&mut self, name: &str) -> Actor {
+        let ns = self.node.sandbox().netns(name).unwrap();
+        let actor = Actor::new(name, &ns, "eth0").unwrap();
+        self.guests.push((name.to_owned(), ns));
+        actor
+    }
+
+    /// Calls the plugin as a container runtime does, without waiting.
+    pub(crate) fn call(&self, verb: &str, pod: &str) -> Call {
+        let (_, ns) = self.guests.iter().find(|(name, _)| name == pod).unwrap();
+        let mut child = plugin(&self.node, verb, "default", pod, ns).spawn().unwrap();
+        let _ = child.stdin.take().map(|mut stdin| stdin.write_all(plugin_input(&self.node).as_bytes()));
+        Call { child }
+    }
+
+    /// The same to its end.
+    pub(crate) fn called(&self, verb: &str, pod: &str) -> Result<(), String> {
+        self.call(verb, pod).end()
+    }
+
+    /// The plugin, killed after its `k`-th write.
+    pub(crate) fn call_armed(&self, verb: &str, pod: &str, k: u64) -> Traced {
+        let (_, ns) = self.guests.iter().find(|(name, _)| name == pod).unwrap();
+        let mut traced = Traced::start_armed(plugin(&self.node, verb, "default", pod, ns), k).unwrap();
+        let _ = traced.pipes.0.take().map(|mut stdin| stdin.write_all(plugin_input(&self.node).as_bytes()));
+        traced
+    }
+}
+
+/// The plugin at work.
+pub(crate) struct Call {
+    child: Child,
+}
+
+impl Call {
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    /// Waits for its answer, which is an error if it was one.
+    pub(crate) fn end(mut self) -> Result<(), String> {
+        let (mut text, status) = (String::new(), self.child.wait().unwrap());
+        let _ = self.child.stdout.take().map(|mut stdout| stdout.read_to_string(&mut text));
+        let _ = self.child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut text));
+        if status.success() { Ok(()) } else { Err(format!("{status}: {text}")) }
+    }
+}
