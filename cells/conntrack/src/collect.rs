@@ -62,6 +62,14 @@ pub fn forget(map: &RawMap, addresses: &BTreeSet<IpAddr>) -> bpf::Result<usize> 
     result.map(|()| deleted)
 }
 
+/// Those addresses with a part in a connection for which `wanted` holds.
+pub fn ends_among(map: &RawMap, wanted: impl Fn(IpAddr) -> bool) -> bpf::Result<BTreeSet<IpAddr>> {
+    let key_size = map.layout().key_size as usize;
+    let mut found = BTreeSet::new();
+    map.scan(|keys, _| found.extend(keys.chunks_exact(key_size).flat_map(ends).filter(|ip| wanted(*ip))))?;
+    Ok(found)
+}
+
 /// Both addresses of a tuple, which begins with them.
 fn ends(key: &[u8]) -> impl Iterator<Item = IpAddr> {
     const V4: usize = size_of::<CtTuple4>();

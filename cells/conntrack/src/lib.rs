@@ -33,6 +33,6 @@ mod interval;
 mod metrics;
 
 pub use cell::cell;
-pub use collect::{Collected, MAPS, collect, forget};
+pub use collect::{Collected, MAPS, collect, ends_among, forget};
 pub use config::ConntrackGcConfig;
 pub use interval::{MAX_INTERVAL, MIN_INTERVAL, STARTING_INTERVAL, next_interval};

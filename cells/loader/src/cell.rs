@@ -1,11 +1,13 @@
 //! The wiring: restore in the start hook, then jobs for the host's side, for policy maps and for unknown interfaces.
 
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::StatusSource;
 use devices::{Device, NodeAddress, Route};
 use hive::prelude::*;
+use ipnetwork::IpNetwork;
 use local_node::LocalNode;
 use maps::{ClockConfig, FamilyConfig, Maps, MapsConfig};
 use metrics::Metrics;
@@ -16,6 +18,7 @@ use sysctl::{Setting, Sysctl};
 use crate::config::{ConntrackConfig, LoaderConfig, Notifications};
 use crate::controller::{Controller, Report};
 use crate::datapath::Datapath;
+use crate::departed::OwnAddresses;
 use crate::desired::{Desired, Facts};
 use crate::device_links::Style;
 
@@ -79,8 +82,9 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
     p.conntrack.report_flags()?;
     let filter_priority = p.config.bpf_filter_priority;
     let datapath = Arc::new(KernelDatapath::new(p.maps.clone(), KernelOptions { filter_priority }));
-    let restored = datapath.clone();
+    let (restored, node) = (datapath.clone(), p.tables.node.clone());
     p.lifecycle.hook("datapath").on_start(move |_| async move {
+        restored.departed().set_own_addresses(own_addresses(&node));
         let count = tokio::task::spawn_blocking(move || restored.restore()).await??;
         tracing::info!(count, "Endpoints in the datapath");
         Ok(())
@@ -339,7 +343,19 @@ async fn blocking<T: Send + 'static>(
     Ok(done.await?)
 }
 
-/// Forgets connections of endpoints that are gone, of many at once.
+/// The addresses that the node gives to its pods; they stay while the agent runs.
+fn own_addresses(node: &Table<LocalNode>) -> OwnAddresses {
+    let snapshot = node.snapshot();
+    let Some(node) = node.get(&snapshot, LocalNode::query()) else { return OwnAddresses::default() };
+    let ranges = [node.ipv4_alloc_cidr.map(IpNetwork::V4), node.ipv6_alloc_cidr.map(IpNetwork::V6)];
+    let routers = [node.router_ipv4.map(IpAddr::V4), node.router_ipv6.map(IpAddr::V6)];
+    OwnAddresses {
+        ranges: ranges.into_iter().flatten().collect(),
+        routers: routers.into_iter().flatten().collect(),
+    }
+}
+
+/// Forgets what is left of endpoints that are gone, of many at once.
 async fn forget_departed(datapath: Arc<KernelDatapath>, maps: Arc<Maps>, cx: JobCx) -> anyhow::Result<()> {
     let mut backoff = hive::job::Backoff::exponential(Duration::from_millis(200), RETRY_MAX);
     loop {
@@ -357,13 +373,14 @@ async fn forget_departed(datapath: Arc<KernelDatapath>, maps: Arc<Maps>, cx: Job
             let (left, shared) = (datapath.clone(), maps.clone());
             match tokio::task::spawn_blocking(move || left.departed().forget(&shared)).await? {
                 Ok(count) => {
-                    cx.health.ok(format!("forgot {count} connections"));
+                    cx.health.ok(format!("forgot {count} connections and counts"));
                     backoff.reset();
                     wait = None;
                 }
                 Err(error) => {
-                    if cx.health.degraded_anew("Could not forget connections of former endpoints", &error) {
-                        tracing::warn!(%error, "Could not forget connections of former endpoints, trying again");
+                    const TROUBLE: &str = "Could not forget what is left of former endpoints";
+                    if cx.health.degraded_anew(TROUBLE, &error) {
+                        tracing::warn!(%error, "{TROUBLE}, trying again");
                     }
                     wait = backoff.next_wait();
                 }

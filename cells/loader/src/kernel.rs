@@ -73,7 +73,7 @@ impl KernelDatapath {
         &self.pool
     }
 
-    /// Addresses whose connections the datapath has to forget, for whoever sees to it.
+    /// Endpoints that the datapath has to forget, for whoever sees to it.
     pub fn departed(&self) -> &Departed {
         &self.departed
     }
@@ -425,6 +425,7 @@ impl Datapath for KernelDatapath {
         self.maps.ep_ids().delete(&id.into()).step(|| format!("endpoint {id}: forget its id"))?;
         self.pool.give_back(old.policy_slot);
         self.departed.note(EndpointDatapath::from_config(&old).addresses());
+        self.departed.note_endpoint(id);
         Ok(old.id != 0)
     }
 
@@ -482,6 +483,7 @@ impl Datapath for KernelDatapath {
         for id in &unknown {
             self.detach(*id)?;
         }
+        self.departed.look();
         Ok(Pruned { endpoints: unknown, leftovers: self.sweep_leftovers(known)? })
     }
 }

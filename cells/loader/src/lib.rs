@@ -60,7 +60,7 @@ mod watchdog;
 pub use cell::cell;
 pub use config::{ConntrackConfig, LoaderConfig, OptionError};
 pub use datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
-pub use departed::Departed;
+pub use departed::{Departed, OwnAddresses};
 pub use error::DatapathError;
 pub use kernel::{KernelDatapath, KernelOptions, POD_INTERFACE_PREFIX, is_pod_interface};
 pub use nftables::{RULE_TABLE, has_rule, remove_rule};

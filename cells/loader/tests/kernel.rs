@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use bpf::tc::Tc;
 use bpf::{Direction, Link, Map, RawMap};
-use datapath_abi::{
-    CtEntry, CtTuple4, EndpointInfo, EndpointKey, PolicyEntry, PolicyKey, ep_flag, ipv4_word,
-};
+use datapath_abi::{EndpointInfo, EndpointKey, PolicyEntry, PolicyKey, ep_flag};
 use devices::Netlink;
 use loader::device_links::{self, Attached, Place, Style};
 use loader::host::{self, HostSettings};
@@ -76,39 +74,6 @@ fn an_endpoint_comes_and_goes_with_all_its_rows() {
     std::thread::sleep(Duration::from_millis(1050));
     datapath.pool().tend().unwrap();
     assert_eq!(datapath.pool().ready(), slots_before + 1, "the slot comes back after its rest");
-}
-
-/// Who gets an address next has no part in connections of the endpoint that had it; other connections stay.
-#[test]
-fn connections_of_an_endpoint_go_with_it() {
-    require_root!();
-    let sandbox = Sandbox::new().unwrap();
-    let maps = maps(&sandbox);
-    let datapath = start(&maps);
-    let connections: Map<CtTuple4, CtEntry> =
-        Map::new(maps.shared("cilium_ct4_global").unwrap().unwrap()).unwrap();
-    let endpoint = pod(&sandbox, 7);
-    let own = ipv4_word(endpoint.ipv4.unwrap());
-    let others = CtTuple4 { daddr: own + 1, saddr: own + 2, nexthdr: 6, ..CtTuple4::default() };
-    let fill = || {
-        for key in [CtTuple4 { daddr: own, ..others }, CtTuple4 { saddr: own, ..others }, others] {
-            connections.update(&key, &CtEntry { lifetime: u32::MAX, ..CtEntry::default() }).unwrap();
-        }
-    };
-    let left = || connections.keys().unwrap();
-    fill();
-    datapath.attach(&endpoint).unwrap();
-    assert_eq!(left().len(), 3, "an endpoint that comes back after a restart keeps its connections");
-    datapath.detach(7).unwrap();
-    assert_eq!(left().len(), 3, "a deletion does not wait for it");
-    // The next one with the address does.
-    datapath.attach(&endpoint).unwrap();
-    assert_eq!(left(), [others]);
-    fill();
-    datapath.attach(&EndpointDatapath { ipv4: None, ..endpoint }).unwrap();
-    assert_eq!(datapath.departed().forget(&maps).unwrap(), 2);
-    assert_eq!(left(), [others]);
-    assert_eq!(datapath.departed().forget(&maps).unwrap(), 0);
 }
 
 #[test]

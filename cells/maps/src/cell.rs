@@ -10,7 +10,7 @@ use statedb::RwTable;
 
 use crate::config::{ClockConfig, FamilyConfig, MapsConfig};
 use crate::counters::Counters;
-use crate::maps::Maps;
+use crate::maps::{Maps, POLICY_PREFIX};
 use crate::table::MapRow;
 
 /// Creates and opens the node's maps; provides `Arc<Maps>` and the table `bpf-maps`. Whoever takes `Arc<Maps>` finds
@@ -72,7 +72,8 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
             let created = rest.open_rest(threads)?;
             let pinned = rest.pinned()?;
             let row = |(name, (id, layout)): (&String, &(u32, bpf::Layout))| {
-                rest.spec(name).map(|_| MapRow::new(name, &rest.path(name), *id, *layout))
+                let of_node = !name.starts_with(POLICY_PREFIX) && rest.spec(name).is_some();
+                of_node.then(|| MapRow::new(name, &rest.path(name), *id, *layout))
             };
             anyhow::Ok((created, pinned.iter().filter_map(row).collect::<Vec<_>>()))
         });

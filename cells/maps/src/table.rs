@@ -1,4 +1,5 @@
-//! The table `bpf-maps`: the maps of the node and what the kernel says of them.
+//! The table `bpf-maps`: the maps of the node and what the kernel says of them. Policy maps come and go with endpoints,
+//! they are not in it.
 
 use serde::Serialize;
 use statedb::{Query, TableSpec};
