@@ -1,7 +1,7 @@
 # Two commands do everything, on a fresh Debian or Ubuntu machine too (as root): make run, make test.
 SHELL := /bin/bash
 .DEFAULT_GOAL := run
-.PHONY: run exec test bench clean
+.PHONY: run exec test fuzz soak bench clean
 
 run: ## the agent in a playground with pods, a service, a policy; ONCE=1 checks and leaves, HOST=1 runs on the host
 	@tools/setup run
@@ -14,6 +14,10 @@ exec: ## CMD='apiary status' inside the running playground
 test: ## everything that .ci/run checks
 	@tools/setup test
 	@tools/test
+
+fuzz: ## looks for inputs that break a parser; RUNS=100000 of each target, TARGETS='cni config'
+	@tools/setup fuzz
+	@RUNS="$(RUNS)" SEED="$(SEED)" tools/fuzz $(TARGETS)
 
 bench: ## every benchmark: a table and target/bench/summary.tsv
 	@tools/setup run

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 /// The part of a previous result that can be compared.
 #[derive(Debug, Deserialize)]
-struct Expected {
+pub(crate) struct Expected {
     #[serde(default)]
     interfaces: Vec<Interface>,
     #[serde(default)]
@@ -33,8 +33,16 @@ struct Ip {
 }
 
 impl Expected {
+    /// What the configuration brings along of the ADD.
+    pub(crate) fn of(config: &NetworkConfig) -> Result<Self, Error> {
+        let invalid = |reason: String| Error::InvalidConfig { key: "prevResult", reason };
+        let previous =
+            config.prev_result.clone().ok_or_else(|| invalid("missing; CHECK compares with it".into()))?;
+        serde_json::from_value(previous).map_err(|error| invalid(error.to_string()))
+    }
+
     /// The addresses that belong to the container's interface.
-    fn addresses(&self, interface: &str) -> Result<Vec<(IpAddr, u8)>, Error> {
+    pub(crate) fn addresses(&self, interface: &str) -> Result<Vec<(IpAddr, u8)>, Error> {
         let belongs = |ip: &&Ip| {
             let owner = ip.interface.and_then(|index| self.interfaces.get(index));
             owner.is_some_and(|owner| owner.name == interface && !owner.sandbox.is_empty())
@@ -53,10 +61,7 @@ fn parse(text: &str) -> Result<(IpAddr, u8), Error> {
 pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig) -> Result<(), Error> {
     invocation.pod()?;
     config.check_not_chained()?;
-    let invalid = |reason: String| Error::InvalidConfig { key: "prevResult", reason };
-    let previous =
-        config.prev_result.clone().ok_or_else(|| invalid("missing; CHECK compares with it".into()))?;
-    let expected: Expected = serde_json::from_value(previous).map_err(|error| invalid(error.to_string()))?;
+    let expected = Expected::of(config)?;
     let mut agent = Agent::new(&invocation.agent);
     agent.config(SHORT_PATIENCE).map_err(|error| Error::CheckAgentDown { reason: error.to_string() })?;
     match agent.endpoint_health(&invocation.attachment()) {

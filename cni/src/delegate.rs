@@ -50,7 +50,7 @@ pub(crate) fn run(
     if output.status.success() { Ok(output.stdout) } else { Err(failed(describe(&output.stdout))) }
 }
 
-fn describe(stdout: &[u8]) -> String {
+pub(crate) fn describe(stdout: &[u8]) -> String {
     #[derive(Deserialize)]
     struct View {
         msg: String,
@@ -65,7 +65,7 @@ fn describe(stdout: &[u8]) -> String {
 }
 
 /// The addresses of a result of any version, one a family.
-fn addresses(stdout: &[u8]) -> Result<AddressPair, String> {
+pub(crate) fn addresses(stdout: &[u8]) -> Result<AddressPair, String> {
     #[derive(Deserialize)]
     struct View {
         #[serde(default)]

@@ -49,6 +49,8 @@ mod queue;
 mod result;
 mod status;
 mod sysctl;
+#[cfg(feature = "test-util")]
+pub mod testing;
 mod version;
 
 pub use error::Error;

@@ -54,7 +54,11 @@ pub fn cell() -> Cell {
 }
 
 /// Where the node's links are read; tests give others.
-pub(crate) struct LinkSource(pub(crate) Box<dyn Fn() -> Result<Links, devices::NetlinkError> + Send + Sync>);
+#[cfg_attr(
+    not(any(test, feature = "test-util")),
+    expect(unreachable_pub, reason = "tests of others name it")
+)]
+pub struct LinkSource(pub(crate) Box<dyn Fn() -> Result<Links, devices::NetlinkError> + Send + Sync>);
 
 fn links() -> Result<Links, devices::NetlinkError> {
     let links = Netlink::open()?.links()?.into_iter();

@@ -58,6 +58,8 @@ pub mod restore;
 mod service;
 mod start;
 mod state;
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -95,8 +95,8 @@ impl Queued {
 }
 
 impl Deletion {
-    /// Reads a file's text: the body of DELETE /endpoint, or a plain endpoint id.
-    fn parse(text: &str) -> Option<Deletion> {
+    /// Reads a file's text: the body of DELETE /endpoint, or a plain endpoint id; nothing if it is neither.
+    pub fn parse(text: &str) -> Option<Deletion> {
         #[derive(Deserialize)]
         struct Body {
             #[serde(rename = "container-id", default)]

@@ -3,6 +3,7 @@
 use statedb::{Db, Table};
 
 use crate::allocator::Identities;
+use crate::error::Error;
 use crate::identity::Identity;
 use crate::prefixes::Prefixes;
 use crate::range::Range;
@@ -18,6 +19,20 @@ pub fn identities() -> (Identities, Prefixes, Table<Identity>) {
 /// # Panics
 /// If the database has the table already or the files cannot be read.
 pub fn of(db: &Db, folder: Option<&std::path::Path>) -> (Identities, Prefixes, Table<Identity>) {
+    try_of(db, folder).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// As [`of`], also with files that cannot be read.
+///
+/// # Errors
+/// Those of a start with such files.
+///
+/// # Panics
+/// If the database has the table already.
+pub fn try_of(
+    db: &Db,
+    folder: Option<&std::path::Path>,
+) -> Result<(Identities, Prefixes, Table<Identity>), Error> {
     let table = match db.table::<Identity>() {
         Ok(table) => table,
         Err(error) => panic!("{error}"),
@@ -26,8 +41,6 @@ pub fn of(db: &Db, folder: Option<&std::path::Path>) -> (Identities, Prefixes, T
     let path = |name| folder.map(|folder| folder.join(name));
     let identities = Identities::new(table.clone(), Range::of_cluster(0, 255), path(crate::cell::FILE));
     let prefixes = Prefixes::new(table.clone(), [true, true], path(crate::cell::CHECKPOINT));
-    if let Err(error) = identities.restore().and_then(|_| prefixes.restore()) {
-        panic!("{error}");
-    }
-    (identities, prefixes, table.reader())
+    identities.restore().and_then(|_| prefixes.restore())?;
+    Ok((identities, prefixes, table.reader()))
 }

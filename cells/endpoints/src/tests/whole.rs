@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use statedb::RwTable;
 
 use super::*;
-use crate::cell::LinkSource;
 
 struct Routes(Vec<Route>);
 
@@ -90,7 +89,7 @@ async fn start(world: &World) -> TestHive {
     let links = world.links.clone();
     let mut hive = TestHive::needing::<Routes>(cells)
         .replace::<dyn IpcacheMap>(world.map.clone())
-        .replace(Arc::new(LinkSource(Box::new(move || Ok(links.clone())))))
+        .replace(crate::testing::links(links))
         .set("state-dir", world.folder.path().display());
     hive.start().await;
     hive

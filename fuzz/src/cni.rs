@@ -1,0 +1,27 @@
+//! What a runtime tells the CNI plugin: variables and the network configuration. Nothing is done about it.
+
+use apiary_cni::{Environment, testing};
+
+use crate::input::{parts, text};
+
+/// Lines `NAME=value`, stdin, and the result of another plugin.
+pub(crate) fn run(data: &[u8]) {
+    let [variables, stdin, delegated] = parts(data);
+    let variables = text(variables);
+    let pairs = variables.lines().filter_map(|line| line.split_once('='));
+    let environment = Environment::from_pairs(pairs);
+    match testing::read(&environment, stdin) {
+        // What is refused is refused with a document that the runtime can read.
+        Err(error) => {
+            let document: serde_json::Value = serde_json::from_str(&error.to_json()).unwrap();
+            assert!(document["code"].as_u64().is_some_and(|code| code > 0), "{document}");
+            assert!(document["msg"].as_str().is_some_and(|msg| !msg.is_empty()), "{document}");
+        }
+        Ok(call) => {
+            // These go into paths and names of the kernel.
+            assert!(call.interface.len() <= 15 && !call.interface.contains(['/', ':']), "{call:?}");
+            assert!(!call.container_id.contains(['/', '\0']), "{call:?}");
+        }
+    }
+    testing::read_delegated(delegated);
+}

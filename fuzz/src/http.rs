@@ -1,0 +1,179 @@
+//! The REST server with the handlers of the cells, over its socket. The cells are the agent's own; the kernel's side -
+//! programs, maps, links - is replaced.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hive::TestHive;
+use statedb::{AnyTable, Db, Snapshot};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+use crate::input::parts;
+
+mod cells;
+
+/// Requests that one agent serves: what accepted ones leave behind slows those that follow.
+const SERVED: usize = 2000;
+
+/// An answer takes longer only if the server hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Tables that a refused request leaves as they are.
+const KEPT: [&str; 5] = ["endpoints", "ipam", "identities", "runtime-options", "endpoint-policies"];
+
+thread_local! {
+    static AGENT: RefCell<Option<Agent>> = const { RefCell::new(None) };
+}
+
+/// A request: its first line, headers by line, a body whose length is told; or, beginning with `!`, bytes as they are,
+/// after which the client goes.
+pub(crate) fn run(data: &[u8]) {
+    AGENT.with_borrow_mut(|agent| {
+        if agent.as_ref().is_none_or(|agent| agent.served >= SERVED) {
+            if let Some(old) = agent.take() {
+                old.stop();
+            }
+            *agent = Some(Agent::start());
+        }
+        if let Some(agent) = agent {
+            agent.serve(data);
+        }
+    });
+}
+
+struct Agent {
+    runtime: Runtime,
+    hive: TestHive,
+    socket: PathBuf,
+    _folder: TempDir,
+    served: usize,
+}
+
+impl Agent {
+    fn start() -> Agent {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("cilium.sock");
+        let mut hive = cells::hive(folder.path(), &socket);
+        runtime.block_on(async {
+            hive.start().await;
+            // Requests for endpoints are let in once everything has been restored.
+            let ready = async {
+                while ask(&socket, &request(b"GET /v1/endpoint", b"", b"")).await.0 != 200 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(PATIENCE, ready).await.unwrap();
+        });
+        Agent { runtime, hive, socket, _folder: folder, served: 0 }
+    }
+
+    fn stop(mut self) {
+        self.runtime.block_on(self.hive.stop());
+    }
+
+    fn serve(&mut self, data: &[u8]) {
+        self.served += 1;
+        if let Some(raw) = data.strip_prefix(b"!") {
+            let sent = async {
+                let mut stream = UnixStream::connect(&self.socket).await.unwrap();
+                let _ = stream.write_all(raw).await;
+                let _ = stream.shutdown().await;
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            };
+            self.runtime.block_on(async { timeout(PATIENCE, sent).await }).unwrap();
+            return;
+        }
+        let [line, headers, body] = parts(data);
+        // An answer without an end.
+        if line.windows(16).any(|part| part == b"/statedb/changes") {
+            return;
+        }
+        let bytes = request(line, headers, body);
+        let db = self.hive.get::<Db>();
+        let tables: Vec<_> = db.tables().into_iter().filter(|table| KEPT.contains(&table.name())).collect();
+        let (status, text) = self.runtime.block_on(async {
+            settle(&tables, &db).await;
+            let before = db.snapshot();
+            let answer = ask(&self.socket, &bytes).await;
+            if (400..500).contains(&answer.0) {
+                unchanged(&tables, &before, &db.snapshot(), &bytes);
+            }
+            answer
+        });
+        assert!((100..600).contains(&status), "no answer to {:?}", String::from_utf8_lossy(&bytes));
+        assert!(status != 500 || !text.contains("handler of this operation failed"), "{text}");
+    }
+}
+
+/// What was begun by earlier requests comes to its end.
+async fn settle(tables: &[std::sync::Arc<dyn AnyTable>], db: &Db) {
+    let revisions = || {
+        let snapshot = db.snapshot();
+        tables.iter().map(|table| table.stats(&snapshot).revision).collect::<Vec<_>>()
+    };
+    let mut quiet = 0;
+    let mut last = revisions();
+    while quiet < 3 {
+        tokio::task::yield_now().await;
+        let now = revisions();
+        quiet = if now == last { quiet + 1 } else { 0 };
+        last = now;
+    }
+}
+
+fn unchanged(tables: &[std::sync::Arc<dyn AnyTable>], before: &Snapshot, after: &Snapshot, request: &[u8]) {
+    for table in tables {
+        if table.stats(before).revision == table.stats(after).revision {
+            continue;
+        }
+        let rows = |at| table.all(at).iter().map(|row| row.row().join(" ")).collect::<Vec<_>>();
+        assert_eq!(rows(before), rows(after), "{}: {}", table.name(), String::from_utf8_lossy(request));
+    }
+}
+
+/// A request as bytes; the length of the body is right, whatever the headers say before it.
+fn request(line: &[u8], headers: &[u8], body: &[u8]) -> Vec<u8> {
+    let word = |text: &[u8]| text.iter().copied().filter(|byte| !b"\r\n".contains(byte)).collect::<Vec<u8>>();
+    let mut bytes = word(line);
+    bytes.extend_from_slice(b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
+    for header in headers.split(|byte| *byte == b'\n').filter(|header| !header.is_empty()) {
+        let name = header.split(|byte| *byte == b':').next().unwrap_or_default().to_ascii_lowercase();
+        // These say how long the request is, or keep the connection open.
+        if ["content-length", "transfer-encoding", "connection", "expect", "upgrade"]
+            .iter()
+            .all(|own| own.as_bytes() != name)
+        {
+            bytes.extend(word(header));
+            bytes.extend_from_slice(b"\r\n");
+        }
+    }
+    if !body.is_empty() {
+        bytes.extend(format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()).bytes());
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// Status and text of the answer; status 0 if the server says nothing.
+async fn ask(socket: &std::path::Path, bytes: &[u8]) -> (u16, String) {
+    let answered = async {
+        let mut stream = UnixStream::connect(socket).await.unwrap();
+        // A request that is refused early is not read to its end.
+        let _ = stream.write_all(bytes).await;
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        answer
+    };
+    let answer = timeout(PATIENCE, answered).await;
+    let answer = answer.unwrap_or_else(|_| panic!("hangs: {}", String::from_utf8_lossy(bytes)));
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    (status, text)
+}

@@ -1,0 +1,58 @@
+//! A fuzz target for every parser that an outsider reaches.
+//!
+//! A [`Target`] takes any bytes. It panics when the parser does, and when a property does not hold: what was read and
+//! written is read as the same, two ways to one result agree, what is refused changes nothing. The engine around them is
+//! the workspace `fuzz/engine` (`make fuzz`); the inputs in `fuzz/corpus` are replayed without it by the tests.
+//!
+//! | target | who sends it | what it reaches |
+//! |---|---|---|
+//! | `http` | whoever may open the socket | the server with its layers, the handlers of the cells over fakes of the kernel |
+//! | `bodies` | the same | the models of all operations |
+//! | `cni` | the container runtime | variables, network configuration, results of other plugins |
+//! | `config` | the operator | flags, variables, file and folder of options |
+//! | `manifests` | whoever may write the cluster's folder | documents, objects of every kind |
+//! | `policies` | the same | policies, from the text to rows and verdicts |
+//! | `lb_state` | whoever may write the services' file | services, slices, frontends, backends |
+//! | `records` | an earlier or another agent | records of endpoints, queued deletions, numbers of identities |
+//! | `names` | everybody | short texts: addresses, labels, names, options, durations |
+
+mod bodies;
+mod cni;
+mod config;
+mod http;
+mod input;
+mod lb_state;
+mod manifests;
+mod names;
+mod policies;
+mod records;
+
+/// A parser with its properties.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, which is that of its folder of inputs, too.
+    pub name: &'static str,
+    /// Inputs longer than this teach nothing more.
+    pub longest: usize,
+    /// Looks at one input.
+    pub run: fn(&[u8]),
+}
+
+/// All targets.
+pub const TARGETS: [Target; 9] = [
+    Target { name: "http", longest: 2048, run: http::run },
+    Target { name: "bodies", longest: 2048, run: bodies::run },
+    Target { name: "cni", longest: 2048, run: cni::run },
+    Target { name: "config", longest: 1024, run: config::run },
+    Target { name: "manifests", longest: 4096, run: manifests::run },
+    Target { name: "policies", longest: 4096, run: policies::run },
+    Target { name: "lb_state", longest: 4096, run: lb_state::run },
+    Target { name: "records", longest: 4096, run: records::run },
+    Target { name: "names", longest: 256, run: names::run },
+];
+
+/// The target of this name.
+#[must_use]
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS.into_iter().find(|target| target.name == name)
+}

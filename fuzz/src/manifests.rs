@@ -1,0 +1,73 @@
+//! Manifests of the cluster's folder: documents, then objects of every kind.
+
+use k8s::{EndpointSlice, Namespace, Pod, PolicyKind, PolicyObject, Refusal, Service, documents_of_bytes};
+use serde_json::Value;
+
+/// A file.
+pub(crate) fn run(data: &[u8]) {
+    let lines = data.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    for document in documents_of_bytes(data) {
+        match document {
+            Err(broken) => {
+                assert!((1..=lines).contains(&broken.line), "line {} of {lines}: {broken}", broken.line);
+            }
+            Ok(document) => {
+                assert!((1..=lines).contains(&document.line), "line {} of {lines}", document.line);
+                assert!(values(&document.value) <= MOST_VALUES);
+                same_as_json(&document.value);
+                let places = document.lines();
+                for manifest in document.manifests() {
+                    for path in decode(manifest.value) {
+                        let line = places.of(&manifest.path.join(&path));
+                        assert!((1..=lines).contains(&line), "{path}: line {line} of {lines}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// No input makes more values than this, whatever its aliases promise.
+const MOST_VALUES: usize = 2_000_000;
+
+fn values(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => 1 + list.iter().map(values).sum::<usize>(),
+        Value::Object(map) => 1 + map.values().map(values).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+/// A document says the same in both languages: written as JSON and read again it is what it was.
+fn same_as_json(value: &Value) {
+    let objects = matches!(value, Value::Object(_));
+    if !objects {
+        return;
+    }
+    let text = serde_json::to_string(value).unwrap();
+    let again: Vec<_> = documents_of_bytes(text.as_bytes());
+    match &again[..] {
+        [Ok(again)] => assert_eq!(&again.value, value, "{text}"),
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+/// Decodes a manifest as everything that it may be; the paths of what is wrong.
+fn decode(manifest: &Value) -> Vec<String> {
+    let mut paths = Vec::new();
+    let mut note = |refused: Option<Refusal>| {
+        let problems = refused.into_iter().flat_map(|refusal| {
+            assert!(!refusal.0.is_empty(), "a refusal says why");
+            refusal.0
+        });
+        paths.extend(problems.map(|problem| problem.path));
+    };
+    note(Pod::decode(manifest).err());
+    note(Namespace::decode(manifest).err());
+    note(Service::decode(manifest).err());
+    note(EndpointSlice::decode(manifest).err());
+    for kind in [PolicyKind::CiliumNetworkPolicy, PolicyKind::CiliumClusterwideNetworkPolicy] {
+        note(PolicyObject::decode(kind, manifest).err());
+    }
+    paths
+}

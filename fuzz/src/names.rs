@@ -1,0 +1,63 @@
+//! Short texts that stand for something: read, printed, read as the same.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use endpoints::{Filter, Mac, Name};
+use hive::config::{format_duration, parse_duration};
+use labels::{Label, Labels};
+use runtime_options::RuntimeOption;
+use services::{LbAddress, ServiceName};
+
+use crate::input::{parts, text};
+
+/// Two texts; the second is a value or a list where one is wanted.
+pub(crate) fn run(data: &[u8]) {
+    let [first, second] = parts(data).map(text);
+    // A name or a refusal that says something.
+    if let Err(error) = first.parse::<Name>() {
+        assert!(!error.to_string().is_empty());
+    }
+    round_trip::<Mac>(&first);
+    round_trip::<LbAddress>(&first);
+    if let Ok(duration) = parse_duration(&first) {
+        assert_eq!(parse_duration(&format_duration(duration)), Ok(duration), "{first}");
+    }
+    label(&first);
+    option(&first, &second);
+    filter(&first, &second);
+    let name = ServiceName::new(&first, &second);
+    assert_eq!(name.to_string(), name.as_str());
+    let _ = (name.name(), name.namespace(), name.cluster());
+}
+
+fn round_trip<T: FromStr + Display + PartialEq + std::fmt::Debug>(text: &str) {
+    if let Ok(value) = text.parse::<T>() {
+        let printed = value.to_string();
+        assert_eq!(printed.parse::<T>().ok(), Some(value), "{text} is printed as {printed}");
+    }
+}
+
+fn label(text: &str) {
+    let label = Label::parse(text);
+    let printed = label.to_string();
+    assert_eq!(Label::parse(&printed), label, "{text} is printed as {printed}");
+    let json = serde_json::to_string(&label).unwrap();
+    assert_eq!(serde_json::from_str::<Label>(&json).unwrap(), label);
+}
+
+/// What `PATCH /config` is told is shown, and means the same when it is told again.
+fn option(name: &str, value: &str) {
+    if let Ok(option) = RuntimeOption::new(name, value) {
+        assert_eq!(RuntimeOption::new(option.name, &option.value).as_ref(), Ok(&option), "{name}={value}");
+    }
+}
+
+/// Each label is in one of the two halves.
+fn filter(prefixes: &str, texts: &str) {
+    let Ok(filter) = Filter::new([prefixes]) else { return };
+    let labels = Labels::parse(texts.split(','));
+    let (identity, info) = filter.split(&labels);
+    let both: Labels = identity.0.into_values().chain(info.0.into_values()).collect();
+    assert_eq!(both, labels);
+}

@@ -1,0 +1,57 @@
+//! Every input that once was worth something, without the engine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fuzz::TARGETS;
+
+/// The longest that an input may take, with room for a busy machine: none needs a hundredth of it.
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn corpus(target: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    let mut files: Vec<PathBuf> = fs::read_dir(&folder)
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    files
+}
+
+/// Peak of this process's memory so far, in kB.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn every_input_of_the_corpus_passes() {
+    for target in TARGETS {
+        let files = corpus(target.name);
+        assert!(files.len() >= 5, "{} has {} inputs", target.name, files.len());
+        for file in &files {
+            let (data, begin) = (fs::read(file).unwrap(), Instant::now());
+            if std::panic::catch_unwind(|| (target.run)(&data)).is_err() {
+                panic!("{} does not pass: see above", file.display());
+            }
+            assert!(begin.elapsed() < LIMIT, "{}: {:?}", file.display(), begin.elapsed());
+        }
+    }
+    assert!(peak() < 512 << 10, "{} kB", peak());
+}
+
+#[test]
+fn the_corpus_stays_small() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let mut names: Vec<String> =
+        fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let mut known: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+    known.sort();
+    assert_eq!(names, known, "a folder for each target");
+    let bytes: u64 =
+        TARGETS.iter().flat_map(|target| corpus(target.name)).map(|f| f.metadata().unwrap().len()).sum();
+    assert!(bytes < 300_000, "{bytes} bytes");
+}
