@@ -3,6 +3,8 @@
 //! [`Node`] is a whole node in a sandbox: the real `agent` binary, its uplink to a world outside, and pods that
 //! the real CNI plugin adds. Nothing in it is faked.
 
+mod build;
+pub mod cast;
 mod events;
 mod http;
 pub mod measure;
@@ -11,6 +13,7 @@ mod pod;
 mod policy;
 mod services;
 
+pub use build::other_build;
 pub use events::{Event, Events};
 pub use http::{Answer, request};
 pub use node::{Node, binary, pod_manifest};

@@ -22,6 +22,8 @@ const CLUSTER: &str = "cluster";
 pub struct Node {
     /// Keys and values of the agent's configuration folder; a change counts at the next start.
     pub config: BTreeMap<String, String>,
+    /// The agent's binary; another one counts at the next start.
+    pub program: PathBuf,
     agent: Option<Process>,
     pods: Vec<Pod>,
     world: NetNs,
@@ -96,7 +98,7 @@ impl Node {
             ("preallocate-bpf-maps", "false".to_owned()),
         ];
         let config = config.map(|(key, value)| (key.to_owned(), value)).into();
-        Self { config, agent: None, pods: Vec::new(), world, sandbox }
+        Self { config, program: binary("agent"), agent: None, pods: Vec::new(), world, sandbox }
     }
 
     /// A node whose agent is ready.
@@ -177,7 +179,7 @@ impl Node {
             fs::write(folder.join(key), value).unwrap();
         }
         let log = File::options().create(true).append(true).open(self.log_path()).unwrap();
-        let mut command = self.host().command(binary("agent"));
+        let mut command = self.host().command(&self.program);
         command
             .arg("--config-dir")
             .arg(folder)

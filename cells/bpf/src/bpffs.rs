@@ -31,6 +31,17 @@ pub enum Origin {
         /// Entries copied.
         entries: usize,
     },
+    /// The pin had another size or other flags, and programs write into it: a new map has its entries, but not yet its
+    /// pin ([`Move`](crate::Move)).
+    Moving {
+        /// Entries copied.
+        entries: usize,
+    },
+    /// The pin is larger than wanted, programs write into it, and what it holds does not fit: it stays as it is.
+    Kept {
+        /// Entries that it holds.
+        entries: usize,
+    },
     /// The pin had another size or other flags, and kernel objects as values: the new map is empty.
     Replaced,
 }
@@ -102,7 +113,7 @@ impl BpfFs {
     ///
     /// A pin of another size or other flags is replaced by a map that holds its entries, one of another type or other
     /// keys or values is refused ([`Error::Layout`]). At no moment is the pin missing, and a crash leaves the old or
-    /// the new map under it. What programs write into the old map after the copy is lost.
+    /// the new map under it. A map that programs write into gets its pin only by [`Move::finish`](crate::Move::finish).
     pub fn open_or_create(&self, spec: &MapSpec) -> Result<(RawMap, Origin)> {
         let path = self.map(&spec.name);
         let old = match RawMap::open(&path) {
@@ -119,7 +130,11 @@ impl BpfFs {
             Err(e) => return Err(e),
         };
         match wanted(spec).compare(&old.layout()) {
+            Verdict::Reuse if spec.layout.map_type.is_written_by_programs() => self.end_move(spec, old),
             Verdict::Reuse => Ok((old, Origin::Reused)),
+            Verdict::Migrate if spec.layout.map_type.is_written_by_programs() => {
+                self.begin_move(spec, wanted(spec), old)
+            }
             Verdict::Replace => {
                 let map = RawMap::create(spec)?;
                 self.replace_pin(&path, |pending| map.pin(pending))?;
@@ -132,6 +147,31 @@ impl BpfFs {
                 self.replace_pin(&path, |pending| map.pin(pending))?;
                 Ok((map, Origin::Migrated { entries }))
             }
+        }
+    }
+
+    /// Pins a new, empty map in the place of whatever is there.
+    pub fn remake(&self, spec: &MapSpec) -> Result<RawMap> {
+        let map = RawMap::create(spec)?;
+        self.replace_pin(&self.map(&spec.name), |pending| map.pin(pending))?;
+        Ok(map)
+    }
+
+    /// Why [`BpfFs::open_or_create`] would refuse the map; changes nothing.
+    pub fn check(&self, spec: &MapSpec) -> Result<Option<Error>> {
+        let path = self.map(&spec.name);
+        let old = match RawMap::open(&path) {
+            Ok(old) => old,
+            Err(e) if e.is_not_found() => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        match wanted(spec).compare(&old.layout()) {
+            Verdict::Refuse(why) => Ok(Some(refusal(&path, spec, &old, why.to_owned()))),
+            Verdict::Migrate if !spec.layout.map_type.is_written_by_programs() => {
+                let entries = entries(&old, wanted(spec), old.value_len());
+                Ok(entries.err().map(|why| refusal(&path, spec, &old, why)))
+            }
+            Verdict::Migrate | Verdict::Reuse | Verdict::Replace => Ok(None),
         }
     }
 
@@ -193,22 +233,31 @@ fn refusal(path: &Path, spec: &MapSpec, old: &RawMap, why: String) -> Error {
 
 /// Copies all entries; the error says why they do not fit.
 fn copy(old: &RawMap, new: &RawMap) -> std::result::Result<usize, String> {
+    let (keys, values) = entries(old, new.layout(), new.value_len())?;
+    new.update_batch(&keys, &values).map_err(|e| format!("its entries cannot be copied ({e})"))?;
+    Ok(keys.len() / new.layout().key_size as usize)
+}
+
+/// The entries that a map of that layout gets; the error says why they do not fit.
+fn entries(
+    old: &RawMap,
+    layout: crate::Layout,
+    value_len: usize,
+) -> std::result::Result<(Vec<u8>, Vec<u8>), String> {
     let (mut keys, mut values) = old.entries().map_err(|e| format!("its entries cannot be read ({e})"))?;
-    let (layout, room) = (new.layout(), new.layout().max_entries as usize);
-    let mut count = keys.len() / layout.key_size as usize;
+    let room = layout.max_entries as usize;
+    let count = keys.len() / layout.key_size as usize;
     if count > room {
-        if layout.map_type.is_array() && values[room * new.value_len()..].iter().any(|b| *b != 0) {
-            return Err(format!("rows from {room} on are in use"));
-        }
-        if !layout.map_type.is_array() && !layout.map_type.is_lru() {
+        if !layout.map_type.is_array() {
             return Err(format!("it holds {count} entries"));
         }
-        count = room;
-        keys.truncate(count * layout.key_size as usize);
-        values.truncate(count * new.value_len());
+        if values[room * value_len..].iter().any(|b| *b != 0) {
+            return Err(format!("rows from {room} on are in use"));
+        }
+        keys.truncate(room * layout.key_size as usize);
+        values.truncate(room * value_len);
     }
-    new.update_batch(&keys, &values).map_err(|e| format!("its entries cannot be copied ({e})"))?;
-    Ok(count)
+    Ok((keys, values))
 }
 
 /// Whether a bpf file system is mounted at (or above) the path.

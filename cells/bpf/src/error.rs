@@ -25,8 +25,7 @@ pub enum Error {
     },
     /// A pinned map has another layout than the one wanted, and its entries cannot be taken over.
     #[error(
-        "pinned map {path} is {found}, but {wanted} is wanted: {why}. \
-         Stop whatever uses it, then remove the pin (rm {path}), or set the option that makes the layouts equal",
+        "pinned map {path} is {found}, but {wanted} is wanted: {why}",
         path = .path.display()
     )]
     Layout {

@@ -163,6 +163,69 @@ fn a_pin_is_created_reused_and_migrated() {
     assert_eq!(raw.layout(), plain.layout);
 }
 
+/// Rows that programs write come along also when they are written after the copy, and when a start is killed on the way.
+#[test]
+fn a_map_that_programs_write_into_moves_in_the_end() {
+    require_root!();
+    let (_sandbox, fs) = sandbox();
+    const SMALL: MapSpec = MapSpec::new("test_lru", MapType::LruHash, 4, 4, 4096, MapFlags::NONE);
+    let larger = |max_entries| MapSpec { layout: Layout { max_entries, ..SMALL.layout }, ..SMALL };
+    let rows = |map: RawMap| -> Vec<(u32, u32)> {
+        let mut rows = Map::new(map).unwrap().entries().unwrap();
+        rows.sort_unstable();
+        rows
+    };
+    let write = |map: &RawMap, key: u32, value: u32| {
+        map.update(&key.to_ne_bytes(), &value.to_ne_bytes(), UpdateMode::Any).unwrap();
+    };
+    let pinned = || RawMap::open(&fs.map("test_lru")).unwrap();
+
+    let (old, _) = fs.open_or_create(&SMALL).unwrap();
+    write(&old, 1, 10);
+    let (new, origin) = fs.open_or_create(&larger(8192)).unwrap();
+    assert_eq!(origin, Origin::Moving { entries: 1 });
+    assert_eq!(pinned().layout().max_entries, 4096, "programs still use the old one");
+    write(&old, 2, 20);
+    let moves = fs.moves().unwrap();
+    assert_eq!(moves[0].copy().unwrap(), 2);
+    // Programs of both kinds: what the new ones have written is not overwritten.
+    write(&new, 1, 11);
+    write(&old, 3, 30);
+    for moving in moves {
+        assert_eq!(moving.finish().unwrap(), 1);
+    }
+    assert_eq!(pinned().info().unwrap().id, new.info().unwrap().id);
+    assert_eq!(rows(pinned()), [(1, 11), (2, 20), (3, 30)]);
+    assert!(fs.moves().unwrap().is_empty());
+
+    // Killed on the way, then the same again.
+    let (begun, _) = fs.open_or_create(&larger(2048)).unwrap();
+    write(&begun, 4, 40);
+    write(&pinned(), 5, 50);
+    let (again, origin) = fs.open_or_create(&larger(2048)).unwrap();
+    assert_eq!((again.info().unwrap().id, origin), (begun.info().unwrap().id, Origin::Moving { entries: 1 }));
+    // Killed again, then back to the size of before: some programs may have written into either.
+    let before = pinned().info().unwrap().id;
+    let (back, origin) = fs.open_or_create(&larger(8192)).unwrap();
+    assert_eq!((back.info().unwrap().id, origin), (before, Origin::Moving { entries: 1 }));
+    assert_eq!(pinned().info().unwrap().id, begun.info().unwrap().id, "the roles have changed");
+    write(&begun, 6, 60);
+    // Killed a third time, then a third size.
+    let (third, _) = fs.open_or_create(&larger(16384)).unwrap();
+    for moving in fs.moves().unwrap() {
+        moving.finish().unwrap();
+    }
+    let keys: Vec<u32> = rows(third).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, [1, 2, 3, 4, 5, 6]);
+
+    // What does not fit stays where it is.
+    for key in 0..3000 {
+        write(&pinned(), key, key);
+    }
+    let (kept, origin) = fs.open_or_create(&larger(1024)).unwrap();
+    assert_eq!((kept.layout().max_entries, origin), (16384, Origin::Kept { entries: 3000 }));
+}
+
 #[test]
 fn callers_at_once_get_the_same_map() {
     require_root!();
@@ -191,10 +254,10 @@ fn a_pin_of_another_shape_is_refused_and_left_alone() {
         assert!(matches!(error, Error::Layout { .. }));
         error.to_string().replace(sandbox.dir().to_str().unwrap(), "")
     };
-    insta::assert_snapshot!(text(|l| l.map_type = MapType::LruHash), @"pinned map /bpf/tc/globals/test_hash is hash key 4 value 8 max 1000 flags 0x1, but lru_hash key 4 value 8 max 1000 flags 0x1 is wanted: the types differ. Stop whatever uses it, then remove the pin (rm /bpf/tc/globals/test_hash), or set the option that makes the layouts equal");
-    insta::assert_snapshot!(text(|l| l.key_size = 16), @"pinned map /bpf/tc/globals/test_hash is hash key 4 value 8 max 1000 flags 0x1, but hash key 16 value 8 max 1000 flags 0x1 is wanted: the keys differ in size. Stop whatever uses it, then remove the pin (rm /bpf/tc/globals/test_hash), or set the option that makes the layouts equal");
-    insta::assert_snapshot!(text(|l| l.value_size = 24), @"pinned map /bpf/tc/globals/test_hash is hash key 4 value 8 max 1000 flags 0x1, but hash key 4 value 24 max 1000 flags 0x1 is wanted: the values differ in size. Stop whatever uses it, then remove the pin (rm /bpf/tc/globals/test_hash), or set the option that makes the layouts equal");
-    insta::assert_snapshot!(text(|l| l.max_entries = 2), @"pinned map /bpf/tc/globals/test_hash is hash key 4 value 8 max 1000 flags 0x1, but hash key 4 value 8 max 2 flags 0x1 is wanted: it holds 3 entries. Stop whatever uses it, then remove the pin (rm /bpf/tc/globals/test_hash), or set the option that makes the layouts equal");
+    insta::assert_snapshot!(text(|l| l.map_type = MapType::LruHash), @"pinned map /bpf/tc/globals/test_hash is hash key 4 value 8 max 1000 flags 0x1, but lru_hash key 4 value 8 max 1000 flags 0x1 is wanted: the types differ");
+    insta::assert_snapshot!(text(|l| l.key_size = 16), @"pinned map /bpf/tc/globals/test_hash is hash key 4 value 8 max 1000 flags 0x1, but hash key 16 value 8 max 1000 flags 0x1 is wanted: the keys differ in size");
+    insta::assert_snapshot!(text(|l| l.value_size = 24), @"pinned map /bpf/tc/globals/test_hash is hash key 4 value 8 max 1000 flags 0x1, but hash key 4 value 24 max 1000 flags 0x1 is wanted: the values differ in size");
+    insta::assert_snapshot!(text(|l| l.max_entries = 2), @"pinned map /bpf/tc/globals/test_hash is hash key 4 value 8 max 1000 flags 0x1, but hash key 4 value 8 max 2 flags 0x1 is wanted: it holds 3 entries");
 
     let after = RawMap::open(&fs.map("test_hash")).unwrap();
     assert_eq!((after.info().unwrap(), fs.map_names().unwrap()), before);

@@ -41,6 +41,8 @@ pub(crate) struct Controller {
     style: Style,
     /// When programs were replaced whose array must go later.
     replaced: Option<Instant>,
+    /// Whether maps may be on their way to another layout, which end when programs of before are nowhere any more.
+    moving: bool,
     /// Places that run the programs in use, with the links they are held by: a link whose pin is removed lives on.
     pub(crate) attached: BTreeMap<Place, Option<Link>>,
     pub(crate) settled: Option<HostSettings>,
@@ -48,7 +50,15 @@ pub(crate) struct Controller {
 
 impl Controller {
     pub(crate) fn new(maps: Arc<Maps>, datapath: Arc<KernelDatapath>, style: Style) -> Controller {
-        Controller { maps, datapath, style, replaced: None, attached: BTreeMap::new(), settled: None }
+        Controller {
+            maps,
+            datapath,
+            style,
+            replaced: None,
+            moving: true,
+            attached: BTreeMap::new(),
+            settled: None,
+        }
     }
 
     /// Creates the host devices, so that others find them; [`Controller::apply`] does it too.
@@ -76,7 +86,15 @@ impl Controller {
                 programs
             }
         };
+        // Opened by the load, if not before.
+        let moves = match self.moving {
+            true => self.maps.fs().moves().step(|| "list maps of another layout".to_owned())?,
+            false => Vec::new(),
+        };
         if report.loaded.is_some() {
+            for moving in &moves {
+                moving.copy().step(|| "bring entries into maps of another layout".to_owned())?;
+            }
             report.switched = self.datapath.switch(programs.clone(), &mut nl)?;
             self.replaced = Some(Instant::now());
         }
@@ -87,10 +105,18 @@ impl Controller {
         }
         self.write_addresses(&desired.addresses)?;
         self.write_devices(&desired.devices)?;
-        self.datapath.set_ready();
+        // Connections of endpoints that are new or go must be found in one place.
+        if moves.is_empty() {
+            self.datapath.set_ready();
+        }
 
         report.attached = self.attach(&programs, &places(&devices, &desired.devices))?;
         self.detach_others(&desired.devices, &mut nl)?;
+        for moving in moves {
+            moving.finish().step(|| "end the change of a map's layout".to_owned())?;
+        }
+        self.moving = false;
+        self.datapath.set_ready();
         Ok(report)
     }
 
@@ -103,6 +129,10 @@ impl Controller {
             return Ok(Some(left));
         }
         programs.remove_others(self.maps.fs())?;
+        // Those that no program uses.
+        for moving in self.maps.fs().moves().step(|| "list maps of another layout".to_owned())? {
+            moving.finish().step(|| "end the change of a map's layout".to_owned())?;
+        }
         self.replaced = None;
         Ok(None)
     }

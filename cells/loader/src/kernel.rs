@@ -8,7 +8,7 @@ use bpf::{Direction, Link, RawMap, unpin};
 use datapath_abi::{EndpointConfig, PolicyEntry, PolicyKey, ep_flag, identity};
 use devices::Netlink;
 use futures::future::{BoxFuture, FutureExt};
-use maps::{Maps, POLICY_PREFIX, policy_name};
+use maps::{Maps, policy_name};
 use tokio::sync::watch;
 
 use crate::datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
@@ -17,7 +17,6 @@ use crate::error::{DatapathError, Step};
 use crate::policy;
 use crate::pool::{PolicyMap, PolicyPool};
 use crate::programs::ProgramSet;
-use crate::restore::{Found, plan};
 
 /// How names of pods' host-side interfaces begin.
 pub const POD_INTERFACE_PREFIX: &str = "lxc";
@@ -34,7 +33,7 @@ pub struct KernelOptions {
 pub struct KernelDatapath {
     maps: Arc<Maps>,
     options: KernelOptions,
-    pool: PolicyPool,
+    pub(crate) pool: PolicyPool,
     departed: Departed,
     /// The programs that new attachments get.
     programs: RwLock<Option<Arc<ProgramSet>>>,
@@ -45,7 +44,7 @@ pub struct KernelDatapath {
     /// policy do not know of each other.
     changing: [Mutex<()>; 64],
     ready: watch::Sender<bool>,
-    host_endpoint: watch::Sender<u16>,
+    pub(crate) host_endpoint: watch::Sender<u16>,
 }
 
 impl KernelDatapath {
@@ -91,45 +90,6 @@ impl KernelDatapath {
     /// Says that everything is in place: [`Datapath::ready`] resolves.
     pub fn set_ready(&self) {
         self.ready.send_replace(true);
-    }
-
-    /// Takes over endpoints of the run before: repairs pins and rows after the settings rows. Needs no programs.
-    pub fn restore(&self) -> Result<usize, DatapathError> {
-        self.restore_ids()?;
-        let rows = self.rows()?;
-        if let Some(host) = rows.iter().find(|row| row.identity == identity::HOST) {
-            self.host_endpoint.send_replace(host.id as u16);
-        }
-        let found = Found { slots: self.slots()?, pins: self.policy_pins()?, rows };
-        let plan = plan(&found);
-        self.pool.restore(&plan.occupied, &plan.used)?;
-        let mut slot_of: BTreeMap<u16, u32> = plan.repin.iter().copied().collect();
-        for id in plan.without_map {
-            let (slot, map) = self.pool.take()?;
-            if found.rows.iter().any(|row| row.id == u32::from(id) && row.identity == identity::HOST) {
-                policy::allow_all(&map, id)?;
-            }
-            slot_of.insert(id, slot);
-        }
-        for row in &found.rows {
-            let id = row.id as u16;
-            let mut row = *row;
-            if let Some(slot) = slot_of.get(&id) {
-                if let Some(map) = self.pool.map(*slot)? {
-                    self.pin_policy(id, &map)?;
-                }
-                row.policy_slot = *slot;
-                self.maps
-                    .ep_config()
-                    .update(&row.id, &row)
-                    .step(|| format!("endpoint {id}: write settings"))?;
-            }
-            if row.flags & ep_flag::LIVE != 0 {
-                self.write_interface(row.ifindex, id)?;
-                self.write_addresses(&EndpointDatapath::from_config(&row))?;
-            }
-        }
-        Ok(found.rows.len())
     }
 
     /// Makes these programs the ones in use: attaches them to every pod's interface in place of the old ones, each
@@ -209,42 +169,6 @@ impl KernelDatapath {
         Ok(rows)
     }
 
-    /// Makes the list of ids anew if it is missing although there are endpoints: walks through all rows (10 ms).
-    fn restore_ids(&self) -> Result<(), DatapathError> {
-        let step = || "list the endpoints".to_owned();
-        if !self.maps.ep_ids().keys().step(step)?.is_empty() || self.policy_pins()?.is_empty() {
-            return Ok(());
-        }
-        let rows = self.maps.ep_config().filter(|id, row| row.id != 0 && row.id == *id).step(step)?;
-        let ids: Vec<(u32, u32)> = rows.iter().map(|(id, row)| (*id, row.policy_slot)).collect();
-        self.maps.ep_ids().update_batch(&ids).step(step)
-    }
-
-    /// Kernel numbers of the maps in slots. Slots are given out from 1 on, so a long gap is the end.
-    fn slots(&self) -> Result<BTreeMap<u32, u32>, DatapathError> {
-        let mut slots = BTreeMap::new();
-        let mut gap = 0;
-        for slot in 1..datapath_abi::EP_CONFIG_ENTRIES {
-            let id = self.maps.ep_policies().id(slot).step(|| format!("look into policy slot {slot}"))?;
-            gap = if id.is_some() { 0 } else { gap + 1 };
-            if gap > SLOT_GAP {
-                break;
-            }
-            slots.extend(id.map(|id| (slot, id)));
-        }
-        Ok(slots)
-    }
-
-    fn policy_pins(&self) -> Result<BTreeMap<String, u32>, DatapathError> {
-        let names = self.maps.fs().map_names().step(|| "list the pinned maps".to_owned())?;
-        let policies = names.into_iter().filter(|name| name.starts_with(POLICY_PREFIX));
-        let id = |name: &str| RawMap::open(&self.maps.path(name)).and_then(|map| map.info());
-        Ok(policies
-            .filter_map(|name| Some((id(&name).ok()?.id, name)))
-            .map(|(id, name)| (name, id))
-            .collect())
-    }
-
     pub(crate) fn row(&self, id: u16) -> Result<EndpointConfig, DatapathError> {
         let row = self.maps.ep_config().lookup(&id.into());
         Ok(row.step(|| format!("endpoint {id}: read settings"))?.unwrap_or_default())
@@ -287,7 +211,7 @@ impl KernelDatapath {
         .step(|| format!("endpoint {id}: pin its policy map"))
     }
 
-    fn write_interface(&self, ifindex: u32, id: u16) -> Result<(), DatapathError> {
+    pub(crate) fn write_interface(&self, ifindex: u32, id: u16) -> Result<(), DatapathError> {
         let map = if ifindex < datapath_abi::EP_CONFIG_ENTRIES {
             self.maps.ep_by_ifindex()
         } else {
@@ -307,7 +231,7 @@ impl KernelDatapath {
         if low { map.update(&ifindex, &0).step(step) } else { map.delete(&ifindex).map(drop).step(step) }
     }
 
-    fn write_addresses(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError> {
+    pub(crate) fn write_addresses(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError> {
         for (key, info) in endpoint.lxc_rows() {
             self.maps
                 .lxc()
@@ -487,9 +411,6 @@ impl Datapath for KernelDatapath {
         Ok(Pruned { endpoints: unknown, leftovers: self.sweep_leftovers(known)? })
     }
 }
-
-/// Empty slots in a row after which there are no more maps: several times what is reserved at once.
-const SLOT_GAP: u32 = 4 * crate::READY as u32;
 
 /// `EEXIST`, the same on all architectures of Linux.
 const EEXIST: i32 = 17;

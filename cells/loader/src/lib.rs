@@ -31,6 +31,7 @@
 //! attached when an endpoint goes, and drop. There, packets of an unannounced pod take the host's routes; here they go
 //! nowhere.
 
+mod adopt;
 mod alarms;
 mod cell;
 mod config;
@@ -41,6 +42,7 @@ mod desired;
 pub mod device_links;
 mod error;
 pub mod host;
+mod inherit;
 mod kernel;
 mod nftables;
 mod policy;

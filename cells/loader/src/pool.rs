@@ -40,7 +40,16 @@ impl PolicyPool {
     /// Takes over the slots that have a map, of which endpoints use some.
     pub fn restore(&self, occupied: &BTreeSet<u32>, used: &BTreeSet<u32>) -> Result<(), DatapathError> {
         let free = self.slots().restore(occupied, used);
-        free.into_iter().try_for_each(|slot| self.empty(slot))
+        let wanted = self.maps.policy_spec(0).layout;
+        let mut other = Vec::new();
+        for slot in free {
+            match self.map(slot)? {
+                Some(map) if map.raw().layout() != wanted => other.push(slot),
+                Some(map) => map.clear().step(|| format!("empty the policy map in slot {slot}"))?,
+                None => {}
+            }
+        }
+        if other.is_empty() { Ok(()) } else { self.put_new(&other) }
     }
 
     /// An empty map and its slot. Waits for a grace period only if none is ready, and makes some more then: whoever

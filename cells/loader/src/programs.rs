@@ -11,6 +11,8 @@ use crate::error::{DatapathError, Step};
 
 /// How the pins of program arrays begin; the array's kernel number follows.
 const CALLS_PIN: &str = "cilium_calls_shared_";
+/// How those of all agents begin.
+const ARRAYS: &str = "cilium_calls_";
 
 /// Programs loaded together. They call each other through an array of their own, which stays pinned as long as one of
 /// them may run: an array that nobody holds loses its programs.
@@ -71,11 +73,12 @@ impl ProgramSet {
         array.pin(&self.calls_pin).step(|| "pin the program array".to_owned())
     }
 
-    /// Removes the pins of other loads' arrays, once no program of theirs is attached. Gives their number.
+    /// Removes the pins of other loads' arrays, and of those of a Cilium agent before us, once no program of theirs is
+    /// attached. Gives their number.
     pub fn remove_others(&self, fs: &BpfFs) -> Result<usize, DatapathError> {
         let names = fs.map_names().step(|| "list the pinned maps".to_owned())?;
         let mut removed = 0;
-        for name in names.iter().filter(|name| name.starts_with(CALLS_PIN)) {
+        for name in names.iter().filter(|name| name.starts_with(ARRAYS)) {
             let path = fs.map(name);
             if path != self.calls_pin {
                 removed += usize::from(unpin(&path).step(|| format!("remove the pin {name}"))?);

@@ -10,6 +10,17 @@ pub enum Error {
     /// The kernel or the pin's layout is against it.
     #[error(transparent)]
     Bpf(#[from] bpf::Error),
+    /// Pins of another agent or version whose content cannot be taken over. Nothing has been changed.
+    #[error(
+        "what is pinned cannot be taken over, and nothing was changed: {}. \
+         Go back to the agent or the options that made it, or remove it, which interrupts the pods: \
+         agent cleanup --dry-run lists what, agent cleanup removes it",
+        .differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    Differ {
+        /// What differs, a map each.
+        differences: Vec<bpf::Error>,
+    },
     /// A size is out of range.
     #[error(transparent)]
     OutOfRange(#[from] crate::config::OutOfRange),

@@ -139,6 +139,8 @@ impl Maps {
         self.config.validate()?;
         let features = bpf::probe()?;
         let fs = BpfFs::open_or_mount(&self.config.bpf_root)?;
+        self.check(&fs)?;
+        self.remake_own(&fs)?;
         let open = |name: &str| self.open_named(&fs, name);
         let opened = Opened {
             lxc: Map::new(open("cilium_lxc")?)?,
@@ -206,6 +208,39 @@ impl Maps {
         }
     }
 
+    /// Compares every pin with the map that this agent wants, before the first is changed.
+    fn check(&self, fs: &BpfFs) -> Result<()> {
+        let mut differences = Vec::new();
+        for spec in self.node_specs() {
+            if !opened_as_it_is(&spec.name) {
+                differences.extend(fs.check(&spec)?);
+            }
+        }
+        match differences.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Differ { differences }),
+        }
+    }
+
+    /// Our own maps have no form that others know, and a build may give them another: then all are made anew, empty, and
+    /// the endpoints come from the shared ones. The list of ids goes first: without it the next start fills the others
+    /// again, should this one be killed.
+    fn remake_own(&self, fs: &BpfFs) -> Result<()> {
+        const IDS_FIRST: [&str; 5] =
+            ["ep_ids", "ep_config", "ep_by_ifindex", "ep_by_ifindex_hi", "ep_policies"];
+        let specs = IDS_FIRST.map(|name| self.own_spec(name));
+        let mut other = None;
+        for spec in &specs {
+            other = other.or(fs.check(spec)?);
+        }
+        let Some(reason) = other else { return Ok(()) };
+        tracing::info!(%reason, "Our own maps have another form than those of the agent before: they are made anew");
+        for spec in &specs {
+            fs.remake(spec)?;
+        }
+        Ok(())
+    }
+
     fn open_named(&self, fs: &BpfFs, name: &str) -> Result<RawMap> {
         let spec = self.spec(name).ok_or_else(|| Error::Unknown { name: name.to_owned() })?;
         self.open_spec(fs, &spec)
@@ -213,8 +248,7 @@ impl Maps {
 
     fn open_spec(&self, fs: &BpfFs, spec: &MapSpec) -> Result<RawMap> {
         let path = fs.map(&spec.name);
-        // As Cilium: what these hold is worth more than the size wished for.
-        if matches!(&*spec.name, "cilium_node_map_v2" | "cilium_l2_responder_v4" | "cilium_l2_responder_v6")
+        if opened_as_it_is(&spec.name)
             && let Ok(map) = RawMap::open(&path)
             && (map.layout().key_size, map.layout().value_size)
                 == (spec.layout.key_size, spec.layout.value_size)
@@ -225,6 +259,16 @@ impl Maps {
         match origin {
             Origin::Migrated { entries } => {
                 tracing::info!(mapName = %spec.name, entries, "Map has a new size or flags, its entries were copied");
+            }
+            Origin::Moving { entries } => {
+                tracing::info!(mapName = %spec.name, entries, "Map has a new size or flags, its entries go with the programs");
+            }
+            Origin::Kept { entries } => {
+                let (size, wanted) = (map.layout().max_entries, spec.layout.max_entries);
+                tracing::warn!(
+                    mapName = %spec.name, entries, size, wanted,
+                    "Map keeps its size: it holds more entries than fit into the size wanted, and connections live by them"
+                );
             }
             Origin::Replaced => {
                 tracing::info!(mapName = %spec.name, "Map has a new size or flags and is empty")
@@ -434,6 +478,12 @@ impl Maps {
     pub fn ep_policies(&self) -> &ObjectMap {
         &self.opened().ep_policies
     }
+}
+
+/// Whether the pin of a map is used whatever its size, as Cilium does: what it holds is worth more than the size wished
+/// for.
+fn opened_as_it_is(name: &str) -> bool {
+    matches!(name, "cilium_node_map_v2" | "cilium_l2_responder_v4" | "cilium_l2_responder_v6")
 }
 
 /// The name of an endpoint's policy map.

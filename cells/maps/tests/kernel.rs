@@ -136,9 +136,10 @@ fn a_pin_of_another_layout_is_refused_and_kept() {
     let text = maps.open().unwrap_err().to_string().replace(sandbox.dir().to_str().unwrap(), "");
     assert_eq!(
         text,
-        "pinned map /bpf/tc/globals/cilium_lxc is hash key 20 value 40 max 65535 flags 0x80, but hash key 20 value 48 \
-         max 65535 flags 0x80 is wanted: the values differ in size. Stop whatever uses it, then remove the pin \
-         (rm /bpf/tc/globals/cilium_lxc), or set the option that makes the layouts equal"
+        "what is pinned cannot be taken over, and nothing was changed: \
+         pinned map /bpf/tc/globals/cilium_lxc is hash key 20 value 40 max 65535 flags 0x80, but hash key 20 value 48 \
+         max 65535 flags 0x80 is wanted: the values differ in size. Go back to the agent or the options \
+         that made it, or remove it, which interrupts the pods: agent cleanup --dry-run lists what, agent cleanup removes it"
     );
     let kept = RawMap::open(&fs.map("cilium_lxc")).unwrap();
     assert_eq!(kept.info().unwrap().id, old.raw().info().unwrap().id);

@@ -1,0 +1,92 @@
+//! Endpoints that another agent has left: one of the original, or a build of ours whose own maps had another form.
+//!
+//! Both speak of their endpoints in `cilium_lxc` and keep a pinned policy map for each. From these come the settings rows
+//! that our programs want, before the first program is replaced: so packets between an endpoint that has ours already and
+//! one that has not are delivered all the time.
+
+use std::collections::BTreeMap;
+
+use datapath_abi::{EndpointConfig, EndpointInfo, EndpointKey, ep_flag, lxc_flag};
+
+/// Settings rows of the endpoints in `cilium_lxc`, by id, without policy slots. Source addresses are checked until the
+/// endpoint's own options are known.
+pub(crate) fn rows(lxc: &[(EndpointKey, EndpointInfo)]) -> Vec<EndpointConfig> {
+    let mut rows: BTreeMap<u16, EndpointConfig> = BTreeMap::new();
+    for (key, info) in lxc {
+        // Secondary addresses belong to another interface, which has a row of its own.
+        if info.flags & lxc_flag::HOST_DELIVERY != 0 || info.lxc_id == 0 || info.parent_ifindex != 0 {
+            continue;
+        }
+        let row = rows.entry(info.lxc_id).or_insert(EndpointConfig {
+            id: info.lxc_id.into(),
+            identity: info.sec_id,
+            ifindex: info.ifindex,
+            flags: ep_flag::LIVE | ep_flag::SOURCE_CHECK,
+            mac: info.mac,
+            node_mac: info.node_mac,
+            rt_info: info.rt_info,
+            ..EndpointConfig::default()
+        });
+        match key.ip() {
+            Some(std::net::IpAddr::V4(_)) => row.ipv4 = key.address[0],
+            Some(std::net::IpAddr::V6(_)) => row.ipv6 = key.address,
+            None => {}
+        }
+    }
+    rows.into_values().collect()
+}
+
+/// Slots for policy maps, by their kernel numbers: a map that an interrupted take-over has put into one stays there.
+pub(crate) fn slots(policies: &[u32], occupied: &BTreeMap<u32, u32>) -> Vec<u32> {
+    let mut next = occupied.keys().max().map_or(1, |last| last + 1);
+    let mut slot_of = |policy: &u32| match occupied.iter().find(|(_, map)| *map == policy) {
+        Some((slot, _)) => *slot,
+        None => {
+            next += 1;
+            next - 1
+        }
+    };
+    policies.iter().map(&mut slot_of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(ip: &str) -> EndpointKey {
+        ip.parse::<std::net::IpAddr>().unwrap().into()
+    }
+
+    /// Rows of a real agent (cilium_lxc, 10.244.63.210 and the host's 10.99.0.1), the first with an IPv6 address added.
+    #[test]
+    fn both_addresses_of_an_endpoint_make_one_row_and_the_host_none() {
+        let info = EndpointInfo {
+            ifindex: 11,
+            lxc_id: 1644,
+            mac: 0xad81_5cc0_feaa,
+            node_mac: 0xe03a_b473_4aa2,
+            sec_id: 0x5d85,
+            ..EndpointInfo::default()
+        };
+        let host = EndpointInfo { flags: lxc_flag::HOST, ..EndpointInfo::default() };
+        let secondary = EndpointInfo { ifindex: 12, parent_ifindex: 11, ..info };
+        let lxc = [
+            (key("10.244.63.210"), info),
+            (key("10.99.0.1"), host),
+            (key("fd00::d2"), info),
+            (key("10.244.63.211"), secondary),
+        ];
+        let found = rows(&lxc);
+        assert_eq!(found.len(), 1);
+        let EndpointConfig { id, identity, ifindex, ipv4, ipv6, mac, policy_slot, .. } = found[0];
+        assert_eq!((id, identity, ifindex, mac, policy_slot), (1644, 0x5d85, 11, info.mac, 0));
+        assert_eq!((ipv4, ipv6), (key("10.244.63.210").address[0], key("fd00::d2").address));
+    }
+
+    #[test]
+    fn an_interrupted_take_over_is_finished_in_the_same_slots() {
+        assert_eq!(slots(&[70, 80], &BTreeMap::new()), [1, 2]);
+        let occupied = BTreeMap::from([(1, 70), (2, 99)]);
+        assert_eq!(slots(&[70, 80, 90], &occupied), [1, 3, 4]);
+    }
+}
