@@ -12,6 +12,7 @@ use crate::graph::{Graph, ROOT, What};
 use crate::handles::Shared;
 use crate::health::HealthTree;
 use crate::hive_type::{Hive, Parts};
+use crate::job::Jobs;
 use crate::key::Key;
 use crate::lifecycle::Hooks;
 use crate::outputs::Value;
@@ -155,6 +156,8 @@ impl HiveBuilder {
         let loaded = sources.load(&schema);
         let settings = Arc::new(loaded.settings);
         graph.built_in(settings.clone());
+        let jobs = Jobs::new();
+        graph.built_in(jobs.clone());
 
         let (plan, faults) = plan(&graph);
         let mut errors = std::mem::take(&mut graph.errors);
@@ -169,7 +172,7 @@ impl HiveBuilder {
 
         let hooks = Hooks::new(events.clone());
         let shutdown = Shutdowner::new(events.clone());
-        let shared = Arc::new(Shared { events, hooks, health, shutdown });
+        let shared = Arc::new(Shared { events, hooks, health, jobs, shutdown });
         let usage = schema.usage();
         Ok(Hive::new(Parts { graph, plan, shared, settings, arguments: loaded.arguments, usage, limits }))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::event::Events;
 use crate::health::{Health, HealthTree};
-use crate::job::JobGroup;
+use crate::job::{JobGroup, Jobs};
 use crate::lifecycle::{Hooks, Lifecycle};
 use crate::param::{Absent, Cx, Deps, Param};
 use crate::shutdown::Shutdowner;
@@ -22,6 +22,7 @@ pub(crate) struct Shared {
     pub(crate) events: Arc<Events>,
     pub(crate) hooks: Arc<Hooks>,
     pub(crate) health: Arc<HealthTree>,
+    pub(crate) jobs: Arc<Jobs>,
     pub(crate) shutdown: Shutdowner,
 }
 

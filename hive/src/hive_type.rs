@@ -15,6 +15,7 @@ use crate::event::{Event, Events};
 use crate::graph::{Graph, What};
 use crate::handles::{Handles, Shared};
 use crate::health::HealthTree;
+use crate::job::Jobs;
 use crate::key::Key;
 use crate::lifecycle::{Limits, State, catch, panic_text};
 use crate::outcome::{Outcome, outcome};
@@ -89,6 +90,11 @@ impl Hive {
     /// The health of all modules.
     pub fn health(&self) -> &Arc<HealthTree> {
         &self.shared.health
+    }
+
+    /// The jobs of this hive, for a watchdog.
+    pub fn jobs(&self) -> &Arc<Jobs> {
+        &self.shared.jobs
     }
 
     /// The events of this hive.

@@ -102,7 +102,7 @@
 //! `Arc<T>` and `Arc<dyn Trait>`; [`Config<T>`](struct@Config); [`Group<T>`] (all [`Member`]s, in order of registration); `Option<P>`
 //! of any of these (absent when nothing provides it); the handles [`Lifecycle`], [`JobGroup`], [`Health`],
 //! [`Shutdowner`], [`ModuleId`]; structs with `#[derive(Params)]`. Every hive also provides `Arc<`[`Settings`]`>`,
-//! `Arc<`[`HealthTree`]`>` and `Arc<`[`Events`]`>`.
+//! `Arc<`[`HealthTree`]`>`, `Arc<`[`Events`]`>` and `Arc<`[`Jobs`](job::Jobs)`>`.
 //!
 //! # What a constructor may give
 //! `Arc<T>`, `Arc<dyn Trait>`, a type with `#[derive(Object)]`, [`Member<T>`], [`Members<T>`], tuples and

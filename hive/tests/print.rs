@@ -71,6 +71,8 @@ built-in built into the hive (not used)
     -> Arc<HealthTree>
 built-in built into the hive (not used)
     -> Arc<Settings>
+built-in built into the hive (not used)
+    -> Arc<Jobs>
 decorated
     decorate same
         <- Arc<dyn Kv>
@@ -105,6 +107,7 @@ fn dot() {
   n0 [label="built-in\nbuilt into the hive", color=grey, fontcolor=grey];
   n1 [label="built-in\nbuilt into the hive", color=grey, fontcolor=grey];
   n9 [label="built-in\nbuilt into the hive", color=grey, fontcolor=grey];
+  n10 [label="built-in\nbuilt into the hive", color=grey, fontcolor=grey];
   subgraph cluster_1 {
     label="decorated";
     n2 [label="decorate\nsame"];

@@ -172,6 +172,15 @@ impl Node {
     /// When the folder cannot be written.
     #[must_use]
     pub fn agent_command(&self) -> Command {
+        self.agent_command_of(&[self.program.to_str().unwrap()])
+    }
+
+    /// The same with other words in front of the agent's options.
+    ///
+    /// # Panics
+    /// When the folder cannot be written.
+    #[must_use]
+    pub fn agent_command_of(&self, words: &[&str]) -> Command {
         let folder = self.sandbox.dir().join("config");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).unwrap();
@@ -179,8 +188,9 @@ impl Node {
             fs::write(folder.join(key), value).unwrap();
         }
         let log = File::options().create(true).append(true).open(self.log_path()).unwrap();
-        let mut command = self.host().command(&self.program);
+        let mut command = self.host().command(words[0]);
         command
+            .args(&words[1..])
             .arg("--config-dir")
             .arg(folder)
             .stdin(std::process::Stdio::null())
@@ -203,8 +213,17 @@ impl Node {
     /// # Panics
     /// When it runs already or the binary cannot be started.
     pub fn spawn(&mut self) {
+        let command = self.agent_command();
+        self.spawn_command(command);
+    }
+
+    /// As [`spawn`](Self::spawn), by another command than [`agent_command`](Self::agent_command).
+    ///
+    /// # Panics
+    /// When it runs already or the binary cannot be started.
+    pub fn spawn_command(&mut self, mut command: Command) {
         assert!(self.agent.is_none(), "the agent runs already");
-        self.agent = Some(Process::start(&mut self.agent_command()).unwrap());
+        self.agent = Some(Process::start(&mut command).unwrap());
     }
 
     /// Waits until the agent answers and every endpoint is ready; how long that took.

@@ -77,7 +77,14 @@ fn new_server(p: ServerParams) -> anyhow::Result<()> {
             let socket = bound.lock().take();
             if let Some(socket) = socket {
                 cx.health.ok("serving");
-                server::serve(socket, shared, cx.token().clone()).await;
+                let trouble = |error: Option<&std::io::Error>| match error {
+                    Some(error) => {
+                        tracing::warn!(%error, "Cannot accept a connection on the API socket");
+                        cx.health.degraded("Cannot accept connections", error);
+                    }
+                    None => cx.health.ok("serving"),
+                };
+                server::serve(socket, shared, cx.token().clone(), trouble).await;
             }
             Ok(())
         })

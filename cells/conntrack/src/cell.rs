@@ -12,6 +12,9 @@ use crate::config::ConntrackGcConfig;
 use crate::interval::{Interval, MIN_INTERVAL};
 use crate::metrics::{Kind, Numbers};
 
+/// How long one map may take, with millions of rows and a rest after each chunk of them.
+const ROUND: Duration = Duration::from_secs(600);
+
 /// How long a round rests after each chunk of rows.
 const REST: Duration = Duration::from_millis(3);
 
@@ -70,6 +73,7 @@ impl Gc {
                 () = cx.cancelled() => return Ok(()),
                 () = tokio::time::sleep(wait) => {}
             }
+            let working = cx.working_within(ROUND);
             let (mut total, mut most, mut failed) = (Collected::default(), 0.0, None);
             for (name, kind) in self.collected.clone() {
                 let (maps, clock, cancelled) = (self.maps.clone(), clock.clone(), cx.token().clone());
@@ -83,6 +87,7 @@ impl Gc {
                 if cx.is_cancelled() {
                     return Ok(());
                 }
+                working.step();
                 self.numbers.round(kind, round.as_ref().ok().map(|(found, _)| found), begin.elapsed());
                 match round {
                     Ok((found, room)) => {
@@ -93,6 +98,7 @@ impl Gc {
                     Err(error) => failed = Some((name, error)),
                 }
             }
+            drop(working);
             wait = self.interval.after(most);
             self.numbers.interval(wait);
             match failed {

@@ -34,6 +34,9 @@ use crate::{gc, pods, rest};
 
 /// How long requests wait for cluster objects after a start.
 const OBJECTS_PATIENCE: Duration = Duration::from_secs(20);
+/// How long endpoints of the run before may take until their jobs count as stuck; the steps in between have limits of
+/// their own.
+const REGENERATION: Duration = Duration::from_secs(300);
 
 /// Gives `Arc<Endpoints>` and `Arc<Table<Endpoint>>`, restores endpoints, serves the operations under `/endpoint`.
 pub fn cell() -> Cell {
@@ -188,6 +191,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     p.jobs.one_shot("finish-endpoint-restore", move |cx: JobCx| async move {
         let work = async {
             datapath.ready().await;
+            let working = cx.working_within(REGENERATION);
             start::host(&service, &(source.0)()?, &defaults.now());
             let begin = Instant::now();
             let applied = datapath.restored()?.into_iter().map(|known| (known.id, known.identity)).collect();
@@ -200,6 +204,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
                 Ok(served) => tracing::info!(served, "Served queued CNI deletions"),
                 Err(error) => tracing::warn!(%error, "Unable to read the CNI deletion queue"),
             }
+            drop(working);
             if let Some(objects) = &objects
                 && tokio::time::timeout(OBJECTS_PATIENCE, objects.complete()).await.is_err()
             {
@@ -244,6 +249,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
                 () = tokio::time::sleep(gc::INTERVAL) => {}
                 () = cx.cancelled() => return Ok(()),
             }
+            let _working = cx.working();
             match (source.0)() {
                 Ok(links) => sweep.run(&service, &links).await,
                 Err(error) => cx.health.degraded("Unable to list links", error),

@@ -4,15 +4,18 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use api::{Operation, Request, Response, Route, StatusSource};
+use hive::job::Jobs;
 use hive::prelude::*;
 use hive::{HealthTree, Settings};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
-use crate::collector::{Collector, Question, ROUND};
+use crate::collector::{Collector, Question};
 use crate::config::HealthConfig;
 use crate::error::Error;
-use crate::kubelet;
+use crate::kubelet::Port;
+use crate::thread::Thread;
+use crate::watch::Watch;
 
 /// `GET /healthz` on the socket and for the kubelet.
 pub fn cell() -> Cell {
@@ -31,7 +34,8 @@ struct CollectorParams {
 
 /// The first round in the start hook, which runs after those of the sources and before that of the REST server: whoever
 /// asks gets an answer. Then by a job, which proves that the agent's jobs move.
-fn new_collector(p: CollectorParams) -> Arc<Collector> {
+fn new_collector(p: CollectorParams) -> Result<Arc<Collector>, Error> {
+    p.config.check()?;
     let collector = Arc::new(Collector::new(p.sources.to_vec(), p.health));
     let (limit, first) = (p.config.status_collector_probe_check_timeout, collector.clone());
     p.lifecycle.hook("status-collector").on_start(move |_| async move {
@@ -40,7 +44,7 @@ fn new_collector(p: CollectorParams) -> Arc<Collector> {
         Ok(())
     });
     let rounds = collector.clone();
-    p.jobs.timer("status-collector", ROUND, move |cx: JobCx| {
+    p.jobs.timer("status-collector", p.config.status_collector_interval, move |cx: JobCx| {
         let collector = rounds.clone();
         async move {
             collector.round(SystemTime::now());
@@ -48,7 +52,7 @@ fn new_collector(p: CollectorParams) -> Arc<Collector> {
             Ok(())
         }
     });
-    collector
+    Ok(collector)
 }
 
 fn new_route(collector: Arc<Collector>) -> Member<Route> {
@@ -71,33 +75,31 @@ struct ServerParams {
     config: Config<HealthConfig>,
     settings: Arc<Settings>,
     collector: Arc<Collector>,
+    jobs: Arc<Jobs>,
+    health: Health,
     lifecycle: Lifecycle,
-    jobs: JobGroup,
 }
 
 fn new_server(p: ServerParams) {
     let enabled = |key| p.settings.get(key).is_none_or(|setting| setting.value == "true");
-    let (port, ipv4, ipv6) = (p.config.agent_health_port, enabled("enable-ipv4"), enabled("enable-ipv6"));
-    let bound = Arc::new(Mutex::new(Vec::new()));
-    let listeners = bound.clone();
-    p.lifecycle.hook("agent-healthz").on_start(move |_| async move {
-        *listeners.lock() = kubelet::bind(port, ipv4, ipv6)?;
-        Ok(())
-    });
-    for family in ["ipv4", "ipv6"] {
-        let (bound, collector) = (bound.clone(), p.collector.clone());
-        p.jobs.one_shot(format!("agent-healthz-server-{family}"), move |cx: JobCx| async move {
-            let listener = take(&mut bound.lock(), family == "ipv4");
-            if let Some(listener) = listener {
-                cx.health.ok("serving");
-                kubelet::serve(listener, collector, cx.token().clone().cancelled_owned()).await?;
+    let port =
+        Port { port: p.config.agent_health_port, ipv4: enabled("enable-ipv4"), ipv6: enabled("enable-ipv6") };
+    let deadline = p.config.status_collector_failure_threshold;
+    let running = Arc::new(Mutex::new(None));
+    let thread = running.clone();
+    p.lifecycle
+        .hook("agent-healthz")
+        .on_start(move |_| async move {
+            let watch = Watch::new(p.jobs, deadline, p.collector.clone(), p.health.scope("watchdog"));
+            let server = p.health.scope("job-agent-healthz-server");
+            *running.lock() = Some(Thread::start(port, watch, p.collector, server).await?);
+            Ok(())
+        })
+        .on_stop(move |_| async move {
+            let thread = thread.lock().take();
+            if let Some(thread) = thread {
+                thread.stop().await;
             }
             Ok(())
         });
-    }
-}
-
-fn take(listeners: &mut Vec<tokio::net::TcpListener>, ipv4: bool) -> Option<tokio::net::TcpListener> {
-    let at = listeners.iter().position(|l| l.local_addr().is_ok_and(|address| address.is_ipv4() == ipv4))?;
-    Some(listeners.remove(at))
 }

@@ -3,21 +3,15 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use api::StatusSource;
 use api_models::{DateTime, Status, StatusResponse};
+use hive::job::Stuck;
 use hive::{HealthTree, Level};
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use crate::{features, jobs};
-
-/// How often the status is put together without being asked for.
-pub(crate) const ROUND: Duration = Duration::from_secs(10);
-
-/// A round that is this late says that the agent hangs.
-const LATE: Duration = Duration::from_secs(60);
 
 /// Who asks for the status, and what for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +29,14 @@ pub struct Collector {
     sources: Vec<StatusSource>,
     health: Arc<HealthTree>,
     rounds: Mutex<Rounds>,
+    /// Jobs that do not move, and since when.
+    stuck: Mutex<BTreeMap<String, SystemTime>>,
 }
 
 #[derive(Default)]
 struct Rounds {
-    last: Option<Instant>,
+    /// How the agent was in the last round, with a lost API server of Kubernetes counting and without.
+    verdicts: Option<[Status; 2]>,
     /// When each source that fails now worked last.
     failing: BTreeMap<&'static str, Option<SystemTime>>,
     worked: BTreeMap<&'static str, SystemTime>,
@@ -48,13 +45,16 @@ struct Rounds {
 impl Collector {
     /// A collector that has had no round yet.
     pub fn new(sources: Vec<StatusSource>, health: Arc<HealthTree>) -> Self {
-        Self { sources, health, rounds: Mutex::default() }
+        Self { sources, health, rounds: Mutex::default(), stuck: Mutex::default() }
     }
 
-    /// A round: asks all sources and notes that the agent moves.
+    /// A round: asks all sources and keeps the verdict for probes.
     pub fn round(&self, now: SystemTime) {
         let mut failing = Vec::new();
-        self.ask_all(&mut failing);
+        let mut status = self.ask_all(&mut failing);
+        status.stale.extend(failing.iter().map(|name| ((*name).to_owned(), DateTime::default())));
+        let probe = |require_k8s| Question { brief: true, require_k8s, require_modules: false };
+        let verdicts = [true, false].map(|require_k8s| self.verdict(&status, probe(require_k8s)));
         let mut rounds = self.rounds.lock();
         for source in &self.sources {
             let name = source.name();
@@ -66,15 +66,34 @@ impl Collector {
                 rounds.worked.insert(name, now);
             }
         }
-        rounds.last = Some(Instant::now());
+        rounds.verdicts = Some(verdicts);
+    }
+
+    /// What probes are told: how the agent was in the last round, and that all jobs move. Waits for no cell, so that it
+    /// answers also when they hang.
+    pub fn is_alive(&self, require_k8s: bool) -> bool {
+        let rounds = self.rounds.lock();
+        let verdict =
+            rounds.verdicts.as_ref().map(|[with, without]| if require_k8s { with } else { without });
+        verdict.is_some_and(|verdict| is_well(&verdict.state)) && self.stuck.lock().is_empty()
+    }
+
+    /// Takes what the watchdog has seen at this time.
+    pub fn observed(&self, stuck: &[Stuck], now: SystemTime) {
+        let mut known = self.stuck.lock();
+        known.retain(|job, _| stuck.iter().any(|stuck| stuck.job == *job));
+        for stuck in stuck {
+            let since = || now.checked_sub(stuck.since).unwrap_or(now);
+            known.entry(stuck.job.clone()).or_insert_with(since);
+        }
     }
 
     /// The status. `None` before the first round.
     pub fn status(&self, question: Question) -> Option<StatusResponse> {
-        let late = self.rounds.lock().last?.elapsed() > LATE;
+        self.rounds.lock().verdicts.as_ref()?;
         let mut status = self.ask_all(&mut Vec::new());
-        if late {
-            status.stale.insert("status-collector".to_owned(), DateTime::default());
+        for (job, since) in self.stuck.lock().iter() {
+            status.stale.insert(job.clone(), DateTime::from(*since));
         }
         for (name, worked) in &self.rounds.lock().failing {
             let worked = worked.map(DateTime::from).unwrap_or_default();
@@ -108,7 +127,7 @@ impl Collector {
     /// How the agent is as a whole: the first of the original's rules that applies.
     fn verdict(&self, status: &StatusResponse, question: Question) -> Status {
         let say = |state: &str, msg: String| Status { state: state.to_owned(), msg };
-        let bad = |state: &str| !matches!(state, "Ok" | "Disabled");
+        let bad = |state: &str| !is_well(state);
         if !status.stale.is_empty() {
             return say("Warning", "Stale status data".to_owned());
         }
@@ -147,4 +166,9 @@ impl Collector {
             .collect();
         (!degraded.is_empty()).then(|| format!("{} degraded: {}", degraded.len(), named.join("; ")))
     }
+}
+
+/// Whether a state of the original's is one of health.
+fn is_well(state: &str) -> bool {
+    matches!(state, "Ok" | "Disabled")
 }

@@ -2,13 +2,37 @@
 
 use std::time::Duration;
 
-/// Where the kubelet asks. A change takes effect at the next start.
+use crate::error::Error;
+
+/// Where the kubelet asks, and what it is told. A change takes effect at the next start.
 #[derive(hive::Config, Clone, Debug)]
 pub struct HealthConfig {
     /// TCP port for agent health status API
     #[flag(default = 9879)]
     pub agent_health_port: u16,
+    /// Time between two rounds of the status
+    #[flag(default = "5s")]
+    pub status_collector_interval: Duration,
+    /// How long a job may have work and not move before the agent counts as hung; jobs may have deadlines of their own
+    #[flag(default = "1m")]
+    pub status_collector_failure_threshold: Duration,
     /// Maximum time the first status round may take
     #[flag(default = "5m")]
     pub status_collector_probe_check_timeout: Duration,
+}
+
+/// A job that is well may be seen without a step for two samples of the watchdog.
+const LEAST_DEADLINE: Duration = Duration::from_secs(3);
+
+impl HealthConfig {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let limits = [
+            ("status-collector-interval", self.status_collector_interval, Duration::from_millis(100)),
+            ("status-collector-failure-threshold", self.status_collector_failure_threshold, LEAST_DEADLINE),
+        ];
+        match limits.into_iter().find(|(_, value, least)| value < least) {
+            Some((option, value, least)) => Err(Error::TooShort { option, value, least }),
+            None => Ok(()),
+        }
+    }
 }

@@ -17,6 +17,19 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// No thread for the probes' server.
+    #[error("the thread that answers probes cannot be started")]
+    Thread(#[source] io::Error),
+    /// The watchdog's deadline or the interval cannot be kept.
+    #[error("{option}: {value:?} is too short: give {least:?} or more")]
+    TooShort {
+        /// The option.
+        option: &'static str,
+        /// What it says.
+        value: Duration,
+        /// What it may say.
+        least: Duration,
+    },
     /// The first status could not be put together in time.
     #[error("status-collector-probe-check-timeout: no status within {0:?}")]
     NoFirstRound(Duration),

@@ -1,25 +1,47 @@
 //! `GET /healthz` on 127.0.0.1 and ::1 for the kubelet: 200 or 503, no body.
 
-use std::future::Future;
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::Router;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use axum::routing::any;
+use bytes::Bytes;
+use connections::Bounds;
+use hive::Health;
+use http::{Request, Response, StatusCode};
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpSocket};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::collector::{Collector, Question};
+use crate::collector::Collector;
 use crate::error::Error;
+
+/// Connections at once.
+const CONNECTIONS: usize = 32;
+
+/// How long a request may take to arrive.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 128;
 
+/// Where probes ask.
+#[derive(Clone, Copy)]
+pub(crate) struct Port {
+    pub(crate) port: u16,
+    /// On 127.0.0.1.
+    pub(crate) ipv4: bool,
+    /// On ::1.
+    pub(crate) ipv6: bool,
+}
+
 /// Listens on the port at the loopback address of each family that the node has. Another agent may listen, too: of
 /// an upgrade's two agents the kernel asks either.
-pub(crate) fn bind(port: u16, ipv4: bool, ipv6: bool) -> Result<Vec<TcpListener>, Error> {
+pub(crate) fn bind(Port { port, ipv4, ipv6 }: Port) -> Result<Vec<TcpListener>, Error> {
     let addresses = [(ipv4, IpAddr::V4(Ipv4Addr::LOCALHOST)), (ipv6, IpAddr::V6(Ipv6Addr::LOCALHOST))];
     let mut listeners = Vec::new();
     for (_, ip) in addresses.into_iter().filter(|(enabled, _)| *enabled) {
@@ -45,24 +67,37 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Answers until `stop` is ready.
+/// Answers until `stop`. Whoever has a process on this machine may connect.
 pub(crate) async fn serve(
     listener: TcpListener,
     collector: Arc<Collector>,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    let router = Router::new().route("/healthz", any(probe)).with_state(collector);
-    axum::serve(listener, router).with_graceful_shutdown(stop).await
+    stop: CancellationToken,
+    health: Health,
+) {
+    let answer = service_fn(move |request: Request<Incoming>| {
+        std::future::ready(Ok::<_, Infallible>(probe(&collector, &request)))
+    });
+    let bounds = Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT);
+    let tasks = TaskTracker::new();
+    let trouble = |error: Option<&io::Error>| match error {
+        Some(error) => health.degraded("Cannot accept connections", error),
+        None => health.ok("serving"),
+    };
+    connections::serve(&listener, bounds, answer, &stop, &tasks, trouble).await;
+    drop(listener);
+    tasks.close();
+    tasks.wait().await;
 }
 
-async fn probe(State(collector): State<Arc<Collector>>, headers: HeaderMap) -> StatusCode {
-    let required = headers.get("require-k8s-connectivity").and_then(|value| value.to_str().ok());
+fn probe<B>(collector: &Collector, request: &Request<B>) -> Response<Empty<Bytes>> {
+    let required = request.headers().get("require-k8s-connectivity").and_then(|value| value.to_str().ok());
     let require_k8s =
         required.is_some_and(|value| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"));
-    let question = Question { brief: true, require_k8s, require_modules: false };
-    let state = collector.status(question).and_then(|status| status.cilium).map(|cilium| cilium.state);
-    match state.as_deref() {
-        Some("Ok" | "Disabled") => StatusCode::OK,
-        _ => StatusCode::SERVICE_UNAVAILABLE,
-    }
+    let mut response = Response::new(Empty::new());
+    *response.status_mut() = match request.uri().path() {
+        "/healthz" if collector.is_alive(require_k8s) => StatusCode::OK,
+        "/healthz" => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::NOT_FOUND,
+    };
+    response
 }

@@ -4,8 +4,12 @@
 //! (`--agent-health-port`). **Needs** the [`StatusSource`](api::StatusSource)s of other cells and the hive's health
 //! tree. **Gives** the [`Collector`].
 //!
-//! **Life**: the start hook puts the first status together; then a job does so every 10 s, which proves that the
-//! agent's jobs move. A minute without a round, or a source that fails, makes the status stale.
+//! **Life**: the start hook puts the first status together; then a job does so every `status-collector-interval`. A
+//! thread of its own answers the probes and watches the agent's jobs: one that has work and makes no progress within its
+//! deadline (`status-collector-failure-threshold` if it has none of its own), or a source that fails, makes the status
+//! stale. The job is named in `stale` of the status, in the log, and in the table `health` below `watchdog`; it is well
+//! again when it goes on. The thread waits for no cell and for no thread of the agent's runtime. Time during which the
+//! process did not run counts against nobody ([`Watchdog`](hive::job::Watchdog)).
 //!
 //! **The verdict** (`cilium.state`) follows the original's rules in their order: stale data, kvstore, Kubernetes
 //! (header `require-k8s-connectivity`), CNI configuration, else `Ok` with the version. The kubelet gets 200 for `Ok`
@@ -38,7 +42,7 @@
 //!
 //! **Differences from Cilium**: on the socket a degraded module makes the state `Warning` and names it; for probes it
 //! does not, for a restart cures nothing that a module retries. Controllers are the hive's jobs, without a UUID. The
-//! status is that of the moment, not that of the last round.
+//! status on the socket is that of the moment, not that of the last round; probes get that of the last round.
 
 mod cell;
 mod collector;
@@ -47,6 +51,8 @@ mod error;
 mod features;
 mod jobs;
 mod kubelet;
+mod thread;
+mod watch;
 
 pub use cell::cell;
 pub use collector::{Collector, Question};

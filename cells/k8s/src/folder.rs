@@ -62,7 +62,9 @@ pub(crate) async fn follow(folder: Folder, mut questions: Questions, cx: JobCx) 
         let ended;
         (folder, ended) = watched(folder, &mut questions, &cx).await?;
         let Err(error) = ended else { return Ok(()) };
+        let working = cx.working();
         (folder, _) = blocking(folder, move |folder| folder.look_unwatched(&error)).await?;
+        drop(working);
         tokio::select! {
             () = tokio::time::sleep(RETRY) => {}
             () = cx.cancelled() => return Ok(()),
@@ -79,6 +81,7 @@ async fn watched(mut folder: Box<Folder>, questions: &mut Questions, cx: &JobCx)
         Err(error) => return Ok((folder, Err(error))),
     };
     let mut done;
+    let mut working = cx.working();
     (folder, done) = blocking(folder, move |folder| folder.start(inotify)).await?;
     loop {
         if done.is_err() {
@@ -86,6 +89,7 @@ async fn watched(mut folder: Box<Folder>, questions: &mut Questions, cx: &JobCx)
         }
         let mut asked = Vec::new();
         if folder.watch.as_ref().is_none_or(Watch::is_idle) {
+            drop(working);
             tokio::select! {
                 // Before what there is is read: what comes later makes it ready again.
                 ready = events.readable() => ready?.clear_ready(),
@@ -93,7 +97,9 @@ async fn watched(mut folder: Box<Folder>, questions: &mut Questions, cx: &JobCx)
                 () = at(folder.next_deadline()) => {}
                 () = cx.cancelled() => return Ok((folder, Ok(()))),
             }
+            working = cx.working();
         }
+        working.step();
         while let Ok(question) = questions.try_recv() {
             asked.push(question);
         }

@@ -195,15 +195,18 @@ impl HostJob {
         let mut mixed = false;
         let mut backoff = hive::job::Backoff::exponential(Duration::from_millis(200), RETRY_MAX);
 
+        let working = cx.working();
         let (back, devices) = blocking(controller, |c| c.devices()).await?;
         controller = back;
         if let Err(error) = devices {
             tracing::debug!(%error, "The host devices are not there yet");
         }
         self.apply_settings(&cx).await;
+        drop(working);
         let clock = self.clock.clock();
         let mut watchdog = Watchdog::new(self.config.endpoint_bpf_prog_watchdog_interval, &self.maps, &cx);
         loop {
+            let working = cx.working();
             let endpoint = *host_endpoint.borrow_and_update();
             let snapshot = self.tables.node.snapshot();
             let (nodes, node_watch) = self.tables.node.all_watch(&snapshot);
@@ -282,6 +285,7 @@ impl HostJob {
                 tracing::debug!(%error, "Could not remove what was replaced");
                 Some(RETRY_MAX)
             }));
+            drop(working);
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 () = node_watch.changed() => {}
@@ -294,6 +298,7 @@ impl HostJob {
                 _ = host_endpoint.changed() => {}
                 () = sleep(wait) => {}
                 () = watchdog.due(), if done.is_some() => {
+                    let _working = cx.working();
                     let guarded = self.config.enable_identity_mark;
                     let (back, found) = blocking(controller, move |c| watchdog::look(c, guarded)).await?;
                     controller = back;
@@ -370,6 +375,7 @@ async fn forget_departed(datapath: Arc<KernelDatapath>, maps: Arc<Maps>, cx: Job
                 () = cx.cancelled() => return Ok(()),
                 () = sleep(wait) => {}
             }
+            let _working = cx.working();
             let (left, shared) = (datapath.clone(), maps.clone());
             match tokio::task::spawn_blocking(move || left.departed().forget(&shared)).await? {
                 Ok(count) => {
@@ -394,6 +400,7 @@ async fn keep_pool(datapath: Arc<KernelDatapath>, cx: JobCx) -> anyhow::Result<(
     let mut backoff = hive::job::Backoff::exponential(Duration::from_millis(200), RETRY_MAX);
     loop {
         let mut retry = None;
+        let working = cx.working();
         let tended = datapath.clone();
         match tokio::task::spawn_blocking(move || tended.pool().tend()).await? {
             Ok(ready) => {
@@ -407,6 +414,7 @@ async fn keep_pool(datapath: Arc<KernelDatapath>, cx: JobCx) -> anyhow::Result<(
                 retry = backoff.next_wait();
             }
         }
+        drop(working);
         let rest = datapath.pool().any_resting().then_some(crate::QUARANTINE).or(retry);
         tokio::select! {
             () = cx.cancelled() => return Ok(()),

@@ -31,6 +31,7 @@ pub(crate) async fn guard(
         if new.is_empty() {
             continue;
         }
+        let _working = cx.working();
         let guarding = datapath.clone();
         let results: Vec<Result<bool, DatapathError>> = tokio::task::spawn_blocking(move || {
             new.iter().map(|(ifindex, name)| guarding.guard(*ifindex, name)).collect()

@@ -68,6 +68,7 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
     // Half of the machine: the datapath is being loaded at the same time.
     let threads = (bpf::possible_cpus() / 2).clamp(1, 4);
     p.jobs.one_shot("create-maps", move |cx: JobCx| async move {
+        let _working = cx.working();
         let rows = tokio::task::spawn_blocking(move || {
             let created = rest.open_rest(threads)?;
             let pinned = rest.pinned()?;

@@ -61,9 +61,13 @@ fn serve_metrics(p: ServeParams) {
     let metrics = p.metrics;
     p.jobs.one_shot("agent-prometheus-server", move |cx: JobCx| async move {
         let listener = bound.lock().take();
-        match listener {
-            Some(listener) => server::serve(listener, metrics, cx.token().clone().cancelled_owned()).await,
-            None => Ok(()),
+        let trouble = |error: Option<&std::io::Error>| match error {
+            Some(error) => cx.health.degraded("Cannot accept connections", error),
+            None => cx.health.ok("serving"),
+        };
+        if let Some(listener) = listener {
+            server::serve(listener, metrics, cx.token().clone(), trouble).await;
         }
+        Ok(())
     });
 }

@@ -1,15 +1,29 @@
 //! `GET /metrics` for Prometheus.
 
-use std::future::Future;
+use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
-use axum::Router;
-use axum::http::header::CONTENT_TYPE;
-use axum::routing::get;
+use bytes::Bytes;
+use connections::Bounds;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::registry::Metrics;
+
+/// Connections at once.
+const CONNECTIONS: usize = 64;
+
+/// How long a request may take to arrive.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The format of the answer.
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -27,25 +41,42 @@ pub(crate) async fn bind(address: &str) -> anyhow::Result<TcpListener> {
     listener.with_context(|| format!("prometheus-serve-addr: cannot listen on {address:?}"))
 }
 
-/// Answers until `stop` is ready.
+/// Answers until `stop`. `trouble` is told when no connection can be accepted, and when one can again.
 pub(crate) async fn serve(
     listener: TcpListener,
     metrics: Arc<Metrics>,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> anyhow::Result<()> {
-    let answer = move || {
-        let text = metrics.text();
-        std::future::ready(([(CONTENT_TYPE, FORMAT)], text))
-    };
-    let router = Router::new().route("/metrics", get(answer));
-    axum::serve(listener, router).with_graceful_shutdown(stop).await.context("metrics server")
+    stop: CancellationToken,
+    trouble: impl FnMut(Option<&io::Error>),
+) {
+    let answer = service_fn(move |request: Request<Incoming>| {
+        std::future::ready(Ok::<_, Infallible>(answer(&metrics, &request)))
+    });
+    let bounds = Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT);
+    let tasks = TaskTracker::new();
+    connections::serve(&listener, bounds, answer, &stop, &tasks, trouble).await;
+    drop(listener);
+    tasks.close();
+    tasks.wait().await;
+}
+
+fn answer<B>(metrics: &Metrics, request: &Request<B>) -> Response<Full<Bytes>> {
+    let mut response = Response::default();
+    if request.uri().path() != "/metrics" {
+        *response.status_mut() = StatusCode::NOT_FOUND;
+    } else if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET,HEAD"));
+    } else {
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(FORMAT));
+        *response.body_mut() = Full::from(metrics.text());
+    }
+    response
 }
 
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
-    use tokio::sync::oneshot;
 
     use super::*;
 
@@ -65,20 +96,17 @@ mod tests {
         metrics.register("endpoint", "Endpoints", endpoints);
         let listener = bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let served = serve(listener, metrics, async {
-            let _ = stopped.await;
-        });
+        let stop = CancellationToken::new();
+        let served = serve(listener, metrics, stop.clone(), |_| ());
         let client = async {
             let answer = get(address, "/metrics").await;
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
             assert!(answer.contains(FORMAT), "{answer}");
             assert!(answer.ends_with("# TYPE cilium_endpoint gauge\ncilium_endpoint 0\n"), "{answer}");
             assert!(get(address, "/").await.starts_with("HTTP/1.1 404"));
-            stop.send(()).unwrap();
+            stop.cancel();
         };
-        let (served, ()) = tokio::join!(served, client);
-        served.unwrap();
+        tokio::join!(served, client);
         assert!(TcpStream::connect(address).await.is_err());
     }
 

@@ -123,6 +123,7 @@ impl Job {
         };
         let mut next_comparison = tokio::time::Instant::now() + self.comparison;
         loop {
+            let working = cx.working();
             let snapshot = self.endpoints.snapshot();
             let (_, endpoints_watch) = self.endpoints.all_watch(&snapshot);
             let options_watch = self.inputs.options.as_ref().map(|table| table.all_watch(&snapshot).1);
@@ -148,6 +149,7 @@ impl Job {
                 (None, None, Some(refused)) => cx.health.degraded("Policies are refused", refused),
                 (None, None, None) => cx.health.ok(format!("at revision {}", self.revision())),
             }
+            drop(working);
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 () = endpoints_watch.changed() => {}

@@ -214,6 +214,7 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
             prune,
             report: self.report,
             prune_error: None,
+            job: None,
         };
         (handle, reconciler)
     }

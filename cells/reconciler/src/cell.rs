@@ -22,7 +22,7 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
                 }
                 report(state);
             });
-            reconciler.run_until(cx.cancelled()).await;
+            reconciler.run_job(&cx).await;
             Ok(())
         });
         handle

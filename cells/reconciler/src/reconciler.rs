@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
+use hive::JobCx;
 use statedb::{Changes, KeyBuf, Obj, Query, RwTable, Snapshot, TableSpec, Watch};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -24,6 +25,8 @@ pub struct Reconciler<T: TableSpec> {
     pub(crate) prune: Arc<Notify>,
     pub(crate) report: Box<dyn FnMut(Report) + Send>,
     pub(crate) prune_error: Option<String>,
+    /// The job that it is, for its watchdog.
+    pub(crate) job: Option<JobCx>,
 }
 
 /// The state of a reconciler after a round.

@@ -3,12 +3,22 @@
 use std::future::Future;
 use std::time::Duration;
 
+use hive::JobCx;
 use statedb::{TableSpec, Watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::reconciler::Reconciler;
 
 impl<T: TableSpec + Clone> Reconciler<T> {
+    /// Reconciles as a job until that is to end. Its rounds have the job's deadline, as has the time until it begins with
+    /// a change of the table.
+    pub async fn run_job(mut self, cx: &JobCx) {
+        let (table, progress) = (self.core.table.reader(), self.progress.subscribe());
+        cx.backlog(move || table.revision(&table.snapshot()) > progress.borrow().attempted);
+        self.job = Some(cx.clone());
+        self.run_until(cx.cancelled()).await;
+    }
+
     /// Reconciles until `stop` is ready.
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
         tokio::select! {
@@ -28,6 +38,7 @@ impl<T: TableSpec + Clone> Reconciler<T> {
         let mut next_prune = prune_every.map(|interval| start + interval);
         let mut next_refresh = refresh_every.map(|interval| start + interval);
         loop {
+            let working = self.job.as_ref().map(JobCx::working);
             rounds.wait().await;
             let round = self.core.round().await;
             if round.worked {
@@ -60,6 +71,7 @@ impl<T: TableSpec + Clone> Reconciler<T> {
                 (self.report)(self.core.report(self.prune_error.as_deref()));
             }
 
+            drop(working);
             let due = [self.core.retries.next_due(), next_prune, next_refresh].into_iter().flatten().min();
             tokio::select! {
                 biased;

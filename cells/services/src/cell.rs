@@ -165,6 +165,7 @@ fn reconcile(p: ReconcileParams) {
 async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
     let (maps, families) = (p.maps, p.families);
     let frontends = p.writer.frontends_for_statuses();
+    let working = cx.working();
     let restored = tokio::task::spawn_blocking(move || {
         let maps = KernelMaps::open(&maps, &families)?;
         Balancer::restore(Arc::new(maps))
@@ -175,6 +176,7 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
     if let Some(metrics) = &p.metrics {
         metrics.register_collector(Pressure(balancer.mirror.levels()));
     }
+    drop(working);
     let restored = balancer.restored();
     if restored > 0 {
         tracing::info!(count = restored, "Restored services of the previous run");
@@ -205,7 +207,7 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
             Report::Degraded(errors) => health.degraded("Reconciliation failed", errors),
         })
         .build();
-    reconciler.run_until(cx.cancelled()).await;
+    reconciler.run_job(&cx).await;
     Ok(())
 }
 

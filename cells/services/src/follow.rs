@@ -32,12 +32,12 @@ impl StateFile {
     pub(crate) async fn follow(mut self, cx: JobCx) -> anyhow::Result<()> {
         loop {
             let ended = tokio::select! {
-                ended = self.follow_folder(&cx.health) => ended,
+                ended = self.follow_folder(&cx) => ended,
                 () = cx.cancelled() => return Ok(()),
             };
             // The folder is not there, or not any more.
             let problem = ended.map_or_else(|error| error.to_string(), |()| "folder is gone".to_owned());
-            self.load(&cx.health).await;
+            self.load(&cx).await;
             cx.health.degraded("Waiting for the folder of the state file", problem);
             tokio::select! {
                 () = tokio::time::sleep(self.interval.max(Duration::from_millis(100))) => {}
@@ -46,7 +46,7 @@ impl StateFile {
         }
     }
 
-    async fn follow_folder(&mut self, health: &Health) -> std::io::Result<()> {
+    async fn follow_folder(&mut self, cx: &JobCx) -> std::io::Result<()> {
         let folder = match self.path.parent() {
             Some(folder) if folder != Path::new("") => folder.to_owned(),
             _ => PathBuf::from("."),
@@ -62,7 +62,7 @@ impl StateFile {
         inotify.watches().add(&folder, wanted)?;
         let mut events = inotify.into_event_stream(vec![0; 4096])?;
         // The file as it is now; changes from here on are events.
-        self.load(health).await;
+        self.load(cx).await;
         let mut due = None;
         loop {
             tokio::select! {
@@ -79,7 +79,7 @@ impl StateFile {
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     due = None;
-                    self.load(health).await;
+                    self.load(cx).await;
                 }
             }
         }
@@ -90,7 +90,8 @@ impl StateFile {
     }
 
     /// Reads the file and makes the tables say what it says. A removed file changes nothing, as does a wrong one.
-    async fn load(&mut self, health: &Health) {
+    async fn load(&mut self, cx: &JobCx) {
+        let (_working, health) = (cx.working(), &cx.health);
         let (path, families, writer) = (self.path.clone(), self.families, self.writer.clone());
         // A large file takes long enough to hold up others.
         let read = tokio::task::spawn_blocking(move || {

@@ -46,7 +46,7 @@ fn new_sysctl(
         })
         .build();
     jobs.one_shot("reconcile", move |cx| async move {
-        reconciler.run_until(cx.cancelled()).await;
+        reconciler.run_job(&cx).await;
         Ok(())
     });
     Arc::new(Sysctl::new(table, handle, files))

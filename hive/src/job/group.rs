@@ -12,7 +12,8 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::{Backoff, ObserverJob, OneShotJob, TimerJob};
+use super::progress::Track;
+use super::{Backoff, ObserverJob, OneShotJob, TimerJob, Working};
 use crate::event::{Event, Events};
 use crate::handles::{Handles, Shared};
 use crate::health::Health;
@@ -27,6 +28,7 @@ pub struct JobCx {
     /// The reporter of this job.
     pub health: Health,
     token: CancellationToken,
+    pub(crate) track: Arc<Track>,
 }
 
 impl JobCx {
@@ -38,6 +40,35 @@ impl JobCx {
     /// Whether the job should end.
     pub fn is_cancelled(&self) -> bool {
         self.token.is_cancelled()
+    }
+
+    /// Says that the job works on something until the guard is dropped, which must be before its deadline.
+    ///
+    /// For jobs that go round by themselves: hold it while there is something to do, not while waiting for events.
+    ///
+    /// ```
+    /// # use hive::prelude::*;
+    /// async fn follow(mut events: tokio::sync::mpsc::Receiver<u32>, cx: JobCx) -> anyhow::Result<()> {
+    ///     while let Some(Some(event)) = cx.token().run_until_cancelled(events.recv()).await {
+    ///         let _working = cx.working();
+    ///         println!("{event}"); // if this hangs, the job counts as stuck
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn working(&self) -> Working {
+        self.track.begin(None)
+    }
+
+    /// As [`working`](JobCx::working), with a deadline for this piece of work.
+    pub fn working_within(&self, deadline: Duration) -> Working {
+        self.track.begin(Some(deadline))
+    }
+
+    /// Tells how to see that the job has work. If that is so for the time of its deadline while the job makes no step, it
+    /// counts as stuck. Asked once a second from another thread, so it should be cheap. Counts the first time.
+    pub fn backlog(&self, has_work: impl Fn() -> bool + Send + Sync + 'static) {
+        self.track.backlog(Box::new(has_work));
     }
 
     /// The token itself, for code that takes one.
@@ -120,6 +151,7 @@ pub(crate) struct Spec {
     /// The kind and the name: `timer-job-gc`.
     pub(crate) name: String,
     pub(crate) grace: Duration,
+    pub(crate) deadline: Option<Duration>,
     pub(crate) shutdown_on_error: bool,
 }
 
@@ -158,6 +190,15 @@ impl Env {
         Err(error)
     }
 
+    /// As [`attempt`](Env::attempt), as a piece of work with a deadline.
+    pub(crate) async fn work<Fut>(&self, run: impl FnOnce() -> Fut) -> Result<(), anyhow::Error>
+    where
+        Fut: Future<Output = anyhow::Result<()>>,
+    {
+        let _working = self.cx.working();
+        self.attempt(run).await
+    }
+
     /// Shuts the hive down with the error if the job is to do so.
     pub(crate) fn give_up(&self, error: anyhow::Error) {
         if self.shutdown_on_error {
@@ -170,12 +211,12 @@ impl Env {
 
 impl Spec {
     pub(crate) fn new(group: &JobGroup, name: String) -> Self {
-        Spec { group: group.clone(), name, grace: GRACE, shutdown_on_error: false }
+        Spec { group: group.clone(), name, grace: GRACE, deadline: None, shutdown_on_error: false }
     }
 
     /// Adds the job: before the start as a hook, after it at once, and not at all when the stop has begun.
     pub(crate) fn submit(self, body: Body) -> JobHandle {
-        let Spec { group, name, grace, shutdown_on_error } = self;
+        let Spec { group, name, grace, deadline, shutdown_on_error } = self;
         let name: Arc<str> = name.into();
         let health = group.health.scope(&name);
         let handle = JobHandle {
@@ -184,7 +225,11 @@ impl Spec {
             task: Arc::default(),
             grace,
         };
-        let cx = JobCx { health, token: handle.token.clone() };
+        let track = Track::new(&health, &handle.token);
+        if let Some(deadline) = deadline {
+            track.deadline(deadline);
+        }
+        let cx = JobCx { health, token: handle.token.clone(), track };
         let env = Env { cx, name: name.clone(), shutdown_on_error, group: group.clone() };
         let hooks = group.shared.hooks.clone();
         match hooks.state() {
@@ -282,8 +327,11 @@ impl Running {
         let span = tracing::info_span!("cell", module = %module);
         let done = handle.done.clone().drop_guard();
         let (events, job, owner) = (shared.events.clone(), name.clone(), module.clone());
+        let track = env.cx.track.clone();
+        shared.jobs.add(&track);
+        let ends = track.ends();
         let life = async move {
-            let _done = done;
+            let (_done, _ends) = (done, ends);
             if env.cx.is_cancelled() {
                 return;
             }
@@ -292,7 +340,7 @@ impl Running {
             body(env).await;
             events.emit(Event::JobEnded { job, module: owner, duration: begin.elapsed() });
         };
-        let task = shared.hooks.spawn(life.instrument(span));
+        let task = shared.hooks.spawn(track.polled(life).instrument(span));
         *handle.task.lock() = Some(task.abort_handle());
         Running { handle, task, name, module, events: shared.events.clone(), health }
     }

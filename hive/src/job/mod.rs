@@ -4,11 +4,19 @@
 //! in reverse. A job that is added later starts at once and is stopped before any stop hook runs, the newest first.
 //! Stopping cancels [`JobCx`] and waits; a job that has not ended after its grace is dropped at its next await point.
 //! No task outlives its hive. A panic is an error of the job.
+//!
+//! # Jobs that do not move
+//! [`Jobs`] counts the steps of each job, and a [`Watchdog`] that looks at the counters from a thread of its own names
+//! those that are [`Stuck`]: it owns the deadline of jobs that have none of their own. A job may wait for events as long
+//! as it likes. What it does about them is a piece of work: a run of a timer and an item of an observer by themselves, in
+//! a job that goes round by itself what [`JobCx::working`] encloses. Code that does not return to the runtime counts as
+//! stuck in any job, as does a one-shot job that has failed for good.
 
 mod backoff;
 mod group;
 mod observer;
 mod one_shot;
+mod progress;
 mod timer;
 
 pub use backoff::Backoff;
@@ -16,4 +24,5 @@ pub(crate) use group::Running;
 pub use group::{JobCx, JobGroup, JobHandle};
 pub use observer::ObserverJob;
 pub use one_shot::OneShotJob;
+pub use progress::{Jobs, Reason, Stuck, Watchdog, Working};
 pub use timer::{TimerJob, Trigger};

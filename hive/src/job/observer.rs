@@ -35,6 +35,14 @@ impl ObserverJob {
         self
     }
 
+    /// How long an item may take before the job counts as stuck; the watchdog's default if not set.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        if let Some((spec, _)) = &mut self.parts {
+            spec.deadline = Some(deadline);
+        }
+        self
+    }
+
     /// Adds the job now and gives a handle to it.
     pub fn submit(mut self) -> JobHandle {
         self.parts.take().map_or_else(JobHandle::ended, |(spec, body)| spec.submit(body))
@@ -68,7 +76,7 @@ where
             return health.stopped(format_args!("Stream ended after {items} items"));
         };
         items += 1;
-        match env.attempt(|| f(env.cx.clone(), item)).await {
+        match env.work(|| f(env.cx.clone(), item)).await {
             Ok(()) if well_since.is_none_or(|at| at.elapsed() >= REPORT_EVERY) => {
                 health.ok(format_args!("{items} items"));
                 well_since = Some(Instant::now());

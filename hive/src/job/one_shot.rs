@@ -29,6 +29,7 @@ impl OneShotJob {
                         env.cx
                             .health
                             .degraded(format_args!("Failed (duration {:.1?})", begin.elapsed()), &error);
+                        env.cx.track.failed();
                         env.give_up(error);
                     }
                 }
@@ -56,6 +57,7 @@ impl OneShotJob {
                         env.cx
                             .health
                             .degraded(format_args!("Failed (duration {duration:.1?}, gave up)"), &error);
+                        env.cx.track.failed();
                         return env.give_up(error);
                     };
                     let retry = backoff.attempts();
@@ -84,6 +86,15 @@ impl OneShotJob {
     pub fn grace(mut self, grace: Duration) -> Self {
         if let Some((spec, _)) = &mut self.parts {
             spec.grace = grace;
+        }
+        self
+    }
+
+    /// How long a piece of its work ([`JobCx::working`]) may take, and its code not return to the runtime, before the job
+    /// counts as stuck; the watchdog's default if not set.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        if let Some((spec, _)) = &mut self.parts {
+            spec.deadline = Some(deadline);
         }
         self
     }

@@ -87,6 +87,11 @@ impl TimerJob {
         self.change(|spec, _| spec.grace = grace)
     }
 
+    /// How long a run may take, and may begin late, before the job counts as stuck; the watchdog's default if not set.
+    pub fn deadline(self, deadline: Duration) -> Self {
+        self.change(|spec, _| spec.deadline = Some(deadline))
+    }
+
     /// Adds the job now and gives a handle to it.
     pub fn submit(mut self) -> JobHandle {
         self.parts.take().map_or_else(JobHandle::ended, |(spec, timer)| {
@@ -113,6 +118,9 @@ impl Drop for TimerJob {
 impl Timer {
     async fn life(mut self, env: Env) {
         env.cx.health.ok("Primed");
+        if !self.interval.is_zero() {
+            env.cx.track.every(self.interval.mul_f64(1.0 + self.jitter));
+        }
         let begin = Instant::now();
         let mut tick = if self.immediate { begin } else { begin + self.interval };
         let mut last_run: Option<Instant> = None;
@@ -132,7 +140,7 @@ impl Timer {
                 let _served = trigger.notify.notified().now_or_never();
             }
             let start = Instant::now();
-            let result = env.attempt(|| (self.run)(env.cx.clone())).await;
+            let result = env.work(|| (self.run)(env.cx.clone())).await;
             let end = Instant::now();
             last_run = Some(end);
             match result {

@@ -1,0 +1,45 @@
+//! Where connections come from.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+/// Who is at the other end of a connection: the process on a unix socket; nobody in particular over TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Peer(i32);
+
+impl Peer {
+    /// The peer of this number.
+    pub fn new(process: i32) -> Self {
+        Peer(process)
+    }
+}
+
+/// A socket that listens.
+pub trait Accept: Send + Sync {
+    /// A connection of it.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next connection.
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
+}
+
+impl Accept for UnixListener {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<(UnixStream, Peer)> {
+        let (stream, _) = self.accept().await?;
+        let process = stream.peer_cred().ok().and_then(|peer| peer.pid()).unwrap_or_default();
+        Ok((stream, Peer(process)))
+    }
+}
+
+impl Accept for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<(TcpStream, Peer)> {
+        let (stream, _) = self.accept().await?;
+        Ok((stream, Peer::default()))
+    }
+}

@@ -1,0 +1,146 @@
+//! The connections that are open, and which of them makes room.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::accept::Peer;
+
+/// The connections of a server.
+#[derive(Default)]
+pub(crate) struct Open {
+    list: Mutex<Vec<Known>>,
+    /// One has ended or become idle.
+    changed: Notify,
+}
+
+struct Known {
+    number: u64,
+    peer: Peer,
+    /// Requests that are being answered.
+    busy: usize,
+    idle_since: Instant,
+    close: CancellationToken,
+}
+
+impl Open {
+    pub(crate) fn len(&self) -> usize {
+        self.list.lock().len()
+    }
+
+    /// Adds a connection; it is in the list until what is given is dropped.
+    pub(crate) fn add(self: &Arc<Self>, number: u64, peer: Peer) -> Connection {
+        let close = CancellationToken::new();
+        let known = Known { number, peer, busy: 0, idle_since: Instant::now(), close: close.clone() };
+        self.list.lock().push(known);
+        Connection { open: self.clone(), number, close }
+    }
+
+    /// Tells the connection to close that is idle for longest, of those of the peer that has most; not the newest, of this
+    /// number. False if all are busy, or told already.
+    pub(crate) fn close_idle(&self, newest: Option<u64>) -> bool {
+        let list = self.list.lock();
+        let mut of_peer: HashMap<Peer, usize> = HashMap::new();
+        for known in list.iter() {
+            *of_peer.entry(known.peer).or_default() += 1;
+        }
+        let idle = list
+            .iter()
+            .filter(|known| known.busy == 0 && !known.close.is_cancelled() && Some(known.number) != newest);
+        let victim = idle.min_by_key(|known| (std::cmp::Reverse(of_peer[&known.peer]), known.idle_since));
+        victim.inspect(|victim| victim.close.cancel()).is_some()
+    }
+
+    /// Ends when a connection has ended or become idle since the last time.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+/// A connection in the list.
+#[derive(Clone)]
+pub(crate) struct Tag {
+    open: Arc<Open>,
+    number: u64,
+}
+
+/// The connection's place in the list.
+pub(crate) struct Connection {
+    open: Arc<Open>,
+    number: u64,
+    pub(crate) close: CancellationToken,
+}
+
+impl Connection {
+    /// Whether a request is being answered.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.open.list.lock().iter().any(|known| known.number == self.number && known.busy > 0)
+    }
+
+    pub(crate) fn tag(&self) -> Tag {
+        Tag { open: self.open.clone(), number: self.number }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.open.list.lock().retain(|known| known.number != self.number);
+        self.open.changed.notify_one();
+    }
+}
+
+impl Tag {
+    /// A request is being answered until what is given is dropped.
+    pub(crate) fn busy(&self) -> Busy {
+        if let Some(known) = self.open.list.lock().iter_mut().find(|known| known.number == self.number) {
+            known.busy += 1;
+        }
+        Busy(self.clone())
+    }
+}
+
+pub(crate) struct Busy(Tag);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let Tag { open, number } = &self.0;
+        if let Some(known) = open.list.lock().iter_mut().find(|known| known.number == *number) {
+            known.busy -= 1;
+            known.idle_since = Instant::now();
+        }
+        open.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_peer_with_most_connections_makes_room_with_its_oldest() {
+        let open = Arc::new(Open::default());
+        let mut connections = Vec::new();
+        for (number, peer) in [(1, 7), (2, 8), (3, 8), (4, 8), (5, 9)] {
+            connections.push(open.add(number, Peer::new(peer)));
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        let told = |at: usize| connections[at].close.is_cancelled();
+        let answering = connections[1].tag().busy();
+        assert!(open.close_idle(Some(5)));
+        assert!(told(2), "the oldest of the greedy one that waits for a request");
+        drop(answering);
+        assert!(open.close_idle(Some(5)) && told(3), "the other has just been answered");
+        assert!(open.close_idle(Some(5)) && told(1));
+        let all: Vec<_> = connections.iter().map(|connection| connection.tag().busy()).collect();
+        assert!(!open.close_idle(None), "the others are busy");
+        drop(all);
+        drop(connections);
+        assert_eq!(open.len(), 0);
+    }
+}

@@ -1,0 +1,149 @@
+//! The accept loop, and a connection's life.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::accept::Accept;
+use crate::bounds::Bounds;
+use crate::open::{Busy, Connection, Open};
+
+/// The pause after an accept that failed, and the longest wait for a connection that was told to close.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts connections and answers their requests until `stop`, then lets those finish that are being answered: `tasks`
+/// tells when that is. `trouble` gets the error when no connection can be accepted, and nothing once one can again.
+pub async fn serve<L, S, B>(
+    listener: &L,
+    bounds: Bounds,
+    service: S,
+    stop: &CancellationToken,
+    tasks: &TaskTracker,
+    mut trouble: impl FnMut(Option<&io::Error>),
+) where
+    L: Accept,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + 'static,
+    B: Body<Data: Send, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static,
+{
+    let open = Arc::new(Open::default());
+    let (mut number, mut failing) = (0, false);
+    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                if !std::mem::replace(&mut failing, true) {
+                    trouble(Some(&error));
+                }
+                // Mostly no descriptors are left. One of ours may be enough, and others close theirs.
+                if open.close_idle(None) {
+                    let _closed_or_late = timeout(PAUSE, open.changed()).await;
+                } else {
+                    sleep(PAUSE).await;
+                }
+                continue;
+            }
+        };
+        if std::mem::take(&mut failing) {
+            trouble(None);
+        }
+        number += 1;
+        let connection = open.add(number, peer);
+        let room = async {
+            while open.len() > bounds.connections {
+                open.close_idle(Some(number));
+                let _changed_or_late = timeout(PAUSE, open.changed()).await;
+            }
+        };
+        if stop.run_until_cancelled(room).await.is_none() {
+            return;
+        }
+        tasks.spawn(answer(stream, bounds, service.clone(), connection, stop.clone()));
+    }
+}
+
+async fn answer<I, S, B>(
+    stream: I,
+    bounds: Bounds,
+    service: S,
+    connection: Connection,
+    stop: CancellationToken,
+) where
+    I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>,
+    B: Body<Data: Send, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static,
+{
+    let tag = connection.tag();
+    let counted = service_fn(move |request| {
+        let busy = tag.busy();
+        let answer = service.call(request);
+        async move {
+            let response = answer.await?;
+            Ok::<_, Infallible>(response.map(|body| Answer { body, _answering: busy }))
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.title_case_headers(bounds.title_case_headers)
+        .timer(TokioTimer::new())
+        .header_read_timeout(bounds.header_timeout)
+        .max_headers(64);
+    let mut served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), counted));
+    tokio::select! {
+        ended = served.as_mut() => return log(ended),
+        () = connection.close.cancelled() => {}
+        () = stop.cancelled() => {}
+    }
+    // A request that has just arrived is answered; one that arrives byte by byte is not waited for.
+    served.as_mut().graceful_shutdown();
+    match timeout(PAUSE, served.as_mut()).await {
+        Ok(ended) => log(ended),
+        Err(_) if connection.is_busy() => log(served.await),
+        Err(_) => {}
+    }
+}
+
+fn log(ended: Result<(), hyper::Error>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "Connection ended");
+    }
+}
+
+/// A body whose connection is busy until its last byte is sent.
+struct Answer<B> {
+    body: B,
+    _answering: Busy,
+}
+
+impl<B: Body + Unpin> Body for Answer<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
