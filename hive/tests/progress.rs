@@ -101,12 +101,12 @@ async fn a_process_that_did_not_run_accuses_nobody() {
         more.notify_one();
         settled().await;
     }
-    // At work for 3 s of its own; the machine slept for a day, a debugger held it for an hour.
+    // At work for 2 s of its own; the machine slept for a day, a debugger held it for an hour.
     for gap in [SECOND, 24 * 3600 * SECOND, SECOND, 3600 * SECOND] {
         assert_eq!(observed.after(gap), []);
     }
     let (seconds, ..) = observed.named().unwrap();
-    assert!((11..18).contains(&seconds), "the time it did run counts: {seconds}");
+    assert!((14..=18).contains(&seconds), "the time it did run counts: {seconds}");
 }
 
 /// A test that fails must not leave a thread behind that its runtime would wait for.

@@ -48,6 +48,23 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
     ("cells/metrics/src/registry.rs", "which metrics the operator switched; read while metrics register"),
 ];
 
+/// Files that read the system's clock, which may jump by days: each only to show or to log a time. Whatever waits, expires
+/// or is compared goes by a clock that never goes back (`Instant`, tokio's time, the kernel's `CLOCK_MONOTONIC`).
+const WALL_CLOCK: &[(&str, &str)] = &[
+    ("cells/daemon-config/src/cell.rs", "when the agent was started, in its stored configuration"),
+    ("cells/endpoints/src/reconcile.rs", "times in an endpoint's log"),
+    ("cells/endpoints/src/service.rs", "times in an endpoint's log"),
+    ("cells/endpoints/src/start.rs", "times in an endpoint's log"),
+    ("cells/health/src/cell.rs", "since when a source fails, in the status"),
+    ("cells/health/src/watch.rs", "since when a job is stuck, in the status"),
+    ("cells/k8s/src/writer.rs", "when an object was read, in its row"),
+    ("cells/reconciler/src/builder.rs", "where the times in statuses begin; they go on by tokio's clock"),
+    ("cells/reconciler/src/status.rs", "times in statuses that were not made by a reconciler"),
+    ("cli/src/status.rs", "how long ago something was"),
+    ("cni/src/log.rs", "the time of a log line"),
+    ("hive/src/health.rs", "when a report was made"),
+];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
@@ -112,8 +129,13 @@ fn cells_do_not_know_the_agent() {
 
 /// Every Rust file below the cells, without tests.
 fn sources() -> Vec<PathBuf> {
+    sources_of(&["cells"])
+}
+
+/// Source files below these folders, without those of tests and benchmarks.
+fn sources_of(folders: &[&str]) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    let mut folders = vec![root().join("cells")];
+    let mut folders: Vec<PathBuf> = folders.iter().map(|folder| root().join(folder)).collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -183,6 +205,24 @@ fn state_that_others_read_lives_in_tables() {
         BTreeSet::from(["A".to_owned()]),
         "the check itself can find something"
     );
+}
+
+#[test]
+fn the_systems_clock_is_only_read_to_be_shown() {
+    let reads = ["SystemTime::now", "CLOCK_REALTIME", "Utc::now", "Local::now"];
+    let mut found = BTreeSet::new();
+    for path in sources_of(&["agent", "cells", "cli", "cni", "hive"]) {
+        let file = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        let is_test = file.contains("/tests/") || file.contains("/benches/") || file.ends_with("testing.rs");
+        let lines = code.lines().map(str::trim).filter(|line| !line.starts_with("//"));
+        if !is_test && lines.clone().any(|line| reads.iter().any(|read| line.contains(read))) {
+            found.insert(file);
+        }
+    }
+    let allowed: BTreeSet<String> = WALL_CLOCK.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(found, allowed, "files that read the system's clock (left) against those that may (right)");
 }
 
 /// ``"`a/b.rs` `f`"`` names a file and, behind it, functions of it; every path has to exist.

@@ -291,7 +291,9 @@ impl<T: TableSpec + Clone> Core<T> {
         let snapshot = self.table.snapshot();
         let old_at = |object: &T| {
             let status = (self.status.get)(object);
-            status.is_done().then_some(status.updated_at + age)
+            // Whoever wrote a time to come had another clock: the system's has been set back since.
+            let at = if status.updated_at > now { now } else { status.updated_at + age };
+            status.is_done().then_some(at)
         };
         let mut due: Vec<Obj<T>> = Vec::new();
         let mut wait = age;

@@ -232,9 +232,8 @@ impl fmt::Display for Stuck {
 
 /// Finds the jobs that are stuck, from samples of their counters.
 ///
-/// Time only counts while the watchdog itself is seen to run: of a longer gap between two samples - the process was
-/// stopped, the machine slept, a debugger held it, nobody got the processor - no more than [`Watchdog::GAP`] counts
-/// against anybody. Deadlines are kept to the sample: a job is named at the last sample before its deadline is over, and
+/// Time only counts while the watchdog itself is seen to run: a longer gap between two samples than [`Watchdog::GAP`] - the
+/// process was stopped, the machine slept, a debugger held it, nobody got the processor - counts against nobody. Deadlines are kept to the sample: a job is named at the last sample before its deadline is over, and
 /// at the earliest two samples before.
 ///
 /// ```
@@ -279,7 +278,7 @@ struct Seen {
 }
 
 impl Watchdog {
-    /// What a gap between samples counts at most.
+    /// The longest time between two samples that counts.
     pub const GAP: Duration = Duration::from_secs(2);
 
     /// Watches these jobs; the deadline is for those that have none of their own.
@@ -289,8 +288,8 @@ impl Watchdog {
 
     /// Takes a sample at this moment of a clock that never goes back. To be called at equal distances, about a second.
     pub fn sample(&mut self, now: Instant) -> Vec<Stuck> {
-        let passed =
-            self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last)).min(Self::GAP);
+        let passed = self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        let passed = if passed > Self::GAP { Duration::ZERO } else { passed };
         self.last = Some(now);
         let mut stuck = Vec::new();
         let running = self.jobs.running();

@@ -81,6 +81,21 @@ async fn old_objects_are_refreshed_so_many_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_clock_that_was_set_back_keeps_no_object_from_being_refreshed() {
+    let mut world = World::new();
+    let tomorrow = std::time::SystemTime::now() + Duration::from_secs(86400);
+    world.routes.transact(|w| {
+        w.insert(Route { status: Status { updated_at: tomorrow, ..Status::done() }, ..route(1, "a") });
+    });
+    world.put([2]);
+    world.run(world.builder().prune(Duration::ZERO).refresh(Duration::from_secs(600), 2));
+    pass(Duration::from_secs(601)).await;
+    let log = world.target.take_log();
+    assert!(log.contains(&"update 1".to_owned()), "{log:?}");
+    assert_eq!(log.iter().filter(|entry| *entry == "update 2").count(), 2, "the one behind it, too: {log:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn failing_objects_are_not_refreshed() {
     let mut world = World::new();
     world.target.set(1, Mood::Fail);

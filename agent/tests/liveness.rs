@@ -11,7 +11,7 @@ use integration_tests::Node;
 use test_kit::require_root;
 
 /// The deadline of jobs in these tests.
-const DEADLINE: Duration = Duration::from_secs(4);
+const DEADLINE: Duration = Duration::from_secs(6);
 /// A machine under load is late.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Tells this test binary to be an agent, with a cell of others, on this configuration.
@@ -163,7 +163,7 @@ fn a_process_that_was_stopped_accuses_nobody() {
     let _pods = subject.node.add_pods(2);
     for _ in 0..2 {
         subject.node.signal("STOP");
-        std::thread::sleep(2 * DEADLINE);
+        std::thread::sleep(DEADLINE + Duration::from_secs(1));
         subject.node.signal("CONT");
         subject.stays_green(Duration::from_secs(2));
     }
