@@ -85,7 +85,10 @@ async fn a_clock_that_was_set_back_keeps_no_object_from_being_refreshed() {
     let mut world = World::new();
     let tomorrow = std::time::SystemTime::now() + Duration::from_secs(86400);
     world.routes.transact(|w| {
-        w.insert(Route { status: Status { updated_at: tomorrow, ..Status::done() }, ..route(1, "a") });
+        w.insert(Route {
+            status: reconciler::Status { updated_at: tomorrow, ..reconciler::Status::done() },
+            ..route(1, "a")
+        });
     });
     world.put([2]);
     world.run(world.builder().prune(Duration::ZERO).refresh(Duration::from_secs(600), 2));
