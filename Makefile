@@ -19,6 +19,11 @@ fuzz: ## looks for inputs that break a parser; RUNS=100000 of each target, TARGE
 	@tools/setup fuzz
 	@RUNS="$(RUNS)" SEED="$(SEED)" tools/fuzz $(TARGETS)
 
+soak: ## pods come and go under kills, nothing may leak or grow; COUNT=10000 cycles, SEED=n to repeat a run
+	@tools/setup soak
+	@tools/build
+	@COUNT="$(COUNT)" SEED="$(SEED)" tools/soak
+
 bench: ## every benchmark: a table and target/bench/summary.tsv
 	@tools/setup run
 	@tools/build

@@ -12,6 +12,7 @@ mod node;
 mod pod;
 mod policy;
 mod services;
+pub mod soak;
 
 pub use build::other_build;
 pub use events::{Event, Events};
