@@ -15,8 +15,11 @@ mod stage;
 #[path = "stops/verdicts.rs"]
 mod verdicts;
 
+use bpf::Map;
+use datapath_abi::{EndpointInfo, EndpointKey, PolicyEntry, PolicyKey};
 use driver::{PluginScenario, Scenario};
 use integration_tests::{Pod, ServiceFixture, pod_manifest, state_file};
+use snapshot::Snapshot;
 use stage::Stage;
 use test_kit::require_root;
 use verdicts::{Actor, Actors};
@@ -268,4 +271,53 @@ fn the_plugin_deletes() {
         undo: &|stage| stage.called("ADD", "guest").unwrap(),
     }
     .run();
+}
+
+/// The control: each thing that a stop might leave is seen, and so is a packet that arrives where none may.
+#[test]
+fn what_is_left_behind_is_seen() {
+    require_root!();
+    let stage = cast(&[]);
+    let expected = stage.settled();
+    let sections = || {
+        let diff = expected.0.diff(&Snapshot::take(&stage.node).unwrap());
+        diff.lines().filter(|line| !line.starts_with(' ')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(sections(), Vec::<String>::new());
+
+    let folder = stage.node.endpoint_files().join("7");
+    std::fs::create_dir(&folder).unwrap();
+    assert_eq!(sections(), ["files:"]);
+    std::fs::remove_dir(&folder).unwrap();
+
+    let ids = Map::<u32, u32>::open(&stage.node.pin("ep_ids")).unwrap();
+    ids.update(&7, &1).unwrap();
+    assert_eq!(sections(), ["map ep_ids:"]);
+    ids.delete(&7).unwrap();
+
+    let rows = Map::<EndpointKey, EndpointInfo>::open(&stage.node.pin("cilium_lxc")).unwrap();
+    let key = EndpointKey::from(stage.pods[0].ipv4);
+    let row = rows.lookup(&key).unwrap().unwrap();
+    rows.update(&key, &EndpointInfo { sec_id: 7, ..row }).unwrap();
+    assert_eq!(sections(), ["map cilium_lxc:"]);
+    rows.update(&key, &row).unwrap();
+
+    let server = stage.node.get("/v1/endpoint/cni-attachment-id:container-server:eth0");
+    let pin = format!("cilium_policy_v2_{:05}", server["id"].as_u64().unwrap());
+    let policy = Map::<PolicyKey, PolicyEntry>::open(&stage.node.pin(&pin)).unwrap();
+    policy.update(&PolicyKey::any(false), &PolicyEntry::allow(0)).unwrap();
+    assert_eq!(sections(), ["map cilium_policy_v2 of server:"]);
+    let error = stage.actors.judge(&[&expected.1]).unwrap_err();
+    assert!(error.starts_with("other to server over IPv4: reaches server"), "{error}");
+    policy.delete(&PolicyKey::any(false)).unwrap();
+    stage.actors.judge(&[&expected.1]).unwrap();
+
+    let pending = stage.node.pin(&format!("{pin}_pending"));
+    policy.pin(&pending).unwrap();
+    assert_eq!(sections(), ["pins:"]);
+    std::fs::remove_file(pending).unwrap();
+
+    stage.node.host().ip("link add lxcleft type veth peer name left").unwrap();
+    let links = sections();
+    assert!(links.contains(&"links:".to_owned()), "{links:?}");
 }

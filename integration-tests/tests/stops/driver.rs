@@ -13,6 +13,9 @@ use crate::verdicts::Verdicts;
 /// So many failures are shown before a scenario is given up.
 const SHOWN: usize = 4;
 
+/// Starts after a stop are stopped after one of so many writes, which each of them has.
+const SECOND: u64 = 23;
+
 /// A change of a node, at each write of which the agent is killed.
 pub(crate) struct Scenario<'a> {
     pub(crate) name: &'a str,
@@ -135,7 +138,7 @@ impl Scenario<'_> {
         if let Some(call) = (self.act)(&mut stage, u64::MAX) {
             call.end().unwrap();
         }
-        assert!(!stage.watch(&mut None), "{}: the agent has ended\n{}", self.name, stage.node.log());
+        stage.quiet();
         stage.kill();
         stage.start();
         let after = stage.settled();
@@ -159,15 +162,25 @@ impl Scenario<'_> {
     ) -> Option<Write> {
         let stage = there(place);
         let mut call = (self.act)(stage, k);
-        if !stage.watch(&mut call) {
-            drop(call.map(Call::end));
+        while !stage.watch(&mut call) {
+            // Not only quiet, but where it is to come to: a busy machine has pauses of its own.
+            let done = stage.agent().writes().len();
+            let settled = stage.settle(&undisturbed.after, &[&undisturbed.before.1, &undisturbed.after.1]);
+            if stage.agent().status().is_some() || stage.agent().writes().len() != done {
+                continue;
+            }
+            if let Err(error) = settled {
+                failures.push(format!("{}: with {} writes or more it does not end: {error}", self.name, k));
+            }
+            let _ = call.map(|call| call.end().unwrap());
+            stage.agent().disarm();
             return None;
         }
         let writes = stage.agent().writes();
         let last = writes.last().cloned().expect("it was killed after a write");
-        assert_eq!(writes.len() as u64, k);
+        assert_eq!(writes.len() as u64, k, "{}", stage.node.log());
         stage.kill();
-        let survived = self.survived(stage, call, undisturbed).map_err(|e| format!("after the stop: {e}"));
+        let survived = self.survived(stage, k, call, undisturbed).map_err(|e| format!("after the stop: {e}"));
         let survived = survived.and_then(|()| {
             self.back(place, undisturbed)
                 .map_err(|e| format!("when taken back after a stop that was survived: {e}"))
@@ -191,16 +204,24 @@ impl Scenario<'_> {
     fn survived(
         &self,
         stage: &mut Stage,
+        k: u64,
         call: Option<Call>,
         undisturbed: &Undisturbed,
     ) -> Result<(), String> {
         let either = [&undisturbed.before.1, &undisturbed.after.1];
         stage.actors.judge(&either).map_err(|e| format!("before the next start: {e}"))?;
+        // The start that puts things right is stopped as well, each time after another write.
+        let second = 1 + k * 7 % SECOND;
+        stage.start_armed(second);
+        stage.watch(&mut None);
+        stage.kill();
+        let again = |e| format!("when the next start was killed as well, after write {second}: {e}");
+        stage.actors.judge(&either).map_err(again)?;
         stage.start();
         if call.is_some_and(|call| call.end().is_err()) {
             (self.repeat)(stage);
         }
-        stage.settle(&undisturbed.after, &either)
+        stage.settle(&undisturbed.after, &either).map_err(again)
     }
 
     fn back(&self, stage: &mut Option<Stage>, undisturbed: &Undisturbed) -> Result<(), String> {
