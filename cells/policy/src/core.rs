@@ -8,7 +8,7 @@ use datapath_abi::{PolicyEntry, policy_flag};
 use identity::Identity;
 use loader::Datapath;
 use policy_engine::{
-    Change, Direction, Engine, Filters, Key, NamedPorts, ResolveError, Resolved, Row, Settings,
+    Basis, Change, Direction, Engine, Filters, Key, NamedPorts, ResolveError, Resolved, Row, Settings,
 };
 
 use crate::endpoint::{EndpointPolicy, Progress, RowCounts, Subject};
@@ -23,7 +23,10 @@ struct Audience {
     ports: NamedPorts,
 }
 
-/// The rows of an audience.
+/// The number of a [`Computed`].
+type ComputedId = u64;
+
+/// The rows of audiences for which they were computed at once.
 #[derive(Debug)]
 pub(crate) struct Computed {
     /// None if there are too many rows.
@@ -76,7 +79,9 @@ pub(crate) struct Round {
 pub(crate) struct Core {
     engine: Engine,
     datapath: Arc<dyn Datapath>,
-    audiences: HashMap<Audience, Computed>,
+    audiences: HashMap<Audience, ComputedId>,
+    computed: HashMap<ComputedId, Computed>,
+    next_computed: ComputedId,
     endpoints: BTreeMap<u16, Installed>,
     /// What has changed since rows were computed.
     change: Change,
@@ -86,7 +91,15 @@ impl Core {
     pub(crate) fn new(settings: Settings, datapath: Arc<dyn Datapath>) -> Core {
         let engine = Engine::new(settings);
         let change = Change { revision: engine.revision(), ..Change::default() };
-        Core { engine, datapath, audiences: HashMap::new(), endpoints: BTreeMap::new(), change }
+        Core {
+            engine,
+            datapath,
+            audiences: HashMap::new(),
+            computed: HashMap::new(),
+            next_computed: 0,
+            endpoints: BTreeMap::new(),
+            change,
+        }
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -155,7 +168,7 @@ impl Core {
     /// The rows of an endpoint.
     pub(crate) fn computed(&self, endpoint: u16) -> Option<(&Subject, &Computed)> {
         let subject = &self.endpoints.get(&endpoint)?.subject;
-        Some((subject, self.audiences.get(&audience(subject))?))
+        Some((subject, self.computed.get(self.audiences.get(&audience(subject))?)?))
     }
 
     /// Computes the rows that may have changed, and brings every map there.
@@ -169,7 +182,8 @@ impl Core {
         let mut works = Vec::new();
         let mut writing = Vec::new();
         for (id, endpoint) in &mut self.endpoints {
-            let Some(computed) = self.audiences.get(&audience(&endpoint.subject)) else { continue };
+            let id_of = self.audiences.get(&audience(&endpoint.subject));
+            let Some(computed) = id_of.and_then(|id| self.computed.get(id)) else { continue };
             let done = endpoint.rows.as_ref().is_some_and(|rows| Arc::ptr_eq(rows, &computed.rows));
             if !done {
                 let (current, wanted) = (endpoint.rows.take(), computed.rows.clone());
@@ -215,21 +229,57 @@ impl Core {
             self.endpoints.values().map(|endpoint| audience(&endpoint.subject)).collect();
         self.audiences.retain(|audience, _| wanted.contains(audience));
         let capacity = self.datapath.policy_capacity();
+        let mut refreshed: HashSet<ComputedId> = HashSet::new();
+        let mut anew: Vec<Audience> = Vec::new();
         for audience in wanted {
-            let anew = change.subjects.binary_search(&audience.identity).is_ok();
-            let refreshed = change.refresh.binary_search(&audience.identity).is_ok();
-            match self.audiences.get_mut(&audience) {
-                Some(_) if !anew && !refreshed => {}
-                Some(known) if !anew && known.resolved.is_some() => {
-                    known.refresh(&self.engine, &change.peers, capacity);
+            let listed = |list: &[u32]| list.binary_search(&audience.identity).is_ok();
+            let known = self.audiences.get(&audience).and_then(|id| Some((*id, self.computed.get_mut(id)?)));
+            match known {
+                Some((id, computed)) if !listed(&change.subjects) => {
+                    if !listed(&change.refresh) || refreshed.contains(&id) {
+                        continue;
+                    }
+                    if computed.resolved.is_some() {
+                        refreshed.insert(id);
+                        computed.refresh(&self.engine, &change.peers, capacity);
+                    } else {
+                        anew.push(audience);
+                    }
                 }
-                known => {
-                    let old = known.map(|known| (known.rows.clone(), known.filters.clone()));
-                    self.know(&audience);
-                    let new = Computed::resolve(&self.engine, &audience, capacity, old);
-                    self.audiences.insert(audience, new);
-                }
+                _ => anew.push(audience),
             }
+        }
+        self.compute_anew(anew, capacity);
+        let used: HashSet<ComputedId> = self.audiences.values().copied().collect();
+        self.computed.retain(|id, _| used.contains(id));
+    }
+
+    /// Computes the rows of these audiences, once for all that the same rules are about. Equal rows become one object,
+    /// so that the way from old to new ones is found once, and that nothing is written where nothing is new.
+    fn compute_anew(&mut self, audiences: Vec<Audience>, capacity: usize) {
+        let mut made: HashMap<(Basis, NamedPorts), ComputedId> = HashMap::new();
+        let mut shared: HashSet<Arc<Rows>> = match audiences.is_empty() {
+            true => HashSet::new(),
+            false => self.computed.values().map(|computed| computed.rows.clone()).collect(),
+        };
+        for audience in audiences {
+            self.know(&audience);
+            let key = self.engine.basis(audience.identity).map(|basis| (basis, audience.ports.clone()));
+            let id = key.as_ref().and_then(|key| made.get(key)).copied().unwrap_or_else(|| {
+                let old = self.audiences.get(&audience).and_then(|id| self.computed.get(id));
+                let old = old.map(|old| old.filters.clone());
+                let mut new = Computed::resolve(&self.engine, &audience, capacity, old);
+                match shared.get(&new.rows) {
+                    Some(same) => new.rows = same.clone(),
+                    None => drop(shared.insert(new.rows.clone())),
+                }
+                let id = self.next_computed;
+                self.next_computed += 1;
+                self.computed.insert(id, new);
+                made.extend(key.map(|key| (key, id)));
+                id
+            });
+            self.audiences.insert(audience, id);
         }
     }
 
@@ -252,21 +302,18 @@ impl Computed {
         engine: &Engine,
         audience: &Audience,
         capacity: usize,
-        old: Option<(Arc<Rows>, Arc<Filters>)>,
+        old_filters: Option<Arc<Filters>>,
     ) -> Computed {
-        let (old, old_filters) = old.unzip();
         let filters = engine.filters(audience.identity);
         let filters = old_filters.filter(|old| **old == filters).unwrap_or_else(|| Arc::new(filters));
         match engine.resolve(audience.identity, &audience.ports, capacity) {
             Ok(resolved) => {
-                let rows: Rows = resolved.rows.iter().map(kernel_row).collect();
-                // The same rows are the same object: nothing is to be written then.
-                let rows = old.filter(|old| **old == rows).unwrap_or_else(|| Arc::new(rows));
+                let rows: Arc<Rows> = Arc::new(resolved.rows.iter().map(kernel_row).collect());
                 let enforced = [resolved.ingress_enforced, resolved.egress_enforced];
                 let counts = counts(&rows);
                 Computed { resolved: Some(resolved), rows, enforced, counts, filters, full: None }
             }
-            Err(error) => Computed::denied(error, old, filters),
+            Err(error) => Computed::denied(error, filters),
         }
     }
 
@@ -289,13 +336,12 @@ impl Computed {
                 (self.rows, self.counts) = (Arc::new(rows), [RowCounts::default(); 2]);
                 self.counts = counts(&self.rows);
             }
-            Err(error) => *self = Computed::denied(error, Some(self.rows.clone()), self.filters.clone()),
+            Err(error) => *self = Computed::denied(error, self.filters.clone()),
         }
     }
 
     /// Nothing passes.
-    fn denied(error: ResolveError, old: Option<Arc<Rows>>, filters: Arc<Filters>) -> Computed {
-        let rows = old.filter(|old| old.is_empty()).unwrap_or_default();
+    fn denied(error: ResolveError, filters: Arc<Filters>) -> Computed {
         let reason = match error {
             ResolveError::TooManyRows { needed, limit } => format!(
                 "the policy needs {needed} rows and the policy map holds {limit}; the endpoint is denied wholly until \
@@ -305,7 +351,7 @@ impl Computed {
         };
         Computed {
             resolved: None,
-            rows,
+            rows: Arc::default(),
             enforced: [true; 2],
             counts: [RowCounts::default(); 2],
             filters,

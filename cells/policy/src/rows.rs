@@ -1,6 +1,7 @@
 //! Rows of a policy map: their order, and which of them decides about a packet.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use datapath_abi::{PolicyEntry, PolicyKey, policy_flag};
 
@@ -109,6 +110,8 @@ pub struct Rows {
     rows: BTreeMap<RowKey, PolicyEntry>,
     /// A bit for each prefix length that a row ever had: a lookup tries no other.
     lengths: u32,
+    /// The hashes of all rows, one laid over the other: who looks for equal rows among many need not walk through them.
+    digest: u64,
 }
 
 impl Rows {
@@ -135,12 +138,17 @@ impl Rows {
     /// Adds or replaces a row.
     pub fn insert(&mut self, key: RowKey, entry: PolicyEntry) {
         self.lengths |= 1 << key.bits;
-        self.rows.insert(key, entry);
+        self.digest ^= digest(&key, &entry);
+        if let Some(old) = self.rows.insert(key, entry) {
+            self.digest ^= digest(&key, &old);
+        }
     }
 
     /// Removes a row.
     pub fn remove(&mut self, key: &RowKey) {
-        self.rows.remove(key);
+        if let Some(old) = self.rows.remove(key) {
+            self.digest ^= digest(key, &old);
+        }
     }
 
     /// Rows as the kernel takes them.
@@ -184,11 +192,23 @@ impl Rows {
 
 impl PartialEq for Rows {
     fn eq(&self, other: &Rows) -> bool {
-        self.rows == other.rows
+        self.digest == other.digest && self.rows == other.rows
     }
 }
 
 impl Eq for Rows {}
+
+impl Hash for Rows {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.digest);
+    }
+}
+
+fn digest(key: &RowKey, entry: &PolicyEntry) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (key, entry).hash(&mut hasher);
+    hasher.finish()
+}
 
 impl FromIterator<(RowKey, PolicyEntry)> for Rows {
     fn from_iter<I: IntoIterator<Item = (RowKey, PolicyEntry)>>(rows: I) -> Rows {

@@ -43,6 +43,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod basis;
 mod engine;
 mod explain;
 mod filters;
@@ -59,6 +60,7 @@ mod selections;
 mod selector;
 mod settings;
 
+pub use basis::Basis;
 pub use engine::{Change, Engine, Rule, SelectorRow};
 pub use explain::Explanation;
 pub use filters::{Filter, FilterPeer, Filters};

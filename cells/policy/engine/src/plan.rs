@@ -92,11 +92,11 @@ pub(crate) struct Effect<'a> {
 
 /// The rules that are in force about an identity.
 pub(crate) struct Rules<'a> {
-    rules: Vec<&'a StoredRule>,
+    pub(crate) rules: Vec<&'a StoredRule>,
     /// Enforced even without rules.
-    always: bool,
+    pub(crate) always: bool,
     /// The node reaches the endpoint.
-    localhost: bool,
+    pub(crate) localhost: bool,
 }
 
 /// Those of one direction.

@@ -1,0 +1,49 @@
+//! What rows follow from, so that those who have it in common are computed once.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use crate::engine::{Engine, Rule};
+use crate::plan::Rules;
+
+/// The rules in force about an identity, with the options that matter for it. Endpoints of the same basis and the same
+/// named ports have the same rows and the same filters, whatever their labels; a [`Change`](crate::Change) that asks for
+/// a refresh asks it for all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Basis {
+    rules: Vec<TheRule>,
+    always: bool,
+    localhost: bool,
+}
+
+/// A rule as the one that it is: one that says the same elsewhere is another.
+#[derive(Debug, Clone)]
+struct TheRule(Arc<Rule>);
+
+impl PartialEq for TheRule {
+    fn eq(&self, other: &TheRule) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for TheRule {}
+
+impl Hash for TheRule {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
+impl Engine {
+    /// The basis of an identity; none if it is unknown. Costs a search for each selector of subjects.
+    pub fn basis(&self, identity: u32) -> Option<Basis> {
+        Rules::about(self, identity).map(|rules| rules.basis())
+    }
+}
+
+impl Rules<'_> {
+    fn basis(&self) -> Basis {
+        let rules = self.rules.iter().map(|stored| TheRule(stored.rule.clone())).collect();
+        Basis { rules, always: self.always, localhost: self.localhost }
+    }
+}
