@@ -26,7 +26,7 @@ const HELPERS: [(u64, &str, &str, &str); 6] = [
     (25, "the helper bpf_perf_event_output", "telling monitors about packets", "4.4"),
 ];
 
-const fn instruction(code: u8, dst: u8, src: u8, imm: i32) -> u64 {
+pub(crate) const fn instruction(code: u8, dst: u8, src: u8, imm: i32) -> u64 {
     u64::from_le_bytes({
         let i = imm.to_le_bytes();
         [code, dst | src << 4, 0, 0, i[0], i[1], i[2], i[3]]

@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::map::bytes_of;
 use crate::object::load_instructions;
+use crate::probe::instruction;
 use crate::sys::{self, Command, RawProgInfo, TestRunAttr};
 
 /// What the kernel tells of a program.
@@ -61,6 +62,13 @@ impl Program {
             log,
             source,
         })
+    }
+
+    /// A tc program that leaves every packet to whoever comes after it, as if it were not there.
+    pub fn passing_on() -> Result<Program> {
+        const TC_ACT_UNSPEC: i32 = -1;
+        let instructions = [instruction(0xb7, 0, 0, TC_ACT_UNSPEC), instruction(0x95, 0, 0, 0)];
+        Program::from_instructions("passing_on", &instructions)
     }
 
     /// Opens a pinned program.

@@ -152,6 +152,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     let unfinished = Arc::new(OnceLock::new());
     let (counted, found) = (counts.clone(), unfinished.clone());
     let renewed = (!p.config.keep_config).then(|| defaults.clone());
+    let (service, own, datapath) = (endpoints.clone(), defaults.clone(), p.datapath.clone());
     p.lifecycle.hook("endpoint-restore").on_start(move |_| async move {
         let begin = Instant::now();
         let links = (source.0)()?;
@@ -159,6 +160,10 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
         let outcome =
             start::restore(&restored, &folder, &ipam, (&identities, &filter), &links, options.as_ref())?;
         identities.complete(identity_initializer);
+        start::host(&service, &links, &own.now());
+        if let Some(id) = start::host_id(&restored.reader()) {
+            datapath.expect_host(id);
+        }
         // Nobody but this hook sets it, once a life.
         let _ = found.set(start::unfinished(&links, &restored.reader()));
         let start::Outcome { restored, failed, skipped } = outcome;

@@ -188,7 +188,8 @@ fn release(ipam: &Ipam, id: u16) {
     }
 }
 
-/// Brings the host's endpoint up to date, or makes it: its interface and MAC address are those of `cilium_host`.
+/// Brings the host's endpoint up to date, or makes it: its interface and MAC address are those of `cilium_host`. Called a
+/// first time before there are programs, which are to know its number, and again when the interface is there.
 pub(crate) fn host(endpoints: &Endpoints, links: &Links, options: &Options) {
     let Link { index: if_index, mac, .. } = links.get(HOST_DEVICE).copied().unwrap_or_default();
     let table = endpoints.table();
@@ -215,6 +216,12 @@ pub(crate) fn host(endpoints: &Endpoints, links: &Links, options: &Options) {
         Some(endpoint) => endpoints.change(endpoint.id(), |endpoint| endpoint.with_record(record)),
         None => endpoints.insert_own(record),
     }
+}
+
+/// The number of the host's endpoint, after [`host`].
+pub(crate) fn host_id(endpoints: &Table<Endpoint>) -> Option<u16> {
+    let snapshot = endpoints.snapshot();
+    endpoints.all(&snapshot).map(|endpoint| &endpoint.record).find(|record| record.is_host()).map(|r| r.id)
 }
 
 /// Has all restored endpoints made again and waits until each was tried once. Returns how many there

@@ -16,7 +16,7 @@ use statedb::{Table, Watch};
 use sysctl::{Setting, Sysctl};
 
 use crate::config::{ConntrackConfig, LoaderConfig, Notifications};
-use crate::controller::{Controller, Report};
+use crate::controller::{Controller, LOAD_THREADS, Report};
 use crate::datapath::Datapath;
 use crate::departed::OwnAddresses;
 use crate::desired::{Desired, Facts};
@@ -25,6 +25,7 @@ use crate::device_links::Style;
 use crate::host::{HOST_DEVICE, NET_DEVICE};
 use crate::kernel::{KernelDatapath, KernelOptions};
 use crate::nftables;
+use crate::programs::ProgramSet;
 use crate::repairs::Repairs;
 use crate::services::{ServiceSettings, ServicesConfig};
 use crate::sysctls;
@@ -195,6 +196,13 @@ impl HostJob {
         let mut mixed = false;
         let mut backoff = hive::job::Backoff::exponential(Duration::from_millis(200), RETRY_MAX);
 
+        let shared = self.maps.clone();
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = ProgramSet::open_maps(&shared, LOAD_THREADS) {
+                // Loading meets it again.
+                tracing::debug!(%error, "The maps of the datapath could not be opened ahead");
+            }
+        });
         let working = cx.working();
         let (back, devices) = blocking(controller, |c| c.devices()).await?;
         controller = back;
@@ -204,6 +212,12 @@ impl HostJob {
         self.apply_settings(&cx).await;
         drop(working);
         let clock = self.clock.clock();
+        // The programs carry the host endpoint's id: without it they would be loaded twice.
+        let told = async { drop(host_endpoint.wait_for(|id| *id != 0).await) };
+        tokio::select! {
+            () = told => {}
+            () = cx.cancelled() => return Ok(()),
+        }
         let mut watchdog = Watchdog::new(self.config.endpoint_bpf_prog_watchdog_interval, &self.maps, &cx);
         loop {
             let working = cx.working();
@@ -254,6 +268,7 @@ impl HostJob {
                             if report.loaded.is_some() {
                                 self.apply_settings(&cx).await;
                             }
+                            self.maps.set_forwarding();
                             cx.health.ok("host datapath ready");
                             backoff.reset();
                             done = Some(desired);
@@ -397,6 +412,11 @@ async fn forget_departed(datapath: Arc<KernelDatapath>, maps: Arc<Maps>, cx: Job
 
 /// Keeps policy maps ready, and empties those of endpoints that went.
 async fn keep_pool(datapath: Arc<KernelDatapath>, cx: JobCx) -> anyhow::Result<()> {
+    // Nobody takes one before.
+    tokio::select! {
+        () = datapath.ready() => {}
+        () = cx.cancelled() => return Ok(()),
+    }
     let mut backoff = hive::job::Backoff::exponential(Duration::from_millis(200), RETRY_MAX);
     loop {
         let mut retry = None;

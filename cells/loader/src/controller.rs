@@ -18,7 +18,7 @@ use crate::kernel::KernelDatapath;
 use crate::programs::ProgramSet;
 
 /// Threads that verify programs at once.
-const LOAD_THREADS: usize = 2;
+pub(crate) const LOAD_THREADS: usize = 2;
 /// How long arrays of programs that were replaced stay: packets may still be on their way through them.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -76,11 +76,12 @@ impl Controller {
             net_ifindex: devices.net.index,
             ..desired.constants
         };
+        let places = places(&devices, &desired.devices);
         let programs = match self.datapath.programs().filter(|p| *p.config() == constants) {
             Some(programs) => programs,
             None => {
                 let started = Instant::now();
-                let programs = Arc::new(ProgramSet::load(&self.maps, constants, LOAD_THREADS)?);
+                let programs = Arc::new(self.load(constants, &places)?);
                 report.loaded = Some(started.elapsed());
                 self.attached.clear();
                 programs
@@ -110,7 +111,7 @@ impl Controller {
             self.datapath.set_ready();
         }
 
-        report.attached = self.attach(&programs, &places(&devices, &desired.devices))?;
+        report.attached = self.attach(&programs, &places)?;
         self.detach_others(&desired.devices, &mut nl)?;
         for moving in moves {
             moving.finish().step(|| "end the change of a map's layout".to_owned())?;
@@ -118,6 +119,21 @@ impl Controller {
         self.moving = false;
         self.datapath.set_ready();
         Ok(report)
+    }
+
+    /// Loads programs, and meanwhile makes the links that they will need: that waits, and verifying computes.
+    fn load(&self, constants: NodeConfig, places: &BTreeSet<Place>) -> Result<ProgramSet, DatapathError> {
+        std::thread::scope(|scope| {
+            let new = places.iter().filter(|place| !self.attached.contains_key(place));
+            let links = scope.spawn(|| device_links::reserve(self.maps.fs(), self.style, new));
+            let programs = ProgramSet::load(&self.maps, constants, LOAD_THREADS);
+            let links = links.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            if let Err(error) = links {
+                // Whatever it is, attaching meets it again.
+                tracing::debug!(%error, "A link could not be made ahead");
+            }
+            programs
+        })
     }
 
     /// Removes arrays of programs that were replaced, a second later; how long until it has something to do.

@@ -143,7 +143,12 @@ pub trait Datapath: Send + Sync + 'static {
     /// interface stays, with the program that drops. True if the endpoint was known.
     fn detach(&self, id: u16) -> Result<bool, DatapathError>;
 
-    /// Gives the host endpoint its policy map and pin, with rows that allow everything. Events of the host's programs carry the id from then on.
+    /// Says which id the host endpoint will have. The first load of programs waits for it, as events of the host's programs
+    /// carry it: told as soon as it is known, programs are loaded once.
+    fn expect_host(&self, id: u16);
+
+    /// Gives the host endpoint its policy map and pin, with rows that allow everything. Events of the host's programs carry
+    /// the id from then on.
     fn attach_host(&self, id: u16) -> Result<(), DatapathError>;
 
     /// The rows of an endpoint's policy map as the kernel has them, in no order.

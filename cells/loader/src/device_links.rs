@@ -54,12 +54,35 @@ pub struct Style {
     pub filter_priority: u16,
 }
 
+/// Makes the links that [`attach`] will give their programs, with one that leaves packets to others. A link costs a grace
+/// period under the kernel's interface lock, its program microseconds: links are made while programs are verified. Whoever
+/// stops in between leaves links that do nothing.
+pub fn reserve<'a>(
+    fs: &BpfFs,
+    style: Style,
+    places: impl Iterator<Item = &'a Place>,
+) -> Result<(), DatapathError> {
+    if !style.tcx {
+        return Ok(());
+    }
+    let mut passing_on = None;
+    for place in places {
+        let step = || format!("make a link for {}", place.filter());
+        if open_link(fs, place).step(step)?.is_none() {
+            let program = match &passing_on {
+                Some(program) => program,
+                None => passing_on.insert(Program::passing_on().step(step)?),
+            };
+            create_link(fs, place, program).step(step)?;
+        }
+    }
+    Ok(())
+}
+
 /// Puts a program into its place, or replaces the one there.
 pub fn attach(fs: &BpfFs, style: Style, place: &Place, program: &Program) -> Result<Attached, DatapathError> {
     let step = || format!("attach {}", place.filter());
     let tc = Tc::new().step(step)?;
-    let folder = fs.device_links(&place.device);
-    let pin = folder.join(place.program);
     if !style.tcx {
         tc.attach_with_clsact(
             place.ifindex,
@@ -70,26 +93,40 @@ pub fn attach(fs: &BpfFs, style: Style, place: &Place, program: &Program) -> Res
         )
         .step(step)?;
         // After the filter: the other way round packets would pass by both.
-        remove_link(&pin).step(step)?;
+        remove_link(&pin(fs, place)).step(step)?;
         return Ok(Attached::Filter);
     }
-    if let Ok(link) = Link::open(&pin) {
-        let info = link.info().step(step)?;
-        let here = info.ifindex == Some(place.ifindex) && info.direction == Some(place.direction());
-        match if here { link.update(program) } else { Ok(()) } {
-            Ok(()) if here => return Ok(Attached::Updated),
-            Err(e) if e.errno() != Some(ENOLINK) => return Err(e).step(step),
-            // Of a device that is gone, or of another one that had the name.
-            _ => remove_link(&pin).step(step)?,
-        };
-    }
-    std::fs::create_dir_all(&folder)
-        .map_err(|source| bpf::Error::File { operation: "create folder", path: folder.clone(), source })
-        .step(step)?;
-    let link = Link::tcx(program, place.ifindex, place.direction()).step(step)?;
-    link.pin(&pin).step(step)?;
+    let updated = match open_link(fs, place).step(step)?.map(|link| link.update(program)) {
+        Some(Err(e)) if e.errno() != Some(ENOLINK) => return Err(e).step(step),
+        Some(Ok(())) => Attached::Updated,
+        // The device has gone this moment, or another one has the name.
+        Some(Err(_)) | None => {
+            create_link(fs, place, program).step(step)?;
+            Attached::Created
+        }
+    };
     remove_filter(&tc, style, place)?;
-    Ok(Attached::Created)
+    Ok(updated)
+}
+
+/// The pinned link of a place, if it is on the device that the place is on now.
+fn open_link(fs: &BpfFs, place: &Place) -> bpf::Result<Option<Link>> {
+    let Ok(link) = Link::open(&pin(fs, place)) else { return Ok(None) };
+    let info = link.info()?;
+    let here = info.ifindex == Some(place.ifindex) && info.direction == Some(place.direction());
+    Ok(here.then_some(link))
+}
+
+/// Makes and pins a link; one of a device that is gone, or of another one that had the name, goes.
+fn create_link(fs: &BpfFs, place: &Place, program: &Program) -> bpf::Result<()> {
+    let folder = fs.device_links(&place.device);
+    remove_link(&pin(fs, place))?;
+    std::fs::create_dir_all(&folder).map_err(|source| bpf::Error::File {
+        operation: "create folder",
+        path: folder,
+        source,
+    })?;
+    Link::tcx(program, place.ifindex, place.direction())?.pin(&pin(fs, place))
 }
 
 /// The pinned link of a place, to be held: as long as somebody holds it, it outlives its pin.

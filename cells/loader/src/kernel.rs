@@ -40,6 +40,9 @@ pub struct KernelDatapath {
     /// Held for reading while an endpoint is attached, for writing for a moment between publishing new programs and
     /// replacing the old ones: after that moment nobody attaches the old ones any more.
     pub(crate) attaching: RwLock<()>,
+    /// Endpoints whose interface got the programs in use when these replaced others, with the interface's number: the first
+    /// to make such an endpoint again need not do it a second time.
+    switched: Mutex<BTreeMap<u16, u32>>,
     /// Held while settings and policy map of an endpoint change, by its id: those who attach it and those who write its
     /// policy do not know of each other.
     changing: [Mutex<()>; 64],
@@ -57,6 +60,7 @@ impl KernelDatapath {
             departed: Departed::default(),
             programs: RwLock::new(None),
             attaching: RwLock::new(()),
+            switched: Mutex::default(),
             changing: [const { Mutex::new(()) }; 64],
             ready: watch::Sender::new(false),
             host_endpoint: watch::Sender::new(0),
@@ -103,14 +107,22 @@ impl KernelDatapath {
             rows.iter().filter(|r| r.flags & ep_flag::LIVE != 0).map(|r| (r.ifindex, r.id as u16)).collect();
         let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
         let mut switched = 0;
+        let mut of_endpoints = BTreeMap::new();
         for link in nl.links()? {
             let endpoint = endpoints.get(&link.index).copied();
-            if endpoint.is_some() || is_pod_interface(&link) {
-                switched +=
-                    usize::from(self.attach_program(&programs, &tc, link.index, &link.name, endpoint)?);
+            if (endpoint.is_some() || is_pod_interface(&link))
+                && self.attach_program(&programs, &tc, link.index, &link.name, endpoint)?
+            {
+                switched += 1;
+                of_endpoints.extend(endpoint.map(|id| (id, link.index)));
             }
         }
+        *self.switched() = of_endpoints;
         Ok(switched)
+    }
+
+    fn switched(&self) -> MutexGuard<'_, BTreeMap<u16, u32>> {
+        self.switched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Attaches the program to the interface of a pod that no endpoint has asked for yet: its packets drop with 203 until
@@ -298,13 +310,17 @@ impl Datapath for KernelDatapath {
         {
             let _attaching = self.attaching.read().unwrap_or_else(PoisonError::into_inner);
             let programs = self.programs().ok_or(DatapathError::NotReady)?;
-            let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
             if let Ok(policy) = programs.program(datapath_object::LXC_POLICY) {
                 maps.call_policy()
                     .set(id.into(), policy)
                     .step(|| format!("endpoint {id}: enter its policy program"))?;
             }
-            if !self.attach_program(&programs, &tc, endpoint.ifindex, &endpoint.ifname, Some(id))? {
+            let switched = self.switched().remove(&id) == Some(config.ifindex) && old == config;
+            let attached = switched || {
+                let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
+                self.attach_program(&programs, &tc, endpoint.ifindex, &endpoint.ifname, Some(id))?
+            };
+            if !attached {
                 let EndpointDatapath { id, ifindex, ifname, .. } = endpoint.clone();
                 return Err(DatapathError::NoInterface { id, ifindex, ifname });
             }
@@ -353,6 +369,10 @@ impl Datapath for KernelDatapath {
         Ok(old.id != 0)
     }
 
+    fn expect_host(&self, id: u16) {
+        self.host_endpoint.send_if_modified(|current| std::mem::replace(current, id) != id);
+    }
+
     fn attach_host(&self, id: u16) -> Result<(), DatapathError> {
         if id == 0 {
             return Err(DatapathError::InvalidId { id });
@@ -373,7 +393,7 @@ impl Datapath for KernelDatapath {
             .ep_config()
             .update(&id.into(), &row)
             .step(|| format!("host endpoint {id}: write settings"))?;
-        self.host_endpoint.send_if_modified(|current| std::mem::replace(current, id) != id);
+        self.expect_host(id);
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! One load of the shared programs.
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -24,10 +25,15 @@ pub struct ProgramSet {
 }
 
 impl ProgramSet {
+    /// Opens the node's maps that the programs use, on `threads` threads: a first start creates them, which takes longer
+    /// than loading. [`ProgramSet::load`] finds them open, or waits for those that are being made.
+    pub fn open_maps(maps: &Maps, threads: usize) -> Result<(), DatapathError> {
+        shared_maps(&parsed()?, maps, threads).map(drop)
+    }
+
     /// Loads the programs with these node-wide settings, on `threads` threads, and pins their array. Attaches nothing.
     pub fn load(maps: &Maps, config: NodeConfig, threads: usize) -> Result<ProgramSet, DatapathError> {
-        let mut object = ObjectFile::parse("datapath", datapath_object::datapath())
-            .step(|| "parse the datapath programs".to_owned())?;
+        let mut object = parsed()?;
         object
             .set_global(datapath_object::NODE_CONFIG, config.as_bytes())
             .step(|| "set the node's constants".to_owned())?;
@@ -88,6 +94,11 @@ impl ProgramSet {
     }
 }
 
+fn parsed() -> Result<ObjectFile, DatapathError> {
+    ObjectFile::parse("datapath", datapath_object::datapath())
+        .step(|| "parse the datapath programs".to_owned())
+}
+
 /// The node's maps that the programs use, opened on `threads` threads: creating those of connections takes longest. A map
 /// that this node does not have, because its family or feature is off, is replaced by one with room for a row; the
 /// verifier removes what would use it.
@@ -98,7 +109,9 @@ fn shared_maps(
 ) -> Result<Vec<(String, RawMap)>, DatapathError> {
     let declared = object.maps();
     let declared = declared.iter().filter(|spec| datapath_object::MAPS.contains(&&*spec.name));
-    let work: Vec<&MapSpec> = declared.collect();
+    let mut work: Vec<&MapSpec> = declared.collect();
+    // The longest work first, so that no thread ends long after the others.
+    work.sort_by_key(|spec| Reverse(maps.spec(&spec.name).map(|spec| spec.layout.max_entries)));
     let next = AtomicUsize::new(0);
     let worker = || {
         let mut opened = Vec::new();

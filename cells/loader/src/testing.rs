@@ -18,6 +18,8 @@ pub enum Call {
     Up(u16),
     /// An endpoint was detached.
     Detach(u16),
+    /// The host endpoint's id was told.
+    ExpectHost(u16),
     /// The host endpoint was attached.
     AttachHost(u16),
     /// An endpoint's policy map was changed in place, by so many writes.
@@ -155,6 +157,10 @@ impl Datapath for FakeDatapath {
         state.up.remove(&id);
         state.policies.remove(&id);
         Ok(state.endpoints.remove(&id).is_some())
+    }
+
+    fn expect_host(&self, id: u16) {
+        self.state().calls.push(Call::ExpectHost(id));
     }
 
     fn attach_host(&self, id: u16) -> Result<(), DatapathError> {

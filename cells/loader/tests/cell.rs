@@ -101,6 +101,8 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         let mut hive = hive(&sandbox);
         hive.start().await;
         let datapath: Arc<dyn Datapath> = hive.get();
+        assert!(!attached(), "programs wait for the host endpoint's id");
+        datapath.expect_host(500);
         tokio::time::timeout(Duration::from_secs(20), datapath.ready()).await.unwrap();
         wait_for("programs on devices", attached).await;
         let maps: Arc<Maps> = hive.get();
@@ -137,7 +139,8 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         let lookup = |ip: [u8; 4]| maps.lxc().lookup(&EndpointKey::v4(ip.into())).unwrap();
         wait_for("the new address", || lookup([10, 98, 0, 1]).is_some() && lookup([10, 99, 0, 1]).is_none())
             .await;
-        // The programs that carry the host endpoint's id replace those that did not.
+        // Programs of another id replace those that have the one told first.
+        datapath.attach_host(501).unwrap();
         wait_for("one program array", || {
             let names = maps.fs().map_names().unwrap();
             names.iter().filter(|n| n.starts_with("cilium_calls_shared_")).count() == 1

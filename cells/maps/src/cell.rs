@@ -1,6 +1,7 @@
 //! The wiring: options, the start hook that opens maps, the job that creates the rest, the table, the routes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::{Route, StatusSource};
 use hive::prelude::*;
@@ -12,6 +13,9 @@ use crate::config::{ClockConfig, FamilyConfig, MapsConfig};
 use crate::counters::Counters;
 use crate::maps::{Maps, POLICY_PREFIX};
 use crate::table::MapRow;
+
+/// How long maps that forwarding does not need wait for it.
+const FORWARDING_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Creates and opens the node's maps; provides `Arc<Maps>` and the table `bpf-maps`. Whoever takes `Arc<Maps>` finds
 /// the maps that the datapath uses open in its start hook.
@@ -65,9 +69,15 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
         Ok(())
     });
     let (rest, table, fit) = (maps.clone(), p.table, maps.fit().copied());
-    // Half of the machine: the datapath is being loaded at the same time.
+    // Half of the machine: endpoints are being made at the same time.
     let threads = (bpf::possible_cpus() / 2).clamp(1, 4);
     p.jobs.one_shot("create-maps", move |cx: JobCx| async move {
+        // What forwards is made first: each of these maps takes the processor for milliseconds.
+        tokio::select! {
+            () = rest.forwarding() => {}
+            () = tokio::time::sleep(FORWARDING_PATIENCE) => {}
+            () = cx.cancelled() => return Ok(()),
+        }
         let _working = cx.working();
         let rows = tokio::task::spawn_blocking(move || {
             let created = rest.open_rest(threads)?;

@@ -14,6 +14,7 @@ use datapath_abi::{
     DeviceValue, EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey,
     MetricsValue, PolicyStatsKey, PolicyStatsValue, RemoteEndpointInfo,
 };
+use tokio::sync::watch;
 
 use crate::catalog::{self, CATALOG, Existence, FlagRule, MapDef};
 use crate::config::{FamilyConfig, MapsConfig};
@@ -40,6 +41,7 @@ pub struct Maps {
     opened: OnceLock<Opened>,
     /// Maps opened one by one. Who comes second waits: opening can replace a pin.
     pub(crate) others: Mutex<BTreeMap<String, Arc<Mutex<Option<RawMap>>>>>,
+    forwarding: watch::Sender<bool>,
 }
 
 /// How maps were made to fit into the memory that the agent may use.
@@ -98,7 +100,9 @@ impl Maps {
     pub fn new(config: MapsConfig, families: FamilyConfig) -> Maps {
         let memory = memory_total(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
         let sizes = Sizes::new(&config, memory, possible_cpus());
-        Maps { config, families, sizes, fit: None, opened: OnceLock::new(), others: Mutex::default() }
+        let forwarding = watch::Sender::new(false);
+        let (opened, others) = (OnceLock::new(), Mutex::default());
+        Maps { config, families, sizes, fit: None, opened, others, forwarding }
     }
 
     /// The same within so many bytes of kernel memory. If all maps do not fit, rows are not allocated ahead where the
@@ -161,6 +165,17 @@ impl Maps {
         // Two callers at once open the same pins; the first one's handles stay.
         let _ = self.opened.set(opened);
         Ok(())
+    }
+
+    /// Says that packets are forwarded: what only tools want need not wait any more.
+    pub fn set_forwarding(&self) {
+        self.forwarding.send_replace(true);
+    }
+
+    /// Resolves when packets are forwarded.
+    pub async fn forwarding(&self) {
+        // An error means that the maps are gone: nobody waits then.
+        drop(self.forwarding.subscribe().wait_for(|forwarding| *forwarding).await);
     }
 
     /// Creates the maps that tools open but the datapath does not use yet, `threads` at a time. The large LRU maps take

@@ -54,6 +54,10 @@ impl Datapath for Fused {
         self.step(|| self.inner.detach(id))
     }
 
+    fn expect_host(&self, id: u16) {
+        self.inner.expect_host(id);
+    }
+
     fn attach_host(&self, id: u16) -> Result<(), DatapathError> {
         self.inner.attach_host(id)
     }
