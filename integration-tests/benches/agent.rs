@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use integration_tests::measure::{Candidate, no_rows, percentile, row, seconds};
+use integration_tests::measure::{Candidate, from_clients, no_rows, percentile, row, seconds};
 use integration_tests::{Node, binary};
 use test_kit::NetNs;
 
@@ -56,11 +56,20 @@ fn health_answers(node: &Node) -> bool {
     node.host().run(|| probe().unwrap_or(false))
 }
 
-/// The programs of the host datapath are attached and the router has its addresses.
+/// The links of the host datapath are pinned and run its programs.
 fn host_datapath_ready(node: &Node) -> bool {
-    let links = node.sandbox().bpf_root().join("cilium/devices/cilium_host/links/cil_from_host");
-    let uplink = node.sandbox().bpf_root().join("cilium/devices/eth0/links/cil_from_netdev");
-    links.exists() && uplink.exists()
+    let runs = |device: &str, program: &str| -> bpf::Result<bool> {
+        let pin = format!("cilium/devices/{device}/links/{program}");
+        let link = bpf::Link::open(&node.sandbox().bpf_root().join(pin))?;
+        Ok(bpf::Program::open_id(link.info()?.program)?.name() == program)
+    };
+    let places = [
+        ("cilium_host", "cil_from_host"),
+        ("cilium_host", "cil_to_host"),
+        ("cilium_net", "cil_to_host"),
+        ("eth0", "cil_from_netdev"),
+    ];
+    places.iter().all(|(device, program)| runs(device, program).unwrap_or(false))
 }
 
 fn start_and_idle() {
@@ -109,15 +118,8 @@ fn endpoints() {
 
     let storm: Vec<Candidate> = (100..150).map(|i| Candidate::new(&node, &pods, i)).collect();
     let begin = Instant::now();
-    std::thread::scope(|scope| {
-        for client in 0..8 {
-            let (storm, socket) = (&storm, &socket);
-            scope.spawn(move || {
-                for candidate in storm.iter().skip(client).step_by(8) {
-                    candidate.create(socket);
-                }
-            });
-        }
+    from_clients(8, &storm, |candidate| {
+        candidate.create(&socket);
     });
     row("storm of 50 from 8 clients", seconds(begin), "s", 0.1);
 

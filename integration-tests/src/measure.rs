@@ -108,6 +108,16 @@ pub fn bench_policies(count: usize, pods: usize, version: usize) -> String {
     (0..count).map(policy).collect::<Vec<_>>().join("\n---\n")
 }
 
+/// Does something with each, from so many clients at once.
+pub fn from_clients<T: Sync>(clients: usize, items: &[T], work: impl Fn(&T) + Sync) {
+    let work = &work;
+    std::thread::scope(|scope| {
+        for client in 0..clients {
+            scope.spawn(move || items.iter().skip(client).step_by(clients).for_each(work));
+        }
+    });
+}
+
 /// A link pair as the plugin would leave it; the body of the request that makes it an endpoint.
 #[derive(Clone, Debug)]
 pub struct Candidate {
@@ -165,5 +175,14 @@ impl Candidate {
         let took = seconds(begin);
         assert_eq!(answer.status, 201, "{answer:?}");
         took
+    }
+
+    /// Removes the endpoint, as the plugin does.
+    ///
+    /// # Panics
+    /// When the agent refuses.
+    pub fn delete(&self, socket: &Path) {
+        let answer = request(socket, "DELETE", &self.path, None).unwrap();
+        assert_eq!(answer.status, 200, "{answer:?}");
     }
 }

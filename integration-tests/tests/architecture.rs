@@ -38,6 +38,10 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "addresses of pods that have left, until their connections are forgotten: a list of work, which nobody reads",
     ),
     (
+        "cells/loader/src/kernel.rs",
+        "endpoints that a switch of programs has served, until they are made again: nobody else reads it",
+    ),
+    (
         "cells/maps/src/maps.rs",
         "descriptors of maps that are opened one by one; the maps themselves are the state",
     ),

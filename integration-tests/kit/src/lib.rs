@@ -6,8 +6,9 @@
 //! **Needs**: root and iproute2 for sandboxes; [`require_root!`] turns their
 //! absence into a counted skip.
 //! **Gives**: [`Sandbox`], [`NetNs`], [`UdpFlow`] and [`TcpFlow`] (numbered
-//! packets), [`Traced`] (a process killed after its k-th write), [`wait_until`],
-//! [`MachineState`] (nothing outside was touched), [`skip!`].
+//! packets), [`StallFlow`] (packets with times), [`Traced`] (a process killed
+//! after its k-th write), [`wait_until`], [`MachineState`] (nothing outside was
+//! touched), [`skip!`].
 //!
 //! Namespaces belong to threads: the thread that makes a sandbox is inside it
 //! until the drop, and so are threads, processes and runtimes that it starts.
@@ -31,6 +32,7 @@ mod netns;
 mod process;
 mod sandbox;
 mod skip;
+mod stall;
 mod sys;
 mod tcp;
 mod trace;
@@ -42,6 +44,7 @@ pub use netns::NetNs;
 pub use process::Process;
 pub use sandbox::{Sandbox, SandboxOptions};
 pub use skip::{SkipValue, has_command, is_root, record_skip};
+pub use stall::{StallFlow, StallReport};
 pub use sys::receive_buffer;
 pub use tcp::{TcpFlow, TcpReport};
 pub use trace::{Traced, Write};

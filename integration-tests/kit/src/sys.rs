@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 fn check(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -89,4 +90,49 @@ pub fn receive_buffer(socket: &impl AsRawFd, bytes: libc::c_int) -> io::Result<(
             size_of_val(&bytes) as libc::socklen_t,
         )
     })
+}
+
+/// Has the kernel note when packets arrive, for [`receive_stamped`].
+pub(crate) fn stamp_arrivals(socket: &impl AsRawFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // JUSTIFICATION: std has no SO_TIMESTAMPNS.
+    // SAFETY: pointer and length describe one c_int that lives through the call.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMPNS,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    })
+}
+
+/// Receives a packet: how long it is, and when it arrived by the system's clock, however late it is received.
+pub(crate) fn receive_stamped(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::Result<(usize, Duration)> {
+    /// Room for one control message, aligned as those are.
+    #[repr(C, align(8))]
+    struct Control([u8; 64]);
+    let mut control = Control([0; 64]);
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // JUSTIFICATION: std receives no control messages.
+    // SAFETY: all zero is a valid msghdr; its pointers are set to memory of the lengths given, which lives through the
+    // calls; control messages are read only where CMSG_FIRSTHDR finds one, without need for alignment.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = (&raw mut control.0).cast();
+        message.msg_controllen = control.0.len();
+        let length = libc::recvmsg(socket.as_raw_fd(), &raw mut message, 0);
+        if length < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if header.is_null() || (*header).cmsg_type != libc::SCM_TIMESTAMPNS {
+            return Err(io::Error::other("a packet without a time of arrival"));
+        }
+        let at = libc::CMSG_DATA(header).cast::<libc::timespec>().read_unaligned();
+        Ok((length as usize, Duration::new(at.tv_sec as u64, at.tv_nsec as u32)))
+    }
 }
