@@ -1,7 +1,7 @@
 //! What others have removed from under us: compared with what should be there, and put back.
 //!
 //! Everything is looked at, whatever the occasion: a look costs a few system calls an endpoint and changes nothing when
-//! all is well. [`Alarms`](crate::alarms::Alarms) says when to look before it is time.
+//! all is well. [`Alarms`] says when to look before it is time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
