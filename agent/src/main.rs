@@ -1,11 +1,13 @@
 //! `agent --config-dir DIR`; `agent hive` and `agent hive dot-graph` show what it is made of.
 
 mod cleanup;
+mod cmdref;
 mod log_level;
 mod logging;
 
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use hive::{Hive, HiveError};
@@ -24,7 +26,7 @@ fn main() -> ExitCode {
     };
     let built = Hive::builder([log_level::cell(level.clone()), agent::cells()])
         .process("CILIUM_")
-        .args(args)
+        .args(logging::joined(args))
         .config_files()
         .foreign(agent::known_options())
         .build();
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     match words.as_slice() {
         _ if hive.arguments().help => print(&format!("{USAGE}\nOptions:\n{}", hive.usage())),
         _ if hive.arguments().version => print(VERSION),
+        [] if let Some(folder) = cmdref::folder(&hive) => reference(&hive, &folder, filter, &level),
         [] => match flags {
             Some(flags) => clean(&hive, flags, filter, &level),
             None => run(hive, filter, &level),
@@ -57,10 +60,24 @@ const USAGE: &str = "\
 Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
        agent cleanup [--dry-run] [--force]  remove what agents have left on this node;
                                             --bpf-state: only programs, links and maps
+       agent --cmdref DIR                   write the command reference into DIR
        agent hive                           what it is made of, as a tree
        agent hive dot-graph                 the same as a graph for Graphviz
        agent version | --version
 ";
+
+/// Writes the command reference instead of running.
+fn reference(hive: &Hive, folder: &Path, filter: LogFilter, level: &LogLevel) -> ExitCode {
+    match cmdref::write(folder, USAGE, hive.usage()) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            LogOptions::default().install(filter, level, false);
+            let folder = folder.display();
+            tracing::error!(target: logging::FATAL, %folder, %error, "Unable to write the command reference");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 fn run(hive: Hive, filter: LogFilter, level: &LogLevel) -> ExitCode {
     let (options, debug) = LogConfig::options(hive.settings());

@@ -113,3 +113,74 @@ fn what_breaks_while_no_agent_runs_stays_as_it_was() {
             && fs::read_dir(state.join("manifests/cluster-folder")).unwrap().count() == 3
     });
 }
+
+/// A pod whose record is damaged: denied, told by name, and gone by the runtime's deletion; the others go on.
+#[test]
+fn a_damaged_record_closes_its_pod_and_is_told_until_the_pod_is_deleted() {
+    require_root!();
+    let mut node = Node::started();
+    let [client, server, other] =
+        ["client", "server", "other"].map(|app| node.add_pod_with("default", app, &[("app", app)]));
+    assert!(passes(&client, &server) && passes(&client, &other));
+    let rows = node.get("/v1/endpoint");
+    let named = |row: &&Value| row["status"]["external-identifiers"]["pod-name"] == "default/server";
+    let id = rows.as_array().unwrap().iter().find(named).unwrap()["id"].to_string();
+    node.stop();
+    let directory = node.endpoint_files().join(&id);
+    fs::write(directory.join("ep_config.json"), "{\"ID\":").unwrap();
+    node.start();
+
+    let aside = node.endpoint_files().join(format!("{id}.unreadable"));
+    assert!(!directory.exists() && aside.join("ep_config.json").exists());
+    let told =
+        |node: &Node| node.get("/v1/healthz").to_string().contains(&format!("endpoint {id} (interface "));
+    wait_until("health names it", LIMIT, || told(&node));
+    wait_until("its pod is closed", LIMIT, || !passes(&client, &server) && !passes(&server, &client));
+    assert!(passes(&client, &other), "{}", node.log());
+    assert!(!node.endpoints().iter().any(|row| row.starts_with(&format!("{id} "))));
+
+    // It does not come back, and the runtime can delete the pod.
+    node.stop();
+    node.start();
+    assert!(!passes(&client, &server) && passes(&client, &other), "{}", node.log());
+    assert!(!told(&node), "the next run has read all there is");
+    node.stop();
+    fs::rename(&aside, &directory).unwrap();
+    node.start();
+    wait_until("health names it again", LIMIT, || {
+        node.get("/v1/healthz").to_string().contains("records are damaged")
+            || node.get("/v1/healthz").to_string().contains(&format!("endpoint {id}: "))
+    });
+    server.cni(&node, "DEL").unwrap();
+    node.apply(
+        "pod-server.yaml",
+        &integration_tests::pod_manifest("default", "server", &[("app", "server")]),
+    );
+    assert!(passes(&client, &other), "{}", node.log());
+    fs::remove_dir_all(&aside).unwrap();
+    wait_until("health is well", LIMIT, || {
+        !node.get("/v1/healthz").to_string().contains(&format!("endpoint {id}"))
+    });
+}
+
+/// An interface belongs to one endpoint.
+#[test]
+fn another_endpoints_interface_is_refused() {
+    require_root!();
+    let mut node = Node::started();
+    let pods = node.add_pods(2);
+    let rows = node.get("/v1/endpoint");
+    let row = rows.as_array().unwrap().iter().find(|row| row["status"]["identity"]["id"] != 1).unwrap();
+    let request = json!({
+        "container-id": "thief",
+        "interface-name": row["status"]["networking"]["interface-name"],
+        "interface-index": row["status"]["networking"]["interface-index"],
+        "addressing": {"ipv4": "10.244.0.200"},
+        "state": "waiting-for-identity",
+        "sync-build-endpoint": true,
+    });
+    let answer = node.request("PUT", "/v1/endpoint/0", Some(&request.to_string())).unwrap();
+    assert_eq!(answer.status, 400, "{answer:?}");
+    assert!(answer.body.contains(&format!("is endpoint {}'s", row["id"])), "{answer:?}");
+    assert!(passes(&pods[0], &pods[1]) && passes(&pods[1], &pods[0]), "{}", node.log());
+}

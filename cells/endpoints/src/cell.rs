@@ -30,7 +30,7 @@ use crate::queue::DeletionQueue;
 use crate::reconcile::{EndpointOps, builder};
 use crate::service::{Context, Endpoints};
 use crate::start::{self, Link, Links};
-use crate::{gc, pods, rest};
+use crate::{damaged, gc, pods, rest};
 
 /// How long requests wait for cluster objects after a start.
 const OBJECTS_PATIENCE: Duration = Duration::from_secs(20);
@@ -114,6 +114,7 @@ struct EndpointsParams {
     metrics: Arc<metrics::Metrics>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
+    health: Health,
 }
 
 fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
@@ -150,15 +151,19 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     let (restored, folder, ipam, source) =
         (p.table.clone(), p.files.clone(), p.ipam.clone(), p.links.clone());
     let unfinished = Arc::new(OnceLock::new());
-    let (counted, found) = (counts.clone(), unfinished.clone());
+    let damaged = Arc::new(OnceLock::new());
+    let (counted, found, found_damaged) = (counts.clone(), unfinished.clone(), damaged.clone());
+    let known_to = p.datapath.clone();
     let renewed = (!p.config.keep_config).then(|| defaults.clone());
     let (service, own, datapath) = (endpoints.clone(), defaults.clone(), p.datapath.clone());
     p.lifecycle.hook("endpoint-restore").on_start(move |_| async move {
         let begin = Instant::now();
         let links = (source.0)()?;
         let options = renewed.as_ref().map(Defaults::now);
-        let outcome =
-            start::restore(&restored, &folder, &ipam, (&identities, &filter), &links, options.as_ref())?;
+        // Without an answer nobody knows the interface of a damaged record.
+        let known = || known_to.restored().unwrap_or_default();
+        let allocators = (&*identities, &*filter);
+        let outcome = start::restore(&restored, &folder, &ipam, allocators, &links, options.as_ref(), known)?;
         identities.complete(identity_initializer);
         start::host(&service, &links, &own.now());
         if let Some(id) = start::host_id(&restored.reader()) {
@@ -166,7 +171,8 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
         }
         // Nobody but this hook sets it, once a life.
         let _ = found.set(start::unfinished(&links, &restored.reader()));
-        let start::Outcome { restored, failed, skipped } = outcome;
+        let start::Outcome { restored, failed, skipped, damaged } = outcome;
+        let _ = found_damaged.set(damaged);
         counted.phase("restoration", begin.elapsed(), restored, failed, skipped);
         tracing::info!(restored, failed, skipped, "Endpoints of the previous run read");
         Ok(())
@@ -244,6 +250,12 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
             () = gc::forget_removed(&service) => {}
             () = cx.cancelled() => {}
         }
+        Ok(())
+    });
+    let (source, health) = (p.links.clone(), p.health.scope("records"));
+    p.jobs.one_shot("damaged-records", move |cx: JobCx| async move {
+        let damaged = damaged.get().cloned().unwrap_or_default();
+        damaged::tell(damaged, || (source.0)(), health, cx).await;
         Ok(())
     });
     let (service, source) = (endpoints.clone(), p.links);

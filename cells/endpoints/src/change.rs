@@ -12,6 +12,7 @@ use crate::id::EndpointId;
 use crate::mac::Mac;
 use crate::op_labels::OpLabels;
 use crate::record::{DatapathConfiguration, Record};
+use crate::state::State;
 use labels::{GENERATED, Label, Labels, RESERVED};
 
 /// The record a request describes. Its number is the wished one, zero for any.
@@ -107,6 +108,7 @@ pub(crate) fn check(txn: &TableTxn<'_, Endpoint>, record: &Record) -> Result<(),
     if !attachment.is_empty() && txn.get(Endpoint::by_attachment(&attachment)).is_some() {
         return Err(Invalid::AttachmentInUse(attachment));
     }
+    check_interface(txn, record)?;
     let ipv4 = record.ipv4.map(|address| ("ipv4", address.into()));
     let ipv6 = record.ipv6.map(|address| ("ipv6", address.into()));
     for (prefix, address) in ipv4.into_iter().chain(ipv6) {
@@ -115,6 +117,20 @@ pub(crate) fn check(txn: &TableTxn<'_, Endpoint>, record: &Record) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// Whether the record's interface is no other endpoint's: what it receives would be judged by another's policy. Looks at
+/// all endpoints, some microseconds.
+pub(crate) fn check_interface(txn: &TableTxn<'_, Endpoint>, record: &Record) -> Result<(), Invalid> {
+    let index = record.if_index;
+    let has_it = |other: &&Endpoint| {
+        let gone = other.state == State::Disconnected || other.record.id == record.id;
+        !gone && other.record.has_interface() && other.record.if_index == index
+    };
+    match txn.all().map(|row| &**row).find(has_it) {
+        Some(other) if index != 0 => Err(Invalid::InterfaceInUse { index, owner: other.id() }),
+        _ => Ok(()),
+    }
 }
 
 /// The record after a PATCH: what the request carries replaces what was there. `None` when nothing changes.

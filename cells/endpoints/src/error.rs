@@ -46,6 +46,16 @@ pub enum Invalid {
     /// Another endpoint has the address; with its kind, as `ipv4:10.0.0.1`.
     #[error("IP {0} is already in use")]
     AddressInUse(String),
+    /// Another endpoint has the interface.
+    #[error(
+        "interface index {index} is endpoint {owner}'s: delete that endpoint first, or give another interface"
+    )]
+    InterfaceInUse {
+        /// Index of the interface.
+        index: u32,
+        /// Whose it is.
+        owner: EndpointId,
+    },
     /// Labels of the `reserved` source are the agent's.
     #[error("not allowed to add reserved labels: {0}")]
     ReservedLabels(String),

@@ -12,6 +12,8 @@ use crate::record::Record;
 
 /// Name of the record inside an endpoint's directory.
 pub(crate) const RECORD: &str = "ep_config.json";
+/// Directories that are kept of records that could not be read.
+const KEPT: usize = 32;
 /// Bytes that a record may have: names that a pod has looked up are in it.
 const LIMIT: u64 = 16 << 20;
 
@@ -69,6 +71,26 @@ impl StateFolder {
         let record = directory.join(RECORD);
         gone(fs::remove_file(&record)).map_err(|source| StateError::io("remove", &record, source))?;
         gone(fs::remove_dir_all(&directory)).map_err(|source| StateError::io("remove", &directory, source))
+    }
+
+    /// Puts a directory out of the way, under a name that no scan looks at; of each three are kept, and of all not more
+    /// than [`KEPT`]. Returns its new place.
+    pub fn set_aside(&self, name: &str) -> Result<PathBuf, StateError> {
+        let kept = state_file::set_aside(&self.root.join(name))?;
+        let aside = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains(".unreadable");
+        let entries =
+            fs::read_dir(&self.root).map_err(|source| StateError::io("read", &self.root, source))?;
+        let mut all: Vec<_> = entries
+            .flatten()
+            .filter(|entry| aside(entry) && entry.path() != kept && entry.path().is_dir())
+            .map(|entry| (entry.metadata().and_then(|metadata| metadata.modified()).ok(), entry.path()))
+            .collect();
+        all.sort();
+        let surplus = (all.len() + 1).saturating_sub(KEPT);
+        for (_, path) in all.into_iter().take(surplus) {
+            gone(fs::remove_dir_all(&path)).map_err(|source| StateError::io("remove", &path, source))?;
+        }
+        Ok(kept)
     }
 
     /// Gives a directory the name of its endpoint's number.
@@ -171,6 +193,20 @@ mod tests {
         state.save(&Record { id: 15, ..Record::default() }).unwrap();
         let unfinished: Vec<bool> = state.scan().unwrap().iter().map(|found| found.unfinished).collect();
         assert_eq!(unfinished, [true, true, false, false]);
+    }
+
+    #[test]
+    fn what_is_put_aside_does_not_come_back_and_does_not_pile_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::new(folder.path());
+        for id in 1..=KEPT + 8 {
+            fs::create_dir(folder.path().join(id.to_string())).unwrap();
+            fs::write(folder.path().join(id.to_string()).join(RECORD), "{").unwrap();
+            let kept = state.set_aside(&id.to_string()).unwrap();
+            assert_eq!(fs::read_to_string(kept.join(RECORD)).unwrap(), "{");
+        }
+        assert!(state.scan().unwrap().is_empty());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), KEPT);
     }
 
     #[test]

@@ -34,6 +34,7 @@
 mod cell;
 mod change;
 mod config;
+mod damaged;
 mod endpoint;
 pub mod error;
 mod fence;

@@ -17,6 +17,8 @@ pub struct Plan {
     pub discard: Vec<Discarded>,
     /// Directories that stay untouched and yield no endpoint.
     pub ignore: Vec<Ignored>,
+    /// Directories whose record cannot be read.
+    pub damaged: Vec<Ignored>,
 }
 
 /// An endpoint that goes on.
@@ -39,7 +41,7 @@ pub struct Discarded {
     pub reason: Reason,
 }
 
-/// A directory that cannot be used and is left for a human to look at.
+/// A directory that cannot be used.
 #[derive(Debug, PartialEq)]
 pub struct Ignored {
     /// Its name.
@@ -95,11 +97,11 @@ pub fn plan(found: Vec<Found>, link: impl Fn(&str) -> Option<u32>) -> Plan {
                 continue;
             }
             Some(Err(error)) => {
-                plan.ignore.push(Ignored { directory, problem: error.to_string() });
+                plan.damaged.push(Ignored { directory, problem: error.to_string() });
                 continue;
             }
             Some(Ok(record)) if record.id == 0 => {
-                plan.ignore
+                plan.damaged
                     .push(Ignored { directory, problem: "record without an endpoint number".to_owned() });
                 continue;
             }
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_directories_are_left_alone() {
+    fn broken_directories_yield_nothing() {
         let path = "state/12/ep_config.json".into();
         let list = vec![
             Found { directory: "11".into(), number: 11, plain: true, record: None, unfinished: false },
@@ -242,9 +244,9 @@ mod tests {
         ];
         let plan = plan(list, links);
         assert!(plan.restore.is_empty() && plan.discard.is_empty());
-        assert_eq!(plan.ignore.len(), 3);
+        assert_eq!((plan.ignore.len(), plan.damaged.len()), (1, 2));
         assert_eq!(plan.ignore[0].problem, "no ep_config.json");
-        assert!(plan.ignore[1].problem.starts_with("state/12/ep_config.json is damaged: EOF"));
+        assert!(plan.damaged[0].problem.starts_with("state/12/ep_config.json is damaged: EOF"));
     }
 
     #[test]

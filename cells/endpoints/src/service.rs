@@ -266,6 +266,7 @@ impl Endpoints {
             if let Some(address) = record.addresses().find(|&address| taken(address)) {
                 return Err(Invalid::AddressInUse(prefixed(address)).into());
             }
+            change::check_interface(&txn, &record)?;
             let Some(current) = txn.get(Endpoint::by_id(id)).filter(|e| !e.state.is_leaving()).cloned()
             else {
                 return Err(Refused::NotFound);

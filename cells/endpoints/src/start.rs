@@ -7,9 +7,11 @@ use std::time::{Duration, SystemTime};
 use datapath_abi::identity::HOST;
 use identity::Identities;
 use ipam::Ipam;
+use loader::EndpointDatapath;
 use reconciler::StatusKind;
 use statedb::{RwTable, Table};
 
+use crate::damaged::Damaged;
 use crate::endpoint::Endpoint;
 use crate::error::StateError;
 use crate::files::StateFolder;
@@ -44,7 +46,7 @@ pub struct Link {
 }
 
 /// What was found of an earlier run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Endpoints that go on.
     pub restored: usize,
@@ -52,6 +54,8 @@ pub struct Outcome {
     pub failed: usize,
     /// Directories that were left alone or were no endpoint of their own.
     pub skipped: usize,
+    /// Records that cannot be read.
+    pub(crate) damaged: Vec<Damaged>,
 }
 
 /// Veths that a plugin of the original has left half-made: both ends here, the pod's end still under its temporary
@@ -97,7 +101,8 @@ pub(crate) async fn remove_unfinished(unfinished: Vec<(String, u32)>) {
 }
 
 /// Puts the endpoints of an earlier run into the table, in state `restoring`, with their addresses reserved. What
-/// cannot go on is removed from the folder, its kernel state later, by the first prune.
+/// cannot go on is removed from the folder, what cannot be read put aside, its kernel state goes later, by the first
+/// prune. `known`: what the kernel has of endpoints.
 pub(crate) fn restore(
     table: &RwTable<Endpoint>,
     files: &StateFolder,
@@ -105,12 +110,19 @@ pub(crate) fn restore(
     (identities, filter): (&Identities, &Filter),
     links: &Links,
     options: Option<&Options>,
+    known: impl FnOnce() -> Vec<EndpointDatapath>,
 ) -> Result<Outcome, StateError> {
     let plan = plan(files.scan()?, |name| links.get(name).map(|link| link.index));
     let mut outcome = Outcome::default();
     for Ignored { directory, problem } in &plan.ignore {
         tracing::warn!(path = %files.root().join(directory).display(), %problem, "Ignoring a state directory");
         outcome.skipped += 1;
+    }
+    if !plan.damaged.is_empty() {
+        let known = known();
+        outcome.failed += plan.damaged.len();
+        outcome.damaged =
+            plan.damaged.iter().map(|damaged| Damaged::put_aside(files, damaged, &known)).collect();
     }
     for Discarded { directory, id, reason } in &plan.discard {
         match id {

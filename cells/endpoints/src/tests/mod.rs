@@ -129,7 +129,8 @@ impl Agent {
         let (initializer, _) = table.transact(|txn| txn.register_initializer("restore"));
         let files = StateFolder::new(world.state());
         let outcome =
-            start::restore(&table, &files, &ipam, (&identities, &filter), &world.links, None).unwrap();
+            start::restore(&table, &files, &ipam, (&identities, &filter), &world.links, None, Vec::new)
+                .unwrap();
         let (gate, fence) = fence();
         let context = Context {
             identities: identities.clone(),

@@ -1,0 +1,44 @@
+//! `agent --cmdref DIR`: the command reference as a file, as the original writes it, instead of running.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use hive::Hive;
+
+/// The file's name, by which the original's documentation finds it.
+const NAME: &str = "cilium-agent.md";
+
+/// The folder that the command line, or a configuration, asks to write the reference to.
+pub(crate) fn folder(hive: &Hive) -> Option<PathBuf> {
+    let asked = hive.settings().unused().iter().find(|setting| setting.key == "cmdref")?;
+    Some(PathBuf::from(&asked.value)).filter(|folder| !folder.as_os_str().is_empty())
+}
+
+/// Writes the reference. Returns where it is.
+pub(crate) fn write(folder: &Path, usage: &str, options: &str) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let path = folder.join(NAME);
+    let text = format!(
+        "## cilium-agent\n\nRun the agent\n\n```\n{}\n```\n\n### Options\n\n```\n{}\n```\n",
+        usage.trim_end(),
+        options.trim_end()
+    );
+    fs::write(&path, text)?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_has_usage_and_options() {
+        let folder = std::env::temp_dir().join(format!("apiary-cmdref-{}", std::process::id()));
+        let path = write(&folder, "Usage: agent\n", "  --debug\n").unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(path.ends_with("cilium-agent.md"));
+        let options = "### Options\n\n```\n  --debug\n```\n";
+        assert!(text.starts_with("## cilium-agent\n") && text.ends_with(options), "{text}");
+    }
+}
