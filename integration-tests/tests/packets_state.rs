@@ -184,3 +184,56 @@ fn another_endpoints_interface_is_refused() {
     assert!(answer.body.contains(&format!("is endpoint {}'s", row["id"])), "{answer:?}");
     assert!(passes(&pods[0], &pods[1]) && passes(&pods[1], &pods[0]), "{}", node.log());
 }
+
+/// Rules that change while no agent runs, so that an allowed address is in another prefix: never a wrongful denial.
+#[test]
+fn a_prefix_that_another_replaces_while_no_agent_runs_is_never_denied() {
+    require_root!();
+    let mut node = Node::started();
+    let allowed = |prefixes: &[&str]| {
+        let manifest = json!({
+            "apiVersion": "cilium.io/v2",
+            "kind": "CiliumNetworkPolicy",
+            "metadata": {"name": "world", "namespace": "default"},
+            "spec": {"endpointSelector": {}, "egress": [{"toCIDR": prefixes}]},
+        });
+        manifest.to_string()
+    };
+    let world = Node::WORLD_IPV4;
+    let octets: Vec<&str> = world.split('.').collect();
+    let wide = format!("{}.{}.0.0/16", octets[0], octets[1]);
+    let narrow = format!("{world}/32");
+    let middle = format!("{}.{}.{}.0/24", octets[0], octets[1], octets[2]);
+    node.apply("policy.yaml", &allowed(&[&wide]));
+    let pod = node.add_pod_with("default", "client", &[("app", "client")]);
+    node.wait_policies(&["world"]);
+    let outside = node.world().clone();
+    let to_world = || UdpFlow::start(&pod.ns, &outside, world.parse().unwrap()).unwrap();
+    let flow = to_world();
+    for prefix in [&narrow, &wide, &middle, &narrow, &middle] {
+        node.kill();
+        node.apply("policy.yaml", &allowed(&[prefix]));
+        node.start();
+        node.wait_policies(&["world"]);
+        sleep(WHILE);
+    }
+    let report = flow.stop();
+    assert!(report.is_perfect(), "{report:?}\n{}", node.log());
+
+    // The twin: of what is not allowed any more nothing passes, and the tables tell of selectors as the API does.
+    node.stop();
+    node.apply("policy.yaml", &allowed(&["198.51.100.0/24"]));
+    node.start();
+    node.wait_policies(&["world"]);
+    let flow = to_world();
+    sleep(WHILE);
+    assert_eq!(flow.stop().received, 0, "{}", node.log());
+    for (table, path) in
+        [("selectors", "/v1/policy/selectors"), ("subject-selectors", "/v1/policy/subject-selectors")]
+    {
+        let rows = node.get(&format!("/statedb/dump/{table}"))[table].clone();
+        assert_eq!(rows, node.get(path), "{table}");
+        assert_eq!(rows.as_array().unwrap().len(), 1, "{rows}");
+    }
+    assert!(node.apiary(&["statedb", "selectors"]).contains("cidr:198.51.100.0/24"));
+}

@@ -135,7 +135,7 @@ pub(crate) fn restore(
         }
         files.discard(directory)?;
     }
-    let mut rows = Vec::new();
+    let mut records = Vec::new();
     for Restored { directory, mut record } in plan.restore {
         if let Some(options) = options {
             record.options = OptionMap { map: options.clone() };
@@ -152,9 +152,12 @@ pub(crate) fn restore(
             files.rename(&directory, id)?;
         }
         identify(identities, filter, &mut record);
-        rows.push(Endpoint::restored(record, SystemTime::now()));
+        records.push(record);
         outcome.restored += 1;
     }
+    // When all have said which numbers packets carry.
+    records.iter_mut().for_each(|record| agree(identities, record));
+    let rows = records.into_iter().map(|record| Endpoint::restored(record, SystemTime::now()));
     let mut txn = table.write();
     for row in rows {
         txn.insert(row);
@@ -189,6 +192,26 @@ fn identify(identities: &Identities, filter: &Filter, record: &mut Record) {
     };
     match id {
         Ok(id) => record.sec_label = Some(SecurityLabel { id, labels }),
+        Err(error) => tracing::warn!(endpointID = record.id, %error, "Unable to keep an endpoint's identity"),
+    }
+}
+
+/// Has records of one label set agree on one number, where damage has given them several: the smallest in use. The
+/// record's old number stays with its labels until the kernel has the other one.
+fn agree(identities: &Identities, record: &mut Record) {
+    let Some(label) = record.sec_label.as_mut().filter(|_| !record.op_labels.is_reserved()) else { return };
+    match identities.allocate(&label.labels, &Endpoint::user(record.id)) {
+        Ok(id) if id != label.id => {
+            let (endpoint, old) = (record.id, label.id);
+            tracing::warn!(
+                endpointID = endpoint,
+                old,
+                identity = id,
+                "Labels had two identities; one of them goes"
+            );
+            label.id = id;
+        }
+        Ok(_) => {}
         Err(error) => tracing::warn!(endpointID = record.id, %error, "Unable to keep an endpoint's identity"),
     }
 }

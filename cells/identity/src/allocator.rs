@@ -168,7 +168,7 @@ impl Identities {
         let entries = held.read(
             "endpoints keep the numbers of their records, labels that no endpoint has now may get other numbers",
         )?;
-        let now = Instant::now();
+        let (now, all) = (Instant::now(), entries.len());
         let (count, _) = self.table.transact(|w| {
             let mut count = 0;
             for entry in entries {
@@ -184,6 +184,10 @@ impl Identities {
             }
             count
         });
+        if count < all {
+            // What is ignored is not read again.
+            held.write_or_later(|| self.entries());
+        }
         Ok(count)
     }
 

@@ -157,6 +157,27 @@ fn prefixes_have_numbers_without_a_disk() {
 }
 
 #[test]
+fn a_file_with_two_numbers_for_one_label_set_is_healed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (identities, ..) = testing::of(&Db::new(), Some(folder.path()));
+    let web = identities.allocate(&set("k8s:app=web"), "endpoint/1").unwrap();
+    let path = folder.path().join(FILE);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let entry = &text[text.find('[').unwrap() + 1..text.rfind(']').unwrap()];
+    let other = entry.replace(&format!("\"id\":{web},"), "\"id\":300,");
+    std::fs::write(&path, text.replace(entry, &format!("{entry},{other}"))).unwrap();
+    let (identities, _, table) = testing::of(&Db::new(), Some(folder.path()));
+    assert_eq!(table.list(&table.snapshot(), Identity::by_labels(&array("k8s:app=web"))).count(), 1);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "the file as well");
+    // Of two records the smaller number counts once both have spoken.
+    identities.reserve(web.max(301), &set("k8s:app=web"), "endpoint/1").unwrap();
+    identities.reserve(300, &set("k8s:app=web"), "endpoint/2").unwrap();
+    for user in ["endpoint/1", "endpoint/2"] {
+        assert_eq!(identities.allocate(&set("k8s:app=web"), user).unwrap(), 300);
+    }
+}
+
+#[test]
 fn the_file_of_a_newer_agent_ends_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE);

@@ -25,10 +25,11 @@ use crate::keep::{Keep, Kept};
 use crate::metrics::{Numbers, PolicyState};
 use crate::object::PolicyStatus;
 use crate::rest;
+use crate::selectors::{PeerSelector, SubjectSelector};
 use crate::state::Shared;
 use crate::why::Why;
 
-/// Gives `Arc<Policies>` and the tables `endpoint-policies` and `policies`, keeps policy maps, serves the operations under
+/// Gives `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `selectors` and `subject-selectors`, keeps policy maps, serves the operations under
 /// `/policy`.
 pub fn cell() -> Cell {
     module(
@@ -38,6 +39,8 @@ pub fn cell() -> Cell {
             config::<PolicyConfig>(),
             statedb::table::<EndpointPolicy>(),
             statedb::table::<PolicyStatus>(),
+            statedb::table::<PeerSelector>(),
+            statedb::table::<SubjectSelector>(),
             provide_private(shared),
             provide(policies),
             provide(routes),
@@ -77,6 +80,8 @@ struct PolicyParams {
     shared: Arc<Shared>,
     endpoints: Arc<RwTable<EndpointPolicy>>,
     statuses: Arc<RwTable<PolicyStatus>>,
+    selectors: Arc<RwTable<PeerSelector>>,
+    subject_selectors: Arc<RwTable<SubjectSelector>>,
     objects: Arc<Table<PolicyObject>>,
     identities: Arc<Table<Identity>>,
     options: Option<Arc<Table<RuntimeOption>>>,
@@ -112,6 +117,8 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
         },
         endpoints: (*p.endpoints).clone(),
         statuses: (*p.statuses).clone(),
+        selectors: (*p.selectors).clone(),
+        subject_selectors: (*p.subject_selectors).clone(),
         prefixes: p.prefixes,
         initializer: Some(p.ipcache.register("policy")),
         ipcache: p.ipcache,
@@ -125,21 +132,30 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
     (Arc::new(policies), Member(follower))
 }
 
-fn routes(shared: Arc<Shared>) -> Members<Route> {
-    let route = |operation, answer: fn(&policy_engine::Engine) -> api::Response| {
+fn routes(
+    shared: Arc<Shared>,
+    selectors: Arc<Table<PeerSelector>>,
+    subject_selectors: Arc<Table<SubjectSelector>>,
+) -> Members<Route> {
+    let policy = move |_| {
         let shared = shared.clone();
-        Route::new(operation, move |_| {
-            let shared = shared.clone();
-            async move {
-                let answer = shared.with(move |state| answer(state.core.engine())).await;
-                answer.unwrap_or_else(|error| api::Response::error(500, error.to_string()))
-            }
-        })
+        async move {
+            let answer = shared.with(move |state| rest::policy(state.core.engine())).await;
+            answer.unwrap_or_else(|error| api::Response::error(500, error.to_string()))
+        }
+    };
+    let peers = move |_| {
+        let snapshot = selectors.snapshot();
+        std::future::ready(rest::selectors(selectors.all(&snapshot).map(|row| &row.0)))
+    };
+    let subjects = move |_| {
+        let snapshot = subject_selectors.snapshot();
+        std::future::ready(rest::selectors(subject_selectors.all(&snapshot).map(|row| &row.0)))
     };
     Members(vec![
-        route(Operation::GetPolicy, rest::policy),
-        route(Operation::GetPolicySelectors, |engine| rest::selectors(engine.selectors())),
-        route(Operation::GetPolicySubjectSelectors, |engine| rest::selectors(engine.subject_selectors())),
+        Route::new(Operation::GetPolicy, policy),
+        Route::new(Operation::GetPolicySelectors, peers),
+        Route::new(Operation::GetPolicySubjectSelectors, subjects),
     ])
 }
 

@@ -8,7 +8,8 @@ use datapath_abi::{PolicyEntry, policy_flag};
 use identity::Identity;
 use loader::Datapath;
 use policy_engine::{
-    Basis, Change, Direction, Engine, Filters, Key, NamedPorts, ResolveError, Resolved, Row, Settings,
+    Basis, Change, Direction, Engine, Filters, Key, NamedPorts, ResolveError, Resolved, Row, SelectorChanges,
+    Settings,
 };
 
 use crate::endpoint::{EndpointPolicy, Progress, RowCounts, Subject};
@@ -85,6 +86,8 @@ pub(crate) struct Core {
     endpoints: BTreeMap<u16, Installed>,
     /// What has changed since rows were computed.
     change: Change,
+    /// Whether rows about prefixes of the run before stay for now.
+    keep_prefixes: bool,
 }
 
 impl Core {
@@ -99,11 +102,17 @@ impl Core {
             next_computed: 0,
             endpoints: BTreeMap::new(),
             change,
+            keep_prefixes: false,
         }
     }
 
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// Selectors that have changed: of peers, and of those whom rules are about.
+    pub(crate) fn take_selector_changes(&mut self) -> [SelectorChanges; 2] {
+        [self.engine.take_selector_changes(), self.engine.take_subject_selector_changes()]
     }
 
     /// Endpoints that the kernel has a policy map of.
@@ -171,6 +180,15 @@ impl Core {
         Some((subject, self.computed.get(self.audiences.get(&audience(subject))?)?))
     }
 
+    /// As [`round`](Self::round), but what maps of the run before have about prefixes stays beside the new rows: packets
+    /// carry these numbers until the ipcache has the new ones. The next round ends that.
+    pub(crate) fn first_round(&mut self) -> Round {
+        self.keep_prefixes = true;
+        let round = self.round();
+        self.keep_prefixes = false;
+        round
+    }
+
     /// Computes the rows that may have changed, and brings every map there.
     pub(crate) fn round(&mut self) -> Round {
         self.compute();
@@ -186,7 +204,15 @@ impl Core {
             let Some(computed) = id_of.and_then(|id| self.computed.get(id)) else { continue };
             let done = endpoint.rows.as_ref().is_some_and(|rows| Arc::ptr_eq(rows, &computed.rows));
             if !done {
-                let (current, wanted) = (endpoint.rows.take(), computed.rows.clone());
+                let (mut current, mut wanted) = (endpoint.rows.take(), computed.rows.clone());
+                if self.keep_prefixes
+                    && current.is_none()
+                    && computed.full.is_none()
+                    && let Some((found, both)) = with_prefixes_before(&*self.datapath, *id, &computed.rows)
+                {
+                    current = Some(Arc::new(found));
+                    wanted = both.map_or(wanted, Arc::new);
+                }
                 works.push(Work { endpoint: *id, current, wanted, swap: computed.full.is_some() });
                 writing.push(round.outcomes.len());
             }
@@ -358,6 +384,22 @@ impl Computed {
             full: Some(reason.into()),
         }
     }
+}
+
+/// What a map of the run before holds, and these rows together with what it has about prefixes of which they say
+/// nothing, if there is such; nothing if the map cannot be read or would be too full.
+fn with_prefixes_before(datapath: &dyn Datapath, endpoint: u16, rows: &Rows) -> Option<(Rows, Option<Rows>)> {
+    let found: Rows = datapath.policy_rows(endpoint).ok()?.into_iter().collect();
+    let known: HashSet<u32> = rows.iter().map(|(key, _)| key.peer).collect();
+    let is_prefix = |peer| identity::Scope::of(peer) == identity::Scope::Local;
+    let kept: Vec<_> =
+        found.iter().filter(|(key, _)| is_prefix(key.peer) && !known.contains(&key.peer)).collect();
+    if kept.is_empty() {
+        return Some((found, None));
+    }
+    let mut both = rows.clone();
+    kept.into_iter().for_each(|(key, entry)| both.insert(*key, *entry));
+    (both.len() <= datapath.policy_capacity()).then_some((found, Some(both)))
 }
 
 fn audience(subject: &Subject) -> Audience {

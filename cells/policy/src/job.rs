@@ -25,6 +25,7 @@ use crate::endpoint::{EndpointPolicy, Progress};
 use crate::metrics::Numbers;
 use crate::object::{ObjectId, ObjectState, PolicyStatus};
 use crate::repository::{Staged, id};
+use crate::selectors::{PeerSelector, SubjectSelector, bring};
 use crate::state::{Shared, State};
 
 /// Who says in the ipcache which identity a prefix has.
@@ -32,8 +33,11 @@ const RESOURCE: &str = "policy";
 /// How long a program may take from the ipcache to the policy map: rows of an identity that the ipcache no longer gives
 /// are left alone for so long.
 const IN_FLIGHT: Duration = Duration::from_millis(1);
-/// How long endpoints of the run before are waited for: some do not go on.
-const ANNOUNCEMENT: Duration = Duration::from_secs(1);
+/// How long endpoints of the run before are waited for. They are announced when the programs are loaded; those that do
+/// not go on are removed from the kernel soon after.
+const ANNOUNCEMENT: Duration = Duration::from_secs(10);
+/// How often is looked which endpoints the kernel still has.
+const LOOK: Duration = Duration::from_millis(500);
 /// How long what has failed waits before it is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
 
@@ -54,6 +58,8 @@ pub(crate) struct Job {
     pub(crate) inputs: Inputs,
     pub(crate) endpoints: RwTable<EndpointPolicy>,
     pub(crate) statuses: RwTable<PolicyStatus>,
+    pub(crate) selectors: RwTable<PeerSelector>,
+    pub(crate) subject_selectors: RwTable<SubjectSelector>,
     pub(crate) prefixes: Arc<Prefixes>,
     pub(crate) ipcache: Arc<IpcacheWriter>,
     pub(crate) initializer: Option<Initializer<Entry>>,
@@ -166,19 +172,23 @@ impl Job {
         }
     }
 
-    /// Waits until the endpoints of the run before have been announced.
+    /// Waits until the endpoints of the run before have been announced, or have gone.
     async fn restored_are_announced(&self) -> anyhow::Result<()> {
         let mut waiting = self.shared.with(|state| state.core.attached()).await?;
         loop {
             let snapshot = self.endpoints.snapshot();
             let (rows, watch) = self.endpoints.all_watch(&snapshot);
-            for row in rows {
-                waiting.remove(&row.subject.endpoint);
-            }
-            if waiting.is_empty() {
+            let announced: BTreeSet<u16> = rows.map(|row| row.subject.endpoint).collect();
+            if waiting.is_subset(&announced) {
                 return Ok(());
             }
-            watch.changed().await;
+            drop(snapshot);
+            tokio::select! {
+                () = watch.changed() => {}
+                () = tokio::time::sleep(LOOK) => {
+                    waiting = self.shared.with(|state| state.core.attached()).await?;
+                }
+            }
         }
     }
 
@@ -247,9 +257,13 @@ impl Job {
         let settled = if waits { BTreeSet::new() } else { std::mem::take(&mut progressing.unsettled) };
         let (at, numbers) = (self.revision(), self.numbers.clone());
         let changed = !settled.is_empty();
+        let (peers, subjects) = (self.selectors.clone(), self.subject_selectors.clone());
         let (statuses, unnamed, refused) = self
             .shared
             .with(move |state| {
+                let [of_peers, of_subjects] = state.core.take_selector_changes();
+                bring(&peers, of_peers, PeerSelector::by_text);
+                bring(&subjects, of_subjects, SubjectSelector::by_text);
                 let status = |object: ObjectId| (state.repository.status(&object, at), object);
                 let statuses: Vec<_> = settled.into_iter().map(status).collect();
                 if changed {
@@ -306,7 +320,8 @@ impl Job {
                 return Ok((self.shared.with(go_on).await?, Some(error.to_string())));
             }
         };
-        // At a start nothing is known of the rules that the maps follow: they change first.
+        // At a start nothing is known of the rules that the maps follow: they get the new rows first and lose the old
+        // ones last, as packets carry the old numbers until the ipcache has the new ones.
         let first = progressing.first;
         self.shared
             .with(move |state| {
@@ -322,11 +337,17 @@ impl Job {
         let revision = self.revision.clone();
         let bring = move |state: &mut State| {
             state.repository.hold(new);
-            state.bring(settings, staged, &revision)
+            match first {
+                true => state.bring_first(settings, staged, &revision),
+                false => state.bring(settings, staged, &revision),
+            }
         };
-        let round = self.shared.with(bring).await?;
+        let mut round = self.shared.with(bring).await?;
         if first {
             self.publish(&numbers).await?;
+            let last = self.shared.with(|state| state.core.round()).await?;
+            let (in_place, swapped) = (round.in_place + last.in_place, round.swapped + last.swapped);
+            round = Round { in_place, swapped, ..last };
         }
         Ok((round, None))
     }

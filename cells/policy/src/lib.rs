@@ -1,7 +1,8 @@
 //! Network policy of the endpoints: from rules to rows in their policy maps.
 //!
 //! **Owns** the rows of the policy maps of all endpoints but the host's, the tables `endpoint-policies` (what of an
-//! endpoint's policy is in the kernel) and `policies` (what has become of each object), the repository's revision.
+//! endpoint's policy is in the kernel), `policies` (what has become of each object), `selectors` and
+//! `subject-selectors` (whom rules name), the repository's revision.
 //! **Needs** `Arc<dyn Datapath>`, the tables `k8s-policies`, `identities` and perhaps `runtime-options`, `Arc<Prefixes>`,
 //! `Arc<IpcacheWriter>`. **Gives** [`Policies`] to whoever has endpoints, the operations under `/policy`,
 //! `GET /apiary/why` ([`why`]).
@@ -46,6 +47,7 @@ mod plan;
 mod repository;
 mod rest;
 mod rows;
+mod selectors;
 mod state;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
@@ -60,3 +62,4 @@ pub use object::{ObjectId, ObjectState, PolicyStatus};
 pub use plan::{Plan, Violation, WrongVerdict, check, plan};
 pub use policy_engine::{Filter, FilterPeer, Filters, NamedPorts};
 pub use rows::{RowKey, Rows, Verdict};
+pub use selectors::{PeerSelector, SubjectSelector};

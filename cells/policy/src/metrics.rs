@@ -99,7 +99,7 @@ impl Numbers {
         let rules: usize = engine.policies().map(|policy| policy.entries.len()).sum();
         self.rules.set(rules as i64);
         self.revision.set(engine.revision() as i64);
-        self.selectors.set((engine.selectors().len() + engine.subject_selectors().len()) as i64);
+        self.selectors.set(engine.selector_count() as i64);
     }
 
     /// Puts everything into the registry.

@@ -1,7 +1,6 @@
 //! `GET /policy` and the selectors, as the REST API shows them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use api::Response;
 use api_models as models;
@@ -11,6 +10,8 @@ use policy_engine::{
     Subject, Test,
 };
 use serde::Serialize;
+
+use crate::selectors::model;
 
 /// The tier of policies of both kinds.
 const NORMAL_TIER: u8 = 200;
@@ -24,24 +25,8 @@ pub(crate) fn policy(engine: &Engine) -> Response {
 }
 
 /// `GET /policy/selectors` and `GET /policy/subject-selectors`.
-pub(crate) fn selectors(rows: Vec<SelectorRow>) -> Response {
-    let models: Vec<_> = rows.into_iter().map(selector).collect();
-    Response::json(200, &models)
-}
-
-fn selector(row: SelectorRow) -> models::SelectorIdentityMapping {
-    let labels = |labels: Arc<[String]>| labels.iter().map(|text| label(text)).collect();
-    models::SelectorIdentityMapping {
-        identities: row.identities.into_iter().map(i64::from).collect::<Vec<_>>().into(),
-        labels: row.labels.into_iter().map(labels).collect(),
-        selector: row.selector.to_string(),
-        users: i64::try_from(row.users).unwrap_or(i64::MAX),
-    }
-}
-
-fn label(text: &str) -> models::Label {
-    let Label { key, value, source } = Label::parse(text);
-    models::Label { key, source, value }
+pub(crate) fn selectors<'a>(rows: impl Iterator<Item = &'a SelectorRow>) -> Response {
+    Response::json(200, &rows.map(model).collect::<Vec<_>>())
 }
 
 /// A rule, fields in the original's order.

@@ -86,11 +86,21 @@ impl State {
 
     /// Brings policies and options into force.
     pub(crate) fn bring(&mut self, settings: Settings, staged: Staged, revision: &AtomicU64) -> Round {
+        self.commit(settings, staged, revision);
+        self.core.round()
+    }
+
+    /// As [`bring`](Self::bring), at a start whose prefixes are not in the ipcache yet.
+    pub(crate) fn bring_first(&mut self, settings: Settings, staged: Staged, revision: &AtomicU64) -> Round {
+        self.commit(settings, staged, revision);
+        self.core.first_round()
+    }
+
+    fn commit(&mut self, settings: Settings, staged: Staged, revision: &AtomicU64) {
         self.core.set_settings(settings);
         self.core.commit(staged);
         // Whoever asks from now on waits for these rules.
         revision.store(self.core.engine().revision(), Ordering::Release);
-        self.core.round()
     }
 
     /// Objects that are refused, for health: the first ones by name.

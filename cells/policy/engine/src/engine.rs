@@ -9,7 +9,7 @@ use labels::LabelArray;
 use crate::identities::{Identities, Identity};
 use crate::model::{Action, Direction, Peers, Policy, Ports, ResourceId, Subject};
 use crate::rows::NamedPorts;
-use crate::selections::{Selections, SelectorId, Selects};
+use crate::selections::{Selections, SelectorId};
 use crate::selector::Selector;
 use crate::settings::Settings;
 
@@ -88,25 +88,6 @@ impl Change {
             list.sort_unstable();
             list.dedup();
         }
-    }
-}
-
-/// A selector as the API lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SelectorRow {
-    /// Its text.
-    pub selector: Arc<str>,
-    /// Whom it selects, sorted.
-    pub identities: Vec<u32>,
-    /// How many entries of policies use it.
-    pub users: usize,
-    /// The labels of these, without repetitions.
-    pub labels: Vec<Arc<[String]>>,
-}
-
-impl SelectorRow {
-    fn new(text: &Arc<str>) -> SelectorRow {
-        SelectorRow { selector: text.clone(), identities: Vec::new(), users: 0, labels: Vec::new() }
     }
 }
 
@@ -228,16 +209,6 @@ impl Engine {
         named.flatten().filter(|prefix| prefix.prefix() > 0).filter_map(masked).collect()
     }
 
-    /// The selectors of peers in use.
-    pub fn selectors(&self) -> Vec<SelectorRow> {
-        self.list(&self.peers, |rule| &rule.peers)
-    }
-
-    /// The selectors of those whom rules are about.
-    pub fn subject_selectors(&self) -> Vec<SelectorRow> {
-        self.list(&self.subjects, |rule| std::slice::from_ref(&rule.subject))
-    }
-
     /// The rules about an identity, in the order in which they count. Costs a search for each selector of subjects.
     pub(crate) fn rules_about(&self, identity: u32) -> Vec<&StoredRule> {
         let selected = self.subjects.iter().filter(|(_, selection)| selection.has(identity));
@@ -248,32 +219,20 @@ impl Engine {
         rules.flat_map(|stored| &stored.rules).filter(|rule| subjects.contains(&rule.subject)).collect()
     }
 
-    fn list<S: Selects + Clone>(
+    /// The rules of the policies that are about one of these.
+    pub(crate) fn rules_of(
         &self,
-        selections: &Selections<S>,
-        used: impl Fn(&StoredRule) -> &[SelectorId],
-    ) -> Vec<SelectorRow> {
-        let mut labels: HashMap<SelectorId, BTreeSet<Arc<[String]>>> = HashMap::new();
-        for rule in self.policies.values().flat_map(|stored| &stored.rules) {
-            for id in used(rule) {
-                labels.entry(*id).or_default().insert(rule.rule.labels.clone());
-            }
-        }
-        // A node's and an endpoint's selector may have one text.
-        let mut rows: BTreeMap<Arc<str>, SelectorRow> = BTreeMap::new();
-        for (id, selection) in selections.iter() {
-            let row = rows.entry(selection.text.clone()).or_insert_with_key(SelectorRow::new);
-            row.identities.extend(&selection.identities);
-            row.users += selection.users;
-            row.labels.extend(labels.remove(&id).into_iter().flatten());
-        }
-        let mut rows: Vec<SelectorRow> = rows.into_values().collect();
-        for row in &mut rows {
-            row.identities.sort_unstable();
-            row.labels.sort_unstable();
-            row.labels.dedup();
-        }
-        rows
+        subjects: impl Iterator<Item = SelectorId>,
+    ) -> impl Iterator<Item = &StoredRule> {
+        let resources: BTreeSet<&ResourceId> =
+            subjects.filter_map(|id| self.about.get(&id)).flatten().collect();
+        let stored = resources.into_iter().filter_map(|resource| self.policies.get(resource));
+        stored.flat_map(|stored| &stored.rules)
+    }
+
+    /// The subjects whose rules use a selector of peers.
+    pub(crate) fn users_of(&self, peer: SelectorId) -> impl Iterator<Item = SelectorId> {
+        self.uses.get(&peer).into_iter().flat_map(|uses| uses.keys().copied())
     }
 
     fn unchanged(&self) -> Change {

@@ -48,6 +48,7 @@ mod engine;
 mod explain;
 mod filters;
 mod identities;
+mod listing;
 mod lookup;
 mod model;
 mod parse;
@@ -61,9 +62,10 @@ mod selector;
 mod settings;
 
 pub use basis::Basis;
-pub use engine::{Change, Engine, Rule, SelectorRow};
+pub use engine::{Change, Engine, Rule};
 pub use explain::Explanation;
 pub use filters::{Filter, FilterPeer, Filters};
+pub use listing::{SelectorChanges, SelectorRow};
 pub use lookup::{Decision, Verdict, lookup};
 pub use model::{
     Action, Direction, Entry, Kind, Peers, Policy, Port, PortSpec, Ports, Prefix, ResourceId, Subject,

@@ -1,6 +1,6 @@
 //! Who is selected: for each selector in use the identities that it selects, kept up to date.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -75,11 +75,13 @@ pub(crate) struct Selections<S> {
     ids: HashMap<Arc<S>, SelectorId>,
     selections: BTreeMap<SelectorId, Selection<S>>,
     next: u64,
+    /// Texts of selectors whose users or selection have changed since somebody has asked.
+    changed: BTreeSet<Arc<str>>,
 }
 
 impl<S> Default for Selections<S> {
     fn default() -> Self {
-        Selections { ids: HashMap::new(), selections: BTreeMap::new(), next: 0 }
+        Selections { ids: HashMap::new(), selections: BTreeMap::new(), next: 0, changed: BTreeSet::new() }
     }
 }
 
@@ -89,6 +91,7 @@ impl<S: Selects + Clone> Selections<S> {
         if let Some(id) = self.ids.get(selector) {
             if let Some(selection) = self.selections.get_mut(id) {
                 selection.users += 1;
+                self.changed.insert(selection.text.clone());
             }
             return *id;
         }
@@ -100,7 +103,8 @@ impl<S: Selects + Clone> Selections<S> {
             .filter(|(id, identity)| selector.selects(*id, identity))
             .map(|(id, _)| id)
             .collect();
-        let text = selector.selector().key().into();
+        let text: Arc<str> = selector.selector().key().into();
+        self.changed.insert(text.clone());
         let selection = Selection { selector: shared.clone(), text, identities: selected, users: 1 };
         self.ids.insert(shared, id);
         self.selections.insert(id, selection);
@@ -111,6 +115,7 @@ impl<S: Selects + Clone> Selections<S> {
     pub(crate) fn release(&mut self, id: SelectorId) {
         let Some(selection) = self.selections.get_mut(&id) else { return };
         selection.users -= 1;
+        self.changed.insert(selection.text.clone());
         if selection.users == 0 {
             self.ids.remove(&selection.selector);
             self.selections.remove(&id);
@@ -128,12 +133,26 @@ impl<S: Selects + Clone> Selections<S> {
                 (Ok(_), true) => {}
                 (Ok(at), false) => {
                     selection.identities.remove(at);
+                    self.changed.insert(selection.text.clone());
                 }
-                (Err(at), true) => selection.identities.insert(at, id),
+                (Err(at), true) => {
+                    selection.identities.insert(at, id);
+                    self.changed.insert(selection.text.clone());
+                }
             }
             touched.push(*selector_id);
         }
         touched
+    }
+
+    /// The texts of selectors that have changed since the last call, those that are gone among them.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<Arc<str>> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.selections.len()
     }
 
     /// The identities that the selector selects, in order; nobody if it is not in use any more.

@@ -1,12 +1,13 @@
 //! Any order of changes gives the rows of a fresh engine, and rows decide as the rules themselves do.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use labels::{Label, LabelArray};
 use policy_engine::{
     Action, Change, CidrSelector, Decision, Direction, Enforcement, Engine, Entry, HOST, Kind, NamedPorts,
-    Peers, Policy, Port, PortSpec, Ports, Reason, Requirement, Resolved, ResourceId, Selector, Settings,
-    Subject, Test,
+    Peers, Policy, Port, PortSpec, Ports, Reason, Requirement, Resolved, ResourceId, Selector, SelectorRow,
+    Settings, Subject, Test,
 };
 use proptest::prelude::*;
 
@@ -301,7 +302,8 @@ proptest! {
         let mut engine = Engine::new(settings.clone());
         let mut world = World { settings, ..World::default() };
         let mut kept: BTreeMap<u32, Resolved> = BTreeMap::new();
-        for step in steps {
+        let mut listed: [BTreeMap<Arc<str>, SelectorRow>; 2] = Default::default();
+        for (n, step) in steps.into_iter().enumerate() {
             let before = engine.revision();
             let of_identity = matches!(step, Step::Add(..) | Step::Gone(_));
             let change = world.apply(&mut engine, step);
@@ -352,6 +354,22 @@ proptest! {
             prop_assert_eq!(engine.selectors(), fresh.selectors());
             prop_assert_eq!(engine.subject_selectors(), fresh.subject_selectors());
             prop_assert_eq!(engine.prefixes(), fresh.prefixes());
+            // Changes are taken after some steps, and are what has changed.
+            if n % 3 != 2 {
+                continue;
+            }
+            let changes = [engine.take_selector_changes(), engine.take_subject_selector_changes()];
+            for (listed, changes) in listed.iter_mut().zip(changes) {
+                for (text, row) in changes {
+                    match row {
+                        Some(row) => _ = listed.insert(text, row),
+                        None => _ = listed.remove(&text),
+                    }
+                }
+            }
+            prop_assert!(listed[0].values().eq(fresh.selectors().iter()));
+            prop_assert!(listed[1].values().eq(fresh.subject_selectors().iter()));
+            prop_assert!(engine.take_selector_changes().is_empty());
         }
     }
 
