@@ -23,6 +23,17 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// A map has no room for another entry.
+    #[error("map {name} is full: it holds {entries} entries")]
+    Full {
+        /// The map's name.
+        name: String,
+        /// How many entries it can hold.
+        entries: u32,
+        /// What the kernel answered.
+        #[source]
+        source: io::Error,
+    },
     /// A pinned map has another layout than the one wanted, and its entries cannot be taken over.
     #[error(
         "pinned map {path} is {found}, but {wanted} is wanted: {why}",
@@ -137,6 +148,7 @@ impl Error {
     pub fn errno(&self) -> Option<i32> {
         match self {
             Error::Syscall { source, .. }
+            | Error::Full { source, .. }
             | Error::File { source, .. }
             | Error::Verifier { source, .. }
             | Error::Feature { source, .. }
@@ -152,7 +164,11 @@ impl Error {
 
     /// Whether trying again later may succeed without anybody changing anything.
     pub fn is_retryable(&self) -> bool {
-        matches!(self.errno(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOMEM | libc::ENOSPC))
+        matches!(self, Error::Full { .. })
+            || matches!(
+                self.errno(),
+                Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOMEM | libc::ENOSPC)
+            )
     }
 }
 

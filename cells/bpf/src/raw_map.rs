@@ -191,7 +191,9 @@ impl RawMap {
         };
         // JUSTIFICATION: the kernel reads key and value.
         // SAFETY: both slices live across the call and have the kernel's sizes, asserted above.
-        unsafe { sys::bpf(Command::MapUpdate, &mut attr) }.map(drop).map_err(|e| self.error("update map", e))
+        unsafe { sys::bpf(Command::MapUpdate, &mut attr) }
+            .map(drop)
+            .map_err(|e| self.refused("update map", e))
     }
 
     /// Deletes an entry; false if there was none.
@@ -275,7 +277,7 @@ impl RawMap {
                 }
                 Ok(())
             }
-            Err(e) => Err(self.error("update many rows of map", e)),
+            Err(e) => Err(self.refused("update many rows of map", e)),
         }
     }
 
@@ -418,6 +420,15 @@ impl RawMap {
 
     fn element_attr(&self) -> ElementAttr {
         ElementAttr { map_fd: self.fd.as_raw_fd() as u32, ..ElementAttr::default() }
+    }
+
+    /// An error of a write: hash maps say E2BIG when they are full, tries ENOSPC.
+    fn refused(&self, operation: &'static str, source: io::Error) -> Error {
+        let full = matches!(source.raw_os_error(), Some(libc::E2BIG | libc::ENOSPC));
+        if full && !self.layout.map_type.is_array() {
+            return Error::Full { name: self.name.clone(), entries: self.layout.max_entries, source };
+        }
+        self.error(operation, source)
     }
 
     fn error(&self, operation: &'static str, source: io::Error) -> Error {

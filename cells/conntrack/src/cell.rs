@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hive::job::Backoff;
 use hive::prelude::*;
 use maps::{ClockConfig, FamilyConfig, Maps};
 use metrics::Metrics;
@@ -17,6 +18,10 @@ const ROUND: Duration = Duration::from_secs(600);
 
 /// How long a round rests after each chunk of rows.
 const REST: Duration = Duration::from_millis(3);
+
+/// A round that failed comes again after this, at first and at most.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Collects rows of connections that have ended.
 pub fn cell() -> Cell {
@@ -68,6 +73,7 @@ impl Gc {
         let clock = self.clock.clock();
         self.numbers.interval(self.interval.current());
         let mut wait = MIN_INTERVAL.min(self.interval.current());
+        let mut backoff = Backoff::exponential(RETRY_MIN, RETRY_MAX);
         loop {
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
@@ -102,10 +108,16 @@ impl Gc {
             wait = self.interval.after(most);
             self.numbers.interval(wait);
             match failed {
-                None => cx.health.ok(format!("{} connections, {} ended", total.alive, total.deleted)),
+                None => {
+                    cx.health.ok(format!("{} connections, {} ended", total.alive, total.deleted));
+                    backoff.reset();
+                }
                 Some((map, error)) => {
-                    tracing::warn!(mapName = map, %error, "Could not collect ended connections");
-                    cx.health.degraded(format!("Could not collect ended connections of {map}"), &*error);
+                    let message = format!("Could not collect ended connections of {map}");
+                    if cx.health.degraded_anew(message, &*error) {
+                        tracing::warn!(mapName = map, %error, "Could not collect ended connections, trying again");
+                    }
+                    wait = backoff.next_wait().unwrap_or(RETRY_MAX).min(wait);
                 }
             }
         }

@@ -258,18 +258,34 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
         damaged::tell(damaged, || (source.0)(), health, cx).await;
         Ok(())
     });
-    let (service, source) = (endpoints.clone(), p.links);
+    let (service, source, interval) = (endpoints.clone(), p.links, p.config.endpoint_gc_interval);
     p.jobs.one_shot("endpoint-gc", move |cx: JobCx| async move {
         let mut sweep = gc::Sweep::default();
         loop {
             tokio::select! {
-                () = tokio::time::sleep(gc::INTERVAL) => {}
+                () = tokio::time::sleep(interval), if !interval.is_zero() => {}
                 () = cx.cancelled() => return Ok(()),
             }
             let _working = cx.working();
             match (source.0)() {
-                Ok(links) => sweep.run(&service, &links).await,
-                Err(error) => cx.health.degraded("Unable to list links", error),
+                Ok(links) => match &*sweep.run(&service, &links).await {
+                    [] => cx.health.ok("all endpoints have their interface"),
+                    [(id, interface), more @ ..] => {
+                        let what = format!(
+                            "endpoint {id}: interface {interface} is gone, and {} more; they are removed in {interval:?} \
+                             unless it comes back or their pod is deleted",
+                            more.len()
+                        );
+                        if cx.health.degraded_anew("Endpoints without interface", &what) {
+                            tracing::warn!(error = %what, "Endpoints without interface");
+                        }
+                    }
+                },
+                Err(error) => {
+                    if cx.health.degraded_anew("Unable to list links", &error) {
+                        tracing::warn!(%error, "Unable to list links");
+                    }
+                }
             }
         }
     });

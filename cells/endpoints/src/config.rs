@@ -1,9 +1,14 @@
 //! The options of endpoints.
 
+use std::time::Duration;
+
 /// What new endpoints are like. Changes take effect for endpoints made after the next start;
 /// `PATCH /config` changes source verification for those that are made from then on.
 #[derive(hive::Config, Clone, Debug)]
 pub struct EndpointsConfig {
+    /// How often endpoints are looked for whose interface is gone; those go at the second look
+    #[flag(default = "5m", hidden)]
+    pub endpoint_gc_interval: Duration,
     /// Drop packets of endpoints that carry a foreign source address
     #[flag(default = false, file_only)]
     pub enable_source_ip_verification: bool,

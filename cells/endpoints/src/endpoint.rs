@@ -225,6 +225,16 @@ impl Endpoint {
         }
     }
 
+    /// Whether the last try to make the datapath failed with this error.
+    pub(crate) fn has_failed_with(&self, error: &str) -> bool {
+        let message = format!("Error regenerating endpoint: {error} (Reason: ");
+        let mut newest = self.log.newest_first().filter(|change| change.code != Code::Warning);
+        let decided = newest.find(|change| {
+            change.code == Code::Failure || change.message.starts_with("Successfully regenerated")
+        });
+        decided.is_some_and(|change| change.code == Code::Failure && change.message.starts_with(&message))
+    }
+
     /// Whether the last try to make the datapath failed.
     pub fn is_failing(&self) -> bool {
         self.log

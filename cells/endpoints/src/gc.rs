@@ -1,16 +1,13 @@
 //! Endpoints that nobody removes: those whose interface has gone without a word from the plugin.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use crate::endpoint::Endpoint;
 use crate::id::EndpointId;
+use crate::record::Record;
 use crate::service::Endpoints;
 use crate::start::Links;
 use crate::state::State;
-
-/// How often interfaces are looked at.
-pub(crate) const INTERVAL: Duration = Duration::from_secs(300);
 
 /// Removes endpoints whose interface was gone at two looks in a row: a plugin that is at work has time to say so.
 #[derive(Debug, Default)]
@@ -19,26 +16,34 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// One look.
-    pub(crate) async fn run(&mut self, endpoints: &Endpoints, links: &Links) {
+    /// One look. Gives the interfaces that were missing at this one, by endpoint: those go with the next.
+    pub(crate) async fn run(&mut self, endpoints: &Endpoints, links: &Links) -> Vec<(EndpointId, String)> {
         let table = endpoints.table();
         let snapshot = table.snapshot();
         let gone = |endpoint: &&Endpoint| {
             endpoint.state == State::Ready
                 && endpoint.record.has_interface()
-                && links
-                    .get(&endpoint.record.if_name)
-                    .is_none_or(|link| link.index != endpoint.record.if_index)
+                && !has_interface(links, &endpoint.record)
         };
         let rows = table.all(&snapshot).map(|row| &**row).filter(gone);
         let seen: Vec<(EndpointId, String)> =
             rows.map(|endpoint| (endpoint.id(), endpoint.record.if_name.clone())).collect();
-        for (id, interface) in seen.iter().filter(|(id, _)| self.marked.contains(id)) {
+        let (twice, once): (Vec<_>, Vec<_>) = seen.into_iter().partition(|(id, _)| self.marked.contains(id));
+        for (id, interface) in twice {
             tracing::info!(endpointID = id.0, %interface, "Removing endpoint whose interface is gone");
-            endpoints.remove(*id).await;
+            endpoints.remove(id).await;
         }
-        self.marked = seen.into_iter().map(|(id, _)| id).collect();
+        self.marked = once.iter().map(|(id, _)| *id).collect();
+        once
     }
+}
+
+/// Whether the endpoint's interface is there: by number, and by name or address, as somebody may have renamed it.
+fn has_interface(links: &Links, record: &Record) -> bool {
+    links.iter().any(|(name, link)| {
+        link.index == record.if_index
+            && (*name == record.if_name || link.mac.is_some() && link.mac == record.node_mac)
+    })
 }
 
 /// Takes rows of removed endpoints out of the table when their removal succeeds after its request has ended.

@@ -137,7 +137,10 @@ impl EndpointOps {
                 }
                 Err(error) => {
                     let (id, error) = (entry.object.record.id, error.to_string());
-                    tracing::warn!(endpointID = id, %error, "Regeneration of endpoint failed");
+                    // What is tried again and again is told once.
+                    if !entry.object.has_failed_with(&error) {
+                        tracing::warn!(endpointID = id, %error, "Regeneration of endpoint failed, trying again");
+                    }
                     entry.object.failed(&error, now)
                 }
             };

@@ -112,7 +112,11 @@ pub(crate) fn restore(
     options: Option<&Options>,
     known: impl FnOnce() -> Vec<EndpointDatapath>,
 ) -> Result<Outcome, StateError> {
-    let plan = plan(files.scan()?, |name| links.get(name).map(|link| link.index));
+    let mut found = files.scan()?;
+    for record in found.iter_mut().filter_map(|found| found.record.as_mut()?.as_mut().ok()) {
+        follow_name(record, links);
+    }
+    let plan = plan(found, |name| links.get(name).map(|link| link.index));
     let mut outcome = Outcome::default();
     for Ignored { directory, problem } in &plan.ignore {
         tracing::warn!(path = %files.root().join(directory).display(), %problem, "Ignoring a state directory");
@@ -164,6 +168,20 @@ pub(crate) fn restore(
     }
     txn.commit();
     Ok(outcome)
+}
+
+/// An interface that somebody has renamed is the endpoint's still.
+fn follow_name(record: &mut Record, links: &Links) {
+    let same =
+        |link: &Link| link.index == record.if_index && link.mac.is_some() && link.mac == record.node_mac;
+    if record.has_interface()
+        && !links.contains_key(&record.if_name)
+        && let Some((name, _)) = links.iter().find(|(_, link)| same(link))
+    {
+        let (id, before, now) = (record.id, &record.if_name, name);
+        tracing::info!(endpointID = id, %before, %now, "The interface of an endpoint was renamed");
+        record.if_name = name.clone();
+    }
 }
 
 fn reserve(ipam: &Ipam, record: &Record) -> Result<(), (std::net::IpAddr, ipam::Error)> {

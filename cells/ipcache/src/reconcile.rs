@@ -22,11 +22,16 @@ pub trait IpcacheMap: Send + Sync + 'static {
 
 impl IpcacheMap for maps::Maps {
     fn write(&self, rows: &[(IpcacheKey, RemoteEndpointInfo)]) -> OpResult {
-        match rows {
-            [(key, value)] => self.ipcache().update(key, value)?,
-            rows => self.ipcache().update_batch(rows)?,
-        }
-        Ok(())
+        let written = match rows {
+            [(key, value)] => self.ipcache().update(key, value),
+            rows => self.ipcache().update_batch(rows),
+        };
+        written.map_err(|error| match error {
+            bpf::Error::Full { .. } => {
+                format!("{error}; its size is fixed: name fewer or wider prefixes in policies").into()
+            }
+            error => error.into(),
+        })
     }
 
     fn remove(&self, key: &IpcacheKey) -> OpResult {

@@ -46,6 +46,17 @@ pub enum DatapathError {
         /// What the map holds.
         capacity: usize,
     },
+    /// A map of the node has no room.
+    #[error(
+        "{step}: {source}; its size is fixed: let pods run on other nodes, or remove rows that are not the agent's"
+    )]
+    Full {
+        /// The step in words, with its subject.
+        step: String,
+        /// Which map.
+        #[source]
+        source: bpf::Error,
+    },
     /// A step failed in the kernel.
     #[error("{step}: {source}")]
     Kernel {
@@ -71,7 +82,9 @@ impl DatapathError {
     pub fn is_retryable(&self) -> bool {
         match self {
             DatapathError::NotReady => true,
-            DatapathError::Kernel { source, .. } => source.is_retryable(),
+            DatapathError::Kernel { source, .. } | DatapathError::Full { source, .. } => {
+                source.is_retryable()
+            }
             _ => false,
         }
     }
@@ -85,6 +98,9 @@ pub(crate) trait Step<T> {
 
 impl<T> Step<T> for bpf::Result<T> {
     fn step(self, step: impl FnOnce() -> String) -> Result<T, DatapathError> {
-        self.map_err(|source| DatapathError::Kernel { step: step(), source })
+        self.map_err(|source| match source {
+            bpf::Error::Full { .. } => DatapathError::Full { step: step(), source },
+            source => DatapathError::Kernel { step: step(), source },
+        })
     }
 }

@@ -11,6 +11,7 @@ use futures::future::{BoxFuture, FutureExt};
 use maps::{Maps, policy_name};
 use tokio::sync::watch;
 
+use crate::away::Away;
 use crate::datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
 use crate::departed::Departed;
 use crate::error::{DatapathError, Step};
@@ -35,6 +36,7 @@ pub struct KernelDatapath {
     options: KernelOptions,
     pub(crate) pool: PolicyPool,
     departed: Departed,
+    away: Away,
     /// The programs that new attachments get.
     programs: RwLock<Option<Arc<ProgramSet>>>,
     /// Held for reading while an endpoint is attached, for writing for a moment between publishing new programs and
@@ -58,6 +60,7 @@ impl KernelDatapath {
             maps,
             options,
             departed: Departed::default(),
+            away: Away::default(),
             programs: RwLock::new(None),
             attaching: RwLock::new(()),
             switched: Mutex::default(),
@@ -79,6 +82,10 @@ impl KernelDatapath {
     /// Endpoints that the datapath has to forget, for whoever sees to it.
     pub fn departed(&self) -> &Departed {
         &self.departed
+    }
+
+    pub(crate) fn away(&self) -> &Away {
+        &self.away
     }
 
     /// The host endpoint's id, 0 while there is none, and its changes.
@@ -233,7 +240,7 @@ impl KernelDatapath {
     }
 
     /// Removes the row of an interface if it is still this endpoint's.
-    fn remove_interface(&self, ifindex: u32, id: u16) -> Result<(), DatapathError> {
+    pub(crate) fn remove_interface(&self, ifindex: u32, id: u16) -> Result<(), DatapathError> {
         let low = ifindex < datapath_abi::EP_CONFIG_ENTRIES;
         let map = if low { self.maps.ep_by_ifindex() } else { self.maps.ep_by_ifindex_hi() };
         let step = || format!("endpoint {id}: remove interface {ifindex}");
@@ -291,6 +298,7 @@ impl Datapath for KernelDatapath {
         let old = self.row(id)?;
         let slot = self.policy(id, &old)?;
 
+        self.away.forget(id);
         let config = endpoint.config(slot);
         let maps = &self.maps;
         if old != config {
@@ -321,6 +329,7 @@ impl Datapath for KernelDatapath {
                 self.attach_program(&programs, &tc, endpoint.ifindex, &endpoint.ifname, Some(id))?
             };
             if !attached {
+                self.retire(id, &config)?;
                 let EndpointDatapath { id, ifindex, ifname, .. } = endpoint.clone();
                 return Err(DatapathError::NoInterface { id, ifindex, ifname });
             }
@@ -349,6 +358,7 @@ impl Datapath for KernelDatapath {
     fn detach(&self, id: u16) -> Result<bool, DatapathError> {
         self.check_ready(id)?;
         let _changing = self.change(id);
+        self.away.forget(id);
         let old = self.row(id)?;
         let step = || format!("endpoint {id}: remove settings");
         self.maps.ep_config().update(&id.into(), &EndpointConfig::default()).step(step)?;

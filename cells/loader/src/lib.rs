@@ -33,6 +33,7 @@
 
 mod adopt;
 mod alarms;
+mod away;
 mod cell;
 mod config;
 mod controller;

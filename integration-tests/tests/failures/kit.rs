@@ -25,7 +25,8 @@ pub(crate) fn node(interval: &str) -> Node {
 pub(crate) fn until(node: &Node, what: &str, mut ready: impl FnMut() -> bool) {
     let probe = || if ready() { Ok(()) } else { Err(String::new()) };
     if try_wait_until(LIMIT, probe).is_err() {
-        panic!("{what}\n{}\n{}", health(node), node.log());
+        let repairs = node.metrics().into_iter().filter(|line| line.contains("repairs_total{"));
+        panic!("{what}\n{}\n{:#?}\n{}", health(node), repairs.collect::<Vec<_>>(), node.log());
     }
 }
 
@@ -68,4 +69,10 @@ pub(crate) fn pinned_maps(node: &Node) -> BTreeMap<String, u32> {
 
 fn id(path: &Path) -> Option<u32> {
     RawMap::open(path).and_then(|map| map.info()).ok().map(|info| info.id)
+}
+
+/// Rows of a table.
+pub(crate) fn rows(node: &Node, table: &str) -> Vec<serde_json::Value> {
+    let dump = node.get(&format!("/statedb/dump/{table}"));
+    dump[table].as_array().cloned().unwrap_or_default()
 }
