@@ -270,6 +270,7 @@ impl HostJob {
                             }
                             self.maps.set_forwarding();
                             cx.health.ok("host datapath ready");
+                            watchdog.confirm();
                             backoff.reset();
                             done = Some(desired);
                             (in_force, mixed) = (Some(notifications), false);

@@ -188,6 +188,11 @@ impl Watchdog {
         self.next = self.next.min(Instant::now().max(self.last + PAUSE) + SETTLE);
     }
 
+    /// The host's side has been made: what was removed while that went on shows at another look.
+    pub(crate) fn confirm(&mut self) {
+        self.next = self.next.min(Instant::now() + PAUSE);
+    }
+
     /// Waits for the next look.
     pub(crate) async fn due(&mut self) {
         if self.interval.is_zero() {

@@ -11,7 +11,7 @@ use bpf::{Direction, Link};
 use integration_tests::{Node, Pod};
 use test_kit::{UdpFlow, require_root};
 
-use crate::kit::{health, logged, node, pinned_maps, repairs, until, until_well};
+use crate::kit::{health, logged, node, pinned_maps, repairs, until, until_equal, until_well};
 
 /// Links of devices that are pinned.
 fn device_links(node: &Node) -> Vec<PathBuf> {
@@ -215,7 +215,8 @@ fn the_host_devices_their_addresses_and_routes_come_back() {
         "link del cilium_net".to_owned(),
     ] {
         node.host().ip(&change).unwrap();
-        until(&node, &change, || shown() == before && device_links(&node).len() >= 3);
+        until_equal(&node, &change, &before, &shown);
+        until(&node, &change, || device_links(&node).len() >= 3);
         until(&node, &format!("{change}: the host reaches pods"), || {
             let flow = UdpFlow::start(node.host(), &a.ns, a.ipv4).unwrap();
             sleep(Duration::from_millis(30));

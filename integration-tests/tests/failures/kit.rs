@@ -30,6 +30,22 @@ pub(crate) fn until(node: &Node, what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until something is as it should be; shows the difference if it does not get there.
+pub(crate) fn until_equal<T: PartialEq + std::fmt::Debug>(
+    node: &Node,
+    what: &str,
+    expected: &T,
+    mut probe: impl FnMut() -> T,
+) {
+    let found = try_wait_until(LIMIT, || match probe() {
+        found if found == *expected => Ok(()),
+        found => Err(format!("{found:#?}")),
+    });
+    if let Err(found) = found {
+        panic!("{what}: {found}, not {expected:#?}\n{}\n{}", health(node), node.log());
+    }
+}
+
 /// What `apiary status` says of the agent as a whole: degraded modules with their errors.
 pub(crate) fn health(node: &Node) -> String {
     let status = node.get("/v1/healthz");

@@ -8,7 +8,9 @@ use test_kit::require_root;
 use crate::kit::{logged, node, rows, until, until_well};
 
 /// Links in the storm: their messages are more than the agent's socket holds.
-const LINKS: usize = 200;
+const LINKS: usize = 60;
+/// Changes of one of them, a message each.
+const CHANGES: usize = 6000;
 
 /// Names and addresses of interfaces, as `ip` tells.
 fn of_ip(node: &integration_tests::Node) -> BTreeSet<(String, String)> {
@@ -66,6 +68,9 @@ fn tables_are_the_kernels_again_after_lost_notifications() {
             "link add storm{i} type veth peer name peer{i}\naddr add 10.7{high}.{low}.1/24 dev storm{i}\n"
         );
         storm += &format!("link set storm{i} up\nlink set peer{i} up\n");
+    }
+    for i in 0..CHANGES {
+        storm += &format!("link set storm{} mtu {}\n", LINKS - 1, 1300 + i % 200);
     }
     // The first ones are gone again, and the uplink has another address, before anybody could look.
     for i in 0..LINKS / 4 {
