@@ -218,6 +218,7 @@ impl HostJob {
             () = told => {}
             () = cx.cancelled() => return Ok(()),
         }
+        let mut seen = None;
         let mut watchdog = Watchdog::new(self.config.endpoint_bpf_prog_watchdog_interval, &self.maps, &cx);
         loop {
             let working = cx.working();
@@ -230,7 +231,15 @@ impl HostJob {
             let (host, host_watch) = self.tables.devices.get_watch(&snapshot, Device::by_name(HOST_DEVICE));
             let (net, net_watch) = self.tables.devices.get_watch(&snapshot, Device::by_name(NET_DEVICE));
             let host_routes = Route::by_link(host.map_or(0, |device| device.index));
-            let (_, route_watch) = self.tables.routes.list_watch(&snapshot, host_routes);
+            let (routes, route_watch) = self.tables.routes.list_watch(&snapshot, host_routes);
+            // Compared, not waited for: what changes during a look or a load wakes nobody.
+            let host_side = (
+                [host, net].map(|device| device.map(|device| Device::clone(device))),
+                routes.map(|route| Route::clone(route)).collect::<Vec<Route>>(),
+            );
+            if seen.replace(host_side.clone()).is_some_and(|before| before != host_side) {
+                watchdog.soon();
+            }
             let (notifications, options_revision, options_watch) = self.notifications();
             let desired = match nodes.map(|node| &**node).next() {
                 Some(node) => {
@@ -307,9 +316,9 @@ impl HostJob {
                 () = node_watch.changed() => {}
                 () = device_watch.changed() => {}
                 () = address_watch.changed() => {}
-                () = host_watch.changed() => watchdog.soon(),
-                () = net_watch.changed() => watchdog.soon(),
-                () = route_watch.changed() => watchdog.soon(),
+                () = host_watch.changed() => {}
+                () = net_watch.changed() => {}
+                () = route_watch.changed() => {}
                 () = changed(options_watch) => {}
                 _ = host_endpoint.changed() => {}
                 () = sleep(wait) => {}
