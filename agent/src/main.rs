@@ -4,9 +4,9 @@ mod cleanup;
 mod cmdref;
 mod log_level;
 mod logging;
+mod privileges;
 
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -82,9 +82,10 @@ fn reference(hive: &Hive, folder: &Path, filter: LogFilter, level: &LogLevel) ->
 fn run(hive: Hive, filter: LogFilter, level: &LogLevel) -> ExitCode {
     let (options, debug) = LogConfig::options(hive.settings());
     options.install(filter, level, debug);
-    if is_refused_to_user() {
+    if privileges::are_missing() {
         return ExitCode::from(FATAL);
     }
+    privileges::raise_descriptors();
     hive.settings().report();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -100,28 +101,13 @@ fn run(hive: Hive, filter: LogFilter, level: &LogLevel) -> ExitCode {
     outcome.exit_code()
 }
 
-/// The effective user, unless that is root.
 fn clean(hive: &Hive, flags: cleanup::Flags, filter: LogFilter, level: &LogLevel) -> ExitCode {
     let (options, debug) = LogConfig::options(hive.settings());
     options.install(filter, level, debug);
-    if is_refused_to_user() {
+    if privileges::are_missing() {
         return ExitCode::from(FATAL);
     }
     cleanup::run(hive.settings(), flags)
-}
-
-/// Says so if the process is not root's.
-fn is_refused_to_user() -> bool {
-    let user = other_than_root();
-    if let Some(user) = user {
-        tracing::error!(target: logging::FATAL, user, "The agent needs root, for eBPF programs, links and routes: start it as root");
-    }
-    user.is_some()
-}
-
-fn other_than_root() -> Option<u32> {
-    let process = std::fs::metadata("/proc/self").ok()?;
-    Some(process.uid()).filter(|uid| *uid != 0)
 }
 
 /// Exit code of an agent that could not go on.
