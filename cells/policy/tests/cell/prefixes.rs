@@ -2,7 +2,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datapath_abi::{PolicyEntry, PolicyKey};
-use hive::prelude::*;
 use ipcache::testing::FakeMap;
 use ipnetwork::IpNetwork;
 use loader::Datapath;
