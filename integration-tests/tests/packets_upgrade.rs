@@ -233,14 +233,7 @@ fn what_does_not_fit_is_kept_or_refused_by_name() {
     cast.node.stop();
 
     // Services are not thrown out, nor is anything else changed.
-    let pins = |node: &Node| -> BTreeMap<String, u32> {
-        let names = fs::read_dir(node.pin("")).unwrap().map(|entry| entry.unwrap().file_name());
-        names
-            .map(|name| name.into_string().unwrap())
-            .map(|name| (name.clone(), map(node, &name).id))
-            .collect()
-    };
-    let before = pins(&cast.node);
+    let before = maps_by_pin(&cast.node);
     cast.node.config.insert("bpf-lb-map-max".into(), "4".into());
     let mut command = cast.node.agent_command();
     let mut agent = Process::start(command.stderr(Stdio::piped())).unwrap();
@@ -260,10 +253,56 @@ fn what_does_not_fit_is_kept_or_refused_by_name() {
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }
-    assert_eq!(pins(&cast.node), before, "nothing was changed");
+    assert_eq!(maps_by_pin(&cast.node), before, "nothing was changed");
     cast.node.config.insert("bpf-lb-map-max".into(), "1024".into());
     cast.node.start();
     assert_perfect(flows, "kept and refused", &cast.node);
+}
+
+/// What a newer agent has left is not touched, whether its maps say so or one of its files.
+#[test]
+fn what_a_newer_agent_has_left_is_refused_and_forwards_on() {
+    require_root!();
+    let mut cast = cast();
+    let flows = cast.allowed(LONG);
+    let never = cast.denied();
+    sleep(Duration::from_millis(100));
+    cast.node.stop();
+    let version = RawMap::open(&cast.node.pin("ep_schema")).unwrap();
+    let identities = cast.node.endpoint_files().join("identities.json");
+    let known = fs::read_to_string(&identities).unwrap();
+    // Other sizes as well, which would have maps replaced.
+    resize(&mut cast.node, 1);
+    for newer_maps in [true, false] {
+        let file = if newer_maps { known.clone() } else { known.replace("\"version\":1", "\"version\":99") };
+        assert!(newer_maps || file != known, "{known}");
+        fs::write(&identities, &file).unwrap();
+        let number: u32 = if newer_maps { 99 } else { 1 };
+        version.update(&[0; 4], &number.to_ne_bytes(), bpf::UpdateMode::Any).unwrap();
+        let before = (maps_by_pin(&cast.node), programs(&cast.node));
+        let mut command = cast.node.agent_command();
+        let mut agent = Process::start(command.stderr(Stdio::piped())).unwrap();
+        let mut stderr = agent.child().stderr.take().unwrap();
+        let status = agent.wait(Duration::from_secs(20)).expect("it must end by itself");
+        let mut told = String::new();
+        std::io::Read::read_to_string(&mut stderr, &mut told).unwrap();
+        assert!(!status.success());
+        let told = told.lines().find(|line| line.contains("level=fatal")).expect("it says why");
+        assert!(told.contains("99"), "{told}");
+        assert_eq!((maps_by_pin(&cast.node), programs(&cast.node)), before, "nothing was changed: {told}");
+        assert_eq!(fs::read_to_string(&identities).unwrap(), file);
+    }
+    fs::write(&identities, &known).unwrap();
+    cast.node.start();
+    sleep(Duration::from_millis(100));
+    assert_perfect(flows, "a newer agent", &cast.node);
+    assert_nothing(never, "a newer agent", &cast.node);
+}
+
+/// Kernel numbers of all pinned maps.
+fn maps_by_pin(node: &Node) -> BTreeMap<String, u32> {
+    let names = fs::read_dir(node.pin("")).unwrap().map(|entry| entry.unwrap().file_name());
+    names.map(|name| name.into_string().unwrap()).map(|name| (name.clone(), map(node, &name).id)).collect()
 }
 
 /// The control: a program that is missing is noticed by the flows.

@@ -31,11 +31,13 @@ pub fn instance() -> Cell {
 fn new_instance(state: Config<StateConfig>, lifecycle: Lifecycle) {
     let taken = Arc::new(tokio::sync::Mutex::new(None));
     let held = taken.clone();
-    let folder = state.run().to_owned();
+    let (folder, files) = (state.run().to_owned(), state.state());
     lifecycle
         .hook("pid-file")
         .on_start(move |_| async move {
             *taken.lock().await = Some(Instance::take(&folder)?);
+            // Before any other hook changes anything.
+            state_file::check_versions(&files)?;
             Ok(())
         })
         .on_stop(move |_| async move {

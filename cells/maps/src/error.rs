@@ -10,6 +10,18 @@ pub enum Error {
     /// The kernel or the pin's layout is against it.
     #[error(transparent)]
     Bpf(#[from] bpf::Error),
+    /// The maps are those of a newer agent. Nothing has been changed.
+    #[error(
+        "the pinned maps are of version {found}, this agent knows {known} at most, and nothing was changed: \
+         start an agent that is as new as the one that made them, or remove them, which interrupts the pods: \
+         agent cleanup --dry-run lists what, agent cleanup removes it"
+    )]
+    Newer {
+        /// Their version.
+        found: u32,
+        /// The newest that this agent knows.
+        known: u32,
+    },
     /// Pins of another agent or version whose content cannot be taken over. Nothing has been changed.
     #[error(
         "what is pinned cannot be taken over, and nothing was changed: {}. \

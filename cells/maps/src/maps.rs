@@ -20,13 +20,15 @@ use crate::catalog::{self, CATALOG, Existence, FlagRule, MapDef};
 use crate::config::{FamilyConfig, MapsConfig};
 use crate::error::{Error, Result};
 use crate::footprint::footprint;
+use crate::schema;
 use crate::size::{Sizes, memory_total};
 
 /// How the pins of policy maps begin; what follows is the endpoint's id in five digits.
 pub const POLICY_PREFIX: &str = "cilium_policy_v2_";
 
 /// Names of our own maps, which hold what the shared programs know of endpoints.
-pub const OWN_MAPS: [&str; 5] = ["ep_config", "ep_ids", "ep_by_ifindex", "ep_by_ifindex_hi", "ep_policies"];
+pub const OWN_MAPS: [&str; 6] =
+    ["ep_config", "ep_ids", "ep_by_ifindex", "ep_by_ifindex_hi", "ep_policies", "ep_schema"];
 
 /// The maps of a node under one bpf file system.
 ///
@@ -93,6 +95,7 @@ struct Opened {
     ep_by_ifindex: Map<u32, u32>,
     ep_by_ifindex_hi: Map<u32, u32>,
     ep_policies: ObjectMap,
+    schema: RawMap,
 }
 
 impl Maps {
@@ -143,6 +146,7 @@ impl Maps {
         self.config.validate()?;
         let features = bpf::probe()?;
         let fs = BpfFs::open_or_mount(&self.config.bpf_root)?;
+        schema::check(&fs)?;
         self.check(&fs)?;
         self.remake_own(&fs)?;
         let open = |name: &str| self.open_named(&fs, name);
@@ -159,9 +163,11 @@ impl Maps {
             ep_by_ifindex: Map::new(open("ep_by_ifindex")?)?,
             ep_by_ifindex_hi: Map::new(open("ep_by_ifindex_hi")?)?,
             ep_policies: ObjectMap::new(open("ep_policies")?)?,
+            schema: open("ep_schema")?,
             features,
             fs,
         };
+        schema::record(&opened.schema)?;
         // Two callers at once open the same pins; the first one's handles stay.
         let _ = self.opened.set(opened);
         Ok(())
@@ -334,6 +340,7 @@ impl Maps {
         match name {
             "ep_config" => MapSpec::new("ep_config", MapType::Array, 4, row, entries, read_only),
             "ep_by_ifindex" => MapSpec::new("ep_by_ifindex", MapType::Array, 4, 4, entries, read_only),
+            "ep_schema" => schema::SPEC,
             "ep_ids" => MapSpec::new("ep_ids", MapType::Hash, 4, 4, entries, MapFlags::NO_PREALLOC),
             "ep_by_ifindex_hi" => {
                 MapSpec::new("ep_by_ifindex_hi", MapType::Hash, 4, 4, entries, MapFlags(0x81))
@@ -418,6 +425,7 @@ impl Maps {
             "cilium_call_policy" => opened.call_policy.raw(),
             "ep_config" => opened.ep_config.raw(),
             "ep_ids" => opened.ep_ids.raw(),
+            "ep_schema" => &opened.schema,
             "ep_by_ifindex" => opened.ep_by_ifindex.raw(),
             "ep_by_ifindex_hi" => opened.ep_by_ifindex_hi.raw(),
             "ep_policies" => opened.ep_policies.raw(),

@@ -63,4 +63,4 @@ pub use error::Error;
 pub use file::{LIMIT, StateFile, open_for_lock};
 pub use records::Records;
 pub use rewrite::Rewrite;
-pub use schema::Schema;
+pub use schema::{NEWEST, Schema, check_versions};

@@ -1,5 +1,7 @@
 //! Files of our own form: JSON that says its version.
 
+use std::path::Path;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +24,29 @@ pub trait Schema: Serialize + DeserializeOwned {
             older => format!("version {older} is none that any agent has written"),
         })
     }
+}
+
+/// The newest [`Schema::VERSION`] of all files of this agent.
+pub const NEWEST: u32 = 1;
+
+/// An error if a file in the folder, not below it, is of a version that no file of this agent has: for a start to ask before
+/// it changes anything. The owner of a file judges it again, and what cannot be read is left to its owner.
+pub fn check_versions(folder: &Path) -> Result<(), Error> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(Error::io("read", folder))?,
+    };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let Ok(Some(content)) = StateFile::new(&path).read() else { continue };
+        let version = serde_json::from_slice::<Head>(&content).ok().and_then(|head| head.version);
+        if let Some(found) = version.filter(|found| *found > u64::from(NEWEST)) {
+            return Err(Error::Newer { path, found, known: NEWEST, holds: "what the agent before knew" });
+        }
+    }
+    Ok(())
 }
 
 /// The version alone. A file may say other things that only its own version knows.

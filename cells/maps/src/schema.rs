@@ -1,0 +1,42 @@
+//! The version of what rows mean, where their layouts do not tell: one number in a pinned map of our own.
+//!
+//! It is beside the maps, not in the state folder, as either can be lost without the other.
+
+use bpf::{BpfFs, MapFlags, MapSpec, MapType, RawMap, UpdateMode};
+
+use crate::error::{Error, Result};
+
+/// The version that this agent writes, and the newest that it understands. It grows when rows of a map get another meaning
+/// in the same layout.
+pub const SCHEMA: u32 = 1;
+
+/// The map with the version.
+pub(crate) const SPEC: MapSpec = MapSpec::new("ep_schema", MapType::Array, 4, 4, 1, MapFlags::NONE);
+
+/// Refuses the maps of an agent that is newer than this one. Maps without a version are of the first or of the original.
+pub(crate) fn check(fs: &BpfFs) -> Result<()> {
+    let map = match RawMap::open(&fs.map(&SPEC.name)) {
+        Ok(map) => map,
+        Err(e) if e.is_not_found() => return Ok(()),
+        Err(e) => return Err(e.into()),
+    };
+    match read(&map)? {
+        found if found > SCHEMA => Err(Error::Newer { found, known: SCHEMA }),
+        _ => Ok(()),
+    }
+}
+
+/// Writes this agent's version.
+pub(crate) fn record(map: &RawMap) -> Result<()> {
+    if read(map)? != SCHEMA {
+        map.update(&[0; 4], &SCHEMA.to_ne_bytes(), UpdateMode::Any)?;
+    }
+    Ok(())
+}
+
+/// The first word: newer agents may put others behind it.
+fn read(map: &RawMap) -> Result<u32> {
+    let mut value = vec![0; map.value_len()];
+    map.lookup(&[0; 4], &mut value)?;
+    Ok(value.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word)))
+}
