@@ -11,9 +11,9 @@ use services::{LbAddress, ServiceName};
 
 use crate::input::{parts, text};
 
-/// Two texts; the second is a value or a list where one is wanted.
+/// Two texts, the second a value where one is wanted; a list of labels and the filter for them.
 pub(crate) fn run(data: &[u8]) {
-    let [first, second] = parts(data).map(text);
+    let [first, second, labels, prefixes] = parts(data).map(text);
     // A name or a refusal that says something.
     if let Err(error) = first.parse::<Name>() {
         assert!(!error.to_string().is_empty());
@@ -25,7 +25,10 @@ pub(crate) fn run(data: &[u8]) {
     }
     label(&first);
     option(&first, &second);
-    filter(&first, &second);
+    // A filter costs a hundred times of all the others.
+    if !prefixes.is_empty() {
+        filter(&prefixes, &labels);
+    }
     let name = ServiceName::new(&first, &second);
     assert_eq!(name.to_string(), name.as_str());
     let _ = (name.name(), name.namespace(), name.cluster());
