@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use test_kit::{NetNs, Process, Sandbox, try_wait_until};
+use test_kit::{NetNs, Process, Sandbox, SandboxOptions, try_wait_until};
 
 use crate::{Answer, Pod, request};
 
@@ -62,7 +63,24 @@ impl Node {
     /// When the sandbox cannot be made.
     #[must_use]
     pub fn new() -> Self {
-        let sandbox = Sandbox::new().expect("a sandbox can be made as root");
+        Self::inside(Sandbox::new().expect("a sandbox can be made as root"))
+    }
+
+    /// The same, with an agent that is started in a cgroup with a limit of memory; `None` if the machine does not let a
+    /// test make one.
+    ///
+    /// # Panics
+    /// When the sandbox cannot be made.
+    #[must_use]
+    pub fn limited(memory: u64) -> Option<Self> {
+        let options = SandboxOptions { memory: Some(memory), ..SandboxOptions::default() };
+        match Sandbox::with(&options) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => None,
+            sandbox => Some(Self::inside(sandbox.expect("a sandbox can be made as root"))),
+        }
+    }
+
+    fn inside(sandbox: Sandbox) -> Self {
         let world = sandbox.netns("world").unwrap();
         let host = sandbox.host();
         host.veth("eth0", &world, "eth0").unwrap();
@@ -172,7 +190,15 @@ impl Node {
     /// When the folder cannot be written.
     #[must_use]
     pub fn agent_command(&self) -> Command {
-        self.agent_command_of(&[self.program.to_str().unwrap()])
+        let program = self.program.to_str().unwrap();
+        match self.sandbox.memory_group() {
+            None => self.agent_command_of(&[program]),
+            // The shell enters the group and becomes the agent.
+            Some(group) => {
+                let enter = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
+                self.agent_command_of(&["/bin/sh", "-c", enter, group.to_str().unwrap(), program])
+            }
+        }
     }
 
     /// The same with other words in front of the agent's options.

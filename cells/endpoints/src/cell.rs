@@ -13,6 +13,7 @@ use ipcache::IpcacheWriter;
 use k8s::{Namespace, Pod, Sources};
 use loader::Datapath;
 use local_node::{LocalNodeStore, StateConfig};
+use memory::MemoryLimit;
 use policy::Policies;
 use runtime_options::{RuntimeOption, SOURCE_IP_VERIFICATION};
 use statedb::{Obj, RwTable, Table};
@@ -111,6 +112,7 @@ struct EndpointsParams {
     sources: Option<Arc<Sources>>,
     datapath: Arc<dyn Datapath>,
     node: Arc<LocalNodeStore>,
+    memory: Option<Arc<MemoryLimit>>,
     metrics: Arc<metrics::Metrics>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
@@ -135,6 +137,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
         datapath: p.datapath.clone(),
         filter: filter.clone(),
         objects: objects.clone(),
+        memory: p.memory.unwrap_or_default(),
     };
     let (table, ipam) = ((*p.table).clone(), (*p.ipam).clone());
     let endpoints = Arc::new(Endpoints::new(table, ipam, fence, defaults.clone(), context));

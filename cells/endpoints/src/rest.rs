@@ -221,6 +221,7 @@ fn refusal(error: &Refused, invalid: u16) -> Response {
         Refused::Invalid(_) | Refused::Option(_) => Response::error(invalid, error.to_string()),
         Refused::NotFound => Response::empty(404),
         Refused::Failed(_) => Response::error(500, error.to_string()),
+        Refused::Memory(_) => Response::error(429, error.to_string()),
         Refused::NotOpen(_) => Response::error(503, error.to_string()),
     }
 }

@@ -10,6 +10,7 @@ use identity::Identities;
 use ipam::Ipam;
 use labels::Labels;
 use loader::Datapath;
+use memory::MemoryLimit;
 use policy::Policies;
 use reconciler::{Status, StatusKind};
 use statedb::{Obj, RwTable, Table, TableTxn};
@@ -55,6 +56,8 @@ pub(crate) struct Context {
     pub(crate) filter: Arc<Filter>,
     /// Cluster objects, if the agent knows any.
     pub(crate) objects: Option<Objects>,
+    /// How much memory there is.
+    pub(crate) memory: Arc<MemoryLimit>,
 }
 
 /// Why a request for an endpoint is not fulfilled.
@@ -73,6 +76,9 @@ pub enum Refused {
     /// The endpoint could not be made or changed; a new one is removed again.
     #[error("{0}")]
     Failed(String),
+    /// The endpoint would exceed the memory that the agent may use.
+    #[error("no room for another endpoint: {0}")]
+    Memory(#[from] memory::Full),
     /// The agent does not take requests for endpoints yet.
     #[error(transparent)]
     NotOpen(#[from] NotOpen),
@@ -99,6 +105,7 @@ impl Endpoints {
     /// Makes an endpoint. With `sync-build-endpoint` it is ready when this returns.
     pub async fn create(&self, request: &EndpointChangeRequest) -> Result<Obj<Endpoint>, Refused> {
         self.fence.wait().await?;
+        self.context.memory.room()?;
         let mut record = change::record(request).map_err(Invalid::from)?;
         record.op_labels = change::labels(&request.labels, &self.context.filter)?;
         record.options = OptionMap { map: self.defaults.now() };

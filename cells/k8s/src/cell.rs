@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hive::prelude::*;
 use local_node::StateConfig;
+use memory::MemoryLimit;
 use state_file::Rewrite;
 use statedb::RwTable;
 
@@ -50,6 +51,7 @@ struct FolderParams {
     objects: Arc<Objects>,
     sources: Arc<Sources>,
     files: Arc<RwTable<SourceFile>>,
+    limit: Option<Arc<MemoryLimit>>,
     metrics: Option<Arc<metrics::Metrics>>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
@@ -61,6 +63,7 @@ fn folders(p: FolderParams) -> Result<(), Error> {
     if let Some(metrics) = &p.metrics {
         numbers.register(metrics);
     }
+    let limit = p.limit.clone().unwrap_or_default();
     let sources: [(&'static str, &str, &'static [Kind]); 2] = [
         ("cluster-folder", &p.config.cluster_folder, &Kind::ALL),
         ("static-cnp-path", &p.config.static_cnp_path, &Kind::POLICIES),
@@ -74,7 +77,7 @@ fn folders(p: FolderParams) -> Result<(), Error> {
             Some(state) => remember(&p, option, &path, &state.state()),
             None => (Memory::default(), Keep::default()),
         };
-        let folder = Folder::new(path, accepted, writer, report, memory, keep);
+        let folder = Folder::new(path, accepted, writer, report, memory, keep, limit.clone());
         let questions = p.sources.join();
         p.jobs.one_shot(option, move |cx| follow(folder, questions, cx));
     }

@@ -17,8 +17,10 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use ::memory::MemoryLimit;
 use hive::JobCx;
 use inotify::Inotify;
 use tokio::io::Interest;
@@ -32,6 +34,7 @@ pub(crate) use self::memory::Memory;
 pub(crate) use self::report::{Report, SourceMetrics};
 use self::resolve::resolve;
 use self::watch::{Concern, Wanted, Watch};
+use crate::MAX_FILE;
 use crate::object::Kind;
 use crate::sources::Questions;
 use crate::writer::SourceWriter;
@@ -48,6 +51,9 @@ const AT_ONCE: usize = 16;
 
 /// Times that things may change while they are looked at, before others have their turn.
 const TRIES: usize = 8;
+
+/// How long to wait until there may be room in memory for a file that was not taken.
+const ROOM: Duration = Duration::from_secs(5);
 
 /// How long to wait until the kernel is asked again to tell of changes.
 const RETRY: Duration = Duration::from_secs(1);
@@ -150,6 +156,7 @@ pub(crate) struct Folder {
     report: Report,
     memory: Memory,
     keep: Keep,
+    limit: Arc<MemoryLimit>,
     watch: Option<Watch>,
     /// Where the folder is now, without links.
     place: Option<PathBuf>,
@@ -157,6 +164,8 @@ pub(crate) struct Folder {
     known: BTreeMap<String, Option<Signature>>,
     /// Files that are gone, and when that counts.
     leaving: BTreeMap<String, Instant>,
+    /// When to look for files again for which there was no room.
+    crowded: Option<Instant>,
     /// Whether everything was read once, and whether that was told.
     complete: bool,
     completed: bool,
@@ -170,6 +179,7 @@ impl Folder {
         report: Report,
         memory: Memory,
         keep: Keep,
+        limit: Arc<MemoryLimit>,
     ) -> Folder {
         let manifests = Manifests::new(report.source(), accepted);
         Folder {
@@ -179,10 +189,12 @@ impl Folder {
             report,
             memory,
             keep,
+            limit,
             watch: None,
             place: None,
             known: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            crowded: None,
             complete: false,
             completed: false,
         }
@@ -205,9 +217,15 @@ impl Folder {
         looked
     }
 
-    /// When the next file that is gone is to be forgotten.
+    /// When the next file that is gone is to be forgotten, or one to be read for which there was no room.
     fn next_deadline(&self) -> Option<Instant> {
-        self.leaving.iter().filter(|(name, _)| !self.is_written(name)).map(|(_, &deadline)| deadline).min()
+        let leaving = self.leaving.iter().filter(|(name, _)| !self.is_written(name));
+        leaving.map(|(_, &deadline)| deadline).chain(self.crowded).min()
+    }
+
+    /// The largest file that is read.
+    fn largest(&self) -> u64 {
+        self.limit.largest_input(MAX_FILE)
     }
 
     fn is_written(&self, name: &str) -> bool {
@@ -220,6 +238,7 @@ impl Folder {
 
     /// Does what the kernel's events ask for, and those that come meanwhile; looks at everything if so asked.
     fn handle(&mut self, mut look: bool) -> io::Result<()> {
+        look |= self.crowded.take_if(|due| *due <= Instant::now()).is_some();
         for _ in 0..TRIES {
             let Some(watch) = &mut self.watch else { break };
             watch.drain()?;
@@ -249,7 +268,7 @@ impl Folder {
         for name in due {
             self.leaving.remove(&name);
             let place = self.place.as_ref().map(|place| place.join(&name));
-            let found = place.map_or(Found::Nothing, |place| file::read(&place));
+            let found = place.map_or(Found::Nothing, |place| file::read(&place, self.largest()));
             if let Some(watch) = &mut self.watch {
                 watch.drain()?;
             }
@@ -366,9 +385,18 @@ impl Folder {
     /// Reads files. What somebody wrote meanwhile is not believed: it is read again when it is closed.
     fn read(&mut self, place: &Path, names: Vec<String>) -> io::Result<Outcome> {
         let mut outcome = Outcome::default();
-        for names in names.chunks(AT_ONCE) {
-            let found: Vec<(&String, Found)> =
-                names.iter().map(|name| (name, file::read(&place.join(name)))).collect();
+        let largest = self.largest();
+        let mut names = names.iter().peekable();
+        while names.peek().is_some() {
+            let (mut found, mut bytes) = (Vec::new(), 0);
+            while found.len() < AT_ONCE
+                && bytes < largest
+                && let Some(name) = names.next()
+            {
+                let read = file::read(&place.join(name), largest);
+                bytes += read.bytes();
+                found.push((name, read));
+            }
             if let Some(watch) = &mut self.watch {
                 watch.drain()?;
             }
@@ -401,8 +429,17 @@ impl Folder {
         content: Result<Vec<u8>, String>,
         outcome: &mut Outcome,
     ) {
-        self.known.insert(name.to_owned(), signature);
+        let before = self.known.insert(name.to_owned(), signature).flatten();
         self.leaving.remove(name);
+        let grows =
+            content.as_ref().is_ok_and(|content| content.len() as u64 > before.map_or(0, |s| s.size()));
+        // The first reading is what was in force before: without it pods would be without their policies.
+        if let (true, true, Err(full)) = (grows, self.complete, self.limit.room()) {
+            self.known.remove(name);
+            self.crowded = Some(Instant::now() + ROOM);
+            outcome.add(self.manifests.set(name, Err(format!("is not taken now: {full}"))));
+            return;
+        }
         outcome.add(self.manifests.set(name, content.as_deref().map_err(Clone::clone)));
     }
 

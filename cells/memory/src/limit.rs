@@ -57,6 +57,8 @@ impl std::fmt::Display for Full {
     }
 }
 
+impl std::error::Error for Full {}
+
 impl MemoryLimit {
     /// No limit but the machine's memory.
     #[must_use]
@@ -70,6 +72,14 @@ impl MemoryLimit {
         MemoryLimit { limit: Some(Limit { bytes, group: None }) }
     }
 
+    /// The limit of the cgroup of the second version in this folder; `None` if it has none.
+    #[must_use]
+    pub fn of_group(folder: &Path) -> Option<MemoryLimit> {
+        let bytes = Version::Two.limit(folder)?;
+        let group = Some(Group { folder: folder.to_owned(), version: Version::Two });
+        Some(MemoryLimit { limit: Some(Limit { bytes, group }) })
+    }
+
     /// The limit of this process.
     #[must_use]
     pub fn detect() -> MemoryLimit {
@@ -79,9 +89,13 @@ impl MemoryLimit {
 
     /// The smallest limit among a process' cgroups and those above them, as far as they can be seen.
     fn find(cgroups: &str, mounts: &str) -> MemoryLimit {
-        let groups = [Version::Two, Version::One].into_iter().filter_map(|version| {
+        let mounted = mounts.lines().flat_map(|line| {
+            [Version::Two, Version::One]
+                .into_iter()
+                .filter_map(|version| Some((version, version.mount(line)?)))
+        });
+        let groups = mounted.filter_map(|(version, (root, point))| {
             let path = cgroups.lines().find_map(|line| version.path(line))?;
-            let (root, point) = mounts.lines().find_map(|line| version.mount(line))?;
             // In a container the mount may begin at the process' own cgroup, whatever that is called outside.
             let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
             let own = Path::new(point).join(below);

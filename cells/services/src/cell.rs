@@ -9,6 +9,7 @@ use devices::NodeAddress;
 use hive::prelude::*;
 use local_node::LocalNode;
 use maps::{FamilyConfig, Maps};
+use memory::MemoryLimit;
 use metrics::Metrics;
 use reconciler::{Reconciler, Report};
 use statedb::{RwTable, Table};
@@ -131,6 +132,7 @@ fn route(frontends: Arc<Table<Frontend>>) -> Member<Route> {
 fn state_file(
     config: Config<ServicesConfig>,
     families: Config<FamilyConfig>,
+    memory: Option<Arc<MemoryLimit>>,
     writer: Arc<ServicesWriter>,
     jobs: JobGroup,
 ) {
@@ -139,6 +141,7 @@ fn state_file(
         path,
         interval: config.lb_state_file_interval,
         families: Families { v4: families.enable_ipv4, v6: families.enable_ipv6 },
+        largest: memory.unwrap_or_default().largest_input(k8s::MAX_FILE),
         initializers: Some(writer.register("state-file")),
         writer: (*writer).clone(),
     };

@@ -22,6 +22,8 @@ pub(crate) struct StateFile {
     pub(crate) path: PathBuf,
     pub(crate) interval: Duration,
     pub(crate) families: Families,
+    /// The largest file that is read, in bytes.
+    pub(crate) largest: u64,
     pub(crate) writer: ServicesWriter,
     /// Until the file was read: nothing in the kernel counts as stale before.
     pub(crate) initializers: Option<Initializers>,
@@ -93,9 +95,10 @@ impl StateFile {
     async fn load(&mut self, cx: &JobCx) {
         let (_working, health) = (cx.working(), &cx.health);
         let (path, families, writer) = (self.path.clone(), self.families, self.writer.clone());
+        let largest = self.largest;
         // A large file takes long enough to hold up others.
         let read = tokio::task::spawn_blocking(move || {
-            let state = state_file::read(&path, families)?;
+            let state = state_file::read(&path, families, largest)?;
             let counts = (state.services.len(), state.backends.len());
             Ok((counts, writer.replace(Source::Api, state)))
         });
@@ -160,6 +163,7 @@ mod tests {
                     path: path.clone(),
                     interval,
                     families: Families { v4: true, v6: true },
+                    largest: k8s::MAX_FILE,
                     initializers: Some(of_hive.register("state-file")),
                     writer: of_hive.clone(),
                 };
@@ -200,7 +204,8 @@ mod tests {
         assert!(made.success());
         settled().await;
         assert_eq!(names(&writer), ["default/one"]);
-        let error = state_file::read(&path, Families { v4: true, v6: true }).unwrap_err().to_string();
+        let error =
+            state_file::read(&path, Families { v4: true, v6: true }, k8s::MAX_FILE).unwrap_err().to_string();
         assert!(error.ends_with("is no regular file; put a file in its place"), "{error}");
 
         let draft = folder.path().join("other.yaml");

@@ -39,8 +39,8 @@ pub enum StateFileError {
     },
 }
 
-/// Reads a state file.
-pub fn read(path: &Path, families: Families) -> Result<State, StateFileError> {
+/// Reads a state file of at most so many bytes; a larger one is not read at all.
+pub fn read(path: &Path, families: Families, largest: u64) -> Result<State, StateFileError> {
     let unreadable = |source: std::io::Error| match source.kind() {
         std::io::ErrorKind::NotFound => StateFileError::Missing(path.to_owned()),
         _ => StateFileError::Unreadable { path: path.to_owned(), source },
@@ -49,13 +49,16 @@ pub fn read(path: &Path, families: Families) -> Result<State, StateFileError> {
     // Does not wait for the other end of a pipe.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
-    if !file.metadata().map_err(unreadable)?.is_file() {
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
         return Err(wrong(vec!["is no regular file; put a file in its place".to_owned()]));
     }
     let mut content = Vec::new();
-    file.take(k8s::MAX_FILE + 1).read_to_end(&mut content).map_err(unreadable)?;
-    if content.len() as u64 > k8s::MAX_FILE {
-        return Err(wrong(vec![format!("is too long; shorten it to {} bytes", k8s::MAX_FILE)]));
+    if metadata.len() <= largest {
+        file.take(largest + 1).read_to_end(&mut content).map_err(unreadable)?;
+    }
+    if metadata.len().max(content.len() as u64) > largest {
+        return Err(wrong(vec![format!("is too long; shorten it to {largest} bytes")]));
     }
     parse(&content, families).map_err(wrong)
 }

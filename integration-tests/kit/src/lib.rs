@@ -28,6 +28,7 @@
 //! ```
 
 mod machine;
+mod memory_group;
 mod netns;
 mod process;
 mod sandbox;

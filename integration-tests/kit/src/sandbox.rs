@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, process};
 
+use crate::memory_group::MemoryGroup;
 use crate::{NetNs, sys};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -17,6 +18,9 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 pub struct SandboxOptions {
     /// Also make a cgroup v2 below the machine's root one.
     pub cgroup: bool,
+    /// Also make a cgroup with a limit of memory of so many bytes, below the test's own; an error of the kind
+    /// [`io::ErrorKind::Unsupported`] if the machine does not let it.
+    pub memory: Option<u64>,
 }
 
 /// Own network and mount namespace for the calling thread, with a private
@@ -31,6 +35,7 @@ pub struct Sandbox {
     dir: PathBuf,
     host: NetNs,
     cgroup: Option<PathBuf>,
+    memory: Option<MemoryGroup>,
     old_net: File,
     old_mnt: File,
     old_cwd: PathBuf,
@@ -51,9 +56,17 @@ impl Sandbox {
         let old_mnt = File::open("/proc/thread-self/ns/mnt")?;
         let old_cwd = env::current_dir()?;
         let cgroup = if options.cgroup { Some(make_cgroup(&dir)?) } else { None };
+        let memory = match options.memory.map(|limit| MemoryGroup::new(&file_name(&dir)?, limit)).transpose()
+        {
+            Ok(memory) => memory,
+            Err(error) => {
+                fs::remove_dir(&dir)?;
+                return Err(error);
+            }
+        };
         let enter = || {
             sys::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS)?;
-            furnish(&dir, cgroup.as_deref())?;
+            furnish(&dir, &[("cgroup", cgroup.as_deref()), ("memory", memory.as_ref().map(|m| &*m.folder))])?;
             NetNs::pin_current(dir.join("netns/host"))
         };
         let host = match enter() {
@@ -63,7 +76,7 @@ impl Sandbox {
                 return Err(error);
             }
         };
-        let sandbox = Self { dir, host, cgroup, old_net, old_mnt, old_cwd, _thread: PhantomData };
+        let sandbox = Self { dir, host, cgroup, memory, old_net, old_mnt, old_cwd, _thread: PhantomData };
         sandbox.host.ip("link set lo up")?;
         Ok(sandbox)
     }
@@ -110,6 +123,12 @@ impl Sandbox {
         self.dir.join("state")
     }
 
+    /// The cgroup with the limit of memory, if asked for.
+    #[must_use]
+    pub fn memory_group(&self) -> Option<PathBuf> {
+        self.memory.as_ref().map(|_| self.dir.join("memory"))
+    }
+
     /// The private cgroup v2, if asked for.
     #[must_use]
     pub fn cgroup(&self) -> Option<PathBuf> {
@@ -136,17 +155,17 @@ fn fresh_dir() -> io::Result<PathBuf> {
 }
 
 /// Mounts everything in the thread's new mount namespace.
-fn furnish(dir: &Path, cgroup: Option<&Path>) -> io::Result<()> {
+fn furnish(dir: &Path, cgroups: &[(&str, Option<&Path>)]) -> io::Result<()> {
     sys::mount("", Path::new("/"), "", libc::MS_REC | libc::MS_PRIVATE)?;
     sys::mount("sandbox", dir, "tmpfs", 0)?;
     for name in ["bpf", "run", "state", "netns"] {
         fs::create_dir(dir.join(name))?;
     }
     sys::mount("bpf", &dir.join("bpf"), "bpf", 0)?;
-    if let Some(cgroup) = cgroup {
-        fs::create_dir(dir.join("cgroup"))?;
-        let source = cgroup.to_string_lossy();
-        sys::mount(&source, &dir.join("cgroup"), "", libc::MS_BIND)?;
+    for (name, cgroup) in cgroups {
+        let Some(cgroup) = cgroup else { continue };
+        fs::create_dir(dir.join(name))?;
+        sys::mount(&cgroup.to_string_lossy(), &dir.join(name), "", libc::MS_BIND)?;
     }
     for key in ["kernel", "vm", "net/core"] {
         read_only(&Path::new("/proc/sys").join(key))?;
@@ -172,10 +191,14 @@ fn read_only(path: &Path) -> io::Result<()> {
 fn make_cgroup(dir: &Path) -> io::Result<PathBuf> {
     let root = crate::machine::cgroup_root()
         .ok_or_else(|| io::Error::other("no cgroup v2 file system is mounted"))?;
-    let name = dir.file_name().ok_or_else(|| io::Error::other("sandbox folder without a name"))?;
-    let cgroup = root.join(name);
+    let cgroup = root.join(file_name(dir)?);
     fs::create_dir(&cgroup)?;
     Ok(cgroup)
+}
+
+fn file_name(dir: &Path) -> io::Result<String> {
+    let name = dir.file_name().ok_or_else(|| io::Error::other("sandbox folder without a name"))?;
+    Ok(name.to_string_lossy().into_owned())
 }
 
 /// Puts the thread back and removes folder and cgroup. Best effort: a sandbox

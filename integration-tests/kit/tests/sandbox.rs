@@ -26,7 +26,7 @@ fn a_sandbox_leaves_nothing_behind() {
     let before = namespaces();
     let (dir, cgroup);
     {
-        let sandbox = Sandbox::with(&SandboxOptions { cgroup: true }).unwrap();
+        let sandbox = Sandbox::with(&SandboxOptions { cgroup: true, ..SandboxOptions::default() }).unwrap();
         let inside = namespaces();
         assert!(before[0] != inside[0] && before[1] != inside[1]);
         dir = sandbox.dir().to_owned();

@@ -138,6 +138,7 @@ impl Agent {
             datapath: datapath.clone(),
             filter,
             objects: Some(objects.clone()),
+            memory: Arc::default(),
         };
         let endpoints = Endpoints::new(table.clone(), ipam.clone(), fence, Defaults::default(), context);
         let ops = EndpointOps {

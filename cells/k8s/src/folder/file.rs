@@ -5,8 +5,6 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::MAX_FILE;
-
 /// What tells one state of a file from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signature {
@@ -27,6 +25,13 @@ impl Signature {
     }
 }
 
+impl Signature {
+    /// Bytes of the file.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+}
+
 /// What became of reading a file.
 pub(crate) enum Found {
     /// There is no such file.
@@ -37,16 +42,28 @@ pub(crate) enum Found {
     File(Option<Signature>, Result<Vec<u8>, String>),
 }
 
-/// Reads a file.
-pub(crate) fn read(path: &Path) -> Found {
+impl Found {
+    /// Bytes of what was read.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Found::File(_, Ok(content)) => content.len() as u64,
+            _ => 0,
+        }
+    }
+}
+
+/// Reads a file of at most so many bytes; a larger one is not read at all.
+pub(crate) fn read(path: &Path, largest: u64) -> Found {
     match open(path) {
-        Ok(file) => read_open(file).unwrap_or_else(|error| Found::File(None, Err(unreadable(&error)))),
+        Ok(file) => {
+            read_open(file, largest).unwrap_or_else(|error| Found::File(None, Err(unreadable(&error))))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Nothing,
         Err(error) => Found::File(None, Err(unreadable(&error))),
     }
 }
 
-fn read_open(mut file: File) -> io::Result<Found> {
+fn read_open(mut file: File, largest: u64) -> io::Result<Found> {
     let metadata = file.metadata()?;
     let signature = Signature::of(&metadata);
     if !metadata.is_file() {
@@ -54,13 +71,15 @@ fn read_open(mut file: File) -> io::Result<Found> {
         return Ok(Found::File(Some(signature), Err(reason)));
     }
     let mut content = Vec::new();
-    (&mut file).take(MAX_FILE + 1).read_to_end(&mut content)?;
+    if signature.size <= largest {
+        (&mut file).take(largest + 1).read_to_end(&mut content)?;
+    }
     if Signature::of(&file.metadata()?) != signature {
         return Ok(Found::Changing);
     }
-    let content = match content.len() as u64 > MAX_FILE {
+    let content = match signature.size.max(content.len() as u64) > largest {
         true => {
-            Err(format!("has more than {} MiB; distribute its objects among several files", MAX_FILE >> 20))
+            Err(format!("has more than {} KiB; distribute its objects among several files", largest >> 10))
         }
         false => Ok(content),
     };

@@ -353,7 +353,7 @@ async fn hostile_files_are_refused_and_the_rest_applies() {
     for part in [
         "binary.yaml: document 1, line 1: is not UTF-8",
         "folder.yaml: is no regular file",
-        "big.json: has more than 16 MiB",
+        "big.json: has more than 16384 KiB",
         "kinds.yaml: document 1, line 1: kind: Deployment is not read from here; give one of Namespace, Pod, Cilium",
         "kinds.yaml: document 2, line 3: kind: pod is no kind; did you mean Pod?",
         "kinds.yaml: document 3, line 5: kind: is missing",
@@ -419,6 +419,71 @@ async fn an_overflow_of_the_queue_loses_nothing() {
 }
 
 #[tokio::test]
+async fn files_that_are_new_wait_for_room_in_memory() {
+    use crate::folder::{Folder, Report, SourceMetrics};
+    use crate::{Kind, Objects};
+    let db = statedb::Db::new();
+    let (root, group) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let used = |bytes: u64| fs::write(group.path().join("memory.current"), bytes.to_string()).unwrap();
+    fs::write(group.path().join("memory.max"), "67108864").unwrap();
+    fs::write(group.path().join("memory.stat"), "inactive_file 0\n").unwrap();
+    used(66 << 20);
+    let pods = Arc::new(db.table::<Pod>().unwrap());
+    let files = Arc::new(db.table::<SourceFile>().unwrap());
+    let objects = Objects::new(Arc::new(db.table().unwrap()), pods.clone(), Arc::new(db.table().unwrap()));
+    let (give, take) = std::sync::mpsc::channel();
+    let mut hive = TestHive::new(module(
+        "k8s",
+        "Lends its health",
+        [invoke(move |health: Health| drop(give.send(health)))],
+    ));
+    hive.start().await;
+    let report =
+        Report::new("s", "p", &Kind::ALL, files.clone(), take.recv().unwrap(), SourceMetrics::default());
+    let mut folder = Folder::new(
+        root.path().to_owned(),
+        &Kind::ALL,
+        objects.source("s"),
+        report,
+        super::Memory::default(),
+        super::Keep::default(),
+        Arc::new(memory::MemoryLimit::of_group(group.path()).unwrap()),
+    );
+    let error = std::io::Error::from_raw_os_error(libc::EMFILE);
+    let count = || pods.len(&db.snapshot());
+    let faults = || {
+        let snapshot = db.snapshot();
+        let told = |row: &SourceFile| {
+            row.faults.iter().map(|fault| format!("{}: {fault}", row.file)).collect::<Vec<_>>()
+        };
+        files.all(&snapshot).flat_map(|row| told(row)).collect::<Vec<_>>().join("; ")
+    };
+    let write = |file: &str, text: &str| fs::write(root.path().join(file), text).unwrap();
+    // What was there at the start counts in any case.
+    write("a.yaml", &pod("a", "1"));
+    folder.look_unwatched(&error).unwrap();
+    assert_eq!(count(), 1);
+    write("b.yaml", &pod("b", "1"));
+    folder.look_unwatched(&error).unwrap();
+    assert_eq!(count(), 1);
+    assert!(faults().contains("b.yaml: is not taken now: 66 of 64 MiB of memory"), "{}", faults());
+    assert!(folder.next_deadline().is_some());
+    // What does not grow is taken.
+    write("a.yaml", &pod("c", "1"));
+    folder.look_unwatched(&error).unwrap();
+    assert_eq!(count(), 1);
+    assert!(pods.get(&db.snapshot(), Pod::by_name("default", "c")).is_some());
+    used(20 << 20);
+    folder.look_unwatched(&error).unwrap();
+    assert_eq!(count(), 2);
+    // A file beyond 1/64 of the limit is not read.
+    write("large.yaml", &pod("large", "1").repeat(30_000));
+    folder.look_unwatched(&error).unwrap();
+    assert!(faults().contains("large.yaml: has more than 1024 KiB"), "{}", faults());
+    hive.stop().await;
+}
+
+#[tokio::test]
 async fn a_folder_that_nobody_watches_is_read_all_the_same() {
     use crate::folder::{Folder, Report, SourceMetrics};
     use crate::{Kind, Objects};
@@ -443,6 +508,7 @@ async fn a_folder_that_nobody_watches_is_read_all_the_same() {
         report,
         super::Memory::default(),
         super::Keep::default(),
+        Arc::default(),
     );
     let error = std::io::Error::from_raw_os_error(libc::EMFILE);
     fs::write(root.path().join("a.yaml"), pod("a", "1")).unwrap();
