@@ -34,6 +34,10 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "when each source of the status worked last; the answer is made from it",
     ),
     (
+        "cells/loader/src/away.rs",
+        "endpoints whose interface is away, until it or the endpoint is gone for good; asked once by who looks after them",
+    ),
+    (
         "cells/loader/src/departed.rs",
         "addresses of pods that have left, until their connections are forgotten: a list of work, which nobody reads",
     ),
