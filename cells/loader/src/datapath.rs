@@ -139,8 +139,8 @@ pub trait Datapath: Send + Sync + 'static {
     /// Switches the host-side interface on, which lets the pod send: the last step of creation.
     fn up(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError>;
 
-    /// Forgets an endpoint: its packets drop from the first step on, both directions, then rows and pins go. The
-    /// interface stays, with the program that drops. True if the endpoint was known.
+    /// Forgets an endpoint: what it sends drops from the first step on, what it is sent from the second, then rows and
+    /// pins go. The interface stays, with the program that drops. True if the endpoint was known.
     fn detach(&self, id: u16) -> Result<bool, DatapathError>;
 
     /// Says which id the host endpoint will have. The first load of programs waits for it, as events of the host's programs

@@ -360,12 +360,13 @@ impl Datapath for KernelDatapath {
         let _changing = self.change(id);
         self.away.forget(id);
         let old = self.row(id)?;
-        let step = || format!("endpoint {id}: remove settings");
-        self.maps.ep_config().update(&id.into(), &EndpointConfig::default()).step(step)?;
-        self.remove_addresses(&EndpointDatapath::from_config(&old))?;
+        // Only the settings row knows the interface: behind a kill in between nobody would find what leads to it.
         if old.ifindex != 0 {
             self.remove_interface(old.ifindex, id)?;
         }
+        let step = || format!("endpoint {id}: remove settings");
+        self.maps.ep_config().update(&id.into(), &EndpointConfig::default()).step(step)?;
+        self.remove_addresses(&EndpointDatapath::from_config(&old))?;
         self.maps
             .call_policy()
             .unset(id.into())
