@@ -134,7 +134,7 @@ fn an_interface_that_vanishes_while_its_endpoint_is_made_leaves_nothing() {
         let known: Vec<String> = interfaces();
         let ns = node.sandbox().netns(&format!("v{round}")).unwrap();
         let host = node.host().clone();
-        let remover = std::thread::spawn(move || {
+        let remove = move || {
             let begin = std::time::Instant::now();
             while begin.elapsed() < Duration::from_secs(5) {
                 let new = host.run(interfaces).into_iter().find(|name| !known.contains(name));
@@ -144,7 +144,8 @@ fn an_interface_that_vanishes_while_its_endpoint_is_made_leaves_nothing() {
                     return;
                 }
             }
-        });
+        };
+        let remover = std::thread::Builder::new().name("remover".to_owned()).spawn(remove).unwrap();
         let name = format!("v{round}");
         // It may be too early or too late for that: both are fine, as long as the runtime's deletion cleans up.
         let added = Pod::add(&node, "default", &name, &ns);
