@@ -149,7 +149,8 @@ impl Endpoints {
     fn free_id(&self, txn: &TableTxn<'_, Endpoint>) -> Result<u16, Invalid> {
         (0..=u16::MAX)
             .map(|_| self.next_id.fetch_add(1, Ordering::Relaxed))
-            .find(|&id| id != 0 && txn.get(Endpoint::by_id(EndpointId(id))).is_none())
+            // The last one has no place in `cilium_call_policy`, which has 65,535 of them from 0 on.
+            .find(|&id| ![0, u16::MAX].contains(&id) && txn.get(Endpoint::by_id(EndpointId(id))).is_none())
             .ok_or(Invalid::NoFreeId)
     }
 

@@ -276,6 +276,12 @@ impl KernelDatapath {
         lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether `cilium_call_policy` has a place for the endpoint: it ends before the last number. Only programs of
+    /// another origin look there.
+    fn has_policy_call(&self, id: u16) -> bool {
+        u32::from(id) < self.maps.call_policy().raw().layout().max_entries
+    }
+
     fn check_ready(&self, id: u16) -> Result<Arc<ProgramSet>, DatapathError> {
         if id == 0 {
             return Err(DatapathError::InvalidId { id });
@@ -318,7 +324,9 @@ impl Datapath for KernelDatapath {
         {
             let _attaching = self.attaching.read().unwrap_or_else(PoisonError::into_inner);
             let programs = self.programs().ok_or(DatapathError::NotReady)?;
-            if let Ok(policy) = programs.program(datapath_object::LXC_POLICY) {
+            if let Ok(policy) = programs.program(datapath_object::LXC_POLICY)
+                && self.has_policy_call(id)
+            {
                 maps.call_policy()
                     .set(id.into(), policy)
                     .step(|| format!("endpoint {id}: enter its policy program"))?;
@@ -367,10 +375,12 @@ impl Datapath for KernelDatapath {
         let step = || format!("endpoint {id}: remove settings");
         self.maps.ep_config().update(&id.into(), &EndpointConfig::default()).step(step)?;
         self.remove_addresses(&EndpointDatapath::from_config(&old))?;
-        self.maps
-            .call_policy()
-            .unset(id.into())
-            .step(|| format!("endpoint {id}: remove its policy program"))?;
+        if self.has_policy_call(id) {
+            self.maps
+                .call_policy()
+                .unset(id.into())
+                .step(|| format!("endpoint {id}: remove its policy program"))?;
+        }
         let pin = self.maps.path(&policy_name(id));
         unpin(&pin).step(|| format!("endpoint {id}: remove its policy pin"))?;
         self.maps.ep_ids().delete(&id.into()).step(|| format!("endpoint {id}: forget its id"))?;

@@ -77,6 +77,18 @@ fn an_endpoint_comes_and_goes_with_all_its_rows() {
 }
 
 #[test]
+fn the_last_number_is_an_endpoints_too() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    let endpoint = EndpointDatapath { id: u16::MAX, ..pod(&sandbox, 7) };
+    datapath.attach(&endpoint).unwrap();
+    assert!(datapath.detach(u16::MAX).unwrap());
+    assert!(!datapath.detach(u16::MAX).unwrap());
+}
+
+#[test]
 fn wrong_calls_say_what_is_wrong_and_leave_nothing_attached() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
