@@ -3,8 +3,8 @@
 //! A run is made of stretches. In one with kills the plugin is killed in the middle of ADD and DEL, the agent by SIGTERM
 //! and kill -9 wherever it is; the runtime's side does what containerd does: an ADD that failed is followed by a DEL, a DEL
 //! is repeated until it is done, GC is called now and then. A stretch without kills is served by one process from
-//! beginning to end: its memory, descriptors and threads are sampled and must not grow ([`samples`]). At the quiet moments
-//! of both kinds nothing may be there that was not there at the start, and the other way round ([`inventory`]).
+//! beginning to end: its memory, descriptors and threads are sampled and must not grow (`samples`). At the quiet moments
+//! of both kinds nothing may be there that was not there at the start, and the other way round (`inventory`).
 
 mod cluster;
 mod inventory;
