@@ -10,6 +10,7 @@
 //! | `bodies` | the same | the models of all operations |
 //! | `cni` | the container runtime | variables, network configuration, results of other plugins |
 //! | `config` | the operator | flags, variables, file and folder of options |
+//! | `filter` | the operator | the option `labels` |
 //! | `manifests` | whoever may write the cluster's folder | documents, objects of every kind |
 //! | `policies` | the same | policies, from the text to rows and verdicts |
 //! | `lb_state` | whoever may write the services' file | services, slices, frontends, backends |
@@ -19,6 +20,7 @@
 mod bodies;
 mod cni;
 mod config;
+mod filter;
 mod http;
 mod input;
 mod lb_state;
@@ -39,11 +41,12 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target { name: "http", longest: 2048, run: http::run },
     Target { name: "bodies", longest: 2048, run: bodies::run },
     Target { name: "cni", longest: 2048, run: cni::run },
     Target { name: "config", longest: 1024, run: config::run },
+    Target { name: "filter", longest: 256, run: filter::run },
     Target { name: "manifests", longest: 4096, run: manifests::run },
     Target { name: "policies", longest: 4096, run: policies::run },
     Target { name: "lb_state", longest: 4096, run: lb_state::run },

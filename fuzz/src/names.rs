@@ -3,17 +3,17 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use endpoints::{Filter, Mac, Name};
+use endpoints::{Mac, Name};
 use hive::config::{format_duration, parse_duration};
-use labels::{Label, Labels};
+use labels::Label;
 use runtime_options::RuntimeOption;
 use services::{LbAddress, ServiceName};
 
 use crate::input::{parts, text};
 
-/// Two texts, the second a value where one is wanted; a list of labels and the filter for them.
+/// Two texts, the second a value where one is wanted.
 pub(crate) fn run(data: &[u8]) {
-    let [first, second, labels, prefixes] = parts(data).map(text);
+    let [first, second] = parts(data).map(text);
     // A name or a refusal that says something.
     if let Err(error) = first.parse::<Name>() {
         assert!(!error.to_string().is_empty());
@@ -25,10 +25,6 @@ pub(crate) fn run(data: &[u8]) {
     }
     label(&first);
     option(&first, &second);
-    // A filter costs a hundred times of all the others.
-    if !prefixes.is_empty() {
-        filter(&prefixes, &labels);
-    }
     let name = ServiceName::new(&first, &second);
     assert_eq!(name.to_string(), name.as_str());
     let _ = (name.name(), name.namespace(), name.cluster());
@@ -54,13 +50,4 @@ fn option(name: &str, value: &str) {
     if let Ok(option) = RuntimeOption::new(name, value) {
         assert_eq!(RuntimeOption::new(option.name, &option.value).as_ref(), Ok(&option), "{name}={value}");
     }
-}
-
-/// Each label is in one of the two halves.
-fn filter(prefixes: &str, texts: &str) {
-    let Ok(filter) = Filter::new([prefixes]) else { return };
-    let labels = Labels::parse(texts.split(','));
-    let (identity, info) = filter.split(&labels);
-    let both: Labels = identity.0.into_values().chain(info.0.into_values()).collect();
-    assert_eq!(both, labels);
 }

@@ -1,0 +1,16 @@
+//! The option `labels`: which labels are part of an identity. A target of its own, as it compiles regular expressions.
+
+use endpoints::Filter;
+use labels::Labels;
+
+use crate::input::{parts, text};
+
+/// Prefixes, and labels to be split by them: each is in one of the two halves.
+pub(crate) fn run(data: &[u8]) {
+    let [prefixes, texts] = parts(data).map(text);
+    let Ok(filter) = Filter::new([prefixes.as_str()]) else { return };
+    let labels = Labels::parse(texts.split(','));
+    let (identity, info) = filter.split(&labels);
+    let both: Labels = identity.0.into_values().chain(info.0.into_values()).collect();
+    assert_eq!(both, labels);
+}
