@@ -27,6 +27,8 @@ pub struct Document {
     text: Box<str>,
     /// The line of the file that the text begins at.
     text_line: usize,
+    /// The last line of the file.
+    last_line: usize,
 }
 
 /// The lines of the fields of a document.
@@ -35,6 +37,7 @@ pub struct Lines {
     by_path: HashMap<String, usize>,
     start: usize,
     text_line: usize,
+    last: usize,
 }
 
 impl Lines {
@@ -43,7 +46,7 @@ impl Lines {
         let mut path = path;
         loop {
             if let Some(line) = self.by_path.get(path) {
-                return self.text_line + line - 1;
+                return (self.text_line + line - 1).min(self.last);
             }
             match path.rfind(['.', '[']) {
                 Some(at) => path = &path[..at],
@@ -95,7 +98,8 @@ impl ItemPath {
 impl Document {
     /// The lines of its fields: reads the text once more.
     pub fn lines(&self) -> Lines {
-        Lines { by_path: yaml::lines(&self.text), start: self.line, text_line: self.text_line }
+        let (start, text_line, last) = (self.line, self.text_line, self.last_line);
+        Lines { by_path: yaml::lines(&self.text), start, text_line, last }
     }
 
     /// The line of the field at this path, or of the nearest one around it. For many paths take [`lines`](Self::lines).
@@ -140,6 +144,9 @@ fn kind(value: &Value) -> &str {
 pub fn documents(text: &str) -> Vec<Result<Document, Broken>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut all = Vec::new();
+    // What shows behind the end is told of the last line; a reader that takes other characters for ends of lines, too,
+    // counts more of them.
+    let last = text.matches('\n').count() + 1;
     for (line, part) in parts(text) {
         if part.lines().all(says_nothing) {
             continue;
@@ -159,12 +166,15 @@ pub fn documents(text: &str) -> Vec<Result<Document, Broken>> {
             match document {
                 Ok(Read { line: own, value, text, text_line }) => Ok(Document {
                     number,
-                    line: line + own - 1,
+                    line: (line + own - 1).min(last),
                     value,
                     text: text.into(),
                     text_line: line + text_line - 1,
+                    last_line: last,
                 }),
-                Err(Fault { line: own, problem }) => Err(Broken { number, line: line + own - 1, problem }),
+                Err(Fault { line: own, problem }) => {
+                    Err(Broken { number, line: (line + own - 1).min(last), problem })
+                }
             }
         }));
     }
