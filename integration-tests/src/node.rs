@@ -295,6 +295,16 @@ impl Node {
         assert!(status.success(), "the agent ended with {status}\nlog of the agent:\n{}", self.log());
     }
 
+    /// Asks the agent to stop, wherever it is, and waits for its end; how that was.
+    ///
+    /// # Panics
+    /// When it does not run, or does not end in time.
+    pub fn terminate(&mut self) -> ExitStatus {
+        let mut agent = self.agent.take().expect("the agent runs");
+        agent.terminate().unwrap();
+        agent.wait(Duration::from_secs(20)).unwrap()
+    }
+
     /// Kills the agent (kill -9).
     ///
     /// # Panics

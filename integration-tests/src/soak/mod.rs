@@ -14,6 +14,7 @@ mod samples;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
+use std::os::unix::process::ExitStatusExt as _;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub use samples::{Sample, TOLERANCE, growth};
 
 use crate::Node;
 
+/// The signal by which a service manager stops.
+const SIGTERM: i32 = 15;
 /// Pods at once.
 const PODS: usize = 8;
 /// Plugins at once.
@@ -164,7 +167,7 @@ impl Soak {
         if kills {
             self.kill_plugin(&mut calls);
             if self.random.once_in(12) {
-                self.kill_agent();
+                self.kill_agent()?;
             }
         }
         for call in calls {
@@ -220,11 +223,16 @@ impl Soak {
     }
 
     /// Kills the agent somewhere, and starts it again, at once or after a while.
-    fn kill_agent(&mut self) {
+    fn kill_agent(&mut self) -> Result<(), String> {
         sleep(self.random.time(Duration::from_millis(20)));
-        match self.random.once_in(2) {
-            true => drop(self.node.kill()),
-            false => self.node.stop(),
+        if self.random.once_in(2) {
+            self.node.kill();
+        } else {
+            let status = self.node.terminate();
+            // One that has just been started may not have a handler yet.
+            if !status.success() && status.signal() != Some(SIGTERM) {
+                return Err(format!("the agent ended with {status}"));
+            }
         }
         self.report.killed_agents += 1;
         if self.random.once_in(3) {
@@ -238,6 +246,7 @@ impl Soak {
             self.report.killed_agents += 1;
             self.node.spawn();
         }
+        Ok(())
     }
 
     /// Does what the runtime does with the end of a call.
