@@ -74,7 +74,7 @@ impl StateFolder {
     }
 
     /// Puts a directory out of the way, under a name that no scan looks at; of each three are kept, and of all not more
-    /// than [`KEPT`]. Returns its new place.
+    /// than `KEPT`. Returns its new place.
     pub fn set_aside(&self, name: &str) -> Result<PathBuf, StateError> {
         let kept = state_file::set_aside(&self.root.join(name))?;
         let aside = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains(".unreadable");
