@@ -110,11 +110,18 @@ impl Names {
                 }
                 Value::Object(named)
             }
-            Value::Array(values) => Value::Array(values.iter().map(|value| self.json(key, value)).collect()),
+            Value::Array(values) => {
+                let mut named: Vec<Value> = values.iter().map(|value| self.json(key, value)).collect();
+                if key == "identities" {
+                    // Was sorted by number.
+                    named.sort_by_key(Value::to_string);
+                }
+                Value::Array(named)
+            }
             Value::String(text) => Value::String(self.of(text)),
             Value::Number(number) => match (key, number.as_u64()) {
                 ("Endpoint", Some(id)) => self.endpoint(id).into(),
-                ("Identity" | "AppliedIdentity" | "id", Some(id)) => self.identity(id).into(),
+                ("Identity" | "AppliedIdentity" | "identities" | "id", Some(id)) => self.identity(id).into(),
                 ("IfIndex" | "LinkIndex", Some(index)) => self.link(index).into(),
                 _ => value.clone(),
             },
