@@ -66,6 +66,11 @@ impl Inventory {
         Ok(all)
     }
 
+    /// What there is of one kind.
+    pub fn items(&self, kind: &str) -> impl Iterator<Item = &str> {
+        self.0.get(kind).into_iter().flatten().map(String::as_str)
+    }
+
     fn put(&mut self, kind: &str, items: impl IntoIterator<Item = String>) {
         self.0.entry(kind.to_owned()).or_default().extend(items);
     }

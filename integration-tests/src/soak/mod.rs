@@ -127,7 +127,9 @@ impl Soak {
         let same = try_wait_until(SETTLE, || {
             sleep(Duration::from_millis(300));
             let now = Inventory::of(&self.node)?;
-            let difference = now.beyond(&std::mem::replace(&mut last, now.clone()));
+            let mut difference = now.beyond(&std::mem::replace(&mut last, now.clone()));
+            // The kernel still asks whether anybody has the address: its routes are yet to come.
+            difference.extend(now.items("address").filter(|line| line.contains("tentative")).map(str::to_owned));
             if difference.is_empty() { Ok(now) } else { Err(difference.join("\n")) }
         });
         same.unwrap_or_else(|error| panic!("the node does not settle: {error}"))
