@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use datapath_abi::{EP_CONFIG_ENTRIES, EndpointConfig, ep_flag, mac_from_word};
+use datapath_abi::{EndpointConfig, ep_flag, mac_from_word};
 use devices::{Link, Netlink};
 
 use crate::error::{DatapathError, Step};
@@ -35,9 +35,11 @@ impl KernelDatapath {
         nl: &mut Netlink,
         ifindex: u32,
     ) -> Result<Option<u16>, DatapathError> {
-        let Some(id) = self.endpoint_at(ifindex)? else { return Ok(None) };
+        let Some(id) = self.endpoint_at(ifindex)?.and_then(|id| u16::try_from(id).ok()) else {
+            return Ok(None);
+        };
         let _changing = self.change(id);
-        let row = self.row(id)?;
+        let row = self.row(id);
         // Somebody may have made an endpoint of the next one with that number meanwhile.
         let next = match nl.link_by_index(ifindex) {
             Err(error) if error.is_not_found() => None,
@@ -55,7 +57,7 @@ impl KernelDatapath {
         self.remove_interface(row.ifindex, id)?;
         let row = EndpointConfig { flags: row.flags & !ep_flag::LIVE, ..*row };
         let step = || format!("endpoint {id}: its interface is gone");
-        self.maps().ep_config().update(&id.into(), &row).step(step)?;
+        self.write_row(id, &row).step(step)?;
         self.away().all().insert(row.ifindex, id);
         Ok(())
     }
@@ -65,24 +67,23 @@ impl KernelDatapath {
     pub(crate) fn interface_back(&self, link: &Link) -> Result<Option<u16>, DatapathError> {
         let Some(id) = self.away().all().get(&link.index).copied() else { return Ok(None) };
         let _changing = self.change(id);
-        let row = self.row(id)?;
+        let row = self.row(id);
         if row.id != u32::from(id) || row.ifindex != link.index || !is(&row, link) {
             return Ok(None);
         }
         self.away().forget(id);
         let row = EndpointConfig { flags: row.flags | ep_flag::LIVE, ..row };
         let step = || format!("endpoint {id}: its interface is back");
-        self.maps().ep_config().update(&id.into(), &row).step(step)?;
+        self.write_row(id, &row).step(step)?;
         self.write_interface(link.index, id)?;
         Ok(Some(id))
     }
 
     /// The endpoint that packets from an interface are.
-    fn endpoint_at(&self, ifindex: u32) -> Result<Option<u16>, DatapathError> {
-        let low = ifindex < EP_CONFIG_ENTRIES;
-        let map = if low { self.maps().ep_by_ifindex() } else { self.maps().ep_by_ifindex_hi() };
-        let id = map.lookup(&ifindex).step(|| format!("look for the endpoint of interface {ifindex}"))?;
-        Ok(id.filter(|id| *id != 0).map(|id| id as u16))
+    pub(crate) fn endpoint_at(&self, ifindex: u32) -> Result<Option<u32>, DatapathError> {
+        let id = self.by_interface(ifindex).lookup(&ifindex);
+        let id = id.step(|| format!("look for the endpoint of interface {ifindex}"))?;
+        Ok(id.filter(|id| *id != 0))
     }
 }
 

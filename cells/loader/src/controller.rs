@@ -16,6 +16,7 @@ use crate::error::{DatapathError, Step};
 use crate::host::{self, HOST_DEVICE, HostDevices, HostSettings, NET_DEVICE};
 use crate::kernel::KernelDatapath;
 use crate::programs::ProgramSet;
+use crate::rows;
 
 /// Threads that verify programs at once.
 pub(crate) const LOAD_THREADS: usize = 2;
@@ -46,6 +47,8 @@ pub(crate) struct Controller {
     /// Places that run the programs in use, with the links they are held by: a link whose pin is removed lives on.
     pub(crate) attached: BTreeMap<Place, Option<Link>>,
     pub(crate) settled: Option<HostSettings>,
+    /// What the rows of maps were brought to last.
+    pub(crate) written: Option<Desired>,
 }
 
 impl Controller {
@@ -58,6 +61,7 @@ impl Controller {
             moving: true,
             attached: BTreeMap::new(),
             settled: None,
+            written: None,
         }
     }
 
@@ -104,8 +108,8 @@ impl Controller {
             host::ensure_addresses(&mut nl, &devices.host, &desired.host)?;
             self.settled = Some(desired.host.clone());
         }
-        self.write_addresses(&desired.addresses)?;
-        self.write_devices(&desired.devices)?;
+        self.write_rows(desired)?;
+        self.written = Some(desired.clone());
         // Connections of endpoints that are new or go must be found in one place.
         if moves.is_empty() {
             self.datapath.set_ready();
@@ -189,41 +193,56 @@ impl Controller {
         Ok(())
     }
 
-    /// `cilium_devices`: the devices that face the network.
-    fn write_devices(&self, devices: &BTreeMap<String, NativeDevice>) -> Result<(), DatapathError> {
-        let step = || "write the device map".to_owned();
-        let wanted: BTreeMap<u32, DeviceValue> = devices.values().map(row).collect();
-        let map = self.maps.devices();
-        let found = map.entries().step(step)?;
-        for (ifindex, _) in found.iter().filter(|(ifindex, _)| !wanted.contains_key(ifindex)) {
-            map.delete(ifindex).step(step)?;
-        }
-        for (ifindex, value) in wanted {
-            if !found.contains(&(ifindex, value)) {
-                map.update(&ifindex, &value).step(step)?;
-            }
-        }
-        Ok(())
+    /// Rows of the host in `cilium_lxc`, of devices in `cilium_devices`; gives those that were not so.
+    pub(crate) fn write_rows(&self, desired: &Desired) -> Result<Vec<String>, DatapathError> {
+        let addresses = write_addresses(&self.maps, &desired.addresses)?;
+        Ok([addresses, write_devices(&self.maps, &desired.devices)?].concat())
     }
+}
 
-    /// The host's addresses in `cilium_lxc`.
-    fn write_addresses(&self, addresses: &BTreeSet<IpAddr>) -> Result<(), DatapathError> {
-        let step = || "write the host's addresses".to_owned();
-        let map = self.maps.lxc();
-        let value = EndpointInfo { flags: lxc_flag::HOST, ..EndpointInfo::default() };
-        let found = map.filter(|_, info| info.flags & lxc_flag::HOST != 0).step(step)?;
-        for (key, _) in &found {
-            if !key.ip().is_some_and(|ip| addresses.contains(&ip)) {
-                map.delete(key).step(step)?;
-            }
-        }
-        for key in addresses.iter().map(|ip| EndpointKey::from(*ip)) {
-            if !found.contains(&(key, value)) {
-                map.update(&key, &value).step(step)?;
-            }
-        }
-        Ok(())
+/// `cilium_devices`: the devices that face the network.
+fn write_devices(
+    maps: &Maps,
+    devices: &BTreeMap<String, NativeDevice>,
+) -> Result<Vec<String>, DatapathError> {
+    let step = || "write the device map".to_owned();
+    let wanted: BTreeMap<u32, DeviceValue> = devices.values().map(row).collect();
+    let map = maps.devices();
+    let found = map.entries().step(step)?;
+    let mut changed = Vec::new();
+    for (ifindex, _) in found.iter().filter(|(ifindex, _)| !wanted.contains_key(ifindex)) {
+        map.delete(ifindex).step(step)?;
+        changed.push(format!("cilium_devices: interface {ifindex}"));
     }
+    for (ifindex, value) in wanted {
+        if !found.contains(&(ifindex, value)) {
+            map.update(&ifindex, &value).step(step)?;
+            changed.push(format!("cilium_devices: interface {ifindex}"));
+        }
+    }
+    Ok(changed)
+}
+
+/// The host's addresses in `cilium_lxc`.
+fn write_addresses(maps: &Maps, addresses: &BTreeSet<IpAddr>) -> Result<Vec<String>, DatapathError> {
+    let step = || "write the host's addresses".to_owned();
+    let map = maps.lxc();
+    let value = EndpointInfo { flags: lxc_flag::HOST, ..EndpointInfo::default() };
+    let found = map.filter(|_, info| info.flags & lxc_flag::HOST != 0).step(step)?;
+    let mut changed = Vec::new();
+    for (key, _) in &found {
+        if !key.ip().is_some_and(|ip| addresses.contains(&ip)) {
+            map.delete(key).step(step)?;
+            changed.push(rows::address(key));
+        }
+    }
+    for key in addresses.iter().map(|ip| EndpointKey::from(*ip)) {
+        if !found.contains(&(key, value)) {
+            map.update(&key, &value).step(step)?;
+            changed.push(rows::address(&key));
+        }
+    }
+    Ok(changed)
 }
 
 fn row(device: &NativeDevice) -> (u32, DeviceValue) {

@@ -29,7 +29,7 @@ impl KernelDatapath {
     /// programs.
     pub fn restore(&self) -> Result<usize, DatapathError> {
         self.restore_ids()?;
-        let (mut rows, mut slots, pins) = (self.rows()?, self.slots()?, self.policy_pins()?);
+        let (mut rows, mut slots, pins) = (self.written_rows()?, self.slots()?, self.policy_pins()?);
         let adopted = rows.is_empty();
         if adopted {
             rows = self.adopt(&mut slots, &pins)?;
@@ -59,11 +59,12 @@ impl KernelDatapath {
                     self.pin_policy(id, &map)?;
                 }
                 row.policy_slot = *slot;
-                self.maps()
-                    .ep_config()
-                    .update(&row.id, &row)
-                    .step(|| format!("endpoint {id}: write settings"))?;
+                if !adopted {
+                    self.note_id(id, *slot)?;
+                }
+                self.write_row(id, &row).step(|| format!("endpoint {id}: write settings"))?;
             }
+            self.note_rows([(id, row)]);
             if row.flags & ep_flag::LIVE != 0 {
                 self.write_interface(row.ifindex, id)?;
                 self.write_addresses(&EndpointDatapath::from_config(&row))?;
@@ -164,6 +165,18 @@ impl KernelDatapath {
         }
         tracing::info!(count = resized.len(), size = wanted.max_entries, "Policy maps have a new size");
         Ok(())
+    }
+
+    /// Settings rows that the kernel has, by the list of ids: it is written before a row and forgotten after it.
+    fn written_rows(&self) -> Result<Vec<EndpointConfig>, DatapathError> {
+        let ids = self.maps().ep_ids().keys().step(|| "list the endpoints".to_owned())?;
+        let mut rows = Vec::with_capacity(ids.len());
+        for id in ids {
+            let row = self.maps().ep_config().lookup(&id).step(|| format!("endpoint {id}: read settings"))?;
+            rows.extend(row.filter(|row| row.id != 0 && row.id == id));
+        }
+        rows.sort_by_key(|row| row.id);
+        Ok(rows)
     }
 
     /// Makes the list of ids anew if it is missing although there are endpoints: walks through all rows (10 ms).

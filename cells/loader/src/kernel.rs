@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use bpf::tc::Tc;
-use bpf::{Direction, Link, RawMap, unpin};
+use bpf::{Direction, Link, Map, RawMap, unpin};
 use datapath_abi::{EndpointConfig, PolicyEntry, PolicyKey, ep_flag, identity};
 use devices::Netlink;
 use futures::future::{BoxFuture, FutureExt};
@@ -37,6 +37,8 @@ pub struct KernelDatapath {
     pub(crate) pool: PolicyPool,
     departed: Departed,
     away: Away,
+    /// Settings rows as they were written last: who overwrites one in the kernel does not change what is wanted.
+    settings: Mutex<BTreeMap<u16, EndpointConfig>>,
     /// The programs that new attachments get.
     programs: RwLock<Option<Arc<ProgramSet>>>,
     /// Held for reading while an endpoint is attached, for writing for a moment between publishing new programs and
@@ -61,6 +63,7 @@ impl KernelDatapath {
             options,
             departed: Departed::default(),
             away: Away::default(),
+            settings: Mutex::default(),
             programs: RwLock::new(None),
             attaching: RwLock::new(()),
             switched: Mutex::default(),
@@ -109,7 +112,7 @@ impl KernelDatapath {
         *self.programs.write().unwrap_or_else(PoisonError::into_inner) = Some(programs.clone());
         drop(self.attaching.write().unwrap_or_else(PoisonError::into_inner));
 
-        let rows = self.rows()?;
+        let rows = self.rows();
         let endpoints: BTreeMap<u32, u16> =
             rows.iter().filter(|r| r.flags & ep_flag::LIVE != 0).map(|r| (r.ifindex, r.id as u16)).collect();
         let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
@@ -176,21 +179,36 @@ impl KernelDatapath {
         }
     }
 
-    /// Settings rows in use, by the list of ids: it is written before a row and forgotten after it.
-    pub(crate) fn rows(&self) -> Result<Vec<EndpointConfig>, DatapathError> {
-        let ids = self.maps.ep_ids().keys().step(|| "list the endpoints".to_owned())?;
-        let mut rows = Vec::with_capacity(ids.len());
-        for id in ids {
-            let row = self.maps.ep_config().lookup(&id).step(|| format!("endpoint {id}: read settings"))?;
-            rows.extend(row.filter(|row| row.id != 0 && row.id == id));
-        }
-        rows.sort_by_key(|row| row.id);
-        Ok(rows)
+    fn settings(&self) -> MutexGuard<'_, BTreeMap<u16, EndpointConfig>> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn row(&self, id: u16) -> Result<EndpointConfig, DatapathError> {
-        let row = self.maps.ep_config().lookup(&id.into());
-        Ok(row.step(|| format!("endpoint {id}: read settings"))?.unwrap_or_default())
+    /// Settings rows in use, by id.
+    pub(crate) fn rows(&self) -> Vec<EndpointConfig> {
+        self.settings().values().copied().collect()
+    }
+
+    /// The settings row of an endpoint; all zero if there is none.
+    pub(crate) fn row(&self, id: u16) -> EndpointConfig {
+        self.settings().get(&id).copied().unwrap_or_default()
+    }
+
+    /// Writes a settings row, all zero for none.
+    pub(crate) fn write_row(&self, id: u16, row: &EndpointConfig) -> bpf::Result<()> {
+        self.maps.ep_config().update(&id.into(), row)?;
+        self.note_rows([(id, *row)]);
+        Ok(())
+    }
+
+    /// These rows are what the kernel has.
+    pub(crate) fn note_rows(&self, rows: impl IntoIterator<Item = (u16, EndpointConfig)>) {
+        let mut settings = self.settings();
+        for (id, row) in rows {
+            match row.id {
+                0 => drop(settings.remove(&id)),
+                _ => drop(settings.insert(id, row)),
+            }
+        }
     }
 
     /// The slot of the endpoint's policy map, an empty one from the pool if it has none, with its pin.
@@ -230,24 +248,34 @@ impl KernelDatapath {
         .step(|| format!("endpoint {id}: pin its policy map"))
     }
 
+    /// The map that has the row of an interface.
+    pub(crate) fn by_interface(&self, ifindex: u32) -> &Map<u32, u32> {
+        let low = ifindex < datapath_abi::EP_CONFIG_ENTRIES;
+        if low { self.maps.ep_by_ifindex() } else { self.maps.ep_by_ifindex_hi() }
+    }
+
     pub(crate) fn write_interface(&self, ifindex: u32, id: u16) -> Result<(), DatapathError> {
-        let map = if ifindex < datapath_abi::EP_CONFIG_ENTRIES {
-            self.maps.ep_by_ifindex()
-        } else {
-            self.maps.ep_by_ifindex_hi()
-        };
-        map.update(&ifindex, &id.into()).step(|| format!("endpoint {id}: write interface {ifindex}"))
+        let written = self.by_interface(ifindex).update(&ifindex, &id.into());
+        written.step(|| format!("endpoint {id}: write interface {ifindex}"))
     }
 
     /// Removes the row of an interface if it is still this endpoint's.
     pub(crate) fn remove_interface(&self, ifindex: u32, id: u16) -> Result<(), DatapathError> {
-        let low = ifindex < datapath_abi::EP_CONFIG_ENTRIES;
-        let map = if low { self.maps.ep_by_ifindex() } else { self.maps.ep_by_ifindex_hi() };
-        let step = || format!("endpoint {id}: remove interface {ifindex}");
-        if map.lookup(&ifindex).step(step)? != Some(id.into()) {
+        if self.endpoint_at(ifindex)? != Some(id.into()) {
             return Ok(());
         }
-        if low { map.update(&ifindex, &0).step(step) } else { map.delete(&ifindex).map(drop).step(step) }
+        self.clear_interface(ifindex).step(|| format!("endpoint {id}: remove interface {ifindex}"))
+    }
+
+    /// Makes an interface nobody's.
+    pub(crate) fn clear_interface(&self, ifindex: u32) -> bpf::Result<()> {
+        let map = self.by_interface(ifindex);
+        // Rows of an array cannot be deleted.
+        if ifindex < datapath_abi::EP_CONFIG_ENTRIES {
+            map.update(&ifindex, &0)
+        } else {
+            map.delete(&ifindex).map(drop)
+        }
     }
 
     pub(crate) fn write_addresses(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError> {
@@ -301,7 +329,7 @@ impl Datapath for KernelDatapath {
         let id = endpoint.id;
         self.check_ready(id)?;
         let _changing = self.change(id);
-        let old = self.row(id)?;
+        let old = self.row(id);
         let slot = self.policy(id, &old)?;
 
         self.away.forget(id);
@@ -312,9 +340,9 @@ impl Datapath for KernelDatapath {
             // A row is copied in pieces: nobody may read half an old and half a new owner. Another identity of the same
             // owner is one aligned word, which is copied whole: no packet has to drop meanwhile.
             if old.flags & ep_flag::LIVE != 0 && old.ifindex != config.ifindex {
-                maps.ep_config().update(&id.into(), &EndpointConfig::default()).step(step)?;
+                self.write_row(id, &EndpointConfig::default()).step(step)?;
             }
-            maps.ep_config().update(&id.into(), &config).step(step)?;
+            self.write_row(id, &config).step(step)?;
         }
         let before = EndpointDatapath::from_config(&old);
         if old.id != 0 && old.ifindex != config.ifindex {
@@ -367,13 +395,13 @@ impl Datapath for KernelDatapath {
         self.check_ready(id)?;
         let _changing = self.change(id);
         self.away.forget(id);
-        let old = self.row(id)?;
+        let old = self.row(id);
         // Only the settings row knows the interface: behind a kill in between nobody would find what leads to it.
         if old.ifindex != 0 {
             self.remove_interface(old.ifindex, id)?;
         }
         let step = || format!("endpoint {id}: remove settings");
-        self.maps.ep_config().update(&id.into(), &EndpointConfig::default()).step(step)?;
+        self.write_row(id, &EndpointConfig::default()).step(step)?;
         self.remove_addresses(&EndpointDatapath::from_config(&old))?;
         if self.has_policy_call(id) {
             self.maps
@@ -399,7 +427,7 @@ impl Datapath for KernelDatapath {
             return Err(DatapathError::InvalidId { id });
         }
         let _changing = self.change(id);
-        let old = self.row(id)?;
+        let old = self.row(id);
         let policy_slot = self.policy(id, &old)?;
         if let Some(map) = self.pool.map(policy_slot)? {
             policy::allow_all(&map, id)?;
@@ -410,10 +438,7 @@ impl Datapath for KernelDatapath {
             policy_slot,
             ..EndpointConfig::default()
         };
-        self.maps
-            .ep_config()
-            .update(&id.into(), &row)
-            .step(|| format!("host endpoint {id}: write settings"))?;
+        self.write_row(id, &row).step(|| format!("host endpoint {id}: write settings"))?;
         self.expect_host(id);
         Ok(())
     }
@@ -438,13 +463,13 @@ impl Datapath for KernelDatapath {
     }
 
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {
-        let live = self.rows()?.into_iter().filter(|row| row.flags & ep_flag::LIVE != 0);
+        let live = self.rows().into_iter().filter(|row| row.flags & ep_flag::LIVE != 0);
         Ok(live.map(|row| EndpointDatapath::from_config(&row)).collect())
     }
 
     fn prune(&self, known: &BTreeSet<u16>) -> Result<Pruned, DatapathError> {
         let unknown: Vec<u16> =
-            self.rows()?.into_iter().map(|row| row.id as u16).filter(|id| !known.contains(id)).collect();
+            self.rows().into_iter().map(|row| row.id as u16).filter(|id| !known.contains(id)).collect();
         for id in &unknown {
             self.detach(*id)?;
         }

@@ -51,6 +51,7 @@ mod pool;
 mod programs;
 mod repairs;
 mod restore;
+mod rows;
 mod services;
 mod slots;
 mod sweep;

@@ -59,7 +59,7 @@ pub(crate) fn swap(
     let row = EndpointConfig { policy_slot: slot, ..old };
     let switched = filled.and_then(|()| {
         let step = || format!("endpoint {id}: switch to another policy map");
-        datapath.maps().ep_config().update(&id.into(), &row).step(step)
+        datapath.write_row(id, &row).step(step)
     });
     match switched {
         Ok(()) => pool.give_back(old.policy_slot),
@@ -73,7 +73,7 @@ fn open(
     datapath: &KernelDatapath,
     id: u16,
 ) -> Result<(EndpointConfig, Map<PolicyKey, PolicyEntry>), DatapathError> {
-    let row = datapath.row(id)?;
+    let row = datapath.row(id);
     if row.id != u32::from(id) || row.policy_slot == 0 {
         return Err(DatapathError::NotAttached { id });
     }

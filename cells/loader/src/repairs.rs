@@ -1,4 +1,4 @@
-//! What was missing and was put back: kinds, and how many of each.
+//! What was missing or wrong and was put back: kinds, and how many of each.
 
 use metrics::Metrics;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -18,11 +18,14 @@ pub enum Kind {
     Network,
     /// The rule of nftables that holds back unknown pods.
     Rule,
+    /// Rows of maps: missing or overwritten ones, and those of nobody.
+    Row,
 }
 
 impl Kind {
     /// All of them.
-    pub(crate) const ALL: [Kind; 5] = [Kind::FileSystem, Kind::Pin, Kind::Program, Kind::Network, Kind::Rule];
+    pub(crate) const ALL: [Kind; 6] =
+        [Kind::FileSystem, Kind::Pin, Kind::Program, Kind::Network, Kind::Rule, Kind::Row];
 
     /// As the metric's label.
     pub(crate) fn name(self) -> &'static str {
@@ -32,11 +35,12 @@ impl Kind {
             Kind::Program => "program",
             Kind::Network => "network",
             Kind::Rule => "nftables",
+            Kind::Row => "row",
         }
     }
 }
 
-/// Something that was missing and is in place again.
+/// Something that was missing or wrong and is in place again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
     /// What kind of thing.
@@ -63,7 +67,7 @@ impl Repairs {
     /// Puts `datapath_repairs_total` into the registry, each kind at zero.
     pub(crate) fn register(&self, metrics: &Metrics) {
         Kind::ALL.into_iter().for_each(|kind| drop(self.of(kind)));
-        let help = "Parts of the datapath that were removed by others and put back";
+        let help = "Parts of the datapath that were removed or changed by others and put back";
         metrics.register("datapath_repairs_total", help, self.0.clone());
     }
 

@@ -48,14 +48,14 @@ impl KernelDatapath {
             repairs.push(repair(Kind::FileSystem, format!("bpf file system on {root}")));
         }
         repairs.extend(done.pins.into_iter().map(|name| repair(Kind::Pin, name)));
-        for id in self.rows()?.into_iter().map(|row| row.id as u16) {
+        for id in self.rows().into_iter().map(|row| row.id as u16) {
             let name = policy_name(id);
             if done.found.contains(&name) {
                 continue;
             }
             let _changing = self.change(id);
             // It may have gone since, or be in the making.
-            let row = self.row(id)?;
+            let row = self.row(id);
             if row.id != u32::from(id) || self.maps().path(&name).exists() {
                 continue;
             }
@@ -78,7 +78,7 @@ impl KernelDatapath {
         let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
         let links: BTreeMap<u32, String> = nl.links()?.into_iter().map(|l| (l.index, l.name)).collect();
         let mut repairs = Vec::new();
-        for row in self.rows()? {
+        for row in self.rows() {
             let (id, ifindex) = (row.id as u16, row.ifindex);
             let Some(name) = links.get(&ifindex).filter(|_| row.flags & ep_flag::LIVE != 0) else { continue };
             if self.is_attached(&tc, ifindex, name, id)? {
@@ -87,7 +87,7 @@ impl KernelDatapath {
             // Once more when nobody is at work on it: it may be in the making, or gone.
             let _changing = self.change(id);
             let _attaching = self.attaching.read().unwrap_or_else(PoisonError::into_inner);
-            if self.row(id)? == row
+            if self.row(id) == row
                 && !self.is_attached(&tc, ifindex, name, id)?
                 && self.attach_program(&programs, &tc, ifindex, name, Some(id))?
             {
@@ -123,6 +123,11 @@ impl Controller {
     pub(crate) fn recheck(&mut self) -> Result<Vec<Repair>, DatapathError> {
         let mut repairs = self.datapath.repair_pins()?;
         let mut nl = Netlink::open()?;
+        let mut rows = self.datapath.repair_rows(&nl.links()?)?;
+        if let Some(written) = &self.written {
+            rows.extend(self.write_rows(written)?);
+        }
+        repairs.extend(rows.into_iter().map(|what| repair(Kind::Row, what)));
         repairs.extend(self.datapath.reattach(&mut nl)?);
         let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
         let mut lost = BTreeSet::new();

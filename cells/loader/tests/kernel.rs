@@ -203,7 +203,7 @@ fn endpoints_are_found_without_the_list_of_ids() {
     let endpoint = pod(&sandbox, 1);
     first.attach(&endpoint).unwrap();
     maps.ep_ids().clear().unwrap();
-    assert!(first.restored().unwrap().is_empty());
+    drop(first);
     let second = start(&maps);
     assert_eq!(second.restored().unwrap().len(), 1);
     assert_eq!(*second.host_endpoint().borrow(), 500);
@@ -424,4 +424,70 @@ fn attaching_takes_microseconds_and_a_restart_of_fifty_little_more_than_a_load()
     assert_eq!(again.restored().unwrap().len(), 50);
     assert!(took < Duration::from_secs(2), "{took:?}");
     eprintln!("attach p50 {:?} max {:?}; restart of 50 {took:?}", times[25], times[49]);
+}
+
+/// Makes the look of the watchdog at rows; what it has put back.
+fn repair(datapath: &KernelDatapath) -> Vec<String> {
+    let links = Netlink::open().unwrap().links().unwrap();
+    datapath.repair_rows(&links).unwrap()
+}
+
+#[test]
+fn rows_that_others_remove_or_overwrite_are_written_again() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    let pods = [pod(&sandbox, 7), pod(&sandbox, 8)];
+    for pod in &pods {
+        datapath.attach(pod).unwrap();
+    }
+    datapath.attach_host(500).unwrap();
+    let all = || {
+        let mut lxc: Vec<_> = maps.lxc().entries().unwrap().iter().map(|row| format!("{row:?}")).collect();
+        lxc.sort();
+        let mut ids = maps.ep_ids().entries().unwrap();
+        ids.sort_unstable();
+        let settings = [7, 8, 500].map(|id: u32| maps.ep_config().lookup(&id).unwrap().unwrap());
+        let links = Netlink::open().unwrap().links().unwrap();
+        let by_ifindex = links.iter().map(|link| maps.ep_by_ifindex().lookup(&link.index).unwrap());
+        (lxc, ids, settings, by_ifindex.collect::<Vec<_>>(), maps.ep_by_ifindex_hi().entries().unwrap())
+    };
+    let before = all();
+    assert_eq!(repair(&datapath), Vec::<String>::new(), "all is well");
+
+    let [a, b] = &pods;
+    let own = a.lxc_rows()[0];
+    let other = EndpointKey::v4(Ipv4Addr::new(10, 0, 0, 200));
+    let wrong = datapath_abi::EndpointConfig { identity: 2, ..before.2[0] };
+    let changes: [(&str, &dyn Fn()); 10] = [
+        ("settings are emptied", &|| maps.ep_config().update(&7, &Default::default()).unwrap()),
+        ("settings are another's", &|| maps.ep_config().update(&7, &before.2[1]).unwrap()),
+        ("the identity is the world's", &|| maps.ep_config().update(&7, &wrong).unwrap()),
+        ("the ids are forgotten", &|| maps.ep_ids().clear().unwrap()),
+        ("the id has another slot", &|| maps.ep_ids().update(&7, &999).unwrap()),
+        ("the interface is another's", &|| maps.ep_by_ifindex().update(&a.ifindex, &8).unwrap()),
+        ("the addresses are gone", &|| maps.lxc().clear().unwrap()),
+        ("an address is another's", &|| maps.lxc().update(&own.0, &b.lxc_rows()[0].1).unwrap()),
+        ("another address is the pod's", &|| maps.lxc().update(&other, &own.1).unwrap()),
+        ("an id and an interface of nobody", &|| {
+            maps.ep_ids().update(&99, &1).unwrap();
+            maps.ep_by_ifindex_hi().update(&70_000, &99).unwrap();
+        }),
+    ];
+    for (what, change) in changes {
+        change();
+        assert_ne!(all(), before, "{what}");
+        let repaired = repair(&datapath);
+        assert!(!repaired.is_empty(), "{what}");
+        assert_eq!(all(), before, "{what}: {repaired:?}");
+        assert_eq!(repair(&datapath), Vec::<String>::new(), "{what}");
+    }
+
+    // Policy is still the endpoint's own, and what goes away goes whole.
+    maps.ep_config().update(&7, &Default::default()).unwrap();
+    datapath.write_policy(7, &[]).unwrap();
+    assert!(datapath.detach(7).unwrap());
+    assert_eq!(repair(&datapath), Vec::<String>::new());
+    assert!(maps.lxc().lookup(&own.0).unwrap().is_none());
 }
