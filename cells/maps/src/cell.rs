@@ -11,7 +11,9 @@ use statedb::RwTable;
 
 use crate::config::{ClockConfig, FamilyConfig, MapsConfig};
 use crate::counters::Counters;
-use crate::maps::{Maps, POLICY_PREFIX};
+use crate::fit::Fit;
+use crate::maps::Maps;
+use crate::specs::{POLICY_PREFIX, Specs};
 use crate::table::MapRow;
 
 /// How long maps that forwarding does not need wait for it.
@@ -51,15 +53,15 @@ struct MapsParams {
 fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
     p.config.validate()?;
     let (config, families) = ((*p.config).clone(), (*p.families).clone());
-    let maps =
-        Arc::new(match p.memory.as_deref().and_then(|limit| Some((limit.bytes()?, limit.for_maps()?))) {
-            None => Maps::new(config, families),
-            Some((limit, budget)) => {
-                let maps = Maps::within(config, families, budget);
-                tell(&maps, limit)?;
-                maps
-            }
-        });
+    let (specs, fit) = match p.memory.as_deref().and_then(|limit| Some((limit.bytes()?, limit.for_maps()?))) {
+        None => (Specs::new(config, families), None),
+        Some((limit, budget)) => {
+            let (specs, fit) = Specs::within(config, families, budget);
+            tell(&fit, limit)?;
+            (specs, Some(fit))
+        }
+    };
+    let maps = Arc::new(Maps::of(specs));
     if let Some(metrics) = p.metrics {
         metrics.register_collector(Counters(maps.clone()));
     }
@@ -68,7 +70,7 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
         tokio::task::spawn_blocking(move || opened.open()).await??;
         Ok(())
     });
-    let (rest, table, fit) = (maps.clone(), p.table, maps.fit().copied());
+    let (rest, table) = (maps.clone(), p.table);
     // Half of the machine: endpoints are being made at the same time.
     let threads = (bpf::possible_cpus() / 2).clamp(1, 4);
     p.jobs.one_shot("create-maps", move |cx: JobCx| async move {
@@ -108,8 +110,7 @@ const TOO_LARGE: &str =
     "the sizes that options set leave too little to the agent; raise the limit of its container";
 
 /// Says how the maps were made to fit, and refuses what the kernel would end with a kill.
-fn tell(maps: &Maps, limit: u64) -> anyhow::Result<()> {
-    let Some(fit) = maps.fit() else { return Ok(()) };
+fn tell(fit: &Fit, limit: u64) -> anyhow::Result<()> {
     anyhow::ensure!(
         fit.taken < limit,
         "The maps need {} MiB of kernel memory, and the limit of the agent's container is {} MiB: raise it, or lower \
@@ -124,7 +125,9 @@ fn tell(maps: &Maps, limit: u64) -> anyhow::Result<()> {
 }
 
 fn new_status(maps: Arc<Maps>) -> Member<StatusSource> {
-    Member(StatusSource::new("bpf-maps", move |status| status.bpf_maps = Some(crate::status::status(&maps))))
+    Member(StatusSource::new("bpf-maps", move |status| {
+        status.bpf_maps = Some(crate::status::status(maps.specs()))
+    }))
 }
 
 fn new_routes(maps: Arc<Maps>) -> Members<Route> {

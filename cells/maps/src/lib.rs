@@ -23,8 +23,8 @@
 //! smaller connection map forgets idle connections earlier. Log and health of the job `create-maps` tell. Sizes that
 //! options set stay; the start is refused if these alone exceed the whole limit.
 //!
-//! **Differences from Cilium.** Cilium does not look at its container's limit. A map of another size or other flags is replaced by one with its entries, where Cilium
-//! starts with an empty one. A map of another type or with other keys or values is refused by name, where Cilium drops
+//! **Differences from Cilium.** Cilium does not look at its container's limit. A map of another size or other flags is
+//! replaced by one with its entries, where Cilium starts with an empty one. A map of another type or with other keys or values is refused by name, where Cilium drops
 //! it: whoever uses such a pin is not this agent. `cilium_devices` has flags 0x1 always (see the catalog).
 
 pub mod catalog;
@@ -32,12 +32,14 @@ mod cell;
 mod config;
 mod counters;
 mod error;
+mod fit;
 mod footprint;
 mod maps;
 mod pins;
 mod rest;
 mod schema;
 pub mod size;
+mod specs;
 mod status;
 mod table;
 pub mod text;
@@ -45,7 +47,9 @@ pub mod text;
 pub use cell::cell;
 pub use config::{ClockConfig, FamilyConfig, MapsConfig, OutOfRange};
 pub use error::{Error, Result};
-pub use maps::{Fit, Maps, OWN_MAPS, POLICY_PREFIX, policy_name};
+pub use fit::Fit;
+pub use maps::Maps;
 pub use pins::Repinned;
 pub use schema::SCHEMA;
+pub use specs::{OWN_MAPS, POLICY_PREFIX, Specs, policy_name};
 pub use table::MapRow;

@@ -6,7 +6,8 @@ use std::sync::PoisonError;
 use bpf::RawMap;
 
 use crate::error::Result;
-use crate::maps::{Maps, OWN_MAPS};
+use crate::maps::Maps;
+use crate::specs::OWN_MAPS;
 
 /// Names of the maps that [`Maps::open`] opens, beside our own.
 const OPENED: [&str; 7] = [

@@ -6,7 +6,8 @@ use api::{Operation, Request, Response, Route};
 use api_models::{BpfMap, BpfMapEntry, BpfMapList};
 use bpf::{MapType, RawMap};
 
-use crate::maps::{Maps, OWN_MAPS};
+use crate::maps::Maps;
+use crate::specs::OWN_MAPS;
 use crate::text::{self, Shown};
 
 /// The two operations.

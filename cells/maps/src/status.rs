@@ -2,7 +2,7 @@
 
 use api_models::{BpfMapProperties, BpfMapStatus};
 
-use crate::maps::Maps;
+use crate::specs::Specs;
 
 /// Cilium's words and the map each stands for.
 const NAMES: [(&str, &str); 22] = [
@@ -31,11 +31,14 @@ const NAMES: [(&str, &str); 22] = [
 ];
 
 /// The sizes as they follow from options, memory and CPUs, also of maps that do not exist.
-pub(crate) fn status(maps: &Maps) -> BpfMapStatus {
-    let size = |name: &str| maps.spec(name).map_or(0, |spec| spec.layout.max_entries);
+pub(crate) fn status(specs: &Specs) -> BpfMapStatus {
+    let size = |name: &str| specs.find(name).map_or(0, |spec| spec.layout.max_entries);
     let properties =
         NAMES.map(|(name, map)| BpfMapProperties { name: name.to_owned(), size: size(map).into() });
-    BpfMapStatus { dynamic_size_ratio: maps.size_ratio(), maps: properties.to_vec().into() }
+    BpfMapStatus {
+        dynamic_size_ratio: specs.config().bpf_map_dynamic_size_ratio,
+        maps: properties.to_vec().into(),
+    }
 }
 
 #[cfg(test)]
@@ -45,7 +48,7 @@ mod tests {
 
     #[test]
     fn every_name_has_a_size() {
-        let status = status(&Maps::new(MapsConfig::default(), FamilyConfig::default()));
+        let status = status(&Specs::new(MapsConfig::default(), FamilyConfig::default()));
         let maps = status.maps.0.unwrap();
         assert!(maps.iter().all(|map| map.size > 0), "{maps:?}");
         let size = |name: &str| maps.iter().find(|map| map.name == name).unwrap().size;

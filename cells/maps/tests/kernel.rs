@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bpf::{Map, RawMap};
 use datapath_abi::{EndpointInfo, EndpointKey};
-use maps::{FamilyConfig, Maps, MapsConfig, OWN_MAPS};
+use maps::{FamilyConfig, Maps, MapsConfig, OWN_MAPS, Specs};
 use test_kit::{Sandbox, require_root};
 
 /// Pins of a running Cilium 1.20 agent (IPv4, preallocation on, no kube-proxy replacement, two CPUs): name, type, bytes
@@ -108,13 +108,14 @@ fn the_kernel_needs_what_was_estimated() {
     require_root!();
     for budget in [1 << 30, 24 << 20] {
         let sandbox = Sandbox::new().unwrap();
-        let maps = Maps::within(config(&sandbox), FamilyConfig::default(), budget);
+        let (specs, _) = Specs::within(config(&sandbox), FamilyConfig::default(), budget);
+        let maps = Maps::of(specs);
         maps.open().unwrap();
         maps.open_rest(2).unwrap();
         let names = maps.pinned().unwrap();
         let kernel: u64 =
             names.keys().map(|name| RawMap::open(&maps.path(name)).unwrap().memory().unwrap()).sum();
-        let estimated = maps.footprint();
+        let estimated = maps.specs().footprint();
         assert!(
             kernel.abs_diff(estimated) < estimated / 20,
             "{} maps: {kernel} bytes, estimated {estimated}",

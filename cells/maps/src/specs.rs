@@ -1,0 +1,196 @@
+//! Which maps a node has and the form of each: options and the machine's memory decide, no kernel is asked.
+
+use bpf::{MapFlags, MapSpec, MapType, possible_cpus};
+use datapath_abi::{EP_CONFIG_ENTRIES, EndpointConfig};
+
+use crate::catalog::{self, CATALOG, Existence, FlagRule, MapDef};
+use crate::config::{FamilyConfig, MapsConfig};
+use crate::fit::Fit;
+use crate::footprint::footprint;
+use crate::schema;
+use crate::size::{Size, Sizes, memory_total};
+
+/// How the pins of policy maps begin; what follows is the endpoint's id in five digits.
+pub const POLICY_PREFIX: &str = "cilium_policy_v2_";
+
+/// Names of our own maps, which hold what the shared programs know of endpoints.
+pub const OWN_MAPS: [&str; 6] =
+    ["ep_config", "ep_ids", "ep_by_ifindex", "ep_by_ifindex_hi", "ep_policies", "ep_schema"];
+
+/// The name of an endpoint's policy map.
+pub fn policy_name(endpoint: u16) -> String {
+    format!("{POLICY_PREFIX}{endpoint:05}")
+}
+
+/// The maps of a node as its options want them.
+#[derive(Debug)]
+pub struct Specs {
+    config: MapsConfig,
+    families: FamilyConfig,
+    sizes: Sizes,
+}
+
+impl Specs {
+    /// On a machine with the memory and CPUs of this one.
+    pub fn new(config: MapsConfig, families: FamilyConfig) -> Specs {
+        let memory = memory_total(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
+        let sizes = Sizes::new(&config, memory, possible_cpus());
+        Specs { config, families, sizes }
+    }
+
+    /// The same within so many bytes of kernel memory. If all maps do not fit, rows are not allocated ahead where the
+    /// kernel leaves the choice; if that is not enough, sizes that no option sets are halved, all alike, until they fit.
+    pub fn within(config: MapsConfig, families: FamilyConfig, budget: u64) -> (Specs, Fit) {
+        let mut specs = Specs::new(config, families);
+        let wanted = specs.footprint();
+        if wanted > budget {
+            specs.config.preallocate_bpf_maps = false;
+            while specs.footprint() > budget {
+                let Some(half) = specs.sizes.half() else { break };
+                specs.sizes = half;
+            }
+        }
+        let (taken, divisor) = (specs.footprint(), specs.sizes.divisor());
+        (specs, Fit { budget, wanted, taken, divisor })
+    }
+
+    /// Kernel memory of all maps of the node before they have rows, in bytes.
+    pub fn footprint(&self) -> u64 {
+        let cpus = possible_cpus() as u64;
+        let own = OWN_MAPS.into_iter().map(|name| self.own(name));
+        self.of_node().into_iter().chain(own).map(|spec| footprint(&spec.layout, cpus)).sum()
+    }
+
+    /// The spec of a map by its name, with this node's size and flags: a name of the catalog, of a policy map of an
+    /// endpoint, or of our own.
+    pub fn find(&self, name: &str) -> Option<MapSpec> {
+        if OWN_MAPS.contains(&name) {
+            return Some(self.own(name));
+        }
+        if let Some(id) = name.strip_prefix(POLICY_PREFIX) {
+            return id.parse().ok().map(|id| self.policy(id));
+        }
+        catalog::find(name).map(|def| self.spec_of(def))
+    }
+
+    /// The policy map of an endpoint.
+    pub fn policy(&self, endpoint: u16) -> MapSpec {
+        self.policy_layout().named(policy_name(endpoint))
+    }
+
+    fn policy_layout(&self) -> MapSpec {
+        let entries = self.sizes.entries(Size::Policy, false);
+        MapSpec::new("cilium_policy_v2", MapType::LpmTrie, 12, 12, entries, MapFlags(0x81))
+    }
+
+    fn spec_of(&self, def: &MapDef) -> MapSpec {
+        let flags = match def.flags {
+            FlagRule::Always(flags) => flags,
+            FlagRule::Prealloc(flags) if self.config.preallocate_bpf_maps => flags,
+            FlagRule::Prealloc(flags) => flags | MapFlags::NO_PREALLOC.0,
+            FlagRule::Lru if self.config.bpf_distributed_lru => MapFlags::NO_COMMON_LRU.0,
+            FlagRule::Lru => 0,
+        };
+        let entries = self.sizes.entries(def.size, def.flags == FlagRule::Lru);
+        MapSpec::new(def.name, def.map_type, def.key_size, def.value_size, entries, MapFlags(flags))
+    }
+
+    /// One of [`OWN_MAPS`].
+    pub(crate) fn own(&self, name: &str) -> MapSpec {
+        let entries = EP_CONFIG_ENTRIES;
+        let row = size_of::<EndpointConfig>() as u32;
+        let read_only = MapFlags::READ_ONLY_PROG;
+        match name {
+            "ep_config" => MapSpec::new("ep_config", MapType::Array, 4, row, entries, read_only),
+            "ep_by_ifindex" => MapSpec::new("ep_by_ifindex", MapType::Array, 4, 4, entries, read_only),
+            "ep_schema" => schema::SPEC,
+            "ep_ids" => MapSpec::new("ep_ids", MapType::Hash, 4, 4, entries, MapFlags::NO_PREALLOC),
+            "ep_by_ifindex_hi" => {
+                MapSpec::new("ep_by_ifindex_hi", MapType::Hash, 4, 4, entries, MapFlags(0x81))
+            }
+            // The kernel refuses BPF_F_RDONLY_PROG on maps of maps of this kind.
+            _ => MapSpec::new("ep_policies", MapType::ArrayOfMaps, 4, 4, entries, MapFlags::NONE)
+                .with_inner(self.policy_layout().layout),
+        }
+    }
+
+    /// All maps that exist on this node by name, but for those of endpoints and of loaded programs.
+    pub fn of_node(&self) -> Vec<MapSpec> {
+        let wanted = |def: &&MapDef| match def.existence {
+            Existence::Always => true,
+            Existence::Family4 => self.families.enable_ipv4,
+            Existence::Family6 => self.families.enable_ipv6,
+            Existence::Fragments4 => self.families.enable_ipv4 && self.config.enable_ipv4_fragment_tracking,
+            Existence::Fragments6 => self.families.enable_ipv6 && self.config.enable_ipv6_fragment_tracking,
+            Existence::Feature(_) | Existence::PerEndpoint | Existence::PerObject => false,
+        };
+        CATALOG.iter().filter(wanted).map(|def| self.spec_of(def)).collect()
+    }
+
+    /// The options that made them.
+    pub(crate) fn config(&self) -> &MapsConfig {
+        &self.config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_follow_the_options() {
+        let specs = |preallocate_bpf_maps, bpf_distributed_lru| {
+            let config = MapsConfig { preallocate_bpf_maps, bpf_distributed_lru, ..MapsConfig::default() };
+            Specs::new(config, FamilyConfig::default())
+        };
+        let flags = |specs: &Specs, name| specs.find(name).unwrap().layout.flags.0;
+        let (on, off) = (specs(true, false), specs(false, true));
+        assert_eq!((flags(&on, "cilium_lxc"), flags(&off, "cilium_lxc")), (0x80, 0x81));
+        assert_eq!((flags(&on, "cilium_lb4_backends_v3"), flags(&off, "cilium_lb4_backends_v3")), (0, 1));
+        assert_eq!((flags(&on, "cilium_ct4_global"), flags(&off, "cilium_ct4_global")), (0, 2));
+        assert_eq!(flags(&on, "cilium_devices"), 1);
+    }
+
+    #[test]
+    fn families_decide_which_maps_exist() {
+        let names = |enable_ipv4, enable_ipv6| -> Vec<String> {
+            let specs = Specs::new(MapsConfig::default(), FamilyConfig { enable_ipv4, enable_ipv6 });
+            specs.of_node().into_iter().map(|s| s.name.into_owned()).collect()
+        };
+        let v4 = names(true, false);
+        assert!(v4.iter().any(|n| n == "cilium_ct4_global"));
+        assert!(!v4.iter().any(|n| n == "cilium_ct6_global" || n == "cilium_ipv6_frag_datagrams"));
+        let both = names(true, true);
+        assert!(both.len() > v4.len());
+    }
+
+    #[test]
+    fn maps_fit_into_the_memory_that_is_left_to_them() {
+        let within = |config: MapsConfig, mib: u64| Specs::within(config, FamilyConfig::default(), mib << 20);
+        let entries = |specs: &Specs, name| specs.find(name).unwrap().layout.max_entries;
+        let (roomy, fit) = within(MapsConfig::default(), 1 << 12);
+        assert_eq!((fit.wanted, fit.divisor), (fit.taken, 1));
+        assert_eq!(roomy.of_node(), Specs::new(MapsConfig::default(), FamilyConfig::default()).of_node());
+
+        let (tight, fit) = within(MapsConfig::default(), 24);
+        assert!(fit.fits(), "{fit:?}");
+        assert!(tight.footprint() > 12 << 20, "halved too often: {fit:?}");
+        assert!(entries(&tight, "cilium_ct4_global") * 2 <= entries(&roomy, "cilium_ct4_global"));
+        assert!(tight.find("cilium_lxc").unwrap().layout.flags.contains(MapFlags::NO_PREALLOC));
+
+        // What an option asks for stays, and is told.
+        let asked = MapsConfig { bpf_ct_global_tcp_max: 1 << 20, ..MapsConfig::default() };
+        let (asked, fit) = within(asked, 24);
+        assert_eq!(entries(&asked, "cilium_ct4_global"), 1 << 20);
+        assert!(!fit.fits());
+    }
+
+    #[test]
+    fn names_of_ours_cannot_be_taken_for_policies() {
+        assert!(OWN_MAPS.iter().all(|name| !name.starts_with("cilium_policy")));
+        assert_eq!(policy_name(135), "cilium_policy_v2_00135");
+        let specs = Specs::new(MapsConfig::default(), FamilyConfig::default());
+        assert_eq!(specs.find("cilium_policy_v2_00135").unwrap(), specs.policy(135));
+        assert_eq!(specs.find("cilium_policy_v2_x"), None);
+    }
+}
