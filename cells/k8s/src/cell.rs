@@ -10,7 +10,7 @@ use state_file::Rewrite;
 use statedb::RwTable;
 
 use crate::config::K8sConfig;
-use crate::folder::{Folder, Keep, Kept, Memory, Report, SourceMetrics, follow};
+use crate::folder::{Folder, Keep, Memory, Report, SourceMetrics, follow, records};
 use crate::object::Kind;
 use crate::source_file::SourceFile;
 use crate::sources::Sources;
@@ -87,18 +87,12 @@ fn folders(p: FolderParams) -> Result<(), Error> {
 /// What is kept of a folder for the next run: whether it was there, and what its files said.
 fn remember(p: &FolderParams, option: &str, path: &Path, state: &Path) -> (Memory, Keep) {
     let memory = Memory::new(state.join(option), path.to_owned());
-    let kept = Arc::new(Kept::new(state.join("manifests").join(option)));
-    let (noted, good) = (memory.clone(), kept.clone());
+    let (noted, before) = (memory.clone(), memory.clone());
     memory.rewrite_by(Rewrite::new(&p.jobs, &p.health, &format!("state-of-{option}"), move || noted.write()));
-    kept.rewrite_by(Rewrite::new(&p.jobs, &p.health, &format!("last-good-of-{option}"), move || {
-        good.write()
-    }));
-    let (before, good) = (memory.clone(), kept.clone());
-    p.lifecycle.hook(format!("{option}-restore")).on_start(move |_| async move {
-        before.restore()?;
-        Ok(good.restore()?)
-    });
-    (memory, Keep::new(kept))
+    p.lifecycle.hook(format!("state-of-{option}")).on_start(move |_| async move { Ok(before.restore()?) });
+    let records = records(state.join("manifests").join(option));
+    records.run(&format!("last-good-of-{option}"), &p.lifecycle, &p.jobs, &p.health);
+    (memory, Keep::new(records))
 }
 
 /// The folder that an option names. It need not be there, but it must not be something else.

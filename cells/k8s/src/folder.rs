@@ -1,10 +1,13 @@
 //! The source that reads a folder of manifests and follows its changes.
 
 mod file;
+mod follow;
 mod keep;
 mod last_good;
 mod manifests;
 mod memory;
+mod outcome;
+mod place;
 mod report;
 mod resolve;
 mod watch;
@@ -13,30 +16,25 @@ mod watch;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::memory::MemoryLimit;
-use hive::JobCx;
 use inotify::Inotify;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-use self::file::{Found, Signature, is_manifest};
-pub(crate) use self::keep::{Keep, Kept};
-use self::manifests::{Manifests, Outcome};
+use self::file::{Found, Signature};
+pub(crate) use self::follow::follow;
+pub(crate) use self::keep::{Keep, records};
+use self::manifests::Manifests;
 pub(crate) use self::memory::Memory;
+use self::outcome::Outcome;
 pub(crate) use self::report::{Report, SourceMetrics};
-use self::resolve::resolve;
-use self::watch::{Concern, Wanted, Watch};
+use self::watch::Watch;
 use crate::MAX_FILE;
 use crate::object::Kind;
-use crate::sources::Questions;
 use crate::writer::SourceWriter;
 
 /// How long what a file said stays in force after the file has gone: editors and scripts that replace a file by two
@@ -54,99 +52,6 @@ const TRIES: usize = 8;
 
 /// How long to wait until there may be room in memory for a file that was not taken.
 const ROOM: Duration = Duration::from_secs(5);
-
-/// How long to wait until the kernel is asked again to tell of changes.
-const RETRY: Duration = Duration::from_secs(1);
-
-/// Follows a folder until the job ends. The first reading completes the source.
-///
-/// When the kernel cannot tell of changes, as without a free inotify instance, the folder is looked at every second.
-/// Whoever asks gets an answer when the folder was looked through after the question.
-pub(crate) async fn follow(folder: Folder, mut questions: Questions, cx: JobCx) -> anyhow::Result<()> {
-    let mut folder = Box::new(folder);
-    loop {
-        let ended;
-        (folder, ended) = watched(folder, &mut questions, &cx).await?;
-        let Err(error) = ended else { return Ok(()) };
-        let working = cx.working();
-        (folder, _) = blocking(folder, move |folder| folder.look_unwatched(&error)).await?;
-        drop(working);
-        tokio::select! {
-            () = tokio::time::sleep(RETRY) => {}
-            () = cx.cancelled() => return Ok(()),
-        }
-    }
-}
-
-type Ended = (Box<Folder>, io::Result<()>);
-
-/// Until the job ends, or the kernel cannot tell of changes.
-async fn watched(mut folder: Box<Folder>, questions: &mut Questions, cx: &JobCx) -> anyhow::Result<Ended> {
-    let (inotify, events) = match open() {
-        Ok(opened) => opened,
-        Err(error) => return Ok((folder, Err(error))),
-    };
-    let mut done;
-    let mut working = cx.working();
-    (folder, done) = blocking(folder, move |folder| folder.start(inotify)).await?;
-    loop {
-        if done.is_err() {
-            return Ok((folder, done));
-        }
-        let mut asked = Vec::new();
-        if folder.watch.as_ref().is_none_or(Watch::is_idle) {
-            drop(working);
-            tokio::select! {
-                // Before what there is is read: what comes later makes it ready again.
-                ready = events.readable() => ready?.clear_ready(),
-                Some(question) = questions.recv() => asked.push(question),
-                () = at(folder.next_deadline()) => {}
-                () = cx.cancelled() => return Ok((folder, Ok(()))),
-            }
-            working = cx.working();
-        }
-        working.step();
-        while let Ok(question) = questions.try_recv() {
-            asked.push(question);
-        }
-        let look = !asked.is_empty();
-        (folder, done) = blocking(folder, move |folder| folder.handle(look)).await?;
-        for question in asked {
-            // Who has asked may have gone.
-            let _ = question.send(());
-        }
-    }
-}
-
-/// An inotify instance, and its descriptor once more, which becomes readable when there are events.
-#[expect(
-    deprecated,
-    reason = "sound with OwnedFd, whose descriptor stays the same; its successor is an unsafe function"
-)]
-fn open() -> io::Result<(Inotify, AsyncFd<OwnedFd>)> {
-    let inotify = Inotify::init()?;
-    let descriptor = inotify.as_fd().try_clone_to_owned()?;
-    Ok((inotify, AsyncFd::with_interest(descriptor, Interest::READABLE)?))
-}
-
-async fn at(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Files are read off the runtime's threads.
-async fn blocking(
-    mut folder: Box<Folder>,
-    work: impl FnOnce(&mut Folder) -> io::Result<()> + Send + 'static,
-) -> anyhow::Result<Ended> {
-    let work = move || {
-        let done = work(&mut folder);
-        (folder, done)
-    };
-    Ok(tokio::task::spawn_blocking(work).await?)
-}
 
 /// A folder of manifests: what is watched, what was read, where it goes.
 pub(crate) struct Folder {
@@ -293,13 +198,13 @@ impl Folder {
 
     /// Finds the folder and its files again and reads those that have changed; all of them if so asked.
     fn look(&mut self, all: bool) -> io::Result<()> {
-        let mut found = find(&self.path);
+        let mut found = place::find(&self.path);
         if let Some(watch) = &mut self.watch {
             for _ in 0..TRIES {
                 if !watch.place(std::mem::take(&mut found.wanted))? {
                     break;
                 }
-                found = find(&self.path);
+                found = place::find(&self.path);
             }
         }
         self.place = found.place.as_ref().ok().cloned();
@@ -465,74 +370,4 @@ impl Folder {
             self.keep.note(&name, good, self.manifests.accepted());
         }
     }
-}
-
-impl Outcome {
-    fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.rows.is_empty() && self.gone.is_empty() && self.good.is_empty()
-    }
-
-    /// What came later counts.
-    fn add(&mut self, later: Outcome) {
-        self.changes.extend(later.changes);
-        for row in &later.rows {
-            self.gone.retain(|file| *file != row.file);
-        }
-        for file in &later.gone {
-            self.rows.retain(|row| row.file != *file);
-        }
-        self.rows.extend(later.rows);
-        self.gone.extend(later.gone);
-        self.good.extend(later.good);
-    }
-}
-
-/// What is at a path now.
-struct Place {
-    place: io::Result<PathBuf>,
-    /// Files of manifests; without a state if they cannot be looked at.
-    names: io::Result<BTreeMap<String, Option<Signature>>>,
-    wanted: Wanted,
-}
-
-fn find(path: &Path) -> Place {
-    let way = resolve(path);
-    let folder = |(place, name): (PathBuf, OsString)| (place, name, Concern::Folder);
-    let mut steps: Vec<_> = way.steps.into_iter().map(folder).collect();
-    let place = way.end;
-    let names = match &place {
-        Ok(place) => list(place, &mut steps),
-        Err(_) => Ok(BTreeMap::new()),
-    };
-    let wanted = Wanted { folder: place.as_ref().ok().cloned(), steps };
-    Place { place, names, wanted }
-}
-
-/// Files of a folder; adds the steps on the way to those that are links.
-fn list(
-    place: &Path,
-    steps: &mut Vec<(PathBuf, OsString, Concern)>,
-) -> io::Result<BTreeMap<String, Option<Signature>>> {
-    let mut names = BTreeMap::new();
-    for entry in std::fs::read_dir(place)? {
-        let entry = entry?;
-        let Some(name) = entry.file_name().to_str().filter(|name| is_manifest(name)).map(str::to_owned)
-        else {
-            continue;
-        };
-        let path = entry.path();
-        if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
-            let concern = Concern::File(name.clone());
-            steps
-                .extend(resolve(&path).steps.into_iter().map(|(place, step)| (place, step, concern.clone())));
-        }
-        let signature = match path.metadata() {
-            Ok(metadata) => Some(Signature::of(&metadata)),
-            // A link that leads nowhere is no file.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(_) => None,
-        };
-        names.insert(name, signature);
-    }
-    Ok(names)
 }

@@ -13,7 +13,6 @@ use local_node::{LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
 use metrics::Metrics;
 use runtime_options::{Follower, RuntimeOption, follower};
-use state_file::Rewrite;
 use statedb::{RwTable, Table};
 
 use crate::config::PolicyConfig;
@@ -21,7 +20,7 @@ use crate::core::Core;
 use crate::endpoint::EndpointPolicy;
 use crate::handle::Policies;
 use crate::job::{Inputs, Job};
-use crate::keep::{Keep, Kept};
+use crate::keep::{self, Keep};
 use crate::metrics::{Numbers, PolicyState};
 use crate::object::PolicyStatus;
 use crate::rest;
@@ -29,8 +28,8 @@ use crate::selectors::{PeerSelector, SubjectSelector};
 use crate::state::Shared;
 use crate::why::Why;
 
-/// Gives `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `selectors` and `subject-selectors`, keeps policy maps, serves the operations under
-/// `/policy`.
+/// Gives `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `selectors` and `subject-selectors`, keeps
+/// policy maps, serves the operations under `/policy`.
 pub fn cell() -> Cell {
     module(
         "policy",
@@ -65,11 +64,9 @@ struct SharedParams {
 fn shared(p: SharedParams) -> anyhow::Result<Arc<Shared>> {
     let settings = p.config.settings(&p.node, &p.families, &p.loader)?;
     let keep = p.state.map_or_else(Keep::default, |state| {
-        let kept = Arc::new(Kept::new(state.state().join("policies")));
-        let (written, restored) = (kept.clone(), kept.clone());
-        kept.rewrite_by(Rewrite::new(&p.jobs, &p.health, "last-good-policies", move || written.write()));
-        p.lifecycle.hook("policy-restore").on_start(move |_| async move { Ok(restored.restore()?) });
-        Keep::new(kept)
+        let records = keep::records(state.state().join("policies"));
+        records.run("last-good-policies", &p.lifecycle, &p.jobs, &p.health);
+        Keep::new(records)
     });
     Ok(Arc::new(Shared::new(Core::new(settings, p.datapath), keep)))
 }

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use k8s::PolicyObject;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use state_file::{Records, Rewrite, Schema};
+use state_file::{Records, Schema};
 
 /// What is lost with a damaged record.
 const CONSEQUENCE: &str = "if that policy is refused now, what it said before is not in force";
 
 /// A policy that was right.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct LastGood {
+pub(crate) struct LastGood {
     origin: String,
     manifest: Arc<Value>,
 }
@@ -24,79 +24,43 @@ impl Schema for LastGood {
     const HOLDS: &'static str = "the last good version of a policy, which stays in force while it is refused";
 }
 
-/// A record for each policy.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    records: Records,
-    /// Policies of the run before.
-    before: OnceLock<Vec<String>>,
-}
-
-impl Kept {
-    /// Records in this folder.
-    pub(crate) fn new(folder: PathBuf) -> Kept {
-        Kept { records: Records::new(folder), before: OnceLock::new() }
-    }
-
-    /// What is noted is written by a job, which calls [`write`](Self::write).
-    pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
-        self.records.rewrite_by(rewrite);
-    }
-
-    /// Writes what was noted.
-    pub(crate) fn write(&self) -> Result<(), state_file::Error> {
-        self.records.write()
-    }
-
-    /// Finds what the run before has left.
-    pub(crate) fn restore(&self) -> Result<(), state_file::Error> {
-        let keys = self.records.check::<LastGood>(CONSEQUENCE)?;
-        // Once a life, by the start hook.
-        let _ = self.before.set(keys);
-        Ok(())
-    }
+/// A record for each policy, in this folder.
+pub(crate) fn records(folder: PathBuf) -> Arc<Records<LastGood>> {
+    Arc::new(Records::new(folder, CONSEQUENCE))
 }
 
 /// The records, for the repository. Without any nothing is kept.
 #[derive(Debug, Default)]
-pub(crate) struct Keep(Option<Arc<Kept>>);
+pub(crate) struct Keep(Option<Arc<Records<LastGood>>>);
 
 impl Keep {
-    pub(crate) fn new(kept: Arc<Kept>) -> Keep {
-        Keep(Some(kept))
+    pub(crate) fn new(records: Arc<Records<LastGood>>) -> Keep {
+        Keep(Some(records))
     }
 
-    /// The version of a policy that was right in the run before.
+    /// The version of a policy that was right in the run before; given once.
     pub(crate) fn before(&self, key: &str, now: &PolicyObject) -> Option<PolicyObject> {
-        match self.0.as_ref()?.records.get::<LastGood>(key) {
-            Ok(before) => {
-                let LastGood { origin, manifest: body } = before?;
-                Some(PolicyObject { origin, body, ..now.clone() })
-            }
-            Err(error) => {
-                tracing::warn!(policy = key, %error, "Unable to read what a policy said before");
-                None
-            }
-        }
+        let LastGood { origin, manifest: body } = self.0.as_ref()?.claim(key)?;
+        Some(PolicyObject { origin, body, ..now.clone() })
     }
 
     /// This version is right.
     pub(crate) fn note(&self, key: &str, object: &PolicyObject) {
-        if let Some(kept) = &self.0 {
-            kept.records.put(key, &LastGood { origin: object.origin.clone(), manifest: object.body.clone() });
+        if let Some(records) = &self.0 {
+            records.put(key, &LastGood { origin: object.origin.clone(), manifest: object.body.clone() });
         }
     }
 
     /// The policy is gone.
     pub(crate) fn forget(&self, key: &str) {
-        if let Some(kept) = &self.0 {
-            kept.records.remove(key);
+        if let Some(records) = &self.0 {
+            records.remove(key);
         }
     }
 
     /// Forgets policies of the run before that are not there any more.
     pub(crate) fn retain(&self, known: &BTreeSet<String>) {
-        let before = self.0.as_ref().and_then(|kept| kept.before.get());
-        before.into_iter().flatten().filter(|key| !known.contains(*key)).for_each(|key| self.forget(key));
+        let Some(records) = &self.0 else { return };
+        records.unclaimed().iter().filter(|key| !known.contains(*key)).for_each(|key| records.remove(key));
     }
 }

@@ -235,7 +235,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::keep::Kept;
+    use crate::keep::records;
 
     fn object(source: &str, name: &str, port: serde_json::Value) -> PolicyObject {
         let manifest = json!({
@@ -286,7 +286,7 @@ mod tests {
         let settings = Settings::default();
         // One run: what is read, then what is staged and in force.
         let run = |objects: &[PolicyObject]| {
-            let kept = Arc::new(Kept::new(folder.path().join("policies")));
+            let kept = records(folder.path().join("policies"));
             kept.restore().unwrap();
             let (mut repository, mut staged) = (Repository::new(Keep::new(kept.clone())), Staged::new());
             for object in objects {

@@ -1,8 +1,9 @@
 //! Files that the agent keeps for its next run: whole or not at all, checked, told in health.
 //!
 //! **Owns** no file: each cell owns its own and keeps it through this crate. **Gives** [`StateFile`] (one file),
-//! [`Records`] (a file for each key, written by a job), [`Rewrite`] (writes again what could not be written, with a row of health), [`set_aside`] (a damaged file or folder,
-//! out of the way), [`Schema`] (the version in files of our own form).
+//! [`Records`] (a file for each key, written by a job), [`Rewrite`] (writes again what could not be written, with a row
+//! of health), [`set_aside`] (a damaged file or folder, out of the way), [`Schema`] (the version in files of our own
+//! form).
 //!
 //! **Writing.** A file is written beside its place under the name `NAME.next` and renamed into it, so that a stop at any
 //! instruction leaves the old file or the new one. The next file is always created, never opened: what a stop - or

@@ -1,12 +1,14 @@
 //! Many files of one form: a folder, in it a file for each key.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use hive::prelude::*;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -20,12 +22,19 @@ use crate::schema::Schema;
 const SHOWN: usize = 80;
 
 /// Values by key, on the disk, flushed. Nobody waits for it: what changes is taken at once and written by a job.
+///
+/// What the run before has left waits, by key, until somebody [claims](Self::claim) it, puts another value or removes it.
 #[derive(Debug)]
-pub struct Records {
+pub struct Records<T> {
     folder: PathBuf,
+    /// What follows from a damaged record.
+    consequence: &'static str,
     /// What is to be written; none for what is to be removed.
     pending: Mutex<BTreeMap<String, Option<Vec<u8>>>>,
+    /// Keys of the run before that nobody has spoken of.
+    unclaimed: Mutex<BTreeSet<String>>,
     rewrite: OnceLock<Rewrite>,
+    values: PhantomData<fn() -> T>,
 }
 
 /// What a file says besides its version.
@@ -50,49 +59,75 @@ impl<T: Schema> Schema for Record<T> {
     }
 }
 
-impl Records {
-    /// Those in a folder, which need not be there.
-    pub fn new(folder: impl Into<PathBuf>) -> Records {
-        Records { folder: folder.into(), pending: Mutex::default(), rewrite: OnceLock::new() }
+impl<T: Schema> Records<T> {
+    /// Those in a folder, which need not be there. `consequence`: what follows from a damaged one, for log and health.
+    pub fn new(folder: impl Into<PathBuf>, consequence: &'static str) -> Records<T> {
+        Records {
+            folder: folder.into(),
+            consequence,
+            pending: Mutex::default(),
+            unclaimed: Mutex::default(),
+            rewrite: OnceLock::new(),
+            values: PhantomData,
+        }
     }
 
-    /// The job that calls [`write`](Self::write).
-    pub fn rewrite_by(&self, rewrite: Rewrite) {
-        // Set once, by the cell.
-        let _ = self.rewrite.set(rewrite);
+    /// Has a start hook [restore](Self::restore) them and a job [write](Self::write) them; `name` is that of hook, job
+    /// and row of health. For the constructor of the cell that owns them, once.
+    pub fn run(self: &Arc<Self>, name: &str, lifecycle: &Lifecycle, jobs: &JobGroup, health: &Health) {
+        let (written, restored) = (self.clone(), self.clone());
+        let _ = self.rewrite.set(Rewrite::new(jobs, health, name, move || written.write()));
+        lifecycle.hook(name).on_start(move |_| async move { Ok(restored.restore()?) });
     }
 
-    /// Reads all once: gives the keys, removes what a stop has left, puts damaged files aside with this consequence.
-    /// One of a newer agent is an error.
-    pub fn check<T: Schema>(&self, consequence: &str) -> Result<Vec<String>, Error> {
+    /// Reads all once: finds the keys, removes what a stop has left, puts damaged files aside. One of a newer agent is an
+    /// error.
+    pub fn restore(&self) -> Result<(), Error> {
         let entries = match fs::read_dir(&self.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries.map_err(Error::io("read", &self.folder))?,
         };
-        let mut keys = Vec::new();
+        let mut keys = BTreeSet::new();
         for entry in entries {
             let path = entry.map_err(Error::io("read", &self.folder))?.path();
             match path.extension().and_then(|extension| extension.to_str()) {
                 Some("next") => gone(fs::remove_file(&path)).map_err(Error::io("remove", &path))?,
                 Some("json") => match StateFile::new(&path).load::<Record<T>>() {
-                    Ok(Some(record)) if self.path(&record.key) == path => keys.push(record.key),
+                    Ok(Some(record)) if self.path(&record.key) == path => _ = keys.insert(record.key),
                     Ok(Some(record)) => {
                         let problem = format!("it holds {:?}, which belongs into another file", record.key);
-                        self.put_aside(&Error::damaged(&path, problem), consequence)?;
+                        self.put_aside(&Error::damaged(&path, problem))?;
                     }
                     Ok(None) => {}
-                    Err(error @ Error::Damaged { .. }) => self.put_aside(&error, consequence)?,
+                    Err(error @ Error::Damaged { .. }) => self.put_aside(&error)?,
                     Err(error) => return Err(error),
                 },
                 _ => {}
             }
         }
-        keys.sort();
-        Ok(keys)
+        *self.unclaimed.lock() = keys;
+        Ok(())
+    }
+
+    /// What the run before has left under a key, once, unless it was changed since. What cannot be read now is told and
+    /// given up.
+    pub fn claim(&self, key: &str) -> Option<T> {
+        if !self.unclaimed.lock().remove(key) {
+            return None;
+        }
+        self.get(key).unwrap_or_else(|error| {
+            tracing::warn!(key, %error, consequence = self.consequence, "Unable to read what the run before has kept");
+            None
+        })
+    }
+
+    /// Keys of the run before that were neither claimed nor put nor removed.
+    pub fn unclaimed(&self) -> Vec<String> {
+        self.unclaimed.lock().iter().cloned().collect()
     }
 
     /// The value of a key, as it is or is about to be on the disk.
-    pub fn get<T: Schema>(&self, key: &str) -> Result<Option<T>, Error> {
+    pub fn get(&self, key: &str) -> Result<Option<T>, Error> {
         let pending = self.pending.lock().get(key).cloned();
         let record: Option<Record<T>> = match pending {
             None => self.file(key).load()?,
@@ -103,7 +138,7 @@ impl Records {
     }
 
     /// Has a value written.
-    pub fn put<T: Schema>(&self, key: &str, value: &T) {
+    pub fn put(&self, key: &str, value: &T) {
         /// As [`Record`], of borrowed parts.
         #[derive(Serialize)]
         struct Borrowed<'a, T> {
@@ -125,6 +160,7 @@ impl Records {
     }
 
     fn change(&self, key: &str, content: Option<Vec<u8>>) {
+        self.unclaimed.lock().remove(key);
         self.pending.lock().insert(key.to_owned(), content);
         if let Some(rewrite) = self.rewrite.get() {
             rewrite.wake();
@@ -153,11 +189,11 @@ impl Records {
         }
     }
 
-    fn put_aside(&self, error: &Error, consequence: &str) -> Result<(), Error> {
+    fn put_aside(&self, error: &Error) -> Result<(), Error> {
         // One name for all of the folder, so that few are kept however many there were.
         let kept = set_aside_as(error.path(), &self.folder.join("record"))?;
         if let Some(rewrite) = self.rewrite.get() {
-            rewrite.put_aside(error, &kept, consequence);
+            rewrite.put_aside(error, &kept, self.consequence);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::file::StateFile;
 
 /// What a file of our own form holds: an object, beside whose members the file has `version`.
-pub trait Schema: Serialize + DeserializeOwned {
+pub trait Schema: Serialize + DeserializeOwned + 'static {
     /// The version that is written. A change that an older agent would read wrongly makes it larger.
     const VERSION: u32;
 

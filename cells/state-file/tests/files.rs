@@ -223,27 +223,36 @@ fn of_damaged_files_the_last_are_kept() {
     assert!(set_aside(&missing).unwrap_err().to_string().contains("missing"));
 }
 
+fn records(folder: &Path) -> Records<Numbers> {
+    Records::new(folder, "")
+}
+
 #[test]
 fn records_are_kept_by_key() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("records");
-    let records = Records::new(&root);
-    let keys = |records: &Records| records.check::<Numbers>("").unwrap();
-    assert_eq!(keys(&records), [""; 0]);
+    let restored = || {
+        let records = records(&root);
+        records.restore().unwrap();
+        records
+    };
+    let first = restored();
+    assert_eq!(first.unclaimed(), [""; 0]);
     let one = |n| Numbers { numbers: vec![n] };
     let long = "x".repeat(300);
     for (n, key) in ["a.yaml", "../b", "a_yaml", &long].into_iter().enumerate() {
-        records.put(key, &one(n as u32));
-        assert_eq!(records.get::<Numbers>(key).unwrap(), Some(one(n as u32)), "before it is written");
+        first.put(key, &one(n as u32));
+        assert_eq!(first.get(key).unwrap(), Some(one(n as u32)), "before it is written");
     }
-    assert_eq!(keys(&records), [""; 0]);
-    records.write().unwrap();
-    let again = Records::new(&root);
-    assert_eq!(keys(&again), ["../b", "a.yaml", "a_yaml", &long]);
-    assert_eq!(again.get::<Numbers>("../b").unwrap(), Some(one(1)));
+    assert_eq!(restored().unclaimed(), [""; 0]);
+    first.write().unwrap();
+    assert_eq!(first.unclaimed(), [""; 0], "it is of this run");
+    let again = restored();
+    assert_eq!(again.unclaimed(), ["../b", "a.yaml", "a_yaml", &long]);
+    assert_eq!(again.get("../b").unwrap(), Some(one(1)));
     assert_eq!(names(folder.path()), ["records"]);
     again.remove("../b");
-    assert_eq!(again.get::<Numbers>("../b").unwrap(), None);
+    assert_eq!((again.get("../b").unwrap(), again.claim("../b")), (None, None));
     again.write().unwrap();
 
     // A stop, damage, a file under another's name.
@@ -254,7 +263,7 @@ fn records_are_kept_by_key() {
     fs::write(file("xxx"), "{\"version\":2,").unwrap();
     fs::copy(file("a_yaml"), file("a.yaml")).unwrap();
     fs::write(root.join("b-0.json.next"), "{").unwrap();
-    assert_eq!(keys(&Records::new(&root)), ["a_yaml"]);
+    assert_eq!(restored().unclaimed(), ["a_yaml"]);
     let left = names(&root);
     assert_eq!(left.len(), 3, "{left:?}");
     assert!(left.iter().any(|name| name == "record.unreadable-1"), "{left:?}");
@@ -262,9 +271,32 @@ fn records_are_kept_by_key() {
     // One of an older agent, one of a newer.
     let text = fs::read_to_string(file("a_yaml")).unwrap();
     fs::write(file("a_yaml"), "{\"version\":1,\"key\":\"a_yaml\",\"number\":9}").unwrap();
-    assert_eq!(Records::new(&root).get::<Numbers>("a_yaml").unwrap(), Some(one(9)));
+    assert_eq!(restored().get("a_yaml").unwrap(), Some(one(9)));
     fs::write(file("a_yaml"), text.replace("\"version\":2", "\"version\":3")).unwrap();
-    assert!(matches!(Records::new(&root).check::<Numbers>(""), Err(Error::Newer { found: 3, .. })));
+    assert!(matches!(records(&root).restore(), Err(Error::Newer { found: 3, .. })));
+}
+
+#[test]
+fn what_the_run_before_has_kept_is_claimed_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = |n| Numbers { numbers: vec![n] };
+    let first = records(folder.path());
+    for (n, key) in ["claimed", "put", "removed", "left", "lost"].into_iter().enumerate() {
+        first.put(key, &one(n as u32));
+    }
+    first.write().unwrap();
+    let again = records(folder.path());
+    again.restore().unwrap();
+    assert_eq!((again.claim("claimed"), again.claim("claimed")), (Some(one(0)), None));
+    assert_eq!(again.get("claimed").unwrap(), Some(one(0)), "it stays");
+    again.put("put", &one(7));
+    assert_eq!(again.claim("put"), None, "what this run says counts");
+    again.remove("removed");
+    assert_eq!(again.unclaimed(), ["left", "lost"]);
+    let lost = names(folder.path()).into_iter().find(|name| name.starts_with("lost")).unwrap();
+    fs::remove_file(folder.path().join(lost)).unwrap();
+    assert_eq!(again.claim("lost"), None);
+    assert_eq!(again.unclaimed(), ["left"]);
 }
 
 #[test]
@@ -272,7 +304,7 @@ fn records_that_cannot_be_written_wait() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("records");
     fs::write(&root, "in the way").unwrap();
-    let records = Records::new(&root);
+    let records = records(&root);
     let one = |n| Numbers { numbers: vec![n] };
     records.put("a", &one(1));
     records.put("b", &one(2));
@@ -281,7 +313,8 @@ fn records_that_cannot_be_written_wait() {
     records.put("a", &one(3));
     fs::remove_file(&root).unwrap();
     records.write().unwrap();
-    let again = Records::new(&root);
-    assert_eq!(again.check::<Numbers>("").unwrap(), ["a", "b"]);
-    assert_eq!(again.get::<Numbers>("a").unwrap(), Some(one(3)));
+    let again = self::records(&root);
+    again.restore().unwrap();
+    assert_eq!(again.unclaimed(), ["a", "b"]);
+    assert_eq!(again.get("a").unwrap(), Some(one(3)));
 }

@@ -1,12 +1,16 @@
 //! What the files of a folder say, without files: contents in, changes of objects out.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::last_good::{LastGood, Taken};
+use super::outcome::{Good, Outcome};
 use crate::document::{Document, documents_of_bytes};
 use crate::field::nearest;
-use crate::folder::last_good::{LastGood, Taken};
 use crate::object::{Kind, Object, ObjectKey};
 use crate::problem::Problem;
 use crate::source_file::{ManifestFault, SourceFile};
@@ -46,24 +50,6 @@ struct Claim {
     line: usize,
     /// Whether this is what an earlier version of the file said.
     kept: bool,
-}
-
-/// What came of a change of files.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) changes: Vec<Change>,
-    /// New rows of files, and the names of files without one.
-    pub(crate) rows: Vec<SourceFile>,
-    pub(crate) gone: Vec<Arc<str>>,
-    /// What files say that is right, for the next run; none of files that are gone.
-    pub(crate) good: Vec<(Arc<str>, Option<Good>)>,
-}
-
-/// What a file says that is right: manifests that were read, and objects that are as an earlier version said.
-#[derive(Debug, Default)]
-pub(crate) struct Good {
-    pub(crate) taken: Vec<Taken>,
-    pub(crate) kept: BTreeSet<ObjectKey>,
 }
 
 impl Manifests {
@@ -349,175 +335,4 @@ struct Contents {
     refused: BTreeSet<ObjectKey>,
     /// Whether something is refused of which it is not known what it was before.
     open: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const FILES: [&str; 3] = ["a.yaml", "b.yaml", "c.yaml"];
-    const PODS: [&str; 3] = ["p", "q", "r"];
-
-    fn pod(name: &str, app: &str) -> String {
-        format!("kind: Pod\nmetadata: {{name: {name}, labels: {{app: {app}}}}}\n---\n")
-    }
-
-    fn apply(table: &mut BTreeMap<ObjectKey, Arc<Object>>, outcome: Outcome) -> Vec<SourceFile> {
-        for change in outcome.changes {
-            match change {
-                Change::Set(object) => _ = table.insert(object.key(), object),
-                Change::Delete(key) => _ = table.remove(&key),
-            }
-        }
-        outcome.rows
-    }
-
-    /// `name=app@file` of all.
-    fn shown(table: &BTreeMap<ObjectKey, Arc<Object>>) -> String {
-        let show = |object: &Arc<Object>| match &**object {
-            Object::Pod(pod) => {
-                format!("{}={}@{}", pod.name, pod.labels["app"], pod.origin.split(',').next().unwrap())
-            }
-            other => other.key().to_string(),
-        };
-        table.values().map(show).collect::<Vec<_>>().join(" ")
-    }
-
-    fn set(manifests: &mut Manifests, file: &str, text: &str) -> Outcome {
-        manifests.set(file, Ok(text.as_bytes()))
-    }
-
-    #[test]
-    fn the_last_file_wins_and_the_others_are_told() {
-        let (mut m, mut table) = (Manifests::new("s", &Kind::ALL), BTreeMap::new());
-        apply(&mut table, set(&mut m, "b.yaml", &pod("p", "b")));
-        let rows = apply(&mut table, set(&mut m, "a.yaml", &pod("p", "a")));
-        assert_eq!(shown(&table), "p=b@b.yaml");
-        assert_eq!(
-            rows[0].faults[0].to_string(),
-            "document 1, line 1: Pod default/p: is also in document 1 of b.yaml, which counts; remove one of them"
-        );
-        assert!(rows[1].faults.is_empty());
-        let rows = apply(&mut table, m.leave("b.yaml"));
-        assert_eq!(shown(&table), "p=a@a.yaml");
-        assert!(rows.iter().all(|row| row.faults.is_empty()), "{rows:?}");
-        apply(&mut table, m.remove("b.yaml"));
-        assert_eq!(shown(&table), "p=a@a.yaml");
-        let rows = apply(&mut table, set(&mut m, "a.yaml", &(pod("p", "a") + &pod("p", "z"))));
-        assert_eq!(shown(&table), "p=z@a.yaml");
-        assert!(rows[0].faults[0].problem.reason.contains("is in document 1 too, of which this one counts"));
-    }
-
-    #[test]
-    fn what_the_run_before_took_stays_until_the_file_is_right() {
-        let mut m = Manifests::new("s", &Kind::ALL);
-        let outcome = set(&mut m, "a.yaml", &(pod("p", "v1") + &pod("q", "v1")));
-        let Some((_, Some(good))) = outcome.good.into_iter().next() else { panic!() };
-        assert!(good.kept.is_empty());
-        let before = LastGood { manifests: good.taken };
-
-        for broken in ["kind: [\n", "kind: Pod\nmetadata: {name: p, labels: []}\n"] {
-            let (mut m, mut table) = (Manifests::new("s", &Kind::ALL), BTreeMap::new());
-            apply(&mut table, m.restore("a.yaml", &before));
-            assert_eq!(shown(&table), "p=v1@a.yaml q=v1@a.yaml");
-            let text = pod("q", "v2") + broken;
-            let outcome = set(&mut m, "a.yaml", &text);
-            assert_eq!(outcome.good[0].1.as_ref().unwrap().kept.len(), 1, "it is right of one of them");
-            let rows = apply(&mut table, outcome);
-            assert_eq!((shown(&table).as_str(), rows[0].kept), ("p=v1@a.yaml q=v2@a.yaml", 1), "{broken}");
-            assert!(m.restore("a.yaml", &before).is_empty(), "what was read counts");
-            apply(&mut table, set(&mut m, "a.yaml", &pod("q", "v3")));
-            assert_eq!((shown(&table).as_str(), m.count(Kind::Pod)), ("q=v3@a.yaml", 1));
-        }
-        let mut m = Manifests::new("s", &Kind::POLICIES);
-        assert!(m.restore("a.yaml", &before).changes.is_empty(), "kinds that are not read any more");
-    }
-
-    #[test]
-    fn what_a_fault_may_hide_stays() {
-        let (mut m, mut table) = (Manifests::new("s", &Kind::ALL), BTreeMap::new());
-        apply(&mut table, set(&mut m, "a.yaml", &(pod("p", "v1") + &pod("q", "v1"))));
-        // The fault names its object: the other one may go.
-        let rows = apply(&mut table, set(&mut m, "a.yaml", &pod("p", "{}")));
-        assert_eq!((shown(&table).as_str(), rows[0].kept), ("p=v1@a.yaml", 1));
-        apply(&mut table, set(&mut m, "a.yaml", &(pod("p", "v2") + &pod("q", "v2"))));
-        // It does not: nothing goes, what is right applies.
-        for broken in
-            ["kind: [\n", "kind: Pod\nmetadata: {name: Q}\n", "metadata: {name: q}\n", "kind: pdo\n"]
-        {
-            let rows = apply(&mut table, set(&mut m, "a.yaml", &(pod("p", "v3") + broken)));
-            assert_eq!((shown(&table).as_str(), rows[0].kept), ("p=v3@a.yaml q=v2@a.yaml", 1), "{broken}");
-        }
-        let rows = apply(&mut table, m.set("a.yaml", Err("cannot be read".to_owned())));
-        assert_eq!((rows[0].objects, rows[0].kept, rows[0].faults.len()), (2, 2, 1));
-        apply(&mut table, set(&mut m, "a.yaml", ""));
-        assert_eq!(shown(&table), "");
-    }
-
-    /// Something that happens to a file: new pods in it, each with a version; or it goes.
-    type Event = (usize, Option<Vec<(usize, u8)>>);
-
-    fn events() -> impl Strategy<Value = Vec<Event>> {
-        let pods = prop::collection::vec((0..PODS.len(), 0..4u8), 0..4);
-        prop::collection::vec((0..FILES.len(), prop::option::weighted(0.8, pods)), 1..30)
-    }
-
-    proptest! {
-        /// Without faults the table is what the files say, whatever came before; the rows count right.
-        #[test]
-        fn the_table_is_what_the_files_say(events in events()) {
-            let (mut m, mut table) = (Manifests::new("s", &Kind::ALL), BTreeMap::new());
-            let mut files: BTreeMap<usize, Vec<(usize, u8)>> = BTreeMap::new();
-            for (file, pods) in events {
-                let outcome = match &pods {
-                    Some(pods) => {
-                        let texts = pods.iter().map(|&(p, app)| pod(PODS[p], &format!("v{app}")));
-                        set(&mut m, FILES[file], &texts.collect::<String>())
-                    }
-                    None => m.remove(FILES[file]),
-                };
-                for row in apply(&mut table, outcome) {
-                    prop_assert_eq!(row.kept, 0);
-                }
-                match pods {
-                    Some(pods) => _ = files.insert(file, pods),
-                    None => _ = files.remove(&file),
-                }
-                let mut expected = BTreeMap::new();
-                for (file, pods) in &files {
-                    for (p, app) in pods {
-                        expected.insert(PODS[*p], format!("{}=v{app}@{}", PODS[*p], FILES[*file]));
-                    }
-                }
-                let expected: Vec<String> = expected.into_values().collect();
-                prop_assert_eq!(shown(&table), expected.join(" "));
-                prop_assert_eq!(m.count(Kind::Pod), expected.len());
-            }
-        }
-
-        /// With faults: what is right applies, and no object goes whose manifest is there, right or wrong.
-        #[test]
-        fn no_object_goes_by_a_fault(events in events()) {
-            let (mut m, mut table) = (Manifests::new("s", &Kind::ALL), BTreeMap::new());
-            for (file, pods) in events {
-                let Some(pods) = pods else {
-                    apply(&mut table, m.remove(FILES[file]));
-                    continue;
-                };
-                let before: BTreeSet<ObjectKey> = table.keys().cloned().collect();
-                // Version 0 is a fault.
-                let app = |app: u8| if app == 0 { "{}".to_owned() } else { format!("v{app}") };
-                let texts: String = pods.iter().map(|&(p, version)| pod(PODS[p], &app(version))).collect();
-                apply(&mut table, set(&mut m, FILES[file], &texts));
-                for (p, version) in pods {
-                    let key = ObjectKey { kind: Kind::Pod, namespace: "default".into(), name: PODS[p].into() };
-                    if version != 0 || before.contains(&key) {
-                        prop_assert!(table.contains_key(&key), "{} is gone", key);
-                    }
-                }
-            }
-        }
-    }
 }

@@ -307,12 +307,13 @@ async fn what_is_refused_is_told_and_what_it_named_stays() {
     world.until_pods("a=1 b=1").await;
     world.replace("x.yaml", &(pod("a", "-") + &pod("b", "2")));
     world.until_pods("a=1 b=2").await;
+    // It is told last.
+    world.until("health", |world| world.hive.health("k8s.cluster-folder").level == Level::Degraded).await;
     assert_eq!(
         world.faults(),
         "x.yaml: document 1, line 5: Pod default/a: metadata.labels.app: \"-\" is wrong; give at most 63 letters, \
          digits, '-', '_' and '.' with a letter or digit at both ends"
     );
-    world.until("health", |world| world.hive.health("k8s.cluster-folder").level == Level::Degraded).await;
     let health = world.hive.health("k8s.cluster-folder");
     assert!(
         health.error.contains("1 files have faults; the first: x.yaml: document 1, line 5"),

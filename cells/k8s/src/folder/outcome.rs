@@ -1,0 +1,47 @@
+//! What comes of a change of files.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::last_good::Taken;
+use crate::object::ObjectKey;
+use crate::source_file::SourceFile;
+use crate::writer::Change;
+
+/// What came of a change of files.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) changes: Vec<Change>,
+    /// New rows of files, and the names of files without one.
+    pub(crate) rows: Vec<SourceFile>,
+    pub(crate) gone: Vec<Arc<str>>,
+    /// What files say that is right, for the next run; none of files that are gone.
+    pub(crate) good: Vec<(Arc<str>, Option<Good>)>,
+}
+
+/// What a file says that is right: manifests that were read, and objects that are as an earlier version said.
+#[derive(Debug, Default)]
+pub(crate) struct Good {
+    pub(crate) taken: Vec<Taken>,
+    pub(crate) kept: BTreeSet<ObjectKey>,
+}
+
+impl Outcome {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.rows.is_empty() && self.gone.is_empty() && self.good.is_empty()
+    }
+
+    /// What came later counts.
+    pub(crate) fn add(&mut self, later: Outcome) {
+        self.changes.extend(later.changes);
+        for row in &later.rows {
+            self.gone.retain(|file| *file != row.file);
+        }
+        for file in &later.gone {
+            self.rows.retain(|row| row.file != *file);
+        }
+        self.rows.extend(later.rows);
+        self.gone.extend(later.gone);
+        self.good.extend(later.good);
+    }
+}
