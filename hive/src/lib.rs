@@ -153,7 +153,7 @@ pub use constructor::{ParamList, Shape};
 pub use error::{GraphError, HiveError, HookError, HookFailure, Place, Site};
 pub use event::{Event, Events, HookId, Phase};
 pub use handles::ModuleId;
-pub use health::{Health, HealthId, HealthTree, Level, Status};
+pub use health::{Health, HealthChange, HealthId, HealthTree, Level, Status};
 pub use hive_derive::{Config, Object, Outputs, Params};
 pub use hive_type::{Hive, validate};
 pub use job::{Backoff, JobCx, JobGroup, JobHandle, Trigger};

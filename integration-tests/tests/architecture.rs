@@ -70,7 +70,7 @@ const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/reconciler/src/status.rs", "times in statuses that were not made by a reconciler"),
     ("cli/src/status.rs", "how long ago something was"),
     ("cni/src/log.rs", "the time of a log line"),
-    ("hive/src/health.rs", "when a report was made"),
+    ("hive/src/health/mod.rs", "when a report was made"),
 ];
 
 fn root() -> PathBuf {

@@ -1,26 +1,84 @@
 //! The wiring: rounds, the operation on the socket, the kubelet's server.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use api::{Operation, Request, Response, Route, StatusSource};
 use hive::job::Jobs;
 use hive::prelude::*;
-use hive::{HealthTree, Settings};
+use hive::{HealthChange, HealthTree, Settings};
+use local_node::StateConfig;
+use metrics::VERSION;
 use parking_lot::Mutex;
+use statedb::RwTable;
 use tokio::time::timeout;
 
 use crate::collector::{Collector, Question};
 use crate::config::HealthConfig;
 use crate::error::Error;
+use crate::history::History;
 use crate::kubelet::Port;
+use crate::report::Report;
 use crate::thread::Thread;
 use crate::watch::Watch;
 
-/// `GET /healthz` on the socket and for the kubelet.
+/// `GET /healthz` on the socket and for the kubelet, and the [`table`].
 pub fn cell() -> Cell {
     let cells = [config::<HealthConfig>(), provide(new_collector), provide(new_route), invoke(new_server)];
-    module("agent-healthz", "Status of the agent for its socket and the kubelet", cells)
+    group([
+        module("agent-healthz", "Status of the agent for its socket and the kubelet", cells),
+        module("health", "Health of all modules as a table and as a history", table()),
+    ])
+}
+
+/// The table `health`, and the history in the state folder if there is one, for the module around it.
+pub fn table() -> Cell {
+    group([statedb::table::<Report>(), invoke(new_table)])
+}
+
+#[derive(Params)]
+struct TableParams {
+    tree: Arc<HealthTree>,
+    table: Arc<RwTable<Report>>,
+    state: Option<Config<StateConfig>>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+}
+
+/// The job is called as the original's, since its row is in the table, which scripts compare.
+fn new_table(p: TableParams) {
+    let table = RwTable::clone(&p.table);
+    p.tree.mirror(move |change| {
+        let (_old, _snapshot) = table.transact(|w| match change {
+            HealthChange::Report(status) => w.insert(Report::from(status)),
+            HealthChange::Closed(status) => w.delete(Report::by_identifier(&status.path())),
+        });
+    });
+    let folder = p.state.map(|state| state.state());
+    let history = Arc::new(OnceLock::new());
+    let (tree, opened) = (p.tree, history.clone());
+    let ended = history.clone();
+    p.lifecycle
+        .hook("health-history")
+        .on_start(move |_| async move {
+            let history = folder.map(|folder| History::open(tree.clone(), &folder));
+            tree.note("Started", VERSION);
+            let _first = opened.set((tree, history));
+            Ok(())
+        })
+        .on_stop(move |_| async move {
+            let Some((tree, history)) = ended.get() else { return Ok(()) };
+            tree.note("Stopped", VERSION);
+            history.as_ref().map_or(Ok(()), History::write)?;
+            Ok(())
+        });
+    p.jobs.one_shot("module-status-metrics", move |cx: JobCx| async move {
+        match history.get() {
+            Some((_, Some(history))) => history.follow(cx).await,
+            _ => cx.cancelled().await,
+        }
+        Ok(())
+    });
 }
 
 #[derive(Params)]

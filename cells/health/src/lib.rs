@@ -11,6 +11,10 @@
 //! again when it goes on. The thread waits for no cell and for no thread of the agent's runtime. Time during which the
 //! process did not run counts against nobody ([`Watchdog`](hive::job::Watchdog)).
 //!
+//! **The table** `health` has a row for each reporter of the hive's health tree, written with the report itself
+//! ([`Report`]). What went wrong or ended is kept in `state/cilium-agent-health-history.log` over restarts, the last 1,000
+//! lines of it.
+//!
 //! **The verdict** (`cilium.state`) follows the original's rules in their order: stale data, kvstore, Kubernetes
 //! (header `require-k8s-connectivity`), CNI configuration, else `Ok` with the version. The kubelet gets 200 for `Ok`
 //! and `Disabled`, else 503, without a body.
@@ -49,12 +53,15 @@ mod collector;
 mod config;
 mod error;
 mod features;
+mod history;
 mod jobs;
 mod kubelet;
+mod report;
 mod thread;
 mod watch;
 
-pub use cell::cell;
+pub use cell::{cell, table};
 pub use collector::{Collector, Question};
 pub use config::HealthConfig;
 pub use error::Error;
+pub use report::{LEVEL, Report};

@@ -22,7 +22,8 @@ impl Agent {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("cilium.sock");
         let port = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut cells = vec![metrics::cell(), api::cell(), health::cell(), supply(Members(sources))];
+        let mut cells =
+            vec![statedb::cell(), metrics::cell(), api::cell(), health::cell(), supply(Members(sources))];
         cells.extend(more);
         let mut hive =
             TestHive::new(cells).set("socket-path", socket.display()).set("agent-health-port", port);
@@ -158,7 +159,7 @@ async fn a_degraded_module_is_named_on_the_socket_and_no_reason_for_a_restart() 
 async fn a_stop_closes_the_port_and_a_second_agent_may_share_it() {
     let mut agent = Agent::start(vec![], vec![]).await;
     let folder = tempfile::tempdir().unwrap();
-    let cells = [metrics::cell(), api::cell(), health::cell()];
+    let cells = [statedb::cell(), metrics::cell(), api::cell(), health::cell()];
     let mut second = TestHive::new(cells)
         .set("socket-path", folder.path().join("cilium.sock").display())
         .set("agent-health-port", agent.port);

@@ -255,7 +255,7 @@ async fn deadlines_that_cannot_be_kept_are_refused() {
     for (option, value, least) in
         [("status-collector-failure-threshold", "2s", "3s"), ("status-collector-interval", "0s", "100ms")]
     {
-        let cells = [metrics::cell(), api::cell(), health::cell()];
+        let cells = [statedb::cell(), metrics::cell(), api::cell(), health::cell()];
         let error = TestHive::new(cells).set(option, value).try_start().await.unwrap_err().to_string();
         assert!(error.contains(option) && error.contains(least), "{error}");
     }

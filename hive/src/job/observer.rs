@@ -73,7 +73,7 @@ where
             item = stream.next() => item,
         };
         let Some(item) = item else {
-            return health.stopped(format_args!("Stream ended after {items} items"));
+            return health.finished(format_args!("Stream ended after {items} items"));
         };
         items += 1;
         match env.work(|| f(env.cx.clone(), item)).await {

@@ -114,5 +114,5 @@ impl Drop for OneShotJob {
 }
 
 fn finished(env: &Env, begin: Instant) {
-    env.cx.health.stopped(format_args!("Finished ({:.1?})", begin.elapsed()));
+    env.cx.health.finished(format_args!("Finished ({:.1?})", begin.elapsed()));
 }

@@ -1,0 +1,133 @@
+//! A report of health as a row of the table `health`.
+
+use std::time::{Duration, SystemTime};
+
+use hive::{HealthId, Level, Status};
+use serde::{Serialize, Serializer};
+use statedb::{Index, IndexDef, Query, TableSpec};
+
+/// The latest report of a reporter: JSON and columns as Cilium has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    path: String,
+    level: String,
+    status: Status,
+}
+
+/// Reports by level: `OK`, `Degraded`, `Stopped`.
+pub const LEVEL: Index<Report, str> = Index::new("level", |report, keys| keys.add(report.level.as_str()));
+
+impl Report {
+    /// The reporter at a path with dots.
+    pub fn by_identifier(path: &str) -> Query<Report> {
+        Query::primary(path)
+    }
+
+    /// The reports of a level.
+    pub fn by_level(level: Level) -> Query<Report> {
+        LEVEL.query(&level.to_string())
+    }
+
+    /// The report itself.
+    pub fn status(&self) -> &Status {
+        &self.status
+    }
+
+    fn component(&self) -> &[std::sync::Arc<str>] {
+        &self.status.id[self.status.module_segments.min(self.status.id.len())..]
+    }
+}
+
+impl From<&Status> for Report {
+    fn from(status: &Status) -> Self {
+        Self { path: status.path(), level: status.level.to_string(), status: status.clone() }
+    }
+}
+
+impl TableSpec for Report {
+    const NAME: &'static str = "health";
+    const PRIMARY: &'static str = "identifier";
+    type Key<'a> = &'a str;
+
+    fn key(&self) -> &str {
+        &self.path
+    }
+
+    fn indexes() -> Vec<IndexDef<Self>> {
+        vec![LEVEL.def()]
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["Module", "Component", "Level", "Message", "Error", "LastOK", "UpdatedAt", "Count"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        let status = &self.status;
+        let time = |time| api_models::rfc3339(time);
+        vec![
+            status.module(),
+            self.component().join("."),
+            self.level.clone(),
+            status.message.clone(),
+            status.error.clone(),
+            status.last_ok.map_or_else(|| ZERO_TIME.to_owned(), time),
+            time(status.updated),
+            status.count.to_string(),
+        ]
+    }
+}
+
+/// What Go writes for no time.
+const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
+
+/// As Go writes a time: UTC, as many digits of the second as it takes.
+fn nanos(time: Option<SystemTime>) -> String {
+    let Some(time) = time else { return ZERO_TIME.to_owned() };
+    let nanos = time.duration_since(SystemTime::UNIX_EPOCH).as_ref().map_or(0, Duration::subsec_nanos);
+    let seconds = api_models::rfc3339(time);
+    match format!("{nanos:09}").trim_end_matches('0') {
+        "" => seconds,
+        digits => format!("{}.{digits}Z", seconds.trim_end_matches('Z')),
+    }
+}
+
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Id<'a> {
+            module: &'a HealthId,
+            component: &'a [std::sync::Arc<str>],
+        }
+        #[derive(Serialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Whole<'a> {
+            #[serde(rename = "ID")]
+            id: Id<'a>,
+            level: &'a str,
+            message: &'a str,
+            error: &'a str,
+            #[serde(rename = "LastOK")]
+            last_ok: String,
+            updated: String,
+            stopped: String,
+            #[serde(rename = "Final")]
+            last_word: &'a str,
+            count: u64,
+        }
+        let status = &self.status;
+        let module = status.id[..status.id.len() - self.component().len()].to_vec();
+        Whole {
+            id: Id { module: &module, component: self.component() },
+            level: &self.level,
+            message: &status.message,
+            error: &status.error,
+            last_ok: nanos(status.last_ok),
+            updated: nanos(Some(status.updated)),
+            stopped: nanos(status.stopped),
+            last_word: &status.last_word,
+            count: status.count,
+        }
+        .serialize(serializer)
+    }
+}

@@ -1,0 +1,121 @@
+//! What has gone wrong or ended: the lines that a tree of health keeps beside its reports.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::SystemTime;
+
+use super::{Level, Status};
+
+/// Lines kept at most; older ones go.
+const MAX_LINES: usize = 1000;
+
+/// Columns of a level, so that what follows is in line.
+const WIDTH: usize = 16;
+
+/// Lines by number; the numbers go on when old lines have gone.
+#[derive(Default)]
+pub(super) struct History {
+    lines: VecDeque<String>,
+    /// The number of the first line that is kept.
+    first: u64,
+}
+
+impl History {
+    pub(super) fn push(&mut self, line: String) {
+        if self.lines.len() == MAX_LINES {
+            self.lines.pop_front();
+            self.first += 1;
+        }
+        self.lines.push_back(line);
+    }
+
+    /// Puts lines of before in front of those there are, as far as there is room; gives the number of the first that was
+    /// there.
+    pub(super) fn restore(&mut self, older: impl DoubleEndedIterator<Item = String>) -> u64 {
+        let there = self.lines.len();
+        for line in older.rev().take(MAX_LINES - there) {
+            self.lines.push_front(line);
+        }
+        self.first = 0;
+        (self.lines.len() - there) as u64
+    }
+
+    pub(super) fn all(&self) -> Vec<String> {
+        self.lines.iter().cloned().collect()
+    }
+
+    /// The lines from number `from` on, and the number of the next one.
+    pub(super) fn from(&self, from: u64) -> (Vec<String>, u64) {
+        let skip = usize::try_from(from.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let next = self.first + self.lines.len() as u64;
+        (self.lines.iter().skip(skip).cloned().collect(), next)
+    }
+}
+
+/// `2026-11-21T12:10:29Z | Degraded         | agent.ipam: no room | error`.
+pub(super) fn line_of(now: SystemTime, what: fmt::Arguments<'_>, status: &Status, message: &str) -> String {
+    let error = match status.level {
+        Level::Degraded if !status.error.is_empty() => format!(" | {}", status.error),
+        _ => String::new(),
+    };
+    format!("{} | {:WIDTH$} | {}: {message}{error}", rfc3339(now), what.to_string(), status.path())
+}
+
+/// `2026-11-21T12:10:29Z | Started | 1.20.0`.
+pub(super) fn note(now: SystemTime, what: &str, text: &str) -> String {
+    format!("{} | {what} | {text}", rfc3339(now))
+}
+
+/// A time in UTC with seconds; a time before 1970 is written as 1970.
+fn rfc3339(time: SystemTime) -> String {
+    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    // Years that begin in March have their odd day at the end; 400 of them are 146,097 days.
+    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn times_are_written_in_utc() {
+        let at = |seconds| rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(1_709_210_096), "2024-02-29T12:34:56Z");
+        assert_eq!(at(4_107_542_399), "2100-02-28T23:59:59Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn old_lines_go_and_numbers_stay() {
+        let mut history = History::default();
+        for n in 0..MAX_LINES + 2 {
+            history.push(n.to_string());
+        }
+        let (lines, next) = history.from(0);
+        assert_eq!((lines.len(), lines[0].as_str(), next), (MAX_LINES, "2", MAX_LINES as u64 + 2));
+        assert_eq!(history.from(next - 1).0, [(MAX_LINES + 1).to_string()]);
+        assert!(history.from(next).0.is_empty());
+        history.push("more".to_owned());
+        assert_eq!(history.from(next), (vec!["more".to_owned()], next + 1));
+    }
+
+    #[test]
+    fn what_was_before_comes_first() {
+        let mut history = History::default();
+        history.push("now".to_owned());
+        assert_eq!(history.restore(["a", "b"].map(str::to_owned).into_iter()), 2);
+        assert_eq!(history.all(), ["a", "b", "now"]);
+        assert_eq!(history.from(3), (vec![], 3));
+    }
+}

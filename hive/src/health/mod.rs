@@ -1,0 +1,456 @@
+//! The health of modules and of parts of them, as a tree that others read and watch.
+
+mod history;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use history::History;
+
+/// How a reporter is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// It works.
+    Ok,
+    /// It does not work as it should; `error` says why.
+    Degraded,
+    /// It has ended and will report no more.
+    Stopped,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Level::Ok => "OK",
+            Level::Degraded => "Degraded",
+            Level::Stopped => "Stopped",
+        })
+    }
+}
+
+/// The path of a reporter: the segments of its module's path, then its scopes.
+pub type HealthId = Vec<Arc<str>>;
+
+/// The latest report of one reporter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Who reports.
+    pub id: HealthId,
+    /// How it is doing.
+    pub level: Level,
+    /// What it says; of a reporter that has stopped what it said before.
+    pub message: String,
+    /// The last word of a reporter that has stopped; empty otherwise.
+    pub last_word: String,
+    /// Why it is degraded; empty otherwise.
+    pub error: String,
+    /// How often it has reported the same in a row.
+    pub count: u64,
+    /// When it last reported.
+    pub updated: SystemTime,
+    /// When it last reported to be well.
+    pub last_ok: Option<SystemTime>,
+    /// When it was stopped.
+    pub stopped: Option<SystemTime>,
+    /// How many segments of `id` are the module's path.
+    pub module_segments: usize,
+}
+
+impl Status {
+    /// The path with dots: `agent.ipam.job-gc`.
+    pub fn path(&self) -> String {
+        self.id.join(".")
+    }
+
+    /// The path of the module.
+    pub fn module(&self) -> String {
+        self.id[..self.module_segments.min(self.id.len())].join(".")
+    }
+}
+
+/// Reporters kept at most. Beyond, those that have stopped make room; without any, new reporters are turned away.
+pub(crate) const MAX_REPORTERS: usize = 4096;
+
+/// Bytes kept of a message or an error.
+const MAX_TEXT: usize = 2048;
+
+/// A change of a tree of health.
+#[derive(Clone, Copy, Debug)]
+pub enum HealthChange<'a> {
+    /// A reporter has said something.
+    Report(&'a Status),
+    /// A reporter has gone; this was its last report.
+    Closed(&'a Status),
+}
+
+type Mirror = Box<dyn Fn(HealthChange<'_>) + Send + Sync>;
+
+/// The reports of all reporters of a hive. Readers take it as `Arc<HealthTree>`.
+///
+/// Beside the latest report of each it keeps a history: a line for each report of something new that is wrong, for each
+/// reporter that stops or is closed, and for what is [noted](HealthTree::note); the last 1,000 of them.
+pub struct HealthTree {
+    inner: Mutex<Inner>,
+    revision: watch::Sender<u64>,
+}
+
+struct Inner {
+    statuses: BTreeMap<HealthId, Status>,
+    history: History,
+    mirrors: Vec<Mirror>,
+    clock: fn() -> SystemTime,
+}
+
+impl Inner {
+    fn tell(&self, change: HealthChange<'_>) {
+        for mirror in &self.mirrors {
+            mirror(change);
+        }
+    }
+}
+
+impl HealthTree {
+    pub(crate) fn new() -> Arc<Self> {
+        let inner = Inner {
+            statuses: BTreeMap::new(),
+            history: History::default(),
+            mirrors: Vec::new(),
+            clock: SystemTime::now,
+        };
+        Arc::new(HealthTree { inner: Mutex::new(inner), revision: watch::channel(0).0 })
+    }
+
+    /// Calls a function with each report there is, and from now on with each change, in order. It must neither block nor
+    /// report health.
+    pub fn mirror(&self, mirror: impl Fn(HealthChange<'_>) + Send + Sync + 'static) {
+        let mut inner = self.inner.lock();
+        for status in inner.statuses.values() {
+            mirror(HealthChange::Report(status));
+        }
+        inner.mirrors.push(Box::new(mirror));
+    }
+
+    /// The lines of the history, the oldest first: `TIME | Degraded         | agent.ipam: MESSAGE | ERROR`, with
+    /// `Stopped` and `Closed(LEVEL)` in the place of the level.
+    pub fn history(&self) -> Vec<String> {
+        self.inner.lock().history.all()
+    }
+
+    /// The lines of the history from number `from` on, and the number of the next one.
+    pub fn history_from(&self, from: u64) -> (Vec<String>, u64) {
+        self.inner.lock().history.from(from)
+    }
+
+    /// Puts lines of an earlier run in front of the history; gives the number of the first line of this run.
+    pub fn restore_history(&self, lines: Vec<String>) -> u64 {
+        self.inner.lock().history.restore(lines.into_iter())
+    }
+
+    /// Adds a line to the history: `TIME | WHAT | TEXT`.
+    pub fn note(&self, what: &str, text: &str) {
+        let mut inner = self.inner.lock();
+        let line = history::note((inner.clock)(), what, text);
+        inner.history.push(line);
+        drop(inner);
+        self.revision.send_modify(|revision| *revision += 1);
+    }
+
+    /// Takes the time from elsewhere: for tests that compare times.
+    pub fn set_clock(&self, clock: fn() -> SystemTime) {
+        self.inner.lock().clock = clock;
+    }
+
+    /// All reports, ordered by id.
+    pub fn snapshot(&self) -> Vec<Status> {
+        self.inner.lock().statuses.values().cloned().collect()
+    }
+
+    /// The reports at `prefix` and below it, segment by segment.
+    pub fn below(&self, prefix: &[Arc<str>]) -> Vec<Status> {
+        let inner = self.inner.lock();
+        let from = inner.statuses.range(prefix.to_vec()..);
+        from.take_while(|(id, _)| id.starts_with(prefix)).map(|(_, status)| status.clone()).collect()
+    }
+
+    /// The report at a path with dots.
+    pub fn at(&self, path: &str) -> Option<Status> {
+        self.inner.lock().statuses.get(&segments(path)).cloned()
+    }
+
+    /// A number that grows with every change; wait with `changed()` and take another snapshot.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.revision.subscribe()
+    }
+
+    /// True if it is not what was reported last.
+    fn report(&self, health: &Health, level: Level, message: String, error: String) -> bool {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let now = (inner.clock)();
+        if !inner.statuses.contains_key(&health.id) && inner.statuses.len() >= MAX_REPORTERS {
+            let stopped = inner.statuses.values().filter(|s| s.level == Level::Stopped);
+            let Some(gone) = stopped.min_by_key(|s| s.updated).map(|s| s.id.clone()) else {
+                drop(guard);
+                tracing::warn!(reporter = health.id.join("."), "Too many health reporters, report dropped");
+                return true;
+            };
+            let gone = inner.statuses.remove(&gone);
+            gone.iter().for_each(|status| inner.tell(HealthChange::Closed(status)));
+        }
+        let status =
+            inner.statuses.entry(health.id.clone()).or_insert_with(|| Status::new(health, level, now));
+        let new = status.report(level, cut(message), cut(error), now);
+        let status = status.clone();
+        if new && level != Level::Ok {
+            let message = if level == Level::Stopped { &status.last_word } else { &status.message };
+            inner.history.push(history::line_of(now, format_args!("{level}"), &status, message));
+        }
+        inner.tell(HealthChange::Report(&status));
+        drop(guard);
+        self.revision.send_modify(|revision| *revision += 1);
+        new
+    }
+
+    fn remove(&self, prefix: &[Arc<str>]) {
+        let mut inner = self.inner.lock();
+        let now = (inner.clock)();
+        let below = inner.statuses.range(prefix.to_vec()..).take_while(|(id, _)| id.starts_with(prefix));
+        let below: Vec<HealthId> = below.map(|(id, _)| id.clone()).collect();
+        for status in below.iter().filter_map(|id| inner.statuses.remove(id)).collect::<Vec<_>>() {
+            let what = format_args!("Closed({})", status.level);
+            let line = history::line_of(now, what, &status, &status.message);
+            inner.history.push(line);
+            inner.tell(HealthChange::Closed(&status));
+        }
+        drop(inner);
+        self.revision.send_modify(|revision| *revision += 1);
+    }
+}
+
+impl Status {
+    fn new(health: &Health, level: Level, now: SystemTime) -> Self {
+        Status {
+            id: health.id.clone(),
+            level,
+            message: String::new(),
+            last_word: String::new(),
+            error: String::new(),
+            count: 0,
+            updated: now,
+            last_ok: None,
+            stopped: None,
+            module_segments: health.module_segments,
+        }
+    }
+
+    /// Takes a report; true if it says something new.
+    fn report(&mut self, level: Level, message: String, error: String, now: SystemTime) -> bool {
+        let said = if level == Level::Stopped { &self.last_word } else { &self.message };
+        let same = self.count > 0 && self.level == level && *said == message && self.error == error;
+        self.count = if same { self.count + 1 } else { 1 };
+        (self.level, self.error, self.updated) = (level, error, now);
+        match level {
+            Level::Stopped => (self.last_word, self.stopped) = (message, Some(now)),
+            Level::Ok | Level::Degraded => {
+                (self.message, self.last_word, self.stopped) = (message, String::new(), None);
+            }
+        }
+        if level == Level::Ok {
+            self.last_ok = Some(now);
+        }
+        !same
+    }
+}
+
+fn segments(path: &str) -> HealthId {
+    path.split('.').filter(|s| !s.is_empty()).map(Arc::from).collect()
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > MAX_TEXT {
+        let end = (0..=MAX_TEXT).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or(0));
+    }
+    text
+}
+
+/// A reporter. The last report is kept until the reporter is closed, also when the job behind it has ended.
+#[derive(Clone)]
+pub struct Health {
+    tree: Arc<HealthTree>,
+    id: HealthId,
+    module_segments: usize,
+}
+
+impl Health {
+    pub(crate) fn of_module(tree: Arc<HealthTree>, module: &str) -> Self {
+        let id = segments(module);
+        let module_segments = id.len();
+        Health { tree, id, module_segments }
+    }
+
+    /// Reports that all is well.
+    pub fn ok(&self, message: impl fmt::Display) {
+        self.tree.report(self, Level::Ok, message.to_string(), String::new());
+    }
+
+    /// Reports that something is wrong.
+    pub fn degraded(&self, message: impl fmt::Display, error: impl fmt::Display) {
+        self.degraded_anew(message, error);
+    }
+
+    /// Reports that something is wrong; true if it is not what was reported last. Whoever tries again and again logs it
+    /// then, not each time.
+    pub fn degraded_anew(&self, message: impl fmt::Display, error: impl fmt::Display) -> bool {
+        self.tree.report(self, Level::Degraded, message.to_string(), format!("{error:#}"))
+    }
+
+    /// Reports the end. What was said before stays; this is the last word.
+    pub fn stopped(&self, last_word: impl fmt::Display) {
+        self.tree.report(self, Level::Stopped, last_word.to_string(), String::new());
+    }
+
+    /// Reports a good end.
+    pub(crate) fn finished(&self, message: impl fmt::Display) {
+        let message = message.to_string();
+        self.ok(&message);
+        self.stopped(message);
+    }
+
+    /// A reporter below this one. Dots in the name do not make levels.
+    pub fn scope(&self, name: &str) -> Health {
+        let mut id = self.id.clone();
+        id.push(name.into());
+        Health { tree: self.tree.clone(), id, module_segments: self.module_segments }
+    }
+
+    /// Removes the reports of this reporter and of all below it.
+    pub fn close(&self) {
+        self.tree.remove(&self.id);
+    }
+
+    /// The path of this reporter, with dots.
+    pub fn path(&self) -> String {
+        self.id.join(".")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn health() -> (Arc<HealthTree>, Health) {
+        let tree = HealthTree::new();
+        (tree.clone(), Health::of_module(tree, "agent.ipam"))
+    }
+
+    #[test]
+    fn the_last_report_stays_and_counts_repetitions() {
+        let (tree, health) = health();
+        let job = health.scope("job-gc");
+        job.ok("Running");
+        job.ok("Running");
+        let status = tree.at("agent.ipam.job-gc").unwrap();
+        assert_eq!((status.level, status.count, status.module().as_str()), (Level::Ok, 2, "agent.ipam"));
+        assert!(job.degraded_anew("Failed", "no route to host"));
+        let status = tree.at("agent.ipam.job-gc").unwrap();
+        assert_eq!(
+            (status.level, status.count, status.error.as_str()),
+            (Level::Degraded, 1, "no route to host")
+        );
+        assert!(status.last_ok.is_some());
+        assert!(!job.degraded_anew("Failed", "no route to host"));
+        assert!(job.degraded_anew("Failed", "no buffer space"));
+        job.stopped("Finished");
+        let status = tree.at("agent.ipam.job-gc").unwrap();
+        assert!(status.stopped.is_some());
+        assert_eq!((status.message.as_str(), status.last_word.as_str()), ("Failed", "Finished"));
+    }
+
+    #[test]
+    fn history_has_what_went_wrong_or_ended() {
+        let (tree, health) = health();
+        tree.set_clock(|| SystemTime::UNIX_EPOCH);
+        health.scope("good").ok("up");
+        let bad = health.scope("bad");
+        bad.degraded("no room", "ENOSPC");
+        bad.degraded("no room", "ENOSPC");
+        bad.stopped("gave up");
+        health.scope("good").close();
+        tree.note("Started", "1.0");
+        let lines: Vec<String> =
+            tree.history().iter().map(|line| line.replace("1970-01-01T00:00:00Z", "T")).collect();
+        assert_eq!(
+            lines,
+            [
+                "T | Degraded         | agent.ipam.bad: no room | ENOSPC",
+                "T | Stopped          | agent.ipam.bad: gave up",
+                "T | Closed(OK)       | agent.ipam.good: up",
+                "T | Started | 1.0",
+            ]
+        );
+        assert_eq!(tree.history_from(3).0.len(), 1);
+    }
+
+    #[test]
+    fn a_mirror_sees_what_is_there_and_each_change() {
+        let (tree, health) = health();
+        health.scope("a").ok("up");
+        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+        let sink = seen.clone();
+        tree.mirror(move |change| {
+            sink.lock().push(match change {
+                HealthChange::Report(status) => format!("{} {}", status.path(), status.message),
+                HealthChange::Closed(status) => format!("{} closed", status.path()),
+            });
+        });
+        health.scope("b").ok("up");
+        health.close();
+        let expected = ["agent.ipam.a up", "agent.ipam.b up", "agent.ipam.a closed", "agent.ipam.b closed"];
+        assert_eq!(*seen.lock(), expected);
+    }
+
+    #[test]
+    fn closing_goes_by_segment_not_by_text() {
+        let (tree, health) = health();
+        for name in ["b", "bc"] {
+            health.scope(name).ok("");
+            health.scope(name).scope("x").ok("");
+        }
+        health.scope("b").close();
+        let left: Vec<_> = tree.snapshot().iter().map(Status::path).collect();
+        assert_eq!(left, ["agent.ipam.bc", "agent.ipam.bc.x"]);
+        assert_eq!(tree.below(&segments("agent.ipam.bc")).len(), 2);
+        assert_eq!(tree.below(&segments("agent.ipam.b")).len(), 0);
+    }
+
+    #[test]
+    fn the_tree_is_bounded() {
+        let (tree, health) = health();
+        for i in 0..MAX_REPORTERS {
+            health.scope(&i.to_string()).ok("");
+        }
+        health.scope("one-too-many").ok("");
+        assert!(tree.at("agent.ipam.one-too-many").is_none());
+        health.scope("7").stopped("");
+        health.scope("now-there-is-room").ok("x".repeat(10 * MAX_TEXT));
+        let status = tree.at("agent.ipam.now-there-is-room").unwrap();
+        assert_eq!(status.message.len(), MAX_TEXT);
+        assert!(tree.at("agent.ipam.7").is_none());
+        assert_eq!(tree.snapshot().len(), MAX_REPORTERS);
+    }
+
+    #[tokio::test]
+    async fn changes_can_be_awaited() {
+        let (tree, health) = health();
+        let mut watch = tree.watch();
+        health.ok("up");
+        watch.changed().await.unwrap();
+        assert_eq!(tree.snapshot().len(), 1);
+    }
+}
