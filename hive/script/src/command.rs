@@ -1,0 +1,281 @@
+//! What a script can do: commands and conditions, which cells contribute.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+
+use crate::flags::{Flag, Flags, usage};
+use crate::state::{Buffers, State};
+
+type Function = Arc<dyn Fn(Call) -> BoxFuture<'static, anyhow::Result<Output>> + Send + Sync>;
+type Completion = Arc<dyn Fn(&Completing) -> Vec<String> + Send + Sync>;
+
+/// A command of scripts and of the shell. Cells contribute them as group members.
+///
+/// ```
+/// use hive::prelude::*;
+/// use hive_script::{Call, Command, Flag, Output};
+///
+/// fn greeting() -> Member<Command> {
+///     let hello = |call: Call| async move {
+///         let [name] = call.exactly()?;
+///         Ok(Output::text(format!("{}, {name}!\n", call.flags.text("greeting"))))
+///     };
+///     Member(Command::new("hello", "greets somebody", hello).takes("name").flag(Flag::text("greeting", "how").short('g')))
+/// }
+/// # let _ = module("greeter", "Greets", [provide(greeting)]);
+/// ```
+#[derive(Clone)]
+pub struct Command {
+    pub(crate) name: Arc<str>,
+    pub(crate) summary: &'static str,
+    takes: &'static str,
+    pub(crate) detail: &'static str,
+    pub(crate) flags: Vec<Flag>,
+    pub(crate) first_is_regexp: bool,
+    pub(crate) background: bool,
+    pub(crate) run: Run,
+    pub(crate) complete: Option<Completion>,
+    pub(crate) at: &'static Location<'static>,
+}
+
+#[derive(Clone)]
+pub(crate) enum Run {
+    Function(Function),
+    /// Joins background commands, which only the run loop can do.
+    Wait,
+    /// Takes lines from the terminal.
+    Break,
+    /// Describes the commands of the engine.
+    Help,
+}
+
+impl Command {
+    /// A command with a line about it. The function is called for each use; a panic in it is an error of the script.
+    #[track_caller]
+    pub fn new<F, Fut>(name: &str, summary: &'static str, run: F) -> Self
+    where
+        F: Fn(Call) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = anyhow::Result<Output>> + Send + 'static,
+    {
+        Command::made(name, summary, Run::Function(Arc::new(move |call| Box::pin(run(call)))))
+    }
+
+    #[track_caller]
+    pub(crate) fn made(name: &str, summary: &'static str, run: Run) -> Self {
+        Command {
+            name: name.into(),
+            summary,
+            takes: "",
+            detail: "",
+            flags: vec![],
+            first_is_regexp: false,
+            background: false,
+            run,
+            complete: None,
+            at: Location::caller(),
+        }
+    }
+
+    /// What it takes, as its usage says: `file...`.
+    pub fn takes(mut self, arguments: &'static str) -> Self {
+        self.takes = arguments;
+        self
+    }
+
+    /// More about it, for its help.
+    pub fn detail(mut self, text: &'static str) -> Self {
+        self.detail = text;
+        self
+    }
+
+    /// Declares a flag. A command without any takes words that look like unknown flags as arguments.
+    pub fn flag(mut self, flag: Flag) -> Self {
+        self.flags.push(flag);
+        self
+    }
+
+    /// Its first argument is a regular expression: variables in it are taken literally.
+    pub fn regexp(mut self) -> Self {
+        self.first_is_regexp = true;
+        self
+    }
+
+    /// It may go on beside the script (`&`).
+    pub fn in_background(mut self) -> Self {
+        self.background = true;
+        self
+    }
+
+    /// How its arguments may go on. Those that do not begin as typed are left out.
+    pub fn completes(
+        mut self,
+        complete: impl Fn(&Completing) -> Vec<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.complete = Some(Arc::new(complete));
+        self
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The line of its usage: name, flags, arguments.
+    pub fn usage(&self) -> String {
+        let background = if self.background { " [&]" } else { "" };
+        format!("{} {}{}{background}", self.name, usage(&self.flags), self.takes)
+    }
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Command({} at {})", self.name, self.at)
+    }
+}
+
+/// An argument that is being typed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Completing {
+    /// The arguments before, flags left out.
+    pub before: Vec<String>,
+    /// The flag whose value it is.
+    pub flag: Option<String>,
+    /// What is typed of it.
+    pub typed: String,
+}
+
+/// One use of a command.
+pub struct Call {
+    /// The state of the script.
+    pub state: State,
+    /// The flags.
+    pub flags: Flags,
+    /// The arguments, flags left out.
+    pub args: Vec<String>,
+}
+
+impl Call {
+    /// The arguments, if there are as many; otherwise an error that the user understands.
+    pub fn exactly<const N: usize>(&self) -> anyhow::Result<[&str; N]> {
+        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
+        <[&str; N]>::try_from(args).map_err(|args| {
+            anyhow::anyhow!("takes {N} argument{}, not {}", if N == 1 { "" } else { "s" }, args.len())
+        })
+    }
+
+    /// The arguments, if there are at least so many.
+    pub fn at_least(&self, count: usize) -> anyhow::Result<&[String]> {
+        let found = self.args.len();
+        anyhow::ensure!(
+            found >= count,
+            "takes at least {count} argument{}, not {found}",
+            if count == 1 { "" } else { "s" }
+        );
+        Ok(&self.args)
+    }
+
+    /// The argument, if there is one; more are an error.
+    pub fn at_most_one(&self) -> anyhow::Result<Option<&str>> {
+        anyhow::ensure!(self.args.len() <= 1, "takes at most 1 argument, not {}", self.args.len());
+        Ok(self.args.first().map(String::as_str))
+    }
+
+    /// Adds a line to the log.
+    pub fn log(&self, line: impl fmt::Display) {
+        self.state.log().write(&format!("{line}\n"));
+    }
+
+    /// Puts a text into the file that a flag such as `--out` names, or else gives it as the command's output.
+    pub fn to_file_or_stdout(&self, flag: &str, text: String) -> anyhow::Result<Output> {
+        match self.flags.text(flag) {
+            "" => Ok(Output::text(text)),
+            file => {
+                self.state.write(file, text)?;
+                Ok(Output::text(""))
+            }
+        }
+    }
+
+    /// As [`to_file_or_stdout`](Call::to_file_or_stdout), but otherwise to the log.
+    pub fn to_file_or_log(&self, flag: &str, text: &str) -> anyhow::Result<Output> {
+        match self.flags.text(flag) {
+            "" => self.state.log().write(text),
+            file => self.state.write(file, text)?,
+        }
+        Ok(Output::none())
+    }
+}
+
+/// What a command has written.
+#[derive(Debug, Default)]
+pub struct Output {
+    pub(crate) buffers: Option<Buffers>,
+    pub(crate) error: Option<anyhow::Error>,
+}
+
+impl Output {
+    /// Nothing: the buffers stay as the command before has left them.
+    pub fn none() -> Self {
+        Output::default()
+    }
+
+    /// This on stdout, nothing on stderr.
+    pub fn text(stdout: impl Into<Vec<u8>>) -> Self {
+        Output::streams(stdout, "")
+    }
+
+    /// Both streams.
+    pub fn streams(stdout: impl Into<Vec<u8>>, stderr: impl Into<Vec<u8>>) -> Self {
+        Output { buffers: Some(Buffers { stdout: stdout.into(), stderr: stderr.into() }), error: None }
+    }
+
+    /// The command has failed, but has written this.
+    pub fn failed(mut self, error: impl Into<anyhow::Error>) -> Self {
+        self.error = Some(error.into());
+        self
+    }
+}
+
+type Evaluate = Arc<dyn Fn(&State, &str) -> anyhow::Result<bool> + Send + Sync>;
+
+/// A condition of scripts: `[name]`, or `[name:suffix]`. Cells contribute them as group members.
+#[derive(Clone)]
+pub struct Condition {
+    pub(crate) name: Arc<str>,
+    pub(crate) summary: &'static str,
+    pub(crate) with_suffix: bool,
+    pub(crate) holds: Evaluate,
+    pub(crate) at: &'static Location<'static>,
+}
+
+impl Condition {
+    /// The condition `[name]`.
+    #[track_caller]
+    pub fn new(
+        name: &str,
+        summary: &'static str,
+        holds: impl Fn(&State) -> anyhow::Result<bool> + Send + Sync + 'static,
+    ) -> Self {
+        let holds: Evaluate = Arc::new(move |state, _| holds(state));
+        Condition { name: name.into(), summary, with_suffix: false, holds, at: Location::caller() }
+    }
+
+    /// The conditions `[name:suffix]`.
+    #[track_caller]
+    pub fn with_suffix(
+        name: &str,
+        summary: &'static str,
+        holds: impl Fn(&State, &str) -> anyhow::Result<bool> + Send + Sync + 'static,
+    ) -> Self {
+        Condition {
+            name: name.into(),
+            summary,
+            with_suffix: true,
+            holds: Arc::new(holds),
+            at: Location::caller(),
+        }
+    }
+}

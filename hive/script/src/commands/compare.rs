@@ -1,0 +1,132 @@
+//! Commands that look at files and buffers.
+
+use anyhow::{bail, ensure};
+use regex::bytes::Regex;
+use similar::TextDiff;
+
+use crate::command::{Call, Command, Output};
+use crate::flags::{Flag, FlagKind};
+use crate::regexp::multi_line;
+
+pub(super) fn commands() -> Vec<Command> {
+    let quiet = || Flag::switch("quiet", "suppress printing of the difference or the matches").short('q');
+    let count = || Flag::new("count", FlagKind::Int, 0, "exact count of matches");
+    vec![
+        Command::new("cmp", "compare files for differences", |call| compare(call, false))
+            .takes("file1 file2")
+            .detail("file1 may be `stdout` or `stderr`: the buffers; file2 is always a file.")
+            .flag(quiet()),
+        Command::new("cmpenv", "compare files for differences, with environment expansion", |call| {
+            compare(call, true)
+        })
+        .takes("file1 file2")
+        .flag(quiet()),
+        Command::new("empty", "check if file is empty", empty)
+            .takes("file")
+            .flag(quiet())
+            .flag(Flag::switch("trim", "leave newlines at both ends out").short('t')),
+        Command::new("grep", "find lines in a file that match a pattern", |call| grep(call, None))
+            .takes("'pattern' file")
+            .regexp()
+            .flag(quiet())
+            .flag(count()),
+        Command::new("stdout", "find lines in the stdout buffer that match a pattern", |call| {
+            grep(call, Some("stdout"))
+        })
+        .takes("'pattern'")
+        .regexp()
+        .flag(quiet())
+        .flag(count()),
+        Command::new("stderr", "find lines in the stderr buffer that match a pattern", |call| {
+            grep(call, Some("stderr"))
+        })
+        .takes("'pattern'")
+        .regexp()
+        .flag(quiet())
+        .flag(count()),
+    ]
+}
+
+async fn compare(call: Call, expanded: bool) -> anyhow::Result<Output> {
+    let [first, second] = call.exactly()?;
+    let (mut one, mut other) = (call.state.read_or_buffer(first)?, call.state.read(second)?);
+    if expanded {
+        let expand = |text: &[u8]| call.state.expand(&String::from_utf8_lossy(text)).into_bytes();
+        (one, other) = (expand(&one), expand(&other));
+    }
+    if one == other {
+        return Ok(Output::none());
+    }
+    if !call.flags.is_on("quiet") {
+        let (one, other) = (String::from_utf8_lossy(&one), String::from_utf8_lossy(&other));
+        call.state.log().write(&difference(first, &one, second, &other));
+    }
+    bail!("{first} and {second} differ")
+}
+
+/// The difference of two texts as `diff -u` shows it.
+pub(crate) fn difference(first: &str, one: &str, second: &str, other: &str) -> String {
+    TextDiff::from_lines(one, other).unified_diff().context_radius(3).header(first, second).to_string()
+}
+
+async fn empty(call: Call) -> anyhow::Result<Output> {
+    let [name] = call.exactly()?;
+    let data = call.state.read_or_buffer(name)?;
+    let text = String::from_utf8_lossy(&data);
+    let text = if call.flags.is_on("trim") { text.trim_matches('\n') } else { &text };
+    if text.is_empty() {
+        return Ok(Output::none());
+    }
+    if !call.flags.is_on("quiet") {
+        call.state.log().write(&difference(name, text, "empty", ""));
+    }
+    bail!("{name} is not empty")
+}
+
+async fn grep(call: Call, buffer: Option<&'static str>) -> anyhow::Result<Output> {
+    let (pattern, name) = match buffer {
+        Some(name) => {
+            let [pattern] = call.exactly()?;
+            (pattern, name)
+        }
+        None => call.exactly().map(|[pattern, name]| (pattern, name))?,
+    };
+    let wanted = call.flags.int("count");
+    ensure!(
+        wanted >= 0 && (wanted > 0 || !call.flags.given("count")),
+        "bad --count={wanted}: must be at least 1"
+    );
+    let expression = multi_line(pattern)?;
+    let text = match buffer {
+        Some(name) => call.state.read_or_buffer(name)?,
+        None => call.state.read(name)?,
+    };
+    let found = expression.find_iter(&text).count();
+    if wanted > 0 {
+        ensure!(
+            i64::try_from(found) == Ok(wanted),
+            "found {found} matches for {pattern} in {name}, want {wanted}"
+        );
+    } else {
+        ensure!(found > 0, "no match for {pattern} in {name}");
+    }
+    if !call.flags.is_on("quiet") {
+        log_matches(&call, &expression, &text);
+    }
+    Ok(Output::none())
+}
+
+fn log_matches(call: &Call, expression: &Regex, text: &[u8]) {
+    let mut shown = 0;
+    for found in expression.find_iter(text).filter(|found| !found.is_empty()) {
+        if found.end() <= shown {
+            continue;
+        }
+        let start =
+            text[..found.start()].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1).max(shown);
+        let rest = &text[found.end()..];
+        let end = found.end() + rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
+        call.log(format_args!("matched: {}", String::from_utf8_lossy(&text[start..end])));
+        shown = end;
+    }
+}

@@ -1,0 +1,148 @@
+//! Commands on files and folders.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::command::{Call, Command, Output};
+use crate::flags::Flag;
+
+pub(super) fn commands() -> Vec<Command> {
+    vec![
+        Command::new("cat", "concatenate files and print to the script's stdout buffer", cat)
+            .takes("files..."),
+        Command::new("cd", "change the working directory", cd).takes("dir"),
+        Command::new("chmod", "change file mode bits", chmod)
+            .takes("perm paths...")
+            .detail("The mode is a number between 0 and 0777; a leading 0 makes it octal."),
+        Command::new("cp", "copy files to a target file or directory", cp)
+            .takes("src... dst")
+            .detail("src may be `stdout` or `stderr`: the buffers."),
+        Command::new("exists", "check that files exist", exists)
+            .takes("file...")
+            .flag(Flag::switch("readonly", "they must not be writable"))
+            .flag(Flag::switch("exec", "they must be executable")),
+        Command::new("mkdir", "create directories, if they do not already exist", mkdir).takes("path..."),
+        Command::new("mv", "rename a file or directory to a new path", mv).takes("old new"),
+        Command::new("rm", "remove a file or directory", rm)
+            .takes("path...")
+            .detail("Directories are removed with all they hold; what does not exist is fine."),
+        Command::new("symlink", "create a symlink", symlink).takes("path -> target"),
+    ]
+}
+
+async fn cat(call: Call) -> anyhow::Result<Output> {
+    let mut all = vec![];
+    for name in call.at_least(1)? {
+        all.extend(call.state.read(name)?);
+    }
+    Ok(Output::text(all))
+}
+
+async fn cd(call: Call) -> anyhow::Result<Output> {
+    let [folder] = call.exactly()?;
+    call.state.enter(folder)?;
+    Ok(Output::none())
+}
+
+async fn chmod(call: Call) -> anyhow::Result<Output> {
+    let args = call.at_least(2)?;
+    let mode = mode(&args[0]).with_context(|| format!("invalid mode: {}", args[0]))?;
+    for name in &args[1..] {
+        let path = call.state.path(name);
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))
+            .with_context(|| format!("chmod {}", path.display()))?;
+    }
+    Ok(Output::none())
+}
+
+/// A number as Go writes them, up to 0777.
+fn mode(text: &str) -> Option<u32> {
+    let (digits, radix) = match text.get(..2).map(str::to_ascii_lowercase).as_deref() {
+        Some("0x") => (&text[2..], 16),
+        Some("0o") => (&text[2..], 8),
+        Some("0b") => (&text[2..], 2),
+        _ if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
+        _ => (text, 10),
+    };
+    u32::from_str_radix(digits, radix).ok().filter(|mode| *mode <= 0o777 && !digits.starts_with('+'))
+}
+
+async fn cp(call: Call) -> anyhow::Result<Output> {
+    let Some((target, sources)) = call.at_least(2)?.split_last() else { bail!("no target") };
+    let path = call.state.path(target);
+    let into_folder = path.is_dir();
+    ensure!(into_folder || sources.len() == 1, "{target} is not a directory");
+    for source in sources {
+        let buffer = matches!(source.as_str(), "stdout" | "stderr");
+        let data = call.state.read_or_buffer(source)?;
+        let path = if into_folder {
+            path.join(Path::new(source).file_name().with_context(|| format!("{source} is no file"))?)
+        } else {
+            path.clone()
+        };
+        fs::write(&path, data).with_context(|| format!("write {}", path.display()))?;
+        if !buffer {
+            let mode = fs::metadata(call.state.path(source))?.permissions().mode() & 0o777;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+        }
+    }
+    Ok(Output::none())
+}
+
+async fn exists(call: Call) -> anyhow::Result<Output> {
+    for name in call.at_least(1)? {
+        let path = call.state.path(name);
+        let mode = fs::metadata(&path).with_context(|| path.display().to_string())?.permissions().mode();
+        ensure!(!call.flags.is_on("readonly") || mode & 0o222 == 0, "{name} exists but is writable");
+        ensure!(!call.flags.is_on("exec") || mode & 0o111 != 0, "{name} exists but is not executable");
+    }
+    Ok(Output::none())
+}
+
+async fn mkdir(call: Call) -> anyhow::Result<Output> {
+    for name in call.at_least(1)? {
+        let path = call.state.path(name);
+        fs::create_dir_all(&path).with_context(|| format!("mkdir {}", path.display()))?;
+    }
+    Ok(Output::none())
+}
+
+async fn mv(call: Call) -> anyhow::Result<Output> {
+    let [old, new] = call.exactly()?;
+    fs::rename(call.state.path(old), call.state.path(new)).with_context(|| format!("rename {old} {new}"))?;
+    Ok(Output::none())
+}
+
+async fn rm(call: Call) -> anyhow::Result<Output> {
+    for name in call.at_least(1)? {
+        let path = call.state.path(name);
+        let removed = match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_dir() => fs::remove_dir_all(&path),
+            Ok(_) => fs::remove_file(&path),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+        removed.with_context(|| format!("rm {}", path.display()))?;
+    }
+    Ok(Output::none())
+}
+
+async fn symlink(call: Call) -> anyhow::Result<Output> {
+    let [link, arrow, target] = call.exactly()?;
+    ensure!(arrow == "->", "expected `path -> target`");
+    std::os::unix::fs::symlink(target, call.state.path(link)).with_context(|| format!("symlink {link}"))?;
+    Ok(Output::none())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn modes_are_numbers_as_go_has_them() {
+        let modes = ["0444", "0o755", "0x1ff", "493", "0", "0b11"].map(super::mode);
+        assert_eq!(modes, [Some(0o444), Some(0o755), Some(0o777), Some(0o755), Some(0), Some(3)]);
+        assert!(["01000", "512", "rwx", "", "0+7", "0x", "é"].iter().all(|text| super::mode(text).is_none()));
+    }
+}

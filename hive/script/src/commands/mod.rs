@@ -1,0 +1,23 @@
+//! The commands that every script has.
+
+mod compare;
+mod exec;
+mod files;
+mod flow;
+mod text;
+
+pub(crate) use flow::{help, prompt};
+
+use crate::command::Command;
+
+/// The commands that every script has: files, texts, variables, programs, and what steers the script itself.
+pub fn default_commands() -> Vec<Command> {
+    let lists =
+        [files::commands(), text::commands(), compare::commands(), flow::commands(), vec![exec::exec()]];
+    lists.into_iter().flatten().collect()
+}
+
+/// The command `help`, which a live shell has, too.
+pub fn help_command() -> Command {
+    flow::help_command()
+}

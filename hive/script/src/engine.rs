@@ -1,0 +1,147 @@
+//! The commands and conditions that scripts may use.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::command::{Command, Condition};
+use crate::error::{Duplicate, ScriptError};
+use crate::flags::describe;
+use crate::line::Guard;
+use crate::session::Session;
+use crate::state::State;
+
+/// How long a section waits before it is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// Before the first repetition; doubled each time.
+    pub first: Duration,
+    /// At most.
+    pub most: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Retry { first: Duration::from_millis(100), most: Duration::from_millis(500) }
+    }
+}
+
+/// The commands and conditions that scripts may use, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Engine {
+    commands: BTreeMap<Arc<str>, Command>,
+    conditions: BTreeMap<Arc<str>, Condition>,
+    pub(crate) retry: Retry,
+}
+
+impl hive::Object for Engine {}
+
+impl Engine {
+    /// An engine of these commands and conditions. Two of one name are an error that names both places.
+    pub fn new(
+        commands: impl IntoIterator<Item = Command>,
+        conditions: impl IntoIterator<Item = Condition>,
+    ) -> Result<Self, Duplicate> {
+        let mut engine = Engine::default().with(commands)?;
+        for condition in conditions {
+            let (name, second) = (condition.name.clone(), condition.at);
+            if let Some(first) = engine.conditions.insert(name.clone(), condition) {
+                return Err(Duplicate { what: "condition", name: name.to_string(), first: first.at, second });
+            }
+        }
+        Ok(engine)
+    }
+
+    /// The engine with more commands.
+    pub fn with(mut self, commands: impl IntoIterator<Item = Command>) -> Result<Self, Duplicate> {
+        for command in commands {
+            let (name, second) = (command.name.clone(), command.at);
+            if let Some(first) = self.commands.insert(name.clone(), command) {
+                return Err(Duplicate { what: "command", name: name.to_string(), first: first.at, second });
+            }
+        }
+        Ok(self)
+    }
+
+    /// The engine with other waits between repetitions.
+    pub fn retrying(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// A command by its name.
+    pub fn command(&self, name: &str) -> Option<&Command> {
+        self.commands.get(name)
+    }
+
+    /// All commands in order of name.
+    pub fn commands(&self) -> impl Iterator<Item = &Command> {
+        self.commands.values()
+    }
+
+    /// Begins a run of lines on a state.
+    pub fn session(self: &Arc<Self>, state: State) -> Session {
+        Session::new(self.clone(), state)
+    }
+
+    /// Runs a whole script and what it has left in the background. `file` is its name in errors.
+    pub async fn run(self: &Arc<Self>, state: State, file: &str, script: &str) -> Result<(), ScriptError> {
+        let mut session = self.session(state);
+        let result = session.script(file, script).await;
+        result.and(session.finish().await)
+    }
+
+    /// Whether a condition holds.
+    pub(crate) fn holds(&self, state: &State, guard: &Guard) -> Result<bool, String> {
+        let condition = self.conditions.get(guard.name.as_str());
+        let suffix = match (condition, &guard.suffix) {
+            (None, None) => return Err(format!("unknown condition \"{guard}\"")),
+            (None, Some(_)) => return Err(format!("unknown condition prefix \"{}\"", guard.name)),
+            (Some(known), Some(_)) if !known.with_suffix => {
+                return Err(format!("condition \"{}\" cannot be used with a suffix", guard.name));
+            }
+            (Some(known), None) if known.with_suffix => {
+                return Err(format!("condition \"{guard}\" requires a suffix"));
+            }
+            (_, suffix) => suffix.as_deref().unwrap_or_default(),
+        };
+        let holds = condition.map(|condition| (condition.holds)(state, suffix)).unwrap_or(Ok(false));
+        holds.map_err(|error| format!("evaluating condition \"{guard}\": {}", crate::error::causes(&error)))
+    }
+
+    /// Usage of the commands that `wanted` picks; all about them if `verbose`.
+    pub(crate) fn describe(&self, verbose: bool, wanted: impl Fn(&str) -> bool) -> String {
+        let mut text = String::new();
+        for command in self.commands().filter(|command| wanted(command.name())) {
+            text.push_str(&format!("{}\n\t{}\n", command.usage(), command.summary));
+            if !verbose {
+                continue;
+            }
+            if !command.detail.is_empty() {
+                text.push_str(&format!("\n\t{}\n", command.detail.replace('\n', "\n\t")));
+            }
+            if !command.flags.is_empty() {
+                text.push_str("\n\tFlags:\n");
+                for line in describe(&command.flags).lines() {
+                    text.push_str(&format!("\t{line}\n"));
+                }
+            }
+        }
+        text
+    }
+
+    /// As [`describe`](Engine::describe), for conditions.
+    pub(crate) fn describe_conditions(&self, wanted: impl Fn(&str) -> bool) -> String {
+        let conditions = self.conditions.values().filter(|condition| wanted(&condition.name));
+        conditions.fold(String::new(), |text, condition| {
+            let suffix = if condition.with_suffix { ":*" } else { "" };
+            format!("{text}[{}{suffix}]\n\t{}\n", condition.name, condition.summary)
+        })
+    }
+}
+
+impl std::fmt::Debug for Condition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Condition({} at {})", self.name, self.at)
+    }
+}

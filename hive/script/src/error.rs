@@ -1,0 +1,109 @@
+//! Why a script ended.
+
+use std::panic::Location;
+
+use crate::flags::FlagError;
+use crate::line::LineError;
+
+/// Where a script failed, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}:{line}: {fault}")]
+pub struct ScriptError {
+    /// The name of the script.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// Why.
+    pub fault: Fault,
+}
+
+/// Why a line failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The line is none.
+    #[error("parse error: {0}")]
+    Parse(#[from] LineError),
+    /// A condition is not known, or could not be told.
+    #[error("{0}")]
+    Condition(String),
+    /// No command has this name.
+    #[error("{0}: unknown command")]
+    UnknownCommand(String),
+    /// The flags of a command are wrong.
+    #[error("{command}: {error}")]
+    Flags {
+        /// The command with its arguments.
+        command: String,
+        /// What is wrong.
+        error: FlagError,
+    },
+    /// The command cannot go on beside the script.
+    #[error("{0}: command cannot be run in background")]
+    NoBackground(String),
+    /// A command did what it should not.
+    #[error("{command}: {}", causes(.error))]
+    Command {
+        /// The command with its arguments.
+        command: String,
+        /// What it said.
+        error: anyhow::Error,
+    },
+    /// There was no more time.
+    #[error("{0}")]
+    Interrupted(#[from] Interrupt),
+}
+
+impl Fault {
+    /// Whether another try of the section may help.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Fault::Command { .. })
+    }
+}
+
+/// Why a script is ended from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Interrupt {
+    /// Its time is over.
+    #[error("context deadline exceeded")]
+    Deadline,
+    /// Nobody waits for it any more.
+    #[error("context canceled")]
+    Cancelled,
+}
+
+/// The error of the command `stop`, which ends a script with success.
+#[derive(Debug, thiserror::Error)]
+#[error("stop{}{}", if .0.is_empty() { "" } else { ": " }, .0)]
+pub(crate) struct Stop(pub(crate) String);
+
+/// A command that should have failed.
+#[derive(Debug, thiserror::Error)]
+#[error("unexpected command success")]
+pub(crate) struct UnexpectedSuccess;
+
+/// Commands that go by the same name.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("script {what} `{name}` is there twice: {first} and {second}")]
+pub struct Duplicate {
+    /// `command` or `condition`.
+    pub what: &'static str,
+    /// The name.
+    pub name: String,
+    /// Where it was made first.
+    pub first: &'static Location<'static>,
+    /// Where it was made again.
+    pub second: &'static Location<'static>,
+}
+
+/// An error with its causes; those that it already says are not said twice.
+pub(crate) fn causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}

@@ -1,0 +1,356 @@
+//! The run loop: lines one after the other, sections that are tried again, commands in the background.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+
+use crate::command::{Call, Command, Output, Run};
+use crate::commands::{help, prompt};
+use crate::complete::complete;
+use crate::engine::Engine;
+use crate::error::{Fault, Interrupt, ScriptError, Stop, UnexpectedSuccess, causes};
+use crate::flags::{self, Special};
+use crate::line::{Expect, Line, Word, joined, quote_all};
+use crate::state::{Buffers, State};
+
+/// How long a command that can be told to end gets to do so.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// A run of lines on one state.
+pub struct Session {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) state: State,
+    background: Vec<Background>,
+}
+
+/// A command that goes on beside the script.
+struct Background {
+    shown: String,
+    expect: Expect,
+    run: BoxFuture<'static, anyhow::Result<Output>>,
+    done: Option<anyhow::Result<Output>>,
+}
+
+/// A line with its variables replaced, ready to be run, perhaps several times.
+struct Prepared {
+    command: Command,
+    words: Vec<String>,
+    expect: Expect,
+    background: bool,
+    shown: String,
+}
+
+/// What a line asks for.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Go,
+    Stop,
+}
+
+impl Session {
+    pub(crate) fn new(engine: Arc<Engine>, state: State) -> Self {
+        Session { engine, state, background: vec![] }
+    }
+
+    /// Runs the lines of a script; `file` is its name in errors. What runs in the background goes on.
+    pub async fn script(&mut self, file: &str, script: &str) -> Result<(), ScriptError> {
+        let (mut section, mut since) = (vec![], Instant::now());
+        let mut result = Ok(());
+        for (index, text) in script.lines().enumerate() {
+            if text.starts_with('#') {
+                self.state.log().end_section(since.elapsed());
+                self.state.log().begin_section(text);
+                section.clear();
+                since = Instant::now();
+                continue;
+            }
+            match self.line_of(text, &mut section).await {
+                Ok(Next::Go) => {}
+                Ok(Next::Stop) => break,
+                Err(fault) => {
+                    result = Err(ScriptError { file: file.to_owned(), line: index + 1, fault });
+                    break;
+                }
+            }
+        }
+        self.state.log().end_section(since.elapsed());
+        result
+    }
+
+    /// Runs one line, as typed by somebody.
+    pub async fn line(&mut self, text: &str) -> Result<(), ScriptError> {
+        let result = self.line_of(text, &mut vec![]).await;
+        result.map(drop).map_err(|fault| ScriptError { file: "<stdin>".to_owned(), line: 0, fault })
+    }
+
+    /// Ends what runs in the background and tells if one ended as it should not.
+    pub async fn finish(&mut self) -> Result<(), ScriptError> {
+        self.state.cancel();
+        let result = self.join().await.map(drop);
+        result.map_err(|fault| ScriptError { file: "<end>".to_owned(), line: 0, fault })
+    }
+
+    async fn line_of(&mut self, text: &str, section: &mut Vec<Prepared>) -> Result<Next, Fault> {
+        if let Some(interrupt) = self.state.interrupt() {
+            return Err(interrupt.into());
+        }
+        let parsed = Line::parse(text);
+        if parsed != Ok(None) {
+            self.state.log().write(&format!("> {text}\n"));
+        }
+        let Some(line) = parsed? else { return Ok(Next::Go) };
+        for guard in &line.guards {
+            if self.engine.holds(&self.state, guard).map_err(Fault::Condition)? != guard.wanted {
+                self.state.log().write("[condition not met]\n");
+                return Ok(Next::Go);
+            }
+        }
+        section.push(self.prepare(line)?);
+        let Some(last) = section.last() else { return Ok(Next::Go) };
+        match self.run(last).await {
+            Err(fault) if last.expect.retries() && fault.may_pass() => self.retry(section, fault).await,
+            result => result,
+        }
+    }
+
+    /// Finds the command and replaces the variables of its words, once and for all.
+    fn prepare(&self, line: Line) -> Result<Prepared, Fault> {
+        let command = self.engine.command(&line.command);
+        let command = command.cloned().ok_or_else(|| Fault::UnknownCommand(line.command.clone()))?;
+        let regexp = if command.first_is_regexp { first_argument(&line.words) } else { None };
+        let expand = |(index, word): (usize, &Word)| {
+            let mut text = String::new();
+            for piece in word {
+                match (piece.quoted, regexp == Some(index)) {
+                    (true, _) => text.push_str(&piece.text),
+                    (false, false) => text.push_str(&self.state.expand(&piece.text)),
+                    (false, true) => text.push_str(&crate::expand::expand(&piece.text, |name| {
+                        regex::escape(&self.state.variable(name))
+                    })),
+                }
+            }
+            text
+        };
+        let words: Vec<String> = line.words.iter().enumerate().map(expand).collect();
+        let shown = format!("{} {}", command.name, quote_all(&words)).trim_end().to_owned();
+        let background = line.background;
+        if background && !command.background {
+            return Err(Fault::NoBackground(shown));
+        }
+        Ok(Prepared { command, words, expect: line.expect, background, shown })
+    }
+
+    /// Repeats a section from its first command until all of it does what it should.
+    async fn retry(&mut self, section: &[Prepared], first: Fault) -> Result<Next, Fault> {
+        let (mut fault, mut wait) = (first, self.engine.retry.first);
+        loop {
+            self.state.log().write(&format!("({fault}; retrying in {wait:?}...)\n"));
+            let state = self.state.clone();
+            tokio::select! {
+                interrupt = state.interrupted() => return Err(given_up(fault, interrupt)),
+                () = self.beside(tokio::time::sleep(wait)) => {}
+            }
+            wait = (wait * 2).min(self.engine.retry.most);
+            let mut failed = None;
+            for prepared in section {
+                match self.run(prepared).await {
+                    Ok(Next::Go) => {}
+                    Ok(Next::Stop) => return Ok(Next::Stop),
+                    Err(fault) if !fault.may_pass() => return Err(fault),
+                    Err(fault) => {
+                        failed = Some(fault);
+                        break;
+                    }
+                }
+            }
+            match failed {
+                None => return Ok(Next::Go),
+                Some(again) if self.state.interrupt().is_none() => fault = again,
+                Some(_) => return Err(given_up(fault, Interrupt::Deadline)),
+            }
+        }
+    }
+
+    async fn run(&mut self, prepared: &Prepared) -> Result<Next, Fault> {
+        let Prepared { command, words, .. } = prepared;
+        let call = match flags::parse(&command.flags, words) {
+            Ok((_, _, Special::Help)) => {
+                let help = self.engine.describe(true, |name| name == command.name());
+                self.take(Output::text(help));
+                return Ok(Next::Go);
+            }
+            Ok((_, _, Special::Complete(typed))) => {
+                let suggestions = complete(command, &typed);
+                self.take(Output::text(
+                    suggestions.iter().map(|line| format!("{line}\n")).collect::<String>(),
+                ));
+                return Ok(Next::Go);
+            }
+            Ok((flags, args, Special::None)) => Call { state: self.state.clone(), flags, args },
+            Err(error) if !command.flags.is_empty() => {
+                return Err(Fault::Flags { command: prepared.shown.clone(), error });
+            }
+            Err(_) => Call { state: self.state.clone(), flags: flags::Flags::default(), args: words.clone() },
+        };
+        if prepared.background {
+            self.begin(prepared, call);
+            return Ok(Next::Go);
+        }
+        let result = match &command.run {
+            Run::Function(run) => {
+                let run = run.clone();
+                self.guarded(command.background, async move { run(call).await }).await
+            }
+            Run::Wait => self.join().await.map(|buffers| Output { buffers, error: None }).map_err(Into::into),
+            Run::Break => prompt(self).await,
+            Run::Help => help(&self.engine, &call),
+        };
+        let failed = match result {
+            Ok(output) => self.take(output),
+            Err(error) => Some(error),
+        };
+        judge(&prepared.shown, prepared.expect, failed, &self.state)
+    }
+
+    /// Puts what a command has written into buffers and log; gives its error.
+    fn take(&self, output: Output) -> Option<anyhow::Error> {
+        if let Some(buffers) = output.buffers {
+            self.state.log().block("stdout", &buffers.stdout);
+            self.state.log().block("stderr", &buffers.stderr);
+            self.state.set_buffers(buffers);
+        }
+        output.error
+    }
+
+    /// Runs a command beside those in the background, until it is done or the script is interrupted.
+    async fn guarded(
+        &mut self,
+        may_end_itself: bool,
+        run: impl Future<Output = anyhow::Result<Output>>,
+    ) -> anyhow::Result<Output> {
+        let state = self.state.clone();
+        let interrupted = async move {
+            let interrupt = state.interrupted().await;
+            if may_end_itself {
+                tokio::time::sleep(GRACE).await;
+            }
+            interrupt
+        };
+        tokio::select! {
+            biased;
+            result = self.beside(caught(run)) => result,
+            interrupt = interrupted => Err(interrupt.into()),
+        }
+    }
+
+    /// Runs a future and everything in the background.
+    async fn beside<T>(&mut self, run: impl Future<Output = T>) -> T {
+        let mut run = std::pin::pin!(run);
+        std::future::poll_fn(|cx| {
+            for background in self.background.iter_mut().filter(|background| background.done.is_none()) {
+                if let Poll::Ready(result) = background.run.poll_unpin(cx) {
+                    background.done = Some(result);
+                }
+            }
+            run.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// Begins a command in the background.
+    fn begin(&mut self, prepared: &Prepared, call: Call) {
+        let Run::Function(run) = &prepared.command.run else { return };
+        let run = caught(AssertUnwindSafe(run.clone())(call)).boxed();
+        self.background.push(Background {
+            shown: prepared.shown.clone(),
+            expect: prepared.expect,
+            run,
+            done: None,
+        });
+        self.state.set_buffers(Buffers::default());
+    }
+
+    /// Waits for everything in the background; the outputs one after the other, and the first that ended as it should
+    /// not.
+    async fn join(&mut self) -> Result<Option<Buffers>, Fault> {
+        let (mut all, mut first) = (Buffers::default(), None);
+        for mut background in std::mem::take(&mut self.background) {
+            let result = match background.done.take() {
+                Some(result) => result,
+                None => self.guarded(true, background.run).await,
+            };
+            self.state.log().write(&format!("[background] {}\n", background.shown));
+            let failed = match result {
+                Ok(output) => {
+                    let buffers = output.buffers.unwrap_or_default();
+                    all.stdout.extend(buffers.stdout);
+                    all.stderr.extend(buffers.stderr);
+                    output.error
+                }
+                Err(error) => Some(error),
+            };
+            if let Err(fault) = judge(&background.shown, background.expect, failed, &self.state) {
+                first.get_or_insert(fault);
+            }
+        }
+        first.map_or(Ok(Some(all)), Err)
+    }
+}
+
+/// Which word a command takes as its first argument, as far as the words tell before they are expanded.
+fn first_argument(words: &[Word]) -> Option<usize> {
+    let first = words.iter().position(|word| {
+        let text = joined(word);
+        text == "--" || !text.starts_with('-')
+    })?;
+    Some(if joined(&words[first]) == "--" { first + 1 } else { first })
+}
+
+/// Whether a command that ended like this did what its line expects.
+fn judge(shown: &str, expect: Expect, failed: Option<anyhow::Error>, state: &State) -> Result<Next, Fault> {
+    let Some(error) = failed else {
+        return if expect.failure() {
+            Err(Fault::Command { command: shown.to_owned(), error: UnexpectedSuccess.into() })
+        } else {
+            Ok(Next::Go)
+        };
+    };
+    if let Some(stop) = error.downcast_ref::<Stop>() {
+        state.log().write(&format!("{stop}\n"));
+        return Ok(Next::Stop);
+    }
+    // What a command in the background did is no matter of how `wait` is expected to end.
+    let error = match error.downcast::<Fault>() {
+        Ok(fault) => return Err(fault),
+        Err(error) => error,
+    };
+    let interrupted = error.chain().any(|cause| cause.is::<Interrupt>());
+    if expect == Expect::Either || (expect.failure() && !interrupted) {
+        state.log().write(&format!("[{}]\n", causes(&error)));
+        return Ok(Next::Go);
+    }
+    Err(Fault::Command { command: shown.to_owned(), error })
+}
+
+fn given_up(fault: Fault, interrupt: Interrupt) -> Fault {
+    match fault {
+        Fault::Command { command, error } if !error.is::<Interrupt>() => {
+            Fault::Command { command, error: anyhow::anyhow!("{} ({interrupt})", causes(&error)) }
+        }
+        fault => fault,
+    }
+}
+
+/// Turns a panic into an error.
+async fn caught(run: impl Future<Output = anyhow::Result<Output>>) -> anyhow::Result<Output> {
+    AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(anyhow::anyhow!("panicked: {text}"))
+    })
+}
