@@ -1,21 +1,22 @@
 //! From cells and sources of configuration to a planned hive.
 
+use std::panic::Location;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cell::{Cell, IntoCells};
-use crate::config::{Flag, FlagValue, Foreign, Kind, Schema, Settings, Sources, Values};
+use crate::cell::{Cell, IntoCells, supply};
+use crate::config::{ConfigError, Flag, FlagValue, Foreign, Kind, Schema, Settings, Sources, Values};
 use crate::error::{GraphError, HiveError};
 use crate::event::{Event, Events, Observer};
-use crate::graph::{Graph, ROOT, What};
+use crate::graph::{Graph, Replacement, What};
 use crate::handles::Shared;
 use crate::health::HealthTree;
 use crate::hive_type::{Hive, Parts};
 use crate::job::Jobs;
 use crate::key::Key;
 use crate::lifecycle::Hooks;
-use crate::outputs::Value;
+use crate::outputs::Outputs;
 use crate::plan::plan;
 use crate::shutdown::Shutdowner;
 
@@ -25,7 +26,7 @@ pub struct HiveBuilder {
     cells: Vec<Cell>,
     sources: Sources,
     foreign: Vec<Foreign>,
-    replacements: Vec<(Key, Value)>,
+    replacements: Vec<Replacement>,
     observers: Vec<Observer>,
     limits: Times,
 }
@@ -103,8 +104,33 @@ impl HiveBuilder {
     }
 
     /// Puts a value in the place of every provider of `T`, also private ones, whose constructors are not planned.
-    pub fn replace<T: ?Sized + Send + Sync + 'static>(mut self, value: Arc<T>) -> Self {
-        self.replacements.push((Key::of::<T>(), Box::new(value)));
+    #[track_caller]
+    pub fn replace<T: ?Sized + Send + Sync + 'static>(self, value: Arc<T>) -> Self {
+        self.replace_within(None, value)
+    }
+
+    /// Puts a value in the place of the providers of `T`, also private ones, in a module and those inside of it; others of
+    /// the same type stay. Without any it is a fault of the graph.
+    #[track_caller]
+    pub fn replace_in<T: ?Sized + Send + Sync + 'static>(self, module: &str, value: Arc<T>) -> Self {
+        self.replace_within(Some(module.to_owned()), value)
+    }
+
+    #[track_caller]
+    fn replace_within<T: ?Sized + Send + Sync + 'static>(
+        mut self,
+        within: Option<String>,
+        value: Arc<T>,
+    ) -> Self {
+        let (key, at) = (Key::of::<T>(), Location::caller());
+        self.replacements.push(Replacement { key, value: Box::new(value), within, at });
+        self
+    }
+
+    /// Adds a ready value, or several: whatever a constructor may return.
+    #[track_caller]
+    pub fn supply<O: Outputs + Clone + Sync>(mut self, outputs: O) -> Self {
+        self.cells.push(supply(outputs));
         self
     }
 
@@ -140,35 +166,49 @@ impl HiveBuilder {
     }
 
     /// Registers the cells, reads the configuration, and plans the construction. No constructor runs. All faults of the
-    /// graph are given together; without any, all faults of the configuration.
+    /// graph are given together; without any, all faults of the configuration. With conditional cells the graph depends on
+    /// the configuration, whose faults then come first.
     pub fn build(self) -> Result<Hive, HiveError> {
         let HiveBuilder { cells, sources, foreign, replacements, observers, limits } = self;
         let events = Events::new(observers, limits.slow);
         let health = HealthTree::new();
+        let jobs = Jobs::new();
         let mut graph = Graph::new();
         graph.built_in(events.clone());
         graph.built_in(health.clone());
-        graph.register(&cells, ROOT);
+        graph.built_in(jobs.clone());
+        graph.register(&cells);
         let schema = schema(&mut graph, &sources, foreign);
-        for (key, value) in replacements {
-            graph.replace(key, value);
-        }
         let loaded = sources.load(&schema);
         let settings = Arc::new(loaded.settings);
         graph.built_in(settings.clone());
-        let jobs = Jobs::new();
-        graph.built_in(jobs.clone());
+        let mut faults = loaded.errors;
+        // Options that could not be read have been told of; structs made of the others would only repeat it.
+        if faults.is_empty() {
+            faults = configure(&mut graph, &settings);
+        }
+        if !faults.is_empty() && !graph.switches.is_empty() {
+            return Err(if graph.errors.is_empty() {
+                HiveError::Config(faults)
+            } else {
+                HiveError::Graph(graph.errors)
+            });
+        }
 
-        let (plan, faults) = plan(&graph);
+        graph.decide();
+        graph.link();
+        for replacement in replacements {
+            graph.replace(replacement);
+        }
+        let (plan, mut unplanned) = plan(&graph, &settings);
         let mut errors = std::mem::take(&mut graph.errors);
-        errors.extend(faults);
+        errors.append(&mut unplanned);
         if !errors.is_empty() {
             return Err(HiveError::Graph(errors));
         }
-        if !loaded.errors.is_empty() {
-            return Err(HiveError::Config(loaded.errors));
+        if !faults.is_empty() {
+            return Err(HiveError::Config(faults));
         }
-        configure(&mut graph, &settings)?;
 
         let hooks = Hooks::new(events.clone());
         let shutdown = Shutdowner::new(events.clone());
@@ -222,7 +262,7 @@ fn file_flags() -> Vec<Flag> {
 }
 
 /// Makes the configuration structs, so that a wrong one is reported before any constructor runs.
-fn configure(graph: &mut Graph, settings: &Settings) -> Result<(), HiveError> {
+fn configure(graph: &mut Graph, settings: &Settings) -> Vec<ConfigError> {
     let mut errors = vec![];
     for node in &mut graph.nodes {
         let What::Config(cell) = &node.what else { continue };
@@ -231,5 +271,5 @@ fn configure(graph: &mut Graph, settings: &Settings) -> Result<(), HiveError> {
             Err(error) => errors.push(error),
         }
     }
-    if errors.is_empty() { Ok(()) } else { Err(HiveError::Config(errors)) }
+    errors
 }

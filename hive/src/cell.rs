@@ -3,6 +3,7 @@
 use std::panic::Location;
 use std::sync::Arc;
 
+use crate::conditional::Condition;
 use crate::config::{ConfigCell, ConfigSpec};
 use crate::constructor::{Constructor, ParamList, Shape};
 use crate::outputs::{IntoOutputs, Outputs, Run};
@@ -19,7 +20,42 @@ pub(crate) enum Repr {
     Provide { constructor: Constructor, private: bool },
     Invoke(Constructor),
     Decorate { constructor: Constructor, cells: Vec<Cell> },
+    DecorateAll(Constructor),
     Config(ConfigCell),
+    When { condition: Condition, cell: Cell },
+}
+
+impl Cell {
+    /// This cell, usually a [`module`], only if a configuration struct says so.
+    ///
+    /// ```
+    /// use hive::prelude::*;
+    /// use std::sync::Arc;
+    ///
+    /// #[derive(hive::Config)]
+    /// struct LbConfig {
+    ///     /// Enable the load balancer
+    ///     enable_lb: bool,
+    /// }
+    /// #[derive(Object)]
+    /// struct Lb;
+    /// fn new_lb() -> Lb {
+    ///     Lb
+    /// }
+    /// let lb = module("lb", "Load balancer", [config::<LbConfig>(), provide(new_lb)]).when(|c: &LbConfig| c.enable_lb);
+    /// let cells = [lb, invoke(|lb: Option<Arc<Lb>>| println!("with load balancer: {}", lb.is_some()))];
+    /// hive::validate(cells.clone()).unwrap();
+    /// assert!(!Hive::builder(cells).build().unwrap().tree().contains("provide new_lb\n"));
+    /// ```
+    ///
+    /// Options are read before anything is planned. What an inactive cell would provide is absent: `Option<..>` is `None`,
+    /// who requires it is told which option is to blame. Its options are there all the same, as are those of the cells
+    /// in it; the struct that `is_on` looks at may be declared in the cell itself. `is_on` should do nothing but look.
+    #[must_use]
+    #[track_caller]
+    pub fn when<C: ConfigSpec>(self, is_on: impl Fn(&C) -> bool + Send + Sync + 'static) -> Cell {
+        cell(Repr::When { condition: Condition::new(is_on, Location::caller()), cell: self })
+    }
 }
 
 /// Anything that is a list of cells: one cell, an array or a vector.
@@ -101,7 +137,8 @@ where
 
 /// A function that takes an object and gives another of the same type, which the wrapped cells see instead.
 ///
-/// The decorator's own request is served from further out; decorators nest, the nearest wins.
+/// The decorator's own request is served from further out; decorators nest, the nearest wins. A private provider inside of
+/// the wrapped cells is nearer than the decorator. Of a group the decorator takes `Group<T>` and gives `Members<T>`.
 #[track_caller]
 pub fn decorate<F: Shape<A>, A: ParamList, K: 'static>(f: F, cells: impl IntoCells) -> Cell
 where
@@ -109,6 +146,16 @@ where
 {
     let constructor = Constructor::new(f, Location::caller());
     cell(Repr::Decorate { constructor, cells: cells.into_cells() })
+}
+
+/// A function that takes an object and gives another of the same type, which everybody sees instead, the provider's own
+/// module included. A [`decorate`] further in takes what this one gives.
+#[track_caller]
+pub fn decorate_all<F: Shape<A>, A: ParamList, K: 'static>(f: F) -> Cell
+where
+    F::Out: IntoOutputs<K> + Run<K>,
+{
+    cell(Repr::DecorateAll(Constructor::new(f, Location::caller())))
 }
 
 /// The options of a `#[derive(hive::Config)]` struct; the whole hive may ask for them as `Config<T>`.

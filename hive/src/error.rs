@@ -100,6 +100,40 @@ pub enum GraphError {
         /// The other one.
         second: Site,
     },
+    /// Two decorators give one type in one scope, so that it is chance which one is seen.
+    #[error(
+        "ambiguous {key}\n    decorated by {first}\n    and by       {second}\n    hint: make one decorator of both, or nest them with `decorate`"
+    )]
+    Ambiguous {
+        /// What is decorated.
+        key: Key,
+        /// The decorator registered first.
+        first: Site,
+        /// The other one.
+        second: Site,
+    },
+    /// A test replaces something in a module that does not provide it.
+    #[error("nothing to replace in module `{module}`: {key}\n    asked for at {}:{}\n    hint: {hint}", .at.file(), .at.line())]
+    NothingToReplace {
+        /// What should be replaced.
+        key: Key,
+        /// The path of the module.
+        module: String,
+        /// Where that is asked for.
+        at: &'static Location<'static>,
+        /// Who else provides it, or which module may be meant.
+        hint: String,
+    },
+    /// The condition of a cell panicked.
+    #[error(
+        "condition {site} panicked: {panic}\n    hint: a condition should only look at its configuration struct"
+    )]
+    Condition {
+        /// The function given to [`when`](crate::Cell::when).
+        site: Site,
+        /// The message of the panic.
+        panic: String,
+    },
     /// Constructors need each other.
     #[error("dependency cycle{}\n    hint: break it with a start hook, or by moving the shared part into its own constructor", show_cycle(.steps))]
     Cycle {

@@ -1,14 +1,18 @@
 //! Registration: cells become nodes in scopes. Nothing of the user's runs here, nothing panics; faults are collected.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::panic::Location;
 use std::sync::Arc;
 
 use crate::cell::{Cell, Repr};
+use crate::conditional::Condition;
 use crate::config::ConfigCell;
 use crate::constructor::Constructor;
 use crate::error::{GraphError, Place, Site};
-use crate::key::Key;
+use crate::hints::nearest;
+use crate::key::{Key, KeyMap};
+use crate::missing::CONFIG_HINT;
 use crate::outputs::{Out, Outs, Value};
 use crate::param::{Dep, Deps, Slot};
 
@@ -19,6 +23,15 @@ pub(crate) enum What {
     Ready(Option<Vec<Option<Value>>>),
 }
 
+/// A value that a test puts in the place of providers.
+pub(crate) struct Replacement {
+    pub(crate) key: Key,
+    pub(crate) value: Value,
+    /// The module whose providers are meant; all without.
+    pub(crate) within: Option<String>,
+    pub(crate) at: &'static Location<'static>,
+}
+
 /// Which cell a node stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeKind {
@@ -26,6 +39,7 @@ pub(crate) enum NodeKind {
     Private,
     Invoke,
     Decorate,
+    DecorateAll,
     Config,
     BuiltIn,
     Replacement,
@@ -35,6 +49,8 @@ pub(crate) struct Node {
     pub(crate) kind: NodeKind,
     pub(crate) place: Place,
     pub(crate) scope: usize,
+    /// The innermost condition around it.
+    pub(crate) switch: Option<usize>,
     pub(crate) deps: Vec<Dep>,
     pub(crate) outs: Vec<Out>,
     pub(crate) what: What,
@@ -44,20 +60,44 @@ pub(crate) struct Scope {
     pub(crate) parent: Option<usize>,
     pub(crate) module: Arc<str>,
     pub(crate) description: Arc<str>,
-    /// Whether this scope is a module of its own, not the inside of a decoration.
-    pub(crate) own: bool,
-    pub(crate) providers: HashMap<Key, Slot>,
-    groups: HashMap<Key, Vec<Slot>>,
-    decorators: HashMap<Key, Slot>,
-    modules: HashMap<String, &'static Location<'static>>,
+    /// Where the module is declared; nowhere if this is the root or the inside of a decoration, which is no module.
+    pub(crate) at: Option<&'static Location<'static>>,
+    /// The innermost condition around it.
+    pub(crate) switch: Option<usize>,
+    pub(crate) providers: KeyMap<Slot>,
+    pub(crate) groups: KeyMap<Vec<Slot>>,
+    pub(crate) decorators: KeyMap<Slot>,
+}
+
+/// A condition on cells, and what became of it.
+pub(crate) struct Switch {
+    pub(crate) condition: Condition,
+    /// The condition around this one.
+    pub(crate) outer: Option<usize>,
+    /// The scope in which the condition stands.
+    scope: usize,
+    /// The module that it is about, if it is about a whole one.
+    module: Option<usize>,
+    /// Whether this condition is not met, or one around it.
+    pub(crate) is_off: bool,
+    /// Whether this condition itself is not met.
+    pub(crate) is_unmet: bool,
 }
 
 /// The registered cells of a hive.
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
     pub(crate) scopes: Vec<Scope>,
+    pub(crate) switches: Vec<Switch>,
     pub(crate) invokes: Vec<usize>,
     pub(crate) errors: Vec<GraphError>,
+}
+
+/// Where a cell is being registered.
+#[derive(Clone, Copy)]
+struct Inside {
+    scope: usize,
+    switch: Option<usize>,
 }
 
 /// The scope that everybody sees.
@@ -65,52 +105,84 @@ pub(crate) const ROOT: usize = 0;
 
 impl Graph {
     pub(crate) fn new() -> Self {
-        let mut graph = Graph { nodes: vec![], scopes: vec![], invokes: vec![], errors: vec![] };
-        graph.open(None, "".into(), "".into(), true);
+        let (nodes, scopes, switches, invokes, errors) = (vec![], vec![], vec![], vec![], vec![]);
+        let mut graph = Graph { nodes, scopes, switches, invokes, errors };
+        graph.open(None, None, "".into(), "".into(), None);
         graph
     }
 
-    fn open(&mut self, parent: Option<usize>, module: Arc<str>, description: Arc<str>, own: bool) -> usize {
+    fn open(
+        &mut self,
+        parent: Option<usize>,
+        switch: Option<usize>,
+        module: Arc<str>,
+        description: Arc<str>,
+        at: Option<&'static Location<'static>>,
+    ) -> usize {
         self.scopes.push(Scope {
             parent,
             module,
             description,
-            own,
-            providers: HashMap::new(),
-            groups: HashMap::new(),
-            decorators: HashMap::new(),
-            modules: HashMap::new(),
+            at,
+            switch,
+            providers: KeyMap::default(),
+            groups: KeyMap::default(),
+            decorators: KeyMap::default(),
         });
         self.scopes.len() - 1
     }
 
-    /// Registers cells in a scope.
-    pub(crate) fn register(&mut self, cells: &[Cell], scope: usize) {
-        for cell in cells {
-            match &*cell.0 {
-                Repr::Group(cells) => self.register(cells, scope),
-                Repr::Module { id, description, at, cells } => {
-                    let inner = self.module(id, description, at, scope);
-                    self.register(cells, inner);
+    /// Makes nodes and scopes of cells. Nobody sees anything of anybody before [`link`](Graph::link).
+    pub(crate) fn register(&mut self, cells: &[Cell]) {
+        let mut stack = vec![(cells.iter(), Inside { scope: ROOT, switch: None })];
+        while let Some((cells, inside)) = stack.last_mut() {
+            let inside = *inside;
+            match cells.next() {
+                Some(cell) => {
+                    let further = self.register_cell(cell, inside);
+                    stack.extend(further.map(|(cells, inside)| (cells.iter(), inside)));
                 }
-                Repr::Provide { constructor, private } => {
-                    let kind = if *private { NodeKind::Private } else { NodeKind::Provide };
-                    let node = self.constructor(constructor, kind, scope);
-                    self.export(node, if *private { scope } else { ROOT });
-                }
-                Repr::Invoke(constructor) => {
-                    let node = self.constructor(constructor, NodeKind::Invoke, scope);
-                    self.invokes.push(node);
-                }
-                Repr::Decorate { constructor, cells } => self.decorate(constructor, cells, scope),
-                Repr::Config(cell) => {
-                    let outs = vec![Out { key: cell.key, maybe: false }];
-                    let what = What::Config(cell.clone());
-                    let node = self.push(NodeKind::Config, cell.place, scope, vec![], outs, what);
-                    self.export(node, ROOT);
-                }
+                None => drop(stack.pop()),
             }
         }
+    }
+
+    /// Registers one cell; gives the cells in it and where they are.
+    fn register_cell<'a>(&mut self, cell: &'a Cell, inside: Inside) -> Option<(&'a [Cell], Inside)> {
+        match &*cell.0 {
+            Repr::Group(cells) => return Some((cells, inside)),
+            Repr::Module { id, description, at, cells } => {
+                let scope = self.module(id, description, at, inside);
+                return Some((cells, Inside { scope, ..inside }));
+            }
+            Repr::Provide { constructor, private } => {
+                let kind = if *private { NodeKind::Private } else { NodeKind::Provide };
+                self.constructor(constructor, kind, inside);
+            }
+            Repr::Invoke(constructor) => self.constructor(constructor, NodeKind::Invoke, inside),
+            Repr::Decorate { constructor, cells } => {
+                let module = self.scopes[inside.scope].module.clone();
+                let scope = self.open(Some(inside.scope), inside.switch, module, "".into(), None);
+                let inside = Inside { scope, ..inside };
+                self.constructor(constructor, NodeKind::Decorate, inside);
+                return Some((cells, inside));
+            }
+            Repr::DecorateAll(constructor) => self.constructor(constructor, NodeKind::DecorateAll, inside),
+            Repr::Config(cell) => {
+                let outs = vec![Out { key: cell.key, maybe: false }];
+                self.push(NodeKind::Config, cell.place, inside, vec![], outs, What::Config(cell.clone()));
+            }
+            Repr::When { condition, cell } => {
+                // The scope of a module comes before those inside of it.
+                let module = matches!(&*cell.0, Repr::Module { .. }).then_some(self.scopes.len());
+                let (condition, Inside { scope, switch: outer }) = (condition.clone(), inside);
+                let switch = self.switches.len();
+                let (is_off, is_unmet) = (false, false);
+                self.switches.push(Switch { condition, outer, scope, module, is_off, is_unmet });
+                return Some((std::slice::from_ref(cell), Inside { scope, switch: Some(switch) }));
+            }
+        }
+        None
     }
 
     fn module(
@@ -118,56 +190,108 @@ impl Graph {
         id: &str,
         description: &str,
         at: &'static Location<'static>,
-        parent: usize,
+        inside: Inside,
     ) -> usize {
         if !valid_module_id(id) {
             self.errors.push(GraphError::ModuleId { id: id.to_owned(), at });
         }
-        let path = match &*self.scopes[parent].module {
-            "" => id.to_owned(),
-            outer => format!("{outer}.{id}"),
+        let path = match &*self.scopes[inside.scope].module {
+            "" => id.into(),
+            outer => [outer, ".", id].concat().into(),
         };
-        // The inside of a decoration is no module: its modules are siblings of those outside.
-        let mut owner = parent;
-        while let (false, Some(outer)) = (self.scopes[owner].own, self.scopes[owner].parent) {
-            owner = outer;
-        }
-        if let Some(first) = self.scopes[owner].modules.insert(id.to_owned(), at) {
-            self.errors.push(GraphError::DuplicateModule { module: path.clone(), first, second: at });
-        }
-        self.open(Some(parent), path.into(), description.into(), true)
+        self.open(Some(inside.scope), inside.switch, path, description.into(), Some(at))
     }
 
-    fn decorate(&mut self, constructor: &Constructor, cells: &[Cell], parent: usize) {
-        let module = self.scopes[parent].module.clone();
-        let scope = self.open(Some(parent), module, "".into(), false);
-        let node = self.constructor(constructor, NodeKind::Decorate, scope);
-        for out in 0..self.nodes[node].outs.len() {
-            let key = self.nodes[node].outs[out].key;
-            self.scopes[scope].decorators.insert(key, Slot { node, out });
-        }
-        self.register(cells, scope);
-    }
-
-    fn constructor(&mut self, constructor: &Constructor, kind: NodeKind, scope: usize) -> usize {
+    fn constructor(&mut self, constructor: &Constructor, kind: NodeKind, inside: Inside) {
         let (mut deps, mut outs) = (Deps::default(), Outs::default());
         constructor.erased.deps(&mut deps);
         constructor.erased.outs(&mut outs);
         let what = What::Construct(constructor.clone());
-        self.push(kind, constructor.place, scope, deps.list, outs.list, what)
+        self.push(kind, constructor.place, inside, deps.list, outs.list, what);
     }
 
     fn push(
         &mut self,
         kind: NodeKind,
         place: Place,
-        scope: usize,
+        Inside { scope, switch }: Inside,
         deps: Vec<Dep>,
         outs: Vec<Out>,
         what: What,
     ) -> usize {
-        self.nodes.push(Node { kind, place, scope, deps, outs, what });
+        self.nodes.push(Node { kind, place, scope, switch, deps, outs, what });
         self.nodes.len() - 1
+    }
+
+    /// Asks the conditions. The configuration structs have been made.
+    pub(crate) fn decide(&mut self) {
+        let mut configs = KeyMap::default();
+        for node in &self.nodes {
+            if let (NodeKind::Config, What::Ready(Some(values))) = (node.kind, &node.what) {
+                configs.insert(node.outs[0].key, &values[0]);
+            }
+        }
+        for index in 0..self.switches.len() {
+            let Switch { condition, outer, scope, .. } = &self.switches[index];
+            let site = Site { place: condition.place, module: self.scopes[*scope].module.clone() };
+            let answer = match configs.get(&condition.key) {
+                Some(Some(config)) => {
+                    condition.is_met(config).map_err(|panic| GraphError::Condition { site, panic })
+                }
+                _ => Err(GraphError::Missing {
+                    key: condition.key,
+                    needed_by: site,
+                    hints: vec![CONFIG_HINT.to_owned()],
+                }),
+            };
+            let outer_off = outer.is_some_and(|outer| self.switches[outer].is_off);
+            let is_unmet = answer.as_ref().is_ok_and(|met| !met);
+            self.errors.extend(answer.err());
+            let switch = &mut self.switches[index];
+            (switch.is_unmet, switch.is_off) = (is_unmet, is_unmet || outer_off);
+        }
+    }
+
+    /// Whether no condition keeps something out.
+    pub(crate) fn is_on(&self, switch: Option<usize>) -> bool {
+        switch.is_none_or(|switch| !self.switches[switch].is_off)
+    }
+
+    /// Lets cells see each other, those that conditions keep out excepted.
+    pub(crate) fn link(&mut self) {
+        self.check_modules();
+        self.scopes[ROOT].providers.reserve(self.nodes.len());
+        for node in 0..self.nodes.len() {
+            let Node { kind, scope, switch, .. } = self.nodes[node];
+            if !self.is_on(switch) && kind != NodeKind::Config {
+                continue;
+            }
+            match kind {
+                NodeKind::Provide | NodeKind::Config | NodeKind::BuiltIn => self.export(node, ROOT),
+                NodeKind::Private => self.export(node, scope),
+                NodeKind::Invoke => self.invokes.push(node),
+                NodeKind::Decorate => self.decorate(node, scope),
+                NodeKind::DecorateAll => self.decorate(node, ROOT),
+                NodeKind::Replacement => {}
+            }
+        }
+    }
+
+    fn check_modules(&mut self) {
+        let (mut names, mut faults) = (HashMap::new(), vec![]);
+        for scope in self.scopes.iter().filter(|scope| self.is_on(scope.switch)) {
+            let (Some(at), Some(parent)) = (scope.at, scope.parent) else { continue };
+            // The inside of a decoration is no module: its modules are siblings of those outside.
+            let mut owner = parent;
+            while let (None, Some(outer)) = (self.scopes[owner].at, self.scopes[owner].parent) {
+                owner = outer;
+            }
+            if let Some(first) = names.insert((owner, scope.name()), at) {
+                let module = scope.module.to_string();
+                faults.push(GraphError::DuplicateModule { module, first, second: at });
+            }
+        }
+        self.errors.append(&mut faults);
     }
 
     fn export(&mut self, node: usize, scope: usize) {
@@ -175,10 +299,27 @@ impl Graph {
             let (key, slot) = (self.nodes[node].outs[out].key, Slot { node, out });
             if key.is_group() {
                 self.scopes[scope].groups.entry(key).or_default().push(slot);
-            } else if let Some(first) = self.scopes[scope].providers.insert(key, slot) {
-                self.scopes[scope].providers.insert(key, first);
+                continue;
+            }
+            match self.scopes[scope].providers.entry(key) {
+                Entry::Vacant(entry) => {
+                    entry.insert(slot);
+                }
+                Entry::Occupied(entry) => {
+                    let first = entry.get().node;
+                    let (first, second) = (self.site(first), self.site(node));
+                    self.errors.push(GraphError::Duplicate { key, first, second });
+                }
+            }
+        }
+    }
+
+    fn decorate(&mut self, node: usize, scope: usize) {
+        for out in 0..self.nodes[node].outs.len() {
+            let (key, slot) = (self.nodes[node].outs[out].key, Slot { node, out });
+            if let Some(first) = self.scopes[scope].decorators.insert(key, slot) {
                 let (first, second) = (self.site(first.node), self.site(node));
-                self.errors.push(GraphError::Duplicate { key, first, second });
+                self.errors.push(GraphError::Ambiguous { key, first, second });
             }
         }
     }
@@ -186,28 +327,68 @@ impl Graph {
     /// Adds a value that every hive has.
     #[track_caller]
     pub(crate) fn built_in<T: Send + Sync + 'static>(&mut self, value: Arc<T>) {
-        let node = self.ready(Key::of::<T>(), NodeKind::BuiltIn, "built into the hive", Box::new(value));
-        self.export(node, ROOT);
+        let place = Place { function: "built into the hive", at: Location::caller() };
+        self.ready(Key::of::<T>(), NodeKind::BuiltIn, place, Box::new(value));
     }
 
-    /// Puts a value in the place of every provider of `key`, also private ones; without any it becomes the provider.
-    #[track_caller]
-    pub(crate) fn replace(&mut self, key: Key, value: Value) {
-        let node = self.ready(key, NodeKind::Replacement, "replaced in a test", value);
+    /// Puts a value in the place of providers; without any it becomes one if it is for the whole hive.
+    pub(crate) fn replace(&mut self, replacement: Replacement) {
+        let Replacement { key, value, within, at } = replacement;
+        let place = Place { function: "replaced in a test", at };
+        let node = self.ready(key, NodeKind::Replacement, place, value);
         let slot = Slot { node, out: 0 };
-        self.scopes[ROOT].providers.insert(key, slot);
-        for scope in &mut self.scopes {
-            if let Some(provider) = scope.providers.get_mut(&key) {
-                *provider = slot;
+        let Some(module) = within else {
+            self.scopes[ROOT].providers.insert(key, slot);
+            for scope in &mut self.scopes {
+                if let Some(provider) = scope.providers.get_mut(&key) {
+                    *provider = slot;
+                }
             }
+            return;
+        };
+        let inside = |scope: &Scope| {
+            scope.module.strip_prefix(&*module).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let of_module: Vec<bool> = self.scopes.iter().map(inside).collect();
+        let mut found = false;
+        for scope in &mut self.scopes {
+            if let Some(provider) = scope.providers.get_mut(&key)
+                && of_module[self.nodes[provider.node].scope]
+            {
+                *provider = slot;
+                found = true;
+            }
+        }
+        if !found {
+            let hint = self.replacement_hint(&key, &module, of_module.contains(&true));
+            self.errors.push(GraphError::NothingToReplace { key, module, at, hint });
         }
     }
 
-    #[track_caller]
-    fn ready(&mut self, key: Key, kind: NodeKind, function: &'static str, value: Value) -> usize {
-        let place = Place { function, at: Location::caller() };
+    fn replacement_hint(&self, key: &Key, module: &str, is_there: bool) -> String {
+        if !is_there {
+            let near = nearest(module, self.scopes.iter().map(|scope| &*scope.module));
+            return match near {
+                Some(near) => format!("there is no such module; did you mean `{near}`?"),
+                None => "there is no such module".to_owned(),
+            };
+        }
+        let others: Vec<String> = self
+            .scopes
+            .iter()
+            .filter_map(|scope| scope.providers.get(key))
+            .map(|slot| self.site(slot.node).to_string())
+            .collect();
+        match others.is_empty() {
+            true => "nothing provides it".to_owned(),
+            false => format!("it is provided by {}", others.join(", ")),
+        }
+    }
+
+    fn ready(&mut self, key: Key, kind: NodeKind, place: Place, value: Value) -> usize {
         let outs = vec![Out { key, maybe: false }];
-        self.push(kind, place, ROOT, vec![], outs, What::Ready(Some(vec![Some(value)])))
+        let what = What::Ready(Some(vec![Some(value)]));
+        self.push(kind, place, Inside { scope: ROOT, switch: None }, vec![], outs, what)
     }
 
     pub(crate) fn site(&self, node: usize) -> Site {
@@ -215,25 +396,57 @@ impl Graph {
         Site { place: node.place, module: self.scopes[node.scope].module.clone() }
     }
 
+    /// What a condition is about, in words.
+    pub(crate) fn subject(&self, switch: &Switch) -> String {
+        match switch.module {
+            Some(module) => format!("module `{}`", self.scopes[module].module),
+            None => {
+                let at = switch.condition.place.at;
+                format!("the cell at {}:{}", at.file(), at.line())
+            }
+        }
+    }
+
     /// The scope and those around it, the innermost first.
     pub(crate) fn around(&self, scope: usize) -> impl Iterator<Item = &Scope> {
         std::iter::successors(Some(scope), |s| self.scopes[*s].parent).map(|s| &self.scopes[s])
     }
 
-    /// Who provides `key` to `node`: the nearest decorator that is not the node itself, else the nearest provider.
-    pub(crate) fn lookup(&self, node: usize, key: &Key) -> Option<Slot> {
-        let scope = self.nodes[node].scope;
-        let decorator =
-            self.around(scope).find_map(|s| s.decorators.get(key).filter(|slot| slot.node != node));
-        decorator.or_else(|| self.around(scope).find_map(|s| s.providers.get(key))).copied()
+    /// From which scope a node looks for `key`: its own, or the root if it decorates that for everybody.
+    fn view(&self, node: usize, key: &Key) -> usize {
+        let Node { kind, scope, outs, .. } = &self.nodes[node];
+        let is_own = *kind == NodeKind::DecorateAll && outs.iter().any(|out| out.key == *key);
+        if is_own { ROOT } else { *scope }
     }
 
-    /// The members of a group that a scope sees, in the order of registration.
-    pub(crate) fn members(&self, scope: usize, key: &Key) -> Vec<Slot> {
-        let groups = self.around(scope).filter_map(|s| s.groups.get(key));
-        let mut members: Vec<Slot> = groups.flatten().copied().collect();
+    /// Who gives `key` to `node`: the nearest decorator that is not the node itself, or provider.
+    pub(crate) fn lookup(&self, node: usize, key: &Key) -> Option<Slot> {
+        self.around(self.view(node, key)).find_map(|scope| {
+            let decorator = scope.decorators.get(key).filter(|slot| slot.node != node);
+            decorator.or_else(|| scope.providers.get(key)).copied()
+        })
+    }
+
+    /// The members of a group that a node sees, in the order of registration. A decorator stands for all members from
+    /// its scope outwards.
+    pub(crate) fn members(&self, node: usize, key: &Key) -> Vec<Slot> {
+        let mut members = vec![];
+        for scope in self.around(self.view(node, key)) {
+            if let Some(decorator) = scope.decorators.get(key).filter(|slot| slot.node != node) {
+                members.push(*decorator);
+                break;
+            }
+            members.extend(scope.groups.get(key).into_iter().flatten());
+        }
         members.sort_unstable_by_key(|slot| (slot.node, slot.out));
         members
+    }
+}
+
+impl Scope {
+    /// The last segment of the module's path.
+    pub(crate) fn name(&self) -> &str {
+        self.module.rsplit('.').next().unwrap_or_default()
     }
 }
 

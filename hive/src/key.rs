@@ -1,8 +1,9 @@
 //! Names of things in the graph: a Rust type and how it is asked for.
 
 use std::any::{TypeId, type_name};
+use std::collections::HashMap;
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// What a constructor asks for or gives: one value of a type, a group of them, or a configuration struct.
 ///
@@ -69,7 +70,33 @@ impl Eq for Key {}
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.id.hash(state);
-        self.kind.hash(state);
+        state.write_u8(self.kind as u8);
+    }
+}
+
+/// A map by key. A `TypeId` is a hash already, and nobody chooses types in order to make them collide.
+pub(crate) type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<KeyHasher>>;
+
+#[derive(Default)]
+pub(crate) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u8(*byte);
+        }
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 ^= word;
     }
 }
 

@@ -125,6 +125,7 @@ extern crate self as hive;
 
 mod builder;
 mod cell;
+mod conditional;
 pub mod config;
 mod constructor;
 mod error;
@@ -137,6 +138,7 @@ mod hive_type;
 pub mod job;
 mod key;
 mod lifecycle;
+mod missing;
 mod outcome;
 mod outputs;
 mod param;
@@ -147,7 +149,9 @@ mod signals;
 mod testing;
 
 pub use builder::HiveBuilder;
-pub use cell::{Cell, IntoCells, config, decorate, group, invoke, module, provide, provide_private, supply};
+pub use cell::{
+    Cell, IntoCells, config, decorate, decorate_all, group, invoke, module, provide, provide_private, supply,
+};
 pub use config::{Arguments, Config, ConfigError, ConfigSpec, Setting, Settings};
 pub use constructor::{ParamList, Shape};
 pub use error::{GraphError, HiveError, HookError, HookFailure, Place, Site};
@@ -168,7 +172,9 @@ pub use testing::TestHive;
 
 /// What the code of cells uses: `use hive::prelude::*;`.
 pub mod prelude {
-    pub use crate::cell::{Cell, config, decorate, group, invoke, module, provide, provide_private, supply};
+    pub use crate::cell::{
+        Cell, config, decorate, decorate_all, group, invoke, module, provide, provide_private, supply,
+    };
     pub use crate::{
         Backoff, Config, Group, Health, Hive, HookCx, JobCx, JobGroup, Level, Lifecycle, Member, Members,
         ModuleId, Object, Outputs, Params, Shutdowner, TestHive, Trigger,

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
+use crate::config::Settings;
 use crate::error::GraphError;
 use crate::graph::Graph;
-use crate::hints::likeness;
-use crate::key::{Key, short};
-use crate::param::{Edge, Slot};
+use crate::key::Key;
+use crate::missing::missing;
+use crate::param::Edge;
 
 /// The order of construction and the resolved dependencies, by node.
 pub(crate) struct Plan {
@@ -28,29 +29,30 @@ struct Frame {
 }
 
 /// Plans from the invocations in order of registration, depth first, parameters left to right.
-pub(crate) fn plan(graph: &Graph) -> (Plan, Vec<GraphError>) {
-    let roots = graph.invokes.clone();
-    plan_from(graph, roots)
+pub(crate) fn plan(graph: &Graph, settings: &Settings) -> (Plan, Vec<GraphError>) {
+    plan_from(graph, settings, &graph.invokes)
 }
 
 /// Plans what the given nodes need; every fault on the way is reported, none twice.
-pub(crate) fn plan_from(graph: &Graph, roots: Vec<usize>) -> (Plan, Vec<GraphError>) {
+pub(crate) fn plan_from(graph: &Graph, settings: &Settings, roots: &[usize]) -> (Plan, Vec<GraphError>) {
     let count = graph.nodes.len();
     let mut planner = Planner {
         graph,
+        settings,
         marks: vec![Mark::New; count],
         plan: Plan { order: Vec::with_capacity(count), edges: (0..count).map(|_| Vec::new()).collect() },
         errors: vec![],
         cycles: HashSet::new(),
     };
     for root in roots {
-        planner.visit(root);
+        planner.visit(*root);
     }
     (planner.plan, planner.errors)
 }
 
 struct Planner<'a> {
     graph: &'a Graph,
+    settings: &'a Settings,
     marks: Vec<Mark>,
     plan: Plan,
     errors: Vec<GraphError>,
@@ -91,7 +93,7 @@ impl Planner<'_> {
         let mut needs = Vec::with_capacity(deps.len());
         for dep in deps {
             let edge = if dep.key.is_group() {
-                Edge::Many(graph.members(graph.nodes[node].scope, &dep.key))
+                Edge::Many(graph.members(node, &dep.key))
             } else {
                 self.resolve(node, &dep.key, dep.optional)
             };
@@ -105,7 +107,7 @@ impl Planner<'_> {
     fn resolve(&mut self, node: usize, key: &Key, optional: bool) -> Edge {
         let Some(slot) = self.graph.lookup(node, key) else {
             if !optional {
-                self.errors.push(self.missing(node, key));
+                self.errors.push(missing(self.graph, self.settings, node, key));
             }
             return Edge::Absent;
         };
@@ -117,36 +119,6 @@ impl Planner<'_> {
             });
         }
         Edge::Value(slot)
-    }
-
-    fn missing(&self, node: usize, key: &Key) -> GraphError {
-        let (graph, needed_by) = (self.graph, self.graph.site(node));
-        if let Some(slot) = graph.scopes.iter().find_map(|scope| scope.providers.get(key)) {
-            return GraphError::Private { key: *key, needed_by, provider: graph.site(slot.node) };
-        }
-        let want = short(key.type_name());
-        let provided: HashSet<(Key, Slot)> =
-            graph.scopes.iter().flat_map(|scope| scope.providers.iter().map(|(k, s)| (*k, *s))).collect();
-        let mut near: Vec<_> = provided
-            .into_iter()
-            .filter(|(have, _)| have.is_config() == key.is_config())
-            .filter_map(|(have, slot)| {
-                Some((likeness(&want, &short(have.type_name()))?, slot.node, slot.out, have))
-            })
-            .collect();
-        near.sort_unstable_by_key(|(likeness, node, out, _)| (*likeness, *node, *out));
-        let hints = near.iter().take(3).map(|(_, node, _, have)| {
-            let provider = graph.site(*node);
-            if have.type_name() == key.type_name() {
-                format!(
-                    "hint: {provider} gives a type of the same name: are there two versions of its crate?"
-                )
-            } else {
-                format!("hint: did you mean {have}, provided by {provider}?")
-            }
-        });
-        let none = key.is_config().then(|| "hint: add `config::<..>()` to a module".to_owned());
-        GraphError::Missing { key: *key, needed_by, hints: hints.chain(none).collect() }
     }
 
     fn cycle(&mut self, stack: &[Frame], back_to: usize) {

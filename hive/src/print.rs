@@ -27,6 +27,7 @@ impl NodeKind {
             NodeKind::Private => "private",
             NodeKind::Invoke => "invoke",
             NodeKind::Decorate => "decorate",
+            NodeKind::DecorateAll => "decorate-all",
             NodeKind::Config => "config",
             NodeKind::BuiltIn => "built-in",
             NodeKind::Replacement => "replaced",
@@ -39,15 +40,18 @@ impl Hive {
     /// not.
     pub fn unused(&self) -> Vec<Unused> {
         let used: BTreeSet<usize> = self.plan.order.iter().copied().collect();
+        let asked: Vec<Key> = self.graph.switches.iter().map(|switch| switch.condition.key).collect();
         let interesting = |node: &usize| {
-            let kind = self.graph.nodes[*node].kind;
-            matches!(kind, NodeKind::Provide | NodeKind::Private | NodeKind::Decorate | NodeKind::Config)
+            let node = &self.graph.nodes[*node];
+            let invoked = matches!(node.kind, NodeKind::Invoke | NodeKind::BuiltIn | NodeKind::Replacement);
+            let asked = node.outs.iter().any(|out| asked.contains(&out.key));
+            !invoked && !asked && self.graph.is_on(node.switch)
         };
         let idle = (0..self.graph.nodes.len()).filter(|node| !used.contains(node)).filter(interesting);
         idle.map(|node| Unused {
             site: self.graph.site(node),
             outputs: self.graph.nodes[node].outs.iter().map(|out| out.key).collect(),
-            faults: plan_from(&self.graph, vec![node]).1,
+            faults: plan_from(&self.graph, self.settings(), &[node]).1,
         })
         .collect()
     }
@@ -80,8 +84,8 @@ impl Hive {
         }
         for (index, inner) in graph.scopes.iter().enumerate().filter(|(_, inner)| inner.parent == Some(scope))
         {
-            if inner.own {
-                let name = inner.module.rsplit('.').next().unwrap_or_default();
+            if inner.at.is_some() {
+                let name = inner.name();
                 let _ = writeln!(text, "{pad}module {name}: {}", inner.description);
             } else {
                 let _ = writeln!(text, "{pad}decorated");
@@ -121,7 +125,7 @@ impl Hive {
         }
         let inner = self.graph.scopes.iter().enumerate().filter(|(_, inner)| inner.parent == Some(scope));
         for (index, inner) in inner {
-            let label = if inner.own { quote(&inner.module) } else { quote("decorated") };
+            let label = if inner.at.is_some() { quote(&inner.module) } else { quote("decorated") };
             let _ = writeln!(text, "{pad}subgraph cluster_{index} {{\n{pad}  label={label};");
             self.dot_scope(index, depth + 1, used, text);
             let _ = writeln!(text, "{pad}}}");

@@ -11,6 +11,7 @@ use crate::error::HiveError;
 use crate::event::{Event, Phase};
 use crate::health::Status;
 use crate::hive_type::Hive;
+use crate::outputs::Outputs;
 
 /// A hive with methods that tests like: values replaced, options set, order of hooks observed.
 ///
@@ -85,6 +86,18 @@ impl TestHive {
     #[track_caller]
     pub fn replace<T: ?Sized + Send + Sync + 'static>(self, value: Arc<T>) -> Self {
         self.change(|builder| builder.replace(value))
+    }
+
+    /// Puts a value in the place of the providers of `T`, also private ones, in one module and those inside of it.
+    #[track_caller]
+    pub fn replace_in<T: ?Sized + Send + Sync + 'static>(self, module: &str, value: Arc<T>) -> Self {
+        self.change(|builder| builder.replace_in(module, value))
+    }
+
+    /// Adds a ready value, or several: whatever a constructor may return.
+    #[track_caller]
+    pub fn supply<O: Outputs + Clone + Sync>(self, outputs: O) -> Self {
+        self.change(|builder| builder.supply(outputs))
     }
 
     /// Sets an option.

@@ -70,9 +70,9 @@ built-in built into the hive (not used)
 built-in built into the hive (not used)
     -> Arc<HealthTree>
 built-in built into the hive (not used)
-    -> Arc<Settings>
-built-in built into the hive (not used)
     -> Arc<Jobs>
+built-in built into the hive (not used)
+    -> Arc<Settings>
 decorated
     decorate same
         <- Arc<dyn Kv>
@@ -106,33 +106,33 @@ fn dot() {
   node [shape=box, fontname=monospace];
   n0 [label="built-in\nbuilt into the hive", color=grey, fontcolor=grey];
   n1 [label="built-in\nbuilt into the hive", color=grey, fontcolor=grey];
-  n9 [label="built-in\nbuilt into the hive", color=grey, fontcolor=grey];
+  n2 [label="built-in\nbuilt into the hive", color=grey, fontcolor=grey];
   n10 [label="built-in\nbuilt into the hive", color=grey, fontcolor=grey];
   subgraph cluster_1 {
     label="decorated";
-    n2 [label="decorate\nsame"];
+    n3 [label="decorate\nsame"];
     subgraph cluster_2 {
       label="api";
-      n3 [label="config\nApiConfig"];
-      n4 [label="provide\nnew_api"];
-      n5 [label="provide\nroute"];
-      n6 [label="invoke\nserve", style=bold];
+      n4 [label="config\nApiConfig"];
+      n5 [label="provide\nnew_api"];
+      n6 [label="provide\nroute"];
+      n7 [label="invoke\nserve", style=bold];
     }
   }
   subgraph cluster_3 {
     label="kv";
-    n7 [label="provide\nnew_etcd"];
+    n8 [label="provide\nnew_etcd"];
     subgraph cluster_4 {
       label="kv.deep";
-      n8 [label="private\nnew_idle", color=grey, fontcolor=grey];
+      n9 [label="private\nnew_idle", color=grey, fontcolor=grey];
     }
   }
-  n7 -> n2 [label="Arc<dyn Kv>"];
-  n2 -> n4 [label="Arc<dyn Kv>"];
-  "Group<&str>" -> n4;
-  n3 -> n4 [label="Config<ApiConfig>"];
-  n5 -> "Group<&str>";
-  n4 -> n6 [label="Arc<Api>"];
+  n8 -> n3 [label="Arc<dyn Kv>"];
+  n3 -> n5 [label="Arc<dyn Kv>"];
+  "Group<&str>" -> n5;
+  n4 -> n5 [label="Config<ApiConfig>"];
+  n6 -> "Group<&str>";
+  n5 -> n7 [label="Arc<Api>"];
   "Group<&str>" [shape=diamond];
 }
 "#

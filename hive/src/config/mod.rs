@@ -27,6 +27,7 @@ pub use duration::{format_duration, parse_duration};
 pub use error::{BadValue, ConfigError};
 pub(crate) use flag::{CONFIG_DIR, CONFIG_FILE, Schema};
 pub use flag::{Flag, Foreign};
+pub(crate) use kind::Form;
 pub use kind::Kind;
 pub(crate) use layers::Sources;
 pub use settings::{Setting, Settings, Source, Unknown};

@@ -1,0 +1,200 @@
+//! Cells that an option switches on and off.
+
+use std::sync::Arc;
+
+use hive::prelude::*;
+use hive::{HiveError, validate};
+
+trait Balancer: Send + Sync {
+    fn name(&self) -> &'static str;
+}
+struct Named(&'static str);
+impl Balancer for Named {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+}
+
+fn named(name: &'static str) -> Arc<dyn Balancer> {
+    Arc::new(Named(name))
+}
+
+#[derive(hive::Config)]
+struct LbConfig {
+    /// Enable the load balancer
+    enable_lb: bool,
+    /// How it forwards
+    #[flag(default = "snat")]
+    lb_mode: String,
+    #[flag(default = 512)]
+    lb_map_max: u32,
+}
+
+impl LbConfig {
+    fn is_on(&self) -> bool {
+        self.enable_lb && self.lb_mode != "none" && self.lb_map_max > 0
+    }
+}
+
+/// A module that declares the very options that switch it on.
+fn lb() -> Cell {
+    let cells = [config::<LbConfig>(), provide(|| named("lb")), provide(|| Member("route"))];
+    module("lb", "Load balancer", cells).when(LbConfig::is_on)
+}
+
+fn takes_what_is_there() -> Cell {
+    invoke(|lb: Option<Arc<dyn Balancer>>, routes: Group<&'static str>, health: Health| {
+        health.ok(format!("{:?} {:?}", lb.map(|lb| lb.name()), routes.0));
+    })
+}
+
+async fn sees(mut hive: TestHive) -> String {
+    hive.start().await;
+    let seen = hive.health("consumer").message;
+    hive.stop().await;
+    seen
+}
+
+/// The error of required consumers, with the line numbers of this file made equal.
+fn fault(options: &[(&str, &str)], cells: impl hive::IntoCells) -> String {
+    let mut builder = Hive::builder(cells);
+    for (option, value) in options {
+        builder = builder.set(*option, value);
+    }
+    let text = builder.build().err().expect("a fault").to_string();
+    let lines = text.lines().map(|line| match line.split_once("conditional.rs:") {
+        Some((before, after)) => {
+            format!("{before}conditional.rs:_{}", after.trim_start_matches(|c: char| c.is_ascii_digit()))
+        }
+        None => line.to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn what_a_module_provides_is_there_if_its_condition_is_met() {
+    let cells = || [lb(), module("consumer", "x", takes_what_is_there())];
+    assert_eq!(sees(TestHive::new(cells())).await, "None []");
+    assert_eq!(sees(TestHive::new(cells()).set("enable-lb", true)).await, "Some(\"lb\") [\"route\"]");
+    let none = TestHive::new(cells()).set("enable-lb", true).set("lb-mode", "none");
+    assert_eq!(sees(none).await, "None []");
+}
+
+#[test]
+fn who_requires_it_is_told_which_option_is_to_blame() {
+    let cells = || [lb(), module("consumer", "x", invoke(|_: Arc<dyn Balancer>| ()))];
+    let text = "1 fault in the graph:
+  - missing Arc<dyn conditional::Balancer>
+    needed by conditional::who_requires_it_is_told_which_option_is_to_blame::{{closure}}::{{closure}} (hive/tests/conditional.rs:_) in module `consumer`
+    hint: module `lb` is off: ";
+    assert_eq!(fault(&[], cells()), format!("{text}option enable-lb=false"));
+    // Of several options those that alone would do.
+    let none = [("enable-lb", "true"), ("lb-mode", "none")];
+    assert_eq!(fault(&none, cells()), format!("{text}option lb-mode=none"));
+    // No single one would: all are named.
+    let both = [("enable-lb", "false"), ("lb-mode", "none")];
+    assert_eq!(fault(&both, cells()), format!("{text}options enable-lb=false, lb-mode=none, lb-map-max=512"));
+    validate([cells()[0].clone(), module("consumer", "x", invoke(|_: Option<Arc<dyn Balancer>>| ()))])
+        .unwrap();
+}
+
+#[test]
+fn a_module_in_a_module_that_is_off_is_off() {
+    #[derive(hive::Config)]
+    struct Inner {
+        #[flag(default = true)]
+        enable_inner: bool,
+    }
+    let inner = module("inner", "x", [config::<Inner>(), provide(|| Arc::new(7_u8))])
+        .when(|c: &Inner| c.enable_inner);
+    let cells = || {
+        [
+            config::<LbConfig>(),
+            module("outer", "x", inner.clone()).when(LbConfig::is_on),
+            invoke(|_: Arc<u8>| ()),
+        ]
+    };
+    let hints = |options: &[(&str, &str)]| -> Vec<String> {
+        let text = fault(options, cells());
+        text.lines().filter_map(|line| line.trim().strip_prefix("hint: ")).map(str::to_owned).collect()
+    };
+    assert_eq!(hints(&[]), ["module `outer` is off: option enable-lb=false"]);
+    assert_eq!(
+        hints(&[("enable-inner", "false")]),
+        [
+            "module `outer.inner` is off: option enable-inner=false",
+            "module `outer` is off: option enable-lb=false"
+        ]
+    );
+    Hive::builder(cells()).set("enable-lb", true).build().unwrap();
+}
+
+#[tokio::test]
+async fn one_of_two_modules_of_one_name() {
+    let cells = || {
+        let one = module("lb", "x", provide(|| named("kernel"))).when(|c: &LbConfig| c.lb_mode == "dsr");
+        let other = module("lb", "x", provide(|| named("user"))).when(|c: &LbConfig| c.lb_mode != "dsr");
+        [config::<LbConfig>(), one, other, module("consumer", "x", takes_what_is_there())]
+    };
+    assert_eq!(sees(TestHive::new(cells())).await, "Some(\"user\") []");
+    assert_eq!(sees(TestHive::new(cells()).set("lb-mode", "dsr")).await, "Some(\"kernel\") []");
+}
+
+#[tokio::test]
+async fn nothing_of_an_inactive_cell_has_an_effect() {
+    fn never(_: Arc<dyn Balancer>) -> Arc<dyn Balancer> {
+        unreachable!("a decorator that is off")
+    }
+    fn never_invoked() {
+        unreachable!("an invocation that is off")
+    }
+    let off = group([
+        invoke(never_invoked),
+        decorate_all(never),
+        provide(|| named("twice")),
+        module("Not checked", "x", []).when(|c: &LbConfig| c.enable_lb),
+    ]);
+    let text = fault(&[], [config::<LbConfig>(), off.clone()]);
+    assert!(text.contains("module id `Not checked`"), "a wrong id is wrong in any case: {text}");
+    let off = group([invoke(never_invoked), decorate_all(never), provide(|| named("twice"))]);
+    let cells = [
+        off.when(|c: &LbConfig| c.enable_lb),
+        config::<LbConfig>(),
+        provide(|| named("once")),
+        module("consumer", "x", takes_what_is_there()),
+    ];
+    assert_eq!(sees(TestHive::new(cells.clone())).await, "Some(\"once\") []");
+    let hive = Hive::builder(cells).build().unwrap();
+    assert!(hive.unused().is_empty(), "what is off is not unused: {:?}", hive.unused());
+}
+
+#[test]
+fn a_condition_that_cannot_be_asked() {
+    #[derive(hive::Config)]
+    struct Forgotten {
+        x: bool,
+    }
+    let text = fault(&[], module("m", "x", module("n", "x", []).when(|c: &Forgotten| c.x)));
+    assert_eq!(
+        text,
+        "1 fault in the graph:
+  - missing Config<conditional::a_condition_that_cannot_be_asked::Forgotten>
+    needed by conditional::a_condition_that_cannot_be_asked::{{closure}} (hive/tests/conditional.rs:_) in module `m`
+    hint: add `config::<..>()` to a module"
+    );
+    let text = fault(&[], lb().when(|c: &LbConfig| [c.enable_lb][c.lb_map_max as usize]));
+    assert_eq!(
+        text,
+        "1 fault in the graph:
+  - condition conditional::a_condition_that_cannot_be_asked::{{closure}} (hive/tests/conditional.rs:_) at the root panicked: index out of bounds: the len is 1 but the index is 512
+    hint: a condition should only look at its configuration struct"
+    );
+}
+
+/// Whether the module is there is not known while the option cannot be read.
+#[test]
+fn faults_of_the_configuration_come_before_those_that_depend_on_it() {
+    let cells = [lb(), invoke(|_: Arc<dyn Balancer>| ())];
+    let error = Hive::builder(cells).set("enable-lb", "yess").build().err().unwrap();
+    assert!(matches!(&error, HiveError::Config(faults) if faults.len() == 1), "{error}");
+}

@@ -1,0 +1,140 @@
+//! Values that tests put in the place of providers, and decorators.
+
+use std::sync::Arc;
+
+use hive::prelude::*;
+
+trait Speak: Send + Sync {
+    fn say(&self) -> String;
+}
+struct Name(String);
+impl Speak for Name {
+    fn say(&self) -> String {
+        self.0.clone()
+    }
+}
+
+fn named(name: &str) -> Arc<dyn Speak> {
+    Arc::new(Name(name.to_owned()))
+}
+
+/// Says in its module's health what it sees.
+fn listen() -> Cell {
+    invoke(|speak: Arc<dyn Speak>, health: Health| health.ok(speak.say()))
+}
+
+fn louder(speak: Arc<dyn Speak>) -> Arc<dyn Speak> {
+    named(&(speak.say() + "!"))
+}
+
+async fn heard<const N: usize>(mut hive: TestHive, modules: [&str; N]) -> [String; N] {
+    hive.start().await;
+    let heard = modules.map(|module| hive.health(module).message);
+    hive.stop().await;
+    heard
+}
+
+/// Two modules with a private provider each, and one for everybody.
+fn cells() -> [Cell; 3] {
+    let own = |name: &'static str| provide_private(move || named(name));
+    [
+        module("a", "x", [own("a"), listen(), module("inner", "x", [own("a.inner"), listen()])]),
+        module("ab", "x", [own("ab"), listen()]),
+        module("root", "x", [provide(|| named("root")), listen()]),
+    ]
+}
+
+#[tokio::test]
+async fn in_one_module_only() {
+    let all = ["a", "a.inner", "ab", "root"];
+    let hive = TestHive::new(cells()).replace_in("a.inner", named("fake"));
+    assert_eq!(heard(hive, all).await, ["a", "fake", "ab", "root"]);
+    // A module includes those inside of it, not those whose names merely begin alike.
+    let hive = TestHive::new(cells()).replace_in("a", named("fake"));
+    assert_eq!(heard(hive, all).await, ["fake", "fake", "ab", "root"]);
+    // What a module exports is replaced for everybody.
+    let hive = TestHive::new([cells().to_vec(), vec![module("c", "x", listen())]].concat());
+    let hive = hive.replace_in("root", named("fake"));
+    assert_eq!(heard(hive, ["a", "root", "c"]).await, ["a", "fake", "fake"]);
+    // The last word counts; everywhere is wider than a module.
+    let hive = TestHive::new(cells()).replace(named("all")).replace_in("root", named("x"));
+    let error = { hive }.try_start().await.unwrap_err().to_string();
+    assert!(error.contains("nothing to replace in module `root`"), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_not_there_cannot_be_replaced() {
+    let mut hive = TestHive::new(cells()).replace_in("a.iner", named("fake"));
+    let text = hive.try_start().await.unwrap_err().to_string();
+    assert!(text.contains("nothing to replace in module `a.iner`: Arc<dyn replace::Speak>"), "{text}");
+    assert!(text.contains("asked for at hive/tests/replace.rs:"), "{text}");
+    assert!(text.ends_with("hint: there is no such module; did you mean `a.inner`?"), "{text}");
+
+    let mut hive = TestHive::new(cells()).replace_in("ab", Arc::new(7_u8));
+    let text = hive.try_start().await.unwrap_err().to_string();
+    assert!(text.ends_with("hint: nothing provides it"), "{text}");
+
+    let cells = [module("kv", "x", provide(|| named("kv"))), module("api", "x", listen())];
+    let mut hive = TestHive::new(cells).replace_in("api", named("fake"));
+    let text = hive.try_start().await.unwrap_err().to_string();
+    assert!(text.contains("hint: it is provided by replace::"), "{text}");
+    assert!(text.ends_with("in module `kv`"), "{text}");
+}
+
+#[tokio::test]
+async fn a_value_is_supplied() {
+    let hive = TestHive::new(module("m", "x", listen())).supply(named("supplied"));
+    assert_eq!(heard(hive, ["m"]).await, ["supplied"]);
+}
+
+#[tokio::test]
+async fn a_replacement_is_decorated_like_what_it_replaces() {
+    let cells = [decorate_all(louder), provide(|| named("real")), module("m", "x", listen())];
+    let hive = TestHive::new(cells).replace(named("fake"));
+    assert_eq!(heard(hive, ["m"]).await, ["fake!"]);
+}
+
+#[tokio::test]
+async fn decorated_for_everybody() {
+    // Declared deep inside of a decoration of its own: the order of nesting is by scope, not by place of declaration.
+    let quieter = |speak: Arc<dyn Speak>| named(&speak.say().to_lowercase());
+    let provider = module("provider", "x", [provide(|| named("Hi")), listen()]);
+    let wrapped = decorate(quieter, module("wrapped", "x", [listen(), decorate_all(louder)]));
+    let shadow = module("shadow", "x", [provide_private(|| named("Own")), listen()]);
+    let inside = decorate(quieter, module("inside", "x", [provide_private(|| named("Near")), listen()]));
+    let hive = TestHive::new([provider, wrapped, shadow, inside]);
+    let modules = ["provider", "wrapped", "shadow", "inside"];
+    assert_eq!(heard(hive, modules).await, ["Hi!", "hi!", "Own", "Near"]);
+}
+
+#[tokio::test]
+async fn a_decorated_group() {
+    let sorted = |group: Group<&'static str>| {
+        let mut members = group.0;
+        members.sort_unstable();
+        Members(members)
+    };
+    let see = || invoke(|group: Group<&'static str>, health: Health| health.ok(group.0.join(" ")));
+    let cells = [
+        provide(|| Member("c")),
+        module("plain", "x", see()),
+        decorate(
+            sorted,
+            [module("sorted", "x", see()), module("more", "x", [see(), provide_private(|| Member("a"))])],
+        ),
+        provide(|| Member("b")),
+    ];
+    let heard = heard(TestHive::new(cells), ["plain", "sorted", "more"]).await;
+    assert_eq!(heard, ["c b", "b c", "b c a"]);
+}
+
+#[test]
+fn two_decorators_for_everybody_are_ambiguous() {
+    let cells = [decorate_all(louder), module("m", "x", decorate_all(louder)), provide(|| named("x"))];
+    let text = hive::validate(cells).unwrap_err().to_string();
+    assert!(text.starts_with("1 fault in the graph:\n  - ambiguous Arc<dyn replace::Speak>\n"), "{text}");
+    assert!(text.contains("    decorated by replace::louder (hive/tests/replace.rs:"), "{text}");
+    assert!(
+        text.ends_with(" in module `m`\n    hint: make one decorator of both, or nest them with `decorate`")
+    );
+}
