@@ -31,6 +31,7 @@ pub fn cells() -> Cell {
 #[must_use]
 pub fn infrastructure() -> Cell {
     let cells = [
+        options::cell(),
         memory::cell(),
         statedb::cell(),
         metrics::cell(),

@@ -221,7 +221,7 @@ impl HiveBuilder {
 /// Collects the declared options.
 fn schema(graph: &mut Graph, sources: &Sources, foreign: Vec<Foreign>) -> Schema {
     let mut schema = Schema::default();
-    schema.foreign = foreign.into_iter().map(|option| (option.name, option.kind)).collect();
+    schema.foreign = foreign.into_iter().map(|option| (option.name.clone(), option)).collect();
     let mut faults = vec![];
     let mut declare = |flags: Vec<Flag>, site| {
         for flag in flags {

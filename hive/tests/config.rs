@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hive::config::{Foreign, Kind, Source};
 use hive::prelude::*;
-use hive::{HiveBuilder, HiveError, Settings};
+use hive::{HiveBuilder, HiveError, Setting, Settings};
 use ipnetwork::IpNetwork;
 use tempfile::TempDir;
 
@@ -220,7 +220,7 @@ async fn the_command_line() {
     assert_eq!(labels, [("a", "1,2"), ("b", "3"), ("c", "4")]);
     assert!(builder().args(["-h"]).build().unwrap().arguments().help);
     for name in ["help", "version"] {
-        let foreign = [Foreign { name: name.to_owned(), kind: Kind::Bool }];
+        let foreign = [Foreign::new(name, Kind::Bool)];
         let hive = builder().foreign(foreign).args([format!("--{name}")]).build().unwrap();
         assert_eq!((hive.arguments().help, hive.arguments().version), (name == "help", name == "version"));
     }
@@ -315,8 +315,17 @@ fn unknown_keys_pass_and_are_reported_with_the_nearest() {
 #[test]
 fn foreign_options_are_checked_but_have_no_effect() {
     let foreign = || {
-        let table = [("enable-bgp", "bool"), ("bgp-port", "uint16"), ("enable-ipv4", "bool")];
-        table.map(|(name, kind)| Foreign { name: name.to_owned(), kind: Kind::from_name(kind).unwrap() })
+        let table = [
+            ("enable-bgp", "bool", "", false),
+            ("bgp-port", "uint16", "", false),
+            ("bgp-wait", "duration", "5m", false),
+            ("bgp-secret", "string", "", true),
+            ("enable-ipv4", "bool", "", false),
+        ];
+        table.map(|(name, kind, default, file_only)| {
+            let (kind, default) = (Kind::from_name(kind).unwrap(), default.to_owned());
+            Foreign { default, file_only, ..Foreign::new(name, kind) }
+        })
     };
     let dir = folder(&[("enable-bgp", "true"), ("enable-ipv4", "false"), ("bgp-prot", "1")]);
     let args = [flag("config-dir", dir.path()), "--bgp-port".to_owned(), "179".to_owned()];
@@ -326,6 +335,13 @@ fn foreign_options_are_checked_but_have_no_effect() {
     assert_eq!(unused, [("bgp-port", "179"), ("enable-bgp", "true")]);
     assert_eq!(hive.settings().unknown()[0].nearest.as_deref(), Some("bgp-port"));
     assert_eq!(hive.settings().get("enable-ipv4").unwrap().value, "false");
+
+    // Set to what they are anyway, in another form.
+    let dir = folder(&[("bgp-wait", "300s"), ("bgp-port", "0"), ("enable-bgp", "f"), ("bgp-secret", "")]);
+    let hive = builder().foreign(foreign()).args([flag("config-dir", dir.path())]).build().unwrap();
+    assert_eq!(hive.settings().unused().len(), 4);
+    assert!(hive.settings().unused().iter().all(Setting::is_default));
+    assert_eq!(faults(builder().foreign(foreign()).args(["--bgp-secret=x"])), ["unknown flag: --bgp-secret"]);
 
     let dir = folder(&[("enable-bgp", "maybe")]);
     let text = faults(builder().foreign(foreign()).args([flag("config-dir", dir.path())])).join("\n");

@@ -57,8 +57,7 @@ pub(crate) fn parse(
             }
             _ => {}
         }
-        let file_only = |known: &Known<'_>| matches!(known, Known::Declared(flag) if flag.file_only);
-        let Some(known) = schema.find(name).filter(|known| !file_only(known)) else {
+        let Some(known) = schema.find(name).filter(|known| !known.is_file_only()) else {
             errors.push(schema.unknown_flag(name));
             continue;
         };

@@ -30,13 +30,24 @@ pub struct Flag {
     pub check: fn(&Parsed<'_>) -> Result<(), String>,
 }
 
-/// An option that another agent knows and this one accepts without using it: the name and the type.
+/// An option that another agent knows and this one accepts without using it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
     /// Its name.
     pub name: String,
     /// Its type.
     pub kind: Kind,
+    /// Its default, as it would be written; empty for the zero of its type.
+    pub default: String,
+    /// Whether only files and folders may set it.
+    pub file_only: bool,
+}
+
+impl Foreign {
+    /// An option of this type whose default is zero.
+    pub fn new(name: impl Into<String>, kind: Kind) -> Self {
+        Foreign { name: name.into(), kind, default: String::new(), file_only: false }
+    }
 }
 
 /// Options that are read before all others, because they say where the others are.
@@ -48,7 +59,7 @@ pub(crate) const CONFIG_DIR: &str = "config-dir";
 pub(crate) struct Schema {
     pub(crate) flags: BTreeMap<&'static str, Declared>,
     aliases: HashMap<&'static str, &'static str>,
-    pub(crate) foreign: BTreeMap<String, Kind>,
+    pub(crate) foreign: BTreeMap<String, Foreign>,
 }
 
 pub(crate) struct Declared {
@@ -60,22 +71,40 @@ pub(crate) struct Declared {
 #[derive(Clone, Copy)]
 pub(crate) enum Known<'a> {
     Declared(&'a Flag),
-    Foreign(&'a str, Kind),
+    Foreign(&'a Foreign),
 }
 
 impl<'a> Known<'a> {
     pub(crate) fn name(&self) -> &'a str {
         match self {
             Known::Declared(flag) => flag.name,
-            Known::Foreign(name, _) => name,
+            Known::Foreign(option) => &option.name,
         }
     }
 
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Known::Declared(flag) => flag.kind,
-            Known::Foreign(_, kind) => *kind,
+            Known::Foreign(option) => option.kind,
         }
+    }
+
+    /// Whether only files and folders may set it.
+    pub(crate) fn is_file_only(&self) -> bool {
+        match self {
+            Known::Declared(flag) => flag.file_only,
+            Known::Foreign(option) => option.file_only,
+        }
+    }
+
+    /// Its default, as it would be written.
+    pub(crate) fn default(&self) -> String {
+        let (kind, default) = match self {
+            Known::Declared(flag) => (flag.kind, &flag.default),
+            Known::Foreign(option) => (option.kind, &option.default),
+        };
+        let raw = if default.is_empty() { kind.zero() } else { default.as_str() };
+        kind.parse(raw, Form::Other).map_or_else(|_| default.clone(), |value| kind.render(&value))
     }
 
     /// Reads and checks a raw value.
@@ -116,7 +145,7 @@ impl Schema {
         if let Some(declared) = self.flags.get(name) {
             return Some(Known::Declared(&declared.flag));
         }
-        self.foreign.get_key_value(name).map(|(name, kind)| Known::Foreign(name, *kind))
+        self.foreign.get(name).map(Known::Foreign)
     }
 
     /// Finds an option by its name or an old one.

@@ -75,6 +75,16 @@ impl Kind {
         }
     }
 
+    /// The value that nobody has set, as it would be written.
+    pub(crate) fn zero(&self) -> &'static str {
+        match self {
+            Kind::Bool => "false",
+            Kind::Int(_) | Kind::Uint(_) | Kind::Float => "0",
+            Kind::Duration => "0s",
+            Kind::Text | Kind::Strings | Kind::Map | Kind::Parsed(_) => "",
+        }
+    }
+
     /// What a right value looks like, in words.
     pub fn expected(&self) -> String {
         match self {

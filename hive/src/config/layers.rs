@@ -108,7 +108,7 @@ impl Sources {
             let (name, source) =
                 (name.to_ascii_lowercase().replace('_', "-"), Source::Environment(variable.clone()));
             match loader.schema.find(&name) {
-                Some(Known::Declared(flag)) if flag.file_only => {}
+                Some(known) if known.is_file_only() => {}
                 Some(known) => loader.put(&mut layer, known, value, source),
                 None if name.len() > 6 => {
                     let nearest = loader.schema.nearest(&name);
@@ -191,7 +191,8 @@ fn combine(schema: &Schema, layers: &[Layer], unknown: Vec<Unknown>) -> Settings
         let source = layer.and_then(|layer| layer.places.get(&key)).cloned().unwrap_or(Source::Default);
         let Some(known) = schema.find(&key) else { continue };
         let kind = known.kind();
-        let setting = Setting { value: kind.render(&parsed), key: key.clone(), kind, source, parsed };
+        let (value, default) = (kind.render(&parsed), known.default());
+        let setting = Setting { value, default, key: key.clone(), kind, source, parsed };
         match known {
             Known::Declared(_) => {
                 settings.declared.insert(key, setting);

@@ -47,6 +47,8 @@ pub struct Setting {
     pub key: String,
     /// Its value, as it may be written in a file.
     pub value: String,
+    /// Its default, in the same form.
+    pub default: String,
     /// Its type.
     pub kind: Kind,
     /// Where the value came from.
@@ -55,6 +57,11 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// Whether the value is the default, whoever set it.
+    pub fn is_default(&self) -> bool {
+        self.value == self.default
+    }
+
     pub(crate) fn bad_value(&self, detail: String) -> ConfigError {
         ConfigError::BadValue(Box::new(BadValue {
             from: self.source.clone(),
@@ -97,7 +104,8 @@ impl Settings {
         self.declared.get(key)
     }
 
-    /// Options that were set and that the hive was told to accept, but that no cell declares.
+    /// Options that were set and that the hive was told to accept, but that no cell declares. Those that are not at their
+    /// [default](Setting::is_default) ask for something that this program does not do.
     pub fn unused(&self) -> &[Setting] {
         &self.unused
     }
@@ -124,7 +132,7 @@ impl Settings {
                 None => tracing::info!(option = key, %source, "Unknown option"),
             }
         }
-        for setting in &self.unused {
+        for setting in self.unused.iter().filter(|setting| !setting.is_default()) {
             tracing::info!(option = setting.key, source = %setting.source, "Option has no effect in this agent");
         }
     }

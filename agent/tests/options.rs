@@ -1,0 +1,148 @@
+//! Configurations that were written for a Cilium 1.20 agent start this one.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use hive::config::{Foreign, Kind};
+use hive::{Hive, HiveBuilder, HiveError, Setting};
+use tempfile::TempDir;
+
+/// What the chart of Cilium 1.20 renders with default values: key and value.
+const CHART: &str = include_str!("data/chart.tsv");
+
+/// Keys of the chart that other programs of Cilium read.
+const OF_OTHERS: [&str; 19] = [
+    "cilium-endpoint-gc-interval",
+    "cluster-pool-ipv4-cidr",
+    "cluster-pool-ipv4-mask-size",
+    "clustermesh-default-global-namespace",
+    "clustermesh-enable-endpoint-sync",
+    "clustermesh-enable-mcs-api",
+    "clustermesh-mcs-api-install-crds",
+    "custom-cni-conf",
+    "enable-metrics",
+    "identity-gc-interval",
+    "identity-heartbeat-timeout",
+    "nodes-gc-interval",
+    "operator-api-serve-addr",
+    "operator-prometheus-serve-addr",
+    "remove-cilium-node-taints",
+    "set-cilium-is-up-condition",
+    "set-cilium-node-taints",
+    "synchronize-k8s-nodes",
+    "unmanaged-pod-watcher-interval",
+];
+
+/// Options of the chart's defaults that ask this agent for something that it does not have.
+const WITHOUT_EFFECT: [&str; 16] = [
+    "cgroup-root",
+    "cni-exclusive",
+    "dnsproxy-enable-transparent-mode",
+    "enable-hubble",
+    "enable-policy-secrets-sync",
+    "external-envoy-proxy",
+    "hubble-disable-tls",
+    "hubble-listen-address",
+    "hubble-tls-cert-file",
+    "hubble-tls-client-ca-files",
+    "hubble-tls-key-file",
+    "identity-allocation-mode",
+    "policy-secrets-namespace",
+    "policy-secrets-only-from-secrets-namespace",
+    "vtep-mask",
+    "write-cni-conf-when-ready",
+];
+
+fn chart() -> BTreeMap<&'static str, &'static str> {
+    CHART.lines().map(|line| line.split_once('\t').unwrap_or((line, ""))).collect()
+}
+
+fn on_folder(options: &BTreeMap<&str, &str>) -> (TempDir, HiveBuilder) {
+    let folder = TempDir::new().unwrap();
+    for (key, value) in options {
+        fs::write(folder.path().join(key), value).unwrap();
+    }
+    let builder = Hive::builder(agent::cells())
+        .foreign(agent::known_options())
+        .config_files()
+        .args([format!("--config-dir={}", folder.path().display())]);
+    (folder, builder)
+}
+
+#[test]
+fn every_key_of_the_chart_is_accounted_for() {
+    let (_folder, builder) = on_folder(&chart());
+    let hive = builder.build().unwrap();
+    let settings = hive.settings();
+    let unknown: Vec<&str> = settings.unknown().iter().map(|unknown| unknown.key.as_str()).collect();
+    assert_eq!(unknown, OF_OTHERS);
+    let missing: Vec<&Setting> = settings.unused().iter().filter(|setting| !setting.is_default()).collect();
+    assert_eq!(missing.iter().map(|setting| setting.key.as_str()).collect::<Vec<_>>(), WITHOUT_EFFECT);
+    for (key, value) in chart().into_iter().filter(|(key, _)| !OF_OTHERS.contains(key)) {
+        let setting = settings.get(key).or(settings.unused().iter().find(|setting| setting.key == key));
+        let source = setting.unwrap_or_else(|| panic!("{key} is lost")).source.to_string();
+        assert!(source.ends_with(key), "{key}: {value} came from {source}");
+    }
+}
+
+/// Each key of a type with a wrong value is refused by its name, and all at once.
+#[test]
+fn wrong_values_of_the_chart_are_named() {
+    let known: BTreeMap<String, Foreign> =
+        agent::known_options().map(|option| (option.name.clone(), option)).collect();
+    let mut wrong = chart();
+    wrong.retain(|key, _| known.get(*key).is_some_and(|o| !matches!(o.kind, Kind::Text | Kind::Strings)));
+    wrong.values_mut().for_each(|value| *value = "perhaps");
+    assert!(wrong.len() > 100, "{}", wrong.len());
+    let (_folder, builder) = on_folder(&wrong);
+    let Err(HiveError::Config(errors)) = builder.build() else { panic!("taken") };
+    assert_eq!(errors.len(), wrong.len());
+    for (key, error) in wrong.keys().zip(&errors) {
+        let error = error.to_string();
+        assert!(error.contains(&format!("/{key}: option {key}: \"perhaps\" is not ")), "{error}");
+    }
+}
+
+/// What a cell declares is what the original has under that name.
+#[test]
+fn declared_options_are_those_of_the_original() {
+    let hive = Hive::builder(agent::cells()).build().unwrap();
+    let declared: BTreeMap<&str, &Setting> = hive.settings().iter().map(|s| (s.key.as_str(), s)).collect();
+    let known = agent::known_options().fold(Hive::builder([]).foreign(agent::known_options()), |hive, o| {
+        let zero = match o.kind {
+            Kind::Bool => "false",
+            Kind::Duration => "0s",
+            Kind::Text | Kind::Strings | Kind::Map => "",
+            _ => "0",
+        };
+        hive.set(o.name, if o.default.is_empty() { zero } else { &o.default })
+    });
+    let known = known.build().unwrap();
+    let mut differ = vec![];
+    for theirs in known.settings().unused() {
+        let Some(ours) = declared.get(theirs.key.as_str()) else { continue };
+        // Numbers that cannot be negative are refused as such; it makes no other difference.
+        let kind = |kind| match kind {
+            Kind::Int(_) | Kind::Uint(_) => "number",
+            kind => kind.name(),
+        };
+        if (kind(ours.kind), &ours.default) != (kind(theirs.kind), &theirs.default) {
+            differ.push(theirs.key.as_str());
+        }
+    }
+    // There the empty text means this folder.
+    assert_eq!(differ, ["bpf-root"]);
+}
+
+#[test]
+fn every_line_of_the_table_is_an_option() {
+    let lines = include_str!("../src/options.tsv").lines().filter(|line| !line.starts_with('#'));
+    let names: Vec<&str> = lines.map(|line| line.split('\t').next().unwrap()).collect();
+    assert!(names.is_sorted());
+    assert_eq!(agent::known_options().map(|option| option.name).collect::<Vec<_>>(), names);
+    for Foreign { name, kind, default, .. } in agent::known_options().filter(|o| !o.default.is_empty()) {
+        let option = Foreign::new(name.clone(), kind);
+        let hive = Hive::builder([]).foreign([option]).set(&name, &default).build();
+        assert!(hive.is_ok(), "{name}: {default:?} is not {}", kind.expected());
+    }
+}
