@@ -12,6 +12,10 @@ use crate::problem::Problem;
 /// How deep lists and objects may be in each other.
 pub const MAX_DEPTH: usize = 64;
 
+/// Nodes and bytes that aliases may add to a file; a longer file may become twice as large by them. A node takes up to a
+/// kilobyte while it is taken apart, and what may be read is sized by the memory that there is.
+const MAX_ALIASED: usize = 64 << 10;
+
 /// Bytes that a file may have.
 pub const MAX_FILE: u64 = 16 << 20;
 
@@ -147,6 +151,7 @@ pub fn documents(text: &str) -> Vec<Result<Document, Broken>> {
     // What shows behind the end is told of the last line; a reader that takes other characters for ends of lines, too,
     // counts more of them.
     let last = text.matches('\n').count() + 1;
+    let mut aliases = MAX_ALIASED.max(text.len());
     for (line, part) in parts(text) {
         if part.lines().all(says_nothing) {
             continue;
@@ -154,8 +159,8 @@ pub fn documents(text: &str) -> Vec<Result<Document, Broken>> {
         let (line, part) = behind_mark(line, part);
         let before = all.len();
         let found = match part.trim_start().starts_with('{') {
-            true => json::read(part).or_else(|json| yaml::read(part).map_err(|_| json)),
-            false => yaml::read(part),
+            true => json::read(part).or_else(|json| yaml::read(part, &mut aliases).map_err(|_| json)),
+            false => yaml::read(part, &mut aliases),
         };
         let read = match found {
             Ok(read) => read,

@@ -8,15 +8,15 @@ use serde_json::{Map, Number, Value};
 use super::{Fault, MAX_DEPTH, Read, Reads};
 use crate::problem::Problem;
 
-/// Nodes and bytes that the aliases of a document may add to it.
-const MAX_ALIASED: usize = 1 << 20;
-
-/// The documents of a part. Usually one, more if they are ended by `...`.
-pub(super) fn read(text: &str) -> Result<Reads<'_>, Fault> {
-    let mut reader = Reader::new(text, false);
+/// The documents of a part. Usually one, more if they are ended by `...`. Aliases may add as many nodes and bytes as
+/// `aliases` says, which becomes less by what they add.
+pub(super) fn read<'t>(text: &'t str, aliases: &mut usize) -> Result<Reads<'t>, Fault> {
+    let mut reader = Reader::new(text, *aliases, false);
     let mut reads = Vec::new();
     loop {
-        match reader.document() {
+        let document = reader.document();
+        *aliases = reader.aliases;
+        match document {
             Ok(Some((line, value))) if !value.is_null() => {
                 reads.push(Ok(Read { line, value, text, text_line: 1 }))
             }
@@ -31,9 +31,10 @@ pub(super) fn read(text: &str) -> Result<Reads<'_>, Fault> {
     }
 }
 
-/// The line of every field of the first document, by its path; as far as the text can be read.
+/// The line of every field of the first document, by its path; as far as the text can be read. Its aliases are not
+/// counted: they were when it was read for what it says.
 pub(super) fn lines(text: &str) -> HashMap<String, usize> {
-    let mut reader = Reader::new(text, true);
+    let mut reader = Reader::new(text, usize::MAX, true);
     _ = reader.document();
     reader.lines
 }
@@ -42,7 +43,8 @@ struct Reader<'t> {
     parser: Parser<'t, StrInput<'t>>,
     /// Values by anchor, with their weights.
     anchors: HashMap<usize, (Value, usize)>,
-    aliased: usize,
+    /// Nodes and bytes that aliases may still add.
+    aliases: usize,
     /// Where the reader is, for faults.
     path: String,
     keep_lines: bool,
@@ -53,11 +55,11 @@ struct Reader<'t> {
 type Weighed = (Value, usize);
 
 impl<'t> Reader<'t> {
-    fn new(text: &'t str, keep_lines: bool) -> Self {
+    fn new(text: &'t str, aliases: usize, keep_lines: bool) -> Self {
         Reader {
             parser: Parser::new_from_str(text),
             anchors: HashMap::new(),
-            aliased: 0,
+            aliases,
             path: String::new(),
             keep_lines,
             lines: HashMap::new(),
@@ -73,7 +75,6 @@ impl<'t> Reader<'t> {
                 Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd | Event::Nothing => {}
                 event => {
                     self.anchors.clear();
-                    self.aliased = 0;
                     self.path.clear();
                     let line = span.start.line();
                     let (value, _) = self.node(event, span, 0)?;
@@ -109,12 +110,10 @@ impl<'t> Reader<'t> {
                         self.fault(span, "is an alias of something that it is a part of; write it out")
                     );
                 };
-                self.aliased += weight;
-                if self.aliased > MAX_ALIASED {
-                    return Err(
-                        self.fault(span, "aliases make the document too big; write out what is meant")
-                    );
-                }
+                let Some(left) = self.aliases.checked_sub(*weight) else {
+                    return Err(self.fault(span, "aliases make the file too big; write out what is meant"));
+                };
+                self.aliases = left;
                 return Ok((value.clone(), *weight));
             }
             Event::Scalar(text, style, anchor, tag) => {
