@@ -5,8 +5,8 @@
 //! ([`MemoryLimit::for_maps`]), what comes from outside is read up to a size ([`MemoryLimit::largest_input`]), and what
 //! would make the agent larger is refused while there is [no room](MemoryLimit::room).
 //!
-//! **Owns** nothing but a row of health, which says how much is in use, and the job that gives memory back which is not
-//! used any more. **Needs** nothing. **Gives** `Arc<MemoryLimit>`, and [`tune_allocator()`] for `main`. Without a limit
+//! **Owns** nothing but a row of health, which says how much is in use, the metric `process_allocated_bytes`, and the job
+//! that gives memory back which is not used any more. **Needs** the registry of metrics. **Gives** `Arc<MemoryLimit>`, and [`tune_allocator()`] for `main`. Without a limit
 //! nothing is sized or refused.
 //!
 //! **Life.** The limit is looked up when the agent is built: the smallest of its cgroup and those above, of both
@@ -25,6 +25,6 @@ mod allocator;
 mod cell;
 mod limit;
 
-pub use allocator::{trim, tune_allocator};
+pub use allocator::{allocated, trim, tune_allocator};
 pub use cell::cell;
 pub use limit::{Full, MemoryLimit};
