@@ -37,6 +37,8 @@ pub(crate) struct Times {
     pub(crate) stop: Duration,
     pub(crate) heartbeat: Duration,
     pub(crate) slow: Duration,
+    /// The seed of a random legal order of start hooks.
+    pub(crate) shuffle: Option<u64>,
 }
 
 impl HiveBuilder {
@@ -52,6 +54,7 @@ impl HiveBuilder {
                 stop: Duration::from_secs(60),
                 heartbeat: Duration::from_secs(10),
                 slow: Duration::from_millis(100),
+                shuffle: None,
             },
         }
     }
@@ -162,6 +165,13 @@ impl HiveBuilder {
     /// Constructors and hooks that take longer are logged at level info, others at debug; 100 ms if not set.
     pub fn log_threshold(mut self, slow: Duration) -> Self {
         self.limits.slow = slow;
+        self
+    }
+
+    /// Starts hooks in an order that the graph and the tokens allow, another one for each seed, instead of that of
+    /// registration. For tests: what only worked by the order of registration fails.
+    pub fn shuffle(mut self, seed: u64) -> Self {
+        self.limits.shuffle = Some(seed);
         self
     }
 

@@ -226,6 +226,12 @@ pub enum HookError {
     /// The hook had not begun when the time for all hooks was over.
     #[error("not run: out of time")]
     NotRun,
+    /// The hook waits for a token of another one, which waits for it.
+    #[error("not run: {} wait for each other's tokens", .hooks.join(", "))]
+    Circle {
+        /// The names of the hooks.
+        hooks: Vec<String>,
+    },
 }
 
 /// A hook that failed.
@@ -244,6 +250,18 @@ pub struct HookFailure {
     pub elapsed: Duration,
     /// What went wrong.
     pub reason: HookError,
+}
+
+impl HookFailure {
+    pub(crate) fn new(
+        phase: crate::event::Phase,
+        id: &crate::event::HookId,
+        elapsed: Duration,
+        reason: HookError,
+    ) -> Self {
+        let (hook, module) = (id.name.to_string(), id.module.to_string());
+        HookFailure { phase, hook, module, function: id.function.to_owned(), elapsed, reason }
+    }
 }
 
 /// What may go wrong with a hive.

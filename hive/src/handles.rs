@@ -15,6 +15,8 @@ pub(crate) struct Handles {
     pub(crate) shared: Arc<Shared>,
     pub(crate) module: Arc<str>,
     pub(crate) function: &'static str,
+    /// The constructor's place in the graph.
+    pub(crate) node: usize,
 }
 
 /// What all constructors of a hive share.
@@ -63,6 +65,6 @@ macro_rules! handle {
 
 handle!(ModuleId, |h| ModuleId(h.module.clone()));
 handle!(Shutdowner, |h| h.shared.shutdown.clone());
-handle!(Lifecycle, |h| Lifecycle::new(h.shared.hooks.clone(), h.module.clone(), h.function));
+handle!(Lifecycle, |h| Lifecycle::new(h.shared.hooks.clone(), h.module.clone(), h.function, h.node));
 handle!(Health, |h| Health::of_module(h.shared.health.clone(), &h.module));
 handle!(JobGroup, |h| JobGroup::new(h));

@@ -11,13 +11,13 @@ use crate::builder::{HiveBuilder, Times};
 use crate::cell::IntoCells;
 use crate::config::{Arguments, Settings};
 use crate::error::{HiveError, HookError, HookFailure, Site};
-use crate::event::{Event, Events};
+use crate::event::{Event, Events, HookId};
 use crate::graph::{Graph, What};
 use crate::handles::{Handles, Shared};
 use crate::health::HealthTree;
 use crate::job::Jobs;
 use crate::key::Key;
-use crate::lifecycle::{Limits, State, catch, panic_text};
+use crate::lifecycle::{Limits, Ordering, State, catch, panic_text};
 use crate::outcome::{Outcome, outcome};
 use crate::outputs::{Call, Sink};
 use crate::param::{Cx, Values};
@@ -169,7 +169,8 @@ impl Hive {
                 return Err(HiveError::Cancelled { during: format!("constructor {site}"), rollback: vec![] });
             }
             let function = site.place.function;
-            let handles = Handles { shared: self.shared.clone(), module: site.module.clone(), function };
+            let handles =
+                Handles { shared: self.shared.clone(), module: site.module.clone(), function, node: index };
             let begin = Instant::now();
             let span = tracing::info_span!("cell", module = %site.module);
             let mut cx =
@@ -238,7 +239,9 @@ impl Hive {
         let hooks = self.shared.hooks.clone();
         hooks.set_state(State::Starting);
         let limits = Limits { deadline, limit: self.limits.start, heartbeat: self.limits.heartbeat };
-        let Err(stopped) = hooks.start(limits, &self.shared.shutdown).await else { return Ok(()) };
+        let uses = || self.plan.uses();
+        let ordering = Ordering { uses: &uses, shuffle: self.limits.shuffle };
+        let Err(stopped) = hooks.start(ordering, limits, &self.shared.shutdown).await else { return Ok(()) };
         self.shared.events.emit(Event::RollingBack { hooks: stopped.started });
         let rollback = self.stop_hooks().await;
         let failure = stopped.failure;
@@ -278,9 +281,11 @@ impl Hive {
     fn watchdog(&self, what: &'static str, limit: Duration) -> Option<AbortOnDrop> {
         let hooks = self.owns_process.then(|| self.shared.hooks.clone())?;
         Some(exit_after(limit + HARD_LIMIT, move || {
-            let hook =
-                hooks.current().map(|hook| format!("hook `{}` of module `{}`", hook.name, hook.module));
-            let culprit = hook.unwrap_or_else(|| "a constructor".to_owned());
+            let name = |hook: &HookId| format!("hook `{}` of module `{}`", hook.name, hook.module);
+            let culprit = match hooks.current() {
+                hooks if hooks.is_empty() => "a constructor".to_owned(),
+                hooks => hooks.iter().map(name).collect::<Vec<_>>().join(", "),
+            };
             tracing::error!("The {what} hangs in {culprit}, exiting");
         }))
     }

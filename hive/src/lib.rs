@@ -113,7 +113,8 @@
 //! - *build*: cells are registered, options read, the construction planned; nothing of the cells' code runs.
 //! - *populate*: constructors run one after the other, depth first from the invocations in order of registration,
 //!   parameters left to right; each at most once, and only if needed.
-//! - *start*: hooks run in the order in which constructors added them, each within its own and the hive's limit. When
+//! - *start*: hooks run in the order in which constructors added them, those [marked](HookBuilder::parallel) so side by side
+//!   along the graph, each within its own and the hive's limit. When
 //!   one fails, panics or runs out of time, or a signal arrives, those that have run are stopped in reverse.
 //! - *stop*: jobs added at run time first, then stop hooks in reverse order; errors do not keep others from running.
 //!

@@ -106,6 +106,12 @@ impl TestHive {
         self.change(|builder| builder.set(key, value))
     }
 
+    /// Starts hooks in a random legal order; see [`HiveBuilder::shuffle`].
+    #[track_caller]
+    pub fn shuffle(self, seed: u64) -> Self {
+        self.change(|builder| builder.shuffle(seed))
+    }
+
     /// Limits the start.
     #[track_caller]
     pub fn start_timeout(self, limit: Duration) -> Self {

@@ -93,7 +93,7 @@ impl JobGroup {
         let shared = handles.shared.clone();
         let module = handles.module.clone();
         JobGroup {
-            lifecycle: Lifecycle::new(shared.hooks.clone(), module.clone(), handles.function),
+            lifecycle: Lifecycle::new(shared.hooks.clone(), module.clone(), handles.function, handles.node),
             health: Health::of_module(shared.health.clone(), &module),
             shared,
             module,
@@ -248,7 +248,7 @@ impl Spec {
                     }
                     Ok(())
                 };
-                group.lifecycle.hook(name).on_start(start).on_stop(stop);
+                group.lifecycle.hook(name).job().on_start(start).on_stop(stop);
             }
             State::Starting | State::Started => hooks.adopt(Running::spawn(env, body, handle.clone())),
             State::Stopping | State::Stopped | State::Failed => handle.done.cancel(),

@@ -1,19 +1,24 @@
 //! All hooks of a hive, and the jobs that were added after construction.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 
 use super::State;
+use super::order::{self, Along, Order, Place, Uses};
 use super::run::{CancelSource, HookFn, HookRun, Limits, Never};
-use crate::error::HookFailure;
+use crate::error::{HookError, HookFailure};
 use crate::event::{Events, HookId, Phase};
 use crate::job::Running;
 
 /// A hook; what has run is taken out.
 pub(super) struct Hook {
     id: HookId,
+    pub(super) place: Place,
     pub(super) start: Option<HookFn>,
     pub(super) stop: Option<HookFn>,
     pub(super) timeout: Option<Duration>,
@@ -28,11 +33,13 @@ pub(crate) struct Hooks {
 
 struct Inner {
     hooks: Vec<Hook>,
-    started: usize,
+    /// Hooks that have started and not been stopped, in the order in which they have.
+    started: Vec<usize>,
     state: State,
     jobs: Vec<Running>,
     tasks: Vec<tokio::task::AbortHandle>,
-    current: Option<HookId>,
+    /// Hooks that are running.
+    current: Vec<(usize, HookId)>,
 }
 
 /// Why a sequence of start hooks ended early.
@@ -41,26 +48,34 @@ pub(crate) struct StartFailure {
     pub(crate) started: usize,
 }
 
+/// How start hooks are ordered.
+pub(crate) struct Ordering<'a> {
+    pub(crate) uses: &'a (dyn Fn() -> Uses + Sync),
+    /// Any legal order instead of that of registration.
+    pub(crate) shuffle: Option<u64>,
+}
+
 impl Hooks {
     pub(crate) fn new(events: Arc<Events>) -> Arc<Self> {
         let inner = Inner {
             hooks: vec![],
-            started: 0,
+            started: vec![],
             state: State::Built,
             jobs: vec![],
             tasks: vec![],
-            current: None,
+            current: vec![],
         };
         Arc::new(Hooks { inner: Mutex::new(inner), runtime: OnceLock::new(), events })
     }
 
     /// Adds an empty hook; `None` when it is too late.
-    pub(super) fn add(&self, id: HookId) -> Option<usize> {
+    pub(super) fn add(&self, id: HookId, node: usize) -> Option<usize> {
         let mut inner = self.inner.lock();
         if !matches!(inner.state, State::Built | State::Populated | State::Starting) {
             return None;
         }
-        inner.hooks.push(Hook { id, start: None, stop: None, timeout: None });
+        let place = Place { node, ..Place::default() };
+        inner.hooks.push(Hook { id, place, start: None, stop: None, timeout: None });
         Some(inner.hooks.len() - 1)
     }
 
@@ -103,9 +118,9 @@ impl Hooks {
         task
     }
 
-    /// The hook that is running.
-    pub(crate) fn current(&self) -> Option<HookId> {
-        self.inner.lock().current.clone()
+    /// The hooks that are running.
+    pub(crate) fn current(&self) -> Vec<HookId> {
+        self.inner.lock().current.iter().map(|(_, id)| id.clone()).collect()
     }
 
     /// Tasks of jobs that are still running.
@@ -120,28 +135,144 @@ impl Hooks {
         }
     }
 
-    /// Runs the start hooks in order, also those added meanwhile. Hooks without a start count as started.
-    pub(crate) async fn start(&self, limits: Limits, cancel: &dyn CancelSource) -> Result<(), StartFailure> {
-        loop {
-            let (id, start, own_limit, index) = {
-                let mut inner = self.inner.lock();
-                let index = inner.started;
-                let Some(hook) = inner.hooks.get_mut(index) else {
-                    inner.state = State::Started;
-                    return Ok(());
-                };
-                let parts = (hook.id.clone(), hook.start.take(), hook.timeout, index);
-                inner.current = Some(parts.0.clone());
-                parts
-            };
-            if let Some(start) = start {
-                let run = HookRun { phase: Phase::Start, id, own_limit, limits, events: &self.events };
-                if let Err(failure) = run.execute(start, cancel).await {
-                    return Err(StartFailure { failure, started: index });
-                }
+    /// Runs the start hooks, also those added meanwhile, which come last. Hooks without a start count as started.
+    pub(crate) async fn start(
+        &self,
+        ordering: Ordering<'_>,
+        limits: Limits,
+        cancel: &dyn CancelSource,
+    ) -> Result<(), StartFailure> {
+        let places: Vec<Place> = self.inner.lock().hooks.iter().map(|hook| hook.place.clone()).collect();
+        let count = places.len();
+        let result = match self.sequence(&places, &ordering) {
+            Ok(Sequence::Registered) => self.one_by_one(0..count, limits, cancel).await,
+            Ok(Sequence::Reordered(sequence)) => self.one_by_one(sequence, limits, cancel).await,
+            Ok(Sequence::Parallel(order, sequence)) => {
+                self.side_by_side(order, &sequence, &places, limits, cancel).await
             }
-            self.inner.lock().started += 1;
+            Err(failure) => Err(*failure),
+        };
+        let result = match result {
+            Ok(()) => self.one_by_one(count.., limits, cancel).await,
+            Err(failure) => Err(failure),
+        };
+        let mut inner = self.inner.lock();
+        inner.current.clear();
+        match result {
+            Ok(()) => {
+                inner.state = State::Started;
+                Ok(())
+            }
+            Err(failure) => Err(StartFailure { failure, started: inner.started.len() }),
         }
+    }
+
+    fn sequence(&self, places: &[Place], ordering: &Ordering<'_>) -> Result<Sequence, Box<HookFailure>> {
+        let tokens = places.iter().any(|place| !place.awaits.is_empty());
+        let parallel = places.iter().any(|place| place.along == Along::Parallel);
+        if !tokens && !parallel && ordering.shuffle.is_none() {
+            return Ok(Sequence::Registered);
+        }
+        let order = Order::new(places, &(ordering.uses)());
+        let sequence = match ordering.shuffle {
+            Some(seed) => order.clone().sequence(order::shuffled(seed)),
+            None => order.clone().sequence(order::registered),
+        };
+        let sequence = sequence.map_err(|rest| Box::new(self.circle(&rest)))?;
+        match parallel && ordering.shuffle.is_none() {
+            true => Ok(Sequence::Parallel(order, sequence)),
+            false => Ok(Sequence::Reordered(sequence)),
+        }
+    }
+
+    fn circle(&self, rest: &[usize]) -> HookFailure {
+        let inner = self.inner.lock();
+        let waiting: Vec<&Hook> =
+            rest.iter().map(|at| &inner.hooks[*at]).filter(|hook| !hook.place.awaits.is_empty()).collect();
+        let names = waiting.iter().map(|hook| hook.id.name.to_string()).collect();
+        let id = waiting.first().map_or_else(|| inner.hooks[rest[0]].id.clone(), |hook| hook.id.clone());
+        HookFailure::new(Phase::Start, &id, Duration::ZERO, HookError::Circle { hooks: names })
+    }
+
+    async fn one_by_one(
+        &self,
+        hooks: impl IntoIterator<Item = usize>,
+        limits: Limits,
+        cancel: &dyn CancelSource,
+    ) -> Result<(), HookFailure> {
+        for hook in hooks {
+            if hook >= self.inner.lock().hooks.len() {
+                break;
+            }
+            self.start_one(hook, limits, cancel).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs hooks along the graph. One that is not parallel waits for all before it, and all behind it wait for it. The
+    /// first failure drops those that are running.
+    async fn side_by_side(
+        &self,
+        mut order: Order,
+        sequence: &[usize],
+        places: &[Place],
+        limits: Limits,
+        cancel: &dyn CancelSource,
+    ) -> Result<(), HookFailure> {
+        let mut position = vec![0; sequence.len()];
+        sequence.iter().enumerate().for_each(|(at, hook)| position[*hook] = at);
+        let alone: Vec<usize> =
+            (0..sequence.len()).filter(|at| places[sequence[*at]].along == Along::Registered).collect();
+        let mut alone = alone.into_iter().peekable();
+        let mut ready: BTreeSet<usize> = order.begin().into_iter().map(|hook| position[hook]).collect();
+        let mut running = FuturesUnordered::new();
+        let mut done = 0;
+        while done < sequence.len() {
+            let barrier = alone.peek().copied().unwrap_or(sequence.len());
+            let mut launch: Vec<usize> = ready.range(..barrier).copied().collect();
+            if done == barrier && ready.contains(&barrier) {
+                launch.push(barrier);
+            }
+            for at in launch {
+                ready.remove(&at);
+                let hook = sequence[at];
+                running.push(async move { (hook, self.start_one(hook, limits, cancel).await) });
+            }
+            let Some((hook, result)) = running.next().await else { break };
+            result?;
+            done += 1;
+            alone.next_if_eq(&position[hook]);
+            ready.extend(order.ran(hook).into_iter().map(|hook| position[hook]));
+        }
+        Ok(())
+    }
+
+    async fn start_one(
+        &self,
+        index: usize,
+        limits: Limits,
+        cancel: &dyn CancelSource,
+    ) -> Result<(), HookFailure> {
+        let (id, start, own_limit) = {
+            let mut inner = self.inner.lock();
+            let hook = &mut inner.hooks[index];
+            let parts = (hook.id.clone(), hook.start.take(), hook.timeout);
+            inner.current.push((index, parts.0.clone()));
+            parts
+        };
+        let result = match start {
+            Some(start) => {
+                let run = HookRun { phase: Phase::Start, id, own_limit, limits, events: &self.events };
+                run.execute(start, cancel).await
+            }
+            None => Ok(()),
+        };
+        let mut inner = self.inner.lock();
+        inner.current.retain(|(running, _)| *running != index);
+        if result.is_ok() {
+            inner.started.push(index);
+        }
+        result
     }
 
     /// Stops runtime jobs, the newest first, then runs the stop hooks of all started hooks in reverse order.
@@ -154,11 +285,10 @@ impl Hooks {
         loop {
             let (id, stop, own_limit) = {
                 let mut inner = self.inner.lock();
-                let Some(index) = inner.started.checked_sub(1) else { break };
-                inner.started = index;
+                let Some(index) = inner.started.pop() else { break };
                 let hook = &mut inner.hooks[index];
                 let parts = (hook.id.clone(), hook.stop.take(), hook.timeout);
-                inner.current = Some(parts.0.clone());
+                inner.current = vec![(index, parts.0.clone())];
                 parts
             };
             let Some(stop) = stop else { continue };
@@ -167,7 +297,15 @@ impl Hooks {
                 failures.push(failure);
             }
         }
+        self.inner.lock().current.clear();
         self.abort_all();
         failures
     }
+}
+
+/// The start hooks in order.
+enum Sequence {
+    Registered,
+    Reordered(Vec<usize>),
+    Parallel(Order, Vec<usize>),
 }

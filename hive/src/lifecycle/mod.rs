@@ -1,6 +1,7 @@
-//! Start and stop hooks: registered while the graph is built, run one after the other.
+//! Start and stop hooks: registered while the graph is built, run one after the other, or along the graph.
 
 mod hooks;
+mod order;
 mod run;
 
 use std::fmt;
@@ -10,7 +11,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::event::{Event, HookId};
-pub(crate) use hooks::Hooks;
+pub(crate) use hooks::{Hooks, Ordering};
+pub(crate) use order::Uses;
+use order::{Along, Token};
 pub(crate) use run::{Limits, catch, panic_text};
 
 /// Where a hive is in its life.
@@ -72,24 +75,46 @@ impl HookCx {
 /// Registers start and stop hooks for the constructor that takes it.
 ///
 /// Hooks start in the order of construction, so after those of everything that the constructor depends on, and stop in
-/// exactly the reverse order.
+/// exactly the reverse of the order in which they have started.
+///
+/// What a hook relies on is what its constructor takes. Where that says too little - two cells that meet in the kernel, or
+/// in a file - it is said by a token, any type of their own:
+///
+/// ```
+/// # use hive::prelude::*;
+/// /// The run folder is ours.
+/// pub struct RunFolder;
+///
+/// fn server(lifecycle: Lifecycle) {
+///     lifecycle.hook("listen").after::<RunFolder>().on_start(|_| async { Ok(()) });
+/// }
+/// fn instance(lifecycle: Lifecycle) {
+///     lifecycle.hook("lock").provides::<RunFolder>().on_start(|_| async { Ok(()) });
+/// }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let mut hive = TestHive::new([invoke(server), invoke(instance)]);
+/// hive.start().await;
+/// assert_eq!(hive.hook_order(), ["lock", "listen"]);
+/// # });
+/// ```
 #[derive(Clone)]
 pub struct Lifecycle {
     hooks: Arc<Hooks>,
     module: Arc<str>,
     function: &'static str,
+    node: usize,
 }
 
 impl Lifecycle {
-    pub(crate) fn new(hooks: Arc<Hooks>, module: Arc<str>, function: &'static str) -> Self {
-        Lifecycle { hooks, module, function }
+    pub(crate) fn new(hooks: Arc<Hooks>, module: Arc<str>, function: &'static str, node: usize) -> Self {
+        Lifecycle { hooks, module, function, node }
     }
 
     /// Adds a hook, which the builder's methods fill. A hook may be added by a constructor or by another start hook;
     /// after the start it is refused with an error in the log.
     pub fn hook(&self, name: impl Into<Arc<str>>) -> HookBuilder {
         let id = HookId { name: name.into(), module: self.module.clone(), function: self.function };
-        let index = self.hooks.add(id.clone());
+        let index = self.hooks.add(id.clone(), self.node);
         if index.is_none() {
             self.hooks.events.emit(Event::HookTooLate { hook: id });
         }
@@ -125,6 +150,27 @@ impl HookBuilder {
     /// How long each of start and stop may take; the hive's own limits hold in any case.
     pub fn timeout(self, limit: Duration) -> Self {
         self.set(|hook| hook.timeout = Some(limit))
+    }
+
+    /// Lets the start run beside others: it waits for the hooks of what its constructor depends on, for those before it in
+    /// the same constructor, and for its tokens, but not for other parallel ones. Hooks that are not parallel keep their
+    /// place: they wait for all before them, and all behind them wait.
+    pub fn parallel(self) -> Self {
+        self.set(|hook| hook.place.along = Along::Parallel)
+    }
+
+    pub(crate) fn job(self) -> Self {
+        self.set(|hook| hook.place.along = Along::Job)
+    }
+
+    /// Brings about what `T` stands for, together with all other hooks that say so.
+    pub fn provides<T: 'static>(self) -> Self {
+        self.set(|hook| hook.place.brings.push(Token::of::<T>()))
+    }
+
+    /// Starts after all hooks that provide `T`; if there are none there is nothing to wait for.
+    pub fn after<T: 'static>(self) -> Self {
+        self.set(|hook| hook.place.awaits.push(Token::of::<T>()))
     }
 
     fn set(self, change: impl FnOnce(&mut hooks::Hook)) -> Self {

@@ -76,14 +76,7 @@ impl HookRun<'_> {
             }
             Err(reason) => {
                 self.events.emit(Event::HookFailed { phase, hook, duration, error: reason.to_string() });
-                Err(HookFailure {
-                    phase,
-                    hook: self.id.name.to_string(),
-                    module: self.id.module.to_string(),
-                    function: self.id.function.to_owned(),
-                    elapsed: duration,
-                    reason,
-                })
+                Err(HookFailure::new(phase, &self.id, duration, reason))
             }
         }
     }
