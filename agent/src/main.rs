@@ -7,7 +7,7 @@ mod logging;
 mod privileges;
 
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use hive::{Hive, HiveError};
@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         .process("CILIUM_")
         .args(logging::joined(args))
         .config_files()
+        .usual_config_files(usual_config_files())
         .foreign(agent::known_options())
         .build();
     let hive = match built {
@@ -52,6 +53,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Where the original looks for a configuration file when none is named.
+fn usual_config_files() -> Vec<PathBuf> {
+    let Some(home) = std::env::var_os("HOME") else { return vec![] };
+    ["cilium.yaml", "cilium.yml", "cilium.json"].map(|name| Path::new(&home).join(name)).into()
 }
 
 const VERSION: &str = concat!("agent ", env!("CARGO_PKG_VERSION"), "\n");

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cell::{Cell, IntoCells, supply};
-use crate::config::{ConfigError, Flag, FlagValue, Foreign, Kind, Schema, Settings, Sources, Values};
+use crate::config::{
+    ConfigError, Flag, FlagValue, Foreign, Kind, LiveConfig, Origin, Schema, Settings, Sources, Values,
+};
 use crate::error::{GraphError, HiveError};
 use crate::event::{Event, Events, Observer};
 use crate::graph::{Graph, Replacement, What};
@@ -90,6 +92,19 @@ impl HiveBuilder {
     /// Adds the options `--config FILE` and `--config-dir DIR` and reads what they name.
     pub fn config_files(mut self) -> Self {
         self.sources.files = true;
+        self
+    }
+
+    /// Configuration files of which the first that exists is read when `--config` names none. As any configuration file it
+    /// replaces the folder as a whole.
+    pub fn usual_config_files(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        self.sources.usual_files.extend(paths);
+        self
+    }
+
+    /// Refuses keys that nobody knows in sources of a kind, where otherwise they pass and are reported.
+    pub fn refuse_unknown(mut self, origin: Origin) -> Self {
+        self.sources.refuse_unknown.push(origin);
         self
     }
 
@@ -189,9 +204,16 @@ impl HiveBuilder {
         graph.built_in(jobs.clone());
         graph.register(&cells);
         let schema = schema(&mut graph, &sources, foreign);
+        let usage = schema.usage();
         let loaded = sources.load(&schema);
         let settings = Arc::new(loaded.settings);
         graph.built_in(settings.clone());
+        let structs = graph.nodes.iter().filter_map(|node| match &node.what {
+            What::Config(cell) => Some(cell.clone()),
+            _ => None,
+        });
+        let live = LiveConfig::new(schema, sources, structs, settings.clone());
+        graph.built_in(live);
         let mut faults = loaded.errors;
         // Options that could not be read have been told of; structs made of the others would only repeat it.
         if faults.is_empty() {
@@ -223,7 +245,6 @@ impl HiveBuilder {
         let hooks = Hooks::new(events.clone());
         let shutdown = Shutdowner::new(events.clone());
         let shared = Arc::new(Shared { events, hooks, health, jobs, shutdown });
-        let usage = schema.usage();
         Ok(Hive::new(Parts { graph, plan, shared, settings, arguments: loaded.arguments, usage, limits }))
     }
 }
@@ -260,6 +281,10 @@ fn file_flags() -> Vec<Flag> {
         hidden: false,
         file_only: false,
         aliases: &[],
+        group: None,
+        deprecated: None,
+        live: false,
+        secret: false,
         check: |value| PathBuf::__take(value).map(drop),
     };
     vec![

@@ -153,7 +153,7 @@ pub use builder::HiveBuilder;
 pub use cell::{
     Cell, IntoCells, config, decorate, decorate_all, group, invoke, module, provide, provide_private, supply,
 };
-pub use config::{Arguments, Config, ConfigError, ConfigSpec, Setting, Settings};
+pub use config::{Arguments, Config, ConfigError, ConfigSpec, ConfigWatch, LiveConfig, Setting, Settings};
 pub use constructor::{ParamList, Shape};
 pub use error::{GraphError, HiveError, HookError, HookFailure, Place, Site};
 pub use event::{Event, Events, HookId, Phase};
@@ -177,8 +177,8 @@ pub mod prelude {
         Cell, config, decorate, decorate_all, group, invoke, module, provide, provide_private, supply,
     };
     pub use crate::{
-        Backoff, Config, Group, Health, Hive, HookCx, JobCx, JobGroup, Level, Lifecycle, Member, Members,
-        ModuleId, Object, Outputs, Params, Shutdowner, TestHive, Trigger,
+        Backoff, Config, ConfigWatch, Group, Health, Hive, HookCx, JobCx, JobGroup, Level, Lifecycle, Member,
+        Members, ModuleId, Object, Outputs, Params, Shutdowner, TestHive, Trigger,
     };
 }
 

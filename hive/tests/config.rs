@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hive::config::{Foreign, Kind, Source};
+use hive::config::{Foreign, Kind, Origin, Source};
 use hive::prelude::*;
 use hive::{HiveBuilder, HiveError, Setting, Settings};
 use ipnetwork::IpNetwork;
@@ -360,6 +360,65 @@ fn the_help_text_shows_type_unit_and_default() {
     assert_eq!(line("wait"), Some("--wait duration           How long to wait, at most (default 1m30s)"));
     assert_eq!(line("enable-source-ip-verification"), None);
     assert_eq!(line("monitor-aggregation"), None);
+}
+
+#[derive(hive::Config)]
+#[config(group = "Old")]
+#[expect(dead_code, reason = "seen in settings only")]
+struct Old {
+    /// A name of the past
+    #[flag(deprecated = "set cluster-name instead", default = "x")]
+    cluster: String,
+    #[flag(group = "Secrets", secret, live, default = 0)]
+    token: u8,
+}
+
+#[test]
+fn options_tell_their_group_and_what_to_use_instead() {
+    let dir = folder(&[("monitor-aggregation-level", "low"), ("cluster", "y")]);
+    let builder = Hive::builder([config::<Options>(), config::<Old>()]).config_files();
+    let hive = builder.args([flag("config-dir", dir.path())]).build();
+    let hive = hive.unwrap_or_else(|error| panic!("{error}"));
+    let renamed: Vec<_> =
+        hive.settings().renamed().iter().map(|r| (r.key.as_str(), r.now.as_str())).collect();
+    assert_eq!(renamed, [("monitor-aggregation-level", "monitor-aggregation")]);
+    assert_eq!(hive.settings().get("cluster").unwrap().deprecated, Some("set cluster-name instead"));
+    let groups: Vec<&str> = hive.usage().lines().filter(|line| line.ends_with(':')).collect();
+    assert_eq!(groups, ["Old:", "Secrets:"]);
+    let shown = |text: &str| hive.usage().lines().any(|line| line.ends_with(text));
+    assert!(
+        shown("A name of the past (default x; deprecated: set cluster-name instead)"),
+        "{}",
+        hive.usage()
+    );
+    assert!(shown(" (can be changed while running)"), "{}", hive.usage());
+}
+
+#[test]
+fn unknown_keys_are_refused_where_the_program_says_so() {
+    let dir = folder(&[("cluster-nmae", "x")]);
+    let env = [("CILIUM_ENABLE_IPV5", "true"), ("CILIUM_K8S_NAMESPACE", "x")];
+    let built =
+        |origin| builder().args([flag("config-dir", dir.path())]).env("CILIUM_", env).refuse_unknown(origin);
+    let at = dir.path().join("cluster-nmae").display().to_string();
+    assert_eq!(
+        faults(built(Origin::Files)),
+        [format!("file {at}: unknown option cluster-nmae (did you mean --cluster-name?)")]
+    );
+    assert_eq!(
+        faults(built(Origin::Environment)),
+        ["environment variable CILIUM_ENABLE_IPV5: unknown option enable-ipv5 (did you mean --enable-ipv4?)"]
+    );
+}
+
+#[tokio::test]
+async fn a_usual_file_replaces_the_folder() {
+    let dir = folder(&[("cluster-name", "dir")]);
+    let home = folder(&[("cilium.json", "{\"mtu\": 9}")]);
+    let usual = ["cilium.yaml", "cilium.json"].map(|name| home.path().join(name));
+    let builder = builder().usual_config_files(usual).args([flag("config-dir", dir.path())]);
+    let (options, _) = read(builder).await;
+    assert_eq!((options.cluster_name.as_str(), options.device_mtu), ("default", 9));
 }
 
 #[test]

@@ -73,6 +73,8 @@ built-in built into the hive (not used)
     -> Arc<Jobs>
 built-in built into the hive (not used)
     -> Arc<Settings>
+built-in built into the hive (not used)
+    -> Arc<LiveConfig>
 decorated
     decorate same
         <- Arc<dyn Kv>
@@ -108,6 +110,7 @@ fn dot() {
   n1 [label="built-in\nbuilt into the hive", color=grey, fontcolor=grey];
   n2 [label="built-in\nbuilt into the hive", color=grey, fontcolor=grey];
   n10 [label="built-in\nbuilt into the hive", color=grey, fontcolor=grey];
+  n11 [label="built-in\nbuilt into the hive", color=grey, fontcolor=grey];
   subgraph cluster_1 {
     label="decorated";
     n3 [label="decorate\nsame"];

@@ -16,6 +16,10 @@ struct Options {
     unit: Option<LitStr>,
     hidden: bool,
     file_only: bool,
+    live: bool,
+    secret: bool,
+    group: Option<LitStr>,
+    deprecated: Option<LitStr>,
     aliases: Vec<LitStr>,
     parse: Option<LitStr>,
 }
@@ -25,12 +29,20 @@ pub(crate) fn config(input: DeriveInput) -> Result<TokenStream> {
         Fields::Named(named) => &named.named,
         other => return Err(syn::Error::new_spanned(other, "options need named fields")),
     };
-    let (mut flags, mut values) = (vec![], vec![]);
+    let of_struct = Struct::of(&input.attrs)?;
+    let (mut flags, mut values, mut names) = (vec![], vec![], vec![]);
     for field in fields {
-        let (flag, value) = option(field)?;
+        let (name, flag, value) = option(field, &of_struct)?;
+        names.push(name);
         flags.push(flag);
         values.push(value);
     }
+    let check = of_struct.check.map(|check| {
+        quote_spanned! {check.span()=>
+            let check: fn(&Self) -> ::std::result::Result<(), ::std::string::String> = #check;
+            check(&config).map_err(|reason| values.invalid(&[#(#names),*], reason))?;
+        }
+    });
     let (generics, arguments, bounds) = input.generics.split_for_impl();
     let ident = &input.ident;
     Ok(quote! {
@@ -43,14 +55,49 @@ pub(crate) fn config(input: DeriveInput) -> Result<TokenStream> {
             fn from_values(
                 values: &::hive::config::Values<'_>,
             ) -> ::std::result::Result<Self, ::hive::ConfigError> {
-                ::std::result::Result::Ok(Self { #(#values),* })
+                let config = Self { #(#values),* };
+                #check
+                ::std::result::Result::Ok(config)
             }
         }
     })
 }
 
-/// The declaration of an option and the initializer of its field.
-fn option(field: &Field) -> Result<(TokenStream, TokenStream)> {
+/// What `#[config(..)]` says about the struct.
+#[derive(Default)]
+struct Struct {
+    check: Option<Expr>,
+    group: Option<LitStr>,
+}
+
+impl Struct {
+    fn of(attrs: &[Attribute]) -> Result<Self> {
+        let mut said = Struct::default();
+        for attr in attrs.iter().filter(|attr| attr.path().is_ident("config")) {
+            attr.parse_nested_meta(|meta| {
+                if meta.path.is_ident("check") {
+                    said.check = Some(meta.value()?.parse()?);
+                } else if meta.path.is_ident("group") {
+                    said.group = Some(meta.value()?.parse()?);
+                } else {
+                    return Err(meta.error("unknown property; there are check, group"));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(said)
+    }
+}
+
+fn some(text: Option<&LitStr>) -> TokenStream {
+    match text {
+        Some(text) => quote!(::std::option::Option::Some(#text)),
+        None => quote!(::std::option::Option::None),
+    }
+}
+
+/// The name of an option, its declaration, and the initializer of its field.
+fn option(field: &Field, of_struct: &Struct) -> Result<(LitStr, TokenStream, TokenStream)> {
     let Some(ident) = &field.ident else {
         return Err(syn::Error::new_spanned(field, "options need named fields"));
     };
@@ -75,11 +122,10 @@ fn option(field: &Field) -> Result<(TokenStream, TokenStream)> {
     };
     let default = default(field, &options)?;
     let help = help(&field.attrs);
-    let unit = match &options.unit {
-        Some(unit) => quote!(::std::option::Option::Some(#unit)),
-        None => quote!(::std::option::Option::None),
-    };
+    let (unit, deprecated) = (some(options.unit.as_ref()), some(options.deprecated.as_ref()));
+    let group = some(options.group.as_ref().or(of_struct.group.as_ref()));
     let (hidden, file_only, aliases) = (options.hidden, options.file_only, &options.aliases);
+    let (live, secret) = (options.live, options.secret);
     let flag = quote! {
         ::hive::config::Flag {
             name: #name,
@@ -90,10 +136,14 @@ fn option(field: &Field) -> Result<(TokenStream, TokenStream)> {
             hidden: #hidden,
             file_only: #file_only,
             aliases: &[#(#aliases),*],
+            group: #group,
+            deprecated: #deprecated,
+            live: #live,
+            secret: #secret,
             check: #check,
         }
     };
-    Ok((flag, quote!(#ident: #value)))
+    Ok((name, flag, quote!(#ident: #value)))
 }
 
 impl Options {
@@ -113,10 +163,14 @@ impl Options {
             "unit" => self.unit = Some(meta.value()?.parse()?),
             "hidden" => self.hidden = true,
             "file_only" => self.file_only = true,
+            "live" => self.live = true,
+            "secret" => self.secret = true,
+            "group" => self.group = Some(meta.value()?.parse()?),
+            "deprecated" => self.deprecated = Some(meta.value()?.parse()?),
             "alias" => self.aliases.push(meta.value()?.parse()?),
             "parse" => self.parse = Some(meta.value()?.parse()?),
             _ => {
-                let known = "name, default, unit, hidden, file_only, alias, parse";
+                let known = "name, default, unit, group, hidden, file_only, live, secret, deprecated, alias, parse";
                 return Err(meta.error(format!("unknown property; there are {known}")));
             }
         }

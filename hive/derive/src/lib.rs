@@ -40,11 +40,20 @@ pub fn object(input: TokenStream) -> TokenStream {
 /// - `default = v`: a literal, written as the option would be (`"30s"`, `true`, `"a,b"`), or an expression of the
 ///   field's type; otherwise the type's zero
 /// - `unit = "bytes"`: shown in the help text
+/// - `group = "Network"`: the heading in the help text
 /// - `hidden`: not shown in the help text
+/// - `live`: a change takes effect while the program runs, for whoever takes a `ConfigWatch` of the struct; a change of
+///   any other option takes effect at the next start
+/// - `secret`: the value is shown nowhere
+/// - `deprecated = "set x instead"`: the log says so when it is set
 /// - `file_only`: read from files and folders, no flag and no environment variable
 /// - `alias = "old"`, repeatable: an old name that files and folders may use
 /// - `parse = "what it looks like"`: the field's type reads itself from text by `FromStr`; a literal default is required
-#[proc_macro_derive(Config, attributes(flag))]
+///
+/// `#[config(..)]` on the struct takes:
+/// - `check = path`: a `fn(&Self) -> Result<(), String>` that tells what is wrong with the options together
+/// - `group = "Network"`: the heading of all its options
+#[proc_macro_derive(Config, attributes(flag, config))]
 pub fn config(input: TokenStream) -> TokenStream {
     expand(input, config::config)
 }

@@ -1,7 +1,8 @@
 //! A folder of options as Kubernetes mounts a ConfigMap: the file's name is the key, its content the value.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::error::ConfigError;
@@ -9,41 +10,111 @@ use super::error::ConfigError;
 /// A key in lower case, its value without surrounding white space, and the file.
 pub(crate) type Entry = (String, String, PathBuf);
 
-/// Reads all files of a folder in order of name. Folders and links to folders (`..data`) are left out, links to files
-/// are followed.
-pub(crate) fn read(dir: &Path, errors: &mut Vec<ConfigError>) -> Vec<Entry> {
-    let unreadable = |path: &Path, error: io::Error| ConfigError::Unreadable {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    };
-    let listing = match fs::read_dir(dir) {
-        Ok(listing) => listing,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            errors.push(ConfigError::NoDirectory(dir.to_owned()));
-            return vec![];
+/// What a folder says.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// In order of the files' names.
+    pub(crate) entries: Vec<Entry>,
+    /// Keys that are not read, and why.
+    pub(crate) odd: Vec<(String, PathBuf, &'static str)>,
+}
+
+/// The largest value in bytes: that of a whole ConfigMap.
+const LARGEST: u64 = 1 << 20;
+
+/// How often a folder is read that is replaced meanwhile.
+const TRIES: usize = 10;
+
+/// What a mounted ConfigMap exchanges when its files change.
+const EXCHANGED: &str = "..data";
+
+/// Reads all files of a folder. Folders and links to folders (`..data`) are left out, links to files are followed. What is
+/// read is one state of the folder: when it is replaced meanwhile, it is read again.
+pub(crate) fn read(dir: &Path, errors: &mut Vec<ConfigError>) -> Found {
+    for _ in 0..TRIES {
+        let before = state(dir);
+        let mut faults = vec![];
+        let found = read_once(dir, &mut faults);
+        if state(dir) == before {
+            errors.append(&mut faults);
+            return found;
         }
-        Err(error) => {
-            errors.push(unreadable(dir, error));
-            return vec![];
-        }
-    };
-    let mut paths: Vec<PathBuf> = listing.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    paths.sort();
-    let mut entries = vec![];
-    for path in paths {
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-        match fs::metadata(&path) {
-            Ok(meta) if meta.is_dir() => continue,
-            Ok(_) => {}
-            Err(error) => {
-                errors.push(unreadable(&path, error));
-                continue;
+    }
+    errors.push(unreadable(dir, format!("it was replaced {TRIES} times while it was read; try again")));
+    Found::default()
+}
+
+/// What changes when the folder is replaced: itself, its list of files, or the link behind which they are.
+fn state(dir: &Path) -> Option<(u64, u64, i64, i64, Option<PathBuf>)> {
+    let meta = fs::metadata(dir).ok()?;
+    let target = fs::read_link(dir.join(EXCHANGED)).ok();
+    Some((meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec(), target))
+}
+
+fn unreadable(path: &Path, reason: impl ToString) -> ConfigError {
+    ConfigError::Unreadable { path: path.to_owned(), reason: reason.to_string() }
+}
+
+fn read_once(dir: &Path, errors: &mut Vec<ConfigError>) -> Found {
+    let mut found = Found::default();
+    let mut paths = vec![];
+    match fs::read_dir(dir) {
+        Ok(listing) => {
+            for entry in listing {
+                match entry {
+                    Ok(entry) => paths.push(entry.path()),
+                    Err(error) => errors.push(unreadable(dir, error)),
+                }
             }
         }
-        match fs::read_to_string(&path) {
-            Ok(text) => entries.push((name.to_ascii_lowercase(), text.trim().to_owned(), path.clone())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            errors.push(ConfigError::NoDirectory(dir.to_owned()));
+        }
+        Err(error) => errors.push(unreadable(dir, error)),
+    }
+    paths.sort();
+    for path in paths {
+        let Some(name) = path.file_name() else { continue };
+        let Some(name) = name.to_str() else {
+            errors.push(unreadable(
+                &path,
+                "its name is not UTF-8, as the name of an option is; rename or remove it",
+            ));
+            continue;
+        };
+        let key = name.to_ascii_lowercase();
+        match fs::metadata(&path) {
+            Ok(meta) if meta.is_dir() => {
+                found.odd.push((key, path, "a folder; an option is a file that holds its value"))
+            }
+            Ok(_) => match value(&path) {
+                Ok(value) => found.entries.push((key, value, path)),
+                Err(reason) => errors.push(unreadable(&path, reason)),
+            },
             Err(error) => errors.push(unreadable(&path, error)),
         }
     }
-    entries
+    found
+}
+
+/// The content of a file of text.
+pub(crate) fn value(path: &Path) -> Result<String, String> {
+    // Asked before it is opened, since opening a pipe waits for its other end.
+    let meta = fs::metadata(path).map_err(|error| error.to_string())?;
+    if !meta.is_file() {
+        return Err("it is no file of text; replace or remove it".to_owned());
+    }
+    let mut bytes = vec![];
+    let read = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
+    read.map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(format!("it has more than {LARGEST} bytes, the most that is read; shorten it"));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(error) => {
+            let at = error.utf8_error().valid_up_to();
+            Err(format!("byte {at} is not UTF-8; write it as plain text"))
+        }
+    }
 }

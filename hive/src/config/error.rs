@@ -77,6 +77,24 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A key that nobody knows, in a source where the program refuses that.
+    #[error("{from}: unknown option {key}{}", did_you_mean(.nearest))]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// Where it was found.
+        from: Source,
+        /// The name that may have been meant.
+        nearest: Option<String>,
+    },
+    /// Options that are right each for itself and wrong together.
+    #[error("{reason} (set: {})", .options.join(", "))]
+    Invalid {
+        /// What is wrong, and what would be right.
+        reason: String,
+        /// The options of the struct that are not at their defaults, as `name=value (source)`.
+        options: Vec<String>,
+    },
     /// A struct asks for an option that it does not declare; only a `ConfigSpec` written by hand can do so.
     #[error("option {key} is not declared")]
     Undeclared {

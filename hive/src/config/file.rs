@@ -16,10 +16,10 @@ pub(crate) fn read(path: &Path, errors: &mut Vec<ConfigError>) -> Vec<(String, S
         errors.push(ConfigError::BadFile { path: path.to_owned(), reason });
         return vec![];
     }
-    let text = match std::fs::read_to_string(path) {
+    let text = match super::dir::value(path) {
         Ok(text) => text,
-        Err(error) => {
-            errors.push(ConfigError::Unreadable { path: path.to_owned(), reason: error.to_string() });
+        Err(reason) => {
+            errors.push(ConfigError::Unreadable { path: path.to_owned(), reason });
             return vec![];
         }
     };

@@ -26,6 +26,14 @@ pub struct Flag {
     pub file_only: bool,
     /// Old names that files and folders may use.
     pub aliases: &'static [&'static str],
+    /// The heading that the help text has it under.
+    pub group: Option<&'static str>,
+    /// What to do instead, if it should not be used any more.
+    pub deprecated: Option<&'static str>,
+    /// Whether a change takes effect while the program runs; others take effect at the next start.
+    pub live: bool,
+    /// Whether its value is shown to nobody.
+    pub secret: bool,
     /// Checks what the type alone does not.
     pub check: fn(&Parsed<'_>) -> Result<(), String>,
 }
@@ -97,6 +105,11 @@ impl<'a> Known<'a> {
         }
     }
 
+    /// Whether its value is shown to nobody.
+    pub(crate) fn is_secret(&self) -> bool {
+        matches!(self, Known::Declared(flag) if flag.secret)
+    }
+
     /// Its default, as it would be written.
     pub(crate) fn default(&self) -> String {
         let (kind, default) = match self {
@@ -164,20 +177,40 @@ impl Schema {
         ConfigError::UnknownFlag { name: name.to_owned(), nearest: self.nearest(name) }
     }
 
-    /// The help text: every option that is not hidden, with type, default, unit and use.
+    /// The help text: every option that is not hidden, with type, default, unit and use; those with a group under its
+    /// heading, after the others.
     pub(crate) fn usage(&self) -> String {
         let shown = self.flags.values().map(|d| &d.flag).filter(|f| !f.hidden && !f.file_only);
         let rows: Vec<(String, &Flag)> = shown.map(|f| (format!("--{} {}", f.name, f.kind), f)).collect();
         let width = rows.iter().map(|(left, _)| left.len()).max().unwrap_or(0);
-        let line = |(left, flag): (String, &Flag)| {
-            let unit = flag.unit.map(|unit| format!(" [{unit}]")).unwrap_or_default();
-            let default = match flag.default.as_str() {
-                "" => String::new(),
-                default => format!(" (default {default})"),
-            };
-            let help = flag.help.split_whitespace().collect::<Vec<_>>().join(" ");
-            format!("  {left:width$}   {help}{unit}{default}").trim_end().to_owned() + "\n"
+        let mut groups: BTreeMap<Option<&str>, String> = BTreeMap::new();
+        for (left, flag) in rows {
+            let line = format!("  {left:width$}   {}", flag.described());
+            let lines = groups.entry(flag.group).or_default();
+            lines.push_str(line.trim_end());
+            lines.push('\n');
+        }
+        let part = |(group, lines): (Option<&str>, String)| match group {
+            Some(group) => format!("\n{group}:\n{lines}"),
+            None => lines,
         };
-        rows.into_iter().map(line).collect()
+        groups.into_iter().map(part).collect()
+    }
+}
+
+impl Flag {
+    /// What the help text says of it behind name and type.
+    fn described(&self) -> String {
+        let unit = self.unit.map(|unit| format!(" [{unit}]")).unwrap_or_default();
+        let default = Some(&self.default).filter(|default| !default.is_empty() && !self.secret);
+        let notes = [
+            default.map(|default| format!("default {default}")),
+            self.live.then(|| "can be changed while running".to_owned()),
+            self.deprecated.map(|instead| format!("deprecated: {instead}")),
+        ];
+        let notes: Vec<String> = notes.into_iter().flatten().collect();
+        let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
+        let help = self.help.split_whitespace().collect::<Vec<_>>().join(" ");
+        format!("{help}{unit}{notes}")
     }
 }

@@ -10,7 +10,7 @@ use super::args::{self, Arguments};
 use super::error::{BadValue, ConfigError};
 use super::flag::{CONFIG_DIR, CONFIG_FILE, Known, Schema};
 use super::kind::Form;
-use super::settings::{Setting, Settings, Source, Unknown};
+use super::settings::{Renamed, SECRET, Setting, Settings, Source, Unknown};
 use super::{dir, file};
 
 /// Where a hive reads its options.
@@ -20,7 +20,20 @@ pub(crate) struct Sources {
     pub(crate) env_prefix: String,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) files: bool,
+    /// Configuration files of which the first that exists is read if no other one is named.
+    pub(crate) usual_files: Vec<PathBuf>,
     pub(crate) program: Vec<(String, String)>,
+    pub(crate) refuse_unknown: Vec<Origin>,
+}
+
+/// Kinds of sources in which an unknown key is accepted unless the program says otherwise. On the command line it never is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// The configuration file and the folder.
+    Files,
+    /// Variables with the prefix whose names are nearly those of options.
+    Environment,
 }
 
 /// One layer: the values of one source, and the place of each.
@@ -56,7 +69,13 @@ pub(crate) struct Loaded {
 impl Sources {
     /// Reads all sources. Faults are collected; an option with a fault keeps the value of the layers below.
     pub(crate) fn load(&self, schema: &Schema) -> Loaded {
-        let mut loader = Loader { schema, errors: vec![], unknown: vec![] };
+        let mut loader = Loader {
+            schema,
+            refused: &self.refuse_unknown,
+            errors: vec![],
+            unknown: vec![],
+            renamed: vec![],
+        };
         let (arguments, given) = args::parse(&self.args, schema, &mut loader.errors);
 
         let mut defaults = Layer::new("defaults");
@@ -84,12 +103,13 @@ impl Sources {
                 let path = of(&program).or_else(|| of(&flags)).or_else(|| of(&env));
                 path.filter(|path| !path.is_empty()).map(PathBuf::from)
             };
-            layers.extend(loader.files(path(CONFIG_FILE), path(CONFIG_DIR)));
+            let usual = || self.usual_files.iter().find(|path| path.is_file()).cloned();
+            layers.extend(loader.files(path(CONFIG_FILE).or_else(usual), path(CONFIG_DIR)));
         }
         layers.extend([env, flags, program]);
 
-        let Loader { errors, unknown, .. } = loader;
-        let settings = combine(schema, &layers, unknown);
+        let Loader { errors, unknown, renamed, .. } = loader;
+        let settings = combine(schema, &layers, unknown, renamed);
         Loaded { settings, arguments, errors }
     }
 
@@ -112,7 +132,12 @@ impl Sources {
                 Some(known) => loader.put(&mut layer, known, value, source),
                 None if name.len() > 6 => {
                     let nearest = loader.schema.nearest(&name);
-                    loader.unknown.extend(nearest.map(|n| Unknown { key: name, source, nearest: Some(n) }));
+                    if nearest.is_some() {
+                        loader.stranger(
+                            Origin::Environment,
+                            Unknown { key: name, source, nearest, note: None },
+                        );
+                    }
                 }
                 None => {}
             }
@@ -123,11 +148,23 @@ impl Sources {
 
 struct Loader<'a> {
     schema: &'a Schema,
+    refused: &'a [Origin],
     errors: Vec<ConfigError>,
     unknown: Vec<Unknown>,
+    renamed: Vec<Renamed>,
 }
 
 impl Loader<'_> {
+    /// A key that nobody knows.
+    fn stranger(&mut self, origin: Origin, unknown: Unknown) {
+        if self.refused.contains(&origin) {
+            let Unknown { key, source, nearest, .. } = unknown;
+            self.errors.push(ConfigError::UnknownKey { key, from: source, nearest });
+        } else {
+            self.unknown.push(unknown);
+        }
+    }
+
     fn named(&mut self, layer: &mut Layer, name: &str, raw: &str, source: Source) {
         match self.schema.find(name) {
             Some(known) => self.put(layer, known, raw, source),
@@ -145,9 +182,10 @@ impl Loader<'_> {
             Err(detail) => self.errors.push(ConfigError::BadValue(Box::new(BadValue {
                 from: source,
                 key: known.name().to_owned(),
-                value: raw.to_owned(),
+                value: if known.is_secret() { SECRET.to_owned() } else { raw.to_owned() },
                 expected: known.kind().expected(),
-                detail,
+                // What a parser says may quote the value.
+                detail: detail.filter(|_| !known.is_secret()),
             }))),
         }
     }
@@ -161,18 +199,30 @@ impl Loader<'_> {
                 (Layer::new("configuration file"), entries.collect())
             }
             (None, Some(folder)) => {
-                let options = dir::read(&folder, &mut self.errors).into_iter();
-                let entries = options.map(|(key, value, path)| (key, value, Source::Directory(path)));
+                let found = dir::read(&folder, &mut self.errors);
+                let known = |key: &str| self.schema.find_with_aliases(key).is_some();
+                for (key, path, note) in found.odd.into_iter().filter(|(key, ..)| known(key)) {
+                    let source = Source::Directory(path);
+                    self.unknown.push(Unknown { key, source, nearest: None, note: Some(note) });
+                }
+                let entries =
+                    found.entries.into_iter().map(|(key, value, path)| (key, value, Source::Directory(path)));
                 (Layer::new("configuration folder"), entries.collect())
             }
             (None, None) => return None,
         };
         for (key, value, source) in entries {
             match self.schema.find_with_aliases(&key) {
-                Some(known) => self.put(&mut layer, known, &value, source),
+                Some(known) => {
+                    if known.name() != key {
+                        let (key, source) = (key.clone(), source.clone());
+                        self.renamed.push(Renamed { key, now: known.name().to_owned(), source });
+                    }
+                    self.put(&mut layer, known, &value, source);
+                }
                 None => {
                     let nearest = self.schema.nearest(&key);
-                    self.unknown.push(Unknown { key, source, nearest });
+                    self.stranger(Origin::Files, Unknown { key, source, nearest, note: None });
                 }
             }
         }
@@ -180,11 +230,11 @@ impl Loader<'_> {
     }
 }
 
-fn combine(schema: &Schema, layers: &[Layer], unknown: Vec<Unknown>) -> Settings {
+fn combine(schema: &Schema, layers: &[Layer], unknown: Vec<Unknown>, renamed: Vec<Renamed>) -> Settings {
     let figment = layers.iter().fold(Figment::new(), |figment, layer| figment.merge(layer));
     let values =
         figment.data().ok().and_then(|mut profiles| profiles.remove(&Profile::Default)).unwrap_or_default();
-    let mut settings = Settings { unknown, ..Settings::default() };
+    let mut settings = Settings { unknown, renamed, ..Settings::default() };
     for (key, parsed) in values {
         let layer = figment.get_metadata(parsed.tag()).map(|metadata| metadata.name.as_ref());
         let layer = layers.iter().find(|candidate| Some(candidate.name) == layer);
@@ -192,7 +242,17 @@ fn combine(schema: &Schema, layers: &[Layer], unknown: Vec<Unknown>) -> Settings
         let Some(known) = schema.find(&key) else { continue };
         let kind = known.kind();
         let (value, default) = (kind.render(&parsed), known.default());
-        let setting = Setting { value, default, key: key.clone(), kind, source, parsed };
+        let is_default = value == default;
+        let [value, default] = match known.is_secret() {
+            true => [SECRET.to_owned(), SECRET.to_owned()],
+            false => [value, default],
+        };
+        let deprecated = match known {
+            Known::Declared(flag) => flag.deprecated,
+            Known::Foreign(_) => None,
+        };
+        let setting =
+            Setting { key: key.clone(), value, default, kind, source, deprecated, is_default, parsed };
         match known {
             Known::Declared(_) => {
                 settings.declared.insert(key, setting);

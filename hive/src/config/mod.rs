@@ -4,6 +4,9 @@
 //! `--config-dir DIR` (one file a key; left unread when there is a config file), default. All sources are read as
 //! strings and parsed by the declared type; then they are layered by figment, which remembers where each value came
 //! from. Every fault is reported at once, with the place, the key, the value and what would be right.
+//!
+//! Options that are marked `live` may change while the program runs: [`LiveConfig`] reads the sources again, and those who
+//! take a [`ConfigWatch`] follow.
 
 mod args;
 mod dir;
@@ -13,6 +16,7 @@ mod file;
 mod flag;
 mod kind;
 mod layers;
+mod live;
 mod settings;
 mod value;
 
@@ -29,8 +33,10 @@ pub(crate) use flag::{CONFIG_DIR, CONFIG_FILE, Schema};
 pub use flag::{Flag, Foreign};
 pub(crate) use kind::Form;
 pub use kind::Kind;
+pub use layers::Origin;
 pub(crate) use layers::Sources;
-pub use settings::{Setting, Settings, Source, Unknown};
+pub use live::{Change, ConfigWatch, LiveConfig, Reloaded};
+pub use settings::{Renamed, Setting, Settings, Source, Unknown};
 pub use value::{FlagValue, Parsed, Values};
 
 use crate::error::Place;

@@ -40,12 +40,15 @@ impl fmt::Display for Source {
     }
 }
 
+/// What stands for the value of an option that is shown to nobody.
+pub(crate) const SECRET: &str = "(secret)";
+
 /// One option in force.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Setting {
     /// Its name.
     pub key: String,
-    /// Its value, as it may be written in a file.
+    /// Its value, as it may be written in a file; `(secret)` for one that is shown to nobody.
     pub value: String,
     /// Its default, in the same form.
     pub default: String,
@@ -53,13 +56,16 @@ pub struct Setting {
     pub kind: Kind,
     /// Where the value came from.
     pub source: Source,
+    /// What to do instead of setting it, if it should not be set any more.
+    pub deprecated: Option<&'static str>,
+    pub(crate) is_default: bool,
     pub(crate) parsed: Value,
 }
 
 impl Setting {
     /// Whether the value is the default, whoever set it.
     pub fn is_default(&self) -> bool {
-        self.value == self.default
+        self.is_default
     }
 
     pub(crate) fn bad_value(&self, detail: String) -> ConfigError {
@@ -73,6 +79,16 @@ impl Setting {
     }
 }
 
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Setting")
+            .field("key", &self.key)
+            .field("value", &self.value)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A key that nobody declares. Cilium lets these pass in files and folders, so they are no errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
@@ -82,15 +98,35 @@ pub struct Unknown {
     pub source: Source,
     /// The known option whose name is nearest, if one is near.
     pub nearest: Option<String>,
+    /// What is odd about it, if it is more than its name.
+    pub note: Option<&'static str>,
+}
+
+/// An old name of an option, by which it was set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renamed {
+    /// The old name.
+    pub key: String,
+    /// The option's name.
+    pub now: String,
+    /// Where it was found.
+    pub source: Source,
 }
 
 /// The configuration in force. Cells may take it as `Arc<Settings>`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Settings {
     pub(crate) declared: BTreeMap<String, Setting>,
     pub(crate) unused: Vec<Setting>,
     pub(crate) unknown: Vec<Unknown>,
+    pub(crate) renamed: Vec<Renamed>,
     pub(crate) figment: Figment,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.declared.values()).entries(&self.unused).finish()
+    }
 }
 
 impl Settings {
@@ -115,21 +151,35 @@ impl Settings {
         &self.unknown
     }
 
+    /// Options that were set by an old name.
+    pub fn renamed(&self) -> &[Renamed] {
+        &self.renamed
+    }
+
     /// The layers behind the values, for programs that extract structs of their own. Durations are nanoseconds, maps
     /// lists of `key=value`.
     pub fn figment(&self) -> &Figment {
         &self.figment
     }
 
-    /// Writes unknown and unused options to the log: a warning where another name was probably meant, otherwise at level
-    /// info, because configurations are shared with other programs (Cilium's chart sets 19 options of its operator).
+    /// Writes unknown, old and unused options to the log: a warning where another name was probably meant or is the one to
+    /// use, otherwise at level info, because configurations are shared with other programs (Cilium's chart sets 19 options of its operator).
     pub fn report(&self) {
-        for Unknown { key, source, nearest } in &self.unknown {
-            match nearest {
-                Some(nearest) => {
+        for Unknown { key, source, nearest, note } in &self.unknown {
+            match (note, nearest) {
+                (Some(note), _) => tracing::warn!(option = key, %source, note, "Not read"),
+                (None, Some(nearest)) => {
                     tracing::warn!(option = key, %source, nearest, "Unknown option, was another one meant?")
                 }
-                None => tracing::info!(option = key, %source, "Unknown option"),
+                (None, None) => tracing::info!(option = key, %source, "Unknown option"),
+            }
+        }
+        for Renamed { key, now, source } in &self.renamed {
+            tracing::warn!(option = key, %source, now, "The option has another name now");
+        }
+        for setting in self.declared.values().filter(|setting| setting.source != Source::Default) {
+            if let Some(instead) = setting.deprecated {
+                tracing::warn!(option = setting.key, source = %setting.source, instead, "The option is deprecated");
             }
         }
         for setting in self.unused.iter().filter(|setting| !setting.is_default()) {

@@ -217,6 +217,14 @@ impl Values<'_> {
         self.take(key, |value| value.parse())
     }
 
+    /// The error of a struct whose options are wrong together; `keys` are all of them.
+    pub fn invalid(&self, keys: &[&str], reason: impl ToString) -> ConfigError {
+        let settings = keys.iter().filter_map(|key| self.settings.get(key));
+        let set = settings.filter(|setting| !setting.is_default());
+        let options = set.map(|s| format!("{}={} ({})", s.key, s.value, s.source)).collect();
+        ConfigError::Invalid { reason: reason.to_string(), options }
+    }
+
     fn take<T>(
         &self,
         key: &str,

@@ -1,0 +1,263 @@
+//! Options that are changed while the program runs.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::error::ConfigError;
+use super::flag::{CONFIG_DIR, CONFIG_FILE, Flag, Schema};
+use super::layers::Sources;
+use super::settings::{Setting, Settings, Source};
+use super::value::Values;
+use super::{ConfigCell, ConfigSpec};
+use crate::key::Key;
+use crate::outputs::Value;
+use crate::param::{Absent, Cx, Deps, Param};
+
+/// The configuration struct of a cell as it changes; `#[flag(live)]` marks the options that do.
+///
+/// [`get`](ConfigWatch::get) is the struct in force, [`changed`](ConfigWatch::changed) waits for another. Each was made of
+/// values that are right each for itself and passed the struct's `check`; what is not right is never seen. Options that
+/// are not live keep their values until the program starts again.
+///
+/// ```
+/// use hive::prelude::*;
+/// use hive::{ConfigWatch, LiveConfig};
+///
+/// #[derive(hive::Config)]
+/// struct Greeting {
+///     /// Whom to greet
+///     #[flag(default = "world", live)]
+///     name: String,
+/// }
+///
+/// fn greet(mut greeting: ConfigWatch<Greeting>, jobs: JobGroup) {
+///     jobs.one_shot("greet", move |cx: JobCx| async move {
+///         loop {
+///             cx.health.ok(format!("hello, {}", greeting.get().name));
+///             tokio::select! {
+///                 () = greeting.changed() => {}
+///                 () = cx.cancelled() => return Ok(()),
+///             }
+///         }
+///     });
+/// }
+///
+/// hive::validate(module("greeter", "Says hello", [config::<Greeting>(), invoke(greet)])).unwrap();
+/// // Whoever learns that the configuration is another one, by a signal or from the kernel, has it read again:
+/// fn on_hangup(live: std::sync::Arc<LiveConfig>) {
+///     let _ = live.reload();
+/// }
+/// ```
+pub struct ConfigWatch<T>(watch::Receiver<Arc<T>>);
+
+impl<T> Clone for ConfigWatch<T> {
+    fn clone(&self) -> Self {
+        ConfigWatch(self.0.clone())
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for ConfigWatch<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.borrow().fmt(f)
+    }
+}
+
+impl<T> ConfigWatch<T> {
+    /// The struct in force.
+    pub fn get(&self) -> Arc<T> {
+        self.0.borrow().clone()
+    }
+
+    /// Waits until there is another than [`get`](ConfigWatch::get) gave when this last returned, or at first the one of the
+    /// start. Changes that follow one another quickly may be told as one. Forever if the hive is gone.
+    pub async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl<T: ConfigSpec> Param for ConfigWatch<T> {
+    fn deps(deps: &mut Deps) {
+        deps.need(Key::config::<T>());
+        deps.need(Key::of::<LiveConfig>());
+    }
+
+    fn extract(cx: &mut Cx<'_>) -> Result<Self, Absent> {
+        let initial = cx.one::<Arc<T>>()?.clone();
+        Ok(cx.one::<Arc<LiveConfig>>()?.watch(initial))
+    }
+}
+
+/// An option whose value is another one than the running one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The option.
+    pub key: String,
+    /// The value that is in force, or was.
+    pub running: String,
+    /// The value that was read.
+    pub wanted: String,
+    /// Where it was read.
+    pub source: Source,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Change { key, running, wanted, source } = self;
+        write!(f, "{key}: running with \"{running}\", {source} says \"{wanted}\"")
+    }
+}
+
+/// What became of a configuration that was read again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// Options with values that are in force now.
+    pub changed: Vec<Change>,
+    /// Options whose values take effect at the next start: where the running program has drifted from its configuration.
+    pub refused: Vec<Change>,
+}
+
+/// Reads the configuration again and tells who watches it. Take it as `Arc<LiveConfig>`.
+pub struct LiveConfig {
+    schema: Schema,
+    sources: Sources,
+    structs: Vec<Struct>,
+    state: Mutex<State>,
+}
+
+/// A configuration struct of the hive.
+struct Struct {
+    key: Key,
+    flags: Vec<Flag>,
+    make: fn(&Values<'_>) -> Result<Value, ConfigError>,
+}
+
+struct State {
+    settings: Arc<Settings>,
+    watched: HashMap<Key, Watched>,
+}
+
+/// The channel of a struct that somebody watches: a `watch::Sender<Arc<T>>`.
+struct Watched {
+    sender: Box<dyn Any + Send + Sync>,
+    publish: fn(&dyn Any, Value),
+}
+
+impl LiveConfig {
+    pub(crate) fn new(
+        schema: Schema,
+        sources: Sources,
+        cells: impl Iterator<Item = ConfigCell>,
+        settings: Arc<Settings>,
+    ) -> Arc<Self> {
+        let structs = cells.map(|cell| Struct { key: cell.key, flags: (cell.flags)(), make: cell.make });
+        let state = Mutex::new(State { settings, watched: HashMap::new() });
+        Arc::new(LiveConfig { schema, sources, structs: structs.collect(), state })
+    }
+
+    fn watch<T: ConfigSpec>(&self, initial: Arc<T>) -> ConfigWatch<T> {
+        let mut state = self.state.lock();
+        let watched = state.watched.entry(Key::config::<T>()).or_insert_with(|| Watched {
+            sender: Box::new(watch::channel(initial.clone()).0),
+            publish: |sender, value| {
+                let value: Box<dyn Any> = value;
+                if let (Some(sender), Ok(value)) =
+                    (sender.downcast_ref::<watch::Sender<Arc<T>>>(), value.downcast::<Arc<T>>())
+                {
+                    sender.send_replace(*value);
+                }
+            },
+        });
+        match watched.sender.downcast_ref::<watch::Sender<Arc<T>>>() {
+            Some(sender) => ConfigWatch(sender.subscribe()),
+            // Keys are equal for equal types only.
+            None => ConfigWatch(watch::channel(initial).1),
+        }
+    }
+
+    /// The configuration in force, with what has changed since the start.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.state.lock().settings.clone()
+    }
+
+    /// The configuration file or folder that is read, for whoever wants to know when it changes.
+    pub fn place(&self) -> Option<PathBuf> {
+        let settings = self.settings();
+        let named = [CONFIG_FILE, CONFIG_DIR].into_iter().filter_map(|key| settings.get(key));
+        let named = named.map(|setting| &setting.value).find(|path| !path.is_empty()).map(PathBuf::from);
+        let usual = settings.iter().find_map(|setting| match &setting.source {
+            Source::File(path) => Some(path.clone()),
+            _ => None,
+        });
+        usual.or(named)
+    }
+
+    /// Options that can be changed now: those that are live and whose struct somebody watches.
+    pub fn live(&self) -> Vec<&'static str> {
+        let state = self.state.lock();
+        let watched = self.structs.iter().filter(|of| state.watched.contains_key(&of.key));
+        watched.flat_map(|of| of.flags.iter().filter(|flag| flag.live).map(|flag| flag.name)).collect()
+    }
+
+    /// Reads all sources again. Without a fault, live options get their new values, whoever watches their structs is told,
+    /// and all others are named in the result; with a fault, in whatever option, everything stays as it is.
+    pub fn reload(&self) -> Result<Reloaded, Vec<ConfigError>> {
+        let loaded = self.sources.load(&self.schema);
+        if !loaded.errors.is_empty() {
+            return Err(loaded.errors);
+        }
+        let live = self.live();
+        let mut state = self.state.lock();
+        let mut next = Settings { unused: loaded.settings.unused, ..(*state.settings).clone() };
+        (next.unknown, next.renamed) = (loaded.settings.unknown, loaded.settings.renamed);
+        let mut reloaded = Reloaded::default();
+        for (key, wanted) in loaded.settings.declared {
+            let Some(running) = next.declared.get_mut(&key) else { continue };
+            if wanted.parsed == running.parsed {
+                *running = wanted;
+            } else if live.contains(&key.as_str()) {
+                reloaded.changed.push(change(running, &wanted));
+                *running = wanted;
+            } else {
+                reloaded.refused.push(change(running, &wanted));
+            }
+        }
+        // All structs are made before the first of them counts.
+        let (mut made, mut errors) = (vec![], vec![]);
+        for of in &self.structs {
+            let named = |change: &Change| of.flags.iter().any(|flag| flag.name == change.key);
+            if reloaded.changed.iter().any(named) {
+                match (of.make)(&Values { settings: &next }) {
+                    Ok(value) => made.push((of.key, value)),
+                    Err(error) => errors.push(error),
+                }
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        state.settings = Arc::new(next);
+        for (key, value) in made {
+            if let Some(watched) = state.watched.get(&key) {
+                (watched.publish)(&*watched.sender, value);
+            }
+        }
+        Ok(reloaded)
+    }
+}
+
+fn change(running: &Setting, wanted: &Setting) -> Change {
+    Change {
+        key: wanted.key.clone(),
+        running: running.value.clone(),
+        wanted: wanted.value.clone(),
+        source: wanted.source.clone(),
+    }
+}
