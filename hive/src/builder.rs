@@ -141,7 +141,7 @@ impl HiveBuilder {
         value: Arc<T>,
     ) -> Self {
         let (key, at) = (Key::of::<T>(), Location::caller());
-        self.replacements.push(Replacement { key, value: Box::new(value), within, at });
+        self.replacements.push(Replacement { key, value: Arc::new(value), within, at });
         self
     }
 
@@ -302,7 +302,7 @@ fn configure(graph: &mut Graph, settings: &Settings) -> Vec<ConfigError> {
     for node in &mut graph.nodes {
         let What::Config(cell) = &node.what else { continue };
         match (cell.make)(&Values { settings }) {
-            Ok(value) => node.what = What::Ready(Some(vec![Some(value)])),
+            Ok(value) => node.what = What::Ready(vec![Some(value)]),
             Err(error) => errors.push(error),
         }
     }

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use crate::conditional::Condition;
 use crate::config::{ConfigCell, ConfigSpec};
 use crate::constructor::{Constructor, ParamList, Shape};
+use crate::error::Place;
+use crate::key::Key;
 use crate::outputs::{IntoOutputs, Outputs, Run};
+use crate::scope::{MakeScope, Scope};
 
 /// A part of an application: a provider, an invocation, a configuration struct, or a bundle of other cells.
 ///
@@ -16,13 +19,36 @@ pub struct Cell(pub(crate) Arc<Repr>);
 
 pub(crate) enum Repr {
     Group(Vec<Cell>),
-    Module { id: String, description: String, at: &'static Location<'static>, cells: Vec<Cell> },
-    Provide { constructor: Constructor, private: bool },
+    Module {
+        id: String,
+        description: String,
+        at: &'static Location<'static>,
+        cells: Vec<Cell>,
+    },
+    Scope {
+        id: String,
+        description: String,
+        at: &'static Location<'static>,
+        place: Place,
+        key: Key,
+        make: MakeScope,
+        cells: Vec<Cell>,
+    },
+    Provide {
+        constructor: Constructor,
+        private: bool,
+    },
     Invoke(Constructor),
-    Decorate { constructor: Constructor, cells: Vec<Cell> },
+    Decorate {
+        constructor: Constructor,
+        cells: Vec<Cell>,
+    },
     DecorateAll(Constructor),
     Config(ConfigCell),
-    When { condition: Condition, cell: Cell },
+    When {
+        condition: Condition,
+        cell: Cell,
+    },
 }
 
 impl Cell {
@@ -94,6 +120,48 @@ fn cell(repr: Repr) -> Cell {
 pub fn module(id: impl Into<String>, description: impl Into<String>, cells: impl IntoCells) -> Cell {
     let (id, description, at) = (id.into(), description.into(), Location::caller());
     cell(Repr::Module { id, description, at, cells: cells.into_cells() })
+}
+
+/// A [`module`] with a life of its own: its cells see everything of the hive around it, the others see of it only an
+/// `Arc<`[`Scope<T>`]`>`, by which they start and stop it while the rest runs. `T` is any type that tells it from others.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use hive::prelude::*;
+///
+/// struct Leader;
+///
+/// fn announce(lifecycle: Lifecycle) {
+///     lifecycle.hook("announce").on_start(|_| async { Ok(()) }).on_stop(|_| async { Ok(()) });
+/// }
+/// fn elect(leader: Arc<Scope<Leader>>, jobs: JobGroup) {
+///     jobs.one_shot("elect", |cx: JobCx| async move {
+///         leader.start().await?; // got the lease
+///         cx.cancelled().await; // or lost it
+///         leader.stop().await?;
+///         Ok(())
+///     });
+/// }
+/// let cells = [invoke(elect), scope::<Leader>("leader", "What only the leader does", invoke(announce))];
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let mut hive = TestHive::new(cells);
+/// hive.start().await;
+/// # hive.stop().await; });
+/// ```
+///
+/// Its constructors are planned with all others, and run at each start, as do its hooks and jobs; configuration is read
+/// once. It can be started once the hive has started, and is stopped with it, before anything else.
+#[track_caller]
+pub fn scope<T: ?Sized + 'static>(
+    id: impl Into<String>,
+    description: impl Into<String>,
+    cells: impl IntoCells,
+) -> Cell {
+    let (id, description, at) = (id.into(), description.into(), Location::caller());
+    let place = Place { function: std::any::type_name::<Scope<T>>(), at };
+    let (key, make) = (Key::of::<Scope<T>>(), crate::scope::make::<T> as MakeScope);
+    cell(Repr::Scope { id, description, at, place, key, make, cells: cells.into_cells() })
 }
 
 /// Cells bundled without a scope.

@@ -36,7 +36,7 @@ impl Condition {
                 value.downcast_ref::<Arc<C>>().map(|config| is_on(config))
             }),
             flags: C::flags,
-            make: |values| Ok(Box::new(Arc::new(C::from_values(values)?))),
+            make: |values| Ok(Arc::new(Arc::new(C::from_values(values)?))),
         }
     }
 

@@ -305,6 +305,14 @@ pub enum HiveError {
     /// Stop hooks failed; all others ran.
     #[error("{}", list("stop hook failed", "stop hooks failed", .0))]
     Stop(Vec<HookFailure>),
+    /// A scope with a life of its own could not be started or stopped.
+    #[error("scope `{scope}`: {error}")]
+    Scope {
+        /// The path of its module.
+        scope: String,
+        /// What went wrong, as in a hive.
+        error: Box<HiveError>,
+    },
     /// The operation is not possible in the state that the hive is in.
     #[error("cannot {action} a hive that is {state}")]
     State {

@@ -118,6 +118,31 @@ pub enum Event {
         /// How many stop hooks failed.
         failed: usize,
     },
+    /// A scope with a life of its own has started.
+    ScopeStarted {
+        /// The path of its module.
+        scope: Arc<str>,
+        /// How long it took.
+        duration: Duration,
+    },
+    /// A scope with a life of its own could not be started.
+    ScopeFailed {
+        /// The path of its module.
+        scope: Arc<str>,
+        /// How long it took.
+        duration: Duration,
+        /// The error's text.
+        error: String,
+    },
+    /// A scope with a life of its own has been stopped.
+    ScopeStopped {
+        /// The path of its module.
+        scope: Arc<str>,
+        /// How long it took.
+        duration: Duration,
+        /// How many stop hooks failed.
+        failed: usize,
+    },
     /// A signal arrived.
     Signal {
         /// Its name.
@@ -206,6 +231,16 @@ impl Event {
             Event::Stopping => info!("Stopping hive"),
             Event::Stopped { duration, failed: 0 } => info!(?duration, "Stopped hive"),
             Event::Stopped { duration, failed } => error!(?duration, failed, "Failed to stop hive"),
+            Event::ScopeStarted { scope, duration } => info!(module = %scope, ?duration, "Started scope"),
+            Event::ScopeFailed { scope, duration, error } => {
+                error!(module = %scope, ?duration, error, "Failed to start scope");
+            }
+            Event::ScopeStopped { scope, duration, failed: 0 } => {
+                info!(module = %scope, ?duration, "Stopped scope");
+            }
+            Event::ScopeStopped { scope, duration, failed } => {
+                error!(module = %scope, ?duration, failed, "Failed to stop scope");
+            }
             Event::Signal { name } => info!(signal = name, "Signal received"),
             Event::ShutdownRequested { error: None } => info!("Shutdown requested"),
             Event::ShutdownRequested { error: Some(error) } => error!(error, "Shutdown requested"),

@@ -15,12 +15,18 @@ use crate::key::{Key, KeyMap};
 use crate::missing::CONFIG_HINT;
 use crate::outputs::{Out, Outs, Value};
 use crate::param::{Dep, Deps, Slot};
+use crate::scope::MakeScope;
 
 /// What a node does when it is built.
 pub(crate) enum What {
     Construct(Constructor),
     Config(ConfigCell),
-    Ready(Option<Vec<Option<Value>>>),
+    Ready(Vec<Option<Value>>),
+    /// The handle of the life in this scope.
+    Scope {
+        inner: usize,
+        make: MakeScope,
+    },
 }
 
 /// A value that a test puts in the place of providers.
@@ -40,6 +46,7 @@ pub(crate) enum NodeKind {
     Invoke,
     Decorate,
     DecorateAll,
+    Scope,
     Config,
     BuiltIn,
     Replacement,
@@ -64,6 +71,8 @@ pub(crate) struct Scope {
     pub(crate) at: Option<&'static Location<'static>>,
     /// The innermost condition around it.
     pub(crate) switch: Option<usize>,
+    /// Whether what is inside has a life of its own.
+    pub(crate) is_life: bool,
     pub(crate) providers: KeyMap<Slot>,
     pub(crate) groups: KeyMap<Vec<Slot>>,
     pub(crate) decorators: KeyMap<Slot>,
@@ -125,6 +134,7 @@ impl Graph {
             description,
             at,
             switch,
+            is_life: false,
             providers: KeyMap::default(),
             groups: KeyMap::default(),
             decorators: KeyMap::default(),
@@ -153,6 +163,14 @@ impl Graph {
             Repr::Group(cells) => return Some((cells, inside)),
             Repr::Module { id, description, at, cells } => {
                 let scope = self.module(id, description, at, inside);
+                return Some((cells, Inside { scope, ..inside }));
+            }
+            Repr::Scope { id, description, at, place, key, make, cells } => {
+                let scope = self.module(id, description, at, inside);
+                self.scopes[scope].is_life = true;
+                let outs = vec![Out { key: *key, maybe: false }];
+                let what = What::Scope { inner: scope, make: *make };
+                self.push(NodeKind::Scope, *place, inside, vec![], outs, what);
                 return Some((cells, Inside { scope, ..inside }));
             }
             Repr::Provide { constructor, private } => {
@@ -227,7 +245,7 @@ impl Graph {
     pub(crate) fn decide(&mut self) {
         let mut configs = KeyMap::default();
         for node in &self.nodes {
-            if let (NodeKind::Config, What::Ready(Some(values))) = (node.kind, &node.what) {
+            if let (NodeKind::Config, What::Ready(values)) = (node.kind, &node.what) {
                 configs.insert(node.outs[0].key, &values[0]);
             }
         }
@@ -267,14 +285,21 @@ impl Graph {
                 continue;
             }
             match kind {
-                NodeKind::Provide | NodeKind::Config | NodeKind::BuiltIn => self.export(node, ROOT),
+                NodeKind::Config | NodeKind::BuiltIn => self.export(node, ROOT),
+                NodeKind::Provide | NodeKind::Scope => self.export(node, self.life(scope)),
                 NodeKind::Private => self.export(node, scope),
                 NodeKind::Invoke => self.invokes.push(node),
                 NodeKind::Decorate => self.decorate(node, scope),
-                NodeKind::DecorateAll => self.decorate(node, ROOT),
+                NodeKind::DecorateAll => self.decorate(node, self.life(scope)),
                 NodeKind::Replacement => {}
             }
         }
+    }
+
+    /// The scope whose life the inside of a scope shares.
+    pub(crate) fn life(&self, scope: usize) -> usize {
+        let mut around = std::iter::successors(Some(scope), |scope| self.scopes[*scope].parent);
+        around.find(|scope| self.scopes[*scope].is_life).unwrap_or(ROOT)
     }
 
     fn check_modules(&mut self) {
@@ -328,7 +353,7 @@ impl Graph {
     #[track_caller]
     pub(crate) fn built_in<T: Send + Sync + 'static>(&mut self, value: Arc<T>) {
         let place = Place { function: "built into the hive", at: Location::caller() };
-        self.ready(Key::of::<T>(), NodeKind::BuiltIn, place, Box::new(value));
+        self.ready(Key::of::<T>(), NodeKind::BuiltIn, place, Arc::new(value));
     }
 
     /// Puts a value in the place of providers; without any it becomes one if it is for the whole hive.
@@ -387,7 +412,7 @@ impl Graph {
 
     fn ready(&mut self, key: Key, kind: NodeKind, place: Place, value: Value) -> usize {
         let outs = vec![Out { key, maybe: false }];
-        let what = What::Ready(Some(vec![Some(value)]));
+        let what = What::Ready(vec![Some(value)]);
         self.push(kind, place, Inside { scope: ROOT, switch: None }, vec![], outs, what)
     }
 
@@ -416,7 +441,7 @@ impl Graph {
     fn view(&self, node: usize, key: &Key) -> usize {
         let Node { kind, scope, outs, .. } = &self.nodes[node];
         let is_own = *kind == NodeKind::DecorateAll && outs.iter().any(|out| out.key == *key);
-        if is_own { ROOT } else { *scope }
+        if is_own { self.life(*scope) } else { *scope }
     }
 
     /// Who gives `key` to `node`: the nearest decorator that is not the node itself, or provider.

@@ -28,6 +28,15 @@ pub(crate) struct Shared {
     pub(crate) shutdown: Shutdowner,
 }
 
+impl Shared {
+    /// The same for a part with hooks of its own.
+    pub(crate) fn with_hooks(&self, hooks: Arc<Hooks>) -> Self {
+        let Shared { events, hooks: _, health, jobs, shutdown } = self;
+        let (events, health, jobs) = (events.clone(), health.clone(), jobs.clone());
+        Shared { events, hooks, health, jobs, shutdown: shutdown.clone() }
+    }
+}
+
 /// The path of the module that a constructor belongs to, such as `agent.controlplane.ipam`; empty at the root.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ModuleId(Arc<str>);

@@ -1,27 +1,26 @@
 //! The hive: construction, start, stop, run.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
-use tracing::Instrument;
+use tokio::time::Instant;
 
 use crate::builder::{HiveBuilder, Times};
 use crate::cell::IntoCells;
 use crate::config::{Arguments, Settings};
-use crate::error::{HiveError, HookError, HookFailure, Site};
+use crate::error::{HiveError, HookFailure};
 use crate::event::{Event, Events, HookId};
-use crate::graph::{Graph, What};
-use crate::handles::{Handles, Shared};
+use crate::graph::Graph;
+use crate::handles::Shared;
 use crate::health::HealthTree;
 use crate::job::Jobs;
 use crate::key::Key;
-use crate::lifecycle::{Limits, Ordering, State, catch, panic_text};
+use crate::lifecycle::{Limits, Ordering, State};
 use crate::outcome::{Outcome, outcome};
-use crate::outputs::{Call, Sink};
-use crate::param::{Cx, Values};
+use crate::param::Values;
+use crate::part::Part;
 use crate::plan::Plan;
+use crate::scope::Core;
 use crate::shutdown::{Reason, Shutdowner};
 use crate::signals::{AbortOnDrop, Signals, exit_after};
 
@@ -35,7 +34,9 @@ const HARD_LIMIT: Duration = Duration::from_secs(5);
 pub struct Hive {
     pub(crate) graph: Graph,
     pub(crate) plan: Plan,
+    part: Part,
     values: Values,
+    scopes: Vec<Arc<Core>>,
     shared: Arc<Shared>,
     settings: Arc<Settings>,
     arguments: Arguments,
@@ -68,8 +69,21 @@ impl Hive {
 
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { graph, plan, shared, settings, arguments, usage, limits } = parts;
-        let values = (0..graph.nodes.len()).map(|_| None).collect();
-        Hive { graph, plan, values, shared, settings, arguments, usage, limits, owns_process: false }
+        let part = Part::of(&graph, &plan, crate::graph::ROOT);
+        let values = part.no_values();
+        Hive {
+            graph,
+            plan,
+            part,
+            values,
+            scopes: vec![],
+            shared,
+            settings,
+            arguments,
+            usage,
+            limits,
+            owns_process: false,
+        }
     }
 
     /// The configuration in force.
@@ -140,8 +154,7 @@ impl Hive {
     /// Runs all constructors that the invocations need, then the invocations. [`start`](Hive::start) does so if need be.
     pub async fn populate(&mut self) -> Result<(), HiveError> {
         self.expect_state("populate", &[State::Built])?;
-        let deadline = Instant::now() + self.limits.start;
-        let result = self.construct(deadline).await;
+        let result = self.construct().await;
         self.shared.hooks.set_state(if result.is_ok() { State::Populated } else { State::Failed });
         result
     }
@@ -151,64 +164,10 @@ impl Hive {
         if allowed.contains(&state) { Ok(()) } else { Err(HiveError::State { action, state }) }
     }
 
-    async fn construct(&mut self, deadline: Instant) -> Result<(), HiveError> {
-        self.shared.hooks.use_current_runtime();
-        for position in 0..self.plan.order.len() {
-            let index = self.plan.order[position];
-            let node = &mut self.graph.nodes[index];
-            let constructor = match &mut node.what {
-                What::Ready(values) => {
-                    self.values[index] = values.take();
-                    continue;
-                }
-                What::Config(_) => continue,
-                What::Construct(constructor) => constructor.clone(),
-            };
-            let site = self.graph.site(index);
-            if self.shared.shutdown.is_shutting_down() {
-                return Err(HiveError::Cancelled { during: format!("constructor {site}"), rollback: vec![] });
-            }
-            let function = site.place.function;
-            let handles =
-                Handles { shared: self.shared.clone(), module: site.module.clone(), function, node: index };
-            let begin = Instant::now();
-            let span = tracing::info_span!("cell", module = %site.module);
-            let mut cx =
-                Cx { values: &self.values, handles: &handles, edges: &self.plan.edges[index], pos: 0 };
-            let call = catch_unwind(AssertUnwindSafe(|| span.in_scope(|| constructor.erased.call(&mut cx))));
-            let result = match call {
-                Ok(Call::Ready(result)) => result,
-                Ok(Call::Pending(future)) => self.pending(future.instrument(span), deadline, &site).await?,
-                Err(panic) => Err(anyhow::anyhow!("panicked: {}", panic_text(&*panic))),
-            };
-            let sink = result.map_err(|error| HiveError::Construct {
-                site: site.clone(),
-                error,
-                rollback: vec![],
-            })?;
-            self.values[index] = Some(sink.values);
-            let duration = begin.elapsed();
-            self.shared.events.emit(Event::Constructed { function, module: site.module, duration });
-        }
+    async fn construct(&mut self) -> Result<(), HiveError> {
+        let Hive { part, values, shared, limits, .. } = self;
+        self.scopes = part.construct(values, shared, limits, &shared.shutdown).await?;
         Ok(())
-    }
-
-    async fn pending(
-        &self,
-        future: impl Future<Output = anyhow::Result<Sink>>,
-        deadline: Instant,
-        site: &Site,
-    ) -> Result<anyhow::Result<Sink>, HiveError> {
-        tokio::select! {
-            result = timeout_at(deadline, catch(future)) => Ok(match result {
-                Ok(Ok(result)) => result,
-                Ok(Err(panic)) => Err(anyhow::anyhow!("panicked: {panic}")),
-                Err(_) => Err(anyhow::anyhow!("did not finish within {:?}", self.limits.start)),
-            }),
-            () = self.shared.shutdown.requested() => {
-                Err(HiveError::Cancelled { during: format!("constructor {site}"), rollback: vec![] })
-            }
-        }
     }
 
     /// Populates the hive if that is not done, then runs the start hooks. On failure, or when a shutdown is asked for
@@ -234,24 +193,17 @@ impl Hive {
 
     async fn start_by(&mut self, deadline: Instant) -> Result<(), HiveError> {
         if self.state() == State::Built {
-            self.construct(deadline).await?;
+            self.construct().await?;
         }
         let hooks = self.shared.hooks.clone();
         hooks.set_state(State::Starting);
         let limits = Limits { deadline, limit: self.limits.start, heartbeat: self.limits.heartbeat };
-        let uses = || self.plan.uses();
+        let uses = || self.part.uses();
         let ordering = Ordering { uses: &uses, shuffle: self.limits.shuffle };
         let Err(stopped) = hooks.start(ordering, limits, &self.shared.shutdown).await else { return Ok(()) };
         self.shared.events.emit(Event::RollingBack { hooks: stopped.started });
         let rollback = self.stop_hooks().await;
-        let failure = stopped.failure;
-        Err(match failure.reason {
-            HookError::Cancelled => {
-                let during = format!("start hook `{}` of module `{}`", failure.hook, failure.module);
-                HiveError::Cancelled { during, rollback }
-            }
-            _ => HiveError::Start { failure: Box::new(failure), rolled_back: stopped.started, rollback },
-        })
+        Err(stopped.into_error(rollback))
     }
 
     async fn stop_hooks(&self) -> Vec<HookFailure> {
@@ -322,9 +274,7 @@ impl Hive {
 impl Drop for Hive {
     fn drop(&mut self) {
         self.shared.hooks.abort_all();
-        // Consumers go before what they consume.
-        for index in self.plan.order.iter().rev() {
-            self.values[*index] = None;
-        }
+        self.scopes.iter().for_each(|scope| scope.abandon());
+        self.part.drop_values(&mut self.values);
     }
 }

@@ -118,6 +118,8 @@
 //!   one fails, panics or runs out of time, or a signal arrives, those that have run are stopped in reverse.
 //! - *stop*: jobs added at run time first, then stop hooks in reverse order; errors do not keep others from running.
 //!
+//! - a [`scope()`] inside may be started and stopped by itself while the rest runs.
+//!
 //! Constructors wire, hooks do I/O, jobs do what goes on: tasks of jobs end with their cell, and none is left behind.
 
 #![forbid(unsafe_code)]
@@ -143,15 +145,18 @@ mod missing;
 mod outcome;
 mod outputs;
 mod param;
+mod part;
 mod plan;
 mod print;
+mod scope;
 mod shutdown;
 mod signals;
 mod testing;
 
 pub use builder::HiveBuilder;
 pub use cell::{
-    Cell, IntoCells, config, decorate, decorate_all, group, invoke, module, provide, provide_private, supply,
+    Cell, IntoCells, config, decorate, decorate_all, group, invoke, module, provide, provide_private, scope,
+    supply,
 };
 pub use config::{Arguments, Config, ConfigError, ConfigSpec, ConfigWatch, LiveConfig, Setting, Settings};
 pub use constructor::{ParamList, Shape};
@@ -168,17 +173,18 @@ pub use outcome::Outcome;
 pub use outputs::{Async_, Call, IntoOutputs, Member, Members, Object, Outputs, Outs, Run, Sink, Sync_};
 pub use param::{Absent, Cx, Deps, Group, Param};
 pub use print::Unused;
+pub use scope::Scope;
 pub use shutdown::Shutdowner;
 pub use testing::TestHive;
 
 /// What the code of cells uses: `use hive::prelude::*;`.
 pub mod prelude {
     pub use crate::cell::{
-        Cell, config, decorate, decorate_all, group, invoke, module, provide, provide_private, supply,
+        Cell, config, decorate, decorate_all, group, invoke, module, provide, provide_private, scope, supply,
     };
     pub use crate::{
         Backoff, Config, ConfigWatch, Group, Health, Hive, HookCx, JobCx, JobGroup, Level, Lifecycle, Member,
-        Members, ModuleId, Object, Outputs, Params, Shutdowner, TestHive, Trigger,
+        Members, ModuleId, Object, Outputs, Params, Scope, Shutdowner, TestHive, Trigger,
     };
 }
 

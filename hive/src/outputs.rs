@@ -7,8 +7,8 @@ use futures::future::BoxFuture;
 
 use crate::key::Key;
 
-/// A value in the graph: a boxed `Arc<T>`, or a `Vec<T>` of group members.
-pub(crate) type Value = Box<dyn Any + Send + Sync>;
+/// A value in the graph: an `Arc<T>`, or a `Vec<T>` of group members.
+pub(crate) type Value = Arc<dyn Any + Send + Sync>;
 
 /// One output that a constructor declares.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ pub struct Sink {
 
 impl Sink {
     fn put(&mut self, value: impl Any + Send + Sync) {
-        self.values.push(Some(Box::new(value)));
+        self.values.push(Some(Arc::new(value)));
     }
 }
 

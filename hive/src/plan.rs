@@ -6,7 +6,6 @@ use crate::config::Settings;
 use crate::error::GraphError;
 use crate::graph::Graph;
 use crate::key::Key;
-use crate::lifecycle::Uses;
 use crate::missing::missing;
 use crate::param::Edge;
 
@@ -14,14 +13,6 @@ use crate::param::Edge;
 pub(crate) struct Plan {
     pub(crate) order: Vec<usize>,
     pub(crate) edges: Vec<Vec<Edge>>,
-}
-
-impl Plan {
-    /// Which nodes each node uses.
-    pub(crate) fn uses(&self) -> Uses {
-        let used = |edges: &Vec<Edge>| edges.iter().flat_map(Edge::slots).map(|slot| slot.node).collect();
-        self.edges.iter().map(used).collect()
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

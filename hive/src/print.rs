@@ -28,6 +28,7 @@ impl NodeKind {
             NodeKind::Invoke => "invoke",
             NodeKind::Decorate => "decorate",
             NodeKind::DecorateAll => "decorate-all",
+            NodeKind::Scope => "scope",
             NodeKind::Config => "config",
             NodeKind::BuiltIn => "built-in",
             NodeKind::Replacement => "replaced",

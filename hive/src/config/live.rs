@@ -167,11 +167,10 @@ impl LiveConfig {
         let watched = state.watched.entry(Key::config::<T>()).or_insert_with(|| Watched {
             sender: Box::new(watch::channel(initial.clone()).0),
             publish: |sender, value| {
-                let value: Box<dyn Any> = value;
-                if let (Some(sender), Ok(value)) =
-                    (sender.downcast_ref::<watch::Sender<Arc<T>>>(), value.downcast::<Arc<T>>())
+                if let (Some(sender), Some(value)) =
+                    (sender.downcast_ref::<watch::Sender<Arc<T>>>(), value.downcast_ref::<Arc<T>>())
                 {
-                    sender.send_replace(*value);
+                    sender.send_replace(value.clone());
                 }
             },
         });

@@ -104,7 +104,7 @@ impl ConfigCell {
             key: Key::config::<T>(),
             place: Place { function: type_name::<T>(), at },
             flags: T::flags,
-            make: |values| Ok(Box::new(Arc::new(T::from_values(values)?))),
+            make: |values| Ok(Arc::new(Arc::new(T::from_values(values)?))),
         }
     }
 }

@@ -334,6 +334,11 @@ impl Health {
         self.tree.remove(&self.id);
     }
 
+    /// The reports of this reporter and of all below it.
+    pub(crate) fn reports(&self) -> Vec<Status> {
+        self.tree.below(&self.id)
+    }
+
     /// The path of this reporter, with dots.
     pub fn path(&self) -> String {
         self.id.join(".")

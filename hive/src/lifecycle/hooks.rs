@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::State;
 use super::order::{self, Along, Order, Place, Uses};
 use super::run::{CancelSource, HookFn, HookRun, Limits, Never};
-use crate::error::{HookError, HookFailure};
+use crate::error::{HiveError, HookError, HookFailure};
 use crate::event::{Events, HookId, Phase};
 use crate::job::Running;
 
@@ -46,6 +46,20 @@ struct Inner {
 pub(crate) struct StartFailure {
     pub(crate) failure: HookFailure,
     pub(crate) started: usize,
+}
+
+impl StartFailure {
+    /// The error, with what went wrong when the start was undone.
+    pub(crate) fn into_error(self, rollback: Vec<HookFailure>) -> HiveError {
+        let StartFailure { failure, started } = self;
+        match failure.reason {
+            HookError::Cancelled => {
+                let during = format!("start hook `{}` of module `{}`", failure.hook, failure.module);
+                HiveError::Cancelled { during, rollback }
+            }
+            _ => HiveError::Start { failure: Box::new(failure), rolled_back: started, rollback },
+        }
+    }
 }
 
 /// How start hooks are ordered.

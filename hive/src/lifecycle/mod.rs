@@ -14,7 +14,7 @@ use crate::event::{Event, HookId};
 pub(crate) use hooks::{Hooks, Ordering};
 pub(crate) use order::Uses;
 use order::{Along, Token};
-pub(crate) use run::{Limits, catch, panic_text};
+pub(crate) use run::{CancelSource, Limits, catch, panic_text};
 
 /// Where a hive is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

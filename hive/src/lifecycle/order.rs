@@ -28,7 +28,7 @@ pub(super) enum Along {
 /// What the order needs to know of a hook.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place {
-    /// The constructor that has added it.
+    /// The constructor that has added it; if there is no such, it comes after all that have one.
     pub(super) node: usize,
     pub(super) along: Along,
     pub(super) brings: Vec<Token>,
@@ -52,14 +52,15 @@ pub(super) struct Order {
 impl Order {
     pub(super) fn new(places: &[Place], uses: &Uses) -> Self {
         let hooks = places.len();
-        let nodes = places.iter().map(|place| place.node + 1).max().unwrap_or(0).max(uses.len());
+        let nodes = uses.len();
         let mut order = Order { hooks, waits: vec![0; hooks + nodes], next: vec![Vec::new(); hooks + nodes] };
         let mut first: Vec<usize> = (hooks..hooks + nodes).collect();
         let mut last: Vec<Option<usize>> = vec![None; nodes];
         for (hook, place) in places.iter().enumerate() {
-            match last[place.node].replace(hook) {
-                Some(before) => order.follow(before, hook),
-                None => first[place.node] = hook,
+            match last.get_mut(place.node).map(|last| last.replace(hook)) {
+                Some(Some(before)) => order.follow(before, hook),
+                Some(None) => first[place.node] = hook,
+                None => (hooks..hooks + nodes).for_each(|node| order.follow(node, hook)),
             }
         }
         for (node, last) in last.iter().enumerate() {

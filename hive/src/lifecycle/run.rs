@@ -23,6 +23,13 @@ pub(crate) struct Limits {
     pub(crate) heartbeat: Duration,
 }
 
+impl Limits {
+    /// From a moment on, for so long.
+    pub(crate) fn new(begin: Instant, limit: Duration, heartbeat: Duration) -> Self {
+        Limits { deadline: begin + limit, limit, heartbeat }
+    }
+}
+
 /// Something that may cancel a start.
 pub(crate) trait CancelSource: Sync {
     fn is_cancelled(&self) -> bool;

@@ -1,0 +1,295 @@
+//! Scopes with a life of their own: a sub-tree of the hive that starts and stops while the rest runs.
+
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::builder::Times;
+use crate::error::{HiveError, Site};
+use crate::event::Event;
+use crate::handles::Shared;
+use crate::health::{Health, Status};
+use crate::lifecycle::{CancelSource, Hooks, Lifecycle, Limits, Ordering, State};
+use crate::outputs::Value;
+use crate::param::Values;
+use crate::part::Part;
+use crate::shutdown::Shutdowner;
+
+/// Starts and stops the cells of a [`scope()`](crate::scope()); `T` only tells one scope from another.
+///
+/// A start or stop that has begun goes on to its end, whatever becomes of who asked for it; the next waits for it.
+pub struct Scope<T: ?Sized> {
+    core: Arc<Core>,
+    marker: PhantomData<fn() -> Box<T>>,
+}
+
+/// Makes the handle of a scope.
+pub(crate) type MakeScope = fn(Arc<Core>) -> Value;
+
+pub(crate) fn make<T: ?Sized + 'static>(core: Arc<Core>) -> Value {
+    Arc::new(Arc::new(Scope::<T> { core, marker: PhantomData }))
+}
+
+impl<T: ?Sized> Scope<T> {
+    /// Builds the objects of the scope anew and runs its start hooks, within the hive's limits. While the hive itself
+    /// starts this waits until it has. What fails is undone, and may be tried again.
+    pub async fn start(&self) -> Result<(), HiveError> {
+        self.core.wait_for_hive().await?;
+        let core = self.core.clone();
+        self.core.to_the_end("start", async move { core.start().await }).await
+    }
+
+    /// Stops the jobs of the scope and runs its stop hooks in reverse order, then drops its objects.
+    pub async fn stop(&self) -> Result<(), HiveError> {
+        let core = self.core.clone();
+        self.core.to_the_end("stop", async move { core.stop().await }).await
+    }
+
+    /// Where the scope is in its life; [`State::Built`] before its first start.
+    pub fn state(&self) -> State {
+        *self.core.state.borrow()
+    }
+
+    /// Ends when the scope has another state than this one.
+    pub async fn changed_from(&self, state: State) -> State {
+        let mut states = self.core.state.subscribe();
+        match states.wait_for(|now| *now != state).await {
+            Ok(now) => *now,
+            Err(_) => state,
+        }
+    }
+
+    /// The health reports of the scope and its modules.
+    pub fn health(&self) -> Vec<Status> {
+        self.core.health.reports()
+    }
+}
+
+/// A life of a scope.
+struct Life {
+    shared: Arc<Shared>,
+    values: Values,
+    part: Arc<Part>,
+    scopes: Vec<Arc<Core>>,
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.shared.hooks.abort_all();
+        self.scopes.iter().for_each(|scope| scope.abandon());
+        self.part.drop_values(&mut self.values);
+    }
+}
+
+/// What a scope is, whatever the type of its handle.
+pub(crate) struct Core {
+    part: Arc<Part>,
+    site: Site,
+    /// Of the hive or scope around it.
+    shared: Arc<Shared>,
+    limits: Times,
+    /// What it uses from around it.
+    outer: OnceLock<Values>,
+    health: Health,
+    life: tokio::sync::Mutex<()>,
+    current: Mutex<Option<Life>>,
+    state: watch::Sender<State>,
+    /// Whether what is around it has started; gone when that stops.
+    open: watch::Sender<bool>,
+    closed: CancellationToken,
+}
+
+/// A start ends early with the hive's, and when what is around it stops.
+struct Cancel<'a>(&'a Shutdowner, &'a CancellationToken);
+
+impl CancelSource for Cancel<'_> {
+    fn is_cancelled(&self) -> bool {
+        self.0.is_shutting_down() || self.1.is_cancelled()
+    }
+
+    fn cancelled(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            tokio::select! {
+                () = self.0.requested() => {}
+                () = self.1.cancelled() => {}
+            }
+        })
+    }
+}
+
+impl Core {
+    pub(crate) fn new(part: Arc<Part>, site: Site, shared: Arc<Shared>, limits: Times) -> Arc<Self> {
+        Arc::new(Core {
+            part,
+            health: Health::of_module(shared.health.clone(), &site.module),
+            site,
+            shared,
+            limits,
+            outer: OnceLock::new(),
+            life: tokio::sync::Mutex::new(()),
+            current: Mutex::new(None),
+            state: watch::channel(State::Built).0,
+            open: watch::channel(false).0,
+            closed: CancellationToken::new(),
+        })
+    }
+
+    /// What is around it has been built: takes what it uses of that, and lets itself be opened and closed by a hook.
+    pub(crate) fn bind(self: &Arc<Self>, values: &Values) {
+        let mut outer = self.part.no_values();
+        for node in &self.part.needs {
+            outer[*node].clone_from(&values[*node]);
+        }
+        let _bound_before = self.outer.set(outer);
+        let (opens, closes) = (self.clone(), self.clone());
+        let site = &self.site;
+        let lifecycle =
+            Lifecycle::new(self.shared.hooks.clone(), site.module.clone(), site.place.function, usize::MAX);
+        lifecycle
+            .hook("scope")
+            .on_start(move |_| async move {
+                opens.open.send_replace(true);
+                Ok(())
+            })
+            .on_stop(move |_| async move {
+                closes.closed.cancel();
+                let _turn = closes.life.lock().await;
+                let running = closes.current.lock().is_some();
+                if running { Ok(closes.end().await?) } else { Ok(()) }
+            });
+    }
+
+    async fn wait_for_hive(&self) -> Result<(), HiveError> {
+        let mut open = self.open.subscribe();
+        tokio::select! {
+            opened = open.wait_for(|open| *open) => drop(opened),
+            () = self.closed.cancelled() => {}
+            () = self.shared.shutdown.requested() => {}
+        }
+        match self.closed.is_cancelled() || self.shared.shutdown.is_shutting_down() {
+            true => Err(self.fault(HiveError::State { action: "start", state: State::Stopping })),
+            false => Ok(()),
+        }
+    }
+
+    /// Runs something in a task of the hive, so that it comes to its end.
+    async fn to_the_end(
+        &self,
+        action: &'static str,
+        work: impl Future<Output = Result<(), HiveError>> + Send + 'static,
+    ) -> Result<(), HiveError> {
+        let (done, result) = oneshot::channel();
+        self.shared.hooks.spawn(async move {
+            let _nobody_waits = done.send(work.await);
+        });
+        let aborted = |_| HiveError::State { action, state: State::Stopped };
+        result.await.map_err(aborted).flatten().map_err(|error| self.fault(error))
+    }
+
+    /// The reporter of the scope as a whole, beside those of its cells.
+    fn own_health(&self) -> Health {
+        self.health.scope("scope")
+    }
+
+    fn fault(&self, error: HiveError) -> HiveError {
+        HiveError::Scope { scope: self.site.module.to_string(), error: Box::new(error) }
+    }
+
+    async fn start(self: &Arc<Self>) -> Result<(), HiveError> {
+        let _turn = self.life.lock().await;
+        if self.current.lock().is_some() {
+            return Err(HiveError::State { action: "start", state: State::Started });
+        }
+        if self.closed.is_cancelled() {
+            return Err(HiveError::State { action: "start", state: State::Stopping });
+        }
+        let begin = Instant::now();
+        self.state.send_replace(State::Starting);
+        self.health.close();
+        let result = self.begin(begin).await;
+        let (scope, duration) = (self.site.module.clone(), begin.elapsed());
+        match &result {
+            Ok(()) => {
+                self.state.send_replace(State::Started);
+                self.own_health().ok("Started");
+                self.shared.events.emit(Event::ScopeStarted { scope, duration });
+            }
+            Err(error) => {
+                *self.current.lock() = None;
+                self.state.send_replace(State::Failed);
+                self.health.close();
+                self.own_health().degraded("Failed to start", error);
+                self.shared.events.emit(Event::ScopeFailed { scope, duration, error: error.to_string() });
+            }
+        }
+        result
+    }
+
+    async fn begin(&self, begin: Instant) -> Result<(), HiveError> {
+        let hooks = Hooks::new(self.shared.events.clone());
+        let shared = Arc::new(self.shared.with_hooks(hooks.clone()));
+        let values = self.outer.get().cloned().unwrap_or_else(|| self.part.no_values());
+        let mut life = Life { shared, values, part: self.part.clone(), scopes: Vec::new() };
+        let cancel = Cancel(&self.shared.shutdown, &self.closed);
+        life.scopes = self.part.construct(&mut life.values, &life.shared, &self.limits, &cancel).await?;
+        hooks.set_state(State::Starting);
+        let uses = || self.part.uses();
+        let ordering = Ordering { uses: &uses, shuffle: self.limits.shuffle };
+        let limits = Limits::new(begin, self.limits.start, self.limits.heartbeat);
+        let started = hooks.start(ordering, limits, &cancel).await;
+        *self.current.lock() = Some(life);
+        let Err(failure) = started else { return Ok(()) };
+        let rollback = self.stop_hooks(&hooks).await;
+        Err(failure.into_error(rollback))
+    }
+
+    async fn stop_hooks(&self, hooks: &Hooks) -> Vec<crate::error::HookFailure> {
+        hooks.set_state(State::Stopping);
+        hooks.stop(Limits::new(Instant::now(), self.limits.stop, self.limits.heartbeat)).await
+    }
+
+    async fn stop(&self) -> Result<(), HiveError> {
+        let _turn = self.life.lock().await;
+        let state = *self.state.borrow();
+        if self.current.lock().is_none() {
+            return Err(HiveError::State { action: "stop", state });
+        }
+        self.end().await
+    }
+
+    /// Stops what runs.
+    async fn end(&self) -> Result<(), HiveError> {
+        let begin = Instant::now();
+        self.state.send_replace(State::Stopping);
+        let hooks = self.current.lock().as_ref().map(|life| life.shared.hooks.clone());
+        let failures = match hooks {
+            Some(hooks) => self.stop_hooks(&hooks).await,
+            None => vec![],
+        };
+        let life = self.current.lock().take();
+        drop(life);
+        self.health.close();
+        let (scope, duration, failed) = (self.site.module.clone(), begin.elapsed(), failures.len());
+        self.shared.events.emit(Event::ScopeStopped { scope, duration, failed });
+        self.state.send_replace(State::Stopped);
+        if failed == 0 {
+            self.own_health().stopped("Stopped");
+            return Ok(());
+        }
+        let error = HiveError::Stop(failures);
+        self.own_health().degraded("Failed to stop", &error);
+        Err(error)
+    }
+
+    /// Drops what runs without running any hook: the hive is gone.
+    pub(crate) fn abandon(&self) {
+        self.closed.cancel();
+        let life = self.current.lock().take();
+        drop(life);
+    }
+}
