@@ -14,6 +14,9 @@ use hive::{Hive, HiveError};
 use log_level::{LogFilter, LogLevel};
 use logging::{LogConfig, LogOptions};
 
+#[global_allocator]
+static ALLOCATOR: memory::Counting = memory::Counting;
+
 fn main() -> ExitCode {
     memory::tune_allocator();
     let (filter, level) = log_level::filter();

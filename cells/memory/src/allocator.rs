@@ -29,21 +29,6 @@ pub fn tune_allocator() {
     }
 }
 
-/// Bytes that are allocated and not freed, with the allocator's own words around them and what threads keep at hand for
-/// their next allocations; `None` where the C library does not tell. Takes as long as there are free pieces to look at.
-#[must_use]
-pub fn allocated() -> Option<u64> {
-    #[cfg(not(target_env = "gnu"))]
-    return None;
-    #[cfg(target_env = "gnu")]
-    {
-        // JUSTIFICATION: the pages of a process tell a leak of a few bytes from other places of the same only after days.
-        // SAFETY: mallinfo2 takes nothing, locks the arenas itself and returns numbers.
-        let info = unsafe { libc::mallinfo2() };
-        Some((info.uordblks + info.hblkhd) as u64)
-    }
-}
-
 /// Gives pages between allocations back that hold none any more: what a start and large changes leave. Takes about a
 /// millisecond for 10 MB.
 pub fn trim() {
@@ -53,25 +38,4 @@ pub fn trim() {
     unsafe {
         libc::malloc_trim(0)
     };
-}
-
-#[cfg(all(test, target_env = "gnu"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_allocated_is_counted_until_it_is_freed() {
-        // Pieces of the heap, and one that is a mapping of its own.
-        for (count, bytes) in [(1000, 2000), (1, 64 << 20)] {
-            let before = allocated().unwrap();
-            let held: Vec<Vec<u8>> = (0..count).map(|_| vec![1; bytes]).collect();
-            let with = allocated().unwrap();
-            drop(held);
-            let after = allocated().unwrap();
-            // Other tests of this process allocate, too.
-            let (all, other) = ((count * bytes) as u64, 1 << 20);
-            assert!(with - before + other > all, "{before}, {with}, {after}");
-            assert!(after < before + other, "{before}, {with}, {after}");
-        }
-    }
 }

@@ -25,7 +25,7 @@ use cluster::Cluster;
 pub use inventory::Inventory;
 use random::Random;
 use runtime::{Call, Container, Ended};
-pub use samples::{Sample, TOLERANCE, growth};
+pub use samples::{LEAK, Sample, Slope, growth};
 
 use crate::Node;
 
@@ -105,6 +105,7 @@ impl Soak {
         node.follow_services("services.json");
         // Otherwise prefixes of policies have their identities for half a minute after a start.
         node.config.insert("identity-restore-grace-period".to_owned(), "500ms".to_owned());
+        node.config.insert("prometheus-serve-addr".to_owned(), "127.0.0.1:9962".to_owned());
         node.start();
         let mut soak = Soak {
             node,
@@ -129,7 +130,8 @@ impl Soak {
             let now = Inventory::of(&self.node)?;
             let mut difference = now.beyond(&std::mem::replace(&mut last, now.clone()));
             // The kernel still asks whether anybody has the address: its routes are yet to come.
-            difference.extend(now.items("address").filter(|line| line.contains("tentative")).map(str::to_owned));
+            difference
+                .extend(now.items("address").filter(|line| line.contains("tentative")).map(str::to_owned));
             if difference.is_empty() { Ok(now) } else { Err(difference.join("\n")) }
         });
         same.unwrap_or_else(|error| panic!("the node does not settle: {error}"))
@@ -148,10 +150,11 @@ impl Soak {
             }
             self.quiet(kills, tell)?;
         }
-        match self.report.stretches.last().filter(|_| !kills).and_then(|samples| growth(samples)) {
-            Some(what) => Err(format!("the agent grows: {what}")),
-            None => Ok(()),
+        let Some(samples) = self.report.stretches.last().filter(|_| !kills) else { return Ok(()) };
+        if let Some(slope) = Slope::of(samples, |sample| sample.allocated) {
+            tell(&format!("allocated memory of this process: {slope}"));
         }
+        growth(samples).map_or(Ok(()), |what| Err(format!("the agent grows: {what}")))
     }
 
     /// A few plugins at once, and something that changes around them.
@@ -321,17 +324,11 @@ impl Soak {
             format!("after {cycles} cycles, {error}\nlog of the agent:\n{}", self.node.log())
         })?;
         self.report.compared += 1;
-        let sample = Sample::of(self.node.agent_pid(), cycles);
+        let sample = Sample::of(&self.node, cycles);
         if let Some(samples) = self.report.stretches.last_mut().filter(|_| !kills) {
             samples.push(sample);
         }
-        tell(&format!(
-            "{cycles} cycles: {} kB private, {} descriptors, {} threads{}",
-            sample.anonymous,
-            sample.descriptors,
-            sample.threads,
-            if kills { ", another process" } else { "" }
-        ));
+        tell(&format!("{sample}{}", if kills { ", another process" } else { "" }));
         Ok(())
     }
 }

@@ -1,29 +1,38 @@
 //! Memory, descriptors and threads of an agent over time, and whether they grow.
 //!
 //! Samples are taken at quiet moments only: no pods, no policies, no services, so that each is of the same state and a
-//! difference is what the cycles in between have left behind. A process that has just started has not touched everything
-//! yet, so the first fifth of its samples does not count. The rest is cut into thirds and their medians are compared: a
-//! leak of so many bytes a cycle makes them rise one after the other, by two thirds of all that has leaked between the
-//! first and the last sample, half of that each step; an allocator that keeps pages makes them jump once and stay, and
-//! what fills up (addresses that rest, numbers that are kept for a while) makes steps that become smaller. They grow if
-//! both steps go up, the second by more than half of the first, and both together are more than [`TOLERANCE`] for memory
-//! or, for descriptors and threads, if there is any more.
+//! difference is what the cycles in between have left behind. The first half of a stretch does not count: a process that
+//! has just started has not touched everything yet, addresses rest, numbers are kept for a while.
+//!
+//! Memory is what the allocator has given out ([`Sample::allocated`]). Pages would say less: they come and go by what
+//! lies between what, hundreds of kilobytes at a time, which hides a leak of some bytes a cycle for days. It grows if the
+//! [slope](Slope) over the cycles is above [`LEAK`] and surely above 0. Descriptors and threads are few and whole: they
+//! grow if there are more in each third of the samples than in the one before.
 
+use std::fmt;
 use std::fs;
 
-/// Kilobytes that memory may differ between two equal states, as an allocator keeps pages now here, now there.
-pub const TOLERANCE: u64 = 768;
+use crate::Node;
+
+/// Bytes a cycle that are a leak. Less than the smallest thing that somebody could forget to free, and its place in a
+/// list.
+pub const LEAK: f64 = 40.0;
 
 /// Fewer samples than this say nothing about growth.
 const FEWEST: usize = 10;
+
+/// Standard deviations of the interval of a slope: 99 of 100 are inside of it.
+const SURE: f64 = 2.576;
 
 /// A sample of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Cycles so far.
     pub cycles: usize,
-    /// Private memory, in kB.
-    pub anonymous: u64,
+    /// Bytes that are allocated and not freed.
+    pub allocated: u64,
+    /// Private pages, in bytes.
+    pub private: u64,
     /// Open descriptors.
     pub descriptors: u64,
     /// Threads.
@@ -31,41 +40,120 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// A sample of the process.
+    /// A sample of the node's agent, which exports metrics.
     ///
     /// # Panics
-    /// When there is no such process.
+    /// When it does not run.
     #[must_use]
-    pub fn of(pid: u32, cycles: usize) -> Sample {
+    pub fn of(node: &Node, cycles: usize) -> Sample {
+        let lines = node.metrics();
+        let allocated = lines.iter().find_map(|line| line.strip_prefix("cilium_process_allocated_bytes "));
+        let pid = node.agent_pid();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-            line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or_default()
+            line.split_whitespace().next().and_then(|number| number.parse::<u64>().ok()).unwrap_or_default()
         };
-        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64;
-        Sample { cycles, anonymous: field("RssAnon:"), descriptors, threads: field("Threads:") }
+        Sample {
+            cycles,
+            allocated: allocated.expect("the agent counts what it allocates").parse::<f64>().unwrap() as u64,
+            private: field("RssAnon:") << 10,
+            descriptors: fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64,
+            threads: field("Threads:"),
+        }
     }
+}
+
+impl fmt::Display for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Sample { cycles, allocated, private, descriptors, threads } = self;
+        write!(
+            f,
+            "{cycles} cycles: {} kB allocated, {} kB private, {descriptors} descriptors, {threads} threads",
+            allocated >> 10,
+            private >> 10
+        )
+    }
+}
+
+/// How many bytes more each cycle leaves, by Theil and Sen: the median of the slopes between any two samples, which a
+/// third of outliers does not move, with the interval that Kendall's test gives.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slope {
+    /// Bytes a cycle.
+    pub median: f64,
+    /// The interval's ends.
+    pub between: (f64, f64),
+    /// Samples that it is made of.
+    pub samples: usize,
+    /// Cycles from the first to the last of them.
+    pub cycles: usize,
+}
+
+impl Slope {
+    /// The slope of a value over the second half of the samples; nothing if they are too few to say.
+    #[must_use]
+    pub fn of(samples: &[Sample], value: fn(&Sample) -> u64) -> Option<Slope> {
+        let counted = counted(samples)?;
+        let mut slopes = Vec::new();
+        for (at, first) in counted.iter().enumerate() {
+            for second in &counted[at + 1..] {
+                let cycles = second.cycles.saturating_sub(first.cycles).max(1);
+                slopes.push((value(second) as f64 - value(first) as f64) / cycles as f64);
+            }
+        }
+        slopes.sort_by(f64::total_cmp);
+        let n = counted.len() as f64;
+        let width = SURE * (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
+        let low = ((slopes.len() as f64 - width) / 2.0).max(0.0) as usize;
+        Some(Slope {
+            median: slopes[slopes.len() / 2],
+            between: (slopes[low], slopes[slopes.len() - 1 - low]),
+            samples: counted.len(),
+            cycles: counted[counted.len() - 1].cycles - counted[0].cycles,
+        })
+    }
+
+    /// Whether something is left behind.
+    #[must_use]
+    pub fn leaks(&self) -> bool {
+        self.median > LEAK && self.between.0 > 0.0
+    }
+}
+
+impl fmt::Display for Slope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Slope { median, between: (low, high), samples, cycles } = self;
+        write!(
+            f,
+            "{median:+.1} bytes a cycle ({low:+.1} to {high:+.1}) by {samples} samples over {cycles} cycles"
+        )
+    }
+}
+
+/// The samples that count.
+fn counted(samples: &[Sample]) -> Option<&[Sample]> {
+    let counted = &samples[samples.len() / 2..];
+    (counted.len() >= FEWEST).then_some(counted)
 }
 
 /// Why these samples are of something that grows; nothing if they are not, or are too few to say.
 #[must_use]
 pub fn growth(samples: &[Sample]) -> Option<String> {
-    let counted = &samples[samples.len() / 5..];
-    if counted.len() < FEWEST {
-        return None;
+    let slope = Slope::of(samples, |sample| sample.allocated)?;
+    if slope.leaks() {
+        return Some(format!("allocated memory: {slope}"));
     }
+    let counted = counted(samples)?;
     let third = counted.len() / 3;
     let thirds =
         [&counted[..third], &counted[third..counted.len() - third], &counted[counted.len() - third..]];
-    let rises = |name: &str, value: fn(&Sample) -> u64, tolerance: u64| {
+    let rises = |name: &str, value: fn(&Sample) -> u64| {
         let [first, second, last] = thirds.map(|third| median(third.iter().map(value).collect()));
-        let rises = first < second && second < last && last - first > tolerance;
-        let rises = rises && 2 * (last - second) > second - first;
-        rises.then(|| format!("{name}: medians of thirds {first}, {second}, {last}"))
+        (first < second && second < last)
+            .then(|| format!("{name}: medians of thirds {first}, {second}, {last}"))
     };
-    rises("private memory in kB", |sample| sample.anonymous, TOLERANCE)
-        .or_else(|| rises("descriptors", |sample| sample.descriptors, 0))
-        .or_else(|| rises("threads", |sample| sample.threads, 0))
+    rises("descriptors", |sample| sample.descriptors).or_else(|| rises("threads", |sample| sample.threads))
 }
 
 fn median(mut values: Vec<u64>) -> u64 {
@@ -77,39 +165,78 @@ fn median(mut values: Vec<u64>) -> u64 {
 mod tests {
     use super::*;
 
-    fn samples(memory: impl Fn(usize) -> usize) -> Vec<Sample> {
+    /// Every 125 cycles one, as `make soak` takes them, by its number.
+    fn samples(allocated: impl Fn(usize) -> f64) -> Vec<Sample> {
         let sample = |at: usize| Sample {
-            cycles: at * 100,
-            anonymous: memory(at) as u64,
+            cycles: at * 125,
+            allocated: (4e6 + allocated(at)) as u64,
+            private: 8 << 20,
             descriptors: 40,
             threads: 4,
         };
         (0..40).map(sample).collect()
     }
 
+    /// A leak of so many bytes a cycle.
+    fn leak(bytes: f64) -> impl Fn(usize) -> f64 {
+        move |at| bytes * 125.0 * at as f64
+    }
+
+    /// Numbers up to 1 that say nothing, others for each seed.
+    fn noise(seed: usize) -> impl Fn(usize) -> f64 {
+        move |at| {
+            let mixed = (at + 977 * seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f64 / (1 << 24) as f64
+        }
+    }
+
     #[test]
-    fn a_leak_is_found_and_a_jump_is_none() {
-        // 50 kB in 100 cycles, under a noise of 400 kB.
-        let leak = growth(&samples(|at| 20_000 + 50 * at + (at * 7919) % 400)).unwrap();
-        assert!(leak.starts_with("private memory in kB"), "{leak}");
-        assert_eq!(growth(&samples(|at| 20_000 + (at * 7919) % 400)), None);
-        assert_eq!(growth(&samples(|at| if at < 20 { 20_000 } else { 23_000 })), None);
-        // What fills up: 7088, 8044, 8248 kB in a run at 27 pods a second.
-        assert_eq!(
-            growth(&samples(|at| 20_000 + (4000.0 * (1.0 - (-(at as f64) / 8.0).exp())) as usize)),
-            None
-        );
-        // The warm-up of a process.
-        assert_eq!(growth(&samples(|at| 20_000 + 1000 * at.min(8))), None);
-        assert_eq!(growth(&samples(|at| 20_000 + 500 * at)[..9]), None);
+    fn a_leak_of_some_bytes_a_cycle_is_found_under_noise() {
+        for seed in 0..200 {
+            let (noise, leak) = (noise(seed), leak(100.0));
+            let found = growth(&samples(|at| leak(at) + 60e3 * noise(at)));
+            assert!(found.as_ref().is_some_and(|what| what.starts_with("allocated memory: +")), "{found:?}");
+        }
+        assert!(growth(&samples(leak(LEAK + 1.0))).is_some());
+        assert_eq!(growth(&samples(leak(LEAK - 1.0))), None);
+    }
+
+    #[test]
+    fn noise_is_no_leak() {
+        for seed in 0..200 {
+            let noise = noise(seed);
+            assert_eq!(growth(&samples(|at| 100e3 * noise(at))), None);
+        }
+    }
+
+    #[test]
+    fn what_fills_up_jumps_or_comes_back_is_no_leak() {
+        // The warm-up of a process, and a place that became larger.
+        assert_eq!(growth(&samples(|at| 1e6 * at.min(8) as f64)), None);
+        assert_eq!(growth(&samples(|at| if at < 30 { 0.0 } else { 3e5 })), None);
+        assert_eq!(growth(&samples(|at| 1e6 * (1.0 - (-(at as f64) / 6.0).exp()))), None);
+        // A saw, and single samples far away.
+        assert_eq!(growth(&samples(|at| 5e4 * (at % 4) as f64)), None);
+        assert_eq!(growth(&samples(|at| if at % 9 == 8 { 1e7 } else { 0.0 })), None);
+        // Too few to say.
+        assert_eq!(growth(&samples(leak(1000.0))[..18]), None);
     }
 
     #[test]
     fn one_descriptor_more_in_each_third_is_a_leak() {
-        let mut samples = samples(|_| 20_000);
+        let mut samples = samples(|_| 0.0);
         for (at, sample) in samples.iter_mut().enumerate() {
-            sample.descriptors += at as u64 / 10;
+            sample.descriptors += at as u64 / 7;
         }
-        assert_eq!(growth(&samples).unwrap(), "descriptors: medians of thirds 41, 42, 43");
+        assert_eq!(growth(&samples).unwrap(), "descriptors: medians of thirds 43, 44, 45");
+    }
+
+    #[test]
+    fn a_slope_has_its_interval() {
+        let exact = Slope::of(&samples(leak(8.0)), |sample| sample.allocated).unwrap();
+        assert_eq!(exact.to_string(), "+8.0 bytes a cycle (+8.0 to +8.0) by 20 samples over 2375 cycles");
+        let noise = noise(1);
+        let rough = Slope::of(&samples(|at| 1e5 * noise(at)), |sample| sample.allocated).unwrap();
+        assert!(rough.between.0 < 0.0 && rough.between.1 > 0.0 && !rough.leaks(), "{rough}");
     }
 }
