@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         Some((flags, rest)) => (Some(flags), rest),
         None => (None, args),
     };
-    let built = Hive::builder([log_level::cell(level.clone()), agent::cells()])
+    let built = Hive::builder([log_level::cell(level.clone()), privileges::cell(), agent::cells()])
         .process("CILIUM_")
         .args(logging::joined(args))
         .config_files()
@@ -96,6 +96,9 @@ fn run(hive: Hive, filter: LogFilter, level: &LogLevel) -> ExitCode {
         return ExitCode::from(FATAL);
     }
     privileges::raise_descriptors();
+    if !privileges::settle(hive.settings()) {
+        return ExitCode::from(FATAL);
+    }
     hive.settings().report();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -1,20 +1,54 @@
 //! What the process may do: its user, its capabilities, its descriptors.
+//!
+//! Capabilities are a thread's own and go on to the threads that it starts, so all of this happens while there is one
+//! thread.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
+use hive::Settings;
+use hive::prelude::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities,
+};
 
 use crate::logging;
 
-/// A capability that the agent cannot do without: name, number of `linux/capability.h`, what for.
-type Needed = (&'static str, u32, &'static str);
+/// What the agent may still do once it runs.
+#[derive(hive::Config, Clone, Debug)]
+pub(crate) struct PrivilegeConfig {
+    /// Keep CAP_SYS_ADMIN after the start, to mount the BPF file system again should somebody unmount it
+    #[flag(default = false)]
+    #[expect(dead_code, reason = "read from the settings, before any cell is built")]
+    bpf_root_remount: bool,
+}
 
-/// `CAP_BPF` and `CAP_PERFMON` are part of `CAP_SYS_ADMIN` to the kernel; they alone do not open maps by their numbers.
-const NEEDED: [Needed; 2] = [
-    ("CAP_NET_ADMIN", 12, "links, routes, programs on interfaces and the network's kernel settings"),
-    ("CAP_SYS_ADMIN", 21, "eBPF programs, policy maps opened by their numbers, mounting the bpf file system"),
+/// Declares the options.
+pub(crate) fn cell() -> Cell {
+    module("privileges", "What the process may do", [config::<PrivilegeConfig>()])
+}
+
+/// A capability that the agent cannot do without: name, bit, what for.
+type Needed = (&'static str, CapabilitySet, &'static str);
+
+const NEEDED: [Needed; 3] = [
+    (
+        "CAP_NET_ADMIN",
+        CapabilitySet::NET_ADMIN,
+        "links, routes, programs on interfaces and the network's kernel settings",
+    ),
+    ("CAP_BPF", CapabilitySet::BPF, "eBPF programs and maps"),
+    ("CAP_PERFMON", CapabilitySet::PERFMON, "eBPF programs that look into packets"),
 ];
+
+/// What the kernel takes as held with `CAP_SYS_ADMIN`.
+const OF_SYS_ADMIN: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::PERFMON);
+
+/// What is used where it is held: the socket's group, files of other users, ports below 1024.
+const USED: CapabilitySet =
+    CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::NET_BIND_SERVICE);
 
 /// Says so if the process may not do what the agent does.
 pub(crate) fn are_missing() -> bool {
@@ -22,7 +56,8 @@ pub(crate) fn are_missing() -> bool {
         tracing::error!(target: logging::FATAL, user, "The agent needs root, for eBPF programs, links and routes: start it as root");
         return true;
     }
-    let lacking = lacking(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    // Without an answer the kernel itself will say what it refuses.
+    let lacking = capabilities(None).map_or(Vec::new(), |held| lacking(held.effective));
     for (capability, _, purpose) in &lacking {
         tracing::error!(
             target: logging::FATAL,
@@ -39,17 +74,81 @@ fn other_than_root() -> Option<u32> {
     Some(process.uid()).filter(|uid| *uid != 0)
 }
 
-/// What of the needed a process lacks, of which this is `/proc/PID/status`.
-fn lacking(status: &str) -> Vec<Needed> {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    // Without the line the kernel itself will say what it refuses.
-    let effective = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(u64::MAX);
-    NEEDED.into_iter().filter(|(_, number, _)| effective & (1 << number) == 0).collect()
+/// What of the needed a process lacks that holds these.
+fn lacking(mut held: CapabilitySet) -> Vec<Needed> {
+    if held.contains(CapabilitySet::SYS_ADMIN) {
+        held |= OF_SYS_ADMIN;
+    }
+    NEEDED.into_iter().filter(|(_, capability, _)| !held.contains(*capability)).collect()
 }
+
+/// Does what needs more than the agent keeps - mounts the bpf file system where it is missing - and drops all
+/// capabilities but those that the agent uses. False if it cannot work then, which is said.
+pub(crate) fn settle(settings: &Settings) -> bool {
+    let value = |key| settings.get(key).map_or("", |setting| setting.value.as_str());
+    if let Err(error) = maps::mount(value("bpf-root")) {
+        tracing::error!(target: logging::FATAL, %error, "The agent has no bpf file system");
+        return false;
+    }
+    let dropped = drop_all_but(|held| kept(held, value("bpf-root-remount") == "true"));
+    match dropped {
+        Ok(kept) => tracing::info!(capabilities = names(kept), "All other capabilities are dropped"),
+        Err(error) => tracing::warn!(%error, "Capabilities that are not needed could not be dropped"),
+    }
+    true
+}
+
+/// What stays of these.
+fn kept(held: CapabilitySet, remount: bool) -> CapabilitySet {
+    let mut kept = NEEDED.into_iter().fold(USED, |kept, (_, capability, _)| kept | capability);
+    if !held.contains(CapabilitySet::DAC_OVERRIDE) {
+        kept |= CapabilitySet::DAC_READ_SEARCH;
+    }
+    if remount || !held.contains(OF_SYS_ADMIN) {
+        kept |= CapabilitySet::SYS_ADMIN;
+    }
+    held & kept
+}
+
+/// Drops all capabilities of this thread and of what it may ever execute, but those that are chosen of the permitted.
+fn drop_all_but(choose: impl Fn(CapabilitySet) -> CapabilitySet) -> rustix::io::Result<CapabilitySet> {
+    let held = capabilities(None)?;
+    let kept = choose(held.permitted);
+    for capability in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
+        // Fails without CAP_SETPCAP, when the agent's starter sees to it, and behind the last capability there is.
+        if !kept.contains(capability) && remove_capability_from_bounding_set(capability).is_err() {
+            break;
+        }
+    }
+    clear_ambient_capability_set()?;
+    let effective = held.effective & kept;
+    set_capabilities(
+        None,
+        CapabilitySets { effective, permitted: kept, inheritable: CapabilitySet::empty() },
+    )?;
+    Ok(kept)
+}
+
+/// `CAP_BPF,CAP_NET_ADMIN`.
+fn names(set: CapabilitySet) -> String {
+    let names: Vec<String> = set.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+    names.join(",")
+}
+
+/// Fewer descriptors are worth a word: an agent without endpoints has 140, each endpoint one more, and so has each
+/// connection.
+const FEW_DESCRIPTORS: u64 = 640;
 
 /// Lets the process have as many descriptors as it may.
 pub(crate) fn raise_descriptors() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if let Some(limit) = maximum.filter(|limit| *limit < FEW_DESCRIPTORS) {
+        tracing::warn!(
+            limit,
+            "The limit of open files leaves room for few endpoints, each of which takes one: raise LimitNOFILE of the unit, \
+             or the container's limit, to {FEW_DESCRIPTORS} or more"
+        );
+    }
     if current != maximum
         && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
     {
@@ -63,11 +162,28 @@ mod tests {
 
     #[test]
     fn what_is_lacking_is_named() {
-        let names = |status: &str| lacking(status).iter().map(|(name, ..)| *name).collect::<Vec<_>>();
-        assert_eq!(names("Name:\tagent\nCapEff:\t000001ffffffffff\n"), [] as [&str; 0]);
-        assert_eq!(names("CapEff:\t0000000000201000\n"), [] as [&str; 0]);
-        assert_eq!(names("CapEff:\t0000000000001000\n"), ["CAP_SYS_ADMIN"]);
-        assert_eq!(names("CapEff:\t0000000000200000\n"), ["CAP_NET_ADMIN"]);
-        assert_eq!(names(""), [] as [&str; 0]);
+        let names = |held| lacking(held).iter().map(|(name, ..)| *name).collect::<Vec<_>>();
+        let enough = CapabilitySet::NET_ADMIN | CapabilitySet::BPF | CapabilitySet::PERFMON;
+        assert_eq!(names(CapabilitySet::all()), [] as [&str; 0]);
+        assert_eq!(names(enough), [] as [&str; 0]);
+        assert_eq!(names(enough - CapabilitySet::BPF), ["CAP_BPF"]);
+        assert_eq!(names(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN), [] as [&str; 0]);
+        assert_eq!(names(CapabilitySet::SYS_ADMIN), ["CAP_NET_ADMIN"]);
+        assert_eq!(names(CapabilitySet::empty()), ["CAP_NET_ADMIN", "CAP_BPF", "CAP_PERFMON"]);
+    }
+
+    #[test]
+    fn what_is_kept_is_what_is_used() {
+        let all = CapabilitySet::all();
+        let names = |held, remount| names(kept(held, remount));
+        assert_eq!(
+            names(all, false),
+            "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_NET_BIND_SERVICE,CAP_NET_ADMIN,CAP_PERFMON,CAP_BPF"
+        );
+        assert!(names(all, true).contains("CAP_SYS_ADMIN"));
+        // To an older runtime, which knows no CAP_BPF, it is all there is.
+        let old = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
+        assert_eq!(names(old, false), "CAP_NET_ADMIN,CAP_SYS_ADMIN");
+        assert_eq!(names(all - CapabilitySet::DAC_OVERRIDE, false).matches("DAC").count(), 1);
     }
 }

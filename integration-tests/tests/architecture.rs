@@ -46,6 +46,10 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "endpoints that a switch of programs has served, until they are made again: nobody else reads it",
     ),
     (
+        "cells/loader/src/pool.rs",
+        "descriptors of policy maps that endpoints have; the maps themselves and their pins are the state",
+    ),
+    (
         "cells/maps/src/maps.rs",
         "descriptors of maps that are opened one by one; the maps themselves are the state",
     ),

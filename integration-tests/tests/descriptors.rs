@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use integration_tests::{Node, Pod, binary};
-use test_kit::{require_command, require_root};
+use test_kit::{require_command, require_root, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -71,6 +71,29 @@ fn idle_connections_take_descriptors_from_nobody() {
     drop((idle, probes));
     node.delete_pod(c);
     node.stop();
+}
+
+#[test]
+fn a_hard_limit_of_256_is_enough_for_some_pods_and_told() {
+    require_root!();
+    require_command!("prlimit");
+    let mut node = node_with(256);
+    let pods: Vec<Pod> = (0..4).map(|i| node.add_pod(&format!("pod{i}"))).collect();
+    assert!(reach(&pods[0], &pods[3]));
+    let reserve = || fs::read_dir(node.sandbox().bpf_root().join("cilium/policy_maps")).unwrap().count();
+    wait_until("policy maps are made ahead", PATIENCE, || reserve() >= 256);
+    assert!(node.log().contains("raise LimitNOFILE"), "{}", node.log());
+    node.kill();
+    let (limit, agent) = ("--nofile=256:256", binary("agent"));
+    let command = node.agent_command_of(&["prlimit", limit, agent.to_str().unwrap()]);
+    node.spawn_command(command);
+    node.wait_ready();
+    assert!(reach(&pods[1], &pods[2]));
+    for pod in pods {
+        node.delete_pod(pod);
+    }
+    node.stop();
+    assert!(!node.log().contains("os error 24"), "{}", node.log());
 }
 
 #[test]

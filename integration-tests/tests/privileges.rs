@@ -2,16 +2,23 @@
 //! strangers get nowhere near its socket, ports and files.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use integration_tests::{Node, binary};
-use test_kit::{require_command, require_root, wait_until};
+use integration_tests::{Node, Pod, ServiceFixture, binary};
+use test_kit::{UdpFlow, require_command, require_root, wait_until};
 
 /// The whole set.
-const NEEDED: [&str; 2] = ["net_admin", "sys_admin"];
+const NEEDED: [&str; 3] = ["net_admin", "bpf", "perfmon"];
+/// The same as the kernel prints it, and with what is used where it is held: CAP_CHOWN, CAP_DAC_OVERRIDE and
+/// CAP_NET_BIND_SERVICE.
+const NEEDED_MASK: &str = "000000c000001000";
+const KEPT_MASK: &str = "000000c000001403";
+const SYS_ADMIN: u64 = 1 << 21;
+const SERVICE: &str = "10.96.0.10";
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -22,16 +29,55 @@ fn with(node: &Node, capabilities: &[&str]) -> Command {
     node.agent_command_of(&["setpriv", "--bounding-set", &set, agent.to_str().unwrap()])
 }
 
+/// Starts the agent with these capabilities only, and waits until it is ready.
+fn start_with(node: &mut Node, capabilities: &[&str]) {
+    let command = with(node, capabilities);
+    node.spawn_command(command);
+    node.wait_ready();
+}
+
+/// What a set of capabilities of all threads of the agent is, as the kernel prints it; the test fails if they differ.
+fn capabilities(node: &Node, set: &str) -> String {
+    let tasks = fs::read_dir(format!("/proc/{}/task", node.agent_pid())).unwrap().flatten();
+    let of_thread = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix(set)).unwrap();
+        line.trim_start_matches(':').trim().to_owned()
+    };
+    // A thread may end meanwhile.
+    let mut found: Vec<String> =
+        tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok()).map(of_thread).collect();
+    assert!(found.len() > 2, "{found:?}");
+    found.dedup();
+    assert_eq!(found.len(), 1, "{set}: {found:?}");
+    found.remove(0)
+}
+
+fn health(node: &Node) -> String {
+    node.get("/v1/healthz")["cilium"].to_string()
+}
+
+fn until_well(node: &Node) {
+    wait_until("a well agent", PATIENCE, || node.get("/v1/healthz")["cilium"]["state"] == "Ok");
+}
+
+/// Whether packets to the service arrive at the pod behind it, and their number.
+fn served(client: &Pod, server: &Pod) -> bool {
+    let backend = SocketAddr::new(server.ipv4, 8080);
+    let service = SocketAddr::new(SERVICE.parse().unwrap(), 80);
+    let flow = UdpFlow::through(&client.ns, &server.ns, backend, Some(service)).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    flow.stop().is_perfect()
+}
+
 #[test]
-fn the_listed_capabilities_are_enough_for_pods_policies_and_restarts() {
+fn the_listed_capabilities_are_enough() {
     require_root!();
     require_command!("setpriv");
     let mut node = Node::new();
-    let command = with(&node, &NEEDED);
-    node.spawn_command(command);
-    node.wait_ready();
-    let status = fs::read_to_string(format!("/proc/{}/status", node.agent_pid())).unwrap();
-    assert!(status.contains("CapEff:\t0000000000201000\n"), "{status}");
+    node.follow_services("lb.json");
+    start_with(&mut node, &NEEDED);
+    assert_eq!(capabilities(&node, "CapEff"), NEEDED_MASK);
+    assert_eq!(capabilities(&node, "CapBnd"), NEEDED_MASK);
 
     let (client, server) = (node.add_pod("client"), node.add_pod("server"));
     let reaches = || client.ns.exec(&format!("ping -c 1 -W 2 {}", server.ipv4)).is_ok();
@@ -44,19 +90,45 @@ fn the_listed_capabilities_are_enough_for_pods_policies_and_restarts() {
     wait_until("policy in force", PATIENCE, || !reaches());
     node.withdraw("deny.yaml");
     wait_until("policy gone", PATIENCE, reaches);
+    assert!(!served(&client, &server), "a control: there is no service");
+    node.serve(&[ServiceFixture::new("web", &[SERVICE], &[&server.ipv4.to_string()])]);
+    assert!(served(&client, &server));
 
-    for _ in 0..2 {
-        node.kill();
-        assert!(reaches());
-        let command = with(&node, &NEEDED);
-        node.spawn_command(command);
-        node.wait_ready();
-        assert!(reaches());
+    for kill in [true, false] {
+        if kill {
+            node.kill();
+        } else {
+            node.stop();
+        }
+        assert!(reaches() && served(&client, &server));
+        start_with(&mut node, &NEEDED);
+        assert!(reaches() && served(&client, &server));
     }
-    wait_until("a well agent", PATIENCE, || node.get("/v1/healthz")["cilium"]["state"] == "Ok");
+    until_well(&node);
+    node.serve(&[]);
+    assert!(!served(&client, &server));
+    let gone = client.ipv4;
     node.delete_pod(client);
+    assert!(server.ns.exec(&format!("ping -c 1 -W 1 {gone}")).is_err());
     node.delete_pod(server);
     node.stop();
+
+    // What this agent has left is another's to take over, and to remove.
+    start_with(&mut node, &["net_admin", "sys_admin"]);
+    assert_eq!(
+        capabilities(&node, "CapEff"),
+        "0000000000201000",
+        "to old runtimes it includes the other two"
+    );
+    node.stop();
+    let set = NEEDED.map(|capability| format!(",+{capability}")).concat();
+    let agent = binary("agent");
+    let words =
+        ["setpriv", "--bounding-set", &format!("-all{set}"), agent.to_str().unwrap(), "cleanup", "--force"];
+    assert!(node.agent_command_of(&words).status().unwrap().success(), "{}", node.log());
+    assert!(
+        !node.sandbox().bpf_root().join("tc").exists() && !node.sandbox().bpf_root().join("cilium").exists()
+    );
 }
 
 #[test]
@@ -72,6 +144,117 @@ fn each_capability_that_is_missing_is_named() {
         assert!(node.log().contains(&wanted), "without {missing}: {}", node.log());
     }
     assert!(!node.socket().exists());
+}
+
+#[test]
+fn a_full_root_gives_up_what_is_not_used_and_the_socket_gets_its_group() {
+    require_root!();
+    require_command!("setpriv");
+    let mut node = Node::new();
+    let groups = node.sandbox().dir().join("group");
+    fs::write(&groups, "root:x:0:\ncilium:x:4242:\n").unwrap();
+    node.host().exec(&format!("mount --bind {} /etc/group", groups.display())).unwrap();
+    // A manifest that only its owner may read.
+    let manifest = node.sandbox().dir().join("cluster/private.yaml");
+    fs::write(&manifest, integration_tests::pod_manifest("default", "private", &[("name", "private")]))
+        .unwrap();
+    fs::set_permissions(&manifest, fs::Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::chown(&manifest, Some(4242), Some(4242)).unwrap();
+    let private = |node: &Node| node.get("/statedb/dump/k8s-pods").to_string().contains("private");
+
+    node.start();
+    for set in ["CapEff", "CapPrm", "CapBnd"] {
+        assert_eq!(capabilities(&node, set), KEPT_MASK, "{set}");
+    }
+    for set in ["CapInh", "CapAmb"] {
+        assert_eq!(capabilities(&node, set), "0000000000000000", "{set}");
+    }
+    assert_eq!(fs::metadata(node.socket()).unwrap().gid(), 4242);
+    assert!(private(&node));
+    node.stop();
+
+    // Without: it works, and says what does not.
+    start_with(&mut node, &NEEDED);
+    assert_eq!(fs::metadata(node.socket()).unwrap().gid(), 0);
+    let log = node.log();
+    assert!(
+        log.contains("cannot be given to the group cilium, whose members cannot connect: add CAP_CHOWN"),
+        "{log}"
+    );
+    assert!(log.contains("private.yaml"), "{log}");
+    node.stop();
+}
+
+#[test]
+fn a_missing_bpf_file_system_is_mounted_or_asked_for() {
+    require_root!();
+    require_command!("setpriv");
+    let mut node = Node::new();
+    let root = node.sandbox().dir().join("elsewhere");
+    node.config.insert("bpf-root".into(), root.to_str().unwrap().into());
+    let output = with(&node, &NEEDED).output().unwrap();
+    assert_eq!(output.status.code(), Some(255));
+    let wanted = format!("mount -t bpf bpf {}", root.display());
+    assert!(node.log().contains(&wanted) && node.log().contains("CAP_SYS_ADMIN"), "{}", node.log());
+    assert!(!node.socket().exists());
+
+    // One that may mount does, and may not any more.
+    node.start();
+    assert_eq!(capabilities(&node, "CapEff"), KEPT_MASK);
+    assert!(root.join("tc/globals/cilium_lxc").exists());
+    node.stop();
+    start_with(&mut node, &NEEDED);
+    node.stop();
+    node.host().exec(&format!("umount {}", root.display())).unwrap();
+}
+
+#[test]
+fn a_file_system_that_is_unmounted_is_asked_for_in_health_and_used_once_it_is_there() {
+    require_root!();
+    let mut node = Node::started();
+    let (a, b) = (node.add_pod("a"), node.add_pod("b"));
+    let reaches = || a.ns.exec(&format!("ping -c 1 -W 2 {}", b.ipv4)).is_ok();
+    let root = node.sandbox().bpf_root();
+    let unmount = |node: &Node| {
+        for mount in ["/sys/fs/bpf", root.to_str().unwrap()] {
+            node.host().exec(&format!("umount {mount}")).unwrap();
+        }
+    };
+    until_well(&node);
+    unmount(&node);
+    let remedy = format!("mount -t bpf bpf {}", root.display());
+    wait_until("health names cause and remedy", PATIENCE, || {
+        let health = health(&node);
+        health.contains(&remedy) && health.contains("CAP_SYS_ADMIN")
+    });
+    assert!(reaches());
+    // Policy goes on by what is open.
+    node.apply(
+        "deny.yaml",
+        "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: deny, namespace: default}\n\
+         spec: {endpointSelector: {matchLabels: {name: b}}, ingress: [{}]}\n",
+    );
+    wait_until("policy in force", PATIENCE, || !reaches());
+    node.host().exec(&remedy).unwrap();
+    until_well(&node);
+    node.withdraw("deny.yaml");
+    wait_until("policy gone", PATIENCE, reaches);
+    let c = node.add_pod("c");
+    assert!(c.ns.exec(&format!("ping -c 1 -W 2 {}", b.ipv4)).is_ok());
+    node.kill();
+    assert!(reaches());
+
+    // By option the agent may do it itself.
+    node.config.insert("bpf-root-remount".into(), "true".into());
+    node.start();
+    let held = u64::from_str_radix(&capabilities(&node, "CapEff"), 16).unwrap();
+    assert_eq!(held, u64::from_str_radix(KEPT_MASK, 16).unwrap() | SYS_ADMIN);
+    until_well(&node);
+    node.host().exec(&format!("umount {}", root.display())).unwrap();
+    wait_until("mounted again", PATIENCE, || root.join("tc/globals/cilium_lxc").exists());
+    until_well(&node);
+    assert!(reaches());
+    node.stop();
 }
 
 #[test]

@@ -40,7 +40,14 @@ impl Socket {
         let inode = fs::symlink_metadata(path).map_err(fail("read"))?.ino();
         let file = SocketFile { path: path.to_owned(), inode };
         if let Some(gid) = group(&fs::read_to_string("/etc/group").unwrap_or_default(), GROUP) {
-            chown(path, None, Some(gid)).map_err(fail("change the group of"))?;
+            match chown(path, None, Some(gid)) {
+                // It may not (CAP_CHOWN): root can connect.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => tracing::warn!(
+                    socket = %path.display(),
+                    "The socket cannot be given to the group {GROUP}, whose members cannot connect: add CAP_CHOWN"
+                ),
+                other => other.map_err(fail("change the group of"))?,
+            }
         }
         fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(fail("change the mode of"))?;
         Ok(Self { listener, _file: file })

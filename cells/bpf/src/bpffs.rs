@@ -10,6 +10,8 @@ use crate::spec::{MapSpec, Verdict};
 
 /// `BPF_FS_MAGIC` of `linux/magic.h`.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+/// The folder of policy maps by their slots, beside those of links.
+const POLICY_MAPS: &str = "policy_maps";
 /// Ends the name of a pin that is being prepared; leftovers of a crash are removed at the next try.
 const PENDING: &str = "_pending";
 
@@ -58,7 +60,7 @@ impl BpfFs {
         Ok(fs)
     }
 
-    /// The file system at `root`, mounted there first if it is not.
+    /// The file system at `root`, mounted there first if it is not, which needs `CAP_SYS_ADMIN`.
     pub fn open_or_mount(root: impl Into<PathBuf>) -> Result<BpfFs> {
         let fs = BpfFs { root: root.into() };
         fs.mount_again()?;
@@ -71,14 +73,19 @@ impl BpfFs {
         let missing = !is_bpffs(&self.root);
         if missing {
             std::fs::create_dir_all(&self.root).map_err(|e| Error::file("create folder", &self.root, e))?;
-            mount(&self.root).map_err(|e| Error::file("mount a bpf file system on", &self.root, e))?;
+            mount(&self.root).map_err(|e| match e.raw_os_error() {
+                Some(libc::EPERM) => Error::NotMounted { path: self.root.clone() },
+                _ => Error::file("mount a bpf file system on", &self.root, e),
+            })?;
         }
         self.folders()?;
         Ok(missing)
     }
 
     fn folders(&self) -> Result<()> {
-        for folder in [self.globals(), self.root.join("cilium/devices"), self.root.join("cilium/endpoints")] {
+        let cilium =
+            ["devices", "endpoints", POLICY_MAPS].map(|folder| self.root.join("cilium").join(folder));
+        for folder in [self.globals()].into_iter().chain(cilium) {
             std::fs::create_dir_all(&folder).map_err(|e| Error::file("create folder", &folder, e))?;
         }
         Ok(())
@@ -107,6 +114,11 @@ impl BpfFs {
     /// The folder of an endpoint's links, `<root>/cilium/endpoints/<id>/links`.
     pub fn endpoint_links(&self, id: u16) -> PathBuf {
         self.root.join("cilium/endpoints").join(id.to_string()).join("links")
+    }
+
+    /// The folder of our own pins of policy maps, `<root>/cilium/policy_maps`.
+    pub fn policy_maps(&self) -> PathBuf {
+        self.root.join("cilium").join(POLICY_MAPS)
     }
 
     /// Opens the pinned map of a spec, or creates and pins it.

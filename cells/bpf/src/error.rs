@@ -90,6 +90,16 @@ pub enum Error {
         /// The path that was given as root.
         path: PathBuf,
     },
+    /// Nothing is mounted there, and this process may not mount.
+    #[error(
+        "no bpf file system is mounted on {path}, and this process may not mount one: run \
+         mount -t bpf bpf {path}, or start it with CAP_SYS_ADMIN",
+        path = .path.display()
+    )]
+    NotMounted {
+        /// Where it should be.
+        path: PathBuf,
+    },
     /// An object file could not be parsed or linked.
     #[error("eBPF object {object}: {reason}")]
     Object {
@@ -160,6 +170,11 @@ impl Error {
     /// Whether the thing asked for does not exist: no such pin, row, filter, link or interface.
     pub fn is_not_found(&self) -> bool {
         matches!(self.errno(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO))
+    }
+
+    /// Whether there is one already: a pin of that name, a filter, an interface.
+    pub fn is_existing(&self) -> bool {
+        self.errno() == Some(libc::EEXIST)
     }
 
     /// Whether trying again later may succeed without anybody changing anything.

@@ -79,7 +79,7 @@ impl Program {
         Ok(Program { fd, name })
     }
 
-    /// Opens the program with that kernel number.
+    /// Opens the program with that kernel number. Needs `CAP_SYS_ADMIN`.
     pub fn open_id(id: u32) -> Result<Program> {
         let fd = sys::fd_by_id(Command::ProgFdById, id)
             .map_err(|e| Error::syscall("open program number", id.to_string(), e))?;

@@ -39,6 +39,7 @@ pub struct MapInfo {
 #[derive(Debug)]
 pub struct RawMap {
     fd: OwnedFd,
+    id: u32,
     name: String,
     layout: Layout,
     /// Bytes of a value in system calls: per-CPU maps have one, rounded up to 8, for each possible CPU.
@@ -90,7 +91,7 @@ impl RawMap {
         RawMap::from_fd(fd, &name)
     }
 
-    /// Opens the map with that kernel number.
+    /// Opens the map with that kernel number. Needs `CAP_SYS_ADMIN`.
     pub fn open_id(id: u32) -> Result<RawMap> {
         let fd = sys::fd_by_id(Command::MapFdById, id)
             .map_err(|source| Error::syscall("open map number", id.to_string(), source))?;
@@ -106,12 +107,17 @@ impl RawMap {
             true => (layout.value_size as usize).next_multiple_of(8) * possible_cpus(),
             false => layout.value_size as usize,
         };
-        Ok(RawMap { fd, name: name.to_owned(), layout, value_len })
+        Ok(RawMap { fd, id: info.id, name: name.to_owned(), layout, value_len })
     }
 
     /// The full name given at creation, or the pin's.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The kernel's number for it.
+    pub fn id(&self) -> u32 {
+        self.id
     }
 
     /// Type, sizes and flags.

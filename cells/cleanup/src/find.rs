@@ -22,6 +22,8 @@ const HEALTH_INTERFACE: &str = "lxc_health";
 const PROGRAMS: &str = "cil_";
 /// How shared maps are named.
 const MAPS: &str = "cilium_";
+/// Pins of our own policy maps, among links.
+const POLICY_MAPS: &str = "cilium/policy_maps";
 /// Files and sockets that agents make in their run folder.
 const RUN_FILES: [&str; 6] =
     ["cilium.sock", "health.sock", "hubble.sock", "monitor1_2.sock", "shell.sock", "cilium.pid"];
@@ -84,7 +86,7 @@ fn pinned_links(root: &Path) -> Result<Vec<Leftover>, Error> {
     }
     let mut found = Vec::new();
     walk(&root.join("cilium"), &mut |path, folder| {
-        if !folder {
+        if !folder && !path.starts_with(root.join(POLICY_MAPS)) {
             found.push(Leftover::Link(path));
         }
     })?;
@@ -129,6 +131,8 @@ fn pins(root: &Path) -> Result<Vec<Leftover>, Error> {
     walk(&root.join("cilium"), &mut |path, folder| {
         if folder {
             folders.push(path);
+        } else if path.starts_with(root.join(POLICY_MAPS)) {
+            found.push(Leftover::Pin(path));
         }
     })?;
     let links = pinned_links(root)?;

@@ -29,6 +29,12 @@ pub enum DatapathError {
         /// How many there are.
         slots: u32,
     },
+    /// The map in a slot cannot be opened, also after it was made anew.
+    #[error("the policy map in slot {slot} cannot be opened: its pin is removed as soon as it is made")]
+    NoMap {
+        /// The slot.
+        slot: u32,
+    },
     /// An endpoint that the datapath does not know.
     #[error("endpoint {id} has no policy map: it is not attached")]
     NotAttached {
@@ -81,7 +87,7 @@ impl DatapathError {
     /// Whether the same call may succeed later without anybody changing anything.
     pub fn is_retryable(&self) -> bool {
         match self {
-            DatapathError::NotReady => true,
+            DatapathError::NotReady | DatapathError::NoMap { .. } => true,
             DatapathError::Kernel { source, .. } | DatapathError::Full { source, .. } => {
                 source.is_retryable()
             }

@@ -1,7 +1,6 @@
 //! What a start takes over in the kernel: endpoints with their policy maps, before any program is replaced.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
 
 use bpf::{Layout, Map, RawMap};
 use datapath_abi::{EndpointConfig, ep_flag, identity};
@@ -17,12 +16,8 @@ use crate::restore::{Found, plan};
 /// Empty slots in a row after which there are no more maps: several times what is reserved at once.
 const SLOT_GAP: u32 = 4 * crate::READY as u32;
 
-/// A pinned policy map.
-#[derive(Clone, Copy, Debug)]
-struct Pinned {
-    id: u32,
-    layout: Layout,
-}
+/// Policy maps of endpoints by their pins.
+type Pins = BTreeMap<String, RawMap>;
 
 impl KernelDatapath {
     /// Takes over endpoints of the run before, or of another agent: repairs pins and rows after the settings rows. Needs no
@@ -37,10 +32,10 @@ impl KernelDatapath {
         if let Some(host) = rows.iter().find(|row| row.identity == identity::HOST) {
             self.host_endpoint.send_replace(host.id as u16);
         }
-        let layouts: BTreeMap<u32, Layout> = pins.values().map(|pin| (pin.id, pin.layout)).collect();
-        let pins = pins.into_iter().map(|(name, pin)| (name, pin.id)).collect();
+        self.inherit(&rows, &mut slots, &pins)?;
+        let pins = pins.into_iter().map(|(name, pin)| (name, pin.id())).collect();
         let mut found = Found { slots, pins, rows };
-        self.resize(&mut found, &layouts)?;
+        self.resize(&mut found)?;
         let plan = plan(&found);
         self.pool.restore(&plan.occupied, &plan.used)?;
         let mut slot_of: BTreeMap<u16, u32> = plan.repin.iter().copied().collect();
@@ -83,7 +78,7 @@ impl KernelDatapath {
     fn adopt(
         &self,
         slots: &mut BTreeMap<u32, u32>,
-        pins: &BTreeMap<String, Pinned>,
+        pins: &Pins,
     ) -> Result<Vec<EndpointConfig>, DatapathError> {
         if pins.is_empty() {
             return Ok(Vec::new());
@@ -96,23 +91,21 @@ impl KernelDatapath {
         let mut policies = Vec::new();
         for (index, row) in rows.iter().enumerate() {
             let id = row.id as u16;
-            match pins.get(&policy_name(id)).filter(|pin| shape(&pin.layout) == shape(&spec)) {
-                Some(pin) => policies.push((index, pin.id)),
+            match pins.get(&policy_name(id)).filter(|pin| shape(&pin.layout()) == shape(&spec)) {
+                Some(pin) => policies.push((index, pin)),
                 None => tracing::warn!(
                     endpointID = id,
                     "No policy map of this form to take over: the endpoint is denied everything until its policy is computed"
                 ),
             }
         }
-        let ids: Vec<u32> = policies.iter().map(|(_, map)| *map).collect();
+        let ids: Vec<u32> = policies.iter().map(|(_, map)| map.id()).collect();
         let given = adopt::slots(&ids, slots);
-        let maps: Vec<RawMap> =
-            ids.iter().map(|id| RawMap::open_id(*id)).collect::<bpf::Result<_>>().step(step)?;
-        let pairs = given.iter().zip(&maps).map(|(slot, map)| (*slot, map.as_fd()));
-        self.maps().ep_policies().set_batch(pairs).step(step)?;
+        let pairs = given.iter().copied().zip(policies.iter().map(|(_, map)| *map));
+        self.pool.put(&pairs.collect::<Vec<_>>())?;
         for ((index, map), slot) in policies.into_iter().zip(given) {
             rows[index].policy_slot = slot;
-            slots.insert(slot, map);
+            slots.insert(slot, map.id());
         }
         let written: Vec<(u32, EndpointConfig)> = rows.iter().map(|row| (row.id, *row)).collect();
         self.maps().ep_config().update_batch(&written).step(step)?;
@@ -122,25 +115,42 @@ impl KernelDatapath {
         Ok(rows)
     }
 
+    /// Takes over the maps in the endpoints' slots. One that cannot be opened any more counts as none.
+    fn inherit(
+        &self,
+        rows: &[EndpointConfig],
+        slots: &mut BTreeMap<u32, u32>,
+        pins: &Pins,
+    ) -> Result<(), DatapathError> {
+        for row in rows {
+            let Some(map) = slots.get(&row.policy_slot).copied() else { continue };
+            let pinned = pins.get(&policy_name(row.id as u16));
+            if !self.pool.inherit(row.policy_slot, map, pinned)? {
+                tracing::warn!(
+                    endpointID = row.id,
+                    "No pin of the endpoint's policy map is left: it is denied everything until its policy is computed"
+                );
+                slots.remove(&row.policy_slot);
+            }
+        }
+        Ok(())
+    }
+
     /// Gives endpoints policy maps of the size that is wanted now (`bpf-policy-map-max`), with the rows that they have. One
     /// whose rows do not fit keeps its map.
-    fn resize(&self, found: &mut Found, layouts: &BTreeMap<u32, Layout>) -> Result<(), DatapathError> {
+    fn resize(&self, found: &mut Found) -> Result<(), DatapathError> {
         let spec = self.maps().policy_spec(0).named("cilium_policy_v2");
         let wanted = spec.layout;
         let mut resized = Vec::new();
         for row in &found.rows {
             let (id, slot) = (row.id, row.policy_slot);
-            // The map in the slot counts, which may have another pin or none.
-            let Some(map) = found.slots.get(&slot).filter(|_| slot != 0) else { continue };
-            if layouts.get(map).is_none_or(|layout| *layout == wanted) {
+            if slot == 0 || !found.slots.contains_key(&slot) {
                 continue;
             }
+            let Some(old) = self.pool.map(slot)?.filter(|map| map.raw().layout() != wanted) else { continue };
             let step =
                 || format!("endpoint {id}: bring its policy into a map of {} rows", wanted.max_entries);
-            let rows = match self.pool.map(slot)? {
-                Some(old) => old.entries().step(step)?,
-                None => continue,
-            };
+            let rows = old.entries().step(step)?;
             if rows.len() > wanted.max_entries as usize {
                 tracing::warn!(
                     endpointID = id,
@@ -157,11 +167,9 @@ impl KernelDatapath {
         if resized.is_empty() {
             return Ok(());
         }
-        let step = || format!("put {} policy maps of another size into slots", resized.len());
-        let pairs = resized.iter().map(|(slot, map)| (*slot, map.raw().as_fd()));
-        self.maps().ep_policies().set_batch(pairs).step(step)?;
+        self.pool.put(&resized.iter().map(|(slot, map)| (*slot, map.raw())).collect::<Vec<_>>())?;
         for (slot, map) in &resized {
-            found.slots.insert(*slot, map.raw().info().step(step)?.id);
+            found.slots.insert(*slot, map.raw().id());
         }
         tracing::info!(count = resized.len(), size = wanted.max_entries, "Policy maps have a new size");
         Ok(())
@@ -205,14 +213,10 @@ impl KernelDatapath {
         Ok(slots)
     }
 
-    fn policy_pins(&self) -> Result<BTreeMap<String, Pinned>, DatapathError> {
+    fn policy_pins(&self) -> Result<Pins, DatapathError> {
         let names = self.maps().fs().map_names().step(|| "list the pinned maps".to_owned())?;
         let policies = names.into_iter().filter(|name| name.starts_with(POLICY_PREFIX));
-        let info = |name: &str| RawMap::open(&self.maps().path(name)).and_then(|map| map.info());
-        let pinned = |name: String| {
-            let info = info(&name).ok()?;
-            Some((name, Pinned { id: info.id, layout: info.layout }))
-        };
+        let pinned = |name: String| RawMap::open(&self.maps().path(&name)).ok().map(|map| (name, map));
         Ok(policies.filter_map(pinned).collect())
     }
 }

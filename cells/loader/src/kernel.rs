@@ -235,10 +235,9 @@ impl KernelDatapath {
 
     pub(crate) fn pin_policy(&self, id: u16, map: &PolicyMap) -> Result<(), DatapathError> {
         let path = self.maps.path(&policy_name(id));
-        let number = |map: &RawMap| map.info().map(|info| info.id);
         match map.pin(&path) {
-            Err(e) if e.errno() == Some(EEXIST) => {
-                if RawMap::open(&path).and_then(|old| number(&old)).ok() == number(map.raw()).ok() {
+            Err(e) if e.is_existing() => {
+                if RawMap::open(&path).is_ok_and(|old| old.id() == map.raw().id()) {
                     return Ok(());
                 }
                 self.maps.fs().replace_pin(&path, |pending| map.pin(pending))
@@ -477,9 +476,6 @@ impl Datapath for KernelDatapath {
         Ok(Pruned { endpoints: unknown, leftovers: self.sweep_leftovers(known)? })
     }
 }
-
-/// `EEXIST`, the same on all architectures of Linux.
-const EEXIST: i32 = 17;
 
 pub(crate) fn filter_name(program: &str, interface: &str) -> String {
     format!("{program}-{interface}")

@@ -1,6 +1,7 @@
 //! Rows of endpoints' policy maps: read, changed in place, or replaced whole.
 
-use bpf::Map;
+use std::sync::Arc;
+
 use datapath_abi::{EndpointConfig, PolicyEntry, PolicyKey};
 
 use crate::datapath::{Datapath, PolicyWrite};
@@ -69,10 +70,7 @@ pub(crate) fn swap(
 }
 
 /// The settings row and the policy map that it names.
-fn open(
-    datapath: &KernelDatapath,
-    id: u16,
-) -> Result<(EndpointConfig, Map<PolicyKey, PolicyEntry>), DatapathError> {
+fn open(datapath: &KernelDatapath, id: u16) -> Result<(EndpointConfig, Arc<PolicyMap>), DatapathError> {
     let row = datapath.row(id);
     if row.id != u32::from(id) || row.policy_slot == 0 {
         return Err(DatapathError::NotAttached { id });

@@ -1,16 +1,22 @@
 //! Policy maps that sit in their slots before an endpoint needs them.
 //!
 //! Putting a map into `ep_policies` waits for a grace period (8 ms), a batch of 256 for one as well: so maps are put in
-//! ahead, and taking one costs two system calls. A slot is never emptied again; its map is.
+//! ahead, and taking one costs three system calls. A slot is never emptied again; its map is.
+//!
+//! A map of maps tells the numbers of its maps, which only `CAP_SYS_ADMIN` can open. So each map has a pin of its slot in a
+//! folder of our own, made before the map gets into the slot, and those that were given out are kept open as well: the
+//! pins may go while packets are judged by what is in the maps.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bpf::{Map, RawMap};
+use bpf::{Map, RawMap, names_in, unpin};
 use datapath_abi::{PolicyEntry, PolicyKey};
 use maps::Maps;
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 
 use crate::error::{DatapathError, Step};
@@ -27,34 +33,66 @@ pub type PolicyMap = Map<PolicyKey, PolicyEntry>;
 pub struct PolicyPool {
     maps: Arc<Maps>,
     slots: Mutex<Slots>,
+    /// The maps of slots that were given out, a descriptor each.
+    given: Mutex<BTreeMap<u32, Arc<PolicyMap>>>,
+    /// How many maps are open at once while they are made.
+    at_once: usize,
     wanted: Notify,
 }
 
 impl PolicyPool {
     /// An empty pool.
     pub fn new(maps: Arc<Maps>) -> PolicyPool {
-        let limit = datapath_abi::EP_CONFIG_ENTRIES;
-        PolicyPool { maps, slots: Mutex::new(Slots::new(limit, READY)), wanted: Notify::new() }
+        let slots = Mutex::new(Slots::new(datapath_abi::EP_CONFIG_ENTRIES, READY));
+        // Others need descriptors meanwhile.
+        let limit = getrlimit(Resource::Nofile).current.map_or(READY, |limit| limit as usize / 16);
+        PolicyPool {
+            maps,
+            slots,
+            given: Mutex::default(),
+            at_once: limit.clamp(1, READY),
+            wanted: Notify::new(),
+        }
     }
 
-    /// Takes over the slots that have a map, of which endpoints use some.
+    /// Takes over the map that an endpoint has in a slot: by the slot's pin, else by this one, the endpoint's. False if
+    /// neither is the map with that number; nobody can open it then.
+    pub(crate) fn inherit(&self, slot: u32, id: u32, pinned: Option<&RawMap>) -> Result<bool, DatapathError> {
+        let step = || format!("take over the policy map in slot {slot}");
+        let map = match (self.open(slot, id)?, pinned.filter(|map| map.id() == id)) {
+            (Some(map), _) => map,
+            (None, Some(map)) => {
+                self.pin(slot, map)?;
+                map.try_clone().and_then(Map::new).step(step)?
+            }
+            (None, None) => return Ok(false),
+        };
+        self.given().insert(slot, Arc::new(map));
+        Ok(true)
+    }
+
+    /// Takes over the slots that have a map, of which endpoints use some. What cannot be opened, or is of another form, is
+    /// replaced.
     pub fn restore(&self, occupied: &BTreeSet<u32>, used: &BTreeSet<u32>) -> Result<(), DatapathError> {
+        for slot in self.pins()?.into_iter().filter(|slot| !occupied.contains(slot)) {
+            unpin(&self.path(slot)).step(|| format!("remove the pin of slot {slot}"))?;
+        }
         let free = self.slots().restore(occupied, used);
         let wanted = self.maps.policy_spec(0).layout;
         let mut other = Vec::new();
         for slot in free {
-            match self.map(slot)? {
-                Some(map) if map.raw().layout() != wanted => other.push(slot),
+            let id = self.id(slot)?.unwrap_or_default();
+            match self.open(slot, id)?.filter(|map| map.raw().layout() == wanted) {
                 Some(map) => map.clear().step(|| format!("empty the policy map in slot {slot}"))?,
-                None => {}
+                None => other.push(slot),
             }
         }
-        if other.is_empty() { Ok(()) } else { self.put_new(&other) }
+        self.put_new(&other)
     }
 
     /// An empty map and its slot. Waits for a grace period only if none is ready, and makes some more then: whoever
     /// takes many shall not wait for each.
-    pub fn take(&self) -> Result<(u32, PolicyMap), DatapathError> {
+    pub fn take(&self) -> Result<(u32, Arc<PolicyMap>), DatapathError> {
         // The guard must not live into the branch that waits.
         let (ready, few) = {
             let mut slots = self.slots();
@@ -70,24 +108,34 @@ impl PolicyPool {
                 let (slot, more) = reserved
                     .split_first()
                     .ok_or(DatapathError::NoSlot { slots: datapath_abi::EP_CONFIG_ENTRIES })?;
-                self.put_new(&reserved)?;
+                self.fill(&reserved)?;
                 self.slots().add(more.iter().rev().copied());
                 *slot
             }
         };
-        match self.map(slot)? {
-            Some(map) => Ok((slot, map)),
-            // Emptied behind our back: the next one.
-            None => self.take(),
+        let map = match self.map(slot) {
+            // Emptied or unpinned behind our back.
+            Ok(None) => self.put_new(&[slot]).and_then(|()| self.map(slot)),
+            found => found,
+        };
+        match map {
+            Ok(Some(map)) => Ok((slot, map)),
+            failed => {
+                self.slots().add([slot]);
+                failed.and(Err(DatapathError::NoMap { slot }))
+            }
         }
     }
 
-    /// The map in a slot; `None` if the slot is empty.
-    pub fn map(&self, slot: u32) -> Result<Option<PolicyMap>, DatapathError> {
-        let id = self.maps.ep_policies().id(slot).step(|| format!("look into policy slot {slot}"))?;
-        let Some(id) = id else { return Ok(None) };
-        let map = RawMap::open_id(id).and_then(Map::new);
-        map.map(Some).step(|| format!("open the policy map in slot {slot}"))
+    /// The map in a slot; `None` if the slot is empty, or what is in it cannot be opened.
+    pub fn map(&self, slot: u32) -> Result<Option<Arc<PolicyMap>>, DatapathError> {
+        let Some(id) = self.id(slot)? else { return Ok(None) };
+        if let Some(map) = self.given().get(&slot).filter(|map| map.raw().id() == id) {
+            return Ok(Some(map.clone()));
+        }
+        let Some(map) = self.open(slot, id)?.map(Arc::new) else { return Ok(None) };
+        self.given().insert(slot, map.clone());
+        Ok(Some(map))
     }
 
     /// Gives the slot of an endpoint that is gone back; it rests for a second.
@@ -100,16 +148,40 @@ impl PolicyPool {
     /// Gives how many are ready.
     pub fn tend(&self) -> Result<usize, DatapathError> {
         let rested = self.slots().rested(Instant::now());
-        for slot in rested {
-            self.empty(slot)?;
-            self.slots().add([slot]);
+        for (index, slot) in rested.iter().enumerate() {
+            if let Err(error) = self.empty(*slot) {
+                let now = Instant::now();
+                rested[index..].iter().for_each(|slot| self.slots().rest(*slot, now));
+                return Err(error);
+            }
+            self.slots().add([*slot]);
         }
         let missing = self.slots().missing();
         if !missing.is_empty() {
-            self.put_new(&missing)?;
+            self.fill(&missing)?;
             self.slots().add(missing.into_iter().rev());
         }
         Ok(self.slots().ready())
+    }
+
+    /// Pins again what somebody has unpinned: maps that were given out from what is open; those in reserve, which nobody
+    /// can open any more, are replaced. Gives what was done, in words.
+    pub(crate) fn repin(&self) -> Result<Vec<String>, DatapathError> {
+        let ready: BTreeSet<u32> = self.slots().free().iter().copied().collect();
+        let given: Vec<_> = self.given().iter().map(|(slot, map)| (*slot, map.clone())).collect();
+        let pins = self.pins()?;
+        let mut done = Vec::new();
+        for (slot, map) in given.into_iter().filter(|(slot, _)| !pins.contains(slot)) {
+            self.pin(slot, map.raw())?;
+            done.push(format!("policy map in slot {slot}"));
+        }
+        let lost = self.slots().withdraw(|slot| ready.contains(&slot) && !pins.contains(&slot));
+        if !lost.is_empty() {
+            self.fill(&lost)?;
+            done.push(format!("{} policy maps in reserve", lost.len()));
+            self.slots().add(lost);
+        }
+        Ok(done)
     }
 
     /// Resolves when [`PolicyPool::tend`] has something to do, now or after the rest of a slot.
@@ -127,25 +199,88 @@ impl PolicyPool {
         self.slots().ready()
     }
 
+    /// Puts maps into slots, each pinned before: a kill in between leaves a pin of an empty slot, or one beside the
+    /// endpoint's, which names what is still in the slot.
+    pub(crate) fn put(&self, maps: &[(u32, &RawMap)]) -> Result<(), DatapathError> {
+        if maps.is_empty() {
+            return Ok(());
+        }
+        for (slot, map) in maps {
+            self.pin(*slot, map)?;
+        }
+        let pairs = maps.iter().map(|(slot, map)| (*slot, map.as_fd()));
+        let step = || format!("put {} policy maps into slots", maps.len());
+        self.maps.ep_policies().set_batch(pairs).step(step)
+    }
+
+    /// Puts new maps into slots.
     fn put_new(&self, slots: &[u32]) -> Result<(), DatapathError> {
         let spec = self.maps.policy_spec(0).named("cilium_policy_v2");
-        let made: bpf::Result<Vec<RawMap>> = slots.iter().map(|_| RawMap::create(&spec)).collect();
-        let made = made.step(|| format!("create {} policy maps", slots.len()))?;
-        let pairs = slots.iter().zip(&made).map(|(slot, map)| (*slot, map.as_fd()));
-        self.maps
-            .ep_policies()
-            .set_batch(pairs)
-            .step(|| format!("put {} policy maps into slots", slots.len()))
+        for slots in slots.chunks(self.at_once) {
+            let made: bpf::Result<Vec<RawMap>> = slots.iter().map(|_| RawMap::create(&spec)).collect();
+            let made = made.step(|| format!("create {} policy maps", slots.len()))?;
+            self.put(&slots.iter().copied().zip(&made).collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
+    /// [`PolicyPool::put_new`] of slots that nobody has: they may be tried again after a failure.
+    fn fill(&self, slots: &[u32]) -> Result<(), DatapathError> {
+        self.put_new(slots).inspect_err(|_| self.slots().return_numbers(slots.iter().copied()))
     }
 
     fn empty(&self, slot: u32) -> Result<(), DatapathError> {
         match self.map(slot)? {
-            Some(map) => map.clear().step(|| format!("empty the policy map in slot {slot}")),
-            None => Ok(()),
+            Some(map) => map.clear().step(|| format!("empty the policy map in slot {slot}"))?,
+            None => self.put_new(&[slot])?,
         }
+        self.given().remove(&slot);
+        Ok(())
+    }
+
+    fn id(&self, slot: u32) -> Result<Option<u32>, DatapathError> {
+        self.maps.ep_policies().id(slot).step(|| format!("look into policy slot {slot}"))
+    }
+
+    /// The map with that number by the slot's pin; `None` if there is no pin or it is another map.
+    fn open(&self, slot: u32, id: u32) -> Result<Option<PolicyMap>, DatapathError> {
+        let map = match RawMap::open(&self.path(slot)) {
+            Err(e) if e.is_not_found() => return Ok(None),
+            map => map.step(|| format!("open the policy map in slot {slot}"))?,
+        };
+        if map.id() != id {
+            return Ok(None);
+        }
+        Map::new(map).map(Some).step(|| format!("open the policy map in slot {slot}"))
+    }
+
+    fn pin(&self, slot: u32, map: &RawMap) -> Result<(), DatapathError> {
+        let path = self.path(slot);
+        match map.pin(&path) {
+            Err(e) if e.is_existing() => self.maps.fs().replace_pin(&path, |pending| map.pin(pending)),
+            other => other,
+        }
+        .step(|| format!("pin the policy map in slot {slot}"))
+    }
+
+    fn path(&self, slot: u32) -> PathBuf {
+        self.maps.fs().policy_maps().join(format!("{PIN}{slot:05}"))
+    }
+
+    /// The slots that have a pin.
+    fn pins(&self) -> Result<BTreeSet<u32>, DatapathError> {
+        let names = names_in(&self.maps.fs().policy_maps()).step(|| "list the pins of slots".to_owned())?;
+        Ok(names.iter().filter_map(|name| name.strip_prefix(PIN)?.parse().ok()).collect())
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn given(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<PolicyMap>>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
+
+/// How the pin of a slot begins; what follows is its number in five digits.
+const PIN: &str = "slot_";

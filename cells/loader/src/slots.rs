@@ -11,6 +11,8 @@ pub const QUARANTINE: Duration = Duration::from_secs(1);
 pub(crate) struct Slots {
     free: Vec<u32>,
     resting: VecDeque<(Instant, u32)>,
+    /// Numbers whose map could not be made.
+    spare: Vec<u32>,
     /// The first slot that never had a map.
     fresh: u32,
     limit: u32,
@@ -20,7 +22,7 @@ pub(crate) struct Slots {
 impl Slots {
     /// No slot has a map; slots are numbered below `limit`, and `target` of them shall be ready.
     pub(crate) fn new(limit: u32, target: usize) -> Slots {
-        Slots { free: Vec::new(), resting: VecDeque::new(), fresh: 1, limit, target }
+        Slots { free: Vec::new(), resting: VecDeque::new(), spare: Vec::new(), fresh: 1, limit, target }
     }
 
     /// Takes over slots of a run before: `occupied` have a map, `used` are endpoints'. Gives those that are free now,
@@ -63,10 +65,26 @@ impl Slots {
 
     /// Up to `count` numbers for new maps.
     pub(crate) fn reserve(&mut self, count: usize) -> Vec<u32> {
-        let end = self.fresh.saturating_add(count as u32).min(self.limit);
-        let numbers = (self.fresh..end).collect();
+        let mut numbers = self.spare.split_off(self.spare.len().saturating_sub(count));
+        let end = self.fresh.saturating_add((count - numbers.len()) as u32).min(self.limit);
+        numbers.extend(self.fresh..end);
         self.fresh = end;
         numbers
+    }
+
+    /// Takes numbers back for which no maps could be made.
+    pub(crate) fn return_numbers(&mut self, numbers: impl IntoIterator<Item = u32>) {
+        self.spare.extend(numbers);
+    }
+
+    /// The slots that are ready.
+    pub(crate) fn free(&self) -> &[u32] {
+        &self.free
+    }
+
+    /// Takes slots out of those that are ready: the ones for which this is true.
+    pub(crate) fn withdraw(&mut self, mut which: impl FnMut(u32) -> bool) -> Vec<u32> {
+        self.free.extract_if(.., |slot| which(*slot)).collect()
     }
 
     /// These slots have empty maps now.
@@ -136,5 +154,24 @@ mod tests {
         assert_eq!(slots.missing(), [1, 2, 3]);
         assert!(slots.missing().is_empty());
         assert!(slots.reserve(1).is_empty());
+    }
+
+    #[test]
+    fn numbers_whose_maps_could_not_be_made_come_again() {
+        let mut slots = Slots::new(65536, 4);
+        for _ in 0..100_000 {
+            let missing = slots.missing();
+            assert_eq!(missing.len(), 4);
+            slots.return_numbers(missing);
+        }
+        assert_eq!(slots.reserve(6), [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn ready_slots_are_withdrawn_by_choice() {
+        let mut slots = Slots::new(65536, 4);
+        slots.add([1, 2, 3, 4]);
+        assert_eq!(slots.withdraw(|slot| slot % 2 == 0), [2, 4]);
+        assert_eq!(slots.free(), [1, 3]);
     }
 }

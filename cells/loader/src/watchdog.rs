@@ -64,6 +64,7 @@ impl KernelDatapath {
                 repairs.push(repair(Kind::Pin, name));
             }
         }
+        repairs.extend(self.pool().repin()?.into_iter().map(|what| repair(Kind::Pin, what)));
         if let Some(programs) = self.programs().filter(|programs| !programs.calls_pin().exists()) {
             programs.repin()?;
             let name = programs.calls_pin().file_name().unwrap_or_default();

@@ -48,7 +48,7 @@ pub use cell::cell;
 pub use config::{ClockConfig, FamilyConfig, MapsConfig, OutOfRange};
 pub use error::{Error, Result};
 pub use fit::Fit;
-pub use maps::Maps;
+pub use maps::{Maps, mount};
 pub use pins::Repinned;
 pub use schema::SCHEMA;
 pub use specs::{OWN_MAPS, POLICY_PREFIX, Specs, policy_name};

@@ -1,7 +1,7 @@
 //! The node's maps: those the datapath uses as typed handles, the others created so that tools can open them.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -47,6 +47,16 @@ struct Opened {
     ep_by_ifindex_hi: Map<u32, u32>,
     ep_policies: ObjectMap,
     schema: RawMap,
+}
+
+/// Mounts the bpf file system of option `bpf-root` if there is none, which needs `CAP_SYS_ADMIN`: for programs that give
+/// that up before they open the maps.
+pub fn mount(root: &str) -> Result<()> {
+    let mounted = bpf::is_bpffs(Path::new(root));
+    if !mounted {
+        BpfFs::open_or_mount(root)?;
+    }
+    Ok(())
 }
 
 impl Maps {

@@ -74,6 +74,8 @@ fn assert_perfect(flows: Vec<UdpFlow>, node: &Node) {
 fn pins_come_back_and_nothing_stops_when_they_or_their_file_system_go() {
     require_root!();
     let mut node = node("500ms");
+    // By default a mount is asked for (`privileges.rs`).
+    node.config.insert("bpf-root-remount".into(), "true".into());
     node.start();
     let [a, b] = ["a", "b"].map(|name| node.add_pod(name));
     until_loaded(&node);

@@ -65,8 +65,12 @@ impl Kernel<'_> {
     fn pins(&mut self, folder: &Path, prefix: &str) {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             let name = digits(&self.names.of(&entry.file_name().to_string_lossy()));
-            // Folders of devices stay when they are empty, for the next link of that name.
+            // Folders of devices stay when they are empty, for the next link of that name. How many slots have a policy
+            // map depends on when maps were made ahead.
             let path = format!("{prefix}/{name}");
+            if path == "/cilium/policy_maps" {
+                continue;
+            }
             if entry.path().is_dir() {
                 self.pins(&entry.path(), &path);
             } else {
@@ -220,6 +224,13 @@ impl Kernel<'_> {
             let Some(id) = slots.id(slot)? else { if slot > 1024 { break } else { continue } };
             if !RawMap::open_id(id)?.is_empty()? {
                 self.into.line("maps of slots in reserve", "one is not empty");
+            }
+        }
+        let pins = self.node.sandbox().bpf_root().join("cilium/policy_maps");
+        for slot in 1..4096 {
+            let pin = RawMap::open(&pins.join(format!("slot_{slot:05}"))).map(|map| map.id());
+            if slots.id(slot)? != pin.ok() {
+                self.into.line("pins of slots", "one is not what is in the slot");
             }
         }
         for map in ["cilium_lb_affinity_match", "cilium_lb4_source_range", "cilium_lb6_source_range"] {

@@ -1,0 +1,131 @@
+//! The pool of policy maps in the real kernel: what is in a slot can be opened by its pin, whatever happened before.
+
+mod kit;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use bpf::{Map, RawMap, unpin};
+use datapath_abi::{PolicyEntry, PolicyKey};
+use kit::{maps, pod, start};
+use loader::{Datapath, KernelDatapath, READY};
+use maps::{Maps, policy_name};
+use test_kit::{Sandbox, require_root};
+
+fn pin(maps: &Maps, slot: u32) -> PathBuf {
+    maps.fs().policy_maps().join(format!("slot_{slot:05}"))
+}
+
+/// The kernel numbers of the maps in slots, each of which has its pin.
+fn slots(maps: &Maps) -> BTreeMap<u32, u32> {
+    let id = |slot| Some((slot, maps.ep_policies().id(slot).unwrap()?));
+    let slots: BTreeMap<u32, u32> = (1..1024).filter_map(id).collect();
+    for (slot, id) in &slots {
+        assert_eq!(RawMap::open(&pin(maps, *slot)).unwrap().id(), *id, "slot {slot}");
+    }
+    let pins = std::fs::read_dir(maps.fs().policy_maps()).unwrap().count();
+    assert_eq!(pins, slots.len(), "and no slot without a map has one");
+    slots
+}
+
+fn slot_of(maps: &Maps, id: u16) -> u32 {
+    maps.ep_config().lookup(&id.into()).unwrap().unwrap().policy_slot
+}
+
+fn allow(datapath: &KernelDatapath, id: u16) {
+    datapath.swap_policy(id, &[(PolicyKey::any(false), PolicyEntry::allow(0))]).unwrap();
+}
+
+#[test]
+fn a_start_finds_every_map_again_by_its_pin() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    for id in [7, 8, 9] {
+        datapath.attach(&pod(&sandbox, id)).unwrap();
+        allow(&datapath, id);
+    }
+    drop(datapath);
+    let before = slots(&maps);
+    assert!(before.len() >= READY);
+
+    // A kill between the pin of a swapped map and the settings row; pins that somebody has removed.
+    let spare = *before.keys().rev().find(|slot| **slot != slot_of(&maps, 7)).unwrap();
+    let path = maps.path(&policy_name(7));
+    unpin(&path).unwrap();
+    RawMap::open(&pin(&maps, spare)).unwrap().pin(&path).unwrap();
+    unpin(&maps.path(&policy_name(8))).unwrap();
+    unpin(&pin(&maps, slot_of(&maps, 9))).unwrap();
+    let datapath = start(&maps);
+    assert_eq!(slots(&maps), before, "all by what is left of their pins");
+    for id in [7, 8, 9] {
+        assert_eq!(datapath.policy_rows(id).unwrap().len(), 1);
+        let pinned = RawMap::open(&maps.path(&policy_name(id))).unwrap().id();
+        assert_eq!(Some(&pinned), before.get(&slot_of(&maps, id)), "the endpoint's pin follows its slot");
+    }
+    drop(datapath);
+
+    // A kill between the pin of a slot and the map that it is for, in a slot with another map and in one without.
+    let last = *before.keys().next_back().unwrap();
+    for slot in [spare, last + 1] {
+        let _ = unpin(&pin(&maps, slot));
+        RawMap::create(&maps.policy_spec(0)).unwrap().pin(&pin(&maps, slot)).unwrap();
+    }
+    let datapath = start(&maps);
+    let after = slots(&maps);
+    assert_ne!(after.get(&spare), before.get(&spare), "made anew: nobody can open the one before");
+    assert!(after.iter().all(|(slot, id)| *slot == spare || before.get(slot) == Some(id)));
+
+    // Neither pin is left: the endpoint gets another map, which denies everything, and the others keep theirs.
+    drop(datapath);
+    let slot = slot_of(&maps, 9);
+    unpin(&pin(&maps, slot)).unwrap();
+    unpin(&maps.path(&policy_name(9))).unwrap();
+    let datapath = start(&maps);
+    assert_ne!(slot_of(&maps, 9), slot);
+    assert!(datapath.policy_rows(9).unwrap().is_empty());
+    assert_eq!(datapath.policy_rows(8).unwrap().len(), 1);
+}
+
+#[test]
+fn maps_of_a_run_before_the_pins_are_taken_over_by_their_endpoints_pins() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    datapath.attach(&pod(&sandbox, 7)).unwrap();
+    allow(&datapath, 7);
+    drop(datapath);
+    let before = slots(&maps);
+    for entry in std::fs::read_dir(maps.fs().policy_maps()).unwrap() {
+        unpin(&entry.unwrap().path()).unwrap();
+    }
+    let datapath = start(&maps);
+    let after = slots(&maps);
+    let slot = slot_of(&maps, 7);
+    assert_eq!(after.get(&slot), before.get(&slot));
+    assert_eq!(datapath.policy_rows(7).unwrap().len(), 1);
+    assert_eq!(after.len(), before.len(), "those in reserve are replaced");
+}
+
+#[test]
+fn an_endpoint_keeps_its_map_while_all_pins_are_gone() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    datapath.attach(&pod(&sandbox, 7)).unwrap();
+    for entry in std::fs::read_dir(maps.fs().policy_maps()).unwrap() {
+        unpin(&entry.unwrap().path()).unwrap();
+    }
+    unpin(&maps.path(&policy_name(7))).unwrap();
+    datapath
+        .write_policy(7, &[loader::PolicyWrite::Set(PolicyKey::any(true), PolicyEntry::allow(0))])
+        .unwrap();
+    assert_eq!(datapath.policy_rows(7).unwrap().len(), 1);
+    // A map of the reserve that nobody can open is replaced when it is wanted.
+    datapath.attach(&pod(&sandbox, 8)).unwrap();
+    let map: Map<PolicyKey, PolicyEntry> = Map::open(&maps.path(&policy_name(8))).unwrap();
+    assert_eq!(Some(map.raw().id()), maps.ep_policies().id(slot_of(&maps, 8)).unwrap());
+}
