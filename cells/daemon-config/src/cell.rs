@@ -10,7 +10,7 @@ use hive::Settings;
 use hive::prelude::*;
 use local_node::{LocalNodeStore, StateConfig};
 use runtime_options::{Follower, RuntimeOption};
-use state_file::Rewrite;
+use state_file::{Rewrite, Version};
 use statedb::{RwTable, Table};
 
 use crate::answer::{Fixed, configuration};
@@ -28,7 +28,7 @@ pub fn instance() -> Cell {
     module("instance", "One agent a run folder", [invoke(new_instance)])
 }
 
-fn new_instance(state: Config<StateConfig>, lifecycle: Lifecycle) {
+fn new_instance(state: Config<StateConfig>, versions: Group<Version>, lifecycle: Lifecycle) {
     let taken = Arc::new(tokio::sync::Mutex::new(None));
     let held = taken.clone();
     let (folder, files) = (state.run().to_owned(), state.state());
@@ -37,7 +37,7 @@ fn new_instance(state: Config<StateConfig>, lifecycle: Lifecycle) {
         .on_start(move |_| async move {
             *taken.lock().await = Some(Instance::take(&folder)?);
             // Before any other hook changes anything.
-            state_file::check_versions(&files)?;
+            state_file::check_versions(&files, &versions.0)?;
             Ok(())
         })
         .on_stop(move |_| async move {

@@ -17,7 +17,7 @@ use crate::identity::Identity;
 use crate::metrics::Kinds;
 use crate::prefixes::Prefixes;
 use crate::range::Range;
-use crate::{reserved, rest};
+use crate::{reserved, rest, store};
 
 /// The file of workloads' numbers.
 pub(crate) const FILE: &str = "identities.json";
@@ -33,6 +33,7 @@ pub fn cell() -> Cell {
         "Security identities",
         [
             config::<IdentityConfig>(),
+            supply(Member(store::version())),
             statedb::table::<Identity>(),
             provide_private(new_handles),
             provide(|handles: Arc<Handles>| Arc::new(handles.identities.clone())),

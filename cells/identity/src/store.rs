@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use labels::{LabelArray, Labels};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
-use state_file::{Rewrite, Schema, StateFile, set_aside};
+use state_file::{Rewrite, Schema, StateFile, Version, set_aside};
 
 use crate::error::Error;
 use crate::identity::Identity;
@@ -47,6 +47,11 @@ struct File {
 impl Schema for File {
     const VERSION: u32 = 1;
     const HOLDS: &'static str = "the numbers of label sets that no endpoint has now";
+}
+
+/// The version of the file of our own.
+pub(crate) fn version() -> Version {
+    Version::of::<File>()
 }
 
 /// One file. Whoever changes which numbers there are holds it from before the change until the file has it.

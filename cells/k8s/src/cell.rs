@@ -10,7 +10,7 @@ use state_file::Rewrite;
 use statedb::RwTable;
 
 use crate::config::K8sConfig;
-use crate::folder::{Folder, Keep, Memory, Report, SourceMetrics, follow, records};
+use crate::folder::{self, Folder, Keep, Memory, Report, SourceMetrics, follow, records};
 use crate::object::Kind;
 use crate::source_file::SourceFile;
 use crate::sources::Sources;
@@ -25,6 +25,7 @@ pub fn cell() -> Cell {
         "Cluster objects",
         [
             config::<K8sConfig>(),
+            supply(folder::versions()),
             statedb::table::<Namespace>(),
             statedb::table::<Pod>(),
             statedb::table::<PolicyObject>(),

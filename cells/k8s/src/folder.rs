@@ -22,12 +22,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::memory::MemoryLimit;
+use hive::Members;
 use inotify::Inotify;
+use state_file::Version;
 use tokio::time::Instant;
 
 use self::file::{Found, Signature};
 pub(crate) use self::follow::follow;
 pub(crate) use self::keep::{Keep, records};
+use self::last_good::LastGood;
 use self::manifests::Manifests;
 pub(crate) use self::memory::Memory;
 use self::outcome::Outcome;
@@ -52,6 +55,11 @@ const TRIES: usize = 8;
 
 /// How long to wait until there may be room in memory for a file that was not taken.
 const ROOM: Duration = Duration::from_secs(5);
+
+/// The versions of the files that folders are remembered by.
+pub(crate) fn versions() -> Members<Version> {
+    Members(vec![memory::version(), Version::of::<LastGood>()])
+}
 
 /// A folder of manifests: what is watched, what was read, where it goes.
 pub(crate) struct Folder {

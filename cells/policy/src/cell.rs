@@ -36,6 +36,7 @@ pub fn cell() -> Cell {
         "Network policy",
         [
             config::<PolicyConfig>(),
+            supply(Member(keep::version())),
             statedb::table::<EndpointPolicy>(),
             statedb::table::<PolicyStatus>(),
             statedb::table::<PeerSelector>(),

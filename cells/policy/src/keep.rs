@@ -7,7 +7,7 @@ use std::sync::Arc;
 use k8s::PolicyObject;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use state_file::{Records, Schema};
+use state_file::{Records, Schema, Version};
 
 /// What is lost with a damaged record.
 const CONSEQUENCE: &str = "if that policy is refused now, what it said before is not in force";
@@ -22,6 +22,11 @@ pub(crate) struct LastGood {
 impl Schema for LastGood {
     const VERSION: u32 = 1;
     const HOLDS: &'static str = "the last good version of a policy, which stays in force while it is refused";
+}
+
+/// The version of the records.
+pub(crate) fn version() -> Version {
+    Version::of::<LastGood>()
 }
 
 /// A record for each policy, in this folder.

@@ -64,4 +64,4 @@ pub use error::Error;
 pub use file::{LIMIT, StateFile, open_for_lock};
 pub use records::Records;
 pub use rewrite::Rewrite;
-pub use schema::{NEWEST, Schema, check_versions};
+pub use schema::{Schema, Version, check_versions};

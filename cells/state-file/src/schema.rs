@@ -26,12 +26,22 @@ pub trait Schema: Serialize + DeserializeOwned + 'static {
     }
 }
 
-/// The newest [`Schema::VERSION`] of all files of this agent.
-pub const NEWEST: u32 = 1;
+/// The version of files of one form. Each cell that keeps such files contributes it to the group that the agent's start
+/// hands to [`check_versions`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(u32);
 
-/// An error if a file in the folder, not below it, is of a version that no file of this agent has: for a start to ask before
+impl Version {
+    /// That which this agent writes.
+    pub fn of<T: Schema>() -> Version {
+        Version(T::VERSION)
+    }
+}
+
+/// An error if a file in the folder, not below it, is newer than all of these: for a start to ask before
 /// it changes anything. The owner of a file judges it again, and what cannot be read is left to its owner.
-pub fn check_versions(folder: &Path) -> Result<(), Error> {
+pub fn check_versions(folder: &Path, known: &[Version]) -> Result<(), Error> {
+    let known = known.iter().max().map_or(0, |version| version.0);
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         entries => entries.map_err(Error::io("read", folder))?,
@@ -42,8 +52,8 @@ pub fn check_versions(folder: &Path) -> Result<(), Error> {
         }
         let Ok(Some(content)) = StateFile::new(&path).read() else { continue };
         let version = serde_json::from_slice::<Head>(&content).ok().and_then(|head| head.version);
-        if let Some(found) = version.filter(|found| *found > u64::from(NEWEST)) {
-            return Err(Error::Newer { path, found, known: NEWEST, holds: "what the agent before knew" });
+        if let Some(found) = version.filter(|found| *found > u64::from(known)) {
+            return Err(Error::Newer { path, found, known, holds: "what the agent before knew" });
         }
     }
     Ok(())

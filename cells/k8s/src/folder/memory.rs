@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
-use state_file::{Rewrite, Schema, StateFile, set_aside};
+use state_file::{Rewrite, Schema, StateFile, Version, set_aside};
 
 /// What the file says. It is there as long as the folder is.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,6 +25,11 @@ impl Schema for Known {
             _ => Err("it names no folder".to_owned()),
         }
     }
+}
+
+/// The version of the file.
+pub(crate) fn version() -> Version {
+    Version::of::<Known>()
 }
 
 /// A file with the path of the folder, as long as the folder is there. It is flushed to the disk: a policy that is late
