@@ -63,45 +63,44 @@ pub(crate) struct Measure {
 
 impl Measure {
     pub(crate) fn new(metrics: &Metrics) -> Arc<Self> {
-        let measure = Self {
-            times: Family::new_with_constructor(|| Histogram::new(SECONDS)),
-            processed: Family::default(),
-            adjustment_factor: Family::default(),
-            processing: Family::default(),
-            rate: Family::default(),
-            in_flight: Family::default(),
-            waits: Family::default(),
+        Arc::new(Self {
+            times: metrics.added(
+                "agent_api_process_time_seconds",
+                "Duration of processed API calls labeled by path, method and return code.",
+                Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            ),
+            processed: metrics.added(
+                "api_limiter_processed_requests_total",
+                "Total number of API requests processed",
+                Family::default(),
+            ),
+            adjustment_factor: metrics.added(
+                "api_limiter_adjustment_factor",
+                "Current adjustment factor while auto adjusting",
+                Family::default(),
+            ),
+            processing: metrics.added(
+                "api_limiter_processing_duration_seconds",
+                "Mean and estimated processing duration in seconds",
+                Family::default(),
+            ),
+            rate: metrics.added(
+                "api_limiter_rate_limit",
+                "Current rate limiting configuration",
+                Family::default(),
+            ),
+            in_flight: metrics.added(
+                "api_limiter_requests_in_flight",
+                "Current requests in flight",
+                Family::default(),
+            ),
+            waits: metrics.added(
+                "api_limiter_wait_duration_seconds",
+                "Mean, min, and max wait duration in seconds",
+                Family::default(),
+            ),
             codes: Mutex::default(),
-        };
-        let m = &measure;
-        metrics.register(
-            "agent_api_process_time_seconds",
-            "Duration of processed API calls labeled by path, method and return code.",
-            m.times.clone(),
-        );
-        metrics.register(
-            "api_limiter_processed_requests_total",
-            "Total number of API requests processed",
-            m.processed.clone(),
-        );
-        metrics.register(
-            "api_limiter_adjustment_factor",
-            "Current adjustment factor while auto adjusting",
-            m.adjustment_factor.clone(),
-        );
-        metrics.register(
-            "api_limiter_processing_duration_seconds",
-            "Mean and estimated processing duration in seconds",
-            m.processing.clone(),
-        );
-        metrics.register("api_limiter_rate_limit", "Current rate limiting configuration", m.rate.clone());
-        metrics.register("api_limiter_requests_in_flight", "Current requests in flight", m.in_flight.clone());
-        metrics.register(
-            "api_limiter_wait_duration_seconds",
-            "Mean, min, and max wait duration in seconds",
-            m.waits.clone(),
-        );
-        Arc::new(measure)
+        })
     }
 
     pub(crate) fn request(&self, method: &Method, path: &str, status: StatusCode, took: Duration) {

@@ -59,25 +59,19 @@ impl Framework {
         metrics.register("version", "Cilium version", version);
         metrics.register_collector(HealthLevels(health));
 
-        let framework = Self {
-            start: Gauge::default(),
-            runs: Family::default(),
-            failures: Family::default(),
-            last_run: Family::default(),
-        };
-        metrics.register("hive_start_duration", "Duration of the start, in seconds", framework.start.clone());
-        metrics.register("hive_jobs_runs_total", "Ended background jobs", framework.runs.clone());
-        metrics.register(
-            "hive_jobs_runs_failed",
-            "Failed runs of background jobs",
-            framework.failures.clone(),
-        );
-        metrics.register(
-            "hive_jobs_oneshot_last_run_duration_seconds",
-            "Duration of a background job, in seconds",
-            framework.last_run.clone(),
-        );
-        framework
+        let start = "Duration of the start, in seconds";
+        let last_run = "Duration of a background job, in seconds";
+        let failures = "Failed runs of background jobs";
+        Self {
+            start: metrics.added("hive_start_duration", start, Gauge::default()),
+            runs: metrics.added("hive_jobs_runs_total", "Ended background jobs", Family::default()),
+            failures: metrics.added("hive_jobs_runs_failed", failures, Family::default()),
+            last_run: metrics.added(
+                "hive_jobs_oneshot_last_run_duration_seconds",
+                last_run,
+                Family::default(),
+            ),
+        }
     }
 
     /// Counts until the hive has gone.

@@ -38,6 +38,12 @@ impl Metrics {
         self.registry.lock().register(name, help.trim_end_matches('.'), metric);
     }
 
+    /// Adds a metric, and gives it to who counts with it.
+    pub fn added<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
+        self.register(name, help, metric.clone());
+        metric
+    }
+
     /// Adds a metric that is exported only when `--metrics` asks for it.
     pub fn register_off(&self, name: &str, help: &str, metric: impl Metric) {
         self.selection.lock().off_by_default(format!("{PREFIX}_{name}"));

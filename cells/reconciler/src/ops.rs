@@ -83,28 +83,36 @@ pub(crate) enum Target<T> {
     Async(Box<dyn AsyncOps<T>>),
 }
 
-impl<T: TableSpec> Target<T> {
-    pub(crate) async fn update(&mut self, snapshot: &Snapshot, batch: &mut [BatchEntry<T>], retry: bool) {
-        match self {
-            Target::Batch(ops) if !retry => {
-                let revision = batch.last().map_or(0, |entry| entry.revision);
-                let cx = OpCx { snapshot, revision };
-                guard_batch(batch, |batch| ops.update_batch(&cx, batch));
+/// Brings a batch to the target, by the operation for one object or by that for a batch. Retries go one by one: of a batch
+/// that has failed nobody knows which object is to blame.
+macro_rules! apply {
+    ($target:ident, $snapshot:ident, $batch:ident, $retry:ident, $one:ident, $all:ident) => {
+        match $target {
+            Target::Batch(ops) if !$retry => {
+                let revision = $batch.last().map_or(0, |entry| entry.revision);
+                let cx = OpCx { snapshot: $snapshot, revision };
+                guard_batch($batch, |batch| ops.$all(&cx, batch));
             }
             Target::Async(ops) => {
-                for BatchEntry { object, revision, result } in batch {
-                    let cx = OpCx { snapshot, revision: *revision };
-                    *result = guard_async(|| ops.update(&cx, object)).await;
+                for BatchEntry { object, revision, result } in $batch {
+                    let cx = OpCx { snapshot: $snapshot, revision: *revision };
+                    *result = guard_async(|| ops.$one(&cx, object)).await;
                 }
             }
             Target::Single(_) | Target::Batch(_) => {
-                let ops = self.ops();
-                for BatchEntry { object, revision, result } in batch {
-                    let cx = OpCx { snapshot, revision: *revision };
-                    *result = guard(|| ops.update(&cx, object));
+                let ops = $target.ops();
+                for BatchEntry { object, revision, result } in $batch {
+                    let cx = OpCx { snapshot: $snapshot, revision: *revision };
+                    *result = guard(|| ops.$one(&cx, object));
                 }
             }
         }
+    };
+}
+
+impl<T: TableSpec> Target<T> {
+    pub(crate) async fn update(&mut self, snapshot: &Snapshot, batch: &mut [BatchEntry<T>], retry: bool) {
+        apply!(self, snapshot, batch, retry, update, update_batch);
     }
 
     pub(crate) async fn delete(
@@ -113,26 +121,7 @@ impl<T: TableSpec> Target<T> {
         batch: &mut [BatchEntry<Obj<T>>],
         retry: bool,
     ) {
-        match self {
-            Target::Batch(ops) if !retry => {
-                let revision = batch.last().map_or(0, |entry| entry.revision);
-                let cx = OpCx { snapshot, revision };
-                guard_batch(batch, |batch| ops.delete_batch(&cx, batch));
-            }
-            Target::Async(ops) => {
-                for BatchEntry { object, revision, result } in batch {
-                    let cx = OpCx { snapshot, revision: *revision };
-                    *result = guard_async(|| ops.delete(&cx, object)).await;
-                }
-            }
-            Target::Single(_) | Target::Batch(_) => {
-                let ops = self.ops();
-                for BatchEntry { object, revision, result } in batch {
-                    let cx = OpCx { snapshot, revision: *revision };
-                    *result = guard(|| ops.delete(&cx, object));
-                }
-            }
-        }
+        apply!(self, snapshot, batch, retry, delete, delete_batch);
     }
 
     pub(crate) async fn prune(

@@ -1,7 +1,7 @@
 //! `Params` and `Outputs`: structs of parameters and of results.
 
-use proc_macro2::TokenStream;
-use quote::quote;
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens as _, quote};
 use syn::{Data, DeriveInput, Fields, Result};
 
 /// The fields of a struct; tuple structs have numbers for names.
@@ -14,21 +14,28 @@ pub(crate) fn fields(input: &DeriveInput) -> Result<&Fields> {
     }
 }
 
+/// Names of arguments that code for each field uses; without fields nothing does.
+fn arguments_for<const N: usize>(fields: &Fields, names: [&str; N]) -> [TokenStream; N] {
+    names.map(|name| match fields.is_empty() {
+        true => quote!(_),
+        false => Ident::new(name, Span::call_site()).into_token_stream(),
+    })
+}
+
 pub(crate) fn params(input: DeriveInput) -> Result<TokenStream> {
     let fields = fields(&input)?;
     let names: Vec<_> = fields.members().collect();
     let types: Vec<_> = fields.iter().map(|field| &field.ty).collect();
     let (generics, arguments, bounds) = input.generics.split_for_impl();
     let ident = &input.ident;
+    let [deps, cx] = arguments_for(fields, ["deps", "cx"]);
     Ok(quote! {
         #[automatically_derived]
         impl #generics ::hive::Param for #ident #arguments #bounds {
-            #[allow(unused_variables)]
-            fn deps(deps: &mut ::hive::Deps) {
+            fn deps(#deps: &mut ::hive::Deps) {
                 #(<#types as ::hive::Param>::deps(deps);)*
             }
-            #[allow(unused_variables)]
-            fn extract(cx: &mut ::hive::Cx<'_>) -> ::std::result::Result<Self, ::hive::Absent> {
+            fn extract(#cx: &mut ::hive::Cx<'_>) -> ::std::result::Result<Self, ::hive::Absent> {
                 ::std::result::Result::Ok(Self { #(#names: <#types as ::hive::Param>::extract(cx)?),* })
             }
         }
@@ -41,15 +48,14 @@ pub(crate) fn outputs(input: DeriveInput) -> Result<TokenStream> {
     let types: Vec<_> = fields.iter().map(|field| &field.ty).collect();
     let (generics, arguments, bounds) = input.generics.split_for_impl();
     let ident = &input.ident;
+    let [outs, sink] = arguments_for(fields, ["outs", "sink"]);
     Ok(quote! {
         #[automatically_derived]
         impl #generics ::hive::Outputs for #ident #arguments #bounds {
-            #[allow(unused_variables)]
-            fn keys(outs: &mut ::hive::Outs) {
+            fn keys(#outs: &mut ::hive::Outs) {
                 #(<#types as ::hive::Outputs>::keys(outs);)*
             }
-            #[allow(unused_variables)]
-            fn emit(self, sink: &mut ::hive::Sink) -> ::hive::__private::anyhow::Result<()> {
+            fn emit(self, #sink: &mut ::hive::Sink) -> ::hive::__private::anyhow::Result<()> {
                 #(<#types as ::hive::Outputs>::emit(self.#names, sink)?;)*
                 ::std::result::Result::Ok(())
             }
