@@ -185,3 +185,72 @@ fn only_programs_links_and_maps_go() {
     assert!(left.iter().any(|line| line == "interface cilium_host"), "{left:#?}");
     assert!(!left.iter().any(|line| line.starts_with("pin ") || line.starts_with("link ")), "{left:#?}");
 }
+
+/// What the original alone leaves: chains of iptables as recorded from one, and what routes to its proxies.
+#[test]
+fn what_the_original_has_put_into_iptables_and_routing_goes() {
+    require_root!();
+    require_command!("iptables-nft-save");
+    let node = Node::new();
+    let host = node.host().clone();
+    // Tables with nothing in them are the system's own.
+    let tables = || {
+        let text = host.exec("iptables-nft-save").unwrap() + &host.exec("ip6tables-nft-save").unwrap();
+        let facts = text.lines().filter(|line| line.starts_with('-') || line.contains(" - "));
+        facts.map(str::to_owned).collect::<Vec<String>>()
+    };
+    let restore = |tool: &str, file: &str| {
+        let path = node.sandbox().dir().join(tool);
+        fs::write(&path, file).unwrap();
+        host.exec(&format!("{tool} --noflush {}", path.display())).unwrap();
+    };
+    // Of others: a chain, a rule, a route and a rule of routing.
+    let others = "*filter\n:KUBE-FORWARD - [0:0]\n-A FORWARD -j KUBE-FORWARD\n\
+                  -A INPUT -m comment --comment \"not CILIUM_INPUT\" -j ACCEPT\nCOMMIT\n";
+    restore("iptables-nft-restore", others);
+    fs::write(node.sandbox().run_dir().join("notes.txt"), "of the operator").unwrap();
+    host.ip_batch("rule add fwmark 0x200/0xff00 lookup 77 pref 9\nroute add 192.0.2.0/24 dev lo table 77\n")
+        .unwrap();
+    wait_until("addresses are unique", Duration::from_secs(5), || {
+        !host.ip("-o addr show").unwrap().contains("tentative")
+    });
+    let before = (tables(), facts(&node));
+    assert_eq!(lines(&node, &["--dry-run"]), Vec::<String>::new(), "nothing of these is the original's");
+
+    restore("iptables-nft-restore", include_str!("takeover/iptables-save.txt"));
+    let six = "*filter\n:CILIUM_INPUT - [0:0]\n-A INPUT -j CILIUM_INPUT\nCOMMIT\n";
+    restore("ip6tables-nft-restore", six);
+    for family in ["-4", "-6"] {
+        for change in [
+            "rule add pref 9 fwmark 0x200/0xf00 lookup 2004",
+            "rule add pref 10 fwmark 0xa00/0xf00 lookup 2005",
+            "rule add pref 100 lookup local",
+            "rule del pref 0 lookup local",
+            "route add local default dev lo table 2004",
+            "route add default dev lo table 2005",
+        ] {
+            host.ip(&format!("{family} {change}")).unwrap();
+        }
+    }
+    let installed = (tables(), facts(&node));
+    let listed = lines(&node, &["--dry-run"]);
+    for line in [
+        "iptables-nft table filter: chains CILIUM_FORWARD CILIUM_INPUT CILIUM_OUTPUT and 3 rules that lead to them",
+        "ip6tables-nft table filter: chains CILIUM_INPUT and 1 rules that lead to them",
+        "ip rule 9: from all fwmark 0x200/0xf00 lookup 2004",
+        "ip -6 rule 100: from all lookup local",
+        "route 0.0.0.0/0 in table 2004",
+        "route ::/0 in table 2005",
+    ] {
+        assert!(listed.iter().any(|found| found == line), "{line}: {listed:#?}");
+    }
+    assert_eq!(listed.len(), 4 + 1 + 2 * 3 + 2 * 2, "{listed:#?}");
+    assert_eq!((tables(), facts(&node)), installed, "a dry run changes nothing");
+    assert_eq!(lines(&node, &["--bpf-state", "--force"]), Vec::<String>::new(), "nothing of these is bpf");
+
+    let removed = lines(&node, &["--force"]);
+    assert!(listed.iter().all(|line| removed.contains(&format!("removed {line}"))), "{removed:#?}");
+    assert_same(&facts(&node), &before.1, "all is gone");
+    assert_eq!(tables(), before.0, "and nothing of others");
+    assert_eq!(lines(&node, &["--force"]), Vec::<String>::new(), "the second finds nothing");
+}

@@ -35,6 +35,14 @@ pub enum Error {
     /// An interface.
     #[error(transparent)]
     Netlink(#[from] devices::NetlinkError),
+    /// A tool of iptables.
+    #[error("{tool} has failed: {said}; remove the chains CILIUM_* by hand")]
+    Iptables {
+        /// The tool.
+        tool: String,
+        /// What it has said.
+        said: String,
+    },
     /// The rule of nftables.
     #[error("nftables: {0}")]
     Rule(#[source] io::Error),

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use bpf::tc::Tc;
 use bpf::{Direction, is_bpffs, names_in};
 use daemon_config::Instance;
-use devices::{Link, Netlink};
+use devices::netlink::Rule;
+use devices::{Link, Netlink, Route, TABLE_LOCAL};
 use loader::is_pod_interface;
 use maps::OWN_MAPS;
 
 use crate::error::Error;
+use crate::iptables;
 use crate::leftover::Leftover;
 
 /// How the interfaces of the host's side begin: `cilium_host`, `cilium_net`, and the original's `cilium_vxlan` and others.
@@ -24,6 +26,14 @@ const PROGRAMS: &str = "cil_";
 const MAPS: &str = "cilium_";
 /// Pins of our own policy maps, among links.
 const POLICY_MAPS: &str = "cilium/policy_maps";
+/// Routing tables of the original's proxies: to itself, and back from it.
+const PROXY_TABLES: [u32; 2] = [2004, 2005];
+/// Bits of the mark by which the original routes, and what leads to which table: its proxies, IPsec, WireGuard.
+const MARK_MASK: u32 = 0xf00;
+const MARKS: [(u32, u32); 5] =
+    [(0x200, PROXY_TABLES[0]), (0xa00, PROXY_TABLES[1]), (0xd00, 200), (0xe00, 200), (0xe00, 201)];
+/// Where the original moves the rule for local addresses to, so that those of its proxies come first.
+const MOVED_LOCAL: Rule = Rule { ipv6: false, priority: 100, mark: 0, mask: 0, table: TABLE_LOCAL };
 /// Files and sockets that agents make in their run folder.
 const RUN_FILES: [&str; 6] =
     ["cilium.sock", "health.sock", "hubble.sock", "monitor1_2.sock", "shell.sock", "cilium.pid"];
@@ -53,7 +63,8 @@ impl Places {
 
 /// Everything that an agent has left, in the order in which it has to go. Changes nothing.
 pub fn find(places: &Places) -> Result<Vec<Leftover>, Error> {
-    let links = Netlink::open()?.links()?;
+    let mut nl = Netlink::open()?;
+    let links = nl.links()?;
     let (going, staying): (Vec<&Link>, Vec<&Link>) = links.iter().partition(|link| is_ours(link));
     let mut found = interfaces(&going, is_pod_side);
     found.extend(pinned_links(&places.bpf_root)?);
@@ -62,6 +73,13 @@ pub fn find(places: &Places) -> Result<Vec<Leftover>, Error> {
     if loader::has_rule().map_err(Error::Rule)? {
         found.push(Leftover::Rule);
     }
+    found.extend(iptables::find().into_iter().map(Leftover::Chains));
+    // Rules before the tables they lead to.
+    found.extend(nl.rules()?.into_iter().filter_map(routing_rule));
+    let of_proxies = |route: &Route| {
+        PROXY_TABLES.contains(&route.key.table) && going.iter().all(|link| link.index != route.key.link_index)
+    };
+    found.extend(nl.routes()?.into_iter().filter(of_proxies).map(Leftover::Route));
     found.extend(pins(&places.bpf_root)?);
     found.extend(files(places)?);
     Ok(found)
@@ -78,6 +96,12 @@ fn is_ours(link: &Link) -> bool {
 fn interfaces(links: &[&Link], which: impl Fn(&Link) -> bool) -> Vec<Leftover> {
     let chosen = links.iter().filter(|link| which(link));
     chosen.map(|link| Leftover::Interface { name: link.name.clone(), index: link.index }).collect()
+}
+
+fn routing_rule(rule: Rule) -> Option<Leftover> {
+    let by_mark = rule.mask == MARK_MASK && MARKS.contains(&(rule.mark, rule.table));
+    let moved = rule == Rule { ipv6: rule.ipv6, ..MOVED_LOCAL };
+    (by_mark || moved).then_some(Leftover::RoutingRule(rule))
 }
 
 fn pinned_links(root: &Path) -> Result<Vec<Leftover>, Error> {
@@ -222,6 +246,22 @@ mod tests {
         assert_eq!(names_in(&run).unwrap(), ["notes.txt"]);
         fs::remove_file(run.join("notes.txt")).unwrap();
         assert_eq!(files(&places).unwrap(), [Leftover::Folder(run)]);
+    }
+
+    #[test]
+    fn rules_of_others_stay() {
+        let rule = |priority, mark, mask, table| Rule { ipv6: true, priority, mark, mask, table };
+        let going = [rule(9, 0x200, 0xf00, 2004), rule(10, 0xa00, 0xf00, 2005), rule(100, 0, 0, TABLE_LOCAL)];
+        let staying = [
+            rule(0, 0, 0, TABLE_LOCAL),
+            rule(9, 0x200, 0xff00, 2004),
+            rule(9, 0x300, 0xf00, 2004),
+            rule(100, 0, 0, 254),
+            rule(100, 1, 1, TABLE_LOCAL),
+            rule(9, 0, 0, 2004),
+        ];
+        assert!(going.into_iter().all(|rule| routing_rule(rule) == Some(Leftover::RoutingRule(rule))));
+        assert!(staying.into_iter().all(|rule| routing_rule(rule).is_none()));
     }
 
     #[test]

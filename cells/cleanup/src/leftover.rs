@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 
 use bpf::tc::Tc;
 use bpf::{Direction, Link, unpin};
-use devices::Netlink;
+use devices::netlink::Rule;
+use devices::{Netlink, NetlinkError, Route, TABLE_LOCAL};
 
 use crate::error::Error;
+use crate::iptables::Chains;
 
 /// Something that an agent has left. `Display` names it in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +41,12 @@ pub enum Leftover {
     },
     /// The table of nftables.
     Rule,
+    /// Chains of the original in one table of iptables, and the rules that lead to them.
+    Chains(Chains),
+    /// A rule of policy routing of the original. The one for local addresses goes back to its place.
+    RoutingRule(Rule),
+    /// A route in a table of the original's proxies.
+    Route(Route),
     /// A pinned map or program.
     Pin(PathBuf),
     /// A file or socket.
@@ -59,6 +67,9 @@ impl fmt::Display for Leftover {
                 write!(f, "tc filter {name} at {direction} of {interface}")
             }
             Leftover::Rule => write!(f, "nftables table inet {}", loader::RULE_TABLE),
+            Leftover::Chains(chains) => chains.fmt(f),
+            Leftover::RoutingRule(rule) => rule.fmt(f),
+            Leftover::Route(Route { key, .. }) => write!(f, "route {} in table {}", key.dst, key.table),
             Leftover::Pin(path) => write!(f, "pin {}", path.display()),
             Leftover::File(path) => write!(f, "file {}", path.display()),
             Leftover::Tree(path) => write!(f, "folder {} with its content", path.display()),
@@ -81,7 +92,12 @@ impl Leftover {
             | Leftover::File(path)
             | Leftover::Tree(path)
             | Leftover::Folder(path) => Some(path),
-            Leftover::Interface { .. } | Leftover::Filter { .. } | Leftover::Rule => None,
+            Leftover::Interface { .. }
+            | Leftover::Filter { .. }
+            | Leftover::Rule
+            | Leftover::Chains(_)
+            | Leftover::RoutingRule(_)
+            | Leftover::Route(_) => None,
         }
     }
 
@@ -94,6 +110,9 @@ impl Leftover {
                 remove_filter(*index, *direction, *priority)
             }
             Leftover::Rule => loader::remove_rule().map_err(Error::Rule),
+            Leftover::Chains(chains) => chains.remove(),
+            Leftover::RoutingRule(rule) => remove_rule(rule),
+            Leftover::Route(route) => absent(Netlink::open()?.delete_listed_route(route)),
             Leftover::Pin(path) => Ok(unpin(path).map(drop)?),
             Leftover::File(path) => gone(fs::remove_file(path), "remove file", path),
             Leftover::Tree(path) => gone(fs::remove_dir_all(path), "remove folder", path),
@@ -111,7 +130,24 @@ fn remove_interface(name: &str, index: u32) -> Result<(), Error> {
     if nl.find_link(name)?.is_none_or(|link| link.index != index) {
         return Ok(());
     }
-    match nl.delete_link(index) {
+    absent(nl.delete_link(index))
+}
+
+fn remove_rule(rule: &Rule) -> Result<(), Error> {
+    let mut nl = Netlink::open()?;
+    if rule.table == TABLE_LOCAL {
+        // First: in between nobody would reach this node.
+        match nl.add_rule(&Rule { priority: 0, ..*rule }) {
+            Err(e) if !e.is_exists() => return Err(e.into()),
+            _ => {}
+        }
+    }
+    absent(nl.delete_rule(rule))
+}
+
+/// What is gone need not be removed.
+fn absent(removed: Result<(), NetlinkError>) -> Result<(), Error> {
+    match removed {
         Err(e) if !e.is_not_found() => Err(e.into()),
         _ => Ok(()),
     }

@@ -8,8 +8,14 @@
 //! and the host's devices, at last pins and files. What has been removed is not found again: a removal that was killed
 //! is finished by the next.
 //!
+//! **Of the original** there may be more than an agent of ours makes: chains in the tables of iptables with the rules that
+//! lead to them, rules of policy routing by its marks, the two routing tables of its proxies, and the rule for local
+//! addresses, which it moves from place 0 to 100. Its own `post-uninstall-cleanup` leaves all of these; here they go. Chains
+//! need the system's iptables; without it the log says that they were not looked for. Tables and their own chains stay.
+//!
 //! **What stays.** Kernel settings: what they were before is not known. The bpf file system's mount: others may use it.
-//! Files in the run folder under names that no agent gives. Configuration of the CNI plugin: whoever installed it removes it.
+//! Files in the run folder under names that no agent gives. Sets of ipset. Configuration of the CNI plugin: whoever
+//! installed it removes it.
 //!
 //! ```no_run
 //! let places = cleanup::Places {
@@ -26,8 +32,10 @@
 
 mod error;
 mod find;
+mod iptables;
 mod leftover;
 
 pub use error::Error;
 pub use find::{Places, find};
+pub use iptables::Chains;
 pub use leftover::Leftover;

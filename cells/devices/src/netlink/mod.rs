@@ -1,4 +1,4 @@
-//! Netlink requests: links, addresses, routes, neighbours.
+//! Netlink requests: links, addresses, routes, rules, neighbours.
 //!
 //! [`Netlink`] is a blocking handle for the network namespace of the thread
 //! that opened it; a request costs tens of microseconds, but deleting a link
@@ -20,6 +20,7 @@ mod address;
 mod link;
 mod neighbor;
 mod route;
+mod rule;
 mod socket;
 
 pub use address::AddressSpec;
@@ -27,6 +28,7 @@ pub(crate) use link::all_links;
 pub use link::{LinkChange, VethPeer, VethSpec};
 pub use neighbor::NeighborSpec;
 pub use route::RouteSpec;
+pub use rule::Rule;
 pub use socket::Netlink;
 pub(crate) use socket::notifications;
 

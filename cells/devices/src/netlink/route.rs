@@ -101,6 +101,23 @@ impl Netlink {
         self.request(what, Message::DelRoute(spec.message()), 0)
     }
 
+    /// Deletes a route that was listed, of whichever kind.
+    pub fn delete_listed_route(&mut self, route: &Route) -> Result<(), NetlinkError> {
+        let key = &route.key;
+        let spec = RouteSpec {
+            table: key.table,
+            priority: key.priority,
+            ..RouteSpec::on_link(key.dst, key.link_index)
+        };
+        let mut message = RouteSpec { gateway: route.gateway, ..spec }.message();
+        message.header.kind = RouteType::from(route.kind);
+        // Of any scope, and whoever has set it.
+        message.header.scope = RouteScope::NoWhere;
+        message.header.protocol = RouteProtocol::Unspec;
+        let what = || format!("delete route {route:?}");
+        self.request(what, Message::DelRoute(message), 0)
+    }
+
     /// All routes of all tables and both families.
     pub fn routes(&mut self) -> Result<Vec<Route>, NetlinkError> {
         let all = Message::GetRoute(RouteMessage::default());

@@ -1,0 +1,100 @@
+//! Rules of policy routing.
+
+use std::fmt;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+
+use crate::{Netlink, NetlinkError};
+
+/// A rule by which packets are looked up in a table: all, or those with a mark. `Display` is as `ip rule` has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Whether it is about IPv6.
+    pub ipv6: bool,
+    /// Its place: smaller ones are asked first.
+    pub priority: u32,
+    /// The mark that packets must have in the bits of `mask`.
+    pub mark: u32,
+    /// Bits of the mark that matter; 0 for all packets.
+    pub mask: u32,
+    /// The table.
+    pub table: u32,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rule {}: from all", if self.ipv6 { "ip -6" } else { "ip" }, self.priority)?;
+        if self.mask != 0 {
+            write!(f, " fwmark {:#x}/{:#x}", self.mark, self.mask)?;
+        }
+        match self.table {
+            crate::TABLE_LOCAL => f.write_str(" lookup local"),
+            crate::TABLE_MAIN => f.write_str(" lookup main"),
+            table => write!(f, " lookup {table}"),
+        }
+    }
+}
+
+impl Rule {
+    fn message(&self) -> RuleMessage {
+        let mut message = RuleMessage::default();
+        message.header.family = if self.ipv6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
+        message.header.action = RuleAction::ToTable;
+        message.attributes = vec![RuleAttribute::Priority(self.priority), RuleAttribute::Table(self.table)];
+        if self.mask != 0 {
+            message.attributes.extend([RuleAttribute::FwMark(self.mark), RuleAttribute::FwMask(self.mask)]);
+        }
+        message
+    }
+
+    /// `None` for rules that ask for something else, and of families that have no addresses.
+    fn parse(message: &RuleMessage) -> Option<Rule> {
+        let header = &message.header;
+        let ipv6 = match header.family {
+            AddressFamily::Inet => false,
+            AddressFamily::Inet6 => true,
+            _ => return None,
+        };
+        if header.action != RuleAction::ToTable || header.dst_len + header.src_len + header.tos > 0 {
+            return None;
+        }
+        let mut rule = Rule { ipv6, table: header.table.into(), ..Rule::default() };
+        for attribute in &message.attributes {
+            match attribute {
+                RuleAttribute::Priority(priority) => rule.priority = *priority,
+                RuleAttribute::FwMark(mark) => rule.mark = *mark,
+                RuleAttribute::FwMask(mask) => rule.mask = *mask,
+                RuleAttribute::Table(table) => rule.table = *table,
+                // Who has made it; and what is said of each rule, here that nothing is suppressed.
+                RuleAttribute::Protocol(_) | RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
+                _ => return None,
+            }
+        }
+        Some(rule)
+    }
+}
+
+impl Netlink {
+    /// All rules of both families that look at nothing but the mark. Rules with other conditions are left out.
+    pub fn rules(&mut self) -> Result<Vec<Rule>, NetlinkError> {
+        let all = Message::GetRule(RuleMessage::default());
+        self.dump("list rules", &all, |message| match message {
+            Message::NewRule(rule) => Rule::parse(&rule),
+            _ => None,
+        })
+    }
+
+    /// Adds a rule; an error if there is the same one ([`NetlinkError::is_exists`]).
+    pub fn add_rule(&mut self, rule: &Rule) -> Result<(), NetlinkError> {
+        let what = || format!("add {rule}");
+        self.request(what, Message::NewRule(rule.message()), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Deletes a rule.
+    pub fn delete_rule(&mut self, rule: &Rule) -> Result<(), NetlinkError> {
+        let what = || format!("delete {rule}");
+        self.request(what, Message::DelRule(rule.message()), 0)
+    }
+}
