@@ -1,15 +1,14 @@
 //! A node with policy and a service in the path, and flows over all of it: what restarts must not disturb.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use test_kit::{TcpFlow, UdpFlow};
+use serde_json::Value;
+use test_kit::{NetNs, TcpFlow, UdpFlow};
 
-use crate::{Node, Pod};
+use crate::{Node, Pod, ServiceFixture};
 
 /// Clients may reach the server, nobody else; and clients may reach nothing but it.
 const POLICY: &str = r#"
@@ -33,7 +32,7 @@ spec:
 "#;
 
 /// Addresses of the service in front of the server.
-const SERVICE: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
+pub const SERVICE: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 /// Ports of the service: flows of one end, and those of all. The server listens 8000 above.
 pub const SHORT: u16 = 80;
 /// See [`SHORT`].
@@ -72,9 +71,7 @@ impl Cast {
     #[must_use]
     pub fn on(mut node: Node) -> Cast {
         node.apply("policy.yaml", POLICY);
-        let services = node.sandbox().dir().join("services.json");
-        node.config.insert("lb-state-file".into(), services.to_str().unwrap().to_owned());
-        node.config.insert("lb-state-file-interval".into(), "20ms".into());
+        node.follow_services("services.json");
         node.start();
         let mut pod = |name: &str, app: &str| node.add_pod_with("default", name, &[("app", app)]);
         let (server, client, other) =
@@ -82,9 +79,7 @@ impl Cast {
         for pod in [&server, &client, &other] {
             eventually(|| identity(&node, pod) > 255);
         }
-        fs::write(&services, service(&server).to_string()).unwrap();
-        // TCP and UDP over both families, two ports each.
-        eventually(|| node.get("/v1/service").as_array().unwrap().len() == 8);
+        node.serve(&[service(server.addresses())]);
         // The node's link-local address has to be unique before neighbours are asked for.
         for ip in [Node::WORLD_IPV4, Node::WORLD_IPV6] {
             eventually(|| {
@@ -101,25 +96,15 @@ impl Cast {
     /// # Panics
     /// When a flow cannot be started.
     #[must_use]
-    pub fn allowed(&self, port: u16) -> (Vec<UdpFlow>, Vec<TcpFlow>) {
-        let (from, to) = (&self.client.ns, &self.server.ns);
-        let udp = self.server.addresses().map(|ip| UdpFlow::start(from, to, ip).unwrap());
-        let world = [Node::WORLD_IPV4, Node::WORLD_IPV6]
-            .map(|ip| UdpFlow::start(from, self.node.world(), ip.parse().unwrap()).unwrap());
-        let tcp = self.server.addresses().map(|ip| TcpFlow::start(from, to, ip).unwrap());
-        let behind = self.server.addresses().into_iter().map(|backend| {
-            let service = SERVICE.iter().map(|ip| ip.parse::<IpAddr>().unwrap());
-            let service = service.into_iter().find(|ip| ip.is_ipv4() == backend.is_ipv4()).unwrap();
-            (SocketAddr::new(backend, port + 8000), Some(SocketAddr::new(service, port)))
-        });
-        let (udp_behind, tcp_behind): (Vec<_>, Vec<_>) = behind
-            .map(|(backend, service)| {
-                let udp = UdpFlow::through(from, to, backend, service).unwrap();
-                (udp, TcpFlow::through(from, to, backend, service).unwrap())
-            })
-            .unzip();
-        let udp = udp.into_iter().chain(world).chain(udp_behind).collect();
-        (udp, tcp.into_iter().chain(tcp_behind).collect())
+    pub fn allowed(&self, port: u16) -> Flows {
+        let (from, to, backends) = (&self.client.ns, &self.server.ns, self.server.addresses());
+        let (mut udp, mut tcp) = flows(from, to, &backends);
+        let world = [Node::WORLD_IPV4, Node::WORLD_IPV6];
+        udp.extend(world.map(|ip| UdpFlow::start(from, self.node.world(), ip.parse().unwrap()).unwrap()));
+        let (udp_behind, tcp_behind) = flows_through_service(from, to, &backends, port);
+        udp.extend(udp_behind);
+        tcp.extend(tcp_behind);
+        (udp, tcp)
     }
 
     /// UDP that may not.
@@ -163,28 +148,42 @@ impl Cast {
     }
 }
 
-/// The state file of the service in front of the server.
-fn service(server: &Pod) -> Value {
-    let each = |make: fn(String, &str, u16) -> Value| -> Vec<Value> {
-        let ports = ["TCP", "UDP"].into_iter().flat_map(|protocol| [(protocol, SHORT), (protocol, LONG)]);
-        ports
-            .map(|(protocol, port)| make(format!("{protocol}-{port}").to_lowercase(), protocol, port))
-            .collect()
+/// UDP and TCP at once.
+pub type Flows = (Vec<UdpFlow>, Vec<TcpFlow>);
+
+/// Flows to addresses of a namespace.
+///
+/// # Panics
+/// When one cannot be started.
+#[must_use]
+pub fn flows(from: &NetNs, to: &NetNs, ips: &[IpAddr]) -> Flows {
+    let udp = ips.iter().map(|ip| UdpFlow::start(from, to, *ip).unwrap());
+    let tcp = ips.iter().map(|ip| TcpFlow::start(from, to, *ip).unwrap());
+    (udp.collect(), tcp.collect())
+}
+
+/// Flows through the service to these backends in a namespace.
+///
+/// # Panics
+/// When one cannot be started.
+#[must_use]
+pub fn flows_through_service(from: &NetNs, to: &NetNs, backends: &[IpAddr], port: u16) -> Flows {
+    let service = SERVICE.map(|ip| ip.parse::<IpAddr>().unwrap());
+    let pair = |backend: &IpAddr| {
+        let service = service.into_iter().find(|ip| ip.is_ipv4() == backend.is_ipv4()).unwrap();
+        let backend = SocketAddr::new(*backend, port + 8000);
+        let service = Some(SocketAddr::new(service, port));
+        let udp = UdpFlow::through(from, to, backend, service).unwrap();
+        (udp, TcpFlow::through(from, to, backend, service).unwrap())
     };
-    let slice = |ip: IpAddr| {
-        let kind = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
-        json!({
-            "metadata": {"name": format!("server-{kind}").to_lowercase(), "labels": {"kubernetes.io/service-name": "server"}},
-            "addressType": kind,
-            "ports": each(|name, protocol, port| json!({"name": name, "protocol": protocol, "port": port + 8000})),
-            "endpoints": [{"addresses": [ip]}],
-        })
-    };
-    let ports = each(|name, protocol, port| json!({"name": name, "protocol": protocol, "port": port}));
-    json!({
-        "services": [{"metadata": {"name": "server"}, "spec": {"clusterIPs": SERVICE, "ports": ports}}],
-        "endpoints": server.addresses().map(slice),
-    })
+    backends.iter().map(pair).unzip()
+}
+
+/// The service in front of a server with these addresses.
+#[must_use]
+pub fn service(server: [IpAddr; 2]) -> ServiceFixture {
+    let [v4, v6] = server.map(|ip| ip.to_string());
+    ServiceFixture { ports: vec![SHORT, LONG], ..ServiceFixture::new("server", &SERVICE, &[&v4, &v6]) }
 }
 
 /// Waits for something, for ten seconds.
@@ -213,7 +212,7 @@ pub fn identity(node: &Node, pod: &Pod) -> u64 {
 ///
 /// # Panics
 /// When one has.
-pub fn assert_perfect(flows: (Vec<UdpFlow>, Vec<TcpFlow>), what: &str, node: &Node) {
+pub fn assert_perfect(flows: Flows, what: &str, node: &Node) {
     for flow in flows.0 {
         let report = flow.stop();
         assert!(report.is_perfect(), "{what}: {report:?}\n{}", node.log());

@@ -11,6 +11,7 @@ pub mod measure;
 mod node;
 mod pod;
 mod policy;
+mod refused;
 mod services;
 pub mod soak;
 

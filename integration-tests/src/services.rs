@@ -20,6 +20,8 @@ pub struct ServiceFixture {
     pub addresses: Vec<String>,
     /// Its backends' addresses, of either family.
     pub backends: Vec<String>,
+    /// Its ports, each of TCP and of UDP; backends listen 8000 above.
+    pub ports: Vec<u16>,
     /// More fields of its `spec`.
     pub spec: Value,
     /// Its `status`.
@@ -27,12 +29,13 @@ pub struct ServiceFixture {
 }
 
 impl ServiceFixture {
-    /// A service.
+    /// A service at port 80.
     #[must_use]
     pub fn new(name: &str, addresses: &[&str], backends: &[&str]) -> ServiceFixture {
         let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
         let (addresses, backends) = (texts(addresses), texts(backends));
-        ServiceFixture { name: name.to_owned(), addresses, backends, spec: json!({}), status: json!({}) }
+        let name = name.to_owned();
+        ServiceFixture { name, addresses, backends, ports: vec![80], spec: json!({}), status: json!({}) }
     }
 
     /// With more fields of `spec`.
@@ -43,12 +46,21 @@ impl ServiceFixture {
     }
 
     fn manifest(&self) -> Value {
-        let ports = json!([{"name": "t", "port": 80}, {"name": "u", "port": 80, "protocol": "UDP"}]);
-        let mut spec = json!({"clusterIPs": self.addresses, "ports": ports});
+        let mut spec = json!({"clusterIPs": self.addresses, "ports": self.ports_above(0)});
         for (field, value) in self.spec.as_object().into_iter().flatten() {
             spec[field] = value.clone();
         }
         json!({"metadata": {"name": self.name}, "spec": spec, "status": self.status})
+    }
+
+    /// The ports, moved so far.
+    fn ports_above(&self, base: u16) -> Vec<Value> {
+        let port = |port: &u16| {
+            ["TCP", "UDP"].map(|protocol| {
+                json!({"name": format!("{protocol}-{port}").to_lowercase(), "protocol": protocol, "port": base + port})
+            })
+        };
+        self.ports.iter().flat_map(port).collect()
     }
 
     fn slices(&self) -> Vec<Value> {
@@ -58,7 +70,7 @@ impl ServiceFixture {
             json!({
                 "metadata": {"name": format!("{}-{v6}", self.name), "labels": {"kubernetes.io/service-name": self.name}},
                 "addressType": kind,
-                "ports": [{"name": "t", "port": 8080}, {"name": "u", "port": 8080, "protocol": "UDP"}],
+                "ports": self.ports_above(8000),
                 "endpoints": endpoints,
             })
         };

@@ -8,14 +8,16 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use bpf::{Link, LinkInfo, MapType, Program, RawMap, UpdateMode};
-use integration_tests::cast::{assert_nothing, assert_perfect, eventually};
-use integration_tests::pod_manifest;
+use integration_tests::cast::{
+    self, Flows, SHORT, assert_nothing, assert_perfect, eventually, flows, flows_through_service,
+};
+use integration_tests::{pod_manifest, state_file};
 use serde_json::Value;
-use test_kit::{Process, TcpFlow, UdpFlow, require_root};
+use test_kit::{UdpFlow, require_root};
 
 mod takeover;
 
-use takeover::{ON_DEVICES, Original, PINS, ROUTER, parse};
+use takeover::{ON_DEVICES, Original, PINS, ROUTER, parse, service};
 
 /// As the original has it in its policy maps.
 const POLICY: &str = r#"
@@ -28,11 +30,14 @@ spec:
     - fromEndpoints: [{matchLabels: {app: client}}]
 "#;
 
-fn allowed(original: &Original) -> (Vec<UdpFlow>, Vec<TcpFlow>) {
+/// What may pass, and did with the original: from the client to the server, and through the service in front of it.
+fn old_flows(original: &Original) -> Flows {
     let (from, to) = (&original.client.ns, &original.server.ns);
-    let udp = original.server.ips.map(|ip| UdpFlow::start(from, to, ip).unwrap());
-    let tcp = original.server.ips.map(|ip| TcpFlow::start(from, to, ip).unwrap());
-    (udp.into(), tcp.into())
+    let (mut udp, mut tcp) = flows(from, to, &original.server.ips);
+    let (udp_behind, tcp_behind) = service::flows(&original.node, &original.client, &original.server);
+    udp.extend(udp_behind);
+    tcp.extend(tcp_behind);
+    (udp, tcp)
 }
 
 fn denied(original: &Original) -> Vec<UdpFlow> {
@@ -72,7 +77,10 @@ fn a_node_of_the_original_is_taken_over() {
     let connections = RawMap::open(&original.node.pin("cilium_ct4_global")).unwrap();
     connections.update(&connection.0, &connection.1, UpdateMode::Any).unwrap();
 
-    let (flows, never) = (allowed(&original), denied(&original));
+    let server = original.server.ips;
+    original.node.write_services(&state_file(&[cast::service(server)]));
+    let (flows, never) = (old_flows(&original), denied(&original));
+    let numbers = service::numbers(&original.node);
     sleep(Duration::from_millis(200));
     let (old_links, old_maps) = (links(&original), reused(&original));
     original.node.start();
@@ -87,6 +95,7 @@ fn a_node_of_the_original_is_taken_over() {
         assert!(pin.rsplit('/').next().unwrap().starts_with(&name), "{pin}: {name}");
     }
     assert_eq!(reused(&original), old_maps, "these maps stay");
+    assert_eq!(service::numbers(&original.node), numbers, "services and backends keep their numbers");
     let connections = RawMap::open(&original.node.pin("cilium_ct4_global")).unwrap();
     let mut value = [0; 56];
     assert!(
@@ -126,7 +135,9 @@ fn a_node_of_the_original_is_taken_over() {
     eventually(|| calls() == 1);
 
     // New flows, a start more, and the control: without the policy the stranger gets through.
-    let (flows, never) = (allowed(&original), denied(&original));
+    original.node.serve(&[cast::service(server)]);
+    let flows = flows_through_service(&original.client.ns, &original.server.ns, &server, SHORT);
+    let never = denied(&original);
     sleep(Duration::from_millis(100));
     original.node.kill();
     original.node.start();
@@ -144,6 +155,8 @@ fn a_node_of_the_original_is_taken_over() {
 fn what_cannot_be_taken_over_is_listed_and_goes_on() {
     require_root!();
     let original = Original::new();
+    let flows = old_flows(&original);
+    sleep(Duration::from_millis(100));
     for (name, size) in [("cilium_lxc", "val=48"), ("cilium_ct4_global", "key=14")] {
         let line = PINS.lines().find(|line| line.starts_with(&format!("{name}\t"))).unwrap();
         let line = line.replace(size, &format!("{}=16", &size[..3]));
@@ -152,17 +165,8 @@ fn what_cannot_be_taken_over_is_listed_and_goes_on() {
         let spec = bpf::MapSpec { name: name.to_owned().into(), layout, inner: None };
         RawMap::create(&spec).unwrap().pin(&original.node.pin(name)).unwrap();
     }
-    let flows = allowed(&original);
-    sleep(Duration::from_millis(100));
     let before = (links(&original), reused(&original));
-    let mut command = original.node.agent_command();
-    let mut agent = Process::start(command.stderr(Stdio::piped())).unwrap();
-    let mut stderr = agent.child().stderr.take().unwrap();
-    let status = agent.wait(Duration::from_secs(20)).expect("it must end by itself");
-    let mut told = String::new();
-    std::io::Read::read_to_string(&mut stderr, &mut told).unwrap();
-    assert!(!status.success());
-    let told = told.lines().find(|line| line.contains("level=fatal")).expect("it says why");
+    let told = original.node.refused_start();
     for part in [
         "cilium_lxc is hash key 20 value 16",
         "cilium_ct4_global is lru_hash key 16",

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use bpf::tc::Tc;
 use bpf::{Direction, Link, MapInfo, Program, RawMap};
 use integration_tests::cast::{Cast, LONG, SHORT, assert_nothing, assert_perfect, eventually};
 use integration_tests::{Node, other_build};
-use test_kit::{Process, require_root, try_wait_until};
+use test_kit::{require_root, try_wait_until};
 
 /// Options of the two builds: sizes of maps that programs write, that the agent writes, and of policy maps.
 const SIZES: [(&str, [u32; 2]); 4] = [
@@ -235,14 +234,7 @@ fn what_does_not_fit_is_kept_or_refused_by_name() {
     // Services are not thrown out, nor is anything else changed.
     let before = maps_by_pin(&cast.node);
     cast.node.config.insert("bpf-lb-map-max".into(), "4".into());
-    let mut command = cast.node.agent_command();
-    let mut agent = Process::start(command.stderr(Stdio::piped())).unwrap();
-    let mut stderr = agent.child().stderr.take().unwrap();
-    let status = agent.wait(Duration::from_secs(20)).expect("it must end by itself");
-    let mut told = String::new();
-    std::io::Read::read_to_string(&mut stderr, &mut told).unwrap();
-    assert!(!status.success());
-    let told = told.lines().find(|line| line.contains("level=fatal")).expect("it says why");
+    let told = cast.node.refused_start();
     for part in [
         "cilium_lb4_services_v2",
         "cilium_lb6_services_v2",
@@ -280,14 +272,7 @@ fn what_a_newer_agent_has_left_is_refused_and_forwards_on() {
         let number: u32 = if newer_maps { 99 } else { 1 };
         version.update(&[0; 4], &number.to_ne_bytes(), bpf::UpdateMode::Any).unwrap();
         let before = (maps_by_pin(&cast.node), programs(&cast.node));
-        let mut command = cast.node.agent_command();
-        let mut agent = Process::start(command.stderr(Stdio::piped())).unwrap();
-        let mut stderr = agent.child().stderr.take().unwrap();
-        let status = agent.wait(Duration::from_secs(20)).expect("it must end by itself");
-        let mut told = String::new();
-        std::io::Read::read_to_string(&mut stderr, &mut told).unwrap();
-        assert!(!status.success());
-        let told = told.lines().find(|line| line.contains("level=fatal")).expect("it says why");
+        let told = cast.node.refused_start();
         assert!(told.contains("99"), "{told}");
         assert_eq!((maps_by_pin(&cast.node), programs(&cast.node)), before, "nothing was changed: {told}");
         assert_eq!(fs::read_to_string(&identities).unwrap(), file);

@@ -12,6 +12,8 @@ use datapath_abi::{
 use integration_tests::Node;
 use test_kit::NetNs;
 
+pub(crate) mod service;
+
 /// Pins of a 1.20 agent without those of endpoints (name, type, sizes, flags), and their twins of IPv6.
 pub(crate) const PINS: &str = include_str!("pinned-maps.tsv");
 /// The record of an endpoint of a 1.20 agent.
@@ -57,6 +59,7 @@ impl Original {
         let mut node = Node::new();
         // As the original by default: what it has preallocated is then of the same layout.
         node.config.insert("preallocate-bpf-maps".into(), "true".into());
+        node.follow_services("services.json");
         let host = node.host().clone();
         host.ip("link add cilium_host type veth peer name cilium_net").unwrap();
         let [v4, v6] = ROUTER;
@@ -74,6 +77,7 @@ impl Original {
         let original = Original { node, client, server, stranger };
         original.neighbours();
         original.maps();
+        service::write(&original.node, &original.server);
         original.programs();
         original.files();
         original
@@ -160,15 +164,10 @@ impl Original {
 
     /// The client's and the server's packets go to the other's interface, the stranger's nowhere, those of devices on.
     fn programs(&self) {
-        let redirect = |to: &OldPod| {
-            let ifindex = u64::from(to.ifindex) << 32 | 0x01b7;
-            Program::from_instructions("cil_from_container", &[ifindex, 0x02b7, 0x17_0000_0085, 0x95])
-                .unwrap()
-        };
         let drop_all = Program::from_instructions("cil_from_container", &[0x2_0000_00b7, 0x95]).unwrap();
         let of_pods = [
-            (&self.client, redirect(&self.server)),
-            (&self.server, redirect(&self.client)),
+            (&self.client, service::to_backend(&self.node, self.server.ifindex)),
+            (&self.server, service::from_backend(&self.node, self.client.ifindex)),
             (&self.stranger, drop_all),
         ];
         for (pod, program) in of_pods {

@@ -1,0 +1,26 @@
+//! Starts that an agent must refuse.
+
+use std::io::Read as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use test_kit::Process;
+
+use crate::Node;
+
+impl Node {
+    /// Starts an agent that must end by itself within 20 s. Gives the line that says why.
+    ///
+    /// # Panics
+    /// When it goes on, or does not say why.
+    #[must_use]
+    pub fn refused_start(&self) -> String {
+        let mut agent = Process::start(self.agent_command().stderr(Stdio::piped())).unwrap();
+        let mut stderr = agent.child().stderr.take().unwrap();
+        let status = agent.wait(Duration::from_secs(20)).expect("it ends by itself");
+        let mut told = String::new();
+        stderr.read_to_string(&mut told).unwrap();
+        assert!(!status.success(), "{told}");
+        told.lines().find(|line| line.contains("level=fatal")).expect("it says why").to_owned()
+    }
+}
