@@ -7,7 +7,8 @@
 //! Memory is what the allocator has given out ([`Sample::allocated`]). Pages would say less: they come and go by what
 //! lies between what, hundreds of kilobytes at a time, which hides a leak of some bytes a cycle for days. It grows if the
 //! [slope](Slope) over the cycles is above [`LEAK`] and surely above 0. Descriptors and threads are few and whole: they
-//! grow if there are more in each third of the samples than in the one before.
+//! grow if there are more in each third of the samples than in the one before; of threads more than [`POOL`], as those
+//! that wait for the kernel come and go with the load of the machine.
 
 use std::fmt;
 use std::fs;
@@ -17,6 +18,9 @@ use crate::Node;
 /// Bytes a cycle that are a leak. Less than the smallest thing that somebody could forget to free, and its place in a
 /// list.
 pub const LEAK: f64 = 40.0;
+
+/// Threads that the pool may have more at the end: it has one for each call that waits, and keeps it for a while.
+const POOL: u64 = 8;
 
 /// Fewer samples than this say nothing about growth.
 const FEWEST: usize = 10;
@@ -148,12 +152,13 @@ pub fn growth(samples: &[Sample]) -> Option<String> {
     let third = counted.len() / 3;
     let thirds =
         [&counted[..third], &counted[third..counted.len() - third], &counted[counted.len() - third..]];
-    let rises = |name: &str, value: fn(&Sample) -> u64| {
+    let rises = |name: &str, value: fn(&Sample) -> u64, most: u64| {
         let [first, second, last] = thirds.map(|third| median(third.iter().map(value).collect()));
-        (first < second && second < last)
+        (first < second && second < last && last - first > most)
             .then(|| format!("{name}: medians of thirds {first}, {second}, {last}"))
     };
-    rises("descriptors", |sample| sample.descriptors).or_else(|| rises("threads", |sample| sample.threads))
+    rises("descriptors", |sample| sample.descriptors, 0)
+        .or_else(|| rises("threads", |sample| sample.threads, POOL))
 }
 
 fn median(mut values: Vec<u64>) -> u64 {
@@ -229,6 +234,19 @@ mod tests {
             sample.descriptors += at as u64 / 7;
         }
         assert_eq!(growth(&samples).unwrap(), "descriptors: medians of thirds 43, 44, 45");
+    }
+
+    #[test]
+    fn threads_that_do_not_end_are_a_leak_and_those_of_the_pool_are_none() {
+        let samples = |cycles_a_thread: usize| {
+            let mut samples = samples(|_| 0.0);
+            for sample in &mut samples {
+                sample.threads += (sample.cycles / cycles_a_thread) as u64;
+            }
+            samples
+        };
+        assert_eq!(growth(&samples(800)), None);
+        assert_eq!(growth(&samples(125)).unwrap(), "threads: medians of thirds 27, 34, 41");
     }
 
     #[test]
