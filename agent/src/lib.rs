@@ -14,6 +14,7 @@
 //! ```
 
 mod options;
+mod timeline;
 
 pub use options::known_options;
 
@@ -38,6 +39,7 @@ pub fn infrastructure() -> Cell {
         api::cell(),
         daemon_config::cell(),
         health::cell(),
+        timeline::cell(),
     ];
     module("infra", "Infrastructure", cells)
 }

@@ -1,9 +1,10 @@
-//! `agent --config-dir DIR`; `agent hive` and `agent hive dot-graph` show what it is made of.
+//! `agent --config-dir DIR`; `agent hive` shows what it is made of.
 
 mod cleanup;
 mod cmdref;
 mod log_level;
 mod logging;
+mod pictures;
 mod privileges;
 
 use std::io::{self, Write as _};
@@ -48,8 +49,14 @@ fn main() -> ExitCode {
             None => run(hive, filter, &level),
         },
         ["version"] => print(VERSION),
-        ["hive"] => print(&hive.tree()),
-        ["hive", "dot-graph"] => print(&hive.dot()),
+        words if let Some(picture) = pictures::of(&hive, words) => match picture {
+            Ok(picture) => print(&picture),
+            Err(error) => {
+                LogOptions::default().install(filter, &level, false);
+                tracing::error!(target: logging::FATAL, %error, "The start cannot be shown");
+                ExitCode::FAILURE
+            }
+        },
         other => {
             LogOptions::default().install(filter, &level, false);
             tracing::error!(command = other.join(" "), "Unknown command\n{USAGE}");
@@ -72,7 +79,9 @@ Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
                                             --bpf-state: only programs, links and maps
        agent --cmdref DIR                   write the command reference into DIR
        agent hive                           what it is made of, as a tree
-       agent hive dot-graph                 the same as a graph for Graphviz
+       agent hive dot-graph | mermaid       the same as a graph for Graphviz or Mermaid
+       agent hive json                      the same for comparisons
+       agent hive timeline                  how the running agent started, as SVG
        agent version | --version
 ";
 

@@ -1,5 +1,6 @@
 //! Speed of a large graph: 1,000 constructors in 50 modules, each taking up to three others and adding a start and a
-//! stop hook; every tenth is `async`. Prints one row a number (name, measured, unit, goal, met, peer), tab separated.
+//! stop hook; every tenth is `async`. Then one, two and four times as many, to see that time grows with the size and not
+//! faster. Prints one row a number (name, measured, unit, goal, met, peer), tab separated.
 //!
 //! The peer is the original's framework with the same graph, measured on another day; the ratio is what counts.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its rows")]
@@ -52,16 +53,31 @@ async fn async_node<const I: usize, const A: usize, const B: usize, const C: usi
     Ok(Node)
 }
 
+struct Cells {
+    private: bool,
+    cells: Vec<Cell>,
+}
+
+impl Cells {
+    fn push<F: hive::Shape<A>, A: hive::ParamList, K: 'static>(&mut self, constructor: F)
+    where
+        F::Out: hive::IntoOutputs<K> + hive::Run<K>,
+    {
+        let cell = if self.private { provide_private(constructor) } else { provide(constructor) };
+        self.cells.push(cell);
+    }
+}
+
 macro_rules! provide_node {
     ($cells:ident, $make:ident, $i:expr) => {
-        $cells.push(provide($make::<{ $i }, { before($i) }, { part($i, 2) }, { part($i, 3) }>))
+        $cells.push($make::<{ $i }, { before($i) }, { part($i, 2) }, { part($i, 3) }>)
     };
 }
 
 macro_rules! ten {
     ($cells:ident, $base:expr) => {
         if $base == 0 {
-            $cells.push(provide(first));
+            $cells.push(first);
         } else {
             provide_node!($cells, async_node, $base);
         }
@@ -98,10 +114,16 @@ macro_rules! hundred {
     };
 }
 
+/// The 1,000 constructors.
+fn providers(private: bool) -> Vec<Cell> {
+    let mut cells = Cells { private, cells: Vec::with_capacity(1000) };
+    times_ten!(hundred, cells, 0, 100);
+    cells.cells
+}
+
 /// 1,000 constructors in modules of 20, and what asks for the last of them.
 fn cells() -> Vec<Cell> {
-    let mut providers: Vec<Cell> = Vec::with_capacity(1000);
-    times_ten!(hundred, providers, 0, 100);
+    let providers = providers(false);
     let modules = providers.chunks(PER_MODULE).enumerate();
     let mut cells: Vec<Cell> =
         modules.map(|(i, part)| module(format!("m{i}"), "part", part.to_vec())).collect();
@@ -109,11 +131,27 @@ fn cells() -> Vec<Cell> {
     cells
 }
 
+/// The same constructors once for each tenant, private to it, and 50 modules that ask for the last of them.
+fn tenants(count: usize) -> Vec<Cell> {
+    let module_of = |i| module(format!("m{i}"), "part", invoke(|_: Arc<Node<999>>| ()));
+    let tenant = |t| {
+        let modules = (0..1000 / PER_MODULE).map(module_of);
+        module(format!("t{t}"), "tenant", providers(true).into_iter().chain(modules).collect::<Vec<_>>())
+    };
+    (0..count).map(tenant).collect()
+}
+
 struct Round {
     build: Duration,
     populate: Duration,
     start: Duration,
     stop: Duration,
+}
+
+impl Round {
+    fn total(&self) -> Duration {
+        self.build + self.populate + self.start + self.stop
+    }
 }
 
 async fn round(cells: Vec<Cell>) -> anyhow::Result<Round> {
@@ -131,31 +169,41 @@ async fn round(cells: Vec<Cell>) -> anyhow::Result<Round> {
     Ok(Round { build, populate, start, stop: begin.elapsed() })
 }
 
+/// Milliseconds, the median of the rounds.
 fn median(rounds: &[Round], part: impl Fn(&Round) -> Duration) -> f64 {
     let mut times: Vec<Duration> = rounds.iter().map(part).collect();
     times.sort_unstable();
     times[times.len() / 2].as_secs_f64() * 1000.0
 }
 
-fn row(name: &str, measured: f64, goal: f64, peer: &str) {
+fn row(name: &str, measured: f64, unit: &str, goal: f64, peer: &str) {
     let met = if measured <= goal { "yes" } else { "no" };
-    println!("hive: 1000 constructors, {name}\t{measured:.2}\tms\t{goal}\t{met}\t{peer}");
+    println!("hive: {name}\t{measured:.2}\t{unit}\t{goal}\t{met}\t{peer}");
 }
 
 fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let cells = cells();
-    let mut rounds = vec![];
-    for _ in 0..ROUNDS {
-        rounds.push(runtime.block_on(round(cells.clone()))?);
-    }
-    let first = &rounds[0];
-    let cold = (first.build + first.populate + first.start + first.stop).as_secs_f64() * 1000.0;
-    row("build", median(&rounds, |r| r.build), 1.0, "34.7-37.0 ms");
-    row("populate", median(&rounds, |r| r.populate), 1.5, "4.0-5.3 ms");
-    row("start", median(&rounds, |r| r.start), 1.0, "1.26-1.27 ms");
-    row("stop", median(&rounds, |r| r.stop), 1.0, "1.29-1.40 ms");
-    row("total", median(&rounds, |r| r.build + r.populate + r.start + r.stop), 4.0, "41.3-44.9 ms");
-    row("total, first in the process", cold, 8.0, "-");
+    let measure = |cells: &[Cell]| -> anyhow::Result<Vec<Round>> {
+        (0..ROUNDS).map(|_| runtime.block_on(round(cells.to_vec()))).collect()
+    };
+    let rounds = measure(&cells())?;
+    let thousand = |name: &str, measured, goal, peer| {
+        row(&format!("1000 constructors, {name}"), measured, "ms", goal, peer);
+    };
+    thousand("build", median(&rounds, |r| r.build), 0.5, "34.7-37.0 ms");
+    thousand("populate", median(&rounds, |r| r.populate), 0.6, "4.0-5.3 ms");
+    thousand("start", median(&rounds, |r| r.start), 0.3, "1.26-1.27 ms");
+    thousand("stop", median(&rounds, |r| r.stop), 0.3, "1.29-1.40 ms");
+    thousand("total", median(&rounds, Round::total), 1.5, "41.3-44.9 ms");
+    thousand("total, first in the process", rounds[0].total().as_secs_f64() * 1000.0, 8.0, "-");
+
+    let [one, two, four] = [1, 2, 4].map(|count| {
+        let rounds = measure(&tenants(count))?;
+        anyhow::Ok(median(&rounds, Round::total))
+    });
+    let (one, two, four) = (one?, two?, four?);
+    row("2000 constructors, total against 1000", two / one, "times", 2.4, "-");
+    row("4000 constructors, total against 1000", four / one, "times", 4.8, "-");
+    row("slope from 1000 to 4000, each 1000 more", (four - one) / 3.0, "ms", 1.2 * one, "-");
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::cell::{Cell, IntoCells, supply};
 use crate::config::{
     ConfigError, Flag, FlagValue, Foreign, Kind, LiveConfig, Origin, Schema, Settings, Sources, Values,
 };
-use crate::error::{GraphError, HiveError};
+use crate::error::{GraphError, HiveError, Place, Site};
 use crate::event::{Event, Events, Observer};
 use crate::graph::{Graph, Replacement, What};
 use crate::handles::Shared;
@@ -19,6 +19,7 @@ use crate::job::Jobs;
 use crate::key::Key;
 use crate::lifecycle::Hooks;
 use crate::outputs::Outputs;
+use crate::picture::Timeline;
 use crate::plan::plan;
 use crate::shutdown::Shutdowner;
 
@@ -29,6 +30,7 @@ pub struct HiveBuilder {
     sources: Sources,
     foreign: Vec<Foreign>,
     replacements: Vec<Replacement>,
+    presets: Vec<Preset>,
     observers: Vec<Observer>,
     limits: Times,
 }
@@ -50,6 +52,7 @@ impl HiveBuilder {
             sources: Sources::default(),
             foreign: vec![],
             replacements: vec![],
+            presets: vec![],
             observers: vec![],
             limits: Times {
                 start: Duration::from_secs(300),
@@ -118,6 +121,18 @@ impl HiveBuilder {
     /// Sets an option, over all other sources.
     pub fn set(mut self, key: impl Into<String>, value: impl ToString) -> Self {
         self.sources.program.push((key.into(), value.to_string()));
+        self
+    }
+
+    /// Gives an option of a cell another default, for programs that have cells of others and habits of their own. The
+    /// help text shows it. An option that no cell declares is a fault of the graph.
+    #[track_caller]
+    pub fn preset(mut self, option: impl Into<String>, default: impl ToString) -> Self {
+        let site = Site {
+            place: Place { function: "HiveBuilder::preset", at: Location::caller() },
+            module: "".into(),
+        };
+        self.presets.push((option.into(), default.to_string(), site));
         self
     }
 
@@ -194,16 +209,20 @@ impl HiveBuilder {
     /// graph are given together; without any, all faults of the configuration. With conditional cells the graph depends on
     /// the configuration, whose faults then come first.
     pub fn build(self) -> Result<Hive, HiveError> {
-        let HiveBuilder { cells, sources, foreign, replacements, observers, limits } = self;
-        let events = Events::new(observers, limits.slow);
+        let HiveBuilder { cells, sources, foreign, replacements, presets, observers, limits } = self;
+        let timeline = Arc::new(Timeline::default());
+        let recorder = timeline.clone();
+        let record: Observer = Box::new(move |event| recorder.record(event));
+        let events = Events::new(std::iter::once(record).chain(observers).collect(), limits.slow);
         let health = HealthTree::new();
         let jobs = Jobs::new();
         let mut graph = Graph::new();
         graph.built_in(events.clone());
         graph.built_in(health.clone());
         graph.built_in(jobs.clone());
+        graph.built_in(timeline);
         graph.register(&cells);
-        let schema = schema(&mut graph, &sources, foreign);
+        let schema = schema(&mut graph, &sources, foreign, presets);
         let usage = schema.usage();
         let loaded = sources.load(&schema);
         let settings = Arc::new(loaded.settings);
@@ -249,14 +268,22 @@ impl HiveBuilder {
     }
 }
 
+/// Another default of an option, and who wants it.
+type Preset = (String, String, Site);
+
 /// Collects the declared options.
-fn schema(graph: &mut Graph, sources: &Sources, foreign: Vec<Foreign>) -> Schema {
+fn schema(graph: &mut Graph, sources: &Sources, foreign: Vec<Foreign>, presets: Vec<Preset>) -> Schema {
     let mut schema = Schema::default();
     schema.foreign = foreign.into_iter().map(|option| (option.name.clone(), option)).collect();
     let mut faults = vec![];
-    let mut declare = |flags: Vec<Flag>, site| {
-        for flag in flags {
-            faults.extend(schema.declare(flag, &site).err());
+    let mut declare = |flags: Vec<Flag>, declared_by: Site| {
+        for mut flag in flags {
+            let preset = presets.iter().rfind(|(option, ..)| option == flag.name);
+            let site = preset.map_or(&declared_by, |(_, default, site)| {
+                flag.default.clone_from(default);
+                site
+            });
+            faults.extend(schema.declare(flag, site).err());
         }
     };
     if sources.files {
@@ -265,6 +292,13 @@ fn schema(graph: &mut Graph, sources: &Sources, foreign: Vec<Foreign>) -> Schema
     for node in 0..graph.nodes.len() {
         if let What::Config(cell) = &graph.nodes[node].what {
             declare((cell.flags)(), graph.site(node));
+        }
+    }
+    for (option, _, site) in presets {
+        if !schema.flags.contains_key(option.as_str()) {
+            let near = schema.nearest(&option).map(|near| format!("; did you mean `{near}`?"));
+            let reason = format!("no cell declares it{}", near.unwrap_or_default());
+            faults.push(GraphError::BadDefault { flag: option, reason, site });
         }
     }
     graph.errors.extend::<Vec<GraphError>>(faults);

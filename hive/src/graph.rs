@@ -86,7 +86,7 @@ pub(crate) struct Switch {
     /// The scope in which the condition stands.
     scope: usize,
     /// The module that it is about, if it is about a whole one.
-    module: Option<usize>,
+    pub(crate) module: Option<usize>,
     /// Whether this condition is not met, or one around it.
     pub(crate) is_off: bool,
     /// Whether this condition itself is not met.

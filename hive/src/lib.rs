@@ -102,7 +102,7 @@
 //! `Arc<T>` and `Arc<dyn Trait>`; [`Config<T>`](struct@Config); [`Group<T>`] (all [`Member`]s, in order of registration); `Option<P>`
 //! of any of these (absent when nothing provides it); the handles [`Lifecycle`], [`JobGroup`], [`Health`],
 //! [`Shutdowner`], [`ModuleId`]; structs with `#[derive(Params)]`. Every hive also provides `Arc<`[`Settings`]`>`,
-//! `Arc<`[`HealthTree`]`>`, `Arc<`[`Events`]`>` and `Arc<`[`Jobs`](job::Jobs)`>`.
+//! `Arc<`[`HealthTree`]`>`, `Arc<`[`Events`]`>`, `Arc<`[`Timeline`]`>` and `Arc<`[`Jobs`](job::Jobs)`>`.
 //!
 //! # What a constructor may give
 //! `Arc<T>`, `Arc<dyn Trait>`, a type with `#[derive(Object)]`, [`Member<T>`], [`Members<T>`], tuples and
@@ -146,8 +146,10 @@ mod outcome;
 mod outputs;
 mod param;
 mod part;
+mod picture;
 mod plan;
-mod print;
+#[cfg(test)]
+mod random;
 mod scope;
 mod shutdown;
 mod signals;
@@ -172,7 +174,7 @@ pub use lifecycle::{HookBuilder, HookCx, Lifecycle, State};
 pub use outcome::Outcome;
 pub use outputs::{Async_, Call, IntoOutputs, Member, Members, Object, Outputs, Outs, Run, Sink, Sync_};
 pub use param::{Absent, Cx, Deps, Group, Param};
-pub use print::Unused;
+pub use picture::{Span, Step, Timeline, Unused};
 pub use scope::Scope;
 pub use shutdown::Shutdowner;
 pub use testing::TestHive;

@@ -442,3 +442,40 @@ async fn test_hives_set_options() {
         "1 fault in the configuration:\n  - unknown flag: --mtuu (did you mean --mtu?)"
     );
 }
+
+#[test]
+fn a_program_has_defaults_of_its_own() {
+    #[derive(hive::Config)]
+    struct Socket {
+        #[flag(default = "/run/theirs.sock")]
+        socket_path: String,
+        #[flag(default = 7)]
+        socket_backlog: u16,
+    }
+    let builder = || {
+        let see = invoke(|socket: Config<Socket>| drop((socket.socket_path.clone(), socket.socket_backlog)));
+        Hive::builder([config::<Socket>(), see])
+    };
+    let hive = builder().preset("socket-path", "/run/ours.sock").build().unwrap();
+    let setting = hive.settings().get("socket-path").unwrap();
+    assert_eq!(
+        (setting.value.as_str(), setting.source.to_string()),
+        ("/run/ours.sock", "default".to_owned())
+    );
+    assert!(hive.usage().contains("(default /run/ours.sock)"), "{}", hive.usage());
+    // Everybody else still has the last word.
+    let hive = builder().preset("socket-path", "/a").args(["--socket-path=/b"]).build().unwrap();
+    assert_eq!(hive.settings().get("socket-path").unwrap().value, "/b");
+
+    let fault =
+        |option: &str, default: &str| builder().preset(option, default).build().err().unwrap().to_string();
+    let text = fault("socket-pat", "x");
+    assert!(
+        text.contains("default of option `socket-pat`: no cell declares it; did you mean `socket-path`?"),
+        "{text}"
+    );
+    assert!(text.contains("declared by HiveBuilder::preset (hive/tests/config.rs:"), "{text}");
+    let text = fault("socket-backlog", "many");
+    assert!(text.contains("default of option `socket-backlog`: \"many\" is not"), "{text}");
+    assert!(text.contains("HiveBuilder::preset (hive/tests/config.rs:"), "{text}");
+}

@@ -1,0 +1,192 @@
+//! The graph as pictures, for people and for comparisons. No constructor runs.
+
+mod dot;
+mod json;
+mod mermaid;
+mod timeline;
+mod tree;
+
+use std::collections::HashSet;
+
+use crate::error::{GraphError, Site};
+use crate::graph::{Node, NodeKind, Scope};
+use crate::hive_type::Hive;
+use crate::key::{Key, short};
+use crate::plan::plan_from;
+pub use timeline::{Span, Step, Timeline};
+
+/// A constructor that nothing needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unused {
+    /// The constructor.
+    pub site: Site,
+    /// What it would give.
+    pub outputs: Vec<Key>,
+    /// Why it could not be built if something did need it; empty if it could.
+    pub faults: Vec<GraphError>,
+}
+
+impl Hive {
+    /// Constructors that no invocation needs, directly or through others, and why those that could not be built could
+    /// not. What a condition keeps out is not among them.
+    pub fn unused(&self) -> Vec<Unused> {
+        let view = View::of(self);
+        let idle = (0..self.graph.nodes.len()).filter(|node| view.state(*node) == Use::Unused);
+        idle.filter(|node| self.graph.nodes[*node].kind.is_of_a_cell())
+            .map(|node| Unused {
+                site: self.graph.site(node),
+                outputs: self.graph.nodes[node].outs.iter().map(|out| out.key).collect(),
+                faults: plan_from(&self.graph, self.settings(), &[node]).1,
+            })
+            .collect()
+    }
+
+    /// The modules as a tree, with every constructor, what it takes and gives.
+    pub fn tree(&self) -> String {
+        tree::draw(&View::of(self))
+    }
+
+    /// The graph in graphviz's language: a cluster for each module, private constructors and decorators included,
+    /// optional dependencies dashed, groups as diamonds, constructors that are not used in grey.
+    pub fn dot(&self) -> String {
+        dot::draw(&View::of(self))
+    }
+
+    /// The graph in the language of mermaid, in the same shapes as [`dot`](Hive::dot).
+    pub fn mermaid(&self) -> String {
+        mermaid::draw(&View::of(self))
+    }
+
+    /// The graph as JSON for comparisons: a node or module that is added, removed or changed is the only difference, since
+    /// nothing is numbered and no line of a file is named.
+    pub fn json(&self) -> String {
+        json::draw(&View::of(self))
+    }
+}
+
+impl NodeKind {
+    fn label(self) -> &'static str {
+        match self {
+            NodeKind::Provide => "provide",
+            NodeKind::Private => "private",
+            NodeKind::Invoke => "invoke",
+            NodeKind::Decorate => "decorate",
+            NodeKind::DecorateAll => "decorate-all",
+            NodeKind::Scope => "scope",
+            NodeKind::Config => "config",
+            NodeKind::BuiltIn => "built-in",
+            NodeKind::Replacement => "replaced",
+        }
+    }
+
+    fn is_of_a_cell(self) -> bool {
+        !matches!(self, NodeKind::BuiltIn | NodeKind::Replacement)
+    }
+}
+
+/// Whether a constructor will run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Used,
+    Unused,
+    /// A condition keeps it out.
+    Off,
+}
+
+impl Use {
+    fn label(self) -> &'static str {
+        match self {
+            Use::Used => "used",
+            Use::Unused => "not used",
+            Use::Off => "off",
+        }
+    }
+}
+
+/// A dependency and the nodes that serve it.
+struct Need {
+    key: Key,
+    optional: bool,
+    from: Vec<usize>,
+}
+
+/// What all pictures ask of a hive.
+struct View<'a> {
+    hive: &'a Hive,
+    used: HashSet<usize>,
+}
+
+impl<'a> View<'a> {
+    fn of(hive: &'a Hive) -> Self {
+        let mut used: HashSet<usize> = hive.plan.order.iter().copied().collect();
+        // A struct that a condition looks at has its effect, whoever else takes it.
+        let asked: HashSet<Key> = hive.graph.switches.iter().map(|switch| switch.condition.key).collect();
+        let is_asked = |node: &Node| node.kind == NodeKind::Config && asked.contains(&node.outs[0].key);
+        let nodes = hive.graph.nodes.iter().enumerate();
+        used.extend(nodes.filter(|(_, node)| is_asked(node)).map(|(index, _)| index));
+        View { hive, used }
+    }
+
+    fn state(&self, node: usize) -> Use {
+        let Node { kind, switch, .. } = self.hive.graph.nodes[node];
+        match self.used.contains(&node) {
+            true => Use::Used,
+            false if kind == NodeKind::Config || self.hive.graph.is_on(switch) => Use::Unused,
+            false => Use::Off,
+        }
+    }
+
+    /// The nodes of a scope that are worth a place in a picture: what every hive has only if somebody takes it.
+    fn nodes(&self, scope: usize) -> impl Iterator<Item = (usize, &'a Node)> {
+        let nodes = self.hive.graph.nodes.iter().enumerate();
+        nodes.filter(move |(index, node)| {
+            node.scope == scope && (node.kind.is_of_a_cell() || self.used.contains(index))
+        })
+    }
+
+    /// The scopes inside of a scope.
+    fn inner(&self, scope: usize) -> impl Iterator<Item = (usize, &'a Scope)> {
+        let scopes = self.hive.graph.scopes.iter().enumerate();
+        scopes.filter(move |(_, inner)| inner.parent == Some(scope))
+    }
+
+    /// Why a module is off, if it is off by a condition of its own.
+    fn why_off(&self, index: usize) -> Option<String> {
+        let graph = &self.hive.graph;
+        let scope = &graph.scopes[index];
+        let own = graph.switches.iter().filter(|switch| switch.module == Some(index) && switch.is_unmet);
+        let options: Vec<String> =
+            own.flat_map(|switch| switch.condition.culprits(self.hive.settings())).collect();
+        match options.is_empty() {
+            true if graph.is_on(scope.switch) => None,
+            true => Some("off".to_owned()),
+            false => Some(format!("off: {}", options.join(", "))),
+        }
+    }
+
+    fn needs(&self, index: usize) -> Vec<Need> {
+        let graph = &self.hive.graph;
+        let from = |key: &Key| match key.is_group() {
+            true => graph.members(index, key).iter().map(|slot| slot.node).collect(),
+            false => graph.lookup(index, key).iter().map(|slot| slot.node).collect(),
+        };
+        let needs = graph.nodes[index].deps.iter();
+        needs.map(|dep| Need { key: dep.key, optional: dep.optional, from: from(&dep.key) }).collect()
+    }
+
+    /// What a node gives; in `Option<..>` if it may give nothing.
+    fn gives(&self, node: &Node) -> Vec<String> {
+        node.outs.iter().map(|out| perhaps(out.key.short(), out.maybe)).collect()
+    }
+}
+
+fn perhaps(name: String, maybe: bool) -> String {
+    if maybe { format!("Option<{name}>") } else { name }
+}
+
+/// A function's name without the path of its module; a closure's with the function that it is in.
+fn function(path: &str) -> String {
+    let named = path.trim_end_matches("::{{closure}}");
+    let closures = (path.len() - named.len()) / "::{{closure}}".len();
+    short(named) + &"::{{closure}}".repeat(closures)
+}

@@ -1,0 +1,62 @@
+//! `agent hive`: what the agent is made of, and how it started.
+
+use std::process::Output;
+
+use integration_tests::{Node, binary};
+use test_kit::require_root;
+
+/// What `agent hive` prints with these words behind it.
+fn hive(node: &Node, words: &[&str]) -> Output {
+    let mut command = node.host().command(binary("agent").to_str().unwrap());
+    command.arg("--socket-path").arg(node.socket()).arg("hive").args(words).output().unwrap()
+}
+
+fn printed(node: &Node, words: &[&str]) -> String {
+    let output = hive(node, words);
+    assert!(output.status.success(), "{words:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_start_of_a_real_agent_is_drawn() {
+    require_root!();
+    let mut node = Node::new();
+    let refused = hive(&node, &["timeline"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let said =
+        String::from_utf8_lossy(&refused.stdout).into_owned() + &String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("no agent answers at unix://"), "{said}");
+
+    node.start();
+    let svg = printed(&node, &["timeline"]);
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
+    assert!(svg.contains("Started in "), "{svg}");
+    // Rows are in the order of the start: maps are there before the loader starts, the server is last.
+    let row = |hook: &str| svg.find(&format!(">{hook}")).unwrap_or_else(|| panic!("{hook} is not in {svg}"));
+    assert!(row("agent.datapath.maps/") < row("agent.datapath.loader/"), "{svg}");
+    // All but the first waited for another.
+    let hooks = svg.matches("<text x=\"8\"").count() - 2;
+    assert_eq!(svg.matches("<path class=\"w\"").count(), hooks - 1, "{svg}");
+    assert!(svg.contains(", after agent."), "{svg}");
+    assert!(!svg.contains("not ended"), "{svg}");
+    node.stop();
+}
+
+#[test]
+fn every_format_has_every_module() {
+    require_root!();
+    let node = Node::new();
+    let json: serde_json::Value = serde_json::from_str(&printed(&node, &["json"])).unwrap();
+    let modules: Vec<&str> =
+        json["modules"].as_array().unwrap().iter().filter_map(|module| module["path"].as_str()).collect();
+    assert!(modules.contains(&"agent.datapath.loader"), "{modules:?}");
+    for words in [&["dot-graph"][..], &["mermaid"]] {
+        let text = printed(&node, words);
+        for module in &modules {
+            assert!(text.contains(module), "{words:?} lacks {module}");
+        }
+    }
+    let tree = printed(&node, &[]);
+    assert!(tree.contains("module loader: "), "{tree}");
+    assert_eq!(hive(&node, &["nonsense"]).status.code(), Some(1));
+}
