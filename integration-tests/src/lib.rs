@@ -12,6 +12,7 @@ mod node;
 mod pod;
 mod policy;
 mod refused;
+pub mod scripts;
 mod services;
 pub mod soak;
 

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 /// Crates by layer, from the leaf to the binary. A crate uses only crates of its own or an earlier layer.
 const LAYERS: &[&[&str]] = &[
-    &["hive-derive", "hive", "hive-script", "hive-shaku"],
-    &["statedb", "reconciler", "labels", "state-file", "connections"],
+    &["hive-derive", "hive", "hive-script", "hive-shaku", "hive-shell"],
+    &["statedb", "statedb-script", "reconciler", "labels", "state-file", "connections"],
     &["metrics", "memory", "policy-engine"],
     &["api-models", "api-client", "api"],
     &["datapath-abi", "datapath-object", "bpf"],
@@ -68,6 +68,7 @@ const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/endpoints/src/service.rs", "times in an endpoint's log"),
     ("cells/endpoints/src/start.rs", "times in an endpoint's log"),
     ("cells/health/src/cell.rs", "since when a source fails, in the status"),
+    ("cells/health/src/commands.rs", "how old reports are, in the tree that is shown"),
     ("cells/health/src/watch.rs", "since when a job is stuck, in the status"),
     ("cells/k8s/src/writer.rs", "when an object was read, in its row"),
     ("cells/reconciler/src/builder.rs", "where the times in statuses begin; they go on by tokio's clock"),

@@ -14,6 +14,7 @@ use statedb::RwTable;
 use tokio::time::timeout;
 
 use crate::collector::{Collector, Question};
+use crate::commands;
 use crate::config::HealthConfig;
 use crate::error::Error;
 use crate::history::History;
@@ -31,9 +32,10 @@ pub fn cell() -> Cell {
     ])
 }
 
-/// The table `health`, and the history in the state folder if there is one, for the module around it.
+/// The table `health`, the history in the state folder if there is one, and the commands that show both, for the module
+/// around it.
 pub fn table() -> Cell {
-    group([statedb::table::<Report>(), invoke(new_table)])
+    group([statedb::table::<Report>(), invoke(new_table), provide(commands::commands)])
 }
 
 #[derive(Params)]

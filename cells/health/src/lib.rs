@@ -13,7 +13,7 @@
 //!
 //! **The table** `health` has a row for each reporter of the hive's health tree, written with the report itself
 //! ([`Report`]). What went wrong or ended is kept in `state/cilium-agent-health-history.log` over restarts, the last 1,000
-//! lines of it.
+//! lines of it. The commands `health`, `health/ok` and `health/history` show both.
 //!
 //! **The verdict** (`cilium.state`) follows the original's rules in their order: stale data, kvstore, Kubernetes
 //! (header `require-k8s-connectivity`), CNI configuration, else `Ok` with the version. The kubelet gets 200 for `Ok`
@@ -50,6 +50,7 @@
 
 mod cell;
 mod collector;
+mod commands;
 mod config;
 mod error;
 mod features;
@@ -58,6 +59,7 @@ mod jobs;
 mod kubelet;
 mod report;
 mod thread;
+mod tree;
 mod watch;
 
 pub use cell::{cell, table};

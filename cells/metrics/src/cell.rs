@@ -7,6 +7,7 @@ use hive::{Events, HealthTree};
 use parking_lot::Mutex;
 
 use crate::agent::Framework;
+use crate::commands::command;
 use crate::config::MetricsConfig;
 use crate::process::Process;
 use crate::registry::Metrics;
@@ -15,8 +16,13 @@ use crate::server;
 
 /// The registry, and its HTTP server if `--prometheus-serve-addr` is set.
 pub fn cell() -> Cell {
-    let cells = [config::<MetricsConfig>(), provide(new_metrics), invoke(serve_metrics)];
+    let cells = [config::<MetricsConfig>(), provide(new_metrics), commands(), invoke(serve_metrics)];
     module("metrics", "Metrics registry and Prometheus endpoint", cells)
+}
+
+/// The command `metrics` on the registry of a hive, which [`cell()`] has, too.
+pub fn commands() -> Cell {
+    provide(command)
 }
 
 fn new_metrics(config: Config<MetricsConfig>) -> Arc<Metrics> {

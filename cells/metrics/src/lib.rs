@@ -2,7 +2,8 @@
 //!
 //! **Owns** the registry: names with the prefix `cilium_`, which families are exported (`--metrics +x -y`), the text
 //! that is served on `--prometheus-serve-addr`; and the metrics of the process and of the framework.
-//! **Needs** nothing. **Gives** `Arc<`[`Metrics`]`>`, into which cells put their families by the names of the original.
+//! **Needs** nothing. **Gives** `Arc<`[`Metrics`]`>`, into which cells put their families by the names of the original, and
+//! the command `metrics`.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -27,15 +28,17 @@
 
 mod agent;
 mod cell;
+mod commands;
 mod config;
 mod process;
 mod registry;
+mod samples;
 mod selection;
 mod server;
 mod text;
 
 pub use agent::{VERSION, platform};
-pub use cell::cell;
+pub use cell::{cell, commands};
 pub use config::MetricsConfig;
 pub use registry::Metrics;
 pub use selection::Selection;

@@ -19,13 +19,23 @@ const PREFIX: &str = "cilium";
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
+    prefix: &'static str,
     selection: Mutex<Selection>,
 }
 
 impl Metrics {
     /// A registry that exports what `selection` says.
     pub fn new(selection: Selection) -> Self {
-        Self { registry: Mutex::new(Registry::with_prefix(PREFIX)), selection: Mutex::new(selection) }
+        Self {
+            registry: Mutex::new(Registry::with_prefix(PREFIX)),
+            prefix: "cilium_",
+            selection: Mutex::new(selection),
+        }
+    }
+
+    /// The same with names as they are registered, for agents of others and for tests.
+    pub fn unprefixed(selection: Selection) -> Self {
+        Self { registry: Mutex::default(), prefix: "", selection: Mutex::new(selection) }
     }
 
     /// Adds a metric by its full name without the prefix, for counters with `_total`.
@@ -46,7 +56,9 @@ impl Metrics {
 
     /// Adds a metric that is exported only when `--metrics` asks for it.
     pub fn register_off(&self, name: &str, help: &str, metric: impl Metric) {
-        self.selection.lock().off_by_default(format!("{PREFIX}_{name}"));
+        let counter = matches!(metric.metric_type(), MetricType::Counter) && !name.ends_with("_total");
+        let total = if counter { "_total" } else { "" };
+        self.selection.lock().off_by_default(format!("{}{name}{total}", self.prefix));
         self.register(name, help, metric);
     }
 

@@ -12,7 +12,8 @@ use crate::command::{Call, Command, Output};
 /// How long a start or a stop may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// `hive`, `hive/start` and `hive/stop`. A hive that never started is stopped without an error, as is one that was stopped.
+/// `hive`, `hive/start` and `hive/stop`. Both may be repeated, as sections are: starting a hive that runs and stopping one that
+/// does not are no errors.
 pub fn hive_commands(hive: &Arc<Mutex<Hive>>) -> Vec<Command> {
     let (any, start, stop) = (hive.clone(), hive.clone(), hive.clone());
     vec![
@@ -51,7 +52,9 @@ pub fn hive_commands(hive: &Arc<Mutex<Hive>>) -> Vec<Command> {
 
 async fn start_hive(hive: &Mutex<Hive>) -> anyhow::Result<()> {
     let mut hive = hive.lock().await;
-    tokio::time::timeout(LIMIT, hive.start()).await??;
+    if hive.state() != State::Started {
+        tokio::time::timeout(LIMIT, hive.start()).await??;
+    }
     Ok(())
 }
 

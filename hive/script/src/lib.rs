@@ -55,6 +55,7 @@ mod hive_commands;
 mod line;
 mod log;
 mod regexp;
+pub mod render;
 mod session;
 mod state;
 

@@ -69,6 +69,9 @@ impl Session {
                 since = Instant::now();
                 continue;
             }
+            if Line::parse(text) != Ok(None) {
+                self.state.log().write(&format!("> {text}\n"));
+            }
             match self.line_of(text, &mut section).await {
                 Ok(Next::Go) => {}
                 Ok(Next::Stop) => break,
@@ -99,11 +102,7 @@ impl Session {
         if let Some(interrupt) = self.state.interrupt() {
             return Err(interrupt.into());
         }
-        let parsed = Line::parse(text);
-        if parsed != Ok(None) {
-            self.state.log().write(&format!("> {text}\n"));
-        }
-        let Some(line) = parsed? else { return Ok(Next::Go) };
+        let Some(line) = Line::parse(text)? else { return Ok(Next::Go) };
         for guard in &line.guards {
             if self.engine.holds(&self.state, guard).map_err(Fault::Condition)? != guard.wanted {
                 self.state.log().write("[condition not met]\n");

@@ -1,5 +1,8 @@
 //! What a script works on: its folder, variables, buffers, log.
 
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +24,7 @@ struct Inner {
     log: Log,
     cancel: CancellationToken,
     deadline: Option<Instant>,
+    confined: bool,
     vars: Mutex<Vars>,
 }
 
@@ -52,7 +56,18 @@ impl State {
     fn with(folder: PathBuf, deadline: Option<Instant>) -> Self {
         let env = vec![("PWD".to_owned(), folder.display().to_string())];
         let vars = Mutex::new(Vars { folder, env, buffers: Buffers::default() });
-        State(Arc::new(Inner { log: Log::default(), cancel: CancellationToken::new(), deadline, vars }))
+        let (log, cancel) = (Log::default(), CancellationToken::new());
+        State(Arc::new(Inner { log, cancel, deadline, confined: false, vars }))
+    }
+
+    /// A new state in the same folder, in which commands read and write only files directly in it, none through a link and
+    /// none of another user's: for a shell in a folder that others write to.
+    pub fn confined(&self) -> Self {
+        let (log, cancel) = (Log::default(), CancellationToken::new());
+        let folder = self.folder();
+        let env = vec![("PWD".to_owned(), folder.display().to_string())];
+        let vars = Mutex::new(Vars { folder, env, buffers: Buffers::default() });
+        State(Arc::new(Inner { log, cancel, deadline: self.0.deadline, confined: true, vars }))
     }
 
     /// What the script says.
@@ -122,7 +137,29 @@ impl State {
     /// The bytes of a file.
     pub fn read(&self, name: &str) -> anyhow::Result<Vec<u8>> {
         let path = self.path(name);
-        std::fs::read(&path).with_context(|| format!("open {}", path.display()))
+        let read = || -> anyhow::Result<Vec<u8>> {
+            let mut data = vec![];
+            if self.0.confined {
+                self.own(&path, OpenOptions::new().read(true))?.read_to_end(&mut data)?;
+            } else {
+                data = std::fs::read(&path)?;
+            }
+            Ok(data)
+        };
+        read().with_context(|| format!("open {}", path.display()))
+    }
+
+    /// Opens a file of a confined state: directly in its folder, no link, nobody else's.
+    fn own(&self, path: &Path, options: &mut OpenOptions) -> anyhow::Result<File> {
+        let folder = self.folder();
+        let direct = path.parent() == Some(folder.as_path()) && path.file_name().is_some();
+        anyhow::ensure!(direct, "only files directly in {} may be used", folder.display());
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        let file = options.mode(0o600).custom_flags(flags.bits().cast_signed()).open(path)?;
+        let found = file.metadata()?;
+        let own = found.is_file() && found.nlink() == 1 && found.uid() == rustix::process::geteuid().as_raw();
+        anyhow::ensure!(own, "it is not a file of the agent's own");
+        Ok(file)
     }
 
     /// The bytes of a file, where `stdout` and `stderr` mean the buffers.
@@ -137,7 +174,18 @@ impl State {
     /// Writes a file anew.
     pub fn write(&self, name: &str, data: impl AsRef<[u8]>) -> anyhow::Result<()> {
         let path = self.path(name);
-        std::fs::write(&path, data).with_context(|| format!("write {}", path.display()))
+        let write = || -> anyhow::Result<()> {
+            if self.0.confined {
+                let mut file =
+                    self.own(&path, OpenOptions::new().write(true).create(true).truncate(false))?;
+                file.set_len(0)?;
+                file.write_all(data.as_ref())?;
+            } else {
+                std::fs::write(&path, data.as_ref())?;
+            }
+            Ok(())
+        };
+        write().with_context(|| format!("write {}", path.display()))
     }
 
     /// Ends the script: the command that is running, and the script behind it.
@@ -166,5 +214,32 @@ impl State {
             () = self.0.cancel.cancelled() => Interrupt::Cancelled,
             () = deadline => Interrupt::Deadline,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_confined_state_uses_only_its_own_files() {
+        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let state = State::new(folder.path()).confined();
+        state.write("a", "1234").unwrap();
+        state.write("a", "5").unwrap();
+        assert_eq!(state.read("a").unwrap(), b"5");
+        assert_eq!(state.read(&folder.path().join("a").display().to_string()).unwrap(), b"5");
+
+        let precious = other.path().join("precious");
+        std::fs::write(&precious, "x").unwrap();
+        std::os::unix::fs::symlink(&precious, folder.path().join("link")).unwrap();
+        std::os::unix::fs::symlink(other.path(), folder.path().join("folder")).unwrap();
+        std::fs::hard_link(&precious, folder.path().join("hard")).unwrap();
+        let precious_path = precious.display().to_string();
+        for name in ["link", "hard", "folder/precious", "../x", "/etc/passwd", "..", "", &precious_path] {
+            assert!(state.write(name, "bad").is_err(), "written: {name}");
+            assert!(state.read(name).is_err(), "read: {name}");
+        }
+        assert_eq!(std::fs::read(&precious).unwrap(), b"x");
     }
 }

@@ -47,7 +47,7 @@ async fn cells_contribute_and_the_script_starts_the_hive() {
     let engine = Engine::clone(&hive.get::<Engine>().unwrap());
     let hive = Arc::new(Mutex::new(hive));
     let engine = engine.with(default_commands()).unwrap().with(hive_commands(&hive)).unwrap();
-    let script = "hive\nhive stop\n[polite] hello Ada\nstdout 'hello Ada'\nhive start\nhive/stop\nhive/stop\n! hive dance\n! hive start";
+    let script = "hive\nhive stop\n[polite] hello Ada\nstdout 'hello Ada'\nhive start\nhive/start\nhive/stop\nhive/stop\n! hive dance\n! hive start";
     let ran = run_with(engine, "t.txtar", script).await;
     assert_eq!(ran.result, Ok(()), "{}", ran.log);
     assert!(ran.log.contains("greeter"), "the hive was not printed: {}", ran.log);

@@ -1,0 +1,159 @@
+//! Reports as a tree, as the shell shows them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::{Duration, SystemTime};
+
+use hive::Status;
+
+#[derive(Default)]
+struct Node<'a> {
+    report: Option<&'a Status>,
+    below: BTreeMap<String, Node<'a>>,
+}
+
+impl Node<'_> {
+    /// How deep the deepest node is below this one.
+    fn depth(&self) -> usize {
+        self.below.values().map(|node| node.depth() + 1).max().unwrap_or(0)
+    }
+}
+
+/// Draws reports by the segments of their paths; ages are counted to `now`.
+pub(crate) fn draw(reports: &[Status], now: SystemTime) -> String {
+    let mut root = Node::default();
+    for report in reports {
+        let path = report.path();
+        let node =
+            path.split('.').fold(&mut root, |node, name| node.below.entry(name.to_owned()).or_default());
+        node.report = Some(report);
+    }
+    separate(&mut root);
+    let mut text = String::new();
+    for (name, node) in &root.below {
+        let depth = node.depth();
+        match node.report {
+            Some(report) if node.below.is_empty() => line(&mut text, name, depth + 1, report, now),
+            _ => {
+                let _ = writeln!(text, "{name}");
+            }
+        }
+        branches(&mut text, node, &mut vec![], depth, now);
+    }
+    text.push('\n');
+    text
+}
+
+/// Gives nodes that report and have others below a child for their own report.
+fn separate(node: &mut Node<'_>) {
+    node.below.values_mut().for_each(separate);
+    if let Some(report) = node.report.take_if(|_| !node.below.is_empty()) {
+        node.below.insert("[reporter]".to_owned(), Node { report: Some(report), below: BTreeMap::new() });
+    }
+}
+
+/// `lasts` says of each outer level whether its last node has begun.
+fn branches(text: &mut String, node: &Node<'_>, lasts: &mut Vec<bool>, depth: usize, now: SystemTime) {
+    for (at, (name, child)) in node.below.iter().enumerate() {
+        let last = at + 1 == node.below.len();
+        for outer in lasts.iter() {
+            text.push_str(if *outer { "    " } else { "│   " });
+        }
+        text.push_str(if last { "└── " } else { "├── " });
+        match child.report {
+            Some(report) => line(text, name, depth.saturating_sub(lasts.len()), report, now),
+            None => {
+                let _ = writeln!(text, "{name}");
+            }
+        }
+        lasts.push(last);
+        branches(text, child, lasts, depth, now);
+        lasts.pop();
+    }
+}
+
+fn line(text: &mut String, name: &str, beyond: usize, report: &Status, now: SystemTime) {
+    let level = report.level.to_string().to_uppercase();
+    let age = age(now.duration_since(report.updated).unwrap_or_default());
+    let (width, message, count) = (40 + 4 * beyond, &report.message, report.count);
+    let _ = writeln!(text, "{name:width$}[{level}] {message} ({age}, x{count})");
+}
+
+/// A duration as Kubernetes shows ages: two units at most, coarser as it grows.
+fn age(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let both = |big: u64, unit: char, small: u64, sub: char| match small {
+        0 => format!("{big}{unit}"),
+        small => format!("{big}{unit}{small}{sub}"),
+    };
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..600 => both(minutes, 'm', seconds % 60, 's'),
+        600..10_800 => format!("{minutes}m"),
+        10_800..28_800 => both(hours, 'h', minutes % 60, 'm'),
+        28_800..172_800 => format!("{hours}h"),
+        172_800..691_200 => both(days, 'd', hours % 24, 'h'),
+        691_200..63_072_000 => format!("{days}d"),
+        63_072_000..252_288_000 => both(days / 365, 'y', days % 365, 'd'),
+        _ => format!("{}y", days / 365),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hive::Level;
+
+    use super::*;
+
+    fn report(path: &str, level: Level) -> Status {
+        let now = SystemTime::UNIX_EPOCH;
+        Status {
+            id: path.split('.').map(Arc::from).collect(),
+            level,
+            message: "said".to_owned(),
+            last_word: String::new(),
+            error: String::new(),
+            count: 2,
+            updated: now,
+            last_ok: None,
+            stopped: None,
+            module_segments: 1,
+        }
+    }
+
+    #[test]
+    fn a_parent_that_reports_has_a_line_of_its_own() {
+        let reports =
+            [("a", Level::Ok), ("a.b.c", Level::Degraded), ("a.d", Level::Stopped), ("e", Level::Ok)];
+        let reports = reports.map(|(path, level)| report(path, level));
+        let text = draw(&reports, SystemTime::UNIX_EPOCH + Duration::from_secs(125));
+        let lines: Vec<String> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(
+            lines,
+            [
+                "a",
+                "├── [reporter] [OK] said (2m5s, x2)",
+                "├── b",
+                "│ └── c [DEGRADED] said (2m5s, x2)",
+                "└── d [STOPPED] said (2m5s, x2)",
+                "e [OK] said (2m5s, x2)",
+                "",
+            ]
+        );
+        let column = |line: &str| line.chars().position(|c| c == '[');
+        let places: Vec<_> = text.lines().filter(|line| line.contains("x2")).skip(1).map(column).collect();
+        assert_eq!(places[0], places[1], "levels stand in one column:\n{text}");
+    }
+
+    #[test]
+    fn ages_get_coarser() {
+        let ages =
+            [0, 119, 120, 599, 3600, 10_860, 90_000, 172_800 + 7200, 864_000, 63_072_000, 1_800_000_000];
+        let ages = ages.map(|seconds| age(Duration::from_secs(seconds)));
+        assert_eq!(ages, ["0s", "119s", "2m", "9m59s", "60m", "3h1m", "25h", "2d2h", "10d", "2y", "57y"]);
+    }
+}

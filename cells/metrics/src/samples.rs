@@ -1,0 +1,157 @@
+//! The text of Prometheus as samples: what each name and set of labels has.
+
+use std::collections::BTreeMap;
+
+/// A value with its name and labels.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sample {
+    pub(crate) name: String,
+    /// In order of name.
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) value: Number,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Number {
+    Plain(f64),
+    Histogram(Histogram),
+}
+
+impl Number {
+    /// The number itself, of a histogram its 90th percentile.
+    pub(crate) fn single(&self) -> f64 {
+        match self {
+            Number::Plain(value) => *value,
+            Number::Histogram(histogram) => histogram.quantile(0.9),
+        }
+    }
+}
+
+/// Upper bounds with the count of what is not above them, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Histogram(Vec<(f64, f64)>);
+
+impl Histogram {
+    /// The value that a part of all observations does not exceed, interpolated within its bucket; the first bucket begins
+    /// at 0, the last has no end and gives where it begins.
+    pub(crate) fn quantile(&self, part: f64) -> f64 {
+        let total = self.0.last().map_or(0.0, |(_, count)| *count);
+        if total == 0.0 {
+            return 0.0;
+        }
+        let rank = part * total;
+        let (mut begin, mut below) = (0.0, 0.0);
+        for (bound, count) in &self.0 {
+            if *count >= rank && *count > below {
+                return if bound.is_finite() {
+                    begin + (bound - begin) * (rank - below) / (count - below)
+                } else {
+                    begin
+                };
+            }
+            (begin, below) = (*bound, *count);
+        }
+        begin
+    }
+}
+
+impl Sample {
+    /// `a=1 b=2`.
+    pub(crate) fn labels_text(&self) -> String {
+        self.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Reads the text, ordered by name and labels.
+pub(crate) fn samples(text: &str) -> Vec<Sample> {
+    let mut found: BTreeMap<(String, String), Sample> = BTreeMap::new();
+    let mut histogram = "";
+    for line in text.lines() {
+        if let Some(kind) = line.strip_prefix("# TYPE ") {
+            histogram = kind.strip_suffix(" histogram").unwrap_or_default();
+            continue;
+        }
+        let Some((name, mut labels, value)) = sample(line) else { continue };
+        let part = Some(name).filter(|_| !histogram.is_empty()).and_then(|name| name.strip_prefix(histogram));
+        match part {
+            Some("_bucket") => {
+                let bound = labels.remove("le").and_then(|bound| bound.parse().ok()).unwrap_or(f64::INFINITY);
+                let empty = Number::Histogram(Histogram::default());
+                let sample = Sample { name: histogram.to_owned(), labels, value: empty };
+                let key = (sample.name.clone(), sample.labels_text());
+                let sample = found.entry(key).or_insert(sample);
+                if let Number::Histogram(Histogram(buckets)) = &mut sample.value {
+                    buckets.push((bound, value));
+                }
+            }
+            Some("_sum" | "_count") => {}
+            _ => {
+                let sample = Sample { name: name.to_owned(), labels, value: Number::Plain(value) };
+                found.insert((sample.name.clone(), sample.labels_text()), sample);
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+/// `name{label="value",...} 1.5`.
+fn sample(line: &str) -> Option<(&str, BTreeMap<String, String>, f64)> {
+    let end = line.find(['{', ' ']).filter(|_| !line.starts_with('#'))?;
+    let (name, mut rest) = line.split_at(end);
+    let mut labels = BTreeMap::new();
+    if let Some(begun) = rest.strip_prefix('{') {
+        rest = begun;
+        while let Some((label, after)) = rest.split_once("=\"") {
+            let (value, after) = value(after)?;
+            labels.insert(label.to_owned(), value);
+            let Some(next) = after.strip_prefix(',') else {
+                rest = after;
+                break;
+            };
+            rest = next;
+        }
+        rest = rest.strip_prefix('}')?;
+    }
+    let value = match rest.split_whitespace().next()? {
+        "+Inf" => f64::INFINITY,
+        "-Inf" => f64::NEG_INFINITY,
+        number => number.parse().ok()?,
+    };
+    Some((name, labels, value))
+}
+
+/// A label's value up to its quote, and what follows.
+fn value(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return Some((value, &text[at + 1..])),
+            '\\' => match chars.next()?.1 {
+                'n' => value.push('\n'),
+                escaped => value.push(escaped),
+            },
+            c => value.push(c),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_read_back() {
+        let text = "# HELP a Text.\n# TYPE a_total counter\na_total{y=\"2\",x=\"q\\\"\\\\}, \"} 3\na_total 1.5\n\
+                    # TYPE h histogram\nh_sum 1.0\nh_count 4\nh_bucket{le=\"0.5\"} 2\nh_bucket{le=\"1.0\"} 3\nh_bucket{le=\"+Inf\"} 4\n\
+                    # TYPE z gauge\nz +Inf\nbroken{x=\"1\n";
+        let found = samples(text);
+        let names: Vec<String> = found.iter().map(|s| format!("{} {}", s.name, s.labels_text())).collect();
+        assert_eq!(names, ["a_total ", "a_total x=q\"\\},  y=2", "h ", "z "]);
+        let Number::Histogram(histogram) = &found[2].value else { panic!("{found:?}") };
+        assert_eq!([0.25, 0.5, 0.75, 0.99].map(|q| histogram.quantile(q)), [0.25, 0.5, 1.0, 1.0]);
+        assert_eq!(Histogram::default().quantile(0.5), 0.0);
+        assert_eq!(found[3].value.single(), f64::INFINITY);
+    }
+}

@@ -1,0 +1,48 @@
+//! The wiring.
+
+use std::sync::Arc;
+
+use anyhow::anyhow;
+use hive::prelude::*;
+use hive_script::{Call, Command, Completing, Output};
+use statedb::{AnyTable, Db};
+
+/// The commands on the tables of the hive.
+pub fn cell() -> Cell {
+    module("statedb-script", "Commands on tables", [provide(commands)])
+}
+
+fn commands(db: Arc<Db>) -> Members<Command> {
+    let lists = [crate::show::commands(&db), crate::wait::commands(&db), crate::overview::commands(&db)];
+    Members(lists.into_iter().flatten().collect())
+}
+
+/// A command on the database, whose first argument is a table.
+#[track_caller]
+pub(crate) fn command<F, Fut>(db: &Arc<Db>, name: &'static str, summary: &'static str, run: F) -> Command
+where
+    F: Fn(Arc<Db>, Call) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = anyhow::Result<Output>> + Send + 'static,
+{
+    let (own, known) = (db.clone(), db.clone());
+    Command::new(name, summary, move |call| run(own.clone(), call))
+        .completes(move |typed| complete(&known, typed))
+}
+
+fn complete(db: &Db, typed: &Completing) -> Vec<String> {
+    let names = || db.tables().iter().map(|table| table.name().to_owned()).collect();
+    match (typed.flag.as_deref(), typed.before.first()) {
+        (Some("format"), _) => ["table", "json", "yaml"].map(str::to_owned).to_vec(),
+        (Some("index"), Some(name)) => table(db, name)
+            .map(|table| table.indexes().iter().map(|&index| index.to_owned()).collect())
+            .unwrap_or_default(),
+        (Some(_), _) => vec![],
+        (None, None) => names(),
+        (None, Some(_)) => vec![],
+    }
+}
+
+/// The table of a name, with the error that scripts know.
+pub(crate) fn table(db: &Db, name: &str) -> anyhow::Result<Arc<dyn AnyTable>> {
+    db.table_by_name(name).map_err(|_| anyhow!("table \"{name}\" not found"))
+}

@@ -1,0 +1,86 @@
+//! Commands that show rows.
+
+use std::sync::Arc;
+
+use anyhow::{bail, ensure};
+use hive_script::{Call, Command, Flag, FlagKind, Output, render};
+use statedb::{AnyObj, AnyTable, Db, Find};
+
+use crate::cell::{command, table};
+
+pub(crate) fn commands(db: &Arc<Db>) -> Vec<Command> {
+    let queries = [
+        ("db/get", "Get the first matching object", Find::Get),
+        ("db/list", "List objects in the table", Find::List),
+        ("db/prefix", "Query table by prefix", Find::Prefix),
+        ("db/lowerbound", "Query table by lower bound search", Find::LowerBound),
+    ];
+    let queries = queries.map(|(name, summary, find)| {
+        let query = move |db: Arc<Db>, call: Call| async move { query(&db, &call, find) };
+        with_flags(command(db, name, summary, query))
+            .takes("table key")
+            .flag(Flag::text("index", "index to query, the primary if not given").short('i'))
+    });
+    let show = |db: Arc<Db>, call: Call| async move { show(&db, &call) };
+    let show = with_flags(command(db, "db/show", "Show table", show)).takes("table");
+    std::iter::once(show).chain(queries).collect()
+}
+
+fn with_flags(command: Command) -> Command {
+    command
+        .flag(Flag::text("out", "file to write to instead of stdout").short('o'))
+        .flag(Flag::new("columns", FlagKind::Texts, "", "columns to show, in this order"))
+        .flag(Flag::new("format", FlagKind::Text, "table", "table, yaml or json").short('f'))
+}
+
+fn show(db: &Db, call: &Call) -> anyhow::Result<Output> {
+    let [name] = call.exactly()?;
+    let table = table(db, name)?;
+    let rows = table.all(&db.snapshot());
+    written(call, &*table, &rows)
+}
+
+fn query(db: &Db, call: &Call, find: Find) -> anyhow::Result<Output> {
+    let [name, key] = call.exactly()?;
+    let table = table(db, name)?;
+    let rows = table.find(&db.snapshot(), find, call.flags.text("index"), key)?;
+    written(call, &*table, &rows)
+}
+
+fn written(call: &Call, table: &dyn AnyTable, rows: &[AnyObj]) -> anyhow::Result<Output> {
+    let wanted = call.flags.texts("columns");
+    let format = call.flags.text("format");
+    ensure!(wanted.is_empty() || format == "table", "--columns not supported with format \"{format}\"");
+    let text = match format {
+        "table" => {
+            let (header, picked) = columns(table, &wanted)?;
+            let cells = rows.iter().map(|row| {
+                let row = row.row();
+                picked.iter().map(|column| row.get(*column).cloned().unwrap_or_default()).collect()
+            });
+            render::table(&std::iter::once(header).chain(cells).collect::<Vec<_>>())
+        }
+        "json" => rows.iter().map(|row| render::json(&row.json_text())).collect(),
+        "yaml" => {
+            let documents: Result<Vec<String>, _> =
+                rows.iter().map(|row| render::yaml(&row.json_text(), |key| key.to_lowercase())).collect();
+            documents?.join("---\n")
+        }
+        other => bail!("unknown format \"{other}\""),
+    };
+    call.to_file_or_stdout("out", text)
+}
+
+/// The header and the positions of the wanted columns, or of all.
+pub(crate) fn columns(table: &dyn AnyTable, wanted: &[String]) -> anyhow::Result<(Vec<String>, Vec<usize>)> {
+    let known = table.columns();
+    if wanted.is_empty() {
+        return Ok((known.iter().map(|&name| name.to_owned()).collect(), (0..known.len()).collect()));
+    }
+    let position = |name: &String| {
+        let found = known.iter().position(|column| column.eq_ignore_ascii_case(name));
+        found.ok_or_else(|| anyhow::anyhow!("column \"{name}\" not part of {}", known.join(", ")))
+    };
+    let picked: anyhow::Result<Vec<usize>> = wanted.iter().map(position).collect();
+    Ok((wanted.to_vec(), picked?))
+}

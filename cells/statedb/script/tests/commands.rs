@@ -1,0 +1,157 @@
+//! The commands on a table, by scripts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hive::prelude::*;
+use hive_script::{Archive, Engine, State, default_commands};
+use statedb::{Index, IndexDef, RwTable, TableSpec};
+
+#[derive(Clone, serde::Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Device {
+    name: String,
+    index: u32,
+    kind: Option<String>,
+}
+
+const BY_INDEX: Index<Device, u32> = Index::new("index", |device, keys| keys.add(&device.index));
+
+impl TableSpec for Device {
+    const NAME: &'static str = "devices";
+    const PRIMARY: &'static str = "name";
+    type Key<'a> = &'a str;
+
+    fn key(&self) -> &str {
+        &self.name
+    }
+
+    fn indexes() -> Vec<IndexDef<Self>> {
+        vec![BY_INDEX.def()]
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["Name", "Index", "Kind"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![self.name.clone(), self.index.to_string(), self.kind.clone().unwrap_or_default()]
+    }
+}
+
+/// A hive with the table, its writer, and a script on it.
+async fn run(script: &str) -> (Result<(), String>, String) {
+    let devices =
+        module("devices", "Links", [statedb::table::<Device>(), invoke(|_: Arc<RwTable<Device>>| ())]);
+    let cells = [statedb::cell(), devices, statedb_script::cell(), hive_script::cell()];
+    let mut hive = TestHive::needing::<Engine>(cells);
+    hive.start().await;
+    let table = RwTable::clone(&hive.get::<RwTable<Device>>());
+    let device = |name: &str, index, kind: Option<&str>| Device {
+        name: name.into(),
+        index,
+        kind: kind.map(Into::into),
+    };
+    table.transact(|w| {
+        w.insert(device("eth0", 1, Some("veth")));
+        w.insert(device("eth1", 2, None));
+        w.insert(device("lxc1", 3, None));
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::parse(script.as_bytes());
+    let state = State::within(folder.path(), Duration::from_secs(10));
+    archive.extract(folder.path(), |name| name.to_owned()).unwrap();
+    let engine = Arc::new(Engine::clone(&hive.get::<Engine>()).with(default_commands()).unwrap());
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        table.transact(|w| drop(w.insert(device("zz", 9, None))));
+    };
+    let text = archive.script_text();
+    let (result, ()) = tokio::join!(engine.run(state.clone(), "t.txtar", &text), later);
+    hive.stop().await;
+    (result.map_err(|error| error.to_string()), state.log().text())
+}
+
+#[tokio::test]
+async fn tables_are_shown_asked_and_compared() {
+    let script = "\
+db
+db/show devices
+cmp stdout all.txt
+db/show devices --columns=INDEX,name -o f.txt
+! stdout .
+cmp f.txt columns.txt
+db/get devices eth1 -f json
+cmp stdout one.json
+db/get -i index -f yaml devices 1
+cmp stdout one.yaml
+db/prefix devices eth
+stdout --count=2 ^eth
+db/lowerbound devices eth1 --columns Name
+! stdout eth0
+db/get devices nosuch
+stdout '^Name.*Kind$'
+-- all.txt --
+Name   Index   Kind
+eth0   1       veth
+eth1   2       \nlxc1   3       \n-- columns.txt --
+INDEX   name
+1       eth0
+2       eth1
+3       lxc1
+-- one.json --
+{
+  \"Name\": \"eth1\",
+  \"Index\": 2,
+  \"Kind\": null
+}
+-- one.yaml --
+name: eth0
+index: 1
+kind: veth
+";
+    let (result, log) = run(script).await;
+    assert_eq!(result, Ok(()), "{log}");
+    assert!(log.contains("devices   3 "), "{log}");
+}
+
+#[tokio::test]
+async fn what_is_compared_is_waited_for() {
+    let script = "\
+db/initialized
+db/cmp devices some.txt --grep=eth
+! db/cmp devices all.txt --timeout=1ms
+db/cmp devices all.txt
+! db/empty devices
+! db/cmp devices none.txt
+! db/show nosuch
+! db/show devices --columns=nosuch
+! db/show devices --columns=Name -f json
+! db/get devices eth0 -i nosuch
+db/dump -o dump.json
+grep '\"devices\"' dump.json
+-- some.txt --
+kind   NAME
+
+veth   eth0
+       eth1
+-- all.txt --
+Index  Name
+1      eth0
+2      eth1
+3      lxc1
+9      zz
+-- none.txt --
+";
+    let (result, log) = run(script).await;
+    assert_eq!(result, Ok(()), "{log}");
+    for said in [
+        "devices initialized",
+        "+ 9       zz",
+        "obects",
+        "missing table header",
+        "table \"nosuch\" not found",
+    ] {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+}

@@ -1,0 +1,74 @@
+//! `script-runner [--family NAME] FILE...`: runs scripts against the cells of their family.
+//!
+//! One line a file, `ok` or `FAIL`, its name and how long it took, what it said below a failure. Exits with 0 if all pass, 1 if
+//! any fails, 77 if the family of one is not known, 2 if the command line is wrong.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for the command line")]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use integration_tests::scripts::{FAMILIES, Family, family_of, family_of_path, run};
+
+const UNKNOWN_FAMILY: u8 = 77;
+
+fn main() -> ExitCode {
+    let (name, files) = match arguments(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            eprintln!("{error}\nUsage: script-runner [--family NAME] FILE...");
+            return ExitCode::from(2);
+        }
+    };
+    let family = |file: &PathBuf| match &name {
+        Some(name) => family_of(name),
+        None => file.canonicalize().ok().and_then(|path| family_of_path(&path)),
+    };
+    let mut scripts = vec![];
+    for file in &files {
+        let Some(family) = family(file) else {
+            let known: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
+            eprintln!("{}: unknown family, known are {}", file.display(), known.join(", "));
+            return ExitCode::from(UNKNOWN_FAMILY);
+        };
+        scripts.push((family, file.as_path()));
+    }
+    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(run_all(&scripts)),
+        Err(error) => {
+            eprintln!("threads cannot be started: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run_all(scripts: &[(&Family, &Path)]) -> ExitCode {
+    let mut failed = false;
+    for (family, file) in scripts {
+        let ran = run(family, file).await;
+        let word = if ran.result.is_ok() { "ok  " } else { "FAIL" };
+        println!("{word} {} {:.3}s", file.display(), ran.took.as_secs_f64());
+        if let Err(error) = ran.result {
+            failed = true;
+            println!("{}\n    {}", indented(&ran.log), error.replace('\n', "\n    "));
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn indented(log: &str) -> String {
+    log.lines().map(|line| format!("    | {line}")).collect::<Vec<_>>().join("\n")
+}
+
+fn arguments(words: impl Iterator<Item = String>) -> Result<(Option<String>, Vec<PathBuf>), String> {
+    let (mut family, mut files, mut words) = (None, vec![], words);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--family" => family = Some(words.next().ok_or("--family needs a name")?),
+            _ if let Some(name) = word.strip_prefix("--family=") => family = Some(name.to_owned()),
+            _ if word.starts_with('-') => return Err(format!("unknown option {word}")),
+            _ => files.push(PathBuf::from(word)),
+        }
+    }
+    if files.is_empty() { Err("no files".to_owned()) } else { Ok((family, files)) }
+}

@@ -1,0 +1,94 @@
+//! The families: cells, fixtures and times of the scripts of one folder.
+
+use std::path::Path;
+use std::time::Duration;
+
+use hive::Cell;
+use hive_script::Retry;
+
+use super::{example, health, metrics};
+
+/// What the scripts of a family run against.
+pub struct Family {
+    /// Its name, as `--family` has it.
+    pub name: &'static str,
+    /// The folders of the original's sources in front of `/testdata/`.
+    pub folders: &'static [&'static str],
+    /// The cells under test with their fixture.
+    pub cells: fn() -> Vec<Cell>,
+    /// Whether the first line of a script holds flags.
+    pub flags: bool,
+    /// The waits of a section that is repeated.
+    pub retry: Retry,
+    /// How long a script may take.
+    pub deadline: Duration,
+}
+
+const DEFAULT_RETRY: Retry = Retry { first: Duration::from_millis(100), most: Duration::from_millis(500) };
+
+/// Scripts of families without a deadline of their own get this.
+const LONG: Duration = Duration::from_secs(60);
+
+/// All families.
+pub const FAMILIES: &[Family] = &[
+    Family {
+        name: "example",
+        folders: &["contrib/examples/script", "examples/script"],
+        cells: example::cells,
+        flags: false,
+        retry: DEFAULT_RETRY,
+        deadline: LONG,
+    },
+    Family {
+        name: "health",
+        folders: &["pkg/hive/health"],
+        cells: health::cells,
+        flags: false,
+        retry: DEFAULT_RETRY,
+        deadline: LONG,
+    },
+    Family {
+        name: "metrics",
+        folders: &["pkg/metrics"],
+        cells: metrics::cells,
+        flags: false,
+        retry: DEFAULT_RETRY,
+        deadline: LONG,
+    },
+];
+
+/// The family of a name.
+#[must_use]
+pub fn family_of(name: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| family.name == name)
+}
+
+/// The family of a script: by the part of its path before `/testdata/`, else by the folder that it is in.
+#[must_use]
+pub fn family_of_path(script: &Path) -> Option<&'static Family> {
+    let path = script.to_str()?;
+    if let Some((folder, _)) = path.rsplit_once("/testdata/") {
+        let ends = |known: &&str| format!("/{folder}").ends_with(&format!("/{known}"));
+        return FAMILIES.iter().find(|family| family.folders.iter().any(ends));
+    }
+    family_of(script.parent()?.file_name()?.to_str()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(path: &str) -> Option<&'static str> {
+        family_of_path(Path::new(path)).map(|family| family.name)
+    }
+
+    #[test]
+    fn folders_tell_the_family() {
+        assert_eq!(name("/src/pkg/metrics/testdata/x.txtar"), Some("metrics"));
+        assert_eq!(name("pkg/hive/health/testdata/deep/x.txtar"), Some("health"));
+        assert_eq!(name("/scripts/example/x.txtar"), Some("example"));
+        assert_eq!(name("/src/mypkg/metrics/testdata/x.txtar"), None);
+        assert_eq!(name("/scripts/nosuch/x.txtar"), None);
+        assert_eq!(name("x.txtar"), None);
+    }
+}

@@ -1,0 +1,10 @@
+//! Script tests by family: which cells a script runs against.
+
+mod example;
+mod family;
+mod health;
+mod metrics;
+mod run;
+
+pub use family::{FAMILIES, Family, family_of, family_of_path};
+pub use run::{Ran, run};

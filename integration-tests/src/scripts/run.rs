@@ -1,0 +1,71 @@
+//! One script in a hive of its own.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use hive::prelude::*;
+use hive_script::{Archive, Engine, State, default_commands, hive_commands, stop_hive};
+use tokio::sync::Mutex;
+
+use super::Family;
+
+/// How a script ended.
+pub struct Ran {
+    /// The error, if it failed.
+    pub result: Result<(), String>,
+    /// What it said.
+    pub log: String,
+    /// How long it ran.
+    pub took: Duration,
+}
+
+/// Runs a script of a family: a hive, a work folder and a deadline of its own.
+pub async fn run(family: &Family, script: &Path) -> Ran {
+    let begin = Instant::now();
+    let log = hive_script::Log::default();
+    let result = match tempfile::tempdir() {
+        Ok(folder) => run_in(family, script, folder.path(), &log).await,
+        Err(error) => Err(error.into()),
+    };
+    Ran { result: result.map_err(|error| format!("{error:#}")), log: log.text(), took: begin.elapsed() }
+}
+
+async fn run_in(family: &Family, script: &Path, work: &Path, log: &hive_script::Log) -> anyhow::Result<()> {
+    // As the kernel knows it: scripts compare paths.
+    let work = work.canonicalize()?;
+    let archive = Archive::parse(&std::fs::read(script).with_context(|| script.display().to_string())?);
+    let state = State::within(&work, family.deadline);
+    let folder = script.parent().unwrap_or(Path::new(".")).canonicalize()?;
+    let temporary = work.join("tmp");
+    std::fs::create_dir(&temporary)?;
+    for (name, path) in [("WORK", &work), ("TMPDIR", &temporary), ("DATADIR", &folder)] {
+        state.set(name, path.display().to_string());
+    }
+    archive.extract(&work, |name| state.expand(name))?;
+
+    let mut builder = Hive::builder([
+        group((family.cells)()),
+        statedb::cell(),
+        statedb_script::cell(),
+        hive_script::cell(),
+        invoke(|_: Arc<Engine>| ()),
+    ]);
+    if let Some(arguments) = archive.arguments().filter(|_| family.flags) {
+        let work = work.display().to_string();
+        builder = builder.args(arguments.iter().map(|word| word.replace("$WORK", &work)));
+    }
+    let mut hive = builder.build()?;
+    hive.populate().await?;
+    let engine = hive.get::<Engine>().context("no engine")?;
+    let hive = Arc::new(Mutex::new(hive));
+    let engine = Engine::clone(&engine).with(default_commands())?.with(hive_commands(&hive))?;
+    let engine = Arc::new(engine.retrying(family.retry));
+    let name = script.file_name().unwrap_or_default().to_string_lossy();
+    let result = engine.run(state.clone(), &name, &archive.script_text()).await;
+    log.write(&state.log().take());
+    let stopped = stop_hive(&hive).await.context("stop of the hive");
+    result?;
+    stopped
+}
