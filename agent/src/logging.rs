@@ -19,10 +19,6 @@ use crate::log_level::{LogFilter, LogLevel};
 /// Options of the log.
 #[derive(hive::Config, Clone, Debug)]
 pub(crate) struct LogConfig {
-    /// Log debug lines, whatever log-opt says
-    #[flag(default = false)]
-    #[expect(dead_code, reason = "read from the settings, before any cell is built")]
-    debug: bool,
     /// Form and level of the log
     #[flag(
         default = "",

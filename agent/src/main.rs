@@ -1,7 +1,8 @@
-//! `agent --config-dir DIR`; `agent hive` shows what it is made of.
+//! `agent --config-dir DIR`; `agent config` shows the options in force, `agent hive` what it is made of.
 
 mod cleanup;
 mod cmdref;
+mod dump;
 mod log_level;
 mod logging;
 mod pictures;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
             None => run(hive, filter, &level),
         },
         ["version"] => print(VERSION),
+        ["config"] => print(&dump::text(hive.settings())),
         words if let Some(picture) = pictures::of(&hive, words) => match picture {
             Ok(picture) => print(&picture),
             Err(error) => {
@@ -78,6 +80,8 @@ Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
        agent cleanup [--dry-run] [--force]  remove what agents have left on this node;
                                             --bpf-state: only programs, links and maps
        agent --cmdref DIR                   write the command reference into DIR
+       agent config                         the options in force, as a file, each with where it
+                                            came from
        agent hive                           what it is made of, as a tree
        agent hive dot-graph | mermaid       the same as a graph for Graphviz or Mermaid
        agent hive json                      the same for comparisons

@@ -16,8 +16,10 @@ use statedb::{RwTable, Table};
 use crate::answer::{Fixed, configuration};
 use crate::config::CniConfig;
 use crate::files::Stored;
+use crate::follow::FollowConfig;
 use crate::instance::Instance;
-use crate::{names, spec};
+use crate::runtime::RuntimeConfig;
+use crate::{follow, names, runtime, spec};
 
 /// How long `PATCH /config` waits for those who act on options.
 const PATCH_LIMIT: Duration = Duration::from_secs(10);
@@ -50,10 +52,14 @@ fn new_instance(state: Config<StateConfig>, versions: Group<Version>, lifecycle:
 pub fn cell() -> Cell {
     let cells = [
         config::<CniConfig>(),
+        config::<RuntimeConfig>(),
+        config::<FollowConfig>(),
         statedb::table::<RuntimeOption>(),
         provide_private(new_fixed),
         provide(new_routes),
         invoke(store),
+        invoke(runtime::follow),
+        invoke(follow::start),
     ];
     module("daemonconfig", "The configuration in force", cells)
 }

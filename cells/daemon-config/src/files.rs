@@ -61,6 +61,7 @@ fn json(running: &BTreeMap<String, Value>) -> Vec<u8> {
 fn yaml(settings: &Settings) -> Vec<u8> {
     let lines: String = settings
         .iter()
+        .chain(settings.unused())
         .filter(|setting| matches!(setting.source, Source::Directory(_) | Source::File(_)))
         .map(|setting| format!("{}: {}\n", setting.key, Value::from(setting.value.as_str())))
         .collect();

@@ -21,6 +21,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! The configuration file or folder is followed: options that are live change at once, others are named in log, health and
+//! `drift_checker_config_delta` until the next start; what is wrong changes nothing.
+//!
 //! **Differences from Cilium**: a second agent on the same folder is refused. `PATCH /config` answers in
 //! tens of milliseconds: nothing is compiled. Options without effect in this agent are accepted and shown; the log
 //! says so. `daemonConfigurationMap` has the settings that cells of this agent declare, under the original's names.
@@ -31,11 +34,15 @@ mod cell;
 mod config;
 mod error;
 mod files;
+mod follow;
 mod instance;
 mod names;
+mod runtime;
 mod spec;
 
 pub use cell::{cell, instance};
 pub use config::CniConfig;
 pub use error::Error;
+pub use follow::FollowConfig;
 pub use instance::{Holder, Instance};
+pub use runtime::RuntimeConfig;

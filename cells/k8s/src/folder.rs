@@ -9,7 +9,6 @@ mod memory;
 mod outcome;
 mod place;
 mod report;
-mod resolve;
 mod watch;
 
 #[cfg(test)]

@@ -243,7 +243,8 @@ fn combine(schema: &Schema, layers: &[Layer], unknown: Vec<Unknown>, renamed: Ve
         let kind = known.kind();
         let (value, default) = (kind.render(&parsed), known.default());
         let is_default = value == default;
-        let [value, default] = match known.is_secret() {
+        let is_secret = known.is_secret();
+        let [value, default] = match is_secret {
             true => [SECRET.to_owned(), SECRET.to_owned()],
             false => [value, default],
         };
@@ -251,8 +252,17 @@ fn combine(schema: &Schema, layers: &[Layer], unknown: Vec<Unknown>, renamed: Ve
             Known::Declared(flag) => flag.deprecated,
             Known::Foreign(_) => None,
         };
-        let setting =
-            Setting { key: key.clone(), value, default, kind, source, deprecated, is_default, parsed };
+        let setting = Setting {
+            key: key.clone(),
+            value,
+            default,
+            kind,
+            source,
+            deprecated,
+            is_default,
+            is_secret,
+            parsed,
+        };
         match known {
             Known::Declared(_) => {
                 settings.declared.insert(key, setting);

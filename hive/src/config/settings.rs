@@ -59,6 +59,7 @@ pub struct Setting {
     /// What to do instead of setting it, if it should not be set any more.
     pub deprecated: Option<&'static str>,
     pub(crate) is_default: bool,
+    pub(crate) is_secret: bool,
     pub(crate) parsed: Value,
 }
 
@@ -66,6 +67,11 @@ impl Setting {
     /// Whether the value is the default, whoever set it.
     pub fn is_default(&self) -> bool {
         self.is_default
+    }
+
+    /// Whether the value is shown to nobody.
+    pub fn is_secret(&self) -> bool {
+        self.is_secret
     }
 
     pub(crate) fn bad_value(&self, detail: String) -> ConfigError {

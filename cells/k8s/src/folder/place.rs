@@ -5,8 +5,9 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use file_watch::resolve;
+
 use super::file::{Signature, is_manifest};
-use super::resolve::resolve;
 use super::watch::{Concern, Wanted};
 
 /// What is at a path now.

@@ -10,15 +10,15 @@ const MAX_LINKS: usize = 40;
 
 /// The way along a path.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub struct Way {
     /// Folder and name of each step, up to the end or to what is missing.
-    pub(crate) steps: Vec<(PathBuf, OsString)>,
+    pub steps: Vec<(PathBuf, OsString)>,
     /// Where it ends, without links.
-    pub(crate) end: io::Result<PathBuf>,
+    pub end: io::Result<PathBuf>,
 }
 
 /// Walks along an absolute path. Whatever changes the result is a change of one of the steps.
-pub(crate) fn resolve(path: &Path) -> Way {
+pub fn resolve(path: &Path) -> Way {
     let mut steps = Vec::new();
     let end = walk(path, &mut steps);
     Way { steps, end }

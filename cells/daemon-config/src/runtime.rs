@@ -1,0 +1,74 @@
+//! Options that are changed by the configuration folder as by `PATCH /config`.
+
+use std::sync::Arc;
+
+use hive::prelude::*;
+use runtime_options::{DEBUG, POLICY_AUDIT_MODE, POLICY_ENFORCEMENT, RuntimeOption};
+use statedb::RwTable;
+
+use crate::error::Error;
+
+/// Options that have a row of table `runtime-options` and belong to no other cell.
+#[derive(hive::Config, Clone, Debug)]
+#[config(check = RuntimeConfig::check)]
+pub struct RuntimeConfig {
+    /// Log debug lines, whatever log-opt says
+    #[flag(default = false, live)]
+    pub debug: bool,
+    /// When traffic without a rule is dropped: default, always or never
+    #[flag(default = "default", live)]
+    pub enable_policy: String,
+    /// Report what policy would drop, and let it pass
+    #[flag(default = false, live)]
+    pub policy_audit_mode: bool,
+}
+
+impl RuntimeConfig {
+    fn check(&self) -> Result<(), String> {
+        self.options().map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Their rows.
+    fn options(&self) -> Result<Vec<RuntimeOption>, Error> {
+        let option = |name, key, value: String| {
+            RuntimeOption::new(name, &value).map_err(|wrong| Error::Option {
+                key,
+                value,
+                expected: wrong.expected(),
+            })
+        };
+        // An empty text is the default, as the original has it.
+        let policy = if self.enable_policy.is_empty() { "default" } else { &self.enable_policy };
+        Ok(vec![
+            option(DEBUG, "debug", self.debug.to_string())?,
+            option(POLICY_ENFORCEMENT, "enable-policy", policy.to_owned())?,
+            option(POLICY_AUDIT_MODE, "policy-audit-mode", self.policy_audit_mode.to_string())?,
+        ])
+    }
+}
+
+/// Brings options of the configuration that change into the table. One that was patched stays until the configuration has
+/// another value for it.
+pub(crate) fn follow(
+    mut config: ConfigWatch<RuntimeConfig>,
+    options: Arc<RwTable<RuntimeOption>>,
+    jobs: JobGroup,
+) -> anyhow::Result<()> {
+    let mut before = config.get().options()?;
+    jobs.one_shot("runtime-config", move |cx: JobCx| async move {
+        loop {
+            tokio::select! {
+                () = config.changed() => {}
+                () = cx.cancelled() => return Ok(()),
+            }
+            let now = config.get().options()?;
+            options.transact(|w| {
+                for option in now.iter().filter(|option| !before.contains(option)) {
+                    w.insert(option.clone());
+                }
+            });
+            before = now;
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! Files of the configuration folder are replaced under a running agent.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use integration_tests::Node;
+use serde_json::Value;
+use test_kit::{require_root, wait_until};
+
+/// A machine under load is late.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Running {
+    node: Node,
+    folder: PathBuf,
+}
+
+impl Running {
+    fn start() -> Self {
+        let mut node = Node::new();
+        node.config.insert("prometheus-serve-addr".to_owned(), "127.0.0.1:9962".to_owned());
+        node.start();
+        let folder = node.sandbox().dir().join("config");
+        Self { node, folder }
+    }
+
+    fn write(&self, key: &str, value: &str) {
+        fs::write(self.folder.join(key), value).unwrap();
+    }
+
+    /// What `GET /config` shows of `Debug`, `PolicyAuditMode` and the enforcement of policy.
+    fn options(&self) -> [Value; 3] {
+        let spec = self.node.get("/v1/config")["spec"].clone();
+        let option = |name: &str| spec["options"][name].clone();
+        [option("Debug"), option("PolicyAuditMode"), spec["policy-enforcement"].clone()]
+    }
+
+    #[track_caller]
+    fn wait_for(&self, debug: &str, audit: &str, enforcement: &str) {
+        let wanted = [debug, audit, enforcement].map(Value::from);
+        wait_until("the options to change", PATIENCE, || self.options() == wanted);
+    }
+
+    #[track_caller]
+    fn wait_for_log(&self, parts: &[&str]) {
+        let told = || self.node.log().lines().any(|line| parts.iter().all(|part| line.contains(part)));
+        wait_until(&format!("{parts:?} in the log"), PATIENCE, told);
+    }
+
+    /// How many options wait for a restart.
+    fn drift(&self) -> String {
+        let lines = self.node.metrics();
+        let line = lines.iter().find(|line| line.starts_with("cilium_drift_checker_config_delta "));
+        line.unwrap_or_else(|| panic!("no such metric: {lines:?}")).rsplit(' ').next().unwrap().to_owned()
+    }
+
+    fn configuration_health(&self) -> String {
+        let status = self.node.get("/v1/healthz");
+        status["cilium"]["msg"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+#[test]
+fn live_options_change_others_wait_and_wrong_ones_change_nothing() {
+    require_root!();
+    let r = Running::start();
+    r.wait_for("Disabled", "Disabled", "default");
+    assert_eq!(r.drift(), "0");
+
+    r.write("debug", "true");
+    r.write("enable-policy", "never");
+    r.wait_for("Enabled", "Disabled", "never");
+    r.wait_for_log(&["An option has changed", "option=enable-policy", "before=default", "value=never"]);
+
+    // Needs a restart: refused by name, and what is live counts all the same.
+    r.write("cluster-name", "other");
+    r.write("policy-audit-mode", "true");
+    r.wait_for("Enabled", "Enabled", "never");
+    r.wait_for_log(&[
+        "takes effect when the agent is started again",
+        "option=cluster-name",
+        "configured=other",
+    ]);
+    assert_eq!(r.drift(), "1");
+    wait_until("health to name the option", PATIENCE, || {
+        let text = r.configuration_health();
+        text.contains("cluster-name: running with \"default\"") && text.contains("says \"other\"")
+    });
+
+    // One wrong value: the right ones beside it wait.
+    r.write("enable-policy", "perhaps");
+    r.write("debug", "false");
+    r.wait_for_log(&["is refused", "enable-policy", "perhaps", "expected default, always or never"]);
+    r.wait_for("Enabled", "Enabled", "never");
+    r.write("enable-policy", "always");
+    fs::remove_file(r.folder.join("cluster-name")).unwrap();
+    r.wait_for("Disabled", "Enabled", "always");
+    wait_until("no drift", PATIENCE, || r.drift() == "0");
+
+    // What was patched stays until the folder says something else about it.
+    let patch = r#"{"options":{"Debug":"true"}}"#;
+    assert_eq!(r.node.request("PATCH", "/v1/config", Some(patch)).unwrap().status, 200);
+    r.write("policy-audit-mode", "false");
+    r.wait_for("Enabled", "Disabled", "always");
+}
+
+/// The folder as Kubernetes mounts a ConfigMap, whose files change all at once.
+#[test]
+fn an_exchanged_config_map_is_followed() {
+    require_root!();
+    let mut node = Node::new();
+    node.config.insert("debug".to_owned(), "false".to_owned());
+    node.config.insert("enable-policy".to_owned(), "default".to_owned());
+    let command = node.agent_command();
+    let folder = node.sandbox().dir().join("config");
+    let mut files = node.config.clone();
+    let exchange = |data: &str, files: &BTreeMap<String, String>| {
+        fs::create_dir(folder.join(data)).unwrap();
+        for (key, value) in files {
+            fs::write(folder.join(data).join(key), value).unwrap();
+        }
+        symlink(data, folder.join("..data_tmp")).unwrap();
+        fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
+    };
+    exchange("..2026_11_21", &files);
+    for key in files.keys() {
+        fs::remove_file(folder.join(key)).unwrap();
+        symlink(format!("..data/{key}"), folder.join(key)).unwrap();
+    }
+    node.spawn_command(command);
+    node.wait_ready();
+    let r = Running { folder: folder.clone(), node };
+    r.wait_for("Disabled", "Disabled", "default");
+    files.insert("debug".to_owned(), "true".to_owned());
+    files.insert("enable-policy".to_owned(), "always".to_owned());
+    exchange("..2026_11_22", &files);
+    fs::remove_dir_all(folder.join("..2026_11_21")).unwrap();
+    r.wait_for("Enabled", "Disabled", "always");
+}
