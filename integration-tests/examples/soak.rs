@@ -6,6 +6,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use integration_tests::soak::{Plan, run};
 
+/// Enough to see a rise of some bytes a cycle; nine minutes.
+const SAMPLES: usize = 18;
+
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
@@ -17,8 +20,8 @@ fn main() -> ExitCode {
     let plan = Plan {
         seed: number("SEED").unwrap_or(now),
         cycles,
-        // Enough samples in the longest stretch to see a rise.
         quiet_every: number("QUIET").map_or((cycles / 80).max(20), |cycles| cycles.max(1) as usize),
+        samples: SAMPLES,
     };
     println!("SEED={} COUNT={} QUIET={}", plan.seed, plan.cycles, plan.quiet_every);
     let begin = Instant::now();

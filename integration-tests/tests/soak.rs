@@ -12,7 +12,7 @@ fn everything_is_as_it_was_after_many_pods_and_kills() {
     require_command!("bpftool");
     require_command!("nft");
     a_real_leak_would_be_seen();
-    let plan = Plan { seed: 20, cycles: 200, quiet_every: 50 };
+    let plan = Plan { seed: 20, cycles: 200, quiet_every: 50, samples: 1 };
     let mut lines = Vec::new();
     let report = match run(&plan, &mut |line| lines.push(line.to_owned())) {
         Ok(report) => report,
@@ -20,6 +20,7 @@ fn everything_is_as_it_was_after_many_pods_and_kills() {
     };
     assert!(report.cycles >= plan.cycles, "{report:?}");
     assert!(report.compared >= plan.cycles / plan.quiet_every, "{report:?}");
+    assert!(report.samples.len() == 1 && report.samples[0].allocated > 100_000, "{report:?}");
     // A run that kills nobody proves nothing.
     assert!(report.killed_plugins >= 2 && report.killed_agents >= 1, "{report:?}");
 }

@@ -102,18 +102,18 @@ impl Inventory {
 
     /// Rows of the agent's tables, as many as there are.
     fn tables(&mut self, node: &Node) -> Result<(), String> {
-        let answer = node.request("GET", "/statedb/dump", None).map_err(|error| error.to_string())?;
-        let dump: Value = serde_json::from_str(&answer.body).map_err(|error| error.to_string())?;
-        for (table, rows) in dump.as_object().into_iter().flatten() {
-            if UNSTEADY.contains(&table.as_str()) {
-                continue;
+        for (table, rows) in dump(node)? {
+            if !UNSTEADY.contains(&table.as_str()) {
+                let rows = rows.iter().filter(|row| !rests(row)).count();
+                self.put(&format!("row of table {table}"), (0..rows).map(|row| format!("{row:06}")));
             }
-            // An address that was given back rests for half a minute before it is given again.
-            let rests = |row: &&Value| !row["Lease"]["Resting"].is_null();
-            let rows = rows.as_array().into_iter().flatten().filter(|row| !rests(row)).count();
-            self.put(&format!("row of table {table}"), (0..rows).map(|row| format!("{row:06}")));
         }
         Ok(())
+    }
+
+    /// How many addresses rest.
+    pub(super) fn resting(node: &Node) -> Result<usize, String> {
+        Ok(dump(node)?.iter().flat_map(|(_, rows)| rows).filter(|row| rests(row)).count())
     }
 
     /// What is here and was not there, and the other way round; one text each.
@@ -147,6 +147,20 @@ impl Inventory {
         self.put(kind, [item.to_owned()]);
         self
     }
+}
+
+/// The agent's tables with their rows.
+fn dump(node: &Node) -> Result<Vec<(String, Vec<Value>)>, String> {
+    let answer = node.request("GET", "/statedb/dump", None).map_err(|error| error.to_string())?;
+    let dump: BTreeMap<String, Value> =
+        serde_json::from_str(&answer.body).map_err(|error| error.to_string())?;
+    let rows = |rows: Value| rows.as_array().cloned().unwrap_or_default();
+    Ok(dump.into_iter().map(|(table, all)| (table, rows(all))).collect())
+}
+
+/// An address that was given back rests for half a minute before it is given again.
+fn rests(row: &Value) -> bool {
+    !row["Lease"]["Resting"].is_null()
 }
 
 /// A line without what changes by itself. Lines that say the same in different places are different things.

@@ -3,8 +3,9 @@
 //! A run is made of stretches. In one with kills the plugin is killed in the middle of ADD and DEL, the agent by SIGTERM
 //! and kill -9 wherever it is; the runtime's side does what containerd does: an ADD that failed is followed by a DEL, a DEL
 //! is repeated until it is done, GC is called now and then. A stretch without kills is served by one process from
-//! beginning to end: its memory, descriptors and threads are sampled and must not grow (`samples`). At the quiet moments
-//! of both kinds nothing may be there that was not there at the start, and the other way round (`inventory`).
+//! beginning to end: memory, descriptors and threads of the last one are sampled and must not grow (`samples`). At the
+//! quiet moments of both kinds nothing may be there that was not there at the start, and the other way round
+//! (`inventory`).
 
 mod cluster;
 mod inventory;
@@ -37,6 +38,8 @@ const PODS: usize = 8;
 const CALLS: usize = 4;
 /// How long the node may take until it is as it was.
 const SETTLE: Duration = Duration::from_secs(30);
+/// How long it may take until no address rests, which each does for half a minute.
+const REST: Duration = Duration::from_secs(60);
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +50,9 @@ pub struct Plan {
     pub cycles: usize,
     /// Cycles between two quiet moments.
     pub quiet_every: usize,
+    /// Samples of the last stretch. Each waits until no address rests any more, half a minute: how many do is a matter of
+    /// how fast the machine is.
+    pub samples: usize,
 }
 
 /// What was done.
@@ -60,8 +66,8 @@ pub struct Report {
     pub killed_agents: usize,
     /// Quiet moments at which everything was compared.
     pub compared: usize,
-    /// Samples of each stretch that one process has served.
-    pub stretches: Vec<Vec<Sample>>,
+    /// Samples of the last stretch, which one process has served.
+    pub samples: Vec<Sample>,
 }
 
 /// Runs a plan: half of it without kills at its end, a sixth of it so at its beginning, the rest with kills. `tell` gets a
@@ -74,9 +80,16 @@ pub struct Report {
 /// When the node itself cannot be made, or its agent does not start.
 pub fn run(plan: &Plan, tell: &mut dyn FnMut(&str)) -> Result<Report, String> {
     let mut soak = Soak::new(plan);
-    soak.stretch(plan.cycles / 6, false, tell)?;
-    soak.stretch(plan.cycles - plan.cycles / 6 - plan.cycles / 2, true, tell)?;
-    soak.stretch(plan.cycles / 2, false, tell)?;
+    soak.stretch(plan.cycles / 6, false, 0, tell)?;
+    soak.stretch(plan.cycles - plan.cycles / 6 - plan.cycles / 2, true, 0, tell)?;
+    soak.stretch(plan.cycles / 2, false, plan.samples, tell)?;
+    let samples = &soak.report.samples;
+    if let Some(slope) = Slope::of(samples, |sample| sample.allocated) {
+        tell(&format!("allocated memory of the last process: {slope}"));
+    }
+    if let Some(what) = growth(samples) {
+        return Err(format!("the agent grows: {what}"));
+    }
     Ok(soak.report)
 }
 
@@ -137,24 +150,42 @@ impl Soak {
         same.unwrap_or_else(|error| panic!("the node does not settle: {error}"))
     }
 
-    /// So many cycles, with kills or by one process.
-    fn stretch(&mut self, cycles: usize, kills: bool, tell: &mut dyn FnMut(&str)) -> Result<(), String> {
-        if !kills {
-            self.report.stretches.push(Vec::new());
-        }
-        let end = self.report.cycles + cycles;
+    /// So many cycles, with kills or by one process, of which there are so many samples.
+    fn stretch(
+        &mut self,
+        cycles: usize,
+        kills: bool,
+        samples: usize,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<(), String> {
+        let (begin, end) = (self.report.cycles, self.report.cycles + cycles);
         while self.report.cycles < end {
             let quiet = (self.report.cycles + self.quiet_every).min(end);
             while self.report.cycles + self.live.len() < quiet {
                 self.step(kills)?;
             }
             self.quiet(kills, tell)?;
+            let due = begin + cycles * (self.report.samples.len() + 1) / samples.max(1);
+            if self.report.samples.len() < samples && self.report.cycles >= due {
+                self.sample(tell)?;
+            }
         }
-        let Some(samples) = self.report.stretches.last().filter(|_| !kills) else { return Ok(()) };
-        if let Some(slope) = Slope::of(samples, |sample| sample.allocated) {
-            tell(&format!("allocated memory of this process: {slope}"));
-        }
-        growth(samples).map_or(Ok(()), |what| Err(format!("the agent grows: {what}")))
+        Ok(())
+    }
+
+    /// A sample of the agent when no address rests.
+    fn sample(&mut self, tell: &mut dyn FnMut(&str)) -> Result<(), String> {
+        try_wait_until(REST, || {
+            sleep(Duration::from_millis(500));
+            match Inventory::resting(&self.node)? {
+                0 => Ok(()),
+                rest => Err(format!("{rest} addresses rest")),
+            }
+        })?;
+        let sample = Sample::of(&self.node, self.report.cycles);
+        tell(&format!("rested: {sample}"));
+        self.report.samples.push(sample);
+        Ok(())
     }
 
     /// A few plugins at once, and something that changes around them.
@@ -325,9 +356,6 @@ impl Soak {
         })?;
         self.report.compared += 1;
         let sample = Sample::of(&self.node, cycles);
-        if let Some(samples) = self.report.stretches.last_mut().filter(|_| !kills) {
-            samples.push(sample);
-        }
         tell(&format!("{sample}{}", if kills { ", another process" } else { "" }));
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Memory, descriptors and threads of an agent over time, and whether they grow.
 //!
-//! Samples are taken at quiet moments only: no pods, no policies, no services, so that each is of the same state and a
-//! difference is what the cycles in between have left behind. The first half of a stretch does not count: a process that
-//! has just started has not touched everything yet, addresses rest, numbers are kept for a while.
+//! Samples are taken at quiet moments only: no pods, no policies, no services, no addresses that rest, so that each is of
+//! the same state and a difference is what the cycles in between have left behind. The first third of them does not
+//! count: a process that has just started has not touched everything yet, and numbers are kept for a while.
 //!
 //! Memory is what the allocator has given out ([`Sample::allocated`]). Pages would say less: they come and go by what
 //! lies between what, hundreds of kilobytes at a time, which hides a leak of some bytes a cycle for days. It grows if the
@@ -95,7 +95,7 @@ pub struct Slope {
 }
 
 impl Slope {
-    /// The slope of a value over the second half of the samples; nothing if they are too few to say.
+    /// The slope of a value over the samples that count; nothing if they are too few to say.
     #[must_use]
     pub fn of(samples: &[Sample], value: fn(&Sample) -> u64) -> Option<Slope> {
         let counted = counted(samples)?;
@@ -137,7 +137,7 @@ impl fmt::Display for Slope {
 
 /// The samples that count.
 fn counted(samples: &[Sample]) -> Option<&[Sample]> {
-    let counted = &samples[samples.len() / 2..];
+    let counted = &samples[samples.len() / 3..];
     (counted.len() >= FEWEST).then_some(counted)
 }
 
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(growth(&samples(|at| 5e4 * (at % 4) as f64)), None);
         assert_eq!(growth(&samples(|at| if at % 9 == 8 { 1e7 } else { 0.0 })), None);
         // Too few to say.
-        assert_eq!(growth(&samples(leak(1000.0))[..18]), None);
+        assert_eq!(growth(&samples(leak(1000.0))[..13]), None);
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
         for (at, sample) in samples.iter_mut().enumerate() {
             sample.descriptors += at as u64 / 7;
         }
-        assert_eq!(growth(&samples).unwrap(), "descriptors: medians of thirds 43, 44, 45");
+        assert_eq!(growth(&samples).unwrap(), "descriptors: medians of thirds 42, 43, 45");
     }
 
     #[test]
@@ -246,13 +246,13 @@ mod tests {
             samples
         };
         assert_eq!(growth(&samples(800)), None);
-        assert_eq!(growth(&samples(125)).unwrap(), "threads: medians of thirds 27, 34, 41");
+        assert_eq!(growth(&samples(125)).unwrap(), "threads: medians of thirds 21, 30, 39");
     }
 
     #[test]
     fn a_slope_has_its_interval() {
         let exact = Slope::of(&samples(leak(8.0)), |sample| sample.allocated).unwrap();
-        assert_eq!(exact.to_string(), "+8.0 bytes a cycle (+8.0 to +8.0) by 20 samples over 2375 cycles");
+        assert_eq!(exact.to_string(), "+8.0 bytes a cycle (+8.0 to +8.0) by 27 samples over 3250 cycles");
         let noise = noise(1);
         let rough = Slope::of(&samples(|at| 1e5 * noise(at)), |sample| sample.allocated).unwrap();
         assert!(rough.between.0 < 0.0 && rough.between.1 > 0.0 && !rough.leaks(), "{rough}");
