@@ -1,6 +1,7 @@
 //! From cells and sources of configuration to a planned hive.
 
 use std::panic::Location;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::health::HealthTree;
 use crate::hive_type::{Hive, Parts};
 use crate::job::Jobs;
 use crate::key::Key;
-use crate::lifecycle::Hooks;
+use crate::lifecycle::{Hooks, panic_text};
 use crate::outputs::Outputs;
 use crate::picture::Timeline;
 use crate::plan::plan;
@@ -169,7 +170,7 @@ impl HiveBuilder {
 
     /// Calls a function with each event, in order. It must not block.
     pub fn on_event(mut self, observer: impl Fn(&Event) + Send + Sync + 'static) -> Self {
-        self.observers.push(Box::new(observer));
+        self.observers.push(Arc::new(observer));
         self
     }
 
@@ -209,10 +210,17 @@ impl HiveBuilder {
     /// graph are given together; without any, all faults of the configuration. With conditional cells the graph depends on
     /// the configuration, whose faults then come first.
     pub fn build(self) -> Result<Hive, HiveError> {
+        // Of the cells' code only what reads options runs here.
+        catch_unwind(AssertUnwindSafe(|| self.plan())).unwrap_or_else(|panic| {
+            Err(HiveError::Panicked { during: "reading the options", panic: panic_text(&*panic) })
+        })
+    }
+
+    fn plan(self) -> Result<Hive, HiveError> {
         let HiveBuilder { cells, sources, foreign, replacements, presets, observers, limits } = self;
         let timeline = Arc::new(Timeline::default());
         let recorder = timeline.clone();
-        let record: Observer = Box::new(move |event| recorder.record(event));
+        let record: Observer = Arc::new(move |event| recorder.record(event));
         let events = Events::new(std::iter::once(record).chain(observers).collect(), limits.slow);
         let health = HealthTree::new();
         let jobs = Jobs::new();

@@ -321,6 +321,14 @@ pub enum HiveError {
         /// The state.
         state: State,
     },
+    /// Code of a cell panicked outside of constructors, hooks and jobs.
+    #[error("panicked while {during}: {panic}")]
+    Panicked {
+        /// What was being done.
+        during: &'static str,
+        /// The message of the panic.
+        panic: String,
+    },
     /// Somebody shut the hive down with an error.
     #[error("{}", with_causes(.0))]
     Shutdown(anyhow::Error),

@@ -1,11 +1,14 @@
 //! Every step of a hive's life as a typed event; the log is derived from it.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
+
+use crate::lifecycle::panic_text;
 
 /// Which hooks an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +26,17 @@ impl fmt::Display for Phase {
             Phase::Stop => "stop",
         })
     }
+}
+
+/// What makes a job run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum JobKind {
+    /// It runs once, or until it succeeds.
+    OneShot,
+    /// Its interval, or a trigger.
+    Timer,
+    /// An item of its stream.
+    Observer,
 }
 
 /// The hook that an event is about.
@@ -51,6 +65,11 @@ pub enum Event {
     },
     /// The start begins.
     Starting,
+    /// All constructors have run.
+    Populated {
+        /// How long they took.
+        duration: Duration,
+    },
     /// All start hooks have run.
     Started {
         /// Time since the start began, construction included.
@@ -169,6 +188,19 @@ pub enum Event {
         /// How long it ran.
         duration: Duration,
     },
+    /// A background job has run its function once, well or not.
+    JobRan {
+        /// What kind of job it is.
+        kind: JobKind,
+        /// Its name, without the kind.
+        job: Arc<str>,
+        /// Its module.
+        module: Arc<str>,
+        /// How long the run took.
+        duration: Duration,
+        /// Whether it failed.
+        failed: bool,
+    },
     /// A run of a background job failed.
     JobFailed {
         /// Its name.
@@ -204,6 +236,7 @@ impl Event {
                 timed!(duration, function, %module, "Constructed");
             }
             Event::Starting => info!("Starting hive"),
+            Event::Populated { duration } => debug!(?duration, "Constructed all"),
             Event::Started { duration } => info!(?duration, "Started hive"),
             Event::StartFailed { error, duration } => error!(?duration, error, "Failed to start hive"),
             Event::HookRuns { phase, hook } => {
@@ -248,6 +281,9 @@ impl Event {
             Event::JobEnded { job, module, duration } => {
                 debug!(name = %job, %module, ?duration, "Job stopped")
             }
+            Event::JobRan { kind, job, module, duration, failed } => {
+                tracing::trace!(?kind, name = %job, %module, ?duration, failed, "Job ran");
+            }
             Event::JobFailed { job, module, error } => warn!(name = %job, %module, error, "Job failed"),
             Event::JobAborted { job, module, grace } => {
                 warn!(name = %job, %module, ?grace, "Job did not stop in time and was dropped");
@@ -256,18 +292,18 @@ impl Event {
     }
 }
 
-pub(crate) type Observer = Box<dyn Fn(&Event) + Send + Sync>;
+pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// The events of one hive: synchronous observers, and subscriptions for those that come later.
 pub struct Events {
-    observers: Mutex<Vec<Observer>>,
+    observers: Mutex<Arc<Vec<Observer>>>,
     live: broadcast::Sender<Event>,
     slow: Duration,
 }
 
 impl Events {
     pub(crate) fn new(observers: Vec<Observer>, slow: Duration) -> Arc<Self> {
-        Arc::new(Events { observers: Mutex::new(observers), live: broadcast::channel(256).0, slow })
+        Arc::new(Events { observers: Mutex::new(Arc::new(observers)), live: broadcast::channel(256).0, slow })
     }
 
     /// The events from now on. A receiver that falls more than 256 events behind is told how many it missed.
@@ -275,10 +311,21 @@ impl Events {
         self.live.subscribe()
     }
 
+    /// Calls a function with each event from now on, in order; none is missed. It must not block.
+    pub fn observe(&self, observer: impl Fn(&Event) + Send + Sync + 'static) {
+        let mut observers = self.observers.lock();
+        let all = observers.iter().cloned().chain([Arc::new(observer) as Observer]).collect();
+        *observers = Arc::new(all);
+    }
+
     pub(crate) fn emit(&self, event: Event) {
         event.log(self.slow);
-        for observer in self.observers.lock().iter() {
-            observer(&event);
+        let observers = self.observers.lock().clone();
+        for observer in observers.iter() {
+            // An observer is a guest: its panic is not one of whom it watches.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer(&event))) {
+                tracing::error!(error = panic_text(&*panic), ?event, "An observer of events panicked");
+            }
         }
         // Nobody listening is not a fault.
         let _ = self.live.send(event);
@@ -293,7 +340,8 @@ mod tests {
     async fn observers_and_subscribers_see_the_same() {
         let seen = Arc::new(Mutex::new(vec![]));
         let sink = seen.clone();
-        let events = Events::new(vec![Box::new(move |e| sink.lock().push(e.clone()))], Duration::ZERO);
+        let events =
+            Events::new(vec![Arc::new(move |e: &Event| sink.lock().push(e.clone()))], Duration::ZERO);
         let mut live = events.subscribe();
         events.emit(Event::Starting);
         assert_eq!(*seen.lock(), [Event::Starting]);

@@ -166,7 +166,9 @@ impl Hive {
 
     async fn construct(&mut self) -> Result<(), HiveError> {
         let Hive { part, values, shared, limits, .. } = self;
+        let begin = Instant::now();
         self.scopes = part.construct(values, shared, limits, &shared.shutdown).await?;
+        shared.events.emit(Event::Populated { duration: begin.elapsed() });
         Ok(())
     }
 

@@ -163,7 +163,7 @@ pub use cell::{
 pub use config::{Arguments, Config, ConfigError, ConfigSpec, ConfigWatch, LiveConfig, Setting, Settings};
 pub use constructor::{ParamList, Shape};
 pub use error::{GraphError, HiveError, HookError, HookFailure, Place, Site};
-pub use event::{Event, Events, HookId, Phase};
+pub use event::{Event, Events, HookId, JobKind, Phase};
 pub use handles::ModuleId;
 pub use health::{Health, HealthChange, HealthId, HealthTree, Level, Status};
 pub use hive_derive::{Config, Object, Outputs, Params};

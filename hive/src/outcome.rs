@@ -12,12 +12,14 @@ pub struct Outcome {
     pub signal: Option<&'static str>,
     /// What went wrong; empty after an orderly end.
     pub errors: Vec<HiveError>,
+    /// The exit code that whoever shut the hive down asked for.
+    pub code: Option<u8>,
 }
 
 impl Outcome {
-    /// 0 after an orderly end, otherwise 255, as Cilium's agent.
+    /// 0 after an orderly end, otherwise the one that was asked for, or 255, as Cilium's agent.
     pub fn exit_code(&self) -> ExitCode {
-        if self.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(255) }
+        if self.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(self.code.unwrap_or(255)) }
     }
 
     /// The first error, if any.
@@ -32,9 +34,11 @@ pub(crate) fn outcome(
     stop: Result<(), HiveError>,
 ) -> Outcome {
     let mut errors: Vec<HiveError> = vec![];
+    let mut code = None;
     let signal = match reason {
         Some(Reason::Signal(name)) => Some(name),
-        Some(Reason::Failed(error)) => {
+        Some(Reason::Failed(error, asked)) => {
+            code = asked;
             errors.push(HiveError::Shutdown(error));
             None
         }
@@ -45,5 +49,5 @@ pub(crate) fn outcome(
         |error: &HiveError| matches!(error, HiveError::Cancelled { rollback, .. } if rollback.is_empty());
     errors.extend(start.err().filter(|error| !orderly(error)));
     errors.extend(stop.err());
-    Outcome { signal, errors }
+    Outcome { signal, errors, code }
 }

@@ -102,7 +102,11 @@ impl Part {
     /// Drops the values: consumers before what they consume.
     pub(crate) fn drop_values(&self, values: &mut Values) {
         for step in self.steps.iter().rev() {
-            values[step.node] = None;
+            let dropped = catch_unwind(AssertUnwindSafe(|| values[step.node] = None));
+            if let Err(panic) = dropped {
+                let error = panic_text(&*panic);
+                tracing::error!(error, constructor = %step.site, "An object panicked when it was dropped");
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ pub(crate) enum Reason {
     /// A cell called [`Shutdowner::shutdown`].
     Requested,
     /// A cell called [`Shutdowner::shutdown_with`].
-    Failed(anyhow::Error),
+    Failed(anyhow::Error, Option<u8>),
     /// A signal of this name arrived.
     Signal(&'static str),
 }
@@ -45,7 +45,12 @@ impl Shutdowner {
 
     /// Asks for a stop because of an error, which [`Hive::run`](crate::Hive::run) then reports.
     pub fn shutdown_with(&self, error: impl Into<anyhow::Error>) {
-        self.request(Reason::Failed(error.into()));
+        self.request(Reason::Failed(error.into(), None));
+    }
+
+    /// As [`shutdown_with`](Shutdowner::shutdown_with); the program then ends with this exit code.
+    pub fn shutdown_with_code(&self, error: impl Into<anyhow::Error>, code: u8) {
+        self.request(Reason::Failed(error.into(), Some(code)));
     }
 
     pub(crate) fn request(&self, reason: Reason) {
@@ -55,7 +60,7 @@ impl Shutdowner {
         }
         let event = match &reason {
             Reason::Requested => Event::ShutdownRequested { error: None },
-            Reason::Failed(error) => {
+            Reason::Failed(error, _) => {
                 Event::ShutdownRequested { error: Some(crate::error::with_causes(error)) }
             }
             Reason::Signal(name) => Event::Signal { name },

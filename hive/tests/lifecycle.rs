@@ -311,6 +311,7 @@ async fn events_tell_the_whole_story() {
         [
             "starting",
             "constructed in m",
+            "Populated { duration: 0ns }",
             "start slow of m",
             "start still running after 10s",
             "start still running after 20s",

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use hive::{Event, HealthTree, Level};
+use hive::{Event, HealthTree, JobKind, Level};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
-use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
+use prometheus_client::metrics::histogram::Histogram;
 
 use crate::registry::Metrics;
 
@@ -43,12 +42,21 @@ struct JobLabels {
     module_id: String,
 }
 
-/// Follows the events of the hive.
+/// Upper bounds of the buckets of run times, in seconds, as the original's.
+const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
+
+type Runs = Family<JobLabels, Histogram, fn() -> Histogram>;
+
+/// Counts what the hive tells of its life.
 pub(crate) struct Framework {
+    populate: Seconds,
     start: Seconds,
     runs: Family<JobLabels, Counter>,
     failures: Family<JobLabels, Counter>,
-    last_run: Family<JobLabels, Seconds>,
+    /// By kind: one-shot, timer, observer.
+    last_run: [Family<JobLabels, Seconds>; 3],
+    /// Of timers and observers.
+    run: [Runs; 2],
 }
 
 impl Framework {
@@ -59,44 +67,50 @@ impl Framework {
         metrics.register("version", "Cilium version", version);
         metrics.register_collector(HealthLevels(health));
 
-        let start = "Duration of the start, in seconds";
-        let last_run = "Duration of a background job, in seconds";
+        let bucketed = || Runs::new_with_constructor(|| Histogram::new(BUCKETS));
+        let kinds = ["oneshot", "timer", "observer"];
+        let last_run = kinds.map(|kind| {
+            let name = format!("hive_jobs_{kind}_last_run_duration_seconds");
+            let help = "Duration of the last run of a background job, in seconds";
+            metrics.added(&name, help, Family::default())
+        });
+        let run = [kinds[1], kinds[2]].map(|kind| {
+            let name = format!("hive_jobs_{kind}_run_duration_seconds");
+            metrics.added(&name, "Durations of the runs of a background job, in seconds", bucketed())
+        });
+        let (populate, start) = ("Duration of construction, in seconds", "Duration of the start, in seconds");
         let failures = "Failed runs of background jobs";
         Self {
+            populate: metrics.added("hive_populate_duration", populate, Gauge::default()),
             start: metrics.added("hive_start_duration", start, Gauge::default()),
-            runs: metrics.added("hive_jobs_runs_total", "Ended background jobs", Family::default()),
+            runs: metrics.added("hive_jobs_runs_total", "Runs of background jobs", Family::default()),
             failures: metrics.added("hive_jobs_runs_failed", failures, Family::default()),
-            last_run: metrics.added(
-                "hive_jobs_oneshot_last_run_duration_seconds",
-                last_run,
-                Family::default(),
-            ),
+            last_run,
+            run,
         }
     }
 
-    /// Counts until the hive has gone.
-    pub(crate) async fn follow(self, mut events: Receiver<Event>) {
-        loop {
-            match events.recv().await {
-                Ok(event) => self.count(&event),
-                Err(RecvError::Lagged(_)) => {}
-                Err(RecvError::Closed) => return,
-            }
-        }
-    }
-
-    fn count(&self, event: &Event) {
+    pub(crate) fn count(&self, event: &Event) {
         match event {
+            Event::Populated { duration } => {
+                self.populate.set(duration.as_secs_f64());
+            }
             Event::Started { duration } => {
                 self.start.set(duration.as_secs_f64());
             }
-            Event::JobEnded { job, module, duration } => {
-                let labels = labels(job, module);
+            Event::JobRan { kind, job, module, duration, failed } => {
+                let (labels, seconds) = (labels(job, module), duration.as_secs_f64());
                 self.runs.get_or_create(&labels).inc();
-                self.last_run.get_or_create(&labels).set(duration.as_secs_f64());
-            }
-            Event::JobFailed { job, module, .. } => {
-                self.failures.get_or_create(&labels(job, module)).inc();
+                if *failed {
+                    self.failures.get_or_create(&labels).inc();
+                }
+                let (last, run) = match kind {
+                    JobKind::OneShot => (0, None),
+                    JobKind::Timer => (1, Some(0)),
+                    JobKind::Observer => (2, Some(1)),
+                };
+                self.last_run[last].get_or_create(&labels).set(seconds);
+                run.iter().for_each(|run| self.run[*run].get_or_create(&labels).observe(seconds));
             }
             _ => {}
         }
@@ -152,19 +166,33 @@ mod tests {
         assert_eq!(label("regeneration-17", "endpoints"), "regeneration endpoints");
     }
 
-    #[tokio::test]
-    async fn events_become_metrics() {
+    #[test]
+    fn events_become_metrics() {
         let metrics = Metrics::default();
         let hive = hive::Hive::builder(Vec::new()).build().unwrap();
         let framework = Framework::new(&metrics, hive.health().clone());
-        let (job, module) = ("server".into(), "agent.api".into());
+        let ran = |kind, job: &str, failed| Event::JobRan {
+            kind,
+            job: job.into(),
+            module: "agent.api".into(),
+            duration: Duration::from_millis(2),
+            failed,
+        };
+        framework.count(&Event::Populated { duration: Duration::from_millis(125) });
         framework.count(&Event::Started { duration: Duration::from_millis(250) });
-        framework.count(&Event::JobEnded { job, module, duration: Duration::from_secs(2) });
+        framework.count(&ran(JobKind::OneShot, "server", false));
+        framework.count(&ran(JobKind::Timer, "gc", true));
+        framework.count(&ran(JobKind::Observer, "watch-17", false));
         let text = metrics.text();
         for line in [
             "cilium_hive_start_duration 0.25",
+            "cilium_hive_populate_duration 0.125",
             "cilium_hive_jobs_runs_total{job_name=\"server\",module_id=\"api\"} 1",
-            "cilium_hive_jobs_oneshot_last_run_duration_seconds{job_name=\"server\",module_id=\"api\"} 2.0",
+            "cilium_hive_jobs_oneshot_last_run_duration_seconds{job_name=\"server\",module_id=\"api\"} 0.002",
+            "cilium_hive_jobs_runs_failed",
+            "cilium_hive_jobs_timer_last_run_duration_seconds{job_name=\"gc\",module_id=\"api\"} 0.002",
+            "cilium_hive_jobs_timer_run_duration_seconds_bucket{le=\"0.0025\",job_name=\"gc\",module_id=\"api\"} 1",
+            "cilium_hive_jobs_observer_run_duration_seconds_count{job_name=\"watch\",module_id=\"api\"} 1",
             "cilium_version{version=\"1.20.0\",revision=\"\",arch=\"linux/",
         ] {
             assert!(text.contains(line), "{line} in\n{text}");

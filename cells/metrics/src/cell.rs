@@ -48,11 +48,7 @@ struct ServeParams {
 
 fn serve_metrics(p: ServeParams) {
     let framework = Framework::new(&p.metrics, p.health);
-    let events = p.events.subscribe();
-    p.jobs.one_shot("follow-events", |cx: JobCx| async move {
-        let _ = cx.token().run_until_cancelled(framework.follow(events)).await;
-        Ok(())
-    });
+    p.events.observe(move |event| framework.count(event));
     let address = p.config.prometheus_serve_addr.clone();
     if address.is_empty() {
         return;

@@ -4,12 +4,14 @@ mod history;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::lifecycle::panic_text;
 use history::History;
 
 /// How a reporter is doing.
@@ -109,7 +111,9 @@ struct Inner {
 impl Inner {
     fn tell(&self, change: HealthChange<'_>) {
         for mirror in &self.mirrors {
-            mirror(change);
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| mirror(change))) {
+                tracing::error!(error = panic_text(&*panic), "A mirror of health panicked");
+            }
         }
     }
 }

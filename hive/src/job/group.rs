@@ -14,7 +14,7 @@ use tracing::Instrument;
 
 use super::progress::Track;
 use super::{Backoff, ObserverJob, OneShotJob, TimerJob, Working};
-use crate::event::{Event, Events};
+use crate::event::{Event, Events, JobKind};
 use crate::handles::{Handles, Shared};
 use crate::health::Health;
 use crate::lifecycle::{Lifecycle, State, catch};
@@ -148,11 +148,30 @@ impl JobGroup {
 /// What all kinds of jobs have in common.
 pub(crate) struct Spec {
     pub(crate) group: JobGroup,
-    /// The kind and the name: `timer-job-gc`.
-    pub(crate) name: String,
+    kind: JobKind,
+    /// The name alone: `gc`.
+    bare: String,
     pub(crate) grace: Duration,
     pub(crate) deadline: Option<Duration>,
     pub(crate) shutdown_on_error: bool,
+}
+
+/// Bytes of a job's name at most.
+const MAX_NAME: usize = 100;
+
+/// A name of letters, digits, `-` and `_`: others become `-`. One that is changed or too long is told from others that
+/// look the same by a hash (FNV-1a) of the whole name.
+fn sanitized(name: &str) -> String {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if name.len() <= MAX_NAME && name.chars().all(allowed) {
+        return name.to_owned();
+    }
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let kept: String =
+        name.chars().map(|c| if allowed(c) { c } else { '-' }).take(MAX_NAME - 11 + 1).collect();
+    format!("{}-{:010x}", &kept[..kept.len().min(MAX_NAME - 11)], hash >> 24)
 }
 
 /// A job's whole life as a future.
@@ -162,6 +181,9 @@ pub(crate) type Body = Box<dyn FnOnce(Env) -> BoxFuture<'static, ()> + Send>;
 #[derive(Clone)]
 pub(crate) struct Env {
     pub(crate) cx: JobCx,
+    kind: JobKind,
+    bare: Arc<str>,
+    /// The kind and the name: `timer-job-gc`.
     name: Arc<str>,
     shutdown_on_error: bool,
     group: JobGroup,
@@ -174,20 +196,42 @@ impl Env {
     where
         Fut: Future<Output = anyhow::Result<()>>,
     {
+        let begin = Instant::now();
         let result = catch(async { run().await }).await;
+        let well = match &result {
+            Ok(result) => result.is_ok() || self.cx.is_cancelled(),
+            Err(_panic) => false,
+        };
+        self.group.shared.events.emit(Event::JobRan {
+            kind: self.kind,
+            job: self.bare.clone(),
+            module: self.group.module.clone(),
+            duration: begin.elapsed(),
+            failed: !well,
+        });
         let error = match result {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(_)) if self.cx.is_cancelled() => return Ok(()),
             Ok(Err(error)) => error,
             Err(panic) => anyhow::anyhow!("panicked: {panic}"),
         };
-        let (job, module) = (self.name.clone(), self.group.module.clone());
-        self.group.shared.events.emit(Event::JobFailed {
-            job,
-            module,
-            error: crate::error::with_causes(&error),
-        });
+        self.tell(&error);
         Err(error)
+    }
+
+    fn tell(&self, error: &anyhow::Error) {
+        let (job, module) = (self.name.clone(), self.group.module.clone());
+        let error = crate::error::with_causes(error);
+        self.group.shared.events.emit(Event::JobFailed { job, module, error });
+    }
+
+    /// What is around the job's function panicked, such as the stream of an observer: the job is over.
+    fn broke(self, panic: &str) {
+        let error = anyhow::anyhow!("panicked: {panic}");
+        self.tell(&error);
+        self.cx.health.degraded("Failed", &error);
+        self.cx.track.failed();
+        self.give_up(error);
     }
 
     /// As [`attempt`](Env::attempt), as a piece of work with a deadline.
@@ -210,14 +254,26 @@ impl Env {
 }
 
 impl Spec {
-    pub(crate) fn new(group: &JobGroup, name: String) -> Self {
-        Spec { group: group.clone(), name, grace: GRACE, deadline: None, shutdown_on_error: false }
+    pub(crate) fn new(group: &JobGroup, kind: JobKind, name: &str) -> Self {
+        Spec {
+            group: group.clone(),
+            kind,
+            bare: sanitized(name),
+            grace: GRACE,
+            deadline: None,
+            shutdown_on_error: false,
+        }
     }
 
     /// Adds the job: before the start as a hook, after it at once, and not at all when the stop has begun.
     pub(crate) fn submit(self, body: Body) -> JobHandle {
-        let Spec { group, name, grace, deadline, shutdown_on_error } = self;
-        let name: Arc<str> = name.into();
+        let Spec { group, kind, bare, grace, deadline, shutdown_on_error } = self;
+        let prefix = match kind {
+            JobKind::OneShot => "job",
+            JobKind::Timer => "timer-job",
+            JobKind::Observer => "observer-job",
+        };
+        let name: Arc<str> = format!("{prefix}-{bare}").into();
         let health = group.health.scope(&name);
         let handle = JobHandle {
             token: CancellationToken::new(),
@@ -230,7 +286,8 @@ impl Spec {
             track.deadline(deadline);
         }
         let cx = JobCx { health, token: handle.token.clone(), track };
-        let env = Env { cx, name: name.clone(), shutdown_on_error, group: group.clone() };
+        let env =
+            Env { cx, kind, bare: bare.into(), name: name.clone(), shutdown_on_error, group: group.clone() };
         let hooks = group.shared.hooks.clone();
         match hooks.state() {
             State::Built | State::Populated => {
@@ -337,7 +394,10 @@ impl Running {
             }
             events.emit(Event::JobStarted { job: job.clone(), module: owner.clone() });
             let begin = Instant::now();
-            body(env).await;
+            let own = env.clone();
+            if let Err(panic) = catch(async { body(env).await }).await {
+                own.broke(&panic);
+            }
             events.emit(Event::JobEnded { job, module: owner, duration: begin.elapsed() });
         };
         let task = shared.hooks.spawn(track.polled(life).instrument(span));
@@ -368,5 +428,24 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.handle.cancel();
         self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sanitized;
+
+    #[test]
+    fn names_are_bounded_and_stay_different() {
+        assert_eq!(sanitized("sync_policymap-17"), "sync_policymap-17");
+        assert_eq!(sanitized(&"a".repeat(100)), "a".repeat(100));
+        let (dot, slash) = (sanitized("a.b"), sanitized("a/b"));
+        assert!(dot.starts_with("a-b-") && dot.len() == 14, "{dot}");
+        assert_ne!(dot, slash);
+        for long in ["a".repeat(101), "\u{e4}".repeat(300)] {
+            let name = sanitized(&long);
+            assert!(name.len() <= 100 && name.is_ascii(), "{name}");
+        }
+        assert_ne!(sanitized(&"a".repeat(101)), sanitized(&"a".repeat(102)));
     }
 }

@@ -6,6 +6,7 @@ use futures::{FutureExt, Stream, StreamExt};
 use tokio::time::Instant;
 
 use super::group::{Body, Env, JobCx, JobGroup, JobHandle, Spec};
+use crate::event::JobKind;
 
 /// How often a healthy observer says so.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -24,7 +25,7 @@ impl ObserverJob {
         Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
         let body = move |env| life(env, stream, f).boxed();
-        ObserverJob { parts: Some((Spec::new(group, format!("observer-job-{name}")), Box::new(body))) }
+        ObserverJob { parts: Some((Spec::new(group, JobKind::Observer, &name), Box::new(body))) }
     }
 
     /// Shuts the hive down with the error when an item fails; otherwise health is degraded and the next item is taken.

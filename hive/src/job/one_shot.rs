@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Backoff;
 use super::group::{Body, Env, JobCx, JobGroup, JobHandle, Spec};
+use crate::event::JobKind;
 
 /// A job that runs once; added when dropped. See [`JobGroup::one_shot`].
 pub struct OneShotJob {
@@ -36,7 +37,7 @@ impl OneShotJob {
             }
             .boxed()
         };
-        OneShotJob { parts: Some((Spec::new(group, format!("job-{name}")), Box::new(body))) }
+        OneShotJob { parts: Some((Spec::new(group, JobKind::OneShot, &name), Box::new(body))) }
     }
 
     pub(crate) fn retried<F, Fut>(group: &JobGroup, name: String, mut backoff: Backoff, mut f: F) -> Self
@@ -71,7 +72,7 @@ impl OneShotJob {
             }
             .boxed()
         };
-        OneShotJob { parts: Some((Spec::new(group, format!("job-{name}")), Box::new(body))) }
+        OneShotJob { parts: Some((Spec::new(group, JobKind::OneShot, &name), Box::new(body))) }
     }
 
     /// Shuts the hive down with the error when the job fails for good.

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::backoff::spread;
 use super::group::{Env, JobCx, JobGroup, JobHandle, Spec};
+use crate::event::JobKind;
 
 /// Makes a timer job run soon. Triggers that come before the run are served by one run.
 #[derive(Clone, Default)]
@@ -59,7 +60,7 @@ impl TimerJob {
     {
         let run: Run = Box::new(move |cx| Box::pin(f(cx)));
         let timer = Timer { run, interval, immediate: false, jitter: 0.0, trigger: None };
-        TimerJob { parts: Some((Spec::new(group, format!("timer-job-{name}")), timer)) }
+        TimerJob { parts: Some((Spec::new(group, JobKind::Timer, &name), timer)) }
     }
 
     /// Runs for the first time at once.
