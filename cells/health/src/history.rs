@@ -16,7 +16,7 @@ const NAME: &str = "cilium-agent-health-history.log";
 const GATHER: Duration = Duration::from_millis(200);
 
 /// How long after a write that failed the next is tried.
-const RETRY: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_secs(5);
 
 /// The file, and how much of the history is in it.
 pub(crate) struct History {
@@ -71,11 +71,13 @@ impl History {
                     failed = true;
                 }
             }
-            let pause = if failed { RETRY } else { GATHER };
             let next = async {
+                if failed {
+                    return tokio::time::sleep(RETRY).await;
+                }
                 // The tree lives as long as the hive.
                 let _gone = changes.changed().await;
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(GATHER).await;
             };
             if cx.token().run_until_cancelled(next).await.is_none() {
                 return;

@@ -107,8 +107,9 @@ impl Snapshot {
                 self.files(root, &path, names)?;
                 continue;
             }
-            // Configurations of earlier starts, of which some are kept.
-            let old = ["agent-runtime-config-", "viper-agent-config-"].map(|begin| format!("state/{begin}"));
+            // Configurations of earlier starts, of which some are kept, and what went wrong in them.
+            let old = ["agent-runtime-config-", "viper-agent-config-", "cilium-agent-health-history"]
+                .map(|begin| format!("state/{begin}"));
             if old.iter().any(|begin| name.starts_with(begin)) {
                 continue;
             }
@@ -150,6 +151,8 @@ fn row(table: &str, row: &Value, names: &Names) -> Option<String> {
     Some(match table {
         // The kernel's own, seen with `ip` as well; neighbours come and go with packets.
         "neighbors" | "routes" => return None,
+        // Who has reported how often and when; an agent that is not well is seen in its status.
+        "health" => return None,
         "devices" => {
             format!("{} {} {}", row["Name"], names.of(&row["HardwareAddr"].to_string()), row["Selected"])
         }
