@@ -18,7 +18,9 @@ pub enum Error {
         source: io::Error,
     },
     /// No thread for the probes' server.
-    #[error("the thread that answers probes cannot be started")]
+    #[error(
+        "the thread that answers probes cannot be started: raise the limit of processes (pids.max, ulimit -u)"
+    )]
     Thread(#[source] io::Error),
     /// The watchdog's deadline or the interval cannot be kept.
     #[error("{option}: {value:?} is too short: give {least:?} or more")]

@@ -155,23 +155,12 @@ mod tests {
     async fn start(before: Option<&str>, restored: &[&str]) -> (TestHive, Arc<LocalNodeStore>) {
         let before = before.map(|text| text.parse().unwrap());
         let restored: Vec<IpAddr> = restored.iter().map(|text| text.parse().unwrap()).collect();
-        let node = module(
-            "local-node",
-            "A node that is given",
-            [
-                statedb::table::<LocalNode>(),
-                provide(move |table: Arc<RwTable<LocalNode>>| {
-                    let row = LocalNode {
-                        name: "node".into(),
-                        ipv4_alloc_cidr: Some("10.0.0.0/29".parse().unwrap()),
-                        router_ipv4: before,
-                        ..LocalNode::default()
-                    };
-                    table.transact(|txn| txn.insert(row));
-                    Arc::new(LocalNodeStore::new(table))
-                }),
-            ],
-        );
+        let node = local_node::testing::given(LocalNode {
+            name: "node".into(),
+            ipv4_alloc_cidr: Some("10.0.0.0/29".parse().unwrap()),
+            router_ipv4: before,
+            ..LocalNode::default()
+        });
         let remembered = provide(move || {
             let restored = restored.clone();
             Member(Restored::new(move || {

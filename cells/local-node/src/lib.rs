@@ -49,6 +49,8 @@ mod restore;
 mod settings;
 mod state;
 mod store;
+#[cfg(feature = "test-util")]
+pub mod testing;
 
 pub use cell::cell;
 pub use config::LocalNodeConfig;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use loader::LoaderConfig;
+use loader::{LoaderConfig, OptionError};
 use local_node::LocalNodeConfig;
 use maps::FamilyConfig;
 use policy_engine::{Enforcement, Settings};
@@ -31,18 +31,6 @@ pub struct PolicyConfig {
     /// Fill level of a policy map from which on it is exported as a metric, 0.1 for ten percent
     #[flag(default = 0.1)]
     pub bpf_policy_map_pressure_metrics_threshold: f64,
-}
-
-/// A value that is not one of an option's words.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("option {option}: '{value}' is wrong; give {expected}")]
-pub struct OptionError {
-    /// The option.
-    pub option: &'static str,
-    /// What was given.
-    pub value: String,
-    /// What would be right.
-    pub expected: &'static str,
 }
 
 impl PolicyConfig {

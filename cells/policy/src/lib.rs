@@ -54,7 +54,7 @@ pub mod testing;
 pub mod why;
 
 pub use cell::cell;
-pub use config::{OptionError, PolicyConfig};
+pub use config::PolicyConfig;
 pub use endpoint::{EndpointPolicy, Progress, RowCounts, Subject};
 pub use handle::{NotRealized, Policies};
 pub use l4::l4_policy;

@@ -11,9 +11,8 @@ use ipcache::IpcacheMap;
 use ipcache::testing::FakeMap;
 use loader::Datapath;
 use loader::testing::FakeDatapath;
-use local_node::{LocalNode, LocalNodeConfig, LocalNodeStore, StateConfig};
+use local_node::{LocalNode, LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
-use statedb::RwTable;
 
 /// The cells that answer requests, with nodes, devices and the kernel made up.
 pub(super) fn hive(folder: &Path, socket: &Path) -> TestHive {
@@ -45,27 +44,19 @@ pub(super) fn hive(folder: &Path, socket: &Path) -> TestHive {
 }
 
 fn node() -> Cell {
-    let row = || LocalNode {
+    let node = local_node::testing::given(LocalNode {
         name: "node".into(),
         ipv4: Some([10, 99, 0, 1].into()),
         ipv4_alloc_cidr: Some("10.244.0.0/20".parse().unwrap()),
         ipv6_alloc_cidr: Some("fd00::/96".parse().unwrap()),
         ..LocalNode::default()
-    };
-    module(
-        "local-node",
-        "A node that is given",
-        [
-            config::<StateConfig>(),
-            config::<LocalNodeConfig>(),
-            config::<FamilyConfig>(),
-            statedb::table::<LocalNode>(),
-            statedb::table::<NodeAddress>(),
-            statedb::table::<Device>(),
-            provide(move |table: Arc<RwTable<LocalNode>>| {
-                table.transact(|txn| txn.insert(row()));
-                Arc::new(LocalNodeStore::new(table))
-            }),
-        ],
-    )
+    });
+    group([
+        node,
+        config::<StateConfig>(),
+        config::<LocalNodeConfig>(),
+        config::<FamilyConfig>(),
+        statedb::table::<NodeAddress>(),
+        statedb::table::<Device>(),
+    ])
 }

@@ -7,7 +7,6 @@ use hive::prelude::*;
 use ipcache::IpcacheMap;
 use local_node::{LocalNode, LocalNodeStore, StateConfig};
 use serde_json::{Value, json};
-use statedb::RwTable;
 
 use super::*;
 
@@ -48,28 +47,20 @@ impl Routes {
 }
 
 fn node() -> Cell {
-    let row = || LocalNode {
+    let node = local_node::testing::given(LocalNode {
         name: "node".into(),
         ipv4: Some([10, 99, 0, 1].into()),
         ipv4_alloc_cidr: Some("10.244.0.0/24".parse().unwrap()),
         ipv6_alloc_cidr: Some("fd00::/96".parse().unwrap()),
         ..LocalNode::default()
-    };
-    module(
-        "local-node",
-        "A node that is given",
-        [
-            config::<StateConfig>(),
-            config::<local_node::LocalNodeConfig>(),
-            config::<maps::FamilyConfig>(),
-            statedb::table::<LocalNode>(),
-            statedb::table::<NodeAddress>(),
-            provide(move |table: Arc<RwTable<LocalNode>>| {
-                table.transact(|txn| txn.insert(row()));
-                Arc::new(LocalNodeStore::new(table))
-            }),
-        ],
-    )
+    });
+    group([
+        node,
+        config::<StateConfig>(),
+        config::<local_node::LocalNodeConfig>(),
+        config::<maps::FamilyConfig>(),
+        statedb::table::<NodeAddress>(),
+    ])
 }
 
 async fn start(world: &World) -> TestHive {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hive::HealthTree;
 use hive::prelude::*;
-use statedb::Table;
+use statedb::{RwTable, Table};
 use tempfile::TempDir;
 
 use crate::{Pod, PolicyObject, SourceFile, Sources};
@@ -68,11 +68,7 @@ impl World {
     }
 
     fn faults(&self) -> String {
-        let snapshot = self.files.snapshot();
-        let faults = |row: &SourceFile| {
-            row.faults.iter().map(|fault| format!("{}: {fault}", row.file)).collect::<Vec<_>>()
-        };
-        self.files.all(&snapshot).flat_map(|row| faults(row)).collect::<Vec<_>>().join("\n")
+        faults(&self.files).join("\n")
     }
 
     async fn until(&self, what: &str, mut good: impl FnMut(&World) -> bool) {
@@ -419,114 +415,115 @@ async fn an_overflow_of_the_queue_loses_nothing() {
     world.hive.stop().await;
 }
 
+/// A folder without its job, looked through when the test says so.
+struct Lone {
+    db: statedb::Db,
+    root: tempfile::TempDir,
+    pods: Arc<RwTable<Pod>>,
+    files: Arc<RwTable<SourceFile>>,
+    folder: super::Folder,
+    hive: TestHive,
+}
+
+impl Lone {
+    async fn new(limit: memory::MemoryLimit) -> Lone {
+        use crate::folder::{Folder, Keep, Memory, Report, SourceMetrics};
+        use crate::{Kind, Objects};
+        let (db, root) = (statedb::Db::new(), tempfile::tempdir().unwrap());
+        let pods = Arc::new(db.table::<Pod>().unwrap());
+        let files = Arc::new(db.table::<SourceFile>().unwrap());
+        let objects =
+            Objects::new(Arc::new(db.table().unwrap()), pods.clone(), Arc::new(db.table().unwrap()));
+        let (give, take) = std::sync::mpsc::channel();
+        let lends = invoke(move |health: Health| drop(give.send(health)));
+        let mut hive = TestHive::new(module("k8s", "Lends its health", [lends]));
+        hive.start().await;
+        let (health, metrics) = (take.recv().unwrap(), SourceMetrics::default());
+        let report = Report::new("s", "p", &Kind::ALL, files.clone(), health, metrics);
+        let (path, writer) = (root.path().to_owned(), objects.source("s"));
+        let (memory, keep) = (Memory::default(), Keep::default());
+        let folder = Folder::new(path, &Kind::ALL, writer, report, memory, keep, Arc::new(limit));
+        Lone { db, root, pods, files, folder, hive }
+    }
+
+    /// Looks as when the kernel does not tell of changes.
+    fn look(&mut self) {
+        self.folder.look_unwatched(&std::io::Error::from_raw_os_error(libc::EMFILE)).unwrap();
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        fs::write(self.root.path().join(file), text).unwrap();
+    }
+
+    fn count(&self) -> usize {
+        self.pods.len(&self.db.snapshot())
+    }
+
+    fn faults(&self) -> String {
+        faults(&self.files).join("; ")
+    }
+}
+
+/// All faults, with the names of their files.
+fn faults(files: &Table<SourceFile>) -> Vec<String> {
+    let snapshot = files.snapshot();
+    let of = |row: &SourceFile| -> Vec<String> {
+        row.faults.iter().map(|fault| format!("{}: {fault}", row.file)).collect()
+    };
+    files.all(&snapshot).flat_map(|row| of(row)).collect()
+}
+
 #[tokio::test]
 async fn files_that_are_new_wait_for_room_in_memory() {
-    use crate::folder::{Folder, Report, SourceMetrics};
-    use crate::{Kind, Objects};
-    let db = statedb::Db::new();
-    let (root, group) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let group = tempfile::tempdir().unwrap();
     let used = |bytes: u64| fs::write(group.path().join("memory.current"), bytes.to_string()).unwrap();
     fs::write(group.path().join("memory.max"), "67108864").unwrap();
     fs::write(group.path().join("memory.stat"), "inactive_file 0\n").unwrap();
     used(66 << 20);
-    let pods = Arc::new(db.table::<Pod>().unwrap());
-    let files = Arc::new(db.table::<SourceFile>().unwrap());
-    let objects = Objects::new(Arc::new(db.table().unwrap()), pods.clone(), Arc::new(db.table().unwrap()));
-    let (give, take) = std::sync::mpsc::channel();
-    let mut hive = TestHive::new(module(
-        "k8s",
-        "Lends its health",
-        [invoke(move |health: Health| drop(give.send(health)))],
-    ));
-    hive.start().await;
-    let report =
-        Report::new("s", "p", &Kind::ALL, files.clone(), take.recv().unwrap(), SourceMetrics::default());
-    let mut folder = Folder::new(
-        root.path().to_owned(),
-        &Kind::ALL,
-        objects.source("s"),
-        report,
-        super::Memory::default(),
-        super::Keep::default(),
-        Arc::new(memory::MemoryLimit::of_group(group.path()).unwrap()),
-    );
-    let error = std::io::Error::from_raw_os_error(libc::EMFILE);
-    let count = || pods.len(&db.snapshot());
-    let faults = || {
-        let snapshot = db.snapshot();
-        let told = |row: &SourceFile| {
-            row.faults.iter().map(|fault| format!("{}: {fault}", row.file)).collect::<Vec<_>>()
-        };
-        files.all(&snapshot).flat_map(|row| told(row)).collect::<Vec<_>>().join("; ")
-    };
-    let write = |file: &str, text: &str| fs::write(root.path().join(file), text).unwrap();
+    let mut lone = Lone::new(memory::MemoryLimit::of_group(group.path()).unwrap()).await;
     // What was there at the start counts in any case.
-    write("a.yaml", &pod("a", "1"));
-    folder.look_unwatched(&error).unwrap();
-    assert_eq!(count(), 1);
-    write("b.yaml", &pod("b", "1"));
-    folder.look_unwatched(&error).unwrap();
-    assert_eq!(count(), 1);
-    assert!(faults().contains("b.yaml: is not taken now: 66 of 64 MiB of memory"), "{}", faults());
-    assert!(folder.next_deadline().is_some());
+    lone.write("a.yaml", &pod("a", "1"));
+    lone.look();
+    assert_eq!(lone.count(), 1);
+    lone.write("b.yaml", &pod("b", "1"));
+    lone.look();
+    assert_eq!(lone.count(), 1);
+    let told = lone.faults();
+    assert!(told.contains("b.yaml: is not taken now: 66 of 64 MiB of memory"), "{told}");
+    assert!(lone.folder.next_deadline().is_some());
     // What does not grow is taken.
-    write("a.yaml", &pod("c", "1"));
-    folder.look_unwatched(&error).unwrap();
-    assert_eq!(count(), 1);
-    assert!(pods.get(&db.snapshot(), Pod::by_name("default", "c")).is_some());
+    lone.write("a.yaml", &pod("c", "1"));
+    lone.look();
+    assert_eq!(lone.count(), 1);
+    assert!(lone.pods.get(&lone.db.snapshot(), Pod::by_name("default", "c")).is_some());
     used(20 << 20);
-    folder.look_unwatched(&error).unwrap();
-    assert_eq!(count(), 2);
+    lone.look();
+    assert_eq!(lone.count(), 2);
     // A file beyond 1/64 of the limit is not read.
-    write("large.yaml", &pod("large", "1").repeat(30_000));
-    folder.look_unwatched(&error).unwrap();
-    assert!(faults().contains("large.yaml: has more than 1024 KiB"), "{}", faults());
-    hive.stop().await;
+    lone.write("large.yaml", &pod("large", "1").repeat(30_000));
+    lone.look();
+    let told = lone.faults();
+    assert!(told.contains("large.yaml: has more than 1024 KiB"), "{told}");
+    lone.hive.stop().await;
 }
 
 #[tokio::test]
 async fn a_folder_that_nobody_watches_is_read_all_the_same() {
-    use crate::folder::{Folder, Report, SourceMetrics};
-    use crate::{Kind, Objects};
-    let db = statedb::Db::new();
-    let root = tempfile::tempdir().unwrap();
-    let pods = Arc::new(db.table::<Pod>().unwrap());
-    let files = Arc::new(db.table::<SourceFile>().unwrap());
-    let objects = Objects::new(Arc::new(db.table().unwrap()), pods.clone(), Arc::new(db.table().unwrap()));
-    let (give, take) = std::sync::mpsc::channel();
-    let mut hive = TestHive::new(module(
-        "k8s",
-        "Lends its health",
-        [invoke(move |health: Health| drop(give.send(health)))],
-    ));
-    hive.start().await;
-    let health = take.recv().unwrap();
-    let report = Report::new("s", "p", &Kind::ALL, files, health, SourceMetrics::default());
-    let mut folder = Folder::new(
-        root.path().to_owned(),
-        &Kind::ALL,
-        objects.source("s"),
-        report,
-        super::Memory::default(),
-        super::Keep::default(),
-        Arc::default(),
-    );
-    let error = std::io::Error::from_raw_os_error(libc::EMFILE);
-    fs::write(root.path().join("a.yaml"), pod("a", "1")).unwrap();
-    folder.look_unwatched(&error).unwrap();
-    let count = || pods.len(&db.snapshot());
-    assert_eq!((count(), pods.initialized(&db.snapshot())), (1, true));
-    let told = hive.health("k8s");
+    let mut lone = Lone::new(memory::MemoryLimit::none()).await;
+    lone.write("a.yaml", &pod("a", "1"));
+    lone.look();
+    assert_eq!((lone.count(), lone.pods.initialized(&lone.db.snapshot())), (1, true));
+    let told = lone.hive.health("k8s");
     assert!(told.error.contains("changes are noticed after a second only: Too many open files"), "{told:?}");
-    fs::write(root.path().join("b.yaml"), pod("b", "1")).unwrap();
-    folder.look_unwatched(&error).unwrap();
-    assert_eq!(count(), 2);
-    fs::remove_file(root.path().join("a.yaml")).unwrap();
-    folder.look_unwatched(&error).unwrap();
+    lone.write("b.yaml", &pod("b", "1"));
+    lone.look();
+    assert_eq!(lone.count(), 2);
+    fs::remove_file(lone.root.path().join("a.yaml")).unwrap();
+    lone.look();
     std::thread::sleep(Duration::from_millis(150));
-    folder.look_unwatched(&error).unwrap();
-    assert_eq!(count(), 1);
-    hive.stop().await;
+    lone.look();
+    assert_eq!(lone.count(), 1);
+    lone.hive.stop().await;
 }
 
 /// Written in place again and again, with a pause in the middle, while others ask for a look: the end is right. (That
