@@ -28,7 +28,7 @@ pub fn cells() -> Cell {
     module("agent", "Network agent", cells)
 }
 
-/// What other cells stand on: memory, tables, metrics, the REST server, health.
+/// What other cells stand on: memory, tables, metrics, the REST server, health, the shell.
 #[must_use]
 pub fn infrastructure() -> Cell {
     let cells = [
@@ -40,6 +40,8 @@ pub fn infrastructure() -> Cell {
         daemon_config::cell(),
         health::cell(),
         timeline::cell(),
+        statedb_script::cell(),
+        hive_shell::cell(),
     ];
     module("infra", "Infrastructure", cells)
 }

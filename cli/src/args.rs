@@ -3,6 +3,7 @@
 use crate::bpf_lb::LbCommand;
 use crate::output::Format;
 use crate::service::ServiceCommand;
+use crate::shell::ShellOptions;
 use crate::why::Target;
 use clap::{Args, Parser, Subcommand};
 use std::net::IpAddr;
@@ -53,6 +54,8 @@ pub(crate) enum Command {
     /// Direct access to local BPF maps
     #[command(subcommand)]
     Bpf(BpfCommand),
+    /// Connect to the agent's shell: its commands, one or at a prompt
+    Shell(ShellOptions),
     /// Remove what agents have left on this node: runs `agent cleanup`, whose --help tells its options
     #[command(visible_alias = "post-uninstall-cleanup", disable_help_flag = true)]
     Cleanup {

@@ -19,6 +19,7 @@ mod jsonpath;
 mod output;
 mod policy;
 mod service;
+mod shell;
 mod statedb;
 mod status;
 mod table;
@@ -113,6 +114,7 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
             ServiceCommand::List { output } => service::list(agent, output, out),
             ServiceCommand::Get { id, output } => service::get(agent, *id, output, out),
         },
+        Command::Shell(options) => return shell::run(options, out),
         Command::Why(options) => return why::run(agent, options, out),
         Command::Statedb(options) => statedb::dump(agent, options, out),
         Command::Node(List::List(options)) => inventory::nodes(agent, options, out),

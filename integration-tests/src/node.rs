@@ -109,6 +109,7 @@ impl Node {
             ("cluster-folder", path(sandbox.dir().join(CLUSTER))),
             ("state-dir", path(sandbox.run_dir())),
             ("socket-path", path(sandbox.run_dir().join("cilium.sock"))),
+            ("shell-sock-path", path(sandbox.run_dir().join("shell.sock"))),
             ("bpf-root", path(sandbox.bpf_root())),
             ("ipv4-range", "10.244.0.0/24".to_owned()),
             ("ipv6-range", "fd00:10:244::/112".to_owned()),

@@ -1,0 +1,118 @@
+//! The protocol of `shell.sock`: a line out, an answer with its end mark back.
+
+use std::io::{BufRead as _, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+/// How long the agent may take to listen.
+const WAIT: Duration = Duration::from_secs(15);
+
+const END: &str = "<<end>>";
+const ERROR: &str = "<<error>>";
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Done,
+    /// Its last line was the error.
+    Failed,
+}
+
+/// A connection to the agent's shell.
+pub(crate) struct Connection {
+    read: BufReader<UnixStream>,
+}
+
+impl Connection {
+    /// Connects, waiting for an agent that is about to start.
+    pub(crate) fn open(socket: &Path) -> anyhow::Result<Self> {
+        let begin = Instant::now();
+        loop {
+            match UnixStream::connect(socket) {
+                Ok(stream) => return Ok(Self { read: BufReader::new(stream) }),
+                Err(error) => {
+                    // Nobody gets the right to connect by waiting.
+                    let waits =
+                        error.kind() != std::io::ErrorKind::PermissionDenied && begin.elapsed() < WAIT;
+                    if !waits {
+                        return Err(error).with_context(|| format!("cannot connect to {}", socket.display()));
+                    }
+                    let mut note = std::io::stderr();
+                    let _ = writeln!(note, "Dialing failed: {error}. Retrying...");
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+            }
+        }
+    }
+
+    /// The socket itself, to wait for an answer.
+    pub(crate) fn stream(&self) -> &UnixStream {
+        self.read.get_ref()
+    }
+
+    /// Whether a part of an answer has been read but not looked at.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.read.buffer().is_empty()
+    }
+
+    /// Sends a command.
+    pub(crate) fn send(&mut self, line: &str) -> anyhow::Result<()> {
+        if line.contains('\n') {
+            bail!("a command is one line");
+        }
+        self.stream().write_all(format!("{line}\n").as_bytes()).context("the agent closed the shell")
+    }
+
+    /// Writes the next line of the answer; how the command ended if it was the last.
+    pub(crate) fn next_line(&mut self, out: &mut dyn Write) -> anyhow::Result<Option<Reply>> {
+        let mut bytes = vec![];
+        if self.read.read_until(b'\n', &mut bytes)? == 0 {
+            bail!("the agent closed the shell");
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let line = text.trim_end_matches('\n');
+        if matches!(line, "[stdout]" | "[stderr]") {
+            return Ok(None);
+        }
+        for (mark, reply) in [(END, Reply::Done), (ERROR, Reply::Failed)] {
+            if let Some(last) = line.strip_suffix(mark) {
+                if !last.is_empty() {
+                    let error = if reply == Reply::Failed { "error: " } else { "" };
+                    writeln!(out, "{error}{last}")?;
+                }
+                out.flush()?;
+                return Ok(Some(reply));
+            }
+        }
+        writeln!(out, "{line}")?;
+        Ok(None)
+    }
+
+    /// Sends a command and writes its answer.
+    pub(crate) fn command(&mut self, line: &str, out: &mut dyn Write) -> anyhow::Result<Reply> {
+        self.send(line)?;
+        loop {
+            if let Some(reply) = self.next_line(out)? {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// Whole lines that the text may become.
+    pub(crate) fn completions(&mut self, typed: &str) -> Vec<String> {
+        let question = match typed.split_once(' ') {
+            None => format!("help -a {typed}"),
+            Some((command, arguments)) => {
+                format!("{command} --autocomplete='{}'", arguments.replace('\'', "''"))
+            }
+        };
+        let mut answer = vec![];
+        match self.command(question.trim_end(), &mut answer) {
+            Ok(Reply::Done) => String::from_utf8_lossy(&answer).lines().map(str::to_owned).collect(),
+            Ok(Reply::Failed) | Err(_) => vec![],
+        }
+    }
+}
