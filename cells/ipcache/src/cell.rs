@@ -12,7 +12,7 @@ use maps::Maps;
 use statedb::{RwTable, Snapshot, Table};
 
 use crate::entry::Entry;
-use crate::reconcile::{IpcacheMap, MapOps, builder};
+use crate::reconcile::{IpcacheMap, KEEPER, MapOps, builder};
 use crate::rest;
 use crate::restore;
 use crate::seeds::{Host, seeds};
@@ -45,6 +45,7 @@ pub fn cell() -> Cell {
 struct WriterParams {
     table: Arc<RwTable<Entry>>,
     map: Arc<dyn IpcacheMap>,
+    maps: Arc<Maps>,
     identities: Option<Arc<Identities>>,
     prefixes: Option<Arc<Prefixes>>,
     node: Arc<Table<LocalNode>>,
@@ -70,7 +71,18 @@ fn writer(p: WriterParams) -> Arc<IpcacheWriter> {
         tracing::info!(count, "Restored ipcache entries of the previous run");
         Ok(())
     });
-    let handle = builder((*p.table).clone(), MapOps(p.map)).spawn(&p.jobs);
+    let comparisons = p.maps.comparisons().clone();
+    let ops = MapOps { map: p.map, comparisons: comparisons.clone() };
+    let handle = builder((*p.table).clone(), ops).spawn(&p.jobs);
+    let pruned = handle.clone();
+    p.jobs.one_shot("compare", move |cx: JobCx| async move {
+        loop {
+            tokio::select! {
+                () = comparisons.turn(KEEPER) => pruned.prune(),
+                () = cx.cancelled() => return Ok(()),
+            }
+        }
+    });
     let writer = Arc::new(IpcacheWriter::new((*p.table).clone(), handle));
 
     let initializer = writer.register(HOST);

@@ -1,9 +1,10 @@
 //! Entries into `cilium_ipcache_v2`.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use datapath_abi::{IpcacheKey, RemoteEndpointInfo};
+use maps::Comparisons;
 use reconciler::{BatchEntry, BatchOps, Builder, OpCx, OpResult, Operations, Ops, Reconciler, StatusField};
 use statedb::{Obj, Rows, RwTable};
 
@@ -45,25 +46,50 @@ impl IpcacheMap for maps::Maps {
 }
 
 /// The reconciler's operations.
-pub(crate) struct MapOps(pub(crate) Arc<dyn IpcacheMap>);
+pub(crate) struct MapOps {
+    pub(crate) map: Arc<dyn IpcacheMap>,
+    pub(crate) comparisons: Arc<Comparisons>,
+}
+
+/// Who compares `cilium_ipcache_v2`.
+pub(crate) const KEEPER: &str = "ipcache";
 
 impl Ops<Entry> for MapOps {
     fn update(&mut self, _: &OpCx<'_>, entry: &mut Entry) -> OpResult {
-        self.0.write(&[row(entry)])
+        self.map.write(&[row(entry)])
     }
 
     fn delete(&mut self, _: &OpCx<'_>, entry: &Entry) -> OpResult {
-        self.0.remove(&kernel::key(entry.prefix))
+        self.map.remove(&kernel::key(entry.prefix))
     }
 
-    /// Rows of other clusters are not this table's and stay.
+    /// Rows that somebody else has changed are written again. Those of other clusters are not this table's and stay.
     fn prune(&mut self, _: &OpCx<'_>, entries: Rows<'_, Entry>) -> OpResult {
-        let wanted: HashSet<_> = entries.map(|entry| entry.prefix).collect();
-        for (key, _) in self.0.rows()? {
-            if kernel::prefix(&key).is_some_and(|prefix| !wanted.contains(&prefix)) {
-                self.0.remove(&key)?;
+        let mut wanted: HashMap<_, _> = entries.map(|entry| (kernel::key(entry.prefix), entry)).collect();
+        let mut repaired = Vec::new();
+        let mut write = Vec::new();
+        let rows = self.map.rows()?;
+        let count = rows.len();
+        for (key, found) in rows {
+            match wanted.remove(&key) {
+                Some(entry) if is_written(entry) && row(entry).1 != found => write.push(row(entry)),
+                Some(_) => {}
+                None if kernel::prefix(&key).is_some() => {
+                    self.map.remove(&key)?;
+                    repaired.push(key);
+                }
+                None => {}
             }
         }
+        write.extend(wanted.into_values().filter(|entry| is_written(entry)).map(|entry| row(entry)));
+        if !write.is_empty() {
+            self.map.write(&write)?;
+            repaired.extend(write.iter().map(|(key, _)| *key));
+        }
+        let prefix =
+            |key: &IpcacheKey| kernel::prefix(key).map(|prefix| prefix.to_string()).unwrap_or_default();
+        let repaired = repaired.iter().map(|key| format!("cilium_ipcache_v2: {}", prefix(key))).collect();
+        self.comparisons.compared(KEEPER, count, repaired);
         Ok(())
     }
 }
@@ -71,7 +97,7 @@ impl Ops<Entry> for MapOps {
 impl BatchOps<Entry> for MapOps {
     fn update_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Entry>]) {
         let rows: Vec<_> = batch.iter().map(|entry| row(&entry.object)).collect();
-        if self.0.write(&rows).is_err() {
+        if self.map.write(&rows).is_err() {
             // The kernel does not say which row it refused.
             for entry in batch {
                 entry.result = self.update(cx, &mut entry.object);
@@ -84,6 +110,11 @@ impl BatchOps<Entry> for MapOps {
             entry.result = self.delete(cx, &entry.object);
         }
     }
+}
+
+/// Whether the map has it, as far as this cell knows: what is under way or has failed is tried elsewhere.
+fn is_written(entry: &Entry) -> bool {
+    entry.status.is_done()
 }
 
 fn row(entry: &Entry) -> (IpcacheKey, RemoteEndpointInfo) {

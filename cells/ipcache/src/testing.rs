@@ -77,7 +77,8 @@ pub fn ipcache(
     table: RwTable<Entry>,
     map: Arc<dyn IpcacheMap>,
 ) -> (IpcacheWriter, Table<Entry>, Reconciler<Entry>) {
-    let (handle, reconciler) = reconcile::builder(table.clone(), MapOps(map)).build();
+    let (handle, reconciler) =
+        reconcile::builder(table.clone(), MapOps { map, comparisons: Arc::default() }).build();
     let reader = table.reader();
     (IpcacheWriter::new(table, handle), reader, reconciler)
 }

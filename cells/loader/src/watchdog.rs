@@ -4,7 +4,7 @@
 //! all is well. [`Alarms`] says when to look before it is time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bpf::tc::Tc;
@@ -12,7 +12,7 @@ use bpf::{Direction, Link};
 use datapath_abi::ep_flag;
 use devices::Netlink;
 use hive::{Health, JobCx};
-use maps::{Maps, policy_name};
+use maps::{Comparisons, Maps, policy_name};
 use tokio::time::Instant;
 
 use crate::alarms::Alarms;
@@ -176,6 +176,11 @@ pub(crate) struct Watchdog {
     last: Instant,
     /// An alarm has asked for this look: it may have come before what it tells of, so another follows.
     alarmed: bool,
+    comparisons: Arc<Comparisons>,
+    /// When other keepers of rows are to compare theirs.
+    compare_at: Instant,
+    /// A look is under way to others' repairs.
+    awaited: bool,
     health: Health,
     told: Option<(Instant, String)>,
 }
@@ -186,7 +191,18 @@ impl Watchdog {
         let now = Instant::now();
         let alarms = Alarms::new(maps.path("ep_config"));
         let health = cx.health.scope("watchdog");
-        Watchdog { interval, alarms, next: now + interval, last: now, alarmed: false, health, told: None }
+        Watchdog {
+            interval,
+            alarms,
+            next: now + interval,
+            last: now,
+            alarmed: false,
+            comparisons: maps.comparisons().clone(),
+            compare_at: now + interval,
+            awaited: false,
+            health,
+            told: None,
+        }
     }
 
     /// Something of the host's side has changed: looks once that has settled.
@@ -206,10 +222,21 @@ impl Watchdog {
         }
         loop {
             tokio::select! {
-                () = tokio::time::sleep_until(self.next) => return,
+                () = tokio::time::sleep_until(self.next) => {
+                    if self.compare_at <= Instant::now() {
+                        self.compare_at = Instant::now() + self.interval;
+                        self.comparisons.begin();
+                    }
+                    return;
+                }
                 () = self.alarms.next() => {
                     self.soon();
                     self.alarmed = true;
+                }
+                // Other keepers of rows have put some back: told with the next look.
+                () = self.comparisons.any(), if !self.awaited => {
+                    self.soon();
+                    self.awaited = true;
                 }
             }
         }
@@ -219,8 +246,12 @@ impl Watchdog {
     pub(crate) fn report(&mut self, found: Result<Vec<Repair>, DatapathError>, repairs: &Repairs) -> bool {
         self.last = Instant::now();
         self.next = self.last + if std::mem::take(&mut self.alarmed) { PAUSE } else { self.interval };
+        self.awaited = false;
         let found = match found {
-            Ok(found) => found,
+            Ok(mut found) => {
+                found.extend(self.comparisons.take().into_iter().map(|what| repair(Kind::Row, what)));
+                found
+            }
             Err(error) => {
                 if self.health.degraded_anew(BROKEN, &error) {
                     tracing::warn!(%error, "{BROKEN}");
@@ -240,7 +271,7 @@ impl Watchdog {
                 tracing::warn!(
                     count,
                     what = shown,
-                    "Somebody removed parts of the datapath, they are put back"
+                    "Somebody removed or changed parts of the datapath, they are put back"
                 );
                 self.told = Some((self.last, shown));
             }

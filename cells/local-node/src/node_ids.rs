@@ -17,6 +17,8 @@ use maps::Maps;
 use crate::{LocalNode, LocalNodeStore};
 
 const NAME: &str = "cilium_node_map_v2";
+/// Who compares it.
+const KEEPER: &str = "node-ids";
 /// The map is made beside the start, by the cell of the maps.
 const WAIT: Duration = Duration::from_millis(50);
 
@@ -32,10 +34,11 @@ struct Plan {
     remove: Vec<IpAddr>,
 }
 
-/// The node keeps the number that one of its addresses has, else takes the
+/// The node keeps the number that it had in this run, else one that one of its addresses has, else takes the
 /// lowest free one; all its addresses, and no others, have it.
-fn plan(known: &BTreeMap<IpAddr, u16>, own: &[IpAddr]) -> Option<Plan> {
-    let kept = own.iter().find_map(|ip| known.get(ip)).copied().filter(|id| *id != 0);
+fn plan(known: &BTreeMap<IpAddr, u16>, own: &[IpAddr], last: Option<u16>) -> Option<Plan> {
+    let found = || own.iter().find_map(|ip| known.get(ip)).copied().filter(|id| *id != 0);
+    let kept = last.or_else(found);
     let free = || (1..=u16::MAX).find(|id| !known.values().any(|used| used == id));
     let id = kept.or_else(free)?;
     Some(Plan {
@@ -72,17 +75,29 @@ impl NodeIds {
             }
         };
         let table = store.table();
+        let (mut number, mut comparing) = (None, false);
         loop {
             let snapshot = table.snapshot();
             let (node, watch) = table.get_watch(&snapshot, LocalNode::query());
             if let Some(node) = node {
-                match write(map, node) {
-                    Ok(id) => cx.health.ok(format_args!("node id {id}")),
+                let own = node.addresses().len();
+                match write(map, node, number) {
+                    Ok((id, changed)) => {
+                        number = Some(id);
+                        cx.health.ok(format_args!("node id {id}"));
+                        if comparing {
+                            let changed = changed.iter().map(|ip| format!("{NAME}: {ip}")).collect();
+                            maps.comparisons().compared(KEEPER, own, changed);
+                        }
+                    }
                     Err(error) => cx.health.degraded("Node id not written", error),
                 }
             }
             drop(snapshot);
-            watch.changed().await;
+            comparing = tokio::select! {
+                () = watch.changed() => false,
+                () = maps.comparisons().turn(KEEPER) => true,
+            };
         }
     }
 
@@ -109,16 +124,22 @@ fn read(map: &Map<NodeKey, NodeValue>) -> bpf::Result<BTreeMap<IpAddr, u16>> {
     Ok(rows.into_iter().filter_map(|(key, value)| Some((key.ip()?, value.id))).collect())
 }
 
-fn write(map: &Map<NodeKey, NodeValue>, node: &LocalNode) -> anyhow::Result<u16> {
+/// The node's number, and the addresses whose rows were not so.
+fn write(
+    map: &Map<NodeKey, NodeValue>,
+    node: &LocalNode,
+    last: Option<u16>,
+) -> anyhow::Result<(u16, Vec<IpAddr>)> {
     let own: Vec<IpAddr> = node.addresses().into_iter().map(|(_, ip)| ip).collect();
-    let plan = plan(&read(map)?, &own).ok_or_else(|| anyhow::anyhow!("all 65535 node ids are taken"))?;
-    for ip in plan.add {
-        map.update(&NodeKey::from(ip), &NodeValue { id: plan.id, spi: 0, pad: 0 })?;
+    let plan =
+        plan(&read(map)?, &own, last).ok_or_else(|| anyhow::anyhow!("all 65535 node ids are taken"))?;
+    for ip in &plan.add {
+        map.update(&NodeKey::from(*ip), &NodeValue { id: plan.id, spi: 0, pad: 0 })?;
     }
-    for ip in plan.remove {
-        map.delete(&NodeKey::from(ip))?;
+    for ip in &plan.remove {
+        map.delete(&NodeKey::from(*ip))?;
     }
-    Ok(plan.id)
+    Ok((plan.id, [plan.add, plan.remove].concat()))
 }
 
 #[cfg(test)]
@@ -132,14 +153,17 @@ mod tests {
     #[test]
     fn the_number_is_kept_and_moves_with_the_addresses() {
         let empty = BTreeMap::new();
-        let first = plan(&empty, &[ip(1), ip(2)]).unwrap();
+        let first = plan(&empty, &[ip(1), ip(2)], None).unwrap();
         assert_eq!(first, Plan { id: 1, add: vec![ip(1), ip(2)], remove: vec![] });
         let known = BTreeMap::from([(ip(1), 7), (ip(2), 7), (ip(9), 1)]);
-        let moved = plan(&known, &[ip(2), ip(3)]).unwrap();
+        let moved = plan(&known, &[ip(2), ip(3)], None).unwrap();
         assert_eq!(moved, Plan { id: 7, add: vec![ip(3)], remove: vec![ip(1)] });
         let others = BTreeMap::from([(ip(9), 1), (ip(8), 2)]);
-        assert_eq!(plan(&others, &[ip(1)]).unwrap().id, 3);
-        assert_eq!(plan(&known, &[ip(1), ip(2)]).unwrap(), Plan { id: 7, add: vec![], remove: vec![] });
+        assert_eq!(plan(&others, &[ip(1)], None).unwrap().id, 3);
+        assert_eq!(plan(&known, &[ip(1), ip(2)], None).unwrap(), Plan { id: 7, add: vec![], remove: vec![] });
+        let overwritten = BTreeMap::from([(ip(1), 9), (ip(2), 7)]);
+        let again = plan(&overwritten, &[ip(1), ip(2)], Some(7)).unwrap();
+        assert_eq!(again, Plan { id: 7, add: vec![ip(1)], remove: vec![] });
     }
 
     #[test]

@@ -29,6 +29,7 @@
 
 pub mod catalog;
 mod cell;
+mod comparison;
 mod config;
 mod counters;
 mod error;
@@ -45,6 +46,7 @@ mod table;
 pub mod text;
 
 pub use cell::cell;
+pub use comparison::Comparisons;
 pub use config::{ClockConfig, FamilyConfig, MapsConfig, OutOfRange};
 pub use error::{Error, Result};
 pub use fit::Fit;

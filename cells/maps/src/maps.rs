@@ -12,6 +12,7 @@ use datapath_abi::{
 };
 use tokio::sync::watch;
 
+use crate::comparison::Comparisons;
 use crate::config::{FamilyConfig, MapsConfig};
 use crate::error::{Error, Result};
 use crate::schema;
@@ -28,6 +29,7 @@ pub struct Maps {
     /// Maps opened one by one. Who comes second waits: opening can replace a pin.
     pub(crate) others: Mutex<BTreeMap<String, Arc<Mutex<Option<RawMap>>>>>,
     forwarding: watch::Sender<bool>,
+    pub(crate) comparisons: Arc<Comparisons>,
 }
 
 #[derive(Debug)]
@@ -68,7 +70,8 @@ impl Maps {
     /// The maps of these forms.
     pub fn of(specs: Specs) -> Maps {
         let forwarding = watch::Sender::new(false);
-        Maps { specs, opened: OnceLock::new(), others: Mutex::default(), forwarding }
+        let comparisons = Arc::default();
+        Maps { specs, opened: OnceLock::new(), others: Mutex::default(), forwarding, comparisons }
     }
 
     /// The forms of the maps.

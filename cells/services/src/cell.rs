@@ -23,7 +23,7 @@ use crate::frontend::Frontend;
 use crate::kernel::KernelMaps;
 use crate::levels::Pressure;
 use crate::metrics::Events;
-use crate::reconcile::{LbOps, Surroundings};
+use crate::reconcile::{KEEPER, LbOps, Surroundings};
 use crate::rest;
 use crate::service::Service;
 use crate::writer::ServicesWriter;
@@ -167,6 +167,7 @@ fn reconcile(p: ReconcileParams) {
 /// Takes the maps over, waits for the sources if an earlier run has left services in them, then reconciles.
 async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
     let (maps, families) = (p.maps, p.families);
+    let comparisons = maps.comparisons().clone();
     let frontends = p.writer.frontends_for_statuses();
     let working = cx.working();
     let restored = tokio::task::spawn_blocking(move || {
@@ -197,10 +198,10 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
         frontends: p.writer.frontends(),
     };
     let health = cx.health.clone();
-    let (_, reconciler) = Reconciler::builder(frontends)
+    let (handle, reconciler) = Reconciler::builder(frontends)
         .status(|frontend| &frontend.status, |frontend, status| frontend.status = status)
         .merge(|current, reconciled| current.id = reconciled.id)
-        .batch_ops(LbOps { balancer, surroundings })
+        .batch_ops(LbOps { balancer, comparisons: comparisons.clone(), surroundings })
         .blocking()
         .retry(p.config.lb_retry_backoff_min, p.config.lb_retry_backoff_max)
         .prune(REFRESH)
@@ -210,8 +211,16 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
             Report::Degraded(errors) => health.degraded("Reconciliation failed", errors),
         })
         .build();
-    reconciler.run_job(&cx).await;
-    Ok(())
+    let compare = async {
+        loop {
+            comparisons.turn(KEEPER).await;
+            handle.prune();
+        }
+    };
+    tokio::select! {
+        () = reconciler.run_job(&cx) => Ok(()),
+        () = compare => Ok(()),
+    }
 }
 
 /// How often the maps are compared as a whole.

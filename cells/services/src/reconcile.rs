@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use devices::NodeAddress;
+use maps::Comparisons;
 use reconciler::{BatchEntry, BatchOps, OpCx, OpError, OpResult, Ops};
 use statedb::{Obj, Rows, Snapshot, Table};
 
@@ -11,6 +12,7 @@ use crate::address::{LbAddress, Scope};
 use crate::balancer::{Balancer, Failed};
 use crate::desired::{Desired, Settings, TooMany};
 use crate::frontend::Frontend;
+use crate::restore::Pruned;
 
 /// What decides about rows besides the frontends themselves.
 pub(crate) struct Surroundings {
@@ -39,9 +41,13 @@ impl Surroundings {
     }
 }
 
+/// Who compares the load balancer maps.
+pub(crate) const KEEPER: &str = "loadbalancer";
+
 /// The reconciler's operations.
 pub(crate) struct LbOps {
     pub(crate) balancer: Balancer,
+    pub(crate) comparisons: Arc<Comparisons>,
     pub(crate) surroundings: Surroundings,
 }
 
@@ -126,10 +132,13 @@ impl Ops<Frontend> for LbOps {
     }
 
     fn prune(&mut self, cx: &OpCx<'_>, frontends: Rows<'_, Frontend>) -> OpResult {
-        let hurt = self.balancer.prune()?;
+        let Pruned { hurt, changed } = self.balancer.prune()?;
         let hurt: Vec<_> = frontends.filter(|frontend| hurt.contains(&frontend.address())).collect();
         let results = self.bring(cx.snapshot, hurt.iter().map(|frontend| &***frontend));
-        results.into_iter().try_for_each(|result| result.map(drop))
+        results.into_iter().try_for_each(|result| result.map(drop))?;
+        let repaired = changed.iter().map(|key| format!("{}: {key}", key.map().name())).collect();
+        self.comparisons.compared(KEEPER, self.balancer.mirror.rows().count(), repaired);
+        Ok(())
     }
 }
 

@@ -16,6 +16,15 @@ use crate::rows::{Key, LbMaps, MapError, Value};
 /// Largest number of a frontend.
 const MAX_FRONTEND: u32 = u16::MAX as u32 - 1;
 
+/// What a comparison of the whole maps has found.
+#[derive(Debug, Default)]
+pub(crate) struct Pruned {
+    /// Frontends that have lost rows to somebody else.
+    pub(crate) hurt: HashSet<LbAddress>,
+    /// Rows that somebody else has changed.
+    pub(crate) changed: HashSet<Key>,
+}
+
 impl Balancer {
     /// Reads the maps. Nothing is changed before frontends are updated, removed or pruned.
     pub(crate) fn restore(maps: Arc<dyn LbMaps>) -> Result<Balancer, MapError> {
@@ -108,7 +117,7 @@ impl Balancer {
     }
 
     /// Deletes what no frontend has asked for, and tells which frontends have lost rows to somebody else.
-    pub(crate) fn prune(&mut self) -> Result<HashSet<LbAddress>, MapError> {
+    pub(crate) fn prune(&mut self) -> Result<Pruned, MapError> {
         let unclaimed: Vec<LbAddress> = self
             .frontends
             .iter()
@@ -132,7 +141,7 @@ impl Balancer {
             tracing::info!(count, "Deleted load balancer rows that belong to no service");
         }
         let hurt = changed.iter().filter_map(|key| owned.get(key)).flatten().copied().collect();
-        result.map(|()| hurt)
+        result.map(|()| Pruned { hurt, changed })
     }
 
     /// All rows that are somebody's, with the frontends they serve.

@@ -1,5 +1,6 @@
 //! Rows of the load balancer maps, of both families alike, and what holds them.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use datapath_abi::{LbService, lb_backend_state};
@@ -100,6 +101,18 @@ impl LbMap {
             LbMap::ReverseNat(_) => "bpf-lb-rev-nat-map-max",
             LbMap::AffinityMatch => "bpf-lb-affinity-map-max",
             LbMap::SourceRanges(_) => "bpf-lb-source-range-map-max",
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Service(address, slot) => write!(f, "{address} slot {slot}"),
+            Key::Backend(_, id) => write!(f, "backend {id}"),
+            Key::ReverseNat(_, id) => write!(f, "frontend {id}"),
+            Key::AffinityMatch(id, backend) => write!(f, "frontend {id}, backend {backend}"),
+            Key::SourceRange(id, range) => write!(f, "frontend {id}, clients {range}"),
         }
     }
 }

@@ -232,7 +232,7 @@ fn rows_that_somebody_has_changed_are_put_right() {
         let reverse = Value::ReverseNat([192, 0, 2, 1].into(), 1);
         rows.insert(Key::ReverseNat(crate::rows::Family::V4, 1), reverse);
     });
-    let hurt = balancer.prune().unwrap();
+    let hurt = balancer.prune().unwrap().hurt;
     assert_eq!(hurt.len(), 1);
     balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
     assert_eq!(actual(&maps.dump()), expected(&said));
@@ -245,6 +245,7 @@ async fn the_status_tells_of_a_fault_until_the_retry_has_healed_it() {
     let writer = writer();
     let ops = LbOps {
         balancer: Balancer::restore(maps.clone()).unwrap(),
+        comparisons: Arc::default(),
         surroundings: Surroundings { owns_classless: true, addresses: None, frontends: writer.frontends() },
     };
     let (_, reconciler) = Reconciler::builder(writer.frontends_for_statuses())

@@ -199,7 +199,7 @@ proptest! {
         let surroundings = Surroundings { owns_classless: true, addresses: None, frontends: writer.frontends() };
         let mut node = Node {
             maps: maps.clone(),
-            ops: LbOps { balancer, surroundings },
+            ops: LbOps { balancer, comparisons: Arc::default(), surroundings },
             writer,
             services: BTreeMap::new(),
             backends: BTreeMap::new(),
