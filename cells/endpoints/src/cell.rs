@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use api::{DebugSource, Operation, Request, Response, Route};
-use devices::Netlink;
+use devices::{Device, Netlink};
 use hive::prelude::*;
 use identity::Identities;
 use ipam::{Ipam, RestoredAddress};
@@ -35,6 +35,8 @@ use crate::{damaged, gc, pods, rest};
 
 /// How long requests wait for cluster objects after a start.
 const OBJECTS_PATIENCE: Duration = Duration::from_secs(20);
+/// Looks for interfaces that were made anew are at least this far apart.
+const TAKE_UP: Duration = Duration::from_secs(1);
 /// How long endpoints of the run before may take until their jobs count as stuck; the steps in between have limits of
 /// their own.
 const REGENERATION: Duration = Duration::from_secs(300);
@@ -102,6 +104,7 @@ struct EndpointsParams {
     table: Arc<RwTable<Endpoint>>,
     files: Arc<StateFolder>,
     links: Arc<LinkSource>,
+    devices: Option<Arc<Table<Device>>>,
     options: Option<Arc<Table<RuntimeOption>>>,
     ipam: Arc<Ipam>,
     ipcache: Arc<IpcacheWriter>,
@@ -255,18 +258,20 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
         }
         Ok(())
     });
-    let (source, health) = (p.links.clone(), p.health.scope("records"));
+    let (source, ipam, health) = (p.links.clone(), p.ipam.clone(), p.health.scope("records"));
     p.jobs.one_shot("damaged-records", move |cx: JobCx| async move {
         let damaged = damaged.get().cloned().unwrap_or_default();
-        damaged::tell(damaged, || (source.0)(), health, cx).await;
+        damaged::tell(damaged, || (source.0)(), &ipam, health, cx).await;
         Ok(())
     });
     let (service, source, interval) = (endpoints.clone(), p.links, p.config.endpoint_gc_interval);
+    let devices = p.devices;
     p.jobs.one_shot("endpoint-gc", move |cx: JobCx| async move {
         let mut sweep = gc::Sweep::default();
         loop {
             tokio::select! {
                 () = tokio::time::sleep(interval), if !interval.is_zero() => {}
+                () = take_up(&service, devices.as_deref()) => {}
                 () = cx.cancelled() => return Ok(()),
             }
             let _working = cx.working();
@@ -293,6 +298,24 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
         }
     });
     Ok(endpoints)
+}
+
+/// Takes up interfaces that are made anew, for ever.
+async fn take_up(endpoints: &Endpoints, devices: Option<&Table<Device>>) {
+    let Some(devices) = devices else { return std::future::pending().await };
+    loop {
+        let snapshot = devices.snapshot();
+        let (rows, watch) = devices.all_watch(&snapshot);
+        let link = |device: &Device| Link {
+            index: device.index,
+            mac: device.hardware_addr.ethernet().map(Mac),
+            peer: device.parent,
+        };
+        gc::take_up(endpoints, &rows.map(|device| (device.name.clone(), link(device))).collect());
+        drop(snapshot);
+        watch.changed().await;
+        tokio::time::sleep(TAKE_UP).await;
+    }
 }
 
 /// The endpoints that have no datapath yet.

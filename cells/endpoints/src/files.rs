@@ -14,6 +14,8 @@ use crate::record::Record;
 pub(crate) const RECORD: &str = "ep_config.json";
 /// Directories that are kept of records that could not be read.
 const KEPT: usize = 32;
+/// In the name of what was put aside.
+const ASIDE: &str = ".unreadable";
 /// Bytes that a record may have: names that a pod has looked up are in it.
 const LIMIT: u64 = 16 << 20;
 
@@ -77,20 +79,21 @@ impl StateFolder {
     /// than `KEPT`. Returns its new place.
     pub fn set_aside(&self, name: &str) -> Result<PathBuf, StateError> {
         let kept = state_file::set_aside(&self.root.join(name))?;
-        let aside = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains(".unreadable");
-        let entries =
-            fs::read_dir(&self.root).map_err(|source| StateError::io("read", &self.root, source))?;
-        let mut all: Vec<_> = entries
-            .flatten()
-            .filter(|entry| aside(entry) && entry.path() != kept && entry.path().is_dir())
-            .map(|entry| (entry.metadata().and_then(|metadata| metadata.modified()).ok(), entry.path()))
-            .collect();
-        all.sort();
+        let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+        let mut all: Vec<_> = self.asides().into_iter().filter(|path| *path != kept).collect();
+        all.sort_by_cached_key(|path| (modified(path), path.clone()));
         let surplus = (all.len() + 1).saturating_sub(KEPT);
-        for (_, path) in all.into_iter().take(surplus) {
+        for path in all.into_iter().take(surplus) {
             gone(fs::remove_dir_all(&path)).map_err(|source| StateError::io("remove", &path, source))?;
         }
         Ok(kept)
+    }
+
+    /// Directories that were put aside.
+    pub fn asides(&self) -> Vec<PathBuf> {
+        let aside = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains(ASIDE);
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        entries.filter(aside).map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
 
     /// Gives a directory the name of its endpoint's number.

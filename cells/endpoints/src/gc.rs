@@ -1,13 +1,17 @@
 //! Endpoints that nobody removes: those whose interface has gone without a word from the plugin.
 
 use std::collections::BTreeSet;
+use std::time::SystemTime;
 
 use crate::endpoint::Endpoint;
 use crate::id::EndpointId;
 use crate::record::Record;
 use crate::service::Endpoints;
-use crate::start::Links;
+use crate::start::{Link, Links};
 use crate::state::State;
+
+/// Why an endpoint is made again.
+const ANOTHER_NUMBER: &str = "another number of its interface";
 
 /// Removes endpoints whose interface was gone at two looks in a row: a plugin that is at work has time to say so.
 #[derive(Debug, Default)]
@@ -26,8 +30,12 @@ impl Sweep {
                 && !has_interface(links, &endpoint.record)
         };
         let rows = table.all(&snapshot).map(|row| &**row).filter(gone);
+        let named = |record: &Record| match links.contains_key(&record.if_name) {
+            true => format!("{} (another has its name)", record.if_name),
+            false => record.if_name.clone(),
+        };
         let seen: Vec<(EndpointId, String)> =
-            rows.map(|endpoint| (endpoint.id(), endpoint.record.if_name.clone())).collect();
+            rows.map(|endpoint| (endpoint.id(), named(&endpoint.record))).collect();
         let (twice, once): (Vec<_>, Vec<_>) = seen.into_iter().partition(|(id, _)| self.marked.contains(id));
         for (id, interface) in twice {
             tracing::info!(endpointID = id.0, %interface, "Removing endpoint whose interface is gone");
@@ -35,6 +43,24 @@ impl Sweep {
         }
         self.marked = once.iter().map(|(id, _)| *id).collect();
         once
+    }
+}
+
+/// Takes up interfaces that somebody has made anew with the name and the address that they had: only their number is
+/// another. What has the name and another address is not the pod's.
+pub(crate) fn take_up(endpoints: &Endpoints, links: &Links) {
+    let table = endpoints.table();
+    let snapshot = table.snapshot();
+    let rows = table.all(&snapshot).filter(|row| row.state == State::Ready && row.record.has_interface());
+    for row in rows.filter(|row| !has_interface(links, &row.record)) {
+        let made_anew = |link: &&Link| link.mac.is_some() && link.mac == row.record.node_mac;
+        let Some(link) = links.get(&row.record.if_name).filter(made_anew) else { continue };
+        let (id, interface, index) = (row.id(), &row.record.if_name, link.index);
+        tracing::info!(endpointID = id.0, %interface, index, "The interface of an endpoint was made anew");
+        endpoints.change(id, |endpoint| {
+            let record = Record { if_index: index, ..(*endpoint.record).clone() };
+            endpoint.with_record(record).triggered("interface", ANOTHER_NUMBER, SystemTime::now())
+        });
     }
 }
 

@@ -128,6 +128,11 @@ pub(crate) fn restore(
         outcome.damaged =
             plan.damaged.iter().map(|damaged| Damaged::put_aside(files, damaged, &known)).collect();
     }
+    for remembered in Damaged::remembered(files, links) {
+        if !outcome.damaged.contains(&remembered) {
+            outcome.damaged.push(remembered);
+        }
+    }
     for Discarded { directory, id, reason } in &plan.discard {
         match id {
             Some(EndpointId(id)) => {
@@ -159,6 +164,8 @@ pub(crate) fn restore(
         records.push(record);
         outcome.restored += 1;
     }
+    // An endpoint that has a record comes before one that has none.
+    outcome.damaged.iter().for_each(|damaged| damaged.reserve(ipam));
     // When all have said which numbers packets carry.
     records.iter_mut().for_each(|record| agree(identities, record));
     let rows = records.into_iter().map(|record| Endpoint::restored(record, SystemTime::now()));
