@@ -5,7 +5,7 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use state_file::open_for_lock;
+use state_file::{open_for_lock, open_to_read};
 
 use crate::error::{Error, file};
 
@@ -75,11 +75,7 @@ impl Instance {
     /// When the pid file cannot be read.
     pub fn holder(folder: &Path) -> Result<Option<Holder>, Error> {
         let path = folder.join(NAME);
-        let mut lock = match File::open(&path) {
-            Ok(lock) => lock,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(file("open", &path)(error)),
-        };
+        let Some(mut lock) = open_to_read(&path)? else { return Ok(None) };
         let mut text = String::new();
         lock.read_to_string(&mut text).map_err(file("read", &path))?;
         let pid = text.trim().parse().ok();

@@ -43,6 +43,7 @@ impl Follower {
         loop {
             cx.health.ok("Running");
             let mut seen = monitor.counters;
+            monitor.job = Some(cx.clone());
             let result = monitor
                 .run(|counters| {
                     if counters.overflows > seen.overflows {
@@ -67,6 +68,7 @@ impl Follower {
                     cx.health.degraded("Netlink subscription failed", error);
                 }
                 tokio::time::sleep(RESTART).await;
+                let _working = cx.working();
                 match self.start().await {
                     Ok(fresh) => break fresh,
                     Err(error) => failure = Some(error),

@@ -8,6 +8,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
+use hive::JobCx;
 use netlink_packet_core::NLM_F_REPLACE;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::AddressMessage;
@@ -113,6 +114,8 @@ pub(crate) struct Monitor {
     tables: RwTables,
     selection: Selection,
     resync_interval: Duration,
+    /// Whose work the listings are.
+    pub(crate) job: Option<JobCx>,
     pub(crate) counters: Counters,
 }
 
@@ -144,6 +147,7 @@ impl Monitor {
             tables,
             selection,
             resync_interval: options.resync_interval,
+            job: None,
             counters: Counters::default(),
         };
         monitor.list_all().await?;
@@ -173,11 +177,13 @@ impl Monitor {
             }
             let now = Instant::now();
             if round.overflow || now >= next_full {
+                let _working = self.job.as_ref().map(JobCx::working);
                 self.list_all().await?;
                 // Large tables take a while: stay below a thousandth of the time.
                 let pause = self.resync_interval.max(now.elapsed() * 1000);
                 (next_full, routes_due) = (Instant::now() + pause, None);
             } else if routes_due.is_some_and(|due| now >= due) {
+                let _working = self.job.as_ref().map(JobCx::working);
                 self.list_routes().await?;
                 // A million routes take a while: stay below a tenth of the time.
                 routes_listed = Instant::now() + now.elapsed() * 10;

@@ -52,8 +52,8 @@ const AT_ONCE: usize = 16;
 /// Times that things may change while they are looked at, before others have their turn.
 const TRIES: usize = 8;
 
-/// How long to wait until there may be room in memory for a file that was not taken.
-const ROOM: Duration = Duration::from_secs(5);
+/// How long to wait until there may be room in memory for a file that was not taken, or one can be read again.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// The versions of the files that folders are remembered by.
 pub(crate) fn versions() -> Members<Version> {
@@ -76,8 +76,8 @@ pub(crate) struct Folder {
     known: BTreeMap<String, Option<Signature>>,
     /// Files that are gone, and when that counts.
     leaving: BTreeMap<String, Instant>,
-    /// When to look for files again for which there was no room.
-    crowded: Option<Instant>,
+    /// When to look again for what there was no room for, or what could not be read: nobody tells when that has changed.
+    again: Option<Instant>,
     /// Whether everything was read once, and whether that was told.
     complete: bool,
     completed: bool,
@@ -106,7 +106,7 @@ impl Folder {
             place: None,
             known: BTreeMap::new(),
             leaving: BTreeMap::new(),
-            crowded: None,
+            again: None,
             complete: false,
             completed: false,
         }
@@ -132,7 +132,7 @@ impl Folder {
     /// When the next file that is gone is to be forgotten, or one to be read for which there was no room.
     fn next_deadline(&self) -> Option<Instant> {
         let leaving = self.leaving.iter().filter(|(name, _)| !self.is_written(name));
-        leaving.map(|(_, &deadline)| deadline).chain(self.crowded).min()
+        leaving.map(|(_, &deadline)| deadline).chain(self.again).min()
     }
 
     /// The largest file that is read.
@@ -150,7 +150,7 @@ impl Folder {
 
     /// Does what the kernel's events ask for, and those that come meanwhile; looks at everything if so asked.
     fn handle(&mut self, mut look: bool) -> io::Result<()> {
-        look |= self.crowded.take_if(|due| *due <= Instant::now()).is_some();
+        look |= self.again.take_if(|due| *due <= Instant::now()).is_some();
         for _ in 0..TRIES {
             let Some(watch) = &mut self.watch else { break };
             watch.drain()?;
@@ -250,8 +250,12 @@ impl Folder {
             }
             // What is there cannot be seen: nothing goes.
             (Err(error), _) | (_, Err(error)) => {
-                let fault = format!("{} cannot be read: {error}", self.path.display());
+                let fault = format!(
+                    "{} cannot be read: {error}; policies stay as they are; make it a folder that the agent may read",
+                    self.path.display()
+                );
                 self.report.folder(Some(&fault), &self.manifests);
+                self.again = Some(Instant::now() + AGAIN);
                 return Ok(());
             }
         };
@@ -348,9 +352,12 @@ impl Folder {
         // The first reading is what was in force before: without it pods would be without their policies.
         if let (true, true, Err(full)) = (grows, self.complete, self.limit.room()) {
             self.known.remove(name);
-            self.crowded = Some(Instant::now() + ROOM);
+            self.again = Some(Instant::now() + AGAIN);
             outcome.add(self.manifests.set(name, Err(format!("is not taken now: {full}"))));
             return;
+        }
+        if signature.is_none() {
+            self.again = Some(Instant::now() + AGAIN);
         }
         outcome.add(self.manifests.set(name, content.as_deref().map_err(Clone::clone)));
     }

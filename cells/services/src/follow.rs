@@ -17,6 +17,9 @@ use crate::writer::{Initializers, ServicesWriter};
 /// What a mounted ConfigMap exchanges when its files change.
 const EXCHANGED: &str = "..data";
 
+/// How long to wait until a file that cannot be read is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
 /// A state file to follow.
 pub(crate) struct StateFile {
     pub(crate) path: PathBuf,
@@ -59,13 +62,15 @@ impl StateFile {
             | WatchMask::CLOSE_WRITE
             | WatchMask::MOVED_TO
             | WatchMask::ATTRIB
+            | WatchMask::DELETE
+            | WatchMask::MOVED_FROM
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF;
         inotify.watches().add(&folder, wanted)?;
         let mut events = inotify.into_event_stream(vec![0; 4096])?;
         // The file as it is now; changes from here on are events.
-        self.load(cx).await;
-        let mut due = None;
+        let again = |wait: Option<Duration>| wait.map(|wait| Instant::now() + wait);
+        let mut due = again(self.load(cx).await);
         loop {
             tokio::select! {
                 event = events.next() => {
@@ -80,8 +85,7 @@ impl StateFile {
                     }
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    due = None;
-                    self.load(cx).await;
+                    due = again(self.load(cx).await);
                 }
             }
         }
@@ -91,8 +95,9 @@ impl StateFile {
         name.is_some_and(|name| Some(name) == self.path.file_name() || name == EXCHANGED)
     }
 
-    /// Reads the file and makes the tables say what it says. A removed file changes nothing, as does a wrong one.
-    async fn load(&mut self, cx: &JobCx) {
+    /// Reads the file and makes the tables say what it says. A removed file changes nothing, as does a wrong one. Gives
+    /// when to try again, if nobody may tell.
+    async fn load(&mut self, cx: &JobCx) -> Option<Duration> {
         let (_working, health) = (cx.working(), &cx.health);
         let (path, families, writer) = (self.path.clone(), self.families, self.writer.clone());
         let largest = self.largest;
@@ -116,23 +121,35 @@ impl StateFile {
                     health.degraded("Failure processing services", error);
                 }
             }
-            Ok(Err(StateFileError::Missing(_))) if !first => return,
             Ok(Err(error @ StateFileError::Missing(_))) => {
-                tracing::error!(%error, "No state file");
-                health.degraded("No state file", error);
+                let trouble = match first {
+                    true => "No state file",
+                    false => {
+                        "The state file is gone, the services stay as they were; an empty one is for none"
+                    }
+                };
+                if health.degraded_anew(trouble, &error) {
+                    tracing::error!(%error, "{trouble}");
+                }
+                if !first {
+                    return None;
+                }
             }
             // What the kernel has of it from an earlier run stays until the file is right.
             Ok(Err(error)) => {
-                tracing::error!(%error, "The state file is refused");
-                health.degraded("The state file is refused, the services stay as they were", error);
-                return;
+                if health.degraded_anew("The state file is refused, the services stay as they were", &error) {
+                    tracing::error!(%error, "The state file is refused");
+                }
+                // Nobody tells when a disk has recovered.
+                return matches!(error, StateFileError::Unreadable { .. }).then_some(AGAIN);
             }
             // The runtime is shutting down.
-            Err(_) => return,
+            Err(_) => return None,
         }
         if let Some(initializers) = self.initializers.take() {
             self.writer.complete(initializers);
         }
+        None
     }
 }
 

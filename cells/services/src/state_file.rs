@@ -21,7 +21,7 @@ pub enum StateFileError {
     #[error("there is no state file {}; write it, or leave option lb-state-file out", .0.display())]
     Missing(PathBuf),
     /// It cannot be read.
-    #[error("state file {}: {source}", path.display())]
+    #[error("state file {} cannot be read: {source}; let the agent read it", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -61,22 +61,8 @@ impl StateFile {
 
     /// What it holds; `None` if there is no such file. A link, a pipe, a folder, or a file beyond the limit is damaged.
     pub fn read(&self) -> Result<Option<Vec<u8>>, Error> {
-        let file = match open(&self.path) {
-            Ok(file) => file,
-            Err(error) => {
-                return match error.raw_os_error() {
-                    Some(libc::ENOENT) => Ok(None),
-                    Some(libc::ELOOP) => Err(Error::damaged(&self.path, "it is a link")),
-                    Some(libc::ENXIO) => Err(Error::damaged(&self.path, "it is no regular file")),
-                    _ => Err(Error::io("open", &self.path)(error)),
-                };
-            }
-        };
-        let metadata = file.metadata().map_err(Error::io("read", &self.path))?;
-        if !metadata.is_file() {
-            return Err(Error::damaged(&self.path, "it is no regular file"));
-        }
-        let mut content = Vec::with_capacity(metadata.len().min(self.limit) as usize);
+        let Some((file, length)) = open(&self.path)? else { return Ok(None) };
+        let mut content = Vec::with_capacity(length.min(self.limit) as usize);
         file.take(self.limit + 1).read_to_end(&mut content).map_err(Error::io("read", &self.path))?;
         match content.len() as u64 > self.limit {
             true => Err(Error::damaged(&self.path, format!("it has more than {} bytes", self.limit))),
@@ -206,9 +192,31 @@ pub fn open_for_lock(path: &Path, mode: u32) -> Result<File, Error> {
     }
 }
 
-fn open(path: &Path) -> io::Result<File> {
+/// Opens a file that is there to read it; `None` if there is none. A link, a pipe or a folder is damaged, and not waited
+/// for.
+pub fn open_to_read(path: &Path) -> Result<Option<File>, Error> {
+    Ok(open(path)?.map(|(file, _)| file))
+}
+
+/// The file and its length.
+fn open(path: &Path) -> Result<Option<(File, u64)>, Error> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    OpenOptions::new().read(true).custom_flags(flags).open(path)
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(error) => {
+            return match error.raw_os_error() {
+                Some(libc::ENOENT) => Ok(None),
+                Some(libc::ELOOP) => Err(Error::damaged(path, "it is a link")),
+                Some(libc::ENXIO) => Err(Error::damaged(path, "it is no regular file")),
+                _ => Err(Error::io("open", path)(error)),
+            };
+        }
+    };
+    let metadata = file.metadata().map_err(Error::io("read", path))?;
+    match metadata.is_file() {
+        true => Ok(Some((file, metadata.len()))),
+        false => Err(Error::damaged(path, "it is no regular file")),
+    }
 }
 
 /// What is not there need not be removed.

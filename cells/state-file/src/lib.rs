@@ -61,7 +61,7 @@ mod schema;
 
 pub use aside::{ASIDES, set_aside};
 pub use error::Error;
-pub use file::{LIMIT, StateFile, open_for_lock};
+pub use file::{LIMIT, StateFile, open_for_lock, open_to_read};
 pub use records::Records;
 pub use rewrite::Rewrite;
 pub use schema::{Schema, Version, check_versions};

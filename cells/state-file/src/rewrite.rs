@@ -108,6 +108,7 @@ impl Rewrite {
                 }
                 () = cx.cancelled() => break,
             }
+            let _working = cx.working();
             retry = match attempt(&write).await? {
                 Ok(()) => {
                     backoff.reset();

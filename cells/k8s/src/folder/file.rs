@@ -79,7 +79,11 @@ fn read_open(mut file: File, largest: u64) -> io::Result<Found> {
     }
     let content = match signature.size.max(content.len() as u64) > largest {
         true => {
-            Err(format!("has more than {} KiB; distribute its objects among several files", largest >> 10))
+            let largest = match largest {
+                mib if mib.is_multiple_of(1 << 20) => format!("{} MiB", mib >> 20),
+                odd => format!("{} KiB", odd >> 10),
+            };
+            Err(format!("has more than {largest}; distribute its objects among several files"))
         }
         false => Ok(content),
     };

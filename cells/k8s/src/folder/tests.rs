@@ -350,7 +350,7 @@ async fn hostile_files_are_refused_and_the_rest_applies() {
     for part in [
         "binary.yaml: document 1, line 1: is not UTF-8",
         "folder.yaml: is no regular file",
-        "big.json: has more than 16384 KiB",
+        "big.json: has more than 16 MiB",
         "kinds.yaml: document 1, line 1: kind: Deployment is not read from here; give one of Namespace, Pod, Cilium",
         "kinds.yaml: document 2, line 3: kind: pod is no kind; did you mean Pod?",
         "kinds.yaml: document 3, line 5: kind: is missing",
@@ -503,7 +503,7 @@ async fn files_that_are_new_wait_for_room_in_memory() {
     lone.write("large.yaml", &pod("large", "1").repeat(30_000));
     lone.look();
     let told = lone.faults();
-    assert!(told.contains("large.yaml: has more than 1024 KiB"), "{told}");
+    assert!(told.contains("large.yaml: has more than 1 MiB"), "{told}");
     lone.hive.stop().await;
 }
 
