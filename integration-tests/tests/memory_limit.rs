@@ -136,7 +136,7 @@ fn large_inputs(node: &Node) {
     node.apply("many.yaml", &many.join("---\n"));
     node.apply("last.yaml", &pod_manifest("other", "last", &[]));
     wait_until("the file is refused by its size", Duration::from_secs(20), || {
-        node.log().contains("has more than 1024 KiB")
+        node.log().contains("has more than 1 MiB")
     });
     for file in ["huge.yaml", "many.yaml", "last.yaml"] {
         node.withdraw(file);
@@ -153,4 +153,36 @@ fn sizes_that_exceed_the_limit_are_refused_by_name() {
     let status = node.agent_command().status().unwrap();
     assert_eq!((status.code(), kills(&group)), (Some(255), 0), "{}", node.log());
     assert!(node.log().contains("bpf-ct-global-tcp-max"), "{}", node.log());
+}
+
+/// What would make the agent larger is refused while memory is short, and taken when it is not any more.
+#[test]
+fn new_endpoints_are_refused_while_memory_is_short() {
+    require_root!();
+    let Some(mut node) = limited(LIMIT) else { skip!("no cgroup here may have the memory controller") };
+    let group = node.sandbox().memory_group().unwrap();
+    node.start();
+    let pod = node.add_pod("before");
+    let folder = node.sandbox().dir().join("hog");
+    fs::create_dir(&folder).unwrap();
+    node.host().exec(&format!("mount -t tmpfs hog {}", folder.display())).unwrap();
+    // Somebody else in the container; from 9/10 on it is short.
+    let bytes = LIMIT * 96 / 100 - used(&group);
+    let hog = format!(
+        "echo $$ > {}/cgroup.procs && head -c {bytes} /dev/zero > {}/pages",
+        group.display(),
+        folder.display()
+    );
+    assert!(node.host().command("sh").args(["-c", &hog]).status().unwrap().success());
+    let put = || node.request("PUT", "/v1/endpoint/4000", Some(r#"{"state": "waiting-for-identity"}"#)).unwrap();
+    let refused = put();
+    assert_eq!(refused.status, 429, "{refused:?}");
+    assert!(refused.body.contains("raise the limit of its container"), "{refused:?}");
+    assert!(!node.endpoints().is_empty());
+
+    fs::remove_file(folder.join("pages")).unwrap();
+    wait_until("there is room", Duration::from_secs(20), || put().status != 429);
+    let after = node.add_pod("after");
+    assert!(after.ns.exec(&format!("ping -c 1 -W 2 {}", pod.ipv4)).is_ok());
+    assert_eq!(kills(&group), 0);
 }

@@ -159,6 +159,57 @@ fn an_interface_that_vanishes_while_its_endpoint_is_made_leaves_nothing() {
     until_well(&node);
 }
 
+/// Who repairs a pod's network makes the same interface again, which has another number then.
+#[test]
+fn an_interface_that_was_made_anew_is_the_pods_if_it_has_its_address() {
+    require_root!();
+    let mut node = node("30s");
+    node.config.insert("endpoint-gc-interval".into(), "2s".into());
+    node.start();
+    let [a, b] = ["a", "b"].map(|name| node.add_pod(name));
+    until_well(&node);
+    let (name, endpoint) = (interface(&a), id(&node, &a));
+    let mac = a.result["interfaces"][0]["mac"].as_str().unwrap().to_owned();
+    let host = node.host().clone();
+    let make = |mac: &str| {
+        host.ip_batch(&format!(
+                "link del {name}\nlink add {name} address {mac} type veth peer name eth0 netns {}\nlink set {name} up\n",
+                a.ns.path().display()
+            ))
+            .unwrap();
+        a.ns.ip_batch(&format!(
+            "link set eth0 address {} up\naddr add {}/32 dev eth0\nroute add default dev eth0\n",
+            mac_of_pod(&a),
+            a.ipv4
+        ))
+        .unwrap();
+    };
+    let before = index(&name);
+    make(&mac);
+    assert_ne!(index(&name), before);
+    until(&node, "packets pass", || passes(&a, &b) && passes(&b, &a));
+    assert_eq!((id(&node, &a), endpoint_at(&node, before)), (endpoint, 0));
+    sleep(Duration::from_secs(5));
+    assert!(passes(&a, &b) && id(&node, &a) == endpoint, "{}", node.log());
+    until_well(&node);
+    node.kill();
+    node.start();
+    until(&node, "packets pass after a restart", || passes(&a, &b) && passes(&b, &a));
+
+    // Another address is another interface: nothing passes, and it is told before the endpoint goes.
+    make("02:00:00:00:00:77");
+    until(&node, "health names the interface", || {
+        health(&node)
+            .contains(&format!("endpoint {endpoint}: interface {name} (another has its name) is gone"))
+    });
+    assert!(!passes(&a, &b), "{}", node.log());
+    until_well(&node);
+}
+
+fn mac_of_pod(pod: &Pod) -> &str {
+    pod.result["interfaces"][1]["mac"].as_str().unwrap()
+}
+
 fn interfaces() -> Vec<String> {
     let names = fs::read_dir("/proc/thread-self/net/dev_snmp6").into_iter().flatten().flatten();
     names.filter_map(|e| e.file_name().into_string().ok()).filter(|name| name.starts_with("lxc")).collect()

@@ -117,3 +117,31 @@ fn an_endpoint_that_cannot_be_stored_is_refused_and_the_others_go_on() {
     assert!(report.is_perfect(), "{report:?}\n{}", node.log());
     assert_eq!(node.endpoints().len(), before.len());
 }
+
+#[test]
+fn a_start_on_a_full_state_folder_serves_those_who_are_there() {
+    require_root!();
+    let (mut node, folder) = on_small_disk();
+    node.start();
+    let [a, b] = ["a", "b"].map(|name| node.add_pod(name));
+    until_well(&node);
+    let flow = UdpFlow::start(&a.ns, &b.ns, b.ipv4).unwrap();
+    let before = node.endpoints();
+    for killed in [false, true] {
+        match killed {
+            true => drop(node.kill()),
+            false => node.stop(),
+        }
+        fill(&folder);
+        node.start();
+        until(&node, "the endpoints are there", || node.endpoints() == before);
+        let refused = add_refused(&node, if killed { "d" } else { "c" });
+        assert!(refused.contains("No space left on device"), "{refused}");
+        empty(&folder);
+        until_well(&node);
+        let late = node.add_pod(if killed { "f" } else { "e" });
+        node.delete_pod(late);
+    }
+    let report = flow.stop();
+    assert!(report.is_perfect(), "{report:?}\n{}", node.log());
+}
