@@ -45,7 +45,7 @@ pub fn cell() -> Cell {
 struct WriterParams {
     table: Arc<RwTable<Entry>>,
     map: Arc<dyn IpcacheMap>,
-    maps: Arc<Maps>,
+    maps: Option<Arc<Maps>>,
     identities: Option<Arc<Identities>>,
     prefixes: Option<Arc<Prefixes>>,
     node: Arc<Table<LocalNode>>,
@@ -71,7 +71,7 @@ fn writer(p: WriterParams) -> Arc<IpcacheWriter> {
         tracing::info!(count, "Restored ipcache entries of the previous run");
         Ok(())
     });
-    let comparisons = p.maps.comparisons().clone();
+    let comparisons = p.maps.map(|maps| maps.comparisons().clone()).unwrap_or_default();
     let ops = MapOps { map: p.map, comparisons: comparisons.clone() };
     let handle = builder((*p.table).clone(), ops).spawn(&p.jobs);
     let pruned = handle.clone();
