@@ -169,3 +169,22 @@ async fn a_stop_closes_the_port_and_a_second_agent_may_share_it() {
     agent.hive.stop().await;
     assert!(TcpStream::connect(("127.0.0.1", agent.port)).await.is_err());
 }
+
+/// Two hives of the same cells: each has its own sockets, tables and health, and the end of one is nothing to the other.
+#[tokio::test]
+async fn two_agents_in_one_process() {
+    let extra = module("extra", "Only one has it", invoke(|health: Health| health.ok("here")));
+    let (one, mut two) = tokio::join!(Agent::start(vec![], vec![]), Agent::start(vec![], vec![extra]));
+    let has_extra = |agent: &Agent| agent.hive.hive().health().at("extra").is_some();
+    assert_eq!((has_extra(&one), has_extra(&two)), (false, true));
+    assert!(!std::sync::Arc::ptr_eq(&one.hive.get::<statedb::Db>(), &two.hive.get::<statedb::Db>()));
+    for agent in [&one, &two] {
+        assert_eq!(agent.probe("").await, 200);
+        assert_eq!(state(&agent.status("").await).0, "Ok");
+    }
+    two.hive.stop().await;
+    assert!(UnixStream::connect(&two.socket).await.is_err());
+    assert!(TcpStream::connect(("127.0.0.1", two.port)).await.is_err());
+    assert_eq!(one.probe("").await, 200);
+    assert_eq!(state(&one.status("").await).0, "Ok");
+}
