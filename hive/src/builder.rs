@@ -140,23 +140,23 @@ impl HiveBuilder {
     /// Puts a value in the place of every provider of `T`, also private ones, whose constructors are not planned.
     #[track_caller]
     pub fn replace<T: ?Sized + Send + Sync + 'static>(self, value: Arc<T>) -> Self {
-        self.replace_within(None, value)
+        self.replace_within(None, value, Location::caller())
     }
 
     /// Puts a value in the place of the providers of `T`, also private ones, in a module and those inside of it; others of
     /// the same type stay. Without any it is a fault of the graph.
     #[track_caller]
     pub fn replace_in<T: ?Sized + Send + Sync + 'static>(self, module: &str, value: Arc<T>) -> Self {
-        self.replace_within(Some(module.to_owned()), value)
+        self.replace_within(Some(module.to_owned()), value, Location::caller())
     }
 
-    #[track_caller]
-    fn replace_within<T: ?Sized + Send + Sync + 'static>(
+    pub(crate) fn replace_within<T: ?Sized + Send + Sync + 'static>(
         mut self,
         within: Option<String>,
         value: Arc<T>,
+        at: &'static Location<'static>,
     ) -> Self {
-        let (key, at) = (Key::of::<T>(), Location::caller());
+        let key = Key::of::<T>();
         self.replacements.push(Replacement { key, value: Arc::new(value), within, at });
         self
     }

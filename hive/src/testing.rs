@@ -1,5 +1,6 @@
 //! A hive for tests: failures are panics with the rendered error.
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,7 +92,8 @@ impl TestHive {
     /// Puts a value in the place of the providers of `T`, also private ones, in one module and those inside of it.
     #[track_caller]
     pub fn replace_in<T: ?Sized + Send + Sync + 'static>(self, module: &str, value: Arc<T>) -> Self {
-        self.change(|builder| builder.replace_in(module, value))
+        let at = Location::caller();
+        self.change(|builder| builder.replace_within(Some(module.to_owned()), value, at))
     }
 
     /// Adds a ready value, or several: whatever a constructor may return.
