@@ -7,7 +7,7 @@ use hive::prelude::*;
 use hive::{Setting, Settings};
 
 /// All options of a Cilium 1.20 agent. A configuration that was written for it is accepted: values are checked by their
-/// types, and options that no cell declares have no effect, which [`cell()`] tells.
+/// types, and options that no cell declares have no effect, which the cell beside it tells.
 pub fn known_options() -> impl Iterator<Item = Foreign> {
     include_str!("options.tsv").lines().filter_map(|line| {
         let mut columns = line.split('\t');
