@@ -174,7 +174,8 @@ fn new_endpoints_are_refused_while_memory_is_short() {
         folder.display()
     );
     assert!(node.host().command("sh").args(["-c", &hog]).status().unwrap().success());
-    let put = || node.request("PUT", "/v1/endpoint/4000", Some(r#"{"state": "waiting-for-identity"}"#)).unwrap();
+    let put =
+        || node.request("PUT", "/v1/endpoint/4000", Some(r#"{"state": "waiting-for-identity"}"#)).unwrap();
     let refused = put();
     assert_eq!(refused.status, 429, "{refused:?}");
     assert!(refused.body.contains("raise the limit of its container"), "{refused:?}");
