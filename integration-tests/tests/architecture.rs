@@ -43,11 +43,16 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
     ),
     (
         "cells/loader/src/kernel.rs",
-        "endpoints that a switch of programs has served, until they are made again: nobody else reads it",
+        "settings rows as they were written, which those of the kernel are compared with; endpoints that a switch of \
+         programs has served, until they are made again",
     ),
     (
         "cells/loader/src/pool.rs",
         "descriptors of policy maps that endpoints have; the maps themselves and their pins are the state",
+    ),
+    (
+        "cells/maps/src/comparison.rs",
+        "when each keeper of rows may compare again; asked once a turn by itself",
     ),
     (
         "cells/maps/src/maps.rs",
@@ -64,6 +69,7 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
 /// or is compared goes by a clock that never goes back (`Instant`, tokio's time, the kernel's `CLOCK_MONOTONIC`).
 const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/daemon-config/src/cell.rs", "when the agent was started, in its stored configuration"),
+    ("cells/endpoints/src/gc.rs", "times in an endpoint's log"),
     ("cells/endpoints/src/reconcile.rs", "times in an endpoint's log"),
     ("cells/endpoints/src/service.rs", "times in an endpoint's log"),
     ("cells/endpoints/src/start.rs", "times in an endpoint's log"),
