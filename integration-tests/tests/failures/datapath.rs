@@ -57,6 +57,10 @@ fn has_filter(name: &str) -> bool {
 
 /// Traffic between pods, and between a pod and the world, in both families.
 fn traffic(node: &Node, a: &Pod, b: &Pod) -> Vec<UdpFlow> {
+    // The kernel asks for a second whether somebody else has the addresses of links that are new.
+    until(node, "no address is tentative", || {
+        [node.host(), node.world()].iter().all(|ns| ns.ip("-6 addr show tentative").unwrap().is_empty())
+    });
     let to_pod = b.addresses().map(|ip| UdpFlow::start(&a.ns, &b.ns, ip).unwrap());
     let world: [IpAddr; 2] = [Node::WORLD_IPV4.parse().unwrap(), Node::WORLD_IPV6.parse().unwrap()];
     let out = world.map(|ip| UdpFlow::start(&a.ns, node.world(), ip).unwrap());
