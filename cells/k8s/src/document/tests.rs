@@ -50,6 +50,15 @@ fn scalars_are_those_of_kubectl() {
 }
 
 #[test]
+fn a_number_is_the_same_in_both_languages() {
+    // The last bit of what JSON's reader makes of it by default is another.
+    for number in ["37777778778777787787777777", "3.7777778778777787e+25"] {
+        assert_eq!(values(&format!("a: {number}")), [json!({"a": 3.7777778778777787e25})]);
+    }
+    assert_eq!(values("{\"a\": 3.7777778778777787e+25}"), [json!({"a": 3.7777778778777787e25})]);
+}
+
+#[test]
 fn a_file_has_many_documents() {
     let text = "\u{feff}# head\n---\n# nothing\n---\na: 1\n--- # second\nb: 2\n...\n---\n{\"c\": 3}\n{\"d\":\n4}\n--- \n---\n";
     let found: Vec<_> =
