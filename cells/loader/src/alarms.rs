@@ -11,8 +11,10 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::time::sleep;
 
 use crate::nftables::{self, NETLINK_NETFILTER};
+use crate::watchdog::SETTLE;
 
 /// `RTNLGRP_TC` of `linux/rtnetlink.h`.
 const GROUP_TC: u32 = 4;
@@ -82,7 +84,12 @@ fn socket(protocol: isize, group: u32) -> io::Result<TokioSocket> {
 async fn unmounted(mounts: &mut Option<AsyncFd<File>>, pin: &std::path::Path) {
     while let Some(fd) = mounts {
         match fd.ready(Interest::PRIORITY).await {
-            Ok(mut ready) => ready.clear_ready(),
+            // The kernel tells of it a moment before the path leads elsewhere. Cleared after the wait: what is told
+            // meanwhile, or to somebody who stops waiting, is told again.
+            Ok(mut ready) => {
+                sleep(SETTLE).await;
+                ready.clear_ready();
+            }
             Err(_) => *mounts = None,
         }
         // Pods that come and go change mounts as well.

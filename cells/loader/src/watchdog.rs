@@ -27,7 +27,7 @@ use crate::repairs::{Kind, Repair, Repairs, repair};
 /// Looks are at least this far apart, whatever happens.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Changes come together, and the kernel tells of some before it makes them.
-const SETTLE: Duration = Duration::from_millis(20);
+pub(crate) const SETTLE: Duration = Duration::from_millis(20);
 /// When to look again after a look that failed, at most.
 const RETRY: Duration = Duration::from_secs(5);
 /// The same repairs are logged again after this.
