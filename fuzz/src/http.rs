@@ -69,9 +69,14 @@ impl Agent {
         let mut hive = cells::hive(folder.path(), &socket);
         runtime.block_on(async {
             hive.start().await;
-            // Requests for endpoints are let in once everything has been restored.
+            // Requests for endpoints are let in once everything has been restored; then the host's own is made, which is
+            // nothing that a request has changed.
             let ready = async {
-                while ask(&socket, &request(b"GET /v1/endpoint", b"", b"")).await.0 != 200 {
+                loop {
+                    let (status, text) = ask(&socket, &request(b"GET /v1/endpoint", b"", b"")).await;
+                    if status == 200 && text.contains(r#""state":"ready""#) {
+                        break;
+                    }
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             };
