@@ -109,19 +109,29 @@ impl Scenario<'_> {
     /// # Panics
     /// When a stop is not survived; the message says after which write, and what is different.
     pub(crate) fn run(&self) {
+        self.run_share(1, 1);
+    }
+
+    /// Stops after the `first` write and each `step`-th from there: several tests share what takes long.
+    ///
+    /// # Panics
+    /// As [`Scenario::run`].
+    pub(crate) fn run_share(&self, first: u64, step: usize) {
         let (stage, undisturbed) = self.undisturbed();
         let mut stage = Some(stage);
         let mut kinds = Kinds::default();
         let mut failures = Vec::new();
-        let mut k = 1;
-        while let Some(write) = self.stop(&mut stage, k, &undisturbed, &mut failures) {
+        for k in (first..).step_by(step) {
+            let Some(write) = self.stop(&mut stage, k, &undisturbed, &mut failures) else { break };
             kinds.count(&write);
             if failures.len() >= SHOWN {
                 break;
             }
-            k += 1;
         }
-        kinds.print(self.name);
+        match step {
+            1 => kinds.print(self.name),
+            _ => kinds.print(&format!("{} (write {first} and each {step}nd from there)", self.name)),
+        }
         assert!(failures.is_empty(), "{}", failures.join("\n"));
     }
 
