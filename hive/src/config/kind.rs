@@ -128,9 +128,18 @@ impl Kind {
                 let nanos = number.to_u128().and_then(|n| u64::try_from(n).ok()).unwrap_or_default();
                 format_duration(std::time::Duration::from_nanos(nanos))
             }
+            // Without quotes a list of one text with blanks would be read as a list of its words.
+            (Kind::Strings, Value::Array(_, items)) if items.len() == 1 && has_blanks(&items[0]) => {
+                let text = plain(value);
+                if text.contains([',', '"']) { text } else { format!("\"{text}\"") }
+            }
             (_, value) => plain(value),
         }
     }
+}
+
+fn has_blanks(item: &Value) -> bool {
+    plain(item).contains(char::is_whitespace)
 }
 
 /// A scalar or a list of scalars as text.
@@ -328,6 +337,12 @@ mod tests {
         assert_eq!(list("\"a,b\",c\"", Form::Flag), ["a,b", "c\""]);
         assert_eq!(list("", Form::Flag), Vec::<String>::new());
         assert!(split_list("\"a", Form::Flag).is_err());
+        // What is shown means the same when it is given again, in any place.
+        for raw in ["a b", "k8s:a=b c", "\"a b\"", "a b,c", " ", "\"a, b\""] {
+            let value = Kind::Strings.parse(raw, Form::Flag).unwrap();
+            let shown = Kind::Strings.render(&value);
+            assert_eq!(Kind::Strings.parse(&shown, Form::Other).unwrap(), value, "{raw} is shown as {shown}");
+        }
         assert_eq!(split_map("a=b,c,d=e").unwrap(), ["a=b,c", "d=e"]);
         assert_eq!(split_map("{\"a\":\"b\",\"c\":5}").unwrap(), ["a=b", "c=5"]);
         assert_eq!(split_map("").unwrap(), Vec::<String>::new());
