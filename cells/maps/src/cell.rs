@@ -73,35 +73,39 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
     let (rest, table) = (maps.clone(), p.table);
     // Half of the machine: endpoints are being made at the same time.
     let threads = (bpf::possible_cpus() / 2).clamp(1, 4);
-    p.jobs.one_shot("create-maps", move |cx: JobCx| async move {
-        // What forwards is made first: each of these maps takes the processor for milliseconds.
-        tokio::select! {
-            () = rest.forwarding() => {}
-            () = tokio::time::sleep(FORWARDING_PATIENCE) => {}
-            () = cx.cancelled() => return Ok(()),
-        }
-        let _working = cx.working();
-        let rows = tokio::task::spawn_blocking(move || {
-            let created = rest.open_rest(threads)?;
-            let pinned = rest.pinned()?;
-            let row = |(name, (id, layout)): (&String, &(u32, bpf::Layout))| {
-                let of_node = !name.starts_with(POLICY_PREFIX) && rest.spec(name).is_some();
-                of_node.then(|| MapRow::new(name, &rest.path(name), *id, *layout))
-            };
-            anyhow::Ok((created, pinned.iter().filter_map(row).collect::<Vec<_>>()))
-        });
-        let (created, rows) = rows.await??;
-        table.transact(|w| {
-            for row in rows {
-                w.insert(row);
+    let backoff = Backoff::exponential(Duration::from_secs(1), Duration::from_secs(30));
+    p.jobs.one_shot_with_retry("create-maps", backoff, move |cx: JobCx| {
+        let (rest, table) = (rest.clone(), table.clone());
+        async move {
+            // What forwards is made first: each of these maps takes the processor for milliseconds.
+            tokio::select! {
+                () = rest.forwarding() => {}
+                () = tokio::time::sleep(FORWARDING_PATIENCE) => {}
+                () = cx.cancelled() => return Ok(()),
             }
-        });
-        match fit {
-            None => cx.health.ok(format_args!("{created} maps")),
-            Some(fit) if fit.fits() => cx.health.ok(format_args!("{created} maps: {fit}")),
-            Some(fit) => cx.health.degraded(format_args!("{created} maps: {fit}"), TOO_LARGE),
+            let _working = cx.working();
+            let rows = tokio::task::spawn_blocking(move || {
+                let created = rest.open_rest(threads)?;
+                let pinned = rest.pinned()?;
+                let row = |(name, (id, layout)): (&String, &(u32, bpf::Layout))| {
+                    let of_node = !name.starts_with(POLICY_PREFIX) && rest.spec(name).is_some();
+                    of_node.then(|| MapRow::new(name, &rest.path(name), *id, *layout))
+                };
+                anyhow::Ok((created, pinned.iter().filter_map(row).collect::<Vec<_>>()))
+            });
+            let (created, rows) = rows.await??;
+            table.transact(|w| {
+                for row in rows {
+                    w.insert(row);
+                }
+            });
+            match fit {
+                None => cx.health.ok(format_args!("{created} maps")),
+                Some(fit) if fit.fits() => cx.health.ok(format_args!("{created} maps: {fit}")),
+                Some(fit) => cx.health.degraded(format_args!("{created} maps: {fit}"), TOO_LARGE),
+            }
+            Ok(())
         }
-        Ok(())
     });
     Ok(maps)
 }
