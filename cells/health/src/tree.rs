@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use hive::Status;
 
@@ -74,35 +74,15 @@ fn branches(text: &mut String, node: &Node<'_>, lasts: &mut Vec<bool>, depth: us
 
 fn line(text: &mut String, name: &str, beyond: usize, report: &Status, now: SystemTime) {
     let level = report.level.to_string().to_uppercase();
-    let age = age(now.duration_since(report.updated).unwrap_or_default());
+    let age = statedb::age::of(now.duration_since(report.updated).unwrap_or_default());
     let (width, message, count) = (40 + 4 * beyond, &report.message, report.count);
     let _ = writeln!(text, "{name:width$}[{level}] {message} ({age}, x{count})");
-}
-
-/// A duration as Kubernetes shows ages: two units at most, coarser as it grows.
-fn age(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    let both = |big: u64, unit: char, small: u64, sub: char| match small {
-        0 => format!("{big}{unit}"),
-        small => format!("{big}{unit}{small}{sub}"),
-    };
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..600 => both(minutes, 'm', seconds % 60, 's'),
-        600..10_800 => format!("{minutes}m"),
-        10_800..28_800 => both(hours, 'h', minutes % 60, 'm'),
-        28_800..172_800 => format!("{hours}h"),
-        172_800..691_200 => both(days, 'd', hours % 24, 'h'),
-        691_200..63_072_000 => format!("{days}d"),
-        63_072_000..252_288_000 => both(days / 365, 'y', days % 365, 'd'),
-        _ => format!("{}y", days / 365),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use hive::Level;
 
@@ -147,13 +127,5 @@ mod tests {
         let column = |line: &str| line.chars().position(|c| c == '[');
         let places: Vec<_> = text.lines().filter(|line| line.contains("x2")).skip(1).map(column).collect();
         assert_eq!(places[0], places[1], "levels stand in one column:\n{text}");
-    }
-
-    #[test]
-    fn ages_get_coarser() {
-        let ages =
-            [0, 119, 120, 599, 3600, 10_860, 90_000, 172_800 + 7200, 864_000, 63_072_000, 1_800_000_000];
-        let ages = ages.map(|seconds| age(Duration::from_secs(seconds)));
-        assert_eq!(ages, ["0s", "119s", "2m", "9m59s", "60m", "3h1m", "25h", "2d2h", "10d", "2y", "57y"]);
     }
 }

@@ -40,7 +40,6 @@
 //! **Names.** Of several manifests of one object in a folder the last counts, by file name and place, as after
 //! `kubectl apply -f FOLDER`. Sub-folders are not read.
 
-mod age;
 mod cell;
 mod config;
 mod document;

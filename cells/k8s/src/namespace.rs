@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::Value;
-use statedb::{Query, TableSpec};
+use statedb::{Query, TableSpec, age};
 
 use crate::field::decode;
-use crate::{Refusal, age, meta, names};
+use crate::{Refusal, meta, names};
 
 /// The label that every namespace has, with its name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -76,7 +76,7 @@ impl TableSpec for Namespace {
             self.name.to_string(),
             pairs(&self.labels),
             pairs(&self.annotations),
-            age::since(self.updated_at),
+            self.updated_at.map(age::since).unwrap_or_default(),
         ]
     }
 }

@@ -7,10 +7,10 @@ use std::time::SystemTime;
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
-use statedb::{Prefix, Query, TableSpec};
+use statedb::{Prefix, Query, TableSpec, age};
 
 use crate::field::{Field, decode};
-use crate::{Protocol, Refusal, age, meta, names};
+use crate::{Protocol, Refusal, meta, names};
 
 /// Words of `status.phase`.
 const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];
@@ -187,7 +187,7 @@ impl TableSpec for Pod {
             ips.join(", "),
             containers.join(", "),
             self.phase.to_string(),
-            age::since(self.updated_at),
+            self.updated_at.map(age::since).unwrap_or_default(),
         ]
     }
 }

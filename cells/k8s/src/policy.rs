@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::Value;
-use statedb::{Query, TableSpec};
+use statedb::{Query, TableSpec, age};
 
 use crate::field::decode;
-use crate::{Refusal, age, meta, names};
+use crate::{Refusal, meta, names};
 
 /// Kinds of policies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -123,7 +123,7 @@ impl TableSpec for PolicyObject {
             self.name.to_string(),
             self.source.to_string(),
             self.origin.clone(),
-            age::since(self.updated_at),
+            self.updated_at.map(age::since).unwrap_or_default(),
         ]
     }
 }

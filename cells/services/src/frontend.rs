@@ -5,10 +5,9 @@ use std::sync::Arc;
 use reconciler::{Status, StatusKind};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
-use statedb::{Index, IndexDef, Obj, Query, TableSpec};
+use statedb::{Index, IndexDef, Obj, Query, TableSpec, age};
 
 use crate::address::LbAddress;
-use crate::age;
 use crate::backend::Backend;
 use crate::name::ServiceName;
 use crate::service::Service;

@@ -42,7 +42,6 @@
 //!   long as the file is wrong from the start, services of an earlier run stay.
 
 mod address;
-mod age;
 mod backend;
 mod backends;
 mod balancer;

@@ -77,6 +77,7 @@
 //! **Order.** A commit first becomes visible, then closes watches, then announces initialization: who is woken
 //! always finds the change. Watches may close without need, never fail to close.
 
+pub mod age;
 mod any;
 mod cell;
 mod changes;

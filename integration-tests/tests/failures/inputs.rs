@@ -7,10 +7,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use integration_tests::{Node, Pod, ServiceFixture, binary, state_file};
-use serde_json::json;
 use test_kit::{UdpFlow, has_command, require_root, skip};
 
-use crate::kit::{health, node, until, until_well};
+use crate::kit::{allows, health, node, until, until_well};
 
 /// Starts an agent that permissions of files count for.
 fn start(node: &mut Node) {
@@ -23,19 +22,6 @@ fn start(node: &mut Node) {
 
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-}
-
-fn allows(from: &str) -> String {
-    json!({
-        "apiVersion": "cilium.io/v2",
-        "kind": "CiliumNetworkPolicy",
-        "metadata": {"name": "b", "namespace": "default"},
-        "spec": {
-            "endpointSelector": {"matchLabels": {"name": "b"}},
-            "ingress": [{"fromEndpoints": [{"matchLabels": {"name": from}}]}],
-        },
-    })
-    .to_string()
 }
 
 fn reaches(from: &Pod, to: &Pod) -> bool {

@@ -5,10 +5,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use integration_tests::{Node, ServiceFixture, pod_manifest};
-use serde_json::json;
 use test_kit::{Process, UdpFlow, has_command, require_root, skip};
 
-use crate::kit::{health, logged, node, until, until_well};
+use crate::kit::{allows, health, logged, node, until, until_well};
 
 /// Makes each call of bpf(2) by the agent fail with this error, until it is dropped.
 struct Refusal(Process);
@@ -37,19 +36,6 @@ impl Refusal {
         self.0.terminate().unwrap();
         self.0.wait(Duration::from_secs(5)).unwrap();
     }
-}
-
-fn policy(from: &str) -> String {
-    json!({
-        "apiVersion": "cilium.io/v2",
-        "kind": "CiliumNetworkPolicy",
-        "metadata": {"name": "b", "namespace": "default"},
-        "spec": {
-            "endpointSelector": {"matchLabels": {"name": "b"}},
-            "ingress": [{"fromEndpoints": [{"matchLabels": {"name": from}}]}],
-        },
-    })
-    .to_string()
 }
 
 #[test]
@@ -81,7 +67,7 @@ fn calls_that_the_kernel_refuses_are_tried_again_and_named() {
         let warnings = node.log().lines().filter(|line| line.contains("level=warn")).count();
         let refusal = Refusal::of(&node, error);
         // All at once: a policy, a service, other labels, a pod.
-        node.apply("policy.yaml", &policy(allowed));
+        node.apply("policy.yaml", &allows(allowed));
         node.write_services(&integration_tests::state_file(&[ServiceFixture::new(
             "web",
             &["10.96.0.1"],

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bpf::RawMap;
 use integration_tests::Node;
+use serde_json::json;
 use test_kit::try_wait_until;
 
 /// How long a repair or a report may take on a busy machine.
@@ -91,4 +92,18 @@ fn id(path: &Path) -> Option<u32> {
 pub(crate) fn rows(node: &Node, table: &str) -> Vec<serde_json::Value> {
     let dump = node.get(&format!("/statedb/dump/{table}"));
     dump[table].as_array().cloned().unwrap_or_default()
+}
+
+/// A policy that lets only the pod of this name reach the pod `b`.
+pub(crate) fn allows(from: &str) -> String {
+    json!({
+        "apiVersion": "cilium.io/v2",
+        "kind": "CiliumNetworkPolicy",
+        "metadata": {"name": "b", "namespace": "default"},
+        "spec": {
+            "endpointSelector": {"matchLabels": {"name": "b"}},
+            "ingress": [{"fromEndpoints": [{"matchLabels": {"name": from}}]}],
+        },
+    })
+    .to_string()
 }

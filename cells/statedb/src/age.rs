@@ -1,15 +1,15 @@
-//! Ages as `kubectl` prints them.
+//! Ages in the columns of tables.
 
 use std::time::{Duration, SystemTime};
 
-/// How long ago something was, in the columns of tables; empty if it never was.
-pub(crate) fn since(time: Option<SystemTime>) -> String {
-    time.map(|time| human(time.elapsed().unwrap_or_default())).unwrap_or_default()
+/// How long ago something was; `0s` for times to come.
+pub fn since(time: SystemTime) -> String {
+    of(time.elapsed().unwrap_or_default())
 }
 
-/// At most two units, one from a certain length on.
-fn human(age: Duration) -> String {
-    let seconds = age.as_secs();
+/// A duration as `kubectl` prints ages: two units at most, one from a certain length on (`9m59s`, `179m`, `2y1d`).
+pub fn of(duration: Duration) -> String {
+    let seconds = duration.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     let two = |big: u64, unit: char, small: u64, part: char| match small {
         0 => format!("{big}{unit}"),
@@ -51,8 +51,18 @@ mod tests {
             (729 * day, "729d"),
             (731 * day, "2y1d"),
             (8 * 365 * day, "8y"),
+            (1_800_000_000, "57y"),
+            (130, "2m10s"),
+            (hour, "60m"),
+            (3 * hour + minute, "3h1m"),
+            (25 * hour, "25h"),
+            (30_000, "8h"),
+            (2 * day + hour, "2d1h"),
+            (730 * day, "2y"),
+            (800 * day, "2y70d"),
+            (9 * 365 * day, "9y"),
         ] {
-            assert_eq!(human(Duration::from_secs(seconds)), text);
+            assert_eq!(of(Duration::from_secs(seconds)), text);
         }
     }
 }
