@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Dispatch;
+
 use crate::cell::{Cell, IntoCells, supply};
 use crate::config::{
     ConfigError, Flag, FlagValue, Foreign, Kind, LiveConfig, Origin, Schema, Settings, Sources, Values,
@@ -23,6 +25,7 @@ use crate::outputs::Outputs;
 use crate::picture::Timeline;
 use crate::plan::plan;
 use crate::shutdown::Shutdowner;
+use crate::testing::Tally;
 
 /// Puts a hive together; see [`Hive::builder`].
 #[must_use = "a builder does nothing until `build`"]
@@ -34,6 +37,8 @@ pub struct HiveBuilder {
     presets: Vec<Preset>,
     observers: Vec<Observer>,
     limits: Times,
+    log: Option<Dispatch>,
+    tally: Option<Arc<Tally>>,
 }
 
 #[derive(Clone, Copy)]
@@ -62,6 +67,8 @@ impl HiveBuilder {
                 slow: Duration::from_millis(100),
                 shuffle: None,
             },
+            log: None,
+            tally: None,
         }
     }
 
@@ -206,6 +213,13 @@ impl HiveBuilder {
         self
     }
 
+    /// What the cells log goes to this subscriber, on whatever thread they run, instead of to that of the thread or the
+    /// process; tells also what becomes of the objects that they give.
+    pub(crate) fn watched(mut self, log: Dispatch, tally: Arc<Tally>) -> Self {
+        (self.log, self.tally) = (Some(log), Some(tally));
+        self
+    }
+
     /// Registers the cells, reads the configuration, and plans the construction. No constructor runs. All faults of the
     /// graph are given together; without any, all faults of the configuration. With conditional cells the graph depends on
     /// the configuration, whose faults then come first.
@@ -217,11 +231,12 @@ impl HiveBuilder {
     }
 
     fn plan(self) -> Result<Hive, HiveError> {
-        let HiveBuilder { cells, sources, foreign, replacements, presets, observers, limits } = self;
+        let HiveBuilder { cells, sources, foreign, replacements, presets, observers, limits, log, tally } =
+            self;
         let timeline = Arc::new(Timeline::default());
         let recorder = timeline.clone();
         let record: Observer = Arc::new(move |event| recorder.record(event));
-        let events = Events::new(std::iter::once(record).chain(observers).collect(), limits.slow);
+        let events = Events::new(std::iter::once(record).chain(observers).collect(), limits.slow, log);
         let health = HealthTree::new();
         let jobs = Jobs::new();
         let mut graph = Graph::new();
@@ -271,7 +286,7 @@ impl HiveBuilder {
 
         let hooks = Hooks::new(events.clone());
         let shutdown = Shutdowner::new(events.clone());
-        let shared = Arc::new(Shared { events, hooks, health, jobs, shutdown });
+        let shared = Arc::new(Shared { events, hooks, health, jobs, shutdown, tally });
         Ok(Hive::new(Parts { graph, plan, shared, settings, arguments: loaded.arguments, usage, limits }))
     }
 }

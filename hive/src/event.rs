@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
+use tracing::Dispatch;
 
 use crate::lifecycle::panic_text;
 
@@ -299,11 +300,27 @@ pub struct Events {
     observers: Mutex<Arc<Vec<Observer>>>,
     live: broadcast::Sender<Event>,
     slow: Duration,
+    log: Option<Dispatch>,
 }
 
 impl Events {
-    pub(crate) fn new(observers: Vec<Observer>, slow: Duration) -> Arc<Self> {
-        Arc::new(Events { observers: Mutex::new(Arc::new(observers)), live: broadcast::channel(256).0, slow })
+    pub(crate) fn new(observers: Vec<Observer>, slow: Duration, log: Option<Dispatch>) -> Arc<Self> {
+        let observers = Mutex::new(Arc::new(observers));
+        Arc::new(Events { observers, live: broadcast::channel(256).0, slow, log })
+    }
+
+    /// Where the log of this hive goes, if not where that of the thread does.
+    pub(crate) fn log(&self) -> Option<&Dispatch> {
+        self.log.as_ref()
+    }
+
+    /// The span around all code of a module.
+    pub(crate) fn span(&self, module: &str) -> tracing::Span {
+        let span = || tracing::info_span!("cell", module = %module);
+        match &self.log {
+            Some(log) => tracing::dispatcher::with_default(log, span),
+            None => span(),
+        }
     }
 
     /// The events from now on. A receiver that falls more than 256 events behind is told how many it missed.
@@ -319,7 +336,10 @@ impl Events {
     }
 
     pub(crate) fn emit(&self, event: Event) {
-        event.log(self.slow);
+        match &self.log {
+            Some(log) => tracing::dispatcher::with_default(log, || event.log(self.slow)),
+            None => event.log(self.slow),
+        }
         let observers = self.observers.lock().clone();
         for observer in observers.iter() {
             // An observer is a guest: its panic is not one of whom it watches.
@@ -341,7 +361,7 @@ mod tests {
         let seen = Arc::new(Mutex::new(vec![]));
         let sink = seen.clone();
         let events =
-            Events::new(vec![Arc::new(move |e: &Event| sink.lock().push(e.clone()))], Duration::ZERO);
+            Events::new(vec![Arc::new(move |e: &Event| sink.lock().push(e.clone()))], Duration::ZERO, None);
         let mut live = events.subscribe();
         events.emit(Event::Starting);
         assert_eq!(*seen.lock(), [Event::Starting]);

@@ -9,6 +9,7 @@ use crate::job::{JobGroup, Jobs};
 use crate::lifecycle::{Hooks, Lifecycle};
 use crate::param::{Absent, Cx, Deps, Param};
 use crate::shutdown::Shutdowner;
+use crate::testing::Tally;
 
 /// What the handles of one constructor are made of.
 pub(crate) struct Handles {
@@ -26,14 +27,16 @@ pub(crate) struct Shared {
     pub(crate) health: Arc<HealthTree>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) shutdown: Shutdowner,
+    /// Where a test wants to know what becomes of the objects.
+    pub(crate) tally: Option<Arc<Tally>>,
 }
 
 impl Shared {
     /// The same for a part with hooks of its own.
     pub(crate) fn with_hooks(&self, hooks: Arc<Hooks>) -> Self {
-        let Shared { events, hooks: _, health, jobs, shutdown } = self;
+        let Shared { events, hooks: _, health, jobs, shutdown, tally } = self;
         let (events, health, jobs) = (events.clone(), health.clone(), jobs.clone());
-        Shared { events, hooks, health, jobs, shutdown: shutdown.clone() }
+        Shared { events, hooks, health, jobs, shutdown: shutdown.clone(), tally: tally.clone() }
     }
 }
 

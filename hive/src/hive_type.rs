@@ -15,7 +15,7 @@ use crate::handles::Shared;
 use crate::health::HealthTree;
 use crate::job::Jobs;
 use crate::key::Key;
-use crate::lifecycle::{Limits, Ordering, State};
+use crate::lifecycle::{Limits, Ordering, State, TaskId};
 use crate::outcome::{Outcome, outcome};
 use crate::param::Values;
 use crate::part::Part;
@@ -146,8 +146,8 @@ impl Hive {
         self.values[slot.node].as_ref()?.get(slot.out)?.as_ref()?.downcast_ref::<Arc<T>>().cloned()
     }
 
-    /// Tasks of jobs that have not ended.
-    pub(crate) fn running_tasks(&self) -> usize {
+    /// Tasks that have not ended.
+    pub(crate) fn running_tasks(&self) -> Vec<TaskId> {
         self.shared.hooks.running_tasks()
     }
 
@@ -275,7 +275,7 @@ impl Hive {
 
 impl Drop for Hive {
     fn drop(&mut self) {
-        self.shared.hooks.abort_all();
+        self.shared.hooks.end();
         self.scopes.iter().for_each(|scope| scope.abandon());
         self.part.drop_values(&mut self.values);
     }

@@ -177,7 +177,9 @@ pub use param::{Absent, Cx, Deps, Group, Param};
 pub use picture::{Span, Step, Timeline, Unused};
 pub use scope::Scope;
 pub use shutdown::Shutdowner;
-pub use testing::TestHive;
+pub use testing::{LeftJob, LeftObject, Leftovers, Record, TestHive};
+/// How important a line of the log is; [`Level`] is that of health.
+pub use tracing::Level as LogLevel;
 
 /// What the code of cells uses: `use hive::prelude::*;`.
 pub mod prelude {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use crate::key::Key;
+use crate::testing::{Look, look};
 
 /// A value in the graph: an `Arc<T>`, or a `Vec<T>` of group members.
 pub(crate) type Value = Arc<dyn Any + Send + Sync>;
@@ -22,11 +23,24 @@ pub(crate) struct Out {
 pub struct Outs {
     pub(crate) list: Vec<Out>,
     maybe: bool,
+    /// How to look into each value, where a test wants to.
+    looks: Option<Vec<Option<Look>>>,
 }
 
 impl Outs {
-    fn give(&mut self, key: Key) {
+    /// Declares with each key how to look into its value.
+    pub(crate) fn with_looks() -> Self {
+        Outs { looks: Some(vec![]), ..Outs::default() }
+    }
+
+    /// How to look into the values, by their places.
+    pub(crate) fn looks(&self) -> &[Option<Look>] {
+        self.looks.as_deref().unwrap_or_default()
+    }
+
+    fn give(&mut self, key: Key, look: Option<Look>) {
         self.list.push(Out { key, maybe: self.maybe });
+        self.looks.iter_mut().for_each(|looks| looks.push(look));
     }
 }
 
@@ -60,7 +74,7 @@ pub trait Object: Send + Sync + 'static {}
 
 impl<T: Object> Outputs for T {
     fn keys(outs: &mut Outs) {
-        outs.give(Key::of::<T>());
+        outs.give(Key::of::<T>(), Some(look::<T>));
     }
 
     fn emit(self, sink: &mut Sink) -> anyhow::Result<()> {
@@ -71,7 +85,7 @@ impl<T: Object> Outputs for T {
 
 impl<T: ?Sized + Send + Sync + 'static> Outputs for Arc<T> {
     fn keys(outs: &mut Outs) {
-        outs.give(Key::of::<T>());
+        outs.give(Key::of::<T>(), Some(look::<T>));
     }
 
     fn emit(self, sink: &mut Sink) -> anyhow::Result<()> {
@@ -90,7 +104,7 @@ pub struct Members<T>(pub Vec<T>);
 
 impl<T: Clone + Send + Sync + 'static> Outputs for Member<T> {
     fn keys(outs: &mut Outs) {
-        outs.give(Key::group::<T>());
+        outs.give(Key::group::<T>(), None);
     }
 
     fn emit(self, sink: &mut Sink) -> anyhow::Result<()> {
@@ -101,7 +115,7 @@ impl<T: Clone + Send + Sync + 'static> Outputs for Member<T> {
 
 impl<T: Clone + Send + Sync + 'static> Outputs for Members<T> {
     fn keys(outs: &mut Outs) {
-        outs.give(Key::group::<T>());
+        outs.give(Key::group::<T>(), None);
     }
 
     fn emit(self, sink: &mut Sink) -> anyhow::Result<()> {

@@ -15,7 +15,7 @@ use crate::event::Event;
 use crate::graph::{Graph, What};
 use crate::handles::{Handles, Shared};
 use crate::lifecycle::{CancelSource, Uses, catch, panic_text};
-use crate::outputs::{Call, Sink, Value};
+use crate::outputs::{Call, Outs, Sink, Value};
 use crate::param::{Cx, Edge, Values};
 use crate::plan::Plan;
 use crate::scope::{Core, MakeScope};
@@ -164,7 +164,7 @@ impl Run<'_> {
         let handles =
             Handles { shared: self.shared.clone(), module: module.clone(), function, node: self.step.node };
         let begin = Instant::now();
-        let span = tracing::info_span!("cell", module = %module);
+        let span = self.shared.events.span(&module);
         let mut cx = Cx { values, handles: &handles, edges: &self.step.edges, pos: 0 };
         let call = catch_unwind(AssertUnwindSafe(|| span.in_scope(|| constructor.erased.call(&mut cx))));
         let result = match call {
@@ -175,6 +175,11 @@ impl Run<'_> {
         let sink =
             result.map_err(|error| HiveError::Construct { site: site.clone(), error, rollback: vec![] })?;
         self.shared.events.emit(Event::Constructed { function, module, duration: begin.elapsed() });
+        if let Some(tally) = &self.shared.tally {
+            let mut outs = Outs::with_looks();
+            constructor.erased.outs(&mut outs);
+            tally.note(self.step.node, site, &self.step.edges, &outs, &sink.values);
+        }
         Ok(sink.values)
     }
 

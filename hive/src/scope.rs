@@ -14,7 +14,7 @@ use crate::error::{HiveError, Site};
 use crate::event::Event;
 use crate::handles::Shared;
 use crate::health::{Health, Status};
-use crate::lifecycle::{CancelSource, Hooks, Lifecycle, Limits, Ordering, State};
+use crate::lifecycle::{CancelSource, Hooks, Lifecycle, Limits, Ordering, State, TaskId};
 use crate::outputs::Value;
 use crate::param::Values;
 use crate::part::Part;
@@ -80,7 +80,7 @@ struct Life {
 
 impl Drop for Life {
     fn drop(&mut self) {
-        self.shared.hooks.abort_all();
+        self.shared.hooks.end();
         self.scopes.iter().for_each(|scope| scope.abandon());
         self.part.drop_values(&mut self.values);
     }
@@ -184,7 +184,8 @@ impl Core {
         work: impl Future<Output = Result<(), HiveError>> + Send + 'static,
     ) -> Result<(), HiveError> {
         let (done, result) = oneshot::channel();
-        self.shared.hooks.spawn(async move {
+        let id = TaskId { name: action.into(), module: self.site.module.clone() };
+        self.shared.hooks.spawn(id, async move {
             let _nobody_waits = done.send(work.await);
         });
         let aborted = |_| HiveError::State { action, state: State::Stopped };

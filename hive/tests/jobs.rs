@@ -97,7 +97,7 @@ async fn stop_waits_for_jobs_and_drops_those_that_do_not_listen() {
     .await;
     tokio::task::yield_now().await;
     let begin = Instant::now();
-    hive.stop().await;
+    hive.try_stop().await.unwrap();
     assert_eq!(begin.elapsed(), 4 * SECOND);
     assert_eq!(*log.lock(), ["tidied up"]);
     assert!(hive.events().iter().any(|e| matches!(e, Event::JobAborted { job, .. } if &**job == "job-deaf")));

@@ -17,7 +17,7 @@ use super::{Backoff, ObserverJob, OneShotJob, TimerJob, Working};
 use crate::event::{Event, Events, JobKind};
 use crate::handles::{Handles, Shared};
 use crate::health::Health;
-use crate::lifecycle::{Lifecycle, State, catch};
+use crate::lifecycle::{Lifecycle, State, TaskId, catch};
 
 /// How long a job may take to end after it was told to.
 const GRACE: Duration = Duration::from_secs(5);
@@ -381,7 +381,7 @@ impl Running {
     fn spawn(env: Env, body: Body, handle: JobHandle) -> Self {
         let shared = env.group.shared.clone();
         let (name, module, health) = (env.name.clone(), env.group.module.clone(), env.cx.health.clone());
-        let span = tracing::info_span!("cell", module = %module);
+        let span = shared.events.span(&module);
         let done = handle.done.clone().drop_guard();
         let (events, job, owner) = (shared.events.clone(), name.clone(), module.clone());
         let track = env.cx.track.clone();
@@ -400,7 +400,8 @@ impl Running {
             }
             events.emit(Event::JobEnded { job, module: owner, duration: begin.elapsed() });
         };
-        let task = shared.hooks.spawn(track.polled(life).instrument(span));
+        let id = TaskId { name: name.clone(), module: module.clone() };
+        let task = shared.hooks.spawn(id, track.polled(life).instrument(span));
         *handle.task.lock() = Some(task.abort_handle());
         Running { handle, task, name, module, events: shared.events.clone(), health }
     }

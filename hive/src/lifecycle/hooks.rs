@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
+use tracing::instrument::WithSubscriber;
 
 use super::State;
 use super::order::{self, Along, Order, Place, Uses};
@@ -37,9 +38,22 @@ struct Inner {
     started: Vec<usize>,
     state: State,
     jobs: Vec<Running>,
-    tasks: Vec<tokio::task::AbortHandle>,
+    tasks: Vec<Task>,
     /// Hooks that are running.
     current: Vec<(usize, HookId)>,
+}
+
+/// A task that is not to outlive the hive.
+struct Task {
+    id: TaskId,
+    handle: tokio::task::AbortHandle,
+}
+
+/// Whose task it is.
+#[derive(Clone)]
+pub(crate) struct TaskId {
+    pub(crate) name: Arc<str>,
+    pub(crate) module: Arc<str>,
 }
 
 /// Why a sequence of start hooks ended early.
@@ -123,12 +137,17 @@ impl Hooks {
     /// Starts a task and remembers it, so that none outlives the hive.
     pub(crate) fn spawn(
         &self,
+        id: TaskId,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> tokio::task::JoinHandle<()> {
-        let task = self.runtime.get_or_init(tokio::runtime::Handle::current).spawn(task);
+        let runtime = self.runtime.get_or_init(tokio::runtime::Handle::current);
+        let task = match self.events.log() {
+            Some(log) => runtime.spawn(task.with_subscriber(log.clone())),
+            None => runtime.spawn(task),
+        };
         let mut inner = self.inner.lock();
-        inner.tasks.retain(|task| !task.is_finished());
-        inner.tasks.push(task.abort_handle());
+        inner.tasks.retain(|task| !task.handle.is_finished());
+        inner.tasks.push(Task { id, handle: task.abort_handle() });
         task
     }
 
@@ -137,16 +156,27 @@ impl Hooks {
         self.inner.lock().current.iter().map(|(_, id)| id.clone()).collect()
     }
 
-    /// Tasks of jobs that are still running.
-    pub(crate) fn running_tasks(&self) -> usize {
-        self.inner.lock().tasks.iter().filter(|task| !task.is_finished()).count()
+    /// Tasks that are still running.
+    pub(crate) fn running_tasks(&self) -> Vec<TaskId> {
+        let inner = self.inner.lock();
+        inner.tasks.iter().filter(|task| !task.handle.is_finished()).map(|task| task.id.clone()).collect()
     }
 
-    /// Drops all tasks of jobs.
+    /// Drops all tasks, as soon as their code returns to the runtime.
     pub(crate) fn abort_all(&self) {
-        for task in self.inner.lock().tasks.drain(..) {
-            task.abort();
+        for task in &self.inner.lock().tasks {
+            task.handle.abort();
         }
+    }
+
+    /// Drops all tasks, and the hooks that have not run: they may hold what holds them.
+    pub(crate) fn end(&self) {
+        self.abort_all();
+        let mut inner = self.inner.lock();
+        inner.started.clear();
+        let hooks = std::mem::take(&mut inner.hooks);
+        drop(inner);
+        drop(hooks);
     }
 
     /// Runs the start hooks, also those added meanwhile, which come last. Hooks without a start count as started.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::event::{Event, HookId};
-pub(crate) use hooks::{Hooks, Ordering};
+pub(crate) use hooks::{Hooks, Ordering, TaskId};
 pub(crate) use order::Uses;
 use order::{Along, Token};
 pub(crate) use run::{CancelSource, Limits, catch, panic_text};

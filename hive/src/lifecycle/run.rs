@@ -107,7 +107,7 @@ impl HookRun<'_> {
         };
         let token = CancellationToken::new();
         let _drop_cancels = token.clone().drop_guard();
-        let span = tracing::info_span!("cell", module = %self.id.module);
+        let span = self.events.span(&self.id.module);
         let cx = HookCx { token: token.clone() };
         let running = catch(async move { hook(cx).await }).instrument(span);
         tokio::pin!(running);

@@ -1,0 +1,140 @@
+//! What tests see of a hive, and what they assert of it.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{Record, TestHive, fail};
+use crate::event::{Event, Phase};
+use crate::health::{Level, Status};
+
+/// How long something may take to come about.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Lines that are printed when a test fails.
+const PRINTED: usize = 300;
+
+impl TestHive {
+    /// The health report at a path such as `announcer.job-gc`.
+    #[track_caller]
+    pub fn health(&self, path: &str) -> Status {
+        let tree = self.hive().health();
+        tree.at(path).unwrap_or_else(|| {
+            let known: Vec<_> = tree.snapshot().iter().map(Status::path).collect();
+            fail("no health report", &format_args!("{path}; there are {known:?}"))
+        })
+    }
+
+    /// Checks that nobody reports to be degraded.
+    #[track_caller]
+    pub fn is_healthy(&self) {
+        let tree = self.hive().health();
+        let degraded = tree.snapshot().into_iter().filter(|status| status.level == Level::Degraded);
+        let degraded: Vec<String> = degraded
+            .map(|status| format!("{}: {}: {}", status.path(), status.message, status.error))
+            .collect();
+        if !degraded.is_empty() {
+            fail("degraded", &degraded.join("\n  "));
+        }
+    }
+
+    /// Waits until something is so, in the hive's log, health or tables. Fails after half a minute of tokio's clock.
+    pub async fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so() {
+            if Instant::now() >= deadline {
+                fail("in vain", &format_args!("waited for half a minute: {what}"));
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The names of the start hooks that have run, in order; jobs are called `job-..`, `timer-job-..`.
+    pub fn hook_order(&self) -> Vec<String> {
+        self.ran(Phase::Start)
+    }
+
+    /// The names of the stop hooks that have run, in order.
+    pub fn stop_order(&self) -> Vec<String> {
+        self.ran(Phase::Stop)
+    }
+
+    fn ran(&self, wanted: Phase) -> Vec<String> {
+        let name = |event: &Event| match event {
+            Event::HookRan { phase, hook, .. } if *phase == wanted => Some(hook.name.to_string()),
+            _ => None,
+        };
+        self.events.lock().iter().filter_map(name).collect()
+    }
+
+    /// Checks that these start hooks have run in this order, whichever else have run between them.
+    #[track_caller]
+    pub fn started_in_order<'a>(&self, hooks: impl IntoIterator<Item = &'a str>) {
+        in_order("start hooks", hooks, &self.hook_order());
+    }
+
+    /// Checks that these stop hooks have run in this order, whichever else have run between them.
+    #[track_caller]
+    pub fn stopped_in_order<'a>(&self, hooks: impl IntoIterator<Item = &'a str>) {
+        in_order("stop hooks", hooks, &self.stop_order());
+    }
+
+    /// What this hive has logged, oldest first: its last 20,000 lines of every level.
+    pub fn logs(&self) -> Vec<Record> {
+        self.logs.records()
+    }
+
+    /// Whether a line of this level with this text has been logged; the text is looked for in the message and its fields
+    /// as [`Record`] shows them: `Allocated address=10.0.0.7`.
+    pub fn has_logged(&self, level: tracing::Level, text: &str) -> bool {
+        self.logs.records().iter().any(|record| is(record, level, text))
+    }
+
+    /// Checks that a line of this level with this text has been logged, and gives the last such.
+    #[track_caller]
+    pub fn logged(&self, level: tracing::Level, text: &str) -> Record {
+        let found = self.logs.records().into_iter().rfind(|record| is(record, level, text));
+        found.unwrap_or_else(|| {
+            let same: Vec<String> =
+                self.logs().iter().filter(|record| record.level == level).map(Record::to_string).collect();
+            fail("not logged", &format_args!("{level} `{text}`; there are:\n  {}", same.join("\n  ")))
+        })
+    }
+
+    /// Checks that no warning and no error has been logged.
+    #[track_caller]
+    pub fn logged_no_warning(&self) {
+        let bad: Vec<String> = self
+            .logs()
+            .iter()
+            .filter(|record| record.level <= tracing::Level::WARN)
+            .map(Record::to_string)
+            .collect();
+        if !bad.is_empty() {
+            fail("logged", &bad.join("\n  "));
+        }
+    }
+
+    #[expect(clippy::print_stderr, reason = "the output of a test that fails")]
+    pub(super) fn print_logs(&self) {
+        let records = self.logs();
+        let skipped = records.len().saturating_sub(PRINTED);
+        eprintln!("--- log of the hive ({skipped} older lines left out)");
+        records[skipped..].iter().for_each(|record| eprintln!("{record}"));
+    }
+}
+
+fn is(record: &Record, level: tracing::Level, text: &str) -> bool {
+    record.level == level && record.to_string().contains(text)
+}
+
+#[track_caller]
+fn in_order<'a>(what: &str, wanted: impl IntoIterator<Item = &'a str>, ran: &[String]) {
+    let mut rest = ran.iter();
+    for hook in wanted {
+        if !rest.any(|name| name == hook) {
+            let why = if ran.iter().any(|name| name == hook) { "ran earlier" } else { "did not run" };
+            fail("out of order", &format_args!("`{hook}` {why}; {what}: {ran:?}"));
+        }
+    }
+}

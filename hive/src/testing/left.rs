@@ -1,0 +1,182 @@
+//! Objects of a hive that are still there when the hive is gone.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::error::Site;
+use crate::key::Key;
+use crate::outputs::{Outs, Value};
+use crate::param::Edge;
+
+/// Sees an object without keeping it.
+pub(crate) trait Remains: Send + Sync {
+    /// How many hold the object.
+    fn holders(&self) -> usize;
+    /// Where it is, to tell that two are one.
+    fn address(&self) -> usize;
+}
+
+impl<T: ?Sized + Send + Sync> Remains for Weak<T> {
+    fn holders(&self) -> usize {
+        self.strong_count()
+    }
+
+    fn address(&self) -> usize {
+        self.as_ptr().cast::<()>().addr()
+    }
+}
+
+/// Looks into a value of the graph that is an `Arc<T>`.
+pub(crate) type Look = fn(&Value) -> Option<Box<dyn Remains>>;
+
+pub(crate) fn look<T: ?Sized + Send + Sync + 'static>(value: &Value) -> Option<Box<dyn Remains>> {
+    let object = value.downcast_ref::<Arc<T>>()?;
+    Some(Box::new(Arc::downgrade(object)))
+}
+
+/// All objects that constructors have given.
+#[derive(Default)]
+pub(crate) struct Tally(Mutex<Vec<Given>>);
+
+struct Given {
+    node: usize,
+    key: Key,
+    site: Site,
+    object: Box<dyn Remains>,
+    /// The constructors whose objects went into it.
+    takes: Vec<usize>,
+}
+
+impl Tally {
+    /// Notes what a constructor has given.
+    pub(crate) fn note(
+        &self,
+        node: usize,
+        site: &Site,
+        edges: &[Edge],
+        outs: &Outs,
+        values: &[Option<Value>],
+    ) {
+        let takes: Vec<usize> = edges.iter().flat_map(Edge::slots).map(|slot| slot.node).collect();
+        let given = outs.list.iter().zip(outs.looks()).zip(values).filter_map(|((out, look), value)| {
+            let object = (*look)?(value.as_ref()?)?;
+            Some(Given { node, key: out.key, site: site.clone(), object, takes: takes.clone() })
+        });
+        self.0.lock().extend(given);
+    }
+
+    /// What is still there apart from what may be. First those that no other constructor's object took: who holds them
+    /// is not an object of the hive.
+    pub(super) fn left(&self, may_be: &[Key]) -> Vec<LeftObject> {
+        let given = self.0.lock();
+        let mut allowed: Vec<usize> = vec![];
+        let is_there = |given: &&Given| given.object.holders() > 0;
+        for given in given.iter().filter(is_there).filter(|given| may_be.contains(&given.key)) {
+            allowed.push(given.object.address());
+        }
+        let there: Vec<&Given> = given
+            .iter()
+            .filter(is_there)
+            .filter(|given| !allowed.contains(&given.object.address()))
+            .collect();
+        let mut left: Vec<LeftObject> = vec![];
+        let mut seen: Vec<usize> = vec![];
+        for given in &there {
+            let address = given.object.address();
+            if seen.contains(&address) {
+                continue;
+            }
+            seen.push(address);
+            let same = there.iter().filter(|other| other.object.address() == address);
+            let takers =
+                there.iter().filter(|other| other.node != given.node && other.takes.contains(&given.node));
+            let mut taken_by: Vec<String> =
+                takers.map(|taker| taker.site.place.function.to_owned()).collect();
+            taken_by.dedup();
+            left.push(LeftObject {
+                types: same.map(|same| same.key.short()).collect(),
+                given_by: given.site.clone(),
+                holders: given.object.holders(),
+                taken_by,
+            });
+        }
+        left.sort_by_key(|object| !object.taken_by.is_empty());
+        left
+    }
+}
+
+/// An object that outlives its hive.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LeftObject {
+    /// As what it was provided: `Arc<Store>`, perhaps also `Arc<dyn Reader>`.
+    pub types: Vec<String>,
+    /// The constructor that gave it.
+    pub given_by: Site,
+    /// How many hold it.
+    pub holders: usize,
+    /// Constructors that took it, and whose own objects are left as well.
+    pub taken_by: Vec<String>,
+}
+
+impl fmt::Display for LeftObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LeftObject { types, given_by, holders, taken_by } = self;
+        write!(f, "{}, held {holders} times, given by {given_by}", types.join(" and "))?;
+        match taken_by.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; taken by {}, whose objects are left as well", taken_by.join(", ")),
+        }
+    }
+}
+
+/// A job that did not end with its hive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeftJob {
+    /// Its name, such as `timer-job-gc`.
+    pub job: Arc<str>,
+    /// Its module.
+    pub module: Arc<str>,
+    /// Whether it still runs; otherwise it was dropped in the middle, because it did not end when it was told to.
+    pub running: bool,
+}
+
+impl fmt::Display for LeftJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.running { "still runs" } else { "did not end when told to, and was dropped" };
+        write!(f, "`{}` of module `{}` {what}", self.job, self.module)
+    }
+}
+
+/// What is left of a hive: jobs that did not end, objects that something outside of it still holds.
+///
+/// An object that is left means two objects that hold each other, a task that escaped its job group, or a handle that
+/// somebody keeps.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Leftovers {
+    /// Jobs that did not end.
+    pub jobs: Vec<LeftJob>,
+    /// Objects that are still there; first those that no other object of the hive holds.
+    pub objects: Vec<LeftObject>,
+}
+
+impl Leftovers {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty() && self.objects.is_empty()
+    }
+}
+
+impl fmt::Display for Leftovers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("something is left of the hive")?;
+        self.jobs.iter().try_for_each(|job| write!(f, "\n  job {job}"))?;
+        self.objects.iter().try_for_each(|object| write!(f, "\n  object {object}"))
+    }
+}
+
+impl std::error::Error for Leftovers {}

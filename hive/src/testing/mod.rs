@@ -1,0 +1,349 @@
+//! A hive for tests: failures are panics with the rendered error.
+
+mod checks;
+mod left;
+mod logs;
+
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::sleep;
+use tracing::Dispatch;
+use tracing::instrument::WithSubscriber;
+
+use crate::builder::HiveBuilder;
+use crate::cell::{IntoCells, group, invoke};
+use crate::error::HiveError;
+use crate::event::Event;
+use crate::hive_type::Hive;
+use crate::key::Key;
+use crate::lifecycle::State;
+use crate::outputs::Outputs;
+pub use left::{LeftJob, LeftObject, Leftovers};
+pub(crate) use left::{Look, Tally, look};
+use logs::Logs;
+pub use logs::Record;
+
+/// How often jobs and objects are looked for that should be gone with the hive: tasks end when their thread comes to it.
+const LOOKS: u32 = 400;
+/// How long to wait between two looks; where the clock stands still other tasks get their turn.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A hive with methods that tests like: values replaced, options set, the log, health and order of hooks observed, what is
+/// left at the end told.
+///
+/// ```
+/// use hive::prelude::*;
+/// # use std::sync::Arc;
+/// # pub trait KvStore: Send + Sync { fn put(&self, key: &str); }
+/// # #[derive(Default)] pub struct Fake(std::sync::Mutex<Vec<String>>);
+/// # impl KvStore for Fake { fn put(&self, key: &str) { self.0.lock().unwrap().push(key.to_owned()) } }
+/// fn new_etcd() -> anyhow::Result<Arc<dyn KvStore>> {
+///     anyhow::bail!("no etcd in a unit test")
+/// }
+/// fn announce(kv: Arc<dyn KvStore>, lifecycle: Lifecycle, health: Health) {
+///     lifecycle.hook("announce").on_start(move |_| async move {
+///         kv.put("node/a");
+///         health.ok("announced");
+///         Ok(())
+///     });
+/// }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let cell = module("announcer", "Announces this node", [provide_private(new_etcd), invoke(announce)]);
+/// let fake = Arc::new(Fake::default());
+/// let mut hive = TestHive::new(cell).replace::<dyn KvStore>(fake.clone());
+/// hive.start().await;
+/// assert_eq!(*fake.0.lock().unwrap(), ["node/a"]);
+/// assert_eq!(hive.health("announcer").message, "announced");
+/// assert_eq!(hive.hook_order(), ["announce"]);
+/// # drop(fake);
+/// hive.finish().await; // stops; no job, no object is left
+/// # });
+/// ```
+///
+/// # The clock
+/// Everything of a hive that waits does so on tokio's clock. Where that stands still - `#[tokio::test(start_paused = true)]`,
+/// of tokio's feature `test-util` - it moves on to the next timer as soon as all tasks wait, so hours pass in no time, and
+/// what happens when is exact:
+///
+/// ```
+/// use hive::prelude::*;
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use std::time::Duration;
+///
+/// fn collect(jobs: JobGroup, collected: Arc<AtomicU32>) {
+///     jobs.timer("gc", Duration::from_secs(300), move |_| {
+///         let count = collected.fetch_add(1, Ordering::Relaxed);
+///         tracing::info!(count, "Collected");
+///         async { Ok(()) }
+///     });
+/// }
+/// # /*
+/// #[tokio::test(start_paused = true)]
+/// async fn collects_every_five_minutes() {
+/// # */
+/// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
+///     let cell = module("gc", "Collects", [invoke(collect), supply(Arc::new(AtomicU32::new(0)))]);
+///     let mut hive = TestHive::new(cell);
+///     hive.start().await;
+///     tokio::time::sleep(Duration::from_secs(3601)).await; // no time at all
+///     assert_eq!(hive.get::<AtomicU32>().load(Ordering::Relaxed), 12);
+///     hive.logged(hive::LogLevel::INFO, "Collected count=11");
+///     hive.finish().await;
+/// # });
+/// # /*
+/// }
+/// # */
+/// ```
+///
+/// # The log
+/// What constructors, hooks and jobs write is kept for this hive alone, whatever thread they run on, and printed when the
+/// test fails; there may be several hives side by side. A cell's task of its own, and what the test calls itself, write
+/// elsewhere: [`tracing_to`](TestHive::tracing_to) brings them here.
+pub struct TestHive {
+    stage: Stage,
+    events: Arc<Mutex<Vec<Event>>>,
+    logs: Logs,
+    dispatch: Dispatch,
+    tally: Arc<Tally>,
+    held: Vec<Key>,
+}
+
+enum Stage {
+    Builder(Box<Option<HiveBuilder>>),
+    Hive(Box<Hive>),
+    Gone,
+}
+
+#[track_caller]
+fn fail(what: &str, error: &dyn std::fmt::Display) -> ! {
+    panic!("{what}: {error}")
+}
+
+impl TestHive {
+    /// A hive of the given cells.
+    pub fn new(cells: impl IntoCells) -> Self {
+        let events: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let sink = events.clone();
+        let (logs, tally) = (Logs::new(), Arc::<Tally>::default());
+        let dispatch = Dispatch::new(logs.clone());
+        let builder = Hive::builder(cells)
+            .on_event(move |event| sink.lock().push(event.clone()))
+            .watched(dispatch.clone(), tally.clone());
+        let stage = Stage::Builder(Box::new(Some(builder)));
+        TestHive { stage, events, logs, dispatch, tally, held: vec![] }
+    }
+
+    /// Like [`new`](TestHive::new), and builds `Arc<T>` even if no invocation needs it, so that [`get`](TestHive::get)
+    /// finds it.
+    #[track_caller]
+    pub fn needing<T: ?Sized + Send + Sync + 'static>(cells: impl IntoCells) -> Self {
+        TestHive::new([group(cells), invoke(|_: Arc<T>| ())])
+    }
+
+    #[track_caller]
+    fn change(mut self, change: impl FnOnce(HiveBuilder) -> HiveBuilder) -> Self {
+        match &mut self.stage {
+            Stage::Builder(builder) => **builder = builder.take().map(change),
+            Stage::Hive(_) | Stage::Gone => fail("too late", &"the hive is built"),
+        }
+        self
+    }
+
+    /// Puts a value in the place of every provider of `T`, also private ones.
+    #[track_caller]
+    pub fn replace<T: ?Sized + Send + Sync + 'static>(self, value: Arc<T>) -> Self {
+        self.change(|builder| builder.replace(value))
+    }
+
+    /// Puts a value in the place of the providers of `T`, also private ones, in one module and those inside of it.
+    #[track_caller]
+    pub fn replace_in<T: ?Sized + Send + Sync + 'static>(self, module: &str, value: Arc<T>) -> Self {
+        let at = Location::caller();
+        self.change(|builder| builder.replace_within(Some(module.to_owned()), value, at))
+    }
+
+    /// Adds a ready value, or several: whatever a constructor may return.
+    #[track_caller]
+    pub fn supply<O: Outputs + Clone + Sync>(self, outputs: O) -> Self {
+        self.change(|builder| builder.supply(outputs))
+    }
+
+    /// Sets an option.
+    #[track_caller]
+    pub fn set(self, key: &str, value: impl ToString) -> Self {
+        self.change(|builder| builder.set(key, value))
+    }
+
+    /// Starts hooks in a random legal order; see [`HiveBuilder::shuffle`].
+    #[track_caller]
+    pub fn shuffle(self, seed: u64) -> Self {
+        self.change(|builder| builder.shuffle(seed))
+    }
+
+    /// Limits the start.
+    #[track_caller]
+    pub fn start_timeout(self, limit: Duration) -> Self {
+        self.change(|builder| builder.start_timeout(limit))
+    }
+
+    /// Limits the stop.
+    #[track_caller]
+    pub fn stop_timeout(self, limit: Duration) -> Self {
+        self.change(|builder| builder.stop_timeout(limit))
+    }
+
+    /// Builds and starts the hive; the error if that fails.
+    pub async fn try_start(&mut self) -> Result<(), HiveError> {
+        if let Stage::Builder(builder) = &mut self.stage {
+            let build = || builder.take().map_or(Err(HiveError::Graph(vec![])), HiveBuilder::build);
+            let built = tracing::dispatcher::with_default(&self.dispatch, build)?;
+            self.stage = Stage::Hive(Box::new(built));
+        }
+        match &mut self.stage {
+            Stage::Hive(hive) => hive.start().with_subscriber(self.dispatch.clone()).await,
+            Stage::Builder(_) | Stage::Gone => Ok(()),
+        }
+    }
+
+    /// Builds and starts the hive.
+    pub async fn start(&mut self) {
+        if let Err(error) = self.try_start().await {
+            fail("start", &error);
+        }
+    }
+
+    /// Stops the hive; the error if a stop hook fails.
+    pub async fn try_stop(&mut self) -> Result<(), HiveError> {
+        let dispatch = self.dispatch.clone();
+        self.hive_mut().stop().with_subscriber(dispatch).await
+    }
+
+    /// Stops the hive and checks that no job is left.
+    pub async fn stop(&mut self) {
+        if let Err(error) = self.try_stop().await {
+            fail("stop", &error);
+        }
+        let left = Leftovers { jobs: self.left_jobs().await, ..Leftovers::default() };
+        if !left.is_empty() {
+            fail("stop", &left);
+        }
+    }
+
+    /// Says that the test, or what it has put into the hive, may hold this object when the hive is gone.
+    pub fn holding<T: ?Sized + Send + Sync + 'static>(mut self) -> Self {
+        self.held.push(Key::of::<T>());
+        self
+    }
+
+    /// Stops the hive, lets it go, and checks that nothing of it is left: no job, and none of the objects that its
+    /// constructors have given. What the test itself holds it drops before, or says so by [`holding`](TestHive::holding).
+    pub async fn finish(self) {
+        let mut this = self;
+        if let Err(left) = this.dissolve().await {
+            fail("finish", &left);
+        }
+    }
+
+    /// As [`finish`](TestHive::finish); the error is what is left.
+    pub async fn try_finish(mut self) -> Result<(), Leftovers> {
+        self.dissolve().await
+    }
+
+    async fn dissolve(&mut self) -> Result<(), Leftovers> {
+        if self.hive().state() == State::Started
+            && let Err(error) = self.try_stop().await
+        {
+            fail("stop", &error);
+        }
+        let jobs = self.left_jobs().await;
+        let stage = std::mem::replace(&mut self.stage, Stage::Gone);
+        tracing::dispatcher::with_default(&self.dispatch, || drop(stage));
+        let mut left = Leftovers { jobs, objects: self.tally.left(&self.held) };
+        for _ in 0..LOOKS {
+            if left.objects.is_empty() {
+                break;
+            }
+            sleep(PAUSE).await;
+            left.objects = self.tally.left(&self.held);
+        }
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    }
+
+    /// Jobs that did not end when told to: those that were dropped, and those that could not be.
+    async fn left_jobs(&self) -> Vec<LeftJob> {
+        tokio::task::yield_now().await;
+        for _ in 0..LOOKS {
+            if self.hive().running_tasks().is_empty() {
+                break;
+            }
+            sleep(PAUSE).await;
+        }
+        let running = self.hive().running_tasks();
+        let running =
+            running.into_iter().map(|id| LeftJob { job: id.name, module: id.module, running: true });
+        let mut left: Vec<LeftJob> = running.collect();
+        for event in self.events.lock().iter() {
+            let Event::JobAborted { job, module, .. } = event else { continue };
+            if !left.iter().any(|left| left.job == *job && left.module == *module) {
+                left.push(LeftJob { job: job.clone(), module: module.clone(), running: false });
+            }
+        }
+        left
+    }
+
+    /// The hive, once it is started.
+    #[track_caller]
+    pub fn hive(&self) -> &Hive {
+        match &self.stage {
+            Stage::Hive(hive) => hive,
+            Stage::Builder(_) => fail("too early", &"the hive is not started"),
+            Stage::Gone => fail("too late", &"the hive is gone"),
+        }
+    }
+
+    #[track_caller]
+    fn hive_mut(&mut self) -> &mut Hive {
+        match &mut self.stage {
+            Stage::Hive(hive) => hive,
+            Stage::Builder(_) => fail("too early", &"the hive is not started"),
+            Stage::Gone => fail("too late", &"the hive is gone"),
+        }
+    }
+
+    /// An object of the hive, also a private one.
+    #[track_caller]
+    pub fn get<T: ?Sized + Send + Sync + 'static>(&self) -> Arc<T> {
+        self.hive().get_anywhere().unwrap_or_else(|| {
+            let name = std::any::type_name::<T>();
+            fail(
+                "not built",
+                &format_args!("{name}; `TestHive::needing::<..>` builds what nothing else needs"),
+            )
+        })
+    }
+
+    /// Where the log of this hive goes, for code that the test calls itself: `with_default(hive.tracing_to(), || ..)` of
+    /// [`tracing::dispatcher`], or `.with_subscriber(hive.tracing_to().clone())` on a future.
+    pub fn tracing_to(&self) -> &Dispatch {
+        &self.dispatch
+    }
+
+    /// All events so far.
+    pub fn events(&self) -> Vec<Event> {
+        self.events.lock().clone()
+    }
+}
+
+impl Drop for TestHive {
+    fn drop(&mut self) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Gone);
+        tracing::dispatcher::with_default(&self.dispatch, || drop(stage));
+        if std::thread::panicking() {
+            self.print_logs();
+        }
+    }
+}

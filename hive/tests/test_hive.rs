@@ -1,0 +1,296 @@
+//! The hive for tests: its own log, what is left at the end, and what it asserts.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use hive::LogLevel;
+use hive::prelude::*;
+use parking_lot::Mutex;
+use tokio::time::sleep;
+use tracing::instrument::WithSubscriber;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Writes a line wherever code of a cell runs.
+fn talks(name: &'static str) -> Cell {
+    module(
+        name,
+        "Talks",
+        invoke(move |lifecycle: Lifecycle, jobs: JobGroup| {
+            tracing::info!(name, "constructed");
+            lifecycle.hook("talk").on_start(move |_| async move {
+                tracing::warn!(name, port = 9234, "started");
+                Ok(())
+            });
+            jobs.one_shot("talk", move |_| async move {
+                tokio::task::yield_now().await;
+                tracing::info_span!("request", id = 7).in_scope(|| tracing::debug!(name, "works"));
+                Ok(())
+            });
+            jobs.one_shot("fails", |_| async { anyhow::bail!("no route to host") });
+        }),
+    )
+}
+
+/// The message of the panic.
+async fn fault(future: impl Future<Output = ()>) -> String {
+    let panic = AssertUnwindSafe(future).catch_unwind().await.unwrap_err();
+    panic.downcast_ref::<String>().cloned().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn hives_side_by_side_have_their_own_logs() {
+    let mut hives: Vec<TestHive> = ["a", "b", "c"].map(|name| TestHive::new(talks(name))).into();
+    for hive in &mut hives {
+        hive.start().await;
+    }
+    for (hive, name) in hives.iter_mut().zip(["a", "b", "c"]) {
+        hive.until("the jobs have run", || {
+            hive.has_logged(LogLevel::DEBUG, "works") && hive.has_logged(LogLevel::WARN, "Job failed")
+        })
+        .await;
+        hive.stop().await;
+        let own =
+            hive.logs().into_iter().filter(|record| record.fields.iter().any(|(key, _)| *key == "name"));
+        let own: Vec<String> = own
+            .filter(|record| !record.message.starts_with("Job"))
+            .map(|record| record.to_string())
+            .collect();
+        assert_eq!(
+            own,
+            [
+                format!("INFO {name}: constructed name={name}"),
+                format!("WARN {name}: started name={name} port=9234"),
+                format!("DEBUG {name}: works name={name}"),
+            ]
+        );
+        let failed = hive.logged(LogLevel::WARN, "Job failed name=job-fails error=no route to host");
+        assert_eq!(&*failed.module, name, "what the hive tells of a module counts as the module's");
+        assert_eq!(&*hive.logged(LogLevel::INFO, "Stopped hive").module, "");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scope_and_late_jobs_are_in_the_log() {
+    struct Leader;
+    let group: Arc<Mutex<Option<JobGroup>>> = Arc::default();
+    let keep = group.clone();
+    let cells = module(
+        "m",
+        "x",
+        [
+            hive::scope::<Leader>("leader", "x", talks("inner")),
+            invoke(move |_: Arc<Scope<Leader>>, jobs: JobGroup| *keep.lock() = Some(jobs)),
+        ],
+    );
+    let mut hive = TestHive::needing::<Scope<Leader>>(cells);
+    hive.start().await;
+    hive.get::<Scope<Leader>>().start().await.unwrap();
+    let jobs = group.lock().take().unwrap();
+    jobs.one_shot("late", |_| async {
+        tracing::info!("late");
+        Ok(())
+    });
+    sleep(SECOND).await;
+    assert_eq!(&*hive.logged(LogLevel::WARN, "started").module, "m.leader.inner");
+    assert_eq!(&*hive.logged(LogLevel::INFO, "late").module, "m");
+    hive.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_test_calls_is_logged_where_it_says() {
+    let mut hive = TestHive::new(module("m", "x", invoke(|health: Health| health.ok("well"))));
+    hive.start().await;
+    tracing::warn!("elsewhere");
+    async { tracing::warn!("here") }.with_subscriber(hive.tracing_to().clone()).await;
+    assert_eq!(&*hive.logged(LogLevel::WARN, "here").module, "");
+    assert!(!hive.has_logged(LogLevel::WARN, "elsewhere"));
+    hive.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn assertions_say_what_there_is() {
+    let mut hive = TestHive::new([talks("a"), module("b", "x", invoke(|health: Health| health.ok("well")))]);
+    hive.start().await;
+    hive.started_in_order(["talk", "job-talk", "job-fails"]);
+    let said = fault(async { hive.started_in_order(["job-talk", "talk"]) }).await;
+    assert!(said.contains("`talk` ran earlier") && said.contains("[\"talk\", \"job-talk\""), "{said}");
+    let said = fault(async { hive.stopped_in_order(["talk"]) }).await;
+    assert!(said.contains("`talk` did not run; stop hooks: []"), "{said}");
+    let said = fault(async { drop(hive.logged(LogLevel::WARN, "ended")) }).await;
+    assert!(said.contains("WARN `ended`; there are:\n  WARN a: started name=a"), "{said}");
+    let said = fault(async { hive.logged_no_warning() }).await;
+    assert!(said.contains("WARN a: started name=a port=9234"), "{said}");
+    hive.is_healthy();
+    sleep(SECOND).await;
+    let said = fault(async { hive.is_healthy() }).await;
+    assert!(said.contains("a.job-fails: Failed (duration 0.0ns): no route to host"), "{said}");
+    let said = fault(hive.until("never", || false)).await;
+    assert!(said.contains("waited for half a minute: never"), "{said}");
+    hive.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_that_do_not_end_are_named() {
+    let cells = module(
+        "m",
+        "x",
+        invoke(|jobs: JobGroup| {
+            jobs.one_shot("deaf", |_| std::future::pending());
+            jobs.timer("tidy", SECOND, |_| async { Ok(()) });
+        }),
+    );
+    let mut hive = TestHive::new(cells);
+    hive.start().await;
+    sleep(SECOND).await;
+    let said = fault(hive.stop()).await;
+    assert_eq!(
+        said,
+        "stop: something is left of the hive\n  job `job-deaf` of module `m` did not end when told to, and was dropped"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_blocks_its_thread_is_named() {
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
+    let cells = module(
+        "m",
+        "x",
+        invoke(move |jobs: JobGroup| {
+            let blocked = blocked.clone();
+            jobs.one_shot("blocks", move |_| async move {
+                let _unblocked = blocked.lock().recv();
+                Ok(())
+            })
+            .grace(Duration::from_millis(10));
+        }),
+    );
+    let mut hive = TestHive::new(cells);
+    hive.start().await;
+    hive.until("the job runs", || hive.has_logged(LogLevel::DEBUG, "Job started")).await;
+    let left = hive.try_finish().await.unwrap_err();
+    let jobs: Vec<String> = left.jobs.iter().map(ToString::to_string).collect();
+    assert_eq!(jobs, ["`job-blocks` of module `m` still runs"]);
+    drop(unblock);
+}
+
+struct Store;
+trait Reader: Send + Sync {}
+impl Reader for Store {}
+struct Server {
+    _store: Arc<Store>,
+    peer: Mutex<Option<Arc<Client>>>,
+}
+struct Client {
+    _server: Arc<Server>,
+}
+
+fn new_store() -> (Arc<Store>, Arc<dyn Reader>) {
+    let store = Arc::new(Store);
+    (store.clone(), store)
+}
+
+fn new_server(store: Arc<Store>, _: Arc<dyn Reader>) -> Arc<Server> {
+    Arc::new(Server { _store: store, peer: Mutex::default() })
+}
+
+fn new_client(server: Arc<Server>) -> Arc<Client> {
+    Arc::new(Client { _server: server })
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_are_left_are_named_with_who_gave_and_took_them() {
+    let cells = |in_a_circle: bool| {
+        let meet = move |server: Arc<Server>, client: Arc<Client>| {
+            if in_a_circle {
+                *server.peer.lock() = Some(client);
+            }
+        };
+        module("web", "x", [provide(new_store), provide(new_server), provide(new_client), invoke(meet)])
+    };
+    let mut hive = TestHive::new(cells(false));
+    hive.start().await;
+    hive.finish().await;
+
+    let mut hive = TestHive::new(cells(true));
+    hive.start().await;
+    let left = hive.try_finish().await.unwrap_err();
+    let said = left.to_string();
+    let objects: Vec<String> = left.objects.iter().map(|object| object.types.join(" and ")).collect();
+    assert_eq!(objects, ["Arc<Client>", "Arc<Store> and Arc<dyn Reader>", "Arc<Server>"]);
+    assert!(
+        said.contains(
+            "object Arc<Client>, held 1 times, given by test_hive::new_client (hive/tests/test_hive.rs:"
+        ),
+        "{said}"
+    );
+    assert!(
+        said.contains("in module `web`; taken by test_hive::new_server, whose objects are left"),
+        "{said}"
+    );
+
+    // A handle of the test itself.
+    let mut hive = TestHive::new(cells(false));
+    hive.start().await;
+    let server = hive.get::<Server>();
+    let said = fault(hive.finish()).await;
+    assert!(said.contains("object Arc<Server>, held 1 times"), "{said}");
+    drop(server);
+    let mut hive = TestHive::new(cells(false)).holding::<Server>().holding::<dyn Reader>();
+    hive.start().await;
+    let _server = hive.get::<Server>();
+    hive.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_escapes_is_seen_by_what_it_holds() {
+    #[expect(clippy::disallowed_methods, reason = "it is the fault that is looked for")]
+    fn escapes(store: Arc<Store>) {
+        tokio::spawn(async move {
+            std::future::pending::<()>().await;
+            drop(store);
+        });
+    }
+    let mut hive = TestHive::new([provide(new_store), invoke(escapes)]);
+    hive.start().await;
+    let left = hive.try_finish().await.unwrap_err();
+    assert_eq!(left.objects[0].types[0], "Arc<Store>");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_of_starts_that_fail_and_of_scopes() {
+    struct Part;
+    // What holds the handles of its own hooks and jobs would never go if hooks that have not run were kept.
+    struct Service {
+        _lifecycle: Lifecycle,
+        _jobs: JobGroup,
+    }
+    fn service(lifecycle: Lifecycle, jobs: JobGroup) -> Arc<Service> {
+        let service = Arc::new(Service { _lifecycle: lifecycle.clone(), _jobs: jobs.clone() });
+        let (first, own) = (service.clone(), service.clone());
+        lifecycle.hook("fails").on_start(move |_| async move {
+            drop(first);
+            anyhow::bail!("no")
+        });
+        jobs.one_shot("job", move |_| async move {
+            drop(own);
+            Ok(())
+        });
+        service
+    }
+    let part = || [provide(service), invoke(|_: Arc<Service>| ())];
+    let mut hive = TestHive::new(module("m", "x", part()));
+    hive.try_start().await.unwrap_err();
+    hive.finish().await;
+
+    let mut hive = TestHive::needing::<Scope<Part>>(hive::scope::<Part>("part", "x", part()));
+    hive.start().await;
+    let scope = hive.get::<Scope<Part>>();
+    scope.start().await.unwrap_err();
+    scope.start().await.unwrap_err();
+    drop(scope);
+    hive.finish().await;
+}
