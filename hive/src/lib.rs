@@ -4,99 +4,143 @@
 //! a constructor say what it needs, its result says what it gives. A [`Hive`] plans the graph before it runs anything,
 //! reports all faults at once, builds what the invocations need, and starts and stops it in order of dependency.
 //!
+//! # Ten minutes
+//!
+//! Begin a program, with the hive and the runtime it lives on:
+//!
+//! ```sh
+//! cargo new notes && cd notes
+//! cargo add --path .../hive
+//! cargo add anyhow tracing-subscriber
+//! cargo add tokio --features rt-multi-thread,macros,fs,time
+//! cargo add --dev tempfile
+//! cargo add --dev tokio --features test-util
+//! ```
+//!
+//! Two cells are a `src/main.rs`. The first keeps notes in a file and has hooks; the second needs the first and has a
+//! job. (This is `examples/notes.rs`; it is compiled and its tests run with those of the crate.)
+//!
+//! ```no_run
+#![doc = include_str!("../examples/notes.rs")]
+//! ```
+//!
+//! Run it, stop it with Ctrl-C, and look into `notes.txt`. The options come from the structs of the cells, from flags
+//! and from the environment, and a wrong one is told with what would be right:
+//!
+//! ```text
+//! $ cargo run -- --help
+//! Options:
+//!   --notes-file string        File that the notes are kept in (default notes.txt)
+//!   --tick-interval duration   Time between two notes (default 2s)
+//! $ cargo run -- --tick-interval 3x
+//! notes: 1 fault in the configuration:
+//!   - command line: option tick-interval: "3x" is not a duration (such as 300ms, 30s, 1h15m) (unknown unit "x")
+//! ```
+//!
+//! Test it: `cargo test`. [`TestHive`] starts the real cells; values that a test cannot have are
+//! [replaced](TestHive::replace), and a paused clock lets hours pass in no time.
+//!
+//! Break it: leave `notes()` out of the list. Nothing of the program runs; all faults of the graph come at once.
+//!
+//! ```text
+//! notes: 1 fault in the graph:
+//!   - missing Arc<notes::Notes>
+//!     needed by notes::tick (src/main.rs:76) in module `clock`
+//! ```
+//!
+//! # More of it
+//!
+//! Parameters as a struct, results behind traits, constructors that are `async` or fail, members of groups:
+//!
 //! ```
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //!
 //! use hive::prelude::*;
 //!
-//! /// Options: flags, environment, a file or a folder. The doc comments are the help texts.
-//! #[derive(hive::Config, Clone, Debug)]
-//! pub struct IpamConfig {
-//!     /// Range to allocate pod addresses from
-//!     #[flag(name = "ipv4-range", default = "10.0.0.0/24")]
-//!     range: ipnetwork::Ipv4Network,
-//!     /// Interval of the garbage collector
-//!     #[flag(default = "30s")] // the option is called `ipam-gc-interval`
-//!     ipam_gc_interval: Duration,
+//! #[derive(hive::Config)]
+//! struct ShopConfig {
+//!     /// Loaves that are baked in a night
+//!     #[flag(default = 40)]
+//!     shop_loaves: u32,
+//!     /// Time between two looks at the shelf
+//!     #[flag(default = "30s")]
+//!     shop_look_interval: Duration,
 //! }
 //!
-//! pub trait Ipam: Send + Sync {
-//!     fn capacity(&self) -> u32;
+//! pub trait Shop: Send + Sync {
+//!     fn loaves(&self) -> u32;
 //! }
-//! struct Pool(ipnetwork::Ipv4Network);
-//! impl Ipam for Pool {
-//!     fn capacity(&self) -> u32 {
-//!         self.0.size()
+//! struct Bakery(u32);
+//! impl Shop for Bakery {
+//!     fn loaves(&self) -> u32 {
+//!         self.0
 //!     }
 //! }
 //!
-//! /// A route of the REST API: cells contribute them, in whatever number.
+//! /// A page of the menu: cells contribute them, in whatever number.
 //! #[derive(Clone)]
-//! pub struct Route(&'static str);
+//! pub struct Page(&'static str);
 //!
 //! /// More than a few parameters are taken as a struct.
 //! #[derive(Params)]
-//! struct IpamParams {
-//!     config: Config<IpamConfig>,
+//! struct ShopParams {
+//!     config: Config<ShopConfig>,
 //!     lifecycle: Lifecycle,
 //!     jobs: JobGroup,
 //!     health: Health,
 //! }
 //!
 //! /// A constructor may be `async`, may fail, and may give several things.
-//! async fn new_ipam(p: IpamParams) -> anyhow::Result<(Arc<dyn Ipam>, Member<Route>)> {
-//!     anyhow::ensure!(p.config.range.prefix() < 31, "ipv4-range {} has no room", p.config.range);
-//!     let pool = Arc::new(Pool(p.config.range));
+//! async fn new_shop(p: ShopParams) -> anyhow::Result<(Arc<dyn Shop>, Member<Page>)> {
+//!     anyhow::ensure!(p.config.shop_loaves > 0, "shop-loaves 0: there is nothing to sell");
 //!     let health = p.health.clone();
 //!     p.lifecycle
-//!         .hook("ipam")
+//!         .hook("open")
 //!         .on_start(move |_cx| async move {
-//!             health.ok("pool ready"); // I/O belongs here, not into the constructor
+//!             health.ok("open"); // I/O belongs here, not into the constructor
 //!             Ok(())
 //!         })
 //!         .on_stop(|_cx| async { Ok(()) })
 //!         .timeout(Duration::from_secs(10));
-//!     p.jobs.timer("gc", p.config.ipam_gc_interval, |cx: JobCx| async move {
-//!         cx.health.ok("nothing to collect");
+//!     p.jobs.timer("look", p.config.shop_look_interval, |cx: JobCx| async move {
+//!         cx.health.ok("the shelf is full");
 //!         Ok(())
 //!     });
-//!     Ok((pool, Member(Route("/ipam"))))
+//!     Ok((Arc::new(Bakery(p.config.shop_loaves)), Member(Page("bread"))))
 //! }
 //!
-//! /// A type with `#[derive(Object)]` may be returned bare; others get it as `Arc<Api>`.
+//! /// A type with `#[derive(Object)]` may be returned bare; others get it as `Arc<Menu>`.
 //! #[derive(Object)]
-//! struct Api {
-//!     routes: Vec<&'static str>,
-//! }
-//! fn new_api(routes: Group<Route>) -> Api {
-//!     Api { routes: routes.iter().map(|route| route.0).collect() }
+//! struct Menu(Vec<&'static str>);
+//! fn new_menu(pages: Group<Page>) -> Menu {
+//!     Menu(pages.iter().map(|page| page.0).collect())
 //! }
 //!
-//! fn ipam() -> Cell {
-//!     module("ipam", "Address management", [config::<IpamConfig>(), provide(new_ipam)])
+//! fn shop() -> Cell {
+//!     module("shop", "Sells bread", [config::<ShopConfig>(), provide(new_shop)])
 //! }
-//! fn api() -> Cell {
-//!     module("api", "REST API", [provide_private(new_api), invoke(|api: Arc<Api>| assert_eq!(api.routes, ["/ipam"]))])
+//! fn menu() -> Cell {
+//!     module("menu", "Says what there is", [provide_private(new_menu), invoke(|menu: Arc<Menu>| assert_eq!(menu.0, ["bread"]))])
 //! }
 //!
 //! # fn main() -> anyhow::Result<()> {
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! // The order of cells does not matter.
-//! let mut hive = Hive::builder([api(), ipam()])
-//!     .args(["--ipv4-range=10.1.0.0/16"])
-//!     .env("CILIUM_", [("CILIUM_IPAM_GC_INTERVAL", "1m")])
+//! let mut hive = Hive::builder([menu(), shop()])
+//!     .args(["--shop-loaves=12"])
+//!     .env("SHOP_", [("SHOP_SHOP_LOOK_INTERVAL", "1m")])
 //!     .build()?; // no constructor has run yet; every fault of graph and configuration is in the error
 //! hive.start().await?;
-//! assert_eq!(hive.get::<dyn Ipam>().unwrap().capacity(), 65536);
-//! assert_eq!(hive.health().at("ipam").unwrap().message, "pool ready");
+//! assert_eq!(hive.get::<dyn Shop>().unwrap().loaves(), 12);
+//! assert_eq!(hive.health().at("shop").unwrap().message, "open");
 //! hive.stop().await?;
 //! # anyhow::Ok(()) })
 //! # }
 //! ```
 //!
-//! A program's `main` calls [`Hive::run`] instead, which handles signals and gives an [`Outcome`] with an exit code.
-//! Tests use [`TestHive`]; one line, `hive::validate(cells())`, checks a whole application without side effects.
+//! A program with a log or sub-commands of its own calls [`Hive::run`], which handles signals and gives an [`Outcome`]
+//! with an exit code; [`main`](HiveBuilder::main) does that and the rest. One line, `hive::validate(cells())`, checks a
+//! whole application without side effects.
 //!
 //! # What a constructor may take
 //! `Arc<T>` and `Arc<dyn Trait>`; [`Config<T>`](struct@Config); [`Group<T>`] (all [`Member`]s, in order of registration); `Option<P>`
@@ -148,6 +192,7 @@ mod param;
 mod part;
 mod picture;
 mod plan;
+mod program;
 #[cfg(test)]
 mod random;
 mod scope;

@@ -1,0 +1,122 @@
+//! Notes that are kept in a file, and a clock that writes one now and then: two cells, a program, and a test of its hooks.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hive::prelude::*;
+
+// ---- The first cell keeps notes. It owns a file, and has an option that says which.
+
+#[derive(hive::Config)]
+struct NotesConfig {
+    /// File that the notes are kept in
+    #[flag(default = "notes.txt")]
+    notes_file: PathBuf, // --notes-file, or NOTES_NOTES_FILE in the environment
+}
+
+/// What other cells may take, as `Arc<Notes>`.
+#[derive(Object, Default)]
+struct Notes(Mutex<Vec<String>>);
+
+impl Notes {
+    fn add(&self, note: impl Into<String>) {
+        self.0.lock().unwrap().push(note.into());
+    }
+}
+
+/// A constructor only wires. What it needs are its parameters, what it gives is its result; reading and writing files
+/// is for hooks.
+fn new_notes(config: Config<NotesConfig>, lifecycle: Lifecycle, health: Health) -> Arc<Notes> {
+    let notes = Arc::new(Notes::default());
+    let (read, write, file) = (notes.clone(), notes.clone(), config.notes_file.clone());
+    lifecycle
+        .hook("notes-file")
+        .on_start({
+            let file = file.clone();
+            move |_cx| async move {
+                match tokio::fs::read_to_string(&file).await {
+                    Ok(text) => text.lines().for_each(|line| read.add(line)),
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(error) => anyhow::bail!("{}: {error}", file.display()),
+                }
+                health.ok(format!("{} notes", read.0.lock().unwrap().len()));
+                Ok(())
+            }
+        })
+        .on_stop(move |_cx| async move {
+            let text: String = write.0.lock().unwrap().iter().map(|note| format!("{note}\n")).collect();
+            Ok(tokio::fs::write(&file, text).await?)
+        });
+    notes
+}
+
+fn notes() -> Cell {
+    module("notes", "Keeps notes in a file", [config::<NotesConfig>(), provide(new_notes)])
+}
+
+// ---- The second cell needs the first. It has something to do as long as the program runs: a job.
+
+#[derive(hive::Config)]
+struct ClockConfig {
+    /// Time between two notes
+    #[flag(default = "2s")]
+    tick_interval: Duration,
+}
+
+fn tick(notes: Arc<Notes>, config: Config<ClockConfig>, jobs: JobGroup) {
+    jobs.timer("tick", config.tick_interval, move |_cx| {
+        notes.add("tick");
+        async { Ok(()) }
+    });
+}
+
+fn clock() -> Cell {
+    module("clock", "Makes a note now and then", [config::<ClockConfig>(), invoke(tick)])
+}
+
+// ---- The program is a list of cells; their order does not matter.
+
+fn cells() -> Cell {
+    group([clock(), notes()])
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    Hive::builder(cells()).process("NOTES_").main().await // until SIGINT or SIGTERM
+}
+
+// ---- A test starts the real cells, in virtual time.
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn notes_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("notes.txt");
+        std::fs::write(&file, "an old note\n").unwrap();
+
+        let mut hive = TestHive::new(cells()).set("notes-file", file.display()).set("tick-interval", "1h");
+        hive.start().await;
+        // The clock was listed first, but it needs the notes, whose hook comes first therefore.
+        assert_eq!(hive.hook_order(), ["notes-file", "timer-job-tick"]);
+        assert_eq!(hive.health("notes").message, "1 notes");
+
+        tokio::time::sleep(Duration::from_secs(2 * 3600 + 1)).await; // takes no time
+        hive.stop().await; // fails the test if a stop hook does, or if a job is left
+
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "an old note\ntick\ntick\n");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_cannot_be_read_is_named() {
+        let mut hive = TestHive::new(cells()).set("notes-file", "/");
+        let error = hive.try_start().await.unwrap_err().to_string();
+        assert!(error.contains("notes-file"), "the hook: {error}");
+        assert!(error.contains("/: Is a directory"), "and the reason: {error}");
+    }
+}

@@ -1,0 +1,65 @@
+//! A hive as a whole program.
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::builder::HiveBuilder;
+
+impl HiveBuilder {
+    /// What `main` does with a hive: builds it, answers `--help`, runs it until a signal or a shutdown, tells on standard
+    /// error what went wrong, and gives the exit code: 0 after an orderly end, 1 if the hive could not be built,
+    /// otherwise that of the [`Outcome`](crate::Outcome).
+    ///
+    /// ```no_run
+    /// # fn cells() -> hive::Cell { hive::group(Vec::<hive::Cell>::new()) }
+    /// #[tokio::main]
+    /// async fn main() -> std::process::ExitCode {
+    ///     hive::Hive::builder(cells()).process("NOTES_").main().await
+    /// }
+    /// ```
+    ///
+    /// Programs with sub-commands, or with a log of their own design, [build](HiveBuilder::build) and
+    /// [run](crate::Hive::run) by themselves.
+    pub async fn main(self) -> ExitCode {
+        let hive = match self.build() {
+            Ok(hive) => hive,
+            Err(error) => {
+                tell(error);
+                return ExitCode::FAILURE;
+            }
+        };
+        let arguments = hive.arguments();
+        if arguments.help {
+            let text = format!("Usage: {} [OPTIONS]\n\nOptions:\n{}", name(), hive.usage());
+            return print(&text);
+        }
+        if let Some(word) = arguments.words.first() {
+            tell(format_args!("nothing is known to do with `{word}`; `--help` lists the options"));
+            return ExitCode::FAILURE;
+        }
+        hive.settings().report();
+        let outcome = hive.run().await;
+        outcome.errors.iter().for_each(tell);
+        outcome.exit_code()
+    }
+}
+
+/// What the program is called on its command line.
+fn name() -> String {
+    let path = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Says it on standard error; without one there is nobody to tell.
+fn tell(what: impl std::fmt::Display) {
+    let _nobody = writeln!(io::stderr(), "{}: {what}", name());
+}
+
+/// A reader that has seen enough is no failure.
+fn print(text: &str) -> ExitCode {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    }
+}
