@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use hive::Settings;
 use tracing::field::{Field, Visit};
@@ -22,10 +24,10 @@ pub(crate) struct LogConfig {
     /// Form and level of the log
     #[flag(
         default = "",
-        parse = "format=text|text-ts|json|json-ts and level=error|warn|info|debug|trace, by comma"
+        parse = "format=text|text-ts|json|json-ts and level=error|warn|info|debug|trace, by comma",
+        live
     )]
-    #[expect(dead_code, reason = "read from the settings, before any cell is built")]
-    log_opt: LogOptions,
+    pub(crate) log_opt: LogOptions,
 }
 
 impl LogConfig {
@@ -73,13 +75,13 @@ pub(crate) fn joined(args: Vec<String>) -> Vec<String> {
 /// What the log looks like and how much of it there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogOptions {
-    format: LogFormat,
+    pub(crate) format: LogFormat,
     pub(crate) level: LevelFilter,
 }
 
 /// Text or JSON, with or without a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LogFormat {
+pub(crate) struct LogFormat {
     json: bool,
     time: bool,
 }
@@ -96,7 +98,7 @@ impl LogOptions {
         let lines = tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
             .fmt_fields(debug_fn(|out, field, value| write!(out, "{field}={value:?}{SEPARATOR}")))
-            .event_format(self.format);
+            .event_format(level.format());
         // A second installation (several agents in one process) keeps the first.
         let _ =
             tracing::subscriber::set_global_default(tracing_subscriber::registry().with(filter).with(lines));
@@ -153,14 +155,30 @@ impl FromStr for LogFormat {
     }
 }
 
-impl<S, N> FormatEvent<S, N> for LogFormat
+/// The form of lines, which may change while lines are written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedFormat(Arc<AtomicU8>);
+
+impl SharedFormat {
+    pub(crate) fn set(&self, format: LogFormat) {
+        self.0.store(u8::from(format.json) << 1 | u8::from(format.time), Ordering::Relaxed);
+    }
+
+    fn now(&self) -> LogFormat {
+        let bits = self.0.load(Ordering::Relaxed);
+        LogFormat { json: bits & 2 != 0, time: bits & 1 != 0 }
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for SharedFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, cx: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let mut line = Line { json: self.json, text: String::with_capacity(160) };
-        if self.time {
+        let format = self.now();
+        let mut line = Line { json: format.json, text: String::with_capacity(160) };
+        if format.time {
             let mut now = String::new();
             SystemTime.format_time(&mut Writer::new(&mut now))?;
             line.pair("time", &now);
@@ -181,7 +199,7 @@ where
         for (name, value) in &fields.others {
             line.pair(name, value);
         }
-        if self.json { writeln!(out, "{{{}}}", line.text) } else { writeln!(out, "{}", line.text) }
+        if format.json { writeln!(out, "{{{}}}", line.text) } else { writeln!(out, "{}", line.text) }
     }
 }
 

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::thread::sleep;
 use std::time::Duration;
 
+use bpf::RawMap;
 use integration_tests::Node;
 use serde_json::Value;
 use test_kit::{require_root, wait_until};
@@ -105,6 +109,89 @@ fn live_options_change_others_wait_and_wrong_ones_change_nothing() {
     assert_eq!(r.node.request("PATCH", "/v1/config", Some(patch)).unwrap().status, 200);
     r.write("policy-audit-mode", "false");
     r.wait_for("Enabled", "Disabled", "always");
+}
+
+/// A row of a map that somebody deletes.
+struct Lost {
+    map: RawMap,
+    key: Vec<u8>,
+}
+
+impl Lost {
+    fn delete(node: &Node, map: &str) -> Self {
+        let map = RawMap::open(&node.pin(map)).unwrap();
+        let (keys, _) = map.entries().unwrap();
+        let key = keys[..map.layout().key_size as usize].to_vec();
+        assert!(map.delete(&key).unwrap());
+        Self { map, key }
+    }
+
+    fn is_back(&self) -> bool {
+        self.map.lookup(&self.key, &mut vec![0; self.map.value_len()]).unwrap()
+    }
+}
+
+/// Intervals of loops that are an hour long at the start, the selection of metrics, the form of the log.
+#[test]
+fn loops_metrics_and_the_log_follow_the_folder() {
+    require_root!();
+    const INTERVALS: [&str; 4] = [
+        "conntrack-gc-interval",
+        "endpoint-bpf-prog-watchdog-interval",
+        "bpf-policy-map-full-reconciliation-interval",
+        "endpoint-gc-interval",
+    ];
+    let mut node = Node::new();
+    node.config.insert("prometheus-serve-addr".to_owned(), "127.0.0.1:9962".to_owned());
+    node.config.extend(INTERVALS.map(|key| (key.to_owned(), "1h".to_owned())));
+    node.start();
+    let pod = node.add_pod("a");
+    let endpoint = node.get("/v1/endpoint/pod-name:default%2Fa")["id"].as_u64().unwrap();
+    let folder = node.sandbox().dir().join("config");
+    let r = Running { node, folder };
+    let has = |line: &str| r.node.metrics().iter().any(|found| found.starts_with(line));
+
+    let interval = "cilium_datapath_conntrack_gc_interval_seconds{global=\"global\"}";
+    assert!(has(&format!("{interval} 3600")));
+    r.write("conntrack-gc-interval", "7s");
+    wait_until("the interval of the collection", PATIENCE, || has(&format!("{interval} 7")));
+
+    assert!(has("cilium_endpoint "));
+    r.write("metrics", "-cilium_endpoint");
+    wait_until("a metric to go", PATIENCE, || !has("cilium_endpoint "));
+    r.write("metrics", "");
+    wait_until("a metric to come back", PATIENCE, || has("cilium_endpoint "));
+
+    // What the pod's arrival changes is done.
+    sleep(Duration::from_secs(1));
+    let rule = Lost::delete(&r.node, &format!("cilium_policy_v2_{endpoint:05}"));
+    let row = Lost::delete(&r.node, "cilium_lxc");
+    sleep(Duration::from_secs(1));
+    assert_eq!([rule.is_back(), row.is_back()], [false; 2], "not before an hour has passed");
+    r.write("bpf-policy-map-full-reconciliation-interval", "500ms");
+    wait_until("the policy map to be compared", PATIENCE, || rule.is_back());
+    assert!(!row.is_back());
+    r.write("endpoint-bpf-prog-watchdog-interval", "500ms");
+    wait_until("other rows to be compared", PATIENCE, || row.is_back());
+
+    let name = pod.result["interfaces"][0]["name"].as_str().unwrap();
+    r.node.host().ip(&format!("link del {name}")).unwrap();
+    let known = || r.node.endpoints().iter().any(|row| row.starts_with(&format!("{endpoint} ")));
+    assert!(known());
+    r.write("endpoint-gc-interval", "300ms");
+    wait_until("the endpoint without interface to go", PATIENCE, || !known());
+
+    r.write("log-opt", "format=json,level=debug");
+    wait_until("a debug line as JSON", PATIENCE, || {
+        // What ends a connection is worth one.
+        let mut stream = UnixStream::connect(r.node.socket()).unwrap();
+        stream.write_all(b"nonsense\r\n\r\n").unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+        r.node.log().contains("\n{\"level\":\"debug\",\"msg\":")
+    });
+    r.write("log-opt", "format=text,level=loud");
+    r.wait_for_log(&["is refused", "level loud: use error, warn, info, debug or trace"]);
+    assert!(r.node.log().lines().last().unwrap().starts_with('{'), "the form of before stays");
 }
 
 /// The folder as Kubernetes mounts a ConfigMap, whose files change all at once.

@@ -120,6 +120,69 @@ fn switches_of_the_node_change_the_programs_in_place() {
     talk.end();
 }
 
+/// Options of the configuration folder change the programs as `PATCH /config` does, and those that are constants of the
+/// programs, too.
+#[test]
+fn the_folder_changes_the_programs_in_place() {
+    require_root!();
+    let mut talk = Talk::start();
+    let [a, b] = talk.ids();
+    let folder = talk.node.sandbox().dir().join("config");
+    let mut before = talk.programs();
+    let mut write = |talk: &Talk, options: &[(&str, &str)]| {
+        for (key, value) in options {
+            std::fs::write(folder.join(key), value).unwrap();
+        }
+        let others = || talk.programs().iter().zip(&before).all(|(after, before)| after != before);
+        test_kit::wait_until("other programs", Duration::from_secs(20), others);
+        before = talk.programs();
+    };
+    write(&talk, &[("bpf-events-trace-enabled", "false"), ("bpf-events-policy-verdict-enabled", "false")]);
+    let events = talk.events();
+    assert!(events.iter().any(|e| e.is_drop_of(a)));
+    assert!(events.iter().all(|e| matches!(e, Event::Drop { .. })), "{events:?}");
+    let options = &talk.node.get("/v1/config")["spec"]["options"];
+    assert_eq!(
+        (&options["TraceNotification"], &options["DropNotification"]),
+        (&"Disabled".into(), &"Enabled".into())
+    );
+
+    write(
+        &talk,
+        &[
+            ("bpf-events-drop-enabled", "false"),
+            ("bpf-events-trace-enabled", "true"),
+            ("monitor-aggregation", "lowest"),
+        ],
+    );
+    let events = talk.events();
+    assert!(!events.iter().any(|e| e.is_drop_of(a) || e.is_sent_by(a)), "{events:?}");
+    assert!(events.iter().any(|e| e.is_delivered_to(b)));
+
+    // A constant of the programs: what goes on counts by it from its next packet on.
+    let life = || {
+        let text = talk.node.apiary(&["bpf", "ct", "list", "global"]);
+        let rows = text.lines().filter(|row| row.starts_with("UDP OUT"));
+        let left =
+            rows.filter_map(|row| row.split_once("expires=")?.1.split(' ').next()?.parse::<u64>().ok());
+        left.max().unwrap_or_else(|| panic!("no connection: {text}"))
+    };
+    let minute = life();
+    write(&talk, &[("bpf-ct-timeout-regular-any", "1h"), ("monitor-aggregation-flags", "syn")]);
+    test_kit::wait_until("connections to live longer", Duration::from_secs(20), || life() > minute + 3000);
+
+    // One of several is wrong: nothing is loaded.
+    let log = talk.node.log().len();
+    std::fs::write(folder.join("trace-payloadlen"), "64").unwrap();
+    std::fs::write(folder.join("monitor-aggregation-flags"), "sin").unwrap();
+    test_kit::wait_until("a refusal", Duration::from_secs(20), || {
+        let text = talk.node.log();
+        text[log..].contains("'sin' is wrong; give syn, fin")
+    });
+    assert_eq!(talk.programs(), before);
+    talk.end();
+}
+
 #[test]
 fn switches_of_an_endpoint_silence_its_own_programs() {
     require_root!();

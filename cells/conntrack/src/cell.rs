@@ -30,7 +30,7 @@ pub fn cell() -> Cell {
 
 #[derive(Params)]
 struct GcParams {
-    config: Config<ConntrackGcConfig>,
+    config: ConfigWatch<ConntrackGcConfig>,
     clock: Config<ClockConfig>,
     families: Config<FamilyConfig>,
     maps: Arc<Maps>,
@@ -51,7 +51,8 @@ fn start(p: GcParams) {
     }
     let kinds: Vec<Kind> = collected.iter().map(|(_, kind)| *kind).collect();
     let gc = Gc {
-        interval: Interval::new((*p.config).clone()),
+        interval: Interval::new((*p.config.get()).clone()),
+        config: p.config,
         clock: (*p.clock).clone(),
         maps: p.maps,
         numbers: Numbers::new(&p.metrics, &kinds),
@@ -61,6 +62,7 @@ fn start(p: GcParams) {
 }
 
 struct Gc {
+    config: ConfigWatch<ConntrackGcConfig>,
     interval: Interval,
     clock: ClockConfig,
     maps: Arc<Maps>,
@@ -72,12 +74,21 @@ impl Gc {
     async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
         let clock = self.clock.clock();
         self.numbers.interval(self.interval.current());
+        let mut last = Instant::now();
+        // The first round, and one after a failure, does not wait for the interval.
+        let mut early = true;
         let mut wait = MIN_INTERVAL.min(self.interval.current());
         let mut backoff = Backoff::exponential(RETRY_MIN, RETRY_MAX);
         loop {
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep(wait.saturating_sub(last.elapsed())) => {}
+                () = self.config.changed() => {
+                    let interval = self.interval.follow((*self.config.get()).clone());
+                    self.numbers.interval(interval);
+                    wait = if early { wait.min(interval) } else { interval };
+                    continue;
+                }
             }
             let working = cx.working_within(ROUND);
             let (mut total, mut most, mut failed) = (Collected::default(), 0.0, None);
@@ -105,6 +116,7 @@ impl Gc {
                 }
             }
             drop(working);
+            (last, early) = (Instant::now(), failed.is_some());
             wait = self.interval.after(most);
             self.numbers.interval(wait);
             match failed {

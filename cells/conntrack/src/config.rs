@@ -1,4 +1,4 @@
-//! The options of the collection, in Cilium's spelling. Changes take effect at the next start.
+//! The options of the collection, in Cilium's spelling. Changes take effect at once.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, PartialEq, Eq, hive::Config)]
 pub struct ConntrackGcConfig {
     /// Time between two collections of ended connections; 0 to choose it by how much there is to collect
-    #[flag(default = "0s")]
+    #[flag(default = "0s", live)]
     pub conntrack_gc_interval: Duration,
     /// Longest time between two collections when it is chosen; 0 for 12h
-    #[flag(default = "0s")]
+    #[flag(default = "0s", live)]
     pub conntrack_gc_max_interval: Duration,
 }

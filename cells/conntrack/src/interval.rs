@@ -55,6 +55,14 @@ impl Interval {
         self.current
     }
 
+    /// The interval by other options. One that is chosen again begins anew.
+    pub(crate) fn follow(&mut self, config: ConntrackGcConfig) -> Duration {
+        let was_fixed = !self.config.conntrack_gc_interval.is_zero();
+        self.config = config;
+        self.current = self.limited(if was_fixed { STARTING_INTERVAL } else { self.current });
+        self.current
+    }
+
     fn limited(&self, interval: Duration) -> Duration {
         let (fixed, max) = (self.config.conntrack_gc_interval, self.config.conntrack_gc_max_interval);
         if !fixed.is_zero() {
@@ -105,5 +113,12 @@ mod tests {
             (fixed.current().as_secs(), fixed.after(0.0).as_secs(), fixed.after(1.0).as_secs()),
             (7, 7, 7)
         );
+    }
+
+    #[test]
+    fn other_options_count_at_once() {
+        let mut followed = interval(0, 0);
+        let mut follow = |fixed, max| followed.follow(interval(fixed, max).config).as_secs();
+        assert_eq!([follow(0, 100), follow(7, 100), follow(0, 0), follow(0, 400)], [100, 7, 300, 300]);
     }
 }

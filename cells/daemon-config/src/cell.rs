@@ -81,11 +81,7 @@ struct StoreParams {
 }
 
 fn store(p: StoreParams) -> anyhow::Result<()> {
-    let set = |key: &str| {
-        let unused = p.settings.unused().iter().find(|setting| setting.key == key);
-        p.settings.get(key).or(unused).map(|setting| setting.value.clone())
-    };
-    let initial = spec::initial(set)?;
+    let initial = spec::of_settings(&p.settings)?;
     p.options.transact(|w| initial.into_iter().for_each(|option| drop(w.insert(option))));
     let stored = Stored::new(&p.state.state(), &p.fixed.running, &p.settings);
     // Nobody of this agent reads it: without room on the disk it comes later.

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use hive::LiveConfig;
 use hive::prelude::*;
 use runtime_options::{DEBUG, POLICY_AUDIT_MODE, POLICY_ENFORCEMENT, RuntimeOption};
 use statedb::RwTable;
 
 use crate::error::Error;
+use crate::spec;
 
 /// Options that have a row of table `runtime-options` and belong to no other cell.
 #[derive(hive::Config, Clone, Debug)]
@@ -47,21 +49,25 @@ impl RuntimeConfig {
     }
 }
 
-/// Brings options of the configuration that change into the table. One that was patched stays until the configuration has
-/// another value for it.
+/// Brings options of the configuration that change into the table, whichever struct declares them. One that was patched
+/// stays until the configuration has another value for it.
 pub(crate) fn follow(
-    mut config: ConfigWatch<RuntimeConfig>,
+    own: ConfigWatch<RuntimeConfig>,
+    live: Arc<LiveConfig>,
     options: Arc<RwTable<RuntimeOption>>,
     jobs: JobGroup,
 ) -> anyhow::Result<()> {
-    let mut before = config.get().options()?;
+    let mut settings = live.watch_settings();
+    let mut before = spec::of_settings(&settings.get())?;
     jobs.one_shot("runtime-config", move |cx: JobCx| async move {
+        // Held as long as this runs: the hive takes changes of options that somebody watches.
+        let _own = own;
         loop {
             tokio::select! {
-                () = config.changed() => {}
+                () = settings.changed() => {}
                 () = cx.cancelled() => return Ok(()),
             }
-            let now = config.get().options()?;
+            let now = spec::of_settings(&settings.get())?;
             options.transact(|w| {
                 for option in now.iter().filter(|option| !before.contains(option)) {
                     w.insert(option.clone());

@@ -1,16 +1,25 @@
 //! Options as `GET` shows and `PATCH /config` wants them.
 
 use api_models::{ConfigurationMap, DaemonConfigurationSpec};
+use hive::Settings;
 use runtime_options::{BadOption, POLICY_ENFORCEMENT, RuntimeOption};
 
 use crate::error::Error;
 
 /// The values at the start. `setting` gives the text of an option of the agent, if it is set.
-pub(crate) fn initial(setting: impl Fn(&str) -> Option<String>) -> Result<Vec<RuntimeOption>, Error> {
+fn initial(setting: impl Fn(&str) -> Option<String>) -> Result<Vec<RuntimeOption>, Error> {
     RuntimeOption::initial(setting).map_err(|(key, value, wrong)| Error::Option {
         key,
         value,
         expected: wrong.expected(),
+    })
+}
+
+/// The values that these settings ask for.
+pub(crate) fn of_settings(settings: &Settings) -> Result<Vec<RuntimeOption>, Error> {
+    initial(|key| {
+        let unused = settings.unused().iter().find(|setting| setting.key == key);
+        settings.get(key).or(unused).map(|setting| setting.value.clone())
     })
 }
 

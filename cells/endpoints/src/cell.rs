@@ -99,7 +99,7 @@ fn restored_addresses(files: Arc<StateFolder>) -> Member<ipam::Restored> {
 
 #[derive(Params)]
 struct EndpointsParams {
-    config: Config<EndpointsConfig>,
+    config: ConfigWatch<EndpointsConfig>,
     state: Config<StateConfig>,
     table: Arc<RwTable<Endpoint>>,
     files: Arc<StateFolder>,
@@ -123,7 +123,8 @@ struct EndpointsParams {
 }
 
 fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
-    let start = Options::default().with(SOURCE_IP_VERIFICATION, p.config.enable_source_ip_verification);
+    let config = p.config.get();
+    let start = Options::default().with(SOURCE_IP_VERIFICATION, config.enable_source_ip_verification);
     let defaults = Defaults::new(start, p.options);
     let counts = Counts::default();
     counts.register(&p.metrics, p.table.reader());
@@ -133,7 +134,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     let objects = p.pods.zip(p.namespaces);
     let objects =
         objects.map(|(pods, namespaces)| Objects { pods, namespaces, sources: p.sources.clone(), cluster });
-    let filter = Arc::new(Filter::new(p.config.labels.iter().map(String::as_str))?);
+    let filter = Arc::new(Filter::new(config.labels.iter().map(String::as_str))?);
     let context = Context {
         identities: (*p.identities).clone(),
         policies: (*p.policies).clone(),
@@ -160,7 +161,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     let damaged = Arc::new(OnceLock::new());
     let (counted, found, found_damaged) = (counts.clone(), unfinished.clone(), damaged.clone());
     let known_to = p.datapath.clone();
-    let renewed = (!p.config.keep_config).then(|| defaults.clone());
+    let renewed = (!config.keep_config).then(|| defaults.clone());
     let (service, own, datapath) = (endpoints.clone(), defaults.clone(), p.datapath.clone());
     p.lifecycle.hook("endpoint-restore").on_start(move |_| async move {
         let begin = Instant::now();
@@ -264,17 +265,21 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
         damaged::tell(damaged, || (source.0)(), &ipam, health, cx).await;
         Ok(())
     });
-    let (service, source, interval) = (endpoints.clone(), p.links, p.config.endpoint_gc_interval);
+    let (service, source, mut config) = (endpoints.clone(), p.links, p.config);
     let devices = p.devices;
     p.jobs.one_shot("endpoint-gc", move |cx: JobCx| async move {
         let mut sweep = gc::Sweep::default();
+        let mut last = tokio::time::Instant::now();
         loop {
+            let interval = config.get().endpoint_gc_interval;
             tokio::select! {
-                () = tokio::time::sleep(interval), if !interval.is_zero() => {}
+                () = tokio::time::sleep_until(last + interval), if !interval.is_zero() => {}
+                () = config.changed() => continue,
                 () = take_up(&service, devices.as_deref()) => {}
                 () = cx.cancelled() => return Ok(()),
             }
             let _working = cx.working();
+            last = tokio::time::Instant::now();
             match (source.0)() {
                 Ok(links) => match &*sweep.run(&service, &links).await {
                     [] => cx.health.ok("all endpoints have their interface"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 #[derive(hive::Config, Clone, Debug)]
 pub struct EndpointsConfig {
     /// How often endpoints are looked for whose interface is gone; those go at the second look
-    #[flag(default = "5m", hidden)]
+    #[flag(default = "5m", hidden, live)]
     pub endpoint_gc_interval: Duration,
     /// Drop packets of endpoints that carry a foreign source address
     #[flag(default = false, file_only)]

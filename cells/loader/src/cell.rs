@@ -21,13 +21,13 @@ use crate::datapath::Datapath;
 use crate::departed::OwnAddresses;
 use crate::desired::{Desired, Facts};
 use crate::device_links::Style;
-
 use crate::host::{HOST_DEVICE, NET_DEVICE};
 use crate::kernel::{KernelDatapath, KernelOptions};
+use crate::live::Live;
 use crate::nftables;
 use crate::programs::ProgramSet;
 use crate::repairs::Repairs;
-use crate::services::{ServiceSettings, ServicesConfig};
+use crate::services::ServicesConfig;
 use crate::sysctls;
 use crate::unknown;
 use crate::watchdog::{self, Watchdog};
@@ -54,9 +54,9 @@ pub fn cell() -> Cell {
 
 #[derive(Params)]
 struct LoaderParams {
-    config: Config<LoaderConfig>,
-    conntrack: Config<ConntrackConfig>,
-    services: Config<ServicesConfig>,
+    config: ConfigWatch<LoaderConfig>,
+    conntrack: ConfigWatch<ConntrackConfig>,
+    services: ConfigWatch<ServicesConfig>,
     clock: Config<ClockConfig>,
     families: Config<FamilyConfig>,
     map_options: Config<MapsConfig>,
@@ -78,10 +78,8 @@ struct Tables {
 }
 
 fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Follower>)> {
-    p.config.validate()?;
     let maps = p.maps.clone();
-    p.conntrack.report_flags()?;
-    let filter_priority = p.config.bpf_filter_priority;
+    let filter_priority = p.config.get().bpf_filter_priority;
     let datapath = Arc::new(KernelDatapath::new(p.maps.clone(), KernelOptions { filter_priority }));
     let (restored, node) = (datapath.clone(), p.tables.node.clone());
     p.lifecycle.hook("datapath").on_start(move |_| async move {
@@ -97,12 +95,9 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         repairs.register(metrics);
     }
     let host = HostJob {
-        initial: p.config.notifications()?,
+        live: Live::new(p.config, p.conntrack, p.services)?,
         options: p.options,
         progress,
-        config: (*p.config).clone(),
-        conntrack: (*p.conntrack).clone(),
-        services: p.services.settings()?,
         clock: (*p.clock).clone(),
         map_options: (*p.map_options).clone(),
         families: (*p.families).clone(),
@@ -152,13 +147,9 @@ fn new_status(
 
 /// Keeps the host's side as options and tables want it.
 struct HostJob {
-    config: LoaderConfig,
-    conntrack: ConntrackConfig,
-    services: ServiceSettings,
+    live: Live,
     clock: ClockConfig,
     map_options: MapsConfig,
-    /// What monitors are told of where the table of options says nothing else.
-    initial: Notifications,
     options: Option<Arc<Table<RuntimeOption>>>,
     /// Tells `PATCH /config` which options are in force.
     progress: Progress,
@@ -174,7 +165,7 @@ impl HostJob {
     /// From now on packets of pods that nobody has announced go nowhere. Without the mark of our programs they could not
     /// be told from those of the others, which must pass then.
     async fn refuse_unknown_pods(&self) {
-        if !self.config.enable_identity_mark {
+        if !self.live.config.enable_identity_mark {
             if let Ok(Err(error)) = tokio::task::spawn_blocking(nftables::remove_rule).await {
                 tracing::debug!(%error, "No rule of nftables was removed");
             }
@@ -185,9 +176,9 @@ impl HostJob {
         }
     }
 
-    async fn run(self, cx: JobCx) -> anyhow::Result<()> {
-        let tcx = self.config.enable_tcx && self.maps.features().tcx;
-        let style = Style { tcx, filter_priority: self.config.bpf_filter_priority };
+    async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
+        let tcx = self.live.config.enable_tcx && self.maps.features().tcx;
+        let style = Style { tcx, filter_priority: self.live.config.bpf_filter_priority };
         let mut controller = Controller::new(self.maps.clone(), self.datapath.clone(), style);
         let mut host_endpoint = self.datapath.host_endpoint();
         let mut done: Option<Desired> = None;
@@ -219,7 +210,8 @@ impl HostJob {
             () = cx.cancelled() => return Ok(()),
         }
         let mut seen = None;
-        let mut watchdog = Watchdog::new(self.config.endpoint_bpf_prog_watchdog_interval, &self.maps, &cx);
+        let mut watchdog =
+            Watchdog::new(self.live.config.endpoint_bpf_prog_watchdog_interval, &self.maps, &cx);
         loop {
             let working = cx.working();
             let endpoint = *host_endpoint.borrow_and_update();
@@ -244,9 +236,9 @@ impl HostJob {
             let desired = match nodes.map(|node| &**node).next() {
                 Some(node) => {
                     let facts = Facts {
-                        config: &self.config,
-                        conntrack: &self.conntrack,
-                        services: &self.services,
+                        config: &self.live.config,
+                        conntrack: &self.live.conntrack,
+                        services: &self.live.services,
                         clock: &clock,
                         maps: &self.map_options,
                         notifications,
@@ -320,11 +312,15 @@ impl HostJob {
                 () = net_watch.changed() => {}
                 () = route_watch.changed() => {}
                 () = changed(options_watch) => {}
+                taken = self.live.changed() => {
+                    taken?;
+                    watchdog.every(self.live.config.endpoint_bpf_prog_watchdog_interval);
+                }
                 _ = host_endpoint.changed() => {}
                 () = sleep(wait) => {}
                 () = watchdog.due(), if done.is_some() => {
                     let _working = cx.working();
-                    let guarded = self.config.enable_identity_mark;
+                    let guarded = self.live.config.enable_identity_mark;
                     let (back, found) = blocking(controller, move |c| watchdog::look(c, guarded)).await?;
                     controller = back;
                     if watchdog.report(found, &self.repairs) {
@@ -335,12 +331,13 @@ impl HostJob {
         }
     }
 
-    /// What monitors are told of now, the table's revision, and when it changes.
+    /// What monitors are told of now: what the options say where their table says nothing else. With the table's revision,
+    /// and when it changes.
     fn notifications(&self) -> (Notifications, u64, Option<Watch>) {
-        let Some(options) = &self.options else { return (self.initial, 0, None) };
+        let Some(options) = &self.options else { return (self.live.notifications, 0, None) };
         let snapshot = options.snapshot();
         let (rows, watch) = options.all_watch(&snapshot);
-        let now = rows.fold(self.initial, |now, option| now.with(option));
+        let now = rows.fold(self.live.notifications, |now, option| now.with(option));
         (now, options.revision(&snapshot), Some(watch))
     }
 

@@ -1,5 +1,5 @@
-//! The options of the datapath, in Cilium's spelling. Changes take effect at the next start; those of [`Notifications`]
-//! also at once, by `PATCH /config`.
+//! The options of the datapath, in Cilium's spelling. Those that are live are constants of the programs: a change loads
+//! the programs again, and no packet is lost by it. Those of [`Notifications`] change by `PATCH /config`, too.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use runtime_options::{
 
 /// How programs are attached and what is compiled into them.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
+#[config(check = |config: &Self| config.validate().map_err(|error| error.to_string()))]
 pub struct LoaderConfig {
     /// Attach programs to devices by tcx links when the kernel has them (Linux 6.6)
     #[flag(default = true)]
@@ -18,7 +19,7 @@ pub struct LoaderConfig {
     #[flag(default = 1, hidden)]
     pub bpf_filter_priority: u16,
     /// How often programs that somebody removed are attached again; 0 for never
-    #[flag(default = "30s")]
+    #[flag(default = "30s", live)]
     pub endpoint_bpf_prog_watchdog_interval: Duration,
     /// Deliver packets to pods through the host's stack instead of into their namespace
     #[flag(default = false)]
@@ -26,70 +27,71 @@ pub struct LoaderConfig {
     /// Carry the source's identity in the mark of packets that leave by the host
     #[flag(default = true)]
     pub enable_identity_mark: bool,
-    /// Bytes of a packet in a trace event
-    #[flag(default = 128)]
+    /// How much of a packet a trace event carries
+    #[flag(default = 128, unit = "bytes", live)]
     pub trace_payloadlen: u32,
     /// Level of thinning of trace events: none, lowest, low, medium, maximum
-    #[flag(default = "None")]
+    #[flag(default = "None", live)]
     pub monitor_aggregation: String,
     /// Tell monitors of dropped packets
-    #[flag(default = true)]
+    #[flag(default = true, live)]
     pub bpf_events_drop_enabled: bool,
     /// Tell monitors of forwarded packets
-    #[flag(default = true)]
+    #[flag(default = true, live)]
     pub bpf_events_trace_enabled: bool,
     /// Tell monitors of verdicts of policy
-    #[flag(default = true)]
+    #[flag(default = true, live)]
     pub bpf_events_policy_verdict_enabled: bool,
     /// Count packets and bytes of each entry of policy
-    #[flag(default = true)]
+    #[flag(default = true, live)]
     pub policy_accounting: bool,
     /// Policy judges ICMP messages by their type
     #[flag(default = true, hidden)]
     pub enable_icmp_rules: bool,
     /// Let ICMP messages of path MTU discovery pass policy
-    #[flag(default = true)]
+    #[flag(default = true, live)]
     pub allow_icmp_frag_needed: bool,
 }
 
-/// How connections are tracked, as the programs have it compiled in.
+/// How connections are tracked, as the programs have it compiled in. A change counts for the packets that come next.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
+#[config(check = |config: &Self| config.report_flags().map(drop).map_err(|error| error.to_string()))]
 pub struct ConntrackConfig {
     /// Track SCTP connections
-    #[flag(default = false)]
+    #[flag(default = false, live)]
     pub enable_sctp: bool,
     /// Let protocols other than TCP, UDP, SCTP and ICMP through, tracked by their addresses
-    #[flag(default = false)]
+    #[flag(default = false, live)]
     pub enable_extended_ip_protocols: bool,
     /// Count packets and bytes of each connection
-    #[flag(default = false)]
+    #[flag(default = false, live)]
     pub bpf_conntrack_accounting: bool,
     /// Life of an established TCP connection without packets
-    #[flag(default = "2h13m20s")]
+    #[flag(default = "2h13m20s", live)]
     pub bpf_ct_timeout_regular_tcp: Duration,
     /// Life of other connections without packets
-    #[flag(default = "1m0s")]
+    #[flag(default = "1m0s", live)]
     pub bpf_ct_timeout_regular_any: Duration,
     /// Life of a TCP connection that both sides have closed
-    #[flag(default = "10s")]
+    #[flag(default = "10s", live)]
     pub bpf_ct_timeout_regular_tcp_fin: Duration,
     /// Life of a TCP connection of which only the SYN was seen
-    #[flag(default = "1m0s")]
+    #[flag(default = "1m0s", live)]
     pub bpf_ct_timeout_regular_tcp_syn: Duration,
     /// Life of an established TCP connection to a service
-    #[flag(default = "2h13m20s")]
+    #[flag(default = "2h13m20s", live)]
     pub bpf_ct_timeout_service_tcp: Duration,
     /// Life of other connections to a service
-    #[flag(default = "1m0s")]
+    #[flag(default = "1m0s", live)]
     pub bpf_ct_timeout_service_any: Duration,
     /// How long a closed connection to a service stays with its backend
-    #[flag(default = "1m0s")]
+    #[flag(default = "1m0s", live)]
     pub bpf_ct_timeout_service_tcp_grace: Duration,
     /// How often an established connection is reported, with aggregation of level medium
-    #[flag(default = "5s")]
+    #[flag(default = "5s", live)]
     pub monitor_aggregation_interval: Duration,
     /// TCP flags that are reported when first seen: syn, fin, rst, psh, ack, urg, ece, cwr, or all
-    #[flag(default = "syn,fin,rst")]
+    #[flag(default = "syn,fin,rst", live)]
     pub monitor_aggregation_flags: Vec<String>,
 }
 

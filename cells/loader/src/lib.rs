@@ -45,6 +45,7 @@ mod error;
 pub mod host;
 mod inherit;
 mod kernel;
+mod live;
 mod nftables;
 mod policy;
 mod pool;

@@ -1,15 +1,16 @@
-//! The options of services in the datapath, in Cilium's spelling. Changes take effect at the next start.
+//! The options of services in the datapath, in Cilium's spelling; constants of the programs.
 
 use crate::config::OptionError;
 
 /// What becomes of packets that pods send to services.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
+#[config(check = |config: &Self| config.settings().map(drop).map_err(|error| error.to_string()))]
 pub struct ServicesConfig {
     /// What the sender is told when a service has no backends: reject (by ICMP) or drop (nothing)
-    #[flag(default = "reject")]
+    #[flag(default = "reject", live)]
     pub service_no_backend_response: String,
     /// Services without backends refuse packets; off leaves these to the routes of the node
-    #[flag(default = true)]
+    #[flag(default = true, live)]
     pub enable_no_service_endpoints_routable: bool,
 }
 

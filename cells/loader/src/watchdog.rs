@@ -205,6 +205,15 @@ impl Watchdog {
         }
     }
 
+    /// Looks after each `interval` from now on, zero for never.
+    pub(crate) fn every(&mut self, interval: Duration) {
+        if self.interval != interval {
+            self.interval = interval;
+            self.next = self.next.min(Instant::now() + interval);
+            self.compare_at = Instant::now() + interval;
+        }
+    }
+
     /// Something of the host's side has changed: looks once that has settled.
     pub(crate) fn soon(&mut self) {
         self.next = self.next.min(Instant::now().max(self.last + PAUSE) + SETTLE);

@@ -25,15 +25,28 @@ pub fn commands() -> Cell {
     provide(command)
 }
 
-fn new_metrics(config: Config<MetricsConfig>) -> Arc<Metrics> {
+fn new_metrics(mut config: ConfigWatch<MetricsConfig>, jobs: JobGroup) -> Arc<Metrics> {
+    let metrics = Arc::new(Metrics::new(selection(&config.get())));
+    metrics.register_collector(Process::new("/proc"));
+    let selected = metrics.clone();
+    jobs.one_shot("selection", move |cx: JobCx| async move {
+        loop {
+            tokio::select! {
+                () = config.changed() => selected.select(selection(&config.get())),
+                () = cx.cancelled() => return Ok(()),
+            }
+        }
+    });
+    metrics
+}
+
+fn selection(config: &MetricsConfig) -> Selection {
     let words = config.metrics.iter().map(|word| word.trim()).filter(|word| !word.is_empty());
     let (selection, wrong) = Selection::parse(words);
     for metric in wrong {
         tracing::warn!(metric, "Metric without + or - in front is ignored");
     }
-    let metrics = Metrics::new(selection);
-    metrics.register_collector(Process::new("/proc"));
-    Arc::new(metrics)
+    selection
 }
 
 #[derive(Params)]

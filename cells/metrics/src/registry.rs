@@ -67,6 +67,11 @@ impl Metrics {
         self.registry.lock().register_collector(Box::new(collector));
     }
 
+    /// Exports what another selection says from now on. Nothing that was counted meanwhile is lost.
+    pub fn select(&self, selection: Selection) {
+        self.selection.lock().change(selection);
+    }
+
     /// All exported metrics in the text format of Prometheus, families ordered by name.
     pub fn text(&self) -> String {
         let mut open_metrics = String::new();
@@ -135,5 +140,12 @@ mod tests {
         assert!(text.contains("cilium_delay_seconds_count 1\n"), "{text}");
         assert!(text.contains("cilium_drop_count_total"), "{text}");
         assert!(!text.contains("cilium_endpoint"), "{text}");
+
+        let metrics = filled("+cilium_delay_seconds");
+        metrics.select(Selection::parse(["-cilium_endpoint"]).0);
+        let text = metrics.text();
+        assert!(!text.contains("cilium_delay_seconds") && !text.contains("cilium_endpoint"), "{text}");
+        metrics.select(Selection::default());
+        assert!(metrics.text().contains("cilium_endpoint 2\n"));
     }
 }

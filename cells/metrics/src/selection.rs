@@ -30,6 +30,11 @@ impl Selection {
         (selection, wrong)
     }
 
+    /// Takes other words; what is off by default stays so.
+    pub(crate) fn change(&mut self, other: Selection) {
+        (self.on, self.off) = (other.on, other.off);
+    }
+
     pub(crate) fn off_by_default(&mut self, name: String) {
         self.off_by_default.insert(name);
     }

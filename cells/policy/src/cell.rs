@@ -74,7 +74,7 @@ fn shared(p: SharedParams) -> anyhow::Result<Arc<Shared>> {
 
 #[derive(Params)]
 struct PolicyParams {
-    config: Config<PolicyConfig>,
+    config: ConfigWatch<PolicyConfig>,
     shared: Arc<Shared>,
     endpoints: Arc<RwTable<EndpointPolicy>>,
     statuses: Arc<RwTable<PolicyStatus>>,
@@ -96,22 +96,20 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
     let revision = Arc::new(AtomicU64::new(1));
     let policies = Policies::new((*p.endpoints).clone(), revision.clone());
     let numbers = Numbers::default();
-    let state = PolicyState {
-        endpoints: p.endpoints.reader(),
-        datapath: p.datapath,
-        threshold: p.config.bpf_policy_map_pressure_metrics_threshold,
-    };
+    let state =
+        PolicyState { endpoints: p.endpoints.reader(), datapath: p.datapath, config: p.config.clone() };
     numbers.repository(p.shared.lock().core.engine());
     numbers.register(&p.metrics, state);
     let (follow, follower) = follower("policy");
+    let config = p.config.get();
     let job = Job {
         shared: (*p.shared).clone(),
         inputs: Inputs {
             objects: p.objects,
             identities: p.identities,
             options: p.options,
-            enable_cnp: p.config.enable_cilium_network_policy,
-            enable_ccnp: p.config.enable_cilium_clusterwide_network_policy,
+            enable_cnp: config.enable_cilium_network_policy,
+            enable_ccnp: config.enable_cilium_clusterwide_network_policy,
         },
         endpoints: (*p.endpoints).clone(),
         statuses: (*p.statuses).clone(),
@@ -124,7 +122,7 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
         settings,
         follow,
         numbers,
-        comparison: p.config.bpf_policy_map_full_reconciliation_interval,
+        config: p.config,
     };
     p.jobs.one_shot("policy-maps", move |cx: JobCx| job.run(cx));
     (Arc::new(policies), Member(follower))

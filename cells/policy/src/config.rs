@@ -7,8 +7,9 @@ use local_node::LocalNodeConfig;
 use maps::FamilyConfig;
 use policy_engine::{Enforcement, Settings};
 
-/// What policies mean and where they come from. Changes take effect at the next start.
+/// What policies mean and where they come from. A change takes effect at the next start, unless an option says otherwise.
 #[derive(Clone, Debug, hive::Config)]
+#[config(check = |config: &Self| config.allow_localhost().map(drop).map_err(|error| error.to_string()))]
 pub struct PolicyConfig {
     /// Let the host reach its pods whatever policies say: always, policy (as they say), or auto
     #[flag(default = "auto")]
@@ -26,10 +27,10 @@ pub struct PolicyConfig {
     #[flag(default = true, hidden)]
     pub enable_cilium_clusterwide_network_policy: bool,
     /// How often policy maps are compared with what they shall be, 0 for never
-    #[flag(default = "15m", hidden)]
+    #[flag(default = "15m", hidden, live)]
     pub bpf_policy_map_full_reconciliation_interval: Duration,
     /// Fill level of a policy map from which on it is exported as a metric, 0.1 for ten percent
-    #[flag(default = 0.1)]
+    #[flag(default = 0.1, live)]
     pub bpf_policy_map_pressure_metrics_threshold: f64,
 }
 
@@ -41,31 +42,33 @@ impl PolicyConfig {
         families: &FamilyConfig,
         loader: &LoaderConfig,
     ) -> Result<Settings, OptionError> {
-        let allow_localhost = match self.allow_localhost.as_str() {
-            "always" => true,
-            // Auto is always with Kubernetes and as policies say without.
-            "policy" | "auto" => false,
-            other => {
-                return Err(OptionError {
-                    option: "allow-localhost",
-                    value: other.to_owned(),
-                    expected: "auto, always or policy",
-                });
-            }
-        };
         Ok(Settings {
             cluster: node.cluster_name.as_str().into(),
             enforcement: Enforcement::Default,
             ipv4: families.enable_ipv4,
             ipv6: families.enable_ipv6,
             host_firewall: false,
-            allow_localhost,
+            allow_localhost: self.allow_localhost()?,
             default_local_cluster: self.policy_default_local_cluster,
             node_selector_labels: false,
             non_default_deny: self.enable_non_default_deny_policies,
             extended_protocols: false,
             icmp_rules: loader.enable_icmp_rules,
         })
+    }
+
+    /// Whether the host reaches its pods whatever policies say.
+    fn allow_localhost(&self) -> Result<bool, OptionError> {
+        match self.allow_localhost.as_str() {
+            "always" => Ok(true),
+            // Auto is always with Kubernetes and as policies say without.
+            "policy" | "auto" => Ok(false),
+            other => Err(OptionError {
+                option: "allow-localhost",
+                value: other.to_owned(),
+                expected: "auto, always or policy",
+            }),
+        }
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hive::JobCx;
 use hive::job::Backoff;
+use hive::{ConfigWatch, JobCx};
 use identity::{Identity, Prefixes};
 use ipcache::{Change as IpcacheChange, Claim, Entry, IpcacheWriter, Mapping, Source};
 use ipnetwork::IpNetwork;
@@ -19,7 +19,7 @@ use policy_engine::Settings;
 use runtime_options::{POLICY_ENFORCEMENT, Progress as Follow, RuntimeOption};
 use statedb::{Batch, Changes, Initializer, RwTable, Snapshot, Table, Watch};
 
-use crate::config::enforcement;
+use crate::config::{PolicyConfig, enforcement};
 use crate::core::{Outcome, Round};
 use crate::endpoint::{EndpointPolicy, Progress};
 use crate::metrics::Numbers;
@@ -67,8 +67,8 @@ pub(crate) struct Job {
     pub(crate) settings: Settings,
     pub(crate) follow: Follow,
     pub(crate) numbers: Numbers,
-    /// How often maps are compared with what they shall be; never if zero.
-    pub(crate) comparison: Duration,
+    /// Has how often maps are compared with what they shall be.
+    pub(crate) config: ConfigWatch<PolicyConfig>,
 }
 
 /// What goes from round to round.
@@ -127,7 +127,7 @@ impl Job {
             comparing: false,
             backoff: Backoff::exponential(RETRY.0, RETRY.1),
         };
-        let mut next_comparison = tokio::time::Instant::now() + self.comparison;
+        let mut last_comparison = tokio::time::Instant::now();
         loop {
             let working = cx.working();
             let snapshot = self.endpoints.snapshot();
@@ -156,6 +156,7 @@ impl Job {
                 (None, None, None) => cx.health.ok(format!("at revision {}", self.revision())),
             }
             drop(working);
+            let comparison = self.config.get().bpf_policy_map_full_reconciliation_interval;
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 () = endpoints_watch.changed() => {}
@@ -163,8 +164,9 @@ impl Job {
                 () = identities_watch.changed() => {}
                 () = changed(options_watch) => {}
                 () = sleep(retry) => {}
-                () = tokio::time::sleep_until(next_comparison), if !self.comparison.is_zero() => {
-                    next_comparison = tokio::time::Instant::now() + self.comparison;
+                () = self.config.changed() => {}
+                () = tokio::time::sleep_until(last_comparison + comparison), if !comparison.is_zero() => {
+                    last_comparison = tokio::time::Instant::now();
                     self.shared.with(|state| state.core.distrust_maps()).await?;
                     progressing.comparing = true;
                 }

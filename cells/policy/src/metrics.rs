@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datapath_abi::ep_flag;
+use hive::ConfigWatch;
 use loader::Datapath;
 use metrics::Metrics;
 use policy_engine::Engine;
@@ -17,6 +18,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use statedb::Table;
 
+use crate::config::PolicyConfig;
 use crate::core::Round;
 use crate::endpoint::{EndpointPolicy, Progress};
 use crate::repository::STATIC_CNP_PATH;
@@ -129,8 +131,8 @@ pub(crate) fn audited(datapath: &dyn Datapath) -> BTreeSet<u16> {
 pub(crate) struct PolicyState {
     pub(crate) endpoints: Table<EndpointPolicy>,
     pub(crate) datapath: Arc<dyn Datapath>,
-    /// Fill level from which on maps are told of.
-    pub(crate) threshold: f64,
+    /// Has the fill level from which on maps are told of.
+    pub(crate) config: ConfigWatch<PolicyConfig>,
 }
 
 impl std::fmt::Debug for PolicyState {
@@ -164,7 +166,7 @@ impl Collector for PolicyState {
             }
         };
         let highest = rows().map(|row| level(row)).fold(0.0, f64::max);
-        if highest >= self.threshold && highest > 0.0 {
+        if highest >= self.config.get().bpf_policy_map_pressure_metrics_threshold && highest > 0.0 {
             let help = "Fill percentage of map, tagged by map name";
             let mut family = encoder.encode_descriptor("bpf_map_pressure", help, None, MetricType::Gauge)?;
             ConstGauge::new(highest).encode(family.encode_family(&[("map_name", "cilium_policy_v2_*")])?)?;

@@ -140,7 +140,7 @@ struct Struct {
 }
 
 struct State {
-    settings: Arc<Settings>,
+    settings: watch::Sender<Arc<Settings>>,
     watched: HashMap<Key, Watched>,
 }
 
@@ -158,7 +158,7 @@ impl LiveConfig {
         settings: Arc<Settings>,
     ) -> Arc<Self> {
         let structs = cells.map(|cell| Struct { key: cell.key, flags: (cell.flags)(), make: cell.make });
-        let state = Mutex::new(State { settings, watched: HashMap::new() });
+        let state = Mutex::new(State { settings: watch::channel(settings).0, watched: HashMap::new() });
         Arc::new(LiveConfig { schema, sources, structs: structs.collect(), state })
     }
 
@@ -183,7 +183,13 @@ impl LiveConfig {
 
     /// The configuration in force, with what has changed since the start.
     pub fn settings(&self) -> Arc<Settings> {
-        self.state.lock().settings.clone()
+        self.state.lock().settings.borrow().clone()
+    }
+
+    /// The same, for whoever follows options of all structs: [`changed`](ConfigWatch::changed) once those of a reload are in
+    /// force.
+    pub fn watch_settings(&self) -> ConfigWatch<Settings> {
+        ConfigWatch(self.state.lock().settings.subscribe())
     }
 
     /// The configuration file or folder that is read, for whoever wants to know when it changes.
@@ -213,8 +219,9 @@ impl LiveConfig {
             return Err(loaded.errors);
         }
         let live = self.live();
-        let mut state = self.state.lock();
-        let mut next = Settings { unused: loaded.settings.unused, ..(*state.settings).clone() };
+        let state = self.state.lock();
+        let mut next =
+            Settings { unused: loaded.settings.unused, ..Settings::clone(&state.settings.borrow()) };
         (next.unknown, next.renamed) = (loaded.settings.unknown, loaded.settings.renamed);
         let mut reloaded = Reloaded::default();
         for (key, wanted) in loaded.settings.declared {
@@ -242,7 +249,7 @@ impl LiveConfig {
         if !errors.is_empty() {
             return Err(errors);
         }
-        state.settings = Arc::new(next);
+        state.settings.send_replace(Arc::new(next));
         for (key, value) in made {
             if let Some(watched) = state.watched.get(&key) {
                 (watched.publish)(&*watched.sender, value);
