@@ -252,12 +252,12 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
         });
     }
     let service = endpoints.clone();
-    p.jobs.one_shot("forget-removed", move |cx: JobCx| async move {
-        tokio::select! {
-            () = gc::forget_removed(&service) => {}
-            () = cx.cancelled() => {}
+    p.jobs.observer("forget-removed", endpoints.table().observe(), move |cx, changes| {
+        let service = service.clone();
+        async move {
+            let _ended_early = cx.token().run_until_cancelled(gc::forget_removed(&service, &changes)).await;
+            Ok(())
         }
-        Ok(())
     });
     let (source, ipam, health) = (p.links.clone(), p.ipam.clone(), p.health.scope("records"));
     p.jobs.one_shot("damaged-records", move |cx: JobCx| async move {

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
+use statedb::Batch;
+
 use crate::endpoint::Endpoint;
 use crate::id::EndpointId;
 use crate::record::Record;
@@ -73,13 +75,10 @@ fn has_interface(links: &Links, record: &Record) -> bool {
 }
 
 /// Takes rows of removed endpoints out of the table when their removal succeeds after its request has ended.
-pub(crate) async fn forget_removed(endpoints: &Endpoints) {
-    let mut changes = endpoints.table().changes();
-    loop {
-        for change in changes.next().await.iter() {
-            if !change.deleted && change.object.state == State::Disconnected {
-                endpoints.remove(change.object.id()).await;
-            }
+pub(crate) async fn forget_removed(endpoints: &Endpoints, changes: &Batch<Endpoint>) {
+    for change in changes {
+        if !change.deleted && change.object.state == State::Disconnected {
+            endpoints.remove(change.object.id()).await;
         }
     }
 }

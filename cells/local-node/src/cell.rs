@@ -78,12 +78,17 @@ fn new_store(p: StoreParams) -> anyhow::Result<Arc<LocalNodeStore>> {
         Ok(())
     });
     let follower = Arc::clone(&store);
-    p.jobs.one_shot("addresses", move |cx| follow::addresses(settings, p.addresses, follower, cx));
-    let follower = Arc::clone(&store);
+    p.jobs.observer("addresses", p.addresses.snapshots(), move |_, snapshot| {
+        follow::addresses(&settings, &p.addresses, &snapshot, &follower);
+        async { Ok(()) }
+    });
     let writer = Arc::clone(&store);
     let file =
         Rewrite::new(&p.jobs, &p.health, "node_config.h", move || follow::write_router(&state, &writer));
-    p.jobs.one_shot("router-file", move |cx| follow::router(follower, file, cx));
+    p.jobs.observer("router-file", store.table().snapshots(), move |_, _| {
+        file.wake();
+        async { Ok(()) }
+    });
     Ok(store)
 }
 

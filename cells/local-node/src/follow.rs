@@ -1,13 +1,10 @@
-//! The jobs: the node's address follows the devices, the router's goes to a file.
+//! What the jobs do: the node's address follows the devices, the router's goes to a file.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
-use std::sync::Arc;
 
 use devices::NodeAddress;
-use hive::JobCx;
-use state_file::Rewrite;
-use statedb::Table;
+use statedb::{Snapshot, Table};
 
 use crate::derive::node_ips;
 use crate::settings::Settings;
@@ -15,23 +12,14 @@ use crate::{LocalNode, LocalNodeStore, restore};
 
 /// Gives the node another address when its own has gone from the devices.
 /// While it is there it stays, however good a new one would be.
-pub(crate) async fn addresses(
-    settings: Settings,
-    table: Arc<Table<NodeAddress>>,
-    store: Arc<LocalNodeStore>,
-    cx: JobCx,
-) -> anyhow::Result<()> {
-    loop {
-        let snapshot = table.snapshot();
-        let (rows, watch) = table.all_watch(&snapshot);
-        let rows: Vec<&NodeAddress> = rows.map(|row| &**row).collect();
-        store.update(|node| follow(node, &settings, &rows));
-        drop(snapshot);
-        tokio::select! {
-            () = cx.cancelled() => return Ok(()),
-            () = watch.changed() => {}
-        }
-    }
+pub(crate) fn addresses(
+    settings: &Settings,
+    table: &Table<NodeAddress>,
+    snapshot: &Snapshot,
+    store: &LocalNodeStore,
+) {
+    let rows: Vec<&NodeAddress> = table.all(snapshot).map(|row| &**row).collect();
+    store.update(|node| follow(node, settings, &rows));
 }
 
 fn follow(node: &mut LocalNode, settings: &Settings, rows: &[&NodeAddress]) {
@@ -42,21 +30,6 @@ fn follow(node: &mut LocalNode, settings: &Settings, rows: &[&NodeAddress]) {
     }
     if !node.ipv6.is_some_and(|ip| there(ip.into())) && v6.is_some() {
         node.ipv6 = v6;
-    }
-}
-
-/// Has the router's addresses written whenever they change.
-pub(crate) async fn router(store: Arc<LocalNodeStore>, file: Rewrite, cx: JobCx) -> anyhow::Result<()> {
-    let table = store.table();
-    loop {
-        let snapshot = table.snapshot();
-        let (_, watch) = table.get_watch(&snapshot, LocalNode::query());
-        drop(snapshot);
-        file.wake();
-        tokio::select! {
-            () = cx.cancelled() => return Ok(()),
-            () = watch.changed() => {}
-        }
     }
 }
 

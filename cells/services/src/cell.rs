@@ -79,19 +79,13 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
     let tables = ((*p.services).clone(), (*p.frontends).clone(), (*p.backends).clone());
     let writer = Arc::new(ServicesWriter::new(tables.0, tables.1, tables.2, name, families, events));
     let (node, of_node) = (p.node, writer.clone());
-    p.jobs.one_shot("node-name", move |cx: JobCx| async move {
-        let mut last = None;
-        loop {
-            let watch = node.watch(&node.snapshot());
-            let name = node_name(&node);
-            if last.replace(name.clone()) != Some(name) {
-                of_node.node_renamed();
-            }
-            tokio::select! {
-                () = watch.changed() => {}
-                () = cx.cancelled() => return Ok(()),
-            }
+    let mut last = None;
+    p.jobs.observer("node-name", node.snapshots(), move |_, _| {
+        let name = node_name(&node);
+        if last.replace(name.clone()) != Some(name) {
+            of_node.node_renamed();
         }
+        async { Ok(()) }
     });
     if let Some(addresses) = p.addresses {
         let writer = writer.clone();

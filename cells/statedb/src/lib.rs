@@ -68,7 +68,8 @@
 //! ```
 //!
 //! In a hive, `statedb::cell()` provides the `Arc<Db>`, and `statedb::table::<Device>()` inside a module gives the
-//! module an `Arc<RwTable<Device>>` and everybody an `Arc<Table<Device>>`.
+//! module an `Arc<RwTable<Device>>` and everybody an `Arc<Table<Device>>`. Jobs follow a table by [`Table::observe`] or
+//! [`Table::snapshots`].
 //!
 //! **Rules.** Transactions on one table wait for each other: keep them short, lock nothing else meanwhile, write
 //! several tables by one `db.write((&a, &b))`. What is stored does not change: insert a new object. A table is
@@ -87,6 +88,7 @@ mod init;
 mod key;
 mod locks;
 mod obj;
+mod observe;
 mod query;
 mod rows;
 mod spec;

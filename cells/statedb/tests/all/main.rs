@@ -2,6 +2,7 @@
 
 mod changes;
 mod model;
+mod observe;
 mod promises;
 mod rows;
 mod wiring;
