@@ -23,7 +23,6 @@ use hive::prelude::*;
 /// Everything that the binary `agent` consists of.
 #[must_use]
 pub fn cells() -> Cell {
-    // The run folder is taken before anything in it is touched.
     let cells = [daemon_config::instance(), infrastructure(), datapath(), control_plane()];
     module("agent", "Network agent", cells)
 }

@@ -24,8 +24,8 @@ use crate::{follow, names, runtime, spec};
 /// How long `PATCH /config` waits for those who act on options.
 const PATCH_LIMIT: Duration = Duration::from_secs(10);
 
-/// Takes the run folder for this agent. Put it first in the list of cells: its hook runs before any other that touches
-/// the folder, and its stop hook after theirs.
+/// Takes the run folder for this agent: its hook runs before all others, any of which may touch the folder, and its stop
+/// hook after theirs.
 pub fn instance() -> Cell {
     module("instance", "One agent a run folder", [invoke(new_instance)])
 }
@@ -36,6 +36,7 @@ fn new_instance(state: Config<StateConfig>, versions: Group<Version>, lifecycle:
     let (folder, files) = (state.run().to_owned(), state.state());
     lifecycle
         .hook("pid-file")
+        .first()
         .on_start(move |_| async move {
             *taken.lock().await = Some(Instance::take(&folder)?);
             // Before any other hook changes anything.

@@ -212,7 +212,7 @@ impl Hooks {
     }
 
     fn sequence(&self, places: &[Place], ordering: &Ordering<'_>) -> Result<Sequence, Box<HookFailure>> {
-        let tokens = places.iter().any(|place| !place.awaits.is_empty());
+        let tokens = places.iter().any(|place| place.first || !place.awaits.is_empty());
         let parallel = places.iter().any(|place| place.along == Along::Parallel);
         if !tokens && !parallel && ordering.shuffle.is_none() {
             return Ok(Sequence::Registered);

@@ -173,6 +173,12 @@ impl HookBuilder {
         self.set(|hook| hook.place.awaits.push(Token::of::<T>()))
     }
 
+    /// Starts before all hooks but those that it needs, wherever its cell is listed, and so stops after them: for what
+    /// everything else stands on, such as the lock of the program's folder.
+    pub fn first(self) -> Self {
+        self.set(|hook| hook.place.first = true)
+    }
+
     fn set(self, change: impl FnOnce(&mut hooks::Hook)) -> Self {
         if let Some(index) = self.index {
             self.hooks.change(index, change);

@@ -31,6 +31,8 @@ pub(super) struct Place {
     /// The constructor that has added it; if there is no such, it comes after all that have one.
     pub(super) node: usize,
     pub(super) along: Along,
+    /// Everything that it does not need waits for it.
+    pub(super) first: bool,
     pub(super) brings: Vec<Token>,
     pub(super) awaits: Vec<Token>,
 }
@@ -80,7 +82,33 @@ impl Order {
                 order.follow(point, hook);
             }
         }
+        if places.iter().any(|place| place.first) {
+            order.begin_with(places);
+        }
         order
+    }
+
+    /// Has all hooks wait for the first ones, but those that these need.
+    fn begin_with(&mut self, places: &[Place]) {
+        let mut needs = vec![Vec::new(); self.next.len()];
+        for (at, next) in self.next.iter().enumerate() {
+            next.iter().for_each(|next| needs[*next].push(at));
+        }
+        let mut before = vec![false; needs.len()];
+        let mut path: Vec<usize> = (0..places.len()).filter(|hook| places[*hook].first).collect();
+        while let Some(at) = path.pop() {
+            if !std::mem::replace(&mut before[at], true) {
+                path.append(&mut needs[at]);
+            }
+        }
+        let point = self.point();
+        for (hook, place) in places.iter().enumerate() {
+            match place.first {
+                true => self.follow(hook, point),
+                false if before[hook] => {}
+                false => self.follow(point, hook),
+            }
+        }
     }
 
     fn point(&mut self) -> usize {
@@ -181,6 +209,17 @@ mod tests {
         let places = [hook(0), hook(1), hook(1), hook(3)];
         let order = Order::new(&places, &vec![vec![], vec![0], vec![1], vec![2]]);
         assert_eq!(order.sequence(registered), Ok(vec![0, 1, 2, 3]));
+    }
+
+    #[test]
+    fn the_first_only_wait_for_what_they_need() {
+        let mut places = [hook(0), hook(1), hook(2), hook(3)];
+        places[2].first = true;
+        let uses = vec![vec![], vec![], vec![1], vec![0]];
+        assert_eq!(Order::new(&places, &uses).sequence(registered), Ok(vec![1, 2, 0, 3]));
+        places[1].awaits = vec![Token::of::<A>()];
+        places[3].brings = vec![Token::of::<A>()];
+        assert_eq!(Order::new(&places, &uses).sequence(registered), Ok(vec![0, 3, 1, 2]));
     }
 
     #[test]
