@@ -1,28 +1,31 @@
 //! The wiring of the metrics.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use hive::prelude::*;
 use hive::{Events, HealthTree};
 use parking_lot::Mutex;
 
 use crate::agent::Framework;
-use crate::commands::command;
+use crate::commands::commands;
 use crate::config::MetricsConfig;
 use crate::process::Process;
 use crate::registry::Metrics;
+use crate::sampler::{KEPT, Sampler};
 use crate::selection::Selection;
 use crate::server;
 
 /// The registry, and its HTTP server if `--prometheus-serve-addr` is set.
 pub fn cell() -> Cell {
-    let cells = [config::<MetricsConfig>(), provide(new_metrics), commands(), invoke(serve_metrics)];
+    let cells = [
+        config::<MetricsConfig>(),
+        provide(new_metrics),
+        provide(new_sampler),
+        provide(commands),
+        invoke(serve_metrics),
+    ];
     module("metrics", "Metrics registry and Prometheus endpoint", cells)
-}
-
-/// The command `metrics` on the registry of a hive, which [`cell()`] has, too.
-pub fn commands() -> Cell {
-    provide(command)
 }
 
 fn new_metrics(mut config: ConfigWatch<MetricsConfig>, jobs: JobGroup) -> Arc<Metrics> {
@@ -47,6 +50,28 @@ fn selection(config: &MetricsConfig) -> Selection {
         tracing::warn!(metric, "Metric without + or - in front is ignored");
     }
     selection
+}
+
+/// The jobs are called as the original's, since their rows are in the table of health, which scripts compare.
+fn new_sampler(config: Config<MetricsConfig>, metrics: Arc<Metrics>, jobs: JobGroup) -> Arc<Sampler> {
+    let interval = config.metrics_sampling_interval;
+    let sampler = Arc::new(Sampler::new(interval));
+    let collects = sampler.clone();
+    jobs.one_shot("collect", move |cx: JobCx| async move {
+        loop {
+            let count = collects.collect(&metrics, Instant::now());
+            cx.health.ok(format_args!("Sampled {count} metrics, next in {}", statedb::age::of(interval)));
+            if cx.token().run_until_cancelled(tokio::time::sleep(interval)).await.is_none() {
+                return Ok(());
+            }
+        }
+    });
+    let cleans = sampler.clone();
+    jobs.timer("cleanup", interval * KEPT as u32 / 2, move |_: JobCx| {
+        cleans.clean(Instant::now());
+        std::future::ready(Ok(()))
+    });
+    sampler
 }
 
 #[derive(Params)]

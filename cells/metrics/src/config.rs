@@ -1,7 +1,10 @@
 //! The options of the metrics.
 
+use std::time::Duration;
+
 /// What is exported and where. A change of the address takes effect at the next start.
 #[derive(hive::Config, Clone, Debug)]
+#[config(check = check)]
 pub struct MetricsConfig {
     /// IP:Port on which to serve prometheus metrics (pass ":Port" to bind on all interfaces, "" is off)
     #[flag(default = "")]
@@ -9,4 +12,18 @@ pub struct MetricsConfig {
     /// Metrics that should be enabled or disabled from the default metric list. (+metric_foo to enable metric_foo, -metric_bar to disable metric_bar)
     #[flag(default = "", live)]
     pub metrics: Vec<String>,
+    /// Set the internal metrics sampling interval
+    #[flag(default = "5m")]
+    pub metrics_sampling_interval: Duration,
+}
+
+/// The least time between two samples.
+const LEAST: Duration = Duration::from_millis(10);
+
+fn check(config: &MetricsConfig) -> Result<(), String> {
+    let interval = config.metrics_sampling_interval;
+    if interval < LEAST {
+        return Err(format!("metrics-sampling-interval={interval:?} is less than {LEAST:?}"));
+    }
+    Ok(())
 }

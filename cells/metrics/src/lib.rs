@@ -3,7 +3,7 @@
 //! **Owns** the registry: names with the prefix `cilium_`, which families are exported (`--metrics +x -y`), the text
 //! that is served on `--prometheus-serve-addr`; and the metrics of the process and of the framework.
 //! **Needs** nothing. **Gives** `Arc<`[`Metrics`]`>`, into which cells put their families by the names of the original, and
-//! the command `metrics`.
+//! the commands `metrics`, `metrics/plot` and `metrics/html`, which show what is exported and samples of the last two hours.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -22,7 +22,8 @@
 //! assert!(metrics.text().ends_with("cilium_fqdn_gc_deletions_total 1\n"));
 //! ```
 //!
-//! **Memory**: a family holds one number for each combination of labels. Labels come from bounded sets only.
+//! **Memory**: a family holds one number for each combination of labels. Labels come from bounded sets only. Of at most 2,000 numbers
+//! the last 24 samples are kept.
 //!
 //! **Differences from Cilium**: floats are printed as `1.0` where Go prints `1`; the `go_` families are absent.
 
@@ -30,15 +31,19 @@ mod agent;
 mod cell;
 mod commands;
 mod config;
+mod number;
+mod plot;
 mod process;
 mod registry;
+mod sampled;
+mod sampler;
 mod samples;
 mod selection;
 mod server;
 mod text;
 
 pub use agent::{VERSION, platform};
-pub use cell::{cell, commands};
+pub use cell::cell;
 pub use config::MetricsConfig;
 pub use registry::Metrics;
 pub use selection::Selection;

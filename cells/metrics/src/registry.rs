@@ -19,7 +19,8 @@ const PREFIX: &str = "cilium";
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
-    prefix: &'static str,
+    /// Metrics whose names have no prefix.
+    foreign: Mutex<Registry>,
     selection: Mutex<Selection>,
 }
 
@@ -28,24 +29,25 @@ impl Metrics {
     pub fn new(selection: Selection) -> Self {
         Self {
             registry: Mutex::new(Registry::with_prefix(PREFIX)),
-            prefix: "cilium_",
+            foreign: Mutex::default(),
             selection: Mutex::new(selection),
         }
     }
 
-    /// The same with names as they are registered, for agents of others and for tests.
-    pub fn unprefixed(selection: Selection) -> Self {
-        Self { registry: Mutex::default(), prefix: "", selection: Mutex::new(selection) }
-    }
-
     /// Adds a metric by its full name without the prefix, for counters with `_total`.
     pub fn register(&self, name: &str, help: &str, metric: impl Metric) {
-        let name = match metric.metric_type() {
-            MetricType::Counter => name.strip_suffix("_total").unwrap_or(name),
-            _ => name,
-        };
-        // The registry puts a full stop behind the help text.
-        self.registry.lock().register(name, help.trim_end_matches('.'), metric);
+        add(&mut self.registry.lock(), name, help, metric);
+    }
+
+    /// Adds a metric by its full name, for what is not Cilium's.
+    pub fn register_foreign(&self, name: &str, help: &str, metric: impl Metric) {
+        add(&mut self.foreign.lock(), name, help, metric);
+    }
+
+    /// As [`register_foreign`](Self::register_foreign), exported only when `--metrics` asks for it.
+    pub fn register_foreign_off(&self, name: &str, help: &str, metric: impl Metric) {
+        self.selection.lock().off_by_default(exported(name, &metric));
+        self.register_foreign(name, help, metric);
     }
 
     /// Adds a metric, and gives it to who counts with it.
@@ -56,9 +58,7 @@ impl Metrics {
 
     /// Adds a metric that is exported only when `--metrics` asks for it.
     pub fn register_off(&self, name: &str, help: &str, metric: impl Metric) {
-        let counter = matches!(metric.metric_type(), MetricType::Counter) && !name.ends_with("_total");
-        let total = if counter { "_total" } else { "" };
-        self.selection.lock().off_by_default(format!("{}{name}{total}", self.prefix));
+        self.selection.lock().off_by_default(format!("{PREFIX}_{}", exported(name, &metric)));
         self.register(name, help, metric);
     }
 
@@ -74,15 +74,41 @@ impl Metrics {
 
     /// All exported metrics in the text format of Prometheus, families ordered by name.
     pub fn text(&self) -> String {
+        let selection = self.selection.lock();
+        self.text_of(|name| selection.exports(name))
+    }
+
+    /// As [`text`](Self::text), with those that are off.
+    pub(crate) fn everything(&self) -> String {
+        self.text_of(|_| true)
+    }
+
+    fn text_of(&self, exports: impl Fn(&str) -> bool) -> String {
         let mut open_metrics = String::new();
         // Writing to a String does not fail; a metric that cannot be written ends the text early.
-        if let Err(error) =
-            prometheus_client::encoding::text::encode(&mut open_metrics, &self.registry.lock())
-        {
-            tracing::error!(%error, "Cannot write all metrics");
+        for registry in [&self.registry, &self.foreign] {
+            let encoded = prometheus_client::encoding::text::encode(&mut open_metrics, &registry.lock());
+            if let Err(error) = encoded {
+                tracing::error!(%error, "Cannot write all metrics");
+            }
         }
-        text::prometheus(&open_metrics, &self.selection.lock())
+        text::prometheus(&open_metrics, exports)
     }
+}
+
+/// The registry puts a full stop behind the help text, and `_total` behind the names of counters.
+fn add(registry: &mut Registry, name: &str, help: &str, metric: impl Metric) {
+    let name = match metric.metric_type() {
+        MetricType::Counter => name.strip_suffix("_total").unwrap_or(name),
+        _ => name,
+    };
+    registry.register(name, help.trim_end_matches('.'), metric);
+}
+
+/// The name that a metric is exported by.
+fn exported(name: &str, metric: &impl Metric) -> String {
+    let counter = matches!(metric.metric_type(), MetricType::Counter) && !name.ends_with("_total");
+    format!("{name}{}", if counter { "_total" } else { "" })
 }
 
 impl Default for Metrics {

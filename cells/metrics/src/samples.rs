@@ -27,31 +27,44 @@ impl Number {
     }
 }
 
-/// Upper bounds with the count of what is not above them, in order.
+/// Upper bounds with the count of what is not above them, in order; what is above the last does not count.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Histogram(Vec<(f64, f64)>);
 
 impl Histogram {
+    /// How many observations there were.
+    pub(crate) fn total(&self) -> f64 {
+        self.0.last().map_or(0.0, |(_, count)| *count)
+    }
+
+    /// The observations since `before`; all, if the bounds are others.
+    pub(crate) fn since(&self, before: &Histogram) -> Histogram {
+        let same = self.0.len() == before.0.len() && self.0.iter().zip(&before.0).all(|(a, b)| a.0 == b.0);
+        if !same {
+            return self.clone();
+        }
+        Histogram(self.0.iter().zip(&before.0).map(|(now, then)| (now.0, now.1 - then.1)).collect())
+    }
+
+    /// The median, the 90th and the 99th percentile.
+    pub(crate) fn percentiles(&self) -> [f64; 3] {
+        [0.5, 0.9, 0.99].map(|part| self.quantile(part))
+    }
+
     /// The value that a part of all observations does not exceed, interpolated within its bucket; the first bucket begins
-    /// at 0, the last has no end and gives where it begins.
+    /// at 0.
     pub(crate) fn quantile(&self, part: f64) -> f64 {
-        let total = self.0.last().map_or(0.0, |(_, count)| *count);
+        let total = self.total();
         if total == 0.0 {
             return 0.0;
         }
         let rank = part * total;
-        let (mut begin, mut below) = (0.0, 0.0);
-        for (bound, count) in &self.0 {
-            if *count >= rank && *count > below {
-                return if bound.is_finite() {
-                    begin + (bound - begin) * (rank - below) / (count - below)
-                } else {
-                    begin
-                };
-            }
-            (begin, below) = (*bound, *count);
+        let at = self.0.partition_point(|(_, count)| *count < rank).min(self.0.len() - 1);
+        let (end, count) = self.0[at];
+        match at.checked_sub(1).map(|before| self.0[before]) {
+            None => end * (rank / count),
+            Some((begin, below)) => begin + (end - begin) * ((rank - below) / (count - below)),
         }
-        begin
     }
 }
 
@@ -75,12 +88,14 @@ pub(crate) fn samples(text: &str) -> Vec<Sample> {
         let part = Some(name).filter(|_| !histogram.is_empty()).and_then(|name| name.strip_prefix(histogram));
         match part {
             Some("_bucket") => {
-                let bound = labels.remove("le").and_then(|bound| bound.parse().ok()).unwrap_or(f64::INFINITY);
+                let bound = labels.remove("le").and_then(|bound| bound.parse().ok());
                 let empty = Number::Histogram(Histogram::default());
                 let sample = Sample { name: histogram.to_owned(), labels, value: empty };
                 let key = (sample.name.clone(), sample.labels_text());
                 let sample = found.entry(key).or_insert(sample);
-                if let Number::Histogram(Histogram(buckets)) = &mut sample.value {
+                if let (Number::Histogram(Histogram(buckets)), Some(bound)) = (&mut sample.value, bound)
+                    && f64::is_finite(bound)
+                {
                     buckets.push((bound, value));
                 }
             }
@@ -150,7 +165,7 @@ mod tests {
         let names: Vec<String> = found.iter().map(|s| format!("{} {}", s.name, s.labels_text())).collect();
         assert_eq!(names, ["a_total ", "a_total x=q\"\\},  y=2", "h ", "z "]);
         let Number::Histogram(histogram) = &found[2].value else { panic!("{found:?}") };
-        assert_eq!([0.25, 0.5, 0.75, 0.99].map(|q| histogram.quantile(q)), [0.25, 0.5, 1.0, 1.0]);
+        assert_eq!([0.25, 0.5, 0.75, 1.0].map(|q| histogram.quantile(q)), [0.1875, 0.375, 0.625, 1.0]);
         assert_eq!(Histogram::default().quantile(0.5), 0.0);
         assert_eq!(found[3].value.single(), f64::INFINITY);
     }

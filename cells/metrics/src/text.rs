@@ -4,10 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::selection::Selection;
-
-/// Converts, leaves out what is not selected, orders families by name.
-pub(crate) fn prometheus(open_metrics: &str, selection: &Selection) -> String {
+/// Converts, leaves out what is not exported, orders families by name.
+pub(crate) fn prometheus(open_metrics: &str, exports: impl Fn(&str) -> bool) -> String {
     let mut families: BTreeMap<String, String> = BTreeMap::new();
     let mut help = ("", "");
     let mut current: Option<&mut String> = None;
@@ -23,7 +21,7 @@ pub(crate) fn prometheus(open_metrics: &str, selection: &Selection) -> String {
                     _ => ("", kind),
                 };
                 let full = format!("{name}{suffix}");
-                current = selection.exports(&full).then(|| {
+                current = exports(&full).then(|| {
                     let mut head = String::new();
                     if help.0 == name {
                         let _ = writeln!(head, "# HELP {full} {}", help.1);
@@ -53,7 +51,7 @@ mod tests {
         let open = "# HELP b Bees.\n# TYPE b counter\n# UNIT b seconds\nb_total 1\n\
                     # HELP a Info.\n# TYPE a info\na_info{x=\"1\"} 1\n# TYPE b counter\nb_total{y=\"2\"} 2\n# EOF\n";
         assert_eq!(
-            prometheus(open, &Selection::default()),
+            prometheus(open, |_| true),
             "# HELP a_info Info.\n# TYPE a_info gauge\na_info{x=\"1\"} 1\n\
              # HELP b_total Bees.\n# TYPE b_total counter\nb_total 1\nb_total{y=\"2\"} 2\n"
         );

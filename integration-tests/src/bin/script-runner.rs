@@ -1,6 +1,6 @@
-//! `script-runner [--family NAME] FILE...`: runs scripts against the cells of their family.
+//! `script-runner [--family NAME] [-v] FILE...`: runs scripts against the cells of their family.
 //!
-//! One line a file, `ok` or `FAIL`, its name and how long it took, what it said below a failure. Exits with 0 if all pass, 1 if
+//! One line a file, `ok` or `FAIL`, its name and how long it took, what it said below a failure, with `-v` below all. Exits with 0 if all pass, 1 if
 //! any fails, 77 if the family of one is not known, 2 if the command line is wrong.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for the command line")]
@@ -13,10 +13,10 @@ use integration_tests::scripts::{FAMILIES, Family, family_of, family_of_path, ru
 const UNKNOWN_FAMILY: u8 = 77;
 
 fn main() -> ExitCode {
-    let (name, files) = match arguments(std::env::args().skip(1)) {
+    let Arguments { name, verbose, files } = match arguments(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
         Err(error) => {
-            eprintln!("{error}\nUsage: script-runner [--family NAME] FILE...");
+            eprintln!("{error}\nUsage: script-runner [--family NAME] [-v] FILE...");
             return ExitCode::from(2);
         }
     };
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         scripts.push((family, file.as_path()));
     }
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(run_all(&scripts)),
+        Ok(runtime) => runtime.block_on(run_all(&scripts, verbose)),
         Err(error) => {
             eprintln!("threads cannot be started: {error}");
             ExitCode::FAILURE
@@ -42,15 +42,18 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run_all(scripts: &[(&Family, &Path)]) -> ExitCode {
+async fn run_all(scripts: &[(&Family, &Path)], verbose: bool) -> ExitCode {
     let mut failed = false;
     for (family, file) in scripts {
         let ran = run(family, file).await;
         let word = if ran.result.is_ok() { "ok  " } else { "FAIL" };
         println!("{word} {} {:.3}s", file.display(), ran.took.as_secs_f64());
+        if verbose || ran.result.is_err() {
+            println!("{}", indented(&ran.log));
+        }
         if let Err(error) = ran.result {
             failed = true;
-            println!("{}\n    {}", indented(&ran.log), error.replace('\n', "\n    "));
+            println!("    {}", error.replace('\n', "\n    "));
         }
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
@@ -60,15 +63,23 @@ fn indented(log: &str) -> String {
     log.lines().map(|line| format!("    | {line}")).collect::<Vec<_>>().join("\n")
 }
 
-fn arguments(words: impl Iterator<Item = String>) -> Result<(Option<String>, Vec<PathBuf>), String> {
-    let (mut family, mut files, mut words) = (None, vec![], words);
+#[derive(Default)]
+struct Arguments {
+    name: Option<String>,
+    verbose: bool,
+    files: Vec<PathBuf>,
+}
+
+fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut arguments = Arguments::default();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--family" => family = Some(words.next().ok_or("--family needs a name")?),
-            _ if let Some(name) = word.strip_prefix("--family=") => family = Some(name.to_owned()),
+            "--family" => arguments.name = Some(words.next().ok_or("--family needs a name")?),
+            _ if let Some(name) = word.strip_prefix("--family=") => arguments.name = Some(name.to_owned()),
+            "-v" => arguments.verbose = true,
             _ if word.starts_with('-') => return Err(format!("unknown option {word}")),
-            _ => files.push(PathBuf::from(word)),
+            _ => arguments.files.push(PathBuf::from(word)),
         }
     }
-    if files.is_empty() { Err("no files".to_owned()) } else { Ok((family, files)) }
+    if arguments.files.is_empty() { Err("no files".to_owned()) } else { Ok(arguments) }
 }
