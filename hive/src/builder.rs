@@ -359,7 +359,7 @@ fn configure(graph: &mut Graph, settings: &Settings) -> Vec<ConfigError> {
     for node in &mut graph.nodes {
         let What::Config(cell) = &node.what else { continue };
         match (cell.make)(&Values { settings }) {
-            Ok(value) => node.what = What::Ready(vec![Some(value)]),
+            Ok(value) => node.what = What::Ready(value),
             Err(error) => errors.push(error),
         }
     }

@@ -9,7 +9,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use crate::error::Place;
-use crate::outputs::{Call, IntoOutputs, Outs, Run};
+use crate::outputs::{Call, IntoOutputs, Outs, Run, Sink};
 use crate::param::{Absent, Cx, Deps, Param};
 
 /// The shape of a constructor: a callable with up to 12 parameters. It bounds neither parameters nor result, so that
@@ -96,7 +96,8 @@ each_arity!(constructor);
 pub(crate) trait Erased: Send + Sync {
     fn deps(&self, deps: &mut Deps);
     fn outs(&self, outs: &mut Outs);
-    fn call(&self, cx: &mut Cx<'_>) -> Call;
+    /// What is given at once goes into the sink.
+    fn call(&self, cx: &mut Cx<'_>, sink: &mut Sink) -> Call;
 }
 
 struct Typed<F, A, K>(F, PhantomData<fn() -> (A, K)>);
@@ -113,9 +114,9 @@ where
         <F::Out as IntoOutputs<K>>::__keys(outs);
     }
 
-    fn call(&self, cx: &mut Cx<'_>) -> Call {
+    fn call(&self, cx: &mut Cx<'_>, sink: &mut Sink) -> Call {
         match A::__extract(cx) {
-            Ok(args) => self.0.__call(args).__run(),
+            Ok(args) => self.0.__call(args).__run(sink),
             Err(Absent) => Call::Ready(Err(anyhow::anyhow!(
                 "a parameter's `extract` asks for more than its `deps` declare"
             ))),

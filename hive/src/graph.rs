@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use crate::scope::MakeScope;
 pub(crate) enum What {
     Construct(Constructor),
     Config(ConfigCell),
-    Ready(Vec<Option<Value>>),
+    Ready(Value),
     /// The handle of the life in this scope.
     Scope {
         inner: usize,
@@ -58,8 +59,10 @@ pub(crate) struct Node {
     pub(crate) scope: usize,
     /// The innermost condition around it.
     pub(crate) switch: Option<usize>,
-    pub(crate) deps: Vec<Dep>,
-    pub(crate) outs: Vec<Out>,
+    /// Its own among the dependencies of all.
+    deps: Range<usize>,
+    /// Its own among the outputs of all.
+    pub(crate) outs: Range<usize>,
     pub(crate) what: What,
 }
 
@@ -71,8 +74,8 @@ pub(crate) struct Scope {
     pub(crate) at: Option<&'static Location<'static>>,
     /// The innermost condition around it.
     pub(crate) switch: Option<usize>,
-    /// Whether what is inside has a life of its own.
-    pub(crate) is_life: bool,
+    /// The scope whose life it shares: itself, if what is inside has a life of its own.
+    pub(crate) life: usize,
     pub(crate) providers: KeyMap<Slot>,
     pub(crate) groups: KeyMap<Vec<Slot>>,
     pub(crate) decorators: KeyMap<Slot>,
@@ -96,6 +99,8 @@ pub(crate) struct Switch {
 /// The registered cells of a hive.
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
+    deps: Deps,
+    outs: Outs,
     pub(crate) scopes: Vec<Scope>,
     pub(crate) switches: Vec<Switch>,
     pub(crate) invokes: Vec<usize>,
@@ -114,8 +119,9 @@ pub(crate) const ROOT: usize = 0;
 
 impl Graph {
     pub(crate) fn new() -> Self {
-        let (nodes, scopes, switches, invokes, errors) = (vec![], vec![], vec![], vec![], vec![]);
-        let mut graph = Graph { nodes, scopes, switches, invokes, errors };
+        let (nodes, deps, outs) = (vec![], Deps::default(), Outs::default());
+        let (scopes, switches, invokes, errors) = (vec![], vec![], vec![], vec![]);
+        let mut graph = Graph { nodes, deps, outs, scopes, switches, invokes, errors };
         graph.open(None, None, "".into(), "".into(), None);
         graph
     }
@@ -128,13 +134,14 @@ impl Graph {
         description: Arc<str>,
         at: Option<&'static Location<'static>>,
     ) -> usize {
+        let life = parent.map_or(ROOT, |parent| self.scopes[parent].life);
         self.scopes.push(Scope {
             parent,
             module,
             description,
             at,
             switch,
-            is_life: false,
+            life,
             providers: KeyMap::default(),
             groups: KeyMap::default(),
             decorators: KeyMap::default(),
@@ -167,10 +174,9 @@ impl Graph {
             }
             Repr::Scope { id, description, at, place, key, make, cells } => {
                 let scope = self.module(id, description, at, inside);
-                self.scopes[scope].is_life = true;
-                let outs = vec![Out { key: *key, maybe: false }];
+                self.scopes[scope].life = scope;
                 let what = What::Scope { inner: scope, make: *make };
-                self.push(NodeKind::Scope, *place, inside, vec![], outs, what);
+                self.give(*key, NodeKind::Scope, *place, inside, what);
                 return Some((cells, Inside { scope, ..inside }));
             }
             Repr::Provide { constructor, private } => {
@@ -187,8 +193,7 @@ impl Graph {
             }
             Repr::DecorateAll(constructor) => self.constructor(constructor, NodeKind::DecorateAll, inside),
             Repr::Config(cell) => {
-                let outs = vec![Out { key: cell.key, maybe: false }];
-                self.push(NodeKind::Config, cell.place, inside, vec![], outs, What::Config(cell.clone()));
+                self.give(cell.key, NodeKind::Config, cell.place, inside, What::Config(cell.clone()));
             }
             Repr::When { condition, cell } => {
                 // The scope of a module comes before those inside of it.
@@ -221,42 +226,61 @@ impl Graph {
     }
 
     fn constructor(&mut self, constructor: &Constructor, kind: NodeKind, inside: Inside) {
-        let (mut deps, mut outs) = (Deps::default(), Outs::default());
-        constructor.erased.deps(&mut deps);
-        constructor.erased.outs(&mut outs);
-        let what = What::Construct(constructor.clone());
-        self.push(kind, constructor.place, inside, deps.list, outs.list, what);
+        let (deps, outs) = (self.deps.list.len(), self.outs.list.len());
+        constructor.erased.deps(&mut self.deps);
+        constructor.erased.outs(&mut self.outs);
+        let (deps, outs) = (deps..self.deps.list.len(), outs..self.outs.list.len());
+        let Inside { scope, switch } = inside;
+        let (place, what) = (constructor.place, What::Construct(constructor.clone()));
+        self.nodes.push(Node { kind, place, scope, switch, deps, outs, what });
     }
 
-    fn push(
-        &mut self,
-        kind: NodeKind,
-        place: Place,
-        Inside { scope, switch }: Inside,
-        deps: Vec<Dep>,
-        outs: Vec<Out>,
-        what: What,
-    ) -> usize {
-        self.nodes.push(Node { kind, place, scope, switch, deps, outs, what });
-        self.nodes.len() - 1
+    /// Adds a node that needs nothing and gives one thing.
+    fn give(&mut self, key: Key, kind: NodeKind, place: Place, inside: Inside, what: What) -> Slot {
+        let Inside { scope, switch } = inside;
+        let slot = Slot { node: self.nodes.len(), out: self.outs.list.len() };
+        self.outs.list.push(Out { key, maybe: false });
+        let outs = slot.out..slot.out + 1;
+        self.nodes.push(Node { kind, place, scope, switch, deps: 0..0, outs, what });
+        slot
+    }
+
+    /// What a node needs.
+    pub(crate) fn deps(&self, node: &Node) -> &[Dep] {
+        &self.deps.list[node.deps.clone()]
+    }
+
+    /// What a node gives.
+    pub(crate) fn outs(&self, node: &Node) -> &[Out] {
+        &self.outs.list[node.outs.clone()]
+    }
+
+    /// What is in a slot.
+    pub(crate) fn out(&self, slot: Slot) -> &Out {
+        &self.outs.list[slot.out]
+    }
+
+    /// How many slots there are.
+    pub(crate) fn slots(&self) -> usize {
+        self.outs.list.len()
     }
 
     /// Asks the conditions. The configuration structs have been made.
     pub(crate) fn decide(&mut self) {
         let mut configs = KeyMap::default();
         for node in &self.nodes {
-            if let (NodeKind::Config, What::Ready(values)) = (node.kind, &node.what) {
-                configs.insert(node.outs[0].key, &values[0]);
+            if let (NodeKind::Config, What::Ready(config)) = (node.kind, &node.what) {
+                configs.insert(self.outs(node)[0].key, config);
             }
         }
         for index in 0..self.switches.len() {
             let Switch { condition, outer, scope, .. } = &self.switches[index];
             let site = Site { place: condition.place, module: self.scopes[*scope].module.clone() };
             let answer = match configs.get(&condition.key) {
-                Some(Some(config)) => {
+                Some(config) => {
                     condition.is_met(config).map_err(|panic| GraphError::Condition { site, panic })
                 }
-                _ => Err(GraphError::Missing {
+                None => Err(GraphError::Missing {
                     key: condition.key,
                     needed_by: site,
                     hints: vec![CONFIG_HINT.to_owned()],
@@ -281,25 +305,25 @@ impl Graph {
         self.scopes[ROOT].providers.reserve(self.nodes.len());
         for node in 0..self.nodes.len() {
             let Node { kind, scope, switch, .. } = self.nodes[node];
+            let life = self.scopes[scope].life;
             if !self.is_on(switch) && kind != NodeKind::Config {
                 continue;
             }
             match kind {
                 NodeKind::Config | NodeKind::BuiltIn => self.export(node, ROOT),
-                NodeKind::Provide | NodeKind::Scope => self.export(node, self.life(scope)),
+                NodeKind::Provide | NodeKind::Scope => self.export(node, life),
                 NodeKind::Private => self.export(node, scope),
                 NodeKind::Invoke => self.invokes.push(node),
                 NodeKind::Decorate => self.decorate(node, scope),
-                NodeKind::DecorateAll => self.decorate(node, self.life(scope)),
+                NodeKind::DecorateAll => self.decorate(node, life),
                 NodeKind::Replacement => {}
             }
         }
     }
 
-    /// The scope whose life the inside of a scope shares.
-    pub(crate) fn life(&self, scope: usize) -> usize {
-        let mut around = std::iter::successors(Some(scope), |scope| self.scopes[*scope].parent);
-        around.find(|scope| self.scopes[*scope].is_life).unwrap_or(ROOT)
+    /// The scope in whose life a node is built.
+    pub(crate) fn life(&self, node: usize) -> usize {
+        self.scopes[self.nodes[node].scope].life
     }
 
     fn check_modules(&mut self) {
@@ -320,8 +344,8 @@ impl Graph {
     }
 
     fn export(&mut self, node: usize, scope: usize) {
-        for out in 0..self.nodes[node].outs.len() {
-            let (key, slot) = (self.nodes[node].outs[out].key, Slot { node, out });
+        for out in self.nodes[node].outs.clone() {
+            let (key, slot) = (self.outs.list[out].key, Slot { node, out });
             if key.is_group() {
                 self.scopes[scope].groups.entry(key).or_default().push(slot);
                 continue;
@@ -340,8 +364,8 @@ impl Graph {
     }
 
     fn decorate(&mut self, node: usize, scope: usize) {
-        for out in 0..self.nodes[node].outs.len() {
-            let (key, slot) = (self.nodes[node].outs[out].key, Slot { node, out });
+        for out in self.nodes[node].outs.clone() {
+            let (key, slot) = (self.outs.list[out].key, Slot { node, out });
             if let Some(first) = self.scopes[scope].decorators.insert(key, slot) {
                 let (first, second) = (self.site(first.node), self.site(node));
                 self.errors.push(GraphError::Ambiguous { key, first, second });
@@ -360,8 +384,7 @@ impl Graph {
     pub(crate) fn replace(&mut self, replacement: Replacement) {
         let Replacement { key, value, within, at } = replacement;
         let place = Place { function: "replaced in a test", at };
-        let node = self.ready(key, NodeKind::Replacement, place, value);
-        let slot = Slot { node, out: 0 };
+        let slot = self.ready(key, NodeKind::Replacement, place, value);
         let Some(module) = within else {
             self.scopes[ROOT].providers.insert(key, slot);
             for scope in &mut self.scopes {
@@ -410,10 +433,8 @@ impl Graph {
         }
     }
 
-    fn ready(&mut self, key: Key, kind: NodeKind, place: Place, value: Value) -> usize {
-        let outs = vec![Out { key, maybe: false }];
-        let what = What::Ready(vec![Some(value)]);
-        self.push(kind, place, Inside { scope: ROOT, switch: None }, vec![], outs, what)
+    fn ready(&mut self, key: Key, kind: NodeKind, place: Place, value: Value) -> Slot {
+        self.give(key, kind, place, Inside { scope: ROOT, switch: None }, What::Ready(value))
     }
 
     pub(crate) fn site(&self, node: usize) -> Site {
@@ -439,9 +460,9 @@ impl Graph {
 
     /// From which scope a node looks for `key`: its own, or the root if it decorates that for everybody.
     fn view(&self, node: usize, key: &Key) -> usize {
-        let Node { kind, scope, outs, .. } = &self.nodes[node];
-        let is_own = *kind == NodeKind::DecorateAll && outs.iter().any(|out| out.key == *key);
-        if is_own { self.life(*scope) } else { *scope }
+        let node = &self.nodes[node];
+        let is_own = node.kind == NodeKind::DecorateAll && self.outs(node).iter().any(|out| out.key == *key);
+        if is_own { self.scopes[node.scope].life } else { node.scope }
     }
 
     /// Who gives `key` to `node`: the nearest decorator that is not the node itself, or provider.
@@ -463,7 +484,7 @@ impl Graph {
             }
             members.extend(scope.groups.get(key).into_iter().flatten());
         }
-        members.sort_unstable_by_key(|slot| (slot.node, slot.out));
+        members.sort_unstable_by_key(|slot| slot.out);
         members
     }
 }

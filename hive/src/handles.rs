@@ -12,9 +12,9 @@ use crate::shutdown::Shutdowner;
 use crate::testing::Tally;
 
 /// What the handles of one constructor are made of.
-pub(crate) struct Handles {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) module: Arc<str>,
+pub(crate) struct Handles<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) module: &'a Arc<str>,
     pub(crate) function: &'static str,
     /// The constructor's place in the graph.
     pub(crate) node: usize,
@@ -78,5 +78,5 @@ macro_rules! handle {
 handle!(ModuleId, |h| ModuleId(h.module.clone()));
 handle!(Shutdowner, |h| h.shared.shutdown.clone());
 handle!(Lifecycle, |h| Lifecycle::new(h.shared.hooks.clone(), h.module.clone(), h.function, h.node));
-handle!(Health, |h| Health::of_module(h.shared.health.clone(), &h.module));
+handle!(Health, |h| Health::of_module(h.shared.health.clone(), h.module));
 handle!(JobGroup, |h| JobGroup::new(h));

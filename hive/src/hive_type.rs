@@ -32,8 +32,8 @@ const HARD_LIMIT: Duration = Duration::from_secs(5);
 /// States go `Built -> Populated -> Started -> Stopped`, or to `Failed`; other transitions are errors. A hive is used
 /// once; its cells may be used again.
 pub struct Hive {
-    pub(crate) graph: Graph,
-    pub(crate) plan: Plan,
+    pub(crate) graph: Arc<Graph>,
+    pub(crate) plan: Arc<Plan>,
     part: Part,
     values: Values,
     scopes: Vec<Arc<Core>>,
@@ -69,6 +69,7 @@ impl Hive {
 
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { graph, plan, shared, settings, arguments, usage, limits } = parts;
+        let (graph, plan) = (Arc::new(graph), Arc::new(plan));
         let part = Part::of(&graph, &plan, crate::graph::ROOT);
         let values = part.no_values();
         Hive {
@@ -143,7 +144,7 @@ impl Hive {
     }
 
     fn value<T: ?Sized + Send + Sync + 'static>(&self, slot: &crate::param::Slot) -> Option<Arc<T>> {
-        self.values[slot.node].as_ref()?.get(slot.out)?.as_ref()?.downcast_ref::<Arc<T>>().cloned()
+        self.values[slot.out].as_ref()?.downcast_ref::<Arc<T>>().cloned()
     }
 
     /// Tasks that have not ended.

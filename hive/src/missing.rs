@@ -36,7 +36,7 @@ fn switched_off(graph: &Graph, settings: &Settings, node: usize, key: &Key) -> V
             NodeKind::Private => provider.scope,
             _ => continue,
         };
-        if !around.contains(&scope) || !provider.outs.iter().any(|out| out.key == *key) {
+        if !around.contains(&scope) || !graph.outs(provider).iter().any(|out| out.key == *key) {
             continue;
         }
         let chain = std::iter::successors(provider.switch, |switch| graph.switches[*switch].outer);

@@ -182,7 +182,7 @@ pub struct Async_;
 /// The result of calling a constructor.
 pub enum Call {
     #[doc(hidden)]
-    Ready(anyhow::Result<Sink>),
+    Ready(anyhow::Result<()>),
     #[doc(hidden)]
     Pending(BoxFuture<'static, anyhow::Result<Sink>>),
 }
@@ -222,12 +222,12 @@ where
 )]
 pub trait Run<Kind> {
     #[doc(hidden)]
-    fn __run(self) -> Call;
+    fn __run(self, sink: &mut Sink) -> Call;
 }
 
 impl<O: Outputs> Run<Sync_> for O {
-    fn __run(self) -> Call {
-        Call::Ready(collect(self))
+    fn __run(self, sink: &mut Sink) -> Call {
+        Call::Ready(self.emit(sink))
     }
 }
 
@@ -235,13 +235,11 @@ impl<F: Future + Send + 'static> Run<Async_> for F
 where
     F::Output: Outputs,
 {
-    fn __run(self) -> Call {
-        Call::Pending(Box::pin(async move { collect(self.await) }))
+    fn __run(self, _: &mut Sink) -> Call {
+        Call::Pending(Box::pin(async move {
+            let mut sink = Sink::default();
+            self.await.emit(&mut sink)?;
+            Ok(sink)
+        }))
     }
-}
-
-fn collect<O: Outputs>(outputs: O) -> anyhow::Result<Sink> {
-    let mut sink = Sink::default();
-    outputs.emit(&mut sink)?;
-    Ok(sink)
 }

@@ -27,10 +27,11 @@ impl Deps {
     }
 }
 
-/// Where an output of a constructor is stored.
+/// An output of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Slot {
     pub(crate) node: usize,
+    /// Which one, of those of all nodes.
     pub(crate) out: usize,
 }
 
@@ -52,13 +53,13 @@ impl Edge {
     }
 }
 
-/// Constructed values by node and output; an output of `Option` type may be empty.
-pub(crate) type Values = Vec<Option<Vec<Option<Value>>>>;
+/// The value in each slot that has one: not those that are not built, or that an `Option` has left empty.
+pub(crate) type Values = Vec<Option<Value>>;
 
 /// The cursor from which parameters are extracted, one resolved dependency after the other.
 pub struct Cx<'a> {
     pub(crate) values: &'a Values,
-    pub(crate) handles: &'a Handles,
+    pub(crate) handles: &'a Handles<'a>,
     pub(crate) edges: &'a [Edge],
     pub(crate) pos: usize,
 }
@@ -71,7 +72,7 @@ impl<'a> Cx<'a> {
     }
 
     fn value<T: 'static>(&self, slot: Slot) -> Option<&'a T> {
-        self.values.get(slot.node)?.as_ref()?.get(slot.out)?.as_ref()?.downcast_ref()
+        self.values.get(slot.out)?.as_ref()?.downcast_ref()
     }
 
     pub(crate) fn one<T: 'static>(&mut self) -> Result<&'a T, Absent> {

@@ -1,6 +1,6 @@
 //! What is built together: a hive, or a scope with a life of its own.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,55 +15,44 @@ use crate::event::Event;
 use crate::graph::{Graph, What};
 use crate::handles::{Handles, Shared};
 use crate::lifecycle::{CancelSource, Uses, catch, panic_text};
-use crate::outputs::{Call, Outs, Sink, Value};
-use crate::param::{Cx, Edge, Values};
+use crate::outputs::{Call, Outs, Sink};
+use crate::param::{Cx, Slot, Values};
 use crate::plan::Plan;
-use crate::scope::{Core, MakeScope};
+use crate::scope::Core;
 
-/// The constructors of a hive or scope, in order.
+/// The nodes of a hive or scope, in the order in which they are built.
 pub(crate) struct Part {
-    steps: Vec<Step>,
-    /// Nodes of the whole graph.
-    nodes: usize,
-    /// Nodes from around it that it uses, or that scopes in it use.
-    pub(crate) needs: Vec<usize>,
-}
-
-struct Step {
-    node: usize,
-    site: Site,
-    edges: Vec<Edge>,
-    build: Build,
-}
-
-enum Build {
-    Ready(Vec<Option<Value>>),
-    Construct(Constructor),
-    Scope(MakeScope, Arc<Part>),
+    graph: Arc<Graph>,
+    plan: Arc<Plan>,
+    order: Vec<usize>,
+    /// What is in the scopes among them, by node.
+    scopes: HashMap<usize, Arc<Part>>,
+    /// What it uses from around it, or scopes in it use.
+    pub(crate) needs: Vec<Slot>,
 }
 
 impl Part {
     /// What is planned for the life in a scope of the graph.
-    pub(crate) fn of(graph: &Graph, plan: &Plan, life: usize) -> Part {
+    pub(crate) fn of(graph: &Arc<Graph>, plan: &Arc<Plan>, life: usize) -> Part {
         let mut lives: HashMap<usize, Vec<usize>> = HashMap::new();
         for node in &plan.order {
-            lives.entry(graph.life(graph.nodes[*node].scope)).or_default().push(*node);
+            lives.entry(graph.life(*node)).or_default().push(*node);
         }
-        part(graph, plan, &lives, life)
+        part(graph, plan, &mut lives, life)
     }
 
     /// Which nodes each node uses.
     pub(crate) fn uses(&self) -> Uses {
-        let mut uses = vec![Vec::new(); self.nodes];
-        for step in &self.steps {
-            uses[step.node] = step.edges.iter().flat_map(Edge::slots).map(|slot| slot.node).collect();
+        let mut uses = vec![Vec::new(); self.graph.nodes.len()];
+        for node in &self.order {
+            uses[*node] = self.plan.uses(*node).map(|slot| slot.node).collect();
         }
         uses
     }
 
     /// A place for the values of all nodes.
     pub(crate) fn no_values(&self) -> Values {
-        (0..self.nodes).map(|_| None).collect()
+        vec![None; self.graph.slots()]
     }
 
     /// Runs all constructors; gives the scopes that are in it.
@@ -76,21 +65,29 @@ impl Part {
     ) -> Result<Vec<Arc<Core>>, HiveError> {
         shared.hooks.use_current_runtime();
         let deadline = Instant::now() + limits.start;
+        let run = Run { part: self, shared, deadline, limit: limits.start, cancel };
         let mut scopes = Vec::new();
-        for step in &self.steps {
-            let built = match &step.build {
-                Build::Ready(ready) => ready.clone(),
-                Build::Construct(constructor) => {
-                    let run = Run { step, shared, deadline, limit: limits.start, cancel };
-                    run.constructor(constructor, values).await?
+        let mut sink = Sink::default();
+        for &index in &self.order {
+            let node = &self.graph.nodes[index];
+            match &node.what {
+                What::Ready(value) => sink.values.push(Some(value.clone())),
+                What::Construct(constructor) => {
+                    run.constructor(index, constructor, values, &mut sink).await?;
                 }
-                Build::Scope(make, part) => {
-                    let core = Core::new(part.clone(), step.site.clone(), shared.clone(), *limits);
-                    scopes.push(core.clone());
-                    vec![Some(make(core))]
+                What::Scope { inner, make } => {
+                    let module = self.graph.scopes[*inner].module.clone();
+                    let site = Site { place: node.place, module };
+                    let core = Core::new(self.scopes[&index].clone(), site, shared.clone(), *limits);
+                    sink.values.push(Some(make(core.clone())));
+                    scopes.push(core);
                 }
-            };
-            values[step.node] = Some(built);
+                // It has become ready before anything was planned.
+                What::Config(_) => {}
+            }
+            for (slot, value) in node.outs.clone().zip(sink.values.drain(..)) {
+                values[slot] = value;
+            }
         }
         // Last, so that scopes see all there is, and are stopped first.
         for scope in &scopes {
@@ -101,49 +98,35 @@ impl Part {
 
     /// Drops the values: consumers before what they consume.
     pub(crate) fn drop_values(&self, values: &mut Values) {
-        for step in self.steps.iter().rev() {
-            let dropped = catch_unwind(AssertUnwindSafe(|| values[step.node] = None));
-            if let Err(panic) = dropped {
-                let error = panic_text(&*panic);
-                tracing::error!(error, constructor = %step.site, "An object panicked when it was dropped");
+        for node in self.order.iter().rev() {
+            for slot in self.graph.nodes[*node].outs.clone() {
+                let dropped = catch_unwind(AssertUnwindSafe(|| values[slot] = None));
+                if let Err(panic) = dropped {
+                    let (error, site) = (panic_text(&*panic), self.graph.site(*node));
+                    tracing::error!(error, constructor = %site, "An object panicked when it was dropped");
+                }
             }
         }
     }
 }
 
-fn part(graph: &Graph, plan: &Plan, lives: &HashMap<usize, Vec<usize>>, life: usize) -> Part {
-    let own = lives.get(&life).map_or(&[][..], Vec::as_slice);
-    let mut needs = BTreeSet::new();
-    let steps: Vec<Step> = own
-        .iter()
-        .filter_map(|node| {
-            let build = match &graph.nodes[*node].what {
-                What::Ready(values) => Build::Ready(values.clone()),
-                What::Construct(constructor) => Build::Construct(constructor.clone()),
-                What::Scope { inner, make } => {
-                    let part = part(graph, plan, lives, *inner);
-                    needs.extend(part.needs.iter().copied());
-                    Build::Scope(*make, Arc::new(part))
-                }
-                What::Config(_) => return None,
-            };
-            let mut site = graph.site(*node);
-            if let What::Scope { inner, .. } = &graph.nodes[*node].what {
-                site.module = graph.scopes[*inner].module.clone();
-            }
-            let edges = plan.edges[*node].clone();
-            needs.extend(edges.iter().flat_map(Edge::slots).map(|slot| slot.node));
-            Some(Step { node: *node, site, edges, build })
-        })
-        .collect();
-    let own: BTreeSet<usize> = own.iter().copied().collect();
-    let needs = needs.into_iter().filter(|node| !own.contains(node)).collect();
-    Part { steps, nodes: graph.nodes.len(), needs }
+fn part(graph: &Arc<Graph>, plan: &Arc<Plan>, lives: &mut HashMap<usize, Vec<usize>>, life: usize) -> Part {
+    let order = lives.remove(&life).unwrap_or_default();
+    let mut scopes = HashMap::new();
+    for node in &order {
+        if let What::Scope { inner, .. } = graph.nodes[*node].what {
+            scopes.insert(*node, Arc::new(part(graph, plan, lives, inner)));
+        }
+    }
+    let own = order.iter().flat_map(|node| plan.uses(*node));
+    let inside = scopes.values().flat_map(|part: &Arc<Part>| part.needs.iter().copied());
+    let needs = own.chain(inside).filter(|slot| graph.life(slot.node) != life).collect();
+    Part { graph: graph.clone(), plan: plan.clone(), order, scopes, needs }
 }
 
 /// One constructor at a time.
 struct Run<'a> {
-    step: &'a Step,
+    part: &'a Part,
     shared: &'a Arc<Shared>,
     deadline: Instant,
     limit: Duration,
@@ -153,38 +136,43 @@ struct Run<'a> {
 impl Run<'_> {
     async fn constructor(
         &self,
+        node: usize,
         constructor: &Constructor,
         values: &Values,
-    ) -> Result<Vec<Option<Value>>, HiveError> {
-        let site = &self.step.site;
+        sink: &mut Sink,
+    ) -> Result<(), HiveError> {
+        let Part { graph, plan, .. } = self.part;
         if self.cancel.is_cancelled() {
-            return Err(self.cancelled());
+            return Err(self.cancelled(node));
         }
-        let (function, module) = (site.place.function, site.module.clone());
-        let handles =
-            Handles { shared: self.shared.clone(), module: module.clone(), function, node: self.step.node };
+        let (function, module) = (constructor.place.function, &graph.scopes[graph.nodes[node].scope].module);
+        let handles = Handles { shared: self.shared, module, function, node };
         let begin = Instant::now();
-        let span = self.shared.events.span(&module);
-        let mut cx = Cx { values, handles: &handles, edges: &self.step.edges, pos: 0 };
-        let call = catch_unwind(AssertUnwindSafe(|| span.in_scope(|| constructor.erased.call(&mut cx))));
+        let span = self.shared.events.span(module);
+        let mut cx = Cx { values, handles: &handles, edges: plan.edges(node), pos: 0 };
+        let call =
+            catch_unwind(AssertUnwindSafe(|| span.in_scope(|| constructor.erased.call(&mut cx, sink))));
         let result = match call {
             Ok(Call::Ready(result)) => result,
-            Ok(Call::Pending(future)) => self.pending(future.instrument(span)).await?,
+            Ok(Call::Pending(future)) => {
+                self.pending(node, future.instrument(span)).await?.map(|given| *sink = given)
+            }
             Err(panic) => Err(anyhow::anyhow!("panicked: {}", panic_text(&*panic))),
         };
-        let sink =
-            result.map_err(|error| HiveError::Construct { site: site.clone(), error, rollback: vec![] })?;
-        self.shared.events.emit(Event::Constructed { function, module, duration: begin.elapsed() });
+        result.map_err(|error| HiveError::Construct { site: graph.site(node), error, rollback: vec![] })?;
+        let duration = begin.elapsed();
+        self.shared.events.emit(Event::Constructed { function, module: module.clone(), duration });
         if let Some(tally) = &self.shared.tally {
             let mut outs = Outs::with_looks();
             constructor.erased.outs(&mut outs);
-            tally.note(self.step.node, site, &self.step.edges, &outs, &sink.values);
+            tally.note(node, &graph.site(node), plan.edges(node), &outs, &sink.values);
         }
-        Ok(sink.values)
+        Ok(())
     }
 
     async fn pending(
         &self,
+        node: usize,
         future: impl Future<Output = anyhow::Result<Sink>>,
     ) -> Result<anyhow::Result<Sink>, HiveError> {
         tokio::select! {
@@ -193,11 +181,12 @@ impl Run<'_> {
                 Ok(Err(panic)) => Err(anyhow::anyhow!("panicked: {panic}")),
                 Err(_) => Err(anyhow::anyhow!("did not finish within {:?}", self.limit)),
             }),
-            () = self.cancel.cancelled() => Err(self.cancelled()),
+            () = self.cancel.cancelled() => Err(self.cancelled(node)),
         }
     }
 
-    fn cancelled(&self) -> HiveError {
-        HiveError::Cancelled { during: format!("constructor {}", self.step.site), rollback: vec![] }
+    fn cancelled(&self, node: usize) -> HiveError {
+        let during = format!("constructor {}", self.part.graph.site(node));
+        HiveError::Cancelled { during, rollback: vec![] }
     }
 }

@@ -1,18 +1,33 @@
 //! Planning: which constructors are needed, in which order, and where each parameter comes from.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use crate::config::Settings;
 use crate::error::GraphError;
 use crate::graph::Graph;
 use crate::key::Key;
 use crate::missing::missing;
-use crate::param::Edge;
+use crate::param::{Edge, Slot};
 
-/// The order of construction and the resolved dependencies, by node.
+/// The order of construction and the resolved dependencies.
 pub(crate) struct Plan {
     pub(crate) order: Vec<usize>,
-    pub(crate) edges: Vec<Vec<Edge>>,
+    edges: Vec<Edge>,
+    /// Those of each node among all edges.
+    of: Vec<Range<usize>>,
+}
+
+impl Plan {
+    /// What a node needs, in the order in which it declares it; nothing if it is not planned.
+    pub(crate) fn edges(&self, node: usize) -> &[Edge] {
+        &self.edges[self.of[node].clone()]
+    }
+
+    /// The slots that a node uses.
+    pub(crate) fn uses(&self, node: usize) -> impl Iterator<Item = Slot> {
+        self.edges(node).iter().flat_map(Edge::slots).copied()
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,10 +37,13 @@ enum Mark {
     Done,
 }
 
+/// A node whose dependencies are being visited.
 struct Frame {
     node: usize,
-    needs: Vec<(usize, Key)>,
-    next: usize,
+    /// The dependency that is being followed.
+    dep: usize,
+    /// How many of its slots have been.
+    slots: usize,
 }
 
 /// Plans from the invocations in order of registration, depth first, parameters left to right.
@@ -40,7 +58,7 @@ pub(crate) fn plan_from(graph: &Graph, settings: &Settings, roots: &[usize]) -> 
         graph,
         settings,
         marks: vec![Mark::New; count],
-        plan: Plan { order: Vec::with_capacity(count), edges: (0..count).map(|_| Vec::new()).collect() },
+        plan: Plan { order: Vec::with_capacity(count), edges: vec![], of: vec![0..0; count] },
         errors: vec![],
         cycles: HashSet::new(),
     };
@@ -48,6 +66,19 @@ pub(crate) fn plan_from(graph: &Graph, settings: &Settings, roots: &[usize]) -> 
         planner.visit(*root);
     }
     (planner.plan, planner.errors)
+}
+
+impl Frame {
+    /// The next node that this one needs.
+    fn next(&mut self, plan: &Plan) -> Option<usize> {
+        loop {
+            if let Some(slot) = plan.edges(self.node).get(self.dep)?.slots().get(self.slots) {
+                self.slots += 1;
+                return Some(slot.node);
+            }
+            (self.dep, self.slots) = (self.dep + 1, 0);
+        }
+    }
 }
 
 struct Planner<'a> {
@@ -66,13 +97,12 @@ impl Planner<'_> {
         }
         let mut stack = vec![self.enter(root)];
         while let Some(frame) = stack.last_mut() {
-            let Some((child, _)) = frame.needs.get(frame.next).copied() else {
+            let Some(child) = frame.next(&self.plan) else {
                 self.marks[frame.node] = Mark::Done;
                 self.plan.order.push(frame.node);
                 stack.pop();
                 continue;
             };
-            frame.next += 1;
             match self.marks[child] {
                 Mark::Done => {}
                 Mark::New => {
@@ -87,21 +117,17 @@ impl Planner<'_> {
     /// Resolves the dependencies of a node.
     fn enter(&mut self, node: usize) -> Frame {
         self.marks[node] = Mark::Open;
-        let graph = self.graph;
-        let deps = &graph.nodes[node].deps;
-        let mut edges = Vec::with_capacity(deps.len());
-        let mut needs = Vec::with_capacity(deps.len());
-        for dep in deps {
+        let begin = self.plan.edges.len();
+        for dep in self.graph.deps(&self.graph.nodes[node]) {
             let edge = if dep.key.is_group() {
-                Edge::Many(graph.members(node, &dep.key))
+                Edge::Many(self.graph.members(node, &dep.key))
             } else {
                 self.resolve(node, &dep.key, dep.optional)
             };
-            needs.extend(edge.slots().iter().map(|slot| (slot.node, dep.key)));
-            edges.push(edge);
+            self.plan.edges.push(edge);
         }
-        self.plan.edges[node] = edges;
-        Frame { node, needs, next: 0 }
+        self.plan.of[node] = begin..self.plan.edges.len();
+        Frame { node, dep: 0, slots: 0 }
     }
 
     fn resolve(&mut self, node: usize, key: &Key, optional: bool) -> Edge {
@@ -111,7 +137,7 @@ impl Planner<'_> {
             }
             return Edge::Absent;
         };
-        if !optional && self.graph.nodes[slot.node].outs[slot.out].maybe {
+        if !optional && self.graph.out(slot).maybe {
             self.errors.push(GraphError::Uncertain {
                 key: *key,
                 needed_by: self.graph.site(node),
@@ -128,8 +154,8 @@ impl Planner<'_> {
         if !self.cycles.insert(members) {
             return;
         }
-        // `next` already points behind the dependency that is being followed.
-        let step = |frame: &Frame| (self.graph.site(frame.node), frame.needs[frame.next - 1].1);
+        let key = |frame: &Frame| self.graph.deps(&self.graph.nodes[frame.node])[frame.dep].key;
+        let step = |frame: &Frame| (self.graph.site(frame.node), key(frame));
         self.errors.push(GraphError::Cycle { steps: stack[from..].iter().map(step).collect() });
     }
 }

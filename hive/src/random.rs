@@ -121,18 +121,17 @@ impl Erased for Dynamic {
         outs.list.extend(self.gives.iter().map(out));
     }
 
-    fn call(&self, cx: &mut Cx<'_>) -> Call {
-        let value = |node: usize, out: usize| -> Option<usize> {
-            cx.values[node].as_ref().expect("it has been built")[out].as_ref()?.downcast_ref().copied()
+    fn call(&self, cx: &mut Cx<'_>, sink: &mut Sink) -> Call {
+        let value = |slot: &crate::param::Slot| -> Option<usize> {
+            cx.values[slot.out].as_ref()?.downcast_ref().copied()
         };
-        let got = |edge: &crate::param::Edge| {
-            edge.slots().iter().filter_map(|slot| value(slot.node, slot.out)).collect()
-        };
+        let got = |edge: &crate::param::Edge| edge.slots().iter().filter_map(value).collect();
         self.log.lock().push((self.number, cx.edges.iter().map(got).collect()));
         let give = |give: &Give| -> Option<Value> {
             (!matches!(give, Give::Maybe(_, false))).then(|| Arc::new(self.number) as Value)
         };
-        Call::Ready(Ok(Sink { values: self.gives.iter().map(give).collect() }))
+        sink.values.extend(self.gives.iter().map(give));
+        Call::Ready(Ok(()))
     }
 }
 

@@ -142,8 +142,8 @@ impl Core {
     /// What is around it has been built: takes what it uses of that, and lets itself be opened and closed by a hook.
     pub(crate) fn bind(self: &Arc<Self>, values: &Values) {
         let mut outer = self.part.no_values();
-        for node in &self.part.needs {
-            outer[*node].clone_from(&values[*node]);
+        for slot in &self.part.needs {
+            outer[slot.out].clone_from(&values[slot.out]);
         }
         let _bound_before = self.outer.set(outer);
         let (opens, closes) = (self.clone(), self.clone());

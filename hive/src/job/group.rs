@@ -89,7 +89,7 @@ pub struct JobGroup {
 }
 
 impl JobGroup {
-    pub(crate) fn new(handles: &Handles) -> Self {
+    pub(crate) fn new(handles: &Handles<'_>) -> Self {
         let shared = handles.shared.clone();
         let module = handles.module.clone();
         JobGroup {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
+use tokio::task::{AbortHandle, JoinHandle};
 use tracing::instrument::WithSubscriber;
 
 use super::State;
@@ -38,15 +39,18 @@ struct Inner {
     started: Vec<usize>,
     state: State,
     jobs: Vec<Running>,
+    /// Tasks of jobs.
     tasks: Vec<Task>,
+    /// Whether all tasks have been dropped, after which no more are started.
+    is_closed: bool,
     /// Hooks that are running.
-    current: Vec<(usize, HookId)>,
+    current: Vec<usize>,
 }
 
 /// A task that is not to outlive the hive.
 struct Task {
     id: TaskId,
-    handle: tokio::task::AbortHandle,
+    handle: AbortHandle,
 }
 
 /// Whose task it is.
@@ -91,20 +95,21 @@ impl Hooks {
             state: State::Built,
             jobs: vec![],
             tasks: vec![],
+            is_closed: false,
             current: vec![],
         };
         Arc::new(Hooks { inner: Mutex::new(inner), runtime: OnceLock::new(), events })
     }
 
-    /// Adds an empty hook; `None` when it is too late.
-    pub(super) fn add(&self, id: HookId, node: usize) -> Option<usize> {
+    /// Adds an empty hook; gives the name back when it is too late.
+    pub(super) fn add(&self, id: HookId, node: usize) -> Result<usize, HookId> {
         let mut inner = self.inner.lock();
         if !matches!(inner.state, State::Built | State::Populated | State::Starting) {
-            return None;
+            return Err(id);
         }
         let place = Place { node, ..Place::default() };
         inner.hooks.push(Hook { id, place, start: None, stop: None, timeout: None });
-        Some(inner.hooks.len() - 1)
+        Ok(inner.hooks.len() - 1)
     }
 
     /// Changes a hook that was added.
@@ -122,11 +127,13 @@ impl Hooks {
         self.inner.lock().state = state;
     }
 
-    /// Keeps a job that was started outside of a start hook, so that it is stopped before any stop hook runs.
+    /// Keeps a job that was started outside of a start hook, so that it is stopped before any stop hook runs. Once the
+    /// stop has begun the job is dropped.
     pub(crate) fn adopt(&self, job: Running) {
         let mut inner = self.inner.lock();
-        inner.jobs.retain(|job| !job.is_finished());
-        inner.jobs.push(job);
+        if matches!(inner.state, State::Starting | State::Started) {
+            push_among(&mut inner.jobs, job, Running::is_finished);
+        }
     }
 
     /// Jobs run on the runtime on which the hive was populated, whoever adds them.
@@ -139,21 +146,26 @@ impl Hooks {
         &self,
         id: TaskId,
         task: impl Future<Output = ()> + Send + 'static,
-    ) -> tokio::task::JoinHandle<()> {
+    ) -> JoinHandle<()> {
         let runtime = self.runtime.get_or_init(tokio::runtime::Handle::current);
         let task = match self.events.log() {
             Some(log) => runtime.spawn(task.with_subscriber(log.clone())),
             None => runtime.spawn(task),
         };
         let mut inner = self.inner.lock();
-        inner.tasks.retain(|task| !task.handle.is_finished());
-        inner.tasks.push(Task { id, handle: task.abort_handle() });
+        if inner.is_closed {
+            task.abort();
+        }
+        push_among(&mut inner.tasks, Task { id, handle: task.abort_handle() }, |task| {
+            task.handle.is_finished()
+        });
         task
     }
 
     /// The hooks that are running.
     pub(crate) fn current(&self) -> Vec<HookId> {
-        self.inner.lock().current.iter().map(|(_, id)| id.clone()).collect()
+        let inner = self.inner.lock();
+        inner.current.iter().filter_map(|hook| Some(inner.hooks.get(*hook)?.id.clone())).collect()
     }
 
     /// Tasks that are still running.
@@ -162,9 +174,11 @@ impl Hooks {
         inner.tasks.iter().filter(|task| !task.handle.is_finished()).map(|task| task.id.clone()).collect()
     }
 
-    /// Drops all tasks, as soon as their code returns to the runtime.
+    /// Drops all tasks, as soon as their code returns to the runtime, also those that would be started later.
     pub(crate) fn abort_all(&self) {
-        for task in &self.inner.lock().tasks {
+        let mut inner = self.inner.lock();
+        inner.is_closed = true;
+        for task in &inner.tasks {
             task.handle.abort();
         }
     }
@@ -186,15 +200,15 @@ impl Hooks {
         limits: Limits,
         cancel: &dyn CancelSource,
     ) -> Result<(), StartFailure> {
-        let places: Vec<Place> = self.inner.lock().hooks.iter().map(|hook| hook.place.clone()).collect();
+        let places = self.places();
         let count = places.len();
-        let result = match self.sequence(&places, &ordering) {
+        let result = match sequence(&places, &ordering) {
             Ok(Sequence::Registered) => self.one_by_one(0..count, limits, cancel).await,
             Ok(Sequence::Reordered(sequence)) => self.one_by_one(sequence, limits, cancel).await,
             Ok(Sequence::Parallel(order, sequence)) => {
                 self.side_by_side(order, &sequence, &places, limits, cancel).await
             }
-            Err(failure) => Err(*failure),
+            Err(circle) => Err(self.circle(&circle)),
         };
         let result = match result {
             Ok(()) => self.one_by_one(count.., limits, cancel).await,
@@ -211,24 +225,12 @@ impl Hooks {
         }
     }
 
-    fn sequence(&self, places: &[Place], ordering: &Ordering<'_>) -> Result<Sequence, Box<HookFailure>> {
-        let tokens = places.iter().any(|place| place.first || !place.awaits.is_empty());
-        let parallel = places.iter().any(|place| place.along == Along::Parallel);
-        if !tokens && !parallel && ordering.shuffle.is_none() {
-            return Ok(Sequence::Registered);
-        }
-        let order = Order::new(places, &(ordering.uses)());
-        let sequence = match ordering.shuffle {
-            Some(seed) => order.clone().sequence(order::shuffled(seed)),
-            None => order.clone().sequence(order::registered),
-        };
-        let sequence = sequence.map_err(|rest| Box::new(self.circle(&rest)))?;
-        match parallel && ordering.shuffle.is_none() {
-            true => Ok(Sequence::Parallel(order, sequence)),
-            false => Ok(Sequence::Reordered(sequence)),
-        }
+    /// The places of all hooks.
+    fn places(&self) -> Vec<Place> {
+        self.inner.lock().hooks.iter().map(|hook| hook.place.clone()).collect()
     }
 
+    /// The error of hooks that wait for each other.
     fn circle(&self, rest: &[usize]) -> HookFailure {
         let inner = self.inner.lock();
         let waiting: Vec<&Hook> =
@@ -245,10 +247,9 @@ impl Hooks {
         cancel: &dyn CancelSource,
     ) -> Result<(), HookFailure> {
         for hook in hooks {
-            if hook >= self.inner.lock().hooks.len() {
+            if !self.start_one(hook, limits, cancel).await? {
                 break;
             }
-            self.start_one(hook, limits, cancel).await?;
         }
         Ok(())
     }
@@ -291,17 +292,18 @@ impl Hooks {
         Ok(())
     }
 
+    /// Runs the start of a hook; says whether there is such a hook.
     async fn start_one(
         &self,
         index: usize,
         limits: Limits,
         cancel: &dyn CancelSource,
-    ) -> Result<(), HookFailure> {
+    ) -> Result<bool, HookFailure> {
         let (id, start, own_limit) = {
             let mut inner = self.inner.lock();
-            let hook = &mut inner.hooks[index];
+            let Some(hook) = inner.hooks.get_mut(index) else { return Ok(false) };
             let parts = (hook.id.clone(), hook.start.take(), hook.timeout);
-            inner.current.push((index, parts.0.clone()));
+            inner.current.push(index);
             parts
         };
         let result = match start {
@@ -312,11 +314,11 @@ impl Hooks {
             None => Ok(()),
         };
         let mut inner = self.inner.lock();
-        inner.current.retain(|(running, _)| *running != index);
+        inner.current.retain(|running| *running != index);
         if result.is_ok() {
             inner.started.push(index);
         }
-        result
+        result.map(|()| true)
     }
 
     /// Stops runtime jobs, the newest first, then runs the stop hooks of all started hooks in reverse order.
@@ -332,7 +334,7 @@ impl Hooks {
                 let Some(index) = inner.started.pop() else { break };
                 let hook = &mut inner.hooks[index];
                 let parts = (hook.id.clone(), hook.stop.take(), hook.timeout);
-                inner.current = vec![(index, parts.0.clone())];
+                inner.current = vec![index];
                 parts
             };
             let Some(stop) = stop else { continue };
@@ -352,4 +354,31 @@ enum Sequence {
     Registered,
     Reordered(Vec<usize>),
     Parallel(Order, Vec<usize>),
+}
+
+/// How hooks at these places are started; the error are hooks that wait for each other, and those behind them.
+fn sequence(places: &[Place], ordering: &Ordering<'_>) -> Result<Sequence, Vec<usize>> {
+    let tokens = places.iter().any(|place| place.first || !place.awaits.is_empty());
+    let parallel = places.iter().any(|place| place.along == Along::Parallel);
+    if !tokens && !parallel && ordering.shuffle.is_none() {
+        return Ok(Sequence::Registered);
+    }
+    let order = Order::new(places, &(ordering.uses)());
+    match ordering.shuffle {
+        Some(seed) => Ok(Sequence::Reordered(order.sequence(order::shuffled(seed))?)),
+        None if parallel => {
+            let sequence = order.clone().sequence(order::registered)?;
+            Ok(Sequence::Parallel(order, sequence))
+        }
+        None => Ok(Sequence::Reordered(order.sequence(order::registered)?)),
+    }
+}
+
+/// Adds to a list. Those that have ended leave it before it would grow, which costs nothing in the long run.
+fn push_among<T>(list: &mut Vec<T>, item: T, has_ended: impl Fn(&T) -> bool) {
+    if list.len() == list.capacity() {
+        list.retain(|item| !has_ended(item));
+        list.reserve(list.len() + 1);
+    }
+    list.push(item);
 }

@@ -114,11 +114,9 @@ impl Lifecycle {
     /// after the start it is refused with an error in the log.
     pub fn hook(&self, name: impl Into<Arc<str>>) -> HookBuilder {
         let id = HookId { name: name.into(), module: self.module.clone(), function: self.function };
-        let index = self.hooks.add(id.clone(), self.node);
-        if index.is_none() {
-            self.hooks.events.emit(Event::HookTooLate { hook: id });
-        }
-        HookBuilder { hooks: self.hooks.clone(), index }
+        let added = self.hooks.add(id, self.node);
+        let too_late = |hook| self.hooks.events.emit(Event::HookTooLate { hook });
+        HookBuilder { hooks: self.hooks.clone(), index: added.map_err(too_late).ok() }
     }
 }
 

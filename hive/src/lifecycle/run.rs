@@ -1,11 +1,13 @@
 //! One hook at a time: within its limits, its panics caught, cancelled when the start is.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
-use futures::FutureExt;
 use futures::future::BoxFuture;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use futures::{FutureExt, poll};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -70,20 +72,25 @@ pub(super) struct HookRun<'a> {
     pub(super) events: &'a Events,
 }
 
+/// What became of a hook: its result, or the message of its panic.
+type Ran = Result<anyhow::Result<()>, String>;
+
 impl HookRun<'_> {
     pub(super) async fn execute(self, hook: HookFn, cancel: &dyn CancelSource) -> Result<(), HookFailure> {
         let begin = Instant::now();
         let result = self.attempt(hook, cancel, begin).await;
         let duration = begin.elapsed();
-        let (phase, hook) = (self.phase, self.id.clone());
+        let HookRun { phase, id: hook, events, .. } = self;
         match result {
             Ok(()) => {
-                self.events.emit(Event::HookRan { phase, hook, duration });
+                events.emit(Event::HookRan { phase, hook, duration });
                 Ok(())
             }
             Err(reason) => {
-                self.events.emit(Event::HookFailed { phase, hook, duration, error: reason.to_string() });
-                Err(HookFailure::new(phase, &self.id, duration, reason))
+                let error = reason.to_string();
+                let failure = HookFailure::new(phase, &hook, duration, reason);
+                events.emit(Event::HookFailed { phase, hook, duration, error });
+                Err(failure)
             }
         }
     }
@@ -101,29 +108,45 @@ impl HookRun<'_> {
             return Err(HookError::NotRun);
         }
         self.events.emit(Event::HookRuns { phase: self.phase, hook: self.id.clone() });
-        let (until, limit) = match self.own_limit {
-            Some(own) if begin + own < self.limits.deadline => (begin + own, own),
-            _ => (self.limits.deadline, self.limits.limit),
-        };
         let token = CancellationToken::new();
         let _drop_cancels = token.clone().drop_guard();
         let span = self.events.span(&self.id.module);
         let cx = HookCx { token: token.clone() };
-        let running = catch(async move { hook(cx).await }).instrument(span);
-        tokio::pin!(running);
+        let mut running = pin!(catch(async move { hook(cx).await }).instrument(span));
+        // Most hooks wait for nothing, so nothing is prepared for those that do.
+        match poll!(running.as_mut()) {
+            Poll::Ready(ran) => flatten(ran),
+            Poll::Pending => self.wait(running, &token, cancel, begin).await,
+        }
+    }
+
+    /// Waits for a hook within its limits.
+    async fn wait(
+        &self,
+        mut running: Pin<&mut (impl Future<Output = Ran> + Send)>,
+        token: &CancellationToken,
+        cancel: &dyn CancelSource,
+        begin: Instant,
+    ) -> Result<(), HookError> {
+        let (until, limit) = match self.own_limit {
+            Some(own) if begin + own < self.limits.deadline => (begin + own, own),
+            _ => (self.limits.deadline, self.limits.limit),
+        };
+        let mut cancelled = cancel.cancelled();
+        let mut over = pin!(sleep_until(until));
         let mut beat = self.limits.heartbeat;
         loop {
             tokio::select! {
                 biased;
-                result = &mut running => return flatten(result),
-                () = cancel.cancelled() => return Err(HookError::Cancelled),
-                () = sleep_until(until) => {
+                ran = &mut running => return flatten(ran),
+                () = &mut cancelled => return Err(HookError::Cancelled),
+                () = &mut over => {
                     token.cancel();
-                    let last = timeout(LAST_WORDS, &mut running).await;
-                    let own = last.ok().and_then(|result| result.ok()).and_then(Result::err);
+                    let last = timeout(LAST_WORDS, running).await;
+                    let own = last.ok().and_then(Result::ok).and_then(Result::err);
                     return Err(HookError::TimedOut { limit, own });
                 }
-                () = sleep((begin + beat).saturating_duration_since(Instant::now())) => {
+                () = sleep_until(begin + beat) => {
                     let (phase, hook) = (self.phase, self.id.clone());
                     self.events.emit(Event::HookStillRuns { phase, hook, elapsed: begin.elapsed() });
                     beat *= 2;
@@ -133,8 +156,8 @@ impl HookRun<'_> {
     }
 }
 
-fn flatten(result: Result<anyhow::Result<()>, String>) -> Result<(), HookError> {
-    match result {
+fn flatten(ran: Ran) -> Result<(), HookError> {
+    match ran {
         Ok(result) => result.map_err(HookError::Failed),
         Err(panic) => Err(HookError::Panicked(panic)),
     }

@@ -60,7 +60,7 @@ fn edges(view: &View<'_>, index: usize, groups: &mut BTreeSet<String>, text: &mu
             }
         }
     }
-    for out in view.hive.graph.nodes[index].outs.iter().filter(|out| out.key.is_group()) {
+    for out in view.outs(index).filter(|out| out.key.is_group()) {
         let group = out.key.short();
         let _ = writeln!(text, "  n{index} -> {};", quote(&group));
         groups.insert(group);

@@ -27,7 +27,7 @@ fn names(view: &View<'_>) -> Vec<String> {
         let module = &view.hive.graph.scopes[node.scope].module;
         let function = match node.kind {
             // All are called alike, and each has one output.
-            NodeKind::BuiltIn | NodeKind::Replacement => node.outs[0].key.short(),
+            NodeKind::BuiltIn | NodeKind::Replacement => view.hive.graph.outs(node)[0].key.short(),
             _ => function(node.place.function),
         };
         let name = if module.is_empty() { function } else { format!("{module}/{function}") };
@@ -55,6 +55,6 @@ fn node(view: &View<'_>, index: usize, node: &Node, names: &[String]) -> Value {
         "file": node.kind.is_of_a_cell().then(|| node.place.at.file()),
         "state": state.label(),
         "needs": view.needs(index).into_iter().map(need).collect::<Vec<_>>(),
-        "gives": view.gives(node),
+        "gives": view.gives(index),
     })
 }

@@ -17,7 +17,7 @@ pub(super) fn draw(view: &View<'_>) -> String {
             next
         })
     };
-    for (index, node) in view.hive.graph.nodes.iter().enumerate() {
+    for index in 0..view.hive.graph.nodes.len() {
         // What is off sees nobody, and nobody sees it.
         if view.state(index) == Use::Off {
             continue;
@@ -33,7 +33,7 @@ pub(super) fn draw(view: &View<'_>) -> String {
                 let _ = writeln!(text, "  n{from} {arrow}|{}| n{index}", quote(&need.key.short()));
             }
         }
-        for out in node.outs.iter().filter(|out| out.key.is_group()) {
+        for out in view.outs(index).filter(|out| out.key.is_group()) {
             let to = group(out.key.short(), &mut text);
             let _ = writeln!(text, "  n{index} --> g{to}");
         }

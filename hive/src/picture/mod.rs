@@ -12,6 +12,7 @@ use crate::error::{GraphError, Site};
 use crate::graph::{Node, NodeKind, Scope};
 use crate::hive_type::Hive;
 use crate::key::{Key, short};
+use crate::outputs::Out;
 use crate::plan::plan_from;
 pub use timeline::{Span, Step, Timeline};
 
@@ -35,7 +36,7 @@ impl Hive {
         idle.filter(|node| self.graph.nodes[*node].kind.is_of_a_cell())
             .map(|node| Unused {
                 site: self.graph.site(node),
-                outputs: self.graph.nodes[node].outs.iter().map(|out| out.key).collect(),
+                outputs: self.graph.outs(&self.graph.nodes[node]).iter().map(|out| out.key).collect(),
                 faults: plan_from(&self.graph, self.settings(), &[node]).1,
             })
             .collect()
@@ -121,7 +122,8 @@ impl<'a> View<'a> {
         let mut used: HashSet<usize> = hive.plan.order.iter().copied().collect();
         // A struct that a condition looks at has its effect, whoever else takes it.
         let asked: HashSet<Key> = hive.graph.switches.iter().map(|switch| switch.condition.key).collect();
-        let is_asked = |node: &Node| node.kind == NodeKind::Config && asked.contains(&node.outs[0].key);
+        let is_asked =
+            |node: &Node| node.kind == NodeKind::Config && asked.contains(&hive.graph.outs(node)[0].key);
         let nodes = hive.graph.nodes.iter().enumerate();
         used.extend(nodes.filter(|(_, node)| is_asked(node)).map(|(index, _)| index));
         View { hive, used }
@@ -170,13 +172,18 @@ impl<'a> View<'a> {
             true => graph.members(index, key).iter().map(|slot| slot.node).collect(),
             false => graph.lookup(index, key).iter().map(|slot| slot.node).collect(),
         };
-        let needs = graph.nodes[index].deps.iter();
+        let needs = graph.deps(&graph.nodes[index]).iter();
         needs.map(|dep| Need { key: dep.key, optional: dep.optional, from: from(&dep.key) }).collect()
     }
 
+    fn outs(&self, index: usize) -> impl Iterator<Item = &'a Out> {
+        let graph = &self.hive.graph;
+        graph.outs(&graph.nodes[index]).iter()
+    }
+
     /// What a node gives; in `Option<..>` if it may give nothing.
-    fn gives(&self, node: &Node) -> Vec<String> {
-        node.outs.iter().map(|out| perhaps(out.key.short(), out.maybe)).collect()
+    fn gives(&self, index: usize) -> Vec<String> {
+        self.outs(index).map(|out| perhaps(out.key.short(), out.maybe)).collect()
     }
 }
 

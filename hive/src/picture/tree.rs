@@ -23,8 +23,9 @@ fn scope(view: &View<'_>, index: usize, depth: usize, text: &mut String) {
             _ => format!(" ({}:{})", node.place.at.file(), node.place.at.line()),
         };
         let _ = writeln!(text, "{pad}{} {}{at}{state}", node.kind.label(), function(node.place.function));
-        let needs: Vec<String> = node.deps.iter().map(|dep| perhaps(dep.key.short(), dep.optional)).collect();
-        for (arrow, keys) in [("<-", needs), ("->", view.gives(node))] {
+        let needs = view.hive.graph.deps(node).iter();
+        let needs: Vec<String> = needs.map(|dep| perhaps(dep.key.short(), dep.optional)).collect();
+        for (arrow, keys) in [("<-", needs), ("->", view.gives(index))] {
             if !keys.is_empty() {
                 let _ = writeln!(text, "{pad}    {arrow} {}", keys.join(", "));
             }
