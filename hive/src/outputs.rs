@@ -96,11 +96,11 @@ impl<T: ?Sized + Send + Sync + 'static> Outputs for Arc<T> {
 
 /// Contributes one value to [`Group<T>`](crate::Group).
 #[derive(Clone, Debug)]
-pub struct Member<T>(pub T);
+pub struct Member<T: Clone + Send + Sync + 'static>(pub T);
 
 /// Contributes any number of values to [`Group<T>`](crate::Group).
 #[derive(Clone, Debug)]
-pub struct Members<T>(pub Vec<T>);
+pub struct Members<T: Clone + Send + Sync + 'static>(pub Vec<T>);
 
 impl<T: Clone + Send + Sync + 'static> Outputs for Member<T> {
     fn keys(outs: &mut Outs) {

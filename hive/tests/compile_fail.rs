@@ -36,7 +36,7 @@ fn check(crate_dir: &Path, cases: &BTreeMap<String, PathBuf>) -> BTreeMap<String
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hive-ui");
     fs::create_dir_all(&dir).unwrap();
     let mut manifest = format!(
-        "[package]\nname = \"hive-ui\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\nhive = {{ path = {crate_dir:?} }}\n"
+        "[package]\nname = \"hive-ui\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\nfutures = \"0.3\"\nhive = {{ path = {crate_dir:?} }}\n"
     );
     for (name, path) in cases {
         write!(manifest, "\n[[bin]]\nname = {name:?}\npath = {path:?}\n").unwrap();

@@ -194,7 +194,12 @@ fn default(field: &Field, options: &Options) -> Result<TokenStream> {
     let text = |text: String| quote!(::std::string::String::from(#text));
     match &options.default {
         Some(expr) => match literal(expr) {
-            Some(raw) => Ok(text(raw)),
+            Some(raw) => {
+                if options.parse.is_none() {
+                    crate::literal::check(ty, expr, &raw)?;
+                }
+                Ok(text(raw))
+            }
             None if options.parse.is_some() => {
                 Err(syn::Error::new_spanned(expr, "with `parse` the default must be a literal"))
             }

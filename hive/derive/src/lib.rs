@@ -3,6 +3,7 @@
 //! They are re-exported by the `hive` crate, whose documentation shows their use.
 
 mod config;
+mod literal;
 mod object;
 mod params;
 mod shaku;

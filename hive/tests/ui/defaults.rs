@@ -1,0 +1,55 @@
+//! Defaults of options that their types cannot read.
+//~ the default `65536` is no `u16`
+//~ #[flag(default = 65536)]
+//~ the default `verbose` is no `bool`; write `true` or `false`
+//~ the default `-1` is no `u32`
+//~ the default `10 apples` is no duration; write it as `1h30m`, `10s` or `250ms`
+//~ mismatched types
+use std::time::Duration;
+
+#[derive(hive::Config)]
+struct Wrong {
+    #[flag(default = 65536)]
+    port: u16,
+}
+
+#[derive(hive::Config)]
+struct WrongBool {
+    #[flag(default = "verbose")]
+    debug: bool,
+}
+
+#[derive(hive::Config)]
+struct WrongSign {
+    #[flag(default = -1)]
+    limit: u32,
+}
+
+#[derive(hive::Config)]
+struct WrongDuration {
+    #[flag(default = "10 apples")]
+    interval: Duration,
+}
+
+#[derive(hive::Config)]
+struct WrongExpression {
+    #[flag(default = 5 * 60)]
+    interval: Duration,
+}
+
+/// These are right.
+#[derive(hive::Config)]
+struct Right {
+    #[flag(default = "0x10")]
+    port: u16,
+    #[flag(default = "1_000")]
+    limit: i32,
+    #[flag(default = "1h15m30.5s")]
+    interval: Duration,
+    #[flag(default = Duration::from_secs(5 * 60))]
+    grace: Duration,
+    #[flag(default = "t")]
+    debug: bool,
+}
+
+fn main() {}
