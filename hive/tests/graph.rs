@@ -154,10 +154,12 @@ fn module_ids_are_checked() {
 
 #[test]
 fn options_are_checked() {
+    /// Under a name of its own, by which the derive does not know it.
+    type Interval = std::time::Duration;
     #[derive(hive::Config)]
     struct One {
         #[flag(default = "thirty")]
-        interval: std::time::Duration,
+        interval: Interval,
         shared: bool,
     }
     #[derive(hive::Config)]
