@@ -62,6 +62,10 @@
 //! # });
 //! ```
 //!
+//! An interface of shaku has the trait `Interface` above it. A trait of a cell that knows nothing of shaku gets one below
+//! it, `trait Both: TheCells + Interface {}`, implemented for all that is both: a component has `dyn Both` as its
+//! interface, and an `Arc<dyn Both>` is given on as an `Arc<dyn TheCells>`. A plain type may be injected as it is.
+//!
 //! A whole shaku `module!` needs no bridge: build it in a constructor, `resolve()` what it exports. Building is
 //! synchronous and cannot fail, as shaku has it; a panic in it is an error of the constructor.
 
