@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::tables::MappedIp;
 use crate::{Device, DeviceAddress, HOST_DEVICE, Route, SCOPE_HOST, SCOPE_LINK};
@@ -35,16 +35,19 @@ impl Default for NodeAddressRules {
 }
 
 /// A row of table `node-addresses`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all(serialize = "PascalCase"))]
 pub struct NodeAddress {
     /// The address.
     pub addr: IpAddr,
     /// Whether NodePort services answer on it.
+    #[serde(default, rename(serialize = "NodePort", deserialize = "nodeport"))]
     pub node_port: bool,
     /// Whether it stands for its device, for instance in masquerading.
+    #[serde(default)]
     pub primary: bool,
     /// The device, or [`WILDCARD_DEVICE`].
+    #[serde(default, rename(serialize = "DeviceName", deserialize = "devicename"))]
     pub device_name: String,
 }
 

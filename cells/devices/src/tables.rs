@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
-use statedb::{Index, IndexDef, IndexKey, KeyBuf, KeyParseError, Prefix, PrefixOf, Query, TableSpec};
+use statedb::{
+    FromValue, Index, IndexDef, IndexKey, KeyBuf, KeyParseError, Prefix, PrefixOf, Query, TableSpec,
+};
 
 use crate::{Device, Neighbor, NodeAddress, Route, RouteKey};
 
@@ -251,6 +253,7 @@ const ADDRESS_BY_NODE_PORT: Index<NodeAddress, bool> =
 impl TableSpec for NodeAddress {
     const NAME: &'static str = "node-addresses";
     const PRIMARY: &'static str = "id";
+    const FROM_VALUE: Option<FromValue<Self>> = Some(serde_json::from_value);
     type Key<'a> = (MappedIp, &'a str);
 
     fn key(&self) -> (MappedIp, &str) {

@@ -7,19 +7,25 @@ use anyhow::ensure;
 use hive::prelude::*;
 use hive::{HealthTree, Status};
 use hive_script::{Call, Command, Flag, FlagKind, Output};
+use statedb::{Prefix, Table};
 
+use crate::report::Report;
 use crate::tree;
 
-pub(crate) fn commands(tree: Arc<HealthTree>) -> Members<Command> {
-    let (shown, judged, told) = (tree.clone(), tree.clone(), tree.clone());
-    let complete = move |tree: &HealthTree| tree.snapshot().iter().map(Status::path).collect();
-    let (known, asked) = (tree.clone(), tree);
-    let matching = || Flag::text("match", "only reports that contain this").short('m');
+/// The first two show the table: what somebody has written into it by hand, too.
+pub(crate) fn commands(table: Arc<Table<Report>>, tree: Arc<HealthTree>) -> Members<Command> {
+    let (shown, judged) = (table.clone(), table.clone());
+    let complete = |table: &Table<Report>| {
+        let snapshot = table.snapshot();
+        table.all(&snapshot).map(|report| report.status().path()).collect()
+    };
+    let (known, asked) = (table.clone(), table);
+    let matching = || Flag::text("match", "only reporters whose id contains this").short('m');
     let out = || Flag::text("output", "file to write to instead of the log").short('o');
     Members(vec![
         Command::new("health", "show the health of all modules", move |call: Call| {
-            let tree = shown.clone();
-            async move { show(&tree, &call) }
+            let table = shown.clone();
+            async move { show(&table, &call) }
         })
         .takes("[reporter-id-prefix]")
         .flag(matching())
@@ -27,16 +33,15 @@ pub(crate) fn commands(tree: Arc<HealthTree>) -> Members<Command> {
         .flag(out())
         .completes(move |_| complete(&known)),
         Command::new("health/ok", "check that nothing is degraded", move |call: Call| {
-            let tree = judged.clone();
-            async move { judge(&tree, &call) }
+            let table = judged.clone();
+            async move { judge(&table, &call) }
         })
         .takes("[reporter-id-prefix]")
         .flag(matching())
         .completes(move |_| complete(&asked)),
         Command::new("health/history", "show what went wrong or ended", move |call: Call| {
-            let tree = told.clone();
+            let tree = tree.clone();
             async move {
-                let [] = call.exactly()?;
                 let lines: String = tree.history().iter().map(|line| format!("{line}\n")).collect();
                 call.to_file_or_log("output", &lines)
             }
@@ -46,30 +51,32 @@ pub(crate) fn commands(tree: Arc<HealthTree>) -> Members<Command> {
 }
 
 /// The reports that the arguments ask for.
-fn wanted(tree: &HealthTree, call: &Call) -> anyhow::Result<Vec<Status>> {
-    let prefix = call.at_most_one()?.unwrap_or_default();
+fn wanted(table: &Table<Report>, call: &Call) -> Vec<Status> {
+    let prefix = call.args.first().map_or("", String::as_str);
     let (text, levels) = (call.flags.text("match"), call.flags.texts("levels"));
-    let mut found = tree.snapshot();
-    found.retain(|status| {
+    let snapshot = table.snapshot();
+    let found = table.prefix(&snapshot, Prefix::primary(prefix)).map(|report| report.status());
+    let found = found.filter(|status| {
         let level = status.level.to_string();
-        status.path().starts_with(prefix)
+        status.path().contains(text)
             && (levels.is_empty() || levels.iter().any(|wanted| wanted.eq_ignore_ascii_case(&level)))
-            && format!("{}: [{level}] {} {}", status.path(), status.message, status.error).contains(text)
     });
-    Ok(found)
+    found.cloned().collect()
 }
 
-fn show(tree: &HealthTree, call: &Call) -> anyhow::Result<Output> {
-    let found = wanted(tree, call)?;
-    let narrowed = !call.args.is_empty() || call.flags.given("match");
-    ensure!(!narrowed || !found.is_empty(), "no health reports match");
-    call.to_file_or_log("output", &tree::draw(&found, SystemTime::now()))
+fn show(table: &Table<Report>, call: &Call) -> anyhow::Result<Output> {
+    let found = wanted(table, call);
+    let shown = call.to_file_or_log("output", &tree::draw(&found, SystemTime::now()))?;
+    let narrowed =
+        call.args.first().is_some_and(|prefix| !prefix.is_empty()) || !call.flags.text("match").is_empty();
+    ensure!(!narrowed || !found.is_empty(), "no health status found for the filter");
+    Ok(shown)
 }
 
-fn judge(tree: &HealthTree, call: &Call) -> anyhow::Result<Output> {
-    let mut bad = wanted(tree, call)?;
+fn judge(table: &Table<Report>, call: &Call) -> anyhow::Result<Output> {
+    let mut bad = wanted(table, call);
     bad.retain(|status| status.level == Level::Degraded);
-    let names: Vec<String> = bad.iter().map(|s| format!("{}: {} {}", s.path(), s.message, s.error)).collect();
-    ensure!(bad.is_empty(), "degraded: {}", names.join("; "));
+    call.state.log().write(&tree::draw(&bad, SystemTime::now()));
+    ensure!(bad.is_empty(), "found {} degraded health reports", bad.len());
     Ok(Output::none())
 }

@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use hive::{HealthId, Level, Status};
-use serde::{Serialize, Serializer};
-use statedb::{Index, IndexDef, Query, TableSpec};
+use serde::{Deserialize, Serialize, Serializer};
+use statedb::{FromValue, Index, IndexDef, Query, TableSpec};
 
 /// The latest report of a reporter: JSON and columns as Cilium has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +47,7 @@ impl From<&Status> for Report {
 impl TableSpec for Report {
     const NAME: &'static str = "health";
     const PRIMARY: &'static str = "identifier";
+    const FROM_VALUE: Option<FromValue<Self>> = Some(|value| Given::deserialize(value).map(Report::from));
     type Key<'a> = &'a str;
 
     fn key(&self) -> &str {
@@ -71,10 +72,62 @@ impl TableSpec for Report {
             status.message.clone(),
             status.error.clone(),
             status.last_ok.map_or_else(|| ZERO_TIME.to_owned(), time),
-            time(status.updated),
+            Some(status.updated).filter(written).map_or_else(|| ZERO_TIME.to_owned(), time),
             status.count.to_string(),
         ]
     }
+}
+
+/// A report as somebody writes it by hand.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Given {
+    id: GivenId,
+    level: String,
+    message: String,
+    error: String,
+    lastok: String,
+    updated: String,
+    stopped: String,
+    #[serde(rename = "final")]
+    last_word: String,
+    count: u64,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct GivenId {
+    module: Vec<String>,
+    component: Vec<String>,
+}
+
+impl From<Given> for Report {
+    fn from(given: Given) -> Self {
+        let level = match given.level.as_str() {
+            "Degraded" => Level::Degraded,
+            "Stopped" => Level::Stopped,
+            _ => Level::Ok,
+        };
+        let segments =
+            given.id.module.iter().chain(&given.id.component).map(|segment| segment.as_str().into());
+        Report::from(&Status {
+            id: segments.collect(),
+            level,
+            message: given.message,
+            last_word: given.last_word,
+            error: given.error,
+            count: given.count,
+            updated: api_models::from_rfc3339(&given.updated).unwrap_or(SystemTime::UNIX_EPOCH),
+            last_ok: api_models::from_rfc3339(&given.lastok),
+            stopped: api_models::from_rfc3339(&given.stopped),
+            module_segments: given.id.module.len(),
+        })
+    }
+}
+
+/// Whether there is a time: a row that was written by hand may have none.
+fn written(updated: &SystemTime) -> bool {
+    *updated != SystemTime::UNIX_EPOCH
 }
 
 /// What Go writes for no time.
@@ -123,7 +176,7 @@ impl Serialize for Report {
             message: &status.message,
             error: &status.error,
             last_ok: nanos(status.last_ok),
-            updated: nanos(Some(status.updated)),
+            updated: nanos(Some(status.updated).filter(written)),
             stopped: nanos(status.stopped),
             last_word: &status.last_word,
             count: status.count,

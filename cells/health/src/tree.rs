@@ -74,7 +74,10 @@ fn branches(text: &mut String, node: &Node<'_>, lasts: &mut Vec<bool>, depth: us
 
 fn line(text: &mut String, name: &str, beyond: usize, report: &Status, now: SystemTime) {
     let level = report.level.to_string().to_uppercase();
-    let age = statedb::age::of(now.duration_since(report.updated).unwrap_or_default());
+    let age = match report.updated {
+        SystemTime::UNIX_EPOCH => "n/a".to_owned(), // written by hand without a time
+        updated => statedb::age::of(now.duration_since(updated).unwrap_or_default()),
+    };
     let (width, message, count) = (40 + 4 * beyond, &report.message, report.count);
     let _ = writeln!(text, "{name:width$}[{level}] {message} ({age}, x{count})");
 }
@@ -89,7 +92,7 @@ mod tests {
     use super::*;
 
     fn report(path: &str, level: Level) -> Status {
-        let now = SystemTime::UNIX_EPOCH;
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
         Status {
             id: path.split('.').map(Arc::from).collect(),
             level,
@@ -109,7 +112,7 @@ mod tests {
         let reports =
             [("a", Level::Ok), ("a.b.c", Level::Degraded), ("a.d", Level::Stopped), ("e", Level::Ok)];
         let reports = reports.map(|(path, level)| report(path, level));
-        let text = draw(&reports, SystemTime::UNIX_EPOCH + Duration::from_secs(125));
+        let text = draw(&reports, SystemTime::UNIX_EPOCH + Duration::from_secs(126));
         let lines: Vec<String> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(

@@ -1,7 +1,9 @@
 //! Tables without their types, for the shell, HTTP and metrics.
 
 mod changes;
+mod edit;
 
+use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,10 +16,11 @@ use crate::obj::Obj;
 use crate::query::{Prefix, Query};
 use crate::rows::Rows;
 use crate::spec::{IndexDef, TableSpec};
-use crate::table::{Table, TableMeta};
+use crate::table::{RwTable, Table, TableMeta};
 use crate::watch::Watch;
 
 pub use changes::{AnyChange, AnyChanges};
+pub use edit::{Edit, EditError};
 
 /// A name of every table's primary index in untyped queries, besides [`TableSpec::PRIMARY`].
 pub const PRIMARY: &str = "primary";
@@ -56,6 +59,13 @@ pub trait AnyTable: Send + Sync {
 
     /// Closes with the next change after the snapshot.
     fn watch(&self, snapshot: &Snapshot) -> Watch;
+
+    /// Makes rows of values and inserts them, or deletes the rows with their primary keys, in one transaction; what comes
+    /// before one that is none is done. `db` is the table's own. See [`TableSpec::FROM_VALUE`].
+    fn edit(self: Arc<Self>, db: &Db, edit: Edit, rows: Vec<serde_json::Value>) -> Result<(), EditError>;
+
+    /// Deletes rows by their primary keys, in one transaction; how many there were. `db` is the table's own.
+    fn delete(self: Arc<Self>, db: &Db, rows: &[AnyObj]) -> usize;
 }
 
 /// How rows match a key.
@@ -76,6 +86,7 @@ pub enum Find {
 pub struct AnyObj(Arc<dyn AnyRow>);
 
 trait AnyRow: Send + Sync {
+    fn as_any(&self) -> &dyn Any;
     fn revision(&self) -> u64;
     fn row(&self) -> Vec<String>;
     fn json(&self) -> serde_json::Result<serde_json::Value>;
@@ -83,6 +94,10 @@ trait AnyRow: Send + Sync {
 }
 
 impl<T: TableSpec> AnyRow for Obj<T> {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
     fn revision(&self) -> u64 {
         Obj::revision(self)
     }
@@ -262,6 +277,17 @@ impl<T: TableSpec> AnyTable for TableMeta<T> {
 
     fn watch(&self, snapshot: &Snapshot) -> Watch {
         self.version(snapshot).map_or_else(Watch::closed, |version| version.watch.watch())
+    }
+
+    #[track_caller]
+    fn edit(self: Arc<Self>, db: &Db, edit: Edit, rows: Vec<serde_json::Value>) -> Result<(), EditError> {
+        edit::edit(&RwTable(Table { db: db.clone(), meta: self }), edit, rows)
+    }
+
+    #[track_caller]
+    fn delete(self: Arc<Self>, db: &Db, rows: &[AnyObj]) -> usize {
+        let rows = rows.iter().filter_map(|row| row.0.as_any().downcast_ref::<Obj<T>>());
+        edit::delete(&RwTable(Table { db: db.clone(), meta: self }), rows)
     }
 }
 

@@ -98,7 +98,9 @@ mod version;
 mod watch;
 mod writer;
 
-pub use any::{AnyChange, AnyChanges, AnyObj, AnyTable, Find, LastWrite, PRIMARY, TableStats};
+pub use any::{
+    AnyChange, AnyChanges, AnyObj, AnyTable, Edit, EditError, Find, LastWrite, PRIMARY, TableStats,
+};
 pub use cell::{cell, table};
 pub use changes::{Batch, Change, Changes};
 pub use db::{Db, ReadSource, Snapshot};
@@ -108,7 +110,7 @@ pub use key::{IndexKey, KeyBuf, KeyParseError, PrefixOf};
 pub use obj::Obj;
 pub use query::{AsQuery, Prefix, Query};
 pub use rows::Rows;
-pub use spec::{Index, IndexDef, Keys, TableSpec};
+pub use spec::{FromValue, Index, IndexDef, Keys, TableSpec};
 pub use table::{RwTable, Table};
 pub use txn::{TableTxn, Txn, WriteSet, Writers};
 pub use watch::Watch;

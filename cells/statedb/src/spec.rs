@@ -36,6 +36,13 @@ pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {
     /// ```
     const UNIQUE_SECONDARY: bool = false;
 
+    /// How a row is made of a value that somebody wrote by hand, for tables that scripts and the shell may fill (`db/insert`);
+    /// of what `db/delete` is given only the key counts. `None`: rows are made by the table's owner alone.
+    ///
+    /// Names are Cilium's in lower case, and what is left out is zero:
+    /// `#[derive(Deserialize)] #[serde(default, rename_all = "lowercase")]` and `Some(|value| serde_json::from_value(value))`.
+    const FROM_VALUE: Option<FromValue<Self>> = None;
+
     /// The primary key: each row has exactly one, no two rows the same. Borrowed from the row where it is a
     /// string: `type Key<'a> = &'a str`.
     type Key<'a>: IndexKey;
@@ -54,6 +61,9 @@ pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {
     /// The row as the shell shows it, one text a column.
     fn row(&self) -> Vec<String>;
 }
+
+/// Makes a row of a value.
+pub type FromValue<T> = fn(serde_json::Value) -> serde_json::Result<T>;
 
 /// A secondary index of rows `T` by keys `K`, declared as a constant beside the type.
 ///

@@ -40,6 +40,41 @@ pub fn rfc3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
+/// The point in time that a text of RFC 3339 tells; `None` if it is none, or before 1970.
+pub fn from_rfc3339(text: &str) -> Option<SystemTime> {
+    let (date, time) = text.split_once(['T', 't', ' '])?;
+    let zone = time.find(['Z', 'z', '+', '-'])?;
+    let (clock, zone) = time.split_at(zone);
+    let numbers = |text: &str, separator| -> Option<Vec<u64>> {
+        text.split(separator).map(|part| part.parse().ok()).collect()
+    };
+    let (whole, fraction) = clock.split_once('.').unwrap_or((clock, ""));
+    let (date, clock) = (numbers(date, '-')?, numbers(whole, ':')?);
+    let ([year, month @ 1..=12, day @ 1..=31], [hour @ 0..24, minute @ 0..60, second @ 0..=60]) =
+        (date.as_slice(), clock.as_slice())
+    else {
+        return None;
+    };
+    let nanos = fraction.bytes().take(9).try_fold((0_u32, 100_000_000), |(sum, place), digit| {
+        digit.is_ascii_digit().then(|| (sum + u32::from(digit - b'0') * place, place / 10))
+    })?;
+    // Years begin in March: the day that is sometimes missing is the last.
+    let (year, month) = if *month > 2 { (*year, month - 3) } else { (year.checked_sub(1)?, month + 9) };
+    let days = (year * 365 + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day)
+        .checked_sub(719_469)?;
+    let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
+    let seconds = match zone.split_at(1) {
+        ("+" | "-", offset) => {
+            let [hours, minutes] = numbers(offset, ':')?[..] else { return None };
+            let offset = hours * 3600 + minutes * 60;
+            if zone.starts_with('+') { seconds.checked_sub(offset)? } else { seconds + offset }
+        }
+        (_, "") => seconds,
+        _ => return None,
+    };
+    UNIX_EPOCH.checked_add(Duration::new(seconds, nanos.0))
+}
+
 fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
@@ -143,6 +178,30 @@ fn parse(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_read_as_they_are_written() {
+        for seconds in [0, 1, 68_169_600, 951_782_400, 1_795_318_449, 4_107_542_399, 13_574_649_600] {
+            let time = UNIX_EPOCH + Duration::from_secs(seconds);
+            assert_eq!(from_rfc3339(&rfc3339(time)), Some(time));
+        }
+        let time = UNIX_EPOCH + Duration::new(1_795_318_449, 250_000_001);
+        for text in ["2026-11-22T03:34:09.250000001Z", "2026-11-22T05:04:09.2500000019+01:30"] {
+            assert_eq!(from_rfc3339(text), Some(time), "{text}");
+        }
+        for text in [
+            "",
+            "2026-11-22",
+            "2026-13-22T00:00:00Z",
+            "0001-01-01T00:00:00Z",
+            "2026-11-22T00:00:00",
+            "2026-11-22T24:00:00Z",
+            "aTbZ",
+            "2026-11-22T00:00:00.xZ",
+        ] {
+            assert_eq!(from_rfc3339(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn times_are_utc_with_leap_years() {

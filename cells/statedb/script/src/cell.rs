@@ -13,7 +13,12 @@ pub fn cell() -> Cell {
 }
 
 fn commands(db: Arc<Db>) -> Members<Command> {
-    let lists = [crate::show::commands(&db), crate::wait::commands(&db), crate::overview::commands(&db)];
+    let lists = [
+        crate::show::commands(&db),
+        crate::wait::commands(&db),
+        crate::edit::commands(&db),
+        crate::overview::commands(&db),
+    ];
     Members(lists.into_iter().flatten().collect())
 }
 
@@ -36,10 +41,21 @@ fn complete(db: &Db, typed: &Completing) -> Vec<String> {
         (Some("index"), Some(name)) => table(db, name)
             .map(|table| table.indexes().iter().map(|&index| index.to_owned()).collect())
             .unwrap_or_default(),
+        (Some("columns"), Some(name)) => {
+            table(db, name).map(|table| columns(&*table, &typed.typed)).unwrap_or_default()
+        }
         (Some(_), _) => vec![],
         (None, None) => names(),
         (None, Some(_)) => vec![],
     }
+}
+
+/// The list of columns with one more.
+fn columns(table: &dyn AnyTable, typed: &str) -> Vec<String> {
+    let (before, begun) = typed.rsplit_once(',').map_or(("", typed), |(before, begun)| (before, begun));
+    let taken: Vec<&str> = before.split(',').collect();
+    let more = table.columns().iter().filter(|name| name.starts_with(begun) && !taken.contains(name));
+    more.map(|name| if before.is_empty() { (*name).to_owned() } else { format!("{before},{name}") }).collect()
 }
 
 /// The table of a name, with the error that scripts know.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use hive_script::{Call, Command, Flag, FlagKind, Output, render};
 use statedb::{AnyObj, AnyTable, Db, Find};
 
@@ -20,6 +20,7 @@ pub(crate) fn commands(db: &Arc<Db>) -> Vec<Command> {
         with_flags(command(db, name, summary, query))
             .takes("table key")
             .flag(Flag::text("index", "index to query, the primary if not given").short('i'))
+            .flag(Flag::switch("delete", "delete what is shown"))
     });
     let show = |db: Arc<Db>, call: Call| async move { show(&db, &call) };
     let show = with_flags(command(db, "db/show", "Show table", show)).takes("table");
@@ -34,17 +35,21 @@ fn with_flags(command: Command) -> Command {
 }
 
 fn show(db: &Db, call: &Call) -> anyhow::Result<Output> {
-    let [name] = call.exactly()?;
+    let name = call.args.first().context("missing table name")?;
     let table = table(db, name)?;
     let rows = table.all(&db.snapshot());
     written(call, &*table, &rows)
 }
 
 fn query(db: &Db, call: &Call, find: Find) -> anyhow::Result<Output> {
-    let [name, key] = call.exactly()?;
+    let [name, key, ..] = call.args.as_slice() else { bail!("expected table and key") };
     let table = table(db, name)?;
     let rows = table.find(&db.snapshot(), find, call.flags.text("index"), key)?;
-    written(call, &*table, &rows)
+    let shown = written(call, &*table, &rows)?;
+    if call.flags.is_on("delete") {
+        call.log(format_args!("Deleted {} objects", table.delete(db, &rows)));
+    }
+    Ok(shown)
 }
 
 fn written(call: &Call, table: &dyn AnyTable, rows: &[AnyObj]) -> anyhow::Result<Output> {

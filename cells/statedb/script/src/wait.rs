@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
-use hive_script::{Call, Command, Flag, FlagKind, Output, multi_line, render};
+use anyhow::{Context, bail, ensure};
+use hive_script::{Call, Command, Flag, FlagKind, Output, render, whole_text};
 use statedb::{AnyTable, Db};
 use tokio::time::{Instant, timeout_at};
 
@@ -38,7 +38,7 @@ async fn compare(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
     let expected = Expected::parse(&text, &*table)?;
     let only = match call.flags.text("grep") {
         "" => None,
-        expression => Some(multi_line(expression)?),
+        expression => Some(whole_text(expression).context("bad grep")?),
     };
     let deadline = Instant::now() + call.flags.duration("timeout");
     loop {

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use hive::prelude::*;
 use hive_script::{Archive, Engine, State, default_commands};
-use statedb::{Index, IndexDef, RwTable, TableSpec};
+use statedb::{FromValue, Index, IndexDef, RwTable, TableSpec};
 
-#[derive(Clone, serde::Serialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Clone, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all(serialize = "PascalCase"))]
 struct Device {
     name: String,
+    #[serde(default)]
     index: u32,
+    #[serde(default)]
     kind: Option<String>,
 }
 
@@ -20,6 +22,7 @@ const BY_INDEX: Index<Device, u32> = Index::new("index", |device, keys| keys.add
 impl TableSpec for Device {
     const NAME: &'static str = "devices";
     const PRIMARY: &'static str = "name";
+    const FROM_VALUE: Option<FromValue<Self>> = Some(serde_json::from_value);
     type Key<'a> = &'a str;
 
     fn key(&self) -> &str {
@@ -39,11 +42,38 @@ impl TableSpec for Device {
     }
 }
 
+/// A table that nobody writes by hand.
+#[derive(serde::Serialize)]
+struct Plain;
+
+impl TableSpec for Plain {
+    const NAME: &'static str = "plain";
+    type Key<'a> = u32;
+
+    fn key(&self) -> u32 {
+        0
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &[]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![]
+    }
+}
+
 /// A hive with the table, its writer, and a script on it.
 async fn run(script: &str) -> (Result<(), String>, String) {
+    run_with(script, false).await
+}
+
+/// As [`run`], where a row may come while the script runs.
+async fn run_with(script: &str, one_more: bool) -> (Result<(), String>, String) {
     let devices =
         module("devices", "Links", [statedb::table::<Device>(), invoke(|_: Arc<RwTable<Device>>| ())]);
-    let cells = [statedb::cell(), devices, statedb_script::cell(), hive_script::cell()];
+    let plain = module("plain", "Empty", [statedb::table::<Plain>(), invoke(|_: Arc<RwTable<Plain>>| ())]);
+    let cells = [statedb::cell(), devices, plain, statedb_script::cell(), hive_script::cell()];
     let mut hive = TestHive::needing::<Engine>(cells);
     hive.start().await;
     let table = RwTable::clone(&hive.get::<RwTable<Device>>());
@@ -63,6 +93,9 @@ async fn run(script: &str) -> (Result<(), String>, String) {
     archive.extract(folder.path(), |name| name.to_owned()).unwrap();
     let engine = Arc::new(Engine::clone(&hive.get::<Engine>()).with(default_commands()).unwrap());
     let later = async {
+        if !one_more {
+            return;
+        }
         tokio::time::sleep(Duration::from_millis(100)).await;
         table.transact(|w| drop(w.insert(device("zz", 9, None))));
     };
@@ -143,7 +176,7 @@ Index  Name
 9      zz
 -- none.txt --
 ";
-    let (result, log) = run(script).await;
+    let (result, log) = run_with(script, true).await;
     assert_eq!(result, Ok(()), "{log}");
     for said in [
         "devices initialized",
@@ -151,6 +184,70 @@ Index  Name
         "obects",
         "missing table header",
         "table \"nosuch\" not found",
+    ] {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+}
+
+#[tokio::test]
+async fn rows_are_inserted_and_deleted_by_hand() {
+    let script = "\
+db/insert devices two.yaml one.yaml
+db/show devices
+cmp stdout inserted.txt
+db/get devices br0 -f yaml -o again.yaml
+db/delete devices again.yaml gone.yaml
+! db/insert devices half.yaml
+! db/insert devices nosuch.yaml
+! db/insert devices
+! db/insert nosuch one.yaml
+! db/insert plain one.yaml
+db/get devices half
+stdout half
+db/list devices --delete half
+stdout half
+db/prefix --delete devices eth --columns=Name
+stdout --count=2 eth
+db/get devices nosuch --delete
+db/get devices --delete -i index 77
+! db/get devices lxc1 --delete -i nosuch
+db/show devices --columns=Name
+cmp stdout left.txt
+-- two.yaml --
+name: br0
+index: 7
+---
+name: eth0
+kind: \"7\"
+-- one.yaml --
+---
+name: br1
+unknown: field
+-- gone.yaml --
+name: nosuch
+-- half.yaml --
+name: half
+---
+index: no-number
+---
+name: never
+-- inserted.txt --
+Name   Index   Kind
+br0    7       \nbr1    0       \neth0   0       7
+eth1   2       \nlxc1   3       \n-- left.txt --
+Name
+br1
+lxc1
+";
+    let (result, log) = run(script).await;
+    assert_eq!(result, Ok(()), "{log}");
+    for said in [
+        "Deleted 2 objects",
+        "Deleted 1 objects",
+        "Deleted 0 objects",
+        "half.yaml: invalid type: string \"no-number\"",
+        "expected table and path(s)",
+        "rows of table `plain` are made by its owner alone",
     ] {
         assert!(log.contains(said), "{said}: {log}");
     }
