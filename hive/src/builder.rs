@@ -20,7 +20,7 @@ use crate::health::HealthTree;
 use crate::hive_type::{Hive, Parts};
 use crate::job::Jobs;
 use crate::key::Key;
-use crate::lifecycle::{Hooks, panic_text};
+use crate::lifecycle::{FOREVER, Hooks, panic_text};
 use crate::outputs::Outputs;
 use crate::picture::Timeline;
 use crate::plan::plan;
@@ -183,20 +183,20 @@ impl HiveBuilder {
 
     /// How long construction and start hooks may take together; 5 minutes if not set.
     pub fn start_timeout(mut self, limit: Duration) -> Self {
-        self.limits.start = limit;
+        self.limits.start = limit.min(FOREVER);
         self
     }
 
     /// How long stop hooks may take together; 1 minute if not set.
     pub fn stop_timeout(mut self, limit: Duration) -> Self {
-        self.limits.stop = limit;
+        self.limits.stop = limit.min(FOREVER);
         self
     }
 
     /// After how long a running hook is reported for the first time, then after twice as long, and so on; 10 s if not
     /// set.
     pub fn heartbeat(mut self, after: Duration) -> Self {
-        self.limits.heartbeat = after;
+        self.limits.heartbeat = after.clamp(Duration::from_millis(1), FOREVER);
         self
     }
 

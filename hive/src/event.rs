@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -298,7 +298,8 @@ pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 /// The events of one hive: synchronous observers, and subscriptions for those that come later.
 pub struct Events {
     observers: Mutex<Arc<Vec<Observer>>>,
-    live: broadcast::Sender<Event>,
+    /// Made for the first that subscribes.
+    live: OnceLock<broadcast::Sender<Event>>,
     slow: Duration,
     log: Option<Dispatch>,
 }
@@ -306,7 +307,7 @@ pub struct Events {
 impl Events {
     pub(crate) fn new(observers: Vec<Observer>, slow: Duration, log: Option<Dispatch>) -> Arc<Self> {
         let observers = Mutex::new(Arc::new(observers));
-        Arc::new(Events { observers, live: broadcast::channel(256).0, slow, log })
+        Arc::new(Events { observers, live: OnceLock::new(), slow, log })
     }
 
     /// Where the log of this hive goes, if not where that of the thread does.
@@ -325,7 +326,7 @@ impl Events {
 
     /// The events from now on. A receiver that falls more than 256 events behind is told how many it missed.
     pub fn subscribe(&self) -> broadcast::Receiver<Event> {
-        self.live.subscribe()
+        self.live.get_or_init(|| broadcast::channel(256).0).subscribe()
     }
 
     /// Calls a function with each event from now on, in order; none is missed. It must not block.
@@ -347,8 +348,9 @@ impl Events {
                 tracing::error!(error = panic_text(&*panic), ?event, "An observer of events panicked");
             }
         }
-        // Nobody listening is not a fault.
-        let _ = self.live.send(event);
+        if let Some(live) = self.live.get() {
+            let _nobody_listens_any_more = live.send(event);
+        }
     }
 }
 

@@ -194,6 +194,18 @@ async fn dropping_a_hive_drops_its_tasks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_added_to_a_hive_that_is_gone_does_not_run() {
+    let kept: Arc<Mutex<Option<JobGroup>>> = Arc::default();
+    let keep = kept.clone();
+    let hive = started(move |jobs| *keep.lock() = Some(jobs)).await;
+    drop(hive);
+    let jobs = kept.lock().take().unwrap();
+    let job = jobs.one_shot("late", |_| std::future::pending()).submit();
+    tokio::time::timeout(Duration::from_secs(1), job.finished()).await.unwrap();
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn timers_keep_their_beat() {
     let times: Arc<Mutex<Vec<u64>>> = Arc::default();
     let inner = times.clone();

@@ -122,6 +122,50 @@ async fn five_minutes_pass_in_no_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_hook_has_kept_of_its_context_ends_with_it() {
+    let kept: Arc<Mutex<Vec<hive::HookCx>>> = Arc::default();
+    let (keep, before) = (kept.clone(), kept.clone());
+    let mut hive = TestHive::new(invoke(move |lifecycle: Lifecycle| {
+        let (asked, silent, before) = (keep.clone(), keep.clone(), before.clone());
+        lifecycle.hook("asks").on_start(|cx| async move {
+            assert!(!cx.is_cancelled());
+            asked.lock().push(cx);
+            Ok(())
+        });
+        lifecycle.hook("keeps").on_start(|cx| async move {
+            silent.lock().push(cx);
+            Ok(())
+        });
+        lifecycle.hook("waits").on_start(|cx| async move {
+            assert!(before.lock().iter().all(hive::HookCx::is_cancelled));
+            before.lock().push(cx.clone());
+            tokio::time::sleep(SECOND).await;
+            assert!(!cx.is_cancelled());
+            Ok(())
+        });
+    }));
+    hive.start().await;
+    assert_eq!(kept.lock().len(), 3);
+    assert!(kept.lock().iter().all(hive::HookCx::is_cancelled));
+    hive.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_may_be_as_long_as_durations_are() {
+    let cells = invoke(|lifecycle: Lifecycle| {
+        let slow = |_| async {
+            tokio::time::sleep(SECOND).await;
+            Ok(())
+        };
+        lifecycle.hook("slow").on_start(slow).on_stop(slow).timeout(Duration::MAX);
+    });
+    let hive = Hive::builder(cells).start_timeout(Duration::MAX).stop_timeout(Duration::MAX);
+    let mut hive = hive.heartbeat(Duration::MAX).build().unwrap();
+    hive.start().await.unwrap();
+    hive.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hook_may_have_its_own_limit_and_last_words() {
     let mut hive = TestHive::new(invoke(|lifecycle: Lifecycle| {
         let start = |cx: HookCx| async move {

@@ -14,7 +14,7 @@ use super::State;
 use super::order::{self, Along, Order, Place, Uses};
 use super::run::{CancelSource, HookFn, HookRun, Limits, Never};
 use crate::error::{HiveError, HookError, HookFailure};
-use crate::event::{Events, HookId, Phase};
+use crate::event::{Event, Events, HookId, Phase};
 use crate::job::Running;
 
 /// A hook; what has run is taken out.
@@ -24,6 +24,12 @@ pub(super) struct Hook {
     pub(super) start: Option<HookFn>,
     pub(super) stop: Option<HookFn>,
     pub(super) timeout: Option<Duration>,
+}
+
+impl Hook {
+    pub(super) fn new(id: HookId, node: usize) -> Self {
+        Hook { id, place: Place { node, ..Place::default() }, start: None, stop: None, timeout: None }
+    }
 }
 
 /// All hooks of a hive, and the jobs that were added after construction.
@@ -101,22 +107,15 @@ impl Hooks {
         Arc::new(Hooks { inner: Mutex::new(inner), runtime: OnceLock::new(), events })
     }
 
-    /// Adds an empty hook; gives the name back when it is too late.
-    pub(super) fn add(&self, id: HookId, node: usize) -> Result<usize, HookId> {
+    /// Adds a hook, unless it is too late.
+    pub(super) fn add(&self, hook: Hook) {
         let mut inner = self.inner.lock();
-        if !matches!(inner.state, State::Built | State::Populated | State::Starting) {
-            return Err(id);
+        if matches!(inner.state, State::Built | State::Populated | State::Starting) {
+            inner.hooks.push(hook);
+            return;
         }
-        let place = Place { node, ..Place::default() };
-        inner.hooks.push(Hook { id, place, start: None, stop: None, timeout: None });
-        Ok(inner.hooks.len() - 1)
-    }
-
-    /// Changes a hook that was added.
-    pub(super) fn change(&self, index: usize, change: impl FnOnce(&mut Hook)) {
-        if let Some(hook) = self.inner.lock().hooks.get_mut(index) {
-            change(hook);
-        }
+        drop(inner);
+        self.events.emit(Event::HookTooLate { hook: hook.id });
     }
 
     pub(crate) fn state(&self) -> State {
@@ -131,7 +130,7 @@ impl Hooks {
     /// stop has begun the job is dropped.
     pub(crate) fn adopt(&self, job: Running) {
         let mut inner = self.inner.lock();
-        if matches!(inner.state, State::Starting | State::Started) {
+        if !inner.is_closed && matches!(inner.state, State::Starting | State::Started) {
             push_among(&mut inner.jobs, job, Running::is_finished);
         }
     }

@@ -5,16 +5,19 @@ mod order;
 mod run;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::event::{Event, HookId};
+use crate::event::HookId;
 pub(crate) use hooks::{Hooks, Ordering, TaskId};
 pub(crate) use order::Uses;
 use order::{Along, Token};
 pub(crate) use run::{CancelSource, Limits, catch, panic_text};
+
+/// Longer than anybody waits, and short enough to be added to a moment.
+pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Where a hive is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,25 +53,34 @@ impl fmt::Display for State {
 }
 
 /// What a hook gets: a token that is cancelled when the hook should give up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct HookCx {
-    token: CancellationToken,
+    /// Made when somebody asks for it, which few hooks do.
+    token: Arc<OnceLock<CancellationToken>>,
 }
 
 impl HookCx {
     /// Ends when the hook should give up: its time is over or the start is cancelled.
     pub async fn cancelled(&self) {
-        self.token.cancelled().await;
+        self.token().cancelled().await;
     }
 
     /// Whether the hook should give up.
     pub fn is_cancelled(&self) -> bool {
-        self.token.is_cancelled()
+        self.token().is_cancelled()
     }
 
     /// The token itself, for code that takes one.
     pub fn token(&self) -> &CancellationToken {
-        &self.token
+        self.token.get_or_init(CancellationToken::new)
+    }
+
+    /// The hook is over: tells whoever has kept its token or may still ask for it.
+    fn end(&mut self) {
+        let is_kept = Arc::get_mut(&mut self.token).is_none_or(|token| token.get().is_some());
+        if is_kept {
+            self.token().cancel();
+        }
     }
 }
 
@@ -110,20 +122,18 @@ impl Lifecycle {
         Lifecycle { hooks, module, function, node }
     }
 
-    /// Adds a hook, which the builder's methods fill. A hook may be added by a constructor or by another start hook;
-    /// after the start it is refused with an error in the log.
+    /// Adds a hook, which the builder's methods fill, when the builder goes out of scope. A hook may be added by a
+    /// constructor or by another start hook; after the start it is refused with an error in the log.
     pub fn hook(&self, name: impl Into<Arc<str>>) -> HookBuilder {
         let id = HookId { name: name.into(), module: self.module.clone(), function: self.function };
-        let added = self.hooks.add(id, self.node);
-        let too_late = |hook| self.hooks.events.emit(Event::HookTooLate { hook });
-        HookBuilder { hooks: self.hooks.clone(), index: added.map_err(too_late).ok() }
+        HookBuilder { hooks: self.hooks.clone(), hook: Some(hooks::Hook::new(id, self.node)) }
     }
 }
 
-/// A hook that has been added; see [`Lifecycle::hook`].
+/// A hook that is being described, and added when this goes out of scope; see [`Lifecycle::hook`].
 pub struct HookBuilder {
     hooks: Arc<Hooks>,
-    index: Option<usize>,
+    hook: Option<hooks::Hook>,
 }
 
 impl HookBuilder {
@@ -147,7 +157,7 @@ impl HookBuilder {
 
     /// How long each of start and stop may take; the hive's own limits hold in any case.
     pub fn timeout(self, limit: Duration) -> Self {
-        self.set(|hook| hook.timeout = Some(limit))
+        self.set(|hook| hook.timeout = Some(limit.min(FOREVER)))
     }
 
     /// Lets the start run beside others: it waits for the hooks of what its constructor depends on, for those before it in
@@ -177,10 +187,18 @@ impl HookBuilder {
         self.set(|hook| hook.place.first = true)
     }
 
-    fn set(self, change: impl FnOnce(&mut hooks::Hook)) -> Self {
-        if let Some(index) = self.index {
-            self.hooks.change(index, change);
+    fn set(mut self, change: impl FnOnce(&mut hooks::Hook)) -> Self {
+        if let Some(hook) = &mut self.hook {
+            change(hook);
         }
         self
+    }
+}
+
+impl Drop for HookBuilder {
+    fn drop(&mut self) {
+        if let Some(hook) = self.hook.take() {
+            self.hooks.add(hook);
+        }
     }
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, poll};
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::HookCx;
@@ -72,6 +71,15 @@ pub(super) struct HookRun<'a> {
     pub(super) events: &'a Events,
 }
 
+/// Ends what a hook has got together with the hook.
+struct Ends(HookCx);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// What became of a hook: its result, or the message of its panic.
 type Ran = Result<anyhow::Result<()>, String>;
 
@@ -108,15 +116,14 @@ impl HookRun<'_> {
             return Err(HookError::NotRun);
         }
         self.events.emit(Event::HookRuns { phase: self.phase, hook: self.id.clone() });
-        let token = CancellationToken::new();
-        let _drop_cancels = token.clone().drop_guard();
+        let own = Ends(HookCx::default());
+        let cx = own.0.clone();
         let span = self.events.span(&self.id.module);
-        let cx = HookCx { token: token.clone() };
         let mut running = pin!(catch(async move { hook(cx).await }).instrument(span));
         // Most hooks wait for nothing, so nothing is prepared for those that do.
         match poll!(running.as_mut()) {
             Poll::Ready(ran) => flatten(ran),
-            Poll::Pending => self.wait(running, &token, cancel, begin).await,
+            Poll::Pending => self.wait(running, &own.0, cancel, begin).await,
         }
     }
 
@@ -124,7 +131,7 @@ impl HookRun<'_> {
     async fn wait(
         &self,
         mut running: Pin<&mut (impl Future<Output = Ran> + Send)>,
-        token: &CancellationToken,
+        cx: &HookCx,
         cancel: &dyn CancelSource,
         begin: Instant,
     ) -> Result<(), HookError> {
@@ -141,7 +148,7 @@ impl HookRun<'_> {
                 ran = &mut running => return flatten(ran),
                 () = &mut cancelled => return Err(HookError::Cancelled),
                 () = &mut over => {
-                    token.cancel();
+                    cx.token().cancel();
                     let last = timeout(LAST_WORDS, running).await;
                     let own = last.ok().and_then(Result::ok).and_then(Result::err);
                     return Err(HookError::TimedOut { limit, own });

@@ -80,12 +80,12 @@ impl Timeline {
 
 impl Recording {
     fn take(&mut self, event: &Event) {
-        let now = Instant::now();
         match event {
             Event::Starting => {
-                self.begin.get_or_insert(now);
+                self.begin.get_or_insert_with(Instant::now);
             }
             Event::Constructed { function, module, duration } => {
+                let now = Instant::now();
                 let begin = *self.begin.get_or_insert_with(|| now.checked_sub(*duration).unwrap_or(now));
                 let end = now.saturating_duration_since(begin);
                 self.spans.push(Span {
@@ -98,6 +98,7 @@ impl Recording {
                 });
             }
             Event::HookRuns { phase: Phase::Start, hook } => {
+                let now = Instant::now();
                 let begin = now.saturating_duration_since(*self.begin.get_or_insert(now));
                 self.spans.push(Span {
                     step: Step::Hook(hook.name.clone()),
