@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::config::Settings;
 use crate::error::GraphError;
-use crate::graph::{Graph, NodeKind, ROOT};
+use crate::graph::{Graph, NodeKind};
 use crate::hints::likeness;
 use crate::key::{Key, short};
 use crate::param::Slot;
@@ -30,9 +30,9 @@ fn switched_off(graph: &Graph, settings: &Settings, node: usize, key: &Key) -> V
     let around: HashSet<usize> =
         std::iter::successors(Some(graph.nodes[node].scope), |scope| graph.scopes[*scope].parent).collect();
     let mut hints: Vec<String> = vec![];
-    for provider in &graph.nodes {
+    for (index, provider) in graph.nodes.iter().enumerate() {
         let scope = match provider.kind {
-            NodeKind::Provide => ROOT,
+            NodeKind::Provide => graph.life(index),
             NodeKind::Private => provider.scope,
             _ => continue,
         };

@@ -98,6 +98,20 @@ fn who_requires_it_is_told_which_option_is_to_blame() {
         .unwrap();
 }
 
+/// Another value of the option would not help: what a scope exports stays in it.
+#[test]
+fn what_is_off_in_a_scope_is_no_reason_outside_of_it() {
+    struct Leader;
+    let taker = |name: &str| module(name, "x", invoke(|_: Arc<dyn Balancer>| ()));
+    let scope = hive::scope::<Leader>("leader", "x", [lb(), taker("inside")]);
+    let text = fault(&[], [scope, taker("outside")]);
+    let (inside, outside) = text.split_once("in module `leader.inside`").unwrap();
+    assert!(inside.starts_with("2 faults"), "{text}");
+    let (of_inside, of_outside) = outside.split_once("  - missing").unwrap();
+    assert!(of_inside.contains("is off: option enable-lb=false"), "{text}");
+    assert!(of_outside.contains("in module `outside`") && !of_outside.contains("is off"), "{text}");
+}
+
 #[test]
 fn a_module_in_a_module_that_is_off_is_off() {
     #[derive(hive::Config)]
