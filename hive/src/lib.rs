@@ -213,7 +213,7 @@ pub use handles::ModuleId;
 pub use health::{Health, HealthChange, HealthId, HealthTree, Level, Status};
 pub use hive_derive::{Config, Object, Outputs, Params};
 pub use hive_type::{Hive, validate};
-pub use job::{Backoff, JobCx, JobGroup, JobHandle, Trigger};
+pub use job::{Backoff, JobCx, JobGroup, JobHandle, Trigger, blocking};
 pub use key::Key;
 pub use lifecycle::{HookBuilder, HookCx, Lifecycle, State};
 pub use outcome::Outcome;

@@ -338,3 +338,60 @@ async fn scopes_name_the_part() {
     assert_eq!(hive.health("m.node-1.job-sync").module(), "m");
     hive.stop().await;
 }
+
+/// Nobody waits for the work any more, and still it counts: what it works on is stopped afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_has_not_ended_before_its_blocking_work_has() {
+    let log: Log = Arc::default();
+    let inner = log.clone();
+    let mut hive = TestHive::new(module(
+        "m",
+        "x",
+        invoke(move |lifecycle: Lifecycle, jobs: JobGroup| {
+            let (of_hook, of_job) = (inner.clone(), inner.clone());
+            lifecycle.hook("target").on_stop(move |_| async move {
+                of_hook.lock().push("hook".to_owned());
+                Ok(())
+            });
+            jobs.one_shot("works", move |cx: JobCx| async move {
+                let (token, of_piece) = (cx.token().clone(), of_job.clone());
+                let piece = hive::blocking(move || {
+                    while !token.is_cancelled() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    std::thread::sleep(Duration::from_millis(100));
+                    of_piece.lock().push("piece".to_owned());
+                });
+                tokio::select! {
+                    biased;
+                    () = piece => {}
+                    () = cx.cancelled() => {}
+                }
+                of_job.lock().push("job".to_owned());
+                Ok(())
+            });
+        }),
+    ));
+    hive.start().await;
+    sleep(Duration::from_millis(20)).await;
+    hive.stop().await;
+    assert_eq!(*log.lock(), ["job", "piece", "hook"]);
+}
+
+#[tokio::test]
+async fn a_panic_of_blocking_work_is_that_of_its_job() {
+    let mut hive = started(|jobs| {
+        jobs.one_shot("ugly", |_| async {
+            hive::blocking(|| {
+                tracing::info!("it is told");
+                panic!("index out of bounds")
+            })
+            .await
+        });
+    })
+    .await;
+    hive.until("the job fails", || hive.has_logged(hive::LogLevel::WARN, "index out of bounds")).await;
+    assert_eq!(hive.health("m.job-ugly").error, "panicked: index out of bounds");
+    assert_eq!(&*hive.logged(hive::LogLevel::INFO, "it is told").module, "m");
+    hive.stop().await;
+}

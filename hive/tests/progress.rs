@@ -260,3 +260,27 @@ async fn a_piece_of_work_may_have_its_own_deadline_and_say_that_it_moves() {
     let (seconds, ..) = observed.named().unwrap();
     assert!((38..40).contains(&seconds), "{seconds}");
 }
+
+#[tokio::test]
+async fn blocking_work_without_end_is_named_until_it_ends() {
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Arc::new(parking_lot::Mutex::new(Some(wait)));
+    let mut observed = Observed::new(move |jobs| {
+        let wait = wait.lock().take().unwrap();
+        jobs.one_shot("reads", move |cx: JobCx| async move {
+            hive::blocking(move || wait.recv()).await?;
+            cx.cancelled().await;
+            Ok(())
+        });
+    })
+    .await;
+    let (seconds, job, reason) = observed.named().unwrap();
+    assert!((18..=20).contains(&seconds), "{seconds}");
+    assert_eq!((job.as_str(), reason), ("m.job-reads", Reason::Unfinished));
+    go_on.send(()).unwrap();
+    while !observed.after(SECOND).is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(observed.named(), None);
+    observed.hive.stop().await;
+}

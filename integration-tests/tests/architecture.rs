@@ -84,6 +84,52 @@ const WALL_CLOCK: &[(&str, &str)] = &[
     ("hive/src/health/mod.rs", "when a report was made"),
 ];
 
+/// Files that start threads, tasks or runtimes of their own, or put a thread to sleep, and why. Everything else is a job of
+/// a hive, a piece of its work (`hive::blocking`), or a reconciler.
+const OWN_THREADS: &[(&str, &str)] = &[
+    ("agent/src/main.rs", "the runtime"),
+    (
+        "cells/api/src/cell.rs",
+        "requests whose client has gone come to their end; the server's job waits for them",
+    ),
+    ("cells/api/src/layers.rs", "as above"),
+    (
+        "cells/api/src/tables/mod.rs",
+        "changes of a table, sent as long as the client takes them; the server's job waits",
+    ),
+    (
+        "cells/bpf/src/object.rs",
+        "programs are verified side by side; the threads end before the call returns",
+    ),
+    (
+        "cells/connections/src/serve.rs",
+        "a task for each connection, at most as many as fit; the server's job waits for them",
+    ),
+    ("cells/conntrack/src/collect.rs", "the rest between two chunks of rows, in `hive::blocking`"),
+    ("cells/endpoints/src/reconcile.rs", "the future of one operation, in the blocking work of a reconciler"),
+    ("cells/health/src/kubelet.rs", "a task for each connection, on the thread below"),
+    (
+        "cells/health/src/thread.rs",
+        "the thread that answers the kubelet when no job moves and watches the jobs themselves",
+    ),
+    (
+        "cells/loader/src/controller.rs",
+        "links of devices are made while programs are loaded; the thread ends before the call returns",
+    ),
+    ("cells/loader/src/programs.rs", "maps are opened side by side; the threads end before the call returns"),
+    ("cells/maps/src/maps.rs", "maps are made side by side; the threads end before the call returns"),
+    ("cells/metrics/src/server.rs", "a task for each connection; the server's job waits for them"),
+    (
+        "cells/policy/src/install.rs",
+        "maps of many endpoints are written side by side; the threads end before the call returns",
+    ),
+    ("hive/shell/src/serve.rs", "a task for each client; the listener's job waits for them"),
+    ("hive/src/job/blocking.rs", "`hive::blocking` itself"),
+    ("hive/src/job/progress.rs", "counts what `hive::blocking` has begun, for the job that waits for it"),
+    ("hive/src/random.rs", "a runtime for each random hive of the test"),
+    ("hive/src/signals.rs", "the second signal ends the process, whatever the hive does"),
+];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
@@ -229,19 +275,50 @@ fn state_that_others_read_lives_in_tables() {
 #[test]
 fn the_systems_clock_is_only_read_to_be_shown() {
     let reads = ["SystemTime::now", "CLOCK_REALTIME", "Utc::now", "Local::now"];
+    let found = files_with(&["agent", "cells", "cli", "cni", "hive"], &reads);
+    let allowed: BTreeSet<String> = WALL_CLOCK.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(found, allowed, "files that read the system's clock (left) against those that may (right)");
+}
+
+#[test]
+fn what_runs_beside_is_a_job() {
+    let ways = [
+        "thread::spawn",
+        "thread::Builder",
+        "thread::scope",
+        "thread::sleep",
+        "tokio::spawn",
+        "task::spawn",
+        "block_in_place",
+        "block_on(",
+        "JoinSet",
+        "TaskTracker",
+        "Runtime::new",
+        "runtime::Builder",
+    ];
+    let allowed = OWN_THREADS.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(
+        files_with(&["agent", "cells", "hive"], &ways),
+        allowed,
+        "files with threads or tasks of their own (left) against those that may (right)"
+    );
+}
+
+/// Files below these folders whose code has one of these texts; tests, fakes and comments do not count.
+fn files_with(folders: &[&str], texts: &[&str]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for path in sources_of(&["agent", "cells", "cli", "cni", "hive"]) {
+    for path in sources_of(folders) {
         let file = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
         let text = std::fs::read_to_string(&path).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap();
-        let is_test = file.contains("/tests/") || file.contains("/benches/") || file.ends_with("testing.rs");
-        let lines = code.lines().map(str::trim).filter(|line| !line.starts_with("//"));
-        if !is_test && lines.clone().any(|line| reads.iter().any(|read| line.contains(read))) {
+        let is_test =
+            ["testing.rs", "tests.rs"].iter().any(|name| file.ends_with(name)) || file.contains("/testing/");
+        let mut lines = code.lines().map(str::trim).filter(|line| !line.starts_with("//"));
+        if !is_test && lines.any(|line| texts.iter().any(|text| line.contains(text))) {
             found.insert(file);
         }
     }
-    let allowed: BTreeSet<String> = WALL_CLOCK.iter().map(|(file, _)| (*file).to_owned()).collect();
-    assert_eq!(found, allowed, "files that read the system's clock (left) against those that may (right)");
+    found
 }
 
 /// ``"`a/b.rs` `f`"`` names a file and, behind it, functions of it; every path has to exist.

@@ -95,12 +95,12 @@ impl Gc {
             for (name, kind) in self.collected.clone() {
                 let (maps, clock, cancelled) = (self.maps.clone(), clock.clone(), cx.token().clone());
                 let begin = Instant::now();
-                let round = tokio::task::spawn_blocking(move || -> anyhow::Result<(Collected, u32)> {
+                let round = hive::blocking(move || -> anyhow::Result<(Collected, u32)> {
                     let Some(map) = maps.shared(name)? else { return Ok((Collected::default(), 1)) };
                     let found = collect(&map, &clock, REST, || !cancelled.is_cancelled())?;
                     Ok((found, map.layout().max_entries))
                 });
-                let round = round.await?;
+                let round = round.await;
                 if cx.is_cancelled() {
                     return Ok(());
                 }

@@ -59,13 +59,13 @@ pub(crate) fn start(parts: Parts) {
     let teller = Teller { config, delta, health: health.scope("configuration"), refused: vec![] };
     jobs.one_shot("configuration", move |cx: JobCx| async move {
         tokio::select! {
-            ended = run(&path, live, teller, &cx) => ended,
+            ended = run(&path, live, teller) => ended,
             () = cx.cancelled() => Ok(()),
         }
     });
 }
 
-async fn run(path: &Path, live: Arc<LiveConfig>, mut teller: Teller, cx: &JobCx) -> anyhow::Result<()> {
+async fn run(path: &Path, live: Arc<LiveConfig>, mut teller: Teller) -> anyhow::Result<()> {
     let mut watch = FileWatch::new();
     loop {
         let watched = match &mut watch {
@@ -73,11 +73,8 @@ async fn run(path: &Path, live: Arc<LiveConfig>, mut teller: Teller, cx: &JobCx)
             Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
         };
         let live = live.clone();
-        {
-            let _working = cx.working();
-            let read = tokio::task::spawn_blocking(move || live.reload()).await?;
-            teller.tell(read, watched.as_ref().err());
-        }
+        let read = hive::blocking(move || live.reload()).await;
+        teller.tell(read, watched.as_ref().err());
         match (&mut watch, watched) {
             (Ok(watching), Ok(())) => {
                 watching.changed().await?;

@@ -20,4 +20,4 @@ mod resolve;
 mod watch;
 
 pub use resolve::{Way, resolve};
-pub use watch::FileWatch;
+pub use watch::{FileWatch, WAY};

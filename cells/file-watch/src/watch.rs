@@ -10,15 +10,15 @@ use inotify::{Event, EventMask, EventStream, Inotify, WatchDescriptor, WatchMask
 
 use crate::resolve::{Way, resolve};
 
-/// What changes the way to somewhere.
-const WAY: WatchMask = WatchMask::CREATE
+/// What changes the way to somewhere, of a folder on it.
+pub const WAY: WatchMask = WatchMask::CREATE
     .union(WatchMask::MOVE)
     .union(WatchMask::DELETE)
     .union(WatchMask::DELETE_SELF)
     .union(WatchMask::MOVE_SELF)
     .union(WatchMask::ONLYDIR);
 
-/// What changes files, too.
+/// What changes files, too: once whoever writes has closed them.
 const FILES: WatchMask = WAY.union(WatchMask::CLOSE_WRITE).union(WatchMask::ATTRIB);
 
 /// Events that end the being of a watched folder under its path.
@@ -35,6 +35,8 @@ pub struct FileWatch {
     events: EventStream<Vec<u8>>,
     places: HashMap<WatchDescriptor, PathBuf>,
     wanted: HashMap<PathBuf, Wanted>,
+    /// What changes files, too.
+    files: WatchMask,
 }
 
 /// What matters in a folder.
@@ -51,7 +53,13 @@ impl FileWatch {
     /// A watch of nothing. Fails where the kernel has no inotify instance left (`fs.inotify` in sysctl).
     pub fn new() -> io::Result<FileWatch> {
         let events = Inotify::init()?.into_event_stream(vec![0; BUFFER])?;
-        Ok(FileWatch { events, places: HashMap::new(), wanted: HashMap::new() })
+        Ok(FileWatch { events, places: HashMap::new(), wanted: HashMap::new(), files: FILES })
+    }
+
+    /// Tells of each write to a file as well, not only of its end: for those who wait until nobody writes.
+    pub fn with_writes(mut self) -> FileWatch {
+        self.files |= WatchMask::MODIFY;
+        self
     }
 
     /// Watches what is at this path now and what would be there. Call it again after each change, before the path is read:
@@ -84,7 +92,7 @@ impl FileWatch {
     fn place(&mut self) -> io::Result<bool> {
         let (mut places, mut added) = (HashMap::new(), false);
         for (path, wanted) in &self.wanted {
-            let mask = if wanted.files { FILES } else { WAY };
+            let mask = if wanted.files { self.files } else { WAY };
             match self.events.watches().add(path, mask) {
                 Ok(descriptor) => {
                     added |= self.places.get(&descriptor) != Some(path);

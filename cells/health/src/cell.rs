@@ -99,8 +99,8 @@ fn new_collector(p: CollectorParams) -> Result<Arc<Collector>, Error> {
     let collector = Arc::new(Collector::new(p.sources.to_vec(), p.health));
     let (limit, first) = (p.config.status_collector_probe_check_timeout, collector.clone());
     p.lifecycle.hook("status-collector").on_start(move |_| async move {
-        let round = tokio::task::spawn_blocking(move || first.round(SystemTime::now()));
-        timeout(limit, round).await.map_err(|_| Error::NoFirstRound(limit))??;
+        let round = hive::blocking(move || first.round(SystemTime::now()));
+        timeout(limit, round).await.map_err(|_| Error::NoFirstRound(limit))?;
         Ok(())
     });
     let rounds = collector.clone();

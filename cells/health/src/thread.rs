@@ -53,7 +53,7 @@ impl Thread {
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         // Fails only when the thread has panicked, which is in the log.
-        let _ended = tokio::task::spawn_blocking(move || self.handle.join()).await;
+        let _ended = hive::blocking(move || self.handle.join()).await;
     }
 }
 

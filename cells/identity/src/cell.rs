@@ -105,14 +105,9 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
         Ok(())
     });
     let workloads = identities.clone();
-    p.jobs.one_shot("identity-gc", move |cx: JobCx| async move {
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(SWEEP) => {}
-                () = cx.cancelled() => return Ok(()),
-            }
-            workloads.sweep(Instant::now());
-        }
+    p.jobs.timer("identity-gc", SWEEP, move |_| {
+        workloads.sweep(Instant::now());
+        std::future::ready(Ok(()))
     });
     Arc::new(Handles { identities, prefixes })
 }

@@ -84,7 +84,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
     let (restored, node) = (datapath.clone(), p.tables.node.clone());
     p.lifecycle.hook("datapath").on_start(move |_| async move {
         restored.departed().set_own_addresses(own_addresses(&node));
-        let count = tokio::task::spawn_blocking(move || restored.restore()).await??;
+        let count = hive::blocking(move || restored.restore()).await?;
         tracing::info!(count, "Endpoints in the datapath");
         Ok(())
     });
@@ -166,12 +166,12 @@ impl HostJob {
     /// be told from those of the others, which must pass then.
     async fn refuse_unknown_pods(&self) {
         if !self.live.config.enable_identity_mark {
-            if let Ok(Err(error)) = tokio::task::spawn_blocking(nftables::remove_rule).await {
+            if let Err(error) = hive::blocking(nftables::remove_rule).await {
                 tracing::debug!(%error, "No rule of nftables was removed");
             }
             return;
         }
-        if let Ok(Err(error)) = tokio::task::spawn_blocking(nftables::install_rule).await {
+        if let Err(error) = hive::blocking(nftables::install_rule).await {
             tracing::warn!(%error, "Unannounced pods are held back only once their interface is seen: no rule in nftables");
         }
     }
@@ -179,7 +179,7 @@ impl HostJob {
     async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
         let tcx = self.live.config.enable_tcx && self.maps.features().tcx;
         let style = Style { tcx, filter_priority: self.live.config.bpf_filter_priority };
-        let mut controller = Controller::new(self.maps.clone(), self.datapath.clone(), style);
+        let controller = Controller::new(self.maps.clone(), self.datapath.clone(), style);
         let mut host_endpoint = self.datapath.host_endpoint();
         let mut done: Option<Desired> = None;
         let mut in_force: Option<Notifications> = None;
@@ -188,20 +188,22 @@ impl HostJob {
         let mut backoff = hive::job::Backoff::exponential(Duration::from_millis(200), RETRY_MAX);
 
         let shared = self.maps.clone();
-        tokio::task::spawn_blocking(move || {
+        let open_maps = hive::blocking(move || {
             if let Err(error) = ProgramSet::open_maps(&shared, LOAD_THREADS) {
                 // Loading meets it again.
                 tracing::debug!(%error, "The maps of the datapath could not be opened ahead");
             }
         });
-        let working = cx.working();
-        let (back, devices) = blocking(controller, |c| c.devices()).await?;
-        controller = back;
-        if let Err(error) = devices {
-            tracing::debug!(%error, "The host devices are not there yet");
-        }
-        self.apply_settings(&cx).await;
-        drop(working);
+        let make_devices = async {
+            let _working = cx.working();
+            let (controller, devices) = blocking(controller, |c| c.devices()).await;
+            if let Err(error) = devices {
+                tracing::debug!(%error, "The host devices are not there yet");
+            }
+            self.apply_settings(&cx).await;
+            controller
+        };
+        let ((), mut controller) = tokio::join!(open_maps, make_devices);
         let clock = self.clock.clock();
         // The programs carry the host endpoint's id: without it they would be loaded twice.
         let told = async { drop(host_endpoint.wait_for(|id| *id != 0).await) };
@@ -257,7 +259,7 @@ impl HostJob {
             let mut wait = None;
             match desired.filter(|desired| done.as_ref() != Some(desired)) {
                 Some(desired) => {
-                    let (back, result) = blocking(controller, move |c| (c.apply(&desired), desired)).await?;
+                    let (back, result) = blocking(controller, move |c| (c.apply(&desired), desired)).await;
                     controller = back;
                     match result {
                         (Ok(report), desired) => {
@@ -296,7 +298,7 @@ impl HostJob {
             if !mixed && in_force.is_none_or(|loaded| loaded == notifications) {
                 self.progress.applied(options_revision);
             }
-            let (back, retired) = blocking(controller, Controller::retire).await?;
+            let (back, retired) = blocking(controller, Controller::retire).await;
             controller = back;
             let wait = wait.or(retired.unwrap_or_else(|error| {
                 tracing::debug!(%error, "Could not remove what was replaced");
@@ -321,7 +323,7 @@ impl HostJob {
                 () = watchdog.due(), if done.is_some() => {
                     let _working = cx.working();
                     let guarded = self.live.config.enable_identity_mark;
-                    let (back, found) = blocking(controller, move |c| watchdog::look(c, guarded)).await?;
+                    let (back, found) = blocking(controller, move |c| watchdog::look(c, guarded)).await;
                     controller = back;
                     if watchdog.report(found, &self.repairs) {
                         done = None;
@@ -362,12 +364,12 @@ fn report_load(report: &Report, tcx: bool) {
 async fn blocking<T: Send + 'static>(
     mut controller: Controller,
     work: impl FnOnce(&mut Controller) -> T + Send + 'static,
-) -> anyhow::Result<(Controller, T)> {
-    let done = tokio::task::spawn_blocking(move || {
+) -> (Controller, T) {
+    hive::blocking(move || {
         let result = work(&mut controller);
         (controller, result)
-    });
-    Ok(done.await?)
+    })
+    .await
 }
 
 /// The addresses that the node gives to its pods; they stay while the agent runs.
@@ -399,7 +401,7 @@ async fn forget_departed(datapath: Arc<KernelDatapath>, maps: Arc<Maps>, cx: Job
             }
             let _working = cx.working();
             let (left, shared) = (datapath.clone(), maps.clone());
-            match tokio::task::spawn_blocking(move || left.departed().forget(&shared)).await? {
+            match hive::blocking(move || left.departed().forget(&shared)).await {
                 Ok(count) => {
                     cx.health.ok(format!("forgot {count} connections and counts"));
                     backoff.reset();
@@ -429,7 +431,7 @@ async fn keep_pool(datapath: Arc<KernelDatapath>, cx: JobCx) -> anyhow::Result<(
         let mut retry = None;
         let working = cx.working();
         let tended = datapath.clone();
-        match tokio::task::spawn_blocking(move || tended.pool().tend()).await? {
+        match hive::blocking(move || tended.pool().tend()).await {
             Ok(ready) => {
                 cx.health.ok(format!("{ready} policy maps ready"));
                 backoff.reset();

@@ -61,7 +61,7 @@ pub(crate) async fn guard(
         let _working = cx.working();
         let guarding = datapath.clone();
         let results: Vec<(u32, Event, Result<(), DatapathError>)> =
-            tokio::task::spawn_blocking(move || handle_all(&guarding, events)).await?;
+            hive::blocking(move || handle_all(&guarding, events)).await;
         let mut last = None;
         for (index, event, result) in results {
             if let Err(error) = result {

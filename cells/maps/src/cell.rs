@@ -67,7 +67,7 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
     }
     let opened = maps.clone();
     p.lifecycle.hook("maps").on_start(move |_| async move {
-        tokio::task::spawn_blocking(move || opened.open()).await??;
+        hive::blocking(move || opened.open()).await?;
         Ok(())
     });
     let (rest, table) = (maps.clone(), p.table);
@@ -83,8 +83,7 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
                 () = tokio::time::sleep(FORWARDING_PATIENCE) => {}
                 () = cx.cancelled() => return Ok(()),
             }
-            let _working = cx.working();
-            let rows = tokio::task::spawn_blocking(move || {
+            let rows = hive::blocking(move || {
                 let created = rest.open_rest(threads)?;
                 let pinned = rest.pinned()?;
                 let row = |(name, (id, layout)): (&String, &(u32, bpf::Layout))| {
@@ -93,7 +92,7 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
                 };
                 anyhow::Ok((created, pinned.iter().filter_map(row).collect::<Vec<_>>()))
             });
-            let (created, rows) = rows.await??;
+            let (created, rows) = rows.await?;
             table.transact(|w| {
                 for row in rows {
                     w.insert(row);

@@ -14,22 +14,17 @@ use crate::text::{self, Shown};
 pub(crate) fn routes(maps: Arc<Maps>) -> Vec<Route> {
     let list = {
         let maps = maps.clone();
+        // Reading large maps takes milliseconds, which no other request shall wait for.
         Route::new(Operation::GetMap, move |_: Request| {
             let maps = maps.clone();
-            async move { blocking(move || all(&maps)).await }
+            async move { hive::blocking(move || all(&maps)).await }
         })
     };
     let one = Route::new(Operation::GetMapName, move |request: Request| {
         let (maps, name) = (maps.clone(), request.param("name").to_owned());
-        async move { blocking(move || named(&maps, &name)).await }
+        async move { hive::blocking(move || named(&maps, &name)).await }
     });
     vec![list, one]
-}
-
-/// Reading large maps takes milliseconds, which no other request shall wait for.
-async fn blocking(work: impl FnOnce() -> Response + Send + 'static) -> Response {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|e| Response::error(500, e.to_string()))
 }
 
 fn all(maps: &Maps) -> Response {

@@ -135,10 +135,7 @@ fn routes(
 ) -> Members<Route> {
     let policy = move |_| {
         let shared = shared.clone();
-        async move {
-            let answer = shared.with(move |state| rest::policy(state.core.engine())).await;
-            answer.unwrap_or_else(|error| api::Response::error(500, error.to_string()))
-        }
+        async move { shared.with(move |state| rest::policy(state.core.engine())).await }
     };
     let peers = move |_| {
         let snapshot = selectors.snapshot();
@@ -166,9 +163,6 @@ fn why(
     let why = Why { shared: (*shared).clone(), endpoints, identities, ipcache, datapath };
     Member(Page::new("why", move |query| {
         let why = why.clone();
-        async move {
-            let answer = tokio::task::spawn_blocking(move || why.answer(&query)).await;
-            answer.unwrap_or_else(|error| api::Response::error(500, error.to_string()))
-        }
+        async move { hive::blocking(move || why.answer(&query)).await }
     }))
 }

@@ -167,7 +167,7 @@ impl Job {
                 () = self.config.changed() => {}
                 () = tokio::time::sleep_until(last_comparison + comparison), if !comparison.is_zero() => {
                     last_comparison = tokio::time::Instant::now();
-                    self.shared.with(|state| state.core.distrust_maps()).await?;
+                    self.shared.with(|state| state.core.distrust_maps()).await;
                     progressing.comparing = true;
                 }
             }
@@ -176,7 +176,7 @@ impl Job {
 
     /// Waits until the endpoints of the run before have been announced, or have gone.
     async fn restored_are_announced(&self) -> anyhow::Result<()> {
-        let mut waiting = self.shared.with(|state| state.core.attached()).await?;
+        let mut waiting = self.shared.with(|state| state.core.attached()).await;
         loop {
             let snapshot = self.endpoints.snapshot();
             let (rows, watch) = self.endpoints.all_watch(&snapshot);
@@ -188,7 +188,7 @@ impl Job {
             tokio::select! {
                 () = watch.changed() => {}
                 () = tokio::time::sleep(LOOK) => {
-                    waiting = self.shared.with(|state| state.core.attached()).await?;
+                    waiting = self.shared.with(|state| state.core.attached()).await;
                 }
             }
         }
@@ -234,7 +234,7 @@ impl Job {
                     false => Step::Prefixes { staged, settings, new },
                 }
             })
-            .await?;
+            .await;
         let (round, mut trouble) = match step {
             Step::Brought(round) => (round, None),
             Step::Prefixes { staged, settings, new } => {
@@ -274,7 +274,7 @@ impl Job {
                 let named = state.core.engine().prefixes();
                 (statuses, state.repository.drop_unnamed(named, &waiting), state.refused())
             })
-            .await?;
+            .await;
         self.settle(statuses);
         self.release(unnamed).await?;
         // Nothing is in force before the first policies are.
@@ -303,7 +303,7 @@ impl Job {
         new: Vec<IpNetwork>,
     ) -> anyhow::Result<(Round, Option<String>)> {
         let (allocator, prefixes) = (self.prefixes.clone(), new.clone());
-        let allocated = tokio::task::spawn_blocking(move || allocator.allocate(&prefixes)).await?;
+        let allocated = hive::blocking(move || allocator.allocate(&prefixes)).await;
         let (identities, _) = progressing.identities.take(&self.inputs.identities.snapshot(), usize::MAX);
         let numbers = match allocated {
             Ok(numbers) => numbers,
@@ -319,7 +319,7 @@ impl Job {
                         false => state.bring(settings, Staged::new(), &revision),
                     }
                 };
-                return Ok((self.shared.with(go_on).await?, Some(error.to_string())));
+                return Ok((self.shared.with(go_on).await, Some(error.to_string())));
             }
         };
         // At a start nothing is known of the rules that the maps follow: they get the new rows first and lose the old
@@ -332,7 +332,7 @@ impl Job {
                     state.core.round();
                 }
             })
-            .await?;
+            .await;
         if !first {
             self.publish(&numbers).await?;
         }
@@ -344,10 +344,10 @@ impl Job {
                 false => state.bring(settings, staged, &revision),
             }
         };
-        let mut round = self.shared.with(bring).await?;
+        let mut round = self.shared.with(bring).await;
         if first {
             self.publish(&numbers).await?;
-            let last = self.shared.with(|state| state.core.round()).await?;
+            let last = self.shared.with(|state| state.core.round()).await;
             let (in_place, swapped) = (round.in_place + last.in_place, round.swapped + last.swapped);
             round = Round { in_place, swapped, ..last };
         }
@@ -393,7 +393,7 @@ impl Job {
         self.ipcache.applied(revision, &[]).await?;
         tokio::time::sleep(IN_FLIGHT).await;
         let allocator = self.prefixes.clone();
-        tokio::task::spawn_blocking(move || allocator.release(&unnamed)).await?;
+        hive::blocking(move || allocator.release(&unnamed)).await;
         Ok(())
     }
 

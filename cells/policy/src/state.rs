@@ -36,9 +36,9 @@ impl Shared {
     pub(crate) async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut State) -> T + Send + 'static,
-    ) -> anyhow::Result<T> {
+    ) -> T {
         let shared = self.clone();
-        Ok(tokio::task::spawn_blocking(move || work(&mut shared.lock())).await?)
+        hive::blocking(move || work(&mut shared.lock())).await
     }
 }
 

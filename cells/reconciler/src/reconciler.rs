@@ -184,19 +184,12 @@ impl<T: TableSpec + Clone> Core<T> {
                 op(&mut target, &snapshot, &mut args).now_or_never();
                 (target, args)
             };
-            match tokio::task::spawn_blocking(work).await {
-                Ok((target, args)) => {
-                    self.target = Some(target);
-                    args
-                }
-                // The runtime is shutting down.
-                Err(_) => std::future::pending().await,
-            }
+            (target, args) = hive::blocking(work).await;
         } else {
             op(&mut target, snapshot, &mut args).await;
-            self.target = Some(target);
-            args
         }
+        self.target = Some(target);
+        args
     }
 
     fn deleted(&mut self, deletes: Vec<BatchEntry<Obj<T>>>) {

@@ -163,18 +163,16 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
     let (maps, families) = (p.maps, p.families);
     let comparisons = maps.comparisons().clone();
     let frontends = p.writer.frontends_for_statuses();
-    let working = cx.working();
-    let restored = tokio::task::spawn_blocking(move || {
+    let restored = hive::blocking(move || {
         let maps = KernelMaps::open(&maps, &families)?;
         Balancer::restore(Arc::new(maps))
     });
     let balancer = restored
-        .await?
+        .await
         .map_err(|error| anyhow::anyhow!("cannot take over the load balancer maps: {error}"))?;
     if let Some(metrics) = &p.metrics {
         metrics.register_collector(Pressure(balancer.mirror.levels()));
     }
-    drop(working);
     let restored = balancer.restored();
     if restored > 0 {
         tracing::info!(count = restored, "Restored services of the previous run");

@@ -1,24 +1,24 @@
 //! Follows the state file: reads it when it has changed and was left alone for a while.
 
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::convert::Infallible;
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use futures::StreamExt;
+use file_watch::FileWatch;
 use hive::prelude::*;
-use inotify::{EventMask, Inotify, WatchMask};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 
 use crate::convert::Families;
 use crate::source::Source;
 use crate::state_file::{self, StateFileError};
 use crate::writer::{Initializers, ServicesWriter};
 
-/// What a mounted ConfigMap exchanges when its files change.
-const EXCHANGED: &str = "..data";
-
 /// How long to wait until a file that cannot be read is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// How often at most the file is read when the kernel does not tell of changes.
+const UNWATCHED: Duration = Duration::from_secs(1);
 
 /// A state file to follow.
 pub(crate) struct StateFile {
@@ -35,81 +35,53 @@ pub(crate) struct StateFile {
 impl StateFile {
     /// Follows the file until the agent stops.
     pub(crate) async fn follow(mut self, cx: JobCx) -> anyhow::Result<()> {
-        loop {
-            let ended = tokio::select! {
-                ended = self.follow_folder(&cx) => ended,
-                () = cx.cancelled() => return Ok(()),
-            };
-            // The folder is not there, or not any more.
-            let problem = ended.map_or_else(|error| error.to_string(), |()| "folder is gone".to_owned());
-            self.load(&cx).await;
-            cx.health.degraded("Waiting for the folder of the state file", problem);
-            tokio::select! {
-                () = tokio::time::sleep(self.interval.max(Duration::from_millis(100))) => {}
-                () = cx.cancelled() => return Ok(()),
+        let endless = async {
+            loop {
+                let Err(unwatched) = self.follow_watched(&cx.health).await;
+                self.load(&cx.health).await;
+                cx.health.degraded(
+                    "Changes of the state file are not told, it is read again and again",
+                    unwatched,
+                );
+                sleep(self.interval.max(UNWATCHED)).await;
             }
-        }
-    }
-
-    async fn follow_folder(&mut self, cx: &JobCx) -> std::io::Result<()> {
-        let folder = match self.path.parent() {
-            Some(folder) if folder != Path::new("") => folder.to_owned(),
-            _ => PathBuf::from("."),
         };
-        let inotify = Inotify::init()?;
-        let wanted = WatchMask::CREATE
-            | WatchMask::MODIFY
-            | WatchMask::CLOSE_WRITE
-            | WatchMask::MOVED_TO
-            | WatchMask::ATTRIB
-            | WatchMask::DELETE
-            | WatchMask::MOVED_FROM
-            | WatchMask::DELETE_SELF
-            | WatchMask::MOVE_SELF;
-        inotify.watches().add(&folder, wanted)?;
-        let mut events = inotify.into_event_stream(vec![0; 4096])?;
-        // The file as it is now; changes from here on are events.
-        let again = |wait: Option<Duration>| wait.map(|wait| Instant::now() + wait);
-        let mut due = again(self.load(cx).await);
-        loop {
-            tokio::select! {
-                event = events.next() => {
-                    let Some(event) = event.transpose()? else { return Ok(()) };
-                    let gone = EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED;
-                    if event.mask.intersects(gone) {
-                        return Ok(());
-                    }
-                    // After an overflow nobody knows what has changed.
-                    if event.mask.contains(EventMask::Q_OVERFLOW) || self.is_about(event.name.as_deref()) {
-                        due = Some(Instant::now() + self.interval);
-                    }
-                }
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    due = again(self.load(cx).await);
-                }
-            }
-        }
+        cx.token().run_until_cancelled(endless).await;
+        Ok(())
     }
 
-    fn is_about(&self, name: Option<&OsStr>) -> bool {
-        name.is_some_and(|name| Some(name) == self.path.file_name() || name == EXCHANGED)
+    /// Until the kernel cannot tell of changes.
+    async fn follow_watched(&mut self, health: &Health) -> io::Result<Infallible> {
+        let mut watch = FileWatch::new()?.with_writes();
+        watch.follow(&self.path)?;
+        // The file as it is now; changes from here on are told.
+        let mut due = self.load(health).await;
+        loop {
+            tokio::select! {
+                changed = watch.changed() => {
+                    changed?;
+                    watch.follow(&self.path)?;
+                    due = Some(self.interval);
+                }
+                () = sleep(due.unwrap_or_default()), if due.is_some() => due = self.load(health).await,
+            }
+        }
     }
 
     /// Reads the file and makes the tables say what it says. A removed file changes nothing, as does a wrong one. Gives
     /// when to try again, if nobody may tell.
-    async fn load(&mut self, cx: &JobCx) -> Option<Duration> {
-        let (_working, health) = (cx.working(), &cx.health);
+    async fn load(&mut self, health: &Health) -> Option<Duration> {
         let (path, families, writer) = (self.path.clone(), self.families, self.writer.clone());
         let largest = self.largest;
         // A large file takes long enough to hold up others.
-        let read = tokio::task::spawn_blocking(move || {
+        let read = hive::blocking(move || {
             let state = state_file::read(&path, families, largest)?;
             let counts = (state.services.len(), state.backends.len());
             Ok((counts, writer.replace(Source::Api, state)))
         });
         let first = self.initializers.is_some();
         match read.await {
-            Ok(Ok(((services, backends), refused))) => {
+            Ok(((services, backends), refused)) => {
                 let message = format!("{services} services and {backends} backends");
                 if refused.is_empty() {
                     tracing::info!(path = %self.path.display(), services, backends, "Loaded the state file");
@@ -121,7 +93,7 @@ impl StateFile {
                     health.degraded("Failure processing services", error);
                 }
             }
-            Ok(Err(error @ StateFileError::Missing(_))) => {
+            Err(error @ StateFileError::Missing(_)) => {
                 let trouble = match first {
                     true => "No state file",
                     false => {
@@ -136,15 +108,13 @@ impl StateFile {
                 }
             }
             // What the kernel has of it from an earlier run stays until the file is right.
-            Ok(Err(error)) => {
+            Err(error) => {
                 if health.degraded_anew("The state file is refused, the services stay as they were", &error) {
                     tracing::error!(%error, "The state file is refused");
                 }
                 // Nobody tells when a disk has recovered.
                 return matches!(error, StateFileError::Unreadable { .. }).then_some(AGAIN);
             }
-            // The runtime is shutting down.
-            Err(_) => return None,
         }
         if let Some(initializers) = self.initializers.take() {
             self.writer.complete(initializers);
@@ -155,6 +125,8 @@ impl StateFile {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::frontend::Frontend;
     use crate::tests::writer;

@@ -108,8 +108,7 @@ impl Rewrite {
                 }
                 () = cx.cancelled() => break,
             }
-            let _working = cx.working();
-            retry = match attempt(&write).await? {
+            retry = match attempt(&write).await {
                 Ok(()) => {
                     backoff.reset();
                     self.row.tried(Ok(()));
@@ -124,7 +123,7 @@ impl Rewrite {
         // Whoever has woken it just now counts, too.
         let woken = tokio::time::timeout(Duration::ZERO, self.wake.notified()).await.is_ok();
         if woken || retry.is_some() {
-            self.row.tried(attempt(&write).await?);
+            self.row.tried(attempt(&write).await);
         }
         Ok(())
     }
@@ -167,13 +166,13 @@ impl Row {
     }
 }
 
-async fn attempt<W, E>(write: &Arc<W>) -> anyhow::Result<Result<(), String>>
+async fn attempt<W, E>(write: &Arc<W>) -> Result<(), String>
 where
     W: Fn() -> Result<(), E> + Send + Sync + 'static,
     E: Display + 'static,
 {
     let write = write.clone();
-    Ok(tokio::task::spawn_blocking(move || write().map_err(|error| error.to_string())).await?)
+    hive::blocking(move || write().map_err(|error| error.to_string())).await
 }
 
 async fn sleep(time: Option<Duration>) {

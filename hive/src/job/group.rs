@@ -394,10 +394,11 @@ impl Running {
             }
             events.emit(Event::JobStarted { job: job.clone(), module: owner.clone() });
             let begin = Instant::now();
-            let own = env.clone();
+            let (own, track) = (env.clone(), env.cx.track.clone());
             if let Err(panic) = catch(async { body(env).await }).await {
                 own.broke(&panic);
             }
+            track.pieces_ended().await;
             events.emit(Event::JobEnded { job, module: owner, duration: begin.elapsed() });
         };
         let id = TaskId { name: name.clone(), module: module.clone() };

@@ -3,7 +3,8 @@
 //! A job that a constructor adds starts with the hooks, after those of what the constructor depends on, and is stopped
 //! in reverse. A job that is added later starts at once and is stopped before any stop hook runs, the newest first.
 //! Stopping cancels [`JobCx`] and waits; a job that has not ended after its grace is dropped at its next await point.
-//! No task outlives its hive. A panic is an error of the job.
+//! No task outlives its hive. A panic is an error of the job. What blocks goes through [`blocking()`], whose end the job
+//! awaits.
 //!
 //! # Jobs that do not move
 //! [`Jobs`] counts the steps of each job, and a [`Watchdog`] that looks at the counters from a thread of its own names
@@ -13,6 +14,7 @@
 //! stuck in any job, as does a one-shot job that has failed for good.
 
 mod backoff;
+mod blocking;
 mod group;
 mod observer;
 mod one_shot;
@@ -20,6 +22,7 @@ mod progress;
 mod timer;
 
 pub use backoff::Backoff;
+pub use blocking::blocking;
 pub(crate) use group::Running;
 pub use group::{JobCx, JobGroup, JobHandle};
 pub use observer::ObserverJob;

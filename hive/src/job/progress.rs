@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::blocking::of_job;
 use crate::health::Health;
 
 /// The jobs of a hive that run, and those that have failed for good. Readers take it as `Arc<Jobs>`.
@@ -31,6 +34,8 @@ pub(crate) struct Track {
     state: AtomicU8,
     /// Once the job is to end nothing is expected of it any more.
     token: CancellationToken,
+    /// Work on other threads.
+    pieces: TaskTracker,
 }
 
 /// A time limit in milliseconds; zero for the observer's default.
@@ -90,7 +95,19 @@ impl Track {
             backlog: OnceLock::new(),
             state: AtomicU8::new(RUNNING),
             token: token.clone(),
+            pieces: TaskTracker::new(),
         })
+    }
+
+    /// Work on another thread begins; it ends when this is dropped.
+    pub(crate) fn piece(self: &Arc<Self>) -> (Working, TaskTrackerToken) {
+        (self.begin(None), self.pieces.token())
+    }
+
+    /// Waits for the end of all work on other threads.
+    pub(crate) async fn pieces_ended(&self) {
+        self.pieces.close();
+        self.pieces.wait().await;
     }
 
     pub(crate) fn begin(self: &Arc<Self>, deadline: Option<Duration>) -> Working {
@@ -126,7 +143,7 @@ impl Track {
 
     /// The future, telling when its code runs on a thread.
     pub(crate) async fn polled(self: Arc<Self>, future: impl Future<Output = ()>) {
-        let mut future = std::pin::pin!(future);
+        let mut future = std::pin::pin!(of_job(self.clone(), future));
         std::future::poll_fn(|cx| {
             let _thread = OnThread::enter(&self.polls);
             future.as_mut().poll(cx)

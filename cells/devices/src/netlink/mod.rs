@@ -38,9 +38,5 @@ use crate::NetlinkError;
 pub async fn call<T: Send + 'static>(
     work: impl FnOnce(&mut Netlink) -> Result<T, NetlinkError> + Send + 'static,
 ) -> Result<T, NetlinkError> {
-    let task = tokio::task::spawn_blocking(|| work(&mut Netlink::open()?));
-    match task.await {
-        Ok(result) => result,
-        Err(error) => Err(std::io::Error::other(error).into()),
-    }
+    hive::blocking(|| work(&mut Netlink::open()?)).await
 }

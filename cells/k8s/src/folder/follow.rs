@@ -27,9 +27,7 @@ pub(crate) async fn follow(folder: Folder, mut questions: Questions, cx: JobCx) 
         let ended;
         (folder, ended) = watched(folder, &mut questions, &cx).await?;
         let Err(error) = ended else { return Ok(()) };
-        let working = cx.working();
-        (folder, _) = blocking(folder, move |folder| folder.look_unwatched(&error)).await?;
-        drop(working);
+        (folder, _) = blocking(folder, move |folder| folder.look_unwatched(&error)).await;
         tokio::select! {
             () = tokio::time::sleep(RETRY) => {}
             () = cx.cancelled() => return Ok(()),
@@ -47,7 +45,7 @@ async fn watched(mut folder: Box<Folder>, questions: &mut Questions, cx: &JobCx)
     };
     let mut done;
     let mut working = cx.working();
-    (folder, done) = blocking(folder, move |folder| folder.start(inotify)).await?;
+    (folder, done) = blocking(folder, move |folder| folder.start(inotify)).await;
     loop {
         if done.is_err() {
             return Ok((folder, done));
@@ -69,7 +67,7 @@ async fn watched(mut folder: Box<Folder>, questions: &mut Questions, cx: &JobCx)
             asked.push(question);
         }
         let look = !asked.is_empty();
-        (folder, done) = blocking(folder, move |folder| folder.handle(look)).await?;
+        (folder, done) = blocking(folder, move |folder| folder.handle(look)).await;
         for question in asked {
             // Who has asked may have gone.
             let _ = question.send(());
@@ -99,10 +97,10 @@ async fn at(deadline: Option<Instant>) {
 async fn blocking(
     mut folder: Box<Folder>,
     work: impl FnOnce(&mut Folder) -> io::Result<()> + Send + 'static,
-) -> anyhow::Result<Ended> {
+) -> Ended {
     let work = move || {
         let done = work(&mut folder);
         (folder, done)
     };
-    Ok(tokio::task::spawn_blocking(work).await?)
+    hive::blocking(work).await
 }

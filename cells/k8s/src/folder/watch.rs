@@ -5,17 +5,10 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use file_watch::WAY;
 use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask};
 
 use super::file::is_manifest;
-
-/// What changes the way to somewhere.
-const WAY: WatchMask = WatchMask::CREATE
-    .union(WatchMask::MOVE)
-    .union(WatchMask::DELETE)
-    .union(WatchMask::DELETE_SELF)
-    .union(WatchMask::MOVE_SELF)
-    .union(WatchMask::ONLYDIR);
 
 /// What changes files too; not files that have lost their name.
 const FILES: WatchMask = WAY

@@ -1,0 +1,54 @@
+//! Work that holds up its thread: files, system calls, long computations.
+
+use std::sync::Arc;
+
+use tracing::{Dispatch, Span, dispatcher};
+
+use super::progress::Track;
+
+tokio::task_local! {
+    /// The job whose code runs.
+    static JOB: Arc<Track>;
+}
+
+/// Runs what may block - files, system calls, a long computation - on a thread that is there for it, and gives its result.
+///
+/// In a job it is a piece of the job's work ([`JobCx::working`](super::JobCx::working)), and the job has not ended before
+/// it has, even if nobody waits for its result any more: what a job works on is in use until it has stopped. A panic goes on
+/// in the caller. What it logs is of the caller's module.
+///
+/// ```
+/// # use hive::prelude::*;
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let mut hive = TestHive::new(module("host", "x", invoke(|jobs: JobGroup| {
+///     jobs.one_shot("name", |cx: JobCx| async move {
+///         let name = hive::blocking(|| std::fs::read_to_string("/proc/sys/kernel/hostname")).await?;
+///         cx.health.ok(format!("this is {}", name.trim()));
+///         Ok(())
+///     });
+/// })));
+/// # hive.start().await;
+/// # hive.stop().await;
+/// # });
+/// ```
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let piece = JOB.try_with(Track::piece).ok();
+    let (log, span) = (dispatcher::get_default(Dispatch::clone), Span::current());
+    let work = move || {
+        let _piece = piece;
+        dispatcher::with_default(&log, || span.in_scope(work))
+    };
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime goes, and the caller with it.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+/// The future as the code of a job.
+pub(super) fn of_job<F: Future>(track: Arc<Track>, future: F) -> impl Future<Output = F::Output> {
+    JOB.scope(track, future)
+}
