@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use integration_tests::scripts::{FAMILIES, Ran, run};
+use tokio::task::JoinSet;
 
 /// The scripts lie beside the checkout, in `shared/scripts` of some parent folder.
 fn folder() -> Option<PathBuf> {
@@ -25,17 +26,17 @@ async fn scripts_of_our_own_pass() {
 
 /// Runs the scripts of all families in a folder; how many passed, if none failed.
 async fn passed(folder: &Path) -> usize {
-    let mut all = vec![];
+    let mut all = JoinSet::new();
     for family in FAMILIES {
         let Ok(files) = std::fs::read_dir(folder.join(family.name)) else { continue };
         for file in files {
             let path = file.unwrap().path();
-            all.push(tokio::spawn(async move { (run(family, &path).await, path) }));
+            all.spawn(async move { (run(family, &path).await, path) });
         }
     }
     let (mut passed, mut failed) = (0, vec![]);
-    for ran in all {
-        match ran.await.unwrap() {
+    for ran in all.join_all().await {
+        match ran {
             (Ran { result: Ok(()), .. }, _) => passed += 1,
             (Ran { result: Err(error), log, .. }, path) => {
                 failed.push(format!("{}: {error}\n{log}", path.display()))

@@ -43,7 +43,7 @@ fn the_shell_answers_from_the_running_agent() {
 
     let unknown = shell(&node, &["nosuch", "a b"]);
     assert_eq!(unknown.status.code(), Some(1));
-    assert_eq!(String::from_utf8_lossy(&unknown.stdout), "error: <stdin>:0: nosuch: unknown command\n");
+    assert_eq!(String::from_utf8_lossy(&unknown.stdout), "error: <stdin>:0: nosuch 'a b': unknown command\n");
     for word in ["exec", "cat"] {
         assert_eq!(shell(&node, &[word, "/etc/passwd"]).status.code(), Some(1), "{word}");
     }

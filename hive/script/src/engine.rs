@@ -122,7 +122,7 @@ impl Engine {
             }
             if !command.flags.is_empty() {
                 text.push_str("\n\tFlags:\n");
-                for line in describe(&command.flags).lines() {
+                for line in describe(&command.flags).split('\n') {
                     text.push_str(&format!("\t{line}\n"));
                 }
             }

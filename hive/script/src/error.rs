@@ -7,7 +7,7 @@ use crate::line::LineError;
 
 /// Where a script failed, and why.
 #[derive(Debug, thiserror::Error)]
-#[error("{file}:{line}: {fault}")]
+#[error("{}{fault}", place(.file, *.line, .fault))]
 pub struct ScriptError {
     /// The name of the script.
     pub file: String,
@@ -17,12 +17,24 @@ pub struct ScriptError {
     pub fault: Fault,
 }
 
+/// The name of a line that somebody has typed.
+pub(crate) const TYPED: &str = "<stdin>";
+
+/// A typed line that is none needs no place.
+fn place(file: &str, line: usize, fault: &Fault) -> String {
+    match fault {
+        Fault::Parse(_) | Fault::Condition(_) if file == TYPED => String::new(),
+        Fault::Parse(_) => format!("{file}:{line}: parse error: "),
+        _ => format!("{file}:{line}: "),
+    }
+}
+
 /// Why a line failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// The line is none.
-    #[error("parse error: {0}")]
+    #[error("{0}")]
     Parse(#[from] LineError),
     /// A condition is not known, or could not be told.
     #[error("{0}")]
@@ -79,7 +91,7 @@ pub(crate) struct Stop(pub(crate) String);
 
 /// A command that should have failed.
 #[derive(Debug, thiserror::Error)]
-#[error("unexpected command success")]
+#[error("unexpected success")]
 pub(crate) struct UnexpectedSuccess;
 
 /// Commands that go by the same name.
@@ -98,12 +110,27 @@ pub struct Duplicate {
 
 /// An error with its causes; those that it already says are not said twice.
 pub(crate) fn causes(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
+    let mut said = error.chain().map(|cause| match cause.downcast_ref::<std::io::Error>() {
+        Some(error) => plain(error),
+        None => cause.to_string(),
+    });
+    let mut text = said.next().unwrap_or_default();
+    for cause in said {
         if !text.contains(&cause) {
             text.push_str(": ");
             text.push_str(&cause);
         }
     }
     text
+}
+
+/// What the system says: `no such file or directory`.
+fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let Some(text) = error.raw_os_error().and_then(|code| text.strip_suffix(&format!(" (os error {code})")))
+    else {
+        return text;
+    };
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
 }

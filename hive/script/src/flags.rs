@@ -32,12 +32,35 @@ impl FlagKind {
         }
     }
 
-    fn check(self, value: &str) -> Result<(), String> {
+    /// The type in a description, where a switch has none.
+    fn described(self) -> &'static str {
         match self {
-            FlagKind::Bool => bool_value(value).map(drop).ok_or_else(|| "not a boolean".to_owned()),
-            FlagKind::Int => value.parse::<i64>().map(drop).map_err(|error| error.to_string()),
-            FlagKind::Duration => parse_duration(value).map(drop),
-            FlagKind::Text | FlagKind::Texts => Ok(()),
+            FlagKind::Bool => "",
+            FlagKind::Texts => " strings",
+            FlagKind::Text => " string",
+            FlagKind::Int => " int",
+            FlagKind::Duration => " duration",
+        }
+    }
+
+    fn check(self, value: &str) -> Result<(), String> {
+        use std::num::IntErrorKind::{NegOverflow, PosOverflow};
+        match self {
+            FlagKind::Bool if bool_value(value).is_none() => {
+                Err(format!("strconv.ParseBool: parsing \"{value}\": invalid syntax"))
+            }
+            FlagKind::Int => value.parse::<i64>().map(drop).map_err(|error| {
+                let kind = match error.kind() {
+                    PosOverflow | NegOverflow => "value out of range",
+                    _ => "invalid syntax",
+                };
+                format!("strconv.ParseInt: parsing \"{value}\": {kind}")
+            }),
+            FlagKind::Duration => parse_duration(value).map(drop).map_err(|_| match value.parse::<f64>() {
+                Ok(_) => format!("time: missing unit in duration \"{value}\""),
+                Err(_) => format!("time: invalid duration \"{value}\""),
+            }),
+            FlagKind::Bool | FlagKind::Text | FlagKind::Texts => Ok(()),
         }
     }
 }
@@ -93,8 +116,8 @@ pub enum FlagError {
     UnknownShort { letter: char, word: String },
     #[error("flag needs an argument: {0}")]
     NoArgument(String),
-    #[error("invalid argument \"{value}\" for \"--{name}\" flag: {reason}")]
-    BadValue { name: &'static str, value: String, reason: String },
+    #[error("invalid argument \"{value}\" for \"{flag}\" flag: {reason}")]
+    BadValue { flag: String, value: String, reason: String },
     #[error("bad flag syntax: {0}")]
     Syntax(String),
 }
@@ -230,7 +253,10 @@ fn take<'a>(
         None => words.next().cloned().ok_or_else(|| FlagError::NoArgument(shown.to_owned()))?,
     };
     flag.kind.check(&value).map_err(|reason| FlagError::BadValue {
-        name: flag.name,
+        flag: match flag.short {
+            Some(letter) => format!("-{letter}, --{}", flag.name),
+            None => format!("--{}", flag.name),
+        },
         value: value.clone(),
         reason,
     })?;
@@ -262,8 +288,7 @@ pub(crate) fn describe(declared: &[Flag]) -> String {
     sorted.sort_by_key(|flag| flag.name);
     let left = |flag: &Flag| {
         let letter = flag.short.map_or("    ".to_owned(), |letter| format!("-{letter}, "));
-        let kind = if flag.kind == FlagKind::Bool { String::new() } else { format!(" {}", flag.kind.name()) };
-        format!("  {letter}--{}{kind}", flag.name)
+        format!("  {letter}--{}{}", flag.name, flag.kind.described())
     };
     let width = sorted.iter().map(|flag| left(flag).len()).max().unwrap_or(0);
     sorted.iter().fold(String::new(), |mut text, flag| {
@@ -324,7 +349,10 @@ mod tests {
         assert_eq!(fault("--=x"), "bad flag syntax: --=x");
         assert!(fault("--count=x").starts_with("invalid argument \"x\" for \"--count\" flag"));
         assert!(fault("--timeout 5").contains("missing unit"));
-        assert!(fault("--quiet=maybe").contains("not a boolean"));
+        assert_eq!(
+            fault("--quiet=maybe"),
+            "invalid argument \"maybe\" for \"-q, --quiet\" flag: strconv.ParseBool: parsing \"maybe\": invalid syntax"
+        );
     }
 
     #[test]
@@ -332,6 +360,6 @@ mod tests {
         let expected =
             "[-sqo] [--count=int] [--levels=stringSlice] [--out=string] [--quiet] [--timeout=duration] ";
         assert_eq!(usage(&declared()).replace("[-soq]", "[-sqo]"), expected);
-        assert!(describe(&declared()).contains("      --count int            how many (default 3)\n"));
+        assert!(describe(&declared()).contains("      --count int          how many (default 3)\n"));
     }
 }

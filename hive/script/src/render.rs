@@ -213,11 +213,21 @@ fn is_other_type(text: &str) -> bool {
     let base60 = number.contains(':')
         && number.starts_with(|c: char| c.is_ascii_digit())
         && number.chars().all(|c| c.is_ascii_digit() || c == ':' || c == '.');
-    let date = text.len() >= 8
+    let date = !is_time(text)
+        && text.len() >= 8
         && text.as_bytes().get(4) == Some(&b'-')
         && text.as_bytes()[..4].iter().all(u8::is_ascii_digit)
         && text.chars().all(|c| c.is_ascii_digit() || "-:.TtZz+ ".contains(c));
     WORDS.contains(&text.to_ascii_lowercase().as_str()) || radix || decimal || base60 || date
+}
+
+/// Whether it is a point in time of RFC 3339. Rows have these where the original has a time, which is no text.
+fn is_time(text: &str) -> bool {
+    let shape = |c: char| if c.is_ascii_digit() { '0' } else { c };
+    let start: String = text.chars().take(19).map(shape).collect();
+    let zone =
+        text.get(19..).unwrap_or_default().trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
+    start == "0000-00-00T00:00:00" && (zone == "Z" || (zone.len() == 6 && zone.starts_with(['+', '-'])))
 }
 
 impl<'de> serde::Deserialize<'de> for Node {
@@ -297,7 +307,7 @@ mod tests {
     #[test]
     fn yaml_is_written_as_go_does() {
         let text = r#"{"Name":"a","ports":["http","80"],"Inner":{"X":null,"y":{},"Z":[{"a":1,"b":[true]}]},"t":"[x]","e":"","m":"l1\nl2\n","when":"2026-01-01T00:00:00Z","d":"a: b","s":"- "}"#;
-        let expected = "name: a\nports:\n    - http\n    - \"80\"\ninner:\n    x: null\n    \"y\": {}\n    z:\n        - a: 1\n          b:\n            - true\nt: '[x]'\ne: \"\"\nm: |\n    l1\n    l2\nwhen: \"2026-01-01T00:00:00Z\"\nd: 'a: b'\ns: '- '\n";
+        let expected = "name: a\nports:\n    - http\n    - \"80\"\ninner:\n    x: null\n    \"y\": {}\n    z:\n        - a: 1\n          b:\n            - true\nt: '[x]'\ne: \"\"\nm: |\n    l1\n    l2\nwhen: 2026-01-01T00:00:00Z\nd: 'a: b'\ns: '- '\n";
         assert_eq!(yaml(text, |key| key.to_lowercase()).unwrap(), expected);
     }
 }

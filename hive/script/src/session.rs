@@ -13,9 +13,9 @@ use crate::command::{Call, Command, Output, Run};
 use crate::commands::{help, prompt};
 use crate::complete::complete;
 use crate::engine::Engine;
-use crate::error::{Fault, Interrupt, ScriptError, Stop, UnexpectedSuccess, causes};
+use crate::error::{Fault, Interrupt, ScriptError, Stop, TYPED, UnexpectedSuccess, causes};
 use crate::flags::{self, Special};
-use crate::line::{Expect, Line, Word, joined, quote_all};
+use crate::line::{Expect, Line, Piece, Word, joined, quote_all};
 use crate::state::{Buffers, State};
 
 /// How long a command that can be told to end gets to do so.
@@ -72,7 +72,7 @@ impl Session {
             if Line::parse(text) != Ok(None) {
                 self.state.log().write(&format!("> {text}\n"));
             }
-            match self.line_of(text, &mut section).await {
+            match self.line_of(text, Some(&mut section)).await {
                 Ok(Next::Go) => {}
                 Ok(Next::Stop) => break,
                 Err(fault) => {
@@ -85,10 +85,10 @@ impl Session {
         result
     }
 
-    /// Runs one line, as typed by somebody.
+    /// Runs one line, as typed by somebody. Nothing is repeated.
     pub async fn line(&mut self, text: &str) -> Result<(), ScriptError> {
-        let result = self.line_of(text, &mut vec![]).await;
-        result.map(drop).map_err(|fault| ScriptError { file: "<stdin>".to_owned(), line: 0, fault })
+        let result = self.line_of(text, None).await;
+        result.map(drop).map_err(|fault| ScriptError { file: TYPED.to_owned(), line: 0, fault })
     }
 
     /// Ends what runs in the background and tells if one ended as it should not.
@@ -98,7 +98,7 @@ impl Session {
         result.map_err(|fault| ScriptError { file: "<end>".to_owned(), line: 0, fault })
     }
 
-    async fn line_of(&mut self, text: &str, section: &mut Vec<Prepared>) -> Result<Next, Fault> {
+    async fn line_of(&mut self, text: &str, section: Option<&mut Vec<Prepared>>) -> Result<Next, Fault> {
         if let Some(interrupt) = self.state.interrupt() {
             return Err(interrupt.into());
         }
@@ -109,7 +109,9 @@ impl Session {
                 return Ok(Next::Go);
             }
         }
-        section.push(self.prepare(line)?);
+        let prepared = self.prepare(line)?;
+        let Some(section) = section else { return self.run(&prepared).await };
+        section.push(prepared);
         let Some(last) = section.last() else { return Ok(Next::Go) };
         match self.run(last).await {
             Err(fault) if last.expect.retries() && fault.may_pass() => self.retry(section, fault).await,
@@ -117,18 +119,31 @@ impl Session {
         }
     }
 
+    fn expanded(&self, word: &Word) -> String {
+        let expand = |piece: &Piece| match piece.quoted {
+            true => piece.text.clone(),
+            false => self.state.expand(&piece.text),
+        };
+        word.iter().map(expand).collect()
+    }
+
     /// Finds the command and replaces the variables of its words, once and for all.
     fn prepare(&self, line: Line) -> Result<Prepared, Fault> {
         let command = self.engine.command(&line.command);
-        let command = command.cloned().ok_or_else(|| Fault::UnknownCommand(line.command.clone()))?;
+        let command = command.cloned().ok_or_else(|| {
+            let words: Vec<String> = line.words.iter().map(|word| self.expanded(word)).collect();
+            Fault::UnknownCommand(shown(&line.command, &words))
+        })?;
         let regexp = if command.first_is_regexp { first_argument(&line.words) } else { None };
         let expand = |(index, word): (usize, &Word)| {
+            if regexp != Some(index) {
+                return self.expanded(word);
+            }
             let mut text = String::new();
             for piece in word {
-                match (piece.quoted, regexp == Some(index)) {
-                    (true, _) => text.push_str(&piece.text),
-                    (false, false) => text.push_str(&self.state.expand(&piece.text)),
-                    (false, true) => text.push_str(&crate::expand::expand(&piece.text, |name| {
+                match piece.quoted {
+                    true => text.push_str(&piece.text),
+                    false => text.push_str(&crate::expand::expand(&piece.text, |name| {
                         regex::escape(&self.state.variable(name))
                     })),
                 }
@@ -136,7 +151,7 @@ impl Session {
             text
         };
         let words: Vec<String> = line.words.iter().enumerate().map(expand).collect();
-        let shown = format!("{} {}", command.name, quote_all(&words)).trim_end().to_owned();
+        let shown = shown(command.name(), &words);
         let background = line.background;
         if background && !command.background {
             return Err(Fault::NoBackground(shown));
@@ -196,8 +211,10 @@ impl Session {
             }
             Err(_) => Call { state: self.state.clone(), flags: flags::Flags::default(), args: words.clone() },
         };
+        // Errors name the arguments that flags have left.
+        let shown = shown(command.name(), &call.args);
         if prepared.background {
-            self.begin(prepared, call);
+            self.begin(prepared, shown, call);
             return Ok(Next::Go);
         }
         let result = match &command.run {
@@ -213,7 +230,7 @@ impl Session {
             Ok(output) => self.take(output),
             Err(error) => Some(error),
         };
-        judge(&prepared.shown, prepared.expect, failed, &self.state)
+        judge(&shown, prepared.expect, failed, &self.state)
     }
 
     /// Puts what a command has written into buffers and log; gives its error.
@@ -262,15 +279,10 @@ impl Session {
     }
 
     /// Begins a command in the background.
-    fn begin(&mut self, prepared: &Prepared, call: Call) {
+    fn begin(&mut self, prepared: &Prepared, shown: String, call: Call) {
         let Run::Function(run) = &prepared.command.run else { return };
         let run = caught(AssertUnwindSafe(run.clone())(call)).boxed();
-        self.background.push(Background {
-            shown: prepared.shown.clone(),
-            expect: prepared.expect,
-            run,
-            done: None,
-        });
+        self.background.push(Background { shown, expect: prepared.expect, run, done: None });
         self.state.set_buffers(Buffers::default());
     }
 
@@ -299,6 +311,11 @@ impl Session {
         }
         first.map_or(Ok(Some(all)), Err)
     }
+}
+
+/// A command with its arguments, as a line has them.
+fn shown(command: &str, words: &[String]) -> String {
+    if words.is_empty() { command.to_owned() } else { format!("{command} {}", quote_all(words)) }
 }
 
 /// Which word a command takes as its first argument, as far as the words tell before they are expanded.

@@ -124,13 +124,14 @@ fn answers_are_those_of_the_protocol() {
         let mut client = Client::new(socket);
         assert_eq!(client.ask("say"), "[stdout]\nhello\n<<end>>\n");
         assert_eq!(client.ask("notes"), "noted\n<<end>>\n");
-        assert_eq!(client.ask("nosuch a"), "<stdin>:0: nosuch: unknown command<<error>>\n");
-        assert_eq!(client.ask("say 'x"), "<stdin>:0: parse error: unterminated quoted argument<<error>>\n");
+        assert_eq!(client.ask("nosuch a"), "<stdin>:0: nosuch a: unknown command<<error>>\n");
+        assert_eq!(client.ask("say 'x"), "unterminated quoted argument<<error>>\n");
         assert_eq!(client.ask(""), "<<end>>\n");
         assert_eq!(client.ask("# nothing"), "<<end>>\n");
         assert_eq!(client.ask("panics"), "<stdin>:0: panics: panicked: on purpose<<error>>\n");
         assert_eq!(client.ask("help -a s"), "[stdout]\nsave\nsay\n<<end>>\n");
         assert!(client.ask("say --autocomplete=''").ends_with("<<end>>\n"));
+        assert_eq!(client.ask("nosuch --autocomplete='x'"), "<<end>>\n", "a completion is no error");
         assert_eq!(client.ask("mean"), "[stdout]\nx<<end>> \n<<error>> \nmore\n<<end>>\n");
         // What programs and files of the machine would be reached by is not there.
         for command in ["exec id", "cat /etc/passwd", "cp a b", "env"] {

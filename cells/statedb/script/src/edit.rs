@@ -31,7 +31,7 @@ fn change(db: &Db, call: &Call, edit: Edit) -> anyhow::Result<Output> {
     let table = table(db, name)?;
     let mut rows = vec![];
     let read = files.iter().try_for_each(|file| {
-        let text = call.state.read(file)?;
+        let text = call.state.read(file).with_context(|| format!("ReadFile({file})"))?;
         let text = str::from_utf8(&text).with_context(|| file.clone())?;
         for part in text.split("---").filter(|part| !part.trim().is_empty()) {
             rows.push(Yaml::from_str::<serde_json::Value>(part).with_context(|| file.clone())?);

@@ -14,12 +14,13 @@ const HEADER: [&str; 7] =
 pub(crate) fn commands(db: &Arc<Db>) -> Vec<Command> {
     vec![
         command(db, "db", "Describe StateDB configuration", |db, call| async move {
-            let [] = call.exactly()?;
             call.state.log().write(&overview(&db));
             Ok(Output::none())
-        }),
+        })
+        .completes(|_| vec![]),
         command(db, "db/dump", "Dump the database as JSON", |db, call| async move { dump(&db, &call) })
-            .flag(Flag::text("out", "file to write to instead of stdout").short('o')),
+            .flag(Flag::text("out", "file to write to instead of stdout").short('o'))
+            .completes(|_| vec![]),
     ]
 }
 
@@ -63,7 +64,6 @@ fn pretty(duration: Duration) -> String {
 }
 
 fn dump(db: &Db, call: &Call) -> anyhow::Result<Output> {
-    let [] = call.exactly()?;
     let mut text = vec![];
     db.write_json(&db.snapshot(), &mut text)?;
     call.to_file_or_stdout("out", String::from_utf8_lossy(&text).into_owned())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use hive_script::{Call, Command, Flag, FlagKind, Output, render};
-use statedb::{AnyObj, AnyTable, Db, Find};
+use statedb::{AnyObj, AnyTable, Db, Error, Find};
 
 use crate::cell::{command, table};
 
@@ -44,7 +44,11 @@ fn show(db: &Db, call: &Call) -> anyhow::Result<Output> {
 fn query(db: &Db, call: &Call, find: Find) -> anyhow::Result<Output> {
     let [name, key, ..] = call.args.as_slice() else { bail!("expected table and key") };
     let table = table(db, name)?;
-    let rows = table.find(&db.snapshot(), find, call.flags.text("index"), key)?;
+    let index = call.flags.text("index");
+    let rows = table.find(&db.snapshot(), find, index, key).map_err(|error| match error {
+        Error::UnknownIndex { index, .. } => anyhow::anyhow!("query: invalid index \"{index}\""),
+        error => anyhow::Error::new(error).context("query"),
+    })?;
     let shown = written(call, &*table, &rows)?;
     if call.flags.is_on("delete") {
         call.log(format_args!("Deleted {} objects", table.delete(db, &rows)));
@@ -55,7 +59,7 @@ fn query(db: &Db, call: &Call, find: Find) -> anyhow::Result<Output> {
 fn written(call: &Call, table: &dyn AnyTable, rows: &[AnyObj]) -> anyhow::Result<Output> {
     let wanted = call.flags.texts("columns");
     let format = call.flags.text("format");
-    ensure!(wanted.is_empty() || format == "table", "--columns not supported with format \"{format}\"");
+    ensure!(wanted.is_empty() || format == "table", "--columns not supported with non-table formats");
     let text = match format {
         "table" => {
             let (header, picked) = columns(table, &wanted)?;
@@ -71,7 +75,7 @@ fn written(call: &Call, table: &dyn AnyTable, rows: &[AnyObj]) -> anyhow::Result
                 rows.iter().map(|row| render::yaml(&row.json_text(), |key| key.to_lowercase())).collect();
             documents?.join("---\n")
         }
-        other => bail!("unknown format \"{other}\""),
+        other => bail!("unknown format \"{other}\", expected table, yaml or json"),
     };
     call.to_file_or_stdout("out", text)
 }
@@ -84,7 +88,7 @@ pub(crate) fn columns(table: &dyn AnyTable, wanted: &[String]) -> anyhow::Result
     }
     let position = |name: &String| {
         let found = known.iter().position(|column| column.eq_ignore_ascii_case(name));
-        found.ok_or_else(|| anyhow::anyhow!("column \"{name}\" not part of {}", known.join(", ")))
+        found.ok_or_else(|| anyhow::anyhow!("column \"{name}\" not part of [{}]", known.join(" ")))
     };
     let picked: anyhow::Result<Vec<usize>> = wanted.iter().map(position).collect();
     Ok((wanted.to_vec(), picked?))

@@ -32,9 +32,10 @@ pub(crate) fn commands(db: &Arc<Db>) -> Vec<Command> {
 }
 
 async fn compare(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
-    let [name, file] = call.exactly()?;
+    let [name, file] = call.args.as_slice() else { bail!("expected table and filename") };
     let table = table(&db, name)?;
-    let text = call.state.expand(&String::from_utf8_lossy(&call.state.read(file)?));
+    let text = call.state.read(file).with_context(|| format!("ReadFile({file})"))?;
+    let text = call.state.expand(&String::from_utf8_lossy(&text));
     let expected = Expected::parse(&text, &*table)?;
     let only = match call.flags.text("grep") {
         "" => None,
@@ -54,7 +55,7 @@ async fn compare(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
 
 fn empty(db: &Db, call: &Call) -> anyhow::Result<Output> {
     let snapshot = db.snapshot();
-    for name in call.at_least(1)? {
+    for name in &call.args {
         let found = table(db, name)?.stats(&snapshot).objects;
         ensure!(found == 0, "table \"{name}\" not empty, found {found} obects");
     }
@@ -85,7 +86,7 @@ async fn initialized(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
 
 /// Streams changes to the log until nobody wants them any more; the reader sets the pace.
 async fn watch(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
-    let [name] = call.exactly()?;
+    let name = call.args.first().context("expected table name")?;
     let table = table(&db, name)?;
     let header = || table.columns().iter().map(|&column| column.to_owned()).collect::<Vec<_>>();
     let mut changes = table.clone().changes(&db);

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use hive::config::parse_duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use crate::command::{Call, Command, Output, Run};
 use crate::engine::Engine;
 use crate::error::Stop;
-use crate::flags::Flag;
 use crate::regexp::whole_text;
 use crate::session::Session;
 
@@ -32,11 +31,12 @@ pub(super) fn commands() -> Vec<Command> {
 
 pub(super) fn help_command() -> Command {
     Command::made("help", "log help text for commands and conditions", Run::Help)
-        .takes("(regexp)")
-        .detail("Commands whose name the expression matches, or all of them.")
+        .takes("[-v] (regexp)")
+        .detail(
+            "All about the commands whose name the expression matches, and about conditions in brackets: `help [name]`. Without \
+             one, a list of all; with -v all about them. With -a, the names that begin so.",
+        )
         .regexp()
-        .flag(Flag::switch("verbose", "all about them").short('v'))
-        .flag(Flag::switch("autocomplete-names", "only names that begin so").short('a'))
 }
 
 async fn sleep(call: Call) -> anyhow::Result<Output> {
@@ -53,25 +53,33 @@ async fn stop(call: Call) -> anyhow::Result<Output> {
 }
 
 pub(crate) fn help(engine: &Arc<Engine>, call: &Call) -> anyhow::Result<Output> {
-    let wanted = call.at_most_one()?;
-    if call.flags.is_on("autocomplete-names") {
-        let begins = |command: &&Command| command.name().starts_with(wanted.unwrap_or_default());
-        let names = engine.commands().filter(begins).map(|command| format!("{}\n", command.name()));
-        return Ok(Output::text(names.collect::<String>()));
-    }
-    let verbose = call.flags.is_on("verbose");
-    let Some(wanted) = wanted else {
+    let (first, rest) =
+        call.args.split_first().map_or(("", [].as_slice()), |(first, rest)| (first.as_str(), rest));
+    let (verbose, wanted) = match first {
+        "-a" => {
+            let begun = rest.first().map_or("", String::as_str);
+            let names = engine.commands().map(Command::name).filter(|name| name.starts_with(begun));
+            return Ok(Output::text(names.map(|name| format!("{name}\n")).collect::<String>()));
+        }
+        "-v" => (true, rest),
+        _ => (!call.args.is_empty(), call.args.as_slice()),
+    };
+    if wanted.is_empty() {
         let conditions = engine.describe_conditions(|_| true);
         let conditions =
-            if conditions.is_empty() { conditions } else { format!("conditions:\n\n{conditions}\n") };
+            if conditions.is_empty() { conditions } else { format!("conditions:\n\n{conditions}") };
         let commands = engine.describe(verbose, |_| true);
-        return Ok(Output::text(format!("{conditions}commands:\n\n{commands}")));
-    };
-    let expression = whole_text(wanted)?;
-    let matches = |name: &str| expression.is_match(name.as_bytes());
-    let exact = engine.command(wanted).is_some();
-    let text = engine.describe_conditions(matches) + &engine.describe(verbose || exact, matches);
-    ensure!(!text.is_empty(), "no command or condition matches {wanted}");
+        return Ok(Output::text(format!("{conditions}\ncommands:\n\n{commands}")));
+    }
+    let in_brackets = |word: &String| word.strip_prefix('[')?.strip_suffix(']').map(str::to_owned);
+    let conditions: Vec<String> = wanted.iter().filter_map(in_brackets).collect();
+    let commands: Vec<&str> =
+        wanted.iter().filter(|word| in_brackets(word).is_none()).map(String::as_str).collect();
+    let mut text = engine.describe_conditions(|name| conditions.iter().any(|wanted| wanted == name));
+    if !commands.is_empty() {
+        let expression = whole_text(&commands.join(" "))?;
+        text += &engine.describe(verbose, |name| expression.is_match(name.as_bytes()));
+    }
     Ok(Output::text(text))
 }
 

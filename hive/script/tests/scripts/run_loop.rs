@@ -18,14 +18,15 @@ async fn fails(script: &str) -> String {
 #[tokio::test]
 async fn failures_name_file_line_and_command() {
     assert_eq!(fails("echo a\n\ncmp 'a b' c\n").await.split(": open").next(), Some("t.txtar:3: cmp 'a b' c"));
-    assert_eq!(fails("! echo a '' b").await, "t.txtar:1: echo a '' b: unexpected command success");
+    assert_eq!(fails("! echo a '' b").await, "t.txtar:1: echo a  b: unexpected success");
     assert_eq!(fails("# x\necho 'a").await, "t.txtar:2: parse error: unterminated quoted argument");
-    assert_eq!(fails("? nosuch a").await, "t.txtar:1: nosuch: unknown command");
+    assert_eq!(fails("? nosuch a").await, "t.txtar:1: nosuch a: unknown command");
     assert_eq!(fails("* nosuch").await, "t.txtar:1: nosuch: unknown command");
     assert_eq!(fails("! writes --nosuch").await, "t.txtar:1: writes --nosuch: unknown flag: --nosuch");
+    assert_eq!(fails("writes --with=x a 'b c'").await, "t.txtar:1: writes a 'b c': failed with x");
     assert_eq!(fails("echo a &").await, "t.txtar:1: echo a: command cannot be run in background");
     assert_eq!(fails("panics").await, "t.txtar:1: panics: panicked: on purpose");
-    assert_eq!(fails("cat 1 2\n").await.matches("No such file").count(), 1);
+    assert_eq!(fails("cat 1 2\n").await.matches("no such file or directory").count(), 1);
 }
 
 #[tokio::test]
@@ -130,13 +131,37 @@ cmp stdout f
 help -v 'w.it'
 stdout '^wait'
 stdout '^writes'
-! help nosuch
+help nosuch
+! stdout .
+help '[yes]'
+stdout '^\[yes\]'
+! stdout writes
+help
+stdout '^\[is:\*\]'
+stdout '^writes \[--with=string\] $'
+! stdout Flags:
 -- f --
 stderr
 stdout
 stop
 ";
     passes(script).await;
+}
+
+#[tokio::test]
+async fn a_typed_line_is_not_repeated_and_has_no_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = std::sync::Arc::new(crate::engine());
+    let mut session = engine.session(hive_script::State::new(folder.path()));
+    for (line, said) in [
+        ("* stdout never", "<stdin>:0: stdout never: no match for never in stdout"),
+        ("nosuch a", "<stdin>:0: nosuch a: unknown command"),
+        ("[nosuch] echo", "unknown condition \"nosuch\""),
+        ("echo 'a", "unterminated quoted argument"),
+        ("'' a", "missing command"),
+    ] {
+        assert_eq!(session.line(line).await.unwrap_err().to_string(), said);
+    }
 }
 
 #[tokio::test]
