@@ -1,5 +1,6 @@
 //! Waiting times between attempts.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 /// Waiting times that double from a minimum to a maximum, each spread by a random part.
@@ -61,7 +62,14 @@ pub(crate) fn spread(wait: Duration, fraction: f64) -> Duration {
     if fraction <= 0.0 || wait.is_zero() {
         return wait;
     }
-    wait.mul_f64(1.0 + fraction * (2.0 * rand::random::<f64>() - 1.0))
+    let seconds = wait.as_secs_f64() * (1.0 + fraction * (2.0 * random() - 1.0));
+    Duration::try_from_secs_f64(seconds).unwrap_or(wait)
+}
+
+/// A number from 0 to 1, another one each time: as random as the keys of a new hash map, which is enough to keep apart
+/// those that wait.
+fn random() -> f64 {
+    RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64
 }
 
 #[cfg(test)]
@@ -89,10 +97,16 @@ mod tests {
 
     #[test]
     fn jitter_stays_in_its_bounds() {
-        let second = Duration::from_secs(1);
-        for _ in 0..1000 {
-            let wait = spread(second, 0.1).as_secs_f64();
-            assert!((0.9..=1.1).contains(&wait), "{wait}");
+        let waits: Vec<f64> =
+            (0..1000).map(|_| spread(Duration::from_secs(1), 0.1).as_secs_f64()).collect();
+        assert!(waits.iter().all(|wait| (0.9..=1.1).contains(wait)), "{waits:?}");
+        // In each tenth of them.
+        for tenth in 0..10 {
+            let from = 0.9 + 0.02 * f64::from(tenth);
+            let there = waits.iter().filter(|wait| (from..from + 0.02).contains(*wait)).count();
+            assert!((30..300).contains(&there), "{there} of 1000 in the tenth {tenth}");
         }
+        assert_eq!(spread(Duration::MAX, 0.0), Duration::MAX);
+        assert!(spread(Duration::MAX, 0.5) > Duration::from_secs(u64::MAX / 3));
     }
 }
