@@ -144,8 +144,9 @@ impl TestHive {
         TestHive::new([group(cells), invoke(|_: Arc<T>| ())])
     }
 
+    /// What the hive's builder can do and has no method here: words of a command line, folders, other limits.
     #[track_caller]
-    fn change(mut self, change: impl FnOnce(HiveBuilder) -> HiveBuilder) -> Self {
+    pub fn with(mut self, change: impl FnOnce(HiveBuilder) -> HiveBuilder) -> Self {
         match &mut self.stage {
             Stage::Builder(builder) => **builder = builder.take().map(change),
             Stage::Hive(_) | Stage::Gone => fail("too late", &"the hive is built"),
@@ -156,44 +157,44 @@ impl TestHive {
     /// Puts a value in the place of every provider of `T`, also private ones.
     #[track_caller]
     pub fn replace<T: ?Sized + Send + Sync + 'static>(self, value: Arc<T>) -> Self {
-        self.change(|builder| builder.replace(value))
+        self.with(|builder| builder.replace(value))
     }
 
     /// Puts a value in the place of the providers of `T`, also private ones, in one module and those inside of it.
     #[track_caller]
     pub fn replace_in<T: ?Sized + Send + Sync + 'static>(self, module: &str, value: Arc<T>) -> Self {
         let at = Location::caller();
-        self.change(|builder| builder.replace_within(Some(module.to_owned()), value, at))
+        self.with(|builder| builder.replace_within(Some(module.to_owned()), value, at))
     }
 
     /// Adds a ready value, or several: whatever a constructor may return.
     #[track_caller]
     pub fn supply<O: Outputs + Clone + Sync>(self, outputs: O) -> Self {
-        self.change(|builder| builder.supply(outputs))
+        self.with(|builder| builder.supply(outputs))
     }
 
     /// Sets an option.
     #[track_caller]
     pub fn set(self, key: &str, value: impl ToString) -> Self {
-        self.change(|builder| builder.set(key, value))
+        self.with(|builder| builder.set(key, value))
     }
 
     /// Starts hooks in a random legal order; see [`HiveBuilder::shuffle`].
     #[track_caller]
     pub fn shuffle(self, seed: u64) -> Self {
-        self.change(|builder| builder.shuffle(seed))
+        self.with(|builder| builder.shuffle(seed))
     }
 
     /// Limits the start.
     #[track_caller]
     pub fn start_timeout(self, limit: Duration) -> Self {
-        self.change(|builder| builder.start_timeout(limit))
+        self.with(|builder| builder.start_timeout(limit))
     }
 
     /// Limits the stop.
     #[track_caller]
     pub fn stop_timeout(self, limit: Duration) -> Self {
-        self.change(|builder| builder.stop_timeout(limit))
+        self.with(|builder| builder.stop_timeout(limit))
     }
 
     /// Builds and starts the hive; the error if that fails.
