@@ -97,8 +97,7 @@ mod tests {
 
     #[test]
     fn jitter_stays_in_its_bounds() {
-        let waits: Vec<f64> =
-            (0..1000).map(|_| spread(Duration::from_secs(1), 0.1).as_secs_f64()).collect();
+        let waits: Vec<f64> = (0..1000).map(|_| spread(Duration::from_secs(1), 0.1).as_secs_f64()).collect();
         assert!(waits.iter().all(|wait| (0.9..=1.1).contains(wait)), "{waits:?}");
         // In each tenth of them.
         for tenth in 0..10 {

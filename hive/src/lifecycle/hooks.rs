@@ -199,29 +199,42 @@ impl Hooks {
         limits: Limits,
         cancel: &dyn CancelSource,
     ) -> Result<(), StartFailure> {
-        let places = self.places();
-        let count = places.len();
-        let result = match sequence(&places, &ordering) {
-            Ok(Sequence::Registered) => self.one_by_one(0..count, limits, cancel).await,
-            Ok(Sequence::Reordered(sequence)) => self.one_by_one(sequence, limits, cancel).await,
-            Ok(Sequence::Parallel(order, sequence)) => {
-                self.side_by_side(order, &sequence, &places, limits, cancel).await
-            }
-            Err(circle) => Err(self.circle(&circle)),
-        };
-        let result = match result {
-            Ok(()) => self.one_by_one(count.., limits, cancel).await,
-            Err(failure) => Err(failure),
-        };
+        let result = self.start_all(ordering, limits, cancel).await;
         let mut inner = self.inner.lock();
         inner.current.clear();
-        match result {
-            Ok(()) => {
-                inner.state = State::Started;
-                Ok(())
+        result.map_err(|failure| StartFailure { failure, started: inner.started.len() })
+    }
+
+    async fn start_all(
+        &self,
+        ordering: Ordering<'_>,
+        limits: Limits,
+        cancel: &dyn CancelSource,
+    ) -> Result<(), HookFailure> {
+        let places = self.places();
+        match sequence(&places, &ordering).map_err(|circle| self.circle(&circle))? {
+            Sequence::Registered => self.one_by_one(0..places.len(), limits, cancel).await?,
+            Sequence::Reordered(sequence) => self.one_by_one(sequence, limits, cancel).await?,
+            Sequence::Parallel(order, sequence) => {
+                self.side_by_side(order, &sequence, &places, limits, cancel).await?;
             }
-            Err(failure) => Err(StartFailure { failure, started: inner.started.len() }),
         }
+        let mut next = places.len();
+        while !self.is_started(next) {
+            self.start_one(next, limits, cancel).await?;
+            next += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether there are only so many hooks; then all have started, and none is added any more.
+    fn is_started(&self, hooks: usize) -> bool {
+        let mut inner = self.inner.lock();
+        let all = inner.hooks.len() <= hooks;
+        if all {
+            inner.state = State::Started;
+        }
+        all
     }
 
     /// The places of all hooks.
@@ -246,9 +259,7 @@ impl Hooks {
         cancel: &dyn CancelSource,
     ) -> Result<(), HookFailure> {
         for hook in hooks {
-            if !self.start_one(hook, limits, cancel).await? {
-                break;
-            }
+            self.start_one(hook, limits, cancel).await?;
         }
         Ok(())
     }
@@ -291,16 +302,16 @@ impl Hooks {
         Ok(())
     }
 
-    /// Runs the start of a hook; says whether there is such a hook.
+    /// Runs the start of a hook, unless all have been dropped.
     async fn start_one(
         &self,
         index: usize,
         limits: Limits,
         cancel: &dyn CancelSource,
-    ) -> Result<bool, HookFailure> {
+    ) -> Result<(), HookFailure> {
         let (id, start, own_limit) = {
             let mut inner = self.inner.lock();
-            let Some(hook) = inner.hooks.get_mut(index) else { return Ok(false) };
+            let Some(hook) = inner.hooks.get_mut(index) else { return Ok(()) };
             let parts = (hook.id.clone(), hook.start.take(), hook.timeout);
             inner.current.push(index);
             parts
@@ -317,7 +328,7 @@ impl Hooks {
         if result.is_ok() {
             inner.started.push(index);
         }
-        result.map(|()| true)
+        result
     }
 
     /// Stops runtime jobs, the newest first, then runs the stop hooks of all started hooks in reverse order.
@@ -331,9 +342,10 @@ impl Hooks {
             let (id, stop, own_limit) = {
                 let mut inner = self.inner.lock();
                 let Some(index) = inner.started.pop() else { break };
-                let hook = &mut inner.hooks[index];
+                let Some(hook) = inner.hooks.get_mut(index) else { break };
                 let parts = (hook.id.clone(), hook.stop.take(), hook.timeout);
-                inner.current = vec![index];
+                inner.current.clear();
+                inner.current.push(index);
                 parts
             };
             let Some(stop) = stop else { continue };
