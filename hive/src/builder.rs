@@ -251,7 +251,7 @@ impl HiveBuilder {
         let settings = Arc::new(loaded.settings);
         graph.built_in(settings.clone());
         let structs = graph.nodes.iter().filter_map(|node| match &node.what {
-            What::Config(cell) => Some(cell.clone()),
+            What::Config(cell) => Some((**cell).clone()),
             _ => None,
         });
         let live = LiveConfig::new(schema, sources, structs, settings.clone());

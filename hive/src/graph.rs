@@ -21,7 +21,7 @@ use crate::scope::MakeScope;
 /// What a node does when it is built.
 pub(crate) enum What {
     Construct(Constructor),
-    Config(ConfigCell),
+    Config(Box<ConfigCell>),
     Ready(Value),
     /// The handle of the life in this scope.
     Scope {
@@ -193,7 +193,13 @@ impl Graph {
             }
             Repr::DecorateAll(constructor) => self.constructor(constructor, NodeKind::DecorateAll, inside),
             Repr::Config(cell) => {
-                self.give(cell.key, NodeKind::Config, cell.place, inside, What::Config(cell.clone()));
+                self.give(
+                    cell.key,
+                    NodeKind::Config,
+                    cell.place,
+                    inside,
+                    What::Config(Box::new(cell.clone())),
+                );
             }
             Repr::When { condition, cell } => {
                 // The scope of a module comes before those inside of it.
@@ -258,6 +264,11 @@ impl Graph {
     /// What is in a slot.
     pub(crate) fn out(&self, slot: Slot) -> &Out {
         &self.outs.list[slot.out]
+    }
+
+    /// How many dependencies all nodes have.
+    pub(crate) fn needs(&self) -> usize {
+        self.deps.list.len()
     }
 
     /// How many slots there are.

@@ -159,6 +159,13 @@ impl Run<'_> {
             }
             Err(panic) => Err(anyhow::anyhow!("panicked: {}", panic_text(&*panic))),
         };
+        let (given, declared) = (sink.values.len(), graph.nodes[node].outs.len());
+        let result = match result {
+            Ok(()) if given != declared => {
+                Err(anyhow::anyhow!("its result gives {given} values and declares {declared}"))
+            }
+            result => result,
+        };
         result.map_err(|error| HiveError::Construct { site: graph.site(node), error, rollback: vec![] })?;
         let duration = begin.elapsed();
         self.shared.events.emit(Event::Constructed { function, module: module.clone(), duration });

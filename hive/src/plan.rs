@@ -58,7 +58,11 @@ pub(crate) fn plan_from(graph: &Graph, settings: &Settings, roots: &[usize]) -> 
         graph,
         settings,
         marks: vec![Mark::New; count],
-        plan: Plan { order: Vec::with_capacity(count), edges: vec![], of: vec![0..0; count] },
+        plan: Plan {
+            order: Vec::with_capacity(count),
+            edges: Vec::with_capacity(graph.needs()),
+            of: vec![0..0; count],
+        },
         errors: vec![],
         cycles: HashSet::new(),
     };

@@ -292,3 +292,26 @@ proptest! {
         prop_assert!(started.iter().rev().eq(&stopped));
     }
 }
+
+#[tokio::test]
+async fn a_result_that_gives_less_than_it_declares_is_named() {
+    #[derive(Object)]
+    struct Promised;
+    struct Liar;
+    impl hive::Outputs for Liar {
+        fn keys(outs: &mut hive::Outs) {
+            Promised::keys(outs);
+        }
+
+        fn emit(self, _: &mut hive::Sink) -> anyhow::Result<()> {
+            Ok(())
+        }
+    }
+    fn new_liar() -> Liar {
+        Liar
+    }
+    let cells = [provide(new_liar), invoke(|_: Arc<Promised>| ())];
+    let error = Hive::builder(cells).build().unwrap().populate().await.unwrap_err().to_string();
+    assert!(error.contains("new_liar"), "{error}");
+    assert!(error.contains("its result gives 0 values and declares 1"), "{error}");
+}
