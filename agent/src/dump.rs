@@ -13,7 +13,7 @@ pub(crate) fn text(settings: &Settings) -> String {
         let hidden = if setting.is_secret() { "# " } else { "" };
         let _ = writeln!(text, "{hidden}{}: {}  # {}{note}", setting.key, value(setting), setting.source);
     };
-    settings.iter().for_each(|setting| line(setting, ""));
+    settings.iter().for_each(|setting| line(setting, if setting.live { "; live" } else { "" }));
     settings.unused().iter().for_each(|setting| line(setting, "; no effect in this agent"));
     for Unknown { key, source, nearest, .. } in settings.unknown() {
         let nearest = nearest.as_ref().map(|nearest| format!("; is {nearest} meant?")).unwrap_or_default();
@@ -46,7 +46,7 @@ mod tests {
         mtu: u16,
         #[flag(default = "it's \"x\"")]
         name: String,
-        #[flag(default = "30s")]
+        #[flag(default = "30s", live)]
         wait: std::time::Duration,
         #[flag(secret, default = "")]
         token: String,
@@ -72,7 +72,7 @@ mod tests {
                 "mtu: 1500  # default".to_owned(),
                 r#"name: "it's \"x\""  # default"#.to_owned(),
                 format!("# token: \"(secret)\"  # file {at}/token"),
-                format!("wait: \"1m0s\"  # file {at}/wait"),
+                format!("wait: \"1m0s\"  # file {at}/wait; live"),
                 format!("enable-hubble: true  # file {at}/enable-hubble; no effect in this agent"),
                 format!("# unknown: waits  # file {at}/waits; is wait meant?"),
             ]

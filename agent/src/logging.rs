@@ -20,12 +20,14 @@ use crate::log_level::{LogFilter, LogLevel};
 
 /// Options of the log.
 #[derive(hive::Config, Clone, Debug)]
+#[config(group = "Log")]
 pub(crate) struct LogConfig {
     /// Form and level of the log
     #[flag(
         default = "",
         parse = "format=text|text-ts|json|json-ts and level=error|warn|info|debug|trace, by comma",
-        live
+        live,
+        joins
     )]
     pub(crate) log_opt: LogOptions,
 }
@@ -38,38 +40,6 @@ impl LogConfig {
         let options = value("log-opt").unwrap_or_default().parse().unwrap_or_default();
         (options, value("debug") == Some("true"))
     }
-}
-
-/// A command line on which all that `log-opt` is given is one option: several are one map, as for the original.
-pub(crate) fn joined(args: Vec<String>) -> Vec<String> {
-    const FLAG: &str = "--log-opt";
-    let (mut joined, mut pairs) = (Vec::with_capacity(args.len()), Vec::new());
-    let mut place = None;
-    let mut args = args.into_iter();
-    while let Some(arg) = args.next() {
-        let value = match arg.strip_prefix(FLAG) {
-            // What stands behind is no option any more.
-            _ if arg == "--" => {
-                joined.push(arg);
-                joined.extend(args.by_ref());
-                break;
-            }
-            Some("") => args.next(),
-            Some(value) => value.strip_prefix('=').map(str::to_owned),
-            None => None,
-        };
-        match value {
-            Some(value) => {
-                place.get_or_insert(joined.len());
-                pairs.push(value);
-            }
-            None => joined.push(arg),
-        }
-    }
-    if let Some(place) = place {
-        joined.insert(place, format!("{FLAG}={}", pairs.join(",")));
-    }
-    joined
 }
 
 /// What the log looks like and how much of it there is.
@@ -324,18 +294,6 @@ mod tests {
         let pairs = [("level", "info"), ("msg", "a \"b\"\nc"), ("empty", ""), ("path", "/run/x")];
         assert_eq!(line(false, &pairs), r#"level=info msg="a \"b\"\nc" empty="" path=/run/x"#);
         assert_eq!(line(true, &pairs), r#""level":"info","msg":"a \"b\"\nc","empty":"","path":"/run/x""#);
-    }
-
-    #[test]
-    fn several_are_one() {
-        let joined = |line: &str| joined(line.split(' ').map(str::to_owned).collect()).join(" ");
-        assert_eq!(
-            joined("--a --log-opt level=debug --b=1 --log-opt=format=json hive"),
-            "--a --log-opt=level=debug,format=json --b=1 hive"
-        );
-        assert_eq!(joined("--log-opt=level=debug"), "--log-opt=level=debug");
-        assert_eq!(joined("--log-option x -- --log-opt a"), "--log-option x -- --log-opt a");
-        assert_eq!(joined("--a --log-opt"), "--a --log-opt");
     }
 
     #[test]

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     };
     let built = Hive::builder([log_level::cell(level.clone()), privileges::cell(), agent::cells()])
         .process("CILIUM_")
-        .args(logging::joined(args))
+        .args(args)
         .config_files()
         .usual_config_files(usual_config_files())
         .foreign(agent::known_options())
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
             Ok(picture) => print(&picture),
             Err(error) => {
                 LogOptions::default().install(filter, &level, false);
-                tracing::error!(target: logging::FATAL, %error, "The start cannot be shown");
+                tracing::error!(target: logging::FATAL, %error, "The running agent was not asked");
                 ExitCode::FAILURE
             }
         },
@@ -82,6 +82,8 @@ Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
        agent --cmdref DIR                   write the command reference into DIR
        agent config                         the options in force, as a file, each with where it
                                             came from
+       agent config drift                   where the running agent differs from its
+                                            configuration, and why
        agent hive                           what it is made of, as a tree
        agent hive dot-graph | mermaid       the same as a graph for Graphviz or Mermaid
        agent hive json                      the same for comparisons

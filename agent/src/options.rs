@@ -1,15 +1,18 @@
 //! The options that a Cilium 1.20 agent knows.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hive::config::{Foreign, Kind};
 use hive::prelude::*;
-use hive::{Setting, Settings};
+use hive::{LiveConfig, Setting, Settings};
+
+const TABLE: &str = include_str!("options.tsv");
 
 /// All options of a Cilium 1.20 agent. A configuration that was written for it is accepted: values are checked by their
 /// types, and options that no cell declares have no effect, which the cell beside it tells.
 pub fn known_options() -> impl Iterator<Item = Foreign> {
-    include_str!("options.tsv").lines().filter_map(|line| {
+    TABLE.lines().filter_map(|line| {
         let mut columns = line.split('\t');
         let (name, kind) = (columns.next()?, Kind::from_name(columns.next()?)?);
         let default = columns.next().unwrap_or_default().to_owned();
@@ -18,18 +21,57 @@ pub fn known_options() -> impl Iterator<Item = Foreign> {
     })
 }
 
-/// Tells in health which options ask for what this agent does not do.
-pub(crate) fn cell() -> Cell {
-    module("options", "Options of features that this agent does not have", [invoke(tell)])
+/// The feature that each of them belongs to, by name.
+fn features() -> BTreeMap<&'static str, &'static str> {
+    let feature = |line: &'static str| Some((line.split('\t').next()?, line.split('\t').nth(4)?));
+    TABLE.lines().filter_map(feature).collect()
 }
 
-fn tell(settings: Arc<Settings>, health: Health) {
-    let wanted: Vec<String> = settings.unused().iter().filter(is_wanted).map(described).collect();
-    if wanted.is_empty() {
-        health.ok("Every option that is set is in force");
-    } else {
-        let message = format!("{} options have no effect in this agent", wanted.len());
-        health.degraded(message, wanted.join(", "));
+/// Tells in health which options ask for what this agent does not do, a row for each feature.
+pub(crate) fn cell() -> Cell {
+    module("options", "Options of features that this agent does not have", [invoke(start)])
+}
+
+fn start(live: Arc<LiveConfig>, health: Health, jobs: JobGroup) {
+    let (features, mut settings, mut told) = (features(), live.watch_settings(), BTreeSet::new());
+    tell(&settings.get(), &features, &health, &mut told);
+    jobs.one_shot("options", move |cx: JobCx| async move {
+        loop {
+            tokio::select! {
+                () = settings.changed() => tell(&settings.get(), &features, &health, &mut told),
+                () = cx.cancelled() => return Ok(()),
+            }
+        }
+    });
+}
+
+/// `told`: features that have a row.
+fn tell(
+    settings: &Settings,
+    features: &BTreeMap<&'static str, &'static str>,
+    health: &Health,
+    told: &mut BTreeSet<&'static str>,
+) {
+    let mut wanted: BTreeMap<&'static str, Vec<&Setting>> = BTreeMap::new();
+    for setting in settings.unused().iter().filter(is_wanted) {
+        wanted.entry(features.get(setting.key.as_str()).unwrap_or(&"other")).or_default().push(setting);
+    }
+    for gone in told.iter().filter(|feature| !wanted.contains_key(*feature)) {
+        health.scope(gone).close();
+    }
+    told.retain(|feature| wanted.contains_key(feature));
+    let count: usize = wanted.values().map(Vec::len).sum();
+    match count {
+        0 => health.ok("Every option that is set is in force"),
+        _ => health.ok(format!("{count} options of {} features have no effect in this agent", wanted.len())),
+    }
+    for (feature, settings) in wanted {
+        let message = match settings.len() {
+            1 => "1 option has no effect in this agent".to_owned(),
+            count => format!("{count} options have no effect in this agent"),
+        };
+        health.scope(feature).degraded(message, listed(&settings));
+        told.insert(feature);
     }
 }
 
@@ -38,39 +80,108 @@ fn is_wanted(setting: &&Setting) -> bool {
     !setting.is_default() && setting.key != "cmdref"
 }
 
-fn described(setting: &Setting) -> String {
-    format!("{}={}", setting.key, setting.value)
+/// How much of a value is shown, and how much of a list, in bytes: health keeps no more.
+const SHOWN: (usize, usize) = (60, 1900);
+
+/// The options with their values; those for which there is no room are counted.
+fn listed(settings: &[&Setting]) -> String {
+    let mut text = String::new();
+    for (at, Setting { key, value, .. }) in settings.iter().enumerate() {
+        let cut = (0..=SHOWN.0.min(value.len())).rev().find(|at| value.is_char_boundary(*at)).unwrap_or(0);
+        let dots = if cut < value.len() { "..." } else { "" };
+        let item = format!("{}{key}={}{dots}", if at > 0 { ", " } else { "" }, &value[..cut]);
+        if text.len() + item.len() > SHOWN.1 {
+            return format!("{text}, and {} more: see agent config", settings.len() - at);
+        }
+        text += &item;
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
-    use hive::Hive;
-    use hive::Level;
+    use hive::{Hive, Level};
 
     use super::*;
 
-    async fn report(options: &[(&str, &str)]) -> (Level, String, String) {
+    async fn report(options: &[(&str, &str)]) -> Vec<(String, Level, String, String)> {
         let builder = Hive::builder(cell()).foreign(known_options());
         let builder = options.iter().fold(builder, |builder, (key, value)| builder.set(*key, value));
         let mut hive = builder.build().unwrap();
         hive.populate().await.unwrap();
-        let status = hive.health().at("options").unwrap();
-        (status.level, status.message, status.error)
+        let rows = hive.health().snapshot().into_iter().filter(|row| !row.message.is_empty());
+        rows.map(|row| (row.path(), row.level, row.message, row.error)).collect()
     }
 
     #[tokio::test]
-    async fn options_without_effect_are_named() {
-        assert_eq!(report(&[]).await.0, Level::Ok);
+    async fn options_without_effect_are_named_by_feature() {
+        let all_well = (
+            "options".to_owned(),
+            Level::Ok,
+            "Every option that is set is in force".to_owned(),
+            String::new(),
+        );
+        assert_eq!(report(&[]).await, std::slice::from_ref(&all_well));
         let defaults = [("enable-hubble", "F"), ("k8s-client-burst", "20"), ("tofqdns-min-ttl", "0")];
-        assert_eq!(report(&defaults).await.0, Level::Ok);
-        let (level, message, error) = report(&[
+        assert_eq!(report(&defaults).await, [all_well]);
+        let rows = report(&[
             ("enable-hubble", "true"),
+            ("hubble-listen-address", ":4244"),
             ("enable-l7-proxy", "false"),
             ("mesh-auth-gc-interval", "300s"),
-            ("identity-allocation-mode", "crd"),
         ])
         .await;
-        assert_eq!((level, message.as_str()), (Level::Degraded, "3 options have no effect in this agent"));
-        assert_eq!(error, "enable-hubble=true, enable-l7-proxy=false, identity-allocation-mode=crd");
+        let row = |path: &str, level, message: &str, error: &str| {
+            (path.to_owned(), level, message.to_owned(), error.to_owned())
+        };
+        assert_eq!(
+            rows,
+            [
+                row("options", Level::Ok, "3 options of 2 features have no effect in this agent", ""),
+                row(
+                    "options.hubble-monitor",
+                    Level::Degraded,
+                    "2 options have no effect in this agent",
+                    "enable-hubble=true, hubble-listen-address=:4244"
+                ),
+                row(
+                    "options.l7-dns",
+                    Level::Degraded,
+                    "1 option has no effect in this agent",
+                    "enable-l7-proxy=false"
+                ),
+            ]
+        );
+    }
+
+    /// However many are set, each feature tells how many they are, and no text is cut in the middle.
+    #[tokio::test]
+    async fn many_options_stay_readable() {
+        let set: Vec<(String, String)> = known_options()
+            .map(|option| {
+                let value = match option.kind {
+                    Kind::Bool if option.default == "true" => "false".to_owned(),
+                    Kind::Bool => "true".to_owned(),
+                    Kind::Duration => "77h".to_owned(),
+                    Kind::Map => format!("a={}", "x".repeat(300)),
+                    Kind::Text | Kind::Strings => "x".repeat(300),
+                    _ => "7".to_owned(),
+                };
+                (option.name, value)
+            })
+            .filter(|(name, _)| name != "cmdref")
+            .collect();
+        let set: Vec<(&str, &str)> = set.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let rows = report(&set).await;
+        let features: BTreeSet<&str> = features().into_values().collect();
+        assert_eq!(rows.len(), 1 + features.len());
+        let counted = |text: &str| text.split(' ').next().unwrap().parse::<usize>().unwrap();
+        assert_eq!(rows[1..].iter().map(|row| counted(&row.2)).sum::<usize>(), counted(&rows[0].2));
+        for (path, _, message, error) in &rows[1..] {
+            assert!(error.len() < 2000 && !error.contains(&"x".repeat(100)), "{path}: {error}");
+            let shown = error.matches('=').count() - error.matches("=a=").count();
+            let more = error.split_once(", and ").map_or(0, |(_, rest)| counted(rest));
+            assert_eq!(shown + more, counted(message), "{path}: {error}");
+        }
     }
 }

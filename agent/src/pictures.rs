@@ -1,4 +1,4 @@
-//! `agent hive ...`: what the agent is made of, and how it started.
+//! `agent hive ...`: what the agent is made of, and how it started; `agent config drift`.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,23 +8,27 @@ use hive::Hive;
 
 /// The picture that these words ask for; `None` if they are no such question.
 pub(crate) fn of(hive: &Hive, words: &[&str]) -> Option<io::Result<String>> {
-    let ["hive", rest @ ..] = words else { return None };
+    let rest = match words {
+        ["config", "drift"] => return Some(ask(hive, "/apiary/drift")),
+        ["hive", rest @ ..] => rest,
+        _ => return None,
+    };
     Some(match rest {
         [] => Ok(hive.tree()),
         ["dot-graph"] => Ok(hive.dot()),
         ["mermaid"] => Ok(hive.mermaid()),
         ["json"] => Ok(hive.json()),
-        ["timeline"] => timeline(hive),
+        ["timeline"] => ask(hive, "/apiary/timeline"),
         _ => return None,
     })
 }
 
-/// The start of the agent that is running.
-fn timeline(hive: &Hive) -> io::Result<String> {
+/// What the agent that is running answers.
+fn ask(hive: &Hive, page: &str) -> io::Result<String> {
     let path = hive.settings().get("socket-path").map(|setting| PathBuf::from(&setting.value));
     let address = path.map_or_else(Address::from_env, Address::Unix);
     let ask = || {
-        let answer = Connection::open(&address)?.call("GET", "/apiary/timeline", &[], None)?;
+        let answer = Connection::open(&address)?.call("GET", page, &[], None)?;
         match answer.status {
             200 => String::from_utf8(answer.body).map_err(io::Error::other),
             _ => Err(io::Error::other(answer.words())),

@@ -18,6 +18,7 @@ use crate::logging;
 
 /// What the agent may still do once it runs.
 #[derive(hive::Config, Clone, Debug)]
+#[config(group = "Files")]
 pub(crate) struct PrivilegeConfig {
     /// Keep CAP_SYS_ADMIN after the start, to mount the BPF file system again should somebody unmount it
     #[flag(default = false)]

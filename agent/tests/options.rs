@@ -146,3 +146,40 @@ fn every_line_of_the_table_is_an_option() {
         assert!(hive.is_ok(), "{name}: {default:?} is not {}", kind.expected());
     }
 }
+
+/// The help text names the unit of each number, and has each option under a heading.
+#[test]
+fn the_help_text_has_units_and_headings() {
+    let hive = Hive::builder(agent::cells()).config_files().build().unwrap();
+    let units = ["entries", "bytes", "port", "number", "share", "priority", "size", "level"];
+    let mut heading = "";
+    for line in hive.usage().lines().filter(|line| !line.is_empty()) {
+        let Some(option) = line.strip_prefix("  --") else {
+            heading = line.trim_end_matches(':');
+            continue;
+        };
+        let mut words = option.split_whitespace();
+        let (name, kind) = (words.next().unwrap(), words.next().unwrap());
+        let own = ["config", "config-dir"].contains(&name);
+        assert_eq!(heading.is_empty(), own, "{option}");
+        if ["int", "uint", "uint8", "uint16", "uint32", "float"].contains(&kind) {
+            let help = option.to_lowercase();
+            assert!(units.iter().any(|unit| help.contains(unit)), "{option}");
+        }
+    }
+}
+
+/// What the documentation lists as live is what the cells declare so.
+#[test]
+fn live_options_are_those_of_the_documentation() {
+    let hive = Hive::builder(agent::cells()).build().unwrap();
+    let live: Vec<&str> = hive.settings().iter().filter(|s| s.live).map(|s| s.key.as_str()).collect();
+    let listed = include_str!("../../cells/daemon-config/src/lib.rs").lines();
+    let listed = listed.filter_map(|line| line.strip_prefix("//! | `")?.split_once("` |"));
+    let mut listed: Vec<&str> = listed.flat_map(|(names, _)| names.split("`, `")).collect();
+    // That of the binary, beside the cells that others take.
+    let log = listed.iter().position(|name| *name == "log-opt").expect("log-opt is live");
+    listed.remove(log);
+    listed.sort_unstable();
+    assert_eq!(listed, live);
+}

@@ -164,6 +164,8 @@ pub(crate) struct ConfigOptions {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
+    /// Where the running agent differs from its configuration, and why
+    Drift,
     /// Retrieve one configuration value
     Get {
         /// Its name, upper and lower case alike

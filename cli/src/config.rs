@@ -39,6 +39,15 @@ pub(crate) fn run(agent: &mut Agent, options: &ConfigOptions, out: &mut dyn Writ
     Ok(())
 }
 
+/// Values that have not come into force, each with its reason, as the agent tells them.
+pub(crate) fn drift(agent: &mut Agent, out: &mut dyn Write) -> anyhow::Result<()> {
+    let answer = agent.call_plain("GET", "/apiary/drift")?;
+    if answer.status != 200 {
+        bail!("the agent does not tell: {}", answer.words());
+    }
+    Ok(out.write_all(&answer.body)?)
+}
+
 /// One value, by its name in any spelling of upper and lower case; of a nested value by its own name.
 pub(crate) fn get(agent: &mut Agent, key: &str, output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
     let status = status(agent)?;

@@ -78,6 +78,7 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
         Command::Version(options) => return version::run(agent, options, out),
         Command::Config(options) => match &options.command {
             Some(ConfigCommand::Get { key, output }) => config::get(agent, key, output, out),
+            Some(ConfigCommand::Drift) => config::drift(agent, out),
             None => config::run(agent, options, out),
         },
         Command::Endpoint(command) => match command {

@@ -342,6 +342,7 @@ fn file_flags() -> Vec<Flag> {
         deprecated: None,
         live: false,
         secret: false,
+        joins: false,
         check: |value| PathBuf::__take(value).map(drop),
     };
     vec![

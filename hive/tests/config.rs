@@ -394,6 +394,36 @@ fn options_tell_their_group_and_what_to_use_instead() {
     assert!(shown(" (can be changed while running)"), "{}", hive.usage());
 }
 
+/// An option of a type of its own that is given in parts.
+#[test]
+fn parts_are_joined_where_the_option_says_so() {
+    #[derive(Debug)]
+    struct Pairs;
+    impl FromStr for Pairs {
+        type Err = String;
+        fn from_str(text: &str) -> Result<Self, String> {
+            let wrong = text.split(',').find(|pair| !text.is_empty() && !pair.contains('='));
+            wrong.map_or(Ok(Pairs), |pair| Err(format!("{pair} has no =")))
+        }
+    }
+    #[derive(hive::Config)]
+    #[expect(dead_code, reason = "seen in settings only")]
+    struct Log {
+        #[flag(default = "", parse = "key=value, by comma", joins)]
+        log_opt: Pairs,
+        #[flag(default = "", parse = "key=value, by comma")]
+        other: Pairs,
+    }
+    let given = |args: &[&str]| Hive::builder(config::<Log>()).args(args.iter().copied());
+    let hive = given(&["--log-opt", "a=1", "--other=a=1", "--log-opt=b=2", "--other=b=2"]).build().unwrap();
+    let value = |key| hive.settings().get(key).unwrap().value.clone();
+    assert_eq!((value("log-opt"), value("other")), ("a=1,b=2".to_owned(), "b=2".to_owned()));
+    assert_eq!(
+        faults(given(&["--log-opt=a=1", "--log-opt=b"])),
+        ["command line: option log-opt: \"a=1,b\" is not key=value, by comma (b has no =)"]
+    );
+}
+
 #[test]
 fn unknown_keys_are_refused_where_the_program_says_so() {
     let dir = folder(&[("cluster-nmae", "x")]);

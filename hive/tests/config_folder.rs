@@ -51,7 +51,10 @@ fn odd_files_of_a_folder() {
             fault("address", "it is no file of text; replace or remove it"),
             fault("mt\u{fffd}", "its name is not UTF-8, as the name of an option is; rename or remove it"),
             fault("offset", "it has more than 1048576 bytes, the most that is read; shorten it"),
-            fault("ratio", "No such file or directory (os error 2)"),
+            fault(
+                "ratio",
+                "No such file or directory (os error 2); create it, or remove the link that leads there"
+            ),
             fault("wait", "byte 1 is not UTF-8; write it as plain text"),
         ]
     );
@@ -103,5 +106,124 @@ fn a_folder_that_is_replaced_while_it_is_read() {
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(seen.len(), 2, "it was exchanged meanwhile");
+    });
+}
+
+fn faults(builder: HiveBuilder) -> Vec<String> {
+    match builder.build() {
+        Err(HiveError::Config(errors)) => errors.iter().map(ToString::to_string).collect(),
+        other => panic!("{:?}", other.map(|hive| hive.settings().clone())),
+    }
+}
+
+#[test]
+fn hostile_values_are_named_in_one_line() {
+    let dir = TempDir::new().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("mtu"), "9".repeat(1 << 20)).unwrap();
+    fs::write(at("offset"), "1\x1b[2J\n2").unwrap();
+    fs::write(at("ratio"), "NaN").unwrap();
+    fs::write(at("wait"), b"1s\0").unwrap();
+    std::os::unix::fs::symlink("cluster-name", at("cluster-name")).unwrap();
+    let faults = faults(on(&dir));
+    let says = |name: &str, text: &str| format!("file {}: option {name}: {text}", at(name).display());
+    let cut = format!("\"{}... (1048576 bytes)\" is not an integer from 0 to 65535", "9".repeat(200));
+    let unreadable = |name: &str, text: &str| format!("cannot read {}: {text}", at(name).display());
+    assert_eq!(
+        faults,
+        [
+            unreadable(
+                "cluster-name",
+                "Too many levels of symbolic links (os error 40); its links lead in a circle, replace or remove them"
+            ),
+            unreadable("wait", "byte 2 is NUL; write it as plain text"),
+            says("mtu", &cut),
+            says("offset", "\"1\\u{1b}[2J\\n2\" is not an integer"),
+            says("ratio", "\"NaN\" is not a number"),
+        ]
+    );
+}
+
+/// Files of all sizes and shapes in place of the configuration file: an error each, at once, and no stack runs over.
+#[test]
+fn hostile_configuration_files_are_refused() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("c.yaml");
+    let args = [format!("--config={}", path.display())];
+    let fault = || faults(Hive::builder(config::<Options>()).config_files().args(args.clone())).join("; ");
+    let deep = |open: &str, close: &str, depth: usize| open.repeat(depth) + "1" + &close.repeat(depth);
+    let bomb = (1..40).fold("a0: &a0 [x, x]\n".to_owned(), |text, n| {
+        let of = format!("*a{}", n - 1);
+        text + &format!("a{n}: &a{n} [{of}, {of}, {of}, {of}]\n")
+    });
+    let cases = [
+        (" ".repeat(10 << 20) + "{}", "more than 1048576 bytes"),
+        (format!("mtu: {}", deep("[", "]", 100_000)), "nested more than 500 levels deep"),
+        (deep("{\"a\":", "}", 100_000), "nested more than 500 levels deep"),
+        (format!("mtu: {}", deep("[", "]", 400)), "recursion limit"),
+        ("- ".repeat(400_000), "expected a map"),
+        (bomb, "repetition limit"),
+        ("- 1\n".to_owned(), "sequence"),
+        ("mtu: {a: 1}\n".to_owned(), "is not an integer from 0 to 65535"),
+        ("mtu: 1\0".to_owned(), "is NUL"),
+    ];
+    for (text, expected) in cases {
+        fs::write(&path, &text).unwrap();
+        let begin = std::time::Instant::now();
+        let fault = fault();
+        assert!(begin.elapsed() < Duration::from_secs(20), "{expected}: {:?}", begin.elapsed());
+        assert!(fault.contains(expected), "{expected}: {fault}");
+        assert!(fault.contains(path.to_str().unwrap()) && fault.len() < 1000, "{fault}");
+    }
+    fs::remove_file(&path).unwrap();
+    pipe(&path);
+    assert!(fault().ends_with("it is no file of text; replace or remove it"));
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(fault().ends_with("it is no file of text; replace or remove it"));
+}
+
+#[test]
+fn a_folder_that_is_none() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let builder = Hive::builder(config::<Options>()).config_files();
+    let fault = faults(builder.args([format!("--config-dir={}", file.display())])).join("; ");
+    let place = format!("cannot read {}: ", file.display());
+    assert_eq!(fault, place + "Not a directory (os error 20); name a folder with a file for each option");
+
+    // Where options are is not said among them.
+    let within = TempDir::new().unwrap();
+    for key in ["config", "config-dir"] {
+        fs::write(within.path().join(key), "/elsewhere").unwrap();
+    }
+    let hive = on(&within).build().unwrap();
+    assert_eq!(hive.settings().get("config").unwrap().value, "");
+    let notes: Vec<_> = hive.settings().unknown().iter().map(|unknown| unknown.note.unwrap()).collect();
+    assert_eq!(notes, ["it counts on the command line and in the environment only"; 2]);
+}
+
+/// A file that becomes a pipe between two looks is no reason to wait for ever.
+#[test]
+fn a_file_that_becomes_a_pipe() {
+    let dir = TempDir::new().unwrap();
+    let [file, next, ready] = ["mtu", "..next", "..pipe"].map(|name| dir.path().join(name));
+    pipe(&ready);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                fs::write(&next, "1").unwrap();
+                fs::rename(&next, &file).unwrap();
+                fs::remove_file(&file).unwrap();
+                fs::hard_link(&ready, &file).unwrap();
+            }
+        });
+        let deadline = std::time::Instant::now() + Duration::from_millis(500);
+        while std::time::Instant::now() < deadline {
+            drop(on(&dir).build());
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }

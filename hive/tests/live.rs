@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use hive::config::{Reloaded, Source};
+use hive::config::{Foreign, Kind, Reloaded, Source, Standing};
 use hive::prelude::*;
 use hive::{ConfigError, LiveConfig};
 use tempfile::TempDir;
@@ -154,4 +154,75 @@ fn a_check_holds_at_the_start_as_well() {
     let error = Hive::builder(config::<Limits>()).set("low", 11).build().err().unwrap();
     let text = "low must not be above high (set: low=11 (set by the program))";
     assert!(error.to_string().ends_with(text), "{error}");
+}
+
+/// What each source says and what came of it, as `key priority value running: standing`.
+#[tokio::test]
+async fn drift_is_told_with_its_reason() {
+    let folder = TempDir::new().unwrap();
+    write(
+        folder.path(),
+        &[("low", "2"), ("high", "9"), ("fixed", "6"), ("loww", "1"), ("token", "x"), ("tokem", "y")],
+    );
+    let cells = [
+        config::<Limits>(),
+        config::<Unwatched>(),
+        invoke(|_: ConfigWatch<Limits>, _: Config<Unwatched>| ()),
+    ];
+    let foreign = ["asked", "left"].map(|name| Foreign::new(name, Kind::Bool));
+    let dir = format!("--config-dir={}", folder.path().display());
+    let env = [("X_NAME", "e"), ("X_ASKED", "true"), ("X_LEFT", "false")];
+    let builder = Hive::builder(cells).config_files().args([dir, "--high=8".to_owned()]).foreign(foreign);
+    let env = env.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let mut hive = builder.env("X_", env).build().unwrap();
+    hive.populate().await.unwrap();
+    let live = hive.get::<LiveConfig>().unwrap();
+    let told = || -> Vec<String> {
+        let observed = live.observed();
+        let told = observed.iter().filter(|o| o.key != "config-dir");
+        told.map(|o| {
+            let running = o.running.as_deref().unwrap_or("-");
+            let text = format!("{} {} {} {running}: {}", o.key, o.priority, o.value, o.standing);
+            text.replace(&format!("{}/", folder.path().display()), "")
+        })
+        .collect()
+    };
+    let at_first = [
+        "asked 3 true -: no effect in this program",
+        "fixed 4 6 6: in force",
+        "high 2 8 8: in force",
+        "high 4 9 8: overridden by command line",
+        "left 3 false -: in force",
+        "low 4 2 2: in force",
+        "loww 4 1 -: unknown, is low meant?",
+        "name 3 e e: in force",
+        "tokem 4 (secret) -: unknown, is token meant?",
+        "token 4 (secret) (secret): in force",
+    ];
+    assert_eq!(told(), at_first);
+    assert_eq!(hive.settings().observed(), *live.observed());
+
+    let mut watch = live.watch_observed();
+    fs::remove_file(folder.path().join("fixed")).unwrap();
+    write(folder.path(), &[("low", "3"), ("token", "z")]);
+    live.reload().unwrap();
+    watch.changed().await;
+    assert_eq!(watch.get().iter().filter(|o| o.standing == Standing::NextStart).count(), 2);
+    let mut now = at_first.map(str::to_owned).to_vec();
+    now[1] = "fixed 5 5 6: takes effect at the next start".to_owned();
+    now[5] = "low 4 3 3: in force".to_owned();
+    now[9] = "token 4 (secret) (secret): takes effect at the next start".to_owned();
+    assert_eq!(told(), now);
+
+    // One wrong value: what is right beside it waits, and says for what.
+    write(folder.path(), &[("fixed", "many"), ("low", "4")]);
+    live.reload().unwrap_err();
+    let refusal = "file fixed: option fixed: \"many\" is not an integer from 0 to 4294967295";
+    assert_eq!(told()[1], "fixed 4 many 6: wrong: not an integer from 0 to 4294967295");
+    assert_eq!(told()[5], format!("low 4 4 3: refused: {refusal}"));
+    assert_eq!(told()[9], format!("token 4 (secret) (secret): refused: {refusal}"));
+    // As before again.
+    write(folder.path(), &[("fixed", "6"), ("low", "2"), ("token", "x")]);
+    live.reload().unwrap();
+    assert_eq!(told(), at_first);
 }

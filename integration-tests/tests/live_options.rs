@@ -94,11 +94,28 @@ fn live_options_change_others_wait_and_wrong_ones_change_nothing() {
         text.contains("cluster-name: running with \"default\"") && text.contains("says \"other\"")
     });
 
+    let says = |key: &str, value: &str| format!("file {} says {value:?}", r.folder.join(key).display());
+    let told = format!(
+        "cluster-name: running with \"default\", {}: takes effect at the next start\n",
+        says("cluster-name", "other")
+    );
+    assert!(r.node.apiary(&["config", "drift"]).contains(&told), "{}", r.node.apiary(&["config", "drift"]));
+
     // One wrong value: the right ones beside it wait.
     r.write("enable-policy", "perhaps");
     r.write("debug", "false");
     r.wait_for_log(&["is refused", "enable-policy", "perhaps", "expected default, always or never"]);
     r.wait_for("Enabled", "Enabled", "never");
+    let drift = r.node.apiary(&["config", "drift"]);
+    let wrong =
+        format!("enable-policy: running with \"never\", {}: refused: ", says("enable-policy", "perhaps"));
+    let waits = format!("debug: running with \"true\", {}: refused: ", says("debug", "false"));
+    assert!(drift.contains(&wrong) && drift.contains(&waits), "{drift}");
+    let rows = r.node.apiary(&["statedb", "cilium-configs"]);
+    assert!(
+        rows.contains("\"Name\":\"enable-policy\"") || rows.contains("\"Name\": \"enable-policy\""),
+        "{rows}"
+    );
     r.write("enable-policy", "always");
     fs::remove_file(r.folder.join("cluster-name")).unwrap();
     r.wait_for("Disabled", "Enabled", "always");

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 /// Where the server listens and whom it lets in. A change takes effect at the next start.
 #[derive(hive::Config, Clone, Debug)]
+#[config(group = "API")]
 pub struct ApiConfig {
     /// Sets daemon's socket path to listen for connections
     #[flag(default = "/var/run/cilium/cilium.sock")]

@@ -19,7 +19,8 @@ use crate::files::Stored;
 use crate::follow::FollowConfig;
 use crate::instance::Instance;
 use crate::runtime::RuntimeConfig;
-use crate::{follow, names, runtime, spec};
+use crate::table::ConfigRow;
+use crate::{follow, names, runtime, spec, table};
 
 /// How long `PATCH /config` waits for those who act on options.
 const PATCH_LIMIT: Duration = Duration::from_secs(10);
@@ -49,7 +50,7 @@ fn new_instance(state: Config<StateConfig>, versions: Group<Version>, lifecycle:
         });
 }
 
-/// `GET` and `PATCH /config`, the table `runtime-options`, the stored configuration.
+/// `GET` and `PATCH /config`, the tables `runtime-options` and `cilium-configs`, the stored configuration.
 pub fn cell() -> Cell {
     let cells = [
         config::<CniConfig>(),
@@ -60,13 +61,15 @@ pub fn cell() -> Cell {
         provide(new_routes),
         invoke(store),
         invoke(runtime::follow),
+        statedb::table::<ConfigRow>(),
+        invoke(table::fill),
+        provide(table::page),
         invoke(follow::start),
     ];
     module("daemonconfig", "The configuration in force", cells)
 }
 
 fn new_fixed(config: Config<CniConfig>, settings: Arc<Settings>) -> anyhow::Result<Arc<Fixed>> {
-    config.validate()?;
     let running = names::daemon_configuration(&settings, &rfc3339(SystemTime::now()));
     Ok(Arc::new(Fixed { config: (*config).clone(), running }))
 }

@@ -4,6 +4,7 @@ use crate::error::Error;
 
 /// What the CNI plugin is told. A change takes effect for pods that come after the next start.
 #[derive(hive::Config, Clone, Debug)]
+#[config(group = "Pods and CNI", check = |config: &Self| config.validate().map_err(|error| error.to_string()))]
 pub struct CniConfig {
     /// Device type of pods: veth, or auto, which is veth
     #[flag(default = "veth")]
@@ -12,7 +13,7 @@ pub struct CniConfig {
     #[flag(default = "cluster-pool")]
     pub ipam: String,
     /// MTU of pods' devices, 0 for that of the node's devices
-    #[flag(default = 0)]
+    #[flag(default = 0, unit = "bytes")]
     pub mtu: u32,
     /// MTU probing in pods: blackhole, always or disabled
     #[flag(default = "blackhole")]

@@ -24,6 +24,7 @@ const UNWATCHED: Duration = Duration::from_secs(5);
 
 /// Whether the configuration is followed, and what is told of it.
 #[derive(hive::Config, Clone, Debug)]
+#[config(group = "Configuration")]
 pub struct FollowConfig {
     /// Follow the configuration file or folder while the agent runs
     #[flag(default = true)]

@@ -1,7 +1,8 @@
 //! The configuration in force: what GET and PATCH /config answer and what is stored of it.
 //!
 //! **Owns** the run folder as a whole (one agent, `cilium.pid`), the table `runtime-options` (what can be changed while
-//! the agent runs), `state/agent-runtime-config.json` and `state/viper-agent-config.yaml` with those of the two runs
+//! the agent runs), the table `cilium-configs` (what each source says of each option, and what came of it: [`ConfigRow`];
+//! what has not come into force also at `GET /apiary/drift`), `state/agent-runtime-config.json` and `state/viper-agent-config.yaml` with those of the two runs
 //! before, and the options that only the CNI plugin acts on ([`CniConfig`]).
 //! **Needs** the hive's settings, the node's row (addressing), the devices (MTU), the option `state-dir`.
 //! **Gives** `Arc<Table<`[`RuntimeOption`](runtime_options::RuntimeOption)`>>`: watch it to act on `PATCH /config`, which waits
@@ -22,7 +23,18 @@
 //! ```
 //!
 //! The configuration file or folder is followed: options that are live change at once, others are named in log, health and
-//! `drift_checker_config_delta` until the next start; what is wrong changes nothing.
+//! `drift_checker_config_delta` until the next start; what is wrong changes nothing. The live ones:
+//!
+//! | options | a change |
+//! |---|---|
+//! | `debug`, `log-opt` | changes the log from the next line on |
+//! | `metrics` | shows or hides families; what was counted stays |
+//! | `enable-policy`, `policy-audit-mode` | as by `PATCH /config` |
+//! | `bpf-events-drop-enabled`, `bpf-events-policy-verdict-enabled`, `bpf-events-trace-enabled`, `monitor-aggregation`, `monitor-aggregation-flags`, `monitor-aggregation-interval`, `trace-payloadlen`, `policy-accounting`, `bpf-conntrack-accounting` | loads the programs again |
+//! | `bpf-ct-timeout-regular-any`, `bpf-ct-timeout-regular-tcp`, `bpf-ct-timeout-regular-tcp-fin`, `bpf-ct-timeout-regular-tcp-syn`, `bpf-ct-timeout-service-any`, `bpf-ct-timeout-service-tcp`, `bpf-ct-timeout-service-tcp-grace` | loads the programs again; a connection's next packet counts by them |
+//! | `allow-icmp-frag-needed`, `enable-extended-ip-protocols`, `enable-sctp`, `enable-no-service-endpoints-routable`, `service-no-backend-response` | loads the programs again |
+//! | `bpf-policy-map-full-reconciliation-interval`, `conntrack-gc-interval`, `conntrack-gc-max-interval`, `endpoint-bpf-prog-watchdog-interval`, `endpoint-gc-interval` | is counted from the last round |
+//! | `bpf-policy-map-pressure-metrics-threshold` | counts when metrics are read next |
 //!
 //! **Differences from Cilium**: a second agent on the same folder is refused. `PATCH /config` answers in
 //! tens of milliseconds: nothing is compiled. Options without effect in this agent are accepted and shown; the log
@@ -39,6 +51,7 @@ mod instance;
 mod names;
 mod runtime;
 mod spec;
+mod table;
 
 pub use cell::{cell, instance};
 pub use config::CniConfig;
@@ -46,3 +59,4 @@ pub use error::Error;
 pub use follow::FollowConfig;
 pub use instance::{Holder, Instance};
 pub use runtime::RuntimeConfig;
+pub use table::ConfigRow;

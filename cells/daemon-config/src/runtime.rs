@@ -12,10 +12,11 @@ use crate::spec;
 
 /// Options that have a row of table `runtime-options` and belong to no other cell.
 #[derive(hive::Config, Clone, Debug)]
+#[config(group = "Policy")]
 #[config(check = RuntimeConfig::check)]
 pub struct RuntimeConfig {
     /// Log debug lines, whatever log-opt says
-    #[flag(default = false, live)]
+    #[flag(default = false, live, group = "Log")]
     pub debug: bool,
     /// When traffic without a rule is dropped: default, always or never
     #[flag(default = "default", live)]

@@ -3,14 +3,16 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api_models::DaemonConfiguration;
+use daemon_config::ConfigRow;
 use devices::{Device, Link};
 use hive::TestHive;
 use hive::prelude::*;
 use local_node::{LocalNode, LocalNodeStore, StateConfig};
 use runtime_options::RuntimeOption;
-use statedb::{RwTable, Table};
+use statedb::{RwTable, Table, TableSpec as _};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -238,4 +240,53 @@ async fn the_run_folder_belongs_to_one_agent() {
     assert!(stored.contains("\n \"IPAM\": \"cluster-pool\","), "{stored}");
     agent.hive.stop().await;
     assert!(!run.join("cilium.pid").exists());
+}
+
+/// The table `cilium-configs`: sources by priority, what was patched, and the page that tells what is not in force.
+#[tokio::test]
+async fn sources_and_drift_are_a_table() {
+    let agent = Agent::start(&[("enable-policy", "always"), ("mtu", "1500")]).await;
+    let table: Arc<Table<ConfigRow>> = agent.hive.get();
+    let rows = || -> Vec<String> {
+        let snapshot = table.snapshot();
+        let ours =
+            table.all(&snapshot).filter(|row| !matches!(row.key.as_str(), "state-dir" | "socket-path"));
+        ours.map(|row| row.row().join(" | ")).collect()
+    };
+    let wait = async |expected: &[&str]| {
+        for _ in 0..1000 {
+            if rows() == expected {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(rows(), expected);
+    };
+    let mtu = "mtu | set by the program | 1 | 1500 | 1500 | in force";
+    wait(&["enable-policy | set by the program | 1 | always | always | in force", mtu]).await;
+    let body = "{\"options\":{\"Debug\":\"on\"},\"policy-enforcement\":\"never\"}";
+    assert_eq!(agent.ask("PATCH", body).await.0, 200);
+    let patched = [
+        "debug | default | 5 | false | Enabled | changed by PATCH /config",
+        "enable-policy | set by the program | 1 | always | never | changed by PATCH /config",
+        mtu,
+    ];
+    wait(&patched).await;
+    let body = "{\"options\":{\"Debug\":\"off\"},\"policy-enforcement\":\"always\"}";
+    assert_eq!(agent.ask("PATCH", body).await.0, 200);
+    wait(&["enable-policy | set by the program | 1 | always | always | in force", mtu]).await;
+
+    // As the original writes a row, and more.
+    let snapshot = table.snapshot();
+    let row = table.all(&snapshot).find(|row| row.key == "mtu").unwrap();
+    assert_eq!(
+        serde_json::to_value(&**row).unwrap(),
+        serde_json::json!({
+            "Key": {"Name": "mtu", "Source": "set by the program"},
+            "Value": "1500",
+            "Priority": 1,
+            "Running": "1500",
+            "State": "in force"
+        })
+    );
 }

@@ -6,6 +6,7 @@ use crate::{NodeAddressRules, OptionError, Selection};
 
 /// Which devices face the network.
 #[derive(Clone, Debug, hive::Config)]
+#[config(group = "Devices")]
 pub struct DevicesConfig {
     /// Devices that face the network; a trailing + stands for any continuation, as in eth+; empty to detect them
     #[flag(default = "")]
@@ -37,6 +38,7 @@ impl DevicesConfig {
 
 /// Which addresses are the node's.
 #[derive(Clone, Debug, hive::Config)]
+#[config(group = "Devices")]
 pub struct NodeAddressConfig {
     /// Ranges of the node's addresses on which NodePort services answer; empty for the best of each device
     #[flag(default = "")]

@@ -5,6 +5,7 @@ use std::time::Duration;
 /// What new endpoints are like. Changes take effect for endpoints made after the next start;
 /// `PATCH /config` changes source verification for those that are made from then on.
 #[derive(hive::Config, Clone, Debug)]
+#[config(group = "Pods and CNI")]
 pub struct EndpointsConfig {
     /// How often endpoints are looked for whose interface is gone; those go at the second look
     #[flag(default = "5m", hidden, live)]

@@ -95,7 +95,6 @@ struct CollectorParams {
 /// The first round in the start hook, which runs after those of the sources and before that of the REST server: whoever
 /// asks gets an answer. Then by a job, which proves that the agent's jobs move.
 fn new_collector(p: CollectorParams) -> Result<Arc<Collector>, Error> {
-    p.config.check()?;
     let collector = Arc::new(Collector::new(p.sources.to_vec(), p.health));
     let (limit, first) = (p.config.status_collector_probe_check_timeout, collector.clone());
     p.lifecycle.hook("status-collector").on_start(move |_| async move {

@@ -6,6 +6,7 @@ use crate::error::Error;
 
 /// Where the kubelet asks, and what it is told. A change takes effect at the next start.
 #[derive(hive::Config, Clone, Debug)]
+#[config(group = "Health", check = |config: &Self| config.check().map_err(|error| error.to_string()))]
 pub struct HealthConfig {
     /// TCP port for agent health status API
     #[flag(default = 9879)]

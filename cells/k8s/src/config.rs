@@ -2,6 +2,7 @@
 
 /// Where cluster objects come from.
 #[derive(hive::Config, Clone, Debug)]
+#[config(group = "Kubernetes")]
 pub struct K8sConfig {
     /// Folder of Kubernetes manifests (Pod, Namespace, CiliumNetworkPolicy, CiliumClusterwideNetworkPolicy) that is the
     /// cluster; empty for none. It may be made later

@@ -10,6 +10,7 @@ use runtime_options::{
 
 /// How programs are attached and what is compiled into them.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
+#[config(group = "Datapath")]
 #[config(check = |config: &Self| config.validate().map_err(|error| error.to_string()))]
 pub struct LoaderConfig {
     /// Attach programs to devices by tcx links when the kernel has them (Linux 6.6)
@@ -55,6 +56,7 @@ pub struct LoaderConfig {
 
 /// How connections are tracked, as the programs have it compiled in. A change counts for the packets that come next.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
+#[config(group = "Connections")]
 #[config(check = |config: &Self| config.report_flags().map(drop).map_err(|error| error.to_string()))]
 pub struct ConntrackConfig {
     /// Track SCTP connections

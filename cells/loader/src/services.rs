@@ -4,6 +4,7 @@ use crate::config::OptionError;
 
 /// What becomes of packets that pods send to services.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
+#[config(group = "Services")]
 #[config(check = |config: &Self| config.settings().map(drop).map_err(|error| error.to_string()))]
 pub struct ServicesConfig {
     /// What the sender is told when a service has no backends: reject (by ICMP) or drop (nothing)

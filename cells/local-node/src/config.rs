@@ -2,6 +2,7 @@
 
 /// What the user says about the node. Changes take effect at the next start.
 #[derive(Clone, Debug, hive::Config)]
+#[config(group = "Node and cluster")]
 pub struct LocalNodeConfig {
     /// Name of this cluster
     #[flag(default = "default")]

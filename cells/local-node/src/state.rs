@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// The agent's folder. A change takes effect at the next start, which then finds nothing of the earlier run.
 #[derive(hive::Config, Clone, Debug)]
+#[config(group = "Files")]
 pub struct StateConfig {
     /// Directory path to store runtime state
     #[flag(default = "/var/run/cilium")]

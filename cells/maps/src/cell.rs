@@ -51,7 +51,6 @@ struct MapsParams {
 }
 
 fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
-    p.config.validate()?;
     let (config, families) = ((*p.config).clone(), (*p.families).clone());
     let (specs, fit) = match p.memory.as_deref().and_then(|limit| Some((limit.bytes()?, limit.for_maps()?))) {
         None => (Specs::new(config, families), None),

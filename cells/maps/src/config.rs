@@ -2,6 +2,7 @@
 
 /// Which IP families the node forwards. Changes take effect at the next start.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
+#[config(group = "Node and cluster")]
 pub struct FamilyConfig {
     /// Enable IPv4 support
     #[flag(default = true)]
@@ -19,6 +20,7 @@ impl Default for FamilyConfig {
 
 /// What clock the datapath reads. A change takes effect at the next start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, hive::Config)]
+#[config(group = "Connections")]
 pub struct ClockConfig {
     /// Let connections end by the kernel's jiffies, which are read faster than seconds, when the kernel allows
     #[flag(default = false)]
@@ -35,6 +37,7 @@ impl ClockConfig {
 /// Where the maps are and how large. Sizes take effect at the next start: a map of another size is replaced by one that
 /// holds its entries.
 #[derive(Clone, Debug, PartialEq, hive::Config)]
+#[config(group = "eBPF maps", check = |config: &Self| config.validate().map_err(|error| error.to_string()))]
 pub struct MapsConfig {
     /// Path to the BPF file system; mounted there when absent
     #[flag(default = "/sys/fs/bpf")]

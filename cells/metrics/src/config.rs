@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// What is exported and where. A change of the address takes effect at the next start.
 #[derive(hive::Config, Clone, Debug)]
-#[config(check = check)]
+#[config(group = "Metrics", check = check)]
 pub struct MetricsConfig {
     /// IP:Port on which to serve prometheus metrics (pass ":Port" to bind on all interfaces, "" is off)
     #[flag(default = "")]

@@ -9,6 +9,7 @@ use policy_engine::{Enforcement, Settings};
 
 /// What policies mean and where they come from. A change takes effect at the next start, unless an option says otherwise.
 #[derive(Clone, Debug, hive::Config)]
+#[config(group = "Policy")]
 #[config(check = |config: &Self| config.allow_localhost().map(drop).map_err(|error| error.to_string()))]
 pub struct PolicyConfig {
     /// Let the host reach its pods whatever policies say: always, policy (as they say), or auto

@@ -56,7 +56,6 @@ pub fn cell() -> Cell {
 
 #[derive(Params)]
 struct WriterParams {
-    config: Config<ServicesConfig>,
     families: Config<FamilyConfig>,
     services: Arc<RwTable<Service>>,
     frontends: Arc<RwTable<Frontend>>,
@@ -68,7 +67,6 @@ struct WriterParams {
 }
 
 fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
-    p.config.validate()?;
     let events = Events::default();
     if let Some(metrics) = p.metrics {
         events.register(&metrics);

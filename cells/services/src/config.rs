@@ -5,6 +5,7 @@ use std::time::Duration;
 
 /// Where services come from and how their rows are kept.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
+#[config(group = "Services", check = |config: &Self| config.validate().map_err(|error| error.to_string()))]
 pub struct ServicesConfig {
     /// File of Services and EndpointSlices (.yaml, .yml or .json), read again when it changes
     #[flag(default = "")]

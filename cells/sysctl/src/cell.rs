@@ -11,6 +11,7 @@ use crate::{Setting, Sysctl, health};
 
 /// Where the kernel's settings are.
 #[derive(Clone, Debug, hive::Config)]
+#[config(group = "Files")]
 pub struct SysctlConfig {
     /// Where procfs is mounted; takes effect at the next start
     #[flag(default = "/proc")]

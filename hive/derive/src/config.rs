@@ -18,6 +18,7 @@ struct Options {
     file_only: bool,
     live: bool,
     secret: bool,
+    joins: bool,
     group: Option<LitStr>,
     deprecated: Option<LitStr>,
     aliases: Vec<LitStr>,
@@ -125,7 +126,7 @@ fn option(field: &Field, of_struct: &Struct) -> Result<(LitStr, TokenStream, Tok
     let (unit, deprecated) = (some(options.unit.as_ref()), some(options.deprecated.as_ref()));
     let group = some(options.group.as_ref().or(of_struct.group.as_ref()));
     let (hidden, file_only, aliases) = (options.hidden, options.file_only, &options.aliases);
-    let (live, secret) = (options.live, options.secret);
+    let (live, secret, joins) = (options.live, options.secret, options.joins);
     let flag = quote! {
         ::hive::config::Flag {
             name: #name,
@@ -140,6 +141,7 @@ fn option(field: &Field, of_struct: &Struct) -> Result<(LitStr, TokenStream, Tok
             deprecated: #deprecated,
             live: #live,
             secret: #secret,
+            joins: #joins,
             check: #check,
         }
     };
@@ -165,13 +167,14 @@ impl Options {
             "file_only" => self.file_only = true,
             "live" => self.live = true,
             "secret" => self.secret = true,
+            "joins" => self.joins = true,
             "group" => self.group = Some(meta.value()?.parse()?),
             "deprecated" => self.deprecated = Some(meta.value()?.parse()?),
             "alias" => self.aliases.push(meta.value()?.parse()?),
             "parse" => self.parse = Some(meta.value()?.parse()?),
             _ => {
                 let known =
-                    "name, default, unit, group, hidden, file_only, live, secret, deprecated, alias, parse";
+                    "name, default, unit, group, hidden, file_only, live, secret, joins, deprecated, alias, parse";
                 return Err(meta.error(format!("unknown property; there are {known}")));
             }
         }

@@ -45,6 +45,7 @@ pub fn object(input: TokenStream) -> TokenStream {
 /// - `hidden`: not shown in the help text
 /// - `live`: a change takes effect while the program runs, for whoever takes a `ConfigWatch` of the struct; a change of
 ///   any other option takes effect at the next start
+/// - `joins`: several on the command line are one, joined by commas, as lists and maps are
 /// - `secret`: the value is shown nowhere
 /// - `deprecated = "set x instead"`: the log says so when it is set
 /// - `file_only`: read from files and folders, no flag and no environment variable

@@ -12,6 +12,7 @@ use crate::socket::Socket;
 
 /// Where the shell listens. A change takes effect at the next start.
 #[derive(hive::Config, Clone, Debug)]
+#[config(group = "API")]
 pub struct ShellConfig {
     /// Path to the shell UNIX socket, empty for none
     #[flag(default = "/var/run/cilium/shell.sock")]

@@ -78,9 +78,8 @@ pub(crate) fn parse(
 }
 
 fn give(given: &mut Vec<Given>, known: Known<'_>, value: String) {
-    let joins = matches!(known.kind(), Kind::Strings | Kind::Map);
     match given.iter_mut().find(|(name, _)| name == known.name()) {
-        Some((_, first)) if joins && !first.is_empty() => {
+        Some((_, first)) if known.joins() && !first.is_empty() => {
             first.push(',');
             first.push_str(&value);
         }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::error::ConfigError;
@@ -70,7 +70,7 @@ fn read_once(dir: &Path, errors: &mut Vec<ConfigError>) -> Found {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             errors.push(ConfigError::NoDirectory(dir.to_owned()));
         }
-        Err(error) => errors.push(unreadable(dir, error)),
+        Err(error) => errors.push(unreadable(dir, remedy(&error))),
     }
     paths.sort();
     for path in paths {
@@ -91,24 +91,40 @@ fn read_once(dir: &Path, errors: &mut Vec<ConfigError>) -> Found {
                 Ok(value) => found.entries.push((key, value, path)),
                 Err(reason) => errors.push(unreadable(&path, reason)),
             },
-            Err(error) => errors.push(unreadable(&path, error)),
+            Err(error) => errors.push(unreadable(&path, remedy(&error))),
         }
     }
     found
 }
 
+/// What the kernel said, and what to do about it.
+fn remedy(error: &io::Error) -> String {
+    let remedy = match error.raw_os_error() {
+        Some(libc::ENOENT) => "; create it, or remove the link that leads there",
+        Some(libc::EACCES) => "; let the user that runs this read it",
+        Some(libc::ENOTDIR) => "; name a folder with a file for each option",
+        Some(libc::ELOOP) => "; its links lead in a circle, replace or remove them",
+        Some(libc::ENXIO) => "; it is no file of text, replace or remove it",
+        _ => "",
+    };
+    format!("{error}{remedy}")
+}
+
 /// The content of a file of text.
 pub(crate) fn value(path: &Path) -> Result<String, String> {
-    // Asked before it is opened, since opening a pipe waits for its other end.
-    let meta = fs::metadata(path).map_err(|error| error.to_string())?;
-    if !meta.is_file() {
+    // Opening a pipe would wait for its other end, and what is a file now may be one in a moment.
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = opened.map_err(|error| remedy(&error))?;
+    if !file.metadata().map_err(|error| remedy(&error))?.is_file() {
         return Err("it is no file of text; replace or remove it".to_owned());
     }
     let mut bytes = vec![];
-    let read = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
-    read.map_err(|error| error.to_string())?;
+    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| remedy(&error))?;
     if bytes.len() as u64 > LARGEST {
         return Err(format!("it has more than {LARGEST} bytes, the most that is read; shorten it"));
+    }
+    if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
+        return Err(format!("byte {at} is NUL; write it as plain text"));
     }
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text.trim().to_owned()),

@@ -1,5 +1,6 @@
 //! What may be wrong with a configuration.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -23,9 +24,9 @@ pub struct BadValue {
 impl fmt::Display for BadValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let BadValue { from, key, value, expected, detail } = self;
-        write!(f, "{from}: option {key}: \"{value}\" is not {expected}")?;
+        write!(f, "{from}: option {key}: \"{}\" is not {expected}", shown(value))?;
         match detail {
-            Some(detail) => write!(f, " ({detail})"),
+            Some(detail) => write!(f, " ({})", shown(detail)),
             None => Ok(()),
         }
     }
@@ -101,6 +102,27 @@ pub enum ConfigError {
         /// The option.
         key: String,
     },
+}
+
+/// How much of a value, and of what a parser says of it, an error repeats, in bytes.
+const SHOWN: usize = 200;
+
+/// The beginning of a text, of so many bytes at most.
+pub(crate) fn cut(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
+/// A text in one line that nobody has to scroll.
+fn shown(text: &str) -> Cow<'_, str> {
+    let odd = text.contains(char::is_control);
+    if !odd && text.len() <= SHOWN {
+        return Cow::Borrowed(text);
+    }
+    let cut = cut(text, SHOWN);
+    let dots = if cut.len() < text.len() { format!("... ({} bytes)", text.len()) } else { String::new() };
+    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    Cow::Owned(cut.chars().map(escape).collect::<String>() + &dots)
 }
 
 pub(crate) fn did_you_mean(nearest: &Option<String>) -> String {

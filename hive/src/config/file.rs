@@ -8,6 +8,18 @@ use figment::{Profile, Provider};
 use super::error::ConfigError;
 use super::kind::plain;
 
+/// How deep brackets may be nested: the time that the parser takes grows with the square.
+const DEEPEST: usize = 500;
+
+fn depth(text: &str) -> usize {
+    let step = |(now, most): (usize, usize), byte| match byte {
+        b'[' | b'{' => (now + 1, most.max(now + 1)),
+        b']' | b'}' => (now.saturating_sub(1), most),
+        _ => (now, most),
+    };
+    text.bytes().fold((0, 0), step).1
+}
+
 /// Reads the options of a file: the key in lower case and the value as text. Keys without a value are left out.
 pub(crate) fn read(path: &Path, errors: &mut Vec<ConfigError>) -> Vec<(String, String)> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
@@ -24,6 +36,12 @@ pub(crate) fn read(path: &Path, errors: &mut Vec<ConfigError>) -> Vec<(String, S
         }
     };
     if text.trim().is_empty() {
+        return vec![];
+    }
+    if depth(&text) > DEEPEST {
+        let reason =
+            format!("it is nested more than {DEEPEST} levels deep; an option is a value, a list or a map");
+        errors.push(ConfigError::BadFile { path: path.to_owned(), reason });
         return vec![];
     }
     match Yaml::string(&text).data() {

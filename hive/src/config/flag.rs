@@ -34,6 +34,8 @@ pub struct Flag {
     pub live: bool,
     /// Whether its value is shown to nobody.
     pub secret: bool,
+    /// Whether several on the command line are one, joined by commas, as lists and maps are.
+    pub joins: bool,
     /// Checks what the type alone does not.
     pub check: fn(&Parsed<'_>) -> Result<(), String>,
 }
@@ -108,6 +110,12 @@ impl<'a> Known<'a> {
     /// Whether its value is shown to nobody.
     pub(crate) fn is_secret(&self) -> bool {
         matches!(self, Known::Declared(flag) if flag.secret)
+    }
+
+    /// Whether several on the command line are one.
+    pub(crate) fn joins(&self) -> bool {
+        let of_kind = matches!(self.kind(), Kind::Strings | Kind::Map);
+        of_kind || matches!(self, Known::Declared(flag) if flag.joins)
     }
 
     /// Its default, as it would be written.

@@ -108,7 +108,9 @@ impl Kind {
             Kind::Bool => parse_bool(raw).map(Value::from).ok_or(None),
             Kind::Int(bits) => parse_int(raw, *bits).map(Value::from).ok_or(None),
             Kind::Uint(bits) => parse_uint(raw, *bits).map(Value::from).ok_or(None),
-            Kind::Float => raw.trim().parse::<f64>().map(Value::from).map_err(|_| None),
+            Kind::Float => {
+                raw.trim().parse().ok().filter(|n: &f64| n.is_finite()).map(Value::from).ok_or(None)
+            }
             Kind::Duration => {
                 let bare = form == Form::Other && !raw.is_empty() && raw.bytes().all(|b| b.is_ascii_digit());
                 let text = if bare { format!("{raw}ns") } else { raw.to_owned() };
@@ -315,6 +317,9 @@ mod tests {
             (Kind::Int(64), "9223372036854775808"),
             (Kind::Int(32), "2147483648"),
             (Kind::Float, ""),
+            (Kind::Float, "NaN"),
+            (Kind::Float, "-inf"),
+            (Kind::Float, "1e400"),
         ] {
             assert_eq!(read(kind, raw), None, "{kind:?} {raw}");
         }

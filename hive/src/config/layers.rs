@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use figment::value::{Dict, Map};
+use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 
 use super::args::{self, Arguments};
 use super::error::{BadValue, ConfigError};
 use super::flag::{CONFIG_DIR, CONFIG_FILE, Known, Schema};
 use super::kind::Form;
+use super::observed::{Said, What};
 use super::settings::{Renamed, SECRET, Setting, Settings, Source, Unknown};
 use super::{dir, file};
 
@@ -75,6 +76,7 @@ impl Sources {
             errors: vec![],
             unknown: vec![],
             renamed: vec![],
+            said: vec![],
         };
         let (arguments, given) = args::parse(&self.args, schema, &mut loader.errors);
 
@@ -108,8 +110,9 @@ impl Sources {
         }
         layers.extend([env, flags, program]);
 
-        let Loader { errors, unknown, renamed, .. } = loader;
-        let settings = combine(schema, &layers, unknown, renamed);
+        let Loader { errors, unknown, renamed, said, .. } = loader;
+        let mut settings = combine(schema, &layers, unknown, renamed);
+        settings.said = said;
         Loaded { settings, arguments, errors }
     }
 
@@ -136,6 +139,7 @@ impl Sources {
                         loader.stranger(
                             Origin::Environment,
                             Unknown { key: name, source, nearest, note: None },
+                            value,
                         );
                     }
                 }
@@ -152,17 +156,32 @@ struct Loader<'a> {
     errors: Vec<ConfigError>,
     unknown: Vec<Unknown>,
     renamed: Vec<Renamed>,
+    said: Vec<Said>,
 }
 
 impl Loader<'_> {
-    /// A key that nobody knows.
-    fn stranger(&mut self, origin: Origin, unknown: Unknown) {
+    /// A key that nobody knows. Its value is not shown where the nearest option's is not, either.
+    fn stranger(&mut self, origin: Origin, unknown: Unknown, value: &str) {
+        let nearest = unknown.nearest.clone();
+        let secret =
+            nearest.as_ref().and_then(|name| self.schema.find(name)).is_some_and(|known| known.is_secret());
+        let text = if secret { SECRET.to_owned() } else { value.to_owned() };
+        let (key, source) = (unknown.key.clone(), unknown.source.clone());
+        self.said.push(Said { key, source, text, what: What::Unknown(nearest) });
         if self.refused.contains(&origin) {
             let Unknown { key, source, nearest, .. } = unknown;
             self.errors.push(ConfigError::UnknownKey { key, from: source, nearest });
         } else {
             self.unknown.push(unknown);
         }
+    }
+
+    /// A key that says where options are, among the options: nobody reads them again because of it.
+    fn misplaced(&mut self, key: String, text: String, source: Source) {
+        const NOTE: &str = "it counts on the command line and in the environment only";
+        let what = What::Wrong(NOTE.to_owned());
+        self.said.push(Said { key: key.clone(), source: source.clone(), text, what });
+        self.unknown.push(Unknown { key, source, nearest: None, note: Some(NOTE) });
     }
 
     fn named(&mut self, layer: &mut Layer, name: &str, raw: &str, source: Source) {
@@ -174,7 +193,11 @@ impl Loader<'_> {
 
     fn put(&mut self, layer: &mut Layer, known: Known<'_>, raw: &str, source: Source) {
         let form = if source == Source::Flag { Form::Flag } else { Form::Other };
-        match known.parse(raw, form) {
+        let parsed = known.parse(raw, form);
+        if source != Source::Default {
+            self.said.push(said(known, raw, &source, &parsed));
+        }
+        match parsed {
             Ok(value) => {
                 layer.values.insert(known.name().to_owned(), value);
                 layer.places.insert(known.name().to_owned(), source);
@@ -212,6 +235,10 @@ impl Loader<'_> {
             (None, None) => return None,
         };
         for (key, value, source) in entries {
+            if [CONFIG_FILE, CONFIG_DIR].contains(&key.as_str()) {
+                self.misplaced(key, value, source);
+                continue;
+            }
             match self.schema.find_with_aliases(&key) {
                 Some(known) => {
                     if known.name() != key {
@@ -222,12 +249,28 @@ impl Loader<'_> {
                 }
                 None => {
                     let nearest = self.schema.nearest(&key);
-                    self.stranger(Origin::Files, Unknown { key, source, nearest, note: None });
+                    self.stranger(Origin::Files, Unknown { key, source, nearest, note: None }, &value);
                 }
             }
         }
         Some(layer)
     }
+}
+
+/// What a source says of an option that is known.
+fn said(known: Known<'_>, raw: &str, source: &Source, parsed: &Result<Value, Option<String>>) -> Said {
+    let shown = parsed.as_ref().map_or_else(|_| raw.to_owned(), |value| known.kind().render(value));
+    let what = match (known, parsed) {
+        (_, Err(detail)) => {
+            let detail = detail.as_ref().filter(|_| !known.is_secret());
+            let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
+            What::Wrong(format!("not {}{detail}", known.kind().expected()))
+        }
+        (Known::Declared(_), Ok(value)) => What::Declared(value.clone()),
+        (Known::Foreign(_), Ok(_)) => What::Foreign(shown != known.default()),
+    };
+    let text = if known.is_secret() { SECRET.to_owned() } else { shown };
+    Said { key: known.name().to_owned(), source: source.clone(), text, what }
 }
 
 fn combine(schema: &Schema, layers: &[Layer], unknown: Vec<Unknown>, renamed: Vec<Renamed>) -> Settings {
@@ -248,15 +291,16 @@ fn combine(schema: &Schema, layers: &[Layer], unknown: Vec<Unknown>, renamed: Ve
             true => [SECRET.to_owned(), SECRET.to_owned()],
             false => [value, default],
         };
-        let deprecated = match known {
-            Known::Declared(flag) => flag.deprecated,
-            Known::Foreign(_) => None,
+        let (deprecated, live) = match known {
+            Known::Declared(flag) => (flag.deprecated, flag.live),
+            Known::Foreign(_) => (None, false),
         };
         let setting = Setting {
             key: key.clone(),
             value,
             default,
             kind,
+            live,
             source,
             deprecated,
             is_default,

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::error::ConfigError;
+use super::error::{ConfigError, cut};
 use super::flag::{CONFIG_DIR, CONFIG_FILE, Flag, Schema};
 use super::layers::Sources;
+use super::observed::{Observed, Said, observe};
 use super::settings::{Setting, Settings, Source};
 use super::value::Values;
 use super::{ConfigCell, ConfigSpec};
@@ -124,6 +125,9 @@ pub struct Reloaded {
     pub refused: Vec<Change>,
 }
 
+/// How much of the reason is repeated with each value that waits, in bytes.
+const REFUSAL: usize = 300;
+
 /// Reads the configuration again and tells who watches it. Take it as `Arc<LiveConfig>`.
 pub struct LiveConfig {
     schema: Schema,
@@ -141,6 +145,7 @@ struct Struct {
 
 struct State {
     settings: watch::Sender<Arc<Settings>>,
+    observed: watch::Sender<Arc<Vec<Observed>>>,
     watched: HashMap<Key, Watched>,
 }
 
@@ -158,7 +163,9 @@ impl LiveConfig {
         settings: Arc<Settings>,
     ) -> Arc<Self> {
         let structs = cells.map(|cell| Struct { key: cell.key, flags: (cell.flags)(), make: cell.make });
-        let state = Mutex::new(State { settings: watch::channel(settings).0, watched: HashMap::new() });
+        let observed = watch::channel(Arc::new(settings.observed())).0;
+        let settings = watch::channel(settings).0;
+        let state = Mutex::new(State { settings, observed, watched: HashMap::new() });
         Arc::new(LiveConfig { schema, sources, structs: structs.collect(), state })
     }
 
@@ -192,6 +199,17 @@ impl LiveConfig {
         ConfigWatch(self.state.lock().settings.subscribe())
     }
 
+    /// What each source said when they were read last, and what came of it: where the program has drifted from its
+    /// configuration, and why.
+    pub fn observed(&self) -> Arc<Vec<Observed>> {
+        self.state.lock().observed.borrow().clone()
+    }
+
+    /// The same as it changes.
+    pub fn watch_observed(&self) -> ConfigWatch<Vec<Observed>> {
+        ConfigWatch(self.state.lock().observed.subscribe())
+    }
+
     /// The configuration file or folder that is read, for whoever wants to know when it changes.
     pub fn place(&self) -> Option<PathBuf> {
         let settings = self.settings();
@@ -215,16 +233,23 @@ impl LiveConfig {
     /// and all others are named in the result; with a fault, in whatever option, everything stays as it is.
     pub fn reload(&self) -> Result<Reloaded, Vec<ConfigError>> {
         let loaded = self.sources.load(&self.schema);
-        if !loaded.errors.is_empty() {
-            return Err(loaded.errors);
-        }
         let live = self.live();
         let state = self.state.lock();
-        let mut next =
-            Settings { unused: loaded.settings.unused, ..Settings::clone(&state.settings.borrow()) };
-        (next.unknown, next.renamed) = (loaded.settings.unknown, loaded.settings.renamed);
+        let said = loaded.settings.said.clone();
+        let outcome = if loaded.errors.is_empty() {
+            self.take(&state, &live, loaded.settings)
+        } else {
+            Err(loaded.errors)
+        };
+        state.observe(&said, outcome.as_ref().err());
+        outcome
+    }
+
+    fn take(&self, state: &State, live: &[&str], read: Settings) -> Result<Reloaded, Vec<ConfigError>> {
+        let mut next = Settings { unused: read.unused, ..Settings::clone(&state.settings.borrow()) };
+        (next.unknown, next.renamed, next.said) = (read.unknown, read.renamed, read.said);
         let mut reloaded = Reloaded::default();
-        for (key, wanted) in loaded.settings.declared {
+        for (key, wanted) in read.declared {
             let Some(running) = next.declared.get_mut(&key) else { continue };
             if wanted.parsed == running.parsed {
                 *running = wanted;
@@ -256,6 +281,23 @@ impl LiveConfig {
             }
         }
         Ok(reloaded)
+    }
+}
+
+impl State {
+    fn observe(&self, said: &[Said], errors: Option<&Vec<ConfigError>>) {
+        let refusal = errors.map(|errors| {
+            let text = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            cut(&text, REFUSAL).to_owned()
+        });
+        let now = observe(said, &self.settings.borrow(), refusal.as_deref());
+        self.observed.send_if_modified(|before| {
+            let news = **before != now;
+            if news {
+                *before = Arc::new(now);
+            }
+            news
+        });
     }
 }
 

@@ -17,6 +17,7 @@ mod flag;
 mod kind;
 mod layers;
 mod live;
+mod observed;
 mod settings;
 mod value;
 
@@ -36,6 +37,7 @@ pub use kind::Kind;
 pub use layers::Origin;
 pub(crate) use layers::Sources;
 pub use live::{Change, ConfigWatch, LiveConfig, Reloaded};
+pub use observed::{Observed, Standing};
 pub use settings::{Renamed, Setting, Settings, Source, Unknown};
 pub use value::{FlagValue, Parsed, Values};
 

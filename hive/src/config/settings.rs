@@ -9,6 +9,7 @@ use figment::value::Value;
 
 use super::error::{BadValue, ConfigError};
 use super::kind::Kind;
+use super::observed::{self, Observed, Said};
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub struct Setting {
     pub default: String,
     /// Its type.
     pub kind: Kind,
+    /// Whether a change takes effect while the program runs, if somebody in it follows.
+    pub live: bool,
     /// Where the value came from.
     pub source: Source,
     /// What to do instead of setting it, if it should not be set any more.
@@ -127,6 +130,7 @@ pub struct Settings {
     pub(crate) unknown: Vec<Unknown>,
     pub(crate) renamed: Vec<Renamed>,
     pub(crate) figment: Figment,
+    pub(crate) said: Vec<Said>,
 }
 
 impl fmt::Debug for Settings {
@@ -160,6 +164,11 @@ impl Settings {
     /// Options that were set by an old name.
     pub fn renamed(&self) -> &[Renamed] {
         &self.renamed
+    }
+
+    /// What each source says of each option, in order of name, those that count first; defaults are left out.
+    pub fn observed(&self) -> Vec<Observed> {
+        observed::observe(&self.said, self, None)
     }
 
     /// The layers behind the values, for programs that extract structs of their own. Durations are nanoseconds, maps

@@ -139,6 +139,11 @@ impl RuntimeOption {
         Query::primary(name)
     }
 
+    /// The option of the agent that has its value at the start, empty if there is none.
+    pub fn key(&self) -> &'static str {
+        KNOWN.iter().find(|known| known.name == self.name).map_or("", |known| known.key)
+    }
+
     /// Whether a switch is on.
     pub fn enabled(&self) -> bool {
         self.value == "Enabled"

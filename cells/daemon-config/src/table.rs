@@ -1,0 +1,162 @@
+//! The table `cilium-configs`: what each source says of each option, and what came of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::{Page, Response};
+use hive::config::{Observed, Source, Standing};
+use hive::prelude::*;
+use hive::{LiveConfig, Settings};
+use runtime_options::RuntimeOption;
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+use statedb::{Index, IndexDef, Query, RwTable, Table, TableSpec};
+
+use crate::spec;
+
+/// A row of table `cilium-configs`: an option as one source has it. The columns of the original, and two more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigRow {
+    /// The option.
+    pub key: String,
+    /// Where it was read.
+    pub source: String,
+    /// The source with the lowest counts.
+    pub priority: u32,
+    /// The value there.
+    pub value: String,
+    /// The value that the agent runs with, `-` if it has no such option.
+    pub running: String,
+    /// What came of the value: in force, or why not.
+    pub state: String,
+}
+
+const BY_NAME: Index<ConfigRow, str> = Index::new("name", |row, keys| keys.add(&row.key));
+
+impl TableSpec for ConfigRow {
+    const NAME: &'static str = "cilium-configs";
+    const PRIMARY: &'static str = "key";
+    type Key<'a> = (&'a str, &'a str);
+
+    fn key(&self) -> (&str, &str) {
+        (&self.key, &self.source)
+    }
+
+    fn indexes() -> Vec<IndexDef<Self>> {
+        vec![BY_NAME.def()]
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["Key", "Source", "Priority", "Value", "Running", "State"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        let [key, source, value] = [&self.key, &self.source, &self.value].map(String::clone);
+        vec![key, source, self.priority.to_string(), value, self.running.clone(), self.state.clone()]
+    }
+}
+
+impl Serialize for ConfigRow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut row = serializer.serialize_struct("ConfigRow", 5)?;
+        row.serialize_field("Key", &BTreeMap::from([("Name", &self.key), ("Source", &self.source)]))?;
+        row.serialize_field("Value", &self.value)?;
+        row.serialize_field("Priority", &self.priority)?;
+        row.serialize_field("Running", &self.running)?;
+        row.serialize_field("State", &self.state)?;
+        row.end()
+    }
+}
+
+/// Fills the table, and goes on as the configuration is read again and options are patched.
+pub(crate) fn fill(
+    live: Arc<LiveConfig>,
+    options: Arc<Table<RuntimeOption>>,
+    table: Arc<RwTable<ConfigRow>>,
+    jobs: JobGroup,
+) {
+    let mut observed = live.watch_observed();
+    jobs.one_shot("cilium-configs", move |cx: JobCx| async move {
+        loop {
+            let snapshot = options.snapshot();
+            let (patched, watch) = options.all_watch(&snapshot);
+            let rows = rows(&observed.get(), &live.settings(), patched.map(|option| &**option));
+            table.transact(|w| {
+                let wanted: BTreeMap<(&str, &str), &ConfigRow> =
+                    rows.iter().map(|row| (row.key(), row)).collect();
+                w.retain(|row| wanted.get(&row.key()).is_some_and(|wanted| *wanted == row));
+                for row in
+                    rows.iter().filter(|row| w.get(Query::primary(row.key())).is_none()).collect::<Vec<_>>()
+                {
+                    w.insert(row.clone());
+                }
+            });
+            tokio::select! {
+                () = observed.changed() => {}
+                () = watch.changed() => {}
+                () = cx.cancelled() => return Ok(()),
+            }
+        }
+    });
+}
+
+/// The rows of what was observed, with the values that somebody has patched meanwhile.
+fn rows<'a>(
+    observed: &[Observed],
+    settings: &Settings,
+    options: impl Iterator<Item = &'a RuntimeOption>,
+) -> Vec<ConfigRow> {
+    let mut rows: Vec<ConfigRow> = observed.iter().map(row).collect();
+    // Those that cannot be read are those of the start.
+    let configured = spec::of_settings(settings).unwrap_or_default();
+    for option in options.filter(|option| !option.key().is_empty() && !configured.contains(option)) {
+        let (key, patched) = (option.key(), "changed by PATCH /config");
+        let in_force = Standing::InForce.to_string();
+        match rows.iter_mut().find(|row| row.key == key && row.state == in_force) {
+            Some(row) => (row.running, row.state) = (option.value.clone(), patched.to_owned()),
+            None => {
+                let value = settings.get(key).map(|setting| setting.default.clone()).unwrap_or_default();
+                rows.push(ConfigRow {
+                    key: key.to_owned(),
+                    source: Source::Default.to_string(),
+                    priority: Source::Default.priority(),
+                    value,
+                    running: option.value.clone(),
+                    state: patched.to_owned(),
+                });
+            }
+        }
+    }
+    rows
+}
+
+/// `GET /apiary/drift`: where the agent does not run as its configuration says, and why.
+pub(crate) fn page(table: Arc<Table<ConfigRow>>) -> Member<Page> {
+    Member(Page::new("drift", move |_| {
+        let text = drift(table.all(&table.snapshot()).map(|row| &**row));
+        std::future::ready(Response::text(200, text))
+    }))
+}
+
+/// One line a value that is not in force, and not because another source counts more.
+fn drift<'a>(rows: impl Iterator<Item = &'a ConfigRow>) -> String {
+    let settled = [Standing::InForce.to_string(), "overridden by ".to_owned()];
+    let rows = rows.filter(|row| row.state != settled[0] && !row.state.starts_with(&settled[1]));
+    let line = |row: &ConfigRow| {
+        let ConfigRow { key, source, value, running, state, .. } = row;
+        let running = if running == "-" { String::new() } else { format!("running with {running:?}, ") };
+        format!("{key}: {running}{source} says {value:?}: {state}\n")
+    };
+    let lines: String = rows.map(line).collect();
+    if lines.is_empty() { "The agent runs as its configuration says.\n".to_owned() } else { lines }
+}
+
+fn row(observed: &Observed) -> ConfigRow {
+    ConfigRow {
+        key: observed.key.clone(),
+        source: observed.source.to_string(),
+        priority: observed.priority,
+        value: observed.value.clone(),
+        running: observed.running.clone().unwrap_or_else(|| "-".to_owned()),
+        state: observed.standing.to_string(),
+    }
+}

@@ -1,0 +1,150 @@
+//! What each source says of an option, and what came of it.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use figment::value::Value;
+
+use super::settings::{SECRET, Setting, Settings, Source};
+
+/// One option as one source has it. The source with the lowest `priority` counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observed {
+    /// The option, or the key as it was found if nobody knows it.
+    pub key: String,
+    /// Where it was read; [`Source::Default`] for an option that was set at the start and that nobody sets any more.
+    pub source: Source,
+    /// 1 for the program itself, then the command line, the environment, file or folder, the default.
+    pub priority: u32,
+    /// The value there; `(secret)` for one that is shown to nobody.
+    pub value: String,
+    /// The value that the program runs with; `None` if it has no such option.
+    pub running: Option<String>,
+    /// What came of it.
+    pub standing: Standing,
+}
+
+/// What came of a value that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Standing {
+    /// It is the one that counts.
+    InForce,
+    /// Another source says more.
+    Overridden(Source),
+    /// It counts when the program starts again.
+    NextStart,
+    /// The configuration as a whole is refused, for this reason.
+    Refused(String),
+    /// It is no value of this option, for this reason.
+    Wrong(String),
+    /// The option is known, and nothing in this program acts on it.
+    NoEffect,
+    /// Nobody knows the option; this one may be meant.
+    Unknown(Option<String>),
+}
+
+impl Standing {
+    /// Whether the program runs as this value wants it, or as one that counts before it.
+    pub fn is_settled(&self) -> bool {
+        matches!(self, Standing::InForce | Standing::Overridden(_))
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Standing::InForce => f.write_str("in force"),
+            Standing::Overridden(source) => write!(f, "overridden by {source}"),
+            Standing::NextStart => f.write_str("takes effect at the next start"),
+            Standing::Refused(reason) => write!(f, "refused: {reason}"),
+            Standing::Wrong(reason) => write!(f, "wrong: {reason}"),
+            Standing::NoEffect => f.write_str("no effect in this program"),
+            Standing::Unknown(Some(nearest)) => write!(f, "unknown, is {nearest} meant?"),
+            Standing::Unknown(None) => f.write_str("unknown"),
+        }
+    }
+}
+
+impl Source {
+    /// The place among the sources: the lowest counts.
+    pub fn priority(&self) -> u32 {
+        match self {
+            Source::Program => 1,
+            Source::Flag => 2,
+            Source::Environment(_) => 3,
+            Source::File(_) | Source::Directory(_) => 4,
+            Source::Default => 5,
+        }
+    }
+}
+
+/// A value as a source has it.
+#[derive(Clone)]
+pub(crate) struct Said {
+    pub(crate) key: String,
+    pub(crate) source: Source,
+    /// As it may be shown.
+    pub(crate) text: String,
+    pub(crate) what: What,
+}
+
+#[derive(Clone)]
+pub(crate) enum What {
+    /// A value of a declared option.
+    Declared(Value),
+    /// A value of an option of others; whether it is other than the default.
+    Foreign(bool),
+    Wrong(String),
+    Unknown(Option<String>),
+}
+
+/// What is said, against what is in force; `refusal` if the former is refused as a whole.
+pub(crate) fn observe(said: &[Said], running: &Settings, refusal: Option<&str>) -> Vec<Observed> {
+    let waiting = || refusal.map_or(Standing::NextStart, |reason| Standing::Refused(reason.to_owned()));
+    let mut strongest: HashMap<&str, (usize, &Said)> = HashMap::new();
+    for (at, one) in said.iter().enumerate() {
+        let best = strongest.entry(&one.key).or_insert((at, one));
+        // Of two files for one option the later counts.
+        if one.source.priority() <= best.1.source.priority() {
+            *best = (at, one);
+        }
+    }
+    let observed = |(at, one): (usize, &Said)| {
+        let setting = running.get(&one.key);
+        let standing = match (&one.what, strongest.get(one.key.as_str())) {
+            (What::Wrong(reason), _) => Standing::Wrong(reason.clone()),
+            (What::Unknown(nearest), _) => Standing::Unknown(nearest.clone()),
+            (_, Some((other, stronger))) if *other != at => Standing::Overridden(stronger.source.clone()),
+            (What::Foreign(true), _) => Standing::NoEffect,
+            (What::Declared(value), _) if setting.is_some_and(|now| now.parsed != *value) => waiting(),
+            _ => Standing::InForce,
+        };
+        Observed {
+            key: one.key.clone(),
+            source: one.source.clone(),
+            priority: one.source.priority(),
+            value: one.text.clone(),
+            running: setting.map(|setting| setting.value.clone()),
+            standing,
+        }
+    };
+    // What the program runs with though nobody says so any more.
+    let left = |setting: &&Setting| {
+        setting.source != Source::Default
+            && !setting.is_default()
+            && !strongest.contains_key(setting.key.as_str())
+    };
+    let dropped = |setting: &Setting| Observed {
+        key: setting.key.clone(),
+        source: Source::Default,
+        priority: Source::Default.priority(),
+        value: if setting.is_secret() { SECRET.to_owned() } else { setting.default.clone() },
+        running: Some(setting.value.clone()),
+        standing: waiting(),
+    };
+    let mut all: Vec<Observed> = said.iter().enumerate().map(observed).collect();
+    all.extend(running.iter().filter(left).map(dropped));
+    all.sort_by(|a, b| (&a.key, a.priority).cmp(&(&b.key, b.priority)));
+    all
+}
