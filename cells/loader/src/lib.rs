@@ -69,7 +69,7 @@ pub use departed::{Departed, OwnAddresses};
 pub use error::DatapathError;
 pub use kernel::{KernelDatapath, KernelOptions, POD_INTERFACE_PREFIX, is_pod_interface};
 pub use nftables::{RULE_TABLE, has_rule, remove_rule};
-pub use pool::{PolicyMap, PolicyPool, READY};
+pub use pool::{PolicyMap, PolicyPool, READY, READY_FIRST};
 pub use programs::ProgramSet;
 pub use repairs::{Kind as RepairKind, Repair};
 pub use services::ServicesConfig;

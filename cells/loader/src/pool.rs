@@ -20,10 +20,13 @@ use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 
 use crate::error::{DatapathError, Step};
-use crate::slots::Slots;
+use crate::slots::{Reserve, Slots};
 
-/// Maps that are kept ready: 2.4 MB.
+/// Maps that are kept ready once pods come: 2.4 MB.
 pub const READY: usize = 256;
+
+/// Maps that a start makes ready, and as many are made at once later: in the time of a grace period fewer are taken.
+pub const READY_FIRST: usize = 64;
 
 /// The policy map of an endpoint.
 pub type PolicyMap = Map<PolicyKey, PolicyEntry>;
@@ -43,14 +46,15 @@ pub struct PolicyPool {
 impl PolicyPool {
     /// An empty pool.
     pub fn new(maps: Arc<Maps>) -> PolicyPool {
-        let slots = Mutex::new(Slots::new(datapath_abi::EP_CONFIG_ENTRIES, READY));
+        let reserve = Reserve { first: READY_FIRST, grown: READY };
+        let slots = Mutex::new(Slots::new(datapath_abi::EP_CONFIG_ENTRIES, reserve));
         // Others need descriptors meanwhile.
-        let limit = getrlimit(Resource::Nofile).current.map_or(READY, |limit| limit as usize / 16);
+        let limit = getrlimit(Resource::Nofile).current.map_or(READY_FIRST, |limit| limit as usize / 16);
         PolicyPool {
             maps,
             slots,
             given: Mutex::default(),
-            at_once: limit.clamp(1, READY),
+            at_once: limit.clamp(1, READY_FIRST),
             wanted: Notify::new(),
         }
     }
@@ -96,7 +100,7 @@ impl PolicyPool {
         // The guard must not live into the branch that waits.
         let (ready, few) = {
             let mut slots = self.slots();
-            (slots.take(), slots.ready() * 2 < READY)
+            (slots.take(), slots.are_few())
         };
         if few {
             self.wanted.notify_one();
@@ -104,7 +108,7 @@ impl PolicyPool {
         let slot = match ready {
             Some(slot) => slot,
             None => {
-                let reserved = self.slots().reserve(READY / 4);
+                let reserved = self.slots().reserve(READY_FIRST);
                 let (slot, more) = reserved
                     .split_first()
                     .ok_or(DatapathError::NoSlot { slots: datapath_abi::EP_CONFIG_ENTRIES })?;
@@ -144,8 +148,8 @@ impl PolicyPool {
         self.wanted.notify_one();
     }
 
-    /// Makes rested slots ready and creates maps when half of them are gone: 8 to 11 ms then, on nobody's path.
-    /// Gives how many are ready.
+    /// Makes rested slots ready, and creates maps when half of them are gone: a batch after the other, 8 to 11 ms each, on
+    /// nobody's path. Gives how many are ready.
     pub fn tend(&self) -> Result<usize, DatapathError> {
         let rested = self.slots().rested(Instant::now());
         for (index, slot) in rested.iter().enumerate() {
@@ -156,8 +160,10 @@ impl PolicyPool {
             }
             self.slots().add([*slot]);
         }
-        let missing = self.slots().missing();
-        if !missing.is_empty() {
+        let mut few = self.slots().are_few();
+        while few {
+            let missing = self.slots().missing();
+            few = !missing.is_empty();
             self.fill(&missing)?;
             self.slots().add(missing.into_iter().rev());
         }

@@ -16,13 +16,25 @@ pub(crate) struct Slots {
     /// The first slot that never had a map.
     fresh: u32,
     limit: u32,
-    target: usize,
+    /// How many have been given out.
+    taken: usize,
+    reserve: Reserve,
+}
+
+/// How many slots shall be ready.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reserve {
+    /// At first; and as many are made at once.
+    pub(crate) first: usize,
+    /// Once a quarter of the first ones are taken: pods come.
+    pub(crate) grown: usize,
 }
 
 impl Slots {
-    /// No slot has a map; slots are numbered below `limit`, and `target` of them shall be ready.
-    pub(crate) fn new(limit: u32, target: usize) -> Slots {
-        Slots { free: Vec::new(), resting: VecDeque::new(), spare: Vec::new(), fresh: 1, limit, target }
+    /// No slot has a map; slots are numbered below `limit`.
+    pub(crate) fn new(limit: u32, reserve: Reserve) -> Slots {
+        let (free, resting, spare) = (Vec::new(), VecDeque::new(), Vec::new());
+        Slots { free, resting, spare, fresh: 1, limit, taken: 0, reserve }
     }
 
     /// Takes over slots of a run before: `occupied` have a map, `used` are endpoints'. Gives those that are free now,
@@ -37,7 +49,20 @@ impl Slots {
 
     /// A slot with an empty map, if one is ready.
     pub(crate) fn take(&mut self) -> Option<u32> {
+        self.taken += 1;
         self.free.pop()
+    }
+
+    /// Whether less than half of what shall be ready is.
+    pub(crate) fn are_few(&self) -> bool {
+        self.free.len() * 2 < self.target()
+    }
+
+    fn target(&self) -> usize {
+        match self.taken * 4 > self.reserve.first {
+            true => self.reserve.grown,
+            false => self.reserve.first,
+        }
     }
 
     /// Lets the slot of an endpoint that is gone rest.
@@ -54,13 +79,10 @@ impl Slots {
         self.resting.drain(..done).map(|(_, slot)| slot).collect()
     }
 
-    /// Numbers for new maps: none while at least half the target is ready, else as many as are missing.
-    /// They are the caller's until [`Slots::add`].
+    /// Numbers for new maps: as many as are missing, at most so many as are made at once. They are the caller's until
+    /// [`Slots::add`].
     pub(crate) fn missing(&mut self) -> Vec<u32> {
-        if self.free.len() * 2 >= self.target {
-            return Vec::new();
-        }
-        self.reserve(self.target - self.free.len())
+        self.reserve(self.target().saturating_sub(self.free.len()).min(self.reserve.first))
     }
 
     /// Up to `count` numbers for new maps.
@@ -107,24 +129,40 @@ impl Slots {
 mod tests {
     use super::*;
 
+    fn slots(limit: u32, first: usize, grown: usize) -> Slots {
+        Slots::new(limit, Reserve { first, grown })
+    }
+
     #[test]
-    fn slots_are_made_ahead_and_again_at_half() {
-        let mut slots = Slots::new(65536, 8);
-        assert_eq!(slots.take(), None);
+    fn slots_are_made_ahead_and_more_when_pods_come() {
+        let mut slots = slots(65536, 8, 32);
+        assert!(slots.are_few());
         let made = slots.missing();
         assert_eq!(made, (1..=8).collect::<Vec<_>>());
         slots.add(made);
-        for _ in 0..4 {
+        for _ in 0..2 {
             slots.take().unwrap();
         }
-        assert!(slots.missing().is_empty(), "half full");
+        assert!(!slots.are_few(), "of 8");
         slots.take().unwrap();
-        assert_eq!(slots.missing(), (9..=13).collect::<Vec<_>>());
+        assert!(slots.are_few(), "of 32");
+        for made in [8, 8, 8, 3, 0] {
+            let missing = slots.missing();
+            assert_eq!(missing.len(), made, "a batch at a time, each ready when it is made");
+            slots.add(missing);
+        }
+        assert_eq!(slots.ready(), 32);
+        for _ in 0..16 {
+            slots.take().unwrap();
+        }
+        assert!(!slots.are_few(), "half full");
+        slots.take().unwrap();
+        assert!(slots.are_few());
     }
 
     #[test]
     fn a_slot_rests_before_it_is_given_out_again() {
-        let mut slots = Slots::new(65536, 2);
+        let mut slots = slots(65536, 2, 2);
         let start = Instant::now();
         slots.rest(5, start);
         slots.rest(6, start + Duration::from_millis(500));
@@ -140,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_restart_takes_over_what_is_there() {
-        let mut slots = Slots::new(65536, 4);
+        let mut slots = slots(65536, 4, 4);
         let free = slots.restore(&BTreeSet::from([1, 2, 3, 9]), &BTreeSet::from([2]));
         assert_eq!(free, [9, 3, 1]);
         assert_eq!(slots.take(), Some(1));
@@ -150,7 +188,7 @@ mod tests {
 
     #[test]
     fn numbers_end_at_the_limit() {
-        let mut slots = Slots::new(4, 8);
+        let mut slots = slots(4, 8, 8);
         assert_eq!(slots.missing(), [1, 2, 3]);
         assert!(slots.missing().is_empty());
         assert!(slots.reserve(1).is_empty());
@@ -158,7 +196,7 @@ mod tests {
 
     #[test]
     fn numbers_whose_maps_could_not_be_made_come_again() {
-        let mut slots = Slots::new(65536, 4);
+        let mut slots = slots(65536, 4, 4);
         for _ in 0..100_000 {
             let missing = slots.missing();
             assert_eq!(missing.len(), 4);
@@ -169,7 +207,7 @@ mod tests {
 
     #[test]
     fn ready_slots_are_withdrawn_by_choice() {
-        let mut slots = Slots::new(65536, 4);
+        let mut slots = slots(65536, 4, 4);
         slots.add([1, 2, 3, 4]);
         assert_eq!(slots.withdraw(|slot| slot % 2 == 0), [2, 4]);
         assert_eq!(slots.free(), [1, 3]);

@@ -10,7 +10,7 @@ use datapath_abi::{EndpointInfo, EndpointKey, PolicyEntry, PolicyKey, ep_flag};
 use devices::Netlink;
 use loader::device_links::{self, Attached, Place, Style};
 use loader::host::{self, HostSettings};
-use loader::{Datapath, DatapathError, EndpointDatapath, KernelDatapath, ProgramSet, READY};
+use loader::{Datapath, DatapathError, EndpointDatapath, KernelDatapath, ProgramSet, READY_FIRST};
 use maps::{Maps, policy_name};
 use test_kit::{Sandbox, require_root};
 
@@ -33,7 +33,7 @@ fn an_endpoint_comes_and_goes_with_all_its_rows() {
     let sandbox = Sandbox::new().unwrap();
     let maps = maps(&sandbox);
     let datapath = start(&maps);
-    assert_eq!(datapath.pool().ready(), READY);
+    assert_eq!(datapath.pool().ready(), READY_FIRST);
     let endpoint = pod(&sandbox, 7);
     datapath.attach(&endpoint).unwrap();
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use bpf::{Map, RawMap, unpin};
 use datapath_abi::{PolicyEntry, PolicyKey};
 use kit::{maps, pod, start};
-use loader::{Datapath, KernelDatapath, READY};
+use loader::{Datapath, KernelDatapath, READY, READY_FIRST};
 use maps::{Maps, policy_name};
 use test_kit::{Sandbox, require_root};
 
@@ -48,7 +48,7 @@ fn a_start_finds_every_map_again_by_its_pin() {
     }
     drop(datapath);
     let before = slots(&maps);
-    assert!(before.len() >= READY);
+    assert!(before.len() >= READY_FIRST);
 
     // A kill between the pin of a swapped map and the settings row; pins that somebody has removed.
     let spare = *before.keys().rev().find(|slot| **slot != slot_of(&maps, 7)).unwrap();
@@ -128,4 +128,19 @@ fn an_endpoint_keeps_its_map_while_all_pins_are_gone() {
     datapath.attach(&pod(&sandbox, 8)).unwrap();
     let map: Map<PolicyKey, PolicyEntry> = Map::open(&maps.path(&policy_name(8))).unwrap();
     assert_eq!(Some(map.raw().id()), maps.ep_policies().id(slot_of(&maps, 8)).unwrap());
+}
+
+#[test]
+fn the_reserve_grows_once_pods_come() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    let pool = datapath.pool();
+    assert_eq!(pool.ready(), READY_FIRST);
+    for _ in 0..=READY_FIRST / 2 {
+        pool.take().unwrap();
+    }
+    assert_eq!(pool.tend().unwrap(), READY);
+    assert_eq!(slots(&maps).len(), READY + READY_FIRST / 2 + 1);
 }
