@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bpf::tc::Tc;
 use bpf::{Direction, Link};
@@ -58,14 +58,6 @@ fn run<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-async fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(20), "waited for {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 fn filters(ifindex: u32) -> Vec<bpf::tc::Filter> {
     Tc::new().unwrap().filters(ifindex, Direction::Ingress).unwrap()
 }
@@ -104,7 +96,7 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         assert!(!attached(), "programs wait for the host endpoint's id");
         datapath.expect_host(500);
         tokio::time::timeout(Duration::from_secs(20), datapath.ready()).await.unwrap();
-        wait_for("programs on devices", attached).await;
+        hive.until("programs on devices", attached).await;
         let maps: Arc<Maps> = hive.get();
 
         let routes = sandbox.host().ip("-4 route show dev cilium_host").unwrap();
@@ -113,7 +105,7 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         assert_eq!(sandbox.host().sysctl("net/ipv4/conf/cilium_host/accept_local").unwrap().trim(), "1");
         for ip in [[10, 99, 0, 1], [10, 244, 71, 14]] {
             let key = EndpointKey::v4(Ipv4Addr::from(ip));
-            wait_for("the host's addresses", || maps.lxc().lookup(&key).unwrap().is_some()).await;
+            hive.until("the host's addresses", || maps.lxc().lookup(&key).unwrap().is_some()).await;
             assert_eq!(maps.lxc().lookup(&key).unwrap().unwrap().flags, lxc_flag::HOST);
         }
         let eth0 = link_by_name("eth0").index;
@@ -122,7 +114,7 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         // A foreign CNI plugin makes an interface: the program that drops is on it before anybody asks.
         sandbox.host().ip("link add lxcnew type veth peer name p0").unwrap();
         let new = link_by_name("lxcnew");
-        wait_for("the guard", || filters(new.index).len() == 1).await;
+        hive.until("the guard", || filters(new.index).len() == 1).await;
         let endpoint = EndpointDatapath {
             id: 7,
             ifindex: new.index,
@@ -137,23 +129,25 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         sandbox.host().ip("addr add 10.98.0.1/24 dev eth0").unwrap();
         sandbox.host().ip("addr del 10.99.0.1/24 dev eth0").unwrap();
         let lookup = |ip: [u8; 4]| maps.lxc().lookup(&EndpointKey::v4(ip.into())).unwrap();
-        wait_for("the new address", || lookup([10, 98, 0, 1]).is_some() && lookup([10, 99, 0, 1]).is_none())
-            .await;
+        hive.until("the new address", || {
+            lookup([10, 98, 0, 1]).is_some() && lookup([10, 99, 0, 1]).is_none()
+        })
+        .await;
         // Programs of another id replace those that have the one told first.
         datapath.attach_host(501).unwrap();
-        wait_for("one program array", || {
+        hive.until("one program array", || {
             let names = maps.fs().map_names().unwrap();
             names.iter().filter(|n| n.starts_with("cilium_calls_shared_")).count() == 1
         })
         .await;
         // What somebody removes comes back: a pod's program, a host route, the host devices.
         sandbox.host().exec("tc qdisc del dev lxcnew clsact").unwrap();
-        wait_for("the pod's program", || filters(new.index).len() == 1).await;
+        hive.until("the pod's program", || filters(new.index).len() == 1).await;
         let route = || sandbox.host().ip("-4 route show dev cilium_host").unwrap_or_default();
         sandbox.host().ip("route del 10.244.0.0/16").unwrap();
-        wait_for("the route", || route().contains("10.244.0.0/16")).await;
+        hive.until("the route", || route().contains("10.244.0.0/16")).await;
         sandbox.host().ip("link del cilium_host").unwrap();
-        wait_for("the host devices", || route().contains("10.244.0.0/16") && attached()).await;
+        hive.until("the host devices", || route().contains("10.244.0.0/16") && attached()).await;
         hive.stop().await;
     });
     assert!(attached(), "nothing is taken down at stop");
@@ -170,7 +164,7 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         assert_eq!(filters.len(), 1);
         assert_ne!(filters[0].program, old);
         if let Some(before) = before {
-            wait_for("links with the new programs", || {
+            hive.until("links with the new programs", || {
                 pins.iter().zip(&before).all(|(pin, before)| id(pin).program != before.program)
             })
             .await;

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use api::{Operation, Request, Route};
 use datapath_abi::{NodeKey, NodeValue};
@@ -38,19 +37,11 @@ fn the_nodes_number_is_in_the_map_and_stays() {
     in_sandbox(async |sandbox| {
         let ids = async |hive: &TestHive| -> Vec<(u16, IpAddr)> {
             let path = hive.get::<maps::Maps>().path("cilium_node_map_v2");
-            let start = Instant::now();
-            loop {
-                if let Ok(map) = bpf::Map::<NodeKey, NodeValue>::open(&path)
-                    && let Ok(rows) = map.entries()
-                    && rows.len() >= 2
-                {
-                    let mut rows: Vec<_> = rows.iter().map(|(k, v)| (v.id, k.ip().unwrap())).collect();
-                    rows.sort();
-                    return rows;
-                }
-                assert!(start.elapsed() < Duration::from_secs(10), "no rows in {}", path.display());
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            let read = || bpf::Map::<NodeKey, NodeValue>::open(&path).and_then(|map| map.entries());
+            hive.until("the map has rows", || read().is_ok_and(|rows| rows.len() >= 2)).await;
+            let mut rows: Vec<_> = read().unwrap().iter().map(|(k, v)| (v.id, k.ip().unwrap())).collect();
+            rows.sort();
+            rows
         };
         let mut first = with_maps(sandbox);
         first.start().await;
@@ -101,14 +92,6 @@ fn in_sandbox(work: impl AsyncFnOnce(&Sandbox)) {
     runtime.block_on(work(&sandbox));
 }
 
-async fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(5), "{what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 #[test]
 fn the_row_is_there_follows_and_survives_a_restart() {
     require_root!();
@@ -126,10 +109,11 @@ fn the_row_is_there_follows_and_survives_a_restart() {
 
         store.update(|node| node.router_ipv4 = Some([10, 7, 3, 9].into()));
         let file = dir.join("state/globals/node_config.h");
-        eventually("the router is stored", || {
-            std::fs::read_to_string(&file).is_ok_and(|text| text.contains("0xa, 0x7, 0x3, 0x9"))
-        })
-        .await;
+        first
+            .until("the router is stored", || {
+                std::fs::read_to_string(&file).is_ok_and(|text| text.contains("0xa, 0x7, 0x3, 0x9"))
+            })
+            .await;
 
         let routes = first.get::<Routes>();
         let route = routes.0.iter().find(|r| r.operation() == Operation::GetClusterNodes).unwrap();
@@ -139,17 +123,20 @@ fn the_row_is_there_follows_and_survives_a_restart() {
         sandbox.host().ip("addr add 10.99.0.3/24 dev ext0").unwrap();
         sandbox.host().ip("addr del 10.99.0.7/24 dev ext0").unwrap();
         sandbox.host().ip("addr replace 10.99.0.3/24 dev ext0").unwrap();
-        eventually("the node has its other address", || {
-            store.node().unwrap().ipv4 == Some([10, 99, 0, 3].into())
-        })
-        .await;
-        first.stop().await;
+        first
+            .until("the node has its other address", || {
+                store.node().unwrap().ipv4 == Some([10, 99, 0, 3].into())
+            })
+            .await;
+        drop((store, routes));
+        first.finish().await;
 
         let mut second = hive(&dir).set("ipv4-range", "10.7.0.0/16");
         second.start().await;
         let node = second.get::<LocalNodeStore>().node().unwrap();
         assert_eq!(node.router_ipv4, Some([10, 7, 3, 9].into()), "from the file");
-        second.stop().await;
+        second.logged_no_warning();
+        second.finish().await;
     });
 }
 

@@ -45,7 +45,7 @@ impl TestHive {
             if Instant::now() >= deadline {
                 fail("in vain", &format_args!("waited for half a minute: {what}"));
             }
-            sleep(Duration::from_millis(5)).await;
+            sleep(Duration::from_millis(1)).await;
         }
     }
 
