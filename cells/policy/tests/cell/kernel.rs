@@ -13,7 +13,7 @@ use policy::{Progress, Subject};
 use serde_json::{Value, json};
 use test_kit::{Sandbox, require_root};
 
-use crate::kit::{Done, World, allow, wait_for};
+use crate::kit::{Done, World, allow};
 
 fn maps(sandbox: &Sandbox, rows: u32) -> Arc<Maps> {
     let config = MapsConfig {
@@ -156,7 +156,7 @@ fn a_thousand_changes_are_never_open_and_never_closed() {
                     let before = agent.policies.revision();
                     world.write(&[("web", forms[(round * 7 + round / 5) % forms.len()].clone())], false);
                     let changed = || agent.row(7).realized > before;
-                    tokio::runtime::Handle::current().block_on(wait_for("the change", changed));
+                    tokio::runtime::Handle::current().block_on(agent.hive.until("the change", changed));
                     if round % 50 == 0 {
                         datapath.pool().tend().unwrap();
                     }
@@ -231,12 +231,12 @@ fn a_full_map_in_the_kernel_denies_and_recovers() {
             .collect();
         let many = json!({"endpointSelector": {"matchLabels": {"app": "web"}}, "ingress": many});
         world.write(&[("many", many)], false);
-        wait_for("the full map", || agent.row(7).progress == Progress::Full).await;
+        agent.hive.until("the full map", || agent.row(7).progress == Progress::Full).await;
         assert!(!reader.passes(7, client, 80) && !reader.passes(7, client, 2));
         assert!(reader.passes(8, client, 80), "the other one is open as before");
         world.write(&[("many", Value::Null)], false);
         agent.policies.realized(8).await.unwrap();
-        wait_for("the map to fit", || reader.passes(7, client, 80)).await;
+        agent.hive.until("the map to fit", || reader.passes(7, client, 80)).await;
     });
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use api::{Page, Route};
 use hive::prelude::*;
@@ -202,14 +201,6 @@ pub(crate) fn allow(to: &str, from: &str, port: u16) -> Value {
 /// To pods of an app, from prefixes.
 pub(crate) fn allow_cidr(to: &str, prefixes: &[&str]) -> Value {
     json!({"endpointSelector": {"matchLabels": {"app": to}}, "ingress": [{"fromCIDR": prefixes}]})
-}
-
-pub(crate) async fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(10), "waited for {what}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
 }
 
 /// Ends a thread of a test, whether the test succeeds or not.

@@ -8,7 +8,7 @@ use policy::{NotRealized, ObjectState, Progress};
 use runtime_options::RuntimeOption;
 use serde_json::{Value, json};
 
-use crate::kit::{TCP, World, allow, wait_for};
+use crate::kit::{TCP, World, allow};
 
 fn policy_calls(world: &World) -> Vec<Call> {
     let policy = |call: &Call| matches!(call, Call::WritePolicy(..) | Call::SwapPolicy(..));
@@ -61,34 +61,34 @@ async fn policies_come_change_are_refused_and_go() {
     assert!(world.ingress(7, client.identity, TCP | 80), "without policy everything passes");
 
     world.write(&[("web", allow("web", "client", 80))], false);
-    wait_for("the policy", || !world.ingress(7, client.identity, TCP | 81)).await;
+    agent.hive.until("the policy", || !world.ingress(7, client.identity, TCP | 81)).await;
     assert!(world.ingress(7, client.identity, TCP | 80) && !world.ingress(7, 4711, TCP | 80));
     world.write(&[("web", allow("web", "client", 81))], false);
-    wait_for("the next", || world.ingress(7, client.identity, TCP | 81)).await;
-    wait_for("its end", || !world.ingress(7, client.identity, TCP | 80)).await;
-    wait_for("the revision", || agent.row(7).realized == 3).await;
+    agent.hive.until("the next", || world.ingress(7, client.identity, TCP | 81)).await;
+    agent.hive.until("its end", || !world.ingress(7, client.identity, TCP | 80)).await;
+    agent.hive.until("the revision", || agent.row(7).realized == 3).await;
 
     // A field that is wrong: all of the version before stays.
     let mut wrong = allow("web", "client", 82);
     wrong["ingress"][0]["toPorts"][0]["ports"][0]["protocol"] = "XYZ".into();
     world.write(&[("web", wrong), ("more", allow("web", "other", 90))], false);
     let other = world.subject(9, "other");
-    wait_for("the good one", || world.ingress(7, other.identity, TCP | 90)).await;
+    agent.hive.until("the good one", || world.ingress(7, other.identity, TCP | 90)).await;
     assert!(world.ingress(7, client.identity, TCP | 81));
-    wait_for("the status", || agent.statuses().len() == 2).await;
+    agent.hive.until("the status", || agent.statuses().len() == 2).await;
     let statuses = agent.statuses();
     let web = statuses.iter().find(|status| &*status.object.name == "web").unwrap();
     assert_eq!((web.state, web.revision), (ObjectState::RefusedPreviousInForce, 3));
     assert_eq!(web.problems[0].path, "spec.ingress[0].toPorts[0].ports[0].protocol");
     assert_eq!(&*web.origin, "web.yaml, document 1");
     let health = || agent.hive.health("policy.job-policy-maps");
-    wait_for("health", || health().level == Level::Degraded).await;
+    agent.hive.until("health", || health().level == Level::Degraded).await;
     assert!(health().error.contains("web.yaml"), "{:?}", health());
 
     world.write(&[("web", Value::Null), ("more", Value::Null)], false);
-    wait_for("everything to pass again", || world.ingress(7, 4711, TCP | 1)).await;
-    wait_for("no status", || agent.statuses().is_empty()).await;
-    wait_for("health", || health().level == Level::Ok).await;
+    agent.hive.until("everything to pass again", || world.ingress(7, 4711, TCP | 1)).await;
+    agent.hive.until("no status", || agent.statuses().is_empty()).await;
+    agent.hive.until("health", || health().level == Level::Ok).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,7 +108,10 @@ async fn a_policy_with_500_ports_reaches_100_endpoints_computed_once() {
     let spec = json!({"endpointSelector": {}, "ingress": rules});
     let started = Instant::now();
     world.write(&[("many", spec)], false);
-    wait_for("the last endpoint", || (1..=100).all(|endpoint| agent.row(endpoint).realized == 2)).await;
+    agent
+        .hive
+        .until("the last endpoint", || (1..=100).all(|endpoint| agent.row(endpoint).realized == 2))
+        .await;
     let took = started.elapsed();
     for endpoint in [1, 50, 100] {
         assert_eq!(agent.row(endpoint).ingress.allow, 500);
@@ -140,7 +143,7 @@ async fn a_full_map_denies_its_endpoint_alone_says_so_and_recovers() {
         (1..=9).map(|port| json!({"port": (port * 2).to_string(), "protocol": "TCP"})).collect();
     large["ingress"][0]["toPorts"][0]["ports"] = ports.into();
     world.write(&[("web", large)], false);
-    wait_for("the full map", || agent.row(7).progress == Progress::Full).await;
+    agent.hive.until("the full map", || agent.row(7).progress == Progress::Full).await;
     assert!(world.rows(7).is_empty(), "denied wholly, also what was allowed before");
     let row = agent.row(7);
     assert!(row.error.as_deref().unwrap().contains("bpf-policy-map-max"), "{row:?}");
@@ -153,7 +156,7 @@ async fn a_full_map_denies_its_endpoint_alone_says_so_and_recovers() {
     assert!(text.contains("cilium_policy_endpoints_overflowed 1"), "{text}");
 
     world.write(&[("web", allow("web", "client", 81))], false);
-    wait_for("the map to fit again", || agent.row(7).progress == Progress::Realized).await;
+    agent.hive.until("the map to fit again", || agent.row(7).progress == Progress::Realized).await;
     assert!(world.ingress(7, client.identity, TCP | 81));
     assert!(agent.policies.realized(7).await.is_ok());
     assert_eq!(agent.row(7).error, None);
@@ -173,12 +176,12 @@ async fn the_mode_of_enforcement_changes_while_the_agent_runs() {
         world.options.transact(|txn| drop(txn.insert(option)));
     };
     mode("always");
-    wait_for("denial", || !world.ingress(7, 4711, TCP | 80)).await;
-    wait_for("the row", || agent.row(7).enabled() == "both").await;
+    agent.hive.until("denial", || !world.ingress(7, 4711, TCP | 80)).await;
+    agent.hive.until("the row", || agent.row(7).enabled() == "both").await;
     mode("never");
-    wait_for("everything", || world.ingress(7, 4711, TCP | 80)).await;
+    agent.hive.until("everything", || world.ingress(7, 4711, TCP | 80)).await;
     mode("default");
-    wait_for("the row", || agent.row(7).enabled() == "none").await;
+    agent.hive.until("the row", || agent.row(7).enabled() == "none").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -195,7 +198,7 @@ async fn endpoints_change_their_identity_and_go() {
     assert!(!world.ingress(7, client.identity, TCP | 80), "of another policy now");
     // A peer that comes later is selected, too.
     let web = world.subject(9, "web");
-    wait_for("the peer", || world.ingress(7, web.identity, TCP | 81)).await;
+    agent.hive.until("the peer", || world.ingress(7, web.identity, TCP | 81)).await;
     agent.policies.forget(7);
     assert_eq!(agent.policies.realized(7).await, Err(NotRealized::Unknown { endpoint: 7 }));
 
@@ -214,5 +217,5 @@ async fn endpoints_change_their_identity_and_go() {
     let failed = agent.policies.realized(10).await.unwrap_err();
     assert!(failed.to_string().contains("not attached"), "{failed}");
     world.pod(10, "web");
-    wait_for("the map", || agent.row(10).progress == Progress::Realized).await;
+    agent.hive.until("the map", || agent.row(10).progress == Progress::Realized).await;
 }

@@ -9,7 +9,7 @@ use loader::testing::FakeDatapath;
 use policy::{Rows, Verdict};
 use serde_json::{Value, json};
 
-use crate::kit::{Done, TCP, World, allow_cidr, wait_for};
+use crate::kit::{Done, TCP, World, allow_cidr};
 
 /// The identity that packets of an address carry.
 fn identity(world: &World, address: &str) -> u32 {
@@ -38,7 +38,7 @@ async fn prefixes_get_identities_in_maps_and_ipcache_and_lose_them() {
         "ingress": [{"fromCIDRSet": [{"cidr": "10.0.0.0/8", "except": ["10.9.0.0/16"]}]}],
     });
     world.write(&[("web", spec)], false);
-    wait_for("the policy", || agent.row(7).realized == 2).await;
+    agent.hive.until("the policy", || agent.row(7).realized == 2).await;
     assert_eq!(world.ipcache.prefixes().len(), 2, "the exception has an identity as well");
     assert!(passes(&world, "10.1.2.3") && !passes(&world, "10.9.2.3") && !passes(&world, "11.1.2.3"));
     let ids: Vec<u32> =
@@ -46,9 +46,9 @@ async fn prefixes_get_identities_in_maps_and_ipcache_and_lose_them() {
     assert_eq!(ids.len(), 2);
 
     world.write(&[("web", Value::Null)], false);
-    wait_for("an empty ipcache", || world.ipcache.prefixes().is_empty()).await;
+    agent.hive.until("an empty ipcache", || world.ipcache.prefixes().is_empty()).await;
     let left = || world.identity_table.all(&world.db.snapshot()).filter(|row| row.id > 1 << 24).count();
-    wait_for("no identities", || left() == 0).await;
+    agent.hive.until("no identities", || left() == 0).await;
 }
 
 /// 10.0.0.5 is allowed before and after, by prefixes of different lengths: at no moment is it denied; 11.0.0.5 never
@@ -87,7 +87,7 @@ async fn a_change_of_prefixes_is_never_felt_by_who_is_allowed_throughout() {
             for round in 0..40 {
                 let before = agent.policies.revision();
                 world.write(&[("web", allow_cidr("web", specs[round % specs.len()]))], false);
-                runtime.block_on(wait_for("the change", || agent.row(7).realized > before));
+                runtime.block_on(agent.hive.until("the change", || agent.row(7).realized > before));
             }
         });
         drop(ended);
@@ -159,7 +159,7 @@ async fn a_prefix_that_is_new_at_a_start_counts_when_restored_endpoints_have_its
     agent.policies.enforce(web);
     agent.policies.realized(7).await.unwrap();
     assert!(passes(&world, "10.0.0.5"));
-    wait_for("the old prefix to count no more", || !passes(&world, "10.1.0.5")).await;
+    agent.hive.until("the old prefix to count no more", || !passes(&world, "10.1.0.5")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,7 @@ use api::{Operation, Query, Request, Response};
 use ipcache::{IpcacheWriter, Mapping, Source};
 use serde_json::{Value, json};
 
-use crate::kit::{Agent, World, allow, allow_cidr, wait_for};
+use crate::kit::{Agent, World, allow, allow_cidr};
 
 async fn body(response: Response) -> (u16, Value) {
     let status = response.status().as_u16();
@@ -34,7 +34,7 @@ async fn the_repository_and_its_selectors_are_shown_as_by_the_original() {
         &[("web", allow("web", "client", 80)), ("world", allow_cidr("web", &["192.0.2.0/24"]))],
         false,
     );
-    wait_for("the policies", || agent.policies.revision() == 3).await;
+    agent.hive.until("the policies", || agent.policies.revision() == 3).await;
 
     let policy = get(&agent, Operation::GetPolicy).await;
     assert_eq!(policy["revision"], 3);
@@ -60,7 +60,7 @@ async fn the_repository_and_its_selectors_are_shown_as_by_the_original() {
     );
 
     let metric = |line: &str| world.metrics.text().lines().any(|found| found == line);
-    wait_for("metrics", || metric("cilium_policy 2") && metric("cilium_policy_max_revision 3")).await;
+    agent.hive.until("metrics", || metric("cilium_policy 2") && metric("cilium_policy_max_revision 3")).await;
 
     let selectors = get(&agent, Operation::GetPolicySelectors).await;
     let text = "&LabelSelector{MatchLabels:map[string]string{any:app: client,k8s:io.cilium.k8s.policy.cluster: default,\
