@@ -141,7 +141,9 @@ impl Editor {
             let same = common.iter().zip(candidate.chars()).take_while(|(a, b)| **a == *b).count();
             common.truncate(same);
         }
-        if candidates.len() == 1 && !first.ends_with('=') {
+        // A flag goes on with its value, or with a blank if it has none.
+        let flag = first.rsplit(' ').next().is_some_and(|word| word.starts_with("--") && !word.contains('='));
+        if candidates.len() == 1 && !flag {
             common.push(' ');
         }
         if common.len() <= self.cursor {
@@ -258,5 +260,9 @@ mod tests {
         assert!(editor.complete(&["db/show nodes".into(), "db/show node-addresses".into()]));
         assert_eq!(editor.text(), "db/show node");
         assert!(!editor.complete(&["db/show nodes".into(), "db/show node-addresses".into()]));
+        assert!(editor.complete(&["db/show nodes --columns".into()]));
+        assert_eq!(editor.text(), "db/show nodes --columns");
+        assert!(editor.complete(&["db/show nodes --columns=Name".into()]));
+        assert_eq!(editor.text(), "db/show nodes --columns=Name ");
     }
 }

@@ -1,6 +1,8 @@
 //! The text archive that a script comes in: the script, then its files.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
+
+use crate::state::resolved;
 
 /// A script and its files, as the format `txtar` has them.
 ///
@@ -102,17 +104,7 @@ fn marker(line: &[u8]) -> Option<String> {
 
 /// The path with `.` and `..` resolved by name, if it is below the folder.
 fn below(folder: &Path, name: &Path) -> Option<PathBuf> {
-    let mut path = PathBuf::new();
-    for part in folder.join(name).components() {
-        match part {
-            Component::ParentDir => {
-                path.pop();
-            }
-            Component::CurDir => {}
-            part => path.push(part),
-        }
-    }
-    (path.starts_with(folder) && path != folder).then_some(path)
+    Some(resolved(&folder.join(name))).filter(|path| path.starts_with(folder) && path != folder)
 }
 
 #[cfg(test)]

@@ -162,7 +162,11 @@ impl Call {
     pub fn exactly<const N: usize>(&self) -> anyhow::Result<[&str; N]> {
         let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
         <[&str; N]>::try_from(args).map_err(|args| {
-            anyhow::anyhow!("takes {N} argument{}, not {}", if N == 1 { "" } else { "s" }, args.len())
+            anyhow::anyhow!(
+                "invalid usage: takes {N} argument{}, not {}",
+                if N == 1 { "" } else { "s" },
+                args.len()
+            )
         })
     }
 
@@ -171,7 +175,7 @@ impl Call {
         let found = self.args.len();
         anyhow::ensure!(
             found >= count,
-            "takes at least {count} argument{}, not {found}",
+            "invalid usage: takes at least {count} argument{}, not {found}",
             if count == 1 { "" } else { "s" }
         );
         Ok(&self.args)
@@ -179,7 +183,11 @@ impl Call {
 
     /// The argument, if there is one; more are an error.
     pub fn at_most_one(&self) -> anyhow::Result<Option<&str>> {
-        anyhow::ensure!(self.args.len() <= 1, "takes at most 1 argument, not {}", self.args.len());
+        anyhow::ensure!(
+            self.args.len() <= 1,
+            "invalid usage: takes at most 1 argument, not {}",
+            self.args.len()
+        );
         Ok(self.args.first().map(String::as_str))
     }
 

@@ -222,6 +222,7 @@ impl Session {
                 let run = run.clone();
                 self.guarded(command.background, async move { run(call).await }).await
             }
+            Run::Wait if !call.args.is_empty() => call.exactly::<0>().map(|_| Output::none()),
             Run::Wait => self.join().await.map(|buffers| Output { buffers, error: None }).map_err(Into::into),
             Run::Break => prompt(self).await,
             Run::Help => help(&self.engine, &call),

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,9 +80,9 @@ impl State {
         self.0.vars.lock().folder.clone()
     }
 
-    /// A path as the script means it.
+    /// A path as the script means it: `.` and `..` are resolved by name.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.0.vars.lock().folder.join(name)
+        resolved(&self.0.vars.lock().folder.join(name))
     }
 
     /// Goes into a folder.
@@ -215,6 +215,21 @@ impl State {
             () = deadline => Interrupt::Deadline,
         }
     }
+}
+
+/// The path with `.` and `..` resolved by name, whatever there is.
+pub(crate) fn resolved(path: &Path) -> PathBuf {
+    let mut resolved = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                resolved.pop();
+            }
+            Component::CurDir => {}
+            part => resolved.push(part),
+        }
+    }
+    resolved
 }
 
 #[cfg(test)]

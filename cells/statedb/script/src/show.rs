@@ -16,13 +16,17 @@ pub(crate) fn commands(db: &Arc<Db>) -> Vec<Command> {
         ("db/lowerbound", "Query table by lower bound search", Find::LowerBound),
     ];
     let queries = queries.map(|(name, summary, find)| {
-        let query = move |db: Arc<Db>, call: Call| async move { query(&db, &call, find) };
+        let query = move |db: Arc<Db>, call: Call| async move {
+            Ok(query(&db, &call, find).unwrap_or_else(|error| Output::text("").failed(error)))
+        };
         with_flags(command(db, name, summary, query))
             .takes("table key")
             .flag(Flag::text("index", "index to query, the primary if not given").short('i'))
             .flag(Flag::switch("delete", "delete what is shown"))
     });
-    let show = |db: Arc<Db>, call: Call| async move { show(&db, &call) };
+    let show = |db: Arc<Db>, call: Call| async move {
+        Ok(show(&db, &call).unwrap_or_else(|error| Output::text("").failed(error)))
+    };
     let show = with_flags(command(db, "db/show", "Show table", show)).takes("table");
     std::iter::once(show).chain(queries).collect()
 }

@@ -92,10 +92,6 @@ async fn grep(call: Call, buffer: Option<&'static str>) -> anyhow::Result<Output
         None => call.exactly().map(|[pattern, name]| (pattern, name))?,
     };
     let wanted = call.flags.int("count");
-    ensure!(
-        wanted >= 0 && (wanted > 0 || !call.flags.given("count")),
-        "bad --count={wanted}: must be at least 1"
-    );
     let expression = multi_line(pattern)?;
     let text = match buffer {
         Some(name) => call.state.read_or_buffer(name)?,

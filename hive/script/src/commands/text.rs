@@ -31,7 +31,7 @@ async fn env(call: Call) -> anyhow::Result<Output> {
     if call.flags.is_on("from-stdout") {
         let stdout = call.state.stdout();
         let value = String::from_utf8_lossy(&stdout);
-        for name in call.at_least(1)? {
+        for name in &call.args {
             ensure!(!name.contains('='), "with --from-stdout, {name} is no name of a variable");
             call.state.set(name, value.trim_matches([' ', '\t', '\r', '\n']));
         }
