@@ -14,7 +14,7 @@ use crate::config::{
 };
 use crate::error::{GraphError, HiveError, Place, Site};
 use crate::event::{Event, Events, Observer};
-use crate::graph::{Graph, Replacement, What};
+use crate::graph::{Graph, What};
 use crate::handles::Shared;
 use crate::health::HealthTree;
 use crate::hive_type::{Hive, Parts};
@@ -24,6 +24,7 @@ use crate::lifecycle::{FOREVER, Hooks, panic_text};
 use crate::outputs::Outputs;
 use crate::picture::Timeline;
 use crate::plan::plan;
+use crate::replacement::Replacement;
 use crate::shutdown::Shutdowner;
 use crate::testing::Tally;
 

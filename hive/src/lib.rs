@@ -195,6 +195,7 @@ mod plan;
 mod program;
 #[cfg(test)]
 mod random;
+mod replacement;
 mod scope;
 mod shutdown;
 mod signals;
