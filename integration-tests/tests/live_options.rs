@@ -179,8 +179,9 @@ fn loops_metrics_and_the_log_follow_the_folder() {
     r.write("metrics", "");
     wait_until("a metric to come back", PATIENCE, || has("cilium_endpoint "));
 
-    // What the pod's arrival changes is done.
-    sleep(Duration::from_secs(1));
+    // What the pod's arrival changes is done, and link-local addresses of the host's devices are known to be unique, up to
+    // two seconds after the start: that changes their routes, after which all of it is looked at.
+    sleep(Duration::from_secs(3));
     let rule = Lost::delete(&r.node, &format!("cilium_policy_v2_{endpoint:05}"));
     let row = Lost::delete(&r.node, "cilium_lxc");
     sleep(Duration::from_secs(1));
