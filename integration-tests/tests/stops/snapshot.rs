@@ -153,6 +153,8 @@ fn row(table: &str, row: &Value, names: &Names) -> Option<String> {
         "neighbors" | "routes" => return None,
         // Who has reported how often and when; an agent that is not well is seen in its status.
         "health" => return None,
+        // What the files of the configuration say, with the folder of this node.
+        "cilium-configs" => return None,
         "devices" => {
             format!("{} {} {}", row["Name"], names.of(&row["HardwareAddr"].to_string()), row["Selected"])
         }
