@@ -173,8 +173,7 @@ impl Options {
             "alias" => self.aliases.push(meta.value()?.parse()?),
             "parse" => self.parse = Some(meta.value()?.parse()?),
             _ => {
-                let known =
-                    "name, default, unit, group, hidden, file_only, live, secret, joins, deprecated, alias, parse";
+                let known = "name, default, unit, group, hidden, file_only, live, secret, joins, deprecated, alias, parse";
                 return Err(meta.error(format!("unknown property; there are {known}")));
             }
         }

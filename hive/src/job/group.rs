@@ -100,7 +100,7 @@ impl JobGroup {
         }
     }
 
-    /// The same group with a sub-scope of health, and with the name in front of its jobs' names.
+    /// The same group with a sub-scope of health.
     pub fn scope(&self, name: &str) -> JobGroup {
         JobGroup { health: self.health.scope(name), ..self.clone() }
     }
