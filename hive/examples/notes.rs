@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use anyhow::Context as _;
 use hive::prelude::*;
 
 // ---- The first cell keeps notes. It owns a file, and has an option that says which.
@@ -47,7 +48,7 @@ fn new_notes(config: Config<NotesConfig>, lifecycle: Lifecycle, health: Health) 
         })
         .on_stop(move |_cx| async move {
             let text: String = write.0.lock().unwrap().iter().map(|note| format!("{note}\n")).collect();
-            Ok(tokio::fs::write(&file, text).await?)
+            tokio::fs::write(&file, text).await.with_context(|| file.display().to_string())
         });
     notes
 }

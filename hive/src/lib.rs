@@ -10,7 +10,7 @@
 //!
 //! ```sh
 //! cargo new notes && cd notes
-//! cargo add --path .../hive
+//! cargo add --path <where this repository is>/hive
 //! cargo add anyhow tracing-subscriber
 //! cargo add tokio --features rt-multi-thread,macros,fs,time
 //! cargo add --dev tempfile
@@ -29,6 +29,8 @@
 //!
 //! ```text
 //! $ cargo run -- --help
+//! Usage: notes [OPTIONS]
+//!
 //! Options:
 //!   --notes-file string        File that the notes are kept in (default notes.txt)
 //!   --tick-interval duration   Time between two notes (default 2s)
@@ -40,12 +42,13 @@
 //! Test it: `cargo test`. [`TestHive`] starts the real cells; values that a test cannot have are
 //! [replaced](TestHive::replace), and a paused clock lets hours pass in no time.
 //!
-//! Break it: leave `notes()` out of the list. Nothing of the program runs; all faults of the graph come at once.
+//! Break it: leave `notes()` out of the list. The compiler warns of what is not used any more, and nothing of the program
+//! runs; all faults of the graph come at once.
 //!
 //! ```text
 //! notes: 1 fault in the graph:
 //!   - missing Arc<notes::Notes>
-//!     needed by notes::tick (src/main.rs:76) in module `clock`
+//!     needed by notes::tick (src/main.rs:77) in module `clock`
 //! ```
 //!
 //! # More of it
@@ -103,7 +106,7 @@
 //!         })
 //!         .on_stop(|_cx| async { Ok(()) })
 //!         .timeout(Duration::from_secs(10));
-//!     p.jobs.timer("look", p.config.shop_look_interval, |cx: JobCx| async move {
+//!     p.jobs.timer("look", p.config.shop_look_interval, |cx| async move {
 //!         cx.health.ok("the shelf is full");
 //!         Ok(())
 //!     });
@@ -124,29 +127,31 @@
 //!     module("menu", "Says what there is", [provide_private(new_menu), invoke(|menu: Arc<Menu>| assert_eq!(menu.0, ["bread"]))])
 //! }
 //!
-//! # fn main() -> anyhow::Result<()> {
-//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! let mut hive = Hive::builder([menu(), shop()])
-//!     .args(["--shop-loaves=12"])
-//!     .env("SHOP_", [("SHOP_SHOP_LOOK_INTERVAL", "1m")])
-//!     .build()?; // no constructor has run yet; every fault of graph and configuration is in the error
-//! hive.start().await?;
-//! assert_eq!(hive.get::<dyn Shop>().unwrap().loaves(), 12);
-//! assert_eq!(hive.health().at("shop").unwrap().message, "open");
-//! hive.stop().await?;
-//! # anyhow::Ok(()) })
-//! # }
+//! #[tokio::main]
+//! async fn main() -> anyhow::Result<()> {
+//!     let mut hive = Hive::builder([menu(), shop()])
+//!         .args(["--shop-loaves=12"])
+//!         .env("SHOP_", [("SHOP_SHOP_LOOK_INTERVAL", "1m")])
+//!         .build()?; // no constructor has run yet; every fault of graph and configuration is in the error
+//!     hive.start().await?;
+//!     assert_eq!(hive.get::<dyn Shop>().unwrap().loaves(), 12);
+//!     assert_eq!(hive.health().at("shop").unwrap().message, "open");
+//!     hive.stop().await?;
+//!     Ok(())
+//! }
 //! ```
 //!
 //! A program with a log or sub-commands of its own calls [`Hive::run`], which handles signals and gives an [`Outcome`]
-//! with an exit code; [`main`](HiveBuilder::main) does that and the rest. One line, `hive::validate(cells())`, checks a
+//! with an exit code; [`main`](HiveBuilder::main) does that and the rest: 0 after an orderly end, 1 if the hive could not be
+//! built, 255 or what the [`Shutdowner`] was given after an error. One line, `hive::validate(cells())`, checks a
 //! whole application without side effects.
 //!
 //! # What a constructor may take
-//! `Arc<T>` and `Arc<dyn Trait>`; [`Config<T>`](struct@Config); [`Group<T>`] (all [`Member`]s, in order of registration); `Option<P>`
-//! of any of these (absent when nothing provides it); the handles [`Lifecycle`], [`JobGroup`], [`Health`],
-//! [`Shutdowner`], [`ModuleId`]; structs with `#[derive(Params)]`. Every hive also provides `Arc<`[`Settings`]`>`,
-//! `Arc<`[`HealthTree`]`>`, `Arc<`[`Events`]`>`, `Arc<`[`Timeline`]`>` and `Arc<`[`Jobs`](job::Jobs)`>`.
+//! `Arc<T>` and `Arc<dyn Trait>`; [`Config<T>`](struct@Config) and [`ConfigWatch<T>`]; [`Group<T>`] (all [`Member`]s, in
+//! order of registration, each a clone); `Option<P>` of any of these (absent when nothing provides it); the handles
+//! [`Lifecycle`], [`JobGroup`], [`Health`], [`Shutdowner`], [`ModuleId`]; `Arc<`[`Scope<T>`]`>`; structs with
+//! `#[derive(Params)]`. Every hive also provides `Arc<`[`Settings`]`>`, `Arc<`[`LiveConfig`]`>`, `Arc<`[`HealthTree`]`>`,
+//! `Arc<`[`Events`]`>`, `Arc<`[`Timeline`]`>` and `Arc<`[`Jobs`](job::Jobs)`>`.
 //!
 //! # What a constructor may give
 //! `Arc<T>`, `Arc<dyn Trait>`, a type with `#[derive(Object)]`, [`Member<T>`], [`Members<T>`], tuples and
@@ -158,11 +163,12 @@
 //! - *populate*: constructors run one after the other, depth first from the invocations in order of registration,
 //!   parameters left to right; each at most once, and only if needed.
 //! - *start*: hooks run in the order in which constructors added them, those [marked](HookBuilder::parallel) so side by side
-//!   along the graph, each within its own and the hive's limit. When
-//!   one fails, panics or runs out of time, or a signal arrives, those that have run are stopped in reverse.
+//!   along the graph, each within its own and the hive's limit. Jobs start as such hooks: after what their constructor
+//!   needs and after its earlier hooks. When one fails, panics or runs out of time, or a signal arrives, those that have
+//!   run are stopped in reverse.
 //! - *stop*: jobs added at run time first, then stop hooks in reverse order; errors do not keep others from running.
 //!
-//! - a [`scope()`] inside may be started and stopped by itself while the rest runs.
+//! A [`scope()`] inside may be started and stopped by itself while the rest runs.
 //!
 //! Constructors wire, hooks do I/O, jobs do what goes on: tasks of jobs end with their cell, and none is left behind.
 
@@ -233,8 +239,8 @@ pub mod prelude {
         Cell, config, decorate, decorate_all, group, invoke, module, provide, provide_private, scope, supply,
     };
     pub use crate::{
-        Backoff, Config, ConfigWatch, Group, Health, Hive, HookCx, JobCx, JobGroup, Level, Lifecycle, Member,
-        Members, ModuleId, Object, Outputs, Params, Scope, Shutdowner, TestHive, Trigger,
+        Backoff, Config, ConfigWatch, Group, Health, Hive, HookCx, JobCx, JobGroup, Level, Lifecycle,
+        LiveConfig, Member, Members, ModuleId, Object, Outputs, Params, Scope, Shutdowner, TestHive, Trigger,
     };
 }
 

@@ -27,8 +27,10 @@ use crate::param::{Absent, Cx, Deps, Param};
 /// are not live keep their values until the program starts again.
 ///
 /// ```
+/// use std::sync::Arc;
+///
 /// use hive::prelude::*;
-/// use hive::{ConfigWatch, LiveConfig};
+/// use tokio::signal::unix::{SignalKind, signal};
 ///
 /// #[derive(hive::Config)]
 /// struct Greeting {
@@ -38,7 +40,7 @@ use crate::param::{Absent, Cx, Deps, Param};
 /// }
 ///
 /// fn greet(mut greeting: ConfigWatch<Greeting>, jobs: JobGroup) {
-///     jobs.one_shot("greet", move |cx: JobCx| async move {
+///     jobs.one_shot("greet", move |cx| async move {
 ///         loop {
 ///             cx.health.ok(format!("hello, {}", greeting.get().name));
 ///             tokio::select! {
@@ -49,11 +51,35 @@ use crate::param::{Absent, Cx, Deps, Param};
 ///     });
 /// }
 ///
-/// hive::validate(module("greeter", "Says hello", [config::<Greeting>(), invoke(greet)])).unwrap();
-/// // Whoever learns that the configuration is another one, by a signal or from the kernel, has it read again:
-/// fn on_hangup(live: std::sync::Arc<LiveConfig>) {
-///     let _ = live.reload();
+/// /// Nothing reads the configuration again by itself: whoever learns that it is another one says so.
+/// fn read_again(live: Arc<LiveConfig>, jobs: JobGroup) {
+///     jobs.one_shot("hangup", move |cx| async move {
+///         let mut hangups = signal(SignalKind::hangup())?;
+///         while let Some(Some(())) = cx.token().run_until_cancelled(hangups.recv()).await {
+///             let live = live.clone();
+///             match hive::blocking(move || live.reload()).await {
+///                 Ok(reloaded) => cx.health.ok(format!("{} options wait for a restart", reloaded.refused.len())),
+///                 Err(faults) => cx.health.degraded("Not read", format!("{faults:?}")),
+///             }
+///         }
+///         Ok(())
+///     });
 /// }
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// // A test writes a file, starts with it, writes it anew, and reloads.
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let file = folder.path().join("greeter.yaml");
+/// std::fs::write(&file, "name: bees").unwrap();
+/// let cell = module("greeter", "Says hello", [config::<Greeting>(), invoke(greet), invoke(read_again)]);
+/// let mut hive = TestHive::new(cell).with(|hive| hive.config_files().args([format!("--config={}", file.display())]));
+/// hive.start().await;
+/// hive.until("the bees are greeted", || hive.health("greeter.job-greet").message == "hello, bees").await;
+/// std::fs::write(&file, "name: wasps").unwrap();
+/// hive.get::<LiveConfig>().reload().unwrap();
+/// hive.until("the wasps are greeted", || hive.health("greeter.job-greet").message == "hello, wasps").await;
+/// hive.stop().await;
+/// # });
 /// ```
 pub struct ConfigWatch<T>(watch::Receiver<Arc<T>>);
 

@@ -79,7 +79,8 @@ impl JobCx {
 
 /// Adds background jobs to the module of the constructor that takes it.
 ///
-/// The methods give a builder; the job is added when the builder goes out of scope, or by its `submit`.
+/// The methods give a builder; the job is added when the builder goes out of scope, or by its `submit`. In health, in the
+/// log and among the hooks a job `gc` of a module `m` is `m.job-gc`, `m.timer-job-gc` or `m.observer-job-gc`.
 #[derive(Clone)]
 pub struct JobGroup {
     shared: Arc<Shared>,
@@ -134,6 +135,19 @@ impl JobGroup {
     }
 
     /// Runs for each item of a stream, one after the other, until the stream ends.
+    ///
+    /// Tables are streams (`statedb::Table::observe`); channels of tokio become streams by `tokio_stream::wrappers`, or so:
+    ///
+    /// ```
+    /// # use hive::prelude::*;
+    /// fn follow(jobs: &JobGroup, orders: tokio::sync::mpsc::Receiver<u32>) {
+    ///     let stream = futures::stream::unfold(orders, |mut orders| async { Some((orders.recv().await?, orders)) });
+    ///     jobs.observer("orders", stream, |cx, order| async move {
+    ///         cx.health.ok(format!("order {order}"));
+    ///         Ok(())
+    ///     });
+    /// }
+    /// ```
     pub fn observer<S, F, Fut>(&self, name: impl Into<String>, stream: S, f: F) -> ObserverJob
     where
         S: Stream + Send + 'static,

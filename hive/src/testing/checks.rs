@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PRINTED: usize = 300;
 
 impl TestHive {
-    /// The health report at a path such as `announcer.job-gc`.
+    /// The health report at a path such as `announcer`, `announcer.job-sync`, `announcer.timer-job-gc`.
     #[track_caller]
     pub fn health(&self, path: &str) -> Status {
         let tree = self.hive().health();
