@@ -171,8 +171,12 @@ impl HiveBuilder {
 
     /// Adds a ready value, or several: whatever a constructor may return.
     #[track_caller]
-    pub fn supply<O: Outputs + Clone + Sync>(mut self, outputs: O) -> Self {
-        self.cells.push(supply(outputs));
+    pub fn supply<O: Outputs + Clone + Sync>(self, outputs: O) -> Self {
+        self.more(supply(outputs))
+    }
+
+    pub(crate) fn more(mut self, cell: Cell) -> Self {
+        self.cells.push(cell);
         self
     }
 

@@ -61,7 +61,7 @@ pub enum GraphError {
         key: Key,
         /// Who asks for it.
         needed_by: Site,
-        /// Things of similar names and their providers.
+        /// Things of similar names and their providers; what to do without any.
         hints: Vec<String>,
     },
     /// What somebody needs is private to another module.
@@ -123,6 +123,22 @@ pub enum GraphError {
         at: &'static Location<'static>,
         /// Who else provides it, or which module may be meant.
         hint: String,
+    },
+    /// A test replaces something that the cells neither give nor take, so that the test would be of the real thing.
+    #[error(
+        "nothing gives or takes {key}, replaced at {}:{}\n    hint: for a trait write `.replace::<dyn Trait>(..)`", .at.file(), .at.line()
+    )]
+    ReplacesNothing {
+        /// What should be replaced.
+        key: Key,
+        /// Where that is asked for.
+        at: &'static Location<'static>,
+    },
+    /// A constructor gives nothing, so that nobody can need it and it would never run.
+    #[error("{site} gives nothing, so nobody can need it\n    hint: use `invoke` for what is to run")]
+    GivesNothing {
+        /// The constructor.
+        site: Site,
     },
     /// The condition of a cell panicked.
     #[error(

@@ -12,7 +12,7 @@ use crate::config::ConfigCell;
 use crate::constructor::Constructor;
 use crate::error::{GraphError, Place, Site};
 use crate::key::{Key, KeyMap};
-use crate::missing::CONFIG_HINT;
+use crate::missing::to_do;
 use crate::outputs::{Out, Outs, Value};
 use crate::param::{Dep, Deps, Slot};
 use crate::scope::MakeScope;
@@ -228,6 +228,10 @@ impl Graph {
         let (deps, outs) = (deps..self.deps.list.len(), outs..self.outs.list.len());
         let Inside { scope, switch } = inside;
         let (place, what) = (constructor.place, What::Construct(constructor.clone()));
+        if outs.is_empty() && matches!(kind, NodeKind::Provide | NodeKind::Private) {
+            let site = Site { place, module: self.scopes[scope].module.clone() };
+            self.errors.push(GraphError::GivesNothing { site });
+        }
         self.nodes.push(Node { kind, place, scope, switch, deps, outs, what });
     }
 
@@ -254,6 +258,11 @@ impl Graph {
     /// What is in a slot.
     pub(crate) fn out(&self, slot: Slot) -> &Out {
         &self.outs.list[slot.out]
+    }
+
+    /// Whether any cell gives this or takes it, built or not.
+    pub(crate) fn knows(&self, key: &Key) -> bool {
+        self.deps.list.iter().any(|dep| dep.key == *key) || self.outs.list.iter().any(|out| out.key == *key)
     }
 
     /// How many dependencies all nodes have.
@@ -284,7 +293,7 @@ impl Graph {
                 None => Err(GraphError::Missing {
                     key: condition.key,
                     needed_by: site,
-                    hints: vec![CONFIG_HINT.to_owned()],
+                    hints: vec![to_do(&condition.key)],
                 }),
             };
             let outer_off = outer.is_some_and(|outer| self.switches[outer].is_off);

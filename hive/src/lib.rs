@@ -49,6 +49,7 @@
 //! notes: 1 fault in the graph:
 //!   - missing Arc<notes::Notes>
 //!     needed by notes::tick (src/main.rs:77) in module `clock`
+//!     hint: no cell in the list provides it; add the module that does, or a constructor that gives Arc<Notes>
 //! ```
 //!
 //! # More of it

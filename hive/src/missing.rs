@@ -9,7 +9,16 @@ use crate::hints::likeness;
 use crate::key::{Key, short};
 use crate::param::Slot;
 
-pub(crate) const CONFIG_HINT: &str = "hint: add `config::<..>()` to a module";
+/// The hint what would provide a key.
+pub(crate) fn to_do(key: &Key) -> String {
+    match key.is_config() {
+        true => format!("hint: list `config::<{}>()` in the module that owns it", short(key.type_name())),
+        false => format!(
+            "hint: no cell in the list provides it; add the module that does, or a constructor that gives {}",
+            key.short()
+        ),
+    }
+}
 
 /// The fault of a node that needs what it cannot see.
 pub(crate) fn missing(graph: &Graph, settings: &Settings, node: usize, key: &Key) -> GraphError {
@@ -21,8 +30,11 @@ pub(crate) fn missing(graph: &Graph, settings: &Settings, node: usize, key: &Key
     if let Some(slot) = graph.scopes.iter().find_map(|scope| scope.providers.get(key)) {
         return GraphError::Private { key: *key, needed_by, provider: graph.site(slot.node) };
     }
-    let none = key.is_config().then(|| CONFIG_HINT.to_owned());
-    GraphError::Missing { key: *key, needed_by, hints: alike(graph, key).into_iter().chain(none).collect() }
+    let mut hints = alike(graph, key);
+    if hints.is_empty() || key.is_config() {
+        hints.push(to_do(key));
+    }
+    GraphError::Missing { key: *key, needed_by, hints }
 }
 
 /// A hint for each condition that keeps away what would provide the key to the node.
@@ -79,6 +91,8 @@ fn alike(graph: &Graph, key: &Key) -> Vec<String> {
         let provider = graph.site(*node);
         if have.type_name() == key.type_name() {
             format!("hint: {provider} gives a type of the same name: are there two versions of its crate?")
+        } else if want.starts_with("dyn ") && !have.type_name().starts_with("dyn ") {
+            format!("hint: {provider} provides {have}; if that is meant, let it give {} as well", key.short())
         } else {
             format!("hint: did you mean {have}, provided by {provider}?")
         }

@@ -21,6 +21,10 @@ impl Graph {
     /// Puts a value in the place of providers; without any it becomes one if it is for the whole hive.
     pub(crate) fn replace(&mut self, replacement: Replacement) {
         let Replacement { key, value, within, at } = replacement;
+        if within.is_none() && !self.knows(&key) {
+            self.errors.push(GraphError::ReplacesNothing { key, at });
+            return;
+        }
         let place = Place { function: "replaced in a test", at };
         let slot = self.ready(key, NodeKind::Replacement, place, value);
         let Some(module) = within else {
@@ -66,7 +70,7 @@ impl Graph {
             .map(|slot| self.site(slot.node).to_string())
             .collect();
         match others.is_empty() {
-            true => "nothing provides it".to_owned(),
+            true => "nothing provides it; for a trait write `.replace_in::<dyn Trait>(..)`".to_owned(),
             false => format!("it is provided by {}", others.join(", ")),
         }
     }

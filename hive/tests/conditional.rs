@@ -194,7 +194,7 @@ fn a_condition_that_cannot_be_asked() {
         "1 fault in the graph:
   - missing Config<conditional::a_condition_that_cannot_be_asked::Forgotten>
     needed by conditional::a_condition_that_cannot_be_asked::{{closure}} (hive/tests/conditional.rs:_) in module `m`
-    hint: add `config::<..>()` to a module"
+    hint: list `config::<Forgotten>()` in the module that owns it"
     );
     let text = fault(&[], lb().when(|c: &LbConfig| [c.enable_lb][c.lb_map_max as usize]));
     assert_eq!(

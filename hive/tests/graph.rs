@@ -192,7 +192,42 @@ fn a_config_that_nobody_declares_says_what_to_add() {
     }
     let text = faults(invoke(|c: Config<Forgotten>| assert!(c.x)));
     assert!(text.contains("missing Config<graph::"), "{text}");
-    assert!(text.contains("hint: add `config::<..>()` to a module"), "{text}");
+    assert!(text.contains("hint: list `config::<Forgotten>()` in the module that owns it"), "{text}");
+}
+
+#[test]
+fn missing_says_what_to_do() {
+    let text = faults(module("api", "x", invoke(|_: Arc<dyn Ipam>| ())));
+    let what =
+        "hint: no cell in the list provides it; add the module that does, or a constructor that gives ";
+    assert!(text.ends_with(&format!("in module `api`\n    {what}Arc<dyn Ipam>")), "{text}");
+    // The object is there, but not as the trait.
+    fn new_ipam_pool() -> Arc<IpamPool> {
+        Arc::new(IpamPool)
+    }
+    struct IpamPool;
+    let text = faults([provide(new_ipam_pool), invoke(|_: Arc<dyn Ipam>| ())]);
+    assert!(
+        text.contains("new_ipam_pool (hive/tests/graph.rs:_) at the root provides Arc<graph::")
+            && text.ends_with("IpamPool>; if that is meant, let it give Arc<dyn Ipam> as well"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_constructor_that_gives_nothing_is_an_invocation() {
+    fn announce(_: Arc<Allocator>) -> anyhow::Result<()> {
+        Ok(())
+    }
+    let text = faults(module("api", "x", [provide(new_allocator), provide_private(announce)]));
+    assert_eq!(
+        text,
+        "1 fault in the graph:
+  - graph::a_constructor_that_gives_nothing_is_an_invocation::announce (hive/tests/graph.rs:_) in module `api` gives nothing, so nobody can need it
+    hint: use `invoke` for what is to run"
+    );
+    assert!(faults([provide(async || ()), provide(new_allocator)]).contains("gives nothing"));
+    validate([provide(new_allocator), invoke(announce), invoke(async || ())]).unwrap();
 }
 
 #[test]

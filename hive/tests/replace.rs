@@ -72,7 +72,10 @@ async fn what_is_not_there_cannot_be_replaced() {
 
     let mut hive = TestHive::new(cells()).replace_in("ab", Arc::new(7_u8));
     let text = hive.try_start().await.unwrap_err().to_string();
-    assert!(text.ends_with("hint: nothing provides it"), "{text}");
+    assert!(
+        text.ends_with("hint: nothing provides it; for a trait write `.replace_in::<dyn Trait>(..)`"),
+        "{text}"
+    );
 
     let cells = [module("kv", "x", provide(|| named("kv"))), module("api", "x", listen())];
     let mut hive = TestHive::new(cells).replace_in("api", named("fake"));
@@ -81,10 +84,34 @@ async fn what_is_not_there_cannot_be_replaced() {
     assert!(text.ends_with("in module `kv`"), "{text}");
 }
 
+/// Without `::<dyn Speak>` it is the fake's own type that is replaced, and the test would be of the real thing.
+#[tokio::test]
+async fn a_replacement_that_nobody_sees_is_a_fault() {
+    let mut hive = TestHive::new(cells()).replace(Arc::new(Name("fake".to_owned())));
+    let text = hive.try_start().await.unwrap_err().to_string();
+    let begin = "1 fault in the graph:\n  - nothing gives or takes Arc<replace::Name>, replaced at hive/tests/replace.rs:";
+    assert!(text.starts_with(begin), "{text}");
+    assert!(text.ends_with("hint: for a trait write `.replace::<dyn Trait>(..)`"), "{text}");
+    let hive = TestHive::new(cells()).replace::<dyn Speak>(Arc::new(Name("fake".to_owned())));
+    assert_eq!(heard(hive, ["a", "root"]).await, ["fake", "fake"]);
+    // Taken by somebody, given by nobody; perhaps only wanted; given and not used.
+    let hive = TestHive::new(module("m", "x", listen())).replace(named("fake"));
+    assert_eq!(heard(hive, ["m"]).await, ["fake"]);
+    for cell in [invoke(|_: Option<Arc<u8>>| ()), provide(|| Arc::new(7_u8))] {
+        let mut hive = TestHive::new(cell).replace(Arc::new(8_u8));
+        hive.start().await;
+        hive.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn a_value_is_supplied() {
     let hive = TestHive::new(module("m", "x", listen())).supply(named("supplied"));
     assert_eq!(heard(hive, ["m"]).await, ["supplied"]);
+    // A fault names the test's own line.
+    let mut hive = TestHive::new(provide(|| named("real"))).supply(named("supplied"));
+    let text = hive.try_start().await.unwrap_err().to_string();
+    assert_eq!(text.matches("(hive/tests/replace.rs:").count(), 2, "{text}");
 }
 
 #[tokio::test]

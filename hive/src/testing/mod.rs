@@ -14,7 +14,7 @@ use tracing::Dispatch;
 use tracing::instrument::WithSubscriber;
 
 use crate::builder::HiveBuilder;
-use crate::cell::{IntoCells, group, invoke};
+use crate::cell::{IntoCells, group, invoke, supply};
 use crate::error::HiveError;
 use crate::event::Event;
 use crate::hive_type::Hive;
@@ -157,7 +157,8 @@ impl TestHive {
     /// Puts a value in the place of every provider of `T`, also private ones.
     #[track_caller]
     pub fn replace<T: ?Sized + Send + Sync + 'static>(self, value: Arc<T>) -> Self {
-        self.with(|builder| builder.replace(value))
+        let at = Location::caller();
+        self.with(|builder| builder.replace_within(None, value, at))
     }
 
     /// Puts a value in the place of the providers of `T`, also private ones, in one module and those inside of it.
@@ -170,7 +171,8 @@ impl TestHive {
     /// Adds a ready value, or several: whatever a constructor may return.
     #[track_caller]
     pub fn supply<O: Outputs + Clone + Sync>(self, outputs: O) -> Self {
-        self.with(|builder| builder.supply(outputs))
+        let cell = supply(outputs);
+        self.with(|builder| builder.more(cell))
     }
 
     /// Sets an option.
