@@ -229,12 +229,22 @@ pub enum HookError {
     #[error("panicked: {0}")]
     Panicked(String),
     /// The hook ran out of time.
-    #[error("did not finish within {limit:?}{}", .own.as_ref().map(|e| format!(": {}", with_causes(e))).unwrap_or_default())]
+    #[error("did not finish within {limit:?} ({set_by}){}", .own.as_ref().map(|e| format!(": {}", with_causes(e))).unwrap_or_default())]
     TimedOut {
         /// How long it was allowed to run.
         limit: Duration,
+        /// The method that has set the limit.
+        set_by: &'static str,
         /// What the hook itself said when it was told to give up.
         own: Option<anyhow::Error>,
+    },
+    /// The hook ended well, but could not be given up when it ran out of time.
+    #[error("took {took:.1?}, its limit is {limit:?}: it held up its thread; use hive::blocking(..).await")]
+    Late {
+        /// How long it ran.
+        took: Duration,
+        /// How long it was allowed to run.
+        limit: Duration,
     },
     /// The hook was given up because a shutdown was asked for.
     #[error("cancelled")]
@@ -301,7 +311,7 @@ pub enum HiveError {
         rollback: Vec<HookFailure>,
     },
     /// A start hook failed; those that had run were undone.
-    #[error("{failure}; {rolled_back} hooks undone{}", undoing(.rollback))]
+    #[error("{failure}{}{}", undone(*.rolled_back), undoing(.rollback))]
     Start {
         /// The hook and its error.
         failure: Box<HookFailure>,
@@ -337,6 +347,17 @@ pub enum HiveError {
         /// The state.
         state: State,
     },
+    /// The operation is not possible in the state that the scope, or what is around it, is in.
+    #[error("cannot {action} a scope that is {state}")]
+    ScopeState {
+        /// What was asked for.
+        action: &'static str,
+        /// The state.
+        state: State,
+    },
+    /// A start hook waits for a scope that waits for all start hooks.
+    #[error("Scope::start in a start hook waits for itself; call it from a job")]
+    StartInHook,
     /// Code of a cell panicked outside of constructors, hooks and jobs.
     #[error("panicked while {during}: {panic}")]
     Panicked {
@@ -362,6 +383,21 @@ impl HiveError {
         }
     }
 
+    /// A start that was cancelled because somebody asked for it is an orderly end, unless undoing it failed.
+    pub(crate) fn is_orderly(&self) -> bool {
+        matches!(self, HiveError::Cancelled { rollback, .. } if rollback.is_empty())
+    }
+
+    /// Whether it was refused because what it is about stops.
+    pub(crate) fn is_stopping(&self) -> bool {
+        match self {
+            HiveError::Scope { error, .. } => error.is_stopping(),
+            HiveError::State { state, .. } | HiveError::ScopeState { state, .. } => *state == State::Stopping,
+            HiveError::Cancelled { .. } => self.is_orderly(),
+            _ => false,
+        }
+    }
+
     /// The faults of the configuration, if that is what this is.
     pub fn config(&self) -> &[ConfigError] {
         match self {
@@ -377,6 +413,14 @@ fn list(one: &str, many: &str, errors: &[impl fmt::Display]) -> String {
         n => format!("{n} {many}:"),
     };
     errors.iter().fold(title, |text, error| format!("{text}\n  - {error}"))
+}
+
+fn undone(hooks: usize) -> String {
+    match hooks {
+        0 => String::new(),
+        1 => "; 1 hook undone".to_owned(),
+        n => format!("; {n} hooks undone"),
+    }
 }
 
 fn undoing(failures: &[HookFailure]) -> String {

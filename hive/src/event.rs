@@ -82,6 +82,8 @@ pub enum Event {
         error: String,
         /// Time since the start began.
         duration: Duration,
+        /// Whether it was given up because a shutdown was asked for.
+        cancelled: bool,
     },
     /// A hook begins.
     HookRuns {
@@ -118,6 +120,8 @@ pub enum Event {
         duration: Duration,
         /// The error's text.
         error: String,
+        /// Whether it was given up because a shutdown was asked for.
+        cancelled: bool,
     },
     /// A hook was registered after the start and will not run.
     HookTooLate {
@@ -239,7 +243,12 @@ impl Event {
             Event::Starting => info!("Starting hive"),
             Event::Populated { duration } => debug!(?duration, "Constructed all"),
             Event::Started { duration } => info!(?duration, "Started hive"),
-            Event::StartFailed { error, duration } => error!(?duration, error, "Failed to start hive"),
+            Event::StartFailed { error, duration, cancelled: true } => {
+                info!(?duration, during = error, "Start cancelled");
+            }
+            Event::StartFailed { error, duration, cancelled: false } => {
+                error!(?duration, error, "Failed to start hive");
+            }
             Event::HookRuns { phase, hook } => {
                 debug!(hook = %hook.name, function = hook.function, module = %hook.module, "Executing {phase} hook");
             }
@@ -252,10 +261,13 @@ impl Event {
             Event::HookRan { phase: Phase::Stop, hook, duration } => {
                 timed!(duration, hook = %hook.name, function = hook.function, module = %hook.module, "Stop hook executed");
             }
-            Event::HookFailed { phase: Phase::Start, hook, duration, error } => {
+            Event::HookFailed { phase, hook, duration, cancelled: true, .. } => {
+                info!(hook = %hook.name, function = hook.function, module = %hook.module, ?duration, "Cancelled {phase} hook");
+            }
+            Event::HookFailed { phase: Phase::Start, hook, duration, error, .. } => {
                 error!(hook = %hook.name, function = hook.function, module = %hook.module, ?duration, error, "Start hook failed");
             }
-            Event::HookFailed { phase: Phase::Stop, hook, duration, error } => {
+            Event::HookFailed { phase: Phase::Stop, hook, duration, error, .. } => {
                 error!(hook = %hook.name, function = hook.function, module = %hook.module, ?duration, error, "Stop hook failed");
             }
             Event::HookTooLate { hook } => {
@@ -317,10 +329,18 @@ impl Events {
 
     /// The span around all code of a module.
     pub(crate) fn span(&self, module: &str) -> tracing::Span {
-        let span = || tracing::info_span!("cell", module = %module);
+        self.logged(|| tracing::info_span!("cell", module = %module))
+    }
+
+    /// The span around a job, whoever adds it: not one within that of the hook that starts it.
+    pub(crate) fn job_span(&self, module: &str, job: &str) -> tracing::Span {
+        self.logged(|| tracing::info_span!(parent: None, "cell", module = %module, job = %job))
+    }
+
+    fn logged<T>(&self, log: impl FnOnce() -> T) -> T {
         match &self.log {
-            Some(log) => tracing::dispatcher::with_default(log, span),
-            None => span(),
+            Some(own) => tracing::dispatcher::with_default(own, log),
+            None => log(),
         }
     }
 
@@ -337,10 +357,7 @@ impl Events {
     }
 
     pub(crate) fn emit(&self, event: Event) {
-        match &self.log {
-            Some(log) => tracing::dispatcher::with_default(log, || event.log(self.slow)),
-            None => event.log(self.slow),
-        }
+        self.logged(|| event.log(self.slow));
         let observers = self.observers.lock().clone();
         for observer in observers.iter() {
             // An observer is a guest: its panic is not one of whom it watches.

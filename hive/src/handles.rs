@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::event::Events;
 use crate::health::{Health, HealthTree};
 use crate::job::{JobGroup, Jobs};
-use crate::lifecycle::{Hooks, Lifecycle};
+use crate::lifecycle::{Hooks, Lifecycle, State};
 use crate::param::{Absent, Cx, Deps, Param};
 use crate::shutdown::Shutdowner;
 use crate::testing::Tally;
@@ -32,6 +32,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Whether the hive stops, or has.
+    pub(crate) fn stops(&self) -> bool {
+        let state = self.hooks.state();
+        self.shutdown.is_shutting_down() || matches!(state, State::Stopping | State::Stopped | State::Failed)
+    }
+
     /// The same for a part with hooks of its own.
     pub(crate) fn with_hooks(&self, hooks: Arc<Hooks>) -> Self {
         let Shared { events, hooks: _, health, jobs, shutdown, tally } = self;

@@ -188,7 +188,8 @@ impl Hive {
             Err(error) => {
                 self.shared.hooks.abort_all();
                 self.shared.hooks.set_state(State::Failed);
-                events.emit(Event::StartFailed { error: error.to_string(), duration });
+                let (error, cancelled) = (error.to_string(), error.is_orderly());
+                events.emit(Event::StartFailed { error, duration, cancelled });
             }
         }
         result

@@ -44,10 +44,7 @@ pub(crate) fn outcome(
         }
         Some(Reason::Requested) | None => None,
     };
-    // A start that was cancelled because somebody asked for it is an orderly end, unless undoing it failed.
-    let orderly =
-        |error: &HiveError| matches!(error, HiveError::Cancelled { rollback, .. } if rollback.is_empty());
-    errors.extend(start.err().filter(|error| !orderly(error)));
+    errors.extend(start.err().filter(|error| !error.is_orderly()));
     errors.extend(stop.err());
     Outcome { signal, errors, code }
 }

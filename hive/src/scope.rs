@@ -14,7 +14,7 @@ use crate::error::{HiveError, Site};
 use crate::event::Event;
 use crate::handles::Shared;
 use crate::health::{Health, Status};
-use crate::lifecycle::{CancelSource, Hooks, Lifecycle, Limits, Ordering, State, TaskId};
+use crate::lifecycle::{CancelSource, Hooks, Lifecycle, Limits, Ordering, State, TaskId, in_start_hook};
 use crate::outputs::Value;
 use crate::param::Values;
 use crate::part::Part;
@@ -37,7 +37,7 @@ pub(crate) fn make<T: ?Sized + 'static>(core: Arc<Core>) -> Value {
 
 impl<T: ?Sized> Scope<T> {
     /// Builds the objects of the scope anew and runs its start hooks, within the hive's limits. While the hive itself
-    /// starts this waits until it has. What fails is undone, and may be tried again.
+    /// starts this waits until it has, so it fails in a start hook. What fails is undone, and may be tried again.
     pub async fn start(&self) -> Result<(), HiveError> {
         self.core.wait_for_hive().await?;
         let core = self.core.clone();
@@ -166,13 +166,16 @@ impl Core {
 
     async fn wait_for_hive(&self) -> Result<(), HiveError> {
         let mut open = self.open.subscribe();
+        if in_start_hook() && !*open.borrow() {
+            return Err(self.fault(HiveError::StartInHook));
+        }
         tokio::select! {
             opened = open.wait_for(|open| *open) => drop(opened),
             () = self.closed.cancelled() => {}
             () = self.shared.shutdown.requested() => {}
         }
         match self.closed.is_cancelled() || self.shared.shutdown.is_shutting_down() {
-            true => Err(self.fault(HiveError::State { action: "start", state: State::Stopping })),
+            true => Err(self.fault(HiveError::ScopeState { action: "start", state: State::Stopping })),
             false => Ok(()),
         }
     }
@@ -188,7 +191,7 @@ impl Core {
         self.shared.hooks.spawn(id, async move {
             let _nobody_waits = done.send(work.await);
         });
-        let aborted = |_| HiveError::State { action, state: State::Stopped };
+        let aborted = |_| HiveError::ScopeState { action, state: State::Stopped };
         result.await.map_err(aborted).flatten().map_err(|error| self.fault(error))
     }
 
@@ -204,10 +207,10 @@ impl Core {
     async fn start(self: &Arc<Self>) -> Result<(), HiveError> {
         let _turn = self.life.lock().await;
         if self.current.lock().is_some() {
-            return Err(HiveError::State { action: "start", state: State::Started });
+            return Err(HiveError::ScopeState { action: "start", state: State::Started });
         }
         if self.closed.is_cancelled() {
-            return Err(HiveError::State { action: "start", state: State::Stopping });
+            return Err(HiveError::ScopeState { action: "start", state: State::Stopping });
         }
         let begin = Instant::now();
         self.state.send_replace(State::Starting);
@@ -258,7 +261,7 @@ impl Core {
         let _turn = self.life.lock().await;
         let state = *self.state.borrow();
         if self.current.lock().is_none() {
-            return Err(HiveError::State { action: "stop", state });
+            return Err(HiveError::ScopeState { action: "stop", state });
         }
         self.end().await
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hive::prelude::*;
-use hive::{Event, HiveError, HookError, State};
+use hive::{Event, HiveError, HookError, LogLevel, State};
 use parking_lot::Mutex;
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -102,7 +102,7 @@ async fn faults_while_undoing_are_told_too() {
     let text = hive.try_start().await.unwrap_err().to_string();
     assert!(text.contains("start hook `two`"), "{text}");
     assert!(
-        text.contains("panicked: index out of bounds; 1 hooks undone\n  while undoing: stop hook `one`"),
+        text.contains("panicked: index out of bounds; 1 hook undone\n  while undoing: stop hook `one`"),
         "{text}"
     );
     assert!(text.ends_with("disk full"), "{text}");
@@ -117,7 +117,10 @@ async fn five_minutes_pass_in_no_time() {
     });
     let text = hive.try_start().await.unwrap_err().to_string();
     assert!(text.contains("start hook `crd-sync` of module `m`"), "{text}");
-    assert!(text.ends_with("did not finish within 300s; 3 hooks undone"), "{text}");
+    assert!(
+        text.ends_with("did not finish within 300s (HiveBuilder::start_timeout); 3 hooks undone"),
+        "{text}"
+    );
     assert!(begin.elapsed() < SECOND);
 }
 
@@ -176,8 +179,41 @@ async fn a_hook_may_have_its_own_limit_and_last_words() {
     }));
     let begin = tokio::time::Instant::now();
     let text = hive.try_start().await.unwrap_err().to_string();
-    assert!(text.contains("did not finish within 7s: the API server at 10.0.0.1 does not answer"), "{text}");
+    assert!(
+        text.contains(
+            "did not finish within 7s (HookBuilder::timeout): the API server at 10.0.0.1 does not answer"
+        ),
+        "{text}"
+    );
     assert_eq!(begin.elapsed(), 7 * SECOND);
+}
+
+/// Nothing else runs while a hook holds up the thread, also not its limit.
+#[tokio::test]
+async fn a_hook_that_holds_up_its_thread_fails_when_it_is_late() {
+    let block = |_| async {
+        std::thread::sleep(Duration::from_millis(250));
+        Ok(())
+    };
+    let mut hive = TestHive::new(invoke(move |lifecycle: Lifecycle| {
+        lifecycle.hook("in-time").on_start(block).timeout(30 * SECOND);
+        lifecycle.hook("blocks").on_start(block).timeout(Duration::from_millis(20));
+    }));
+    let text = hive.try_start().await.unwrap_err().to_string();
+    assert!(text.contains("start hook `blocks`") && text.contains("; 1 hook undone"), "{text}");
+    let said = "its limit is 20ms: it held up its thread; use hive::blocking(..).await";
+    assert!(text.contains(": took 2") && text.contains(said), "{text}");
+    let mut hive = TestHive::new(invoke(move |lifecycle: Lifecycle| {
+        // As the one before, but not at its first step.
+        let block = move |cx| async move {
+            tokio::task::yield_now().await;
+            block(cx).await
+        };
+        lifecycle.hook("blocks").on_stop(block).timeout(Duration::from_millis(20));
+    }));
+    hive.start().await;
+    let text = hive.try_stop().await.unwrap_err().to_string();
+    assert!(text.contains("stop hook `blocks`") && text.contains(said), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -253,6 +289,23 @@ async fn a_shutdown_during_construction_runs_no_more_constructors() {
     let mut hive = TestHive::new(cells);
     let error = hive.try_start().await.unwrap_err();
     assert!(matches!(error, HiveError::Cancelled { .. }), "{error}");
+    // Somebody asked for it: nothing is wrong.
+    hive.logged_no_warning();
+    hive.logged(LogLevel::INFO, "Start cancelled");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_is_cancelled_is_no_fault_in_the_log() {
+    let mut hive = TestHive::new(invoke(|lifecycle: Lifecycle, shutdown: Shutdowner| {
+        lifecycle.hook("sync").on_start(move |_| async move {
+            shutdown.shutdown();
+            std::future::pending().await
+        });
+    }));
+    hive.try_start().await.unwrap_err();
+    hive.logged_no_warning();
+    hive.logged(LogLevel::INFO, "Cancelled start hook hook=sync");
+    hive.logged(LogLevel::INFO, "Start cancelled");
 }
 
 #[tokio::test(start_paused = true)]

@@ -102,7 +102,7 @@ async fn what_has_started_stops_in_reverse_and_a_failure_drops_the_others() {
     let mut hive = TestHive::new(cells);
     let begin = Instant::now();
     let text = hive.try_start().await.unwrap_err().to_string();
-    assert!(text.contains("`fails`") && text.ends_with("no route to host; 1 hooks undone"), "{text}");
+    assert!(text.contains("`fails`") && text.ends_with("no route to host; 1 hook undone"), "{text}");
     assert_eq!(begin.elapsed(), 2 * SECOND);
     assert_eq!(hive.stop_order(), ["early"], "the one that was dropped has not started");
 }

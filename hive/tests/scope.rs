@@ -116,7 +116,7 @@ async fn what_still_runs_is_stopped_before_all_that_it_uses() {
     assert_eq!(log, ["start store", "start lease 1", "job 1", "stop lease 1", "stop store"]);
     assert_eq!(leader.state(), State::Stopped);
     let refused = leader.start().await.unwrap_err().to_string();
-    assert_eq!(refused, "scope `leader`: cannot start a hive that is stopping");
+    assert_eq!(refused, "scope `leader`: cannot start a scope that is stopping");
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,9 +149,9 @@ async fn states_refuse_what_is_out_of_turn() {
     let log = Log::default();
     let (mut hive, leader) = started(&log).await;
     let refused = |result: Result<(), HiveError>| result.unwrap_err().to_string();
-    assert_eq!(refused(leader.stop().await), "scope `leader`: cannot stop a hive that is built");
+    assert_eq!(refused(leader.stop().await), "scope `leader`: cannot stop a scope that is built");
     leader.start().await.unwrap();
-    assert_eq!(refused(leader.start().await), "scope `leader`: cannot start a hive that is started");
+    assert_eq!(refused(leader.start().await), "scope `leader`: cannot start a scope that is started");
     // Who asks may go away: what has begun comes to its end.
     drop(tokio::time::timeout(Duration::ZERO, leader.stop()).await);
     assert_eq!(leader.changed_from(State::Started).await, State::Stopped);
@@ -223,4 +223,51 @@ async fn the_graph_of_a_scope_is_planned_with_all_others() {
     let told = events.iter().filter(|event| matches!(event, Event::ScopeStarted { .. })).count();
     assert_eq!(told, 3);
     hive.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_hook_that_starts_a_scope_fails_at_once() {
+    let log = Log::default();
+    let mut all = cells(&log, Arc::default());
+    all.push(module(
+        "user",
+        "x",
+        invoke(|leader: Arc<Scope<Leader>>, lifecycle: Lifecycle| {
+            lifecycle.hook("lead").on_start(|_| async move { Ok(leader.start().await?) });
+        }),
+    ));
+    let begin = tokio::time::Instant::now();
+    let text = TestHive::new(all).try_start().await.unwrap_err().to_string();
+    let said = "scope `leader`: Scope::start in a start hook waits for itself; call it from a job";
+    assert!(text.contains("start hook `lead` of module `user`") && text.contains(said), "{text}");
+    assert_eq!(begin.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_starts_a_scope_while_the_hive_stops_has_not_failed() {
+    let log = Log::default();
+    let mut all = cells(&log, Arc::default());
+    all.push(module(
+        "user",
+        "x",
+        invoke(|leader: Arc<Scope<Leader>>, jobs: JobGroup, lifecycle: Lifecycle| {
+            let stops = Arc::new(tokio::sync::Notify::new());
+            let stop = stops.clone();
+            jobs.one_shot("lead", |_| async move {
+                stops.notified().await;
+                Ok(leader.start().await?)
+            });
+            lifecycle.hook("last").on_stop(move |_| async move {
+                stop.notify_one();
+                sleep(SECOND).await;
+                Ok(())
+            });
+        }),
+    ));
+    let mut hive = TestHive::new(all);
+    hive.start().await;
+    sleep(SECOND).await;
+    hive.stop().await;
+    hive.logged_no_warning();
+    assert!(hive.health("user.job-lead").last_word.starts_with("Finished"));
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
@@ -289,18 +290,20 @@ pub struct Health {
     tree: Arc<HealthTree>,
     id: HealthId,
     module_segments: usize,
+    /// Whether it has reported since that was last asked; clones share it.
+    heard: Arc<AtomicBool>,
 }
 
 impl Health {
     pub(crate) fn of_module(tree: Arc<HealthTree>, module: &str) -> Self {
         let id = segments(module);
         let module_segments = id.len();
-        Health { tree, id, module_segments }
+        Health { tree, id, module_segments, heard: Arc::default() }
     }
 
     /// Reports that all is well.
     pub fn ok(&self, message: impl fmt::Display) {
-        self.tree.report(self, Level::Ok, message.to_string(), String::new());
+        self.report(Level::Ok, message.to_string(), String::new());
     }
 
     /// Reports that something is wrong.
@@ -311,12 +314,27 @@ impl Health {
     /// Reports that something is wrong; true if it is not what was reported last. Whoever tries again and again logs it
     /// then, not each time.
     pub fn degraded_anew(&self, message: impl fmt::Display, error: impl fmt::Display) -> bool {
-        self.tree.report(self, Level::Degraded, message.to_string(), format!("{error:#}"))
+        self.report(Level::Degraded, message.to_string(), format!("{error:#}"))
     }
 
     /// Reports the end. What was said before stays; this is the last word.
     pub fn stopped(&self, last_word: impl fmt::Display) {
-        self.tree.report(self, Level::Stopped, last_word.to_string(), String::new());
+        self.report(Level::Stopped, last_word.to_string(), String::new());
+    }
+
+    fn report(&self, level: Level, message: String, error: String) -> bool {
+        self.heard.store(true, Ordering::Relaxed);
+        self.tree.report(self, level, message, error)
+    }
+
+    /// Whether it has reported since this was last asked.
+    pub(crate) fn heard(&self) -> bool {
+        self.heard.swap(false, Ordering::Relaxed)
+    }
+
+    /// How it last said to be doing.
+    pub(crate) fn level(&self) -> Option<Level> {
+        self.tree.inner.lock().statuses.get(&self.id).map(|status| status.level)
     }
 
     /// Reports a good end.
@@ -330,7 +348,7 @@ impl Health {
     pub fn scope(&self, name: &str) -> Health {
         let mut id = self.id.clone();
         id.push(name.into());
-        Health { tree: self.tree.clone(), id, module_segments: self.module_segments }
+        Health { tree: self.tree.clone(), id, module_segments: self.module_segments, heard: Arc::default() }
     }
 
     /// Removes the reports of this reporter and of all below it.

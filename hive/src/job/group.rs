@@ -14,9 +14,10 @@ use tracing::Instrument;
 
 use super::progress::Track;
 use super::{Backoff, ObserverJob, OneShotJob, TimerJob, Working};
+use crate::error::HiveError;
 use crate::event::{Event, Events, JobKind};
 use crate::handles::{Handles, Shared};
-use crate::health::Health;
+use crate::health::{Health, Level};
 use crate::lifecycle::{Lifecycle, State, TaskId, catch};
 
 /// How long a job may take to end after it was told to.
@@ -25,7 +26,9 @@ const GRACE: Duration = Duration::from_secs(5);
 /// What a job gets.
 #[derive(Clone)]
 pub struct JobCx {
-    /// The reporter of this job.
+    /// The reporter of this job. What it says in a run stays: a run that reports nothing and ends well is reported as
+    /// `OK (1.2s)` of a timer, `Finished (1.2s)` of a one-shot, `17 items` of an observer. A one-shot that ends well after it
+    /// reported is stopped with its message, or stays degraded if that is what it said last. A failure is always reported.
     pub health: Health,
     token: CancellationToken,
     pub(crate) track: Arc<Track>,
@@ -205,15 +208,17 @@ pub(crate) struct Env {
 
 impl Env {
     /// Runs the job's function once; errors and panics are counted as failures and written to the log, and what a job
-    /// returns after it was cancelled is not.
+    /// returns after it was cancelled is not, nor that what it works with stops together with the hive.
     pub(crate) async fn attempt<Fut>(&self, run: impl FnOnce() -> Fut) -> Result<(), anyhow::Error>
     where
         Fut: Future<Output = anyhow::Result<()>>,
     {
         let begin = Instant::now();
+        let _before = self.cx.health.heard();
         let result = catch(async { run().await }).await;
         let well = match &result {
-            Ok(result) => result.is_ok() || self.cx.is_cancelled(),
+            Ok(Ok(())) => true,
+            Ok(Err(error)) => self.cx.is_cancelled() || self.meets_stop(error),
             Err(_panic) => false,
         };
         self.group.shared.events.emit(Event::JobRan {
@@ -225,12 +230,18 @@ impl Env {
         });
         let error = match result {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(_)) if self.cx.is_cancelled() => return Ok(()),
+            Ok(Err(_)) if well => return Ok(()),
             Ok(Err(error)) => error,
             Err(panic) => anyhow::anyhow!("panicked: {panic}"),
         };
         self.tell(&error);
         Err(error)
+    }
+
+    /// Whether a job fails only because what it works with is stopped before it.
+    fn meets_stop(&self, error: &anyhow::Error) -> bool {
+        let refused = || error.chain().any(|e| e.downcast_ref().is_some_and(HiveError::is_stopping));
+        self.group.shared.stops() && refused()
     }
 
     fn tell(&self, error: &anyhow::Error) {
@@ -246,6 +257,16 @@ impl Env {
         self.cx.health.degraded("Failed", &error);
         self.cx.track.failed();
         self.give_up(error);
+    }
+
+    /// The job has ended well. What it has `said` itself stays, also that it is degraded, unless it was told to end.
+    pub(crate) fn ended(&self, said: bool, last_word: impl fmt::Display) {
+        let health = &self.cx.health;
+        match said {
+            true if health.level() == Some(Level::Degraded) && !self.cx.is_cancelled() => {}
+            true => health.stopped(last_word),
+            false => health.finished(last_word),
+        }
     }
 
     /// As [`attempt`](Env::attempt), as a piece of work with a deadline.
@@ -395,7 +416,7 @@ impl Running {
     fn spawn(env: Env, body: Body, handle: JobHandle) -> Self {
         let shared = env.group.shared.clone();
         let (name, module, health) = (env.name.clone(), env.group.module.clone(), env.cx.health.clone());
-        let span = shared.events.span(&module);
+        let span = shared.events.job_span(&module, &env.bare);
         let done = handle.done.clone().drop_guard();
         let (events, job, owner) = (shared.events.clone(), name.clone(), module.clone());
         let track = env.cx.track.clone();

@@ -68,24 +68,27 @@ where
     health.ok("Primed");
     let mut stream = std::pin::pin!(stream);
     let (mut items, mut well_since): (u64, Option<Instant>) = (0, None);
+    // Whether the last report is one of the job itself.
+    let mut said = false;
     loop {
         let item = tokio::select! {
             () = env.cx.cancelled() => return health.stopped(format_args!("Stopped after {items} items")),
             item = stream.next() => item,
         };
         let Some(item) = item else {
-            return health.finished(format_args!("Stream ended after {items} items"));
+            return env.ended(said, format_args!("Stream ended after {items} items"));
         };
         items += 1;
         match env.work(|| f(env.cx.clone(), item)).await {
+            Ok(()) if health.heard() => (said, well_since) = (true, Some(Instant::now())),
             Ok(()) if well_since.is_none_or(|at| at.elapsed() >= REPORT_EVERY) => {
                 health.ok(format_args!("{items} items"));
-                well_since = Some(Instant::now());
+                (said, well_since) = (false, Some(Instant::now()));
             }
             Ok(()) => {}
             Err(error) => {
                 health.degraded(format_args!("Failed at item {items}"), &error);
-                well_since = None;
+                (said, well_since) = (false, None);
                 env.give_up(error);
             }
         }

@@ -115,5 +115,5 @@ impl Drop for OneShotJob {
 }
 
 fn finished(env: &Env, begin: Instant) {
-    env.cx.health.finished(format_args!("Finished ({:.1?})", begin.elapsed()));
+    env.ended(env.cx.health.heard(), format_args!("Finished ({:.1?})", begin.elapsed()));
 }

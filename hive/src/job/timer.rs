@@ -145,6 +145,7 @@ impl Timer {
             let end = Instant::now();
             last_run = Some(end);
             match result {
+                Ok(()) if env.cx.health.heard() => {}
                 Ok(()) => env.cx.health.ok(format_args!("OK ({:.1?})", end - start)),
                 Err(error) => {
                     env.cx.health.degraded(format_args!("Failed (duration {:.1?})", end - start), &error);

@@ -14,7 +14,7 @@ use crate::event::HookId;
 pub(crate) use hooks::{Hooks, Ordering, TaskId};
 pub(crate) use order::Uses;
 use order::{Along, Token};
-pub(crate) use run::{CancelSource, Limits, catch, panic_text};
+pub(crate) use run::{CancelSource, Limits, catch, in_start_hook, panic_text};
 
 /// Longer than anybody waits, and short enough to be added to a moment.
 pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);

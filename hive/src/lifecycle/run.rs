@@ -29,6 +29,18 @@ impl Limits {
     pub(crate) fn new(begin: Instant, limit: Duration, heartbeat: Duration) -> Self {
         Limits { deadline: begin + limit, limit, heartbeat }
     }
+
+    fn until(&self, set_by: &'static str) -> Until {
+        Until { at: self.deadline, limit: self.limit, set_by }
+    }
+}
+
+/// When a hook is out of time.
+struct Until {
+    at: Instant,
+    limit: Duration,
+    /// The method that has set the limit.
+    set_by: &'static str,
 }
 
 /// Something that may cancel a start.
@@ -80,6 +92,16 @@ impl Drop for Ends {
     }
 }
 
+tokio::task_local! {
+    /// Which hook's code runs.
+    static PHASE: Phase;
+}
+
+/// Whether the code of a start hook asks.
+pub(crate) fn in_start_hook() -> bool {
+    PHASE.try_with(|phase| *phase == Phase::Start).unwrap_or(false)
+}
+
 /// What became of a hook: its result, or the message of its panic.
 type Ran = Result<anyhow::Result<()>, String>;
 
@@ -95,9 +117,9 @@ impl HookRun<'_> {
                 Ok(())
             }
             Err(reason) => {
-                let error = reason.to_string();
+                let (error, cancelled) = (reason.to_string(), matches!(reason, HookError::Cancelled));
                 let failure = HookFailure::new(phase, &hook, duration, reason);
-                events.emit(Event::HookFailed { phase, hook, duration, error });
+                events.emit(Event::HookFailed { phase, hook, duration, error, cancelled });
                 Err(failure)
             }
         }
@@ -119,11 +141,34 @@ impl HookRun<'_> {
         let own = Ends(HookCx::default());
         let cx = own.0.clone();
         let span = self.events.span(&self.id.module);
-        let mut running = pin!(catch(async move { hook(cx).await }).instrument(span));
+        let run = PHASE.scope(self.phase, async move { hook(cx).await });
+        let mut running = pin!(catch(run).instrument(span));
         // Most hooks wait for nothing, so nothing is prepared for those that do.
         match poll!(running.as_mut()) {
-            Poll::Ready(ran) => flatten(ran),
+            Poll::Ready(ran) => self.in_time(ran, begin),
             Poll::Pending => self.wait(running, &own.0, cancel, begin).await,
+        }
+    }
+
+    /// The limit that is over first.
+    fn until(&self, begin: Instant) -> Until {
+        match (self.own_limit, self.phase) {
+            (Some(limit), _) if begin + limit < self.limits.deadline => {
+                Until { at: begin + limit, limit, set_by: "HookBuilder::timeout" }
+            }
+            (_, Phase::Start) => self.limits.until("HiveBuilder::start_timeout"),
+            (_, Phase::Stop) => self.limits.until("HiveBuilder::stop_timeout"),
+        }
+    }
+
+    /// The result of a hook. One that comes later than a hook is waited for has held up the thread of who waits.
+    fn in_time(&self, ran: Ran, begin: Instant) -> Result<(), HookError> {
+        flatten(ran)?;
+        let Until { at, limit, .. } = self.until(begin);
+        let now = Instant::now();
+        match now <= at + LAST_WORDS {
+            true => Ok(()),
+            false => Err(HookError::Late { took: now - begin, limit }),
         }
     }
 
@@ -135,23 +180,20 @@ impl HookRun<'_> {
         cancel: &dyn CancelSource,
         begin: Instant,
     ) -> Result<(), HookError> {
-        let (until, limit) = match self.own_limit {
-            Some(own) if begin + own < self.limits.deadline => (begin + own, own),
-            _ => (self.limits.deadline, self.limits.limit),
-        };
+        let Until { at, limit, set_by } = self.until(begin);
         let mut cancelled = cancel.cancelled();
-        let mut over = pin!(sleep_until(until));
+        let mut over = pin!(sleep_until(at));
         let mut beat = self.limits.heartbeat;
         loop {
             tokio::select! {
                 biased;
-                ran = &mut running => return flatten(ran),
+                ran = &mut running => return self.in_time(ran, begin),
                 () = &mut cancelled => return Err(HookError::Cancelled),
                 () = &mut over => {
                     cx.token().cancel();
                     let last = timeout(LAST_WORDS, running).await;
                     let own = last.ok().and_then(Result::ok).and_then(Result::err);
-                    return Err(HookError::TimedOut { limit, own });
+                    return Err(HookError::TimedOut { limit, set_by, own });
                 }
                 () = sleep_until(begin + beat) => {
                     let (phase, hook) = (self.phase, self.id.clone());

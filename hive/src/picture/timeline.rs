@@ -114,7 +114,7 @@ impl Recording {
                 self.close(hook, *duration, true);
             }
             Event::Started { duration } => self.end = Some((*duration, None)),
-            Event::StartFailed { error, duration } => self.end = Some((*duration, Some(error.clone()))),
+            Event::StartFailed { error, duration, .. } => self.end = Some((*duration, Some(error.clone()))),
             _ => {}
         }
     }
