@@ -37,7 +37,13 @@ fn talks(name: &'static str) -> Cell {
 /// The message of the panic.
 async fn fault(future: impl Future<Output = ()>) -> String {
     let panic = AssertUnwindSafe(future).catch_unwind().await.unwrap_err();
-    panic.downcast_ref::<String>().cloned().unwrap_or_default()
+    let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+    // The numbers of lines of this file made equal.
+    let mut parts = said.split("test_hive.rs:");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |said, part| {
+        said + "test_hive.rs:_" + part.trim_start_matches(|c: char| c.is_ascii_digit())
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
@@ -128,7 +134,47 @@ async fn assertions_say_what_there_is() {
     let said = fault(async { hive.is_healthy() }).await;
     assert!(said.contains("a.job-fails: Failed (duration 0.0ns): no route to host"), "{said}");
     let said = fault(hive.until("never", || false)).await;
-    assert!(said.contains("waited for half a minute: never"), "{said}");
+    let begin = "in vain at hive/tests/test_hive.rs:_: waited for half a minute: never\n  health a";
+    assert!(said.starts_with(begin), "{said}");
+    assert!(
+        said.contains("\n  health a.job-fails: Degraded Failed (duration 0.0ns) no route to host\n"),
+        "{said}"
+    );
+    assert!(said.contains("\n  log WARN a: Job failed name=job-fails") && !said.contains("DEBUG"), "{said}");
+    hive.stop().await;
+}
+
+#[tokio::test]
+async fn what_fails_names_the_line_of_the_test() {
+    let mut hive = TestHive::needing::<Store>([]);
+    let said = fault(hive.start()).await;
+    assert_eq!(
+        said,
+        "start at hive/tests/test_hive.rs:_: 1 fault in the graph:
+  - missing Arc<test_hive::Store>
+    needed by TestHive::needing (hive/tests/test_hive.rs:_) at the root
+    hint: no cell in the list provides it; add the module that does, or a constructor that gives Arc<Store>"
+    );
+    // Where nothing is waited for the panic itself is at the line.
+    let at = Arc::new(Mutex::new(String::new()));
+    let (seen, before) = (at.clone(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        let at = panic.location().map(ToString::to_string).unwrap_or_default();
+        if std::thread::current().name() == Some("what_fails_names_the_line_of_the_test") {
+            *seen.lock() = at;
+        } else {
+            before(panic);
+        }
+    }));
+    let mut hive = TestHive::new([]);
+    hive.start().await;
+    let own = |at: &str| at.starts_with("hive/tests/test_hive.rs:");
+    let said = fault(async { drop(hive.get::<Store>()) }).await;
+    assert!(said.starts_with("not built: ") && own(&at.lock()), "{said} {at:?}");
+    let said = fault(async { drop(hive.health("nobody")) }).await;
+    assert!(said.starts_with("no health report: nobody") && own(&at.lock()), "{said} {at:?}");
+    let said = fault(async { drop(hive.logged(LogLevel::INFO, "nothing")) }).await;
+    assert!(said.starts_with("not logged: ") && own(&at.lock()), "{said} {at:?}");
     hive.stop().await;
 }
 
@@ -148,7 +194,7 @@ async fn jobs_that_do_not_end_are_named() {
     let said = fault(hive.stop()).await;
     assert_eq!(
         said,
-        "stop: something is left of the hive\n  job `job-deaf` of module `m` did not end when told to, and was dropped"
+        "stop at hive/tests/test_hive.rs:_: something is left of the hive\n  job `job-deaf` of module `m` did not end within 5s of being cancelled: its code does not look at JobCx::cancelled()"
     );
 }
 
@@ -173,7 +219,10 @@ async fn a_job_that_blocks_its_thread_is_named() {
     hive.until("the job runs", || hive.has_logged(LogLevel::DEBUG, "Job started")).await;
     let left = hive.try_finish().await.unwrap_err();
     let jobs: Vec<String> = left.jobs.iter().map(ToString::to_string).collect();
-    assert_eq!(jobs, ["`job-blocks` of module `m` still runs"]);
+    assert_eq!(
+        jobs,
+        ["`job-blocks` of module `m` still runs: it holds up its thread; use hive::blocking(..).await"]
+    );
     drop(unblock);
 }
 
@@ -220,15 +269,18 @@ async fn objects_that_are_left_are_named_with_who_gave_and_took_them() {
     let left = hive.try_finish().await.unwrap_err();
     let said = left.to_string();
     let objects: Vec<String> = left.objects.iter().map(|object| object.types.join(" and ")).collect();
-    assert_eq!(objects, ["Arc<Client>", "Arc<Store> and Arc<dyn Reader>", "Arc<Server>"]);
+    assert_eq!(
+        objects,
+        ["test_hive::Client", "test_hive::Store and dyn test_hive::Reader", "test_hive::Server"]
+    );
     assert!(
         said.contains(
-            "object Arc<Client>, held 1 times, given by test_hive::new_client (hive/tests/test_hive.rs:"
+            "object Arc<test_hive::Client>, held once, given by test_hive::new_client (hive/tests/test_hive.rs:"
         ),
         "{said}"
     );
     assert!(
-        said.contains("in module `web`; taken by test_hive::new_server, whose objects are left"),
+        said.contains("in module `web`; perhaps held by test_hive::new_server, whose objects are left"),
         "{said}"
     );
 
@@ -237,7 +289,9 @@ async fn objects_that_are_left_are_named_with_who_gave_and_took_them() {
     hive.start().await;
     let server = hive.get::<Server>();
     let said = fault(hive.finish()).await;
-    assert!(said.contains("object Arc<Server>, held 1 times"), "{said}");
+    assert!(said.starts_with("finish at hive/tests/test_hive.rs:_: "), "{said}");
+    assert!(said.contains("object Arc<test_hive::Server>, held once"), "{said}");
+    assert!(said.contains("; drop it before, or say .holding::<test_hive::Server>()"), "{said}");
     drop(server);
     let mut hive = TestHive::new(cells(false)).holding::<Server>().holding::<dyn Reader>();
     hive.start().await;
@@ -257,7 +311,7 @@ async fn a_task_that_escapes_is_seen_by_what_it_holds() {
     let mut hive = TestHive::new([provide(new_store), invoke(escapes)]);
     hive.start().await;
     let left = hive.try_finish().await.unwrap_err();
-    assert_eq!(left.objects[0].types[0], "Arc<Store>");
+    assert_eq!(left.objects[0].types[0], "test_hive::Store");
 }
 
 #[tokio::test(start_paused = true)]

@@ -74,10 +74,13 @@ use crate::param::{Absent, Cx, Deps, Param};
 /// let cell = module("greeter", "Says hello", [config::<Greeting>(), invoke(greet), invoke(read_again)]);
 /// let mut hive = TestHive::new(cell).with(|hive| hive.config_files().args([format!("--config={}", file.display())]));
 /// hive.start().await;
-/// hive.until("the bees are greeted", || hive.health("greeter.job-greet").message == "hello, bees").await;
+/// let says = |hive: &TestHive, words| {
+///     hive.hive().health().at("greeter.job-greet").is_some_and(|job| job.message == words)
+/// };
+/// hive.until("the bees are greeted", || says(&hive, "hello, bees")).await;
 /// std::fs::write(&file, "name: wasps").unwrap();
 /// hive.get::<LiveConfig>().reload().unwrap();
-/// hive.until("the wasps are greeted", || hive.health("greeter.job-greet").message == "hello, wasps").await;
+/// hive.until("the wasps are greeted", || says(&hive, "hello, wasps")).await;
 /// hive.stop().await;
 /// # });
 /// ```

@@ -1,10 +1,11 @@
 //! What tests see of a hive, and what they assert of it.
 
+use std::panic::Location;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Record, TestHive, fail};
+use super::{Record, Stage, TestHive, fail, fail_at};
 use crate::event::{Event, Phase};
 use crate::health::{Level, Status};
 
@@ -14,15 +15,19 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Lines that are printed when a test fails.
 const PRINTED: usize = 300;
 
+/// Lines that are told when something is waited for in vain.
+const LAST: usize = 8;
+
 impl TestHive {
     /// The health report at a path such as `announcer`, `announcer.job-sync`, `announcer.timer-job-gc`.
     #[track_caller]
     pub fn health(&self, path: &str) -> Status {
         let tree = self.hive().health();
-        tree.at(path).unwrap_or_else(|| {
+        let Some(status) = tree.at(path) else {
             let known: Vec<_> = tree.snapshot().iter().map(Status::path).collect();
             fail("no health report", &format_args!("{path}; there are {known:?}"))
-        })
+        };
+        status
     }
 
     /// Checks that nobody reports to be degraded.
@@ -38,15 +43,36 @@ impl TestHive {
         }
     }
 
-    /// Waits until something is so, in the hive's log, health or tables. Fails after half a minute of tokio's clock.
-    pub async fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !is_so() {
-            if Instant::now() >= deadline {
-                fail("in vain", &format_args!("waited for half a minute: {what}"));
+    /// Waits until something is so, in the hive's log, health or tables. Fails after half a minute of tokio's clock, and
+    /// says what health there is and what was logged last.
+    #[track_caller]
+    pub fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) -> impl Future<Output = ()> {
+        let at = Location::caller();
+        async move {
+            let deadline = Instant::now() + PATIENCE;
+            while !is_so() {
+                if Instant::now() >= deadline {
+                    let state = self.state();
+                    fail_at("in vain", at, &format_args!("waited for half a minute: {what}{state}"));
+                }
+                sleep(Duration::from_millis(1)).await;
             }
-            sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    /// The health that is reported and the last lines of the log.
+    fn state(&self) -> String {
+        let health = match &self.stage {
+            Stage::Hive(hive) => hive.health().snapshot(),
+            Stage::Builder(_) | Stage::Gone => vec![],
+        };
+        let health = health.iter().map(|status| {
+            let words = [&*status.message, &*status.error].join(" ");
+            format!("\n  health {}: {:?} {}", status.path(), status.level, words.trim_end())
+        });
+        let lines = self.printed();
+        let last = lines[lines.len().saturating_sub(LAST)..].iter().map(|record| format!("\n  log {record}"));
+        health.chain(last).collect()
     }
 
     /// The names of the start hooks that have run, in order; jobs are called `job-..`, `timer-job-..`.
@@ -93,12 +119,12 @@ impl TestHive {
     /// Checks that a line of this level with this text has been logged, and gives the last such.
     #[track_caller]
     pub fn logged(&self, level: tracing::Level, text: &str) -> Record {
-        let found = self.logs.records().into_iter().rfind(|record| is(record, level, text));
-        found.unwrap_or_else(|| {
+        let Some(found) = self.logs.records().into_iter().rfind(|record| is(record, level, text)) else {
             let same: Vec<String> =
                 self.logs().iter().filter(|record| record.level == level).map(Record::to_string).collect();
             fail("not logged", &format_args!("{level} `{text}`; there are:\n  {}", same.join("\n  ")))
-        })
+        };
+        found
     }
 
     /// Checks that no warning and no error has been logged.
@@ -115,11 +141,20 @@ impl TestHive {
         }
     }
 
+    /// The lines that a person wants to see: those of level info and above, or as `RUST_LOG=debug` says.
+    fn printed(&self) -> Vec<Record> {
+        let wanted = std::env::var("RUST_LOG").ok().and_then(|level| level.parse().ok());
+        let wanted = wanted.unwrap_or(tracing::Level::INFO);
+        self.logs().into_iter().filter(|record| record.level <= wanted).collect()
+    }
+
     #[expect(clippy::print_stderr, reason = "the output of a test that fails")]
     pub(super) fn print_logs(&self) {
-        let records = self.logs();
+        let records = self.printed();
         let skipped = records.len().saturating_sub(PRINTED);
-        eprintln!("--- log of the hive ({skipped} older lines left out)");
+        if !records.is_empty() {
+            eprintln!("--- log of the hive ({skipped} older lines left out; RUST_LOG=debug shows more)");
+        }
         records[skipped..].iter().for_each(|record| eprintln!("{record}"));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -96,7 +97,7 @@ impl Tally {
                 takers.map(|taker| taker.site.place.function.to_owned()).collect();
             taken_by.dedup();
             left.push(LeftObject {
-                types: same.map(|same| same.key.short()).collect(),
+                types: same.map(|same| same.key.type_name()).collect(),
                 given_by: given.site.clone(),
                 holders: given.object.holders(),
                 taken_by,
@@ -111,8 +112,8 @@ impl Tally {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LeftObject {
-    /// As what it was provided: `Arc<Store>`, perhaps also `Arc<dyn Reader>`.
-    pub types: Vec<String>,
+    /// As what it was provided: `web::Store`, perhaps also `dyn web::Reader`.
+    pub types: Vec<&'static str>,
     /// The constructor that gave it.
     pub given_by: Site,
     /// How many hold it.
@@ -124,10 +125,13 @@ pub struct LeftObject {
 impl fmt::Display for LeftObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LeftObject { types, given_by, holders, taken_by } = self;
-        write!(f, "{}, held {holders} times, given by {given_by}", types.join(" and "))?;
+        let times = if *holders == 1 { "once".to_owned() } else { format!("{holders} times") };
+        let name = |name: &&str| format!("Arc<{name}>");
+        let names: Vec<String> = types.iter().map(name).collect();
+        write!(f, "{}, held {times}, given by {given_by}", names.join(" and "))?;
         match taken_by.is_empty() {
-            true => Ok(()),
-            false => write!(f, "; taken by {}, whose objects are left as well", taken_by.join(", ")),
+            true => write!(f, "; drop it before, or say .holding::<{}>()", types[0]),
+            false => write!(f, "; perhaps held by {}, whose objects are left as well", taken_by.join(", ")),
         }
     }
 }
@@ -140,14 +144,20 @@ pub struct LeftJob {
     pub job: Arc<str>,
     /// Its module.
     pub module: Arc<str>,
-    /// Whether it still runs; otherwise it was dropped in the middle, because it did not end when it was told to.
-    pub running: bool,
+    /// After how long it was dropped in the middle, because it did not end when it was told to; without, it still runs.
+    pub dropped_after: Option<Duration>,
 }
 
 impl fmt::Display for LeftJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = if self.running { "still runs" } else { "did not end when told to, and was dropped" };
-        write!(f, "`{}` of module `{}` {what}", self.job, self.module)
+        write!(f, "`{}` of module `{}` ", self.job, self.module)?;
+        match self.dropped_after {
+            Some(grace) => write!(
+                f,
+                "did not end within {grace:?} of being cancelled: its code does not look at JobCx::cancelled()"
+            ),
+            None => f.write_str("still runs: it holds up its thread; use hive::blocking(..).await"),
+        }
     }
 }
 

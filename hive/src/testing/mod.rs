@@ -14,7 +14,8 @@ use tracing::Dispatch;
 use tracing::instrument::WithSubscriber;
 
 use crate::builder::HiveBuilder;
-use crate::cell::{IntoCells, group, invoke, supply};
+use crate::cell::{Cell, IntoCells, Repr, group, supply};
+use crate::constructor::Constructor;
 use crate::error::HiveError;
 use crate::event::Event;
 use crate::hive_type::Hive;
@@ -123,6 +124,11 @@ fn fail(what: &str, error: &dyn std::fmt::Display) -> ! {
     panic!("{what}: {error}")
 }
 
+/// As [`fail`] in a future, whose own place says nothing: `at` is the test's line.
+fn fail_at(what: &str, at: &Location<'_>, error: &dyn std::fmt::Display) -> ! {
+    panic!("{what} at {}:{}: {error}", at.file(), at.line())
+}
+
 impl TestHive {
     /// A hive of the given cells.
     pub fn new(cells: impl IntoCells) -> Self {
@@ -141,7 +147,9 @@ impl TestHive {
     /// finds it.
     #[track_caller]
     pub fn needing<T: ?Sized + Send + Sync + 'static>(cells: impl IntoCells) -> Self {
-        TestHive::new([group(cells), invoke(|_: Arc<T>| ())])
+        let mut needs = Constructor::new(|_: Arc<T>| (), Location::caller());
+        needs.place.function = "TestHive::needing";
+        TestHive::new([group(cells), Cell(Arc::new(Repr::Invoke(needs)))])
     }
 
     /// What the hive's builder can do and has no method here: words of a command line, folders, other limits.
@@ -213,9 +221,13 @@ impl TestHive {
     }
 
     /// Builds and starts the hive.
-    pub async fn start(&mut self) {
-        if let Err(error) = self.try_start().await {
-            fail("start", &error);
+    #[track_caller]
+    pub fn start(&mut self) -> impl Future<Output = ()> {
+        let at = Location::caller();
+        async move {
+            if let Err(error) = self.try_start().await {
+                fail_at("start", at, &error);
+            }
         }
     }
 
@@ -226,13 +238,18 @@ impl TestHive {
     }
 
     /// Stops the hive and checks that no job is left.
-    pub async fn stop(&mut self) {
-        if let Err(error) = self.try_stop().await {
-            fail("stop", &error);
-        }
-        let left = Leftovers { jobs: self.left_jobs().await, ..Leftovers::default() };
-        if !left.is_empty() {
-            fail("stop", &left);
+    #[track_caller]
+    pub fn stop(&mut self) -> impl Future<Output = ()> {
+        let at = Location::caller();
+        self.hive_mut();
+        async move {
+            if let Err(error) = self.try_stop().await {
+                fail_at("stop", at, &error);
+            }
+            let left = Leftovers { jobs: self.left_jobs().await, ..Leftovers::default() };
+            if !left.is_empty() {
+                fail_at("stop", at, &left);
+            }
         }
     }
 
@@ -244,23 +261,31 @@ impl TestHive {
 
     /// Stops the hive, lets it go, and checks that nothing of it is left: no job, and none of the objects that its
     /// constructors have given. What the test itself holds it drops before, or says so by [`holding`](TestHive::holding).
-    pub async fn finish(self) {
-        let mut this = self;
-        if let Err(left) = this.dissolve().await {
-            fail("finish", &left);
+    #[track_caller]
+    pub fn finish(self) -> impl Future<Output = ()> {
+        let at = Location::caller();
+        self.hive();
+        async move {
+            let mut this = self;
+            if let Err(left) = this.dissolve(at).await {
+                fail_at("finish", at, &left);
+            }
         }
     }
 
     /// As [`finish`](TestHive::finish); the error is what is left.
-    pub async fn try_finish(mut self) -> Result<(), Leftovers> {
-        self.dissolve().await
+    #[track_caller]
+    pub fn try_finish(mut self) -> impl Future<Output = Result<(), Leftovers>> {
+        let at = Location::caller();
+        self.hive();
+        async move { self.dissolve(at).await }
     }
 
-    async fn dissolve(&mut self) -> Result<(), Leftovers> {
+    async fn dissolve(&mut self, at: &Location<'_>) -> Result<(), Leftovers> {
         if self.hive().state() == State::Started
             && let Err(error) = self.try_stop().await
         {
-            fail("stop", &error);
+            fail_at("stop", at, &error);
         }
         let jobs = self.left_jobs().await;
         let stage = std::mem::replace(&mut self.stage, Stage::Gone);
@@ -287,12 +312,12 @@ impl TestHive {
         }
         let running = self.hive().running_tasks();
         let running =
-            running.into_iter().map(|id| LeftJob { job: id.name, module: id.module, running: true });
+            running.into_iter().map(|id| LeftJob { job: id.name, module: id.module, dropped_after: None });
         let mut left: Vec<LeftJob> = running.collect();
         for event in self.events.lock().iter() {
-            let Event::JobAborted { job, module, .. } = event else { continue };
+            let Event::JobAborted { job, module, grace } = event else { continue };
             if !left.iter().any(|left| left.job == *job && left.module == *module) {
-                left.push(LeftJob { job: job.clone(), module: module.clone(), running: false });
+                left.push(LeftJob { job: job.clone(), module: module.clone(), dropped_after: Some(*grace) });
             }
         }
         left
@@ -320,13 +345,14 @@ impl TestHive {
     /// An object of the hive, also a private one.
     #[track_caller]
     pub fn get<T: ?Sized + Send + Sync + 'static>(&self) -> Arc<T> {
-        self.hive().get_anywhere().unwrap_or_else(|| {
+        let Some(object) = self.hive().get_anywhere() else {
             let name = std::any::type_name::<T>();
             fail(
                 "not built",
                 &format_args!("{name}; `TestHive::needing::<..>` builds what nothing else needs"),
             )
-        })
+        };
+        object
     }
 
     /// Where the log of this hive goes, for code that the test calls itself: `with_default(hive.tracing_to(), || ..)` of
