@@ -1,5 +1,6 @@
 //! From cells and sources of configuration to a planned hive.
 
+use std::collections::HashSet;
 use std::panic::Location;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -317,8 +318,12 @@ fn schema(graph: &mut Graph, sources: &Sources, foreign: Vec<Foreign>, presets: 
     if sources.files {
         declare(file_flags(), graph.site(0));
     }
+    let mut structs = HashSet::new();
     for node in 0..graph.nodes.len() {
-        if let What::Config(cell) = &graph.nodes[node].what {
+        // A struct that is listed twice is one fault, that of its type.
+        if let What::Config(cell) = &graph.nodes[node].what
+            && structs.insert(cell.key)
+        {
             declare((cell.flags)(), graph.site(node));
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::ConfigError;
-use crate::key::Key;
+use crate::key::{Key, short};
 use crate::lifecycle::State;
 
 /// A function and where it was registered.
@@ -90,7 +90,7 @@ pub enum GraphError {
     },
     /// One type is provided twice in one scope.
     #[error(
-        "duplicate {key}\n    provided by {first}\n    and by      {second}\n    hint: make one `provide_private`, wrap it in a newtype, or contribute to a group with `Member<T>`"
+        "duplicate {key}\n    provided by {first}\n    and by      {second}\n    hint: {}", once(.key)
     )]
     Duplicate {
         /// What is provided.
@@ -175,7 +175,9 @@ pub enum GraphError {
         second: &'static Location<'static>,
     },
     /// Two configuration structs declare the same option.
-    #[error("option `{flag}` is declared twice\n    by {first}\n    by {second}")]
+    #[error(
+        "option `{flag}` is declared twice\n    by {first}\n    by {second}\n    hint: rename one with `#[flag(name = \"..\")]`"
+    )]
     DuplicateFlag {
         /// The name of the option.
         flag: String,
@@ -194,6 +196,18 @@ pub enum GraphError {
         /// The configuration struct.
         site: Site,
     },
+}
+
+fn once(key: &Key) -> String {
+    match key.is_config() {
+        true => {
+            format!("list `config::<{}>()` once, in the module that owns it", short(key.type_name()))
+        }
+        false => {
+            let ways = "wrap it in a newtype, or contribute to a group with `Member<T>`";
+            format!("make one `provide_private`, {ways}")
+        }
+    }
 }
 
 fn show_hints(hints: &[String]) -> String {

@@ -433,11 +433,11 @@ fn unknown_keys_are_refused_where_the_program_says_so() {
     let at = dir.path().join("cluster-nmae").display().to_string();
     assert_eq!(
         faults(built(Origin::Files)),
-        [format!("file {at}: unknown option cluster-nmae (did you mean --cluster-name?)")]
+        [format!("file {at}: unknown option cluster-nmae (did you mean cluster-name?)")]
     );
     assert_eq!(
         faults(built(Origin::Environment)),
-        ["environment variable CILIUM_ENABLE_IPV5: unknown option enable-ipv5 (did you mean --enable-ipv4?)"]
+        ["environment variable CILIUM_ENABLE_IPV5: unknown option enable-ipv5 (did you mean enable-ipv4?)"]
     );
 }
 
@@ -469,7 +469,7 @@ async fn test_hives_set_options() {
     let error = TestHive::new(config::<Options>()).set("mtuu", 1).try_start().await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "1 fault in the configuration:\n  - unknown flag: --mtuu (did you mean --mtu?)"
+        "1 fault in the configuration:\n  - set by the program: unknown option mtuu (did you mean mtu?)"
     );
 }
 

@@ -180,7 +180,29 @@ fn options_are_checked() {
     declared by graph::options_are_checked::One (hive/tests/graph.rs:_) at the root
   - option `shared` is declared twice
     by graph::options_are_checked::One (hive/tests/graph.rs:_) at the root
-    by graph::options_are_checked::Two (hive/tests/graph.rs:_) in module `two`"
+    by graph::options_are_checked::Two (hive/tests/graph.rs:_) in module `two`
+    hint: rename one with `#[flag(name = \"..\")]`"
+    );
+}
+
+#[test]
+fn a_config_that_is_listed_twice_is_one_fault() {
+    #[derive(hive::Config)]
+    struct Twice {
+        one: bool,
+        two: bool,
+    }
+    let text = faults([
+        module("a", "x", config::<Twice>()),
+        module("b", "x", config::<Twice>()).when(|c: &Twice| c.one || c.two),
+    ]);
+    assert_eq!(
+        text,
+        "1 fault in the graph:
+  - duplicate Config<graph::a_config_that_is_listed_twice_is_one_fault::Twice>
+    provided by graph::a_config_that_is_listed_twice_is_one_fault::Twice (hive/tests/graph.rs:_) in module `a`
+    and by      graph::a_config_that_is_listed_twice_is_one_fault::Twice (hive/tests/graph.rs:_) in module `b`
+    hint: list `config::<Twice>()` once, in the module that owns it"
     );
 }
 

@@ -64,6 +64,23 @@ pub(crate) fn config(input: DeriveInput) -> Result<TokenStream> {
     })
 }
 
+/// An empty implementation for a struct that is wrong, so that its users add no errors of their own.
+pub(crate) fn stub(input: &DeriveInput) -> TokenStream {
+    let (generics, arguments, bounds) = input.generics.split_for_impl();
+    let ident = &input.ident;
+    quote! {
+        #[automatically_derived]
+        impl #generics ::hive::ConfigSpec for #ident #arguments #bounds {
+            fn flags() -> ::std::vec::Vec<::hive::config::Flag> {
+                ::std::unreachable!()
+            }
+            fn from_values(_: &::hive::config::Values<'_>) -> ::std::result::Result<Self, ::hive::ConfigError> {
+                ::std::unreachable!()
+            }
+        }
+    }
+}
+
 /// What `#[config(..)]` says about the struct.
 #[derive(Default)]
 struct Struct {

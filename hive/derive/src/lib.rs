@@ -57,7 +57,11 @@ pub fn object(input: TokenStream) -> TokenStream {
 /// - `group = "Network"`: the heading of all its options
 #[proc_macro_derive(Config, attributes(flag, config))]
 pub fn config(input: TokenStream) -> TokenStream {
-    expand(input, config::config)
+    let input = parse_macro_input!(input as DeriveInput);
+    let stub = config::stub(&input);
+    config::config(input)
+        .unwrap_or_else(|error| [error.into_compile_error(), stub].into_iter().collect())
+        .into()
 }
 
 /// The dependencies of a shaku component, for `hive_shaku::Shaku`: read from the same `#[shaku(inject)]` attributes that

@@ -78,8 +78,8 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A key that nobody knows, in a source where the program refuses that.
-    #[error("{from}: unknown option {key}{}", did_you_mean(.nearest))]
+    /// A key that nobody knows, set by the program or in a source where the program refuses that.
+    #[error("{from}: unknown option {key}{}", .nearest.as_ref().map(|name| format!(" (did you mean {name}?)")).unwrap_or_default())]
     UnknownKey {
         /// The key.
         key: String,

@@ -187,6 +187,10 @@ impl Loader<'_> {
     fn named(&mut self, layer: &mut Layer, name: &str, raw: &str, source: Source) {
         match self.schema.find(name) {
             Some(known) => self.put(layer, known, raw, source),
+            None if source == Source::Program => {
+                let (key, nearest) = (name.to_owned(), self.schema.nearest(name));
+                self.errors.push(ConfigError::UnknownKey { key, from: source, nearest });
+            }
             None => self.errors.push(self.schema.unknown_flag(name)),
         }
     }

@@ -5,6 +5,8 @@
 //~ the default `-1` is no `u32`
 //~ the default `10 apples` is no duration; write it as `1h30m`, `10s` or `250ms`
 //~ mismatched types
+//~ unknown property; there are name, default
+//!~ is not a configuration struct
 use std::time::Duration;
 
 #[derive(hive::Config)]
@@ -52,4 +54,18 @@ struct Right {
     debug: bool,
 }
 
-fn main() {}
+#[derive(hive::Config)]
+struct WrongProperty {
+    #[flag(dafault = 3)]
+    port: u16,
+}
+
+/// Whoever uses the wrong ones is not to blame.
+fn cells() -> [hive::Cell; 2] {
+    let _ = hive::prelude::invoke(|wrong: hive::Config<Wrong>| drop(wrong.port));
+    [hive::config::<Wrong>(), hive::config::<WrongProperty>()]
+}
+
+fn main() {
+    cells();
+}
