@@ -276,7 +276,7 @@ pub enum HookError {
 
 /// A hook that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("{phase} hook `{hook}` of module `{module}` ({function}) after {elapsed:.1?}: {reason}")]
+#[error("{phase} hook `{hook}` of module `{module}` ({function}, {}:{}) after {elapsed:.1?}: {reason}", .at.file(), .at.line())]
 pub struct HookFailure {
     /// `start` or `stop`.
     pub phase: crate::event::Phase,
@@ -286,6 +286,8 @@ pub struct HookFailure {
     pub module: String,
     /// The constructor that registered it.
     pub function: String,
+    /// Where it is registered.
+    pub at: &'static Location<'static>,
     /// How long it ran.
     pub elapsed: Duration,
     /// What went wrong.
@@ -300,7 +302,7 @@ impl HookFailure {
         reason: HookError,
     ) -> Self {
         let (hook, module) = (id.name.to_string(), id.module.to_string());
-        HookFailure { phase, hook, module, function: id.function.to_owned(), elapsed, reason }
+        HookFailure { phase, hook, module, function: id.function.to_owned(), at: id.at, elapsed, reason }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every step of a hive's life as a typed event; the log is derived from it.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ pub struct HookId {
     pub module: Arc<str>,
     /// The constructor that registered it.
     pub function: &'static str,
+    /// Where it is registered.
+    pub at: &'static Location<'static>,
 }
 
 /// A step in the life of a hive.
@@ -128,6 +130,11 @@ pub enum Event {
         /// Which one.
         hook: HookId,
     },
+    /// A hook has nothing to do, neither at the start nor at the stop, and orders no others.
+    HookEmpty {
+        /// Which one.
+        hook: HookId,
+    },
     /// The hooks that have started are stopped because the start failed.
     RollingBack {
         /// How many.
@@ -184,6 +191,17 @@ pub enum Event {
         /// Its module.
         module: Arc<str>,
     },
+    /// A background job begins while another one of its name and module runs: both report as one.
+    JobNameTaken {
+        /// Its name.
+        job: Arc<str>,
+        /// Its module.
+        module: Arc<str>,
+        /// Where it is added.
+        at: &'static Location<'static>,
+        /// Where the other one is added.
+        other: &'static Location<'static>,
+    },
     /// A background job has ended.
     JobEnded {
         /// Its name.
@@ -214,6 +232,8 @@ pub enum Event {
         module: Arc<str>,
         /// The error's text.
         error: String,
+        /// How often it has failed so in a row. The log has the first, the 10th, the 100th...
+        in_a_row: u64,
     },
     /// A background job was dropped because it did not end when told to stop.
     JobAborted {
@@ -273,6 +293,9 @@ impl Event {
             Event::HookTooLate { hook } => {
                 error!(hook = %hook.name, function = hook.function, module = %hook.module, "Hook registered after the start is ignored");
             }
+            Event::HookEmpty { hook } => {
+                warn!(hook = %hook.name, at = %hook.at, module = %hook.module, "Hook has nothing to do");
+            }
             Event::RollingBack { hooks } => info!(hooks, "Undoing the start"),
             Event::Stopping => info!("Stopping hive"),
             Event::Stopped { duration, failed: 0 } => info!(?duration, "Stopped hive"),
@@ -291,18 +314,33 @@ impl Event {
             Event::ShutdownRequested { error: None } => info!("Shutdown requested"),
             Event::ShutdownRequested { error: Some(error) } => error!(error, "Shutdown requested"),
             Event::JobStarted { job, module } => debug!(name = %job, %module, "Job started"),
+            Event::JobNameTaken { job, module, at, other } => {
+                warn!(name = %job, %module, %at, %other, "Two jobs of one name report as one");
+            }
             Event::JobEnded { job, module, duration } => {
                 debug!(name = %job, %module, ?duration, "Job stopped")
             }
             Event::JobRan { kind, job, module, duration, failed } => {
                 tracing::trace!(?kind, name = %job, %module, ?duration, failed, "Job ran");
             }
-            Event::JobFailed { job, module, error } => warn!(name = %job, %module, error, "Job failed"),
+            Event::JobFailed { job, module, error, in_a_row: 1 } => {
+                warn!(name = %job, %module, error, "Job failed");
+            }
+            Event::JobFailed { job, module, error, in_a_row } if is_power_of_ten(*in_a_row) => {
+                warn!(name = %job, %module, error, in_a_row, "Job failed again");
+            }
+            Event::JobFailed { job, module, error, in_a_row } => {
+                debug!(name = %job, %module, error, in_a_row, "Job failed again");
+            }
             Event::JobAborted { job, module, grace } => {
                 warn!(name = %job, %module, ?grace, "Job did not stop in time and was dropped");
             }
         }
     }
+}
+
+fn is_power_of_ten(n: u64) -> bool {
+    n.checked_ilog10().is_some_and(|exponent| 10_u64.pow(exponent) == n)
 }
 
 pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;

@@ -261,7 +261,7 @@ impl Hive {
     }
 
     /// Like [`run_until_shutdown`](Hive::run_until_shutdown) for a hive that owns its process: SIGTERM and SIGINT stop
-    /// it, also while it starts; a second signal ends the process at once, as does a start or stop that hangs 5 s beyond
+    /// it, also while it starts; a second signal, 100 ms later or more, ends the process at once, as does a start or stop that hangs 5 s beyond
     /// its limit.
     pub async fn run(mut self) -> Outcome {
         self.owns_process = true;

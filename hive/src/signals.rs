@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// SIGTERM and SIGINT, caught from now on.
 pub(crate) struct Signals {
@@ -14,6 +15,9 @@ pub(crate) struct Signals {
 
 /// What a shell reports for a process that a signal ended.
 const KILLED: i32 = 128;
+
+/// What comes so soon after a signal is that signal once more: to the process, and to its group.
+const SAME: Duration = Duration::from_millis(100);
 
 impl Signals {
     pub(crate) fn install() -> io::Result<Self> {
@@ -36,7 +40,13 @@ impl Signals {
         AbortOnDrop(tokio::spawn(async move {
             let (name, _) = self.next().await;
             first(name);
-            let (name, number) = self.next().await;
+            let begin = Instant::now();
+            let (name, number) = loop {
+                let signal = self.next().await;
+                if begin.elapsed() >= SAME {
+                    break signal;
+                }
+            };
             tracing::error!(signal = name, "Second signal received, exiting at once");
             std::process::exit(KILLED + number);
         }))

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
+use hive::LogLevel;
 use hive::prelude::*;
 use parking_lot::Mutex;
 use tokio::time::sleep;
@@ -107,6 +108,57 @@ async fn a_job_that_was_degraded_and_told_to_end_is_stopped() {
     hive.stop().await;
     let status = hive.health("m.job-follows");
     assert_eq!((status.level, status.message.as_str()), (Level::Stopped, "half of it"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_logged_anew_when_it_is_another_one() {
+    let mut hive = started(|jobs| {
+        let turn = AtomicU32::new(0);
+        jobs.timer("gc", SECOND, move |_| {
+            let run = turn.fetch_add(1, Ordering::SeqCst) + 1;
+            async move {
+                match run {
+                    1..=100 => anyhow::bail!("no route"),
+                    101..=105 => anyhow::bail!("refused"),
+                    106 => Ok(()),
+                    _ => anyhow::bail!("refused"),
+                }
+            }
+        });
+    })
+    .await;
+    sleep(109 * SECOND + SECOND / 2).await;
+    hive.stop().await;
+    let lines = hive.logs();
+    let warned = lines.iter().filter(|line| line.level == LogLevel::WARN).map(ToString::to_string);
+    let warned: Vec<String> =
+        warned.map(|line| line.split_once("error=").unwrap().1.trim_end().to_owned()).collect();
+    assert_eq!(warned, ["no route", "no route in_a_row=10", "no route in_a_row=100", "refused", "refused"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_jobs_of_one_name_are_warned_of() {
+    let line = line!() + 6;
+    let mut hive = started(|jobs| {
+        let wait = |cx: JobCx| async move {
+            cx.cancelled().await;
+            Ok(())
+        };
+        jobs.one_shot("sync", wait);
+        jobs.one_shot("sync", wait);
+        jobs.one_shot("other", wait);
+        jobs.scope("x").one_shot("sync", wait);
+        // Another kind is another name.
+        jobs.timer("sync", SECOND, |_| async { Ok(()) });
+    })
+    .await;
+    sleep(SECOND).await;
+    let told = hive.logged(LogLevel::WARN, "Two jobs of one name report as one name=job-sync").to_string();
+    assert_eq!(hive.logs().iter().filter(|line| line.level == LogLevel::WARN).count(), 1);
+    for line in [line, line + 1] {
+        assert!(told.contains(&format!("hive/tests/job_reports.rs:{line}:")), "{told}");
+    }
+    hive.stop().await;
 }
 
 /// Takes what is written, for a log that shows spans.

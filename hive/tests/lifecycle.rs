@@ -72,18 +72,20 @@ async fn hooks_follow_dependencies_and_stop_in_reverse() {
 async fn a_failing_start_is_undone() {
     let log = Log::default();
     let stopped = log.clone();
+    let line = line!() + 3;
     let mut hive = three_hooks_and(&log, move |lifecycle| {
         let stopped = stopped.clone();
-        lifecycle.hook("four").on_start(|_| async { anyhow::bail!("no route to host") }).on_stop(
-            move |_| async move {
-                stopped.lock().push("stop four".to_owned());
-                Ok(())
-            },
-        );
+        let four = lifecycle.hook("four");
+        four.on_start(|_| async { anyhow::bail!("no route to host") }).on_stop(move |_| async move {
+            stopped.lock().push("stop four".to_owned());
+            Ok(())
+        });
     });
     let error = hive.try_start().await.unwrap_err();
     let text = error.to_string();
     assert!(text.starts_with("start hook `four` of module `m` (lifecycle::three_hooks_and"), "{text}");
+    let line = format!(", hive/tests/lifecycle.rs:{line}) after 0.0ns: no route to host");
+    assert!(text.contains(&line), "{text}");
     assert!(text.ends_with("no route to host; 3 hooks undone"), "{text}");
     assert_eq!(
         *log.lock(),
@@ -306,6 +308,22 @@ async fn a_start_that_is_cancelled_is_no_fault_in_the_log() {
     hive.logged_no_warning();
     hive.logged(LogLevel::INFO, "Cancelled start hook hook=sync");
     hive.logged(LogLevel::INFO, "Start cancelled");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_without_anything_to_do_is_warned_of() {
+    struct Token;
+    let line = line!() + 2;
+    let mut hive = TestHive::new(invoke(|lifecycle: Lifecycle| {
+        lifecycle.hook("nothing");
+        lifecycle.hook("orders").provides::<Token>();
+        lifecycle.hook("stops").on_stop(|_| async { Ok(()) });
+    }));
+    hive.start().await;
+    let told = hive.logged(LogLevel::WARN, "Hook has nothing to do hook=nothing").to_string();
+    assert!(told.contains(&format!("hive/tests/lifecycle.rs:{line}:")), "{told}");
+    assert_eq!(hive.logs().iter().filter(|line| line.level == LogLevel::WARN).count(), 1);
+    hive.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,7 +26,7 @@ fn play(part: &'static str) -> ExitCode {
                 if part == "blocked" {
                     std::thread::sleep(Duration::from_secs(60));
                 }
-                if part == "stuck" {
+                if part == "stuck" || part == "twice" {
                     std::future::pending::<()>().await;
                 }
                 Ok(())
@@ -131,8 +131,24 @@ fn a_second_signal_ends_the_process_at_once() {
     player.expect("ready");
     player.kill("-TERM");
     player.expect("stopping");
+    std::thread::sleep(Duration::from_millis(150));
     player.kill("-INT");
     assert_eq!(player.code(), Some(128 + 2));
+}
+
+/// A signal to the process and to its group, as some that supervise processes send it.
+#[test]
+fn signals_at_the_same_time_are_one() {
+    play_if_asked("twice");
+    let mut player = Player::new("twice", "signals_at_the_same_time_are_one");
+    player.expect("ready");
+    let kill = format!("kill -TERM {0}; kill -INT {0}", player.child.id());
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    player.expect("stopping");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(player.child.try_wait().unwrap().is_none(), "the second ended it");
+    player.kill("-TERM");
+    assert_eq!(player.code(), Some(128 + 15));
 }
 
 /// A stop hook that blocks a thread cannot be cancelled: the process is ended 5 s after the limit.

@@ -327,6 +327,11 @@ impl Health {
         self.tree.report(self, level, message, error)
     }
 
+    /// Whether its reports are those of the other.
+    pub(crate) fn is_same(&self, other: &Health) -> bool {
+        self.id == other.id
+    }
+
     /// Whether it has reported since this was last asked.
     pub(crate) fn heard(&self) -> bool {
         self.heard.swap(false, Ordering::Relaxed)

@@ -1,6 +1,7 @@
 //! The jobs of one constructor.
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -110,6 +111,7 @@ impl JobGroup {
     }
 
     /// Runs once, to its end or until it is cancelled.
+    #[track_caller]
     pub fn one_shot<F, Fut>(&self, name: impl Into<String>, f: F) -> OneShotJob
     where
         F: FnOnce(JobCx) -> Fut + Send + 'static,
@@ -119,6 +121,7 @@ impl JobGroup {
     }
 
     /// Runs again after each failure, until it succeeds, gives up, or is cancelled.
+    #[track_caller]
     pub fn one_shot_with_retry<F, Fut>(&self, name: impl Into<String>, backoff: Backoff, f: F) -> OneShotJob
     where
         F: FnMut(JobCx) -> Fut + Send + 'static,
@@ -129,6 +132,7 @@ impl JobGroup {
 
     /// Runs every `interval`, the first time after one; with an interval of zero only when triggered. A run that takes
     /// longer does not shift the following ones; those that it misses are left out.
+    #[track_caller]
     pub fn timer<F, Fut>(&self, name: impl Into<String>, interval: Duration, f: F) -> TimerJob
     where
         F: FnMut(JobCx) -> Fut + Send + 'static,
@@ -151,6 +155,7 @@ impl JobGroup {
     ///     });
     /// }
     /// ```
+    #[track_caller]
     pub fn observer<S, F, Fut>(&self, name: impl Into<String>, stream: S, f: F) -> ObserverJob
     where
         S: Stream + Send + 'static,
@@ -166,6 +171,7 @@ impl JobGroup {
 pub(crate) struct Spec {
     pub(crate) group: JobGroup,
     kind: JobKind,
+    at: &'static Location<'static>,
     /// The name alone: `gc`.
     bare: String,
     pub(crate) grace: Duration,
@@ -229,7 +235,10 @@ impl Env {
             failed: !well,
         });
         let error = match result {
-            Ok(Ok(())) => return Ok(()),
+            Ok(Ok(())) => {
+                self.cx.track.well();
+                return Ok(());
+            }
             Ok(Err(_)) if well => return Ok(()),
             Ok(Err(error)) => error,
             Err(panic) => anyhow::anyhow!("panicked: {panic}"),
@@ -247,7 +256,8 @@ impl Env {
     fn tell(&self, error: &anyhow::Error) {
         let (job, module) = (self.name.clone(), self.group.module.clone());
         let error = crate::error::with_causes(error);
-        self.group.shared.events.emit(Event::JobFailed { job, module, error });
+        let in_a_row = self.cx.track.again(&error);
+        self.group.shared.events.emit(Event::JobFailed { job, module, error, in_a_row });
     }
 
     /// What is around the job's function panicked, such as the stream of an observer: the job is over.
@@ -289,10 +299,12 @@ impl Env {
 }
 
 impl Spec {
+    #[track_caller]
     pub(crate) fn new(group: &JobGroup, kind: JobKind, name: &str) -> Self {
         Spec {
             group: group.clone(),
             kind,
+            at: Location::caller(),
             bare: sanitized(name),
             grace: GRACE,
             deadline: None,
@@ -302,7 +314,7 @@ impl Spec {
 
     /// Adds the job: before the start as a hook, after it at once, and not at all when the stop has begun.
     pub(crate) fn submit(self, body: Body) -> JobHandle {
-        let Spec { group, kind, bare, grace, deadline, shutdown_on_error } = self;
+        let Spec { group, kind, at, bare, grace, deadline, shutdown_on_error } = self;
         let prefix = match kind {
             JobKind::OneShot => "job",
             JobKind::Timer => "timer-job",
@@ -316,7 +328,7 @@ impl Spec {
             task: Arc::default(),
             grace,
         };
-        let track = Track::new(&health, &handle.token);
+        let track = Track::new(&health, &handle.token, at);
         if let Some(deadline) = deadline {
             track.deadline(deadline);
         }
@@ -420,7 +432,10 @@ impl Running {
         let done = handle.done.clone().drop_guard();
         let (events, job, owner) = (shared.events.clone(), name.clone(), module.clone());
         let track = env.cx.track.clone();
-        shared.jobs.add(&track);
+        if let Some(other) = shared.jobs.add(&track) {
+            let (job, module, at, other) = (name.clone(), module.clone(), track.at, other.at);
+            events.emit(Event::JobNameTaken { job, module, at, other });
+        }
         let ends = track.ends();
         let life = async move {
             let (_done, _ends) = (done, ends);

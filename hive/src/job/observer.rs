@@ -17,6 +17,7 @@ pub struct ObserverJob {
 }
 
 impl ObserverJob {
+    #[track_caller]
     pub(crate) fn new<S, F, Fut>(group: &JobGroup, name: String, stream: S, f: F) -> Self
     where
         S: Stream + Send + 'static,

@@ -15,6 +15,7 @@ pub struct OneShotJob {
 }
 
 impl OneShotJob {
+    #[track_caller]
     pub(crate) fn once<F, Fut>(group: &JobGroup, name: String, f: F) -> Self
     where
         F: FnOnce(JobCx) -> Fut + Send + 'static,
@@ -40,6 +41,7 @@ impl OneShotJob {
         OneShotJob { parts: Some((Spec::new(group, JobKind::OneShot, &name), Box::new(body))) }
     }
 
+    #[track_caller]
     pub(crate) fn retried<F, Fut>(group: &JobGroup, name: String, mut backoff: Backoff, mut f: F) -> Self
     where
         F: FnMut(JobCx) -> Fut + Send + 'static,

@@ -1,6 +1,7 @@
 //! Whether jobs move: counters that jobs keep, and a judge who compares samples of them.
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -36,6 +37,10 @@ pub(crate) struct Track {
     token: CancellationToken,
     /// Work on other threads.
     pieces: TaskTracker,
+    /// The last error, and how often it has come in a row.
+    failures: Mutex<(String, u64)>,
+    /// Where the job is added.
+    pub(super) at: &'static Location<'static>,
 }
 
 /// A time limit in milliseconds; zero for the observer's default.
@@ -64,16 +69,19 @@ impl Jobs {
         Arc::default()
     }
 
-    /// A job begins. What failed under the same name before does not count any more.
-    pub(crate) fn add(&self, track: &Arc<Track>) {
-        let path = track.health.path();
+    /// A job begins. What failed under the same name before does not count any more. Gives another one of the same name
+    /// that runs and is not told to end.
+    pub(crate) fn add(&self, track: &Arc<Track>) -> Option<Arc<Track>> {
         let mut tracks = self.tracks.lock();
         tracks.retain(|old| match old.state.load(Ordering::Relaxed) {
             RUNNING => true,
-            FAILED => old.health.path() != path,
+            FAILED => !old.health.is_same(&track.health),
             _ => false,
         });
+        let mut others = tracks.iter().filter(|old| old.health.is_same(&track.health));
+        let other = others.find(|old| old.is_running() && !old.token.is_cancelled()).cloned();
         tracks.push(track.clone());
+        other
     }
 
     fn running(&self) -> Vec<Arc<Track>> {
@@ -84,7 +92,11 @@ impl Jobs {
 }
 
 impl Track {
-    pub(crate) fn new(health: &Health, token: &CancellationToken) -> Arc<Track> {
+    pub(crate) fn new(
+        health: &Health,
+        token: &CancellationToken,
+        at: &'static Location<'static>,
+    ) -> Arc<Track> {
         Arc::new(Track {
             health: health.clone(),
             polls: AtomicU64::new(0),
@@ -96,7 +108,28 @@ impl Track {
             state: AtomicU8::new(RUNNING),
             token: token.clone(),
             pieces: TaskTracker::new(),
+            failures: Mutex::default(),
+            at,
         })
+    }
+
+    fn is_running(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == RUNNING
+    }
+
+    /// A run has ended well.
+    pub(crate) fn well(&self) {
+        self.failures.lock().1 = 0;
+    }
+
+    /// A run has failed: how often so in a row.
+    pub(crate) fn again(&self, error: &str) -> u64 {
+        let mut failures = self.failures.lock();
+        if failures.0 != error {
+            *failures = (error.to_owned(), 0);
+        }
+        failures.1 += 1;
+        failures.1
     }
 
     /// Work on another thread begins; it ends when this is dropped.

@@ -53,6 +53,7 @@ struct Timer {
 }
 
 impl TimerJob {
+    #[track_caller]
     pub(crate) fn new<F, Fut>(group: &JobGroup, name: String, interval: Duration, mut f: F) -> Self
     where
         F: FnMut(JobCx) -> Fut + Send + 'static,

@@ -30,6 +30,12 @@ impl Hook {
     pub(super) fn new(id: HookId, node: usize) -> Self {
         Hook { id, place: Place { node, ..Place::default() }, start: None, stop: None, timeout: None }
     }
+
+    /// Whether it neither does anything nor orders others.
+    fn is_empty(&self) -> bool {
+        let Place { brings, awaits, .. } = &self.place;
+        self.start.is_none() && self.stop.is_none() && brings.is_empty() && awaits.is_empty()
+    }
 }
 
 /// All hooks of a hive, and the jobs that were added after construction.
@@ -109,6 +115,9 @@ impl Hooks {
 
     /// Adds a hook, unless it is too late.
     pub(super) fn add(&self, hook: Hook) {
+        if hook.is_empty() {
+            self.events.emit(Event::HookEmpty { hook: hook.id.clone() });
+        }
         let mut inner = self.inner.lock();
         if matches!(inner.state, State::Built | State::Populated | State::Starting) {
             inner.hooks.push(hook);

@@ -5,6 +5,7 @@ mod order;
 mod run;
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -122,10 +123,12 @@ impl Lifecycle {
         Lifecycle { hooks, module, function, node }
     }
 
-    /// Adds a hook, which the builder's methods fill, when the builder goes out of scope. A hook may be added by a
+    /// Adds a hook, which the builder's methods fill (one without any of them is warned of), when the builder goes out of scope. A hook may be added by a
     /// constructor or by another start hook; after the start it is refused with an error in the log.
+    #[track_caller]
     pub fn hook(&self, name: impl Into<Arc<str>>) -> HookBuilder {
-        let id = HookId { name: name.into(), module: self.module.clone(), function: self.function };
+        let (name, module, at) = (name.into(), self.module.clone(), Location::caller());
+        let id = HookId { name, module, function: self.function, at };
         HookBuilder { hooks: self.hooks.clone(), hook: Some(hooks::Hook::new(id, self.node)) }
     }
 }
