@@ -94,7 +94,7 @@ impl<T: ?Sized + Send + Sync + 'static> Outputs for Arc<T> {
     }
 }
 
-/// Contributes one value to [`Group<T>`](crate::Group).
+/// Contributes one value to [`Group<T>`](crate::Group); what is not `Clone` goes as `Member<Arc<T>>`.
 #[derive(Clone, Debug)]
 pub struct Member<T: Clone + Send + Sync + 'static>(pub T);
 

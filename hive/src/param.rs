@@ -89,12 +89,14 @@ pub struct Absent;
 
 /// Something a constructor may take as a parameter.
 ///
+/// Objects are shared between threads: what is behind an `Arc` is `Send + Sync`, and so is a trait, `trait Store: Send + Sync`.
+///
 /// [`deps`](Param::deps) and [`extract`](Param::extract) must walk the same dependencies in the same order. Own
 /// implementations compose those of other parameters; `#[derive(Params)]` does so for the fields of a struct.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a constructor parameter",
     label = "not injectable",
-    note = "inject `Arc<{Self}>` (or `Arc<dyn Trait>`), `Config<T>`, `Group<T>`, `Option<..>`, `Lifecycle`, `Health`, `JobGroup`, `Shutdowner`, `ModuleId`, or a struct with `#[derive(Params)]`"
+    note = "inject `Arc<{Self}>` (or `Arc<dyn Trait>`; an `Arc` as it is, without `&`), `Config<T>`, `ConfigWatch<T>`, `Group<T>`, `Option<..>`, `Arc<Scope<T>>`, `Lifecycle`, `Health`, `JobGroup`, `Shutdowner`, `ModuleId`, or a struct with `#[derive(Params)]`"
 )]
 pub trait Param: Sized + Send + 'static {
     /// Declares what is needed.
@@ -133,6 +135,8 @@ impl<P: Param> Param for Option<P> {
 
 /// All values contributed as [`Member<T>`](crate::Member) or [`Members<T>`](crate::Members), in the order in which
 /// the contributing cells are registered.
+///
+/// Each who takes the group has members of its own, so `T` is `Clone`; what is not goes as `Member<Arc<T>>`.
 #[derive(Clone, Debug)]
 pub struct Group<T>(pub Vec<T>);
 
