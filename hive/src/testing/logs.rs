@@ -70,6 +70,11 @@ thread_local! {
     static ENTERED: RefCell<Vec<(u64, u64)>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The spans that this thread is in; none of them matter any more when the thread ends.
+fn on_thread<R>(f: impl FnOnce(&mut Vec<(u64, u64)>) -> R) -> Option<R> {
+    ENTERED.try_with(|entered| f(&mut entered.borrow_mut())).ok()
+}
+
 impl Logs {
     pub(super) fn new() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -84,7 +89,7 @@ impl Logs {
     /// The innermost span that this thread is in.
     fn entered(&self) -> Option<u64> {
         let own = |entered: &&(u64, u64)| entered.0 == self.0.number;
-        ENTERED.with_borrow(|entered| entered.iter().rev().find(own).map(|(_, span)| *span))
+        on_thread(|entered| entered.iter().rev().find(own).map(|(_, span)| *span)).flatten()
     }
 
     /// The module of a span, or of the one that this thread is in.
@@ -145,12 +150,12 @@ impl Subscriber for Logs {
     }
 
     fn enter(&self, span: &Id) {
-        ENTERED.with_borrow_mut(|entered| entered.push((self.0.number, span.into_u64())));
+        on_thread(|entered| entered.push((self.0.number, span.into_u64())));
     }
 
     fn exit(&self, span: &Id) {
         let left = (self.0.number, span.into_u64());
-        ENTERED.with_borrow_mut(|entered| {
+        on_thread(|entered| {
             if let Some(at) = entered.iter().rposition(|entered| *entered == left) {
                 entered.remove(at);
             }
