@@ -63,6 +63,7 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "contents of files that wait to be written, taken by the job that writes them",
     ),
     ("cells/metrics/src/registry.rs", "which metrics the operator switched; read while metrics register"),
+    ("cells/metrics/src/sampler.rs", "samples of the last two hours, which only the shell's commands show"),
 ];
 
 /// Files that read the system's clock, which may jump by days: each only to show or to log a time. Whatever waits, expires
@@ -126,7 +127,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("hive/shell/src/serve.rs", "a task for each client; the listener's job waits for them"),
     ("hive/src/job/blocking.rs", "`hive::blocking` itself"),
     ("hive/src/job/progress.rs", "counts what `hive::blocking` has begun, for the job that waits for it"),
-    ("hive/src/random.rs", "a runtime for each random hive of the test"),
+    ("hive/src/random/mod.rs", "a runtime for each random hive of the test"),
     ("hive/src/signals.rs", "the second signal ends the process, whatever the hive does"),
 ];
 

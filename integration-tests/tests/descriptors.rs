@@ -81,7 +81,7 @@ fn a_hard_limit_of_256_is_enough_for_some_pods_and_told() {
     let pods: Vec<Pod> = (0..4).map(|i| node.add_pod(&format!("pod{i}"))).collect();
     assert!(reach(&pods[0], &pods[3]));
     let reserve = || fs::read_dir(node.sandbox().bpf_root().join("cilium/policy_maps")).unwrap().count();
-    wait_until("policy maps are made ahead", PATIENCE, || reserve() >= 256);
+    wait_until("policy maps are made ahead", PATIENCE, || reserve() >= 64);
     assert!(node.log().contains("raise LimitNOFILE"), "{}", node.log());
     node.kill();
     let (limit, agent) = ("--nofile=256:256", binary("agent"));

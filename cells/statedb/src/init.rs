@@ -49,7 +49,7 @@ impl<T: TableSpec> Initializer<T> {
 impl<T> Drop for Initializer<T> {
     fn drop(&mut self) {
         if !self.finished {
-            tracing::warn!(table = self.table, initializer = %self.name, "Initializer dropped before its table was complete");
+            tracing::debug!(table = self.table, initializer = %self.name, "Initializer dropped before its table was complete");
         }
     }
 }
