@@ -14,6 +14,7 @@ mod runtime;
 mod samples;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::{IpAddr, UdpSocket};
 use std::os::unix::process::ExitStatusExt as _;
 use std::thread::sleep;
@@ -38,6 +39,8 @@ const PODS: usize = 8;
 const CALLS: usize = 4;
 /// How long the node may take until it is as it was.
 const SETTLE: Duration = Duration::from_secs(30);
+/// Policy maps that are ready once pods come.
+const RESERVE: usize = 256;
 /// How long it may take until no address rests, which each does for half a minute.
 const REST: Duration = Duration::from_secs(60);
 
@@ -131,8 +134,22 @@ impl Soak {
             containers: 0,
             report: Report::default(),
         };
+        soak.grow_reserve();
         soak.start = soak.steady();
         soak
+    }
+
+    /// Once pods come the agent keeps more policy maps ready, also after all are gone: that is no leak.
+    fn grow_reserve(&mut self) {
+        let pods: Vec<_> = (0..20).map(|at| self.node.add_pod(&format!("first-{at}"))).collect();
+        pods.into_iter().for_each(|pod| self.node.delete_pod(pod));
+        let slots = self.node.sandbox().bpf_root().join("cilium/policy_maps");
+        let grown = try_wait_until(SETTLE, || {
+            sleep(Duration::from_millis(100));
+            let count = fs::read_dir(&slots).map_err(|error| error.to_string())?.count();
+            if count >= RESERVE { Ok(()) } else { Err(format!("{count} policy maps")) }
+        });
+        grown.unwrap_or_else(|error| panic!("the reserve does not grow: {error}"));
     }
 
     /// What the node has once it changes no more.
