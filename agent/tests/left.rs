@@ -72,6 +72,7 @@ fn no_job_and_no_object_outlives_the_agent() {
     spawn(&mut node, true);
     assert!(!node.terminate().success());
     let log = node.log();
-    assert!(log.contains("finish: something is left of the hive\n  object Arc<dyn Datapath>"), "{log}");
+    let left = "something is left of the hive\n  object Arc<dyn loader::datapath::Datapath>";
+    assert!(log.contains(left), "{log}");
     assert!(!log.contains("\n  job "), "{log}");
 }

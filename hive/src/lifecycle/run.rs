@@ -110,6 +110,7 @@ impl HookRun<'_> {
         let begin = Instant::now();
         let result = self.attempt(hook, cancel, begin).await;
         let duration = begin.elapsed();
+        let result = result.and_then(|()| self.in_time(begin, duration));
         let HookRun { phase, id: hook, events, .. } = self;
         match result {
             Ok(()) => {
@@ -145,7 +146,7 @@ impl HookRun<'_> {
         let mut running = pin!(catch(run).instrument(span));
         // Most hooks wait for nothing, so nothing is prepared for those that do.
         match poll!(running.as_mut()) {
-            Poll::Ready(ran) => self.in_time(ran, begin),
+            Poll::Ready(ran) => flatten(ran),
             Poll::Pending => self.wait(running, &own.0, cancel, begin).await,
         }
     }
@@ -162,13 +163,11 @@ impl HookRun<'_> {
     }
 
     /// The result of a hook. One that comes later than a hook is waited for has held up the thread of who waits.
-    fn in_time(&self, ran: Ran, begin: Instant) -> Result<(), HookError> {
-        flatten(ran)?;
+    fn in_time(&self, begin: Instant, took: Duration) -> Result<(), HookError> {
         let Until { at, limit, .. } = self.until(begin);
-        let now = Instant::now();
-        match now <= at + LAST_WORDS {
+        match begin + took <= at + LAST_WORDS {
             true => Ok(()),
-            false => Err(HookError::Late { took: now - begin, limit }),
+            false => Err(HookError::Late { took, limit }),
         }
     }
 
@@ -187,7 +186,7 @@ impl HookRun<'_> {
         loop {
             tokio::select! {
                 biased;
-                ran = &mut running => return self.in_time(ran, begin),
+                ran = &mut running => return flatten(ran),
                 () = &mut cancelled => return Err(HookError::Cancelled),
                 () = &mut over => {
                     cx.token().cancel();
