@@ -140,22 +140,18 @@ impl<T: TableSpec> Changes<T> {
             return (Batch(Vec::new()), version.watch.watch());
         }
         let from = self.seen + 1;
-        let mut updates = version.by_revision.range(from..).peekable();
-        let mut deletes = version.graveyard.range(from..).peekable();
+        let mut updates = version.by_revision(from).map(|object| (object.revision(), object)).peekable();
+        let mut deletes = version.deletes(from).peekable();
         let mut batch = Vec::new();
         while batch.len() < limit {
-            let update = updates.peek().map(|(revision, _)| **revision);
-            let delete = deletes.peek().map(|(revision, _)| **revision);
+            let update = updates.peek().map(|(revision, _)| *revision);
+            let delete = deletes.peek().map(|(revision, _)| *revision);
             let deleted = match (update, delete) {
                 (None, None) => break,
                 (Some(update), Some(delete)) => delete < update,
                 (update, _) => update.is_none(),
             };
-            let next = if deleted {
-                deletes.next().map(|(revision, (_, object))| (*revision, object))
-            } else {
-                updates.next().map(|(revision, object)| (*revision, object))
-            };
+            let next = if deleted { deletes.next() } else { updates.next() };
             batch.extend(next.map(|(revision, object)| Change { object: object.clone(), revision, deleted }));
         }
         let cut_off = updates.peek().is_some() || deletes.peek().is_some();

@@ -4,14 +4,16 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::any::AnyTable;
+use crate::engine::Held;
 use crate::error::Error;
+use crate::root::{States, Versions};
 use crate::spec::TableSpec;
 use crate::table::{RwTable, Table, TableMeta};
 use crate::txn::{Txn, WriteSet};
-use crate::version::{AnyVersion, Version};
+use crate::version::Version;
 
 /// A set of tables that are read together and written one transaction at a time each. Cheap to clone.
 #[derive(Clone)]
@@ -20,22 +22,16 @@ pub struct Db(pub(crate) Arc<DbInner>);
 pub(crate) struct DbInner {
     /// Tells databases of one process apart.
     pub(crate) id: u64,
-    root: RwLock<Arc<Root>>,
+    pub(crate) states: States,
     tables: Mutex<Vec<Arc<dyn AnyTable>>>,
 }
-
-/// Versions by table position, which is the order of registration.
-pub(crate) type Root = Vec<Arc<dyn AnyVersion>>;
 
 impl Db {
     /// An empty database.
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Db(Arc::new(DbInner {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            root: RwLock::default(),
-            tables: Mutex::default(),
-        }))
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Db(Arc::new(DbInner { id, states: States::new(Versions::new(id)), tables: Mutex::default() }))
     }
 
     /// Registers the table of `T`; possible at any time.
@@ -43,16 +39,16 @@ impl Db {
         let mut tables = self.0.tables.lock();
         let known: Vec<_> = tables.iter().map(|table| table.name()).collect();
         let meta = Arc::new(TableMeta::<T>::new(self.0.id, tables.len(), &known)?);
-        let version: Arc<dyn AnyVersion> = Arc::new(Version::<T>::empty(meta.indexes.len()));
-        self.0.swap(|root| root.push(version));
+        let version = Box::new(Version::<T>::empty(meta.indexes.len()));
+        drop(self.0.states.publish(|versions| versions.push(version)));
         tables.push(meta.clone());
         drop(tables);
         Ok(RwTable(Table { db: self.clone(), meta }))
     }
 
-    /// All tables as they are now. Takes no lock that a writer holds for long, costs two counters.
+    /// All tables as they are now. Takes no lock, costs two counters.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot { db: self.0.id, root: self.0.root.read().clone() }
+        Snapshot(self.0.states.current())
     }
 
     /// A transaction on several tables: `db.write((&devices, &routes))`. Waits for the other writers of these.
@@ -90,30 +86,32 @@ impl std::fmt::Debug for Db {
     }
 }
 
-impl DbInner {
-    /// Publishes a changed root: from here on new snapshots see it.
-    pub(crate) fn swap(&self, change: impl FnOnce(&mut Root)) -> Snapshot {
-        let mut guard = self.root.write();
-        let mut root = Root::clone(&guard);
-        change(&mut root);
-        let root = Arc::new(root);
-        let old = std::mem::replace(&mut *guard, root.clone());
-        drop(guard);
-        drop(old);
-        Snapshot { db: self.id, root }
-    }
-}
-
 /// All tables at one moment: immutable, shared, sendable, kept alive as long as it is held.
 #[derive(Clone)]
-pub struct Snapshot {
-    pub(crate) db: u64,
-    root: Arc<Root>,
+pub struct Snapshot(Held<Versions>);
+
+impl Snapshot {
+    pub(crate) fn of(held: Held<Versions>) -> Self {
+        Snapshot(held)
+    }
+
+    pub(crate) fn held(&self) -> Held<Versions> {
+        self.0.clone()
+    }
+
+    pub(crate) fn versions(&self) -> &Versions {
+        self.0.root()
+    }
+
+    /// Grows with each published state of the database.
+    pub(crate) fn number(&self) -> u64 {
+        self.0.number()
+    }
 }
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Snapshot({} tables)", self.root.len())
+        write!(f, "Snapshot({} tables)", self.versions().len())
     }
 }
 
@@ -129,10 +127,10 @@ pub trait ReadSource {
 
 impl ReadSource for Snapshot {
     fn database(&self) -> u64 {
-        self.db
+        self.versions().db()
     }
 
     fn any_version(&self, position: usize) -> Option<&dyn Any> {
-        Some(self.root.get(position)?.as_any())
+        Some(self.versions().get(position)?.as_any())
     }
 }

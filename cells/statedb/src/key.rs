@@ -74,16 +74,6 @@ impl KeyBuf {
             Bytes::Heap(heap) => heap,
         }
     }
-
-    /// The first key after all that start with this one; none if there is no such key.
-    pub(crate) fn successor(&self) -> Option<KeyBuf> {
-        let bytes = self.as_bytes();
-        let last = bytes.iter().rposition(|b| *b != 0xff)?;
-        let mut next = KeyBuf::new();
-        next.push(&bytes[..last]);
-        next.push(&[bytes[last] + 1]);
-        Some(next)
-    }
 }
 
 impl Default for KeyBuf {

@@ -83,6 +83,7 @@ mod any;
 mod cell;
 mod changes;
 mod db;
+mod engine;
 mod error;
 mod init;
 mod key;
@@ -90,12 +91,14 @@ mod locks;
 mod obj;
 mod observe;
 mod query;
+mod root;
 mod rows;
 mod spec;
 mod table;
 mod txn;
 mod version;
 mod watch;
+mod work;
 mod writer;
 
 pub use any::{

@@ -13,14 +13,20 @@ use crate::watch::{Watch, WatchCell};
 pub struct Obj<T>(Arc<Entry<T>>);
 
 struct Entry<T> {
+    /// Of the transaction that made it, for the storage.
+    birth: u64,
     revision: u64,
     watch: WatchCell,
     value: T,
 }
 
 impl<T> Obj<T> {
-    pub(crate) fn new(revision: u64, value: T) -> Self {
-        Obj(Arc::new(Entry { revision, watch: WatchCell::default(), value }))
+    pub(crate) fn new(birth: u64, revision: u64, value: T) -> Self {
+        Obj(Arc::new(Entry { birth, revision, watch: WatchCell::default(), value }))
+    }
+
+    pub(crate) fn birth(&self) -> u64 {
+        self.0.birth
     }
 
     /// The table's revision that wrote this version of the object.

@@ -2,14 +2,8 @@
 
 use std::collections::HashSet;
 
-use imbl::ordmap::RangedIter;
-use imbl::shared_ptr::DefaultSharedPtr;
-
-use crate::key::KeyBuf;
+use crate::engine::{Alias, Keyed, Range};
 use crate::obj::Obj;
-
-pub(crate) type KeyRange<'s, T> = RangedIter<'s, KeyBuf, Obj<T>, DefaultSharedPtr>;
-pub(crate) type RevisionRange<'s, T> = RangedIter<'s, u64, Obj<T>, DefaultSharedPtr>;
 
 /// Rows of a snapshot or transaction, in the order of the index that was asked; `.rev()` gives them descending.
 ///
@@ -22,8 +16,9 @@ pub struct Rows<'s, T> {
 
 enum Source<'s, T> {
     One(Option<&'s Obj<T>>),
-    Keyed(KeyRange<'s, T>),
-    Revision(RevisionRange<'s, T>),
+    Primary(Range<'s, Obj<T>>),
+    Keyed(Range<'s, Keyed<T>>),
+    Revision(Range<'s, Alias<Obj<T>>>),
 }
 
 impl<'s, T> Rows<'s, T> {
@@ -31,11 +26,15 @@ impl<'s, T> Rows<'s, T> {
         Rows { source: Source::One(row), seen: None }
     }
 
-    pub(crate) fn keyed(range: KeyRange<'s, T>, dedup: bool) -> Self {
+    pub(crate) fn primary(range: Range<'s, Obj<T>>) -> Self {
+        Rows { source: Source::Primary(range), seen: None }
+    }
+
+    pub(crate) fn keyed(range: Range<'s, Keyed<T>>, dedup: bool) -> Self {
         Rows { source: Source::Keyed(range), seen: dedup.then(HashSet::new) }
     }
 
-    pub(crate) fn by_revision(range: RevisionRange<'s, T>) -> Self {
+    pub(crate) fn by_revision(range: Range<'s, Alias<Obj<T>>>) -> Self {
         Rows { source: Source::Revision(range), seen: None }
     }
 
@@ -51,8 +50,9 @@ impl<'s, T> Iterator for Rows<'s, T> {
         loop {
             let row = match &mut self.source {
                 Source::One(row) => row.take(),
-                Source::Keyed(range) => range.next().map(|(_, row)| row),
-                Source::Revision(range) => range.next().map(|(_, row)| row),
+                Source::Primary(range) => range.next(),
+                Source::Keyed(range) => range.next().map(Keyed::row),
+                Source::Revision(range) => range.next().map(Alias::get),
             }?;
             if self.is_new(row) {
                 return Some(row);
@@ -66,8 +66,9 @@ impl<T> DoubleEndedIterator for Rows<'_, T> {
         loop {
             let row = match &mut self.source {
                 Source::One(row) => row.take(),
-                Source::Keyed(range) => range.next_back().map(|(_, row)| row),
-                Source::Revision(range) => range.next_back().map(|(_, row)| row),
+                Source::Primary(range) => range.next_back(),
+                Source::Keyed(range) => range.next_back().map(Keyed::row),
+                Source::Revision(range) => range.next_back().map(Alias::get),
             }?;
             if self.is_new(row) {
                 return Some(row);

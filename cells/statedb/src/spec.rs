@@ -1,5 +1,6 @@
 //! What makes a type a table: its name, keys, indexes and columns.
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -177,11 +178,29 @@ impl<T> IndexDef<T> {
     /// The keys of a row, each once, in order.
     pub(crate) fn keys(&self, object: &T) -> Vec<KeyBuf> {
         let mut keys = Vec::new();
-        (self.emit)(object, &mut keys);
+        self.keys_into(Some(object), &mut keys);
+        keys
+    }
+
+    /// The same in place of what `keys` has; of no row there are none.
+    pub(crate) fn keys_into(&self, object: Option<&T>, keys: &mut Vec<KeyBuf>) {
+        keys.clear();
+        if let Some(object) = object {
+            (self.emit)(object, keys);
+        }
         if keys.len() > 1 {
             keys.sort_unstable();
             keys.dedup();
         }
-        keys
+    }
+
+    /// A key as the index holds it: behind one that rows may share is the row's primary key.
+    pub(crate) fn full<'k>(&self, key: &'k KeyBuf, primary: &KeyBuf) -> Cow<'k, KeyBuf> {
+        if self.unique {
+            return Cow::Borrowed(key);
+        }
+        let mut key = key.clone();
+        key.push(primary.as_bytes());
+        Cow::Owned(key)
     }
 }

@@ -12,10 +12,11 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::any::LastWrite;
 use crate::changes::Trackers;
 use crate::db::{Db, ReadSource, Snapshot};
+use crate::engine::Edit;
 use crate::locks::{self, Held};
+use crate::root::Sealed;
 use crate::spec::TableSpec;
 use crate::table::{RwTable, Table};
-use crate::version::AnyVersion;
 use crate::writer::Writer;
 
 /// A write transaction on the tables of `W`. Dropped without [`commit`](Txn::commit), nothing has happened.
@@ -90,7 +91,7 @@ pub trait AnyWriter {
     fn position(&self) -> usize;
     fn dirty(&self) -> bool;
     fn trackers(&self) -> Arc<Mutex<Trackers>>;
-    fn seal(&mut self, trackers: &mut Trackers) -> Arc<dyn AnyVersion>;
+    fn seal(&mut self, trackers: &mut Trackers) -> Sealed;
     fn wake(&mut self);
     fn wake_initialized(&self);
     fn wrote(&self, write: LastWrite);
@@ -109,7 +110,7 @@ impl<T: TableSpec> AnyWriter for Writer<'_, T> {
         self.meta.trackers.clone()
     }
 
-    fn seal(&mut self, trackers: &mut Trackers) -> Arc<dyn AnyVersion> {
+    fn seal(&mut self, trackers: &mut Trackers) -> Sealed {
         Writer::seal(self, trackers)
     }
 
@@ -191,17 +192,13 @@ impl<'a, W: Writers> Txn<'a, W> {
         }
         let trackers: Vec<_> = writers.iter().map(|writer| writer.trackers()).collect();
         let mut locked: Vec<_> = trackers.iter().map(|trackers| trackers.lock()).collect();
-        let sealed: Vec<_> = writers
-            .iter_mut()
-            .zip(&mut locked)
-            .map(|(writer, trackers)| (writer.position(), writer.seal(trackers)))
-            .collect();
-        let snapshot = self.db.0.swap(|root| {
-            for (position, version) in sealed {
-                root[position] = version;
-            }
-        });
+        let mut sealed: Vec<_> =
+            writers.iter_mut().zip(&mut locked).map(|(writer, trackers)| writer.seal(trackers)).collect();
+        let mut edits = Vec::new();
+        let (snapshot, before) =
+            self.db.0.states.publish(|versions| edits = versions.replace(&mut sealed));
         drop(locked);
+        edits.iter().for_each(Edit::close_watches);
         let now = Instant::now();
         for writer in &mut writers {
             writer.wake();
@@ -210,7 +207,8 @@ impl<'a, W: Writers> Txn<'a, W> {
         self.guards.clear();
         self.held = None;
         writers.iter().for_each(|writer| writer.wake_initialized());
-        snapshot
+        before.retire(edits.iter_mut().flat_map(Edit::take_retired).collect());
+        Snapshot::of(snapshot)
     }
 
     /// Drops the writes; the same as dropping the transaction, but says so.
@@ -219,7 +217,7 @@ impl<'a, W: Writers> Txn<'a, W> {
 
 impl<W: Writers> ReadSource for Txn<'_, W> {
     fn database(&self) -> u64 {
-        self.base.db
+        self.base.database()
     }
 
     fn any_version(&self, position: usize) -> Option<&dyn Any> {
@@ -283,7 +281,7 @@ macro_rules! write_sets {
 
             fn work(&self, position: usize) -> Option<&dyn Any> {
                 $(if self.$field.meta.position == position {
-                    return Some(&self.$field.work);
+                    return Some(&*self.$field.work);
                 })+
                 None
             }

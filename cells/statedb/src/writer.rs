@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::changes::Trackers;
-use crate::db::ReadSource;
+use crate::db::Snapshot;
 use crate::error::{CasError, Conflict};
 use crate::init::{InitState, Initializer, Pending};
 use crate::key::KeyBuf;
@@ -14,20 +14,20 @@ use crate::query::{AsQuery, Prefix};
 use crate::rows::Rows;
 use crate::spec::TableSpec;
 use crate::table::TableMeta;
-use crate::version::Version;
+use crate::root::Sealed;
+use crate::work::Work;
 use crate::watch::{Watch, WatchCell};
 
 /// One table inside a write transaction: reads see the writes before them, nobody else does until the commit.
 pub struct Writer<'a, T: TableSpec> {
     pub(crate) meta: &'a Arc<TableMeta<T>>,
-    pub(crate) work: Version<T>,
+    pub(crate) work: Work<T>,
     /// Rows were written.
     changed: bool,
     /// Something else is to be published: initializers, a smaller graveyard.
     touched: bool,
-    /// Versions of rows that the commit makes out of date.
-    replaced: Vec<Obj<T>>,
-    deleted: Vec<(KeyBuf, Obj<T>, u64)>,
+    /// Rows and the revisions of their deletes.
+    deleted: Vec<(Obj<T>, u64)>,
     handed: Handed,
     before: Before,
 }
@@ -49,16 +49,15 @@ impl Drop for Handed {
 }
 
 impl<'a, T: TableSpec> Writer<'a, T> {
-    /// The caller holds the table's lock and has read `source` after taking it.
-    pub(crate) fn new(meta: &'a Arc<TableMeta<T>>, source: &dyn ReadSource) -> Self {
-        let work = meta.version(source).expect("a table's own database holds it").clone();
+    /// The caller holds the table's lock and has taken `base` after taking it.
+    pub(crate) fn new(meta: &'a Arc<TableMeta<T>>, base: &Snapshot) -> Self {
+        let work = Work::begin(base, meta.position);
         let before = Before { watch: work.watch.clone(), init: work.init.clone() };
         Writer {
             meta,
             work,
             changed: false,
             touched: false,
-            replaced: Vec::new(),
             deleted: Vec::new(),
             handed: Handed::default(),
             before,
@@ -134,7 +133,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     pub fn modify(&mut self, new: T, merge: impl FnOnce(&T, T) -> T) -> Option<Obj<T>> {
         const { infallible::<T>() };
         let key = primary(&new);
-        let object = match self.work.primary.get(&key) {
+        let object = match self.work.primary.get(key.as_bytes()) {
             Some(old) => merge(old, new),
             None => new,
         };
@@ -173,13 +172,8 @@ impl<'a, T: TableSpec> Writer<'a, T> {
 
     /// Deletes the rows that `keep` refuses; gives their number.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) -> usize {
-        let gone: Vec<KeyBuf> = self
-            .work
-            .primary
-            .iter()
-            .filter(|(_, object)| !keep(object))
-            .map(|(key, _)| key.clone())
-            .collect();
+        let gone: Vec<KeyBuf> =
+            self.all().filter(|object| !keep(object)).map(|object| primary(&**object)).collect();
         gone.iter().for_each(|key| drop(self.remove(key)));
         gone.len()
     }
@@ -219,7 +213,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     }
 
     fn expect(&self, revision: u64, key: &KeyBuf) -> Result<Obj<T>, CasError<T>> {
-        match self.work.primary.get(key) {
+        match self.work.primary.get(key.as_bytes()) {
             None => Err(CasError::NotFound),
             Some(old) if old.revision() != revision => Err(CasError::Changed(old.clone())),
             Some(old) => Ok(old.clone()),
@@ -227,17 +221,14 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     }
 
     fn put(&mut self, key: KeyBuf, object: T) -> (Obj<T>, Option<Obj<T>>) {
-        let (new, old) = self.work.put(&self.meta.indexes, key, object);
         self.changed = true;
-        self.replaced.extend(old.clone());
-        (new, old)
+        self.work.put(&self.meta.indexes, &key, object)
     }
 
     fn remove(&mut self, key: &KeyBuf) -> Option<Obj<T>> {
         let old = self.work.remove(&self.meta.indexes, key)?;
         self.changed = true;
-        self.replaced.push(old.clone());
-        self.deleted.push((key.clone(), old.clone(), self.work.revision));
+        self.deleted.push((old.clone(), self.work.revision));
         Some(old)
     }
 
@@ -257,7 +248,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         let (name, id) = (Arc::<str>::from(name), self.meta.next_initializer.fetch_add(1, Ordering::Relaxed));
         pending.push(Pending { name: name.clone(), id });
         // Those who wait for the others go on to wait: they are woken and look again.
-        self.work.init = Arc::new(InitState { pending, watch: WatchCell::default() });
+        self.work.set_init(InitState { pending, watch: WatchCell::default() });
         self.touched = true;
         Initializer { table: T::NAME, name, id, finished: false, marker: PhantomData }
     }
@@ -265,7 +256,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     pub(crate) fn finish_initializer(&mut self, id: u64) {
         let mut pending = self.work.init.pending.clone();
         pending.retain(|pending| pending.id != id);
-        self.work.init = Arc::new(InitState { pending, watch: WatchCell::default() });
+        self.work.set_init(InitState { pending, watch: WatchCell::default() });
         self.touched = true;
     }
 
@@ -286,13 +277,11 @@ impl<'a, T: TableSpec> Writer<'a, T> {
 
     /// Makes the version to publish. The trackers are locked until it is published, so that a new one either comes
     /// before and finds the deletes buried, or after and starts from the new version.
-    pub(crate) fn seal(&mut self, trackers: &mut Trackers) -> Arc<Version<T>> {
+    pub(crate) fn seal(&mut self, trackers: &mut Trackers) -> Sealed {
         match trackers.low_mark() {
             Some(mark) => {
-                for (key, object, revision) in self.deleted.drain(..) {
-                    if !self.work.primary.contains_key(&key) {
-                        self.work.bury(key, object, revision);
-                    }
+                for (object, revision) in self.deleted.drain(..) {
+                    self.work.bury(object, revision);
                 }
                 self.work.forget_deletes(mark);
             }
@@ -301,16 +290,15 @@ impl<'a, T: TableSpec> Writer<'a, T> {
             }
         }
         if self.changed {
-            self.work.watch = Arc::default();
+            self.work.renew_watch();
         }
-        Arc::new(self.work.clone())
+        self.work.seal()
     }
 
     pub(crate) fn wake(&mut self) {
         self.handed.0.clear();
         if self.changed {
             self.before.watch.close();
-            self.replaced.iter().for_each(Obj::close_watch);
         }
     }
 

@@ -51,15 +51,6 @@ proptest! {
         let flag_bytes: &[u8] = if flag { b"T" } else { b"F" };
         prop_assert_eq!(reached(&flag, &bound), flag_bytes >= bound.as_slice());
     }
-
-    #[test]
-    fn the_successor_is_the_end_of_a_prefix(a: Vec<u8>, b: Vec<u8>) {
-        let (mut ka, mut kb) = (KeyBuf::new(), KeyBuf::new());
-        ka.push(&a);
-        kb.push(&b);
-        let inside = kb >= ka && ka.successor().is_none_or(|end| kb < end);
-        prop_assert_eq!(b.starts_with(&a), inside);
-    }
 }
 
 #[test]

@@ -1,0 +1,523 @@
+//! Inner nodes of four sizes.
+
+#![expect(unsafe_code, reason = "nodes of four sizes behind one pointer, allocated by hand")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use super::heap::Fate;
+use super::leaf::Leaf;
+use super::link::Link;
+use crate::watch::WatchCell;
+
+/// So many bytes that all keys below have in common fit into a node.
+pub(super) const PREFIX: usize = 20;
+
+/// The position behind all children.
+pub(super) const END: usize = 256;
+
+/// What all nodes begin with.
+#[repr(C)]
+pub(super) struct Head<L> {
+    birth: u64,
+    watch: WatchCell,
+    /// The leaf whose key ends here.
+    leaf: Link<L>,
+    kind: Kind,
+    prefix_len: u8,
+    count: u16,
+    prefix: [u8; PREFIX],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+#[repr(u8)]
+enum Kind {
+    N4,
+    N16,
+    N48,
+    N256,
+}
+
+/// Up to `N` children in the order of their bytes.
+#[repr(C)]
+struct Sorted<L, const N: usize> {
+    head: Head<L>,
+    bytes: [u8; N],
+    children: [Link<L>; N],
+}
+
+/// Up to 48 children in any order, and for each byte one more than its place among them.
+#[repr(C)]
+struct Indexed<L> {
+    head: Head<L>,
+    index: [u8; 256],
+    children: [Link<L>; 48],
+}
+
+/// A child for each byte.
+#[repr(C)]
+struct Full<L> {
+    head: Head<L>,
+    children: [Link<L>; 256],
+}
+
+enum View<'s, L> {
+    N4(&'s Sorted<L, 4>),
+    N16(&'s Sorted<L, 16>),
+    N48(&'s Indexed<L>),
+    N256(&'s Full<L>),
+}
+
+enum ViewMut<'e, L> {
+    N4(&'e mut Sorted<L, 4>),
+    N16(&'e mut Sorted<L, 16>),
+    N48(&'e mut Indexed<L>),
+    N256(&'e mut Full<L>),
+}
+
+impl Kind {
+    fn layout<L>(self) -> Layout {
+        match self {
+            Kind::N4 => Layout::new::<Sorted<L, 4>>(),
+            Kind::N16 => Layout::new::<Sorted<L, 16>>(),
+            Kind::N48 => Layout::new::<Indexed<L>>(),
+            Kind::N256 => Layout::new::<Full<L>>(),
+        }
+    }
+
+    fn room(self) -> usize {
+        [4, 16, 48, 256][self as usize]
+    }
+
+    fn larger(self) -> Kind {
+        [Kind::N16, Kind::N48, Kind::N256, Kind::N256][self as usize]
+    }
+
+    /// The next smaller size, once so few children are left that it will do for a while.
+    fn smaller(self, count: usize) -> Option<Kind> {
+        let (kind, most) = [(Kind::N4, 0), (Kind::N4, 3), (Kind::N16, 12), (Kind::N48, 40)][self as usize];
+        (self != Kind::N4 && count <= most).then_some(kind)
+    }
+}
+
+impl<L> Head<L> {
+    pub(super) const FATE: &'static Fate = &Fate { free: free_node::<L>, close: close_node::<L> };
+}
+
+unsafe fn free_node<L>(what: *mut ()) {
+    let head = what.cast::<Head<L>>();
+    // JUSTIFICATION: the size of the allocation depends on the kind.
+    // SAFETY: `what` is a node that nobody can reach any more; only its watch has something to drop.
+    unsafe {
+        let layout = (*head).kind.layout::<L>();
+        std::ptr::drop_in_place(&raw mut (*head).watch);
+        dealloc(head.cast(), layout);
+    }
+}
+
+unsafe fn close_node<L>(what: *mut ()) {
+    // JUSTIFICATION: see `Fate`.
+    // SAFETY: `what` is a node that has not been freed.
+    unsafe { (*what.cast::<Head<L>>()).watch.close() }
+}
+
+/// A node that is read.
+pub(super) struct NodeRef<'s, L> {
+    head: NonNull<Head<L>>,
+    marker: PhantomData<&'s L>,
+}
+
+impl<L> Clone for NodeRef<'_, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L> Copy for NodeRef<'_, L> {}
+
+impl<'s, L> NodeRef<'s, L> {
+    /// # Safety
+    /// The node lives for `'s` and is not changed meanwhile.
+    pub(super) unsafe fn new(head: NonNull<Head<L>>) -> Self {
+        NodeRef { head, marker: PhantomData }
+    }
+
+    fn head(self) -> &'s Head<L> {
+        // JUSTIFICATION: nodes are behind bare pointers.
+        // SAFETY: as promised to `new`.
+        unsafe { self.head.as_ref() }
+    }
+
+    #[inline(always)]
+    fn view(self) -> View<'s, L> {
+        // JUSTIFICATION: one pointer stands for four types.
+        // SAFETY: each begins with the head, whose kind says which one it is.
+        unsafe {
+            match self.head().kind {
+                Kind::N4 => View::N4(self.head.cast().as_ref()),
+                Kind::N16 => View::N16(self.head.cast().as_ref()),
+                Kind::N48 => View::N48(self.head.cast().as_ref()),
+                Kind::N256 => View::N256(self.head.cast().as_ref()),
+            }
+        }
+    }
+
+    pub(super) fn birth(self) -> u64 {
+        self.head().birth
+    }
+
+    pub(super) fn watch(self) -> &'s WatchCell {
+        &self.head().watch
+    }
+
+    #[inline(always)]
+    pub(super) fn prefix_len(self) -> usize {
+        self.head().prefix_len.into()
+    }
+
+    pub(super) fn prefix(self) -> &'s [u8] {
+        &self.head().prefix[..self.prefix_len()]
+    }
+
+    /// The leaf whose key ends here.
+    #[inline(always)]
+    pub(super) fn own(self) -> &'s Link<L> {
+        &self.head().leaf
+    }
+
+    fn count(self) -> usize {
+        self.head().count.into()
+    }
+
+    /// The child for a byte.
+    #[inline(always)]
+    pub(super) fn child(self, byte: u8) -> Option<&'s Link<L>> {
+        match self.view() {
+            View::N4(node) => node.find(byte).map(|at| &node.children[at]),
+            View::N16(node) => node.find(byte).map(|at| &node.children[at]),
+            View::N48(node) => match node.index[usize::from(byte)] {
+                0 => None,
+                at => Some(&node.children[usize::from(at) - 1]),
+            },
+            View::N256(node) => Some(&node.children[usize::from(byte)]).filter(|link| !link.is_empty()),
+        }
+    }
+
+    /// The first child at this position or after, and its position.
+    #[inline]
+    pub(super) fn first_from(self, at: usize) -> Option<(usize, &'s Link<L>)> {
+        match self.view() {
+            View::N4(node) => node.children[..self.count()].get(at).map(|link| (at, link)),
+            View::N16(node) => node.children[..self.count()].get(at).map(|link| (at, link)),
+            View::N48(node) => (at..END)
+                .find(|at| node.index[*at] != 0)
+                .map(|at| (at, &node.children[usize::from(node.index[at]) - 1])),
+            View::N256(node) => {
+                (at..END).find(|at| !node.children[*at].is_empty()).map(|at| (at, &node.children[at]))
+            }
+        }
+    }
+
+    /// The last child before this position, and its position.
+    #[inline]
+    pub(super) fn last_before(self, at: usize) -> Option<(usize, &'s Link<L>)> {
+        match self.view() {
+            View::N4(node) => at.min(self.count()).checked_sub(1).map(|at| (at, &node.children[at])),
+            View::N16(node) => at.min(self.count()).checked_sub(1).map(|at| (at, &node.children[at])),
+            View::N48(node) => (0..at)
+                .rfind(|at| node.index[*at] != 0)
+                .map(|at| (at, &node.children[usize::from(node.index[at]) - 1])),
+            View::N256(node) => {
+                (0..at).rfind(|at| !node.children[*at].is_empty()).map(|at| (at, &node.children[at]))
+            }
+        }
+    }
+
+    /// The position of the first child whose byte is greater.
+    pub(super) fn after(self, byte: u8) -> usize {
+        match self.view() {
+            View::N4(node) => node.bytes[..self.count()].partition_point(|other| *other <= byte),
+            View::N16(node) => node.bytes[..self.count()].partition_point(|other| *other <= byte),
+            View::N48(_) | View::N256(_) => usize::from(byte) + 1,
+        }
+    }
+
+    /// All links that hold something.
+    pub(super) fn links(self) -> impl Iterator<Item = &'s Link<L>> {
+        let mut at = 0;
+        let children = std::iter::from_fn(move || {
+            let (found, link) = self.first_from(at)?;
+            at = found + 1;
+            Some(link)
+        });
+        children.chain(Some(self.own()).filter(|link| !link.is_empty()))
+    }
+
+    /// A copy with a birth of its own and no watch.
+    ///
+    /// # Safety
+    /// As of [`Link::copy`], for all its links.
+    pub(super) unsafe fn duplicate(self, birth: u64) -> NonNull<Head<L>> {
+        let layout = self.head().kind.layout::<L>();
+        // JUSTIFICATION: copying bytes is the fastest way to change one link of many.
+        // SAFETY: both have this layout; of the fields none but the watch cares for being copied, and that is written
+        // anew before anybody looks. The original is not written to meanwhile except its watch, which is skipped.
+        unsafe {
+            let copy = std::alloc::alloc(layout);
+            let Some(copy) = NonNull::new(copy.cast::<Head<L>>()) else { handle_alloc_error(layout) };
+            let from = std::mem::offset_of!(Head<L>, leaf);
+            copy.byte_add(from)
+                .cast::<u8>()
+                .copy_from_nonoverlapping(self.head.byte_add(from).cast::<u8>(), layout.size() - from);
+            (&raw mut (*copy.as_ptr()).watch).write(WatchCell::default());
+            (&raw mut (*copy.as_ptr()).birth).write(birth);
+            copy
+        }
+    }
+}
+
+impl<L, const N: usize> Sorted<L, N> {
+    #[inline(always)]
+    fn find(&self, byte: u8) -> Option<usize> {
+        let mut found = 0u32;
+        for (at, other) in self.bytes.iter().enumerate() {
+            found |= u32::from(*other == byte) << at;
+        }
+        found &= (1 << self.head.count) - 1;
+        (found != 0).then_some(found.trailing_zeros() as usize)
+    }
+
+    fn add(&mut self, byte: u8, link: Link<L>) {
+        let count = usize::from(self.head.count);
+        let at = self.bytes[..count].partition_point(|other| *other < byte);
+        self.bytes[at..=count].rotate_right(1);
+        self.children[at..=count].rotate_right(1);
+        self.bytes[at] = byte;
+        self.children[at] = link;
+    }
+
+    fn remove(&mut self, byte: u8) {
+        let count = usize::from(self.head.count);
+        let at = self.bytes[..count].partition_point(|other| *other < byte);
+        self.bytes[at..count].rotate_left(1);
+        self.children[at..count].rotate_left(1);
+        self.children[count - 1] = Link::EMPTY;
+    }
+}
+
+/// A node that belongs to a transaction, which may change it.
+pub(super) struct NodeMut<'e, L> {
+    head: NonNull<Head<L>>,
+    marker: PhantomData<&'e mut L>,
+}
+
+impl<'e, L> NodeMut<'e, L> {
+    /// # Safety
+    /// The node lives for `'e`, and nobody else has access to it.
+    pub(super) unsafe fn new(head: NonNull<Head<L>>, marker: PhantomData<&'e mut L>) -> Self {
+        NodeMut { head, marker }
+    }
+
+    /// A new node of the smallest size, with a prefix and no children.
+    pub(super) fn small(birth: u64, prefix: &[u8]) -> Self {
+        let mut node = Self::allocate(Kind::N4, birth);
+        node.set_prefix(&[prefix]);
+        node
+    }
+
+    fn allocate(kind: Kind, birth: u64) -> Self {
+        let layout = kind.layout::<L>();
+        // JUSTIFICATION: the size is known when it runs.
+        // SAFETY: the layout has a size; zeros are valid for all fields but the watch, which is written.
+        unsafe {
+            let head = alloc_zeroed(layout).cast::<Head<L>>();
+            let Some(head) = NonNull::new(head) else { handle_alloc_error(layout) };
+            (&raw mut (*head.as_ptr()).watch).write(WatchCell::default());
+            (&raw mut (*head.as_ptr()).kind).write(kind);
+            (&raw mut (*head.as_ptr()).birth).write(birth);
+            NodeMut { head, marker: PhantomData }
+        }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut Head<L> {
+        self.head.as_ptr()
+    }
+
+    pub(super) fn read(&self) -> NodeRef<'_, L> {
+        // JUSTIFICATION: reading needs no more than what writing has.
+        // SAFETY: borrowed from the one who could change it.
+        unsafe { NodeRef::new(self.head) }
+    }
+
+    fn head_mut(&mut self) -> &mut Head<L> {
+        // JUSTIFICATION: nodes are behind bare pointers.
+        // SAFETY: as promised to `new`.
+        unsafe { self.head.as_mut() }
+    }
+
+    fn view_mut(&mut self) -> ViewMut<'_, L> {
+        // JUSTIFICATION: one pointer stands for four types.
+        // SAFETY: each begins with the head, whose kind says which one it is; this is the only access.
+        unsafe {
+            match self.head.as_ref().kind {
+                Kind::N4 => ViewMut::N4(self.head.cast().as_mut()),
+                Kind::N16 => ViewMut::N16(self.head.cast().as_mut()),
+                Kind::N48 => ViewMut::N48(self.head.cast().as_mut()),
+                Kind::N256 => ViewMut::N256(self.head.cast().as_mut()),
+            }
+        }
+    }
+
+    /// The parts one after the other become the prefix.
+    pub(super) fn set_prefix(&mut self, parts: &[&[u8]]) {
+        let mut prefix = [0; PREFIX];
+        let mut len = 0;
+        for part in parts {
+            prefix[len..len + part.len()].copy_from_slice(part);
+            len += part.len();
+        }
+        let head = self.head_mut();
+        head.prefix = prefix;
+        head.prefix_len = len as u8;
+    }
+
+    /// The place of the leaf whose key ends here.
+    pub(super) fn into_own(self) -> &'e mut Link<L> {
+        // JUSTIFICATION: lends the link for as long as the node was lent.
+        // SAFETY: as promised to `new`; the node is given up.
+        unsafe { &mut (*self.head.as_ptr()).leaf }
+    }
+
+    pub(super) fn own_mut(&mut self) -> &mut Link<L> {
+        &mut self.head_mut().leaf
+    }
+
+    /// The place of the child for a byte, which must be there.
+    #[inline]
+    pub(super) fn into_child(self, byte: u8) -> &'e mut Link<L> {
+        let child = NonNull::from(self.read().child(byte).expect("a child that is there"));
+        let offset = child.addr().get() - self.head.addr().get();
+        // JUSTIFICATION: finds the place as a reader does, to lend it for writing.
+        // SAFETY: a link inside the node, reached by the node's own pointer; the node is given up.
+        unsafe { self.head.byte_add(offset).cast::<Link<L>>().as_mut() }
+    }
+
+    /// The same, lent by the node.
+    pub(super) fn child_mut(&mut self, byte: u8) -> &mut Link<L> {
+        // JUSTIFICATION: one way to find a child.
+        // SAFETY: the second access ends before the first is used again.
+        unsafe { NodeMut::new(self.head, PhantomData) }.into_child(byte)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        let node = self.read();
+        node.count() == node.head().kind.room()
+    }
+
+    /// Adds a child for a byte that has none. There is room.
+    pub(super) fn add(&mut self, byte: u8, link: Link<L>) {
+        assert!(!self.is_full());
+        let count = self.read().count();
+        match self.view_mut() {
+            ViewMut::N4(node) => node.add(byte, link),
+            ViewMut::N16(node) => node.add(byte, link),
+            ViewMut::N48(node) => {
+                node.index[usize::from(byte)] = count as u8 + 1;
+                node.children[count] = link;
+            }
+            ViewMut::N256(node) => node.children[usize::from(byte)] = link,
+        }
+        self.head_mut().count += 1;
+    }
+
+    /// Removes the child for a byte, which is there and has been emptied.
+    pub(super) fn remove(&mut self, byte: u8) {
+        let last = self.read().count() - 1;
+        match self.view_mut() {
+            ViewMut::N4(node) => node.remove(byte),
+            ViewMut::N16(node) => node.remove(byte),
+            ViewMut::N48(node) => {
+                let at = usize::from(std::mem::take(&mut node.index[usize::from(byte)])) - 1;
+                // The last one moves into the gap.
+                if at != last {
+                    let moved = node.index.iter_mut().find(|place| usize::from(**place) == last + 1);
+                    *moved.expect("the place of a child") = at as u8 + 1;
+                    node.children[at] = node.children[last].take();
+                }
+                node.children[last] = Link::EMPTY;
+            }
+            ViewMut::N256(node) => node.children[usize::from(byte)] = Link::EMPTY,
+        }
+        self.head_mut().count -= 1;
+    }
+
+    /// The byte of the only child, if there is only one and no leaf of its own, in a node of the smallest size.
+    pub(super) fn only_byte(&self) -> Option<u8> {
+        match self.read().view() {
+            View::N4(node) if node.head.count == 1 && node.head.leaf.is_empty() => Some(node.bytes[0]),
+            _ => None,
+        }
+    }
+
+    pub(super) fn has_children(&self) -> bool {
+        self.read().count() > 0
+    }
+}
+
+impl<L: Leaf> NodeMut<'_, L> {
+    /// The same in the next larger size.
+    pub(super) fn grow(self) -> Self {
+        let larger = self.read().head().kind.larger();
+        self.rebuild(larger)
+    }
+
+    /// The same in the next smaller size, if few children are left.
+    pub(super) fn shrink(self) -> Result<Self, Self> {
+        let node = self.read();
+        match node.head().kind.smaller(node.count()) {
+            Some(smaller) => Ok(self.rebuild(smaller)),
+            None => Err(self),
+        }
+    }
+
+    fn rebuild(mut self, kind: Kind) -> Self {
+        let old = self.read();
+        let mut new = Self::allocate(kind, old.birth());
+        new.set_prefix(&[old.prefix()]);
+        *new.own_mut() = self.own_mut().take();
+        match self.view_mut() {
+            ViewMut::N4(node) => node.move_to(&mut new),
+            ViewMut::N16(node) => node.move_to(&mut new),
+            ViewMut::N48(node) => {
+                for (byte, at) in node.index.iter().enumerate().filter(|(_, at)| **at != 0) {
+                    new.add(byte as u8, node.children[usize::from(*at) - 1].take());
+                }
+            }
+            ViewMut::N256(node) => {
+                for (byte, link) in node.children.iter_mut().enumerate().filter(|(_, link)| !link.is_empty())
+                {
+                    new.add(byte as u8, link.take());
+                }
+            }
+        }
+        self.free();
+        new
+    }
+
+    /// Frees the node, which was made by the edit that has it and which nothing links to any more.
+    pub(super) fn free(self) {
+        // JUSTIFICATION: what nobody has seen needs not wait for readers.
+        // SAFETY: a `NodeMut` is the only access to a node that is private to a transaction.
+        unsafe { free_node::<L>(self.head.as_ptr().cast()) }
+    }
+}
+
+impl<L, const N: usize> Sorted<L, N> {
+    fn move_to(&mut self, new: &mut NodeMut<'_, L>) {
+        let count = usize::from(self.head.count);
+        for (byte, link) in self.bytes.iter().zip(&mut self.children).take(count) {
+            new.add(*byte, link.take());
+        }
+    }
+}

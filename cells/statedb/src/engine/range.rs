@@ -1,0 +1,208 @@
+//! Walking a tree in the order of its keys, from both ends.
+
+use super::leaf::Leaf;
+use super::link::{Child, Link};
+use super::node::{END, NodeRef};
+use super::tree::common;
+
+/// Leaves with neighbouring keys. Each comes once, whichever end it is taken from.
+pub(crate) struct Range<'s, L> {
+    top: Option<&'s Link<L>>,
+    front: Cursor<'s, L>,
+    /// The leaf that comes next from the front; none at the end.
+    next: Option<&'s L>,
+    /// The same from the back, once somebody has asked.
+    back: Option<Box<(Cursor<'s, L>, &'s L)>>,
+}
+
+/// The way from the top to a leaf.
+struct Cursor<'s, L> {
+    depth: usize,
+    near: [Option<Frame<'s, L>>; NEAR],
+    far: Vec<Frame<'s, L>>,
+}
+
+/// So many levels need no allocation.
+const NEAR: usize = 12;
+
+/// A node, and the position of the next child: that one or the first after it on the way forwards, the first before it
+/// on the way backwards.
+struct Frame<'s, L> {
+    node: NodeRef<'s, L>,
+    at: u16,
+}
+
+impl<L> Clone for Frame<'_, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L> Copy for Frame<'_, L> {}
+
+impl<'s, L> Cursor<'s, L> {
+    fn new() -> Self {
+        Cursor { depth: 0, near: [const { None }; NEAR], far: Vec::new() }
+    }
+
+    fn push(&mut self, node: NodeRef<'s, L>, at: usize) {
+        let frame = Frame { node, at: at as u16 };
+        match self.near.get_mut(self.depth) {
+            Some(place) => *place = Some(frame),
+            None => self.far.push(frame),
+        }
+        self.depth += 1;
+    }
+
+    fn pop(&mut self) {
+        self.depth -= 1;
+        if self.depth >= NEAR {
+            self.far.pop();
+        }
+    }
+
+    #[inline]
+    fn last(&mut self) -> Option<&mut Frame<'s, L>> {
+        match self.depth.checked_sub(1)? {
+            at if at < NEAR => self.near[at].as_mut(),
+            _ => self.far.last_mut(),
+        }
+    }
+
+    /// Enters what a link holds, at its first leaf, which it gives if it is found at once.
+    #[inline]
+    fn enter(&mut self, link: &'s Link<L>) -> Option<&'s L> {
+        match link.get() {
+            Child::Nothing => None,
+            Child::Leaf(leaf) => Some(leaf),
+            Child::Node(node) => {
+                self.push(node, 0);
+                node.own().as_leaf()
+            }
+        }
+    }
+
+    /// The next leaf.
+    #[inline]
+    fn forwards(&mut self) -> Option<&'s L> {
+        loop {
+            let frame = self.last()?;
+            match frame.node.first_from(frame.at.into()) {
+                None => self.pop(),
+                Some((at, link)) => {
+                    frame.at = at as u16 + 1;
+                    let found = self.enter(link);
+                    if found.is_some() {
+                        return found;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The leaf before.
+    fn backwards(&mut self) -> Option<&'s L> {
+        loop {
+            let frame = self.last()?;
+            match frame.node.last_before(frame.at.into()) {
+                None => {
+                    let own = frame.node.own().as_leaf();
+                    self.pop();
+                    if own.is_some() {
+                        return own;
+                    }
+                }
+                Some((at, link)) => {
+                    frame.at = at as u16;
+                    match link.get() {
+                        Child::Nothing => {}
+                        Child::Leaf(leaf) => return Some(leaf),
+                        Child::Node(node) => self.push(node, END),
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<'s, L: Leaf> Range<'s, L> {
+    pub(super) fn empty() -> Self {
+        Range { top: None, front: Cursor::new(), next: None, back: None }
+    }
+
+    /// Everything below a link.
+    pub(super) fn below(top: &'s Link<L>) -> Self {
+        let mut front = Cursor::new();
+        let next = front.enter(top).or_else(|| front.forwards());
+        Range { top: Some(top), front, next, back: None }
+    }
+
+    /// What is below a link and has this key or a greater one.
+    pub(super) fn from(top: &'s Link<L>, key: &[u8]) -> Self {
+        let mut front = Cursor::new();
+        let mut link = top;
+        let mut rest = key;
+        let found = loop {
+            match link.get() {
+                Child::Nothing => break None,
+                Child::Leaf(leaf) => break leaf.with_key(|found| found >= key).then_some(leaf),
+                Child::Node(node) => {
+                    let shared = common(node.prefix(), rest);
+                    let greater = node.prefix().get(shared).zip(rest.get(shared)).map(|(a, b)| a > b);
+                    match (greater, rest.get(shared)) {
+                        (Some(false), _) => break None,
+                        (Some(true), _) | (None, None) => break front.enter(link),
+                        (None, Some(byte)) => {
+                            front.push(node, node.after(*byte));
+                            match node.child(*byte) {
+                                Some(child) => link = child,
+                                None => break None,
+                            }
+                            rest = &rest[shared + 1..];
+                        }
+                    }
+                }
+            }
+        };
+        let next = found.or_else(|| front.forwards());
+        Range { top: Some(top), front, next, back: None }
+    }
+}
+
+impl<'s, L> Iterator for Range<'s, L> {
+    type Item = &'s L;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'s L> {
+        let leaf = self.next?;
+        let met = self.back.as_ref().is_some_and(|back| std::ptr::eq(back.1, leaf));
+        self.next = if met { None } else { self.front.forwards() };
+        Some(leaf)
+    }
+}
+
+impl<'s, L> DoubleEndedIterator for Range<'s, L> {
+    fn next_back(&mut self) -> Option<&'s L> {
+        let front = self.next?;
+        if self.back.is_none() {
+            let mut cursor = Cursor::new();
+            let last = match self.top?.get() {
+                Child::Nothing => return None,
+                Child::Leaf(leaf) => leaf,
+                Child::Node(node) => {
+                    cursor.push(node, END);
+                    cursor.backwards()?
+                }
+            };
+            self.back = Some(Box::new((cursor, last)));
+        }
+        let (cursor, last) = &mut **self.back.as_mut()?;
+        let leaf = *last;
+        if std::ptr::eq(front, leaf) {
+            self.next = None;
+        } else {
+            *last = cursor.backwards()?;
+        }
+        Some(leaf)
+    }
+}

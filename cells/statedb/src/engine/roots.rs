@@ -1,0 +1,279 @@
+//! The published roots: how readers take one, how writers replace it, when what it alone reaches is freed.
+
+#![expect(unsafe_code, reason = "readers take a root without a lock")]
+
+use std::ptr::NonNull;
+
+use super::sync::{AtomicPtr, AtomicUsize, Guarded, Mutex, Ordering};
+
+/// Something that was put out of use.
+pub(crate) trait Garbage: Send {
+    /// No root of a smaller number reaches it.
+    fn birth(&self) -> u64;
+
+    /// # Safety
+    /// Nobody can reach it any more.
+    unsafe fn free(self);
+}
+
+/// What is published.
+pub(crate) trait Root: Clone + Send + Sync {
+    /// What it reaches.
+    type Garbage: Garbage;
+
+    /// Makes it reach nothing; gives all that it reached.
+    fn end(&mut self) -> Vec<Self::Garbage>;
+}
+
+/// The owner of all published roots. Without it, those that are held stay as they are.
+pub(crate) struct Roots<R: Root>(NonNull<Shared<R>>);
+
+/// A published root that is kept, with all that is reachable from it.
+pub(crate) struct Held<R: Root>(NonNull<Slot<R>>);
+
+/// Lives until the owner has closed it and the last root is let go.
+struct Shared<R: Root> {
+    current: AtomicPtr<Slot<R>>,
+    state: Mutex<State<R>>,
+}
+
+struct State<R: Root> {
+    /// The current root and those that are held, by number.
+    live: Vec<Live<R>>,
+    /// Slots that hold no root. They are not freed, since a reader may be about to count itself on one that it takes
+    /// for the current one.
+    spare: Vec<NonNull<Slot<R>>>,
+    closed: bool,
+}
+
+struct Live<R: Root> {
+    number: u64,
+    slot: NonNull<Slot<R>>,
+    /// What this root reaches and the next one does not.
+    garbage: Vec<R::Garbage>,
+}
+
+struct Slot<R: Root> {
+    /// Those who hold the root, one of them for being the current one, and those who are about to find that it is not.
+    holders: AtomicUsize,
+    shared: NonNull<Shared<R>>,
+    /// Written under the lock while the slot is spare, read by holders and under the lock.
+    root: Guarded<(u64, R)>,
+}
+
+// JUSTIFICATION: the pointers are owned or counted.
+// SAFETY: the protocol of this module is made for any thread; roots are read and dropped on several, garbage is freed
+// on any.
+unsafe impl<R: Root> Send for Roots<R> {}
+// SAFETY: as above.
+unsafe impl<R: Root> Sync for Roots<R> {}
+// SAFETY: as above.
+unsafe impl<R: Root> Send for Held<R> {}
+// SAFETY: as above.
+unsafe impl<R: Root> Sync for Held<R> {}
+// SAFETY: as above; the state is behind a lock.
+unsafe impl<R: Root> Send for State<R> {}
+
+impl<R: Root> Roots<R> {
+    pub(crate) fn new(root: R) -> Self {
+        let state = State { live: Vec::new(), spare: Vec::new(), closed: false };
+        let shared = Shared { current: AtomicPtr::new(std::ptr::null_mut()), state: Mutex::new(state) };
+        let shared = NonNull::from(Box::leak(Box::new(shared)));
+        let slot = Slot::boxed(shared, root);
+        let roots = Roots(shared);
+        // JUSTIFICATION: slots outlive those who reach them by the pointer.
+        // SAFETY: just made.
+        unsafe { slot.as_ref() }.holders.store(1, Ordering::SeqCst);
+        roots.shared().current.store(slot.as_ptr(), Ordering::SeqCst);
+        roots.shared().state.lock().live.push(Live { number: 0, slot, garbage: Vec::new() });
+        roots
+    }
+
+    fn shared(&self) -> &Shared<R> {
+        // JUSTIFICATION: shared with those who hold roots.
+        // SAFETY: freed after the owner is gone.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The current root.
+    #[inline]
+    pub(crate) fn current(&self) -> Held<R> {
+        let current = &self.shared().current;
+        loop {
+            let slot = current.load(Ordering::Acquire);
+            // JUSTIFICATION: a reader neither waits nor allocates.
+            // SAFETY: never null; slots are freed after the owner.
+            let held = unsafe {
+                (*slot).holders.fetch_add(1, Ordering::SeqCst);
+                Held(NonNull::new_unchecked(slot))
+            };
+            // Still current after the counting: the count came before the one for being current went away.
+            if current.load(Ordering::SeqCst) == slot {
+                return held;
+            }
+        }
+    }
+
+    /// Makes a changed copy of the current root the current one; gives it and the one before.
+    pub(crate) fn publish(&self, change: impl FnOnce(&mut R)) -> (Held<R>, Held<R>) {
+        let mut state = self.shared().state.lock();
+        let old = self.shared().current.load(Ordering::Relaxed);
+        // JUSTIFICATION: slots are used again, so that a commit need not allocate one.
+        // SAFETY: the current slot has a root; its number and value are not written to.
+        let (number, root) = unsafe { (*old).root.read(|root| ((*root).0 + 1, &(*root).1)) };
+        let slot = match state.spare.pop() {
+            // SAFETY: spare, so nobody reads its root, and under the lock.
+            Some(slot) => unsafe {
+                slot.as_ref().root.write(|place| {
+                    (*place).0 = number;
+                    (*place).1.clone_from(root);
+                });
+                slot
+            },
+            None => Slot::boxed(self.0, root.clone()),
+        };
+        // SAFETY: not published yet, and under the lock.
+        let slot_ref = unsafe { slot.as_ref() };
+        // SAFETY: as above.
+        slot_ref.root.write(|place| unsafe {
+            (*place).0 = number;
+            change(&mut (*place).1);
+        });
+        // Added, not stored: a late reader may have counted itself. One is for being current, one for the caller.
+        slot_ref.holders.fetch_add(2, Ordering::SeqCst);
+        state.live.push(Live { number, slot, garbage: Vec::new() });
+        self.shared().current.store(slot.as_ptr(), Ordering::SeqCst);
+        // SAFETY: never null; takes over the count for having been current.
+        (Held(slot), Held(unsafe { NonNull::new_unchecked(old) }))
+    }
+
+}
+
+impl<R: Root> Drop for Roots<R> {
+    fn drop(&mut self) {
+        let mut garbage = Vec::new();
+        let (last, before) = self.publish(|root| garbage = root.end());
+        before.retire(garbage);
+        self.shared().state.lock().closed = true;
+        // The count for being current.
+        drop(Held(last.0));
+    }
+}
+
+impl<R: Root> Slot<R> {
+    fn boxed(shared: NonNull<Shared<R>>, root: R) -> NonNull<Self> {
+        let slot = Slot { holders: AtomicUsize::new(0), shared, root: Guarded::new((0, root)) };
+        NonNull::from(Box::leak(Box::new(slot)))
+    }
+}
+
+impl<R: Root> Held<R> {
+    fn slot(&self) -> &Slot<R> {
+        // JUSTIFICATION: counted, as an `Arc` is.
+        // SAFETY: slots are freed when no root is held.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The number of the root.
+    pub(crate) fn number(&self) -> u64 {
+        // JUSTIFICATION: see `root`.
+        // SAFETY: the root of a slot is not written to while it is held.
+        self.slot().root.read(|root| unsafe { (*root).0 })
+    }
+
+    /// The root.
+    #[inline(always)]
+    pub(crate) fn root(&self) -> &R {
+        // JUSTIFICATION: readers share it without a lock.
+        // SAFETY: the root of a slot is not written to while it is held.
+        self.slot().root.read(|root| unsafe { &(*root).1 })
+    }
+
+    /// Lets it go and hands over what it, and no root published after it, reaches.
+    pub(crate) fn retire(self, garbage: Vec<R::Garbage>) {
+        let held = std::mem::ManuallyDrop::new(self);
+        held.let_go(garbage);
+    }
+
+    /// Takes back a count under the lock; the last one ends the root.
+    fn let_go(&self, more: Vec<R::Garbage>) {
+        let slot = self.0;
+        // JUSTIFICATION: the last one frees.
+        // SAFETY: counted until the line below that takes the count back, which keeps slot and owner.
+        let (holders, shared) = unsafe { (&(*slot.as_ptr()).holders, self.slot().shared) };
+        // SAFETY: as above.
+        let mut state = unsafe { &(*shared.as_ptr()).state }.lock();
+        if !more.is_empty() {
+            let at = state.position(self.number()).expect("a held root is live");
+            match &mut state.live[at].garbage {
+                garbage if garbage.is_empty() => *garbage = more,
+                garbage => garbage.extend(more),
+            }
+        }
+        if holders.fetch_sub(1, Ordering::SeqCst) != 1 {
+            return;
+        }
+        // SAFETY: roots are written under the lock.
+        let number = unsafe { slot.as_ref().root.read(|root| (*root).0) };
+        // Else it ended before: this was a reader who found that it is not the current one.
+        let Some(at) = state.position(number).filter(|at| state.live[*at].slot == slot) else { return };
+        let Live { mut garbage, .. } = state.live.remove(at);
+        if let Some(before) = at.checked_sub(1).map(|at| &mut state.live[at]) {
+            let number = before.number;
+            before.garbage.extend(garbage.extract_if(.., |garbage| garbage.birth() <= number));
+        }
+        state.spare.push(slot);
+        let end = state.closed && state.live.is_empty();
+        drop(state);
+        for garbage in garbage {
+            // SAFETY: born after the root before was published, and no root after this one reaches it.
+            unsafe { garbage.free() }
+        }
+        if end {
+            // SAFETY: closed, so no reader comes, and no root is held, so nobody is left.
+            unsafe { free(shared) }
+        }
+    }
+}
+
+impl<R: Root> State<R> {
+    fn position(&self, number: u64) -> Option<usize> {
+        self.live.binary_search_by_key(&number, |live| live.number).ok()
+    }
+}
+
+/// # Safety
+/// Nobody uses it any more.
+unsafe fn free<R: Root>(shared: NonNull<Shared<R>>) {
+    // JUSTIFICATION: made by `Box`.
+    // SAFETY: all slots are spare, and each was made by `Slot::boxed`.
+    unsafe {
+        let shared = Box::from_raw(shared.as_ptr());
+        for slot in &shared.state.lock().spare {
+            drop(Box::from_raw(slot.as_ptr()));
+        }
+    }
+}
+
+impl<R: Root> Clone for Held<R> {
+    fn clone(&self) -> Self {
+        self.slot().holders.fetch_add(1, Ordering::Relaxed);
+        Held(self.0)
+    }
+}
+
+impl<R: Root> Drop for Held<R> {
+    #[inline]
+    fn drop(&mut self) {
+        let holders = &self.slot().holders;
+        let mut count = holders.load(Ordering::Relaxed);
+        // Not the last one goes without the lock, and does not look at anything afterwards.
+        while count > 1 {
+            match holders.compare_exchange_weak(count, count - 1, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => count = now,
+            }
+        }
+        self.let_go(Vec::new());
+    }
+}

@@ -1,0 +1,25 @@
+//! What the protocols between threads are made of. The models of the test crate `statedb-loom` compile `roots.rs` with
+//! other definitions of the same names.
+
+pub(super) use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+pub(super) use parking_lot::Mutex;
+
+/// Memory that the protocol around it guards.
+pub(super) struct Guarded<V>(std::cell::UnsafeCell<V>);
+
+impl<V> Guarded<V> {
+    pub(super) fn new(value: V) -> Self {
+        Guarded(std::cell::UnsafeCell::new(value))
+    }
+
+    /// For reading, by dereferencing while the protocol allows it.
+    pub(super) fn read<R>(&self, f: impl FnOnce(*const V) -> R) -> R {
+        f(self.0.get())
+    }
+
+    /// For writing.
+    pub(super) fn write<R>(&self, f: impl FnOnce(*mut V) -> R) -> R {
+        f(self.0.get())
+    }
+}

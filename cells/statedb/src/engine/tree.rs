@@ -1,0 +1,334 @@
+//! A persistent map from bytes to leaves.
+
+#![expect(unsafe_code, reason = "versions of a tree share their nodes")]
+
+use super::heap::{Edit, Retired};
+use super::leaf::Leaf;
+use super::link::{Child, Link, Removed};
+use super::node::{NodeMut, NodeRef, PREFIX};
+use super::range::Range;
+use crate::watch::WatchCell;
+
+/// One version of an index. Reads give references that live as long as the version is borrowed.
+pub(crate) struct Tree<L> {
+    root: Link<L>,
+    len: usize,
+}
+
+impl<L> Tree<L> {
+    pub(crate) const EMPTY: Self = Tree { root: Link::EMPTY, len: 0 };
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl<L: Leaf> Tree<L> {
+    /// The version to work on next.
+    ///
+    /// # Safety
+    /// Of the forks of one version at most one is published; the others are abandoned. Each is changed with one edit
+    /// of its own, and none outlives what holds this version.
+    pub(crate) unsafe fn fork(&self) -> Self {
+        // JUSTIFICATION: a version begins as the one before.
+        // SAFETY: what the caller promises is the rule of births.
+        Tree { root: unsafe { self.root.copy() }, len: self.len }
+    }
+
+    // ---- reads
+
+    /// The leaf of a key.
+    #[inline]
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&L> {
+        let mut link = &self.root;
+        let mut depth = 0;
+        loop {
+            match link.get() {
+                Child::Nothing => return None,
+                // Compares the bytes that were skipped on the way, too.
+                Child::Leaf(leaf) => return leaf.with_key(|found| same(found, key)).then_some(leaf),
+                Child::Node(node) => {
+                    depth += node.prefix_len();
+                    match key.get(depth) {
+                        Some(byte) => {
+                            link = node.child(*byte)?;
+                            depth += 1;
+                        }
+                        None if depth == key.len() => link = node.own(),
+                        None => return None,
+                    }
+                }
+            }
+        }
+    }
+
+    /// All leaves in the order of their keys.
+    pub(crate) fn all(&self) -> Range<'_, L> {
+        Range::below(&self.root)
+    }
+
+    /// The leaves whose key starts with this.
+    pub(crate) fn prefix(&self, start: &[u8]) -> Range<'_, L> {
+        match self.descend(start).0 {
+            Some(link) => Range::below(link),
+            None => Range::empty(),
+        }
+    }
+
+    /// The leaves whose key is this or greater.
+    pub(crate) fn from(&self, key: &[u8]) -> Range<'_, L> {
+        Range::from(&self.root, key)
+    }
+
+    /// Where the keys that start with this are, if there are any, and the deepest node through which each insert and
+    /// delete of such a key goes.
+    fn descend(&self, start: &[u8]) -> (Option<&Link<L>>, Option<NodeRef<'_, L>>) {
+        let mut link = &self.root;
+        let mut depth = 0;
+        let mut covering = None;
+        loop {
+            match link.get() {
+                Child::Nothing => return (None, covering),
+                Child::Leaf(leaf) => {
+                    return (leaf.with_key(|key| key.starts_with(start)).then_some(link), covering);
+                }
+                Child::Node(node) => {
+                    let rest = &start[depth..];
+                    let shared = common(node.prefix(), rest);
+                    if shared == rest.len() {
+                        return (Some(link), Some(node));
+                    }
+                    if shared < node.prefix_len() {
+                        return (None, covering);
+                    }
+                    covering = Some(node);
+                    match node.child(rest[shared]) {
+                        Some(child) => link = child,
+                        None => return (None, covering),
+                    }
+                    depth += shared + 1;
+                }
+            }
+        }
+    }
+
+    /// The watch that closes when a key that starts with this is inserted, replaced or deleted; none if only that of
+    /// the whole tree does.
+    pub(crate) fn prefix_watch(&self, start: &[u8]) -> Option<&WatchCell> {
+        self.descend(start).1.map(NodeRef::watch)
+    }
+
+    // ---- writes
+
+    /// Stores a leaf under its key; gives the one that had the key.
+    pub(crate) fn insert(&mut self, edit: &mut Edit, key: &[u8], leaf: L) -> Option<Removed<L>> {
+        let mut link = &mut self.root;
+        let mut depth = 0;
+        loop {
+            if let Child::Node(node) = link.get() {
+                let rest = &key[depth..];
+                let shared = common(node.prefix(), rest);
+                if shared < node.prefix_len() {
+                    split_prefix(link, edit, shared, rest, leaf);
+                    break;
+                }
+                depth += shared;
+                let Some(byte) = key.get(depth) else {
+                    link = link.edit(edit).into_own();
+                    continue;
+                };
+                depth += 1;
+                if node.child(*byte).is_some() {
+                    link = link.edit(edit).into_child(*byte);
+                    continue;
+                }
+                let mut node = link.edit(edit);
+                if node.is_full() {
+                    node = node.grow();
+                    node.add(*byte, Link::leaf(leaf));
+                    *link = Link::node(node);
+                } else {
+                    node.add(*byte, Link::leaf(leaf));
+                }
+                break;
+            }
+            let Some(found) = link.as_leaf() else {
+                *link = Link::leaf(leaf);
+                break;
+            };
+            let split = found.with_key(|other| {
+                let shared = common(&other[depth..], &key[depth..]);
+                let equal = depth + shared == key.len() && key.len() == other.len();
+                (!equal).then(|| (shared, other.get(depth + shared).copied()))
+            });
+            let Some((shared, byte)) = split else { return Some(link.replace_leaf(leaf)) };
+            split_leaf(link, edit, shared, &key[depth..], byte, leaf);
+            break;
+        }
+        self.len += 1;
+        None
+    }
+
+    /// Takes the leaf of a key out.
+    pub(crate) fn remove(&mut self, edit: &mut Edit, key: &[u8]) -> Option<Removed<L>> {
+        // Looks first: a key that is not there must not copy nodes.
+        self.get(key)?;
+        self.len -= 1;
+        Some(remove_below(&mut self.root, edit, key))
+    }
+
+    // ---- the end
+
+    /// Frees what the edit has made. The tree is empty afterwards.
+    pub(crate) fn abandon(&mut self, birth: u64) {
+        self.len = 0;
+        let mut made = Vec::new();
+        // JUSTIFICATION: an aborted transaction leaves nothing behind.
+        // SAFETY: a node of another birth is shared, and below it nothing is of this one, since whoever changes a node
+        // changes all above it. Only this tree reaches what is of this birth, and it is not used any more.
+        unsafe {
+            self.root.take().dismantle(&|other| other == birth, &mut |retired| made.push(retired));
+            made.into_iter().for_each(|retired| super::roots::Garbage::free(retired));
+        }
+    }
+
+    /// Puts everything out of use.
+    ///
+    /// # Safety
+    /// No version is made from this one any more, and what is retired ends up with those who can still reach it.
+    pub(crate) unsafe fn dismantle(&self, each: &mut dyn FnMut(Retired)) {
+        // JUSTIFICATION: the end of a database.
+        // SAFETY: promised by the caller.
+        unsafe { self.root.copy().dismantle(&|_| true, each) }
+    }
+}
+
+/// Puts a node above one with whose prefix the key has only `shared` bytes in common.
+fn split_prefix<L: Leaf>(link: &mut Link<L>, edit: &mut Edit, shared: usize, key: &[u8], leaf: L) {
+    let mut node = link.edit(edit);
+    let prefix: [u8; PREFIX] = std::array::from_fn(|at| node.read().prefix().get(at).copied().unwrap_or(0));
+    let len = node.read().prefix_len();
+    node.set_prefix(&[&prefix[shared + 1..len]]);
+    let mut above = NodeMut::small(edit.birth(), &key[..shared]);
+    above.add(prefix[shared], Link::node(node));
+    hang(&mut above, key, shared, Link::leaf(leaf));
+    *link = Link::node(above);
+}
+
+/// Puts a node above a leaf, whose key goes on with `byte` after `shared` bytes in common.
+fn split_leaf<L: Leaf>(
+    mut link: &mut Link<L>,
+    edit: &mut Edit,
+    mut shared: usize,
+    mut key: &[u8],
+    byte: Option<u8>,
+    leaf: L,
+) {
+    let found = link.take();
+    // What does not fit into one node's prefix makes a chain.
+    while shared > PREFIX {
+        let mut node = NodeMut::small(edit.birth(), &key[..PREFIX]);
+        node.add(key[PREFIX], Link::EMPTY);
+        *link = Link::node(node);
+        link = link.edit(edit).into_child(key[PREFIX]);
+        key = &key[PREFIX + 1..];
+        shared -= PREFIX + 1;
+    }
+    let mut node = NodeMut::small(edit.birth(), &key[..shared]);
+    match byte {
+        Some(byte) => node.add(byte, found),
+        None => *node.own_mut() = found,
+    }
+    hang(&mut node, key, shared, Link::leaf(leaf));
+    *link = Link::node(node);
+}
+
+/// Puts a link where the key leads to at a depth in a node that has nothing there.
+fn hang<L: Leaf>(node: &mut NodeMut<'_, L>, key: &[u8], depth: usize, link: Link<L>) {
+    match key.get(depth) {
+        Some(byte) => node.add(*byte, link),
+        None => *node.own_mut() = link,
+    }
+}
+
+/// Takes out the leaf of what is left of a key, which is there.
+fn remove_below<L: Leaf>(link: &mut Link<L>, edit: &mut Edit, key: &[u8]) -> Removed<L> {
+    if link.is_leaf() {
+        return link.take_leaf();
+    }
+    let mut node = link.edit(edit);
+    let key = &key[node.read().prefix_len()..];
+    let removed = match key.split_first() {
+        None => node.own_mut().take_leaf(),
+        Some((byte, rest)) => {
+            let child = node.child_mut(*byte);
+            let removed = remove_below(child, edit, rest);
+            if !child.is_empty() {
+                return removed;
+            }
+            node.remove(*byte);
+            removed
+        }
+    };
+    compact(link, edit);
+    removed
+}
+
+/// Makes the node that a link holds as small as what is in it.
+fn compact<L: Leaf>(link: &mut Link<L>, edit: &mut Edit) {
+    let mut node = link.edit(edit);
+    if !node.has_children() {
+        let own = node.own_mut().take();
+        node.free();
+        *link = own;
+        return;
+    }
+    let Some(byte) = node.only_byte() else {
+        if let Ok(smaller) = node.shrink() {
+            *link = Link::node(smaller);
+        }
+        return;
+    };
+    let (prefix, len) = (node.read().prefix(), node.read().prefix_len());
+    let mut above = [0; PREFIX + 1];
+    above[..len].copy_from_slice(prefix);
+    above[len] = byte;
+    let child = node.child_mut(byte);
+    if child.is_node() {
+        let below = match child.get() {
+            Child::Node(below) => below.prefix_len(),
+            _ => 0,
+        };
+        if len + 1 + below > PREFIX {
+            return;
+        }
+        let mut child = child.edit(edit);
+        let mut own = [0; PREFIX];
+        own[..below].copy_from_slice(child.read().prefix());
+        child.set_prefix(&[&above[..=len], &own[..below]]);
+    }
+    let child = node.child_mut(byte).take();
+    node.free();
+    *link = child;
+}
+
+/// How many bytes two keys have in common at their beginning.
+#[inline]
+pub(super) fn common(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// Keys are short: eight bytes at a time without a call.
+#[inline(always)]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let word = |bytes: &[u8], at: usize| bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
+    match a.len() {
+        len if len != b.len() => false,
+        8..=16 => word(a, 0) == word(b, 0) && word(a, a.len() - 8) == word(b, b.len() - 8),
+        _ => a == b,
+    }
+}

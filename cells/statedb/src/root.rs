@@ -1,0 +1,117 @@
+//! What is published at once: a version of each table.
+
+#![expect(unsafe_code, reason = "versions are freed with the last root that reaches them")]
+
+use crate::engine::{Edit, Held, Retired, Root, Roots};
+use crate::version::AnyVersion;
+
+/// All published states of a database.
+pub(crate) type States = Roots<Versions>;
+
+/// Versions by table position, which is the order of registration.
+#[derive(Clone)]
+pub(crate) struct Versions {
+    /// Of the database.
+    db: u64,
+    tables: Vec<VersionRef>,
+}
+
+/// Owned by the roots that it is in.
+#[derive(Clone, Copy)]
+struct VersionRef(*const dyn AnyVersion);
+
+// JUSTIFICATION: a pointer that is shared by roots, see `Versions::get`.
+// SAFETY: `AnyVersion` is `Send` and `Sync`.
+unsafe impl Send for VersionRef {}
+// SAFETY: as above.
+unsafe impl Sync for VersionRef {}
+
+/// The result of a writer's work on a table.
+pub struct Sealed {
+    pub(crate) position: usize,
+    /// The root that has the version from which the work began.
+    pub(crate) base: Held<Versions>,
+    pub(crate) version: Box<dyn AnyVersion>,
+    pub(crate) edit: Edit,
+}
+
+impl Versions {
+    pub(crate) fn new(db: u64) -> Self {
+        Versions { db, tables: Vec::new() }
+    }
+
+    pub(crate) fn db(&self) -> u64 {
+        self.db
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tables.len()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, position: usize) -> Option<&dyn AnyVersion> {
+        let version = self.tables.get(position)?;
+        // JUSTIFICATION: roots share versions without counting.
+        // SAFETY: a root borrowed as a value is held or being published; its versions are freed after its end.
+        Some(unsafe { &*version.0 })
+    }
+
+    /// Adds the first version of a table.
+    pub(crate) fn push(&mut self, version: Box<dyn AnyVersion>) {
+        self.tables.push(VersionRef(Box::into_raw(version)));
+    }
+
+    /// Puts the result of a writer's work in the place of what it began from.
+    ///
+    /// # Panics
+    /// If somebody else has published a version of the table meanwhile.
+    pub(crate) fn replace(&mut self, sealed: &mut Vec<Sealed>) -> Vec<Edit> {
+        for Sealed { position, base, .. } in &*sealed {
+            let (now, began) = (self.tables[*position].0, base.root().tables[*position].0);
+            assert!(std::ptr::addr_eq(now, began), "a table has one writer at a time");
+        }
+        let put = |Sealed { position, version, mut edit, .. }: Sealed| {
+            let new = VersionRef(Box::into_raw(version));
+            let old = std::mem::replace(&mut self.tables[position], new).0;
+            // JUSTIFICATION: the version before goes the way of its nodes.
+            // SAFETY: made by `Box::into_raw` of the type that tells its fate, out of the root with this, hence once.
+            edit.retire(unsafe { Retired::new(old.cast_mut().cast(), (*old).birth(), (*old).fate()) });
+            edit
+        };
+        sealed.drain(..).map(put).collect()
+    }
+}
+
+impl Root for Versions {
+    type Garbage = Retired;
+
+    fn end(&mut self) -> Vec<Retired> {
+        let mut garbage = Vec::new();
+        for VersionRef(version) in self.tables.drain(..) {
+            // JUSTIFICATION: the end of a database.
+            // SAFETY: no version is made from these any more, and each is retired once.
+            unsafe {
+                (*version).dismantle(&mut |retired| garbage.push(retired));
+                let (birth, fate) = ((*version).birth(), (*version).fate());
+                garbage.push(Retired::new(version.cast_mut().cast(), birth, fate));
+            }
+        }
+        garbage
+    }
+}
+
+/// Frees a version, for [`Fate`](crate::engine::Fate).
+///
+/// # Safety
+/// `what` was a `Box<V>`, and nobody can reach it any more.
+pub(crate) unsafe fn free_version<V>(what: *mut ()) {
+    // JUSTIFICATION: the inverse of `Versions::push` and `replace`.
+    // SAFETY: promised by the caller.
+    drop(unsafe { Box::from_raw(what.cast::<V>()) });
+}
+
+/// What a version has for a watch closes apart from it.
+///
+/// # Safety
+/// None needed; the type is that of [`Fate`](crate::engine::Fate).
+pub(crate) unsafe fn close_nothing(_: *mut ()) {}

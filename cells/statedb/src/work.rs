@@ -1,0 +1,216 @@
+//! A version in the making: the private copy that a transaction writes to.
+
+#![expect(unsafe_code, reason = "versions share trees, and revisions borrow the rows of the primary index")]
+
+use std::mem::take;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::db::Snapshot;
+use crate::engine::{Alias, Edit, Grave, Keyed, Revisioned, Tree};
+use crate::init::InitState;
+use crate::key::KeyBuf;
+use crate::obj::Obj;
+use crate::root::Sealed;
+use crate::spec::{IndexDef, TableSpec};
+use crate::version::{Secondary, Version};
+
+/// The next version of a table. Dropped before it is sealed, it leaves nothing.
+pub(crate) struct Work<T: TableSpec> {
+    version: Version<T>,
+    edit: Edit,
+    /// Keeps all that the version shares with the one before.
+    base: Snapshot,
+    position: usize,
+    /// Room for the keys of an index.
+    keys: [Vec<KeyBuf>; 2],
+}
+
+impl<T: TableSpec> Work<T> {
+    /// Begins from the version that the table at a position has in `base`.
+    pub(crate) fn begin(base: &Snapshot, position: usize) -> Self {
+        let before = base.versions().get(position).and_then(|version| version.as_any().downcast_ref());
+        let before: &Version<T> = before.expect("a table's own database holds it");
+        let birth = base.number() + 1;
+        // JUSTIFICATION: a transaction begins without copying anything.
+        // SAFETY: `base` is held as long as the work; only one version that begins from `before` is published
+        // (`Versions::replace` checks that), with this edit; others are abandoned by `drop`.
+        let version = unsafe {
+            Version {
+                birth,
+                revision: before.revision,
+                primary: before.primary.fork(),
+                by_revision: before.by_revision.fork(),
+                secondary: (before.secondary.iter())
+                    .map(|index| Secondary { tree: index.tree.fork(), multi: index.multi })
+                    .collect(),
+                graves: before.graves.fork(),
+                graveyard: before.graveyard.fork(),
+                watch: before.watch.clone(),
+                init: before.init.clone(),
+            }
+        };
+        Work { version, edit: Edit::new(birth), base: base.clone(), position, keys: Default::default() }
+    }
+
+    /// Begins a new watch of the whole table.
+    pub(crate) fn renew_watch(&mut self) {
+        self.version.watch = Arc::default();
+    }
+
+    pub(crate) fn set_init(&mut self, init: InitState) {
+        self.version.init = Arc::new(init);
+    }
+
+    /// Ends the work with the version to publish.
+    pub(crate) fn seal(&mut self) -> Sealed {
+        let hollow = Version {
+            birth: self.version.birth,
+            revision: self.version.revision,
+            primary: Tree::EMPTY,
+            by_revision: Tree::EMPTY,
+            secondary: Box::default(),
+            graves: Tree::EMPTY,
+            graveyard: Tree::EMPTY,
+            watch: self.version.watch.clone(),
+            init: self.version.init.clone(),
+        };
+        Sealed {
+            position: self.position,
+            base: self.base.held(),
+            version: Box::new(std::mem::replace(&mut self.version, hollow)),
+            edit: std::mem::replace(&mut self.edit, Edit::new(self.base.number() + 1)),
+        }
+    }
+
+    /// Stores `object` under its primary key; gives the new handle and the replaced one.
+    pub(crate) fn put(&mut self, indexes: &[IndexDef<T>], key: &KeyBuf, object: T) -> (Obj<T>, Option<Obj<T>>) {
+        self.version.revision += 1;
+        let birth = self.edit.birth();
+        let new = Obj::new(birth, self.version.revision, object);
+        let Work { version, edit, keys, .. } = self;
+        let old = version.primary.insert(edit, key.as_bytes(), new.clone());
+        if let Some(old) = &old {
+            version.by_revision.remove(edit, &old.revision().to_be_bytes());
+        }
+        // JUSTIFICATION: one count for a row, however many indexes it is in.
+        // SAFETY: in the primary tree since above; whoever takes it out takes it out of this tree, too.
+        let alias = unsafe { Alias::new(&new) };
+        version.by_revision.insert(edit, &version.revision.to_be_bytes(), alias);
+        reindex(version, edit, keys, indexes, key, old.as_deref(), Some(&new));
+        unbury(version, edit, key);
+        let handle = old.as_deref().cloned();
+        if let Some(old) = old {
+            old.retire(edit);
+        }
+        (new, handle)
+    }
+
+    /// Takes the row of a primary key out.
+    pub(crate) fn remove(&mut self, indexes: &[IndexDef<T>], key: &KeyBuf) -> Option<Obj<T>> {
+        let Work { version, edit, keys, .. } = self;
+        let old = version.primary.remove(edit, key.as_bytes())?;
+        version.revision += 1;
+        version.by_revision.remove(edit, &old.revision().to_be_bytes());
+        reindex(version, edit, keys, indexes, key, Some(&old), None);
+        let handle = Obj::clone(&old);
+        old.retire(edit);
+        Some(handle)
+    }
+
+    /// Keeps a deleted row, unless its key is there again, until all have seen it.
+    pub(crate) fn bury(&mut self, object: Obj<T>, revision: u64) {
+        let Work { version, edit, .. } = self;
+        let key = KeyBuf::of(&object.key());
+        if version.primary.get(key.as_bytes()).is_some() {
+            return;
+        }
+        unbury(version, edit, &key);
+        let grave = Grave::new(edit.birth(), revision, object);
+        // JUSTIFICATION: as for rows.
+        // SAFETY: put into the other tree below, and taken out of both together.
+        let alias = unsafe { Alias::new(&grave) };
+        version.graveyard.insert(edit, &revision.to_be_bytes(), alias);
+        version.graves.insert(edit, key.as_bytes(), grave);
+    }
+
+    /// Forgets deletes up to the revision.
+    pub(crate) fn forget_deletes(&mut self, upto: u64) {
+        let Work { version, edit, .. } = self;
+        while let Some(grave) = version.graveyard.all().next()
+            && grave.get().revision() <= upto
+        {
+            let key = KeyBuf::of(&grave.get().object().key());
+            unbury(version, edit, &key);
+        }
+    }
+
+}
+
+fn unbury<T: TableSpec>(version: &mut Version<T>, edit: &mut Edit, key: &KeyBuf) {
+    if !version.graves.is_empty()
+        && let Some(grave) = version.graves.remove(edit, key.as_bytes())
+    {
+        version.graveyard.remove(edit, &grave.revision().to_be_bytes());
+        grave.retire(edit);
+    }
+}
+
+/// Moves a row from its old keys to its new ones in all secondary indexes.
+fn reindex<T: TableSpec>(
+    version: &mut Version<T>,
+    edit: &mut Edit,
+    keys: &mut [Vec<KeyBuf>; 2],
+    indexes: &[IndexDef<T>],
+    primary: &KeyBuf,
+    old: Option<&Obj<T>>,
+    new: Option<&Obj<T>>,
+) {
+    let [old_keys, new_keys] = keys;
+    for (index, secondary) in indexes.iter().zip(&mut version.secondary) {
+        index.keys_into(new.map(|new| &**new), new_keys);
+        index.keys_into(old.map(|old| &**old), old_keys);
+        secondary.multi |= new_keys.len() > 1;
+        // Old ones first: a row may have been replaced by one with the same key.
+        for key in old_keys.iter().filter(|key| !new_keys.contains(key)) {
+            remove_key(&mut secondary.tree, edit, index.full(key, primary).as_bytes());
+        }
+        if let Some(new) = new {
+            for key in &*new_keys {
+                let key = index.full(key, primary);
+                let leaf = Keyed::new(edit.birth(), new.clone(), key.as_bytes());
+                if let Some(old) = secondary.tree.insert(edit, key.as_bytes(), leaf) {
+                    old.retire(edit);
+                }
+            }
+        }
+    }
+}
+
+fn remove_key<T: TableSpec>(tree: &mut Tree<Keyed<T>>, edit: &mut Edit, key: &[u8]) {
+    if let Some(old) = tree.remove(edit, key) {
+        old.retire(edit);
+    }
+}
+
+impl<T: TableSpec> Deref for Work<T> {
+    type Target = Version<T>;
+
+    fn deref(&self) -> &Version<T> {
+        &self.version
+    }
+}
+
+impl<T: TableSpec> Drop for Work<T> {
+    fn drop(&mut self) {
+        let birth = self.edit.birth();
+        self.version.by_revision.abandon(birth);
+        self.version.graveyard.abandon(birth);
+        for index in take(&mut self.version.secondary).iter_mut() {
+            index.tree.abandon(birth);
+        }
+        self.version.graves.abandon(birth);
+        self.version.primary.abandon(birth);
+        self.edit.abandon();
+    }
+}
