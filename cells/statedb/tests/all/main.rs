@@ -1,8 +1,11 @@
 //! The tests of the public API.
 
+mod blobs;
 mod changes;
+mod differential;
 mod model;
 mod observe;
 mod promises;
+mod reference;
 mod rows;
 mod wiring;
