@@ -146,7 +146,8 @@ impl<T: TableSpec> Table<T> {
         self.version(snapshot).map_or_else(Watch::closed, |version| version.watch.watch())
     }
 
-    /// As [`get`](Self::get), with a watch that closes when this row changes, or comes to be if there is none.
+    /// As [`get`](Self::get), with a watch that closes when this row changes, or comes to be if there is none (in which
+    /// case others near it in the index may close it, too).
     pub fn get_watch<'s>(
         &self,
         snapshot: &'s Snapshot,
@@ -154,18 +155,24 @@ impl<T: TableSpec> Table<T> {
     ) -> (Option<&'s Obj<T>>, Watch) {
         let Some(version) = self.version(snapshot) else { return (None, Watch::closed()) };
         let found = version.get(&self.meta.indexes, query.as_query());
-        let watch = version.get_watch(&self.meta.indexes, query.as_query(), found);
+        let watch = version.key_watch(&self.meta.indexes, query.as_query(), found);
         (found, watch)
     }
 
-    /// As [`list`](Self::list), with a watch.
+    /// As [`list`](Self::list), with a watch that closes when these rows change, or others near them in the index.
     pub fn list_watch<'s>(&self, snapshot: &'s Snapshot, query: impl AsQuery<T>) -> (Rows<'s, T>, Watch) {
-        (self.list(snapshot, query), self.watch(snapshot))
+        let query = query.as_query();
+        let Some(version) = self.version(snapshot) else { return (Rows::one(None), Watch::closed()) };
+        let rows = version.list(&self.meta.indexes, query);
+        let first = version.get(&self.meta.indexes, query);
+        (rows, version.key_watch(&self.meta.indexes, query, first))
     }
 
-    /// As [`prefix`](Self::prefix), with a watch.
+    /// As [`prefix`](Self::prefix), with a watch that closes when these rows change, or others near them in the index.
     pub fn prefix_watch<'s>(&self, snapshot: &'s Snapshot, prefix: Prefix<T>) -> (Rows<'s, T>, Watch) {
-        (self.prefix(snapshot, prefix), self.watch(snapshot))
+        let Some(version) = self.version(snapshot) else { return (Rows::one(None), Watch::closed()) };
+        let watch = version.part_watch(&self.meta.indexes, prefix.index, &prefix.key);
+        (version.prefix(&self.meta.indexes, &prefix), watch)
     }
 
     /// As [`lower_bound`](Self::lower_bound), with a watch.

@@ -121,8 +121,9 @@ impl<T: TableSpec> Version<T> {
         graves.map(|grave| (grave.get().revision(), grave.get().object()))
     }
 
-    /// The watch for the answer of `get`: the row's own on an index with one row a key, else the table's.
-    pub(crate) fn get_watch(
+    /// The watch for the rows with a key: on an index with one row a key the row's own, if there is one, else that of
+    /// the part of the index where they would be.
+    pub(crate) fn key_watch(
         &self,
         indexes: &[IndexDef<T>],
         query: &Query<T>,
@@ -131,8 +132,22 @@ impl<T: TableSpec> Version<T> {
         let exact = position(indexes, query.index).is_none_or(|at| indexes[at].unique);
         match found {
             Some(object) if exact => object.watch(),
-            _ => self.watch.watch(),
+            _ => self.part_watch(indexes, query.index, &query.key),
         }
+    }
+
+    /// The watch for the rows whose key of an index starts with this.
+    pub(crate) fn part_watch(
+        &self,
+        indexes: &[IndexDef<T>],
+        index: Option<&'static str>,
+        start: &KeyBuf,
+    ) -> Watch {
+        let part = match position(indexes, index) {
+            None => self.primary.prefix_watch(start.as_bytes()),
+            Some(at) => self.secondary[at].tree.prefix_watch(start.as_bytes()),
+        };
+        part.unwrap_or(&self.watch).watch()
     }
 
     /// The other row that has a unique key of `object`, if there is one.

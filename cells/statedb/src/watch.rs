@@ -1,13 +1,23 @@
 //! One-shot notifications that something read from a snapshot has changed.
 
+mod cell;
+
+/// What the cell is made of; the models of the test crate `statedb-loom` have other definitions.
+mod sync {
+    pub(super) use std::sync::Arc;
+    pub(super) use std::sync::atomic::{AtomicPtr, Ordering};
+}
+
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
+
+use self::cell::LazyCell;
 
 /// Tells once that what was read together with it is out of date.
 ///
@@ -17,27 +27,28 @@ use tokio::sync::Notify;
 #[derive(Clone)]
 pub struct Watch(Option<Arc<State>>);
 
+#[derive(Default)]
 struct State {
     closed: AtomicBool,
     notify: Notify,
 }
 
-impl Watch {
-    pub(crate) fn open() -> Self {
-        Watch(Some(Arc::new(State { closed: AtomicBool::new(false), notify: Notify::new() })))
+impl State {
+    fn close(&self) {
+        if !self.closed.swap(true, Ordering::SeqCst) {
+            self.notify.notify_waiters();
+        }
     }
+}
 
+impl Watch {
     /// A watch that has closed already.
     pub fn closed() -> Self {
         Watch(None)
     }
 
     pub(crate) fn close(&self) {
-        if let Some(state) = &self.0
-            && !state.closed.swap(true, Ordering::SeqCst)
-        {
-            state.notify.notify_waiters();
-        }
+        self.0.iter().for_each(|state| state.close());
     }
 
     /// Whether the change has happened.
@@ -84,27 +95,24 @@ impl std::fmt::Debug for Watch {
 }
 
 /// The place a watch belongs to: made when first asked for, closed once.
-///
-/// Asking and closing meet in the `OnceLock`: either the reader's watch is there before the close and gets closed,
-/// or the close came first and the reader gets a closed watch.
 #[derive(Default)]
-pub(crate) struct WatchCell(OnceLock<Watch>);
+pub(crate) struct WatchCell(LazyCell<State>);
 
 impl WatchCell {
     pub(crate) fn watch(&self) -> Watch {
-        self.0.get_or_init(Watch::open).clone()
+        Watch(self.0.get(Arc::default))
     }
 
     pub(crate) fn close(&self) {
-        self.0.get_or_init(Watch::closed).close();
+        self.0.close(State::close);
     }
 }
 
 impl Drop for WatchCell {
     /// Nobody can change any more what is gone: an aborted insert, a dropped database.
     fn drop(&mut self) {
-        if let Some(watch) = self.0.get() {
-            watch.close();
+        if let Some(state) = self.0.take() {
+            state.close();
         }
     }
 }

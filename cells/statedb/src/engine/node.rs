@@ -128,6 +128,12 @@ pub(super) struct NodeRef<'s, L> {
     marker: PhantomData<&'s L>,
 }
 
+// JUSTIFICATION: a shared reference in all but its type.
+// SAFETY: what it leads to does not change while it is borrowed, but for watches, which are made for several threads.
+unsafe impl<L: Sync> Send for NodeRef<'_, L> {}
+// SAFETY: as above.
+unsafe impl<L: Sync> Sync for NodeRef<'_, L> {}
+
 impl<L> Clone for NodeRef<'_, L> {
     fn clone(&self) -> Self {
         *self

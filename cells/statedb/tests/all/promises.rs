@@ -303,3 +303,24 @@ async fn wait_for_gives_the_row_once_it_is_as_wanted() {
     let (found, ()) = tokio::join!(reader.wait_for(by_id(1), |pod| pod.node == "b"), writer);
     assert_eq!(found.revision(), 2);
 }
+
+#[test]
+fn a_watch_of_a_part_is_not_closed_by_the_others() {
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    let nodes = ["aaa", "aab", "baa", "bab", "zzz"];
+    pods.transact(|w| {
+        for (id, node) in nodes.iter().enumerate() {
+            w.insert(pod(id as u8, node, &[]));
+        }
+    });
+    let snapshot = db.snapshot();
+    let part = pods.prefix_watch(&snapshot, node_prefix("aa")).1;
+    let list = pods.list_watch(&snapshot, by_node("aab")).1;
+    let miss = pods.list_watch(&snapshot, by_node("aac")).1;
+    let all = pods.all_watch(&snapshot).1;
+    pods.transact(|w| w.insert(pod(2, "bac", &[])));
+    assert!(!part.is_closed() && !list.is_closed() && !miss.is_closed() && all.is_closed());
+    pods.transact(|w| w.insert(pod(9, "aac", &[])));
+    assert!(part.is_closed() && miss.is_closed());
+}
