@@ -2,7 +2,7 @@
 
 mod cell;
 
-/// What the cell is made of; the models of the test crate `statedb-loom` have other definitions.
+/// What the cell is made of; the models in `tests/loom` have other definitions.
 mod sync {
     pub(super) use std::sync::Arc;
     pub(super) use std::sync::atomic::{AtomicPtr, Ordering};

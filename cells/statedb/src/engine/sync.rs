@@ -1,4 +1,4 @@
-//! What the protocols between threads are made of. The models of the test crate `statedb-loom` compile `roots.rs` with
+//! What the protocols between threads are made of. The models in `tests/loom` compile `roots.rs` with
 //! other definitions of the same names.
 
 pub(super) use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};

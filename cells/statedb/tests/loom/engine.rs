@@ -1,0 +1,36 @@
+//! The roots, with loom's parts.
+
+pub(crate) mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+    pub(crate) struct Mutex<V>(loom::sync::Mutex<V>);
+
+    impl<V> Mutex<V> {
+        pub(crate) fn new(value: V) -> Self {
+            Mutex(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, V> {
+            self.0.lock().unwrap()
+        }
+    }
+
+    pub(crate) struct Guarded<V>(loom::cell::UnsafeCell<V>);
+
+    impl<V> Guarded<V> {
+        pub(crate) fn new(value: V) -> Self {
+            Guarded(loom::cell::UnsafeCell::new(value))
+        }
+
+        pub(crate) fn read<R>(&self, f: impl FnOnce(*const V) -> R) -> R {
+            self.0.with(f)
+        }
+
+        pub(crate) fn write<R>(&self, f: impl FnOnce(*mut V) -> R) -> R {
+            self.0.with_mut(f)
+        }
+    }
+}
+
+#[path = "../../src/engine/roots.rs"]
+pub(crate) mod roots;

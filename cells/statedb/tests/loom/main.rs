@@ -1,0 +1,16 @@
+//! Models of the protocols between threads: every order in which two or three threads can run, with the memory model's
+//! liberties. The product's own code is compiled with loom's atomics, locks and cells.
+
+use loom::model::Builder;
+use loom::thread;
+
+mod engine;
+mod published;
+mod watch;
+mod watched;
+
+fn model(f: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(f);
+}

@@ -1,0 +1,125 @@
+//! Roots: what is held is there, what is not is freed.
+
+#![expect(unsafe_code, reason = "looks at memory that the protocol guards")]
+
+use std::sync::Arc;
+
+use crate::engine::roots::{Garbage, Held, Root, Roots};
+use crate::*;
+
+/// A node of a tree: loom notices if it is read while it is freed.
+struct Node {
+    number: u64,
+    freed: loom::cell::UnsafeCell<bool>,
+}
+
+// SAFETY: the cell is what the model checks.
+unsafe impl Sync for Node {}
+// SAFETY: as above.
+unsafe impl Send for Node {}
+
+#[derive(Clone)]
+struct Tree(Option<Arc<Node>>);
+
+struct Unused(Arc<Node>);
+
+impl Garbage for Unused {
+    fn birth(&self) -> u64 {
+        self.0.number
+    }
+
+    unsafe fn free(self) {
+        // SAFETY: nobody else looks, if the protocol is right.
+        self.0.freed.with_mut(|freed| unsafe { assert!(!std::mem::replace(&mut *freed, true)) });
+    }
+}
+
+impl Root for Tree {
+    type Garbage = Unused;
+
+    fn end(&mut self) -> Vec<Unused> {
+        self.0.take().map(Unused).into_iter().collect()
+    }
+}
+
+fn node(number: u64) -> Arc<Node> {
+    Arc::new(Node { number, freed: loom::cell::UnsafeCell::new(false) })
+}
+
+fn look(held: &Held<Tree>) -> u64 {
+    let node = held.root().0.as_ref().expect("a published tree");
+    // SAFETY: held, so not freed, if the protocol is right.
+    node.freed.with(|freed| assert!(unsafe { !*freed }, "freed while it is held"));
+    assert_eq!(node.number, held.number());
+    node.number
+}
+
+/// As a commit: a new node in the place of the one before.
+fn write(roots: &Roots<Tree>, nodes: &mut Vec<Arc<Node>>) {
+    let new = node(nodes.len() as u64);
+    nodes.push(new.clone());
+    let mut old = None;
+    let (now, before) = roots.publish(|tree| old = tree.0.replace(new));
+    look(&now);
+    before.retire(old.map(Unused).into_iter().collect());
+}
+
+fn world() -> (Arc<Roots<Tree>>, Vec<Arc<Node>>) {
+    let first = node(0);
+    (Arc::new(Roots::new(Tree(Some(first.clone())))), vec![first])
+}
+
+fn all_freed(nodes: &[Arc<Node>]) {
+    for node in nodes {
+        // SAFETY: all threads have ended.
+        node.freed.with(|freed| assert!(unsafe { *freed }, "never freed"));
+    }
+}
+
+#[test]
+fn a_held_root_is_whole_and_a_root_that_nobody_holds_is_freed() {
+    model(|| {
+        let (roots, mut nodes) = world();
+        let reader = {
+            let roots = roots.clone();
+            thread::spawn(move || look(&roots.current()))
+        };
+        write(&roots, &mut nodes);
+        write(&roots, &mut nodes);
+        reader.join().unwrap();
+        drop(roots);
+        all_freed(&nodes);
+    });
+}
+
+#[test]
+fn a_snapshot_outlives_the_roots() {
+    model(|| {
+        let (roots, mut nodes) = world();
+        let held = roots.current();
+        let reader = thread::spawn(move || {
+            let second = held.clone();
+            drop(held);
+            look(&second);
+        });
+        write(&roots, &mut nodes);
+        drop(roots);
+        reader.join().unwrap();
+        all_freed(&nodes);
+    });
+}
+
+#[test]
+fn readers_come_and_go_while_slots_are_used_again() {
+    model(|| {
+        let (roots, mut nodes) = world();
+        let readers = [0; 2].map(|_| {
+            let roots = roots.clone();
+            thread::spawn(move || look(&roots.current()))
+        });
+        write(&roots, &mut nodes);
+        readers.into_iter().for_each(|reader| drop(reader.join().unwrap()));
+        drop(roots);
+        all_freed(&nodes);
+    });
+}
