@@ -1,0 +1,232 @@
+//! Times of the tables: one row a line, `name measured unit goal met peer` with tabs between. Names and amounts are those
+//! of cilium/statedb's own benchmarks (those with `X_` are ours), the peer's times those that it has on a quiet machine of
+//! the same kind. A time is the least of many rounds, since the machine may have other work.
+
+#![expect(clippy::print_stdout, reason = "a benchmark's output")]
+
+mod rows;
+mod wake_ups;
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use statedb::{Db, Prefix, Query, RwTable, TableSpec};
+
+use rows::*;
+
+const MANY: u64 = 100_000;
+
+fn main() {
+    writes();
+    small_writes_to_large_tables();
+    transactions();
+    reads();
+    changes();
+    wake_ups::measure();
+}
+
+fn table<T: TableSpec>() -> RwTable<T> {
+    Db::new().table().expect("a new name")
+}
+
+fn by_id<T: for<'a> TableSpec<Key<'a> = u64>>(id: u64) -> Query<T> {
+    Query::primary(id)
+}
+
+/// A walk through `0..count` that looks random: each once.
+fn scattered(count: u64) -> impl Iterator<Item = u64> {
+    (0..count).map(move |at| at * 7919 % count)
+}
+
+fn writes() {
+    let plain = table::<Plain>();
+    for (count, peer, least) in [(1, 1245.0, 3.0), (10, 464.0, 3.0), (100, 398.0, 8.0), (1000, 514.0, 8.0)] {
+        let insert = || drop(plain.transact(|w| (0..count).for_each(|id| drop(w.insert(Plain { id })))));
+        row(&format!("DB_WriteTxn_{count}"), peer, peer / least, insert, count);
+    }
+    let with_index = table::<Tagged>();
+    let insert = || drop(with_index.transact(|w| (0..100).for_each(|id| drop(w.insert(tagged(id))))));
+    row("DB_WriteTxn_100_SecondaryIndex", 882.0, 882.0 / 8.0, insert, 100);
+
+    let modify = || {
+        plain.transact(|w| {
+            (0..1000).for_each(|id| drop(w.modify(Plain { id }, |old, new| Plain { id: old.id | new.id })))
+        });
+    };
+    row("DB_Modify", 566.0, 566.0 / 8.0, modify, 1000);
+    let get_insert = || {
+        plain.transact(|w| {
+            for id in 0..1000 {
+                black_box(w.get(by_id(id)).is_some());
+                w.insert(Plain { id });
+            }
+        });
+    };
+    row("DB_GetInsert", 918.0, 918.0 / 8.0, get_insert, 1000);
+    let replace = || drop(with_index.transact(|w| scattered(1000).for_each(|id| drop(w.insert(tagged(id))))));
+    row("DB_RandomReplace", 1822.0, 1822.0 / 8.0, replace, 1000);
+    for (name, peer, random) in [("DB_RandomInsert", 767.0, true), ("DB_SequentialInsert", 516.0, false)] {
+        let insert = || {
+            let mut w = plain.write();
+            w.delete_all();
+            let start = Instant::now();
+            let ids = (0..1000).map(|id| if random { id * 7919 % 1000 } else { id });
+            ids.for_each(|id| drop(w.insert(Plain { id })));
+            w.abort();
+            start.elapsed()
+        };
+        timed(name, peer, peer / 8.0, insert, 1000);
+    }
+    let with_prefixes = || {
+        let mut w = with_index.write();
+        w.delete_all();
+        let start = Instant::now();
+        for id in 0..1000 {
+            w.insert(tagged(id));
+            for tag in TAGS.iter().take(5) {
+                black_box(w.prefix(BY_TAG.prefix(*tag)).next().is_some());
+            }
+        }
+        w.abort();
+        start.elapsed()
+    };
+    timed("DB_SequentialInsert_Prefix", 2095.0, 2095.0 / 3.0, with_prefixes, 1000);
+}
+
+fn small_writes_to_large_tables() {
+    for (count, peer, goal) in [(1000, 7100.0, 7100.0 / 3.0), (MANY, 13_400.0, 1500.0)] {
+        let plain = table::<Plain>();
+        plain.transact(|w| (0..count).for_each(|id| drop(w.insert(Plain { id }))));
+        let mut id = 0;
+        let one = || {
+            id = (id + 7919) % count;
+            plain.transact(|w| w.insert(Plain { id }));
+        };
+        row(&format!("X_WriteTxn_1_in_{}k_table", count / 1000), peer, goal, one, 1);
+    }
+    let with_index = table::<Tagged>();
+    with_index.transact(|w| (0..MANY).for_each(|id| drop(w.insert(tagged(id)))));
+    let mut id = 0;
+    let one = || {
+        id = (id + 7919) % MANY;
+        with_index.transact(|w| w.insert(tagged(id)));
+    };
+    row("X_WriteTxn_1_in_100k_table_SecondaryIndex", 20_000.0, 20_000.0 / 3.0, one, 1);
+}
+
+fn transactions() {
+    let plain = table::<Plain>();
+    row("DB_WriteTxn_CommitOnly_1Table", 587.0, 587.0 / 3.0, || drop(plain.write().commit()), 1);
+    row("DB_NewWriteTxn", 524.0, 524.0 / 3.0, || plain.write().abort(), 1);
+    let db = Db::new();
+    row("DB_NewReadTxn", 0.47, 12.0, || drop(black_box(db.snapshot())), 1);
+}
+
+fn reads() {
+    let db = Db::new();
+    let (plain, with_index, named) = (db.table::<Plain>(), db.table::<Tagged>(), db.table::<Named>());
+    let (plain, with_index, named) =
+        (plain.expect("a new name"), with_index.expect("a new name"), named.expect("a new name"));
+    plain.transact(|w| (0..1000).for_each(|id| drop(w.insert(Plain { id }))));
+    let snapshot = db.snapshot();
+    let random = || {
+        scattered(1000).for_each(|id| assert!(plain.get(&snapshot, by_id(black_box(id))).is_some()));
+    };
+    row("DB_RandomLookup", 35.8, 35.8 / 3.0, random, 1000);
+    let sequential = || (0..1000).for_each(|id| assert!(plain.get(&snapshot, by_id(black_box(id))).is_some()));
+    row("DB_SequentialLookup", 26.0, 26.0 / 3.0, sequential, 1000);
+    let watched = || {
+        (0..1000).for_each(|id| assert!(!plain.get_watch(&snapshot, by_id(black_box(id))).1.is_closed()));
+    };
+    row("X_GetWatch", 30.0, 30.0 / 3.0, watched, 1000);
+
+    plain.transact(|w| (0..MANY).for_each(|id| drop(w.insert(Plain { id }))));
+    with_index.transact(|w| (0..1000).for_each(|id| drop(w.insert(Tagged { id, tag: TAGS[0] }))));
+    named.transact(|w| {
+        (0..MANY).for_each(|id| drop(w.try_insert(Named { id, name: format!("name-{id}") }).expect("unique")))
+    });
+    let snapshot = db.snapshot();
+    let prefix: Prefix<Tagged> = BY_TAG.prefix("tag");
+    let scan = || assert_eq!(black_box(with_index.prefix(&snapshot, prefix.clone()).count()), 1000);
+    row("DB_Prefix_SecondaryIndex", 111.0, 111.0 / 3.0, scan, 1000);
+
+    let half = MANY / 2;
+    let odd = |sum: u64, row: &statedb::Obj<Plain>| sum + (row.id & 1);
+    let all = || assert_eq!(plain.all(&snapshot).fold(0, odd), half);
+    row("DB_FullIteration_All", 15.5, 15.5 / 3.0, all, MANY);
+    let any: Prefix<Plain> = Prefix::primary(&Nothing);
+    let prefix = || assert_eq!(plain.prefix(&snapshot, any.clone()).fold(0, odd), half);
+    row("DB_FullIteration_Prefix", 14.1, 14.1 / 3.0, prefix, MANY);
+    let get = || (0..MANY).for_each(|id| assert!(plain.get(&snapshot, by_id(id)).is_some()));
+    row("DB_FullIteration_Get", 38.1, 38.1 / 3.0, get, MANY);
+    let names: Vec<Query<Named>> = (0..MANY).map(|id| BY_NAME.query(format!("name-{id}").as_str())).collect();
+    let by_name = || names.iter().for_each(|name| assert!(named.get(&snapshot, name).is_some()));
+    row("DB_FullIteration_Get_Secondary", 91.8, 91.8 / 3.0, by_name, MANY);
+    let fresh = || (0..MANY).for_each(|id| assert!(plain.get(&db.snapshot(), by_id(id)).is_some()));
+    row("DB_FullIteration_ReadTxnGet", 40.9, 40.9 / 3.0, fresh, MANY);
+    let lower = || assert_eq!(plain.lower_bound(&snapshot, by_id(half)).fold(0, odd), half / 2);
+    row("X_LowerBound_half", 8.5, 8.5 / 3.0, lower, half);
+    let revisions = || assert_eq!(plain.by_revision(&snapshot, 0).fold(0, odd), half);
+    row("X_ByRevision", 26.5, 26.5 / 3.0, revisions, MANY);
+    let backwards = || assert_eq!(plain.all(&snapshot).rev().fold(0, odd), half);
+    row("X_FullIteration_Descending", f64::NAN, 5.0, backwards, MANY);
+}
+
+/// What all keys start with.
+struct Nothing;
+
+impl statedb::PrefixOf<u64> for Nothing {
+    fn encode_prefix(&self, _: &mut statedb::KeyBuf) {}
+}
+
+fn changes() {
+    let plain = table::<Plain>();
+    let turnover = || {
+        plain.transact(|w| (0..1000).for_each(|id| drop(w.insert(Plain { id }))));
+        plain.transact(|w| (0..1000).for_each(|id| drop(w.delete(by_id(id)))));
+    };
+    row("DB_Changes_Baseline", 521.0, 521.0 / 3.0, turnover, 1000);
+    let mut changes = plain.changes();
+    let seen = || {
+        plain.transact(|w| (0..1000).for_each(|id| drop(w.insert(Plain { id }))));
+        assert_eq!(changes.try_next().len(), 1000);
+        plain.transact(|w| (0..1000).for_each(|id| drop(w.delete(by_id(id)))));
+        assert_eq!(changes.try_next().len(), 1000);
+    };
+    row("DB_Changes", 918.0, 918.0 / 3.0, seen, 1000);
+}
+
+/// The least of what rounds of about a millisecond take, in nanoseconds an item.
+fn row(name: &str, peer: f64, goal: f64, mut f: impl FnMut(), items: u64) {
+    let mut rounds = 1u64;
+    let mut round = |rounds: u64| {
+        let start = Instant::now();
+        (0..rounds).for_each(|_| f());
+        start.elapsed()
+    };
+    while round(rounds) < Duration::from_millis(1) {
+        rounds *= 2;
+    }
+    let begin = Instant::now();
+    let mut least = Duration::MAX;
+    while begin.elapsed() < Duration::from_millis(300) {
+        least = least.min(round(rounds));
+    }
+    print(name, least.as_nanos() as f64 / (rounds * items) as f64, goal, peer);
+}
+
+/// The same with a function that takes the time itself.
+fn timed(name: &str, peer: f64, goal: f64, mut f: impl FnMut() -> Duration, items: u64) {
+    let begin = Instant::now();
+    let mut least = Duration::MAX;
+    while begin.elapsed() < Duration::from_millis(300) {
+        least = least.min(f());
+    }
+    print(name, least.as_nanos() as f64 / items as f64, goal, peer);
+}
+
+fn print(name: &str, measured: f64, goal: f64, peer: f64) {
+    let met = if measured <= goal { "yes" } else { "no" };
+    let ratio = peer / measured;
+    println!("statedb: {name}\t{measured:.1}\tns\t{goal:.0}\t{met}\tcilium/statedb {peer} ns, {ratio:.1}x");
+}

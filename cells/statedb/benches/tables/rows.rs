@@ -1,0 +1,94 @@
+//! The tables that are measured.
+
+use serde::Serialize;
+use statedb::{Index, IndexDef, TableSpec};
+
+/// A row with a number only.
+#[derive(Clone, Serialize)]
+pub(crate) struct Plain {
+    pub(crate) id: u64,
+}
+
+impl TableSpec for Plain {
+    const NAME: &'static str = "plain";
+    type Key<'a> = u64;
+
+    fn key(&self) -> u64 {
+        self.id
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["ID"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![self.id.to_string()]
+    }
+}
+
+/// A row with a tag that others share.
+#[derive(Clone, Serialize)]
+pub(crate) struct Tagged {
+    pub(crate) id: u64,
+    pub(crate) tag: &'static str,
+}
+
+pub(crate) const BY_TAG: Index<Tagged, str> = Index::new("tag", |row, keys| keys.add(row.tag));
+pub(crate) const TAGS: [&str; 10] =
+    ["tag-0", "tag-1", "tag-2", "tag-3", "tag-4", "tag-5", "tag-6", "tag-7", "tag-8", "tag-9"];
+
+pub(crate) fn tagged(id: u64) -> Tagged {
+    Tagged { id, tag: TAGS[(id % 10) as usize] }
+}
+
+impl TableSpec for Tagged {
+    const NAME: &'static str = "tagged";
+    type Key<'a> = u64;
+
+    fn key(&self) -> u64 {
+        self.id
+    }
+
+    fn indexes() -> Vec<IndexDef<Self>> {
+        vec![BY_TAG.def()]
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["ID", "Tag"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![self.id.to_string(), self.tag.to_owned()]
+    }
+}
+
+/// A row with a name of its own.
+#[derive(Clone, Serialize)]
+pub(crate) struct Named {
+    pub(crate) id: u64,
+    pub(crate) name: String,
+}
+
+pub(crate) const BY_NAME: Index<Named, str> = Index::unique("name", |row, keys| keys.add(&row.name));
+
+impl TableSpec for Named {
+    const NAME: &'static str = "named";
+    const UNIQUE_SECONDARY: bool = true;
+    type Key<'a> = u64;
+
+    fn key(&self) -> u64 {
+        self.id
+    }
+
+    fn indexes() -> Vec<IndexDef<Self>> {
+        vec![BY_NAME.def()]
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["ID", "Name"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![self.id.to_string(), self.name.clone()]
+    }
+}
