@@ -1,6 +1,5 @@
 //! The database: a root that points at one version of each table.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +8,7 @@ use parking_lot::Mutex;
 use crate::any::AnyTable;
 use crate::engine::Held;
 use crate::error::Error;
-use crate::root::{States, Versions};
+use crate::root::{AnyVersionRef, States, Versions};
 use crate::spec::TableSpec;
 use crate::table::{RwTable, Table, TableMeta};
 use crate::txn::{Txn, WriteSet};
@@ -47,6 +46,7 @@ impl Db {
     }
 
     /// All tables as they are now. Takes no lock, costs two counters.
+    #[inline]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.0.states.current())
     }
@@ -99,6 +99,7 @@ impl Snapshot {
         self.0.clone()
     }
 
+    #[inline]
     pub(crate) fn versions(&self) -> &Versions {
         self.0.root()
     }
@@ -122,15 +123,17 @@ pub trait ReadSource {
 
     /// The version at a table position, none if the table was registered later.
     #[doc(hidden)]
-    fn any_version(&self, position: usize) -> Option<&dyn Any>;
+    fn any_version(&self, position: usize) -> Option<AnyVersionRef<'_>>;
 }
 
 impl ReadSource for Snapshot {
+    #[inline]
     fn database(&self) -> u64 {
         self.versions().db()
     }
 
-    fn any_version(&self, position: usize) -> Option<&dyn Any> {
-        Some(self.versions().get(position)?.as_any())
+    #[inline]
+    fn any_version(&self, position: usize) -> Option<AnyVersionRef<'_>> {
+        self.versions().get(position)
     }
 }

@@ -20,11 +20,13 @@ enum Bytes {
 
 impl KeyBuf {
     /// An empty key, which is before all others.
+    #[inline]
     pub fn new() -> Self {
         KeyBuf(Bytes::Inline { len: 0, data: [0; INLINE] })
     }
 
     /// The encoding of `key`.
+    #[inline]
     pub fn of<K: IndexKey + ?Sized>(key: &K) -> Self {
         let mut buf = KeyBuf::new();
         key.encode(&mut buf);
@@ -32,6 +34,7 @@ impl KeyBuf {
     }
 
     /// Appends raw bytes. The caller sees to it that no encoding of its type is a prefix of another.
+    #[inline]
     pub fn push(&mut self, bytes: &[u8]) {
         match &mut self.0 {
             Bytes::Inline { len, data } => {
@@ -40,10 +43,7 @@ impl KeyBuf {
                     free.copy_from_slice(bytes);
                     *len += bytes.len() as u8;
                 } else {
-                    let mut heap = Vec::with_capacity(start + bytes.len() + INLINE);
-                    heap.extend_from_slice(&data[..start]);
-                    heap.extend_from_slice(bytes);
-                    self.0 = Bytes::Heap(heap);
+                    self.0 = Bytes::Heap([&data[..start], bytes].concat());
                 }
             }
             Bytes::Heap(heap) => heap.extend_from_slice(bytes),
@@ -68,6 +68,7 @@ impl KeyBuf {
     }
 
     /// The bytes.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Bytes::Inline { len, data } => &data[..usize::from(*len)],

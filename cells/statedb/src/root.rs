@@ -2,6 +2,9 @@
 
 #![expect(unsafe_code, reason = "versions are freed with the last root that reaches them")]
 
+use std::any::TypeId;
+use std::marker::PhantomData;
+
 use crate::engine::{Edit, Held, Retired, Root, Roots};
 use crate::version::AnyVersion;
 
@@ -18,13 +21,42 @@ pub(crate) struct Versions {
 
 /// Owned by the roots that it is in.
 #[derive(Clone, Copy)]
-struct VersionRef(*const dyn AnyVersion);
+struct VersionRef(*const dyn AnyVersion, TypeId);
+
+/// A version whose type is asked for without a virtual call.
+#[derive(Clone, Copy)]
+pub struct AnyVersionRef<'s> {
+    version: *const (),
+    type_id: TypeId,
+    marker: PhantomData<&'s ()>,
+}
+
+impl<'s> AnyVersionRef<'s> {
+    pub(crate) fn new<V: AnyVersion>(version: &'s V) -> Self {
+        AnyVersionRef { version: (&raw const *version).cast(), type_id: TypeId::of::<V>(), marker: PhantomData }
+    }
+
+    /// The version, if it is one of `V`.
+    #[inline]
+    pub(crate) fn downcast<V: AnyVersion>(self) -> Option<&'s V> {
+        // JUSTIFICATION: each read of a table goes this way.
+        // SAFETY: borrowed for `'s`, and of the type that the id is that of.
+        (self.type_id == TypeId::of::<V>()).then(|| unsafe { &*self.version.cast::<V>() })
+    }
+}
 
 // JUSTIFICATION: a pointer that is shared by roots, see `Versions::get`.
 // SAFETY: `AnyVersion` is `Send` and `Sync`.
 unsafe impl Send for VersionRef {}
 // SAFETY: as above.
 unsafe impl Sync for VersionRef {}
+
+impl VersionRef {
+    fn of(version: Box<dyn AnyVersion>) -> Self {
+        let type_id = (*version).type_id();
+        VersionRef(Box::into_raw(version), type_id)
+    }
+}
 
 /// The result of a writer's work on a table.
 pub struct Sealed {
@@ -40,6 +72,7 @@ impl Versions {
         Versions { db, tables: Vec::new() }
     }
 
+    #[inline]
     pub(crate) fn db(&self) -> u64 {
         self.db
     }
@@ -48,17 +81,17 @@ impl Versions {
         self.tables.len()
     }
 
+    /// The version at a position. A root that is borrowed as a value is held or being published, and its versions are
+    /// freed after its end.
     #[inline]
-    pub(crate) fn get(&self, position: usize) -> Option<&dyn AnyVersion> {
-        let version = self.tables.get(position)?;
-        // JUSTIFICATION: roots share versions without counting.
-        // SAFETY: a root borrowed as a value is held or being published; its versions are freed after its end.
-        Some(unsafe { &*version.0 })
+    pub(crate) fn get(&self, position: usize) -> Option<AnyVersionRef<'_>> {
+        let VersionRef(version, type_id) = *self.tables.get(position)?;
+        Some(AnyVersionRef { version: version.cast(), type_id, marker: PhantomData })
     }
 
     /// Adds the first version of a table.
     pub(crate) fn push(&mut self, version: Box<dyn AnyVersion>) {
-        self.tables.push(VersionRef(Box::into_raw(version)));
+        self.tables.push(VersionRef::of(version));
     }
 
     /// Puts the result of a writer's work in the place of what it began from.
@@ -71,8 +104,7 @@ impl Versions {
             assert!(std::ptr::addr_eq(now, began), "a table has one writer at a time");
         }
         let put = |Sealed { position, version, mut edit, .. }: Sealed| {
-            let new = VersionRef(Box::into_raw(version));
-            let old = std::mem::replace(&mut self.tables[position], new).0;
+            let old = std::mem::replace(&mut self.tables[position], VersionRef::of(version)).0;
             // JUSTIFICATION: the version before goes the way of its nodes.
             // SAFETY: made by `Box::into_raw` of the type that tells its fate, out of the root with this, hence once.
             edit.retire(unsafe { Retired::new(old.cast_mut().cast(), (*old).birth(), (*old).fate()) });
@@ -87,7 +119,7 @@ impl Root for Versions {
 
     fn end(&mut self) -> Vec<Retired> {
         let mut garbage = Vec::new();
-        for VersionRef(version) in self.tables.drain(..) {
+        for VersionRef(version, _) in self.tables.drain(..) {
             // JUSTIFICATION: the end of a database.
             // SAFETY: no version is made from these any more, and each is retired once.
             unsafe {

@@ -79,7 +79,7 @@ impl<T: TableSpec> TableMeta<T> {
     /// This table in a source; none if the source is older than the table.
     pub(crate) fn version<'s>(&self, source: &'s (impl ReadSource + ?Sized)) -> Option<&'s Version<T>> {
         assert_eq!(source.database(), self.db, "table `{}` belongs to another database", T::NAME);
-        source.any_version(self.position)?.downcast_ref()
+        source.any_version(self.position)?.downcast()
     }
 }
 

@@ -1,6 +1,5 @@
 //! Write transactions: lock, work on private versions, publish, wake.
 
-use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
@@ -14,7 +13,7 @@ use crate::changes::Trackers;
 use crate::db::{Db, ReadSource, Snapshot};
 use crate::engine::Edit;
 use crate::locks::{self, Held};
-use crate::root::Sealed;
+use crate::root::{AnyVersionRef, Sealed};
 use crate::spec::TableSpec;
 use crate::table::{RwTable, Table};
 use crate::writer::Writer;
@@ -73,7 +72,7 @@ pub trait Writers {
     fn each_mut(&mut self) -> Vec<&mut dyn AnyWriter>;
 
     #[doc(hidden)]
-    fn work(&self, position: usize) -> Option<&dyn Any>;
+    fn work(&self, position: usize) -> Option<AnyVersionRef<'_>>;
 }
 
 #[doc(hidden)]
@@ -207,7 +206,14 @@ impl<'a, W: Writers> Txn<'a, W> {
         self.guards.clear();
         self.held = None;
         writers.iter().for_each(|writer| writer.wake_initialized());
-        before.retire(edits.iter_mut().flat_map(Edit::take_retired).collect());
+        let mut retired = Vec::new();
+        for edit in &mut edits {
+            match edit.take_retired() {
+                first if retired.is_empty() => retired = first,
+                more => retired.extend(more),
+            }
+        }
+        before.retire(retired);
         Snapshot::of(snapshot)
     }
 
@@ -220,7 +226,7 @@ impl<W: Writers> ReadSource for Txn<'_, W> {
         self.base.database()
     }
 
-    fn any_version(&self, position: usize) -> Option<&dyn Any> {
+    fn any_version(&self, position: usize) -> Option<AnyVersionRef<'_>> {
         self.writers.work(position).or_else(|| self.base.any_version(position))
     }
 }
@@ -279,9 +285,9 @@ macro_rules! write_sets {
                 vec![$(&mut self.$field),+]
             }
 
-            fn work(&self, position: usize) -> Option<&dyn Any> {
+            fn work(&self, position: usize) -> Option<AnyVersionRef<'_>> {
                 $(if self.$field.meta.position == position {
-                    return Some(&*self.$field.work);
+                    return Some(AnyVersionRef::new(&*self.$field.work));
                 })+
                 None
             }

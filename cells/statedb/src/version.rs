@@ -42,8 +42,6 @@ pub(crate) struct Secondary<T> {
 
 /// A version without its row type, as the database's root holds it.
 pub(crate) trait AnyVersion: Any + Send + Sync {
-    fn as_any(&self) -> &dyn Any;
-
     fn birth(&self) -> u64;
 
     fn fate(&self) -> &'static Fate;
@@ -168,10 +166,6 @@ impl<T: TableSpec> Version<T> {
 }
 
 impl<T: TableSpec> AnyVersion for Version<T> {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
     fn birth(&self) -> u64 {
         self.birth
     }

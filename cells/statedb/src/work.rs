@@ -11,7 +11,7 @@ use crate::engine::{Alias, Edit, Grave, Keyed, Revisioned, Tree};
 use crate::init::InitState;
 use crate::key::KeyBuf;
 use crate::obj::Obj;
-use crate::root::Sealed;
+use crate::root::{AnyVersionRef, Sealed};
 use crate::spec::{IndexDef, TableSpec};
 use crate::version::{Secondary, Version};
 
@@ -29,7 +29,7 @@ pub(crate) struct Work<T: TableSpec> {
 impl<T: TableSpec> Work<T> {
     /// Begins from the version that the table at a position has in `base`.
     pub(crate) fn begin(base: &Snapshot, position: usize) -> Self {
-        let before = base.versions().get(position).and_then(|version| version.as_any().downcast_ref());
+        let before = base.versions().get(position).and_then(AnyVersionRef::downcast);
         let before: &Version<T> = before.expect("a table's own database holds it");
         let birth = base.number() + 1;
         // JUSTIFICATION: a transaction begins without copying anything.
@@ -83,27 +83,27 @@ impl<T: TableSpec> Work<T> {
         }
     }
 
-    /// Stores `object` under its primary key; gives the new handle and the replaced one.
-    pub(crate) fn put(&mut self, indexes: &[IndexDef<T>], key: &KeyBuf, object: T) -> (Obj<T>, Option<Obj<T>>) {
+    /// Stores `object` under its primary key; gives the replaced one.
+    pub(crate) fn put(&mut self, indexes: &[IndexDef<T>], key: &KeyBuf, object: T) -> Option<Obj<T>> {
         self.version.revision += 1;
         let birth = self.edit.birth();
         let new = Obj::new(birth, self.version.revision, object);
         let Work { version, edit, keys, .. } = self;
-        let old = version.primary.insert(edit, key.as_bytes(), new.clone());
+        // JUSTIFICATION: one count for a row in two indexes.
+        // SAFETY: in the primary tree from the next line on; whoever takes it out takes it out of this tree, too.
+        let alias = unsafe { Alias::new(&new) };
+        let old = version.primary.insert(edit, key.as_bytes(), new);
         if let Some(old) = &old {
             version.by_revision.remove(edit, &old.revision().to_be_bytes());
         }
-        // JUSTIFICATION: one count for a row, however many indexes it is in.
-        // SAFETY: in the primary tree since above; whoever takes it out takes it out of this tree, too.
-        let alias = unsafe { Alias::new(&new) };
+        reindex(version.secondary.iter_mut(), edit, keys, indexes, key, old.as_deref(), Some(alias.get()));
         version.by_revision.insert(edit, &version.revision.to_be_bytes(), alias);
-        reindex(version, edit, keys, indexes, key, old.as_deref(), Some(&new));
         unbury(version, edit, key);
         let handle = old.as_deref().cloned();
         if let Some(old) = old {
             old.retire(edit);
         }
-        (new, handle)
+        handle
     }
 
     /// Takes the row of a primary key out.
@@ -112,7 +112,7 @@ impl<T: TableSpec> Work<T> {
         let old = version.primary.remove(edit, key.as_bytes())?;
         version.revision += 1;
         version.by_revision.remove(edit, &old.revision().to_be_bytes());
-        reindex(version, edit, keys, indexes, key, Some(&old), None);
+        reindex(version.secondary.iter_mut(), edit, keys, indexes, key, Some(&old), None);
         let handle = Obj::clone(&old);
         old.retire(edit);
         Some(handle)
@@ -157,8 +157,8 @@ fn unbury<T: TableSpec>(version: &mut Version<T>, edit: &mut Edit, key: &KeyBuf)
 }
 
 /// Moves a row from its old keys to its new ones in all secondary indexes.
-fn reindex<T: TableSpec>(
-    version: &mut Version<T>,
+fn reindex<'v, T: TableSpec>(
+    secondary: impl Iterator<Item = &'v mut Secondary<T>>,
     edit: &mut Edit,
     keys: &mut [Vec<KeyBuf>; 2],
     indexes: &[IndexDef<T>],
@@ -167,7 +167,7 @@ fn reindex<T: TableSpec>(
     new: Option<&Obj<T>>,
 ) {
     let [old_keys, new_keys] = keys;
-    for (index, secondary) in indexes.iter().zip(&mut version.secondary) {
+    for (index, secondary) in indexes.iter().zip(secondary) {
         index.keys_into(new.map(|new| &**new), new_keys);
         index.keys_into(old.map(|old| &**old), old_keys);
         secondary.multi |= new_keys.len() > 1;

@@ -112,14 +112,15 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     pub fn insert(&mut self, object: T) -> Option<Obj<T>> {
         const { infallible::<T>() };
         let key = primary(&object);
-        self.put(key, object).1
+        self.put(key, object)
     }
 
     /// As [`insert`](Self::insert), with a watch that closes when the stored object is next replaced or deleted.
     pub fn insert_watch(&mut self, object: T) -> (Option<Obj<T>>, Watch) {
         const { infallible::<T>() };
         let key = primary(&object);
-        let (new, old) = self.put(key, object);
+        let old = self.put(key.clone(), object);
+        let new = self.work.primary.get(key.as_bytes()).expect("a row that was just stored");
         let watch = new.watch();
         self.handed.0.push(watch.clone());
         (old, watch)
@@ -138,7 +139,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
             None => new,
         };
         assert_eq!(primary(&object), key, "table `{}`: merge changed the primary key", T::NAME);
-        self.put(key, object).1
+        self.put(key, object)
     }
 
     /// Changes a copy of the first row with the key and stores it; gives the old object, none if there is none.
@@ -185,7 +186,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         let key = primary(&object);
         match self.work.conflict(&self.meta.indexes, &key, &object) {
             Some(conflict) => Err(conflict),
-            None => Ok(self.put(key, object).1),
+            None => Ok(self.put(key, object)),
         }
     }
 
@@ -220,7 +221,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         }
     }
 
-    fn put(&mut self, key: KeyBuf, object: T) -> (Obj<T>, Option<Obj<T>>) {
+    fn put(&mut self, key: KeyBuf, object: T) -> Option<Obj<T>> {
         self.changed = true;
         self.work.put(&self.meta.indexes, &key, object)
     }
