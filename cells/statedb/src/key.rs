@@ -34,18 +34,23 @@ impl KeyBuf {
     }
 
     /// Appends raw bytes. The caller sees to it that no encoding of its type is a prefix of another.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, bytes: &[u8]) {
-        match &mut self.0 {
-            Bytes::Inline { len, data } => {
-                let start = usize::from(*len);
-                if let Some(free) = data.get_mut(start..start + bytes.len()) {
-                    free.copy_from_slice(bytes);
-                    *len += bytes.len() as u8;
-                } else {
-                    self.0 = Bytes::Heap([&data[..start], bytes].concat());
-                }
+        if let Bytes::Inline { len, data } = &mut self.0 {
+            let start = usize::from(*len);
+            if let Some(free) = data.get_mut(start..start + bytes.len()) {
+                free.copy_from_slice(bytes);
+                *len += bytes.len() as u8;
+                return;
             }
+        }
+        self.push_far(bytes);
+    }
+
+    #[cold]
+    fn push_far(&mut self, bytes: &[u8]) {
+        match &mut self.0 {
+            Bytes::Inline { len, data } => self.0 = Bytes::Heap([&data[..usize::from(*len)], bytes].concat()),
             Bytes::Heap(heap) => heap.extend_from_slice(bytes),
         }
     }
@@ -191,6 +196,7 @@ pub(crate) fn parse<V: std::str::FromStr>(text: &str, expected: &'static str) ->
 macro_rules! integers {
     ($($unsigned:ty, $signed:ty;)*) => {$(
         impl IndexKey for $unsigned {
+            #[inline]
             fn encode(&self, key: &mut KeyBuf) {
                 key.push(&self.to_be_bytes());
             }

@@ -22,7 +22,9 @@ fn main() {
     transactions();
     reads();
     changes();
-    wake_ups::measure();
+    if wanted("DB_PropagationDelay") || wanted("X_PingPong") {
+        wake_ups::measure();
+    }
 }
 
 fn table<T: TableSpec>() -> RwTable<T> {
@@ -196,8 +198,16 @@ fn changes() {
     row("DB_Changes", 918.0, 918.0 / 3.0, seen, 1000);
 }
 
+/// Whether the command line asks for a row: by a part of its name, or by none.
+fn wanted(name: &str) -> bool {
+    std::env::args().skip(1).find(|arg| !arg.starts_with('-')).is_none_or(|part| name.contains(&part))
+}
+
 /// The least of what rounds of about a millisecond take, in nanoseconds an item.
 fn row(name: &str, peer: f64, goal: f64, mut f: impl FnMut(), items: u64) {
+    if !wanted(name) {
+        return;
+    }
     let mut rounds = 1u64;
     let mut round = |rounds: u64| {
         let start = Instant::now();
@@ -217,6 +227,9 @@ fn row(name: &str, peer: f64, goal: f64, mut f: impl FnMut(), items: u64) {
 
 /// The same with a function that takes the time itself.
 fn timed(name: &str, peer: f64, goal: f64, mut f: impl FnMut() -> Duration, items: u64) {
+    if !wanted(name) {
+        return;
+    }
     let begin = Instant::now();
     let mut least = Duration::MAX;
     while begin.elapsed() < Duration::from_millis(300) {

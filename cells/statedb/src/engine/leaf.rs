@@ -39,6 +39,7 @@ unsafe impl<T: TableSpec> Leaf for Obj<T> {
         Obj::birth(self)
     }
 
+    #[inline(always)]
     fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
         f(KeyBuf::of(&self.key()).as_bytes())
     }
@@ -78,6 +79,7 @@ unsafe impl<L: Leaf + Revisioned> Leaf for Alias<L> {
         self.0.birth()
     }
 
+    #[inline(always)]
     fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
         f(&self.0.revision().to_be_bytes())
     }
@@ -110,6 +112,7 @@ unsafe impl<T: TableSpec> Leaf for Grave<T> {
         self.0.birth
     }
 
+    #[inline(always)]
     fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
         f(KeyBuf::of(&self.0.object.key()).as_bytes())
     }
@@ -193,6 +196,7 @@ unsafe impl<T: TableSpec> Leaf for Keyed<T> {
         self.head().birth
     }
 
+    #[inline(always)]
     fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
         // JUSTIFICATION: the key is behind the head.
         // SAFETY: `new` has written so many bytes there, in the same allocation.

@@ -267,10 +267,11 @@ fn remove_below<L: Leaf>(link: &mut Link<L>, edit: &mut Edit, key: &[u8]) -> Rem
         Some((byte, rest)) => {
             let child = node.child_mut(*byte);
             let removed = remove_below(child, edit, rest);
-            if !child.is_empty() {
+            if child.is_empty() {
+                node.remove(*byte);
+            } else if node.only_byte().is_none() {
                 return removed;
             }
-            node.remove(*byte);
             removed
         }
     };

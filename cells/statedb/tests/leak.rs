@@ -1,0 +1,167 @@
+//! Memory: what ten thousand rounds of adding and removing leave behind, counted by the allocator.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Serialize;
+use statedb::{Changes, Db, Index, IndexDef, Prefix, Query, RwTable, Snapshot, TableSpec, Watch};
+
+static BLOCKS: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+#[expect(unsafe_code, reason = "an allocator")]
+// JUSTIFICATION: the only way to see each block.
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BLOCKS.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        BLOCKS.fetch_sub(1, Ordering::Relaxed);
+        BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[derive(Clone, Serialize)]
+struct Pod {
+    name: String,
+    node: String,
+    addresses: Vec<u32>,
+}
+
+const BY_NODE: Index<Pod, str> = Index::new("node", |pod, keys| keys.add(&pod.node));
+const BY_ADDRESS: Index<Pod, u32> = Index::new("address", |pod, keys| keys.extend(&pod.addresses));
+
+impl TableSpec for Pod {
+    const NAME: &'static str = "pods";
+    type Key<'a> = &'a str;
+
+    fn key(&self) -> &str {
+        &self.name
+    }
+
+    fn indexes() -> Vec<IndexDef<Self>> {
+        vec![BY_NODE.def(), BY_ADDRESS.def()]
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["Name"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![self.name.clone()]
+    }
+}
+
+/// So many rows come, change and go in a round.
+const ROWS: usize = 8;
+const ROUNDS: usize = 10_000;
+const SAMPLES: usize = 10;
+
+fn pod(round: usize, at: usize) -> Pod {
+    Pod {
+        name: format!("a-namespace/a-deployment-{:x}-{at}", round.wrapping_mul(2_654_435_761) % 1_000_003),
+        node: format!("node-{}", (round + at) % 50),
+        addresses: vec![round as u32, at as u32],
+    }
+}
+
+/// What holds on to old versions, each for some rounds.
+#[derive(Default)]
+struct Company {
+    snapshots: Vec<Snapshot>,
+    watches: Vec<Watch>,
+    changes: Vec<Changes<Pod>>,
+}
+
+impl Company {
+    fn round(&mut self, round: usize, db: &Db, table: &RwTable<Pod>) {
+        let snapshot = db.snapshot();
+        self.watches.push(table.prefix_watch(&snapshot, Prefix::primary("a-namespace/")).1);
+        self.watches.push(table.get_watch(&snapshot, Query::primary("not there")).1);
+        self.watches.push(table.all_watch(&snapshot).1);
+        self.watches.extend(table.all(&snapshot).next().map(|pod| {
+            table.get_watch(&snapshot, Query::of(&**pod)).1
+        }));
+        if round.is_multiple_of(3) {
+            self.snapshots.push(snapshot);
+        }
+        if round.is_multiple_of(20) {
+            self.changes.push(table.changes());
+        }
+        if let Some(changes) = self.changes.first_mut() {
+            changes.try_next();
+        }
+        // They leave in another order than they came.
+        if self.snapshots.len() > 12 {
+            self.snapshots.swap_remove(round * 7 % 12);
+        }
+        if self.watches.len() > 60 {
+            self.watches.drain(..30);
+        }
+        if self.changes.len() > 4 {
+            self.changes.swap_remove(round * 5 % 4);
+        }
+    }
+}
+
+fn turn(round: usize, table: &RwTable<Pod>) {
+    table.transact(|w| (0..ROWS).for_each(|at| drop(w.insert(pod(round, at)))));
+    let mut w = table.write();
+    (0..ROWS).for_each(|at| drop(w.insert(pod(round + 1, at))));
+    w.delete(Query::of(&pod(round, 0)));
+    w.abort();
+    table.transact(|w| {
+        for at in 0..ROWS {
+            w.update(Query::of(&pod(round, at)), |pod| pod.node.push('x'));
+        }
+    });
+    table.transact(|w| (0..ROWS).for_each(|at| drop(w.delete(Query::of(&pod(round, at))))));
+}
+
+#[test]
+fn ten_thousand_rounds_leave_nothing() {
+    let db = Db::new();
+    let table = db.table::<Pod>().unwrap();
+    table.transact(|w| (0..200).for_each(|at| drop(w.insert(pod(1, 1000 + at)))));
+    let mut company = Company::default();
+    let mut samples = Vec::new();
+    let mut alone = None;
+    for round in 0..ROUNDS {
+        turn(round, &table);
+        company.round(round, &db, &table);
+        if (round + 1).is_multiple_of(ROUNDS / SAMPLES) {
+            // Without company there is what there was without it before.
+            company = Company::default();
+            turn(0, &table);
+            let now = (BLOCKS.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed));
+            samples.push(now);
+            alone.get_or_insert(now);
+        }
+    }
+    println!("blocks and bytes after each {} rounds: {samples:?}", ROUNDS / SAMPLES);
+    let (blocks, bytes) = alone.unwrap();
+    for sample in &samples {
+        // Slots of published roots and lists of trackers keep their room, not what was in it.
+        assert!(sample.0 <= blocks + 20, "blocks: {samples:?}");
+        assert!(sample.1 <= bytes + 4096, "bytes: {samples:?}");
+    }
+    table.transact(|w| w.delete_all());
+    let empty = BLOCKS.load(Ordering::Relaxed);
+    let before = BYTES.load(Ordering::Relaxed);
+    table.transact(|w| (0..500).for_each(|at| drop(w.insert(pod(2, at)))));
+    assert!(BLOCKS.load(Ordering::Relaxed) > empty + 500);
+    table.transact(|w| w.delete_all());
+    assert!(BLOCKS.load(Ordering::Relaxed) <= empty + 4 && BYTES.load(Ordering::Relaxed) <= before + 4096);
+}
