@@ -44,7 +44,6 @@ mod roots;
 mod sync;
 mod tree;
 
-
 pub(crate) use heap::{Edit, Fate, Retired};
 pub(crate) use leaf::{Alias, Grave, Keyed, Revisioned};
 pub(crate) use range::Range;

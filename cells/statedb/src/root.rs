@@ -33,7 +33,11 @@ pub struct AnyVersionRef<'s> {
 
 impl<'s> AnyVersionRef<'s> {
     pub(crate) fn new<V: AnyVersion>(version: &'s V) -> Self {
-        AnyVersionRef { version: (&raw const *version).cast(), type_id: TypeId::of::<V>(), marker: PhantomData }
+        AnyVersionRef {
+            version: (&raw const *version).cast(),
+            type_id: TypeId::of::<V>(),
+            marker: PhantomData,
+        }
     }
 
     /// The version, if it is one of `V`.

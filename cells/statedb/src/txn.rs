@@ -194,8 +194,7 @@ impl<'a, W: Writers> Txn<'a, W> {
         let mut sealed: Vec<_> =
             writers.iter_mut().zip(&mut locked).map(|(writer, trackers)| writer.seal(trackers)).collect();
         let mut edits = Vec::new();
-        let (snapshot, before) =
-            self.db.0.states.publish(|versions| edits = versions.replace(&mut sealed));
+        let (snapshot, before) = self.db.0.states.publish(|versions| edits = versions.replace(&mut sealed));
         drop(locked);
         edits.iter().for_each(Edit::close_watches);
         let now = Instant::now();

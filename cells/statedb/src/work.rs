@@ -144,7 +144,6 @@ impl<T: TableSpec> Work<T> {
             unbury(version, edit, &key);
         }
     }
-
 }
 
 fn unbury<T: TableSpec>(version: &mut Version<T>, edit: &mut Edit, key: &KeyBuf) {

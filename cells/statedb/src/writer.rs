@@ -11,12 +11,12 @@ use crate::init::{InitState, Initializer, Pending};
 use crate::key::KeyBuf;
 use crate::obj::Obj;
 use crate::query::{AsQuery, Prefix};
+use crate::root::Sealed;
 use crate::rows::Rows;
 use crate::spec::TableSpec;
 use crate::table::TableMeta;
-use crate::root::Sealed;
-use crate::work::Work;
 use crate::watch::{Watch, WatchCell};
+use crate::work::Work;
 
 /// One table inside a write transaction: reads see the writes before them, nobody else does until the commit.
 pub struct Writer<'a, T: TableSpec> {

@@ -91,9 +91,8 @@ impl Company {
         self.watches.push(table.prefix_watch(&snapshot, Prefix::primary("a-namespace/")).1);
         self.watches.push(table.get_watch(&snapshot, Query::primary("not there")).1);
         self.watches.push(table.all_watch(&snapshot).1);
-        self.watches.extend(table.all(&snapshot).next().map(|pod| {
-            table.get_watch(&snapshot, Query::of(&**pod)).1
-        }));
+        self.watches
+            .extend(table.all(&snapshot).next().map(|pod| table.get_watch(&snapshot, Query::of(&**pod)).1));
         if round.is_multiple_of(3) {
             self.snapshots.push(snapshot);
         }
@@ -131,6 +130,7 @@ fn turn(round: usize, table: &RwTable<Pod>) {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "shows how memory goes")]
 fn ten_thousand_rounds_leave_nothing() {
     let db = Db::new();
     let table = db.table::<Pod>().unwrap();

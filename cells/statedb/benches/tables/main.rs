@@ -135,7 +135,8 @@ fn reads() {
         scattered(1000).for_each(|id| assert!(plain.get(&snapshot, by_id(black_box(id))).is_some()));
     };
     row("DB_RandomLookup", 35.8, 35.8 / 3.0, random, 1000);
-    let sequential = || (0..1000).for_each(|id| assert!(plain.get(&snapshot, by_id(black_box(id))).is_some()));
+    let sequential =
+        || (0..1000).for_each(|id| assert!(plain.get(&snapshot, by_id(black_box(id))).is_some()));
     row("DB_SequentialLookup", 26.0, 26.0 / 3.0, sequential, 1000);
     let watched = || {
         (0..1000).for_each(|id| assert!(!plain.get_watch(&snapshot, by_id(black_box(id))).1.is_closed()));

@@ -95,7 +95,8 @@ fn propagation() {
             async move {
                 for _ in 0..BATCHES {
                     let batch = changes.next().await;
-                    second.transact(|w| batch.iter().for_each(|c| drop(w.insert(Copied { id: c.object.id }))));
+                    second
+                        .transact(|w| batch.iter().for_each(|c| drop(w.insert(Copied { id: c.object.id }))));
                 }
             }
         };

@@ -200,9 +200,8 @@ unsafe impl<T: TableSpec> Leaf for Keyed<T> {
     fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
         // JUSTIFICATION: the key is behind the head.
         // SAFETY: `new` has written so many bytes there, in the same allocation.
-        let key = unsafe {
-            std::slice::from_raw_parts(self.head.add(1).cast::<u8>().as_ptr(), self.head().len)
-        };
+        let key =
+            unsafe { std::slice::from_raw_parts(self.head.add(1).cast::<u8>().as_ptr(), self.head().len) };
         f(key)
     }
 }

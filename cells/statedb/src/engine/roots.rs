@@ -146,7 +146,6 @@ impl<R: Root> Roots<R> {
         // SAFETY: never null; takes over the count for having been current.
         (Held(slot), Held(unsafe { NonNull::new_unchecked(old) }))
     }
-
 }
 
 impl<R: Root> Drop for Roots<R> {

@@ -326,7 +326,9 @@ pub(super) fn common(a: &[u8], b: &[u8]) -> usize {
 /// Keys are short: eight bytes at a time without a call.
 #[inline(always)]
 fn same(a: &[u8], b: &[u8]) -> bool {
-    let word = |bytes: &[u8], at: usize| bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
+    let word = |bytes: &[u8], at: usize| {
+        bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes)
+    };
     match a.len() {
         len if len != b.len() => false,
         8..=16 => word(a, 0) == word(b, 0) && word(a, a.len() - 8) == word(b, b.len() - 8),

@@ -14,6 +14,7 @@ pub(crate) struct Blob {
     pub(crate) tags: Vec<Vec<u8>>,
     pub(crate) value: u64,
     #[serde(skip)]
+    #[expect(dead_code, reason = "counts by being there")]
     pub(crate) counted: Counted,
 }
 
@@ -97,11 +98,13 @@ pub(crate) fn by_key(key: &[u8]) -> Query<Blob> {
 
 /// Keys that split, grow, shrink, chain and merge nodes.
 pub(crate) fn a_key() -> impl Strategy<Value = Vec<u8>> {
-    let long = |len: usize| (vec(0..3u8, 0..3), vec(0..3u8, 0..2)).prop_map(move |(mut head, tail)| {
-        head.extend(std::iter::repeat_n(7, len));
-        head.extend(tail);
-        head
-    });
+    let long = |len: usize| {
+        (vec(0..3u8, 0..3), vec(0..3u8, 0..2)).prop_map(move |(mut head, tail)| {
+            head.extend(std::iter::repeat_n(7, len));
+            head.extend(tail);
+            head
+        })
+    };
     prop_oneof![
         4 => vec(0..2u8, 0..6),
         4 => any::<u8>().prop_map(|byte| vec![byte]),

@@ -227,7 +227,8 @@ fn compare(reference: &Reference, source: &impl ReadSource, table: &Table<Blob>)
     let all: Vec<_> = table.all(source).map(row).collect();
     assert!(all.iter().eq(reference.all()));
     assert!(table.all(source).rev().map(row).eq(reference.all().rev().cloned()));
-    let revisions: Vec<_> = table.by_revision(source, 0).map(|row| (row.revision(), row.key.clone())).collect();
+    let revisions: Vec<_> =
+        table.by_revision(source, 0).map(|row| (row.revision(), row.key.clone())).collect();
     assert!(revisions.iter().map(|(revision, key)| (*revision, key)).eq(reference.by_revision(0)));
     let half = reference.revision / 2;
     assert_eq!(table.by_revision(source, half).count(), reference.by_revision(half).count());
@@ -250,8 +251,11 @@ fn compare(reference: &Reference, source: &impl ReadSource, table: &Table<Blob>)
         let mut wanted = reference.from(key).cloned();
         // From both ends, until they meet.
         for turn in 0.. {
-            let (a, b) =
-                if turn % 3 == 0 { (from.next_back(), wanted.next_back()) } else { (from.next(), wanted.next()) };
+            let (a, b) = if turn % 3 == 0 {
+                (from.next_back(), wanted.next_back())
+            } else {
+                (from.next(), wanted.next())
+            };
             assert_eq!(a, b, "from {key:?}");
             if a.is_none() {
                 break;

@@ -94,8 +94,10 @@ impl Reference {
 
     /// What an iterator that has seen everything up to a revision is told next.
     pub(crate) fn changes(&self, seen: u64, limit: usize) -> Vec<Told> {
-        let updates = self.by_revision.range(seen + 1..).map(|(revision, key)| (key.clone(), *revision, false));
-        let deletes = self.graveyard.range(seen + 1..).map(|(revision, blob)| (blob.key.clone(), *revision, true));
+        let updates =
+            self.by_revision.range(seen + 1..).map(|(revision, key)| (key.clone(), *revision, false));
+        let deletes =
+            self.graveyard.range(seen + 1..).map(|(revision, blob)| (blob.key.clone(), *revision, true));
         let mut all: Vec<Told> = updates.chain(deletes).collect();
         all.sort_by_key(|told| told.1);
         all.truncate(limit);

@@ -118,7 +118,9 @@ fn readers_come_and_go_while_slots_are_used_again() {
             thread::spawn(move || look(&roots.current()))
         });
         write(&roots, &mut nodes);
-        readers.into_iter().for_each(|reader| drop(reader.join().unwrap()));
+        for reader in readers {
+            reader.join().unwrap();
+        }
         drop(roots);
         all_freed(&nodes);
     });
