@@ -6,6 +6,7 @@ use std::any::TypeId;
 use std::marker::PhantomData;
 
 use crate::engine::{Edit, Held, Retired, Root, Roots};
+use crate::txn::Few;
 use crate::version::AnyVersion;
 
 /// All published states of a database.
@@ -102,7 +103,7 @@ impl Versions {
     ///
     /// # Panics
     /// If somebody else has published a version of the table meanwhile.
-    pub(crate) fn replace(&mut self, sealed: &mut Vec<Sealed>) -> Vec<Edit> {
+    pub(crate) fn replace(&mut self, sealed: &mut Few<Sealed>) -> Few<Edit> {
         for Sealed { position, base, .. } in &*sealed {
             let (now, began) = (self.tables[*position].0, base.root().tables[*position].0);
             assert!(std::ptr::addr_eq(now, began), "a table has one writer at a time");

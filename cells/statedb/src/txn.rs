@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
+use smallvec::{SmallVec, smallvec};
 
 use crate::any::LastWrite;
 use crate::changes::Trackers;
@@ -34,7 +35,7 @@ use crate::writer::Writer;
 #[must_use = "a transaction that is not committed changes nothing"]
 pub struct Txn<'a, W> {
     writers: W,
-    guards: Vec<MutexGuard<'a, ()>>,
+    guards: Few<MutexGuard<'a, ()>>,
     base: Snapshot,
     db: Db,
     started: Instant,
@@ -42,6 +43,9 @@ pub struct Txn<'a, W> {
     held: Option<Held>,
     not_send: PhantomData<*const ()>,
 }
+
+/// One of something for each table of a transaction, most of which have one table.
+pub(crate) type Few<I> = SmallVec<[I; 1]>;
 
 /// A transaction on one table: has the operations of [`Writer`].
 pub type TableTxn<'a, T> = Txn<'a, (Writer<'a, T>,)>;
@@ -52,7 +56,7 @@ pub trait WriteSet<'a> {
     type Writers: Writers;
 
     #[doc(hidden)]
-    fn locks(&self) -> Vec<TableLock<'a>>;
+    fn locks(&self) -> Few<TableLock<'a>>;
 
     #[doc(hidden)]
     fn writers(self, base: &Snapshot) -> Self::Writers;
@@ -69,7 +73,7 @@ pub trait Writers {
     fn split_mut(&mut self) -> Self::Split<'_>;
 
     #[doc(hidden)]
-    fn each_mut(&mut self) -> Vec<&mut dyn AnyWriter>;
+    fn each_mut(&mut self) -> Few<&mut dyn AnyWriter>;
 
     #[doc(hidden)]
     fn work(&self, position: usize) -> Option<AnyVersionRef<'_>>;
@@ -151,7 +155,7 @@ impl<'a, W: Writers> Txn<'a, W> {
     fn locked<S: WriteSet<'a, Writers = W>>(
         db: &Db,
         tables: S,
-        guards: Vec<MutexGuard<'a, ()>>,
+        guards: Few<MutexGuard<'a, ()>>,
         held: Option<Held>,
         place: &'static Location<'static>,
     ) -> Self {
@@ -189,11 +193,11 @@ impl<'a, W: Writers> Txn<'a, W> {
         if writers.is_empty() {
             return self.db.snapshot();
         }
-        let trackers: Vec<_> = writers.iter().map(|writer| writer.trackers()).collect();
-        let mut locked: Vec<_> = trackers.iter().map(|trackers| trackers.lock()).collect();
-        let mut sealed: Vec<_> =
+        let trackers: Few<_> = writers.iter().map(|writer| writer.trackers()).collect();
+        let mut locked: Few<_> = trackers.iter().map(|trackers| trackers.lock()).collect();
+        let mut sealed: Few<_> =
             writers.iter_mut().zip(&mut locked).map(|(writer, trackers)| writer.seal(trackers)).collect();
-        let mut edits = Vec::new();
+        let mut edits = Few::new();
         let (snapshot, before) = self.db.0.states.publish(|versions| edits = versions.replace(&mut sealed));
         drop(locked);
         edits.iter().for_each(Edit::close_watches);
@@ -250,7 +254,7 @@ impl<T: TableSpec> Table<T> {
         let Some(guard) = self.meta.lock.try_lock() else { return };
         let table = RwTable(self.clone());
         let mut txn: TableTxn<'_, T> =
-            Txn::locked(&self.db, (&table,), vec![guard], None, Location::caller());
+            Txn::locked(&self.db, (&table,), smallvec![guard], None, Location::caller());
         txn.touch();
         txn.commit();
     }
@@ -261,8 +265,8 @@ macro_rules! write_sets {
         impl<'a, $($name: TableSpec),+> WriteSet<'a> for ($(&'a RwTable<$name>,)+) {
             type Writers = ($(Writer<'a, $name>,)+);
 
-            fn locks(&self) -> Vec<TableLock<'a>> {
-                vec![$({
+            fn locks(&self) -> Few<TableLock<'a>> {
+                smallvec![$({
                     let meta = &self.$field.0.meta;
                     TableLock { db: meta.db, position: meta.position, name: $name::NAME, lock: &meta.lock }
                 }),+]
@@ -280,8 +284,8 @@ macro_rules! write_sets {
                 ($(&mut self.$field,)+)
             }
 
-            fn each_mut(&mut self) -> Vec<&mut dyn AnyWriter> {
-                vec![$(&mut self.$field),+]
+            fn each_mut(&mut self) -> Few<&mut dyn AnyWriter> {
+                smallvec![$(&mut self.$field as &mut dyn AnyWriter),+]
             }
 
             fn work(&self, position: usize) -> Option<AnyVersionRef<'_>> {
