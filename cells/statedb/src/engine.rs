@@ -7,8 +7,9 @@
 //!
 //! A leaf is an owned handle of one pointer ([`Leaf`]). That of the primary index is the row's [`Obj`](crate::Obj)
 //! itself, so that a link's memory *is* the `&Obj<T>` that readers get, and the key is made from the row. The leaf of
-//! a secondary index ([`Keyed`]) has its key and a count of its row inside. The index by revision holds an [`Alias`] of
-//! the row, which is not counted: what has a revision is in both trees or in none.
+//! a secondary index ([`Keyed`]) has its key and a count of its row inside. The index by revision
+//! ([`Revisions`]) is a trie over the bits of the number and holds an [`Alias`] of the row, which is not counted: what has
+//! a revision is in both or in none.
 //!
 //! # Writing
 //! A table has one writer at a time, holding the table's lock. It works on a copy of the last version's roots with an
@@ -40,6 +41,7 @@ mod leaf;
 mod link;
 mod node;
 mod range;
+mod revisions;
 mod roots;
 mod sync;
 mod tree;
@@ -47,5 +49,6 @@ mod tree;
 pub(crate) use heap::{Edit, Fate, Retired};
 pub(crate) use leaf::{Alias, Grave, Keyed, Revisioned};
 pub(crate) use range::Range;
+pub(crate) use revisions::{RevisionRange, Revisions};
 pub(crate) use roots::{Held, Root, Roots};
 pub(crate) use tree::Tree;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::engine::{Alias, Keyed, Range};
+use crate::engine::{Alias, Keyed, Range, RevisionRange};
 use crate::obj::Obj;
 
 /// Rows of a snapshot or transaction, in the order of the index that was asked; `.rev()` gives them descending.
@@ -18,7 +18,7 @@ enum Source<'s, T> {
     One(Option<&'s Obj<T>>),
     Primary(Range<'s, Obj<T>>),
     Keyed(Range<'s, Keyed<T>>),
-    Revision(Range<'s, Alias<Obj<T>>>),
+    Revision(RevisionRange<'s, Obj<T>>),
 }
 
 impl<'s, T> Rows<'s, T> {
@@ -34,7 +34,7 @@ impl<'s, T> Rows<'s, T> {
         Rows { source: Source::Keyed(range), seen: dedup.then(HashSet::new) }
     }
 
-    pub(crate) fn by_revision(range: Range<'s, Alias<Obj<T>>>) -> Self {
+    pub(crate) fn by_revision(range: RevisionRange<'s, Obj<T>>) -> Self {
         Rows { source: Source::Revision(range), seen: None }
     }
 

@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::engine::{Alias, Fate, Grave, Keyed, Retired, Revisioned, Tree};
+use crate::engine::{Fate, Grave, Keyed, Retired, Revisioned, Revisions, Tree};
 use crate::error::Conflict;
 use crate::init::InitState;
 use crate::key::KeyBuf;
@@ -23,11 +23,11 @@ pub(crate) struct Version<T> {
     /// Grows by one with each insert, update and delete that takes effect.
     pub(crate) revision: u64,
     pub(crate) primary: Tree<Obj<T>>,
-    pub(crate) by_revision: Tree<Alias<Obj<T>>>,
+    pub(crate) by_revision: Revisions<Obj<T>>,
     pub(crate) secondary: Box<[Secondary<T>]>,
     /// Deleted objects that trackers have yet to see, by primary key and by the revision of the delete.
     pub(crate) graves: Tree<Grave<T>>,
-    pub(crate) graveyard: Tree<Alias<Grave<T>>>,
+    pub(crate) graveyard: Revisions<Grave<T>>,
     /// Closes with the next change of any row.
     pub(crate) watch: Arc<WatchCell>,
     pub(crate) init: Arc<InitState>,
@@ -61,10 +61,10 @@ impl<T: TableSpec> Version<T> {
             birth: 0,
             revision: 0,
             primary: Tree::EMPTY,
-            by_revision: Tree::EMPTY,
+            by_revision: Revisions::EMPTY,
             secondary: (0..indexes).map(|_| Secondary { tree: Tree::EMPTY, multi: false }).collect(),
             graves: Tree::EMPTY,
-            graveyard: Tree::EMPTY,
+            graveyard: Revisions::EMPTY,
             watch: Arc::default(),
             init: Arc::default(),
         }
@@ -110,12 +110,12 @@ impl<T: TableSpec> Version<T> {
     }
 
     pub(crate) fn by_revision(&self, from: u64) -> Rows<'_, T> {
-        Rows::by_revision(self.by_revision.from(&from.to_be_bytes()))
+        Rows::by_revision(self.by_revision.from(from))
     }
 
     /// Deletes at this revision or later.
     pub(crate) fn deletes(&self, from: u64) -> impl Iterator<Item = (u64, &Obj<T>)> {
-        let graves = self.graveyard.from(&from.to_be_bytes());
+        let graves = self.graveyard.from(from);
         graves.map(|grave| (grave.get().revision(), grave.get().object()))
     }
 

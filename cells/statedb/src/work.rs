@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::db::Snapshot;
-use crate::engine::{Alias, Edit, Grave, Keyed, Revisioned, Tree};
+use crate::engine::{Alias, Edit, Grave, Keyed, Revisioned, Revisions, Tree};
 use crate::init::InitState;
 use crate::key::KeyBuf;
 use crate::obj::Obj;
@@ -68,10 +68,10 @@ impl<T: TableSpec> Work<T> {
             birth: self.version.birth,
             revision: self.version.revision,
             primary: Tree::EMPTY,
-            by_revision: Tree::EMPTY,
+            by_revision: Revisions::EMPTY,
             secondary: Box::default(),
             graves: Tree::EMPTY,
-            graveyard: Tree::EMPTY,
+            graveyard: Revisions::EMPTY,
             watch: self.version.watch.clone(),
             init: self.version.init.clone(),
         };
@@ -94,10 +94,10 @@ impl<T: TableSpec> Work<T> {
         let alias = unsafe { Alias::new(&new) };
         let old = version.primary.insert(edit, key.as_bytes(), new);
         if let Some(old) = &old {
-            version.by_revision.remove(edit, &old.revision().to_be_bytes());
+            version.by_revision.remove(edit, old.revision());
         }
         reindex(version.secondary.iter_mut(), edit, keys, indexes, key, old.as_deref(), Some(alias.get()));
-        version.by_revision.insert(edit, &version.revision.to_be_bytes(), alias);
+        version.by_revision.insert(edit, version.revision, alias);
         unbury(version, edit, key);
         let handle = old.as_deref().cloned();
         if let Some(old) = old {
@@ -111,7 +111,7 @@ impl<T: TableSpec> Work<T> {
         let Work { version, edit, keys, .. } = self;
         let old = version.primary.remove(edit, key.as_bytes())?;
         version.revision += 1;
-        version.by_revision.remove(edit, &old.revision().to_be_bytes());
+        version.by_revision.remove(edit, old.revision());
         reindex(version.secondary.iter_mut(), edit, keys, indexes, key, Some(&old), None);
         let handle = Obj::clone(&old);
         old.retire(edit);
@@ -130,14 +130,14 @@ impl<T: TableSpec> Work<T> {
         // JUSTIFICATION: as for rows.
         // SAFETY: put into the other tree below, and taken out of both together.
         let alias = unsafe { Alias::new(&grave) };
-        version.graveyard.insert(edit, &revision.to_be_bytes(), alias);
+        version.graveyard.insert(edit, revision, alias);
         version.graves.insert(edit, key.as_bytes(), grave);
     }
 
     /// Forgets deletes up to the revision.
     pub(crate) fn forget_deletes(&mut self, upto: u64) {
         let Work { version, edit, .. } = self;
-        while let Some(grave) = version.graveyard.all().next()
+        while let Some(grave) = version.graveyard.from(0).next()
             && grave.get().revision() <= upto
         {
             let key = KeyBuf::of(&grave.get().object().key());
@@ -150,7 +150,7 @@ fn unbury<T: TableSpec>(version: &mut Version<T>, edit: &mut Edit, key: &KeyBuf)
     if !version.graves.is_empty()
         && let Some(grave) = version.graves.remove(edit, key.as_bytes())
     {
-        version.graveyard.remove(edit, &grave.revision().to_be_bytes());
+        version.graveyard.remove(edit, grave.revision());
         grave.retire(edit);
     }
 }

@@ -72,19 +72,6 @@ impl<L> Alias<L> {
     }
 }
 
-// JUSTIFICATION: revisions are keys of a tree like others.
-// SAFETY: the same pointer as that of `L`.
-unsafe impl<L: Leaf + Revisioned> Leaf for Alias<L> {
-    fn birth(&self) -> u64 {
-        self.0.birth()
-    }
-
-    #[inline(always)]
-    fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
-        f(&self.0.revision().to_be_bytes())
-    }
-}
-
 /// A deleted row that somebody has yet to see.
 pub(crate) struct Grave<T>(Box<Buried<T>>);
 

@@ -6,17 +6,36 @@ use super::node::{END, NodeRef};
 use super::tree::common;
 
 /// Leaves with neighbouring keys. Each comes once, whichever end it is taken from.
-pub(crate) struct Range<'s, L> {
-    top: Option<&'s Link<L>>,
-    front: Cursor<'s, L>,
+pub(crate) type Range<'s, L> = Ends<'s, L, Path<'s, L>>;
+
+/// What lies between a cursor and the end of what it walks, taken from both ends.
+pub(crate) struct Ends<'s, L, C: Cursor<'s, L>> {
+    /// Where the end is; none if there is nothing.
+    top: Option<C::Top>,
+    front: C,
     /// The leaf that comes next from the front; none at the end.
     next: Option<&'s L>,
     /// The same from the back, once somebody has asked.
-    back: Option<Box<(Cursor<'s, L>, &'s L)>>,
+    back: Option<Box<(C, &'s L)>>,
+}
+
+/// A place in an order of leaves.
+pub(crate) trait Cursor<'s, L> {
+    /// That which has an end.
+    type Top: Copy;
+
+    /// Behind the last leaf.
+    fn at_end(top: Self::Top) -> Self;
+
+    /// The next leaf.
+    fn forwards(&mut self) -> Option<&'s L>;
+
+    /// The leaf before.
+    fn backwards(&mut self) -> Option<&'s L>;
 }
 
 /// The way from the top to a leaf.
-struct Cursor<'s, L> {
+pub(crate) struct Path<'s, L> {
     depth: usize,
     near: [Option<Frame<'s, L>>; NEAR],
     far: Vec<Frame<'s, L>>,
@@ -32,6 +51,14 @@ struct Frame<'s, L> {
     at: u16,
 }
 
+impl<L> Clone for Top<'_, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L> Copy for Top<'_, L> {}
+
 impl<L> Clone for Frame<'_, L> {
     fn clone(&self) -> Self {
         *self
@@ -40,9 +67,9 @@ impl<L> Clone for Frame<'_, L> {
 
 impl<L> Copy for Frame<'_, L> {}
 
-impl<'s, L> Cursor<'s, L> {
+impl<'s, L> Path<'s, L> {
     fn new() -> Self {
-        Cursor { depth: 0, near: [const { None }; NEAR], far: Vec::new() }
+        Path { depth: 0, near: [const { None }; NEAR], far: Vec::new() }
     }
 
     fn push(&mut self, node: NodeRef<'s, L>, at: usize) {
@@ -81,8 +108,19 @@ impl<'s, L> Cursor<'s, L> {
             }
         }
     }
+}
 
-    /// The next leaf.
+impl<'s, L> Cursor<'s, L> for Path<'s, L> {
+    type Top = Top<'s, L>;
+
+    fn at_end(Top(top): Top<'s, L>) -> Self {
+        let mut path = Path::new();
+        if let Child::Node(node) = top.get() {
+            path.push(node, END);
+        }
+        path
+    }
+
     #[inline]
     fn forwards(&mut self) -> Option<&'s L> {
         loop {
@@ -100,7 +138,6 @@ impl<'s, L> Cursor<'s, L> {
         }
     }
 
-    /// The leaf before.
     fn backwards(&mut self) -> Option<&'s L> {
         loop {
             let frame = self.last()?;
@@ -125,21 +162,24 @@ impl<'s, L> Cursor<'s, L> {
     }
 }
 
+/// Everything below a link.
+pub(crate) struct Top<'s, L>(&'s Link<L>);
+
 impl<'s, L: Leaf> Range<'s, L> {
     pub(super) fn empty() -> Self {
-        Range { top: None, front: Cursor::new(), next: None, back: None }
+        Ends { top: None, front: Path::new(), next: None, back: None }
     }
 
     /// Everything below a link.
     pub(super) fn below(top: &'s Link<L>) -> Self {
-        let mut front = Cursor::new();
+        let mut front = Path::new();
         let next = front.enter(top).or_else(|| front.forwards());
-        Range { top: Some(top), front, next, back: None }
+        Ends { top: Some(Top(top)), front, next, back: None }
     }
 
     /// What is below a link and has this key or a greater one.
     pub(super) fn from(top: &'s Link<L>, key: &[u8]) -> Self {
-        let mut front = Cursor::new();
+        let mut front = Path::new();
         let mut link = top;
         let mut rest = key;
         let found = loop {
@@ -165,11 +205,19 @@ impl<'s, L: Leaf> Range<'s, L> {
             }
         };
         let next = found.or_else(|| front.forwards());
-        Range { top: Some(top), front, next, back: None }
+        Ends { top: Some(Top(top)), front, next, back: None }
     }
 }
 
-impl<'s, L> Iterator for Range<'s, L> {
+impl<'s, L, C: Cursor<'s, L>> Ends<'s, L, C> {
+    /// From a cursor to the end.
+    pub(super) fn new(top: Option<C::Top>, mut front: C) -> Self {
+        let next = front.forwards();
+        Ends { top, front, next, back: None }
+    }
+}
+
+impl<'s, L, C: Cursor<'s, L>> Iterator for Ends<'s, L, C> {
     type Item = &'s L;
 
     #[inline]
@@ -181,19 +229,13 @@ impl<'s, L> Iterator for Range<'s, L> {
     }
 }
 
-impl<'s, L> DoubleEndedIterator for Range<'s, L> {
+impl<'s, L, C: Cursor<'s, L>> DoubleEndedIterator for Ends<'s, L, C> {
     fn next_back(&mut self) -> Option<&'s L> {
         let front = self.next?;
         if self.back.is_none() {
-            let mut cursor = Cursor::new();
-            let last = match self.top?.get() {
-                Child::Nothing => return None,
-                Child::Leaf(leaf) => leaf,
-                Child::Node(node) => {
-                    cursor.push(node, END);
-                    cursor.backwards()?
-                }
-            };
+            let mut cursor = C::at_end(self.top?);
+            // A single leaf has no path.
+            let last = cursor.backwards().unwrap_or(front);
             self.back = Some(Box::new((cursor, last)));
         }
         let (cursor, last) = &mut **self.back.as_mut()?;

@@ -1,0 +1,378 @@
+//! A persistent map from revisions to leaves: a trie of 32 links a node over the bits of the number, as high as what is in
+//! it needs.
+//!
+//! Revisions only grow, and small ones go away as rows are written anew: the newest node is at hand for the next one, and
+//! the root is that of the smallest part that holds all.
+
+#![expect(unsafe_code, reason = "versions share nodes, as those of trees")]
+
+use std::marker::PhantomData;
+use std::ptr::null_mut;
+
+use super::heap::{Edit, Fate, Retired};
+use super::leaf::Alias;
+use super::range::{Cursor, Ends};
+use super::roots::Garbage;
+
+/// Bits of a revision that a node decides by.
+const BITS: u32 = 5;
+const LINKS: usize = 1 << BITS;
+const MASK: u64 = LINKS as u64 - 1;
+/// So many levels have room for all revisions.
+const LEVELS: usize = 13;
+
+/// One version of an order by revisions.
+pub(crate) struct Revisions<L> {
+    /// Null if there is nothing.
+    root: *mut Node<L>,
+    /// Levels of nodes; those of the lowest link to leaves.
+    height: u32,
+    /// The bits that all revisions have in common above those that the root decides by.
+    high: u64,
+    len: usize,
+    /// The lowest node that was written last, if the edit at work made it, and the revisions it is for.
+    newest: (*mut Node<L>, u64),
+}
+
+struct Node<L> {
+    birth: u64,
+    /// Which links there are.
+    used: u32,
+    links: [Link<L>; LINKS],
+}
+
+union Link<L> {
+    nothing: (),
+    node: *mut Node<L>,
+    leaf: std::mem::ManuallyDrop<Alias<L>>,
+}
+
+// JUSTIFICATION: stands for the leaves and nodes below.
+// SAFETY: published nodes are only read, private ones have one owner; leaves can go and be seen anywhere.
+unsafe impl<L: Send + Sync> Send for Revisions<L> {}
+// SAFETY: as above.
+unsafe impl<L: Send + Sync> Sync for Revisions<L> {}
+
+impl<L> Node<L> {
+    const FATE: &'static Fate = &Fate { free: free_node::<L>, close: close_nothing };
+
+    fn boxed(birth: u64) -> *mut Self {
+        let links = [const { Link { nothing: () } }; LINKS];
+        Box::into_raw(Box::new(Node { birth, used: 0, links }))
+    }
+}
+
+unsafe fn free_node<L>(what: *mut ()) {
+    // JUSTIFICATION: see `Fate`.
+    // SAFETY: made by `Node::boxed`, and nobody can reach it any more.
+    drop(unsafe { Box::from_raw(what.cast::<Node<L>>()) });
+}
+
+unsafe fn close_nothing(_: *mut ()) {}
+
+/// The link of a revision in a node at a level.
+fn place(revision: u64, level: u32) -> usize {
+    ((revision >> (level * BITS)) & MASK) as usize
+}
+
+/// What is left of a revision above so many levels.
+fn above(revision: u64, height: u32) -> u64 {
+    revision.checked_shr(height * BITS).unwrap_or(0)
+}
+
+impl<L> Revisions<L> {
+    pub(crate) const EMPTY: Self =
+        Revisions { root: null_mut(), height: 1, high: 0, len: 0, newest: (null_mut(), 0) };
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The version to work on next.
+    ///
+    /// # Safety
+    /// As of [`Tree::fork`](super::Tree::fork).
+    pub(crate) unsafe fn fork(&self) -> Self {
+        Revisions { newest: (null_mut(), 0), ..*self }
+    }
+
+    /// The leaves of this revision and later ones.
+    pub(crate) fn from(&self, revision: u64) -> RevisionRange<'_, L> {
+        let mut walk = Walk::new(self.height);
+        // JUSTIFICATION: nodes are behind bare pointers.
+        // SAFETY: what a version reaches is there while it is borrowed; nodes above the lowest level link to nodes.
+        unsafe {
+            let found = above(revision, self.height);
+            if !self.root.is_null() && found < self.high {
+                walk.push(self.root, (*self.root).used);
+            } else if !self.root.is_null() && found == self.high {
+                let mut node = self.root;
+                for level in (0..self.height).rev() {
+                    let at = place(revision, level);
+                    let used = (*node).used & (u32::MAX << at);
+                    if level == 0 {
+                        walk.push(node, used);
+                        break;
+                    }
+                    walk.push(node, used & !(1 << at));
+                    if used & (1 << at) == 0 {
+                        break;
+                    }
+                    node = (*node).links[at].node;
+                }
+            }
+        }
+        Ends::new(Some(self), walk)
+    }
+
+    fn contains(&self, revision: u64) -> bool {
+        let mut node = self.root;
+        if node.is_null() || above(revision, self.height) != self.high {
+            return false;
+        }
+        for level in (0..self.height).rev() {
+            let at = place(revision, level);
+            // JUSTIFICATION: as above.
+            // SAFETY: as above.
+            unsafe {
+                if (*node).used & (1 << at) == 0 {
+                    return false;
+                }
+                if level > 0 {
+                    node = (*node).links[at].node;
+                }
+            }
+        }
+        true
+    }
+
+    /// Makes the node behind a pointer one of the edit, and a new one if there is none.
+    ///
+    /// # Safety
+    /// The pointer is one of this version, and private to the edit.
+    unsafe fn own(edit: &mut Edit, node: *mut *mut Node<L>) -> *mut Node<L> {
+        // JUSTIFICATION: the rule of births, as for trees.
+        // SAFETY: promised by the caller; the original is retired this once, as nothing here leads to it any more.
+        unsafe {
+            let old = *node;
+            if old.is_null() {
+                *node = Node::boxed(edit.birth());
+            } else if (*old).birth != edit.birth() {
+                *node = Box::into_raw(Box::new(std::ptr::read(old)));
+                (**node).birth = edit.birth();
+                edit.retire(Retired::new(old.cast(), (*old).birth, Node::<L>::FATE));
+            }
+            *node
+        }
+    }
+
+    /// Stores a leaf under a revision that has none.
+    pub(crate) fn insert(&mut self, edit: &mut Edit, revision: u64, leaf: Alias<L>) {
+        self.len += 1;
+        let leaf = Link { leaf: std::mem::ManuallyDrop::new(leaf) };
+        // JUSTIFICATION: nodes are behind bare pointers.
+        // SAFETY: all that is written to is private to the edit: made by `boxed`, `own`, or kept in `newest` since.
+        unsafe {
+            if !self.newest.0.is_null() && self.newest.1 == revision >> BITS {
+                let node = self.newest.0;
+                (*node).links[place(revision, 0)] = leaf;
+                (*node).used |= 1 << place(revision, 0);
+                return;
+            }
+            if self.root.is_null() {
+                self.height = 1;
+                self.high = above(revision, 1);
+            }
+            while above(revision, self.height) != self.high {
+                let root = Node::boxed(edit.birth());
+                let at = (self.high & MASK) as usize;
+                (*root).links[at] = Link { node: self.root };
+                (*root).used = 1 << at;
+                self.root = root;
+                self.height += 1;
+                self.high >>= BITS;
+            }
+            let mut link: *mut *mut Node<L> = &raw mut self.root;
+            for level in (0..self.height).rev() {
+                let node = Self::own(edit, link);
+                let at = place(revision, level);
+                if level == 0 {
+                    (*node).links[at] = leaf;
+                    (*node).used |= 1 << at;
+                    self.newest = (node, revision >> BITS);
+                    break;
+                }
+                if (*node).used & (1 << at) == 0 {
+                    (*node).links[at] = Link { node: null_mut() };
+                    (*node).used |= 1 << at;
+                }
+                link = &raw mut (*node).links[at].node;
+            }
+        }
+    }
+
+    /// Takes the leaf of a revision out, if there is one.
+    pub(crate) fn remove(&mut self, edit: &mut Edit, revision: u64) {
+        if !self.contains(revision) {
+            return;
+        }
+        self.len -= 1;
+        let mut path = [null_mut::<*mut Node<L>>(); LEVELS];
+        // JUSTIFICATION: as above.
+        // SAFETY: as above; a node is freed when nothing links to it any more, and it is of the edit's own making.
+        unsafe {
+            let mut link: *mut *mut Node<L> = &raw mut self.root;
+            for level in (0..self.height).rev() {
+                path[level as usize] = link;
+                let node = Self::own(edit, link);
+                link = &raw mut (*node).links[place(revision, level)].node;
+            }
+            for level in 0..self.height {
+                let node = *path[level as usize];
+                (*node).used &= !(1 << place(revision, level));
+                if (*node).used != 0 {
+                    break;
+                }
+                if node == self.newest.0 {
+                    self.newest.0 = null_mut();
+                }
+                *path[level as usize] = null_mut();
+                free_node::<L>(node.cast());
+            }
+            while !self.root.is_null() && self.height > 1 && (*self.root).used.is_power_of_two() {
+                let root = self.root;
+                let at = (*root).used.trailing_zeros();
+                self.root = (*root).links[at as usize].node;
+                self.high = (self.high << BITS) | u64::from(at);
+                self.height -= 1;
+                if (*root).birth == edit.birth() {
+                    free_node::<L>(root.cast());
+                } else {
+                    edit.retire(Retired::new(root.cast(), (*root).birth, Node::<L>::FATE));
+                }
+            }
+        }
+    }
+
+    /// Frees what the edit has made. Nothing is left.
+    pub(crate) fn abandon(&mut self, birth: u64) {
+        let mut made = Vec::new();
+        // JUSTIFICATION: an aborted transaction leaves nothing behind.
+        // SAFETY: as of `Tree::abandon`.
+        unsafe {
+            self.each_node(&|other| other == birth, &mut |retired| made.push(retired));
+            made.into_iter().for_each(|retired| Garbage::free(retired));
+        }
+        *self = Self::EMPTY;
+    }
+
+    /// Puts all nodes out of use.
+    ///
+    /// # Safety
+    /// As of [`Tree::dismantle`](super::Tree::dismantle).
+    pub(crate) unsafe fn dismantle(&self, each: &mut dyn FnMut(Retired)) {
+        // JUSTIFICATION: the end of a database.
+        // SAFETY: promised by the caller.
+        unsafe { self.each_node(&|_| true, each) }
+    }
+
+    /// # Safety
+    /// As of `dismantle`, for the nodes of wanted births, below which all wanted ones are.
+    unsafe fn each_node(&self, want: &dyn Fn(u64) -> bool, each: &mut dyn FnMut(Retired)) {
+        let mut stack = vec![(self.root, self.height)];
+        while let Some((node, level)) = stack.pop() {
+            // JUSTIFICATION: the end of the nodes.
+            // SAFETY: nodes are there until the list is freed, which is after this.
+            unsafe {
+                if node.is_null() || !want((*node).birth) {
+                    continue;
+                }
+                if level > 1 {
+                    let used = (0..LINKS).filter(|at| (*node).used & (1 << at) != 0);
+                    stack.extend(used.map(|at| ((*node).links[at].node, level - 1)));
+                }
+                each(Retired::new(node.cast(), (*node).birth, Node::<L>::FATE));
+            }
+        }
+    }
+}
+
+/// Leaves in the order of their revisions.
+pub(crate) type RevisionRange<'s, L> = Ends<'s, Alias<L>, Walk<'s, L>>;
+
+/// The way to a leaf: the nodes from the root down, and which of their links are still ahead.
+pub(crate) struct Walk<'s, L> {
+    height: u32,
+    depth: usize,
+    frames: [(*mut Node<L>, u32); LEVELS],
+    marker: PhantomData<&'s L>,
+}
+
+// JUSTIFICATION: shared references in all but their type.
+// SAFETY: what they lead to does not change while it is borrowed.
+unsafe impl<L: Sync> Send for Walk<'_, L> {}
+// SAFETY: as above.
+unsafe impl<L: Sync> Sync for Walk<'_, L> {}
+
+impl<L> Walk<'_, L> {
+    fn new(height: u32) -> Self {
+        Walk { height, depth: 0, frames: [(null_mut(), 0); LEVELS], marker: PhantomData }
+    }
+
+    fn push(&mut self, node: *mut Node<L>, used: u32) {
+        self.frames[self.depth] = (node, used);
+        self.depth += 1;
+    }
+}
+
+impl<'s, L> Walk<'s, L> {
+    /// The next leaf by which of the links ahead `pick` takes.
+    #[inline(always)]
+    fn step(&mut self, pick: impl Fn(u32) -> u32) -> Option<&'s Alias<L>> {
+        loop {
+            let (node, used) = self.frames[self.depth.checked_sub(1)?];
+            if used == 0 {
+                self.depth -= 1;
+                continue;
+            }
+            let at = pick(used);
+            self.frames[self.depth - 1].1 &= !(1 << at);
+            // JUSTIFICATION: nodes are behind bare pointers.
+            // SAFETY: in a version that is borrowed for `'s`; only nodes of the lowest level link to leaves.
+            unsafe {
+                let link = &(*node).links[at as usize];
+                if self.depth as u32 == self.height {
+                    return Some(&link.leaf);
+                }
+                self.push(link.node, (*link.node).used);
+            }
+        }
+    }
+}
+
+impl<'s, L> Cursor<'s, Alias<L>> for Walk<'s, L> {
+    type Top = &'s Revisions<L>;
+
+    fn at_end(all: &'s Revisions<L>) -> Self {
+        let mut walk = Walk::new(all.height);
+        if !all.root.is_null() {
+            // JUSTIFICATION: as above.
+            // SAFETY: as above.
+            walk.push(all.root, unsafe { (*all.root).used });
+        }
+        walk
+    }
+
+    #[inline]
+    fn forwards(&mut self) -> Option<&'s Alias<L>> {
+        self.step(u32::trailing_zeros)
+    }
+
+    fn backwards(&mut self) -> Option<&'s Alias<L>> {
+        self.step(|used| u32::BITS - 1 - used.leading_zeros())
+    }
+}
