@@ -5,7 +5,7 @@
 //! (`node.rs`), up to 20 bytes that all keys below have in common, and the one leaf whose key ends at the node. A
 //! [`Link`](link::Link) is one pointer: to a node (low bit set), a leaf (low bit clear), or null.
 //!
-//! A leaf is an owned handle of one pointer ([`Leaf`]). That of the primary index is the row's [`Obj`](crate::Obj)
+//! A leaf is an owned handle of one pointer ([`Leaf`](leaf::Leaf)). That of the primary index is the row's [`Obj`](crate::Obj)
 //! itself, so that a link's memory *is* the `&Obj<T>` that readers get, and the key is made from the row. The leaf of
 //! a secondary index ([`Keyed`]) has its key and a count of its row inside. The index by revision
 //! ([`Revisions`]) is a trie over the bits of the number and holds an [`Alias`] of the row, which is not counted: what has
