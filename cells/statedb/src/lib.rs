@@ -98,6 +98,7 @@ mod table;
 mod txn;
 mod version;
 mod watch;
+mod watch_set;
 mod work;
 mod writer;
 
@@ -117,4 +118,5 @@ pub use spec::{FromValue, Index, IndexDef, Keys, TableSpec};
 pub use table::{RwTable, Table};
 pub use txn::{TableTxn, Txn, WriteSet, Writers};
 pub use watch::Watch;
+pub use watch_set::WatchSet;
 pub use writer::Writer;

@@ -10,11 +10,12 @@ mod sync {
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use self::cell::LazyCell;
@@ -23,7 +24,7 @@ use self::cell::LazyCell;
 ///
 /// A watch closes after the new state is visible: a task that wakes up and takes a new snapshot always finds the
 /// change. It may close without a change that matters to the reader, never the other way round. Closed is for
-/// good: read again to get the next watch.
+/// good: read again to get the next watch. Many are waited for together by a [`WatchSet`](crate::WatchSet).
 #[derive(Clone)]
 pub struct Watch(Option<Arc<State>>);
 
@@ -31,13 +32,23 @@ pub struct Watch(Option<Arc<State>>);
 struct State {
     closed: AtomicBool,
     notify: Notify,
+    listeners: Mutex<Vec<Weak<dyn Listener>>>,
+}
+
+/// Told when a watch closes, which is once.
+pub(crate) trait Listener: Send + Sync {
+    fn closed(self: Arc<Self>);
 }
 
 impl State {
     fn close(&self) {
-        if !self.closed.swap(true, Ordering::SeqCst) {
-            self.notify.notify_waiters();
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return;
         }
+        self.notify.notify_waiters();
+        // Whoever comes later finds it closed.
+        let listeners = std::mem::take(&mut *self.listeners.lock());
+        listeners.iter().filter_map(Weak::upgrade).for_each(Listener::closed);
     }
 }
 
@@ -49,6 +60,25 @@ impl Watch {
 
     pub(crate) fn close(&self) {
         self.0.iter().for_each(|state| state.close());
+    }
+
+    /// Tells the listener when the watch closes, at once if it has closed, unless it is gone by then.
+    pub(crate) fn listen<L: Listener + 'static>(&self, listener: &Arc<L>) {
+        if let Some(state) = &self.0 {
+            let mut listeners = state.listeners.lock();
+            if !state.closed.load(Ordering::SeqCst) {
+                if listeners.len() == listeners.capacity() {
+                    // Those who have lost interest make room: no list grows to more than twice of those who have not.
+                    listeners.retain(|listener| listener.strong_count() > 0);
+                    let room = listeners.len().max(1);
+                    listeners.reserve_exact(room);
+                }
+                let listener: Weak<L> = Arc::downgrade(listener);
+                listeners.push(listener);
+                return;
+            }
+        }
+        listener.clone().closed();
     }
 
     /// Whether the change has happened.

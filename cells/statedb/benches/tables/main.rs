@@ -10,7 +10,8 @@ mod wake_ups;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use statedb::{Db, Prefix, Query, RwTable, TableSpec};
+use futures::FutureExt;
+use statedb::{Db, Prefix, Query, RwTable, TableSpec, Watch, WatchSet};
 
 use rows::*;
 
@@ -22,6 +23,7 @@ fn main() {
     transactions();
     reads();
     changes();
+    watch_sets();
     if wanted("DB_PropagationDelay") || wanted("X_PingPong") {
         wake_ups::measure();
     }
@@ -197,6 +199,26 @@ fn changes() {
         assert_eq!(changes.try_next().len(), 1000);
     };
     row("DB_Changes", 918.0, 918.0 / 3.0, seen, 1000);
+}
+
+/// One of so many watches closes, is found and is replaced.
+fn watch_sets() {
+    for (count, peer) in [(4, 332.0), (16, 1192.0), (128, 11_980.0), (1024, 118_667.0), (MANY, f64::NAN)] {
+        let name = format!("{}WatchSet_{count}", if count == MANY { "X_" } else { "" });
+        if !wanted(&name) {
+            continue;
+        }
+        let plain = table::<Plain>();
+        plain.transact(|w| (0..count).for_each(|id| drop(w.insert(Plain { id }))));
+        let mut set = WatchSet::new();
+        let snapshot = plain.snapshot();
+        set.extend((1..count).map(|id| (id, plain.get_watch(&snapshot, by_id(id)).1)));
+        let one = || {
+            set.add(0, Watch::closed());
+            assert_eq!(set.wait(Duration::ZERO).now_or_never().map(|keys| keys.len()), Some(1));
+        };
+        row(&name, peer, if peer.is_nan() { 100.0 } else { peer / 3.0 }, one, 1);
+    }
 }
 
 /// Whether the command line asks for a row: by a part of its name, or by none.

@@ -8,4 +8,5 @@ mod observe;
 mod promises;
 mod reference;
 mod rows;
+mod watch_set;
 mod wiring;
