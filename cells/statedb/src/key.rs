@@ -155,6 +155,10 @@ impl KeyParseError {
 ///     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> { u16::encode_text(text, key) }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a key of an index",
+    note = "implement `statedb::IndexKey` for it by delegating to its parts, or index by another field"
+)]
 pub trait IndexKey {
     /// Appends the encoding.
     fn encode(&self, key: &mut KeyBuf);

@@ -2,35 +2,22 @@
 //!
 //! **Owns** the agent's state: every cell that has state others read keeps it in a table here.
 //! **Gives** a [`Db`] of tables. The owner of a table writes it through its private [`RwTable`]; all others read
-//! [`Snapshot`]s through [`Table`], without locks, and wait for changes by a [`Watch`] or [`Changes`].
+//! [`Snapshot`]s through [`Table`](struct@Table), without locks, and wait for changes by a [`Watch`] or [`Changes`].
 //! **Needs** nothing.
 //!
 //! ```
 //! use serde::Serialize;
-//! use statedb::{Db, Index, IndexDef, Query, Prefix, RwTable, Table, TableSpec};
+//! use statedb::{Db, RwTable, Table};
 //!
-//! #[derive(Clone, Debug, Serialize)]
+//! #[derive(Clone, Debug, Serialize, Table)]
+//! #[table(name = "devices")]
 //! pub struct Device {
+//!     #[primary]
 //!     pub index: u32,
+//!     #[index]
 //!     pub name: String,
+//!     #[column("MTU")]
 //!     pub mtu: u32,
-//! }
-//!
-//! const BY_NAME: Index<Device, str> = Index::new("name", |device, keys| keys.add(&device.name));
-//!
-//! impl TableSpec for Device {
-//!     const NAME: &'static str = "devices";
-//!     type Key<'a> = u32; // `&'a str` for strings, tuples for several fields
-//!     fn key(&self) -> u32 { self.index }
-//!     fn indexes() -> Vec<IndexDef<Self>> { vec![BY_NAME.def()] }
-//!     fn columns() -> &'static [&'static str] { &["Index", "Name", "MTU"] }
-//!     fn row(&self) -> Vec<String> { vec![self.index.to_string(), self.name.clone(), self.mtu.to_string()] }
-//! }
-//!
-//! impl Device {
-//!     pub fn by_index(index: u32) -> Query<Device> { Query::primary(index) }
-//!     pub fn by_name(name: &str) -> Query<Device> { BY_NAME.query(name) }
-//!     pub fn by_name_prefix(start: &str) -> Prefix<Device> { BY_NAME.prefix(start) }
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -81,6 +68,7 @@
 pub mod age;
 mod any;
 mod cell;
+mod cells;
 mod changes;
 mod db;
 mod engine;
@@ -120,3 +108,11 @@ pub use txn::{TableTxn, Txn, WriteSet, Writers};
 pub use watch::Watch;
 pub use watch_set::WatchSet;
 pub use writer::Writer;
+
+pub use statedb_derive::Table;
+
+/// What the code of [`derive(Table)`](derive@Table) calls.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::cells::{column, from_value, joined, shown};
+}

@@ -60,6 +60,11 @@ impl<T> Prefix<T> {
         start.encode_prefix(&mut key);
         Prefix::new(None, key)
     }
+
+    /// The rows whose encoded primary key starts with this: the first parts of a key of several.
+    pub fn raw_primary(start: KeyBuf) -> Self {
+        Prefix::new(None, start)
+    }
 }
 
 impl<T> Clone for Query<T> {

@@ -99,6 +99,11 @@ impl<T, K: IndexKey + ?Sized> Index<T, K> {
         Index { name, unique: true, emit }
     }
 
+    /// Whether no two rows share a key.
+    pub const fn is_unique(&self) -> bool {
+        self.unique
+    }
+
     /// The rows with this key.
     pub fn query(&self, key: &K) -> Query<T> {
         Query::new(Some(self.name), KeyBuf::of(key))

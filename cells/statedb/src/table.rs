@@ -29,7 +29,7 @@ pub struct Table<T: TableSpec> {
     pub(crate) meta: Arc<TableMeta<T>>,
 }
 
-/// The writer's half of a table, which its owner keeps private. Reads as [`Table`] does.
+/// The writer's half of a table, which its owner keeps private. Reads as [`Table`](struct@Table) does.
 pub struct RwTable<T: TableSpec>(pub(crate) Table<T>);
 
 pub(crate) struct TableMeta<T> {

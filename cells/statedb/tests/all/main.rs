@@ -2,6 +2,7 @@
 
 mod blobs;
 mod changes;
+mod derive;
 mod differential;
 mod model;
 mod observe;

@@ -1,0 +1,85 @@
+//! Attributes as lists of words, and what to say about words that nobody knows.
+
+use syn::ext::IdentExt;
+use syn::parse::ParseStream;
+use syn::{Attribute, Ident, LitStr, Meta, Result, Token};
+
+/// One item of an attribute's list.
+pub(crate) enum Item {
+    /// `"MTU"`
+    Text(LitStr),
+    /// `unique`, or the beginning of `name = "..."`
+    Word(Ident),
+}
+
+/// Reads `#[x]`, or `#[x(a, b = .., c(..))]`: each item is given to `take`, which reads what belongs to it.
+pub(crate) fn each(
+    attribute: &Attribute,
+    mut take: impl FnMut(Item, ParseStream<'_>) -> Result<()>,
+) -> Result<()> {
+    match &attribute.meta {
+        Meta::Path(_) => Ok(()),
+        Meta::NameValue(pair) => {
+            let name = pair.path.require_ident()?;
+            Err(syn::Error::new_spanned(
+                pair,
+                format!("write what belongs to it in parentheses: `#[{name}(..)]`"),
+            ))
+        }
+        Meta::List(list) => list.parse_args_with(|input: ParseStream<'_>| {
+            while !input.is_empty() {
+                let item = match input.peek(LitStr) {
+                    true => Item::Text(input.parse()?),
+                    false => Item::Word(input.call(Ident::parse_any)?),
+                };
+                take(item, input)?;
+                if !input.is_empty() {
+                    input.parse::<Token![,]>()?;
+                }
+            }
+            Ok(())
+        }),
+    }
+}
+
+/// The value behind `=`.
+pub(crate) fn value<T: syn::parse::Parse>(input: ParseStream<'_>) -> Result<T> {
+    input.parse::<Token![=]>()?;
+    input.parse()
+}
+
+/// The error for an item that `#[attribute]` does not know.
+pub(crate) fn unknown(attribute: &str, item: &Item, known: &[&str]) -> syn::Error {
+    match item {
+        Item::Text(text) => syn::Error::new(text.span(), format!("`#[{attribute}]` takes no text here")),
+        Item::Word(word) => {
+            let remedy = match nearest(&word.to_string(), known.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("there are {}", known.join(", ")),
+            };
+            syn::Error::new(word.span(), format!("`#[{attribute}]` knows no `{word}`; {remedy}"))
+        }
+    }
+}
+
+/// The name that was probably meant.
+pub(crate) fn nearest<'n>(word: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    let distances = names.into_iter().map(|name| (distance(word, name), name));
+    distances.min().filter(|(distance, name)| *distance <= 2 && *distance < name.len()).map(|(_, name)| name)
+}
+
+/// How many letters are added, left out or wrong.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let exchanged = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = exchanged.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}

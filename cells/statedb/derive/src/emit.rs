@@ -1,0 +1,313 @@
+//! The code for a table.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{DeriveInput, Field, Ident, Type};
+
+use crate::shape::{Items, Key, place_of, text};
+use crate::spec::{Column, IndexField, Spec, ident};
+
+pub(crate) fn table(spec: &Spec<'_>) -> TokenStream {
+    let (row, name) = (spec.ident, &spec.name);
+    let primary_name = spec.primary_name.iter().map(|name| quote!(const PRIMARY: &'static str = #name;));
+    let insertable = spec.insertable.iter().map(|span| {
+        quote_spanned! {*span=>
+            const FROM_VALUE: ::std::option::Option<::statedb::FromValue<Self>> =
+                ::std::option::Option::Some(::statedb::__private::from_value::<Self>);
+        }
+    });
+    let key_types = spec.primary.iter().map(|field| key_type(&field.ty));
+    let keys = spec.primary.iter().map(|field| key_of(field));
+    let (key_type, key) = match spec.primary.len() {
+        1 => (quote!(#(#key_types)*), quote!(#(#keys)*)),
+        _ => (quote!((#(#key_types),*)), quote!((#(#keys),*))),
+    };
+    let unique = unique(spec);
+    let indexes = indexes(spec);
+    let headings = spec.columns.iter().map(|column| &column.heading);
+    let cells = spec.columns.iter().map(cell);
+    let constants = spec.indexes.iter().map(constant);
+    let queries = queries(spec);
+    quote! {
+        #[automatically_derived]
+        impl ::statedb::TableSpec for #row {
+            const NAME: &'static str = #name;
+            #(#primary_name)*
+            #unique
+            #(#insertable)*
+            type Key<'a> = #key_type;
+            fn key(&self) -> Self::Key<'_> {
+                #key
+            }
+            #indexes
+            fn columns() -> &'static [&'static str] {
+                &[#(#headings),*]
+            }
+            fn row(&self) -> ::std::vec::Vec<::std::string::String> {
+                ::std::vec![#(#cells),*]
+            }
+        }
+
+        // Not every query that a table offers is asked.
+        #[automatically_derived]
+        #[allow(dead_code)]
+        impl #row {
+            #(#constants)*
+            #queries
+        }
+    }
+}
+
+/// An empty table in place of a struct that is wrong, so that its users add no errors of their own.
+pub(crate) fn stub(input: &DeriveInput) -> TokenStream {
+    let (generics, arguments, bounds) = input.generics.split_for_impl();
+    let row = &input.ident;
+    quote! {
+        #[automatically_derived]
+        impl #generics ::statedb::TableSpec for #row #arguments #bounds {
+            const NAME: &'static str = "";
+            type Key<'a> = u32;
+            fn key(&self) -> u32 {
+                ::std::unreachable!()
+            }
+            fn columns() -> &'static [&'static str] {
+                ::std::unreachable!()
+            }
+            fn row(&self) -> ::std::vec::Vec<::std::string::String> {
+                ::std::unreachable!()
+            }
+        }
+    }
+}
+
+fn unique(spec: &Spec<'_>) -> TokenStream {
+    let more = &spec.more_indexes;
+    match spec.indexes.iter().any(|index| index.unique) {
+        true => quote!(
+            const UNIQUE_SECONDARY: bool = true;
+        ),
+        false if more.is_empty() => TokenStream::new(),
+        false => quote!(const UNIQUE_SECONDARY: bool = #(#more.is_unique())||*;),
+    }
+}
+
+fn indexes(spec: &Spec<'_>) -> TokenStream {
+    if spec.indexes.is_empty() && spec.more_indexes.is_empty() {
+        return TokenStream::new();
+    }
+    let own = spec.indexes.iter().map(|index| constant_name(index.field));
+    let more = &spec.more_indexes;
+    quote! {
+        fn indexes() -> ::std::vec::Vec<::statedb::IndexDef<Self>> {
+            ::std::vec![#(Self::#own.def(),)* #(#more.def()),*]
+        }
+    }
+}
+
+fn cell(column: &Column<'_>) -> TokenStream {
+    let (field, ty) = (ident(column.field), &column.field.ty);
+    match &column.with {
+        Some(with) => quote_spanned!(with.span()=> ::statedb::__private::shown(&self.#field, #with)),
+        None => text(ty, quote!(&self.#field)),
+    }
+}
+
+/// The key of one field, as a row lends it.
+fn key_type(ty: &Type) -> TokenStream {
+    match Key::of(ty) {
+        Key::Text => quote!(&'a str),
+        Key::Bytes => quote!(&'a [u8]),
+        Key::Value(ty) => quote!(#ty),
+        Key::Other(ty) => quote!(&'a #ty),
+    }
+}
+
+fn key_of(field: &Field) -> TokenStream {
+    let name = ident(field);
+    match Key::of(&field.ty) {
+        Key::Text | Key::Bytes => quote!(&*self.#name),
+        Key::Value(_) => quote!(self.#name),
+        Key::Other(_) => quote!(&self.#name),
+    }
+}
+
+/// `by_name`, `BY_NAME`.
+fn function_name(field: &Field) -> Ident {
+    let name = ident(field);
+    format_ident!("by_{}", name.unraw(), span = name.span())
+}
+
+fn constant_name(field: &Field) -> Ident {
+    let name = ident(field);
+    format_ident!("BY_{}", name.unraw().to_string().to_uppercase(), span = name.span())
+}
+
+/// What an index of this field goes by.
+fn indexed<'i>(index: &IndexField<'i>) -> &'i Type {
+    match (index.multi, Items::of(&index.field.ty)) {
+        (
+            true,
+            Some(
+                Items::Option(item)
+                | Items::List(item)
+                | Items::Unordered(item)
+                | Items::Map(item, _)
+                | Items::UnorderedMap(item),
+            ),
+        ) => item,
+        _ => &index.field.ty,
+    }
+}
+
+fn constant(index: &IndexField<'_>) -> TokenStream {
+    let (constant, field, name) = (constant_name(index.field), ident(index.field), &index.name);
+    let new = if index.unique { quote!(unique) } else { quote!(new) };
+    let by = indexed(index);
+    let span = place_of(by);
+    let (key, borrowed) = match Key::of(by) {
+        Key::Text => (quote_spanned!(span=> str), true),
+        Key::Bytes => (quote_spanned!(span=> [u8]), true),
+        Key::Value(ty) | Key::Other(ty) => (quote!(#ty), false),
+    };
+    let add = match (index.multi, borrowed) {
+        (false, true) => quote!(keys.add(&*row.#field)),
+        (false, false) => quote!(keys.add(&row.#field)),
+        (true, borrowed) => {
+            let items = match Items::of(&index.field.ty) {
+                Some(Items::Map(..) | Items::UnorderedMap(_)) => quote!(keys),
+                _ => quote!(iter),
+            };
+            let key = if borrowed { quote!(&**key) } else { quote!(key) };
+            quote!(row.#field.#items().for_each(|key| keys.add(#key)))
+        }
+    };
+    quote! {
+        const #constant: ::statedb::Index<Self, #key> = ::statedb::Index::#new(#name, |row, keys| #add);
+    }
+}
+
+/// A parameter of a query, and the key that is made of it.
+struct Parameter {
+    declared: TokenStream,
+    /// As the primary key has it.
+    primary: TokenStream,
+    /// A reference to it, as indexes want it.
+    reference: TokenStream,
+}
+
+fn parameter(field: &Field, ty: &Type) -> Parameter {
+    let name = ident(field);
+    match Key::of(ty) {
+        Key::Text => {
+            Parameter { declared: quote!(#name: &str), primary: quote!(#name), reference: quote!(#name) }
+        }
+        Key::Bytes => {
+            Parameter { declared: quote!(#name: &[u8]), primary: quote!(#name), reference: quote!(#name) }
+        }
+        Key::Value(ty) => {
+            Parameter { declared: quote!(#name: #ty), primary: quote!(#name), reference: quote!(&#name) }
+        }
+        Key::Other(ty) => {
+            let borrowed = quote!(::std::borrow::Borrow::<#ty>::borrow(&#name));
+            let declared = quote!(#name: impl ::std::borrow::Borrow<#ty>);
+            Parameter { declared, primary: borrowed.clone(), reference: borrowed }
+        }
+    }
+}
+
+fn queries(spec: &Spec<'_>) -> TokenStream {
+    let mut queries = TokenStream::new();
+    let vis = spec.vis;
+    match spec.primary.as_slice() {
+        [field] => {
+            let Parameter { declared, primary, .. } = parameter(field, &field.ty);
+            let function = function_name(field);
+            let doc = format!("The row with this `{}`.", ident(field).unraw());
+            queries.extend(quote! {
+                #[doc = #doc]
+                #[must_use]
+                #vis fn #function(#declared) -> ::statedb::Query<Self> {
+                    ::statedb::Query::primary(#primary)
+                }
+            });
+            if let Key::Text = Key::of(&field.ty) {
+                let start = quote!(::statedb::Prefix::primary(start));
+                queries.extend(prefix(spec, field, &start));
+            }
+        }
+        fields => queries.extend(by_key(spec, fields)),
+    }
+    for index in &spec.indexes {
+        let (function, constant) = (function_name(index.field), constant_name(index.field));
+        let Parameter { declared, reference, .. } = parameter(index.field, indexed(index));
+        let name = ident(index.field).unraw();
+        let doc = match (index.unique, index.multi) {
+            (true, false) => format!("The row with this `{name}`."),
+            (true, true) => format!("The row that has this among its `{name}`."),
+            (false, false) => format!("The rows with this `{name}`."),
+            (false, true) => format!("The rows that have this among their `{name}`."),
+        };
+        queries.extend(quote! {
+            #[doc = #doc]
+            #[must_use]
+            #vis fn #function(#declared) -> ::statedb::Query<Self> {
+                Self::#constant.query(#reference)
+            }
+        });
+        if let Key::Text = Key::of(indexed(index)) {
+            queries.extend(prefix(spec, index.field, &quote!(Self::#constant.prefix(start))));
+        }
+    }
+    queries
+}
+
+fn prefix(spec: &Spec<'_>, field: &Field, query: &TokenStream) -> TokenStream {
+    let (vis, function) = (spec.vis, format_ident!("{}_prefix", function_name(field)));
+    let doc = format!("The rows whose `{}` starts with this.", ident(field).unraw());
+    quote! {
+        #[doc = #doc]
+        #[must_use]
+        #vis fn #function(start: &str) -> ::statedb::Prefix<Self> {
+            #query
+        }
+    }
+}
+
+/// The queries of a key of several fields: by all of them, and by the first ones.
+fn by_key(spec: &Spec<'_>, fields: &[&Field]) -> TokenStream {
+    let vis = spec.vis;
+    let parameters: Vec<Parameter> = fields.iter().map(|field| parameter(field, &field.ty)).collect();
+    let (declared, keys): (Vec<_>, Vec<_>) = parameters.iter().map(|p| (&p.declared, &p.primary)).unzip();
+    let mut queries = quote! {
+        /// The row with this primary key.
+        #[must_use]
+        #vis fn by_key(#(#declared),*) -> ::statedb::Query<Self> {
+            ::statedb::Query::primary((#(#keys),*))
+        }
+    };
+    // A name that no field's shadows.
+    let buffer = Ident::new("buffer", Span::mixed_site());
+    let taken: Vec<Ident> = spec.indexes.iter().map(|index| function_name(index.field)).collect();
+    for count in 1..fields.len() {
+        let names: Vec<String> =
+            fields[..count].iter().map(|field| ident(field).unraw().to_string()).collect();
+        let function = format_ident!("by_{}", names.join("_"), span = ident(fields[0]).span());
+        if taken.contains(&function) {
+            continue;
+        }
+        let (declared, keys) = (&declared[..count], &keys[..count]);
+        let doc = format!("The rows with this `{}`, in order of the primary key.", names.join("`, `"));
+        queries.extend(quote! {
+            #[doc = #doc]
+            #[must_use]
+            #vis fn #function(#(#declared),*) -> ::statedb::Prefix<Self> {
+                let mut #buffer = ::statedb::KeyBuf::new();
+                #(::statedb::IndexKey::encode(&#keys, &mut #buffer);)*
+                ::statedb::Prefix::raw_primary(#buffer)
+            }
+        });
+    }
+    queries
+}

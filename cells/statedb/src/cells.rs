@@ -1,0 +1,31 @@
+//! Texts of columns, for `#[derive(Table)]`.
+
+use std::fmt::Display;
+
+use serde::de::DeserializeOwned;
+
+/// A field as it displays itself.
+pub fn column<T>(field: &T) -> String
+where
+    T: Display + ?Sized, // remedy: `#[column(with = function)]` or `#[column(skip)]`
+{
+    field.to_string()
+}
+
+/// What a function makes of a field.
+pub fn shown<'f, T: ?Sized, R: Display>(field: &'f T, with: impl FnOnce(&'f T) -> R) -> String {
+    with(field).to_string()
+}
+
+/// A list in one cell.
+pub fn joined(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(", ")
+}
+
+/// A row that somebody wrote by hand.
+pub fn from_value<T>(value: serde_json::Value) -> serde_json::Result<T>
+where
+    T: DeserializeOwned, // remedy: `#[derive(Deserialize)] #[serde(default)]`, for `#[table(insertable)]`
+{
+    serde_json::from_value(value)
+}
