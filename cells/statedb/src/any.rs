@@ -2,6 +2,7 @@
 
 mod changes;
 mod edit;
+mod text;
 
 use std::any::Any;
 use std::panic::Location;
@@ -60,8 +61,11 @@ pub trait AnyTable: Send + Sync {
     /// Closes with the next change after the snapshot.
     fn watch(&self, snapshot: &Snapshot) -> Watch;
 
-    /// Makes rows of values and inserts them, or deletes the rows with their primary keys, in one transaction; what comes
-    /// before one that is none is done. `db` is the table's own. See [`TableSpec::FROM_VALUE`].
+    /// The sources that have yet to fill the table, and a watch that closes when they are others.
+    fn initialized_watch(&self, snapshot: &Snapshot) -> (Vec<Arc<str>>, Watch);
+
+    /// Makes rows of values and inserts them, or deletes the rows with their primary keys, in one transaction, which an
+    /// error ends without a trace. `db` is the table's own. See [`TableSpec::FROM_VALUE`].
     fn edit(self: Arc<Self>, db: &Db, edit: Edit, rows: Vec<serde_json::Value>) -> Result<(), EditError>;
 
     /// Deletes rows by their primary keys, in one transaction; how many there were. `db` is the table's own.
@@ -89,8 +93,7 @@ trait AnyRow: Send + Sync {
     fn as_any(&self) -> &dyn Any;
     fn revision(&self) -> u64;
     fn row(&self) -> Vec<String>;
-    fn json(&self) -> serde_json::Result<serde_json::Value>;
-    fn json_text(&self) -> serde_json::Result<String>;
+    fn json_text(&self) -> String;
 }
 
 impl<T: TableSpec> AnyRow for Obj<T> {
@@ -106,12 +109,8 @@ impl<T: TableSpec> AnyRow for Obj<T> {
         (**self).row()
     }
 
-    fn json(&self) -> serde_json::Result<serde_json::Value> {
-        serde_json::to_value(&**self)
-    }
-
-    fn json_text(&self) -> serde_json::Result<String> {
-        serde_json::to_string(&**self)
+    fn json_text(&self) -> String {
+        text::json(&**self)
     }
 }
 
@@ -126,14 +125,10 @@ impl AnyObj {
         self.0.row()
     }
 
-    /// The object as its type serializes; an error's text if it does not.
-    pub fn json(&self) -> serde_json::Value {
-        self.0.json().unwrap_or_else(|error| serde_json::Value::String(error.to_string()))
-    }
-
-    /// The same as text on one line, members in the order in which the type writes them.
+    /// The object as its type serializes, as JSON on one line, members in the order in which the type writes them; why
+    /// it does not serialize, as a JSON string.
     pub fn json_text(&self) -> String {
-        self.0.json_text().unwrap_or_else(|error| serde_json::Value::String(error.to_string()).to_string())
+        self.0.json_text()
     }
 }
 
@@ -213,9 +208,7 @@ impl<T: TableSpec> AnyTable for TableMeta<T> {
             zombies: version.map_or(0, |version| version.graveyard.len()),
             revision: version.map_or(0, |version| version.revision),
             trackers: self.trackers.lock().count(),
-            pending_initializers: version
-                .map(|version| version.init.pending.iter().map(|pending| pending.name.clone()).collect())
-                .unwrap_or_default(),
+            pending_initializers: version.map(|version| version.init.names()).unwrap_or_default(),
             type_name: std::any::type_name::<T>(),
             last_write: *self.last_write.lock(),
         }
@@ -279,6 +272,11 @@ impl<T: TableSpec> AnyTable for TableMeta<T> {
         self.version(snapshot).map_or_else(Watch::closed, |version| version.watch.watch())
     }
 
+    fn initialized_watch(&self, snapshot: &Snapshot) -> (Vec<Arc<str>>, Watch) {
+        let Some(version) = self.version(snapshot) else { return (Vec::new(), Watch::closed()) };
+        (version.init.names(), version.init.watch.watch())
+    }
+
     #[track_caller]
     fn edit(self: Arc<Self>, db: &Db, edit: Edit, rows: Vec<serde_json::Value>) -> Result<(), EditError> {
         edit::edit(&RwTable(Table { db: db.clone(), meta: self }), edit, rows)
@@ -303,7 +301,7 @@ impl Db {
             write!(out, "{}\n  \"{}\": [", if at == 0 { "" } else { "," }, table.name())?;
             for (at, object) in table.all(snapshot).iter().enumerate() {
                 write!(out, "{}\n    ", if at == 0 { "" } else { "," })?;
-                serde_json::to_writer(&mut *out, &object.json())?;
+                out.write_all(object.json_text().as_bytes())?;
             }
             write!(out, "\n  ]")?;
         }

@@ -14,6 +14,12 @@ pub(crate) struct InitState {
     pub(crate) watch: WatchCell,
 }
 
+impl InitState {
+    pub(crate) fn names(&self) -> Vec<Arc<str>> {
+        self.pending.iter().map(|pending| pending.name.clone()).collect()
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Pending {
     pub(crate) name: Arc<str>,

@@ -1,26 +1,40 @@
 //! The comparison of a table with a text.
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use regex::bytes::Regex;
-use similar::{ChangeTag, TextDiff};
 use statedb::{AnyObj, AnyTable};
 
 use crate::show::columns;
 
 /// What rows are expected: columns by header, cells by the places at which their headers begin.
 pub(crate) struct Expected {
-    header: Vec<String>,
+    header: String,
     picked: Vec<usize>,
     starts: Vec<usize>,
-    rows: Vec<Vec<String>>,
+    rows: Vec<Row>,
+}
+
+/// A line of the text.
+struct Row {
+    cells: Vec<String>,
+    /// As a difference shows it.
+    line: String,
 }
 
 impl Expected {
-    /// Reads a table as it is shown. Lines of blanks do not count.
-    pub(crate) fn parse(text: &str, table: &dyn AnyTable) -> anyhow::Result<Self> {
+    /// Reads a table as it is shown, of the text of a file. Lines of blanks do not count; a header with tabs means
+    /// cells between tabs.
+    pub(crate) fn parse(file: &str, text: &str, table: &dyn AnyTable) -> anyhow::Result<Self> {
         let mut lines = text.lines().filter(|line| !line.trim().is_empty());
-        let first = lines.next().context("missing table header")?;
-        ensure!(!first.starts_with([' ', '\t']), "the header must begin in column 0");
+        let known = || table.columns().join(" ");
+        let Some(first) = lines.next() else {
+            anyhow::bail!("\"{file}\" missing header line, e.g. \"{}\"", known())
+        };
+        let first = first.trim_end();
+        let word = first.trim_start();
+        let indent = first.len() - word.len();
+        let begin = &first[..indent + word.find([' ', '\t']).unwrap_or(word.len())];
+        ensure!(indent == 0, "column \"{begin}\" not part of [{}]", known());
         let (mut header, mut starts, mut at) = (vec![], vec![], 0);
         for word in first.split([' ', '\t']) {
             if !word.is_empty() {
@@ -30,54 +44,59 @@ impl Expected {
             at += word.len() + 1;
         }
         let (header, picked) = columns(table, &header)?;
-        // A header with tabs means cells between tabs.
         let tabs = first.contains('\t');
-        let rows = lines
-            .map(|line| if tabs { by_tabs(line, header.len()) } else { by_places(line, &starts) })
-            .collect();
+        let row = |line: &str| match tabs {
+            true => {
+                let cells = by_tabs(line, header.len());
+                Row { line: joined(&cells, &starts), cells }
+            }
+            false => Row { cells: by_places(line, &starts), line: line.to_owned() },
+        };
+        let rows = lines.map(row).collect();
+        let header = if tabs { joined(&header, &starts) } else { first.to_owned() };
         Ok(Expected { header, picked, starts, rows })
     }
 
-    /// The difference, if there is one.
+    /// The difference, if there is one: row by row what is there (`-`) and what should be (`+`).
     pub(crate) fn difference(&self, rows: &[AnyObj], only: Option<&Regex>) -> Option<String> {
         let cells = |row: &AnyObj| -> Vec<String> {
             let row = row.row();
             self.picked.iter().map(|column| row.get(*column).cloned().unwrap_or_default()).collect()
         };
-        let actual = rows.iter().map(cells);
-        let actual: Vec<Vec<String>> =
-            actual.filter(|row| only.is_none_or(|only| only.is_match(self.joined(row).as_bytes()))).collect();
-        if actual == self.rows {
+        let actual: Vec<(Vec<String>, String)> = rows
+            .iter()
+            .map(cells)
+            .map(|cells| (joined(&cells, &self.starts), cells))
+            .filter(|(line, _)| only.is_none_or(|only| only.is_match(line.as_bytes())))
+            .map(|(line, cells)| (cells, line))
+            .collect();
+        if actual.iter().map(|(cells, _)| cells).eq(self.rows.iter().map(|row| &row.cells)) {
             return None;
         }
-        let show = |rows: &[Vec<String>]| {
-            hive_script::render::table(
-                &std::iter::once(&self.header).chain(rows).cloned().collect::<Vec<_>>(),
-            )
-        };
-        let (actual, expected) = (show(&actual), show(&self.rows));
-        let difference = TextDiff::from_lines(&actual, &expected);
-        Some(difference.iter_all_changes().fold(String::new(), |text, change| {
-            let sign = match change.tag() {
-                ChangeTag::Equal => "  ",
-                ChangeTag::Delete => "- ",
-                ChangeTag::Insert => "+ ",
-            };
-            text + sign + change.value()
-        }))
-    }
-
-    /// A row in the places of the header.
-    fn joined(&self, row: &[String]) -> String {
-        let mut text = String::new();
-        for (cell, start) in row.iter().zip(&self.starts) {
-            while text.len() < *start {
-                text.push(' ');
+        let mut text = format!("  {}\n", self.header);
+        for at in 0..actual.len().max(self.rows.len()) {
+            match (actual.get(at), self.rows.get(at)) {
+                (Some((cells, line)), Some(row)) if *cells == row.cells => text += &format!("  {line}\n"),
+                (actual, expected) => {
+                    actual.iter().for_each(|(_, line)| text += &format!("- {line}\n"));
+                    expected.iter().for_each(|row| text += &format!("+ {}\n", row.line));
+                }
             }
-            text.push_str(cell);
         }
-        text
+        Some(text)
     }
+}
+
+/// Cells in the places of their headers.
+fn joined(cells: &[String], starts: &[usize]) -> String {
+    let mut text = String::new();
+    for (cell, start) in cells.iter().zip(starts) {
+        while text.len() < *start {
+            text.push(' ');
+        }
+        text.push_str(cell);
+    }
+    text
 }
 
 fn by_places(line: &str, starts: &[usize]) -> Vec<String> {

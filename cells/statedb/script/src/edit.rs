@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use figment::providers::{Format, Yaml};
 use hive_script::{Call, Command, Output};
-use statedb::{Db, Edit};
+use statedb::{Db, Edit, EditError};
 
 use crate::cell::{command, table};
 
@@ -22,23 +22,29 @@ pub(crate) fn commands(db: &Arc<Db>) -> Vec<Command> {
     edits.into()
 }
 
-/// All files in one transaction. What comes before an object that is none is done.
+/// All files in one transaction, which any error ends without a trace.
 fn change(db: &Db, call: &Call, edit: Edit) -> anyhow::Result<Output> {
     let [name, files @ ..] = call.args.as_slice() else { bail!("expected table and path(s)") };
     if files.is_empty() {
         bail!("expected table and path(s)");
     }
     let table = table(db, name)?;
-    let mut rows = vec![];
-    let read = files.iter().try_for_each(|file| {
+    let (mut rows, mut sources) = (vec![], vec![]);
+    for file in files {
         let text = call.state.read(file).with_context(|| format!("ReadFile({file})"))?;
-        let text = str::from_utf8(&text).with_context(|| file.clone())?;
+        let unmarshal = || format!("Unmarshal({file})");
+        let text = str::from_utf8(&text).with_context(unmarshal)?;
         for part in text.split("---").filter(|part| !part.trim().is_empty()) {
-            rows.push(Yaml::from_str::<serde_json::Value>(part).with_context(|| file.clone())?);
+            rows.push(Yaml::from_str::<serde_json::Value>(part).with_context(unmarshal)?);
+            sources.push(file);
         }
-        anyhow::Ok(())
-    });
-    table.edit(db, edit, rows).with_context(|| files.join(" "))?;
-    read?;
+    }
+    table.edit(db, edit, rows).map_err(|error| match &error {
+        EditError::Value { at, .. } => {
+            let file = sources[*at];
+            anyhow::Error::new(error).context(format!("Unmarshal({file})"))
+        }
+        _ => anyhow::Error::new(error),
+    })?;
     Ok(Output::none())
 }

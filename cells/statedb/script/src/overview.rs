@@ -45,7 +45,7 @@ fn row(table: &dyn AnyTable, snapshot: &Snapshot) -> Vec<String> {
         stats.objects.to_string(),
         stats.zombies.to_string(),
         indexes.join(", "),
-        format!("[{}]", stats.pending_initializers.join(", ")),
+        format!("[{}]", stats.pending_initializers.join(" ")),
         stats.type_name.to_owned(),
         write.unwrap_or_default(),
     ]

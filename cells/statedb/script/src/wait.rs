@@ -4,15 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use hive_script::{Call, Command, Flag, FlagKind, Output, render, whole_text};
-use statedb::{AnyTable, Db};
-use tokio::time::{Instant, timeout_at};
+use hive_script::{Call, Command, Flag, FlagKind, Output, whole_text};
+use statedb::{AnyChange, AnyTable, Db};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::cell::{command, table};
 use crate::compare::Expected;
 
-/// How often it is looked whether a table is initialized.
-const LOOK: Duration = Duration::from_millis(10);
+/// Changes are shown at most so often; several of a row meanwhile are one.
+const PACE: Duration = Duration::from_millis(100);
+
+/// Changes that are shown at once.
+const PORTION: usize = 100;
 
 pub(crate) fn commands(db: &Arc<Db>) -> Vec<Command> {
     let timeout = || Flag::new("timeout", FlagKind::Duration, "5s", "how long to wait");
@@ -36,7 +39,7 @@ async fn compare(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
     let table = table(&db, name)?;
     let text = call.state.read(file).with_context(|| format!("ReadFile({file})"))?;
     let text = call.state.expand(&String::from_utf8_lossy(&text));
-    let expected = Expected::parse(&text, &*table)?;
+    let expected = Expected::parse(file, &text, &*table)?;
     let only = match call.flags.text("grep") {
         "" => None,
         expression => Some(whole_text(expression).context("bad grep")?),
@@ -71,13 +74,12 @@ async fn initialized(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
     let deadline = Instant::now() + call.flags.duration("timeout");
     for table in tables {
         loop {
-            let pending = table.stats(&db.snapshot()).pending_initializers;
+            let (pending, done) = table.initialized_watch(&db.snapshot());
             if pending.is_empty() {
                 break;
             }
-            let names = pending.join(", ");
-            ensure!(Instant::now() < deadline, "table \"{}\" is not initialized: {names}", table.name());
-            tokio::time::sleep(LOOK).await;
+            call.log(format_args!("Waiting for {} to initialize ([{}])...", table.name(), pending.join(" ")));
+            ensure!(timeout_at(deadline, done.changed()).await.is_ok(), "timed out");
         }
         call.log(format_args!("{} initialized", table.name()));
     }
@@ -88,24 +90,50 @@ async fn initialized(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
 async fn watch(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
     let name = call.args.first().context("expected table name")?;
     let table = table(&db, name)?;
-    let header = || table.columns().iter().map(|&column| column.to_owned()).collect::<Vec<_>>();
+    let mut page = Page::default();
     let mut changes = table.clone().changes(&db);
+    let header = table.columns().iter().map(|&column| column.to_owned()).collect();
+    let mut lines = vec![(header, false)];
     loop {
-        let (batch, watch) = changes.take(100);
-        if !batch.is_empty() {
-            let mark = |deleted| if deleted { " (deleted)" } else { "" };
-            let rows = batch.iter().map(|change| {
-                let mut row = change.object.row();
-                if let Some(last) = row.last_mut() {
-                    last.push_str(mark(change.deleted));
-                }
-                row
-            });
-            call.state
-                .log()
-                .write(&render::table(&std::iter::once(header()).chain(rows).collect::<Vec<_>>()));
+        let (batch, watch) = changes.take(PORTION);
+        lines.extend(batch.iter().map(|AnyChange { object, deleted, .. }| (object.row(), *deleted)));
+        if !lines.is_empty() {
+            call.state.log().write(&page.laid_out(&lines));
+            lines.clear();
+            call.state.log().drained().await;
+            sleep(PACE).await;
         }
-        call.state.log().drained().await;
         watch.changed().await;
+    }
+}
+
+/// The widths of columns in lines that come one after the other: a column never becomes narrower again.
+#[derive(Default)]
+struct Page {
+    widths: Vec<usize>,
+}
+
+impl Page {
+    /// Lines of cells, without blanks at their ends; deleted rows red and struck through.
+    fn laid_out(&mut self, lines: &[(Vec<String>, bool)]) -> String {
+        for (cells, _) in lines {
+            self.widths.resize(self.widths.len().max(cells.len()), 5);
+            for (width, cell) in self.widths.iter_mut().zip(cells) {
+                *width = (*width).max(cell.chars().count() + 3);
+            }
+        }
+        let mut text = String::new();
+        for (cells, deleted) in lines {
+            let padded = |(at, cell): (usize, &String)| match at + 1 == cells.len() {
+                true => cell.clone(),
+                false => format!("{cell:width$}", width = self.widths[at]),
+            };
+            let line: String = cells.iter().enumerate().map(padded).collect();
+            text += &match deleted {
+                true => format!("\x1b[9m\x1b[31m{line} (deleted)\x1b[0m\n"),
+                false => format!("{}\n", line.trim_end_matches(' ')),
+            };
+        }
+        text
     }
 }

@@ -180,9 +180,9 @@ Index  Name
     assert_eq!(result, Ok(()), "{log}");
     for said in [
         "devices initialized",
-        "+ 9       zz",
+        "+ 9      zz",
         "obects",
-        "missing table header",
+        "missing header line, e.g. \"Name Index Kind\"",
         "table \"nosuch\" not found",
     ] {
         assert!(log.contains(said), "{said}: {log}");
@@ -197,15 +197,16 @@ db/show devices
 cmp stdout inserted.txt
 db/get devices br0 -f yaml -o again.yaml
 db/delete devices again.yaml gone.yaml
-! db/insert devices half.yaml
-! db/insert devices nosuch.yaml
+! db/insert devices one.yaml half.yaml
+! db/insert devices two.yaml nosuch.yaml
 ! db/insert devices
 ! db/insert nosuch one.yaml
 ! db/insert plain one.yaml
-db/get devices half
-stdout half
-db/list devices --delete half
-stdout half
+# nothing of what failed is left
+db/show devices --columns=Name
+! stdout half
+db/list devices --delete br1
+stdout br1
 db/prefix --delete devices eth --columns=Name
 stdout --count=2 eth
 db/get devices nosuch --delete
@@ -236,7 +237,6 @@ Name   Index   Kind
 br0    7       \nbr1    0       \neth0   0       7
 eth1   2       \nlxc1   3       \n-- left.txt --
 Name
-br1
 lxc1
 ";
     let (result, log) = run(script).await;
@@ -245,7 +245,7 @@ lxc1
         "Deleted 2 objects",
         "Deleted 1 objects",
         "Deleted 0 objects",
-        "half.yaml: invalid type: string \"no-number\"",
+        "Unmarshal(half.yaml): invalid type: string \"no-number\"",
         "expected table and path(s)",
         "rows of table `plain` are made by its owner alone",
     ] {

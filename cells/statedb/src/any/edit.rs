@@ -45,23 +45,21 @@ pub enum EditError {
 #[track_caller]
 pub(super) fn edit<T: TableSpec>(table: &RwTable<T>, edit: Edit, rows: Vec<Value>) -> Result<(), EditError> {
     let make = T::FROM_VALUE.ok_or(EditError::NotByHand(T::NAME))?;
-    let (result, _snapshot) = table.transact(|w| {
-        for (at, value) in rows.into_iter().enumerate() {
-            let row = make(value).map_err(|source| EditError::Value { at, source })?;
-            match edit {
-                Edit::Insert => {
-                    let inserted = w.try_insert(row);
-                    inserted
-                        .map_err(|conflict| EditError::Conflict { at, conflict: conflict.to_string() })?;
-                }
-                Edit::Delete => {
-                    let _old = w.delete(of(&row));
-                }
+    let mut w = table.write();
+    for (at, value) in rows.into_iter().enumerate() {
+        let row = make(value).map_err(|source| EditError::Value { at, source })?;
+        match edit {
+            Edit::Insert => {
+                let inserted = w.try_insert(row);
+                inserted.map_err(|conflict| EditError::Conflict { at, conflict: conflict.to_string() })?;
+            }
+            Edit::Delete => {
+                let _old = w.delete(of(&row));
             }
         }
-        Ok(())
-    });
-    result
+    }
+    w.commit();
+    Ok(())
 }
 
 #[track_caller]

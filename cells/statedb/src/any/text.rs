@@ -1,0 +1,69 @@
+//! Rows as the JSON text that Go writes.
+
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde::Serialize;
+use serde_json::ser::{CompactFormatter, Formatter};
+use serde_json::{Serializer, Value};
+
+/// The object on one line; where its type cannot say it, why, as a string.
+pub(super) fn json<T: Serialize>(object: &T) -> String {
+    let written = || {
+        let mut text = Vec::new();
+        object.serialize(&mut Serializer::with_formatter(&mut text, Escaping))?;
+        serde_json::Result::Ok(text)
+    };
+    let told = |what: String| Value::String(what).to_string();
+    match catch_unwind(AssertUnwindSafe(written)) {
+        Ok(Ok(text)) => String::from_utf8(text).unwrap_or_else(|error| told(error.to_string())),
+        Ok(Err(error)) => told(error.to_string()),
+        Err(_) => told("panic while the object was written".to_owned()),
+    }
+}
+
+/// Without blanks, and what means something in HTML or JavaScript escaped.
+struct Escaping;
+
+impl Formatter for Escaping {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+        let mut rest = text;
+        while let Some(at) = rest.find(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+            let (before, found) = rest.split_at(at);
+            CompactFormatter.write_string_fragment(out, before)?;
+            let Some(c) = found.chars().next() else { break };
+            write!(out, "\\u{:04x}", u32::from(c))?;
+            rest = &found[c.len_utf8()..];
+        }
+        CompactFormatter.write_string_fragment(out, rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::ser::Error;
+
+    use super::*;
+
+    struct Fails;
+    struct Panics;
+
+    impl Serialize for Fails {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            Err(S::Error::custom("no \"text\""))
+        }
+    }
+
+    impl Serialize for Panics {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            panic!("bad row")
+        }
+    }
+
+    #[test]
+    fn texts_are_escaped_as_go_does_and_what_cannot_be_written_says_why() {
+        assert_eq!(json(&["<a>&\u{2028}\u{2029}é\"", ""]), r#"["\u003ca\u003e\u0026\u2028\u2029é\"",""]"#);
+        assert_eq!(json(&Fails), r#""no \"text\"""#);
+        assert_eq!(json(&Panics), r#""panic while the object was written""#);
+    }
+}
