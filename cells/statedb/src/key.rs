@@ -1,9 +1,12 @@
 //! Keys of indexes as bytes whose order is the order of the values.
 
+mod bits;
 mod net;
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
+
+pub(crate) use bits::{covering, inside};
 
 /// Keys up to this many bytes live inline and never allocate.
 const INLINE: usize = 30;
@@ -137,7 +140,7 @@ pub struct KeyParseError {
 }
 
 impl KeyParseError {
-    fn raw(raw: &[u8], expected: &'static str) -> Self {
+    pub(crate) fn raw(raw: &[u8], expected: &'static str) -> Self {
         let text = raw.iter().map(|byte| format!("{byte:02x}")).collect();
         KeyParseError { text, expected }
     }

@@ -75,9 +75,9 @@ pub type FromValue<T> = fn(serde_json::Value) -> serde_json::Result<T>;
 /// const BY_PORT: Index<Backend, u16> = Index::new("port", |b, keys| keys.extend(&b.ports)); // several keys a row
 /// ```
 pub struct Index<T, K: ?Sized> {
-    name: &'static str,
-    unique: bool,
-    emit: fn(&T, &mut Keys<K>),
+    pub(crate) name: &'static str,
+    pub(crate) unique: bool,
+    pub(crate) emit: fn(&T, &mut Keys<K>),
 }
 
 impl<T, K: ?Sized> Clone for Index<T, K> {
@@ -122,15 +122,11 @@ impl<T, K: IndexKey + ?Sized> Index<T, K> {
         T: 'static,
         K: 'static,
     {
-        let emit = self.emit;
         IndexDef {
             name: self.name,
             unique: self.unique,
-            emit: Arc::new(move |object, keys| {
-                let mut sink = Keys { keys: std::mem::take(keys), marker: PhantomData };
-                emit(object, &mut sink);
-                *keys = sink.keys;
-            }),
+            matching: Matching::Exact,
+            emit: self.emit(),
             parse: K::encode_text,
             parse_prefix: K::encode_text_prefix,
             raw: K::encode_raw,
@@ -139,9 +135,21 @@ impl<T, K: IndexKey + ?Sized> Index<T, K> {
     }
 }
 
+impl<T: 'static, K: ?Sized + 'static> Index<T, K> {
+    /// The index function without its key type.
+    pub(crate) fn emit(&self) -> Emit<T> {
+        let emit = self.emit;
+        Arc::new(move |object, keys| {
+            let mut sink = Keys { keys: std::mem::take(keys), marker: PhantomData };
+            emit(object, &mut sink);
+            *keys = sink.keys;
+        })
+    }
+}
+
 /// Where an index function puts the keys of a row.
 pub struct Keys<K: ?Sized> {
-    keys: Vec<KeyBuf>,
+    pub(crate) keys: Vec<KeyBuf>,
     marker: PhantomData<fn(&K)>,
 }
 
@@ -160,7 +168,7 @@ impl<K: IndexKey + ?Sized> Keys<K> {
     }
 }
 
-type Emit<T> = Arc<dyn Fn(&T, &mut Vec<KeyBuf>) + Send + Sync>;
+pub(crate) type Emit<T> = Arc<dyn Fn(&T, &mut Vec<KeyBuf>) + Send + Sync>;
 
 /// Makes a key, or the beginning of keys, from text.
 pub(crate) type Parse = fn(&str, &mut KeyBuf) -> Result<(), KeyParseError>;
@@ -168,10 +176,20 @@ pub(crate) type Parse = fn(&str, &mut KeyBuf) -> Result<(), KeyParseError>;
 /// Makes a key from bytes; tells whether there are such keys.
 pub(crate) type ParseRaw = fn(&[u8], &mut KeyBuf) -> Result<bool, KeyParseError>;
 
+/// Which key of an index answers a query.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Matching {
+    /// The same.
+    Exact,
+    /// The longest prefix that covers it.
+    Longest,
+}
+
 /// A secondary index without its key type, as a table holds it.
 pub struct IndexDef<T> {
     pub(crate) name: &'static str,
     pub(crate) unique: bool,
+    pub(crate) matching: Matching,
     pub(crate) emit: Emit<T>,
     pub(crate) parse: Parse,
     pub(crate) parse_prefix: Parse,

@@ -171,7 +171,7 @@ impl<T: TableSpec> Table<T> {
     /// As [`prefix`](Self::prefix), with a watch that closes when these rows change, or others near them in the index.
     pub fn prefix_watch<'s>(&self, snapshot: &'s Snapshot, prefix: Prefix<T>) -> (Rows<'s, T>, Watch) {
         let Some(version) = self.version(snapshot) else { return (Rows::one(None), Watch::closed()) };
-        let watch = version.part_watch(&self.meta.indexes, prefix.index, &prefix.key);
+        let watch = version.prefix_watch(&self.meta.indexes, &prefix);
         (version.prefix(&self.meta.indexes, &prefix), watch)
     }
 

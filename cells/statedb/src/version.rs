@@ -9,12 +9,12 @@ use std::sync::Arc;
 use crate::engine::{Fate, Grave, Keyed, Retired, Revisioned, Revisions, Tree};
 use crate::error::Conflict;
 use crate::init::InitState;
-use crate::key::KeyBuf;
+use crate::key::{KeyBuf, inside};
 use crate::obj::Obj;
 use crate::query::{Prefix, Query};
 use crate::root;
 use crate::rows::Rows;
-use crate::spec::{IndexDef, TableSpec};
+use crate::spec::{IndexDef, Matching, TableSpec};
 use crate::watch::{Watch, WatchCell};
 
 pub(crate) struct Version<T> {
@@ -72,18 +72,27 @@ impl<T: TableSpec> Version<T> {
 
     pub(crate) fn get(&self, indexes: &[IndexDef<T>], query: &Query<T>) -> Option<&Obj<T>> {
         let key = query.key.as_bytes();
-        match position(indexes, query.index) {
-            None => self.primary.get(key),
-            Some(at) if indexes[at].unique => self.secondary[at].tree.get(key).map(Keyed::row),
-            Some(at) => self.secondary[at].tree.prefix(key).next().map(Keyed::row),
-        }
+        let Some(at) = position(indexes, query.index) else { return self.primary.get(key) };
+        let (index, tree) = (&indexes[at], &self.secondary[at].tree);
+        let found = match index.matching {
+            Matching::Exact if index.unique => tree.get(key),
+            Matching::Exact => tree.prefix(key).next(),
+            Matching::Longest => tree.longest(key).first(),
+        };
+        found.map(Keyed::row)
     }
 
     /// All rows with the key.
     pub(crate) fn list(&self, indexes: &[IndexDef<T>], query: &Query<T>) -> Rows<'_, T> {
+        let key = query.key.as_bytes();
         match position(indexes, query.index) {
             Some(at) if !indexes[at].unique => {
-                Rows::keyed(self.secondary[at].tree.prefix(query.key.as_bytes()), false)
+                let tree = &self.secondary[at].tree;
+                let keyed = match indexes[at].matching {
+                    Matching::Exact => tree.prefix(key),
+                    Matching::Longest => tree.longest(key).leaves(),
+                };
+                Rows::keyed(keyed, false)
             }
             _ => Rows::one(self.get(indexes, query)),
         }
@@ -91,10 +100,18 @@ impl<T: TableSpec> Version<T> {
 
     pub(crate) fn prefix(&self, indexes: &[IndexDef<T>], prefix: &Prefix<T>) -> Rows<'_, T> {
         let key = prefix.key.as_bytes();
-        match position(indexes, prefix.index).map(|at| &self.secondary[at]) {
-            None => Rows::primary(self.primary.prefix(key)),
-            Some(index) => Rows::keyed(index.tree.prefix(key), index.multi),
-        }
+        let Some(at) = position(indexes, prefix.index) else {
+            return Rows::primary(self.primary.prefix(key));
+        };
+        let Secondary { tree, multi } = &self.secondary[at];
+        let keyed = match indexes[at].matching {
+            Matching::Exact => tree.prefix(key),
+            Matching::Longest => match inside(key) {
+                (start, None) => tree.prefix(start),
+                (_, Some(end)) => tree.between(key, end.as_bytes()),
+            },
+        };
+        Rows::keyed(keyed, *multi)
     }
 
     pub(crate) fn lower_bound(&self, indexes: &[IndexDef<T>], query: &Query<T>) -> Rows<'_, T> {
@@ -119,7 +136,7 @@ impl<T: TableSpec> Version<T> {
         graves.map(|grave| (grave.get().revision(), grave.get().object()))
     }
 
-    /// The watch for the rows with a key: on an index with one row a key the row's own, if there is one, else that of
+    /// The watch for the rows that a query gives: on an index with one row a key the row's own, if there is one, else that of
     /// the part of the index where they would be.
     pub(crate) fn key_watch(
         &self,
@@ -127,23 +144,33 @@ impl<T: TableSpec> Version<T> {
         query: &Query<T>,
         found: Option<&Obj<T>>,
     ) -> Watch {
-        let exact = position(indexes, query.index).is_none_or(|at| indexes[at].unique);
+        let key = query.key.as_bytes();
+        let at = position(indexes, query.index);
+        let longest = at.filter(|at| indexes[*at].matching == Matching::Longest);
+        if let Some(at) = longest {
+            return self.secondary[at].tree.longest(key).watch().unwrap_or(&self.watch).watch();
+        }
         match found {
-            Some(object) if exact => object.watch(),
-            _ => self.part_watch(indexes, query.index, &query.key),
+            Some(object) if at.is_none_or(|at| indexes[at].unique) => object.watch(),
+            _ => self.part_watch(at, key),
+        }
+    }
+
+    /// The watch for the rows that a prefix query gives.
+    pub(crate) fn prefix_watch(&self, indexes: &[IndexDef<T>], prefix: &Prefix<T>) -> Watch {
+        let key = prefix.key.as_bytes();
+        let at = position(indexes, prefix.index);
+        match at.map(|at| indexes[at].matching) {
+            Some(Matching::Longest) => self.part_watch(at, inside(key).0),
+            _ => self.part_watch(at, key),
         }
     }
 
     /// The watch for the rows whose key of an index starts with this.
-    pub(crate) fn part_watch(
-        &self,
-        indexes: &[IndexDef<T>],
-        index: Option<&'static str>,
-        start: &KeyBuf,
-    ) -> Watch {
-        let part = match position(indexes, index) {
-            None => self.primary.prefix_watch(start.as_bytes()),
-            Some(at) => self.secondary[at].tree.prefix_watch(start.as_bytes()),
+    fn part_watch(&self, index: Option<usize>, start: &[u8]) -> Watch {
+        let part = match index {
+            None => self.primary.prefix_watch(start),
+            Some(at) => self.secondary[at].tree.prefix_watch(start),
         };
         part.unwrap_or(&self.watch).watch()
     }

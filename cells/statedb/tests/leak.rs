@@ -1,10 +1,11 @@
 //! Memory: what ten thousand rounds of adding and removing leave behind, counted by the allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
-use statedb::{Changes, Db, Index, IndexDef, Prefix, Query, RwTable, Snapshot, TableSpec, Watch};
+use statedb::{Changes, Db, Index, IndexDef, LpmIndex, Prefix, Query, RwTable, Snapshot, TableSpec, Watch};
 
 static BLOCKS: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -42,6 +43,8 @@ struct Pod {
 
 const BY_NODE: Index<Pod, str> = Index::new("node", |pod, keys| keys.add(&pod.node));
 const BY_ADDRESS: Index<Pod, u32> = Index::new("address", |pod, keys| keys.extend(&pod.addresses));
+const BY_NETWORK: LpmIndex<Pod, Ipv4Addr> =
+    Index::lpm("network", |pod, keys| pod.addresses.iter().for_each(|ip| keys.add(&Ipv4Addr::from(*ip))));
 
 impl TableSpec for Pod {
     const NAME: &'static str = "pods";
@@ -52,7 +55,7 @@ impl TableSpec for Pod {
     }
 
     fn indexes() -> Vec<IndexDef<Self>> {
-        vec![BY_NODE.def(), BY_ADDRESS.def()]
+        vec![BY_NODE.def(), BY_ADDRESS.def(), BY_NETWORK.def()]
     }
 
     fn columns() -> &'static [&'static str] {
@@ -91,6 +94,8 @@ impl Company {
         self.watches.push(table.prefix_watch(&snapshot, Prefix::primary("a-namespace/")).1);
         self.watches.push(table.get_watch(&snapshot, Query::primary("not there")).1);
         self.watches.push(table.all_watch(&snapshot).1);
+        let address = BY_NETWORK.query(&Ipv4Addr::from(round as u32 % 16));
+        self.watches.push(table.list_watch(&snapshot, address).1);
         self.watches
             .extend(table.all(&snapshot).next().map(|pod| table.get_watch(&snapshot, Query::of(&**pod)).1));
         if round.is_multiple_of(3) {

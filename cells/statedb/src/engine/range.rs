@@ -209,6 +209,54 @@ impl<'s, L: Leaf> Range<'s, L> {
     }
 }
 
+impl<'s, L: Leaf> Range<'s, L> {
+    /// What is below a link and has a key from `from` on and less than `to`.
+    pub(super) fn between(top: &'s Link<L>, from: &[u8], to: &[u8]) -> Self {
+        let mut range = Range::from(top, from);
+        let mut back = Path::before(top, to);
+        let last = match top.as_leaf() {
+            Some(leaf) => Some(leaf).filter(|leaf| leaf.with_key(|key| key < to)),
+            None => back.backwards(),
+        };
+        match range.next.zip(last) {
+            Some((first, last)) if first.with_key(|first| last.with_key(|last| first <= last)) => {
+                range.back = Some(Box::new((back, last)));
+                range
+            }
+            _ => Range::empty(),
+        }
+    }
+}
+
+impl<'s, L: Leaf> Path<'s, L> {
+    /// Behind the last leaf below a link whose key is less than this.
+    fn before(top: &'s Link<L>, key: &[u8]) -> Self {
+        let mut path = Path::new();
+        let (mut link, mut rest) = (top, key);
+        while let Child::Node(node) = link.get() {
+            let shared = common(node.prefix(), rest);
+            match (node.prefix().get(shared), rest.get(shared)) {
+                (Some(here), Some(there)) if here < there => {
+                    path.push(node, END);
+                    break;
+                }
+                (Some(_), _) | (None, None) => break,
+                (None, Some(byte)) => {
+                    let after = node.after(*byte);
+                    let Some(child) = node.child(*byte) else {
+                        path.push(node, after);
+                        break;
+                    };
+                    let less = child.as_leaf().is_some_and(|leaf| leaf.with_key(|found| found < key));
+                    path.push(node, if less { after } else { after - 1 });
+                    (link, rest) = (child, &rest[shared + 1..]);
+                }
+            }
+        }
+        path
+    }
+}
+
 impl<'s, L, C: Cursor<'s, L>> Ends<'s, L, C> {
     /// From a cursor to the end.
     pub(super) fn new(top: Option<C::Top>, mut front: C) -> Self {

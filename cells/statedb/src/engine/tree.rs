@@ -2,6 +2,8 @@
 
 #![expect(unsafe_code, reason = "versions of a tree share their nodes")]
 
+mod covering;
+
 use super::heap::{Edit, Retired};
 use super::leaf::Leaf;
 use super::link::{Child, Link, Removed};
@@ -82,6 +84,11 @@ impl<L: Leaf> Tree<L> {
     /// The leaves whose key is this or greater.
     pub(crate) fn from(&self, key: &[u8]) -> Range<'_, L> {
         Range::from(&self.root, key)
+    }
+
+    /// The leaves whose key is at least `from` and less than `to`.
+    pub(crate) fn between(&self, from: &[u8], to: &[u8]) -> Range<'_, L> {
+        Range::between(&self.root, from, to)
     }
 
     /// Where the keys that start with this are, if there are any, and the deepest node through which each insert and

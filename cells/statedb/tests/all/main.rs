@@ -4,6 +4,7 @@ mod blobs;
 mod changes;
 mod derive;
 mod differential;
+mod lpm;
 mod model;
 mod observe;
 mod promises;
