@@ -183,7 +183,7 @@ impl HiveBuilder {
 
     /// Calls a function with each event, in order. It must not block.
     pub fn on_event(mut self, observer: impl Fn(&Event) + Send + Sync + 'static) -> Self {
-        self.observers.push(Arc::new(observer));
+        self.observers.push(Arc::new(move |event, _| observer(event)));
         self
     }
 
@@ -241,7 +241,7 @@ impl HiveBuilder {
             self;
         let timeline = Arc::new(Timeline::default());
         let recorder = timeline.clone();
-        let record: Observer = Arc::new(move |event| recorder.record(event));
+        let record: Observer = Arc::new(move |event, at| recorder.record(event, at));
         let events = Events::new(std::iter::once(record).chain(observers).collect(), limits.slow, log);
         let health = HealthTree::new();
         let jobs = Jobs::new();
@@ -249,7 +249,7 @@ impl HiveBuilder {
         graph.built_in(events.clone());
         graph.built_in(health.clone());
         graph.built_in(jobs.clone());
-        graph.built_in(timeline);
+        graph.built_in(timeline.clone());
         graph.register(&cells);
         let schema = schema(&mut graph, &sources, foreign, presets);
         let usage = schema.usage();
@@ -290,7 +290,9 @@ impl HiveBuilder {
             return Err(HiveError::Config(faults));
         }
 
-        let hooks = Hooks::new(events.clone());
+        // As many hooks as constructors.
+        timeline.reserve(2 * plan.order.len());
+        let hooks = Hooks::new(events.clone(), plan.order.len());
         let shutdown = Shutdowner::new(events.clone());
         let shared = Arc::new(Shared { events, hooks, health, jobs, shutdown, tally });
         Ok(Hive::new(Parts { graph, plan, shared, settings, arguments: loaded.arguments, usage, limits }))

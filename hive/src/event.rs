@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 use tracing::Dispatch;
 
 use crate::lifecycle::panic_text;
@@ -343,7 +344,8 @@ fn is_power_of_ten(n: u64) -> bool {
     n.checked_ilog10().is_some_and(|exponent| 10_u64.pow(exponent) == n)
 }
 
-pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
+/// Is told an event and its moment.
+pub(crate) type Observer = Arc<dyn Fn(&Event, Instant) + Send + Sync>;
 
 /// The events of one hive: synchronous observers, and subscriptions for those that come later.
 pub struct Events {
@@ -390,21 +392,27 @@ impl Events {
     /// Calls a function with each event from now on, in order; none is missed. It must not block.
     pub fn observe(&self, observer: impl Fn(&Event) + Send + Sync + 'static) {
         let mut observers = self.observers.lock();
-        let all = observers.iter().cloned().chain([Arc::new(observer) as Observer]).collect();
+        let added: Observer = Arc::new(move |event, _| observer(event));
+        let all = observers.iter().cloned().chain([added]).collect();
         *observers = Arc::new(all);
     }
 
     pub(crate) fn emit(&self, event: Event) {
+        self.emit_at(&event, Instant::now());
+    }
+
+    /// As [`emit`](Events::emit), where the moment is known already.
+    pub(crate) fn emit_at(&self, event: &Event, at: Instant) {
         self.logged(|| event.log(self.slow));
         let observers = self.observers.lock().clone();
         for observer in observers.iter() {
             // An observer is a guest: its panic is not one of whom it watches.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer(&event))) {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer(event, at))) {
                 tracing::error!(error = panic_text(&*panic), ?event, "An observer of events panicked");
             }
         }
         if let Some(live) = self.live.get() {
-            let _nobody_listens_any_more = live.send(event);
+            let _nobody_listens_any_more = live.send(event.clone());
         }
     }
 }
@@ -417,8 +425,11 @@ mod tests {
     async fn observers_and_subscribers_see_the_same() {
         let seen = Arc::new(Mutex::new(vec![]));
         let sink = seen.clone();
-        let events =
-            Events::new(vec![Arc::new(move |e: &Event| sink.lock().push(e.clone()))], Duration::ZERO, None);
+        let events = Events::new(
+            vec![Arc::new(move |e: &Event, _| sink.lock().push(e.clone()))],
+            Duration::ZERO,
+            None,
+        );
         let mut live = events.subscribe();
         events.emit(Event::Starting);
         assert_eq!(*seen.lock(), [Event::Starting]);

@@ -167,8 +167,9 @@ impl Run<'_> {
             result => result,
         };
         result.map_err(|error| HiveError::Construct { site: graph.site(node), error, rollback: vec![] })?;
-        let duration = begin.elapsed();
-        self.shared.events.emit(Event::Constructed { function, module: module.clone(), duration });
+        let end = Instant::now();
+        let constructed = Event::Constructed { function, module: module.clone(), duration: end - begin };
+        self.shared.events.emit_at(&constructed, end);
         if let Some(tally) = &self.shared.tally {
             let mut outs = Outs::with_looks();
             constructor.erased.outs(&mut outs);

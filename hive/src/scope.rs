@@ -235,7 +235,7 @@ impl Core {
     }
 
     async fn begin(&self, begin: Instant) -> Result<(), HiveError> {
-        let hooks = Hooks::new(self.shared.events.clone());
+        let hooks = Hooks::new(self.shared.events.clone(), 0);
         let shared = Arc::new(self.shared.with_hooks(hooks.clone()));
         let values = self.outer.get().cloned().unwrap_or_else(|| self.part.no_values());
         let mut life = Life { shared, values, part: self.part.clone(), scopes: Vec::new() };

@@ -1,6 +1,7 @@
 //! Asking a hive to stop, from inside.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +27,8 @@ pub struct Shutdowner {
 }
 
 struct Shared {
+    /// The same as the token, without its lock: each constructor and hook asks.
+    is_asked: AtomicBool,
     token: CancellationToken,
     reason: Mutex<Option<Reason>>,
     events: Arc<Events>,
@@ -33,9 +36,8 @@ struct Shared {
 
 impl Shutdowner {
     pub(crate) fn new(events: Arc<Events>) -> Self {
-        Shutdowner {
-            shared: Arc::new(Shared { token: CancellationToken::new(), reason: Mutex::new(None), events }),
-        }
+        let (token, reason) = (CancellationToken::new(), Mutex::new(None));
+        Shutdowner { shared: Arc::new(Shared { is_asked: AtomicBool::new(false), token, reason, events }) }
     }
 
     /// Asks for an orderly stop.
@@ -66,6 +68,7 @@ impl Shutdowner {
             Reason::Signal(name) => Event::Signal { name },
         };
         *first = Some(reason);
+        self.shared.is_asked.store(true, Ordering::SeqCst);
         drop(first);
         self.shared.token.cancel();
         self.shared.events.emit(event);
@@ -73,7 +76,7 @@ impl Shutdowner {
 
     /// Whether a stop has been asked for.
     pub fn is_shutting_down(&self) -> bool {
-        self.shared.token.is_cancelled()
+        self.shared.is_asked.load(Ordering::SeqCst)
     }
 
     /// Ends when a stop is asked for.

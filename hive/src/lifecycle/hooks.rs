@@ -100,10 +100,11 @@ pub(crate) struct Ordering<'a> {
 }
 
 impl Hooks {
-    pub(crate) fn new(events: Arc<Events>) -> Arc<Self> {
+    /// For about so many hooks.
+    pub(crate) fn new(events: Arc<Events>, expected: usize) -> Arc<Self> {
         let inner = Inner {
-            hooks: vec![],
-            started: vec![],
+            hooks: Vec::with_capacity(expected),
+            started: Vec::with_capacity(expected),
             state: State::Built,
             jobs: vec![],
             tasks: vec![],

@@ -109,12 +109,13 @@ impl HookRun<'_> {
     pub(super) async fn execute(self, hook: HookFn, cancel: &dyn CancelSource) -> Result<(), HookFailure> {
         let begin = Instant::now();
         let result = self.attempt(hook, cancel, begin).await;
-        let duration = begin.elapsed();
+        let end = Instant::now();
+        let duration = end - begin;
         let result = result.and_then(|()| self.in_time(begin, duration));
         let HookRun { phase, id: hook, events, .. } = self;
         match result {
             Ok(()) => {
-                events.emit(Event::HookRan { phase, hook, duration });
+                events.emit_at(&Event::HookRan { phase, hook, duration }, end);
                 Ok(())
             }
             Err(reason) => {
@@ -138,7 +139,7 @@ impl HookRun<'_> {
         if begin >= self.limits.deadline {
             return Err(HookError::NotRun);
         }
-        self.events.emit(Event::HookRuns { phase: self.phase, hook: self.id.clone() });
+        self.events.emit_at(&Event::HookRuns { phase: self.phase, hook: self.id.clone() }, begin);
         let own = Ends(HookCx::default());
         let cx = own.0.clone();
         let span = self.events.span(&self.id.module);

@@ -51,11 +51,16 @@ pub enum Step {
 }
 
 impl Timeline {
+    /// Makes room for so many steps.
+    pub(crate) fn reserve(&self, steps: usize) {
+        self.recording.lock().spans.reserve(steps);
+    }
+
     /// Takes what happens into the recording, until the start is over.
-    pub(crate) fn record(&self, event: &Event) {
+    pub(crate) fn record(&self, event: &Event, at: Instant) {
         let mut recording = self.recording.lock();
         if recording.end.is_none() {
-            recording.take(event);
+            recording.take(event, at);
         }
     }
 
@@ -79,13 +84,12 @@ impl Timeline {
 }
 
 impl Recording {
-    fn take(&mut self, event: &Event) {
+    fn take(&mut self, event: &Event, now: Instant) {
         match event {
             Event::Starting => {
-                self.begin.get_or_insert_with(Instant::now);
+                self.begin.get_or_insert(now);
             }
             Event::Constructed { function, module, duration } => {
-                let now = Instant::now();
                 let begin = *self.begin.get_or_insert_with(|| now.checked_sub(*duration).unwrap_or(now));
                 let end = now.saturating_duration_since(begin);
                 self.spans.push(Span {
@@ -98,7 +102,6 @@ impl Recording {
                 });
             }
             Event::HookRuns { phase: Phase::Start, hook } => {
-                let now = Instant::now();
                 let begin = now.saturating_duration_since(*self.begin.get_or_insert(now));
                 self.spans.push(Span {
                     step: Step::Hook(hook.name.clone()),
