@@ -21,9 +21,9 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
     let mut failed: BTreeSet<EndpointId> = BTreeSet::new();
     loop {
         let snapshot = table.snapshot();
-        let (pod_changes, pod_watch) = pods.take(&snapshot, usize::MAX);
-        let (namespace_changes, namespace_watch) = namespaces.take(&snapshot, usize::MAX);
-        let (row_changes, row_watch) = rows.take(&snapshot, usize::MAX);
+        let (pod_changes, pod_watch) = pods.read(&snapshot, usize::MAX);
+        let (namespace_changes, namespace_watch) = namespaces.read(&snapshot, usize::MAX);
+        let (row_changes, row_watch) = rows.read(&snapshot, usize::MAX);
         let mut ids = std::mem::take(&mut failed);
         for change in pod_changes.iter().filter(|change| !change.deleted) {
             let name = format!("{}/{}", change.object.namespace, change.object.name);

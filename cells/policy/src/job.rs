@@ -133,8 +133,8 @@ impl Job {
             let snapshot = self.endpoints.snapshot();
             let (_, endpoints_watch) = self.endpoints.all_watch(&snapshot);
             let options_watch = self.inputs.options.as_ref().map(|table| table.all_watch(&snapshot).1);
-            let (objects, objects_watch) = progressing.objects.take(&snapshot, usize::MAX);
-            let (identities, identities_watch) = progressing.identities.take(&snapshot, usize::MAX);
+            let (objects, objects_watch) = progressing.objects.read(&snapshot, usize::MAX);
+            let (identities, identities_watch) = progressing.identities.read(&snapshot, usize::MAX);
 
             let end = self.round(&mut progressing, &snapshot, objects, identities).await?;
             let retry = match &end.trouble {
@@ -304,7 +304,7 @@ impl Job {
     ) -> anyhow::Result<(Round, Option<String>)> {
         let (allocator, prefixes) = (self.prefixes.clone(), new.clone());
         let allocated = hive::blocking(move || allocator.allocate(&prefixes)).await;
-        let (identities, _) = progressing.identities.take(&self.inputs.identities.snapshot(), usize::MAX);
+        let (identities, _) = progressing.identities.read(&self.inputs.identities.snapshot(), usize::MAX);
         let numbers = match allocated {
             Ok(numbers) => numbers,
             Err(error) => {

@@ -85,7 +85,7 @@ impl<T: TableSpec + Clone> Core<T> {
     pub(crate) async fn round(&mut self) -> Round {
         let snapshot = self.table.snapshot();
         self.floor = self.changes.seen() + 1;
-        let (batch, more) = self.changes.take(&snapshot, self.round_size);
+        let (batch, more) = self.changes.read(&snapshot, self.round_size);
         let (mut updates, mut deletes) = (Updates::new(), Vec::new());
         for change in batch {
             let key = KeyBuf::of(&change.object.key());

@@ -9,7 +9,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::changes::Changes;
+use crate::changes::{Changes, ReaderStats};
 use crate::db::{Db, Snapshot};
 use crate::error::Error;
 use crate::key::{IndexKey, KeyBuf, KeyParseError};
@@ -143,6 +143,8 @@ pub struct TableStats {
     pub revision: u64,
     /// Change iterators.
     pub trackers: usize,
+    /// The same one by one, those for whom most deleted rows are kept first.
+    pub readers: Vec<ReaderStats>,
     /// Sources that have yet to fill the table.
     pub pending_initializers: Vec<Arc<str>>,
     /// The row type.
@@ -203,12 +205,14 @@ impl<T: TableSpec> AnyTable for TableMeta<T> {
 
     fn stats(&self, snapshot: &Snapshot) -> TableStats {
         let version = self.version(snapshot);
+        let readers = Table::readers(&self.trackers.lock(), version);
         TableStats {
             objects: version.map_or(0, |version| version.primary.len()),
             zombies: version.map_or(0, |version| version.graveyard.len()),
             revision: version.map_or(0, |version| version.revision),
-            trackers: self.trackers.lock().count(),
             pending_initializers: version.map(|version| version.init.names()).unwrap_or_default(),
+            trackers: readers.len(),
+            readers,
             type_name: std::any::type_name::<T>(),
             last_write: *self.last_write.lock(),
         }
@@ -264,8 +268,9 @@ impl<T: TableSpec> AnyTable for TableMeta<T> {
         Ok(untyped(rows))
     }
 
+    #[track_caller]
     fn changes(self: Arc<Self>, db: &Db) -> AnyChanges {
-        AnyChanges::new(Changes::new(Table { db: db.clone(), meta: self }, false))
+        AnyChanges::new(Changes::new(Table { db: db.clone(), meta: self }))
     }
 
     fn watch(&self, snapshot: &Snapshot) -> Watch {

@@ -1,16 +1,34 @@
 //! The stream of changes of a table.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+pub(crate) mod trackers;
+
+/// What trackers are made of; the models in `tests/loom` have other definitions.
+mod sync {
+    pub(super) use std::sync::Arc;
+    pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+}
+
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use futures::Stream;
 
 use crate::db::Snapshot;
+use crate::error::SinceError;
 use crate::obj::Obj;
 use crate::spec::TableSpec;
 use crate::table::Table;
-use crate::watch::Watch;
+use crate::version::Version;
+use crate::watch::{Changed, Watch};
 
-/// So many seen deletes in the graveyard are worth a commit of their own; fewer wait for the next writer.
+/// So many seen deletes in the graveyard are worth a commit of their own while there is more to read.
 const GARBAGE: usize = 256;
+
+/// So many deleted rows are worth a line in the log, with the name of the reader for whom they are kept.
+pub(crate) const MANY_KEPT: usize = 10_000;
 
 /// What happened to one row, coalesced: only the latest state of each primary key.
 #[derive(Clone, Debug)]
@@ -62,77 +80,176 @@ impl<'b, T> IntoIterator for &'b Batch<T> {
     }
 }
 
-/// An iterator over the committed changes of a table, from [`Table::changes`].
+/// The committed changes of a table, from [`Table::changes`]; a [`Stream`] of batches.
 ///
-/// It begins with all rows there are, each once, and goes on with what changes. Several writes of one row between
-/// two batches come as one change: an update if the row is there at the end, else a delete (also of a row that was
-/// never seen). While the iterator lives, the table keeps deleted rows until it has seen them; drop it to let go.
+/// It begins with all rows there are, each once, and goes on with what changes, deletes too: in order of revision, none
+/// is lost, none comes twice. Several writes of one row between two batches come as one change: an update if the row is
+/// there at the end, else a delete (also of a row that was never seen); a row that was deleted and is there again comes as
+/// an update. [`from_now`](Self::from_now) and [`since`](Self::since) leave out what is known already,
+/// [`limit`](Self::limit) makes batches small.
+///
+/// While it lives, the table keeps the rows that are deleted until it has read the deletes: read on, or drop it. Who keeps
+/// how many is in [`TableStats`](crate::TableStats) by name and place in the code; a reader for whom ten thousand are kept
+/// is named in the log, once.
+///
+/// ```
+/// # use futures::StreamExt;
+/// # use serde::Serialize;
+/// # use statedb::{Db, Query, TableSpec};
+/// # #[derive(Clone, Serialize)] struct Backend { id: u32 }
+/// # impl TableSpec for Backend {
+/// #     const NAME: &'static str = "backends";
+/// #     type Key<'a> = u32;
+/// #     fn key(&self) -> u32 { self.id }
+/// #     fn columns() -> &'static [&'static str] { &["ID"] }
+/// #     fn row(&self) -> Vec<String> { vec![self.id.to_string()] }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let backends = Db::new().table::<Backend>()?;
+/// backends.transact(|w| (0..10).for_each(|id| drop(w.insert(Backend { id }))));
+///
+/// let mut changes = backends.changes().limit(6);
+/// assert_eq!(changes.next().await.len(), 6);
+/// let read = changes.seen(); // six rows are known
+/// let mut others = backends.changes().since(read)?; // somebody else goes on from there
+/// backends.transact(|w| w.delete(Query::primary(3)));
+/// let batch = StreamExt::next(&mut others).await.expect("it never ends");
+/// let told: Vec<_> = batch.iter().map(|change| (change.object.id, change.deleted)).collect();
+/// assert_eq!(told, [(6, false), (7, false), (8, false), (9, false), (3, true)]);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Changes<T: TableSpec> {
     table: Table<T>,
     /// All changes up to this revision were given.
     seen: u64,
-    tracker: Option<Arc<Tracker>>,
+    /// Deletes up to this revision are of rows that it has not given.
+    deletes_after: u64,
+    limit: usize,
+    tracker: Arc<Tracker>,
+    /// Of the stream.
+    waiting: Option<Changed>,
 }
 
-/// How far an iterator has come, for the graveyard.
-pub(crate) struct Tracker(AtomicU64);
+/// Who reads.
+pub struct Owner {
+    place: &'static Location<'static>,
+    name: OnceLock<Box<str>>,
+    /// The log has named it.
+    named: AtomicBool,
+}
 
-/// The iterators of a table.
-#[derive(Default)]
-pub struct Trackers(Vec<Weak<Tracker>>);
+pub(crate) type Tracker = trackers::Tracker<Owner>;
+pub(crate) type Trackers = trackers::Trackers<Owner>;
 
-impl Trackers {
-    /// The revision up to which all iterators have seen the deletes; none if there are no iterators.
-    pub(crate) fn low_mark(&mut self) -> Option<u64> {
-        let mut low = None;
-        self.0.retain(|tracker| {
-            let Some(tracker) = tracker.upgrade() else { return false };
-            let mark = tracker.0.load(Ordering::Acquire);
-            low = Some(low.map_or(mark, |low: u64| low.min(mark)));
-            true
-        });
-        low
+/// A reader of changes, and what is kept for it.
+#[derive(Clone, Debug)]
+pub struct ReaderStats {
+    /// What it calls itself ([`Changes::named`]), else the place in the code.
+    pub owner: String,
+    /// The place in the code that began to read.
+    pub place: &'static Location<'static>,
+    /// The revision up to which it has read.
+    pub seen: u64,
+    /// Deleted rows whose deletes it has yet to read.
+    pub kept: usize,
+}
+
+impl Owner {
+    pub(crate) fn name(&self) -> String {
+        self.name.get().map_or_else(|| self.place.to_string(), |name| name.to_string())
     }
 
-    pub(crate) fn count(&self) -> usize {
-        self.0.iter().filter(|tracker| tracker.strong_count() > 0).count()
+    /// Whether it is not in the log yet.
+    pub(crate) fn first_time(&self) -> bool {
+        !self.named.swap(true, std::sync::atomic::Ordering::Relaxed)
     }
 }
 
 impl<T: TableSpec> Changes<T> {
-    pub(crate) fn new(table: Table<T>, from_now: bool) -> Self {
-        let trackers = table.meta.trackers.clone();
-        // No commit publishes while the trackers are locked: those before are in the snapshot, those after bury.
-        let mut trackers = trackers.lock();
-        let now = table.revision(&table.snapshot());
-        let tracker = Arc::new(Tracker(AtomicU64::new(now)));
-        trackers.0.push(Arc::downgrade(&tracker));
-        Changes { table, seen: if from_now { now } else { 0 }, tracker: Some(tracker) }
+    #[track_caller]
+    pub(crate) fn new(table: Table<T>) -> Self {
+        let owner = Owner { place: Location::caller(), name: OnceLock::new(), named: AtomicBool::new(false) };
+        let (now, tracker) = {
+            let mut trackers = table.meta.trackers.lock();
+            let now = table.revision(&table.snapshot());
+            (now, trackers.register(now, owner))
+        };
+        Changes { table, seen: 0, deletes_after: now, limit: usize::MAX, tracker, waiting: None }
     }
 
-    /// Waits for changes and gives them all. Cancel safe: a change is given once or not yet.
+    /// Says who reads, for those who look for the reason why deleted rows are kept. Counts the first time.
+    pub fn named(self, name: &str) -> Self {
+        self.set_name(name);
+        self
+    }
+
+    pub(crate) fn set_name(&self, name: &str) {
+        let _named_already = self.tracker.owner.name.set(name.into());
+    }
+
+    /// Leaves out the rows that there are: the changes after this moment.
+    pub fn from_now(mut self) -> Self {
+        let now = self.table.revision(&self.table.snapshot());
+        (self.seen, self.deletes_after) = (now, now);
+        self.tracker.advance(now);
+        self
+    }
+
+    /// Leaves out what was known at a revision: for those who have read the table up to there.
+    ///
+    /// # Errors
+    /// If a delete after that revision is not known any more, or the table has not come to it.
+    pub fn since(mut self, revision: u64) -> Result<Self, SinceError> {
+        {
+            let trackers = self.table.meta.trackers.lock();
+            let now = self.table.revision(&self.table.snapshot());
+            let (table, forgotten) = (T::NAME, trackers.forgotten());
+            // Who knows of no row need not know of deletes.
+            if forgotten > revision && revision > 0 {
+                return Err(SinceError::Forgotten { table, revision, forgotten });
+            }
+            if revision > now {
+                return Err(SinceError::Ahead { table, revision, now });
+            }
+            if revision > 0 {
+                self.tracker.rewind(revision);
+                (self.seen, self.deletes_after) = (revision, revision);
+            }
+        }
+        Ok(self)
+    }
+
+    /// Gives at most so many changes in a batch, which is at least one.
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit.max(1);
+        self
+    }
+
+    /// Waits for changes and gives them all, up to the limit. Cancel safe: a change is given once or not yet.
     pub async fn next(&mut self) -> Batch<T> {
         loop {
-            let watch = {
-                let snapshot = self.table.snapshot();
-                let (batch, watch) = self.take(&snapshot, usize::MAX);
-                if !batch.is_empty() {
-                    return batch;
-                }
-                watch
-            };
+            let (batch, watch) = self.now();
+            if !batch.is_empty() {
+                return batch;
+            }
             watch.changed().await;
         }
     }
 
-    /// The changes there are now, without waiting.
+    /// The changes there are now, up to the limit, without waiting.
     pub fn try_next(&mut self) -> Batch<T> {
-        self.take(&self.table.snapshot(), usize::MAX).0
+        self.now().0
+    }
+
+    fn now(&mut self) -> (Batch<T>, Watch) {
+        self.read(&self.table.snapshot(), self.limit)
     }
 
     /// At most `limit` changes up to the snapshot, and a watch for more: closed already if the limit cut some off,
     /// else it closes with the next change after the snapshot.
-    pub fn take(&mut self, snapshot: &Snapshot, limit: usize) -> (Batch<T>, Watch) {
+    pub fn read(&mut self, snapshot: &Snapshot, limit: usize) -> (Batch<T>, Watch) {
         let Some(version) = self.table.meta.version(snapshot) else {
             return (Batch(Vec::new()), Watch::closed());
         };
@@ -141,7 +258,7 @@ impl<T: TableSpec> Changes<T> {
         }
         let from = self.seen + 1;
         let mut updates = version.by_revision(from).map(|object| (object.revision(), object)).peekable();
-        let mut deletes = version.deletes(from).peekable();
+        let mut deletes = version.deletes(from.max(self.deletes_after + 1)).peekable();
         let mut batch = Vec::new();
         while batch.len() < limit {
             let update = updates.peek().map(|(revision, _)| *revision);
@@ -157,11 +274,9 @@ impl<T: TableSpec> Changes<T> {
         let cut_off = updates.peek().is_some() || deletes.peek().is_some();
         self.seen =
             if cut_off { batch.last().map_or(self.seen, |last| last.revision) } else { version.revision };
-        if let Some(tracker) = &self.tracker {
-            tracker.0.fetch_max(self.seen, Ordering::AcqRel);
-        }
-        if version.graveyard.len() >= GARBAGE {
-            self.table.collect_garbage();
+        self.tracker.advance(self.seen);
+        if !cut_off || version.graveyard.len() >= GARBAGE {
+            self.table.collect_seen(version);
         }
         (Batch(batch), if cut_off { Watch::closed() } else { version.watch.watch() })
     }
@@ -176,12 +291,72 @@ impl<T: TableSpec> Changes<T> {
     }
 }
 
+impl<T: TableSpec> Stream for Changes<T> {
+    type Item = Batch<T>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Batch<T>>> {
+        let changes = self.get_mut();
+        loop {
+            if let Some(waiting) = &mut changes.waiting {
+                ready!(waiting.as_mut().poll(cx));
+                changes.waiting = None;
+            }
+            let (batch, watch) = changes.now();
+            if !batch.is_empty() {
+                return Poll::Ready(Some(batch));
+            }
+            changes.waiting = Some(watch.into_changed());
+        }
+    }
+}
+
 impl<T: TableSpec> Drop for Changes<T> {
     fn drop(&mut self) {
-        self.tracker = None;
-        let version = self.table.snapshot();
-        if self.table.meta.version(&version).is_some_and(|version| !version.graveyard.is_empty()) {
-            self.table.collect_garbage();
+        self.table.meta.trackers.lock().unregister(&self.tracker);
+        if let Some(version) = self.table.meta.version(&self.table.snapshot()) {
+            self.table.collect_seen(version);
         }
+    }
+}
+
+impl<T: TableSpec> Table<T> {
+    /// Lets the deleted rows of a version go if there are some that all readers have seen.
+    pub(crate) fn collect_seen(&self, version: &Version<T>) {
+        if version.graveyard.is_empty() {
+            return;
+        }
+        let first = version.deletes(0).next().map(|(revision, _)| revision);
+        if first.is_some_and(|first| first <= self.meta.trackers.lock().low_mark()) {
+            self.collect_garbage();
+        }
+    }
+
+    /// The readers of changes, and what is kept for each in a version.
+    pub(crate) fn readers(trackers: &Trackers, version: Option<&Version<T>>) -> Vec<ReaderStats> {
+        let mut readers: Vec<ReaderStats> = (trackers.all().iter())
+            .map(|tracker| ReaderStats {
+                owner: tracker.owner.name(),
+                place: tracker.owner.place,
+                seen: tracker.mark(),
+                kept: 0,
+            })
+            .collect();
+        // In order of their marks: a delete is kept for the first ones.
+        readers.sort_by_key(|reader| reader.seen);
+        let mut behind = 0;
+        for (revision, _) in version.into_iter().flat_map(|version| version.deletes(0)) {
+            while behind < readers.len() && readers[behind].seen < revision {
+                behind += 1;
+            }
+            if let Some(last) = behind.checked_sub(1) {
+                readers[last].kept += 1;
+            }
+        }
+        let mut more = 0;
+        for reader in readers.iter_mut().rev() {
+            more += reader.kept;
+            reader.kept = more;
+        }
+        readers
     }
 }

@@ -63,6 +63,34 @@ pub enum Error {
     },
 }
 
+/// The changes since a revision cannot be told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SinceError {
+    /// Rows were deleted after it, and nobody knows any more which: begin anew with all rows.
+    #[error(
+        "table `{table}`: what changed since revision {revision} is not known, deletes up to {forgotten} are forgotten"
+    )]
+    Forgotten {
+        /// The table.
+        table: &'static str,
+        /// As given.
+        revision: u64,
+        /// The newest delete that is not known.
+        forgotten: u64,
+    },
+    /// The revision is another table's, or of another run of the program.
+    #[error("table `{table}` has not come to revision {revision}, it is at {now}")]
+    Ahead {
+        /// The table.
+        table: &'static str,
+        /// As given.
+        revision: u64,
+        /// The table's.
+        now: u64,
+    },
+}
+
 /// Another row has a key that must be unique. Nothing was changed.
 pub struct Conflict<T> {
     /// The table.

@@ -95,9 +95,9 @@ pub use any::{
     AnyChange, AnyChanges, AnyObj, AnyTable, Edit, EditError, Find, LastWrite, PRIMARY, TableStats,
 };
 pub use cell::{cell, table};
-pub use changes::{Batch, Change, Changes};
+pub use changes::{Batch, Change, Changes, ReaderStats};
 pub use db::{Db, ReadSource, Snapshot};
-pub use error::{CasError, Conflict, Error};
+pub use error::{CasError, Conflict, Error, SinceError};
 pub use init::Initializer;
 pub use key::{IndexKey, KeyBuf, KeyParseError, PrefixOf};
 pub use lpm::{BitPrefix, Lpm, LpmIndex, PrefixKey};

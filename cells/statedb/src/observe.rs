@@ -3,7 +3,7 @@
 use futures::Stream;
 use futures::stream::unfold;
 
-use crate::changes::Batch;
+use crate::changes::Changes;
 use crate::db::Snapshot;
 use crate::spec::TableSpec;
 use crate::table::Table;
@@ -11,7 +11,7 @@ use crate::table::Table;
 impl<T: TableSpec> Table<T> {
     /// What happens to the rows, as a stream for [`JobGroup::observer`](hive::JobGroup::observer).
     ///
-    /// First all rows there are, then every change after them, as of [`Changes`](crate::Changes): in order of revision,
+    /// First all rows there are, then every change after them, as of [`Changes`]: in order of revision,
     /// none is lost, none comes twice, several of one row between two batches are one. While a batch is being worked on
     /// what happens gathers in the next. The stream never ends; while it lives the table keeps deleted rows until it has
     /// given them, from the moment of this call on.
@@ -52,11 +52,9 @@ impl<T: TableSpec> Table<T> {
     /// hive.finish().await;
     /// # }
     /// ```
-    pub fn observe(&self) -> impl Stream<Item = Batch<T>> + Send + use<T> {
-        unfold(self.changes(), |mut changes| async {
-            let batch = changes.next().await;
-            Some((batch, changes))
-        })
+    #[track_caller]
+    pub fn observe(&self) -> Changes<T> {
+        self.changes()
     }
 
     /// The database as it is at first, then after each change of this table; for those who look at the whole table each

@@ -70,7 +70,7 @@ impl<T: TableSpec> TableMeta<T> {
             position,
             indexes,
             lock: Mutex::default(),
-            trackers: Arc::default(),
+            trackers: Arc::new(Mutex::new(Trackers::new())),
             next_initializer: AtomicU64::new(0),
             last_write: Mutex::default(),
         })
@@ -205,13 +205,9 @@ impl<T: TableSpec> Table<T> {
     }
 
     /// All rows as changes, then every change from now on; see [`Changes`].
+    #[track_caller]
     pub fn changes(&self) -> Changes<T> {
-        Changes::new(self.clone(), false)
-    }
-
-    /// The changes after this moment.
-    pub fn changes_from_now(&self) -> Changes<T> {
-        Changes::new(self.clone(), true)
+        Changes::new(self.clone())
     }
 
     /// Whether all sources that registered an initializer have filled the table; true if there were none.

@@ -97,6 +97,7 @@ pub trait AnyWriter {
     fn seal(&mut self, trackers: &mut Trackers) -> Sealed;
     fn wake(&mut self);
     fn wake_initialized(&self);
+    fn after(&mut self, db: &Db);
     fn wrote(&self, write: LastWrite);
 }
 
@@ -123,6 +124,10 @@ impl<T: TableSpec> AnyWriter for Writer<'_, T> {
 
     fn wake_initialized(&self) {
         Writer::wake_initialized(self);
+    }
+
+    fn after(&mut self, db: &Db) {
+        Writer::after(self, db);
     }
 
     fn wrote(&self, write: LastWrite) {
@@ -217,6 +222,7 @@ impl<'a, W: Writers> Txn<'a, W> {
             }
         }
         before.retire(retired);
+        writers.iter_mut().for_each(|writer| writer.after(&self.db));
         Snapshot::of(snapshot)
     }
 

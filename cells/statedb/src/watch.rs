@@ -9,7 +9,7 @@ mod sync {
 }
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -27,6 +27,9 @@ use self::cell::LazyCell;
 /// good: read again to get the next watch. Many are waited for together by a [`WatchSet`](crate::WatchSet).
 #[derive(Clone)]
 pub struct Watch(Option<Arc<State>>);
+
+/// Ends when a watch closes.
+pub(crate) type Changed = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 #[derive(Default)]
 struct State {
@@ -94,6 +97,11 @@ impl Watch {
         if !state.closed.load(Ordering::SeqCst) {
             notified.await;
         }
+    }
+
+    /// The same as a future of its own.
+    pub(crate) fn into_changed(self) -> Changed {
+        Box::pin(async move { self.changed().await })
     }
 
     /// Blocks this thread until the change or the timeout; tells whether the change came.

@@ -134,15 +134,18 @@ impl<T: TableSpec> Work<T> {
         version.graves.insert(edit, key.as_bytes(), grave);
     }
 
-    /// Forgets deletes up to the revision.
-    pub(crate) fn forget_deletes(&mut self, upto: u64) {
+    /// Forgets deletes up to the revision; gives the newest of them.
+    pub(crate) fn forget_deletes(&mut self, upto: u64) -> Option<u64> {
+        let mut forgotten = None;
         let Work { version, edit, .. } = self;
         while let Some(grave) = version.graveyard.from(0).next()
             && grave.get().revision() <= upto
         {
+            forgotten = Some(grave.get().revision());
             let key = KeyBuf::of(&grave.get().object().key());
             unbury(version, edit, &key);
         }
+        forgotten
     }
 }
 

@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::changes::Trackers;
-use crate::db::Snapshot;
+use crate::changes::{MANY_KEPT, Tracker, Trackers};
+use crate::db::{Db, Snapshot};
 use crate::error::{CasError, Conflict};
 use crate::init::{InitState, Initializer, Pending};
 use crate::key::KeyBuf;
@@ -14,7 +14,7 @@ use crate::query::{AsQuery, Prefix};
 use crate::root::Sealed;
 use crate::rows::Rows;
 use crate::spec::TableSpec;
-use crate::table::TableMeta;
+use crate::table::{Table, TableMeta};
 use crate::watch::{Watch, WatchCell};
 use crate::work::Work;
 
@@ -30,6 +30,10 @@ pub struct Writer<'a, T: TableSpec> {
     deleted: Vec<(Obj<T>, u64)>,
     handed: Handed,
     before: Before,
+    /// Deleted rows that are kept after the commit.
+    kept: usize,
+    /// The reader for whom they are too many, if nobody was told yet.
+    behind: Option<Arc<Tracker>>,
 }
 
 /// What to wake after the commit.
@@ -61,6 +65,8 @@ impl<'a, T: TableSpec> Writer<'a, T> {
             deleted: Vec::new(),
             handed: Handed::default(),
             before,
+            kept: 0,
+            behind: None,
         }
     }
 
@@ -279,16 +285,24 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     /// Makes the version to publish. The trackers are locked until it is published, so that a new one either comes
     /// before and finds the deletes buried, or after and starts from the new version.
     pub(crate) fn seal(&mut self, trackers: &mut Trackers) -> Sealed {
-        match trackers.low_mark() {
-            Some(mark) => {
+        let slowest = trackers.slowest();
+        let forgotten = match slowest {
+            Some(slowest) => {
                 for (object, revision) in self.deleted.drain(..) {
                     self.work.bury(object, revision);
                 }
-                self.work.forget_deletes(mark);
+                self.work.forget_deletes(slowest.mark())
             }
             None => {
-                self.work.forget_deletes(u64::MAX);
+                self.work.forget_deletes(u64::MAX).max(self.deleted.last().map(|(_, revision)| *revision))
             }
+        };
+        self.kept = self.work.graveyard.len();
+        if self.kept >= MANY_KEPT {
+            self.behind = slowest.filter(|tracker| tracker.owner.first_time()).cloned();
+        }
+        if let Some(revision) = forgotten {
+            trackers.forget(revision);
         }
         if self.changed {
             self.work.renew_watch();
@@ -300,6 +314,25 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         self.handed.0.clear();
         if self.changed {
             self.before.watch.close();
+        }
+    }
+
+    /// After the table is free for others: names who keeps too much, and lets go of what was seen meanwhile, since those
+    /// who saw it found the table taken.
+    pub(crate) fn after(&mut self, db: &Db) {
+        if let Some(tracker) = self.behind.take() {
+            tracing::warn!(
+                table = T::NAME,
+                reader = tracker.owner.name(),
+                rows = self.kept,
+                "Deleted rows are kept for a reader of changes that has fallen behind"
+            );
+        }
+        if self.kept > 0 {
+            let table = Table { db: db.clone(), meta: self.meta.clone() };
+            if let Some(version) = table.meta.version(&db.snapshot()) {
+                table.collect_seen(version);
+            }
         }
     }
 

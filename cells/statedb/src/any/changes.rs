@@ -27,6 +27,12 @@ impl AnyChanges {
         AnyChanges(Box::new(changes))
     }
 
+    /// Says who reads; see [`Changes::named`].
+    pub fn named(mut self, name: &str) -> Self {
+        self.0.name(name);
+        self
+    }
+
     /// At most `limit` changes of those that there are now, oldest first, and a watch for more: closed already if
     /// the limit cut some off.
     pub fn take(&mut self, limit: usize) -> (Vec<AnyChange>, Watch) {
@@ -35,13 +41,18 @@ impl AnyChanges {
 }
 
 trait Source: Send {
+    fn name(&mut self, name: &str);
     fn take(&mut self, limit: usize) -> (Vec<AnyChange>, Watch);
 }
 
 impl<T: TableSpec> Source for Changes<T> {
+    fn name(&mut self, name: &str) {
+        self.set_name(name);
+    }
+
     fn take(&mut self, limit: usize) -> (Vec<AnyChange>, Watch) {
         let snapshot = self.snapshot();
-        let (batch, watch) = Changes::take(self, &snapshot, limit);
+        let (batch, watch) = Changes::read(self, &snapshot, limit);
         let untyped = |Change { object, revision, deleted }| AnyChange {
             object: AnyObj(Arc::new(object)),
             revision,

@@ -1,11 +1,14 @@
 //! Change iterators: whatever is read when, replaying the changes gives the table, and nothing is kept for nobody.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::rows::*;
+use futures::{FutureExt, StreamExt};
+use hive::prelude::*;
 use proptest::prelude::*;
-use statedb::{Changes, Db, Find};
+use statedb::{Changes, Db, Find, RwTable, SinceError, TableStats};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -14,6 +17,8 @@ enum Step {
     /// Reads at most so many changes with one of the iterators.
     Take(usize, usize),
     Open(bool),
+    /// Opens one that goes on from where another is.
+    Since(usize),
     Close(usize),
 }
 
@@ -23,6 +28,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..6u8).prop_map(Step::Delete),
         3 => (0..3usize, 1..6usize).prop_map(|(which, limit)| Step::Take(which, limit)),
         1 => any::<bool>().prop_map(Step::Open),
+        1 => (0..3usize).prop_map(Step::Since),
         1 => (0..3usize).prop_map(Step::Close),
     ]
 }
@@ -32,10 +38,12 @@ struct Reader {
     changes: Changes<Pod>,
     seen: BTreeMap<u8, Pod>,
     last: u64,
+    /// The table's revision when it was opened: from there on deletes are kept for it.
+    began: u64,
 }
 
 fn take(reader: &mut Reader, db: &Db, limit: usize) -> usize {
-    let (batch, more) = reader.changes.take(&db.snapshot(), limit);
+    let (batch, more) = reader.changes.read(&db.snapshot(), limit);
     assert!(batch.len() <= limit);
     let count = batch.len();
     for change in batch {
@@ -81,10 +89,25 @@ proptest! {
                     }
                 }
                 Step::Open(from_now) => {
-                    let changes = if from_now { pods.changes_from_now() } else { pods.changes() };
+                    let changes = if from_now { pods.changes().from_now() } else { pods.changes() };
                     let last = if from_now { pods.revision(&db.snapshot()) } else { 0 };
                     let seen = if from_now { rows.clone() } else { BTreeMap::new() };
-                    readers.push(Reader { changes, seen, last });
+                    let began = pods.revision(&db.snapshot());
+                    readers.push(Reader { changes, seen, last, began });
+                }
+                Step::Since(which) => {
+                    let Some(other) = readers.get(which) else { continue };
+                    let (since, seen, last) = (other.changes.seen(), other.seen.clone(), other.last);
+                    let changes = match pods.changes().since(since) {
+                        Ok(changes) => changes,
+                        // What it has yet to see of the deletes after its beginning is kept for it.
+                        Err(error) => {
+                            prop_assert!(since > 0 && since < other.began, "{}", error);
+                            continue;
+                        }
+                    };
+                    let began = if since > 0 { since } else { pods.revision(&db.snapshot()) };
+                    readers.push(Reader { changes, seen, last, began });
                 }
                 Step::Close(which) => {
                     if which < readers.len() {
@@ -169,6 +192,167 @@ async fn next_waits_for_the_first_change_and_survives_being_cancelled() {
     };
     let (batch, ()) = tokio::join!(changes.next(), writer);
     assert_eq!(batch.iter().map(|c| c.object.id).collect::<Vec<_>>(), [7]);
+}
+
+fn stats(pods: &RwTable<Pod>) -> TableStats {
+    pods.db().table_by_name("pods").unwrap().stats(&pods.snapshot())
+}
+
+fn ids(batch: &statedb::Batch<Pod>) -> Vec<i32> {
+    batch.iter().map(|c| if c.deleted { -i32::from(c.object.id) } else { i32::from(c.object.id) }).collect()
+}
+
+#[test]
+fn a_new_iterator_is_told_of_no_rows_that_were_gone_before() {
+    let pods = Db::new().table::<Pod>().unwrap();
+    let slow = pods.changes();
+    pods.transact(|w| (1..=3).for_each(|id| drop(w.insert(pod(id, "a", &[])))));
+    pods.transact(|w| w.delete(by_id(2)));
+    let mut new = pods.changes();
+    pods.transact(|w| w.delete(by_id(1)));
+    assert_eq!(ids(&new.try_next()), [3, -1], "the delete of 2 is kept for the other, that of 1 for both");
+    drop(slow);
+    assert_eq!(stats(&pods).zombies, 0);
+}
+
+#[test]
+fn reading_goes_on_from_a_revision_if_all_deletes_since_are_known() {
+    let pods = Db::new().table::<Pod>().unwrap();
+    let now = || pods.revision(&pods.snapshot());
+    pods.transact(|w| (1..=4).for_each(|id| drop(w.insert(pod(id, "a", &[])))));
+    assert_eq!(ids(&pods.changes().since(2).unwrap().try_next()), [3, 4]);
+    let error = pods.changes().since(5).err().unwrap();
+    assert_eq!(error, SinceError::Ahead { table: "pods", revision: 5, now: 4 });
+    pods.transact(|w| w.delete(by_id(1)));
+    let error = pods.changes().since(4).err().unwrap();
+    assert_eq!(error, SinceError::Forgotten { table: "pods", revision: 4, forgotten: 5 });
+    assert!(error.to_string().contains("deletes up to 5 are forgotten"), "{error}");
+    assert!(pods.changes().since(5).unwrap().try_next().is_empty());
+
+    // Kept for one, known to others, until the one has read on.
+    let mut reader = pods.changes();
+    reader.try_next();
+    let from = now();
+    pods.transact(|w| w.delete(by_id(2)));
+    pods.transact(|w| w.insert(pod(9, "a", &[])));
+    let mut other = pods.changes().since(from).unwrap();
+    reader.try_next();
+    assert_eq!(stats(&pods).zombies, 1, "kept for the other");
+    assert_eq!(ids(&other.try_next()), [-2, 9]);
+    assert!(matches!(pods.changes().since(from), Err(SinceError::Forgotten { forgotten: 6, .. })));
+    assert_eq!((stats(&pods).zombies, stats(&pods).trackers), (0, 2), "what is refused does not stay");
+}
+
+#[tokio::test]
+async fn batches_have_a_limit_and_the_iterator_is_a_stream() {
+    let pods = Db::new().table::<Pod>().unwrap();
+    pods.transact(|w| (1..=5).for_each(|id| drop(w.insert(pod(id, "a", &[])))));
+    let mut changes = pods.changes().limit(2);
+    assert_eq!(ids(&changes.next().await), [1, 2]);
+    pods.transact(|w| w.delete(by_id(3)));
+    assert_eq!(ids(&changes.try_next()), [4, 5]);
+    let streamed = |changes: &mut Changes<Pod>| {
+        StreamExt::next(changes).now_or_never().map(|batch| ids(&batch.expect("it never ends")))
+    };
+    assert_eq!(streamed(&mut changes), Some(vec![-3]));
+    assert_eq!(streamed(&mut changes), None);
+    assert_eq!(streamed(&mut changes), None);
+    pods.transact(|w| w.insert(pod(6, "a", &[])));
+    assert_eq!(streamed(&mut changes), Some(vec![6]), "its waker or not, what is there is given");
+    let write = async {
+        tokio::task::yield_now().await;
+        pods.transact(|w| (1..=3).for_each(|id| drop(w.insert(pod(id, "b", &[])))));
+    };
+    let first_two = changes.take(2).map(|batch| ids(&batch)).collect::<Vec<_>>();
+    let (batches, ()) = tokio::join!(first_two, write);
+    assert_eq!(batches, [[1, 2].to_vec(), vec![3]]);
+}
+
+#[test]
+fn deletes_go_when_the_slowest_has_read_them_without_another_commit() {
+    let pods = Db::new().table::<Pod>().unwrap();
+    let (mut quick, mut slow) = (pods.changes(), pods.changes());
+    pods.transact(|w| (0..20).for_each(|id| drop(w.insert(pod(id, "a", &[])))));
+    pods.transact(|w| w.delete_all());
+    quick.try_next();
+    assert_eq!(stats(&pods).zombies, 20);
+    slow.read(&pods.snapshot(), 19);
+    assert_eq!(stats(&pods).zombies, 20, "not worth a commit before the end");
+    slow.read(&pods.snapshot(), 19);
+    assert_eq!(stats(&pods).zombies, 0);
+}
+
+#[test]
+fn whose_fault_it_is_that_deleted_rows_are_kept() {
+    let pods = Db::new().table::<Pod>().unwrap();
+    let mut first = pods.changes().named("policy");
+    pods.transact(|w| (0..10).for_each(|id| drop(w.insert(pod(id, "a", &[])))));
+    pods.transact(|w| (0..4).for_each(|id| drop(w.delete(by_id(id)))));
+    let second = pods.changes();
+    pods.transact(|w| (4..7).for_each(|id| drop(w.delete(by_id(id)))));
+    let third = pods.changes();
+    let told = || {
+        let readers = stats(&pods).readers.into_iter();
+        readers.map(|reader| (reader.owner, reader.seen, reader.kept)).collect::<Vec<_>>()
+    };
+    let here = |told: &[(String, u64, usize)], at: usize| told[at].0.contains("changes.rs:");
+    let now = told();
+    assert_eq!((&*now[0].0, now[0].1, now[0].2), ("policy", 0, 7));
+    assert!(here(&now, 1) && here(&now, 2));
+    assert_eq!((now[1].1, now[1].2, now[2].1, now[2].2), (14, 3, 17, 0));
+    first.read(&pods.snapshot(), 5);
+    assert_eq!(told().iter().map(|reader| reader.2).collect::<Vec<_>>(), [5, 3, 0]);
+    drop(first);
+    assert_eq!((stats(&pods).zombies, told()[0].2), (3, 3));
+    drop((second, third));
+    assert_eq!((stats(&pods).zombies, told().len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_reader_for_whom_too_much_is_kept_is_named_once() {
+    let keep = |pods: Arc<RwTable<Numbered>>| {
+        let sleeper = pods.changes().named("sleeper");
+        let mut reader = pods.changes().named("reader");
+        for round in 0..4 {
+            pods.transact(|w| (0..6000).for_each(|id| drop(w.insert(Numbered(round * 6000 + id)))));
+            pods.transact(|w| w.delete_all());
+            reader.try_next();
+        }
+        drop((sleeper, reader));
+    };
+    let cells = module("pods", "Pods", [statedb::table::<Numbered>(), invoke(keep)]);
+    let mut hive = TestHive::new([cells, statedb::cell()]);
+    hive.start().await;
+    let lines: Vec<String> = hive.logs().into_iter().map(|record| record.to_string()).collect();
+    let said: Vec<_> = lines.iter().filter(|line| line.contains("fallen behind")).collect();
+    assert_eq!(said.len(), 1, "{lines:?}");
+    assert!(said[0].contains("table=numbered reader=sleeper rows=12000"), "{said:?}");
+    hive.finish().await;
+}
+
+/// Whoever was the last to read them lets deleted rows go, also if the writer holds the table at that moment.
+#[test]
+fn nothing_is_kept_once_writers_and_readers_have_ended() {
+    for _ in 0..200 {
+        let pods = Db::new().table::<Pod>().unwrap();
+        let mut readers = [pods.changes(), pods.changes()];
+        std::thread::scope(|scope| {
+            for changes in &mut readers {
+                scope.spawn(move || {
+                    while changes.seen() < 40 {
+                        changes.try_next();
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for id in 0..20 {
+                    pods.transact(|w| w.insert(pod(id, "a", &[])));
+                    pods.transact(|w| w.delete(by_id(id)));
+                }
+            });
+        });
+        assert_eq!((stats(&pods).zombies, stats(&pods).trackers), (0, 2));
+    }
 }
 
 #[test]

@@ -118,7 +118,7 @@ impl World {
                 }
             }
             Step::Take(limit) => {
-                let (batch, watch) = self.changes.take(&self.db.snapshot(), limit);
+                let (batch, watch) = self.changes.read(&self.db.snapshot(), limit);
                 let told: Vec<Told> =
                     batch.iter().map(|c| (c.object.key.clone(), c.revision, c.deleted)).collect();
                 assert_eq!(told, self.reference.changes(self.seen, limit));

@@ -84,3 +84,24 @@ impl TableSpec for Service {
 pub(crate) fn service(name: &str, address: Option<u8>) -> Service {
     Service { name: name.to_owned(), address }
 }
+
+/// A row of a number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Numbered(pub(crate) u32);
+
+impl TableSpec for Numbered {
+    const NAME: &'static str = "numbered";
+    type Key<'a> = u32;
+
+    fn key(&self) -> u32 {
+        self.0
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["ID"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![self.0.to_string()]
+    }
+}

@@ -127,26 +127,6 @@ async fn one_of_a_hundred_thousand() {
     assert_eq!(set.len(), 100_000);
 }
 
-#[derive(Clone, serde::Serialize)]
-struct Numbered(u32);
-
-impl statedb::TableSpec for Numbered {
-    const NAME: &'static str = "numbered";
-    type Key<'a> = u32;
-
-    fn key(&self) -> u32 {
-        self.0
-    }
-
-    fn columns() -> &'static [&'static str] {
-        &["ID"]
-    }
-
-    fn row(&self) -> Vec<String> {
-        vec![self.0.to_string()]
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_closing_is_lost_while_others_write() {
     const ROUNDS: u64 = 20_000;

@@ -4,8 +4,10 @@
 use loom::model::Builder;
 use loom::thread;
 
+mod changes;
 mod engine;
 mod published;
+mod tracked;
 mod watch;
 mod watched;
 
