@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use crate::any::AnyTable;
 use crate::engine::Held;
 use crate::error::Error;
+use crate::reader::Reader;
 use crate::root::{AnyVersionRef, States, Versions};
 use crate::spec::TableSpec;
 use crate::table::{RwTable, Table, TableMeta};
@@ -49,6 +50,11 @@ impl Db {
     #[inline]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.0.states.current())
+    }
+
+    /// A reader of its own for a loop that often looks whether something has changed.
+    pub fn reader(&self) -> Reader {
+        Reader::new(self.clone())
     }
 
     /// A transaction on several tables: `db.write((&devices, &routes))`. Waits for the other writers of these.
@@ -97,6 +103,11 @@ impl Snapshot {
 
     pub(crate) fn held(&self) -> Held<Versions> {
         self.0.clone()
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_current(&self) -> bool {
+        self.0.is_current()
     }
 
     #[inline]

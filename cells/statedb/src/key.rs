@@ -75,6 +75,22 @@ impl KeyBuf {
         self.push(&[0, 0]);
     }
 
+    /// What is greater than all that starts with this and not greater than anything else; none if nothing is.
+    pub(crate) fn after(mut self) -> Option<KeyBuf> {
+        let last = self.as_bytes().iter().rposition(|byte| *byte != u8::MAX)?;
+        let next = self.as_bytes()[last] + 1;
+        self.truncate(last);
+        self.push(&[next]);
+        Some(self)
+    }
+
+    fn truncate(&mut self, len: usize) {
+        match &mut self.0 {
+            Bytes::Inline { len: now, .. } => *now = len as u8,
+            Bytes::Heap(heap) => heap.truncate(len),
+        }
+    }
+
     /// The bytes.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {

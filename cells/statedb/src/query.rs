@@ -1,8 +1,10 @@
 //! Questions to a table, made by functions of the row type so that indexes stay private.
 
+use std::borrow::Borrow;
 use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
 
-use crate::key::{KeyBuf, PrefixOf};
+use crate::key::{IndexKey, KeyBuf, PrefixOf};
 use crate::spec::TableSpec;
 
 /// Rows with one key of one index.
@@ -20,6 +22,19 @@ pub struct Query<T> {
 pub struct Prefix<T> {
     pub(crate) index: Option<&'static str>,
     pub(crate) key: KeyBuf,
+    marker: PhantomData<fn(&T)>,
+}
+
+/// Rows whose keys of one index are between two bounds, each of which may count or not, or be missing.
+///
+/// Made of ranges, `1..5`, `"a"..="f"`, or pairs of [`Bound`]s, by [`Index::range`](crate::Index::range) and
+/// [`KeyRange::primary`]. A range that ends before it begins has no rows.
+pub struct KeyRange<T> {
+    pub(crate) index: Option<&'static str>,
+    /// What the keys of the rows, and what follows them in the index, are not smaller than.
+    pub(crate) start: KeyBuf,
+    /// What they are smaller than.
+    pub(crate) end: Option<KeyBuf>,
     marker: PhantomData<fn(&T)>,
 }
 
@@ -64,6 +79,54 @@ impl<T> Prefix<T> {
     /// The rows whose encoded primary key starts with this: the first parts of a key of several.
     pub fn raw_primary(start: KeyBuf) -> Self {
         Prefix::new(None, start)
+    }
+}
+
+impl<T> KeyRange<T> {
+    pub(crate) fn new<K: IndexKey + ?Sized, B: Borrow<K> + ?Sized>(
+        index: Option<&'static str>,
+        range: impl RangeBounds<B>,
+    ) -> Self {
+        let key = |key: &B| KeyBuf::of(key.borrow());
+        // No key is the beginning of another: what begins with a key is that key and what follows it in the index.
+        let start = match range.start_bound() {
+            Bound::Unbounded => Some(KeyBuf::new()),
+            Bound::Included(start) => Some(key(start)),
+            Bound::Excluded(start) => key(start).after(),
+        };
+        let end = match range.end_bound() {
+            Bound::Unbounded => None,
+            Bound::Included(end) => key(end).after(),
+            Bound::Excluded(end) => Some(key(end)),
+        };
+        match start {
+            Some(start) => KeyRange { index, start, end, marker: PhantomData },
+            // Nothing is greater, and nothing is smaller than the empty key.
+            None => KeyRange { index, start: KeyBuf::new(), end: Some(KeyBuf::new()), marker: PhantomData },
+        }
+    }
+
+    /// The rows whose primary key is in the range.
+    pub fn primary<'k>(range: impl RangeBounds<T::Key<'k>>) -> Self
+    where
+        T: TableSpec,
+    {
+        KeyRange::new::<T::Key<'k>, T::Key<'k>>(None, range)
+    }
+
+    /// What all keys in the range start with.
+    pub(crate) fn common(&self) -> KeyBuf {
+        let (start, end) = (self.start.as_bytes(), self.end.as_ref().map_or(&[][..], KeyBuf::as_bytes));
+        let shared = start.iter().zip(end).take_while(|(a, b)| a == b).count();
+        let mut common = KeyBuf::new();
+        common.push(&start[..shared]);
+        common
+    }
+}
+
+impl<T> Clone for KeyRange<T> {
+    fn clone(&self) -> Self {
+        KeyRange { index: self.index, start: self.start.clone(), end: self.end.clone(), marker: PhantomData }
     }
 }
 

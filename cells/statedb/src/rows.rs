@@ -46,6 +46,7 @@ impl<'s, T> Rows<'s, T> {
 impl<'s, T> Iterator for Rows<'s, T> {
     type Item = &'s Obj<T>;
 
+    #[inline]
     fn next(&mut self) -> Option<&'s Obj<T>> {
         loop {
             let row = match &mut self.source {
@@ -59,9 +60,24 @@ impl<'s, T> Iterator for Rows<'s, T> {
             }
         }
     }
+
+    /// Looks once where the rows come from.
+    #[inline]
+    fn fold<B, F: FnMut(B, &'s Obj<T>) -> B>(mut self, init: B, mut f: F) -> B {
+        if self.seen.is_some() {
+            return std::iter::from_fn(|| self.next()).fold(init, f);
+        }
+        match self.source {
+            Source::One(row) => row.into_iter().fold(init, f),
+            Source::Primary(range) => range.fold(init, f),
+            Source::Keyed(range) => range.fold(init, |all, row| f(all, row.row())),
+            Source::Revision(range) => range.fold(init, |all, row| f(all, row.get())),
+        }
+    }
 }
 
 impl<T> DoubleEndedIterator for Rows<'_, T> {
+    #[inline]
     fn next_back(&mut self) -> Option<Self::Item> {
         loop {
             let row = match &mut self.source {

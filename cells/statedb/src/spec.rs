@@ -1,11 +1,12 @@
 //! What makes a type a table: its name, keys, indexes and columns.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::marker::PhantomData;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use crate::key::{IndexKey, KeyBuf, KeyParseError, PrefixOf};
-use crate::query::{Prefix, Query};
+use crate::query::{KeyRange, Prefix, Query};
 
 /// A type whose values are the rows of a table.
 ///
@@ -114,6 +115,11 @@ impl<T, K: IndexKey + ?Sized> Index<T, K> {
         let mut key = KeyBuf::new();
         start.encode_prefix(&mut key);
         Prefix::new(Some(self.name), key)
+    }
+
+    /// The rows whose key is in the range: `BY_NAME.range("a".."b")`, `BY_PORT.range(80..=443)`.
+    pub fn range<B: Borrow<K> + ?Sized>(&self, range: impl RangeBounds<B>) -> KeyRange<T> {
+        KeyRange::new(Some(self.name), range)
     }
 
     /// The declaration for [`TableSpec::indexes`].

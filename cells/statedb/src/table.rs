@@ -12,7 +12,7 @@ use crate::changes::{Changes, Trackers};
 use crate::db::{Db, ReadSource, Snapshot};
 use crate::error::Error;
 use crate::obj::Obj;
-use crate::query::{AsQuery, Prefix};
+use crate::query::{AsQuery, KeyRange, Prefix};
 use crate::rows::Rows;
 use crate::spec::{IndexDef, TableSpec};
 use crate::txn::TableTxn;
@@ -116,6 +116,11 @@ impl<T: TableSpec> Table<T> {
         self.rows(source, |version| version.lower_bound(&self.meta.indexes, query.as_query()))
     }
 
+    /// All rows whose key is in the range, in the index's order.
+    pub fn range<'s>(&self, source: &'s impl ReadSource, range: KeyRange<T>) -> Rows<'s, T> {
+        self.rows(source, |version| version.range(&self.meta.indexes, &range))
+    }
+
     /// All rows in order of their primary keys.
     pub fn all<'s>(&self, source: &'s impl ReadSource) -> Rows<'s, T> {
         self.rows(source, Version::all)
@@ -182,6 +187,14 @@ impl<T: TableSpec> Table<T> {
         query: impl AsQuery<T>,
     ) -> (Rows<'s, T>, Watch) {
         (self.lower_bound(snapshot, query), self.watch(snapshot))
+    }
+
+    /// As [`range`](Self::range), with a watch that closes when these rows change, or others near them in the index:
+    /// those that start with what all keys of the range start with.
+    pub fn range_watch<'s>(&self, snapshot: &'s Snapshot, range: KeyRange<T>) -> (Rows<'s, T>, Watch) {
+        let Some(version) = self.version(snapshot) else { return (Rows::one(None), Watch::closed()) };
+        let watch = version.range_watch(&self.meta.indexes, &range);
+        (version.range(&self.meta.indexes, &range), watch)
     }
 
     /// As [`all`](Self::all), with a watch.

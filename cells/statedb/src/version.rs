@@ -11,7 +11,7 @@ use crate::error::Conflict;
 use crate::init::InitState;
 use crate::key::{KeyBuf, inside};
 use crate::obj::Obj;
-use crate::query::{Prefix, Query};
+use crate::query::{KeyRange, Prefix, Query};
 use crate::root;
 use crate::rows::Rows;
 use crate::spec::{IndexDef, Matching, TableSpec};
@@ -122,6 +122,16 @@ impl<T: TableSpec> Version<T> {
         }
     }
 
+    pub(crate) fn range(&self, indexes: &[IndexDef<T>], range: &KeyRange<T>) -> Rows<'_, T> {
+        let start = range.start.as_bytes();
+        match (position(indexes, range.index).map(|at| &self.secondary[at]), &range.end) {
+            (None, None) => Rows::primary(self.primary.from(start)),
+            (None, Some(end)) => Rows::primary(self.primary.between(start, end.as_bytes())),
+            (Some(index), None) => Rows::keyed(index.tree.from(start), index.multi),
+            (Some(index), Some(end)) => Rows::keyed(index.tree.between(start, end.as_bytes()), index.multi),
+        }
+    }
+
     pub(crate) fn all(&self) -> Rows<'_, T> {
         Rows::primary(self.primary.all())
     }
@@ -164,6 +174,11 @@ impl<T: TableSpec> Version<T> {
             Some(Matching::Longest) => self.part_watch(at, inside(key).0),
             _ => self.part_watch(at, key),
         }
+    }
+
+    /// The watch for the rows of a range.
+    pub(crate) fn range_watch(&self, indexes: &[IndexDef<T>], range: &KeyRange<T>) -> Watch {
+        self.part_watch(position(indexes, range.index), range.common().as_bytes())
     }
 
     /// The watch for the rows whose key of an index starts with this.

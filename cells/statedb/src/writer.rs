@@ -10,7 +10,7 @@ use crate::error::{CasError, Conflict};
 use crate::init::{InitState, Initializer, Pending};
 use crate::key::KeyBuf;
 use crate::obj::Obj;
-use crate::query::{AsQuery, Prefix};
+use crate::query::{AsQuery, KeyRange, Prefix};
 use crate::root::Sealed;
 use crate::rows::Rows;
 use crate::spec::TableSpec;
@@ -90,6 +90,11 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     /// All rows whose key is this or greater.
     pub fn lower_bound(&self, query: impl AsQuery<T>) -> Rows<'_, T> {
         self.work.lower_bound(&self.meta.indexes, query.as_query())
+    }
+
+    /// All rows whose key is in the range.
+    pub fn range(&self, range: KeyRange<T>) -> Rows<'_, T> {
+        self.work.range(&self.meta.indexes, &range)
     }
 
     /// All rows.

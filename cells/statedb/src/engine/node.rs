@@ -206,54 +206,73 @@ impl<'s, L> NodeRef<'s, L> {
         }
     }
 
-    /// The first child at this position or after, and its position.
+    /// Whether the children lie in the order of their bytes, with gaps at most.
+    #[inline(always)]
+    pub(super) fn lies_in_order(self) -> bool {
+        self.head().kind != Kind::N48
+    }
+
+    /// The places of the children from a position on, if they lie in order.
     #[inline]
-    pub(super) fn first_from(self, at: usize) -> Option<(usize, &'s Link<L>)> {
+    pub(super) fn run_from(self, at: usize) -> &'s [Link<L>] {
+        let run = self.run_before(END);
+        &run[at.min(run.len())..]
+    }
+
+    /// The places of the children before a position, if they lie in order.
+    #[inline]
+    pub(super) fn run_before(self, at: usize) -> &'s [Link<L>] {
         match self.view() {
-            View::N4(node) => node.children[..self.count()].get(at).map(|link| (at, link)),
-            View::N16(node) => node.children[..self.count()].get(at).map(|link| (at, link)),
-            View::N48(node) => (at..END)
-                .find(|at| node.index[*at] != 0)
-                .map(|at| (at, &node.children[usize::from(node.index[at]) - 1])),
-            View::N256(node) => {
-                (at..END).find(|at| !node.children[*at].is_empty()).map(|at| (at, &node.children[at]))
-            }
+            View::N4(node) => &node.children[..at.min(self.count())],
+            View::N16(node) => &node.children[..at.min(self.count())],
+            View::N48(_) => &[],
+            View::N256(node) => &node.children[..at],
         }
     }
 
-    /// The last child before this position, and its position.
-    #[inline]
-    pub(super) fn last_before(self, at: usize) -> Option<(usize, &'s Link<L>)> {
+    /// The first child at this position or after, and its position, if they do not lie in order.
+    pub(super) fn scattered_from(self, at: usize) -> Option<(usize, &'s Link<L>)> {
+        let View::N48(node) = self.view() else { return None };
+        let at = (at..END).find(|at| node.index[*at] != 0)?;
+        Some((at, &node.children[usize::from(node.index[at]) - 1]))
+    }
+
+    /// The last child before this position, and its position, if they do not lie in order.
+    pub(super) fn scattered_before(self, at: usize) -> Option<(usize, &'s Link<L>)> {
+        let View::N48(node) = self.view() else { return None };
+        let at = (0..at).rfind(|at| node.index[*at] != 0)?;
+        Some((at, &node.children[usize::from(node.index[at]) - 1]))
+    }
+
+    /// The child of the smallest byte.
+    pub(super) fn first(self) -> Option<&'s Link<L>> {
+        match self.scattered_from(0) {
+            Some((_, link)) => Some(link),
+            None => self.run_from(0).iter().find(|link| !link.is_empty()),
+        }
+    }
+
+    /// The position of the first child whose byte is this or greater.
+    pub(super) fn position(self, byte: u8) -> usize {
         match self.view() {
-            View::N4(node) => at.min(self.count()).checked_sub(1).map(|at| (at, &node.children[at])),
-            View::N16(node) => at.min(self.count()).checked_sub(1).map(|at| (at, &node.children[at])),
-            View::N48(node) => (0..at)
-                .rfind(|at| node.index[*at] != 0)
-                .map(|at| (at, &node.children[usize::from(node.index[at]) - 1])),
-            View::N256(node) => {
-                (0..at).rfind(|at| !node.children[*at].is_empty()).map(|at| (at, &node.children[at]))
-            }
+            View::N4(node) => node.bytes[..self.count()].partition_point(|other| *other < byte),
+            View::N16(node) => node.bytes[..self.count()].partition_point(|other| *other < byte),
+            View::N48(_) | View::N256(_) => usize::from(byte),
         }
     }
 
     /// The position of the first child whose byte is greater.
     pub(super) fn after(self, byte: u8) -> usize {
-        match self.view() {
-            View::N4(node) => node.bytes[..self.count()].partition_point(|other| *other <= byte),
-            View::N16(node) => node.bytes[..self.count()].partition_point(|other| *other <= byte),
-            View::N48(_) | View::N256(_) => usize::from(byte) + 1,
-        }
+        byte.checked_add(1).map_or(END, |byte| self.position(byte))
     }
 
     /// All links that hold something.
     pub(super) fn links(self) -> impl Iterator<Item = &'s Link<L>> {
-        let mut at = 0;
-        let children = std::iter::from_fn(move || {
-            let (found, link) = self.first_from(at)?;
-            at = found + 1;
-            Some(link)
-        });
-        children.chain(Some(self.own()).filter(|link| !link.is_empty()))
+        let children = match self.view() {
+            View::N48(node) => &node.children[..self.count()],
+            _ => self.run_from(0),
+        };
+        children.iter().chain([self.own()]).filter(|link| !link.is_empty())
     }
 
     /// A copy with a birth of its own and no watch.

@@ -1,9 +1,10 @@
-//! Walking a tree in the order of its keys, from both ends.
+//! Walking in an order, from both ends.
+
+mod path;
 
 use super::leaf::Leaf;
-use super::link::{Child, Link};
-use super::node::{END, NodeRef};
-use super::tree::common;
+use super::link::Link;
+use path::{Path, Top};
 
 /// Leaves with neighbouring keys. Each comes once, whichever end it is taken from.
 pub(crate) type Range<'s, L> = Ends<'s, L, Path<'s, L>>;
@@ -15,11 +16,13 @@ pub(crate) struct Ends<'s, L, C: Cursor<'s, L>> {
     front: C,
     /// The leaf that comes next from the front; none at the end.
     next: Option<&'s L>,
-    /// The same from the back, once somebody has asked.
-    back: Option<Box<(C, &'s L)>>,
+    /// The leaf that comes next from the back, once it is known: from the beginning where there is an upper bound, else
+    /// when somebody has asked.
+    last: Option<&'s L>,
+    back: Option<Box<C>>,
 }
 
-/// A place in an order of leaves.
+/// A place in an order of leaves, which goes one way.
 pub(crate) trait Cursor<'s, L> {
     /// That which has an end.
     type Top: Copy;
@@ -34,226 +37,31 @@ pub(crate) trait Cursor<'s, L> {
     fn backwards(&mut self) -> Option<&'s L>;
 }
 
-/// The way from the top to a leaf.
-pub(crate) struct Path<'s, L> {
-    depth: usize,
-    near: [Option<Frame<'s, L>>; NEAR],
-    far: Vec<Frame<'s, L>>,
-}
-
-/// So many levels need no allocation.
-const NEAR: usize = 12;
-
-/// A node, and the position of the next child: that one or the first after it on the way forwards, the first before it
-/// on the way backwards.
-struct Frame<'s, L> {
-    node: NodeRef<'s, L>,
-    at: u16,
-}
-
-impl<L> Clone for Top<'_, L> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<L> Copy for Top<'_, L> {}
-
-impl<L> Clone for Frame<'_, L> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<L> Copy for Frame<'_, L> {}
-
-impl<'s, L> Path<'s, L> {
-    fn new() -> Self {
-        Path { depth: 0, near: [const { None }; NEAR], far: Vec::new() }
-    }
-
-    fn push(&mut self, node: NodeRef<'s, L>, at: usize) {
-        let frame = Frame { node, at: at as u16 };
-        match self.near.get_mut(self.depth) {
-            Some(place) => *place = Some(frame),
-            None => self.far.push(frame),
-        }
-        self.depth += 1;
-    }
-
-    fn pop(&mut self) {
-        self.depth -= 1;
-        if self.depth >= NEAR {
-            self.far.pop();
-        }
-    }
-
-    #[inline]
-    fn last(&mut self) -> Option<&mut Frame<'s, L>> {
-        match self.depth.checked_sub(1)? {
-            at if at < NEAR => self.near[at].as_mut(),
-            _ => self.far.last_mut(),
-        }
-    }
-
-    /// Enters what a link holds, at its first leaf, which it gives if it is found at once.
-    #[inline]
-    fn enter(&mut self, link: &'s Link<L>) -> Option<&'s L> {
-        match link.get() {
-            Child::Nothing => None,
-            Child::Leaf(leaf) => Some(leaf),
-            Child::Node(node) => {
-                self.push(node, 0);
-                node.own().as_leaf()
-            }
-        }
-    }
-}
-
-impl<'s, L> Cursor<'s, L> for Path<'s, L> {
-    type Top = Top<'s, L>;
-
-    fn at_end(Top(top): Top<'s, L>) -> Self {
-        let mut path = Path::new();
-        if let Child::Node(node) = top.get() {
-            path.push(node, END);
-        }
-        path
-    }
-
-    #[inline]
-    fn forwards(&mut self) -> Option<&'s L> {
-        loop {
-            let frame = self.last()?;
-            match frame.node.first_from(frame.at.into()) {
-                None => self.pop(),
-                Some((at, link)) => {
-                    frame.at = at as u16 + 1;
-                    let found = self.enter(link);
-                    if found.is_some() {
-                        return found;
-                    }
-                }
-            }
-        }
-    }
-
-    fn backwards(&mut self) -> Option<&'s L> {
-        loop {
-            let frame = self.last()?;
-            match frame.node.last_before(frame.at.into()) {
-                None => {
-                    let own = frame.node.own().as_leaf();
-                    self.pop();
-                    if own.is_some() {
-                        return own;
-                    }
-                }
-                Some((at, link)) => {
-                    frame.at = at as u16;
-                    match link.get() {
-                        Child::Nothing => {}
-                        Child::Leaf(leaf) => return Some(leaf),
-                        Child::Node(node) => self.push(node, END),
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Everything below a link.
-pub(crate) struct Top<'s, L>(&'s Link<L>);
-
 impl<'s, L: Leaf> Range<'s, L> {
     pub(super) fn empty() -> Self {
-        Ends { top: None, front: Path::new(), next: None, back: None }
+        Ends { top: None, front: Path::new(), next: None, last: None, back: None }
     }
 
     /// Everything below a link.
     pub(super) fn below(top: &'s Link<L>) -> Self {
-        let mut front = Path::new();
-        let next = front.enter(top).or_else(|| front.forwards());
-        Ends { top: Some(Top(top)), front, next, back: None }
+        let (front, next) = Path::at_start(top);
+        Ends { top: Some(Top(top)), front, next, last: None, back: None }
     }
 
     /// What is below a link and has this key or a greater one.
     pub(super) fn from(top: &'s Link<L>, key: &[u8]) -> Self {
-        let mut front = Path::new();
-        let mut link = top;
-        let mut rest = key;
-        let found = loop {
-            match link.get() {
-                Child::Nothing => break None,
-                Child::Leaf(leaf) => break leaf.with_key(|found| found >= key).then_some(leaf),
-                Child::Node(node) => {
-                    let shared = common(node.prefix(), rest);
-                    let greater = node.prefix().get(shared).zip(rest.get(shared)).map(|(a, b)| a > b);
-                    match (greater, rest.get(shared)) {
-                        (Some(false), _) => break None,
-                        (Some(true), _) | (None, None) => break front.enter(link),
-                        (None, Some(byte)) => {
-                            front.push(node, node.after(*byte));
-                            match node.child(*byte) {
-                                Some(child) => link = child,
-                                None => break None,
-                            }
-                            rest = &rest[shared + 1..];
-                        }
-                    }
-                }
-            }
-        };
-        let next = found.or_else(|| front.forwards());
-        Ends { top: Some(Top(top)), front, next, back: None }
+        let (front, next) = Path::from(top, key);
+        Ends { top: Some(Top(top)), front, next, last: None, back: None }
     }
-}
 
-impl<'s, L: Leaf> Range<'s, L> {
-    /// What is below a link and has a key from `from` on and less than `to`.
-    pub(super) fn between(top: &'s Link<L>, from: &[u8], to: &[u8]) -> Self {
-        let mut range = Range::from(top, from);
-        let mut back = Path::before(top, to);
-        let last = match top.as_leaf() {
-            Some(leaf) => Some(leaf).filter(|leaf| leaf.with_key(|key| key < to)),
-            None => back.backwards(),
-        };
-        match range.next.zip(last) {
-            Some((first, last)) if first.with_key(|first| last.with_key(|last| first <= last)) => {
-                range.back = Some(Box::new((back, last)));
-                range
-            }
-            _ => Range::empty(),
+    /// The same as far as the keys are smaller than this one.
+    pub(super) fn until(self, key: &[u8]) -> Self {
+        let Some((Top(top), next)) = self.top.zip(self.next) else { return self };
+        if next.with_key(|first| first >= key) {
+            return Self::empty();
         }
-    }
-}
-
-impl<'s, L: Leaf> Path<'s, L> {
-    /// Behind the last leaf below a link whose key is less than this.
-    fn before(top: &'s Link<L>, key: &[u8]) -> Self {
-        let mut path = Path::new();
-        let (mut link, mut rest) = (top, key);
-        while let Child::Node(node) = link.get() {
-            let shared = common(node.prefix(), rest);
-            match (node.prefix().get(shared), rest.get(shared)) {
-                (Some(here), Some(there)) if here < there => {
-                    path.push(node, END);
-                    break;
-                }
-                (Some(_), _) | (None, None) => break,
-                (None, Some(byte)) => {
-                    let after = node.after(*byte);
-                    let Some(child) = node.child(*byte) else {
-                        path.push(node, after);
-                        break;
-                    };
-                    let less = child.as_leaf().is_some_and(|leaf| leaf.with_key(|found| found < key));
-                    path.push(node, if less { after } else { after - 1 });
-                    (link, rest) = (child, &rest[shared + 1..]);
-                }
-            }
-        }
-        path
+        let (back, last) = Path::before(top, key);
+        Ends { last, back: Some(Box::new(back)), ..self }
     }
 }
 
@@ -261,7 +69,12 @@ impl<'s, L, C: Cursor<'s, L>> Ends<'s, L, C> {
     /// From a cursor to the end.
     pub(super) fn new(top: Option<C::Top>, mut front: C) -> Self {
         let next = front.forwards();
-        Ends { top, front, next, back: None }
+        Ends { top, front, next, last: None, back: None }
+    }
+
+    #[inline(always)]
+    fn is_last(&self, leaf: &'s L) -> bool {
+        self.last.is_some_and(|last| std::ptr::eq(last, leaf))
     }
 }
 
@@ -271,27 +84,40 @@ impl<'s, L, C: Cursor<'s, L>> Iterator for Ends<'s, L, C> {
     #[inline]
     fn next(&mut self) -> Option<&'s L> {
         let leaf = self.next?;
-        let met = self.back.as_ref().is_some_and(|back| std::ptr::eq(back.1, leaf));
-        self.next = if met { None } else { self.front.forwards() };
+        self.next = if self.is_last(leaf) { None } else { self.front.forwards() };
         Some(leaf)
+    }
+
+    #[inline]
+    fn fold<B, F: FnMut(B, &'s L) -> B>(mut self, init: B, mut f: F) -> B {
+        let mut all = init;
+        let mut next = self.next;
+        while let Some(leaf) = next {
+            all = f(all, leaf);
+            next = if self.is_last(leaf) { None } else { self.front.forwards() };
+        }
+        all
     }
 }
 
 impl<'s, L, C: Cursor<'s, L>> DoubleEndedIterator for Ends<'s, L, C> {
+    #[inline]
     fn next_back(&mut self) -> Option<&'s L> {
         let front = self.next?;
-        if self.back.is_none() {
-            let mut cursor = C::at_end(self.top?);
-            // A single leaf has no path.
-            let last = cursor.backwards().unwrap_or(front);
-            self.back = Some(Box::new((cursor, last)));
-        }
-        let (cursor, last) = &mut **self.back.as_mut()?;
-        let leaf = *last;
+        let leaf = match self.last {
+            Some(last) => last,
+            None => {
+                let mut back = C::at_end(self.top?);
+                // A single leaf has no path.
+                let last = back.backwards().unwrap_or(front);
+                self.back = Some(Box::new(back));
+                last
+            }
+        };
         if std::ptr::eq(front, leaf) {
             self.next = None;
         } else {
-            *last = cursor.backwards()?;
+            self.last = self.back.as_mut()?.backwards();
         }
         Some(leaf)
     }

@@ -173,6 +173,16 @@ impl<R: Root> Held<R> {
         unsafe { self.0.as_ref() }
     }
 
+    /// Whether no other root has been published since.
+    #[inline(always)]
+    pub(crate) fn is_current(&self) -> bool {
+        // JUSTIFICATION: one look in place of two counts.
+        // SAFETY: a held root keeps the owner's part that is shared.
+        let current = unsafe { &self.slot().shared.as_ref().current };
+        // A slot is not used again while its root is held: the same slot is the same root.
+        current.load(Ordering::Acquire) == self.0.as_ptr()
+    }
+
     /// The number of the root.
     pub(crate) fn number(&self) -> u64 {
         // JUSTIFICATION: see `root`.

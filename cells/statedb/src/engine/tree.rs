@@ -86,9 +86,9 @@ impl<L: Leaf> Tree<L> {
         Range::from(&self.root, key)
     }
 
-    /// The leaves whose key is at least `from` and less than `to`.
-    pub(crate) fn between(&self, from: &[u8], to: &[u8]) -> Range<'_, L> {
-        Range::between(&self.root, from, to)
+    /// The leaves whose key is `start` or greater and smaller than `end`.
+    pub(crate) fn between(&self, start: &[u8], end: &[u8]) -> Range<'_, L> {
+        self.from(start).until(end)
     }
 
     /// Where the keys that start with this are, if there are any, and the deepest node through which each insert and

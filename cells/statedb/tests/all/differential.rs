@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use statedb::{Changes, Db, Prefix, ReadSource, RwTable, Snapshot, Table, Watch};
+use statedb::{Changes, Db, KeyRange, Prefix, ReadSource, RwTable, Snapshot, Table, Watch};
 
 use crate::blobs::{BY_TAG, Blob, Counted, Raw, a_key, by_key, some_tags};
 use crate::reference::{Reference, Told};
@@ -30,6 +30,7 @@ enum Step {
     WatchKey(Vec<u8>),
     WatchPrefix(Vec<u8>),
     WatchTag(Vec<u8>),
+    WatchRange(Vec<u8>, Vec<u8>),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -51,6 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => a_key().prop_map(Step::WatchKey),
         1 => a_key().prop_map(Step::WatchPrefix),
         1 => some_tags().prop_map(|tags| Step::WatchTag(tags.concat())),
+        1 => (a_key(), a_key()).prop_map(|(start, end)| Step::WatchRange(start, end)),
     ]
 }
 
@@ -58,6 +60,7 @@ enum Asked {
     Key(Vec<u8>),
     Prefix(Vec<u8>),
     Tag(Vec<u8>),
+    Range(Vec<u8>, Vec<u8>),
 }
 
 /// What a watch is about: rows with their revisions.
@@ -66,6 +69,7 @@ fn answer(reference: &Reference, asked: &Asked) -> Vec<(Vec<u8>, u64)> {
     match asked {
         Asked::Key(key) => reference.get(key).map(row).into_iter().collect(),
         Asked::Prefix(start) => reference.prefix(start).map(row).collect(),
+        Asked::Range(start, end) => reference.between(start, end).map(row).collect(),
         Asked::Tag(tag) => {
             let row = |key: Vec<u8>| reference.get(&key).map(row).expect("a tagged row");
             reference.tagged(tag).into_iter().map(row).collect()
@@ -137,6 +141,11 @@ impl World {
             Step::WatchTag(tag) => {
                 let watch = self.table.list_watch(&self.db.snapshot(), BY_TAG.query(&tag)).1;
                 self.watch(Asked::Tag(tag), watch);
+            }
+            Step::WatchRange(start, end) => {
+                let range = KeyRange::primary(Raw(&start)..Raw(&end));
+                let watch = self.table.range_watch(&self.db.snapshot(), range).1;
+                self.watch(Asked::Range(start, end), watch);
             }
         }
     }
@@ -242,24 +251,19 @@ fn compare(reference: &Reference, source: &impl ReadSource, table: &Table<Blob>)
             keys.push([start, &[last.wrapping_add(1)]].concat());
         }
     }
-    for key in &keys {
+    for (at, key) in keys.iter().enumerate() {
         let found = table.get(source, by_key(key)).map(row);
         assert_eq!(found.as_ref(), reference.get(key), "{key:?}");
         let prefix: Vec<_> = table.prefix(source, Prefix::primary(&Raw(key))).map(row).collect();
         assert!(prefix.iter().eq(reference.prefix(key)), "prefix {key:?}");
         let mut from = table.lower_bound(source, by_key(key)).map(row);
         let mut wanted = reference.from(key).cloned();
-        // From both ends, until they meet.
-        for turn in 0.. {
-            let (a, b) = if turn % 3 == 0 {
-                (from.next_back(), wanted.next_back())
-            } else {
-                (from.next(), wanted.next())
-            };
-            assert_eq!(a, b, "from {key:?}");
-            if a.is_none() {
-                break;
-            }
+        both_ends(&mut from, &mut wanted, &format!("from {key:?}"));
+        for end in keys.iter().cycle().skip(at + 1).take(3) {
+            let range = KeyRange::primary(Raw(key)..Raw(end));
+            let mut found = table.range(source, range.clone()).map(row);
+            let mut wanted = reference.between(key, end).cloned();
+            both_ends(&mut found, &mut wanted, &format!("from {key:?} to {end:?}"));
         }
     }
     for tag in [&[][..], &[0], &[1], &[255], &[0, 0], &[0, 255], &[255, 255], &[1, 0, 255]] {
@@ -268,6 +272,25 @@ fn compare(reference: &Reference, source: &impl ReadSource, table: &Table<Blob>)
         let prefix: Vec<_> = table.prefix(source, BY_TAG.prefix(tag)).map(|blob| blob.key.clone()).collect();
         assert_eq!(prefix, reference.tag_prefix(tag), "tags from {tag:?}");
         assert_eq!(table.get(source, BY_TAG.query(tag)).map(|blob| &blob.key), listed.first());
+    }
+}
+
+/// Both give the same from both ends, until they meet.
+fn both_ends(
+    found: &mut dyn DoubleEndedIterator<Item = (Blob, u64)>,
+    wanted: &mut dyn DoubleEndedIterator<Item = (Blob, u64)>,
+    what: &str,
+) {
+    for turn in 0.. {
+        let (a, b) = if turn % 3 == 0 {
+            (found.next_back(), wanted.next_back())
+        } else {
+            (found.next(), wanted.next())
+        };
+        assert_eq!(a, b, "{what}");
+        if a.is_none() {
+            break;
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod lpm;
 mod model;
 mod observe;
 mod promises;
+mod ranges;
 mod reference;
 mod rows;
 mod watch_set;

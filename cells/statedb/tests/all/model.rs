@@ -2,10 +2,11 @@
 //! misses a change.
 
 use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
 
 use crate::rows::*;
 use proptest::prelude::*;
-use statedb::{Db, Query, ReadSource, RwTable, Snapshot, Table, Watch};
+use statedb::{Db, KeyRange, Query, ReadSource, RwTable, Snapshot, Table, Watch};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {
@@ -40,11 +41,26 @@ enum Asked {
     Node(String),
     Prefix(String),
     From(u8),
+    Ids(Bounds<u8>),
+    Nodes(Bounds<String>),
     All,
     Service(u8),
 }
 
-fn node() -> impl Strategy<Value = String> {
+type Bounds<K> = (Bound<K>, Bound<K>);
+
+fn bounds<K: Clone + std::fmt::Debug>(
+    key: impl Strategy<Value = K> + Clone,
+) -> impl Strategy<Value = Bounds<K>> {
+    let bound = prop_oneof![
+        2 => key.clone().prop_map(Bound::Included),
+        2 => key.prop_map(Bound::Excluded),
+        1 => Just(Bound::Unbounded)
+    ];
+    (bound.clone(), bound)
+}
+
+fn node() -> impl Strategy<Value = String> + Clone {
     "[ab]{0,2}"
 }
 
@@ -74,7 +90,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Hold),
         3 => prop_oneof![
             (0..8u8).prop_map(Asked::Pod), node().prop_map(Asked::Node), node().prop_map(Asked::Prefix),
-            (0..8u8).prop_map(Asked::From), Just(Asked::All), (0..3u8).prop_map(Asked::Service)
+            (0..8u8).prop_map(Asked::From), bounds(0..8u8).prop_map(Asked::Ids),
+            bounds(node()).prop_map(Asked::Nodes), Just(Asked::All), (0..3u8).prop_map(Asked::Service)
         ].prop_map(Step::Watch),
     ]
 }
@@ -104,12 +121,14 @@ impl Model {
                 Asked::Node(node) => pod.node == *node,
                 Asked::Prefix(start) => pod.node.starts_with(start),
                 Asked::From(id) => pod.id >= *id,
+                Asked::Ids(ids) => ids.contains(&pod.id),
+                Asked::Nodes(nodes) => nodes.contains(&pod.node),
                 Asked::All => true,
                 Asked::Service(_) => false,
             })
             .cloned()
             .collect();
-        if matches!(asked, Asked::Prefix(_)) {
+        if matches!(asked, Asked::Prefix(_) | Asked::Nodes(_)) {
             rows.sort_by_key(|(pod, _)| (pod.node.clone(), pod.id));
         }
         rows
@@ -191,24 +210,34 @@ fn apply(
 
 /// Every kind of read gives what the model says.
 fn compare(model: &Model, source: &impl ReadSource, pods: &Table<Pod>, services: &Table<Service>) {
-    let rows = |asked: &Asked| -> Vec<(Pod, u64)> {
-        let rows = match asked {
-            Asked::Pod(id) => pods.list(source, by_id(*id)),
-            Asked::Node(node) => pods.list(source, by_node(node)),
-            Asked::Prefix(start) => pods.prefix(source, node_prefix(start)),
-            Asked::From(id) => pods.lower_bound(source, by_id(*id)),
-            Asked::All => pods.all(source),
-            Asked::Service(_) => unreachable!(),
-        };
-        rows.map(|row| ((**row).clone(), row.revision())).collect()
+    let rows = |asked: &Asked| match asked {
+        Asked::Pod(id) => pods.list(source, by_id(*id)),
+        Asked::Node(node) => pods.list(source, by_node(node)),
+        Asked::Prefix(start) => pods.prefix(source, node_prefix(start)),
+        Asked::From(id) => pods.lower_bound(source, by_id(*id)),
+        Asked::Ids(ids) => pods.range(source, KeyRange::primary(*ids)),
+        Asked::Nodes(nodes) => pods.range(source, nodes_within(nodes)),
+        Asked::All => pods.all(source),
+        Asked::Service(_) => unreachable!(),
     };
     let nodes = ["", "a", "b", "aa", "ab", "ba", "bb"];
     let asked = (0..8)
         .flat_map(|id| [Asked::Pod(id), Asked::From(id)])
         .chain(nodes.iter().flat_map(|node| [Asked::Node(node.to_string()), Asked::Prefix(node.to_string())]))
+        .chain(within(&[0, 3, 4, 7, 255]).into_iter().map(Asked::Ids))
+        .chain(within(&nodes.map(str::to_owned)).into_iter().map(Asked::Nodes))
         .chain([Asked::All]);
+    let own = |row: &statedb::Obj<Pod>| ((**row).clone(), row.revision());
     for asked in asked {
-        assert_eq!(rows(&asked), model.answer(&asked), "{asked:?}");
+        let mut wanted = model.answer(&asked);
+        assert_eq!(rows(&asked).map(own).collect::<Vec<_>>(), wanted, "{asked:?}");
+        let mut one_by_one = Vec::new();
+        for row in rows(&asked) {
+            one_by_one.push(own(row));
+        }
+        assert_eq!(one_by_one, wanted, "{asked:?}");
+        wanted.reverse();
+        assert_eq!(rows(&asked).rev().map(own).collect::<Vec<_>>(), wanted, "{asked:?}, descending");
     }
     assert_eq!(pods.len(source), model.pods.len());
     assert_eq!(pods.revision(source), model.pods_revision);
@@ -234,8 +263,27 @@ fn compare(model: &Model, source: &impl ReadSource, pods: &Table<Pod>, services:
     from_one.sort_unstable();
     let listed: Vec<_> = pods.lower_bound(source, BY_PORT.query(&1)).map(|pod| pod.id).collect();
     assert_eq!(listed, from_one.iter().map(|(_, id)| *id).collect::<Vec<_>>());
-    let backwards: Vec<_> = pods.all(source).rev().map(|pod| pod.id).collect();
-    assert_eq!(backwards, model.pods.keys().rev().copied().collect::<Vec<_>>());
+    for ports in within(&[0u16, 1, 2, 3]) {
+        // At its smallest key on the way up, at its greatest on the way down.
+        let at = |pick: fn(&[u16]) -> Option<u16>| {
+            let row = |(pod, _): &(Pod, u64)| {
+                let within: Vec<_> = pod.ports.iter().copied().filter(|port| ports.contains(port)).collect();
+                pick(&within).map(|port| (port, pod.id))
+            };
+            let mut rows: Vec<_> = model.pods.values().filter_map(row).collect();
+            rows.sort_unstable();
+            rows.into_iter().map(|(_, id)| id).collect::<Vec<_>>()
+        };
+        let range = || pods.range(source, BY_PORT.range(ports));
+        assert_eq!(range().map(|pod| pod.id).collect::<Vec<_>>(), at(|ports| ports.iter().min().copied()));
+        let mut down = at(|ports| ports.iter().max().copied());
+        down.reverse();
+        assert_eq!(range().rev().map(|pod| pod.id).collect::<Vec<_>>(), down);
+    }
+    let from = model.pods_revision / 2;
+    let descending: Vec<_> = pods.by_revision(source, from).rev().map(|pod| pod.revision()).collect();
+    by_revision.retain(|(revision, _)| *revision >= from);
+    assert_eq!(descending, by_revision.iter().rev().map(|(revision, _)| *revision).collect::<Vec<_>>());
 
     for address in 0..3 {
         let found = services.get(source, BY_ADDRESS.query(&address)).map(|service| (**service).clone());
@@ -243,6 +291,17 @@ fn compare(model: &Model, source: &impl ReadSource, pods: &Table<Pod>, services:
     }
     let all: Vec<_> = services.all(source).map(|service| (**service).clone()).collect();
     assert_eq!(all, model.services.values().cloned().collect::<Vec<_>>());
+}
+
+/// All pairs of bounds on some keys.
+fn within<K: Clone>(keys: &[K]) -> Vec<Bounds<K>> {
+    let each = |key: &K| [Bound::Included(key.clone()), Bound::Excluded(key.clone())];
+    let bounds: Vec<_> = keys.iter().flat_map(each).chain([Bound::Unbounded]).collect();
+    bounds.iter().flat_map(|start| bounds.iter().map(|end| (start.clone(), end.clone()))).collect()
+}
+
+fn nodes_within((start, end): &Bounds<String>) -> KeyRange<Pod> {
+    BY_NODE.range::<&str>((start.as_ref().map(String::as_str), end.as_ref().map(String::as_str)))
 }
 
 struct World {
@@ -271,6 +330,8 @@ impl World {
                     Asked::Node(node) => self.pods.list_watch(&snapshot, by_node(node)).1,
                     Asked::Prefix(start) => self.pods.prefix_watch(&snapshot, node_prefix(start)).1,
                     Asked::From(id) => self.pods.lower_bound_watch(&snapshot, by_id(*id)).1,
+                    Asked::Ids(ids) => self.pods.range_watch(&snapshot, KeyRange::primary(*ids)).1,
+                    Asked::Nodes(nodes) => self.pods.range_watch(&snapshot, nodes_within(nodes)).1,
                     Asked::All => self.pods.all_watch(&snapshot).1,
                     Asked::Service(address) => {
                         self.services.get_watch(&snapshot, BY_ADDRESS.query(address)).1

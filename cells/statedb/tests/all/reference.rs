@@ -71,6 +71,12 @@ impl Reference {
         self.primary.range(key.to_vec()..).map(|(_, row)| row)
     }
 
+    /// Keys that are smaller than `end`.
+    pub(crate) fn between(&self, start: &[u8], end: &[u8]) -> impl DoubleEndedIterator<Item = &(Blob, u64)> {
+        let end = end.max(start);
+        self.primary.range(start.to_vec()..end.to_vec()).map(|(_, row)| row)
+    }
+
     pub(crate) fn by_revision(&self, from: u64) -> impl Iterator<Item = (u64, &Vec<u8>)> {
         self.by_revision.range(from..).map(|(revision, key)| (*revision, key))
     }

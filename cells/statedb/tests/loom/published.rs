@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::engine::roots::{Garbage, Held, Root, Roots};
 use crate::*;
+use loom::sync::atomic::{AtomicU64, Ordering};
 
 /// A node of a tree: loom notices if it is read while it is freed.
 struct Node {
@@ -86,6 +87,35 @@ fn a_held_root_is_whole_and_a_root_that_nobody_holds_is_freed() {
         };
         write(&roots, &mut nodes);
         write(&roots, &mut nodes);
+        reader.join().unwrap();
+        drop(roots);
+        all_freed(&nodes);
+    });
+}
+
+/// As a `Reader`: it keeps its root and takes another one when it is told that there is one.
+#[test]
+fn a_reader_sees_what_was_published_before_it_looks() {
+    model(|| {
+        let (roots, mut nodes) = world();
+        let published = Arc::new(AtomicU64::new(0));
+        let reader = {
+            let (roots, published) = (roots.clone(), published.clone());
+            let mut held = roots.current();
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let before = published.load(Ordering::Acquire);
+                    if !held.is_current() {
+                        held = roots.current();
+                    }
+                    assert!(look(&held) >= before);
+                }
+            })
+        };
+        for number in 1..=2 {
+            write(&roots, &mut nodes);
+            published.store(number, Ordering::Release);
+        }
         reader.join().unwrap();
         drop(roots);
         all_freed(&nodes);

@@ -86,7 +86,7 @@ impl<'s, L: Leaf> Covering<'s, L> {
                 Child::Leaf(leaf) => return Some(leaf),
                 Child::Node(node) => match node.own().as_leaf() {
                     Some(leaf) => return Some(leaf),
-                    None => link = node.first_from(0)?.1,
+                    None => link = node.first()?,
                 },
             }
         }

@@ -1,0 +1,269 @@
+//! The way from the top of a tree to a leaf.
+
+use super::Cursor;
+use crate::engine::leaf::Leaf;
+use crate::engine::link::{Child, Link};
+use crate::engine::node::{END, NodeRef};
+use crate::engine::tree::common;
+
+/// A place between two leaves of a tree.
+pub(crate) struct Path<'s, L> {
+    /// Of the children of the last node those ahead, if they lie in order.
+    run: std::slice::Iter<'s, Link<L>>,
+    depth: usize,
+    near: [Option<Frame<'s, L>>; NEAR],
+    far: Vec<Frame<'s, L>>,
+}
+
+/// So many levels need no allocation.
+const NEAR: usize = 12;
+
+/// A node, and the position of the next child: that one or the first after it on the way forwards, the first before it
+/// on the way backwards.
+struct Frame<'s, L> {
+    node: NodeRef<'s, L>,
+    at: u16,
+}
+
+impl<L> Clone for Frame<'_, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L> Copy for Frame<'_, L> {}
+
+/// Where a path begins.
+pub(crate) struct Top<'s, L>(pub(super) &'s Link<L>);
+
+impl<L> Clone for Top<'_, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L> Copy for Top<'_, L> {}
+
+impl<'s, L> Path<'s, L> {
+    pub(super) fn new() -> Self {
+        Path { run: [].iter(), depth: 0, near: [const { None }; NEAR], far: Vec::new() }
+    }
+
+    fn push(&mut self, node: NodeRef<'s, L>, at: usize) {
+        let frame = Frame { node, at: at as u16 };
+        match self.near.get_mut(self.depth) {
+            Some(place) => *place = Some(frame),
+            None => self.far.push(frame),
+        }
+        self.depth += 1;
+    }
+
+    fn pop(&mut self) {
+        self.depth -= 1;
+        if self.depth >= NEAR {
+            self.far.pop();
+        }
+    }
+
+    #[inline]
+    fn last(&mut self) -> Option<&mut Frame<'s, L>> {
+        match self.depth.checked_sub(1)? {
+            at if at < NEAR => self.near[at].as_mut(),
+            _ => self.far.last_mut(),
+        }
+    }
+
+    /// Goes on with the children of the last node that its frame tells of.
+    fn resume_forwards(&mut self) {
+        self.run = self.last().map_or([].iter(), |frame| frame.node.run_from(frame.at.into()).iter());
+    }
+
+    fn resume_backwards(&mut self) {
+        self.run = self.last().map_or([].iter(), |frame| frame.node.run_before(frame.at.into()).iter());
+    }
+
+    /// Goes into a node that was met on the way forwards; gives its own leaf.
+    fn enter(&mut self, node: NodeRef<'s, L>) -> Option<&'s L> {
+        let ahead = self.run.len();
+        if let Some(frame) = self.last()
+            && frame.node.lies_in_order()
+        {
+            frame.at = (frame.node.run_from(0).len() - ahead) as u16;
+        }
+        self.push(node, 0);
+        self.run = node.run_from(0).iter();
+        node.own().as_leaf()
+    }
+
+    /// Goes into a node that was met on the way backwards, from its end.
+    fn enter_last(&mut self, node: NodeRef<'s, L>) {
+        let ahead = self.run.len();
+        if let Some(frame) = self.last()
+            && frame.node.lies_in_order()
+        {
+            frame.at = ahead as u16;
+        }
+        self.push(node, END);
+        self.run = node.run_before(END).iter();
+    }
+
+    /// Before everything below a link; and the first leaf, behind which it is then.
+    pub(super) fn at_start(top: &'s Link<L>) -> (Self, Option<&'s L>) {
+        let mut path = Path::new();
+        let first = match top.get() {
+            Child::Nothing => None,
+            Child::Leaf(leaf) => Some(leaf),
+            Child::Node(node) => path.enter(node).or_else(|| path.forwards()),
+        };
+        (path, first)
+    }
+}
+
+impl<'s, L: Leaf> Path<'s, L> {
+    /// Before what has this key or a greater one; and the first such leaf, behind which it is then.
+    pub(super) fn from(top: &'s Link<L>, key: &[u8]) -> (Self, Option<&'s L>) {
+        let mut path = Path::new();
+        let mut link = top;
+        let mut rest = key;
+        let found = loop {
+            match link.get() {
+                Child::Nothing => break None,
+                Child::Leaf(leaf) => break leaf.with_key(|found| found >= key).then_some(leaf),
+                Child::Node(node) => {
+                    let shared = common(node.prefix(), rest);
+                    let greater = node.prefix().get(shared).zip(rest.get(shared)).map(|(a, b)| a > b);
+                    match (greater, rest.get(shared)) {
+                        (Some(false), _) => break None,
+                        (Some(true), _) | (None, None) => {
+                            path.push(node, 0);
+                            break node.own().as_leaf();
+                        }
+                        (None, Some(byte)) => {
+                            path.push(node, node.after(*byte));
+                            match node.child(*byte) {
+                                Some(child) => link = child,
+                                None => break None,
+                            }
+                            rest = &rest[shared + 1..];
+                        }
+                    }
+                }
+            }
+        };
+        path.resume_forwards();
+        let first = found.or_else(|| path.forwards());
+        (path, first)
+    }
+
+    /// Behind what has a smaller key; and the last such leaf, before which it is then.
+    pub(super) fn before(top: &'s Link<L>, key: &[u8]) -> (Self, Option<&'s L>) {
+        let mut path = Path::new();
+        let mut link = top;
+        let mut rest = key;
+        let found = loop {
+            match link.get() {
+                Child::Nothing => break None,
+                Child::Leaf(leaf) => break leaf.with_key(|found| found < key).then_some(leaf),
+                Child::Node(node) => {
+                    let shared = common(node.prefix(), rest);
+                    let smaller = node.prefix().get(shared).zip(rest.get(shared)).map(|(a, b)| a < b);
+                    match (smaller, rest.get(shared)) {
+                        (Some(true), _) => {
+                            path.push(node, END);
+                            break None;
+                        }
+                        (Some(false), _) | (None, None) => break None,
+                        (None, Some(byte)) => {
+                            path.push(node, node.position(*byte));
+                            match node.child(*byte) {
+                                Some(child) => link = child,
+                                None => break None,
+                            }
+                            rest = &rest[shared + 1..];
+                        }
+                    }
+                }
+            }
+        };
+        path.resume_backwards();
+        let last = found.or_else(|| path.backwards());
+        (path, last)
+    }
+}
+
+impl<'s, L> Cursor<'s, L> for Path<'s, L> {
+    type Top = Top<'s, L>;
+
+    fn at_end(Top(top): Top<'s, L>) -> Self {
+        let mut path = Path::new();
+        if let Child::Node(node) = top.get() {
+            path.enter_last(node);
+        }
+        path
+    }
+
+    #[inline]
+    fn forwards(&mut self) -> Option<&'s L> {
+        loop {
+            let met = match self.run.next() {
+                Some(link) => link,
+                None => {
+                    let frame = self.last()?;
+                    match frame.node.scattered_from(frame.at.into()) {
+                        Some((at, link)) => {
+                            frame.at = at as u16 + 1;
+                            link
+                        }
+                        None => {
+                            self.pop();
+                            self.resume_forwards();
+                            continue;
+                        }
+                    }
+                }
+            };
+            match met.get() {
+                Child::Nothing => {}
+                Child::Leaf(leaf) => return Some(leaf),
+                Child::Node(node) => {
+                    let own = self.enter(node);
+                    if own.is_some() {
+                        return own;
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn backwards(&mut self) -> Option<&'s L> {
+        loop {
+            let met = match self.run.next_back() {
+                Some(link) => link,
+                None => {
+                    let frame = self.last()?;
+                    match frame.node.scattered_before(frame.at.into()) {
+                        Some((at, link)) => {
+                            frame.at = at as u16;
+                            link
+                        }
+                        None => {
+                            let own = frame.node.own().as_leaf();
+                            self.pop();
+                            self.resume_backwards();
+                            match own {
+                                Some(_) => return own,
+                                None => continue,
+                            }
+                        }
+                    }
+                }
+            };
+            match met.get() {
+                Child::Nothing => {}
+                Child::Leaf(leaf) => return Some(leaf),
+                Child::Node(node) => self.enter_last(node),
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Reading again and again.
+
+use crate::db::{Db, Snapshot};
+
+/// Has a snapshot at hand and takes another one only when something was published since.
+///
+/// For hot loops: where nothing has changed, [`latest`](Self::latest) is one load and a comparison, and loops of several
+/// threads do not meet in a counter as their snapshots would. It can be sent to where it is used, and each thread has its
+/// own. It keeps what its snapshot shows in memory until it is asked again: drop it where you rest.
+///
+/// ```
+/// # use serde::Serialize;
+/// # use statedb::*;
+/// # #[derive(Clone, Serialize)] struct Route { id: u32, gateway: u32 }
+/// # impl TableSpec for Route {
+/// #   const NAME: &'static str = "routes";
+/// #   type Key<'a> = u32;
+/// #   fn key(&self) -> u32 { self.id }
+/// #   fn columns() -> &'static [&'static str] { &["ID"] }
+/// #   fn row(&self) -> Vec<String> { vec![self.id.to_string()] }
+/// # }
+/// let db = Db::new();
+/// let routes = db.table::<Route>().unwrap();
+/// routes.transact(|w| w.insert(Route { id: 1, gateway: 7 }));
+/// let mut reader = db.reader();
+/// for _packet in 0..3 {
+///     let route = routes.get(reader.latest(), Query::primary(1)).unwrap();
+///     assert_eq!(route.gateway, 7);
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Reader {
+    db: Db,
+    snapshot: Snapshot,
+}
+
+impl Reader {
+    pub(crate) fn new(db: Db) -> Self {
+        Reader { snapshot: db.snapshot(), db }
+    }
+
+    /// All tables as they are now.
+    #[inline]
+    pub fn latest(&mut self) -> &Snapshot {
+        if !self.snapshot.is_current() {
+            self.renew();
+        }
+        &self.snapshot
+    }
+
+    #[cold]
+    fn renew(&mut self) {
+        self.snapshot = self.db.snapshot();
+    }
+}
