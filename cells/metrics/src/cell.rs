@@ -6,6 +6,7 @@ use std::time::Instant;
 use hive::prelude::*;
 use hive::{Events, HealthTree};
 use parking_lot::Mutex;
+use statedb::Db;
 
 use crate::agent::Framework;
 use crate::commands::commands;
@@ -15,6 +16,7 @@ use crate::registry::Metrics;
 use crate::sampler::{KEPT, Sampler};
 use crate::selection::Selection;
 use crate::server;
+use crate::tables;
 
 /// The registry, and its HTTP server if `--prometheus-serve-addr` is set.
 pub fn cell() -> Cell {
@@ -24,6 +26,7 @@ pub fn cell() -> Cell {
         provide(new_sampler),
         provide(commands),
         invoke(serve_metrics),
+        invoke(measure_tables),
     ];
     module("metrics", "Metrics registry and Prometheus endpoint", cells)
 }
@@ -41,6 +44,11 @@ fn new_metrics(mut config: ConfigWatch<MetricsConfig>, jobs: JobGroup) -> Arc<Me
         }
     });
     metrics
+}
+
+/// A hive without tables has no metrics of them.
+fn measure_tables(metrics: Arc<Metrics>, db: Option<Arc<Db>>) {
+    db.iter().for_each(|db| tables::register(&metrics, db));
 }
 
 fn selection(config: &MetricsConfig) -> Selection {

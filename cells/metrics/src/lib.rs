@@ -1,8 +1,8 @@
 //! The agent's metrics registry and its Prometheus endpoint.
 //!
 //! **Owns** the registry: names with the prefix `cilium_`, which families are exported (`--metrics +x -y`), the text
-//! that is served on `--prometheus-serve-addr`; and the metrics of the process and of the framework.
-//! **Needs** nothing. **Gives** `Arc<`[`Metrics`]`>`, into which cells put their families by the names of the original, and
+//! that is served on `--prometheus-serve-addr`; and the metrics of the process, of the framework and of tables.
+//! **Needs** nothing; the hive's `Arc<Db>` if there is one. **Gives** `Arc<`[`Metrics`]`>`, into which cells put their families by the names of the original, and
 //! the commands `metrics`, `metrics/plot` and `metrics/html`, which show what is exported and samples of the last two hours.
 //!
 //! ```
@@ -40,6 +40,7 @@ mod sampler;
 mod samples;
 mod selection;
 mod server;
+mod tables;
 mod text;
 
 pub use agent::{VERSION, platform};

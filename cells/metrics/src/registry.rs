@@ -1,5 +1,8 @@
 //! The registry that cells put their metrics into.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::metrics::MetricType;
@@ -22,6 +25,21 @@ pub struct Metrics {
     /// Metrics whose names have no prefix.
     foreign: Mutex<Registry>,
     selection: Mutex<Selection>,
+    /// Who measures only what is exported.
+    wanted: Mutex<Vec<Wanted>>,
+}
+
+/// Families, and whether one of them is exported.
+#[derive(Debug)]
+struct Wanted {
+    names: Vec<String>,
+    is: Arc<AtomicBool>,
+}
+
+impl Wanted {
+    fn ask(&self, selection: &Selection) {
+        self.is.store(self.names.iter().any(|name| selection.exports(name)), Ordering::Relaxed);
+    }
 }
 
 impl Metrics {
@@ -31,6 +49,7 @@ impl Metrics {
             registry: Mutex::new(Registry::with_prefix(PREFIX)),
             foreign: Mutex::default(),
             selection: Mutex::new(selection),
+            wanted: Mutex::default(),
         }
     }
 
@@ -67,9 +86,34 @@ impl Metrics {
         self.registry.lock().register_collector(Box::new(collector));
     }
 
+    /// As [`register_collector`](Self::register_collector), of families that are exported only when `--metrics` asks.
+    pub fn register_collector_off<'n>(
+        &self,
+        names: impl IntoIterator<Item = &'n str>,
+        collector: impl Collector,
+    ) {
+        let names = names.into_iter().map(|name| format!("{PREFIX}_{name}"));
+        names.for_each(|name| self.selection.lock().off_by_default(name));
+        self.register_collector(collector);
+    }
+
+    /// Whether one of some families that are off by default is exported now, for those who measure nothing otherwise.
+    pub fn wanted(&self, names: &[&str]) -> Arc<AtomicBool> {
+        let names: Vec<String> = names.iter().map(|name| format!("{PREFIX}_{name}")).collect();
+        let mut selection = self.selection.lock();
+        names.iter().for_each(|name| selection.off_by_default(name.clone()));
+        let wanted = Wanted { names, is: Arc::default() };
+        wanted.ask(&selection);
+        let is = wanted.is.clone();
+        self.wanted.lock().push(wanted);
+        is
+    }
+
     /// Exports what another selection says from now on. Nothing that was counted meanwhile is lost.
     pub fn select(&self, selection: Selection) {
-        self.selection.lock().change(selection);
+        let mut current = self.selection.lock();
+        current.change(selection);
+        self.wanted.lock().iter().for_each(|wanted| wanted.ask(&current));
     }
 
     /// All exported metrics in the text format of Prometheus, families ordered by name.

@@ -153,9 +153,11 @@ pub struct TableStats {
     pub last_write: Option<LastWrite>,
 }
 
-/// When and where a table was last written.
-#[derive(Clone, Copy, Debug)]
+/// Who last wrote a table, when and where.
+#[derive(Clone, Debug)]
 pub struct LastWrite {
+    /// Who: the name of the database's [`handle`](Db::handle).
+    pub handle: Arc<str>,
     /// The moment of the commit.
     pub at: Instant,
     /// For how long the transaction held the table.
@@ -214,7 +216,12 @@ impl<T: TableSpec> AnyTable for TableMeta<T> {
             trackers: readers.len(),
             readers,
             type_name: std::any::type_name::<T>(),
-            last_write: *self.last_write.lock(),
+            last_write: (*self.last_write.lock()).map(|write| LastWrite {
+                handle: self.handles.name(write.handle),
+                at: write.at,
+                held: write.held,
+                place: write.place,
+            }),
         }
     }
 

@@ -15,7 +15,8 @@ pub fn cell() -> Cell {
 }
 
 /// The table of `T`, for the list of cells of the module that owns it: the module gets `Arc<RwTable<T>>`, everybody
-/// `Arc<Table<T>>`. The table is registered when somebody first asks for either.
+/// `Arc<Table<T>>`. The table is registered when somebody first asks for either; what the module writes is told by the
+/// module's name.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -44,7 +45,9 @@ pub fn cell() -> Cell {
 /// ```
 pub fn table<T: TableSpec>() -> Cell {
     group([
-        provide_private(|db: Arc<Db>| -> Result<Arc<RwTable<T>>, Error> { db.table().map(Arc::new) }),
+        provide_private(|db: Arc<Db>, module: ModuleId| -> Result<Arc<RwTable<T>>, Error> {
+            db.handle(module.name()).table().map(Arc::new)
+        }),
         provide(|table: Arc<RwTable<T>>| -> Arc<Table<T>> { Arc::new(table.reader()) }),
     ])
 }

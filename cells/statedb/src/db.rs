@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use crate::any::AnyTable;
 use crate::engine::Held;
 use crate::error::Error;
+use crate::metrics::{Handle, Handles, Listener, Metrics, UNNAMED};
 use crate::reader::Reader;
 use crate::root::{AnyVersionRef, States, Versions};
 use crate::spec::TableSpec;
@@ -15,14 +16,17 @@ use crate::table::{RwTable, Table, TableMeta};
 use crate::txn::{Txn, WriteSet};
 use crate::version::Version;
 
-/// A set of tables that are read together and written one transaction at a time each. Cheap to clone.
+/// A set of tables that are read together and written one transaction at a time each. Cheap to clone; a clone has the
+/// name that [`handle`](Db::handle) gave it.
 #[derive(Clone)]
-pub struct Db(pub(crate) Arc<DbInner>);
+pub struct Db(pub(crate) Arc<DbInner>, pub(crate) Handle);
 
 pub(crate) struct DbInner {
     /// Tells databases of one process apart.
     pub(crate) id: u64,
     pub(crate) states: States,
+    pub(crate) handles: Arc<Handles>,
+    pub(crate) listener: Listener,
     tables: Mutex<Vec<Arc<dyn AnyTable>>>,
 }
 
@@ -31,14 +35,27 @@ impl Db {
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Db(Arc::new(DbInner { id, states: States::new(Versions::new(id)), tables: Mutex::default() }))
+        let states = States::new(Versions::new(id));
+        let (handles, listener, tables) = (Arc::default(), Listener::default(), Mutex::default());
+        Db(Arc::new(DbInner { id, states, handles, listener, tables }), UNNAMED)
+    }
+
+    /// The same database under the name of one who writes: its transactions, and those on tables that it registers, are
+    /// told by this name in overviews and metrics. In a hive that is the module's, see [`table()`](crate::table()).
+    pub fn handle(&self, name: &str) -> Db {
+        Db(self.0.clone(), self.0.handles.number(name))
+    }
+
+    /// Has transactions measured, for as long as `metrics` listens. The first one stays; false if there is one.
+    pub fn measure(&self, metrics: Arc<dyn Metrics>) -> bool {
+        self.0.listener.set(metrics)
     }
 
     /// Registers the table of `T`; possible at any time.
     pub fn table<T: TableSpec>(&self) -> Result<RwTable<T>, Error> {
         let mut tables = self.0.tables.lock();
         let known: Vec<_> = tables.iter().map(|table| table.name()).collect();
-        let meta = Arc::new(TableMeta::<T>::new(self.0.id, tables.len(), &known)?);
+        let meta = Arc::new(TableMeta::<T>::new(self.0.id, &self.0.handles, tables.len(), &known)?);
         let version = Box::new(Version::<T>::empty(meta.indexes.len()));
         drop(self.0.states.publish(|versions| versions.push(version)));
         tables.push(meta.clone());

@@ -7,15 +7,15 @@ use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
 
-use crate::any::LastWrite;
 use crate::changes::{Changes, Trackers};
 use crate::db::{Db, ReadSource, Snapshot};
 use crate::error::Error;
+use crate::metrics::Handles;
 use crate::obj::Obj;
 use crate::query::{AsQuery, KeyRange, Prefix};
 use crate::rows::Rows;
 use crate::spec::{IndexDef, TableSpec};
-use crate::txn::TableTxn;
+use crate::txn::{TableTxn, Written};
 use crate::version::Version;
 use crate::watch::Watch;
 use crate::writer::Writer;
@@ -40,11 +40,17 @@ pub(crate) struct TableMeta<T> {
     pub(crate) lock: Mutex<()>,
     pub(crate) trackers: Arc<Mutex<Trackers>>,
     pub(crate) next_initializer: AtomicU64,
-    pub(crate) last_write: Mutex<Option<LastWrite>>,
+    pub(crate) last_write: Mutex<Option<Written>>,
+    pub(crate) handles: Arc<Handles>,
 }
 
 impl<T: TableSpec> TableMeta<T> {
-    pub(crate) fn new(db: u64, position: usize, known: &[&'static str]) -> Result<Self, Error> {
+    pub(crate) fn new(
+        db: u64,
+        handles: &Arc<Handles>,
+        position: usize,
+        known: &[&'static str],
+    ) -> Result<Self, Error> {
         let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
         if !T::NAME.starts_with(|c: char| c.is_ascii_lowercase())
             || !T::NAME.chars().all(valid)
@@ -73,6 +79,7 @@ impl<T: TableSpec> TableMeta<T> {
             trackers: Arc::new(Mutex::new(Trackers::new())),
             next_initializer: AtomicU64::new(0),
             last_write: Mutex::default(),
+            handles: handles.clone(),
         })
     }
 

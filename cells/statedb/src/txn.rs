@@ -4,16 +4,16 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::{SmallVec, smallvec};
 
-use crate::any::LastWrite;
 use crate::changes::Trackers;
 use crate::db::{Db, ReadSource, Snapshot};
 use crate::engine::Edit;
 use crate::locks::{self, Held};
+use crate::metrics::{self, Handle, Metrics, UNNAMED};
 use crate::root::{AnyVersionRef, Sealed};
 use crate::spec::TableSpec;
 use crate::table::{RwTable, Table};
@@ -40,6 +40,7 @@ pub struct Txn<'a, W> {
     db: Db,
     started: Instant,
     place: &'static Location<'static>,
+    handle: Handle,
     held: Option<Held>,
     not_send: PhantomData<*const ()>,
 }
@@ -85,25 +86,42 @@ pub struct TableLock<'a> {
     db: u64,
     position: usize,
     name: &'static str,
+    /// Of the one who registered the table.
+    handle: Handle,
     lock: &'a Mutex<()>,
+}
+
+/// A write of a table.
+#[derive(Clone, Copy)]
+#[doc(hidden)]
+pub struct Written {
+    pub(crate) at: Instant,
+    pub(crate) held: Duration,
+    pub(crate) place: &'static Location<'static>,
+    pub(crate) handle: Handle,
 }
 
 /// A writer without its type, for the commit.
 #[doc(hidden)]
 pub trait AnyWriter {
     fn position(&self) -> usize;
+    fn name(&self) -> &'static str;
     fn dirty(&self) -> bool;
     fn trackers(&self) -> Arc<Mutex<Trackers>>;
-    fn seal(&mut self, trackers: &mut Trackers) -> Sealed;
+    fn seal(&mut self, trackers: &mut Trackers, cleaned: Option<&mut Duration>) -> Sealed;
     fn wake(&mut self);
     fn wake_initialized(&self);
     fn after(&mut self, db: &Db);
-    fn wrote(&self, write: LastWrite);
+    fn wrote(&self, write: Written);
 }
 
 impl<T: TableSpec> AnyWriter for Writer<'_, T> {
     fn position(&self) -> usize {
         self.meta.position
+    }
+
+    fn name(&self) -> &'static str {
+        T::NAME
     }
 
     fn dirty(&self) -> bool {
@@ -114,8 +132,8 @@ impl<T: TableSpec> AnyWriter for Writer<'_, T> {
         self.meta.trackers.clone()
     }
 
-    fn seal(&mut self, trackers: &mut Trackers) -> Sealed {
-        Writer::seal(self, trackers)
+    fn seal(&mut self, trackers: &mut Trackers, cleaned: Option<&mut Duration>) -> Sealed {
+        Writer::seal(self, trackers, cleaned)
     }
 
     fn wake(&mut self) {
@@ -130,8 +148,8 @@ impl<T: TableSpec> AnyWriter for Writer<'_, T> {
         Writer::after(self, db);
     }
 
-    fn wrote(&self, write: LastWrite) {
-        if self.changed() {
+    fn wrote(&self, write: Written) {
+        if self.changed() || self.initializes() {
             *self.meta.last_write.lock() = Some(write);
         }
     }
@@ -152,8 +170,16 @@ impl<'a, W: Writers> Txn<'a, W> {
             );
         }
         let held = locks::enter(db.0.id, locks.iter().map(|lock| lock.name), place);
-        let guards = locks.iter().map(|lock| lock.lock.lock()).collect();
-        Self::locked(db, tables, guards, held, place)
+        let named = if db.1 == UNNAMED { locks.first().map_or(UNNAMED, |lock| lock.handle) } else { db.1 };
+        let guards = match db.0.listener.get() {
+            None => locks.iter().map(|lock| lock.lock.lock()).collect(),
+            Some(metrics) => {
+                let (guards, waited) = metrics::timed(&locks, |lock| lock.lock.lock(), |lock| lock.name);
+                metrics.acquired(&db.0.handles.name(named), &waited);
+                guards.collect()
+            }
+        };
+        Self::locked(db, tables, guards, held, place, named)
     }
 
     /// As `begin`, with the locks taken already.
@@ -163,6 +189,7 @@ impl<'a, W: Writers> Txn<'a, W> {
         guards: Few<MutexGuard<'a, ()>>,
         held: Option<Held>,
         place: &'static Location<'static>,
+        handle: Handle,
     ) -> Self {
         let base = db.snapshot();
         let writers = tables.writers(&base);
@@ -173,6 +200,7 @@ impl<'a, W: Writers> Txn<'a, W> {
             db: db.clone(),
             started: Instant::now(),
             place,
+            handle,
             held,
             not_send: PhantomData,
         }
@@ -193,15 +221,32 @@ impl<'a, W: Writers> Txn<'a, W> {
     /// In this order: new snapshots see the writes, watches close, the tables are free for the next writer,
     /// initialization is announced. A transaction without writes publishes and wakes nothing.
     pub fn commit(mut self) -> Snapshot {
+        let metrics = self.db.0.listener.get();
         let mut writers = self.writers.each_mut();
+        let names: Few<_> = metrics.iter().flat_map(|_| &writers).map(|writer| writer.name()).collect();
+        let (db, handle, started) = (&self.db, self.handle, self.started);
+        let committed = || {
+            let tell = |metrics: &Arc<dyn Metrics>| {
+                metrics.committed(&db.0.handles.name(handle), &names, started.elapsed());
+            };
+            metrics.iter().copied().for_each(tell);
+        };
         writers.retain(|writer| writer.dirty());
         if writers.is_empty() {
+            committed();
             return self.db.snapshot();
         }
         let trackers: Few<_> = writers.iter().map(|writer| writer.trackers()).collect();
         let mut locked: Few<_> = trackers.iter().map(|trackers| trackers.lock()).collect();
-        let mut sealed: Few<_> =
-            writers.iter_mut().zip(&mut locked).map(|(writer, trackers)| writer.seal(trackers)).collect();
+        let seal = |(writer, trackers): (&mut &mut dyn AnyWriter, &mut MutexGuard<'_, Trackers>)| {
+            let mut cleaned = metrics.map(|_| Duration::ZERO);
+            let sealed = writer.seal(trackers, cleaned.as_mut());
+            if let (Some(metrics), Some(took)) = (metrics, cleaned.filter(|took| !took.is_zero())) {
+                metrics.cleaned(writer.name(), took);
+            }
+            sealed
+        };
+        let mut sealed: Few<_> = writers.iter_mut().zip(&mut locked).map(seal).collect();
         let mut edits = Few::new();
         let (snapshot, before) = self.db.0.states.publish(|versions| edits = versions.replace(&mut sealed));
         drop(locked);
@@ -209,11 +254,12 @@ impl<'a, W: Writers> Txn<'a, W> {
         let now = Instant::now();
         for writer in &mut writers {
             writer.wake();
-            writer.wrote(LastWrite { at: now, held: now - self.started, place: self.place });
+            writer.wrote(Written { at: now, held: now - started, place: self.place, handle: self.handle });
         }
         self.guards.clear();
         self.held = None;
         writers.iter().for_each(|writer| writer.wake_initialized());
+        committed();
         let mut retired = Vec::new();
         for edit in &mut edits {
             match edit.take_retired() {
@@ -260,7 +306,7 @@ impl<T: TableSpec> Table<T> {
         let Some(guard) = self.meta.lock.try_lock() else { return };
         let table = RwTable(self.clone());
         let mut txn: TableTxn<'_, T> =
-            Txn::locked(&self.db, (&table,), smallvec![guard], None, Location::caller());
+            Txn::locked(&self.db, (&table,), smallvec![guard], None, Location::caller(), UNNAMED);
         txn.touch();
         txn.commit();
     }
@@ -274,7 +320,13 @@ macro_rules! write_sets {
             fn locks(&self) -> Few<TableLock<'a>> {
                 smallvec![$({
                     let meta = &self.$field.0.meta;
-                    TableLock { db: meta.db, position: meta.position, name: $name::NAME, lock: &meta.lock }
+                    TableLock {
+                        db: meta.db,
+                        position: meta.position,
+                        name: $name::NAME,
+                        handle: self.$field.0.db.1,
+                        lock: &meta.lock,
+                    }
                 }),+]
             }
 

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use crate::changes::{MANY_KEPT, Tracker, Trackers};
 use crate::db::{Db, Snapshot};
@@ -283,13 +284,20 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         self.changed
     }
 
+    /// Whether an initializer comes or goes.
+    pub(crate) fn initializes(&self) -> bool {
+        !Arc::ptr_eq(&self.before.init, &self.work.init)
+    }
+
     pub(crate) fn dirty(&self) -> bool {
         self.changed || self.touched
     }
 
     /// Makes the version to publish. The trackers are locked until it is published, so that a new one either comes
     /// before and finds the deletes buried, or after and starts from the new version.
-    pub(crate) fn seal(&mut self, trackers: &mut Trackers) -> Sealed {
+    /// Measures what the graveyard takes if there is something to measure it in.
+    pub(crate) fn seal(&mut self, trackers: &mut Trackers, cleaned: Option<&mut Duration>) -> Sealed {
+        let begin = cleaned.as_ref().filter(|_| !self.work.graveyard.is_empty()).map(|_| Instant::now());
         let slowest = trackers.slowest();
         let forgotten = match slowest {
             Some(slowest) => {
@@ -308,6 +316,9 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         }
         if let Some(revision) = forgotten {
             trackers.forget(revision);
+        }
+        if let (Some(begin), Some(cleaned)) = (begin, cleaned) {
+            *cleaned = begin.elapsed();
         }
         if self.changed {
             self.work.renew_watch();
@@ -342,7 +353,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     }
 
     pub(crate) fn wake_initialized(&self) {
-        if !Arc::ptr_eq(&self.before.init, &self.work.init) {
+        if self.initializes() {
             self.before.init.watch.close();
         }
     }

@@ -6,8 +6,6 @@
 //! What `db/cmp` compares with a text is waited for, so a script says what shall be, not when. Rows are inserted into tables
 //! whose type says how it is made of YAML ([`FROM_VALUE`](statedb::TableSpec::FROM_VALUE)), and deleted from all, in one
 //! transaction each; a table's owner is not asked and may write them anew.
-//!
-//! **Differences from Cilium**: the time of the last write names the place in the code, not a name.
 
 mod cell;
 mod compare;

@@ -38,7 +38,7 @@ fn row(table: &dyn AnyTable, snapshot: &Snapshot) -> Vec<String> {
     indexes.sort_unstable();
     let write = stats.last_write.map(|write| {
         let (ago, held) = (pretty(write.at.elapsed()), pretty(write.held));
-        format!("{}:{} ({ago} ago, locked for {held})", write.place.file(), write.place.line())
+        format!("{} ({ago} ago, locked for {held})", write.handle)
     });
     vec![
         table.name().to_owned(),

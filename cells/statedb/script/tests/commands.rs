@@ -145,7 +145,9 @@ kind: veth
 ";
     let (result, log) = run(script).await;
     assert_eq!(result, Ok(()), "{log}");
-    assert!(log.contains("devices   3 "), "{log}");
+    let line = log.lines().find(|line| line.starts_with("devices   3 ")).unwrap();
+    let (_, written) = line.rsplit_once("   devices (").unwrap();
+    assert!(written.contains("s ago, locked for ") && written.ends_with("s)"), "{line}");
 }
 
 #[tokio::test]

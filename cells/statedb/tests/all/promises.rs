@@ -274,7 +274,7 @@ fn a_thread_can_wait_too() {
 }
 
 #[test]
-fn the_last_write_names_its_place() {
+fn the_last_write_names_its_place_and_who_wrote() {
     let db = Db::new();
     let pods = db.table::<Pod>().unwrap();
     pods.write().commit();
@@ -283,8 +283,26 @@ fn the_last_write_names_its_place() {
     let mut w = pods.write();
     w.insert(pod(1, "a", &[]));
     w.commit();
-    assert!(stats().last_write.unwrap().place.file().ends_with("promises.rs"));
+    let write = stats().last_write.unwrap();
+    assert!(write.place.file().ends_with("promises.rs"));
+    assert_eq!(&*write.handle, "DB");
     assert_eq!((stats().objects, stats().revision), (1, 1));
+    let services = db.handle("owner").table::<Service>().unwrap();
+    let who = |table: &str| db.table_by_name(table).unwrap().stats(&db.snapshot()).last_write.unwrap().handle;
+    let source = services.write().register_initializer("aborted");
+    drop(source);
+    let source = services.transact(|w| w.register_initializer("source")).0;
+    assert_eq!(&*who("services"), "owner", "an initializer is written, too");
+    let visitor = db.handle("visitor");
+    let mut w = visitor.write((&pods, &services));
+    w.split().0.insert(pod(2, "b", &[]));
+    source.done(w.split().1);
+    w.commit();
+    assert_eq!((&*who("pods"), &*who("services")), ("visitor", "visitor"));
+    let mut w = db.write((&services, &pods));
+    w.split().1.insert(pod(3, "b", &[]));
+    w.commit();
+    assert_eq!(&*who("pods"), "DB", "the first table's, by registration");
 }
 
 #[tokio::test]
