@@ -1,51 +1,51 @@
 //! `agent cleanup`: removes what agents have left on this node, ours or one of the original before us.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
+use api::ApiConfig;
 use cleanup::{Leftover, Places};
 use daemon_config::Instance;
-use hive::Settings;
+use hive::Hive;
+use hive::prelude::*;
+use local_node::StateConfig;
+use maps::MapsConfig;
 
-/// The verb, and its name in the original's tool.
-const WORDS: [&str; 2] = ["cleanup", "post-uninstall-cleanup"];
+/// The command, and its name in the original's tool.
+pub(crate) const WORDS: [&str; 2] = ["cleanup", "post-uninstall-cleanup"];
 
-/// What the command line says beside options.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flags {
-    /// Only say what would be removed.
+/// Options of the command.
+#[derive(hive::Config, Clone, Debug)]
+#[config(group = "Cleanup")]
+struct CleanupConfig {
+    /// Only list what would be removed
+    #[flag(default = false)]
     dry_run: bool,
-    /// Do not ask.
+    /// Do not ask before removing
+    #[flag(default = false, short = 'f')]
     force: bool,
-    /// Only programs, links and maps.
-    bpf_only: bool,
+    /// Remove everything, which is also what is done without being asked for a part
+    #[flag(default = false)]
+    all_state: bool,
+    /// Remove programs, links and maps only, unless all-state asks for everything
+    #[flag(default = false)]
+    bpf_state: bool,
 }
 
-/// Takes the verb and its own flags out of a command line; `None` if it is another one.
-pub(crate) fn take(args: &[String]) -> Option<(Flags, Vec<String>)> {
-    if !args.iter().any(|arg| WORDS.contains(&arg.as_str())) {
-        return None;
+impl CleanupConfig {
+    fn takes(&self, leftover: &Leftover) -> bool {
+        self.all_state || !self.bpf_state || leftover.is_bpf()
     }
-    let mut flags = Flags::default();
-    let rest = args.iter().filter(|arg| {
-        match arg.as_str() {
-            "--dry-run" => flags.dry_run = true,
-            "-f" | "--force" => flags.force = true,
-            "--bpf-state" => flags.bpf_only = true,
-            // What is done without a flag.
-            "--all-state" => {}
-            other => return !WORDS.contains(&other),
-        }
-        false
-    });
-    let rest = rest.cloned().collect();
-    Some((flags, rest))
+}
+
+/// Declares the options.
+pub(crate) fn cell() -> Cell {
+    module("cleanup", "Removes what agents have left", [config::<CleanupConfig>()])
 }
 
 /// Lists what is left and removes it.
-pub(crate) fn run(settings: &Settings, flags: Flags) -> ExitCode {
-    match clean(settings, flags) {
+pub(crate) fn run(hive: &Hive) -> ExitCode {
+    match clean(hive) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -56,23 +56,27 @@ pub(crate) fn run(settings: &Settings, flags: Flags) -> ExitCode {
 }
 
 /// Whether nothing is left that was to be removed.
-fn clean(settings: &Settings, flags: Flags) -> anyhow::Result<bool> {
-    let path = |key| settings.get(key).map(|setting| PathBuf::from(&setting.value)).unwrap_or_default();
-    let places = Places { bpf_root: path("bpf-root"), run: path("state-dir"), socket: path("socket-path") };
+fn clean(hive: &Hive) -> anyhow::Result<bool> {
+    let config = hive.config::<CleanupConfig>()?;
+    let places = Places {
+        bpf_root: hive.config::<MapsConfig>()?.bpf_root.into(),
+        run: hive.config::<StateConfig>()?.run().to_owned(),
+        socket: hive.config::<ApiConfig>()?.socket_path,
+    };
     let find = || {
         let found = cleanup::find(&places)?.into_iter();
-        anyhow::Ok(found.filter(|leftover| !flags.bpf_only || leftover.is_bpf()).collect::<Vec<_>>())
+        anyhow::Ok(found.filter(|leftover| config.takes(leftover)).collect::<Vec<_>>())
     };
-    if !flags.dry_run {
+    if !config.dry_run {
         places.check_free()?;
     }
     let mut found = find()?;
     let mut out = io::stdout().lock();
-    if flags.dry_run || found.is_empty() {
+    if config.dry_run || found.is_empty() {
         list(&found, &mut out)?;
         return Ok(true);
     }
-    if !flags.force {
+    if !config.force {
         anyhow::ensure!(
             io::stdin().is_terminal(),
             "{} things would be removed (--dry-run lists them): give --force to remove them without being asked",
@@ -115,20 +119,18 @@ fn list(found: &[Leftover], out: &mut impl io::Write) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn of(line: &str) -> Option<(Flags, Vec<String>)> {
-        take(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    fn taken(args: &[&str]) -> (bool, bool) {
+        let hive = Hive::builder([]).command(WORDS, cell()).args(args.iter().copied()).build().unwrap();
+        let config = hive.config::<CleanupConfig>().unwrap();
+        (config.takes(&Leftover::Pin("cilium_lxc".into())), config.takes(&Leftover::Rule))
     }
 
+    /// As with the original's command: a part is removed only if everything is not asked for as well.
     #[test]
-    fn flags_are_the_verbs_own() {
-        let all = Flags { dry_run: true, force: true, bpf_only: false };
-        assert_eq!(
-            of("cleanup --dry-run -f --all-state --bpf-root=/b"),
-            Some((all, vec!["--bpf-root=/b".into()]))
-        );
-        let original = Flags { force: true, bpf_only: true, ..Flags::default() };
-        assert_eq!(of("post-uninstall-cleanup -f --bpf-state"), Some((original, Vec::new())));
-        assert_eq!(of("hive --dry-run"), None);
-        assert_eq!(of("--dry-run"), None);
+    fn a_part_or_everything() {
+        assert_eq!(taken(&["cleanup"]), (true, true));
+        assert_eq!(taken(&["cleanup", "--all-state"]), (true, true));
+        assert_eq!(taken(&["post-uninstall-cleanup", "-f", "--bpf-state"]), (true, false));
+        assert_eq!(taken(&["cleanup", "--bpf-state", "--all-state"]), (true, true));
     }
 }

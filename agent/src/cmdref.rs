@@ -3,15 +3,30 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use hive::Hive;
+use hive::prelude::*;
+use hive::{ConfigError, Hive};
 
 /// The file's name, by which the original's documentation finds it.
 const NAME: &str = "cilium-agent.md";
 
+/// Whether to write the reference.
+#[derive(hive::Config, Clone, Debug)]
+#[config(group = "Files")]
+struct ReferenceConfig {
+    /// Write the command reference into this folder instead of running
+    #[flag(default = "", hidden)]
+    cmdref: PathBuf,
+}
+
+/// Declares the option.
+pub(crate) fn cell() -> Cell {
+    module("cmdref", "The command reference", [config::<ReferenceConfig>()])
+}
+
 /// The folder that the command line, or a configuration, asks to write the reference to.
-pub(crate) fn folder(hive: &Hive) -> Option<PathBuf> {
-    let asked = hive.settings().unused().iter().find(|setting| setting.key == "cmdref")?;
-    Some(PathBuf::from(&asked.value)).filter(|folder| !folder.as_os_str().is_empty())
+pub(crate) fn folder(hive: &Hive) -> Result<Option<PathBuf>, ConfigError> {
+    let folder = hive.config::<ReferenceConfig>()?.cmdref;
+    Ok(Some(folder).filter(|folder| !folder.as_os_str().is_empty()))
 }
 
 /// Writes the reference. Returns where it is.

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use hive::Settings;
+use daemon_config::RuntimeConfig;
+use hive::{ConfigError, Hive};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
@@ -33,12 +34,10 @@ pub(crate) struct LogConfig {
 }
 
 impl LogConfig {
-    /// The form and level that `log-opt` asks for, and whether debug lines come with it from the start.
-    pub(crate) fn options(settings: &Settings) -> (LogOptions, bool) {
-        let value = |key| settings.get(key).map(|setting| setting.value.as_str());
-        // The hive has checked the value.
-        let options = value("log-opt").unwrap_or_default().parse().unwrap_or_default();
-        (options, value("debug") == Some("true"))
+    /// The form and level that `log-opt` asks for, and whether debug lines come with it from the start. Read before any
+    /// cell is built: what goes wrong from then on is to be logged as wanted.
+    pub(crate) fn options(hive: &Hive) -> Result<(LogOptions, bool), ConfigError> {
+        Ok((hive.config::<Self>()?.log_opt, hive.config::<RuntimeConfig>()?.debug))
     }
 }
 

@@ -12,8 +12,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use hive::{Hive, HiveError};
-use log_level::{LogFilter, LogLevel};
+use hive::{ConfigError, Hive, HiveError, group};
 use logging::{LogConfig, LogOptions};
 
 #[global_allocator]
@@ -22,49 +21,57 @@ static ALLOCATOR: memory::Counting = memory::Counting;
 fn main() -> ExitCode {
     memory::tune_allocator();
     let (filter, level) = log_level::filter();
-    let args: Vec<String> =
-        std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
-    let cleaning = cleanup::take(&args);
-    let (flags, args) = match cleaning {
-        Some((flags, rest)) => (Some(flags), rest),
-        None => (None, args),
-    };
-    let built = Hive::builder([log_level::cell(level.clone()), privileges::cell(), agent::cells()])
+    let own = [log_level::cell(level.clone()), privileges::cell(), cmdref::cell()];
+    let built = Hive::builder([group(own), agent::cells()])
+        .command(cleanup::WORDS, cleanup::cell())
         .process("CILIUM_")
-        .args(args)
         .config_files()
         .usual_config_files(usual_config_files())
         .foreign(agent::known_options())
         .build();
-    let hive = match built {
-        Ok(hive) => hive,
-        Err(error) => return refuse(&error, filter, &level),
+    let with_log = |hive| match LogConfig::options(&hive) {
+        Ok(log) => Ok((hive, log)),
+        Err(error) => Err(HiveError::Config(vec![error])),
     };
+    let (hive, (log, debug)) = match built.and_then(with_log) {
+        Ok(ready) => ready,
+        Err(error) => {
+            LogOptions::default().install(filter, &level, false);
+            return refuse(&error);
+        }
+    };
+    log.install(filter, &level, debug);
+    obey(hive).unwrap_or_else(|error| refuse(&HiveError::Config(vec![error])))
+}
+
+/// Does what the words of the command line ask for.
+fn obey(hive: Hive) -> Result<ExitCode, ConfigError> {
     let words: Vec<&str> = hive.arguments().words.iter().map(String::as_str).collect();
-    match words.as_slice() {
+    Ok(match words.as_slice() {
         _ if hive.arguments().help => print(&format!("{USAGE}\nOptions:\n{}", hive.usage())),
         _ if hive.arguments().version => print(VERSION),
-        [] if let Some(folder) = cmdref::folder(&hive) => reference(&hive, &folder, filter, &level),
-        [] => match flags {
-            Some(flags) => clean(&hive, flags, filter, &level),
-            None => run(hive, filter, &level),
+        [] => match cmdref::folder(&hive)? {
+            Some(folder) => reference(&hive, &folder),
+            None => run(hive)?,
+        },
+        [word] if cleanup::WORDS.contains(word) => match privileges::are_missing() {
+            true => ExitCode::from(FATAL),
+            false => cleanup::run(&hive),
         },
         ["version"] => print(VERSION),
         ["config"] => print(&dump::text(hive.settings())),
         words if let Some(picture) = pictures::of(&hive, words) => match picture {
             Ok(picture) => print(&picture),
             Err(error) => {
-                LogOptions::default().install(filter, &level, false);
                 tracing::error!(target: logging::FATAL, %error, "The running agent was not asked");
                 ExitCode::FAILURE
             }
         },
         other => {
-            LogOptions::default().install(filter, &level, false);
             tracing::error!(command = other.join(" "), "Unknown command\n{USAGE}");
             ExitCode::FAILURE
         }
-    }
+    })
 }
 
 /// Where the original looks for a configuration file when none is named.
@@ -92,11 +99,10 @@ Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
 ";
 
 /// Writes the command reference instead of running.
-fn reference(hive: &Hive, folder: &Path, filter: LogFilter, level: &LogLevel) -> ExitCode {
+fn reference(hive: &Hive, folder: &Path) -> ExitCode {
     match cmdref::write(folder, USAGE, hive.usage()) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            LogOptions::default().install(filter, level, false);
             let folder = folder.display();
             tracing::error!(target: logging::FATAL, %folder, %error, "Unable to write the command reference");
             ExitCode::FAILURE
@@ -104,46 +110,34 @@ fn reference(hive: &Hive, folder: &Path, filter: LogFilter, level: &LogLevel) ->
     }
 }
 
-fn run(hive: Hive, filter: LogFilter, level: &LogLevel) -> ExitCode {
-    let (options, debug) = LogConfig::options(hive.settings());
-    options.install(filter, level, debug);
+fn run(hive: Hive) -> Result<ExitCode, ConfigError> {
     if privileges::are_missing() {
-        return ExitCode::from(FATAL);
+        return Ok(ExitCode::from(FATAL));
     }
     privileges::raise_descriptors();
-    if !privileges::settle(hive.settings()) {
-        return ExitCode::from(FATAL);
+    if !privileges::settle(&hive)? {
+        return Ok(ExitCode::from(FATAL));
     }
     hive.settings().report();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!(target: logging::FATAL, %error, "Threads cannot be started");
-            return ExitCode::from(FATAL);
+            return Ok(ExitCode::from(FATAL));
         }
     };
     let outcome = runtime.block_on(hive.run());
     for error in &outcome.errors {
         tracing::error!(target: logging::FATAL, %error, "unable to run agent");
     }
-    outcome.exit_code()
-}
-
-fn clean(hive: &Hive, flags: cleanup::Flags, filter: LogFilter, level: &LogLevel) -> ExitCode {
-    let (options, debug) = LogConfig::options(hive.settings());
-    options.install(filter, level, debug);
-    if privileges::are_missing() {
-        return ExitCode::from(FATAL);
-    }
-    cleanup::run(hive.settings(), flags)
+    Ok(outcome.exit_code())
 }
 
 /// Exit code of an agent that could not go on.
 const FATAL: u8 = 255;
 
 /// Says why the agent does not start: 1 for a wrong command line, 255 for everything else.
-fn refuse(error: &HiveError, filter: LogFilter, level: &LogLevel) -> ExitCode {
-    LogOptions::default().install(filter, level, false);
+fn refuse(error: &HiveError) -> ExitCode {
     tracing::error!(target: logging::FATAL, %error, "unable to start agent");
     let command_line = |e: &hive::ConfigError| {
         use hive::ConfigError::{NoArgument, UnknownFlag, UnknownShorthand};

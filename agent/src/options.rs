@@ -75,9 +75,9 @@ fn tell(
     }
 }
 
-/// Asked for, and not what there is anyway. Commands given as options are none that stay in force.
+/// Asked for, and not what there is anyway.
 fn is_wanted(setting: &&Setting) -> bool {
-    !setting.is_default() && setting.key != "cmdref"
+    !setting.is_default()
 }
 
 /// How much of a value is shown, and how much of a list, in bytes: health keeps no more.
@@ -169,7 +169,6 @@ mod tests {
                 };
                 (option.name, value)
             })
-            .filter(|(name, _)| name != "cmdref")
             .collect();
         let set: Vec<(&str, &str)> = set.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         let rows = report(&set).await;

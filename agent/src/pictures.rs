@@ -1,8 +1,8 @@
 //! `agent hive ...`: what the agent is made of, and how it started; `agent config drift`.
 
 use std::io;
-use std::path::PathBuf;
 
+use api::ApiConfig;
 use api_client::{Address, Connection};
 use hive::Hive;
 
@@ -25,8 +25,8 @@ pub(crate) fn of(hive: &Hive, words: &[&str]) -> Option<io::Result<String>> {
 
 /// What the agent that is running answers.
 fn ask(hive: &Hive, page: &str) -> io::Result<String> {
-    let path = hive.settings().get("socket-path").map(|setting| PathBuf::from(&setting.value));
-    let address = path.map_or_else(Address::from_env, Address::Unix);
+    let config = hive.config::<ApiConfig>().map_err(io::Error::other)?;
+    let address = Address::Unix(config.socket_path);
     let ask = || {
         let answer = Connection::open(&address)?.call("GET", page, &[], None)?;
         match answer.status {

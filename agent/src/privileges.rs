@@ -6,8 +6,9 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-use hive::Settings;
 use hive::prelude::*;
+use hive::{ConfigError, Hive};
+use maps::MapsConfig;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
@@ -22,7 +23,6 @@ use crate::logging;
 pub(crate) struct PrivilegeConfig {
     /// Keep CAP_SYS_ADMIN after the start, to mount the BPF file system again should somebody unmount it
     #[flag(default = false)]
-    #[expect(dead_code, reason = "read from the settings, before any cell is built")]
     bpf_root_remount: bool,
 }
 
@@ -84,19 +84,20 @@ fn lacking(mut held: CapabilitySet) -> Vec<Needed> {
 }
 
 /// Does what needs more than the agent keeps - mounts the bpf file system where it is missing - and drops all
-/// capabilities but those that the agent uses. False if it cannot work then, which is said.
-pub(crate) fn settle(settings: &Settings) -> bool {
-    let value = |key| settings.get(key).map_or("", |setting| setting.value.as_str());
-    if let Err(error) = maps::mount(value("bpf-root")) {
+/// capabilities but those that the agent uses. False if it cannot work then, which is said. Its options are read before any
+/// cell is built: a cell may start threads, which would keep what they had.
+pub(crate) fn settle(hive: &Hive) -> Result<bool, ConfigError> {
+    let remount = hive.config::<PrivilegeConfig>()?.bpf_root_remount;
+    if let Err(error) = maps::mount(&hive.config::<MapsConfig>()?.bpf_root) {
         tracing::error!(target: logging::FATAL, %error, "The agent has no bpf file system");
-        return false;
+        return Ok(false);
     }
-    let dropped = drop_all_but(|held| kept(held, value("bpf-root-remount") == "true"));
+    let dropped = drop_all_but(|held| kept(held, remount));
     match dropped {
         Ok(kept) => tracing::info!(capabilities = names(kept), "All other capabilities are dropped"),
         Err(error) => tracing::warn!(%error, "Capabilities that are not needed could not be dropped"),
     }
-    true
+    Ok(true)
 }
 
 /// What stays of these.

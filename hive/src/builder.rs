@@ -10,6 +10,7 @@ use std::time::Duration;
 use tracing::Dispatch;
 
 use crate::cell::{Cell, IntoCells, supply};
+use crate::command::Command;
 use crate::config::{
     ConfigError, Flag, FlagValue, Foreign, Kind, LiveConfig, Origin, Schema, Settings, Sources, Values,
 };
@@ -33,6 +34,7 @@ use crate::testing::Tally;
 #[must_use = "a builder does nothing until `build`"]
 pub struct HiveBuilder {
     cells: Vec<Cell>,
+    commands: Vec<Command>,
     sources: Sources,
     foreign: Vec<Foreign>,
     replacements: Vec<Replacement>,
@@ -57,6 +59,7 @@ impl HiveBuilder {
     pub(crate) fn new(cells: impl IntoCells) -> Self {
         HiveBuilder {
             cells: cells.into_cells(),
+            commands: vec![],
             sources: Sources::default(),
             foreign: vec![],
             replacements: vec![],
@@ -72,6 +75,37 @@ impl HiveBuilder {
             log: None,
             tally: None,
         }
+    }
+
+    /// Adds cells when the first word of the command line is one of `words`, names of a command of the program: so it has
+    /// options that the others do not know, read and told of like all.
+    ///
+    /// ```
+    /// use hive::prelude::*;
+    ///
+    /// #[derive(hive::Config)]
+    /// struct Clean {
+    ///     /// Do not ask
+    ///     #[flag(short = 'f')]
+    ///     force: bool,
+    /// }
+    ///
+    /// let hive = |args: &[&str]| {
+    ///     let clean = module("clean", "Cleans up", [config::<Clean>()]);
+    ///     Hive::builder([]).command(["clean"], clean).args(args.iter().copied()).build()
+    /// };
+    /// assert!(hive(&["clean", "-f"])?.config::<Clean>()?.force);
+    /// assert_eq!(hive(&["--force"]).err().unwrap().to_string(), "unknown flag: --force");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn command(
+        mut self,
+        words: impl IntoIterator<Item = impl Into<String>>,
+        cells: impl IntoCells,
+    ) -> Self {
+        let words = words.into_iter().map(Into::into).collect();
+        self.commands.push(Command { words, cells: cells.into_cells() });
+        self
     }
 
     /// Reads flags from these words, the program's name left out.
@@ -237,8 +271,21 @@ impl HiveBuilder {
     }
 
     fn plan(self) -> Result<Hive, HiveError> {
-        let HiveBuilder { cells, sources, foreign, replacements, presets, observers, limits, log, tally } =
-            self;
+        let HiveBuilder {
+            mut cells,
+            commands,
+            sources,
+            foreign,
+            replacements,
+            presets,
+            observers,
+            limits,
+            log,
+            tally,
+        } = self;
+        if let Some(command) = commands.into_iter().find(|c| c.is_called(&cells, &sources, &foreign)) {
+            cells.extend(command.cells);
+        }
         let timeline = Arc::new(Timeline::default());
         let recorder = timeline.clone();
         let record: Observer = Arc::new(move |event, at| recorder.record(event, at));
@@ -303,7 +350,12 @@ impl HiveBuilder {
 type Preset = (String, String, Site);
 
 /// Collects the declared options.
-fn schema(graph: &mut Graph, sources: &Sources, foreign: Vec<Foreign>, presets: Vec<Preset>) -> Schema {
+pub(crate) fn schema(
+    graph: &mut Graph,
+    sources: &Sources,
+    foreign: Vec<Foreign>,
+    presets: Vec<Preset>,
+) -> Schema {
     let mut schema = Schema::default();
     schema.foreign = foreign.into_iter().map(|option| (option.name.clone(), option)).collect();
     let mut faults = vec![];
@@ -343,6 +395,7 @@ fn schema(graph: &mut Graph, sources: &Sources, foreign: Vec<Foreign>, presets: 
 fn file_flags() -> Vec<Flag> {
     let flag = |name, help| Flag {
         name,
+        short: None,
         kind: Kind::Text,
         default: String::new(),
         help,

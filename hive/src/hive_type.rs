@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::builder::{HiveBuilder, Times};
 use crate::cell::IntoCells;
-use crate::config::{Arguments, Settings};
+use crate::config::{Arguments, ConfigError, ConfigSpec, Settings, Values as ConfigValues};
 use crate::error::{HiveError, HookFailure};
 use crate::event::{Event, Events, HookId};
 use crate::graph::Graph;
@@ -90,6 +90,12 @@ impl Hive {
     /// The configuration in force.
     pub fn settings(&self) -> &Arc<Settings> {
         &self.settings
+    }
+
+    /// A configuration struct as the cells take it, for what a program does before it starts its hive or instead of that:
+    /// opening the log, giving up privileges, a command. An error if no cell lists the struct.
+    pub fn config<T: ConfigSpec>(&self) -> Result<T, ConfigError> {
+        T::from_values(&ConfigValues { settings: &self.settings })
     }
 
     /// What the command line said apart from options.

@@ -179,6 +179,7 @@ extern crate self as hive;
 
 mod builder;
 mod cell;
+mod command;
 mod conditional;
 pub mod config;
 mod constructor;

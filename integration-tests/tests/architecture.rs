@@ -131,6 +131,42 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("hive/src/signals.rs", "the second signal ends the process, whatever the hive does"),
 ];
 
+/// Files that go over all options whatever struct they belong to, and why. Everything else has a configuration struct,
+/// which also programs read before their hive starts (`Hive::config`).
+const ALL_OPTIONS: &[(&str, &str)] = &[
+    ("agent/src/dump.rs", "shows all options that are in force"),
+    ("agent/src/options.rs", "tells of options that no cell declares"),
+    ("cells/api/src/cell.rs", "hands them to the file below"),
+    ("cells/api/src/debug.rs", "shows all options to whoever looks for a fault"),
+    ("cells/daemon-config/src/cell.rs", "hands them to the files below"),
+    (
+        "cells/daemon-config/src/files.rs",
+        "stores the options of the configuration folder, as the original does",
+    ),
+    ("cells/daemon-config/src/names.rs", "shows all options under the original's names"),
+    (
+        "cells/daemon-config/src/runtime.rs",
+        "follows options of several cells that the API changes under other names",
+    ),
+    ("cells/daemon-config/src/spec.rs", "options of several cells that the API changes under other names"),
+    ("cells/daemon-config/src/table.rs", "shows where each option comes from"),
+];
+
+/// Files that read the process's environment or command line, and why. Everything else is an option.
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("agent/src/main.rs", "the home folder, where the configuration file may be"),
+    ("cells/api/client/src/address.rs", "`CILIUM_SOCK`, by which all clients of Cilium find the agent"),
+    (
+        "cells/local-node/src/host.rs",
+        "`K8S_NODE_NAME`, the name that Kubernetes gives; no option of the original",
+    ),
+    ("cli/src/main.rs", "the name by which the tool was called, which tells what it is to be"),
+    ("cni/src/invocation.rs", "the variables of the CNI specification"),
+    ("cni/src/main.rs", "a plugin has no options; `--version` prints one"),
+    ("hive/src/builder.rs", "flags and variables of options: the mechanism itself"),
+    ("hive/src/program.rs", "the program's name"),
+];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
@@ -305,8 +341,36 @@ fn what_runs_beside_is_a_job() {
     );
 }
 
+#[test]
+fn options_are_read_from_configuration_structs() {
+    // The words before the cells' own `Settings`, of which some have their own.
+    let all = |line: &str| {
+        let imported = line.starts_with("use hive::") && line.contains("Setting");
+        let ways = ["hive::Setting", "hive.settings()", "hive().settings()", "watch_settings"];
+        imported || ways.iter().any(|way| line.contains(way))
+    };
+    let mut found = files_where(&["agent", "cells", "cli", "cni"], all);
+    // Written to the log as a whole.
+    assert!(found.remove("agent/src/main.rs"), "the check itself can find something");
+    let allowed = ALL_OPTIONS.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(found, allowed, "files that go over all options (left) against those that may (right)");
+}
+
+#[test]
+fn the_environment_is_read_by_the_hive() {
+    let ways = ["env::var", "env::args", "env::home_dir"];
+    let found = files_with(&["agent", "cells", "cli", "cni", "hive"], &ways);
+    let allowed = ENVIRONMENT.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(found, allowed, "files that read the environment (left) against those that may (right)");
+}
+
 /// Files below these folders whose code has one of these texts; tests, fakes and comments do not count.
 fn files_with(folders: &[&str], texts: &[&str]) -> BTreeSet<String> {
+    files_where(folders, |line| texts.iter().any(|text| line.contains(text)))
+}
+
+/// Files below these folders with a line of code of which this is true; tests, fakes and comments do not count.
+fn files_where(folders: &[&str], is_so: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for path in sources_of(folders) {
         let file = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
@@ -315,7 +379,7 @@ fn files_with(folders: &[&str], texts: &[&str]) -> BTreeSet<String> {
         let is_test =
             ["testing.rs", "tests.rs"].iter().any(|name| file.ends_with(name)) || file.contains("/testing/");
         let mut lines = code.lines().map(str::trim).filter(|line| !line.starts_with("//"));
-        if !is_test && lines.any(|line| texts.iter().any(|text| line.contains(text))) {
+        if !is_test && lines.any(&is_so) {
             found.insert(file);
         }
     }

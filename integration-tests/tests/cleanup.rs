@@ -134,8 +134,15 @@ fn everything_goes(tcx: bool) {
     let kind =
         if tcx { "links/cil_from_netdev" } else { "tc filter cil_from_netdev-eth0 at ingress of eth0" };
     assert!(listed.iter().any(|line| line.contains(kind)), "{listed:#?}");
-    let told = refused(&node, &[]);
-    assert!(told.contains("give --force"), "{told}");
+    for (flags, remedy) in [
+        (&[][..], "give --force"),
+        (&["--dry-rum"], "unknown flag: --dry-rum (did you mean --dry-run?)"),
+        (&["--force=perhaps"], r#"option force: \"perhaps\" is not a bool"#),
+        (&["-x"], "unknown shorthand flag: -x"),
+    ] {
+        let told = refused(&node, flags);
+        assert!(told.contains(remedy), "{told}");
+    }
     assert_same(&files(&node), &killed, "neither a dry run nor a refusal changes anything");
 
     // Half of it is gone, and a change of a map was interrupted.

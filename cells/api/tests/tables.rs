@@ -192,10 +192,5 @@ async fn a_client_that_goes_is_forgotten() {
     };
     assert_eq!(trackers(), 1);
     drop(lines);
-    let gone = async {
-        while trackers() > 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(10), gone).await.unwrap();
+    server.hive.until("the client to be forgotten", || trackers() == 0).await;
 }

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bpf::{Clock, Map, MapFlags, MapSpec, MapType, UpdateMode};
 use conntrack::{collect, forget};
@@ -146,19 +146,12 @@ fn the_cell_collects_and_counts() {
         let now = Clock::Seconds.now().unwrap();
         connections.update(&key(1), &row(now + 1000)).unwrap();
         connections.update(&key(2), &row(now - 1)).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while connections.lookup(&key(2)).unwrap().is_some() {
-            assert!(Instant::now() < deadline, "not collected");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        hive.until("the collection", || connections.lookup(&key(2)).unwrap().is_none()).await;
         assert!(connections.lookup(&key(1)).unwrap().is_some());
         let metrics: Arc<Metrics> = hive.get();
-        let mut text = metrics.text();
-        while !text.contains("_gc_entries{family=\"ipv4\",protocol=\"TCP\",status=\"deleted\"} 1") {
-            assert!(Instant::now() < deadline, "{text}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            text = metrics.text();
-        }
+        let deleted = "_gc_entries{family=\"ipv4\",protocol=\"TCP\",status=\"deleted\"} 1";
+        hive.until("the collection to be counted", || metrics.text().contains(deleted)).await;
+        let text = metrics.text();
         for line in [
             "cilium_datapath_conntrack_gc_interval_seconds{global=\"global\"} 1",
             "cilium_datapath_conntrack_gc_key_fallbacks_total{family=\"ipv4\",protocol=\"non-TCP\"} 0",

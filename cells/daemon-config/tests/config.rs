@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use api_models::DaemonConfiguration;
 use daemon_config::ConfigRow;
@@ -225,9 +224,8 @@ async fn the_run_folder_belongs_to_one_agent() {
         all
     };
     let stored = |name: &str| run.join("state").join(name).exists();
-    while !stored("agent-runtime-config.json") || !stored("viper-agent-config.yaml") {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    let both = || stored("agent-runtime-config.json") && stored("viper-agent-config.yaml");
+    agent.hive.until("both files", both).await;
     let before = files();
     let mut second = hive(run.clone(), &[("socket-path", run.join("other.sock").to_str().unwrap())]);
     let error = second.try_start().await.unwrap_err().to_string();
@@ -254,13 +252,7 @@ async fn sources_and_drift_are_a_table() {
         ours.map(|row| row.row().join(" | ")).collect()
     };
     let wait = async |expected: &[&str]| {
-        for _ in 0..1000 {
-            if rows() == expected {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        assert_eq!(rows(), expected);
+        agent.hive.until(&format!("{expected:#?}"), || rows() == expected).await;
     };
     let mtu = "mtu | set by the program | 1 | 1500 | 1500 | in force";
     wait(&["enable-policy | set by the program | 1 | always | always | in force", mtu]).await;

@@ -1,7 +1,6 @@
 //! The cell alone in a hive, on the real kernel.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use devices::{Device, NodeAddress, Route};
 use hive::prelude::*;
@@ -64,16 +63,11 @@ fn tables_are_filled_at_the_start_and_followed_afterwards() {
         assert!(start.contains(&"10.99.0.1 true true ext0".to_owned()), "{start:?}");
 
         sandbox.host().ip("addr add 10.98.0.1/24 dev ext0").unwrap();
-        let begin = Instant::now();
-        while !rows(&addresses).contains(&"10.98.0.1 true true ext0".to_owned()) {
-            assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", rows(&addresses));
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let second = "10.98.0.1 true true ext0".to_owned();
+        hive.until("the second address", || rows(&addresses).contains(&second)).await;
         sandbox.host().ip("link del ext0").unwrap();
-        while rows(&addresses) != ["::1 false true *", "127.0.0.1 false true *"] {
-            assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", rows(&addresses));
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let lo = ["::1 false true *", "127.0.0.1 false true *"];
+        hive.until("the addresses to be gone", || rows(&addresses) == lo).await;
         let health = hive.health("devices-controller.job-devices-controller");
         assert_eq!(health.message, "Running");
         hive.stop().await;

@@ -6,8 +6,9 @@ use std::time::SystemTime;
 use api::{Operation, Request, Response, Route, StatusSource};
 use hive::job::Jobs;
 use hive::prelude::*;
-use hive::{HealthChange, HealthTree, Settings};
+use hive::{HealthChange, HealthTree};
 use local_node::StateConfig;
+use maps::FamilyConfig;
 use metrics::VERSION;
 use parking_lot::Mutex;
 use statedb::RwTable;
@@ -132,7 +133,8 @@ fn new_route(collector: Arc<Collector>) -> Member<Route> {
 #[derive(Params)]
 struct ServerParams {
     config: Config<HealthConfig>,
-    settings: Arc<Settings>,
+    /// Of an agent that has them to switch off.
+    families: Option<Config<FamilyConfig>>,
     collector: Arc<Collector>,
     jobs: Arc<Jobs>,
     health: Health,
@@ -140,9 +142,9 @@ struct ServerParams {
 }
 
 fn new_server(p: ServerParams) {
-    let enabled = |key| p.settings.get(key).is_none_or(|setting| setting.value == "true");
+    let families = p.families.map_or_else(FamilyConfig::default, |families| FamilyConfig::clone(&families));
     let port =
-        Port { port: p.config.agent_health_port, ipv4: enabled("enable-ipv4"), ipv6: enabled("enable-ipv6") };
+        Port { port: p.config.agent_health_port, ipv4: families.enable_ipv4, ipv6: families.enable_ipv6 };
     let deadline = p.config.status_collector_failure_threshold;
     let running = Arc::new(Mutex::new(None));
     let thread = running.clone();

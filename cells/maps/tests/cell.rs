@@ -1,7 +1,6 @@
 //! The cell alone in a hive: options, hook order, table and REST answers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::{Operation, Request, Route};
 use datapath_abi::{EndpointInfo, EndpointKey, PolicyEntry, PolicyKey};
@@ -76,12 +75,7 @@ fn maps_are_open_in_the_hooks_of_users_and_shown_by_the_api() {
         policy.update(&PolicyKey::any(true), &PolicyEntry::allow(0)).unwrap();
 
         let table: Arc<Table<MapRow>> = hive.get();
-        let filled = async {
-            while table.len(&table.snapshot()) < 30 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(20), filled).await.unwrap();
+        hive.until("the table to be filled", || table.len(&table.snapshot()) >= 30).await;
         let snapshot = table.snapshot();
         let row = table.get(&snapshot, MapRow::by_name("cilium_lxc")).unwrap();
         assert_eq!((row.map_type.as_str(), row.value_size, row.flags), ("hash", 48, 0x81));

@@ -4,7 +4,7 @@ use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
 use syn::meta::ParseNestedMeta;
 use syn::spanned::Spanned;
-use syn::{Attribute, DeriveInput, Expr, ExprLit, Field, Fields, Lit, LitStr, Meta, Result, UnOp};
+use syn::{Attribute, DeriveInput, Expr, ExprLit, Field, Fields, Lit, LitChar, LitStr, Meta, Result, UnOp};
 
 use crate::params::fields;
 
@@ -12,6 +12,7 @@ use crate::params::fields;
 #[derive(Default)]
 struct Options {
     name: Option<LitStr>,
+    short: Option<LitChar>,
     default: Option<Expr>,
     unit: Option<LitStr>,
     hidden: bool,
@@ -141,12 +142,17 @@ fn option(field: &Field, of_struct: &Struct) -> Result<(LitStr, TokenStream, Tok
     let default = default(field, &options)?;
     let help = help(&field.attrs);
     let (unit, deprecated) = (some(options.unit.as_ref()), some(options.deprecated.as_ref()));
+    let short = match &options.short {
+        Some(letter) => quote!(::std::option::Option::Some(#letter)),
+        None => quote!(::std::option::Option::None),
+    };
     let group = some(options.group.as_ref().or(of_struct.group.as_ref()));
     let (hidden, file_only, aliases) = (options.hidden, options.file_only, &options.aliases);
     let (live, secret, joins) = (options.live, options.secret, options.joins);
     let flag = quote! {
         ::hive::config::Flag {
             name: #name,
+            short: #short,
             kind: #kind,
             default: #default,
             help: #help,
@@ -178,6 +184,7 @@ impl Options {
         let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
         match name.as_str() {
             "name" => self.name = Some(meta.value()?.parse()?),
+            "short" => self.short = Some(short(meta.value()?.parse()?)?),
             "default" => self.default = Some(meta.value()?.parse()?),
             "unit" => self.unit = Some(meta.value()?.parse()?),
             "hidden" => self.hidden = true,
@@ -190,12 +197,22 @@ impl Options {
             "alias" => self.aliases.push(meta.value()?.parse()?),
             "parse" => self.parse = Some(meta.value()?.parse()?),
             _ => {
-                let known = "name, default, unit, group, hidden, file_only, live, secret, joins, deprecated, alias, parse";
+                let known = "name, short, default, unit, group, hidden, file_only, live, secret, joins, deprecated, alias, parse";
                 return Err(meta.error(format!("unknown property; there are {known}")));
             }
         }
         Ok(())
     }
+}
+
+fn short(letter: LitChar) -> Result<LitChar> {
+    if letter.value().is_ascii_alphanumeric() && letter.value() != 'h' {
+        return Ok(letter);
+    }
+    Err(syn::Error::new_spanned(
+        letter,
+        "a short name is a letter or digit other than `h`, which asks for help",
+    ))
 }
 
 fn check_name(name: &LitStr) -> Result<()> {

@@ -38,6 +38,7 @@ pub fn object(input: TokenStream) -> TokenStream {
 ///
 /// `#[flag(..)]` takes, all optional:
 /// - `name = "x"`: the option's name; otherwise the field's with dashes for underscores
+/// - `short = 'x'`: a letter that stands for it on the command line
 /// - `default = v`: a literal, written as the option would be (`"30s"`, `true`, `"a,b"`), or an expression of the
 ///   field's type; otherwise the type's zero
 /// - `unit = "bytes"`: shown in the help text

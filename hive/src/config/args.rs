@@ -1,4 +1,4 @@
-//! The command line: `--name=value`, `--name value`, `--switch`, and words that are no flags.
+//! The command line: `--name=value`, `--name value`, `--switch`, `-s`, and words that are no flags.
 
 use super::error::ConfigError;
 use super::flag::{Known, Schema};
@@ -27,38 +27,44 @@ pub(crate) fn parse(
     let (mut arguments, mut given) = (Arguments::default(), Vec::<Given>::new());
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        let Some(flag) = arg.strip_prefix("--") else {
-            match arg.as_str() {
-                "-h" => arguments.help = true,
-                word if word.len() > 1 && word.starts_with('-') => {
-                    errors.push(ConfigError::UnknownShorthand { word: word.to_owned() });
-                }
-                word => arguments.words.push(word.to_owned()),
+        let (is_short, flag) = match (arg.strip_prefix("--"), arg.strip_prefix('-')) {
+            (Some(""), _) => {
+                arguments.words.extend(args.by_ref().cloned());
+                break;
             }
-            continue;
+            (Some(flag), _) => (false, flag),
+            (None, Some(letter)) if !letter.is_empty() => (true, letter),
+            (None, _) => {
+                arguments.words.push(arg.clone());
+                continue;
+            }
         };
-        if flag.is_empty() {
-            arguments.words.extend(args.by_ref().cloned());
-            break;
-        }
         let (name, value) = match flag.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (flag, None),
         };
         // Before options are looked up: a folder of options that others know may name these two as well.
         match name {
-            "help" => {
+            "help" if !is_short => {
                 arguments.help = true;
                 continue;
             }
-            "version" => {
+            "h" if is_short && value.is_none() => {
+                arguments.help = true;
+                continue;
+            }
+            "version" if !is_short => {
                 arguments.version = true;
                 continue;
             }
             _ => {}
         }
-        let Some(known) = schema.find(name).filter(|known| !known.is_file_only()) else {
-            errors.push(schema.unknown_flag(name));
+        let known = if is_short { schema.find_short(name) } else { schema.find(name) };
+        let Some(known) = known.filter(|known| !known.is_file_only()) else {
+            errors.push(match is_short {
+                true => ConfigError::UnknownShorthand { word: arg.clone() },
+                false => schema.unknown_flag(name),
+            });
             continue;
         };
         let value = match (value, known.kind()) {
@@ -67,7 +73,7 @@ pub(crate) fn parse(
             (None, _) => match args.next() {
                 Some(value) => value.clone(),
                 None => {
-                    errors.push(ConfigError::NoArgument { name: name.to_owned() });
+                    errors.push(ConfigError::NoArgument { name: known.name().to_owned() });
                     continue;
                 }
             },

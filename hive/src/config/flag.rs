@@ -12,6 +12,8 @@ use crate::error::{GraphError, Site};
 pub struct Flag {
     /// Its name, in lower case with dashes.
     pub name: &'static str,
+    /// The letter that stands for it on the command line: `-f`.
+    pub short: Option<char>,
     /// Its type.
     pub kind: Kind,
     /// Its default, as it would be written.
@@ -69,6 +71,7 @@ pub(crate) const CONFIG_DIR: &str = "config-dir";
 pub(crate) struct Schema {
     pub(crate) flags: BTreeMap<&'static str, Declared>,
     aliases: HashMap<&'static str, &'static str>,
+    shorts: BTreeMap<char, &'static str>,
     pub(crate) foreign: BTreeMap<String, Foreign>,
 }
 
@@ -156,6 +159,12 @@ impl Schema {
             site: site.clone(),
         };
         Known::Declared(&flag).parse(&flag.default, Form::Other).map_err(bad)?;
+        if let Some(short) = flag.short
+            && let Some(first) = self.shorts.insert(short, flag.name)
+        {
+            let (first, second) = (self.flags[first].site.clone(), site.clone());
+            return Err(GraphError::DuplicateFlag { flag: format!("-{short}"), first, second });
+        }
         self.aliases.extend(flag.aliases.iter().map(|alias| (*alias, flag.name)));
         self.flags.insert(flag.name, Declared { flag, site: site.clone() });
         Ok(())
@@ -167,6 +176,13 @@ impl Schema {
             return Some(Known::Declared(&declared.flag));
         }
         self.foreign.get(name).map(Known::Foreign)
+    }
+
+    /// Finds an option by the letter that stands for it.
+    pub(crate) fn find_short(&self, letter: &str) -> Option<Known<'_>> {
+        let mut chars = letter.chars();
+        let (Some(letter), None) = (chars.next(), chars.next()) else { return None };
+        self.find(self.shorts.get(&letter)?)
     }
 
     /// Finds an option by its name or an old one.
@@ -189,7 +205,7 @@ impl Schema {
     /// heading, after the others.
     pub(crate) fn usage(&self) -> String {
         let shown = self.flags.values().map(|d| &d.flag).filter(|f| !f.hidden && !f.file_only);
-        let rows: Vec<(String, &Flag)> = shown.map(|f| (format!("--{} {}", f.name, f.kind), f)).collect();
+        let rows: Vec<(String, &Flag)> = shown.map(|f| (f.written(), f)).collect();
         let width = rows.iter().map(|(left, _)| left.len()).max().unwrap_or(0);
         let mut groups: BTreeMap<Option<&str>, String> = BTreeMap::new();
         for (left, flag) in rows {
@@ -207,6 +223,12 @@ impl Schema {
 }
 
 impl Flag {
+    /// How it is given: `-f, --force bool`.
+    fn written(&self) -> String {
+        let short = self.short.map(|letter| format!("-{letter}, ")).unwrap_or_default();
+        format!("{short}--{} {}", self.name, self.kind)
+    }
+
     /// What the help text says of it behind name and type.
     fn described(&self) -> String {
         let unit = self.unit.map(|unit| format!(" [{unit}]")).unwrap_or_default();

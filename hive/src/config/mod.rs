@@ -28,6 +28,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 pub use args::Arguments;
+pub(crate) use args::parse as parse_args;
 pub use duration::{format_duration, parse_duration};
 pub use error::{BadValue, ConfigError};
 pub(crate) use flag::{CONFIG_DIR, CONFIG_FILE, Schema};

@@ -5,7 +5,7 @@
 //~ the default `-1` is no `u32`
 //~ the default `10 apples` is no duration; write it as `1h30m`, `10s` or `250ms`
 //~ mismatched types
-//~ unknown property; there are name, default
+//~ unknown property; there are name, short, default
 //!~ is not a configuration struct
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Options: wrong properties, names, types and defaults.
-//~ unknown property; there are name, default, unit, group, hidden, file_only, live, secret, joins, deprecated, alias, parse
+//~ unknown property; there are name, short, default, unit, group, hidden, file_only, live, secret, joins, deprecated, alias, parse
 //~ option names are lower case: a-z, 0-9, `-`, `.`, `_`
 //~ with `parse` a default is required
 //~ only structs can be derived

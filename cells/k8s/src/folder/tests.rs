@@ -1,3 +1,5 @@
+mod lone;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
@@ -6,7 +8,7 @@ use std::time::Duration;
 
 use hive::HealthTree;
 use hive::prelude::*;
-use statedb::{RwTable, Table};
+use statedb::Table;
 use tempfile::TempDir;
 
 use crate::{Pod, PolicyObject, SourceFile, Sources};
@@ -71,19 +73,8 @@ impl World {
         faults(&self.files).join("\n")
     }
 
-    async fn until(&self, what: &str, mut good: impl FnMut(&World) -> bool) {
-        let wait = async {
-            while !good(self) {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        if tokio::time::timeout(Duration::from_secs(10), wait).await.is_err() {
-            panic!("not within 10 s: {what}; pods: {}; faults: {}", self.pods(), self.faults());
-        }
-    }
-
     async fn until_pods(&self, pods: &str) {
-        self.until(pods, |world| world.pods() == pods).await;
+        self.hive.until(pods, || self.pods() == pods).await;
     }
 
     /// Looks all the time whether a pod is gone, until it is asked: the changes of a table would tell a row that goes
@@ -162,7 +153,7 @@ async fn files_are_read_at_start_and_followed() {
     world.write("a.yaml", &pod("d", "3"));
     world.until_pods("c=1 d=3").await;
     fs::rename(world.path("c.yml"), world.path("c2.yaml")).unwrap();
-    world.until("the new name", |world| world.files() == ["a.yaml", "c2.yaml"]).await;
+    world.hive.until("the new name", || world.files() == ["a.yaml", "c2.yaml"]).await;
     assert_eq!((world.pods().as_str(), world.faults().as_str()), ("c=1 d=3", ""));
     world.hive.stop().await;
 }
@@ -271,7 +262,7 @@ async fn links_are_followed_as_in_a_mounted_config_map() {
     // A circle is reported, no more.
     symlink("d.yaml", world.path("c.yaml")).unwrap();
     symlink("c.yaml", world.path("d.yaml")).unwrap();
-    world.until("the circle is told", |world| world.faults().contains("c.yaml: cannot be read")).await;
+    world.hive.until("the circle is told", || world.faults().contains("c.yaml: cannot be read")).await;
     assert_eq!(world.pods(), "a=4 b=3");
     world.hive.stop().await;
 }
@@ -304,7 +295,7 @@ async fn what_is_refused_is_told_and_what_it_named_stays() {
     world.replace("x.yaml", &(pod("a", "-") + &pod("b", "2")));
     world.until_pods("a=1 b=2").await;
     // It is told last.
-    world.until("health", |world| world.hive.health("k8s.cluster-folder").level == Level::Degraded).await;
+    world.hive.until("health", || world.hive.health("k8s.cluster-folder").level == Level::Degraded).await;
     assert_eq!(
         world.faults(),
         "x.yaml: document 1, line 5: Pod default/a: metadata.labels.app: \"-\" is wrong; give at most 63 letters, \
@@ -323,7 +314,7 @@ async fn what_is_refused_is_told_and_what_it_named_stays() {
         "{metrics}"
     );
     world.replace("x.yaml", &good);
-    world.until("all is well", |world| world.hive.health("k8s.cluster-folder").level == Level::Ok).await;
+    world.hive.until("all is well", || world.hive.health("k8s.cluster-folder").level == Level::Ok).await;
     assert_eq!(world.pods(), "a=1 b=1");
     world.hive.stop().await;
 }
@@ -340,7 +331,8 @@ async fn hostile_files_are_refused_and_the_rest_applies() {
     drop(big);
     world.write("kinds.yaml", "kind: Deployment\n---\nkind: pod\n---\n- 1\n---\nkind: [\n");
     world
-        .until("all are told", |world| {
+        .hive
+        .until("all are told", || {
             ["binary.yaml", "folder.yaml", "big.json", "kinds.yaml"]
                 .iter()
                 .all(|name| world.faults().contains(name))
@@ -384,9 +376,8 @@ async fn policies_have_a_folder_of_their_own() {
     assert_eq!(keys, ["cluster-folder p.yaml, document 1", "static-cnp-path p.yaml, document 1"]);
     let health = hive.get::<HealthTree>();
     let degraded = || health.at("k8s.static-cnp-path").is_some_and(|status| status.level == Level::Degraded);
-    while !degraded() {
-        tokio::time::sleep(Duration::from_millis(2)).await; // the pod is refused here, told after the rest applies
-    }
+    // It is told after the rest applies.
+    hive.until("the pod is refused here", degraded).await;
     hive.stop().await;
 }
 
@@ -415,55 +406,6 @@ async fn an_overflow_of_the_queue_loses_nothing() {
     world.hive.stop().await;
 }
 
-/// A folder without its job, looked through when the test says so.
-struct Lone {
-    db: statedb::Db,
-    root: tempfile::TempDir,
-    pods: Arc<RwTable<Pod>>,
-    files: Arc<RwTable<SourceFile>>,
-    folder: super::Folder,
-    hive: TestHive,
-}
-
-impl Lone {
-    async fn new(limit: memory::MemoryLimit) -> Lone {
-        use crate::folder::{Folder, Keep, Memory, Report, SourceMetrics};
-        use crate::{Kind, Objects};
-        let (db, root) = (statedb::Db::new(), tempfile::tempdir().unwrap());
-        let pods = Arc::new(db.table::<Pod>().unwrap());
-        let files = Arc::new(db.table::<SourceFile>().unwrap());
-        let objects =
-            Objects::new(Arc::new(db.table().unwrap()), pods.clone(), Arc::new(db.table().unwrap()));
-        let (give, take) = std::sync::mpsc::channel();
-        let lends = invoke(move |health: Health| drop(give.send(health)));
-        let mut hive = TestHive::new(module("k8s", "Lends its health", [lends]));
-        hive.start().await;
-        let (health, metrics) = (take.recv().unwrap(), SourceMetrics::default());
-        let report = Report::new("s", "p", &Kind::ALL, files.clone(), health, metrics);
-        let (path, writer) = (root.path().to_owned(), objects.source("s"));
-        let (memory, keep) = (Memory::default(), Keep::default());
-        let folder = Folder::new(path, &Kind::ALL, writer, report, memory, keep, Arc::new(limit));
-        Lone { db, root, pods, files, folder, hive }
-    }
-
-    /// Looks as when the kernel does not tell of changes.
-    fn look(&mut self) {
-        self.folder.look_unwatched(&std::io::Error::from_raw_os_error(libc::EMFILE)).unwrap();
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        fs::write(self.root.path().join(file), text).unwrap();
-    }
-
-    fn count(&self) -> usize {
-        self.pods.len(&self.db.snapshot())
-    }
-
-    fn faults(&self) -> String {
-        faults(&self.files).join("; ")
-    }
-}
-
 /// All faults, with the names of their files.
 fn faults(files: &Table<SourceFile>) -> Vec<String> {
     let snapshot = files.snapshot();
@@ -471,59 +413,6 @@ fn faults(files: &Table<SourceFile>) -> Vec<String> {
         row.faults.iter().map(|fault| format!("{}: {fault}", row.file)).collect()
     };
     files.all(&snapshot).flat_map(|row| of(row)).collect()
-}
-
-#[tokio::test]
-async fn files_that_are_new_wait_for_room_in_memory() {
-    let group = tempfile::tempdir().unwrap();
-    let used = |bytes: u64| fs::write(group.path().join("memory.current"), bytes.to_string()).unwrap();
-    fs::write(group.path().join("memory.max"), "67108864").unwrap();
-    fs::write(group.path().join("memory.stat"), "inactive_file 0\n").unwrap();
-    used(66 << 20);
-    let mut lone = Lone::new(memory::MemoryLimit::of_group(group.path()).unwrap()).await;
-    // What was there at the start counts in any case.
-    lone.write("a.yaml", &pod("a", "1"));
-    lone.look();
-    assert_eq!(lone.count(), 1);
-    lone.write("b.yaml", &pod("b", "1"));
-    lone.look();
-    assert_eq!(lone.count(), 1);
-    let told = lone.faults();
-    assert!(told.contains("b.yaml: is not taken now: 66 of 64 MiB of memory"), "{told}");
-    assert!(lone.folder.next_deadline().is_some());
-    // What does not grow is taken.
-    lone.write("a.yaml", &pod("c", "1"));
-    lone.look();
-    assert_eq!(lone.count(), 1);
-    assert!(lone.pods.get(&lone.db.snapshot(), Pod::by_name("default", "c")).is_some());
-    used(20 << 20);
-    lone.look();
-    assert_eq!(lone.count(), 2);
-    // A file beyond 1/64 of the limit is not read.
-    lone.write("large.yaml", &pod("large", "1").repeat(30_000));
-    lone.look();
-    let told = lone.faults();
-    assert!(told.contains("large.yaml: has more than 1 MiB"), "{told}");
-    lone.hive.stop().await;
-}
-
-#[tokio::test]
-async fn a_folder_that_nobody_watches_is_read_all_the_same() {
-    let mut lone = Lone::new(memory::MemoryLimit::none()).await;
-    lone.write("a.yaml", &pod("a", "1"));
-    lone.look();
-    assert_eq!((lone.count(), lone.pods.initialized(&lone.db.snapshot())), (1, true));
-    let told = lone.hive.health("k8s");
-    assert!(told.error.contains("changes are noticed after a second only: Too many open files"), "{told:?}");
-    lone.write("b.yaml", &pod("b", "1"));
-    lone.look();
-    assert_eq!(lone.count(), 2);
-    fs::remove_file(lone.root.path().join("a.yaml")).unwrap();
-    lone.look();
-    std::thread::sleep(Duration::from_millis(150));
-    lone.look();
-    assert_eq!(lone.count(), 1);
-    lone.hive.stop().await;
 }
 
 /// Written in place again and again, with a pause in the middle, while others ask for a look: the end is right. (That

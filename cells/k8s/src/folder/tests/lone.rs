@@ -1,0 +1,113 @@
+//! A folder without its job: what the kernel does not tell, and what there is no room for.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hive::prelude::*;
+use statedb::{Db, RwTable};
+use tempfile::TempDir;
+
+use super::{faults, pod};
+use crate::folder::{Folder, Keep, Memory, Report, SourceMetrics};
+use crate::{Kind, Objects, Pod, SourceFile};
+
+/// A folder without its job, looked through when the test says so.
+struct Lone {
+    db: Db,
+    root: TempDir,
+    pods: Arc<RwTable<Pod>>,
+    files: Arc<RwTable<SourceFile>>,
+    folder: Folder,
+    hive: TestHive,
+}
+
+impl Lone {
+    async fn new(limit: memory::MemoryLimit) -> Lone {
+        let (db, root) = (Db::new(), tempfile::tempdir().unwrap());
+        let pods = Arc::new(db.table::<Pod>().unwrap());
+        let files = Arc::new(db.table::<SourceFile>().unwrap());
+        let objects =
+            Objects::new(Arc::new(db.table().unwrap()), pods.clone(), Arc::new(db.table().unwrap()));
+        let (give, take) = std::sync::mpsc::channel();
+        let lends = invoke(move |health: Health| drop(give.send(health)));
+        let mut hive = TestHive::new(module("k8s", "Lends its health", [lends]));
+        hive.start().await;
+        let (health, metrics) = (take.recv().unwrap(), SourceMetrics::default());
+        let report = Report::new("s", "p", &Kind::ALL, files.clone(), health, metrics);
+        let (path, writer) = (root.path().to_owned(), objects.source("s"));
+        let (memory, keep) = (Memory::default(), Keep::default());
+        let folder = Folder::new(path, &Kind::ALL, writer, report, memory, keep, Arc::new(limit));
+        Lone { db, root, pods, files, folder, hive }
+    }
+
+    /// Looks as when the kernel does not tell of changes.
+    fn look(&mut self) {
+        self.folder.look_unwatched(&std::io::Error::from_raw_os_error(libc::EMFILE)).unwrap();
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        fs::write(self.root.path().join(file), text).unwrap();
+    }
+
+    fn count(&self) -> usize {
+        self.pods.len(&self.db.snapshot())
+    }
+
+    fn faults(&self) -> String {
+        faults(&self.files).join("; ")
+    }
+}
+
+#[tokio::test]
+async fn files_that_are_new_wait_for_room_in_memory() {
+    let group = tempfile::tempdir().unwrap();
+    let used = |bytes: u64| fs::write(group.path().join("memory.current"), bytes.to_string()).unwrap();
+    fs::write(group.path().join("memory.max"), "67108864").unwrap();
+    fs::write(group.path().join("memory.stat"), "inactive_file 0\n").unwrap();
+    used(66 << 20);
+    let mut lone = Lone::new(memory::MemoryLimit::of_group(group.path()).unwrap()).await;
+    // What was there at the start counts in any case.
+    lone.write("a.yaml", &pod("a", "1"));
+    lone.look();
+    assert_eq!(lone.count(), 1);
+    lone.write("b.yaml", &pod("b", "1"));
+    lone.look();
+    assert_eq!(lone.count(), 1);
+    let told = lone.faults();
+    assert!(told.contains("b.yaml: is not taken now: 66 of 64 MiB of memory"), "{told}");
+    assert!(lone.folder.next_deadline().is_some());
+    // What does not grow is taken.
+    lone.write("a.yaml", &pod("c", "1"));
+    lone.look();
+    assert_eq!(lone.count(), 1);
+    assert!(lone.pods.get(&lone.db.snapshot(), Pod::by_name("default", "c")).is_some());
+    used(20 << 20);
+    lone.look();
+    assert_eq!(lone.count(), 2);
+    // A file beyond 1/64 of the limit is not read.
+    lone.write("large.yaml", &pod("large", "1").repeat(30_000));
+    lone.look();
+    let told = lone.faults();
+    assert!(told.contains("large.yaml: has more than 1 MiB"), "{told}");
+    lone.hive.stop().await;
+}
+
+#[tokio::test]
+async fn a_folder_that_nobody_watches_is_read_all_the_same() {
+    let mut lone = Lone::new(memory::MemoryLimit::none()).await;
+    lone.write("a.yaml", &pod("a", "1"));
+    lone.look();
+    assert_eq!((lone.count(), lone.pods.initialized(&lone.db.snapshot())), (1, true));
+    let told = lone.hive.health("k8s");
+    assert!(told.error.contains("changes are noticed after a second only: Too many open files"), "{told:?}");
+    lone.write("b.yaml", &pod("b", "1"));
+    lone.look();
+    assert_eq!(lone.count(), 2);
+    fs::remove_file(lone.root.path().join("a.yaml")).unwrap();
+    lone.look();
+    std::thread::sleep(Duration::from_millis(150));
+    lone.look();
+    assert_eq!(lone.count(), 1);
+    lone.hive.stop().await;
+}

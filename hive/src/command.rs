@@ -1,0 +1,28 @@
+//! Cells that are there for one command of the program only.
+
+use crate::builder::schema;
+use crate::cell::Cell;
+use crate::config::{Foreign, Sources, parse_args};
+use crate::graph::Graph;
+
+/// A command, by each of its names, and its cells.
+pub(crate) struct Command {
+    pub(crate) words: Vec<String>,
+    pub(crate) cells: Vec<Cell>,
+}
+
+impl Command {
+    /// Whether the first word of the command line, values of options left out, calls it.
+    pub(crate) fn is_called(&self, others: &[Cell], sources: &Sources, foreign: &[Foreign]) -> bool {
+        // Only who has the word must know which words are values, of its own options among others.
+        if !sources.args.iter().any(|arg| self.words.contains(arg)) {
+            return false;
+        }
+        let mut graph = Graph::new();
+        graph.register(others);
+        graph.register(&self.cells);
+        let schema = schema(&mut graph, sources, foreign.to_vec(), vec![]);
+        let (arguments, _) = parse_args(&sources.args, &schema, &mut vec![]);
+        arguments.words.first().is_some_and(|word| self.words.contains(word))
+    }
+}
