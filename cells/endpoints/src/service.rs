@@ -341,7 +341,7 @@ impl Endpoints {
                     txn.commit();
                     return true;
                 }
-                Some(row) if row.status.kind == StatusKind::Error => return false,
+                Some(row) if row.status.kind() == StatusKind::Error => return false,
                 Some(_) => watch.changed().await,
             }
         }
@@ -407,10 +407,10 @@ impl Endpoints {
                     let gone = "endpoint was deleted while processing the request";
                     return Err(Refused::Failed(gone.to_owned()));
                 };
-                match row.status.kind {
+                match row.status.kind() {
                     StatusKind::Done if row.state == State::Ready => return Ok(()),
                     StatusKind::Error => {
-                        let error = row.status.error.as_deref().unwrap_or("unknown error");
+                        let error = row.status.error().unwrap_or("unknown error");
                         return Err(Refused::Failed(format!("unable to regenerate endpoint: {error}")));
                     }
                     _ => watch.changed().await,

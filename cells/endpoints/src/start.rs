@@ -300,7 +300,7 @@ pub(crate) async fn regenerate(endpoints: &Endpoints, applied: &BTreeMap<u16, u3
     let (total, mut failed) = (waiting.len(), 0);
     for id in waiting {
         let tried = table.wait_for(Endpoint::by_id(id), |endpoint| !endpoint.status.is_pending()).await;
-        failed += usize::from(tried.status.kind == StatusKind::Error);
+        failed += usize::from(tried.status.kind() == StatusKind::Error);
     }
     (total, failed)
 }

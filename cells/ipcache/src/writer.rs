@@ -112,9 +112,9 @@ impl IpcacheWriter {
         for &prefix in prefixes {
             let entry = self.table.get(&snapshot, Entry::by_prefix(prefix));
             if let Some(entry) = entry
-                && entry.status.kind == StatusKind::Error
+                && entry.status.kind() == StatusKind::Error
             {
-                let error = entry.status.error.clone().unwrap_or_default();
+                let error = entry.status.error().unwrap_or_default().into();
                 return Err(NotApplied::Refused { prefix, error });
             }
         }

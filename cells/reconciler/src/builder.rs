@@ -8,10 +8,13 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
-use crate::ops::{AsyncOps, BatchOps, Ops, Target};
+use crate::ops::{AsyncOps, BatchOps, Kind, Ops, Target};
 use crate::progress::{Handle, Progress};
-use crate::reconciler::{Core, Reconciler, Report};
+use crate::refresh::Refresher;
+use crate::report::Report;
 use crate::retries::{Backoff, Retries};
+use crate::round::{Core, Work};
+use crate::run::{Reconciler, Rounds};
 use crate::status::Status;
 
 /// Settings of a reconciler, from [`Reconciler::builder`]. [`status`](Builder::status) and one of the `ops` are
@@ -46,18 +49,28 @@ pub(crate) struct Options {
 
 /// How to read and write the status of an object.
 pub struct StatusField<T> {
-    pub(crate) get: Get<T>,
-    pub(crate) set: Set<T>,
+    get: Get<T>,
+    set: Set<T>,
+}
+
+impl<T> StatusField<T> {
+    pub(crate) fn get(&self, object: &T) -> Status {
+        (self.get)(object)
+    }
+
+    pub(crate) fn set(&self, object: &mut T, status: Status) {
+        (self.set)(object, status);
+    }
 }
 
 /// The chosen operations.
-pub struct Operations<T>(pub(crate) Target<T>);
+pub struct Operations<T>(Kind<T>);
 
 impl<T: TableSpec + Clone> Reconciler<T> {
     /// A reconciler that drives a target from this table. It needs the writer's half for the statuses.
     pub fn builder(table: RwTable<T>) -> Builder<T> {
         Builder {
-            name: table.name().to_owned(),
+            name: String::new(),
             table,
             status: (),
             target: (),
@@ -79,7 +92,7 @@ impl<T: TableSpec + Clone> Reconciler<T> {
 }
 
 impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
-    /// Tells this reconciler from others of the same table, in job names, health and logs. Default: the table's name.
+    /// Tells this reconciler from others of the same module, in job names, health, metrics and logs. Default: none.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -107,20 +120,20 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
 
     /// Operations on one object at a time.
     pub fn ops(self, ops: impl Ops<T>) -> Builder<T, S, Operations<T>> {
-        self.target(Target::Single(Box::new(ops)))
+        self.target(Kind::Single(Box::new(ops)))
     }
 
     /// Operations on many objects at once; their single ones serve the retries.
     pub fn batch_ops(self, ops: impl BatchOps<T>) -> Builder<T, S, Operations<T>> {
-        self.target(Target::Batch(Box::new(ops)))
+        self.target(Kind::Batch(Box::new(ops)))
     }
 
     /// Operations that are awaited.
     pub fn async_ops(self, ops: impl AsyncOps<T>) -> Builder<T, S, Operations<T>> {
-        self.target(Target::Async(Box::new(ops)))
+        self.target(Kind::Async(Box::new(ops)))
     }
 
-    fn target(self, target: Target<T>) -> Builder<T, S, Operations<T>> {
+    fn target(self, target: Kind<T>) -> Builder<T, S, Operations<T>> {
         let Builder { table, status, name, options, merge, report, .. } = self;
         Builder { table, status, target: Operations(target), name, options, merge, report }
     }
@@ -188,39 +201,52 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
     /// with all rows there are.
     pub fn build(self) -> (Handle, Reconciler<T>) {
         let (progress, watched) = watch::channel(Progress::default());
-        let (prune, metrics) = (Arc::new(Notify::new()), Arc::new(Metrics::default()));
         let name = Arc::<str>::from(self.name);
+        let (prune, metrics) = (Arc::new(Notify::new()), Arc::new(Metrics::new(name.clone())));
+        self.table.db().attach(&metrics);
         let handle =
             Handle { name: name.clone(), progress: watched, prune: prune.clone(), metrics: metrics.clone() };
+        let (status, options) = (Arc::new(self.status), self.options);
+        let clock = Clock { wall: SystemTime::now(), start: Instant::now() };
+        let refresher = (!options.refresh.is_zero()).then(|| Refresher {
+            table: self.table.clone(),
+            status: status.clone(),
+            clock,
+            age: options.refresh,
+            per_second: options.refreshes_per_second,
+            seen: 0,
+        });
         let core = Core {
-            changes: self.table.changes(),
+            changes: self.table.changes().named(format!("reconciler {name}").trim_end()),
             table: self.table,
-            status: self.status,
+            status,
             merge: self.merge,
-            target: Some(self.target.0),
-            retries: Retries::new(self.options.backoff),
-            clock: Clock { wall: SystemTime::now(), start: Instant::now() },
-            round_size: self.options.round_size,
-            blocking: self.options.blocking,
-            shared: self.options.shared,
+            target: Some(Target { kind: self.target.0, metrics: metrics.clone() }),
+            retries: Retries::new(options.backoff),
+            clock,
+            round_size: options.round_size,
+            blocking: options.blocking,
+            shared: options.shared,
             floor: 1,
             metrics,
+            room: Work::default(),
         };
-        let reconciler = Reconciler {
+        let rounds = Rounds {
             core,
             name,
-            options: self.options,
+            options,
             progress,
             prune,
             report: self.report,
             prune_error: None,
             job: None,
         };
-        (handle, reconciler)
+        (handle, Reconciler { rounds, refresher })
     }
 }
 
 /// The wall clock as it goes with tokio's, so that both can be virtual and steps of the system's time do not matter.
+#[derive(Clone, Copy)]
 pub(crate) struct Clock {
     wall: SystemTime,
     start: Instant,

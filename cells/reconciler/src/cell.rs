@@ -1,30 +1,39 @@
-//! The wiring: a reconciler as a job of a module.
+//! The wiring: a reconciler as jobs of a module.
 
 use hive::prelude::*;
 use statedb::TableSpec;
 
 use crate::builder::{Builder, Operations, StatusField};
 use crate::progress::Handle;
-use crate::reconciler::Report;
+use crate::run::Reconciler;
 
 impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
-    /// Runs the reconciler as job `reconcile-<name>` of a module from the start of the hive to its stop, with its
-    /// state as the job's health.
+    /// Runs the reconciler as jobs `reconcile` and `refresh` of a module, `reconcile-<name>` and `refresh-<name>` if it
+    /// has a name, from the start of the hive to its stop. Its state is the first one's health.
     pub fn spawn(self, jobs: &JobGroup) -> Handle {
-        let (handle, mut reconciler) = self.build();
-        jobs.one_shot(format!("reconcile-{}", handle.name()), move |cx: JobCx| async move {
+        let (handle, reconciler) = self.build();
+        let Reconciler { mut rounds, refresher } = reconciler;
+        let named = |job: &str| match handle.name() {
+            "" => job.to_owned(),
+            name => format!("{job}-{name}"),
+        };
+        jobs.one_shot(named("reconcile"), move |cx: JobCx| async move {
             let health = cx.health.clone();
-            let mut report = reconciler.report;
-            reconciler.report = Box::new(move |state| {
-                match &state {
-                    Report::Ok(message) => health.ok(message),
-                    Report::Degraded(errors) => health.degraded("Reconciliation failed", errors),
-                }
+            let mut report = rounds.report;
+            rounds.report = Box::new(move |state| {
+                state.tell(&health);
                 report(state);
             });
-            reconciler.run_job(&cx).await;
+            rounds.run_job(&cx).await;
             Ok(())
         });
+        if let Some(refresher) = refresher {
+            jobs.one_shot(named("refresh"), move |cx: JobCx| async move {
+                let tell = |until| cx.health.ok(format_args!("Next refresh in {until}"));
+                cx.token().run_until_cancelled(refresher.run(tell)).await;
+                Ok(())
+            });
+        }
         handle
     }
 }

@@ -1,32 +1,91 @@
-//! Counters of a reconciler, for whoever exports them.
+//! What a reconciler counts, for whoever exports it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Plain counters, read by the metrics cell under Cilium's names `cilium_reconciler_*`.
-#[derive(Debug, Default)]
+/// Plain counters of one reconciler. The metrics cell exports them under Cilium's names `cilium_reconciler_*`; it finds
+/// them by [`Metrics::all`].
+#[derive(Debug)]
 pub struct Metrics {
-    /// `count`: objects reconciled, successfully or not.
-    pub count: Counter,
+    name: Arc<str>,
+    module: OnceLock<String>,
+    /// Objects reconciled, successfully or not.
+    pub objects: Counter,
+    /// `duration_seconds{op="update"}`: of single operations, or of batches.
+    pub updates: Histogram,
+    /// `duration_seconds{op="delete"}`, as above. `count` is the number of both.
+    pub deletes: Histogram,
     /// `errors_total`: failed operations.
     pub errors: Counter,
     /// `errors_current`: objects that fail now.
     pub errors_current: Counter,
-    /// `duration_seconds{op="update"}`: the sum.
-    pub update_time: Counter,
-    /// `duration_seconds{op="delete"}`: the sum.
-    pub delete_time: Counter,
-    /// `prune_count`.
-    pub prunes: Counter,
+    /// `prune_duration_seconds`, whose number is `prune_count`.
+    pub prunes: Histogram,
     /// `prune_errors_total`.
     pub prune_errors: Counter,
-    /// `prune_duration_seconds`: the sum.
-    pub prune_time: Counter,
     /// Rounds that had something to do.
     pub rounds: Counter,
 }
 
-/// A number, or a sum of durations in nanoseconds.
+/// Upper bounds of an operation's durations in nanoseconds, from half a millisecond to a second.
+const OPERATION: Bounds =
+    in_micros([500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000]);
+/// Those of a prune, from 5 ms to 10 s.
+const PRUNE: Bounds = in_micros([
+    5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
+]);
+
+const BOUNDS: usize = 11;
+type Bounds = [u64; BOUNDS];
+
+const fn in_micros(mut bounds: Bounds) -> Bounds {
+    let mut at = 0;
+    while at < BOUNDS {
+        bounds[at] *= 1000;
+        at += 1;
+    }
+    bounds
+}
+
+impl Metrics {
+    pub(crate) fn new(name: Arc<str>) -> Self {
+        Metrics {
+            name,
+            module: OnceLock::new(),
+            objects: Counter::default(),
+            updates: Histogram::new(OPERATION),
+            deletes: Histogram::new(OPERATION),
+            errors: Counter::default(),
+            errors_current: Counter::default(),
+            prunes: Histogram::new(PRUNE),
+            prune_errors: Counter::default(),
+            rounds: Counter::default(),
+        }
+    }
+
+    /// Those of all reconcilers of a database's tables that are there, in the order in which they were made.
+    pub fn all(db: &statedb::Db) -> Vec<Arc<Metrics>> {
+        db.attached()
+    }
+
+    /// The reconciler's name, empty if it has none.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The path of the module that it runs in; empty without one.
+    pub fn module(&self) -> &str {
+        self.module.get().map_or("", String::as_str)
+    }
+
+    pub(crate) fn runs_in(&self, module: String) {
+        // A reconciler runs once.
+        let _ = self.module.set(module);
+    }
+}
+
+/// A number.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -39,17 +98,92 @@ impl Counter {
         self.0.store(n as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_time(&self, time: Duration) {
-        self.0.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
-    }
-
     /// The number.
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
+}
 
-    /// The sum of durations.
-    pub fn time(&self) -> Duration {
-        Duration::from_nanos(self.value())
+/// How many durations there were up to each of some bounds.
+#[derive(Debug)]
+pub struct Histogram {
+    bounds: Bounds,
+    counts: [AtomicU64; BOUNDS + 1],
+    nanos: AtomicU64,
+}
+
+impl Histogram {
+    fn new(bounds: Bounds) -> Self {
+        Histogram { bounds, counts: Default::default(), nanos: AtomicU64::new(0) }
+    }
+
+    /// How many durations there were.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Their sum.
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
+    }
+
+    /// Upper bounds in seconds and how many durations there were between each and the one before; the last has none.
+    pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
+        let bounds = self.bounds.iter().map(|nanos| *nanos as f64 / 1e9).chain([f64::MAX]);
+        bounds.zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    /// Gathers durations to add them at once.
+    pub(crate) fn tally(&self) -> Tally<'_> {
+        Tally { histogram: self, counts: [0; BOUNDS + 1], nanos: 0 }
+    }
+
+    pub(crate) fn observe(&self, time: Duration) {
+        self.tally().add(time);
+    }
+}
+
+/// Durations that are in the histogram when this is dropped.
+pub(crate) struct Tally<'h> {
+    histogram: &'h Histogram,
+    counts: [u64; BOUNDS + 1],
+    nanos: u64,
+}
+
+impl Tally<'_> {
+    pub(crate) fn add(&mut self, time: Duration) {
+        let nanos = time.as_nanos() as u64;
+        let bucket = self.histogram.bounds.iter().position(|bound| nanos <= *bound).unwrap_or(BOUNDS);
+        self.counts[bucket] += 1;
+        self.nanos += nanos;
+    }
+}
+
+impl Drop for Tally<'_> {
+    fn drop(&mut self) {
+        for (all, new) in self.histogram.counts.iter().zip(self.counts) {
+            if new > 0 {
+                all.fetch_add(new, Ordering::Relaxed);
+            }
+        }
+        self.histogram.nanos.fetch_add(self.nanos, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_counted_below_their_bounds() {
+        let metrics = Metrics::new("a".into());
+        let ms = Duration::from_millis;
+        for time in [1, 2, 1000, 3000] {
+            metrics.updates.observe(ms(time));
+        }
+        let buckets: Vec<_> = metrics.updates.buckets().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(buckets, [(0.001, 1), (0.0025, 1), (1.0, 1), (f64::MAX, 1)]);
+        assert_eq!((metrics.updates.count(), metrics.updates.sum()), (4, ms(4003)));
+        assert_eq!(metrics.prunes.buckets().nth(10), Some((10.0, 0)));
     }
 }

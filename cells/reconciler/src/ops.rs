@@ -2,10 +2,14 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use statedb::{Obj, Rows, Snapshot, TableSpec};
+use tokio::time::Instant;
+
+use crate::metrics::Metrics;
 
 /// Why an operation failed; shown in the object's status and in the health.
 pub type OpError = Box<dyn std::error::Error + Send + Sync>;
@@ -77,33 +81,48 @@ impl<O> BatchEntry<O> {
 }
 
 /// The operations of a reconciler, whichever kind they are.
-pub(crate) enum Target<T> {
+pub(crate) enum Kind<T> {
     Single(Box<dyn Ops<T>>),
     Batch(Box<dyn BatchOps<T>>),
     Async(Box<dyn AsyncOps<T>>),
 }
 
+/// A target and what is counted of the work on it.
+pub(crate) struct Target<T> {
+    pub(crate) kind: Kind<T>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
 /// Brings a batch to the target, by the operation for one object or by that for a batch. Retries go one by one: of a batch
 /// that has failed nobody knows which object is to blame.
 macro_rules! apply {
-    ($target:ident, $snapshot:ident, $batch:ident, $retry:ident, $one:ident, $all:ident) => {
-        match $target {
-            Target::Batch(ops) if !$retry => {
+    ($target:ident, $snapshot:ident, $batch:ident, $retry:ident, $one:ident, $all:ident, $times:ident) => {
+        let mut times = $target.metrics.$times.tally();
+        let mut last = Instant::now();
+        let mut time = || {
+            let now = Instant::now();
+            times.add(now - std::mem::replace(&mut last, now));
+        };
+        match &mut $target.kind {
+            Kind::Batch(ops) if !$retry => {
                 let revision = $batch.last().map_or(0, |entry| entry.revision);
                 let cx = OpCx { snapshot: $snapshot, revision };
                 guard_batch($batch, |batch| ops.$all(&cx, batch));
+                time();
             }
-            Target::Async(ops) => {
+            Kind::Async(ops) => {
                 for BatchEntry { object, revision, result } in $batch {
                     let cx = OpCx { snapshot: $snapshot, revision: *revision };
                     *result = guard_async(|| ops.$one(&cx, object)).await;
+                    time();
                 }
             }
-            Target::Single(_) | Target::Batch(_) => {
-                let ops = $target.ops();
+            kind => {
+                let ops = kind.single();
                 for BatchEntry { object, revision, result } in $batch {
                     let cx = OpCx { snapshot: $snapshot, revision: *revision };
                     *result = guard(|| ops.$one(&cx, object));
+                    time();
                 }
             }
         }
@@ -112,7 +131,7 @@ macro_rules! apply {
 
 impl<T: TableSpec> Target<T> {
     pub(crate) async fn update(&mut self, snapshot: &Snapshot, batch: &mut [BatchEntry<T>], retry: bool) {
-        apply!(self, snapshot, batch, retry, update, update_batch);
+        apply!(self, snapshot, batch, retry, update, update_batch, updates);
     }
 
     pub(crate) async fn delete(
@@ -121,7 +140,7 @@ impl<T: TableSpec> Target<T> {
         batch: &mut [BatchEntry<Obj<T>>],
         retry: bool,
     ) {
-        apply!(self, snapshot, batch, retry, delete, delete_batch);
+        apply!(self, snapshot, batch, retry, delete, delete_batch, deletes);
     }
 
     pub(crate) async fn prune(
@@ -130,24 +149,27 @@ impl<T: TableSpec> Target<T> {
         revision: u64,
         objects: Rows<'_, T>,
     ) -> OpResult {
+        let start = Instant::now();
         let cx = OpCx { snapshot, revision };
-        match self {
-            Target::Async(ops) => {
+        let result = match &mut self.kind {
+            Kind::Async(ops) => {
                 let objects = objects.cloned().collect();
                 guard_async(|| ops.prune(&cx, objects)).await
             }
-            Target::Single(_) | Target::Batch(_) => {
-                let ops = self.ops();
-                guard(|| ops.prune(&cx, objects))
-            }
-        }
+            kind => guard(|| kind.single().prune(&cx, objects)),
+        };
+        self.metrics.prunes.observe(start.elapsed());
+        self.metrics.prune_errors.add(usize::from(result.is_err()));
+        result
     }
+}
 
-    fn ops(&mut self) -> &mut dyn Ops<T> {
+impl<T: TableSpec> Kind<T> {
+    fn single(&mut self) -> &mut dyn Ops<T> {
         match self {
-            Target::Single(ops) => &mut **ops,
-            Target::Batch(ops) => &mut **ops,
-            Target::Async(_) => unreachable!("asynchronous operations are awaited"),
+            Kind::Single(ops) => &mut **ops,
+            Kind::Batch(ops) => &mut **ops,
+            Kind::Async(_) => unreachable!("asynchronous operations are awaited"),
         }
     }
 }

@@ -77,7 +77,7 @@ impl Handle {
         &self.metrics
     }
 
-    /// The reconciler's name.
+    /// The reconciler's name, empty if it has none.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -1,22 +1,50 @@
-//! The loop around the rounds: waits, limits, prunes, refreshes, tells how far it is.
+//! The loop around the rounds: waits, limits, prunes, tells how far it is.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hive::JobCx;
 use statedb::{TableSpec, Watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::reconciler::Reconciler;
+use crate::builder::Options;
+use crate::progress::Progress;
+use crate::refresh::{Refresher, Until};
+use crate::report::Report;
+use crate::round::Core;
+
+/// A reconciler that is ready to [`run`](Reconciler::run).
+pub struct Reconciler<T: TableSpec> {
+    pub(crate) rounds: Rounds<T>,
+    /// None if nothing is refreshed.
+    pub(crate) refresher: Option<Refresher<T>>,
+}
+
+/// The loop without the refreshing.
+pub(crate) struct Rounds<T: TableSpec> {
+    pub(crate) core: Core<T>,
+    pub(crate) name: Arc<str>,
+    pub(crate) options: Options,
+    pub(crate) progress: watch::Sender<Progress>,
+    pub(crate) prune: Arc<Notify>,
+    pub(crate) report: Box<dyn FnMut(Report) + Send>,
+    pub(crate) prune_error: Option<String>,
+    /// The job that it is, for its watchdog.
+    pub(crate) job: Option<JobCx>,
+}
 
 impl<T: TableSpec + Clone> Reconciler<T> {
     /// Reconciles as a job until that is to end. Its rounds have the job's deadline, as has the time until it begins with
     /// a change of the table.
-    pub async fn run_job(mut self, cx: &JobCx) {
-        let (table, progress) = (self.core.table.reader(), self.progress.subscribe());
-        cx.backlog(move || table.revision(&table.snapshot()) > progress.borrow().attempted);
-        self.job = Some(cx.clone());
-        self.run_until(cx.cancelled()).await;
+    pub async fn run_job(self, cx: &JobCx) {
+        let Reconciler { rounds, refresher } = self;
+        tokio::select! {
+            biased;
+            () = rounds.run_job(cx) => {}
+            () = refreshing(refresher, |_| ()) => {}
+        }
     }
 
     /// Reconciles until `stop` is ready.
@@ -29,20 +57,49 @@ impl<T: TableSpec + Clone> Reconciler<T> {
     }
 
     /// Reconciles until it is dropped.
-    pub async fn run(mut self) {
+    pub async fn run(self) {
+        let Reconciler { rounds, refresher } = self;
+        tokio::select! {
+            biased;
+            () = rounds.run() => {}
+            () = refreshing(refresher, |_| ()) => {}
+        }
+    }
+}
+
+async fn refreshing<T: TableSpec + Clone>(refresher: Option<Refresher<T>>, tell: impl Fn(Until)) {
+    match refresher {
+        Some(refresher) => refresher.run(tell).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl<T: TableSpec + Clone> Rounds<T> {
+    pub(crate) async fn run_job(mut self, cx: &JobCx) {
+        let (table, progress) = (self.core.table.reader(), self.progress.subscribe());
+        cx.backlog(move || table.revision(&table.snapshot()) > progress.borrow().attempted);
+        self.core.metrics.runs_in(cx.health.module());
+        self.job = Some(cx.clone());
+        tokio::select! {
+            biased;
+            () = cx.cancelled() => {}
+            () = self.run() => {}
+        }
+    }
+
+    async fn run(mut self) {
         let start = Instant::now();
-        let mut rounds = Rounds::new(self.options.rounds_per_second, self.options.rounds_burst, start);
-        let every = |interval: Duration| (!interval.is_zero()).then_some(interval);
-        let (prune_every, refresh_every) = (every(self.options.prune), every(self.options.refresh));
+        let mut limit = Limit::new(self.options.rounds_per_second, self.options.rounds_burst, start);
+        let prune_every = Some(self.options.prune).filter(|interval| !interval.is_zero());
         let mut prune_wanted = prune_every.is_some();
         let mut next_prune = prune_every.map(|interval| start + interval);
-        let mut next_refresh = refresh_every.map(|interval| start + interval);
+        let mut first = true;
         loop {
             let working = self.job.as_ref().map(JobCx::working);
-            rounds.wait().await;
+            limit.wait().await;
             let round = self.core.round().await;
             if round.worked {
-                rounds.used();
+                limit.used();
                 self.core.metrics.rounds.add(1);
             }
             let progress = self.core.progress();
@@ -63,16 +120,12 @@ impl<T: TableSpec + Clone> Reconciler<T> {
                     self.prune_now().await;
                 }
             }
-            if next_refresh.is_some_and(|at| at <= now) {
-                let wait = self.core.refresh(self.options.refresh, self.options.refreshes_per_second);
-                next_refresh = Some(now + wait.max(Duration::from_secs(1)));
-            }
-            if round.worked || pruned {
+            if std::mem::take(&mut first) || round.worked || round.changed || pruned {
                 (self.report)(self.core.report(self.prune_error.as_deref()));
             }
 
             drop(working);
-            let due = [self.core.retries.next_due(), next_prune, next_refresh].into_iter().flatten().min();
+            let due = self.core.retries.next_due().into_iter().chain(next_prune).min();
             tokio::select! {
                 biased;
                 () = round.more.changed() => {}
@@ -87,7 +140,8 @@ impl<T: TableSpec + Clone> Reconciler<T> {
         self.prune_error = match self.core.prune().await {
             Ok(()) => None,
             Err(error) => {
-                tracing::warn!(reconciler = %self.name, error, "Pruning failed");
+                let table = self.core.table.name();
+                tracing::warn!(table, reconciler = %self.name, error, "Pruning failed");
                 Some(format!("prune: {error}"))
             }
         };
@@ -95,17 +149,17 @@ impl<T: TableSpec + Clone> Reconciler<T> {
 }
 
 /// So many rounds a second, some of them at once after a pause: a lone change does not wait, a flood is grouped.
-struct Rounds {
+struct Limit {
     interval: Duration,
     burst: Duration,
     /// When the next round would be due without any saved up.
     next: Instant,
 }
 
-impl Rounds {
+impl Limit {
     fn new(per_second: u32, burst: u32, now: Instant) -> Self {
         let interval = Duration::from_secs(1) / per_second;
-        Rounds { interval, burst: interval * (burst - 1), next: now }
+        Limit { interval, burst: interval * (burst - 1), next: now }
     }
 
     async fn wait(&mut self) {

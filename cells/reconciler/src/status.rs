@@ -1,10 +1,12 @@
 //! How far an object has come on its way to the target, kept in the object itself.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 /// What is to be done, or has been done, with an object.
@@ -43,59 +45,139 @@ impl fmt::Display for StatusKind {
     }
 }
 
-/// The reconciliation status field of an object.
+/// The reconciliation status field of an object, in 24 bytes.
 ///
 /// Whoever writes an object sets it to [`Status::pending`]; the reconciler sets the rest. As text `Done (1.2s ago)`
-/// or `Error: no such device (200.0ms ago)`; as JSON with the keys `kind`, `updated-at`, `error`, `id`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// or `Error: no such device (200.0ms ago)`; as JSON with the keys `updated-at`, `error`, `id`, `kind`.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Status {
-    /// What is to be done or was done.
-    pub kind: StatusKind,
-    /// When this was set.
-    #[serde(rename = "updated-at", serialize_with = "rfc3339")]
-    pub updated_at: SystemTime,
-    /// Why it failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<Arc<str>>,
-    /// Tells this status from all others made in this process: a reconciler that finds the object changed still
-    /// knows by it whether the change was about its own status.
-    pub id: u64,
+    /// Nanoseconds since 1970.
+    at: u64,
+    /// The kind in the lowest bits, the id above.
+    id_and_kind: u64,
+    /// Thin, since most statuses have none.
+    error: Option<Arc<Box<str>>>,
 }
+
+const KINDS: [StatusKind; 5] =
+    [StatusKind::Unset, StatusKind::Pending, StatusKind::Refreshing, StatusKind::Done, StatusKind::Error];
+const KIND_BITS: u32 = 3;
 
 impl Status {
     /// To be reconciled.
     pub fn pending() -> Self {
-        Status::new(StatusKind::Pending, SystemTime::now(), None)
+        Status::new(StatusKind::Pending, SystemTime::now())
     }
 
     /// To be reconciled again.
     pub fn refreshing() -> Self {
-        Status::new(StatusKind::Refreshing, SystemTime::now(), None)
+        Status::new(StatusKind::Refreshing, SystemTime::now())
     }
 
     /// Reconciled, for objects that are known to be in the target already.
     pub fn done() -> Self {
-        Status::new(StatusKind::Done, SystemTime::now(), None)
+        Status::new(StatusKind::Done, SystemTime::now())
     }
 
     /// Failed.
-    pub fn error(error: impl fmt::Display) -> Self {
-        Status::new(StatusKind::Error, SystemTime::now(), Some(error.to_string().into()))
+    pub fn failed(error: impl fmt::Display) -> Self {
+        Status::new(StatusKind::Error, SystemTime::now()).with_error(error)
     }
 
-    pub(crate) fn new(kind: StatusKind, updated_at: SystemTime, error: Option<Arc<str>>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Status { kind, updated_at, error, id: NEXT.fetch_add(1, Ordering::Relaxed) }
+    /// Not to be reconciled, and why not.
+    pub fn unset(reason: impl fmt::Display) -> Self {
+        Status::new(StatusKind::Unset, SystemTime::now()).with_error(reason)
+    }
+
+    pub(crate) fn new(kind: StatusKind, updated_at: SystemTime) -> Self {
+        Status { at: nanos(updated_at), id_and_kind: next_id() << KIND_BITS | kind as u64, error: None }
+    }
+
+    pub(crate) fn with_error(mut self, error: impl fmt::Display) -> Self {
+        self.error = Some(Arc::new(error.to_string().into_boxed_str()));
+        self
+    }
+
+    /// The same as of another time.
+    pub fn set_at(mut self, time: SystemTime) -> Self {
+        self.at = nanos(time);
+        self
+    }
+
+    /// What is to be done or was done.
+    pub fn kind(&self) -> StatusKind {
+        KINDS[(self.id_and_kind & ((1 << KIND_BITS) - 1)) as usize]
+    }
+
+    /// When this was set.
+    pub fn updated_at(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(self.at)
+    }
+
+    /// Why it failed.
+    pub fn error(&self) -> Option<&str> {
+        self.error.as_ref().map(|error| &***error)
+    }
+
+    /// Tells this status from all others made in this process: a reconciler that finds the object changed still
+    /// knows by it whether the change was about its own status.
+    pub fn id(&self) -> u64 {
+        self.id_and_kind >> KIND_BITS
     }
 
     /// Whether the reconciler has yet to look at the object.
     pub fn is_pending(&self) -> bool {
-        matches!(self.kind, StatusKind::Pending | StatusKind::Refreshing)
+        matches!(self.kind(), StatusKind::Pending | StatusKind::Refreshing)
     }
 
     /// Whether the target has the object.
     pub fn is_done(&self) -> bool {
-        self.kind == StatusKind::Done
+        self.kind() == StatusKind::Done
+    }
+}
+
+fn nanos(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
+/// Ids by the block: threads that make statuses at the same time do not wait for each other's counter.
+fn next_id() -> u64 {
+    const BLOCK: u64 = 256;
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static OWN: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    }
+    OWN.with(|own| {
+        let (mut next, mut end) = own.get();
+        if next == end {
+            next = NEXT.fetch_add(BLOCK, Ordering::Relaxed);
+            end = next + BLOCK;
+        }
+        own.set((next + 1, end));
+        next
+    })
+}
+
+/// The fields as they are shown.
+impl Serialize for Status {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let error = self.error();
+        let mut fields = serializer.serialize_struct("Status", 3 + usize::from(error.is_some()))?;
+        fields.serialize_field("updated-at", &Rfc3339(self.updated_at()))?;
+        match error {
+            Some(error) => fields.serialize_field("error", error)?,
+            None => fields.skip_field("error")?,
+        }
+        fields.serialize_field("id", &self.id())?;
+        fields.serialize_field("kind", &self.kind())?;
+        fields.end()
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}#{}", self.kind(), self.id())?;
+        self.error().map_or(Ok(()), |error| write!(f, "({error})"))
     }
 }
 
@@ -108,10 +190,10 @@ impl Default for Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ago = Ago::since(self.updated_at);
-        match &self.error {
-            Some(error) => write!(f, "{}: {error} ({ago} ago)", self.kind),
-            None => write!(f, "{} ({ago} ago)", self.kind),
+        let (kind, ago) = (self.kind(), Ago::since(self.updated_at()));
+        match self.error() {
+            Some(error) => write!(f, "{kind}: {error} ({ago} ago)"),
+            None => write!(f, "{kind} ({ago} ago)"),
         }
     }
 }
@@ -138,20 +220,24 @@ impl fmt::Display for Ago {
     }
 }
 
-/// RFC 3339 in UTC with nanoseconds, trailing zeros cut.
-pub(crate) fn rfc3339<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    let (year, month, day) = civil(days);
-    let fraction = format!("{:09}", since.subsec_nanos());
-    let fraction = fraction.trim_end_matches('0');
-    let dot = if fraction.is_empty() { "" } else { "." };
-    serializer.collect_str(&format_args!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}{dot}{fraction}Z",
-        second / 3600,
-        second / 60 % 60,
-        second % 60
-    ))
+/// A time in UTC with nanoseconds, trailing zeros cut.
+struct Rfc3339(SystemTime);
+
+impl Serialize for Rfc3339 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let since = self.0.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+        let (year, month, day) = civil(days);
+        let fraction = format!("{:09}", since.subsec_nanos());
+        let fraction = fraction.trim_end_matches('0');
+        let dot = if fraction.is_empty() { "" } else { "." };
+        serializer.collect_str(&format_args!(
+            "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}{dot}{fraction}Z",
+            second / 3600,
+            second / 60 % 60,
+            second % 60
+        ))
+    }
 }
 
 /// Year, month and day of a day since 1970, by counting days in eras of 400 years that begin in March.
@@ -173,15 +259,32 @@ mod tests {
     #[test]
     fn shown_as_in_tables_and_json() {
         let at = SystemTime::UNIX_EPOCH + Duration::new(1_709_210_096, 250_000_000);
-        let mut status = Status::new(StatusKind::Error, at, Some("no such device".into()));
-        status.id = 7;
+        let mut status = Status::failed("no such device").set_at(at);
+        status.id_and_kind = 7 << KIND_BITS | StatusKind::Error as u64;
         assert_eq!(
             serde_json::to_string(&status).unwrap(),
-            r#"{"kind":"Error","updated-at":"2024-02-29T12:34:56.25Z","error":"no such device","id":7}"#
+            r#"{"updated-at":"2024-02-29T12:34:56.25Z","error":"no such device","id":7,"kind":"Error"}"#
         );
-        assert!(status.to_string().starts_with("Error: no such device ("));
+        status.error = None;
+        assert!(serde_json::to_string(&status).unwrap().ends_with(r#"Z","id":7,"kind":"Error"}"#));
+        assert!(Status::failed("no such device").to_string().starts_with("Error: no such device ("));
+        assert_eq!(Status::unset("off").to_string().split_once(' ').unwrap().0, ":");
         assert!(Status::pending().to_string().starts_with("Pending ("));
-        assert_ne!(Status::pending().id, Status::pending().id);
+    }
+
+    #[test]
+    fn small_with_an_id_of_its_own() {
+        assert_eq!(size_of::<Status>(), 24);
+        let ids = || (0..1000).map(|_| Status::pending().id()).collect::<Vec<_>>();
+        let mut all = ids();
+        all.extend(std::thread::scope(|scope| scope.spawn(ids).join().unwrap()));
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 2000);
+        for kind in KINDS {
+            let status = Status::new(kind, SystemTime::now());
+            assert_eq!((status.kind(), status.is_done()), (kind, kind == StatusKind::Done));
+        }
     }
 
     #[test]

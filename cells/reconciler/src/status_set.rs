@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::UNIX_EPOCH;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -10,8 +10,8 @@ use crate::status::{Ago, Status, StatusKind};
 
 /// Statuses by the reconcilers' names, for objects whose reconcilers are not all known up front.
 ///
-/// A name that is not there yet is pending. A new set, made by [`StatusSet::pending`] with each write of the object,
-/// makes all of them pending. Persistent: copies share their contents.
+/// A name that is not there yet is pending. A write of the object makes all of them pending: by a new set, or by
+/// [`set_pending`](StatusSet::set_pending), which keeps the names. Persistent: copies share their contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusSet {
     /// The status of all names that have none of their own.
@@ -21,9 +21,19 @@ pub struct StatusSet {
 }
 
 impl StatusSet {
-    /// All names are to be reconciled.
+    /// All names are to be reconciled; none is known.
     pub fn pending() -> Self {
         StatusSet { pending: Status::pending(), statuses: Arc::new([]) }
+    }
+
+    /// All names are to be reconciled, these among them: the set is not done before they are, even while nobody has
+    /// set any.
+    pub fn requiring<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
+        let pending = Status::pending();
+        let mut statuses: Vec<_> = names.into_iter().map(|name| (Arc::from(name), pending.clone())).collect();
+        statuses.sort_unstable_by(|(a, _): &(Arc<str>, _), (b, _)| a.cmp(b));
+        statuses.dedup_by(|(a, _), (b, _)| a == b);
+        StatusSet { pending, statuses: statuses.into() }
     }
 
     /// Makes all known names pending anew, keeping the names.
@@ -57,9 +67,20 @@ impl StatusSet {
         }
     }
 
-    /// Whether all of the names are done.
-    pub fn is_done<'n>(&self, required: impl IntoIterator<Item = &'n str>) -> bool {
-        required.into_iter().all(|name| self.get(name).is_done())
+    /// Whether all known names are done, and there are any. What nobody has set and nobody [requires](Self::requiring) is
+    /// not known.
+    pub fn is_done(&self) -> bool {
+        !self.statuses.is_empty() && self.iter().all(|(_, status)| status.is_done())
+    }
+
+    /// Whether all of these names are done.
+    pub fn are_done<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> bool {
+        names.into_iter().all(|name| self.get(name).is_done())
+    }
+
+    /// Whether a reconciler has yet to look at the object.
+    pub fn is_pending(&self) -> bool {
+        self.statuses.is_empty() || self.iter().any(|(_, status)| status.is_pending())
     }
 
     /// The known names and their statuses.
@@ -80,26 +101,27 @@ impl Default for StatusSet {
 
 impl fmt::Display for StatusSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut errored, mut pending, mut done) = (String::new(), String::new(), String::new());
-        let mut latest = SystemTime::UNIX_EPOCH;
-        for (name, status) in self.iter() {
-            latest = latest.max(status.updated_at);
-            match (status.kind, &status.error) {
-                (StatusKind::Done, _) => done += &format!(" {name}"),
-                (StatusKind::Error, Some(error)) => errored += &format!(" {name} ({error})"),
-                (StatusKind::Error, None) => errored += &format!(" {name}"),
-                _ => pending += &format!(" {name}"),
-            }
-        }
         if self.statuses.is_empty() {
             return f.write_str("Pending");
         }
-        for (label, names) in [("Errored:", &errored), ("Pending:", &pending), ("Done:", &done)] {
-            if !names.is_empty() {
-                write!(f, "{label}{names} ")?;
-            }
-        }
-        write!(f, "({} ago)", Ago::since(latest))
+        let named = |label: &str, wanted: fn(&Status) -> bool| {
+            let names = self.iter().filter(|(_, status)| wanted(status)).map(|(name, status)| {
+                match status.error().filter(|_| status.kind() == StatusKind::Error) {
+                    Some(error) => format!("{name} ({error})"),
+                    None => name.to_owned(),
+                }
+            });
+            let names: Vec<_> = names.collect();
+            (!names.is_empty()).then(|| format!("{label}: {}", names.join(" ")))
+        };
+        let parts = [
+            named("Errored", |status| status.kind() == StatusKind::Error),
+            named("Pending", |status| !status.is_done() && status.kind() != StatusKind::Error),
+            named("Done", Status::is_done),
+        ];
+        let parts: Vec<_> = parts.into_iter().flatten().collect();
+        let latest = self.iter().map(|(_, status)| status.updated_at()).max().unwrap_or(UNIX_EPOCH);
+        write!(f, "{} ({} ago)", parts.join(", "), Ago::since(latest))
     }
 }
 
@@ -121,15 +143,34 @@ mod tests {
     #[test]
     fn unknown_names_are_pending_under_one_id() {
         let mut set = StatusSet::pending();
-        assert_eq!(set.get("a"), set.get("b"));
+        assert_eq!((set.get("a"), set.to_string().as_str()), (set.get("b"), "Pending"));
         set.set("b", Status::done());
-        set.set("a", Status::error("oops"));
-        assert!(set.is_done(["b"]) && !set.is_done(["a", "b"]) && !set.is_done(["c"]));
-        assert!(set.to_string().starts_with("Errored: a (oops) Done: b ("), "{set}");
-        assert_eq!(set.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["a", "b"]);
+        set.set("a", Status::failed("oops"));
+        set.set("c", Status::refreshing());
+        assert!(set.to_string().starts_with("Errored: a (oops), Pending: c, Done: b ("), "{set}");
+        assert_eq!(set.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["a", "b", "c"]);
         set.delete("a");
         assert!(set.get("a").is_pending());
+        let before = set.get("b").id();
         set.set_pending();
-        assert!(set.get("b").is_pending());
+        assert!(set.get("b").is_pending() && set.get("b").id() != before);
+        assert_eq!((set.get("b").id(), set.iter().count()), (set.get("new").id(), 2));
+    }
+
+    #[test]
+    fn done_when_all_that_are_known_or_required_are() {
+        let mut set = StatusSet::pending();
+        assert!(!set.is_done() && set.is_pending(), "nobody has looked");
+        set.set("b", Status::done());
+        assert!(set.is_done() && !set.is_pending() && set.are_done(["b"]) && !set.are_done(["a", "b"]));
+        let mut set = StatusSet::requiring(["b", "a", "b"]);
+        set.set("b", Status::done());
+        assert!(!set.is_done() && set.is_pending(), "{set}");
+        set.set("a", Status::failed("oops"));
+        assert!(!set.is_done() && !set.is_pending(), "{set}");
+        set.delete("a");
+        assert!(set.is_done(), "a reconciler that is gone is not waited for");
+        let json = serde_json::to_value(&set).unwrap();
+        assert_eq!(json["b"]["kind"], "Done");
     }
 }

@@ -11,7 +11,7 @@ use local_node::LocalNode;
 use maps::{FamilyConfig, Maps};
 use memory::MemoryLimit;
 use metrics::Metrics;
-use reconciler::{Reconciler, Report};
+use reconciler::Reconciler;
 use statedb::{RwTable, Table};
 
 use crate::backend::Backend;
@@ -196,10 +196,7 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
         .retry(p.config.lb_retry_backoff_min, p.config.lb_retry_backoff_max)
         .prune(REFRESH)
         .refresh(REFRESH, 100)
-        .report(move |state| match state {
-            Report::Ok(message) => health.ok(message),
-            Report::Degraded(errors) => health.degraded("Reconciliation failed", errors),
-        })
+        .report(move |state| state.tell(&health))
         .build();
     let compare = async {
         loop {

@@ -83,7 +83,7 @@ impl Frontend {
 
     /// Whether the datapath serves it; its status says why not.
     pub fn is_served(&self) -> bool {
-        self.status.kind != StatusKind::Unset
+        self.status.kind() != StatusKind::Unset
     }
 
     /// Its address.
@@ -144,9 +144,9 @@ impl TableSpec for Frontend {
             self.params.port_name.to_string(),
             shown.join(", ") + &more,
             String::new(),
-            self.status.kind.to_string(),
-            age::since(self.status.updated_at),
-            self.status.error.as_deref().unwrap_or_default().to_owned(),
+            self.status.kind().to_string(),
+            age::since(self.status.updated_at()),
+            self.status.error().unwrap_or_default().to_owned(),
         ]
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use reconciler::{Status, StatusKind};
+use reconciler::Status;
 use statedb::{Initializer, Obj, Query, RwTable, Table, Txn, Writer};
 
 use crate::address::LbAddress;
@@ -390,5 +390,5 @@ fn status(params: &FrontendParams, families: Families) -> Status {
         (true, IpAddr::V4(_)) => "IPv4 is off (option enable-ipv4)".to_owned(),
         (true, IpAddr::V6(_)) => "IPv6 is off (option enable-ipv6)".to_owned(),
     };
-    Status { kind: StatusKind::Unset, error: Some(error.into()), ..Status::pending() }
+    Status::unset(error)
 }

@@ -8,6 +8,8 @@ mod sync {
     pub(super) use std::sync::atomic::{AtomicU64, Ordering};
 }
 
+use std::collections::VecDeque;
+use std::ops::{Range, RangeInclusive};
 use std::panic::Location;
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
@@ -126,6 +128,8 @@ pub struct Changes<T: TableSpec> {
     seen: u64,
     /// Deletes up to this revision are of rows that it has not given.
     deletes_after: u64,
+    /// Revisions ahead that are not given, in order.
+    skipped: VecDeque<RangeInclusive<u64>>,
     limit: usize,
     tracker: Arc<Tracker>,
     /// Of the stream.
@@ -176,7 +180,15 @@ impl<T: TableSpec> Changes<T> {
             let now = table.revision(&table.snapshot());
             (now, trackers.register(now, owner))
         };
-        Changes { table, seen: 0, deletes_after: now, limit: usize::MAX, tracker, waiting: None }
+        Changes {
+            table,
+            seen: 0,
+            deletes_after: now,
+            skipped: VecDeque::new(),
+            limit: usize::MAX,
+            tracker,
+            waiting: None,
+        }
     }
 
     /// Says who reads, for those who look for the reason why deleted rows are kept. Counts the first time.
@@ -256,29 +268,74 @@ impl<T: TableSpec> Changes<T> {
         if version.revision <= self.seen {
             return (Batch(Vec::new()), version.watch.watch());
         }
-        let from = self.seen + 1;
-        let mut updates = version.by_revision(from).map(|object| (object.revision(), object)).peekable();
-        let mut deletes = version.deletes(from.max(self.deletes_after + 1)).peekable();
         let mut batch = Vec::new();
-        while batch.len() < limit {
-            let update = updates.peek().map(|(revision, _)| *revision);
-            let delete = deletes.peek().map(|(revision, _)| *revision);
-            let deleted = match (update, delete) {
-                (None, None) => break,
-                (Some(update), Some(delete)) => delete < update,
-                (update, _) => update.is_none(),
+        let mut cut_off = false;
+        while !cut_off && self.pass_skipped() < version.revision {
+            let end = self.skipped.front().map_or(u64::MAX, |skipped| *skipped.start());
+            cut_off = self.gather(version, self.seen + 1..end, limit, &mut batch);
+            let upto = if cut_off {
+                batch.last().map_or(0, |last| last.revision)
+            } else {
+                version.revision.min(end - 1)
             };
-            let next = if deleted { deletes.next() } else { updates.next() };
-            batch.extend(next.map(|(revision, object)| Change { object: object.clone(), revision, deleted }));
+            self.seen = self.seen.max(upto);
         }
-        let cut_off = updates.peek().is_some() || deletes.peek().is_some();
-        self.seen =
-            if cut_off { batch.last().map_or(self.seen, |last| last.revision) } else { version.revision };
         self.tracker.advance(self.seen);
         if !cut_off || version.graveyard.len() >= GARBAGE {
             self.table.collect_seen(version);
         }
         (Batch(batch), if cut_off { Watch::closed() } else { version.watch.watch() })
+    }
+
+    /// Adds the changes of these revisions until there are `limit`; gives whether some were cut off.
+    fn gather(
+        &self,
+        version: &Version<T>,
+        revisions: Range<u64>,
+        limit: usize,
+        batch: &mut Vec<Change<T>>,
+    ) -> bool {
+        let from = revisions.start;
+        let mut updates = version.by_revision(from).map(|object| (object.revision(), object)).peekable();
+        let mut deletes = version.deletes(from.max(self.deletes_after + 1)).peekable();
+        loop {
+            let update = updates.peek().map(|(revision, _)| *revision).filter(|at| *at < revisions.end);
+            let delete = deletes.peek().map(|(revision, _)| *revision).filter(|at| *at < revisions.end);
+            let deleted = match (update, delete) {
+                (None, None) => return false,
+                (Some(update), Some(delete)) => delete < update,
+                (update, _) => update.is_none(),
+            };
+            if batch.len() >= limit {
+                return true;
+            }
+            let next = if deleted { deletes.next() } else { updates.next() };
+            batch.extend(next.map(|(revision, object)| Change { object: object.clone(), revision, deleted }));
+        }
+    }
+
+    /// Leaves out what was written at these revisions: the caller's own writes (no deletes) in one transaction, from
+    /// [`Writer::revision`](crate::Writer::revision) at its beginning, without that one, to its end. For who writes to
+    /// the table that it follows.
+    pub fn leave_out(&mut self, written: RangeInclusive<u64>) {
+        match self.skipped.back_mut() {
+            Some(last) if *last.end() + 1 == *written.start() => *last = *last.start()..=*written.end(),
+            _ if !written.is_empty() => self.skipped.push_back(written),
+            _ => {}
+        }
+        let seen = self.pass_skipped();
+        self.tracker.advance(seen);
+    }
+
+    /// Moves over what is to be left out next; gives the revision up to which all was given or left out.
+    fn pass_skipped(&mut self) -> u64 {
+        while let Some(skipped) = self.skipped.front()
+            && *skipped.start() <= self.seen + 1
+        {
+            self.seen = self.seen.max(*skipped.end());
+            self.skipped.pop_front();
+        }
+        self.seen
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {

@@ -1,7 +1,8 @@
 //! The database: a root that points at one version of each table.
 
-use std::sync::Arc;
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
@@ -28,6 +29,7 @@ pub(crate) struct DbInner {
     pub(crate) handles: Arc<Handles>,
     pub(crate) listener: Listener,
     tables: Mutex<Vec<Arc<dyn AnyTable>>>,
+    attached: Mutex<Vec<Weak<dyn Any + Send + Sync>>>,
 }
 
 impl Db {
@@ -37,7 +39,8 @@ impl Db {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let states = States::new(Versions::new(id));
         let (handles, listener, tables) = (Arc::default(), Listener::default(), Mutex::default());
-        Db(Arc::new(DbInner { id, states, handles, listener, tables }), UNNAMED)
+        let attached = Mutex::default();
+        Db(Arc::new(DbInner { id, states, handles, listener, tables, attached }), UNNAMED)
     }
 
     /// The same database under the name of one who writes: its transactions, and those on tables that it registers, are
@@ -87,6 +90,21 @@ impl Db {
     /// The registered tables without their types, in order of registration, for the shell and HTTP.
     pub fn tables(&self) -> Vec<Arc<dyn AnyTable>> {
         self.0.tables.lock().clone()
+    }
+
+    /// Notes something that works on the tables, such as a reconciler, for those who show what there is. It is not kept
+    /// alive.
+    pub fn attach<A: Any + Send + Sync>(&self, what: &Arc<A>) {
+        let mut attached = self.0.attached.lock();
+        attached.retain(|other| other.strong_count() > 0);
+        let what: Weak<A> = Arc::downgrade(what);
+        attached.push(what);
+    }
+
+    /// All of a type that was [attached](Db::attach) and is still there, in that order.
+    pub fn attached<A: Any + Send + Sync>(&self) -> Vec<Arc<A>> {
+        let attached = self.0.attached.lock();
+        attached.iter().filter_map(|what| what.upgrade()?.downcast().ok()).collect()
     }
 
     /// The table of a name.

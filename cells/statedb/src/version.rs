@@ -192,6 +192,9 @@ impl<T: TableSpec> Version<T> {
 
     /// The other row that has a unique key of `object`, if there is one.
     pub(crate) fn conflict(&self, indexes: &[IndexDef<T>], key: &KeyBuf, object: &T) -> Option<Conflict<T>> {
+        if !T::UNIQUE_SECONDARY {
+            return None;
+        }
         let own = self.primary.get(key.as_bytes());
         for (index, secondary) in indexes.iter().zip(&self.secondary).filter(|(index, _)| index.unique) {
             for key in index.keys(object) {

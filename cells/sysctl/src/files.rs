@@ -70,7 +70,7 @@ impl Ops<Setting> for Files {
         let result = self.write(&setting.name, &setting.value);
         // Tried again and again, told once.
         if let Err(reason) = &result
-            && setting.status.error.as_deref() != Some(reason)
+            && setting.status.error() != Some(reason)
         {
             tell(setting, reason);
         }

@@ -41,11 +41,11 @@ impl Sysctl {
             let Some(row) = self.table.get(&snapshot, Setting::by_name(name)) else {
                 continue;
             };
-            if row.status.kind == StatusKind::Error && !row.optional {
+            if row.status.kind() == StatusKind::Error && !row.optional {
                 return Err(Error::Write {
                     name: name.clone(),
                     value: row.value.clone(),
-                    reason: row.status.error.as_deref().unwrap_or_default().to_owned(),
+                    reason: row.status.error().unwrap_or_default().to_owned(),
                 });
             }
         }

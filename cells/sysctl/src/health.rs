@@ -9,15 +9,11 @@ pub(crate) fn state<'a>(settings: impl Iterator<Item = &'a Setting>) -> Result<S
     let (mut count, mut missing, mut errors) = (0, Vec::new(), Vec::new());
     for setting in settings {
         count += 1;
-        if setting.status.kind != StatusKind::Error {
+        if setting.status.kind() != StatusKind::Error {
             continue;
         }
-        let text = format!(
-            "{}={}: {}",
-            setting.name,
-            setting.value,
-            setting.status.error.as_deref().unwrap_or_default()
-        );
+        let text =
+            format!("{}={}: {}", setting.name, setting.value, setting.status.error().unwrap_or_default());
         if setting.optional {
             missing.push(text);
         } else {
@@ -43,7 +39,7 @@ mod tests {
     fn optional_failures_do_not_degrade() {
         let good = Setting::new("a.b".parse().unwrap(), 1);
         let mut bad = Setting::new("c.d".parse().unwrap(), 2).optional();
-        bad.status = Status { kind: StatusKind::Error, error: Some("read-only".into()), ..Status::pending() };
+        bad.status = Status::failed("read-only");
         let both = [good, bad.clone()];
         assert_eq!(state(both.iter()).unwrap(), "OK, 2 setting(s), 1 optional not made: c.d=2: read-only");
         bad.optional = false;

@@ -370,6 +370,11 @@ impl Health {
     pub fn path(&self) -> String {
         self.id.join(".")
     }
+
+    /// The path of its module.
+    pub fn module(&self) -> String {
+        self.id[..self.module_segments.min(self.id.len())].join(".")
+    }
 }
 
 #[cfg(test)]

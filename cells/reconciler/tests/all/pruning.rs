@@ -40,14 +40,14 @@ async fn pruned_at_once_then_every_interval_and_on_request() {
     handle.prune();
     pass(10 * MS).await;
     assert_eq!(prunes(&world), 1);
-    assert_eq!(world.reports.lock().last(), Some(&Report::Degraded("prune: prune refused".into())));
+    assert_eq!(world.reports.lock().last(), Some(&degraded(1, "prune: prune refused")));
     world.target.0.lock().prune_fails = false;
     pass(Duration::from_secs(30)).await;
     assert_eq!(prunes(&world), 0, "not tried again before its time");
     pass(Duration::from_secs(30)).await;
     assert_eq!(prunes(&world), 1);
     assert_eq!(world.reports.lock().last(), Some(&Report::Ok("OK, 1 object(s)".into())));
-    assert_eq!((handle.metrics().prunes.value(), handle.metrics().prune_errors.value()), (4, 1));
+    assert_eq!((handle.metrics().prunes.count(), handle.metrics().prune_errors.value()), (4, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,10 +85,7 @@ async fn a_clock_that_was_set_back_keeps_no_object_from_being_refreshed() {
     let mut world = World::new();
     let tomorrow = std::time::SystemTime::now() + Duration::from_secs(86400);
     world.routes.transact(|w| {
-        w.insert(Route {
-            status: reconciler::Status { updated_at: tomorrow, ..reconciler::Status::done() },
-            ..route(1, "a")
-        });
+        w.insert(Route { status: reconciler::Status::done().set_at(tomorrow), ..route(1, "a") });
     });
     world.put([2]);
     world.run(world.builder().prune(Duration::ZERO).refresh(Duration::from_secs(600), 2));
@@ -105,7 +102,7 @@ async fn failing_objects_are_not_refreshed() {
     world.put([1]);
     world.run(world.builder().prune(Duration::ZERO).refresh(Duration::from_secs(1), 100));
     pass(Duration::from_secs(600)).await;
-    assert_eq!(world.get(1).status.kind, StatusKind::Error);
+    assert_eq!(world.get(1).status.kind(), StatusKind::Error);
     let retries = world.target.take_log().len();
     assert!((10..20).contains(&retries), "200 ms, doubled up to a minute: {retries}");
 }

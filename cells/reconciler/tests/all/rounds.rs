@@ -23,7 +23,7 @@ async fn pending_objects_reach_the_target_and_are_done() {
     assert_eq!(world.target.rows(), [1, 3]);
     pass(10 * MS).await;
     assert_eq!(world.reports.lock().last(), Some(&Report::Ok("OK, 2 object(s)".into())));
-    assert_eq!(handle.metrics().count.value(), 4);
+    assert_eq!(handle.metrics().objects.value(), 4);
 }
 
 #[tokio::test(start_paused = true)]
@@ -31,14 +31,14 @@ async fn only_pending_and_refreshing_objects_are_touched() {
     let mut world = World::new();
     world.routes.transact(|w| {
         w.insert(reconciled(1, Status::done()));
-        w.insert(reconciled(2, Status::error("of somebody else")));
+        w.insert(reconciled(2, Status::failed("of somebody else")));
         w.insert(reconciled(3, Status::refreshing()));
     });
     let handle = world.run(world.builder().prune(Duration::ZERO));
     handle.wait_until(3).await.unwrap();
     pass(Duration::from_secs(300)).await;
     assert_eq!(world.target.take_log(), ["update 3"]);
-    assert_eq!(world.get(2).status.kind, StatusKind::Error);
+    assert_eq!(world.get(2).status.kind(), StatusKind::Error);
 }
 
 fn reconciled(id: u32, status: Status) -> Route {
@@ -54,8 +54,8 @@ async fn failures_come_again_after_200_then_400_ms_until_they_succeed() {
     pass(150 * MS).await;
     assert_eq!(world.target.take_log(), ["update 1", "update 2"]);
     let failed = world.get(1).status;
-    assert_eq!((failed.kind, failed.error.as_deref()), (StatusKind::Error, Some("update of 1 refused")));
-    assert_eq!(world.reports.lock().last(), Some(&Report::Degraded("update of 1 refused".into())));
+    assert_eq!((failed.kind(), failed.error()), (StatusKind::Error, Some("update of 1 refused")));
+    assert_eq!(world.reports.lock().last(), Some(&degraded(1, "update of 1 refused")));
     assert_eq!(handle.metrics().errors_current.value(), 1);
     pass(100 * MS).await; // 250 ms
     assert_eq!(world.target.take_log(), ["update 1"]);
@@ -80,7 +80,7 @@ async fn a_panic_is_an_error_of_the_object_and_of_nothing_else() {
     let progress = handle.wait_until(revision).await.unwrap();
     assert_eq!(progress.failing_since, Some(2));
     assert_eq!(world.target.rows(), [1, 3]);
-    assert_eq!(world.get(2).status.error.as_deref(), Some("panicked: update of 2 exploded"));
+    assert_eq!(world.get(2).status.error(), Some("panicked: update of 2 exploded"));
     world.target.heal();
     handle.wait_until_ok(revision).await.unwrap();
     assert_eq!(world.target.rows(), [1, 2, 3]);
@@ -155,14 +155,10 @@ async fn batches_delete_first_and_retry_one_by_one() {
     world.target.set(7, Mood::Panic);
     let revision = world.put([6, 7]);
     handle.wait_until(revision).await.unwrap();
-    assert_eq!(
-        world.get(6).status.error.as_deref(),
-        Some("panicked: update of 7 exploded"),
-        "the whole batch"
-    );
+    assert_eq!(world.get(6).status.error(), Some("panicked: update of 7 exploded"), "the whole batch");
     pass(300 * MS).await;
     assert!(world.get(6).status.is_done(), "alone it succeeds");
-    assert_eq!(world.get(7).status.kind, StatusKind::Error);
+    assert_eq!(world.get(7).status.kind(), StatusKind::Error);
 }
 
 #[tokio::test(start_paused = true)]

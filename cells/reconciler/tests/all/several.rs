@@ -36,7 +36,7 @@ async fn both_statuses_become_done_each_operation_once() {
         let route = world.get(id);
         assert!(route.status.is_done() && route.other.is_done(), "{route:?}");
     }
-    assert_eq!((first.metrics().count.value(), second.metrics().count.value()), (50, 50));
+    assert_eq!((first.metrics().objects.value(), second.metrics().objects.value()), (50, 50));
     assert_eq!(other.rows().len(), 50);
 }
 
@@ -74,7 +74,7 @@ async fn a_failing_one_is_retried_although_the_other_keeps_writing() {
     let (_, _) = world.routes.transact(|w| {
         w.update(statedb::Query::primary(1u32), |route| route.other = Status::pending());
     });
-    assert_eq!(world.get(1).status.kind, StatusKind::Error);
+    assert_eq!(world.get(1).status.kind(), StatusKind::Error);
     first.wait_until_ok(revision).await.unwrap();
     assert!(world.get(1).status.is_done(), "{:?}", world.get(1));
     pass(10 * MS).await;

@@ -30,12 +30,12 @@ async fn it_runs_from_start_to_stop_and_reports_its_health() {
     handle.wait_until(table.revision(&snapshot)).await.unwrap();
     pass(10 * MS).await;
     assert_eq!(target.rows(), [1]);
-    let health = hive.health("routes.job-reconcile-routes");
+    let health = hive.health("routes.job-reconcile");
     assert_eq!((health.level, health.error.as_str()), (Level::Degraded, "update of 2 refused"));
     target.heal();
     handle.wait_until_ok(table.revision(&snapshot)).await.unwrap();
     pass(10 * MS).await;
-    assert_eq!(hive.health("routes.job-reconcile-routes").message, "OK, 2 object(s)");
+    assert_eq!(hive.health("routes.job-reconcile").message, "OK, 2 object(s)");
     hive.stop().await;
     assert!(handle.wait_until(u64::MAX).await.is_err());
 }

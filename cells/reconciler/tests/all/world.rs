@@ -228,6 +228,11 @@ pub(crate) fn route(id: u32, via: &str) -> Route {
     Route { id, via: via.to_owned(), handle: 0, status: Status::pending(), other: Status::done() }
 }
 
+/// So many errors, told like this.
+pub(crate) fn degraded(count: usize, errors: &str) -> Report {
+    Report::Degraded { message: format!("{count} error(s)"), errors: errors.to_owned() }
+}
+
 /// Lets everything that can run now do so, and so much virtual time pass.
 pub(crate) async fn pass(time: Duration) {
     tokio::time::sleep(time).await;

@@ -259,8 +259,8 @@ async fn the_status_tells_of_a_fault_until_the_retry_has_healed_it() {
     let test = async {
         maps.fail(Fault::From(2));
         writer.replace(Source::Api, said.clone());
-        let failed = frontends.wait_for(Frontend::by_address(&address), |f| f.status.error.is_some()).await;
-        assert_eq!((failed.status.error.as_deref(), failed.id), (Some("injected fault"), 0));
+        let failed = frontends.wait_for(Frontend::by_address(&address), |f| f.status.error().is_some()).await;
+        assert_eq!((failed.status.error(), failed.id), (Some("injected fault"), 0));
         maps.fail(Fault::Never);
         let done = frontends.wait_for(Frontend::by_address(&address), |f| f.status.is_done()).await;
         assert_eq!(done.id, 1);

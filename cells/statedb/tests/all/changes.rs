@@ -16,6 +16,8 @@ enum Step {
     Delete(u8),
     /// Reads at most so many changes with one of the iterators.
     Take(usize, usize),
+    /// One of the readers writes a row and the next one itself, and leaves that out of what it reads.
+    Own(usize, u8, u16),
     Open(bool),
     /// Opens one that goes on from where another is.
     Since(usize),
@@ -27,6 +29,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0..6u8, any::<u16>()).prop_map(|(id, port)| Step::Put(id, port)),
         3 => (0..6u8).prop_map(Step::Delete),
         3 => (0..3usize, 1..6usize).prop_map(|(which, limit)| Step::Take(which, limit)),
+        2 => (0..3usize, 0..6u8, any::<u16>()).prop_map(|(which, id, port)| Step::Own(which, id, port)),
         1 => any::<bool>().prop_map(Step::Open),
         1 => (0..3usize).prop_map(Step::Since),
         1 => (0..3usize).prop_map(Step::Close),
@@ -40,6 +43,8 @@ struct Reader {
     last: u64,
     /// The table's revision when it was opened: from there on deletes are kept for it.
     began: u64,
+    /// Its own writes.
+    own: Vec<std::ops::RangeInclusive<u64>>,
 }
 
 fn take(reader: &mut Reader, db: &Db, limit: usize) -> usize {
@@ -48,6 +53,7 @@ fn take(reader: &mut Reader, db: &Db, limit: usize) -> usize {
     let count = batch.len();
     for change in batch {
         assert!(change.revision > reader.last, "revisions grow");
+        assert!(!reader.own.iter().any(|own| own.contains(&change.revision)), "its own write");
         reader.last = change.revision;
         if change.deleted {
             reader.seen.remove(&change.object.id);
@@ -88,16 +94,34 @@ proptest! {
                         take(reader, &db, limit);
                     }
                 }
+                Step::Own(which, id, port) => {
+                    if let Some(reader) = readers.get_mut(which) {
+                        let mut w = pods.write();
+                        let before = w.revision();
+                        for id in [id, id + 1] {
+                            w.insert(pod(id, "own", &[port]));
+                            reader.seen.insert(id, pod(id, "own", &[port]));
+                            rows.insert(id, pod(id, "own", &[port]));
+                        }
+                        let written = before + 1..=w.revision();
+                        w.commit();
+                        reader.own.push(written.clone());
+                        reader.changes.leave_out(written);
+                    }
+                }
                 Step::Open(from_now) => {
                     let changes = if from_now { pods.changes().from_now() } else { pods.changes() };
                     let last = if from_now { pods.revision(&db.snapshot()) } else { 0 };
                     let seen = if from_now { rows.clone() } else { BTreeMap::new() };
                     let began = pods.revision(&db.snapshot());
-                    readers.push(Reader { changes, seen, last, began });
+                    readers.push(Reader { changes, seen, last, began, own: Vec::new() });
                 }
                 Step::Since(which) => {
                     let Some(other) = readers.get(which) else { continue };
                     let (since, seen, last) = (other.changes.seen(), other.seen.clone(), other.last);
+                    if other.own.iter().any(|own| *own.end() > since) {
+                        continue; // it knows more than what it has read
+                    }
                     let changes = match pods.changes().since(since) {
                         Ok(changes) => changes,
                         // What it has yet to see of the deletes after its beginning is kept for it.
@@ -107,7 +131,7 @@ proptest! {
                         }
                     };
                     let began = if since > 0 { since } else { pods.revision(&db.snapshot()) };
-                    readers.push(Reader { changes, seen, last, began });
+                    readers.push(Reader { changes, seen, last, began, own: Vec::new() });
                 }
                 Step::Close(which) => {
                     if which < readers.len() {

@@ -1,0 +1,101 @@
+//! Reconciling again what was reconciled long ago.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use statedb::{Obj, RwTable, TableSpec};
+use tokio::time::{Instant, sleep};
+
+use crate::builder::{Clock, StatusField};
+use crate::status::{Status, StatusKind};
+
+/// Marks objects as refreshing that were reconciled long ago, so many a second.
+pub(crate) struct Refresher<T: TableSpec> {
+    pub(crate) table: RwTable<T>,
+    pub(crate) status: Arc<StatusField<T>>,
+    pub(crate) clock: Clock,
+    /// How old a reconciled object gets.
+    pub(crate) age: Duration,
+    pub(crate) per_second: usize,
+    /// The revision up to which all are looked at: those of them that are still there were not reconciled.
+    pub(crate) seen: u64,
+}
+
+/// A duration in hours, minutes and seconds as the original writes it: `30m0s`.
+pub(crate) struct Until(Duration);
+
+impl fmt::Display for Until {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs_f64().round() as u64;
+        match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+            (0, 0, seconds) => write!(f, "{seconds}s"),
+            (0, minutes, seconds) => write!(f, "{minutes}m{seconds}s"),
+            (hours, minutes, seconds) => write!(f, "{hours}h{minutes}m{seconds}s"),
+        }
+    }
+}
+
+impl<T: TableSpec + Clone> Refresher<T> {
+    /// Goes on until it is dropped; tells before each wait how long it is.
+    pub(crate) async fn run(mut self, tell: impl Fn(Until)) {
+        loop {
+            let wait = self.refresh().max(Duration::from_secs(1));
+            tell(Until(wait));
+            sleep(wait).await;
+        }
+    }
+
+    /// Marks the oldest objects that are old enough, those of a second. Gives the wait until the next one is, or zero if
+    /// there are more.
+    fn refresh(&mut self) -> Duration {
+        let now = self.clock.at(Instant::now());
+        let snapshot = self.table.snapshot();
+        let mut due: Vec<Obj<T>> = Vec::new();
+        let mut wait = self.age;
+        for object in self.table.by_revision(&snapshot, self.seen + 1) {
+            let status = self.status.get(object);
+            // Whoever wrote a time to come had another clock: the system's has been set back since.
+            let since = status.updated_at();
+            let at = if since > now { now } else { since + self.age };
+            if status.is_done() {
+                if at > now {
+                    wait = at.duration_since(now).unwrap_or_default();
+                    break;
+                }
+                if due.len() == self.per_second {
+                    wait = Duration::ZERO;
+                    break;
+                }
+                due.push(object.clone());
+            }
+            self.seen = object.revision();
+        }
+        if !due.is_empty() {
+            self.mark(&due, now);
+        }
+        wait
+    }
+
+    fn mark(&self, objects: &[Obj<T>], now: SystemTime) {
+        let mut w = self.table.write();
+        for object in objects {
+            let mut refreshed = (**object).clone();
+            self.status.set(&mut refreshed, Status::new(StatusKind::Refreshing, now));
+            // An object that was written meanwhile is fresh enough.
+            let _ = w.compare_and_swap(object.revision(), refreshed);
+        }
+        w.commit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_shown_as_the_original_does() {
+        let shown = |seconds| Until(Duration::from_secs(seconds)).to_string();
+        assert_eq!([1800, 599, 5, 3600].map(shown), ["30m0s", "9m59s", "5s", "1h0m0s"]);
+    }
+}

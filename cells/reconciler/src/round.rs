@@ -1,0 +1,285 @@
+//! The rounds: changes to operations to statuses.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use statedb::{Changes, KeyBuf, Obj, Query, RwTable, Snapshot, TableSpec, Watch};
+use tokio::time::Instant;
+
+use crate::builder::{Clock, Merge, StatusField};
+use crate::metrics::Metrics;
+use crate::ops::{BatchEntry, Kind, OpResult, Target};
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::retries::Retries;
+use crate::status::{Status, StatusKind};
+
+pub(crate) struct Core<T: TableSpec> {
+    pub(crate) table: RwTable<T>,
+    pub(crate) changes: Changes<T>,
+    pub(crate) status: Arc<StatusField<T>>,
+    pub(crate) merge: Option<Merge<T>>,
+    /// Away while it works on a blocking thread.
+    pub(crate) target: Option<Target<T>>,
+    pub(crate) retries: Retries<T>,
+    pub(crate) clock: Clock,
+    pub(crate) round_size: usize,
+    pub(crate) blocking: bool,
+    pub(crate) shared: bool,
+    /// The first revision of the round: what is pending in it became so here or later.
+    pub(crate) floor: u64,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Room for the next batch.
+    pub(crate) room: Work<T>,
+}
+
+/// What a round leaves behind.
+pub(crate) struct Round {
+    /// Objects were reconciled.
+    pub(crate) worked: bool,
+    /// The table has changed.
+    pub(crate) changed: bool,
+    /// Closes when there is more to do.
+    pub(crate) more: Watch,
+}
+
+/// What is to be done. Of objects to update there are the originals as they are in the table, and copies for the
+/// operations.
+pub(crate) struct Work<T> {
+    originals: Vec<Obj<T>>,
+    updates: Vec<BatchEntry<T>>,
+    deletes: Vec<BatchEntry<Obj<T>>>,
+}
+
+impl<T> Default for Work<T> {
+    fn default() -> Self {
+        Work { originals: Vec::new(), updates: Vec::new(), deletes: Vec::new() }
+    }
+}
+
+impl<T: Clone> Work<T> {
+    fn update(&mut self, object: Obj<T>) {
+        self.updates.push(BatchEntry::new((*object).clone(), object.revision()));
+        self.originals.push(object);
+    }
+
+    fn len(&self) -> usize {
+        self.updates.len() + self.deletes.len()
+    }
+}
+
+impl<T: TableSpec + Clone> Core<T> {
+    /// Works through the changes and the retries that are due, at most `round_size` objects.
+    pub(crate) async fn round(&mut self) -> Round {
+        let snapshot = self.table.snapshot();
+        self.floor = self.changes.seen() + 1;
+        let (batch, more) = self.changes.read(&snapshot, self.round_size);
+        let changed = !batch.is_empty();
+        let mut work = std::mem::take(&mut self.room);
+        for change in batch {
+            if change.deleted {
+                self.start_anew(&change.object);
+                work.deletes.push(BatchEntry::new(change.object, change.revision));
+            } else if self.status.get(&change.object).is_pending() {
+                self.start_anew(&change.object);
+                work.update(change.object);
+            }
+        }
+        let done = self.reconcile(snapshot, work, false).await;
+
+        let due = self.retries.due(Instant::now(), self.round_size.saturating_sub(done));
+        let mut retried = 0;
+        if !due.is_empty() {
+            let snapshot = self.table.snapshot();
+            let work = self.retry(&snapshot, due);
+            retried = self.reconcile(snapshot, work, true).await;
+        }
+        self.metrics.errors_current.set(self.retries.len());
+        Round { worked: done + retried > 0, changed, more }
+    }
+
+    /// Forgets the failures of an object that has changed.
+    fn start_anew(&mut self, object: &T) {
+        if self.retries.len() > 0 {
+            self.retries.clear(&KeyBuf::of(&object.key()));
+        }
+    }
+
+    /// The objects behind the keys that are due, as they are now.
+    fn retry(&mut self, snapshot: &Snapshot, due: Vec<(KeyBuf, Option<Obj<T>>)>) -> Work<T> {
+        let mut work = std::mem::take(&mut self.room);
+        for (key, deleted) in due {
+            let current = self.table.get(snapshot, Query::raw_primary(key.clone()));
+            match (deleted, current) {
+                (Some(deleted), None) => {
+                    let revision = deleted.revision();
+                    work.deletes.push(BatchEntry::new(deleted, revision));
+                }
+                (None, Some(current)) if self.status.get(current).kind() == StatusKind::Error => {
+                    work.update(current.clone());
+                }
+                // Written or deleted since: that is a change, which is tried on its own account.
+                _ => drop(self.retries.clear(&key)),
+            }
+        }
+        work
+    }
+
+    /// Deletes, to make room, then updates, then commits the statuses. Gives the number of objects.
+    async fn reconcile(&mut self, snapshot: Snapshot, mut work: Work<T>, retry: bool) -> usize {
+        let count = work.len();
+        self.metrics.objects.add(count);
+        if !work.deletes.is_empty() {
+            work.deletes = self
+                .on_target(&snapshot, work.deletes, move |target, snapshot, batch| {
+                    async move { target.delete(snapshot, batch, retry).await }.boxed()
+                })
+                .await;
+            self.deleted(&mut work.deletes);
+        }
+        if !work.updates.is_empty() {
+            work.updates = self
+                .on_target(&snapshot, work.updates, move |target, snapshot, batch| {
+                    async move { target.update(snapshot, batch, retry).await }.boxed()
+                })
+                .await;
+            // What the commit replaces is freed at once then.
+            drop(snapshot);
+            self.commit(&mut work);
+        }
+        self.room = work;
+        count
+    }
+
+    /// Runs an operation on the target, here or on a blocking thread.
+    async fn on_target<A: Send + 'static>(
+        &mut self,
+        snapshot: &Snapshot,
+        mut args: A,
+        op: impl for<'t> FnOnce(&'t mut Target<T>, &'t Snapshot, &'t mut A) -> BoxFuture<'t, ()> + Send + 'static,
+    ) -> A {
+        let mut target = self.target.take().expect("one operation at a time");
+        if self.blocking && !matches!(target.kind, Kind::Async(_)) {
+            let snapshot = snapshot.clone();
+            let work = move || {
+                op(&mut target, &snapshot, &mut args).now_or_never();
+                (target, args)
+            };
+            (target, args) = hive::blocking(work).await;
+        } else {
+            op(&mut target, snapshot, &mut args).await;
+        }
+        self.target = Some(target);
+        args
+    }
+
+    fn deleted(&mut self, deletes: &mut Vec<BatchEntry<Obj<T>>>) {
+        let now = Instant::now();
+        for BatchEntry { object, revision, result } in deletes.drain(..) {
+            match result {
+                Ok(()) => self.start_anew(&object),
+                Err(error) => {
+                    self.metrics.errors.add(1);
+                    let key = KeyBuf::of(&object.key());
+                    self.retries.failed(key, revision, Some(object), error.to_string(), now);
+                }
+            }
+        }
+    }
+
+    /// Writes the results into the objects, in one transaction, which is not read again as changes.
+    fn commit(&mut self, work: &mut Work<T>) {
+        let now = Instant::now();
+        let wall = self.clock.at(now);
+        let table = self.table.clone();
+        let mut w = table.write();
+        let before = w.revision();
+        for (original, entry) in work.originals.drain(..).zip(work.updates.drain(..)) {
+            let BatchEntry { object, result, .. } = entry;
+            let key = KeyBuf::of(&original.key());
+            let error = match result {
+                Ok(()) if KeyBuf::of(&object.key()) != key => {
+                    Some("operation changed the primary key".to_owned())
+                }
+                result => result.err().map(|error| error.to_string()),
+            };
+            let status = match &error {
+                None => Status::new(StatusKind::Done, wall),
+                Some(error) => Status::new(StatusKind::Error, wall).with_error(error),
+            };
+            let stored = self.store(&mut w, &key, &original, object, status);
+            match error {
+                None => self.start_anew(&original),
+                Some(error) => {
+                    self.metrics.errors.add(1);
+                    if stored {
+                        let revision = if self.shared { self.floor } else { original.revision() };
+                        self.retries.failed(key, revision, None, error, now);
+                    } else {
+                        self.retries.clear(&key);
+                    }
+                }
+            }
+        }
+        let written = before + 1..=w.revision();
+        w.commit();
+        self.changes.leave_out(written);
+    }
+
+    /// Stores an object with its new status; gives whether it did.
+    ///
+    /// An object that was written meanwhile gets the status only if the status it has is the one that was worked on:
+    /// then the write was about something else, such as another reconciler's status. Otherwise it comes again.
+    fn store(
+        &self,
+        w: &mut statedb::Writer<'_, T>,
+        key: &KeyBuf,
+        original: &Obj<T>,
+        mut reconciled: T,
+        status: Status,
+    ) -> bool {
+        let object = match w.get(Query::raw_primary(key.clone())) {
+            Some(current) if current.same(original) => {
+                if KeyBuf::of(&reconciled.key()) != *key {
+                    reconciled = (**original).clone();
+                }
+                self.status.set(&mut reconciled, status);
+                reconciled
+            }
+            Some(current) if self.status.get(current).id() == self.status.get(original).id() => {
+                let mut current = (**current).clone();
+                if let Some(merge) = &self.merge {
+                    merge(&mut current, &reconciled);
+                }
+                self.status.set(&mut current, status);
+                current
+            }
+            _ => return false,
+        };
+        w.try_insert(object).is_ok()
+    }
+
+    /// Removes from the target what the table does not have.
+    pub(crate) async fn prune(&mut self) -> OpResult {
+        let (table, snapshot) = (self.table.reader(), self.table.snapshot());
+        self.on_target(&snapshot, Ok(()), move |target, snapshot, result| {
+            async move {
+                let revision = table.revision(snapshot);
+                *result = target.prune(snapshot, revision, table.all(snapshot)).await;
+            }
+            .boxed()
+        })
+        .await
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        Progress { attempted: self.changes.seen(), failing_since: self.retries.failing_since() }
+    }
+
+    pub(crate) fn report(&self, prune_error: Option<&str>) -> Report {
+        let failing = self.retries.len() + usize::from(prune_error.is_some());
+        let objects = self.table.len(&self.table.snapshot());
+        Report::new(objects, failing, prune_error.into_iter().chain(self.retries.errors()))
+    }
+}
