@@ -100,11 +100,6 @@ impl<T, K: IndexKey + ?Sized> Index<T, K> {
         Index { name, unique: true, emit }
     }
 
-    /// Whether no two rows share a key.
-    pub const fn is_unique(&self) -> bool {
-        self.unique
-    }
-
     /// The rows with this key.
     pub fn query(&self, key: &K) -> Query<T> {
         Query::new(Some(self.name), KeyBuf::of(key))
@@ -138,6 +133,13 @@ impl<T, K: IndexKey + ?Sized> Index<T, K> {
             raw: K::encode_raw,
             raw_bound: K::encode_raw_bound,
         }
+    }
+}
+
+impl<T, K: ?Sized> Index<T, K> {
+    /// Whether no two rows share a key.
+    pub const fn is_unique(&self) -> bool {
+        self.unique
     }
 }
 

@@ -1,0 +1,251 @@
+//! Maps and sets for fields of rows.
+
+mod set;
+mod tree;
+mod wire;
+
+use std::borrow::Borrow;
+use std::fmt::{Debug, Formatter};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+pub use set::Set;
+use tree::{Link, Walk};
+
+/// An ordered map for a field of a row: versions share what they have in common, so that a changed copy of a row with
+/// ten thousand entries costs no more than the entries that change.
+///
+/// An update works on a copy of the row; copying the map is counting one reference:
+/// ```
+/// # use serde::Serialize;
+/// # use statedb::{Db, Map, RwTable, Table};
+/// #[derive(Clone, Serialize, Table)]
+/// #[table(name = "nodes")]
+/// struct Node {
+///     #[primary]
+///     name: String,
+///     #[index(multi)]
+///     labels: Map<String, String>, // Node::by_labels("zone") finds those with such a key
+/// }
+/// # let nodes: RwTable<Node> = Db::new().table().unwrap();
+/// # nodes.transact(|w| w.insert(Node { name: "a".into(), labels: Map::new() }));
+/// nodes.transact(|w| w.update(Node::by_name("a"), |node| drop(node.labels.insert("zone".into(), "b".into()))));
+/// # let snapshot = nodes.snapshot();
+/// assert_eq!(nodes.get(&snapshot, Node::by_labels("zone")).unwrap().labels.get("zone").unwrap(), "b");
+/// ```
+///
+/// As JSON and YAML it is a list of `{k: .., v: ..}` in order of keys, as the original writes its own; such a list in any
+/// order, or null, is read.
+///
+/// **Cost.** `clone` O(1), `get` O(log n). `insert` and `remove` O(log n): they copy the nodes on the way, keys and values
+/// with them, unless the map is the only one that has these nodes, so keep large ones behind `Arc`. A node is one block of
+/// memory, 40 bytes beside key and value; a map of one entry is one node, an empty one none. Iteration O(1) an entry.
+pub struct Map<K, V> {
+    root: Link<K, V>,
+}
+
+impl<K, V> Map<K, V> {
+    /// An empty map.
+    pub const fn new() -> Self {
+        Map { root: None }
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        tree::len(&self.root)
+    }
+
+    /// Whether there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.root.is_none()
+    }
+
+    /// All entries in order of keys.
+    pub fn iter(&self) -> MapIter<'_, K, V> {
+        MapIter(Walk::all(&self.root))
+    }
+
+    /// All keys in order.
+    pub fn keys(&self) -> impl Iterator<Item = &K> + Clone {
+        self.iter().map(|(key, _)| key)
+    }
+
+    /// All values in order of their keys.
+    pub fn values(&self) -> impl Iterator<Item = &V> + Clone {
+        self.iter().map(|(_, value)| value)
+    }
+
+    /// The value of a key.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        tree::get(&self.root, key).map(|node| &node.value)
+    }
+
+    /// Whether there is such a key.
+    pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        tree::get(&self.root, key).is_some()
+    }
+
+    /// The entries from the first key on that is this or greater.
+    pub fn lower_bound<Q: Ord + ?Sized>(&self, key: &Q) -> MapIter<'_, K, V>
+    where
+        K: Borrow<Q>,
+    {
+        MapIter(Walk::from(&self.root, key))
+    }
+
+    /// The entries whose key starts with this.
+    pub fn prefix<'m>(&'m self, start: &'m str) -> impl Iterator<Item = (&'m K, &'m V)> + Clone
+    where
+        K: Borrow<str>,
+    {
+        self.lower_bound(start).take_while(move |(key, _)| (*key).borrow().starts_with(start))
+    }
+
+    /// Whether this is a copy of the other that nobody has changed since; true at once, in contrast to `==`.
+    fn is(&self, other: &Self) -> bool {
+        match (&self.root, &other.root) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        }
+    }
+}
+
+impl<K: Ord + Clone, V: Clone> Map<K, V> {
+    /// Sets the value of a key, and gives the one before.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        tree::insert(&mut self.root, key, value)
+    }
+
+    /// Takes an entry out, and gives its value.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        if !self.contains_key(key) {
+            return None;
+        }
+        tree::remove(&mut self.root, key)
+    }
+
+    /// The entries of both; where both have a key, the other's value. O(m log n), m entries in the smaller one.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        if self.is(other) {
+            return self.clone();
+        }
+        if self.len() > other.len() {
+            let mut all = self.clone();
+            all.extend(other.iter().map(|(key, value)| (key.clone(), value.clone())));
+            return all;
+        }
+        let mut all = other.clone();
+        for (key, value) in self {
+            if !all.contains_key(key) {
+                all.insert(key.clone(), value.clone());
+            }
+        }
+        all
+    }
+
+    /// The entries whose key the other has not. O(n log m).
+    #[must_use]
+    pub fn difference<W>(&self, other: &Map<K, W>) -> Self {
+        let mut rest = self.clone();
+        for key in self.keys().filter(|key| other.contains_key(*key)) {
+            rest.remove(key);
+        }
+        rest
+    }
+}
+
+/// The entries of a [`Map`], in order of keys.
+pub struct MapIter<'m, K, V>(Walk<'m, K, V>);
+
+impl<'m, K, V> Iterator for MapIter<'m, K, V> {
+    type Item = (&'m K, &'m V);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|node| (&node.key, &node.value))
+    }
+}
+
+impl<K, V> Clone for MapIter<'_, K, V> {
+    fn clone(&self) -> Self {
+        MapIter(self.0.clone())
+    }
+}
+
+impl<'m, K, V> IntoIterator for &'m Map<K, V> {
+    type Item = (&'m K, &'m V);
+    type IntoIter = MapIter<'m, K, V>;
+
+    fn into_iter(self) -> MapIter<'m, K, V> {
+        self.iter()
+    }
+}
+
+impl<K, V> Clone for Map<K, V> {
+    fn clone(&self) -> Self {
+        Map { root: self.root.clone() }
+    }
+}
+
+impl<K, V> Default for Map<K, V> {
+    fn default() -> Self {
+        Map::new()
+    }
+}
+
+impl<K: Ord + Clone, V: Clone> Extend<(K, V)> for Map<K, V> {
+    fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
+        for (key, value) in entries {
+            self.insert(key, value);
+        }
+    }
+}
+
+impl<K: Ord + Clone, V: Clone> FromIterator<(K, V)> for Map<K, V> {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
+        let mut map = Map::new();
+        map.extend(entries);
+        map
+    }
+}
+
+impl<K: Ord + Clone, V: Clone, const N: usize> From<[(K, V); N]> for Map<K, V> {
+    fn from(entries: [(K, V); N]) -> Self {
+        entries.into_iter().collect()
+    }
+}
+
+/// Copies of one map are equal at once, others are compared entry by entry.
+impl<K: PartialEq, V: PartialEq> PartialEq for Map<K, V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.is(other) || self.len() == other.len() && self.iter().eq(other.iter())
+    }
+}
+
+impl<K: Eq, V: Eq> Eq for Map<K, V> {}
+
+impl<K: Hash, V: Hash> Hash for Map<K, V> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.len().hash(state);
+        self.iter().for_each(|entry| entry.hash(state));
+    }
+}
+
+impl<K: Debug, V: Debug> Debug for Map<K, V> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_map().entries(self).finish()
+    }
+}
+
+#[cfg(test)]
+#[path = "persistent/tests.rs"]
+mod tests;
