@@ -163,10 +163,16 @@ fn indexed<'i>(index: &IndexField<'i>) -> &'i Type {
 
 fn constant(index: &IndexField<'_>) -> TokenStream {
     let (constant, field, name) = (constant_name(index.field), ident(index.field), &index.name);
-    let new = if index.unique { quote!(unique) } else { quote!(new) };
+    let new = match (index.unique, index.lpm) {
+        (false, false) => quote!(new),
+        (true, false) => quote!(unique),
+        (false, true) => quote!(lpm),
+        (true, true) => quote!(unique_lpm),
+    };
     let by = indexed(index);
     let span = place_of(by);
     let (key, borrowed) = match Key::of(by) {
+        _ if index.lpm => (quote!(::statedb::Lpm<#by>), false),
         Key::Text => (quote_spanned!(span=> str), true),
         Key::Bytes => (quote_spanned!(span=> [u8]), true),
         Key::Value(ty) | Key::Other(ty) => (quote!(#ty), false),
@@ -239,28 +245,60 @@ fn queries(spec: &Spec<'_>) -> TokenStream {
         }
         fields => queries.extend(by_key(spec, fields)),
     }
-    for index in &spec.indexes {
-        let (function, constant) = (function_name(index.field), constant_name(index.field));
-        let Parameter { declared, reference, .. } = parameter(index.field, indexed(index));
-        let name = ident(index.field).unraw();
-        let doc = match (index.unique, index.multi) {
-            (true, false) => format!("The row with this `{name}`."),
-            (true, true) => format!("The row that has this among its `{name}`."),
-            (false, false) => format!("The rows with this `{name}`."),
-            (false, true) => format!("The rows that have this among their `{name}`."),
-        };
-        queries.extend(quote! {
-            #[doc = #doc]
-            #[must_use]
-            #vis fn #function(#declared) -> ::statedb::Query<Self> {
-                Self::#constant.query(#reference)
-            }
-        });
-        if let Key::Text = Key::of(indexed(index)) {
-            queries.extend(prefix(spec, index.field, &quote!(Self::#constant.prefix(start))));
+    queries.extend(
+        spec.indexes
+            .iter()
+            .map(|index| if index.lpm { covering(spec, index) } else { by_index(spec, index) }),
+    );
+    queries
+}
+
+/// The queries of an index by equal keys.
+fn by_index(spec: &Spec<'_>, index: &IndexField<'_>) -> TokenStream {
+    let (vis, function, constant) = (spec.vis, function_name(index.field), constant_name(index.field));
+    let Parameter { declared, reference, .. } = parameter(index.field, indexed(index));
+    let name = ident(index.field).unraw();
+    let doc = match (index.unique, index.multi) {
+        (true, false) => format!("The row with this `{name}`."),
+        (true, true) => format!("The row that has this among its `{name}`."),
+        (false, false) => format!("The rows with this `{name}`."),
+        (false, true) => format!("The rows that have this among their `{name}`."),
+    };
+    let start = match Key::of(indexed(index)) {
+        Key::Text => prefix(spec, index.field, &quote!(Self::#constant.prefix(start))),
+        _ => TokenStream::new(),
+    };
+    quote! {
+        #[doc = #doc]
+        #[must_use]
+        #vis fn #function(#declared) -> ::statedb::Query<Self> {
+            Self::#constant.query(#reference)
+        }
+        #start
+    }
+}
+
+/// The queries of an index by prefixes.
+fn covering(spec: &Spec<'_>, index: &IndexField<'_>) -> TokenStream {
+    let (vis, function, constant) = (spec.vis, function_name(index.field), constant_name(index.field));
+    let inside = format_ident!("{function}_inside");
+    let by = indexed(index);
+    let key = quote!(impl ::statedb::PrefixKey<Space = <#by as ::statedb::PrefixKey>::Space>);
+    let name = ident(index.field).unraw();
+    let longest = format!("The rows of the longest `{name}` that covers this address or prefix.");
+    let all = format!("The rows whose `{name}` is inside this prefix, or the same.");
+    quote! {
+        #[doc = #longest]
+        #[must_use]
+        #vis fn #function(covered: #key) -> ::statedb::Query<Self> {
+            Self::#constant.query(&covered)
+        }
+        #[doc = #all]
+        #[must_use]
+        #vis fn #inside(prefix: #key) -> ::statedb::Prefix<Self> {
+            Self::#constant.prefix(&prefix)
         }
     }
-    queries
 }
 
 fn prefix(spec: &Spec<'_>, field: &Field, query: &TokenStream) -> TokenStream {

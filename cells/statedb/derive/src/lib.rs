@@ -25,6 +25,7 @@ use syn::{DeriveInput, parse_macro_input};
 /// - `#[index]`: an index by this field. A row may share its key with others
 /// - `#[index(unique)]`: no two rows share a key; only the fallible operations compile for such a table
 /// - `#[index(multi)]`: a key for each item of a collection, for each key of a map, none for `None`
+/// - `#[index(lpm)]`: prefixes, such as networks, asked for the longest one that covers a key; also unique, or multi
 /// - `#[index(name = "link")]`: what untyped queries call it, otherwise the field's name
 /// - `#[column("MTU")]`: the column's heading, otherwise the field's name as `LinkIndex`
 /// - `#[column(with = path)]`: what the column shows, a function of a reference to the field that gives something to
@@ -34,6 +35,7 @@ use syn::{DeriveInput, parse_macro_input};
 /// # Queries
 /// - `T::by_name(..)` for each index, and for the primary key if it is one field; `T::by_key(..)` if it is several
 /// - `T::by_name_prefix("et")` where the key is a string
+/// - `T::by_cidr(address)` for the longest prefix that covers it, `T::by_cidr_inside(network)` for those inside a network
 /// - `T::by_table(..)`, `T::by_table_link(..)` for rows whose key of several fields begins so, unless an index has that name
 ///
 /// Strings of any kind are given as `&str`, numbers and addresses by value, other types either way.

@@ -35,6 +35,8 @@ pub(crate) struct IndexField<'i> {
     pub(crate) name: LitStr,
     pub(crate) unique: bool,
     pub(crate) multi: bool,
+    /// By what covers a key, longest first.
+    pub(crate) lpm: bool,
 }
 
 /// A column.
@@ -282,13 +284,14 @@ impl<'i> IndexField<'i> {
     fn of(field: &'i Field, attribute: &Attribute) -> Result<Self> {
         let own = ident(field).unraw();
         let name = LitStr::new(&own.to_string(), own.span());
-        let mut index = IndexField { field, name, unique: false, multi: false };
+        let mut index = IndexField { field, name, unique: false, multi: false, lpm: false };
         each(attribute, |item, input| {
             match &item {
                 Item::Word(word) if word == "unique" => index.unique = true,
                 Item::Word(word) if word == "multi" => index.multi = true,
+                Item::Word(word) if word == "lpm" => index.lpm = true,
                 Item::Word(word) if word == "name" => index.name = value(input)?,
-                item => return Err(unknown("index", item, &["unique", "multi", "name"])),
+                item => return Err(unknown("index", item, &["unique", "multi", "lpm", "name"])),
             }
             Ok(())
         })?;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use ipnetwork::{IpNetwork, Ipv4Network};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use statedb::{Db, Index, IndexKey, KeyBuf, KeyParseError, RwTable, Table, TableSpec};
@@ -206,6 +207,45 @@ fn unique_indexes_refuse_a_second_row() {
     assert_eq!(found(Service::by_owner(None)), [1], "without multi, none is a key");
     assert_eq!(found(Service::by_secret(&[0, 1])), [1]);
     assert_eq!(Service::columns(), ["ID", "Name", "Ports"]);
+}
+
+#[derive(Clone, Debug, Serialize, Table)]
+#[table(name = "networks")]
+struct Network {
+    #[primary]
+    id: u8,
+    #[index(lpm)]
+    cidr: IpNetwork,
+    #[index(lpm, unique, multi, name = "pool")]
+    pools: Vec<Ipv4Network>,
+}
+
+#[test]
+fn prefixes_are_found_by_what_they_cover() {
+    let table: RwTable<Network> = Db::new().table().unwrap();
+    let network = |id, cidr: &str, pool: &str| Network {
+        id,
+        cidr: cidr.parse().unwrap(),
+        pools: vec![pool.parse().unwrap(), Ipv4Network::new(Ipv4Addr::new(192, 168, 0, id), 32).unwrap()],
+    };
+    table.transact(|w| {
+        w.try_insert(network(1, "10.0.0.0/8", "172.16.0.0/16")).unwrap();
+        w.try_insert(network(2, "10.1.0.0/16", "172.17.0.0/16")).unwrap();
+        assert_eq!(w.try_insert(network(3, "::/0", "172.16.0.0/16")).unwrap_err().index, "pool");
+    });
+    let snapshot = table.snapshot();
+    let found = |query| table.get(&snapshot, query).map(|row| row.id);
+    let address: IpAddr = Ipv4Addr::new(10, 1, 2, 3).into();
+    assert_eq!(found(Network::by_cidr(address)), Some(2));
+    assert_eq!(found(Network::by_cidr(Ipv4Addr::new(10, 2, 2, 3))), Some(1));
+    assert_eq!(found(Network::by_cidr(Ipv4Addr::new(11, 2, 2, 3))), None);
+    assert_eq!(found(Network::by_pools(Ipv4Addr::new(172, 17, 2, 3))), Some(2));
+    assert_eq!(found(Network::by_pools(Ipv4Addr::new(192, 168, 0, 1))), Some(1));
+    let all: IpNetwork = "10.0.0.0/7".parse().unwrap();
+    assert_eq!(
+        table.prefix(&snapshot, Network::by_cidr_inside(all)).map(|row| row.id).collect::<Vec<_>>(),
+        [1, 2]
+    );
 }
 
 mod by_hand {

@@ -13,7 +13,7 @@ struct Slip {
 }
 
 //~ `#[index]` knows no `uniqe`; did you mean `unique`?
-//~ `#[index]` knows no `sorted`; there are unique, multi, name
+//~ `#[index]` knows no `sorted`; there are unique, multi, lpm, name
 //~ `#[column]` knows no `skipp`; did you mean `skip`?
 //~ `#[primary]` knows no `unique`; there are name
 //~ write what belongs to it in parentheses: `#[column(..)]`
