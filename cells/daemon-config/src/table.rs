@@ -9,14 +9,16 @@ use hive::prelude::*;
 use hive::{LiveConfig, Settings};
 use runtime_options::RuntimeOption;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
-use statedb::{Index, IndexDef, Query, RwTable, Table, TableSpec};
+use statedb::{Query, RwTable, Table, TableSpec};
 
 use crate::spec;
 
 /// A row of table `cilium-configs`: an option as one source has it. The columns of the original, and two more.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Table)]
+#[table(name = "cilium-configs", primary(key, source, name = "key"))]
 pub struct ConfigRow {
     /// The option.
+    #[index(name = "name")]
     pub key: String,
     /// Where it was read.
     pub source: String,
@@ -28,31 +30,6 @@ pub struct ConfigRow {
     pub running: String,
     /// What came of the value: in force, or why not.
     pub state: String,
-}
-
-const BY_NAME: Index<ConfigRow, str> = Index::new("name", |row, keys| keys.add(&row.key));
-
-impl TableSpec for ConfigRow {
-    const NAME: &'static str = "cilium-configs";
-    const PRIMARY: &'static str = "key";
-    type Key<'a> = (&'a str, &'a str);
-
-    fn key(&self) -> (&str, &str) {
-        (&self.key, &self.source)
-    }
-
-    fn indexes() -> Vec<IndexDef<Self>> {
-        vec![BY_NAME.def()]
-    }
-
-    fn columns() -> &'static [&'static str] {
-        &["Key", "Source", "Priority", "Value", "Running", "State"]
-    }
-
-    fn row(&self) -> Vec<String> {
-        let [key, source, value] = [&self.key, &self.source, &self.value].map(String::clone);
-        vec![key, source, self.priority.to_string(), value, self.running.clone(), self.state.clone()]
-    }
 }
 
 impl Serialize for ConfigRow {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::Value;
-use statedb::{Query, TableSpec, age};
+use statedb::{Table, age};
 
 use crate::field::decode;
 use crate::{Refusal, meta, names};
@@ -15,10 +15,13 @@ use crate::{Refusal, meta, names};
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// A row of `k8s-namespaces`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Table)]
+#[table(name = "k8s-namespaces")]
 #[serde(rename_all = "camelCase")]
 pub struct Namespace {
     /// Its name.
+    #[primary(name = "name")]
+    #[column("Namespace")]
     pub name: Arc<str>,
     /// Its labels, the one with its name included.
     pub labels: BTreeMap<String, String>,
@@ -26,12 +29,15 @@ pub struct Namespace {
     pub annotations: BTreeMap<String, String>,
     /// The source that has it.
     #[serde(skip)]
+    #[column(skip)]
     pub source: Arc<str>,
     /// Where it was read: file and document.
     #[serde(skip)]
+    #[column(skip)]
     pub origin: String,
     /// When the row was last written.
     #[serde(serialize_with = "crate::pod::time")]
+    #[column("Age", with = |time: &Option<SystemTime>| time.map(age::since).unwrap_or_default())]
     pub updated_at: Option<SystemTime>,
 }
 
@@ -51,44 +57,12 @@ impl Namespace {
             ..Namespace::default()
         })
     }
-
-    /// The namespace of this name.
-    pub fn by_name(name: &str) -> Query<Namespace> {
-        Query::primary(name)
-    }
-}
-
-impl TableSpec for Namespace {
-    const NAME: &'static str = "k8s-namespaces";
-    const PRIMARY: &'static str = "name";
-    type Key<'a> = &'a str;
-
-    fn key(&self) -> &str {
-        &self.name
-    }
-
-    fn columns() -> &'static [&'static str] {
-        &["Namespace", "Labels", "Annotations", "Age"]
-    }
-
-    fn row(&self) -> Vec<String> {
-        vec![
-            self.name.to_string(),
-            pairs(&self.labels),
-            pairs(&self.annotations),
-            self.updated_at.map(age::since).unwrap_or_default(),
-        ]
-    }
-}
-
-fn pairs(map: &BTreeMap<String, String>) -> String {
-    let pairs: Vec<String> = map.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    pairs.join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use statedb::TableSpec;
 
     use super::*;
 

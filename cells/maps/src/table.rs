@@ -2,26 +2,34 @@
 //! they are not in it.
 
 use serde::Serialize;
-use statedb::{Query, TableSpec};
+use statedb::Table;
 
 /// A pinned map.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Table)]
+#[table(name = "bpf-maps")]
 pub struct MapRow {
     /// Its name.
+    #[primary]
     pub name: String,
     /// Its pin.
+    #[column(skip)]
     pub path: String,
     /// The kernel's number.
+    #[column("ID")]
     pub id: u32,
     /// Its type, as the kernel's tools call it.
+    #[column("Type")]
     pub map_type: String,
     /// Bytes of a key.
+    #[column("Key")]
     pub key_size: u32,
     /// Bytes of a value.
+    #[column("Value")]
     pub value_size: u32,
     /// Entries at most.
     pub max_entries: u32,
     /// Flags.
+    #[column(with = |flags: &u32| format!("{flags:#x}"))]
     pub flags: u32,
 }
 
@@ -38,31 +46,5 @@ impl MapRow {
             max_entries: layout.max_entries,
             flags: layout.flags.0,
         }
-    }
-
-    /// The map of that name.
-    pub fn by_name(name: &str) -> Query<MapRow> {
-        Query::primary(name)
-    }
-}
-
-impl TableSpec for MapRow {
-    const NAME: &'static str = "bpf-maps";
-    type Key<'a> = &'a str;
-
-    fn key(&self) -> &str {
-        &self.name
-    }
-
-    fn columns() -> &'static [&'static str] {
-        &["Name", "ID", "Type", "Key", "Value", "MaxEntries", "Flags"]
-    }
-
-    fn row(&self) -> Vec<String> {
-        let numbers = [self.key_size, self.value_size, self.max_entries].map(|n| n.to_string());
-        let mut row = vec![self.name.clone(), self.id.to_string(), self.map_type.clone()];
-        row.extend(numbers);
-        row.push(format!("{:#x}", self.flags));
-        row
     }
 }

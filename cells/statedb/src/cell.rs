@@ -21,15 +21,10 @@ pub fn cell() -> Cell {
 /// ```
 /// # use std::sync::Arc;
 /// # use hive::prelude::*;
-/// # use statedb::{RwTable, Table, TableSpec};
-/// # #[derive(serde::Serialize)] struct Device { index: u32 }
-/// # impl TableSpec for Device {
-/// #     const NAME: &'static str = "devices";
-/// #     type Key<'a> = u32;
-/// #     fn key(&self) -> u32 { self.index }
-/// #     fn columns() -> &'static [&'static str] { &["Index"] }
-/// #     fn row(&self) -> Vec<String> { vec![self.index.to_string()] }
-/// # }
+/// # use statedb::{RwTable, Table};
+/// # #[derive(serde::Serialize, Table)]
+/// # #[table(name = "devices")]
+/// # struct Device { #[primary] index: u32 }
 /// fn devices() -> Cell {
 ///     module("devices", "Links as a table", [
 ///         statedb::table::<Device>(),

@@ -1,7 +1,7 @@
 //! Names and values of the options, and the row that holds one.
 
 use serde::Serialize;
-use statedb::{Query, TableSpec};
+use statedb::Table;
 
 /// Debug lines in the agent's log.
 pub const DEBUG: &str = "Debug";
@@ -71,10 +71,12 @@ const KNOWN: [Known; 10] = [
 ];
 
 /// A row of table `runtime-options`: an option and its value, as the API prints them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Table)]
+#[table(name = "runtime-options")]
 #[serde(rename_all = "PascalCase")]
 pub struct RuntimeOption {
     /// Its name: [`DEBUG`], [`TRACE_NOTIFICATION`], ..., or [`POLICY_ENFORCEMENT`].
+    #[primary]
     pub name: &'static str,
     /// Its value: `Enabled`, `Disabled`; a level; `default`, `always`, `never`.
     pub value: String,
@@ -134,11 +136,6 @@ impl RuntimeOption {
         KNOWN.iter().map(option).collect()
     }
 
-    /// The row of an option.
-    pub fn by_name(name: &str) -> Query<Self> {
-        Query::primary(name)
-    }
-
     /// The option of the agent that has its value at the start, empty if there is none.
     pub fn key(&self) -> &'static str {
         KNOWN.iter().find(|known| known.name == self.name).map_or("", |known| known.key)
@@ -157,23 +154,6 @@ impl RuntimeOption {
     /// Whether anything in this agent acts on the option. Others are accepted and shown, as the original does.
     pub fn is_effective(&self) -> bool {
         KNOWN.iter().any(|known| known.name == self.name && known.effective)
-    }
-}
-
-impl TableSpec for RuntimeOption {
-    const NAME: &'static str = "runtime-options";
-    type Key<'a> = &'a str;
-
-    fn key(&self) -> &str {
-        self.name
-    }
-
-    fn columns() -> &'static [&'static str] {
-        &["Name", "Value"]
-    }
-
-    fn row(&self) -> Vec<String> {
-        vec![self.name.to_owned(), self.value.clone()]
     }
 }
 

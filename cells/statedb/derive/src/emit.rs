@@ -243,7 +243,7 @@ fn queries(spec: &Spec<'_>) -> TokenStream {
                 queries.extend(prefix(spec, field, &start));
             }
         }
-        fields => queries.extend(by_key(spec, fields)),
+        fields => queries.extend(by_primary(spec, fields)),
     }
     queries.extend(
         spec.indexes
@@ -314,14 +314,14 @@ fn prefix(spec: &Spec<'_>, field: &Field, query: &TokenStream) -> TokenStream {
 }
 
 /// The queries of a key of several fields: by all of them, and by the first ones.
-fn by_key(spec: &Spec<'_>, fields: &[&Field]) -> TokenStream {
+fn by_primary(spec: &Spec<'_>, fields: &[&Field]) -> TokenStream {
     let vis = spec.vis;
     let parameters: Vec<Parameter> = fields.iter().map(|field| parameter(field, &field.ty)).collect();
     let (declared, keys): (Vec<_>, Vec<_>) = parameters.iter().map(|p| (&p.declared, &p.primary)).unzip();
     let mut queries = quote! {
         /// The row with this primary key.
         #[must_use]
-        #vis fn by_key(#(#declared),*) -> ::statedb::Query<Self> {
+        #vis fn by_primary(#(#declared),*) -> ::statedb::Query<Self> {
             ::statedb::Query::primary((#(#keys),*))
         }
     };

@@ -33,7 +33,7 @@ use syn::{DeriveInput, parse_macro_input};
 /// - `#[column(skip)]`: no column
 ///
 /// # Queries
-/// - `T::by_name(..)` for each index, and for the primary key if it is one field; `T::by_key(..)` if it is several
+/// - `T::by_name(..)` for each index, and for the primary key if it is one field; `T::by_primary(..)` if it is several
 /// - `T::by_name_prefix("et")` where the key is a string
 /// - `T::by_cidr(address)` for the longest prefix that covers it, `T::by_cidr_inside(network)` for those inside a network
 /// - `T::by_table(..)`, `T::by_table_link(..)` for rows whose key of several fields begins so, unless an index has that name

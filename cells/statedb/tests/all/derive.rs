@@ -144,7 +144,7 @@ fn a_key_of_several_fields_sorts_by_them() {
     assert_eq!(starting(Route::by_table(254)), [9, 2, 3]);
     assert_eq!(starting(Route::by_table_link(254, "eth1")), [2, 3]);
     assert!(starting(Route::by_table_link(254, "et")).is_empty(), "parts are whole");
-    let found = table.get(&snapshot, Route::by_key(254, "eth", Ipv4Addr::from_bits(9)));
+    let found = table.get(&snapshot, Route::by_primary(254, "eth", Ipv4Addr::from_bits(9)));
     assert_eq!(found.unwrap().row(), ["254", "eth", "0.0.0.9"]);
     assert_eq!(table.list(&snapshot, Route::by_dst(Ipv4Addr::from_bits(1))).count(), 1);
 }
