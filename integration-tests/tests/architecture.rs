@@ -11,7 +11,7 @@ const LAYERS: &[&[&str]] = &[
     &["hive-derive", "hive", "hive-script", "hive-shaku", "hive-shell", "cell-template"],
     &["statedb-derive", "statedb", "statedb-script", "reconciler", "labels", "state-file", "file-watch", "connections"],
     &["metrics", "memory", "policy-engine"],
-    &["api-models", "api-client", "api"],
+    &["api-models", "api-client", "api", "statedb-remote"],
     &["datapath-abi", "datapath-object", "bpf"],
     &["maps", "devices", "sysctl"],
     &["local-node", "runtime-options", "k8s"],

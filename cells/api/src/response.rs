@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::error::{BadRequest, list};
 
 /// Longer bodies go in chunks, shorter ones with their length, as Go's server does it.
-const LONGEST_WITH_LENGTH: usize = 2048;
+pub(crate) const LONGEST_WITH_LENGTH: usize = 2048;
 
 /// An answer.
 #[derive(Debug)]

@@ -148,6 +148,7 @@ async fn wrong_questions_are_refused_in_the_form_of_rows() {
         ("changes", "", 404, "404 page not found\n".to_owned()),
         ("changes/devices/x", "", 404, "404 page not found\n".to_owned()),
         ("", "", 404, "404 page not found\n".to_owned()),
+        ("dump/", "", 404, "404 page not found\n".to_owned()),
         ("dumps", "", 404, "404 page not found\n".to_owned()),
         ("dump/x", "", 200, "{\n}\n".to_owned()),
     ] {

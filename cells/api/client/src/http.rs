@@ -1,6 +1,7 @@
 //! HTTP/1.1, as much of it as the agent's API speaks: one request at a time, bodies with a length or in chunks.
 
 use crate::Address;
+use crate::lines::Lines;
 use serde::Deserialize;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,11 +16,14 @@ const MAX_BODY: usize = 64 << 20;
 
 /// An open connection to the agent; carries one request after the other.
 pub struct Connection {
-    stream: BufReader<Box<dyn Stream>>,
+    stream: Wire,
 }
 
+/// The bytes from the agent.
+pub(crate) type Wire = BufReader<Box<dyn Stream>>;
+
 /// What a connection runs over.
-trait Stream: Read + Write + Send {}
+pub(crate) trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
 impl fmt::Debug for Connection {
@@ -99,6 +103,27 @@ impl Connection {
         headers: &[(&str, &str)],
         body: Option<&[u8]>,
     ) -> io::Result<Response> {
+        self.send(method, path, headers, body)?;
+        read_response(&mut self.stream)
+    }
+
+    /// As [`call`](Self::call), for an answer that is read line by line as it comes.
+    ///
+    /// # Errors
+    /// As those of [`call`](Self::call).
+    pub fn lines(mut self, method: &str, path: &str, body: Option<&[u8]>) -> io::Result<Lines> {
+        self.send(method, path, &[], body)?;
+        let Head { status, framing, .. } = read_head(&mut self.stream)?;
+        Ok(Lines::new(status, framing, self.stream))
+    }
+
+    fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> io::Result<()> {
         let mut request =
             format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n");
         for (name, value) in headers {
@@ -110,12 +135,29 @@ impl Connection {
         request += "\r\n";
         let mut bytes = request.into_bytes();
         bytes.extend_from_slice(body.unwrap_or_default());
-        self.stream.get_mut().write_all(&bytes)?;
-        read_response(&mut self.stream)
+        self.stream.get_mut().write_all(&bytes)
     }
 }
 
-fn read_response(stream: &mut impl BufRead) -> io::Result<Response> {
+/// What comes before a body.
+struct Head {
+    status: u16,
+    framing: Framing,
+    keep_alive: bool,
+}
+
+/// How the end of a body is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// It has so many bytes more.
+    Length(u64),
+    /// Its current chunk has so many bytes more.
+    Chunks { left: u64 },
+    /// It ends with the connection.
+    UntilClosed,
+}
+
+fn read_head(stream: &mut impl BufRead) -> io::Result<Head> {
     let line = read_line(stream)?;
     let status = line
         .strip_prefix("HTTP/1.")
@@ -141,12 +183,22 @@ fn read_response(stream: &mut impl BufRead) -> io::Result<Response> {
             _ => {}
         }
     }
-    let body = match (status, length) {
-        (204 | 304, _) => Vec::new(),
-        _ if chunked => read_chunks(stream)?,
-        (_, Some(length)) => read_exactly(stream, length)?,
-        _ => {
-            keep_alive = false;
+    let framing = match (status, length) {
+        (204 | 304, _) => Framing::Length(0),
+        _ if chunked => Framing::Chunks { left: 0 },
+        (_, Some(length)) => Framing::Length(length),
+        _ => Framing::UntilClosed,
+    };
+    keep_alive &= framing != Framing::UntilClosed;
+    Ok(Head { status, framing, keep_alive })
+}
+
+fn read_response(stream: &mut impl BufRead) -> io::Result<Response> {
+    let Head { status, framing, keep_alive } = read_head(stream)?;
+    let body = match framing {
+        Framing::Chunks { .. } => read_chunks(stream)?,
+        Framing::Length(length) => read_exactly(stream, usize::try_from(length).unwrap_or(usize::MAX))?,
+        Framing::UntilClosed => {
             let mut body = Vec::new();
             stream.take(MAX_BODY as u64).read_to_end(&mut body)?;
             body
@@ -158,19 +210,35 @@ fn read_response(stream: &mut impl BufRead) -> io::Result<Response> {
 fn read_chunks(stream: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut body = Vec::new();
     loop {
-        let line = read_line(stream)?;
-        let size = line.split(';').next().unwrap_or_default().trim();
-        let size = usize::from_str_radix(size, 16).map_err(|_| invalid(&format!("chunk size {line:?}")))?;
+        let size = chunk_size(stream)?;
         if size == 0 {
-            while !read_line(stream)?.is_empty() {}
+            end_of_chunks(stream)?;
             return Ok(body);
         }
         if body.len().saturating_add(size) > MAX_BODY {
             return Err(invalid("body too large"));
         }
         body.extend(read_exactly(stream, size)?);
-        read_line(stream)?;
+        end_of_line(stream)?;
     }
+}
+
+/// The line before a chunk; 0 is the last one.
+pub(crate) fn chunk_size(stream: &mut impl BufRead) -> io::Result<usize> {
+    let line = read_line(stream)?;
+    let size = line.split(';').next().unwrap_or_default().trim();
+    usize::from_str_radix(size, 16).map_err(|_| invalid(&format!("chunk size {line:?}")))
+}
+
+/// The lines behind the last chunk.
+pub(crate) fn end_of_chunks(stream: &mut impl BufRead) -> io::Result<()> {
+    while !read_line(stream)?.is_empty() {}
+    Ok(())
+}
+
+/// What is left of a line.
+pub(crate) fn end_of_line(stream: &mut impl BufRead) -> io::Result<()> {
+    read_line(stream).map(drop)
 }
 
 fn read_exactly(stream: &mut impl Read, length: usize) -> io::Result<Vec<u8>> {
@@ -192,7 +260,7 @@ fn read_line(stream: &mut impl BufRead) -> io::Result<String> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-fn invalid(what: &str) -> io::Error {
+pub(crate) fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("bad HTTP answer: {what}"))
 }
 
@@ -229,6 +297,55 @@ mod tests {
     fn body_in_chunks() {
         let text = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nabcd\r\nA;x=y\r\n0123456789\r\n0\r\nT: v\r\n\r\n";
         assert_eq!(response(text).unwrap().body, b"abcd0123456789");
+    }
+
+    /// The lines of an answer up to its end or its first error.
+    fn lines(text: &'static str) -> (Vec<String>, Option<io::ErrorKind>) {
+        struct Said(io::Cursor<&'static [u8]>);
+        impl Read for Said {
+            fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+                // As a socket gives it, in pieces.
+                let most = buf.len().min(5);
+                self.0.read(&mut buf[..most])
+            }
+        }
+        impl Write for Said {
+            fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+                Ok(buf.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let stream: Box<dyn Stream> = Box::new(Said(io::Cursor::new(text.as_bytes())));
+        let mut answer = Connection { stream: BufReader::new(stream) }.lines("GET", "/", None).unwrap();
+        let mut lines = Vec::new();
+        loop {
+            match answer.next_line() {
+                Ok(Some(line)) => lines.push(String::from_utf8(line).unwrap()),
+                Ok(None) => return (lines, None),
+                Err(error) => return (lines, Some(error.kind())),
+            }
+        }
+    }
+
+    #[test]
+    fn lines_come_however_they_are_framed_and_an_early_end_is_an_error() {
+        let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let cut = Some(io::ErrorKind::UnexpectedEof);
+        for (rest, expected, error) in [
+            ("3\r\na\nb\r\n2;x\r\nc\n\r\n1\r\nd\r\n0\r\n\r\n", vec!["a", "bc", "d"], None),
+            ("2\r\na\n\r\n", vec!["a"], cut),
+            ("9\r\na\nb", vec!["a"], cut),
+            ("2\r\na\n\r\nx\r\n", vec!["a"], Some(io::ErrorKind::InvalidData)),
+            ("0\r\n\r\n", vec![], None),
+        ] {
+            let text: &'static str = String::leak(format!("{chunks}{rest}"));
+            assert_eq!(lines(text), (expected.into_iter().map(str::to_owned).collect(), error), "{rest:?}");
+        }
+        assert_eq!(lines("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\na\nbcd").0, ["a", "bc"]);
+        assert_eq!(lines("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\na").1, cut);
+        assert_eq!(lines("HTTP/1.0 200 OK\r\n\r\na\n\nb"), (["a", "", "b"].map(str::to_owned).into(), None));
     }
 
     #[test]

@@ -5,25 +5,39 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream;
-use statedb::{AnyTable, Db, Snapshot};
+use statedb::{AnyObj, AnyTable, Db, Snapshot};
 
-use crate::response::Response;
+use crate::response::{LONGEST_WITH_LENGTH, Response};
 
-/// All tables or the wanted one, read at one moment, and written one after the other as the client takes them.
+/// Rows that are written at once.
+const PORTION: usize = 64;
+
+/// All tables or the wanted one, read at one moment, and written portion by portion as the client takes them; short ones
+/// with their length.
 pub(super) fn answer(db: Option<&Db>, wanted: Option<&str>) -> Response {
     let mut tables = db.map(Db::tables).unwrap_or_default();
     if let Some(name) = wanted {
         tables.retain(|table| table.name() == name);
     }
-    let parts =
-        Parts { snapshot: db.map(Db::snapshot), tables: tables.into_iter(), written: 0, ended: false };
-    Response::stream(200, "application/json", stream::iter(parts))
+    let tables = tables.into_iter();
+    let mut parts = Parts { snapshot: db.map(Db::snapshot), tables, rows: None, written: 0, ended: false };
+    let mut first = Vec::new();
+    while first.len() <= LONGEST_WITH_LENGTH {
+        match parts.next() {
+            Some(part) => first.extend_from_slice(&part),
+            None => return Response::raw_json(200, first),
+        }
+    }
+    let first = std::iter::once(Bytes::from(first));
+    Response::stream(200, "application/json", stream::iter(first.chain(parts)))
 }
 
-/// The parts of a dump: its begin with the first table, further tables, its end.
+/// The parts of a dump: for each table its begin, portions of its rows and its end; the end.
 struct Parts {
     snapshot: Option<Snapshot>,
     tables: std::vec::IntoIter<Arc<dyn AnyTable>>,
+    /// What is left of a table, and whether none was written yet.
+    rows: Option<(std::vec::IntoIter<AnyObj>, bool)>,
     written: usize,
     ended: bool,
 }
@@ -36,16 +50,24 @@ impl Iterator for Parts {
             return None;
         }
         let mut text = String::new();
+        if let Some((rows, first)) = &mut self.rows {
+            for row in rows.by_ref().take(PORTION) {
+                let comma = if std::mem::take(first) { "" } else { "," };
+                // Writing to a String does not fail.
+                let _ = write!(text, "{comma}\n    {}", row.json_text());
+            }
+            if rows.len() == 0 {
+                text.push_str("\n  ]");
+                self.rows = None;
+            }
+            return Some(Bytes::from(text));
+        }
         match (self.tables.next(), &self.snapshot) {
             (Some(table), Some(snapshot)) => {
                 text.push_str(if self.written == 0 { "{\n" } else { ",\n" });
                 self.written += 1;
-                // Writing to a String does not fail.
                 let _ = write!(text, "  \"{}\": [", table.name());
-                for (at, row) in table.all(snapshot).iter().enumerate() {
-                    let _ = write!(text, "{}\n    {}", if at == 0 { "" } else { "," }, row.json_text());
-                }
-                text.push_str("\n  ]");
+                self.rows = Some((table.all(snapshot).into_iter(), true));
             }
             _ => {
                 self.ended = true;
@@ -124,5 +146,19 @@ mod tests {
         assert_eq!(get(&db, Some("mtu")).await, (200, format!("{{\n{mtu}\n}}\n")));
         assert_eq!(get(&db, None).await, (200, format!("{{\n{mtu},\n  \"empty\": [\n  ]\n}}\n")));
         assert_eq!(get(&db, Some("none")).await, (200, "{\n}\n".to_owned()));
+        table.transact(|w| {
+            (0..1000).for_each(|n| drop(w.insert(Mtu { prefix: format!("<{n:03}>"), mtu: n })))
+        });
+        let (_, text) = get(&db, Some("mtu")).await;
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            (lines.len(), lines[4]),
+            (2 + 1002 + 2, "    {\"prefix\":\"\\u003c000\\u003e\",\"mtu\":0},")
+        );
+        assert!(lines[1002].ends_with("},") && lines[1003].ends_with('}'), "{}", lines[1003]);
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&text).unwrap()["mtu"].as_array().unwrap().len(),
+            1002
+        );
     }
 }

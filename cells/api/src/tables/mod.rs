@@ -52,8 +52,9 @@ impl Tables {
         }
         match below.split_once('/') {
             None if below == "dump" => dump::answer(db, None),
-            Some(("dump", "")) => dump::answer(db, None),
-            Some(("dump", table)) if !table.contains('/') => dump::answer(db, Some(&decode(table))),
+            Some(("dump", table)) if !table.is_empty() && !table.contains('/') => {
+                dump::answer(db, Some(&decode(table)))
+            }
             Some(("changes", table)) if !table.is_empty() && !table.contains('/') => {
                 changes::answer(self, &decode(table))
             }

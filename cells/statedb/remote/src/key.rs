@@ -1,0 +1,104 @@
+//! Keys as bytes, as Cilium's clients write them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A value that is a key of an index: integers big-endian, texts and bytes as they are, addresses as 16 bytes.
+pub trait RemoteKey {
+    /// The bytes.
+    fn to_bytes(&self) -> Vec<u8>;
+}
+
+macro_rules! integers {
+    ($($integer:ty)*) => {$(
+        impl RemoteKey for $integer {
+            fn to_bytes(&self) -> Vec<u8> {
+                self.to_be_bytes().into()
+            }
+        }
+    )*};
+}
+integers! { u8 u16 u32 u64 i8 i16 i32 i64 }
+
+impl RemoteKey for bool {
+    fn to_bytes(&self) -> Vec<u8> {
+        if *self { b"T".into() } else { b"F".into() }
+    }
+}
+
+impl RemoteKey for &str {
+    fn to_bytes(&self) -> Vec<u8> {
+        self.as_bytes().into()
+    }
+}
+
+impl RemoteKey for &String {
+    fn to_bytes(&self) -> Vec<u8> {
+        self.as_bytes().into()
+    }
+}
+
+impl RemoteKey for &[u8] {
+    fn to_bytes(&self) -> Vec<u8> {
+        self.to_vec()
+    }
+}
+
+impl RemoteKey for IpAddr {
+    fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            IpAddr::V4(ip) => ip.to_bytes(),
+            IpAddr::V6(ip) => ip.to_bytes(),
+        }
+    }
+}
+
+impl RemoteKey for Ipv4Addr {
+    fn to_bytes(&self) -> Vec<u8> {
+        self.to_ipv6_mapped().to_bytes()
+    }
+}
+
+impl RemoteKey for Ipv6Addr {
+    fn to_bytes(&self) -> Vec<u8> {
+        self.octets().into()
+    }
+}
+
+/// Standard base64 with padding (RFC 4648, section 4).
+pub(crate) fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let mut bits = [0; 4];
+        bits[1..=three.len()].copy_from_slice(three);
+        let bits = u32::from_be_bytes(bits);
+        for at in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * at) & 63) as usize];
+            text.push(if at <= three.len() { char::from(digit) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_the_bytes_that_clients_write() {
+        for (bytes, text) in [
+            (&b""[..], ""),
+            (b"f", "Zg=="),
+            (b"fo", "Zm8="),
+            (b"foo", "Zm9v"),
+            (b"foob", "Zm9vYg=="),
+            (&[0xff, 0xef], "/+8="),
+        ] {
+            assert_eq!(base64(bytes), text);
+        }
+        assert_eq!(base64(&2_u32.to_bytes()), "AAAAAg==");
+        assert_eq!((true.to_bytes(), "eth0".to_bytes()), (b"T".to_vec(), b"eth0".to_vec()));
+        let ip: IpAddr = "10.0.0.1".parse().unwrap();
+        assert_eq!(ip.to_bytes(), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+    }
+}
