@@ -206,14 +206,7 @@ pub struct IndexDef<T> {
 }
 
 impl<T> IndexDef<T> {
-    /// The keys of a row, each once, in order.
-    pub(crate) fn keys(&self, object: &T) -> Vec<KeyBuf> {
-        let mut keys = Vec::new();
-        self.keys_into(Some(object), &mut keys);
-        keys
-    }
-
-    /// The same in place of what `keys` has; of no row there are none.
+    /// Puts the keys of a row, each once, in order, in place of what `keys` has; of no row there are none.
     pub(crate) fn keys_into(&self, object: Option<&T>, keys: &mut Vec<KeyBuf>) {
         keys.clear();
         if let Some(object) = object {

@@ -190,14 +190,21 @@ impl<T: TableSpec> Version<T> {
         part.unwrap_or(&self.watch).watch()
     }
 
-    /// The other row that has a unique key of `object`, if there is one.
-    pub(crate) fn conflict(&self, indexes: &[IndexDef<T>], key: &KeyBuf, object: &T) -> Option<Conflict<T>> {
+    /// The other row that has a unique key of `object`, if there is one. `keys` is room for keys.
+    pub(crate) fn conflict(
+        &self,
+        indexes: &[IndexDef<T>],
+        key: &KeyBuf,
+        object: &T,
+        keys: &mut Vec<KeyBuf>,
+    ) -> Option<Conflict<T>> {
         if !T::UNIQUE_SECONDARY {
             return None;
         }
         let own = self.primary.get(key.as_bytes());
         for (index, secondary) in indexes.iter().zip(&self.secondary).filter(|(index, _)| index.unique) {
-            for key in index.keys(object) {
+            index.keys_into(Some(object), keys);
+            for key in &*keys {
                 let existing = secondary.tree.get(key.as_bytes()).map(Keyed::row);
                 if let Some(existing) = existing
                     && !own.is_some_and(|own| own.same(existing))

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::db::Snapshot;
 use crate::engine::{Alias, Edit, Grave, Keyed, Revisioned, Revisions, Tree};
+use crate::error::Conflict;
 use crate::init::InitState;
 use crate::key::KeyBuf;
 use crate::obj::Obj;
@@ -104,6 +105,16 @@ impl<T: TableSpec> Work<T> {
             old.retire(edit);
         }
         handle
+    }
+
+    /// The other row that has a unique key of `object`, if there is one.
+    pub(crate) fn conflict(
+        &mut self,
+        indexes: &[IndexDef<T>],
+        key: &KeyBuf,
+        object: &T,
+    ) -> Option<Conflict<T>> {
+        self.version.conflict(indexes, key, object, &mut self.keys[0])
     }
 
     /// Takes the row of a primary key out.

@@ -4,6 +4,7 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark's output")]
 
+mod lpm;
 mod rows;
 mod wake_ups;
 
@@ -22,6 +23,7 @@ fn main() {
     small_writes_to_large_tables();
     transactions();
     reads();
+    lpm::measure();
     changes();
     watch_sets();
     if wanted("DB_PropagationDelay") || wanted("X_PingPong") {

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "nodes of four sizes behind one pointer, allocated by hand")]
 
 mod edit;
+mod lanes;
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -212,6 +213,24 @@ impl<'s, L> NodeRef<'s, L> {
         self.head().kind != Kind::N48
     }
 
+    /// The child for the last of these bytes that has one; the bytes are in ascending order.
+    #[inline(always)]
+    pub(super) fn last_child<const M: usize>(self, bytes: [u8; M]) -> Option<&'s Link<L>> {
+        match self.view() {
+            View::N4(node) => node.find_last(bytes).map(|at| &node.children[at]),
+            View::N16(node) => node.find_last(bytes).map(|at| &node.children[at]),
+            View::N48(node) => bytes.iter().rev().find_map(|byte| match node.index[usize::from(*byte)] {
+                0 => None,
+                at => Some(&node.children[usize::from(at) - 1]),
+            }),
+            View::N256(node) => bytes
+                .iter()
+                .rev()
+                .map(|byte| &node.children[usize::from(*byte)])
+                .find(|link| !link.is_empty()),
+        }
+    }
+
     /// The places of the children from a position on, if they lie in order.
     #[inline]
     pub(super) fn run_from(self, at: usize) -> &'s [Link<L>] {
@@ -299,13 +318,22 @@ impl<'s, L> NodeRef<'s, L> {
 }
 
 impl<L, const N: usize> Sorted<L, N> {
+    /// The children, a bit each, whose byte is one of these.
+    #[inline(always)]
+    fn matches<const M: usize>(&self, wanted: [u8; M]) -> u32 {
+        let mut bytes = [0; 16];
+        bytes[..N].copy_from_slice(&self.bytes);
+        lanes::matches(bytes, wanted) & ((1 << self.head.count) - 1)
+    }
+
     #[inline(always)]
     fn find(&self, byte: u8) -> Option<usize> {
-        let mut found = 0u32;
-        for (at, other) in self.bytes.iter().enumerate() {
-            found |= u32::from(*other == byte) << at;
-        }
-        found &= (1 << self.head.count) - 1;
+        let found = self.matches([byte]);
         (found != 0).then_some(found.trailing_zeros() as usize)
+    }
+
+    #[inline(always)]
+    fn find_last<const M: usize>(&self, bytes: [u8; M]) -> Option<usize> {
+        self.matches(bytes).checked_ilog2().map(|at| at as usize)
     }
 }

@@ -327,15 +327,32 @@ fn compact<L: Leaf>(link: &mut Link<L>, edit: &mut Edit) {
 /// How many bytes two keys have in common at their beginning.
 #[inline]
 pub(super) fn common(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    let len = a.len().min(b.len());
+    let words = |at| word(a, at).unwrap_or_default() ^ word(b, at).unwrap_or_default();
+    let mut at = 0;
+    while at + 8 <= len {
+        let differ = words(at);
+        if differ != 0 {
+            return at + (differ.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    match len.checked_sub(8) {
+        // The last eight, of which some are known to be equal.
+        Some(last) => last + (words(last).trailing_zeros() / 8) as usize,
+        None => a.iter().zip(b).take_while(|(a, b)| a == b).count(),
+    }
+}
+
+/// Eight bytes, the first the least.
+#[inline(always)]
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
 }
 
 /// Keys are short: eight bytes at a time without a call.
 #[inline(always)]
 fn same(a: &[u8], b: &[u8]) -> bool {
-    let word = |bytes: &[u8], at: usize| {
-        bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes)
-    };
     match a.len() {
         len if len != b.len() => false,
         8..=16 => word(a, 0) == word(b, 0) && word(a, a.len() - 8) == word(b, b.len() - 8),

@@ -5,7 +5,7 @@
 //! number its lower three. All symbols but the last stand for five bits, the last for fewer, maybe none. So no word is a
 //! prefix of another, words compare as the bits do, and what covers comes before what it covers.
 
-use super::KeyBuf;
+use super::{Bytes, INLINE, KeyBuf};
 
 /// Bits a symbol, and the bytes whose bits fill whole symbols.
 const STRIDE: usize = 5;
@@ -19,6 +19,9 @@ impl KeyBuf {
     pub fn push_bits(&mut self, data: &[u8], bits: u16) {
         let bits = usize::from(bits);
         assert!(bits <= data.len() * 8, "{bits} bits of {} bytes", data.len());
+        if let Ok(bytes) = data.try_into() {
+            return self.push_bits_of_16(u128::from_be_bytes(bytes), bits);
+        }
         let mut chunk = [0; 8];
         let mut parts = data[..bits.div_ceil(8)].chunks(STRIDE);
         let mut left = bits;
@@ -35,6 +38,24 @@ impl KeyBuf {
         let (whole, rest) = (left / STRIDE, left % STRIDE);
         last[whole] = first_bits(last[whole], rest as u8);
         self.push(&last[..=whole]);
+    }
+
+    /// The same without a loop, for addresses.
+    #[inline]
+    fn push_bits_of_16(&mut self, data: u128, bits: usize) {
+        let mut all = [0; 4 * SYMBOLS];
+        for (at, part) in all.chunks_exact_mut(SYMBOLS).enumerate() {
+            part.copy_from_slice(&symbols((data << (at * STRIDE * 8) >> 88) as u64));
+        }
+        let (whole, rest) = (bits / STRIDE, bits % STRIDE);
+        all[whole] = first_bits(all[whole], rest as u8);
+        match &mut self.0 {
+            Bytes::Inline { len: len @ 0, data } => {
+                data.copy_from_slice(&all[..INLINE]);
+                *len = whole as u8 + 1;
+            }
+            _ => self.push(&all[..=whole]),
+        }
     }
 }
 
@@ -53,11 +74,12 @@ fn first_bits(symbol: u8, bits: u8) -> u8 {
     symbol & !(0xff >> bits) | bits
 }
 
-/// The last symbols of what covers a word that goes on with this one, the longest first: itself if it is one.
+/// The last symbols of what covers a word that goes on with this one, in ascending order, the longest maybe several times:
+/// itself if it is one.
 #[inline(always)]
-pub(crate) fn covering(symbol: u8) -> impl Iterator<Item = u8> {
+pub(crate) fn covering(symbol: u8) -> [u8; STRIDE] {
     let longest = (symbol & 7).min(STRIDE as u8 - 1);
-    (0..=longest).rev().map(move |bits| first_bits(symbol, bits))
+    std::array::from_fn(|bits| first_bits(symbol, longest.min(bits as u8)))
 }
 
 /// What the words inside a prefix are below: all of them start so, and are between the prefix's own word and this one. None

@@ -37,14 +37,13 @@ impl<L: Leaf> Tree<L> {
                     }
                     above = Some(node);
                     let prefix = node.prefix();
-                    if !prefix.is_empty() {
-                        match rest.strip_prefix(prefix) {
-                            Some(behind) if !behind.is_empty() => rest = behind,
-                            _ if covers(prefix, rest) => return Covering { leaves: Some(link), node: above },
-                            _ => return best,
-                        }
+                    let shared = common(prefix, rest);
+                    if shared < prefix.len() || shared == rest.len() {
+                        let covers = covers(&prefix[shared..], &rest[shared..]);
+                        return if covers { Covering { leaves: Some(link), node: above } } else { best };
                     }
-                    if let Some(found) = covering(rest[0]).find_map(|last| node.child(last)) {
+                    rest = &rest[shared..];
+                    if let Some(found) = node.last_child(covering(rest[0])) {
                         best = Covering { leaves: Some(found), node: above };
                     }
                     match node.child(rest[0]) {
@@ -65,7 +64,7 @@ fn covers(found: &[u8], word: &[u8]) -> bool {
     let shared = common(found, word);
     match (found.get(shared), word.get(shared)) {
         (_, None) => true,
-        (Some(found), Some(symbol)) => covering(*symbol).any(|last| last == *found),
+        (Some(found), Some(symbol)) => covering(*symbol).contains(found),
         (None, Some(_)) => false,
     }
 }
