@@ -7,17 +7,15 @@
 //! ```
 //! use reconciler::{OpCx, OpResult, Ops, Reconciler, Status};
 //! use serde::Serialize;
-//! use statedb::{Db, Query, Rows, TableSpec};
+//! use statedb::{Db, Rows, Table};
 //!
-//! #[derive(Clone, Serialize)]
-//! struct Setting { name: String, value: String, status: Status }
-//!
-//! impl TableSpec for Setting {
-//!     const NAME: &'static str = "settings";
-//!     type Key<'a> = &'a str;
-//!     fn key(&self) -> &str { &self.name }
-//!     fn columns() -> &'static [&'static str] { &["Name", "Value", "Status"] }
-//!     fn row(&self) -> Vec<String> { vec![self.name.clone(), self.value.clone(), self.status.to_string()] }
+//! #[derive(Clone, Serialize, Table)]
+//! #[table(name = "settings")]
+//! struct Setting {
+//!     #[primary]
+//!     name: String,
+//!     value: String,
+//!     status: Status,
 //! }
 //!
 //! struct Kernel;
@@ -46,7 +44,7 @@
 //! handle.wait_until_ok(revision).await?;
 //!
 //! let snapshot = settings.snapshot();
-//! assert!(settings.get(&snapshot, Query::primary("net.ipv4.ip_forward")).unwrap().status.is_done());
+//! assert!(settings.get(&snapshot, Setting::by_name("net.ipv4.ip_forward")).unwrap().status.is_done());
 //! # task.abort();
 //! # Ok(())
 //! # }

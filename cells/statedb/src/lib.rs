@@ -5,6 +5,9 @@
 //! [`Snapshot`]s through [`Table`](struct@Table), without locks, and wait for changes by a [`Watch`] or [`Changes`].
 //! **Needs** nothing.
 //!
+//! `README.md` begins with fifteen minutes, from nothing to a program with a table, a target that follows it, and a test, and
+//! goes on with how tables work inside. In short:
+//!
 //! ```
 //! use serde::Serialize;
 //! use statedb::{Db, RwTable, Table};
