@@ -46,6 +46,11 @@ impl<T: TableSpec> Initializer<T> {
         txn.finish_initializer(self.id);
     }
 
+    /// Gives up without a warning, since the program ends: the table stays uninitialized.
+    pub fn abandon(mut self) {
+        self.finished = true;
+    }
+
     /// The source's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -55,7 +60,11 @@ impl<T: TableSpec> Initializer<T> {
 impl<T> Drop for Initializer<T> {
     fn drop(&mut self) {
         if !self.finished {
-            tracing::debug!(table = self.table, initializer = %self.name, "Initializer dropped before its table was complete");
+            tracing::warn!(
+                table = self.table,
+                initializer = %self.name,
+                "A source of a table was dropped before it was complete: the table will never be"
+            );
         }
     }
 }

@@ -74,6 +74,7 @@ mod cell;
 mod cells;
 mod changes;
 mod db;
+mod derived;
 mod engine;
 mod error;
 mod init;
@@ -103,6 +104,7 @@ pub use any::{
 pub use cell::{cell, table};
 pub use changes::{Batch, Change, Changes, ReaderStats};
 pub use db::{Db, ReadSource, Snapshot};
+pub use derived::{Derive, Derived};
 pub use error::{CasError, Conflict, Error, SinceError};
 pub use init::Initializer;
 pub use key::{IndexKey, KeyBuf, KeyParseError, PrefixOf};

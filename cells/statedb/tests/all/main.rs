@@ -3,6 +3,7 @@
 mod blobs;
 mod changes;
 mod derive;
+mod derived;
 mod differential;
 mod lpm;
 mod model;

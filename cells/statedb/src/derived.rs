@@ -1,0 +1,327 @@
+//! A table that is made of another one, row by row.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use hive::job::OneShotJob;
+use hive::{Backoff, JobCx, JobGroup};
+use tokio::time::{Instant, sleep_until};
+
+use crate::changes::{Change, Changes};
+use crate::db::Snapshot;
+use crate::init::Initializer;
+use crate::key::KeyBuf;
+use crate::query::Query;
+use crate::spec::TableSpec;
+use crate::table::{RwTable, Table};
+use crate::watch::Watch;
+use crate::writer::Writer;
+
+/// Rows that are worked on before others may run, and written in one transaction.
+const BATCH: usize = 1000;
+
+/// The waits before a row that has failed is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// What a row of one table means for another.
+#[derive(Clone)]
+pub enum Derive<Out> {
+    /// The row is there, in the place of the one with its primary key.
+    Insert(Out),
+    /// The same, if there is one with its primary key.
+    Update(Out),
+    /// The row is not there.
+    Delete(Query<Out>),
+    /// Nothing.
+    Skip,
+}
+
+/// Keeps a table that is made of another one, row by row, as a job.
+///
+/// Each change of the input - a row as it is now, or as it was before it was deleted - is given to a function that says
+/// what becomes of the output. All outputs of a batch are one transaction. The output is complete when the input was and
+/// all of its rows were worked on: that comes with the transaction of the last of them.
+///
+/// A row for which the function panics, or whose output has a unique key that another one has, fails alone: the job's
+/// health names it, the others go on, and it is tried again after a while and when it changes. As long as rows of the
+/// input's beginning fail, the output is not complete.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use hive::prelude::*;
+/// use serde::Serialize;
+/// use statedb::{Derive, Derived, Query, RwTable, Table, TableSpec};
+///
+/// # #[derive(Clone, Debug, Serialize)]
+/// # struct Device { name: String, up: bool }
+/// # impl TableSpec for Device {
+/// #     const NAME: &'static str = "devices";
+/// #     type Key<'a> = &'a str;
+/// #     fn key(&self) -> &str { &self.name }
+/// #     fn columns() -> &'static [&'static str] { &["Name"] }
+/// #     fn row(&self) -> Vec<String> { vec![self.name.clone()] }
+/// # }
+/// # #[derive(Clone, Debug, Serialize)]
+/// # struct Uplink { device: String }
+/// # impl TableSpec for Uplink {
+/// #     const NAME: &'static str = "uplinks";
+/// #     type Key<'a> = &'a str;
+/// #     fn key(&self) -> &str { &self.device }
+/// #     fn columns() -> &'static [&'static str] { &["Device"] }
+/// #     fn row(&self) -> Vec<String> { vec![self.device.clone()] }
+/// # }
+/// fn derive(jobs: JobGroup, devices: Arc<Table<Device>>, uplinks: Arc<RwTable<Uplink>>) {
+///     let uplink = |device: &Device, deleted: bool| match device.up && !deleted {
+///         true => Derive::Insert(Uplink { device: device.name.clone() }),
+///         false => Derive::Delete(Query::primary(device.name.as_str())),
+///     };
+///     Derived::new("uplinks", &devices, &uplinks, uplink).spawn(&jobs);
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let fill = |devices: Arc<RwTable<Device>>| {
+///     devices.transact(|w| w.insert(Device { name: "eth0".into(), up: true }));
+///     devices.transact(|w| w.insert(Device { name: "eth1".into(), up: false }));
+/// };
+/// # let cells = [statedb::cell(), module("m", "Devices",
+/// #     [statedb::table::<Device>(), statedb::table::<Uplink>(), invoke(fill), invoke(derive)])];
+/// # let mut hive = TestHive::new(cells);
+/// # hive.start().await;
+/// # let uplinks = hive.get::<Table<Uplink>>();
+/// uplinks.wait_initialized().await;
+/// assert_eq!(uplinks.all(&uplinks.snapshot()).next().unwrap().device, "eth0");
+/// # drop(uplinks);
+/// # hive.finish().await;
+/// # }
+/// ```
+#[must_use = "`spawn` adds the job"]
+pub struct Derived<In: TableSpec, Out: TableSpec> {
+    name: String,
+    input: Table<In>,
+    output: RwTable<Out>,
+    derive: Function<In, Out>,
+    batch: usize,
+    initializer: Initializer<Out>,
+}
+
+type Function<In, Out> = Box<dyn FnMut(&In, bool) -> Derive<Out> + Send>;
+
+/// The job's state.
+struct Deriving<In: TableSpec, Out: TableSpec> {
+    input: Table<In>,
+    output: RwTable<Out>,
+    derive: Function<In, Out>,
+    batch: usize,
+    initializer: Option<Initializer<Out>>,
+    changes: Changes<In>,
+    failed: BTreeMap<KeyBuf, Failed<In>>,
+}
+
+/// A row that is to be tried again.
+struct Failed<In> {
+    change: Change<In>,
+    error: String,
+    backoff: Backoff,
+    next: Instant,
+}
+
+impl<In: TableSpec, Out: TableSpec> Derived<In, Out> {
+    /// `derive` gets a row of the input and whether it was deleted. From now on the output waits for the job, under its
+    /// name, to be complete.
+    #[track_caller]
+    pub fn new(
+        name: &str,
+        input: &Table<In>,
+        output: &RwTable<Out>,
+        derive: impl FnMut(&In, bool) -> Derive<Out> + Send + 'static,
+    ) -> Self {
+        let (initializer, _) = output.transact(|w| w.register_initializer(name));
+        Derived {
+            name: name.to_owned(),
+            input: input.clone(),
+            output: output.clone(),
+            derive: Box::new(derive),
+            batch: BATCH,
+            initializer,
+        }
+    }
+
+    /// So many rows at most are one transaction, and are worked on before others may run; 1,000 if not set.
+    pub fn batch(mut self, rows: usize) -> Self {
+        self.batch = rows.max(1);
+        self
+    }
+
+    /// Adds the job, under the name.
+    #[track_caller]
+    pub fn spawn(self, jobs: &JobGroup) -> OneShotJob {
+        let Derived { name, input, output, derive, batch, initializer } = self;
+        jobs.one_shot(name.clone(), move |cx| async move {
+            let changes = input.changes().named(&name);
+            let (initializer, failed) = (Some(initializer), BTreeMap::new());
+            Deriving { input, output, derive, batch, initializer, changes, failed }.run(cx).await;
+            Ok(())
+        })
+    }
+}
+
+impl<In: TableSpec, Out: TableSpec> Deriving<In, Out> {
+    async fn run(mut self, cx: JobCx) {
+        let mut rows = 0;
+        loop {
+            let (more, completes) = {
+                let _working = cx.working();
+                let snapshot = self.input.snapshot();
+                let (worked_on, more, completes) = self.step(&snapshot, Instant::now());
+                rows += worked_on;
+                (more, completes)
+            };
+            match self.failed.values().next() {
+                None => cx.health.ok(format_args!("{rows} rows derived")),
+                Some(first) => {
+                    cx.health.degraded(format_args!("{} rows fail", self.failed.len()), &first.error);
+                }
+            }
+            let retry = self.failed.values().map(|failed| failed.next).min();
+            tokio::select! {
+                biased;
+                () = cx.cancelled() => break,
+                () = async {
+                    more.changed().await;
+                    tokio::task::yield_now().await;
+                } => {}
+                () = changed(completes.as_ref()), if self.initializer.is_some() => {}
+                () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {}
+            }
+        }
+        if let Some(initializer) = self.initializer {
+            initializer.abandon();
+        }
+    }
+
+    /// Works on a batch of what has changed up to the snapshot, and on what is to be tried again. Gives the number of rows,
+    /// a watch for more of them, and one for the input's completeness unless it is complete.
+    fn step(&mut self, snapshot: &Snapshot, now: Instant) -> (usize, Watch, Option<Watch>) {
+        let (complete, completes) = self.input.initialized_watch(snapshot);
+        let completes = (!complete).then_some(completes);
+        let (batch, mut more) = self.changes.read(snapshot, self.batch);
+        let mut work: Vec<(Change<In>, Option<Backoff>)> = Vec::new();
+        for change in batch {
+            // What is newer takes its place.
+            self.failed.remove(&key(&change));
+            work.push((change, None));
+        }
+        let due: Vec<KeyBuf> =
+            self.failed.iter().filter(|(_, row)| row.next <= now).map(|(key, _)| key.clone()).collect();
+        work.extend(
+            due.iter().filter_map(|key| self.failed.remove(key)).map(|row| (row.change, Some(row.backoff))),
+        );
+        let finish = complete
+            && self.initializer.is_some()
+            && self.failed.is_empty()
+            && self.changes.seen() >= self.input.revision(snapshot);
+        if work.is_empty() && !finish {
+            return (0, more, completes);
+        }
+        let rows: Vec<&Change<In>> = work.iter().map(|(change, _)| change).collect();
+        let errors = match caught(|| self.write(&rows, finish)) {
+            Ok(errors) => errors,
+            // It is an index of the output that panics: for which row is found out by a transaction for each.
+            Err(_) => {
+                more = Watch::closed();
+                let one = |(at, row): (usize, &&Change<In>)| {
+                    let error = caught(|| self.write(&[row], false));
+                    error
+                        .map_or_else(Some, |errors| errors.into_iter().next().map(|(_, error)| error))
+                        .map(|error| (at, error))
+                };
+                rows.iter().enumerate().filter_map(one).collect()
+            }
+        };
+        let count = work.len();
+        let mut errors = errors.into_iter().peekable();
+        for (at, (change, backoff)) in work.into_iter().enumerate() {
+            if let Some((_, error)) = errors.next_if(|(which, _)| *which == at) {
+                let mut backoff = backoff.unwrap_or_else(|| Backoff::exponential(RETRY.0, RETRY.1));
+                let next = now + backoff.next_wait().unwrap_or(RETRY.1);
+                let error = format!("{} `{}`: {error}", In::NAME, label(&*change.object));
+                if backoff.attempts() == 1 {
+                    tracing::warn!(table = Out::NAME, %error, "A row could not be derived");
+                }
+                self.failed.insert(key(&change), Failed { change, error, backoff, next });
+            }
+        }
+        (count, more, completes)
+    }
+
+    /// Derives rows and writes what comes of them in one transaction, in which the output becomes complete if it is to
+    /// `finish` and nothing failed. Gives errors by position.
+    fn write(&mut self, rows: &[&Change<In>], finish: bool) -> Vec<(usize, String)> {
+        let mut errors = Vec::new();
+        let mut derived = Vec::with_capacity(rows.len());
+        for (at, change) in rows.iter().enumerate() {
+            match caught(|| (self.derive)(&change.object, change.deleted)) {
+                Ok(Derive::Skip) => {}
+                Ok(outcome) => derived.push((at, outcome)),
+                Err(panic) => errors.push((at, panic)),
+            }
+        }
+        let initializer = &mut self.initializer;
+        self.output.transact(|w| {
+            for (at, outcome) in derived {
+                if let Err(error) = apply(w, outcome) {
+                    errors.push((at, error));
+                }
+            }
+            if finish
+                && errors.is_empty()
+                && let Some(initializer) = initializer.take()
+            {
+                initializer.done(w);
+            }
+        });
+        errors.sort_unstable_by_key(|(at, _)| *at);
+        errors
+    }
+}
+
+fn apply<Out: TableSpec>(w: &mut Writer<'_, Out>, outcome: Derive<Out>) -> Result<(), String> {
+    let inserted = match outcome {
+        Derive::Insert(row) => w.try_insert(row),
+        Derive::Update(row) if w.get(Query::of(&row)).is_some() => w.try_insert(row),
+        Derive::Delete(query) => Ok(w.delete(query)),
+        Derive::Update(_) | Derive::Skip => Ok(None),
+    };
+    inserted.map(drop).map_err(|conflict| conflict.to_string())
+}
+
+/// Waits for the watch; for ever without one.
+async fn changed(watch: Option<&Watch>) {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn key<T: TableSpec>(change: &Change<T>) -> KeyBuf {
+    KeyBuf::of(&change.object.key())
+}
+
+/// How a message names a row: by its first column.
+pub(crate) fn label<T: TableSpec>(row: &T) -> String {
+    let column = caught(|| row.row().into_iter().next()).ok().flatten();
+    column.unwrap_or_else(|| format!("{:02x?}", KeyBuf::of(&row.key()).as_bytes()))
+}
+
+/// The result, or what was said in the panic.
+fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| format!("panicked: {}", said(&*panic)))
+}
+
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
+}
