@@ -11,6 +11,7 @@ mod observe;
 mod promises;
 mod ranges;
 mod reference;
+mod reflect;
 mod rows;
 mod watch_set;
 mod wiring;

@@ -1,0 +1,346 @@
+//! A table that mirrors what somebody else has: a list first, then what changes.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use futures::{Stream, StreamExt};
+use hive::job::OneShotJob;
+use hive::{JobCx, JobGroup};
+
+use crate::derived::label;
+use crate::init::Initializer;
+use crate::key::KeyBuf;
+use crate::obj::Obj;
+use crate::query::Query;
+use crate::spec::TableSpec;
+use crate::table::RwTable;
+use crate::writer::Writer;
+
+/// Events of a source that are one transaction at most.
+const BATCH: usize = 1000;
+
+/// What a source says.
+#[derive(Clone)]
+pub enum Event<T> {
+    /// This is all there is.
+    Replace(Vec<T>),
+    /// A list begins: what is upserted from now on until [`Listed`](Event::Listed) is all there is. One that has begun
+    /// before and did not come to its end does not count.
+    Restart,
+    /// The list that began with [`Restart`](Event::Restart) is complete.
+    Listed,
+    /// The row is there, new or changed.
+    Upsert(T),
+    /// The row is gone.
+    Delete(Query<T>),
+}
+
+/// Keeps a table equal to what a source says, with the semantics of list and watch.
+///
+/// A list replaces what there is in one transaction: rows that it does not name are deleted, those that it changes are
+/// written, and those that are equal stay as they are, so that nobody is woken for them. The first list completes the
+/// table in the same transaction. Between lists what the source says is written as it comes: all that is there at a moment
+/// is one transaction of up to 1,000 events, nothing is waited for, and the source is asked for more once it is
+/// written.
+///
+/// A list that comes in pieces is gathered until its end, so readers never see a part of it. Of rows that are equal
+/// to those of the table only handles are kept meanwhile: a list again of a large table costs little.
+///
+/// A row whose unique key belongs to another row is set aside, named in health, and tried again with each transaction.
+///
+/// ```
+/// use std::convert::Infallible;
+/// use std::sync::Arc;
+///
+/// use futures::{StreamExt, stream};
+/// use hive::prelude::*;
+/// use serde::Serialize;
+/// use statedb::{Event, Query, Reflector, RwTable, Table, TableSpec};
+///
+/// # #[derive(Clone, Debug, PartialEq, Serialize)]
+/// # struct Pod { name: String }
+/// # impl TableSpec for Pod {
+/// #     const NAME: &'static str = "pods";
+/// #     type Key<'a> = &'a str;
+/// #     fn key(&self) -> &str { &self.name }
+/// #     fn columns() -> &'static [&'static str] { &["Name"] }
+/// #     fn row(&self) -> Vec<String> { vec![self.name.clone()] }
+/// # }
+/// fn reflect(jobs: JobGroup, pods: Arc<RwTable<Pod>>) {
+///     let pod = |name: &str| Pod { name: name.into() };
+///     let said = [Event::Replace(vec![pod("a"), pod("b")]), Event::Delete(Query::primary("a")), Event::Upsert(pod("c"))];
+///     let source = stream::iter(said).map(Ok::<_, Infallible>);
+///     Reflector::new("pods", &pods).spawn(&jobs, source);
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// # let cells = [statedb::cell(), module("m", "Pods", [statedb::table::<Pod>(), invoke(reflect)])];
+/// # let mut hive = TestHive::new(cells);
+/// # hive.start().await;
+/// # let pods = hive.get::<Table<Pod>>();
+/// pods.wait_initialized().await;
+/// let names: Vec<_> = pods.all(&pods.snapshot()).map(|pod| pod.name.clone()).collect();
+/// assert_eq!(names, ["b", "c"]);
+/// # drop(pods);
+/// # hive.finish().await;
+/// # }
+/// ```
+#[must_use = "`spawn` adds the job"]
+pub struct Reflector<T: TableSpec> {
+    name: String,
+    table: RwTable<T>,
+    initializer: Option<Initializer<T>>,
+    owns: Box<dyn Fn(&T) -> bool + Send>,
+    merge: Merge<T>,
+    listing: Option<Listing<T>>,
+    /// Rows whose unique key is taken, with what was said.
+    refused: BTreeMap<KeyBuf, (T, String)>,
+}
+
+type Merge<T> = Box<dyn Fn(&T, T) -> Option<T> + Send>;
+
+/// The rows of a list that is not complete.
+type Listing<T> = BTreeMap<KeyBuf, Listed<T>>;
+
+enum Listed<T> {
+    New(T),
+    /// As the table has it.
+    Same(Obj<T>),
+}
+
+/// What is to be done with a row.
+enum Step<T> {
+    Put(T),
+    Gone,
+}
+
+impl<T: TableSpec + Clone + PartialEq> Reflector<T> {
+    /// Of a source of this name. From now on the table waits for it to be complete.
+    #[track_caller]
+    pub fn new(name: &str, table: &RwTable<T>) -> Self {
+        let (initializer, _) = table.transact(|w| w.register_initializer(name));
+        Reflector {
+            name: name.to_owned(),
+            table: table.clone(),
+            initializer: Some(initializer),
+            owns: Box::new(|_| true),
+            merge: Box::new(|old, new| (*old != new).then_some(new)),
+            listing: None,
+            refused: BTreeMap::new(),
+        }
+    }
+}
+
+impl<T: TableSpec + Clone> Reflector<T> {
+    /// Of several sources of one table each owns some rows: a list deletes none of the others.
+    pub fn owns(mut self, owns: impl Fn(&T) -> bool + Send + 'static) -> Self {
+        self.owns = Box::new(owns);
+        self
+    }
+
+    /// What is stored if there is a row already, for rows of which the source knows only a part: `merge(stored, said)`;
+    /// none leaves the stored one as it is. Unless given, rows that are not equal are replaced.
+    pub fn merge(mut self, merge: impl Fn(&T, T) -> Option<T> + Send + 'static) -> Self {
+        self.merge = Box::new(merge);
+        self
+    }
+
+    /// Adds the job, under the source's name. An error of the source degrades its health until it says something again;
+    /// whoever has lost its place says [`Event::Restart`]. A source that ends has said all, and what it said stays.
+    #[track_caller]
+    pub fn spawn<S, E>(self, jobs: &JobGroup, source: S) -> OneShotJob
+    where
+        S: Stream<Item = Result<Event<T>, E>> + Send + 'static,
+        E: Display + Send + 'static,
+    {
+        jobs.one_shot(self.name.clone(), move |cx| async move {
+            self.run(cx, source).await;
+            Ok(())
+        })
+    }
+
+    async fn run<E: Display>(mut self, cx: JobCx, source: impl Stream<Item = Result<Event<T>, E>>) {
+        let mut source = std::pin::pin!(source.ready_chunks(BATCH));
+        while let Some(Some(events)) = cx.token().run_until_cancelled(source.next()).await {
+            let working = cx.working();
+            let mut failed = None;
+            let said = events.into_iter().filter_map(|event| match event {
+                Ok(event) => {
+                    failed = None;
+                    Some(event)
+                }
+                Err(error) => {
+                    failed = Some(error.to_string());
+                    None
+                }
+            });
+            let said = said.collect();
+            self.apply(said);
+            match (failed, self.refused.values().next()) {
+                (Some(error), _) => cx.health.degraded("The source fails", error),
+                (None, Some((_, error))) => {
+                    cx.health.degraded(format_args!("{} rows are refused", self.refused.len()), error);
+                }
+                (None, None) if self.initializer.is_some() => cx.health.ok("Listing"),
+                (None, None) => cx.health.ok("Following"),
+            }
+            drop(working);
+            // A source that always has something to say lets others run.
+            tokio::task::yield_now().await;
+        }
+        if cx.is_cancelled()
+            && let Some(initializer) = self.initializer
+        {
+            initializer.abandon();
+        }
+    }
+
+    /// Writes what was said: in one transaction, but for lists, which are transactions of their own.
+    pub fn apply(&mut self, events: Vec<Event<T>>) {
+        let mut steps: BTreeMap<KeyBuf, Step<T>> = BTreeMap::new();
+        for event in events {
+            match event {
+                Event::Replace(rows) => {
+                    self.listing = None;
+                    // What was said before is in the list or is gone.
+                    steps.clear();
+                    self.refused.clear();
+                    self.replace(rows.into_iter().map(|row| (key(&row), Listed::New(row))).collect());
+                }
+                Event::Restart => self.listing = Some(BTreeMap::new()),
+                Event::Listed => {
+                    if let Some(rows) = self.listing.take() {
+                        steps.clear();
+                        self.refused.clear();
+                        self.replace(rows);
+                    }
+                }
+                Event::Upsert(row) => match &mut self.listing {
+                    Some(_) => self.list(row),
+                    None => drop(steps.insert(key(&row), Step::Put(row))),
+                },
+                Event::Delete(query) => {
+                    let Some(key) = self.primary(query) else { continue };
+                    match &mut self.listing {
+                        Some(listing) => drop(listing.remove(&key)),
+                        None => drop(steps.insert(key, Step::Gone)),
+                    }
+                }
+            }
+        }
+        if !steps.is_empty() {
+            self.write(steps);
+        }
+    }
+
+    /// The primary key of a row that is asked for by any index.
+    fn primary(&self, query: Query<T>) -> Option<KeyBuf> {
+        match query.index {
+            None => Some(query.key),
+            Some(_) => self.table.get(&self.table.snapshot(), query).map(|row| key(&**row)),
+        }
+    }
+
+    /// Notes a row of a list.
+    fn list(&mut self, row: T) {
+        let snapshot = self.table.snapshot();
+        let key = key(&row);
+        let stored = self.table.get(&snapshot, Query::raw_primary(key.clone()));
+        let listed = match stored {
+            Some(stored) => match (self.merge)(stored, row.clone()) {
+                None => Listed::Same(stored.clone()),
+                Some(_) => Listed::New(row),
+            },
+            None => Listed::New(row),
+        };
+        self.listing.get_or_insert_default().insert(key, listed);
+    }
+
+    fn replace(&mut self, rows: Listing<T>) {
+        let Reflector { table, initializer, owns, merge, refused, .. } = self;
+        table.transact(|w| {
+            let gone: Vec<KeyBuf> = w
+                .all()
+                .filter(|row| owns(row))
+                .map(|row| key(&**row))
+                .filter(|key| !rows.contains_key(key))
+                .collect();
+            for key in gone {
+                w.delete(Query::raw_primary(key));
+            }
+            for (key, row) in rows {
+                match row {
+                    Listed::New(row) => put(w, merge, refused, key, row),
+                    // Somebody else may have deleted it since; whatever it is now, the source has nothing new to say.
+                    Listed::Same(row) if w.get(Query::raw_primary(key.clone())).is_none() => {
+                        put(w, merge, refused, key, (*row).clone());
+                    }
+                    Listed::Same(_) => {}
+                }
+            }
+            retry(w, merge, refused);
+            if let Some(initializer) = initializer.take() {
+                initializer.done(w);
+            }
+        });
+    }
+
+    fn write(&mut self, steps: BTreeMap<KeyBuf, Step<T>>) {
+        let Reflector { table, merge, refused, .. } = self;
+        table.transact(|w| {
+            let mut puts = Vec::new();
+            for (key, step) in steps {
+                refused.remove(&key);
+                match step {
+                    Step::Gone => drop(w.delete(Query::raw_primary(key))),
+                    Step::Put(row) => puts.push((key, row)),
+                }
+            }
+            for (key, row) in puts {
+                put(w, merge, refused, key, row);
+            }
+            retry(w, merge, refused);
+        });
+    }
+}
+
+type Refused<T> = BTreeMap<KeyBuf, (T, String)>;
+
+/// Stores a row, if that changes anything; sets it aside if its unique key is taken.
+fn put<T: TableSpec + Clone>(
+    w: &mut Writer<'_, T>,
+    merge: &Merge<T>,
+    refused: &mut Refused<T>,
+    key: KeyBuf,
+    row: T,
+) {
+    let kept = T::UNIQUE_SECONDARY.then(|| row.clone());
+    let merged = match w.get(Query::raw_primary(key.clone())) {
+        Some(stored) => merge(stored, row),
+        None => Some(row),
+    };
+    if let Some(merged) = merged
+        && let Err(conflict) = w.try_insert(merged)
+        && let Some(row) = kept
+    {
+        let error = format!("{} `{}`: {conflict}", T::NAME, label(&row));
+        refused.insert(key, (row, error));
+    }
+}
+
+/// Tries again what was set aside, until nothing more comes of it: one row may free the key of another.
+fn retry<T: TableSpec + Clone>(w: &mut Writer<'_, T>, merge: &Merge<T>, refused: &mut Refused<T>) {
+    loop {
+        let before = refused.len();
+        for (key, (row, _)) in std::mem::take(refused) {
+            put(w, merge, refused, key, row);
+        }
+        if refused.len() == before {
+            return;
+        }
+    }
+}
+
+fn key<T: TableSpec>(row: &T) -> KeyBuf {
+    KeyBuf::of(&row.key())
+}
