@@ -64,6 +64,37 @@ impl RemoteKey for Ipv6Addr {
     }
 }
 
+/// An address and how many of its bits count, for an index of prefixes: asked for, it gives the rows of the longest one that
+/// covers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemotePrefix {
+    /// The address, whatever the bits that do not count.
+    pub address: IpAddr,
+    /// How many of them, from the first.
+    pub bits: u8,
+}
+
+/// An address as a prefix of its own.
+impl From<IpAddr> for RemotePrefix {
+    fn from(address: IpAddr) -> Self {
+        RemotePrefix { address, bits: if address.is_ipv4() { 32 } else { 128 } }
+    }
+}
+
+impl RemoteKey for RemotePrefix {
+    /// The bytes that have the bits, and their number in two bytes.
+    fn to_bytes(&self) -> Vec<u8> {
+        let mapped = if self.address.is_ipv4() { 96 } else { 0 };
+        let bits = u16::from(self.bits.min(128 - mapped) + mapped);
+        let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+        let mut bytes = self.address.to_bytes();
+        bytes.iter_mut().zip(mask.to_be_bytes()).for_each(|(byte, mask)| *byte &= mask);
+        bytes.truncate(usize::from(bits.div_ceil(8)));
+        bytes.extend(bits.to_be_bytes());
+        bytes
+    }
+}
+
 /// Standard base64 with padding (RFC 4648, section 4).
 pub(crate) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -100,5 +131,10 @@ mod tests {
         assert_eq!((true.to_bytes(), "eth0".to_bytes()), (b"T".to_vec(), b"eth0".to_vec()));
         let ip: IpAddr = "10.0.0.1".parse().unwrap();
         assert_eq!(ip.to_bytes(), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+        let prefix = |text: &str, bits| RemotePrefix { address: text.parse().unwrap(), bits }.to_bytes();
+        assert_eq!(prefix("2001:dbf::1", 29), [0x20, 1, 0xd, 0xb8, 0, 29]);
+        assert_eq!(prefix("10.255.0.0", 9), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 128, 0, 105]);
+        assert_eq!(prefix("::", 0), [0, 0]);
+        assert_eq!(RemotePrefix::from(ip).to_bytes()[12..], [10, 0, 0, 1, 0, 128]);
     }
 }

@@ -38,7 +38,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use error::Error;
-pub use key::RemoteKey;
+pub use key::{RemoteKey, RemotePrefix};
 pub use rows::{Change, Changes, Row, Rows};
 
 /// A table of an agent. It is looked for with each question, nothing is kept in between.
