@@ -263,7 +263,7 @@ fn primary<'i>(
     }
     let mut found = Vec::new();
     for wanted in list {
-        let field = fields.iter().find(|field| field.ident.as_ref() == Some(&wanted));
+        let field = fields.iter().find(|field| ident(field).unraw() == wanted.unraw());
         match field {
             Some(field) => found.push(*field),
             None => {

@@ -64,7 +64,9 @@ pub(super) fn insert<K: Ord + Clone, V: Clone>(link: &mut Link<K, V>, key: K, va
         Ordering::Greater => insert(&mut node.right, key, value),
         Ordering::Equal => return Some(std::mem::replace(&mut node.value, value)),
     };
-    restore(link);
+    if old.is_none() && !node.settle() {
+        rotate(link);
+    }
     old
 }
 
@@ -89,7 +91,9 @@ pub(super) fn remove<K: Borrow<Q> + Clone, V: Clone, Q: Ord + ?Sized>(
             }
         },
     };
-    restore(link);
+    if !node.settle() {
+        rotate(link);
+    }
     Some(removed)
 }
 
@@ -102,33 +106,41 @@ fn remove_first<K: Clone, V: Clone>(link: &mut Link<K, V>) -> Option<(K, V)> {
             Some(first)
         }
         first => {
-            restore(link);
+            if !node.settle() {
+                rotate(link);
+            }
             first
         }
     }
 }
 
-/// Counts again after a change below, and rotates if one side has become too heavy.
-fn restore<K: Clone, V: Clone>(link: &mut Link<K, V>) {
+impl<K, V> Node<K, V> {
+    /// Counts again after a change below; false if one side has become too heavy.
+    fn settle(&mut self) -> bool {
+        let (left, right) = (weight(&self.left), weight(&self.right));
+        self.len = left + right - 1;
+        left <= DELTA * right && right <= DELTA * left
+    }
+}
+
+/// Makes the heavier side the top.
+fn rotate<K: Clone, V: Clone>(link: &mut Link<K, V>) {
     let Some(shared) = link else { return };
     let node = Arc::make_mut(shared);
-    let (left, right) = (weight(&node.left), weight(&node.right));
-    if right > DELTA * left {
+    if weight(&node.right) > weight(&node.left) {
         if let Some(side) = &node.right
             && weight(&side.left) >= GAMMA * weight(&side.right)
         {
             rotate_right(&mut node.right);
         }
         rotate_left(link);
-    } else if left > DELTA * right {
+    } else {
         if let Some(side) = &node.left
             && weight(&side.right) >= GAMMA * weight(&side.left)
         {
             rotate_left(&mut node.left);
         }
         rotate_right(link);
-    } else {
-        node.len = left + right - 1;
     }
 }
 

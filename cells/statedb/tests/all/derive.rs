@@ -1,5 +1,6 @@
 //! `#[derive(Table)]`: what it makes of a struct.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -246,6 +247,59 @@ fn prefixes_are_found_by_what_they_cover() {
         table.prefix(&snapshot, Network::by_cidr_inside(all)).map(|row| row.id).collect::<Vec<_>>(),
         [1, 2]
     );
+}
+
+/// Names that the macro's code might use, and types that come out of another macro.
+macro_rules! odd {
+    ($first:ty, $text:ty) => {
+        #[derive(Clone, Debug, Serialize, Table)]
+        #[table(name = "odd", primary(key, buffer, type, start, name = "all"))]
+        struct Odd {
+            key: $first,
+            buffer: $text,
+            r#type: bool,
+            start: [u8; 2],
+            #[index]
+            row: Cow<'static, str>,
+            #[index(multi)]
+            keys: Arc<[Box<str>]>,
+            #[index(name = "first")]
+            #[column(skip)]
+            this: Option<$first>,
+        }
+    };
+}
+odd!(u8, Arc<str>);
+
+#[test]
+fn no_name_of_a_field_is_in_the_way() {
+    let table: RwTable<Odd> = Db::new().table().unwrap();
+    table.transact(|w| {
+        w.insert(Odd {
+            key: 1,
+            buffer: "a".into(),
+            r#type: true,
+            start: [2, 3],
+            row: "x".into(),
+            keys: ["k".into(), "l".into()].into(),
+            this: None,
+        })
+    });
+    let snapshot = table.snapshot();
+    let found =
+        [Odd::by_primary(1, "a", true, [2, 3]), Odd::by_row("x"), Odd::by_keys("l"), Odd::by_this(None)];
+    assert!(found.into_iter().all(|query| table.get(&snapshot, query).is_some()));
+    let starting = [
+        Odd::by_key(1),
+        Odd::by_key_buffer(1, "a"),
+        Odd::by_key_buffer_type(1, "a", true),
+        Odd::by_row_prefix(""),
+        Odd::by_keys_prefix("k"),
+    ];
+    assert!(starting.into_iter().all(|prefix| table.prefix(&snapshot, prefix).count() == 1));
+    assert_eq!(Odd::columns(), ["Key", "Buffer", "Type", "Start", "Row", "Keys"]);
+    let row = table.all(&snapshot).next().unwrap().row();
+    assert_eq!(row, ["1", "a", "true", "2, 3", "x", "k, l"]);
 }
 
 mod by_hand {
