@@ -1,6 +1,7 @@
 //! Metrics of tables and of the transactions on them, all off unless `--metrics` asks for them. Counts are read when
 //! somebody asks; transactions are measured only while one of their families is on.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,6 +34,31 @@ const COUNTS: [Count; 5] = [
         |stats| stats.readers.iter().map(|reader| reader.seen).fold(stats.revision, u64::min),
     ),
 ];
+
+/// Numbers of what a table has several of: with its name and help, and that of the label that tells them apart.
+type Parts = (&'static str, &'static str, &'static str, fn(&TableStats) -> Vec<(String, u64)>);
+
+const PARTS: [Parts; 2] = [
+    (
+        "statedb_table_reader_graveyard_objects",
+        "Deleted objects that a table keeps for a change iterator",
+        "reader",
+        |stats| named(stats.readers.iter().map(|reader| (reader.owner.clone(), reader.kept as u64))),
+    ),
+    (
+        "statedb_table_long_write_txns",
+        "Write transactions that held an executor's thread for more than 100 us, by the place that began them",
+        "place",
+        |stats| named(stats.long_writes.iter().map(|write| (write.place.to_string(), write.count))),
+    ),
+];
+
+/// Each name once, with all of its numbers together.
+fn named(parts: impl Iterator<Item = (String, u64)>) -> Vec<(String, u64)> {
+    let mut sums = BTreeMap::new();
+    parts.for_each(|(name, number)| *sums.entry(name).or_default() += number);
+    sums.into_iter().collect()
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TxnLabels {
@@ -80,7 +106,8 @@ pub(crate) fn register(metrics: &Metrics, db: &Arc<Db>) {
     metrics.register_off(held, "How long write transactions held their tables", duration.clone());
     metrics.register_off(waited, "How long the last writer of a table waited for it", contention.clone());
     metrics.register_off(cleaned, "How long the removal of seen deleted objects took", cleaning.clone());
-    metrics.register_collector_off(COUNTS.map(|(name, ..)| name), Tables(db.clone()));
+    let names = COUNTS.iter().map(|(name, ..)| *name).chain(PARTS.iter().map(|(name, ..)| *name));
+    metrics.register_collector_off(names, Tables(db.clone()));
     if !db.measure(Arc::new(transactions)) {
         tracing::warn!("Transactions on tables are measured by somebody else already");
     }
@@ -135,6 +162,15 @@ impl Collector for Tables {
             for (table, stats) in &all {
                 let labels = [("table", *table)];
                 ConstGauge::new(count(stats) as i64).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        for (name, help, label, parts) in PARTS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (table, stats) in &all {
+                for (part, number) in parts(stats) {
+                    let labels = [("table", *table), (label, part.as_str())];
+                    ConstGauge::new(number as i64).encode(family.encode_family(&labels)?)?;
+                }
             }
         }
         Ok(())

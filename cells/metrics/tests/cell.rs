@@ -72,10 +72,12 @@ async fn tables_and_transactions_are_measured_when_somebody_asks() {
         "table_graveyard_objects",
         "table_graveyard_low_watermark",
         "table_graveyard_cleaning_duration_seconds",
+        "table_reader_graveyard_objects",
+        "table_long_write_txns",
     ];
     let words: Vec<String> = names.iter().map(|name| format!("+cilium_statedb_{name}")).collect();
     metrics.select(Selection::parse(words.iter().map(String::as_str)).0);
-    let mut changes = rows.changes();
+    let mut changes = rows.changes().named("follower");
     changes.try_next();
     rows.transact(|w| w.retain(|row| row.0 < 3));
     let text = metrics.text();
@@ -88,6 +90,7 @@ async fn tables_and_transactions_are_measured_when_somebody_asks() {
         "table_delete_trackers{table=\"rows\"} 1",
         "table_graveyard_objects{table=\"rows\"} 2",
         "table_graveyard_low_watermark{table=\"rows\"} 5",
+        "table_reader_graveyard_objects{table=\"rows\",reader=\"follower\"} 2",
     ] {
         assert!(text.contains(&format!("\ncilium_statedb_{line}")), "{line}: {text}");
     }
@@ -95,12 +98,14 @@ async fn tables_and_transactions_are_measured_when_somebody_asks() {
     let db = hive.get::<statedb::Db>().handle("visitor");
     let mut w = db.write((&rows,));
     w.insert(Row(9));
+    std::thread::sleep(std::time::Duration::from_millis(1));
     w.commit();
     let text = metrics.text();
     for line in [
         "write_txn_duration_seconds_count{handle=\"visitor\",tables=\"rows\"} 1",
         "table_graveyard_objects{table=\"rows\"} 0",
         "table_graveyard_cleaning_duration_seconds_count{table=\"rows\"} 1",
+        "table_long_write_txns{table=\"rows\",place=\"cells/metrics/tests/cell.rs:",
     ] {
         assert!(text.contains(&format!("\ncilium_statedb_{line}")), "{line}: {text}");
     }

@@ -13,6 +13,7 @@ use crate::changes::{Changes, ReaderStats};
 use crate::db::{Db, Snapshot};
 use crate::error::Error;
 use crate::key::{IndexKey, KeyBuf, KeyParseError};
+use crate::locks::LongWrite;
 use crate::obj::Obj;
 use crate::query::{Prefix, Query};
 use crate::rows::Rows;
@@ -151,6 +152,8 @@ pub struct TableStats {
     pub type_name: &'static str,
     /// The last commit that wrote the table.
     pub last_write: Option<LastWrite>,
+    /// Write transactions that held an executor's thread too long, by place, the longest first.
+    pub long_writes: Vec<LongWrite>,
 }
 
 /// Who last wrote a table, when and where.
@@ -216,6 +219,7 @@ impl<T: TableSpec> AnyTable for TableMeta<T> {
             trackers: readers.len(),
             readers,
             type_name: std::any::type_name::<T>(),
+            long_writes: self.long_writes.all(),
             last_write: (*self.last_write.lock()).map(|write| LastWrite {
                 handle: self.handles.name(write.handle),
                 at: write.at,

@@ -1,5 +1,8 @@
 //! What can go wrong, all of it before anything is changed.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::key::KeyParseError;
 use crate::obj::Obj;
 
@@ -90,6 +93,29 @@ pub enum SinceError {
         now: u64,
     },
 }
+
+/// A row was not there, or not as wanted, in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotInTime {
+    /// The table.
+    pub table: &'static str,
+    /// How long it was waited.
+    pub timeout: Duration,
+    /// The sources that have yet to fill the table.
+    pub pending: Vec<Arc<str>>,
+}
+
+impl std::fmt::Display for NotInTime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "table `{}`: no row as wanted within {:?}", self.table, self.timeout)?;
+        match &*self.pending {
+            [] => Ok(()),
+            pending => write!(f, ", it is not complete and waits for {}", pending.join(", ")),
+        }
+    }
+}
+
+impl std::error::Error for NotInTime {}
 
 /// Another row has a key that must be unique. Nothing was changed.
 pub struct Conflict<T> {

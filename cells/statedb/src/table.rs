@@ -4,12 +4,14 @@ use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::changes::{Changes, Trackers};
 use crate::db::{Db, ReadSource, Snapshot};
-use crate::error::Error;
+use crate::error::{Error, NotInTime};
+use crate::locks::LongWrites;
 use crate::metrics::Handles;
 use crate::obj::Obj;
 use crate::query::{AsQuery, KeyRange, Prefix};
@@ -40,6 +42,7 @@ pub(crate) struct TableMeta<T> {
     pub(crate) lock: Mutex<()>,
     pub(crate) trackers: Arc<Mutex<Trackers>>,
     pub(crate) next_initializer: AtomicU64,
+    pub(crate) long_writes: LongWrites,
     pub(crate) last_write: Mutex<Option<Written>>,
     pub(crate) handles: Arc<Handles>,
 }
@@ -78,6 +81,7 @@ impl<T: TableSpec> TableMeta<T> {
             lock: Mutex::default(),
             trackers: Arc::new(Mutex::new(Trackers::new())),
             next_initializer: AtomicU64::new(0),
+            long_writes: LongWrites::default(),
             last_write: Mutex::default(),
             handles: handles.clone(),
         })
@@ -218,6 +222,35 @@ impl<T: TableSpec> Table<T> {
                 match found {
                     Some(object) if wanted(object) => return object.clone(),
                     _ => watch,
+                }
+            };
+            watch.changed().await;
+        }
+    }
+
+    /// The same for at most so long: how long a source needs to tell of something is not for its readers to know.
+    pub async fn wait_for_within(
+        &self,
+        timeout: Duration,
+        query: impl AsQuery<T>,
+        wanted: impl Fn(&T) -> bool,
+    ) -> Result<Obj<T>, NotInTime> {
+        let found = tokio::time::timeout(timeout, self.wait_for(query.as_query(), wanted)).await;
+        found.map_err(|_| {
+            let pending = self.pending_initializers(&self.snapshot());
+            NotInTime { table: T::NAME, timeout, pending }
+        })
+    }
+
+    /// Waits until `find` finds what it looks for in this table of a snapshot, and gives it. It is asked again after each
+    /// change of the table.
+    pub async fn wait_until<R>(&self, mut find: impl FnMut(&Self, &Snapshot) -> Option<R>) -> R {
+        loop {
+            let watch = {
+                let snapshot = self.db.snapshot();
+                match find(self, &snapshot) {
+                    Some(found) => return found,
+                    None => self.watch(&snapshot),
                 }
             };
             watch.changed().await;

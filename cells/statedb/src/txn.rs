@@ -113,6 +113,7 @@ pub trait AnyWriter {
     fn wake_initialized(&self);
     fn after(&mut self, db: &Db);
     fn wrote(&self, write: Written);
+    fn took_long(&self, place: &'static Location<'static>, took: Duration);
 }
 
 impl<T: TableSpec> AnyWriter for Writer<'_, T> {
@@ -152,6 +153,10 @@ impl<T: TableSpec> AnyWriter for Writer<'_, T> {
         if self.changed() || self.initializes() {
             *self.meta.last_write.lock() = Some(write);
         }
+    }
+
+    fn took_long(&self, place: &'static Location<'static>, took: Duration) {
+        self.meta.long_writes.count(place, took);
     }
 }
 
@@ -258,6 +263,9 @@ impl<'a, W: Writers> Txn<'a, W> {
         }
         self.guards.clear();
         self.held = None;
+        if now - started > locks::LONG && locks::on_executor() {
+            writers.iter().for_each(|writer| writer.took_long(self.place, now - started));
+        }
         writers.iter().for_each(|writer| writer.wake_initialized());
         committed();
         let mut retired = Vec::new();

@@ -1,11 +1,12 @@
 //! Promises one by one: order of wake-ups, initializers, locking, conflicts, names.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::rows::*;
-use statedb::{CasError, Db, Error, Query, Snapshot, TableSpec};
+use statedb::{CasError, Db, Error, Query, RwTable, Snapshot, TableSpec, Writer};
 
 #[test]
 fn a_failed_compare_and_swap_changes_and_wakes_nothing() {
@@ -341,4 +342,74 @@ fn a_watch_of_a_part_is_not_closed_by_the_others() {
     assert!(!part.is_closed() && !list.is_closed() && !miss.is_closed() && all.is_closed());
     pods.transact(|w| w.insert(pod(9, "aac", &[])));
     assert!(part.is_closed() && miss.is_closed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_for_a_row_ends_in_time_and_says_what_the_table_waits_for() {
+    let pods = Db::new().table::<Pod>().unwrap();
+    let (source, _) = pods.transact(|w| w.register_initializer("source"));
+    let second = Duration::from_secs(1);
+    let error = pods.wait_for_within(second, by_id(1), |_| true).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "table `pods`: no row as wanted within 1s, it is not complete and waits for source"
+    );
+    let write = async {
+        tokio::time::sleep(second / 2).await;
+        pods.transact(|w| {
+            w.insert(pod(1, "a", &[]));
+            source.done(w);
+        });
+        tokio::time::sleep(second / 2).await;
+        pods.transact(|w| w.insert(pod(2, "a", &[])));
+    };
+    let two = pods.wait_until(|pods, snapshot| {
+        let found: Vec<u8> = pods.all(snapshot).map(|pod| pod.id).collect();
+        (found.len() == 2).then_some(found)
+    });
+    let (found, two, ()) =
+        tokio::join!(pods.wait_for_within(second, by_id(1), |pod| pod.node == "a"), two, write);
+    assert_eq!((found.unwrap().revision(), two), (1, vec![1, 2]));
+    let error = pods.wait_for_within(second, by_id(3), |_| true).await.unwrap_err();
+    assert_eq!(error.to_string(), "table `pods`: no row as wanted within 1s");
+}
+
+/// Where tasks run, and only there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_that_hold_an_executor_are_counted_and_named() {
+    let pods = Db::new().table::<Pod>().unwrap();
+    let slow = |w: &mut Writer<'_, Pod>| {
+        w.insert(pod(1, "a", &[]));
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let [task, block_on] = [line!() + 1, line!() + 5];
+    let in_a_task = |pods: RwTable<Pod>| async move { drop(pods.transact(slow)) };
+    let mut tasks = tokio::task::JoinSet::new();
+    (0..2).for_each(|_| drop(tasks.spawn(in_a_task(pods.clone()))));
+    tasks.join_all().await;
+    pods.transact(slow);
+    let others = pods.clone();
+    tokio::task::spawn_blocking(move || drop(others.transact(slow))).await.unwrap();
+    tokio::task::block_in_place(|| pods.transact(slow));
+    std::thread::scope(|scope| drop(scope.spawn(|| pods.transact(slow))));
+    let mut long = pods.db().table_by_name("pods").unwrap().stats(&pods.snapshot()).long_writes;
+    long.sort_by_key(|write| write.place.line());
+    let told: Vec<_> = long.iter().map(|write| (write.place.line(), write.count)).collect();
+    assert_eq!(told, [(task, 2), (block_on, 1)]);
+    assert!(long.iter().all(|write| write.longest >= Duration::from_millis(2)));
+    // What was taken to find that out was given back.
+    assert!(tokio::task::coop::has_budget_remaining());
+}
+
+#[test]
+fn databases_are_locked_in_one_order() {
+    let (first, second) = (Db::new().table::<Pod>().unwrap(), Db::new().table::<Pod>().unwrap());
+    for _ in 0..2 {
+        let _outer = first.write();
+        second.write().abort();
+    }
+    let _outer = second.write();
+    let inner = catch_unwind(AssertUnwindSafe(|| first.write().abort())).unwrap_err();
+    let said = inner.downcast_ref::<String>().unwrap();
+    assert_eq!(said.matches("promises.rs").count(), 4, "{said}");
 }
