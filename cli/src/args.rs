@@ -1,6 +1,7 @@
 //! The command line's grammar, in `cilium-dbg`'s words.
 
 use crate::bpf_lb::LbCommand;
+use crate::db::DbOptions;
 use crate::output::Format;
 use crate::service::ServiceCommand;
 use crate::shell::ShellOptions;
@@ -45,6 +46,8 @@ pub(crate) enum Command {
     Why(WhyOptions),
     /// Dump tables of the agent
     Statedb(TablesOptions),
+    /// Look into tables of the agent: their rows by key, as tables, JSON or YAML, and as they change
+    Db(DbOptions),
     /// Manage cluster nodes
     #[command(subcommand)]
     Node(List<Listing>),

@@ -12,6 +12,7 @@ mod bpf_lb;
 mod bpf_maps;
 mod cleanup;
 mod config;
+mod db;
 mod endpoint;
 mod identity;
 mod inventory;
@@ -115,6 +116,7 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
             ServiceCommand::List { output } => service::list(agent, output, out),
             ServiceCommand::Get { id, output } => service::get(agent, *id, output, out),
         },
+        Command::Db(options) => return db::run(options, out),
         Command::Shell(options) => return shell::run(options, out),
         Command::Why(options) => return why::run(agent, options, out),
         Command::Statedb(options) => statedb::dump(agent, options, out),

@@ -9,7 +9,16 @@ use serde_json::Value;
 /// Crates by layer, from the leaf to the binary. A crate uses only crates of its own or an earlier layer.
 const LAYERS: &[&[&str]] = &[
     &["hive-derive", "hive", "hive-script", "hive-shaku", "hive-shell", "cell-template"],
-    &["statedb-derive", "statedb", "statedb-script", "reconciler", "labels", "state-file", "file-watch", "connections"],
+    &[
+        "statedb-derive",
+        "statedb",
+        "statedb-script",
+        "reconciler",
+        "labels",
+        "state-file",
+        "file-watch",
+        "connections",
+    ],
     &["metrics", "memory", "policy-engine"],
     &["api-models", "api-client", "api", "statedb-remote"],
     &["datapath-abi", "datapath-object", "bpf"],

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use integration_tests::scripts::{FAMILIES, Ran, run};
+use integration_tests::scripts::{FAMILIES, Ran, family_of, run};
 use tokio::task::JoinSet;
 
 /// The scripts lie beside the checkout, in `shared/scripts` of some parent folder.
@@ -16,6 +16,18 @@ fn folder() -> Option<PathBuf> {
 async fn recorded_scripts_of_all_families_pass() {
     let Some(folder) = folder() else { test_kit::skip!("needs the recorded scripts in shared/scripts") };
     assert!(passed(&folder).await >= 5);
+}
+
+/// Those of other families that need but a table.
+#[tokio::test(flavor = "multi_thread")]
+async fn recorded_scripts_on_a_table_alone_pass() {
+    let Some(folder) = folder() else { test_kit::skip!("needs the recorded scripts in shared/scripts") };
+    let family = family_of("node-addresses").unwrap();
+    for name in ["show-formats", "insert-delete", "cmp-rules"] {
+        let path = folder.join(format!("loadbalancer/statedb-{name}.txtar"));
+        let Ran { result, log, .. } = run(family, &path).await;
+        assert_eq!(result, Ok(()), "{name}: {log}");
+    }
 }
 
 /// Scripts of our own for what no recorded one holds; their expectations are what the original prints.

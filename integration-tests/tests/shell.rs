@@ -1,6 +1,6 @@
 //! `apiary shell` on a running agent.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output, Stdio};
 
@@ -14,6 +14,48 @@ fn command(node: &Node) -> Command {
     let mut command = node.host().command(binary("apiary").to_str().unwrap());
     command.arg("shell").arg("--shell-sock-path").arg(&node.config["shell-sock-path"]);
     command
+}
+
+/// `apiary db` on tables that every node has.
+fn db_verbs(node: &Node) {
+    let db = |line: &str| {
+        let mut command = node.host().command(binary("apiary").to_str().unwrap());
+        command.arg("db").args(line.split(' ')).arg("--shell-sock-path").arg(&node.config["shell-sock-path"]);
+        command
+    };
+    let said = |line: &str| {
+        let output = db(line).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{line}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    };
+    assert_eq!(said("get devices lo -i name --columns name,index"), "name   index\nlo     1\n");
+    assert_eq!(said("list devices 1 --columns=Name"), "Name\nlo\n");
+    assert!(said("prefix devices l -i name -o yaml").starts_with("index: 1\n"));
+    assert!(said("lower-bound devices 1 --columns Name").lines().count() > 3);
+    assert!(said("show devices -o json").contains("\n  \"Name\": \"lo\""));
+    let tables = said("tables");
+    let devices = tables.lines().find(|line| line.starts_with("devices ")).unwrap();
+    assert!(
+        devices.contains("id, name, selected   ") && devices.contains("   devices-controller ("),
+        "{devices}"
+    );
+    assert!(said("dump").starts_with("{\n  \""));
+    let nosuch = db("show nosuch").output().unwrap();
+    assert_eq!(nosuch.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&nosuch.stdout).ends_with("table \"nosuch\" not found\n"));
+
+    let mut watch = db("watch devices").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().starts_with("Name "));
+    assert!(lines.next().unwrap().starts_with("lo "));
+    node.host().ip("link add watched0 type veth peer name watched1").unwrap();
+    lines.find(|line| line.starts_with("watched0 ")).unwrap();
+    node.host().ip("link del watched0").unwrap();
+    let gone = lines.find(|line| line.contains("watched0 ") && line.contains("(deleted)")).unwrap();
+    assert!(gone.starts_with("\x1b[9m\x1b[31mwatched0 "), "{gone}");
+    watch.kill().unwrap();
+    watch.wait().unwrap();
 }
 
 #[test]
@@ -40,6 +82,8 @@ fn the_shell_answers_from_the_running_agent() {
     assert!(said(&["--json", "metrics", "cilium_version"]).starts_with("[\n"));
     assert!(said(&["--json", "db/show", "health"]).starts_with("{\n"));
     assert!(said(&["help"]).contains("db/show [-fo]"));
+
+    db_verbs(&node);
 
     let unknown = shell(&node, &["nosuch", "a b"]);
     assert_eq!(unknown.status.code(), Some(1));

@@ -32,10 +32,12 @@ type Readers = (Arc<Table<Device>>, Arc<Table<Route>>, Arc<Table<Neighbor>>);
 fn new_devices(
     config: Config<DevicesConfig>,
     db: Arc<Db>,
+    module: ModuleId,
     lifecycle: Lifecycle,
     jobs: JobGroup,
 ) -> anyhow::Result<Readers> {
     let selection = config.selection()?;
+    let db = db.handle(module.name());
     let tables = RwTables { devices: db.table()?, routes: db.table()?, neighbors: db.table()? };
     let readers = (
         Arc::new(tables.devices.reader()),
@@ -66,6 +68,7 @@ fn new_devices(
 fn new_node_addresses(
     config: Config<NodeAddressConfig>,
     db: Arc<Db>,
+    module: ModuleId,
     devices: Arc<Table<Device>>,
     routes: Arc<Table<Route>>,
     lifecycle: Lifecycle,
@@ -74,7 +77,7 @@ fn new_node_addresses(
     let addresses = Addresses {
         devices: Table::clone(&devices),
         routes: Table::clone(&routes),
-        addresses: db.table()?,
+        addresses: db.handle(module.name()).table()?,
         rules: config.rules()?,
     };
     let reader = Arc::new(addresses.addresses.reader());

@@ -36,8 +36,8 @@ pub fn cell() -> Cell {
     )
 }
 
-fn new_table(db: Arc<statedb::Db>) -> Result<Arc<RwTable<LocalNode>>, statedb::Error> {
-    db.table().map(Arc::new)
+fn new_table(db: Arc<statedb::Db>, module: ModuleId) -> Result<Arc<RwTable<LocalNode>>, statedb::Error> {
+    db.handle(module.name()).table().map(Arc::new)
 }
 
 #[derive(Params)]

@@ -88,6 +88,10 @@ impl Connection {
             }
         }
         writeln!(out, "{line}")?;
+        // An answer may go on for ever: what has come so far is for the reader.
+        if !self.has_more() {
+            out.flush()?;
+        }
         Ok(None)
     }
 

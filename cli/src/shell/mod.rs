@@ -12,12 +12,19 @@ use clap::Args;
 
 use connection::{Connection, Reply};
 
+/// Where the agent's shell listens.
+#[derive(Debug, Args)]
+pub(crate) struct ShellSocket {
+    /// Path to the shell UNIX socket
+    #[arg(long, global = true, value_name = "PATH", default_value = "/var/run/cilium/shell.sock")]
+    shell_sock_path: PathBuf,
+}
+
 /// Talks to the agent's shell: with a command it is run, without one lines are read.
 #[derive(Debug, Args)]
 pub(crate) struct ShellOptions {
-    /// Path to the shell UNIX socket
-    #[arg(long, value_name = "PATH", default_value = "/var/run/cilium/shell.sock")]
-    shell_sock_path: PathBuf,
+    #[command(flatten)]
+    socket: ShellSocket,
     /// Answers as JSON, of commands that can (--format=json)
     #[arg(long)]
     json: bool,
@@ -28,7 +35,7 @@ pub(crate) struct ShellOptions {
 
 /// Runs a command, or those that are typed or come from a pipe.
 pub(crate) fn run(options: &ShellOptions, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
-    let socket = &options.shell_sock_path;
+    let socket = &options.socket.shell_sock_path;
     if let Some(line) = line_of(&options.words) {
         let mut connection = Connection::open(socket)?;
         return finish(connection.command(&with_format(&line, options.json), out)?);
@@ -44,6 +51,17 @@ pub(crate) fn run(options: &ShellOptions, out: &mut dyn Write) -> anyhow::Result
         return Ok(ExitCode::SUCCESS);
     }
     terminal::converse(socket, options.json, out)
+}
+
+/// Runs one command of several words.
+pub(crate) fn run_words(
+    socket: &ShellSocket,
+    words: &[String],
+    out: &mut dyn Write,
+) -> anyhow::Result<ExitCode> {
+    let mut connection = Connection::open(&socket.shell_sock_path)?;
+    let line = words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ");
+    finish(connection.command(&line, out)?)
 }
 
 fn finish(reply: Reply) -> anyhow::Result<ExitCode> {

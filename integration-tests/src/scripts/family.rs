@@ -6,7 +6,7 @@ use std::time::Duration;
 use hive::Cell;
 use hive_script::Retry;
 
-use super::{example, health, metrics};
+use super::{example, health, metrics, tables};
 
 /// What the scripts of a family run against.
 pub struct Family {
@@ -51,6 +51,15 @@ pub const FAMILIES: &[Family] = &[
         name: "metrics",
         folders: &["pkg/metrics"],
         cells: metrics::cells,
+        flags: false,
+        retry: DEFAULT_RETRY,
+        deadline: LONG,
+    },
+    // Scripts of any family that need but the table `node-addresses`.
+    Family {
+        name: "node-addresses",
+        folders: &[],
+        cells: tables::cells,
         flags: false,
         retry: DEFAULT_RETRY,
         deadline: LONG,

@@ -5,6 +5,7 @@ mod family;
 mod health;
 mod metrics;
 mod run;
+mod tables;
 
 pub use family::{FAMILIES, Family, family_of, family_of_path};
 pub use run::{Ran, run};
