@@ -137,3 +137,23 @@ fn row(observed: &Observed) -> ConfigRow {
         state: observed.standing.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_as_it_is_shown() {
+        let [key, source, value, running, state] =
+            ["debug", "file", "true", "false", "later"].map(String::from);
+        let row = ConfigRow { key, source, priority: 3, value, running, state };
+        assert_eq!(ConfigRow::columns(), ["Key", "Source", "Priority", "Value", "Running", "State"]);
+        assert_eq!(row.row(), ["debug", "file", "3", "true", "false", "later"]);
+        assert_eq!(
+            (ConfigRow::NAME, ConfigRow::PRIMARY, row.key()),
+            ("cilium-configs", "key", ("debug", "file"))
+        );
+        let table: RwTable<ConfigRow> = statedb::Db::new().table().unwrap();
+        assert_eq!(table.db().tables()[0].indexes(), ["key", "name"]);
+    }
+}

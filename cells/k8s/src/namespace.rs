@@ -75,6 +75,8 @@ mod tests {
         });
         let namespace = Namespace::decode(&manifest).unwrap();
         let row = namespace.row();
+        assert_eq!(Namespace::columns(), ["Namespace", "Labels", "Annotations", "Age"]);
+        assert_eq!((Namespace::NAME, Namespace::PRIMARY, row.len()), ("k8s-namespaces", "name", 4));
         assert_eq!(&row[..3], ["shop", "kubernetes.io/metadata.name=shop, team=a", "Ex.com/B=c"]);
     }
 

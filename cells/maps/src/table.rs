@@ -48,3 +48,27 @@ impl MapRow {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use statedb::TableSpec;
+
+    use super::*;
+
+    #[test]
+    fn a_row_is_as_it_is_shown() {
+        let row = MapRow {
+            name: "cilium_lxc".into(),
+            path: "/sys/fs/bpf/tc/globals/cilium_lxc".into(),
+            id: 7,
+            map_type: "hash".into(),
+            key_size: 20,
+            value_size: 48,
+            max_entries: 65_535,
+            flags: 1,
+        };
+        assert_eq!(MapRow::columns(), ["Name", "ID", "Type", "Key", "Value", "MaxEntries", "Flags"]);
+        assert_eq!(row.row(), ["cilium_lxc", "7", "hash", "20", "48", "65535", "0x1"]);
+        assert_eq!((MapRow::NAME, MapRow::PRIMARY, row.key()), ("bpf-maps", "primary", "cilium_lxc"));
+    }
+}

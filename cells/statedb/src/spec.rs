@@ -8,7 +8,8 @@ use std::sync::Arc;
 use crate::key::{IndexKey, KeyBuf, KeyParseError, PrefixOf};
 use crate::query::{KeyRange, Prefix, Query};
 
-/// A type whose values are the rows of a table.
+/// A type whose values are the rows of a table. [`derive(Table)`](derive@crate::Table) writes this from the fields' attributes,
+/// except where keys or columns are computed.
 ///
 /// Rows are immutable once stored: keep `Cell`, `Mutex` and atomics out of them. See the crate's example.
 pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {

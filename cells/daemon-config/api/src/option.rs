@@ -201,7 +201,20 @@ impl Form {
 
 #[cfg(test)]
 mod tests {
+    use statedb::TableSpec;
+
     use super::*;
+
+    #[test]
+    fn a_row_is_as_it_is_shown() {
+        let option = RuntimeOption { name: DEBUG, value: "Enabled".to_owned() };
+        assert_eq!(RuntimeOption::columns(), ["Name", "Value"]);
+        assert_eq!(TableSpec::row(&option), [DEBUG, "Enabled"]);
+        assert_eq!(
+            (RuntimeOption::NAME, RuntimeOption::PRIMARY, TableSpec::key(&option)),
+            ("runtime-options", "primary", DEBUG)
+        );
+    }
 
     fn want(name: &str, value: &str) -> Result<String, String> {
         let option = RuntimeOption::new(name, value).map_err(|error| error.to_string())?;
