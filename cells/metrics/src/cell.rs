@@ -12,6 +12,7 @@ use crate::agent::Framework;
 use crate::commands::commands;
 use crate::config::MetricsConfig;
 use crate::process::Process;
+use crate::reconcilers;
 use crate::registry::Metrics;
 use crate::sampler::{KEPT, Sampler};
 use crate::selection::Selection;
@@ -48,7 +49,10 @@ fn new_metrics(mut config: ConfigWatch<MetricsConfig>, jobs: JobGroup) -> Arc<Me
 
 /// A hive without tables has no metrics of them.
 fn measure_tables(metrics: Arc<Metrics>, db: Option<Arc<Db>>) {
-    db.iter().for_each(|db| tables::register(&metrics, db));
+    db.iter().for_each(|db| {
+        tables::register(&metrics, db);
+        reconcilers::register(&metrics, db);
+    });
 }
 
 fn selection(config: &MetricsConfig) -> Selection {

@@ -34,6 +34,7 @@ mod config;
 mod number;
 mod plot;
 mod process;
+mod reconcilers;
 mod registry;
 mod sampled;
 mod sampler;

@@ -221,7 +221,7 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
             table: self.table,
             status,
             merge: self.merge,
-            target: Some(Target { kind: self.target.0, metrics: metrics.clone() }),
+            target: Some(Target { kind: self.target.0, metrics: metrics.clone(), timed: false }),
             retries: Retries::new(options.backoff),
             clock,
             round_size: options.round_size,

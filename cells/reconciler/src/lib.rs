@@ -73,7 +73,7 @@ mod status;
 mod status_set;
 
 pub use builder::{Builder, Operations, StatusField};
-pub use metrics::{Counter, Histogram, Metrics};
+pub use metrics::{Counter, Histogram, Listener, Metrics};
 pub use ops::{AsyncOps, BatchEntry, BatchOps, OpCx, OpError, OpResult, Ops};
 pub use progress::{Handle, Progress, Stopped};
 pub use report::Report;

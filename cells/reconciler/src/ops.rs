@@ -91,6 +91,8 @@ pub(crate) enum Kind<T> {
 pub(crate) struct Target<T> {
     pub(crate) kind: Kind<T>,
     pub(crate) metrics: Arc<Metrics>,
+    /// Whether durations of operations are measured.
+    pub(crate) timed: bool,
 }
 
 /// Brings a batch to the target, by the operation for one object or by that for a batch. Retries go one by one: of a batch
@@ -98,19 +100,23 @@ pub(crate) struct Target<T> {
 macro_rules! apply {
     ($target:ident, $snapshot:ident, $batch:ident, $retry:ident, $one:ident, $all:ident, $times:ident) => {
         let mut times = $target.metrics.$times.tally();
-        let mut last = Instant::now();
+        let mut last = $target.timed.then(Instant::now);
         let mut time = || {
-            let now = Instant::now();
-            times.add(now - std::mem::replace(&mut last, now));
+            if let Some(last) = &mut last {
+                let now = Instant::now();
+                times.add(now - std::mem::replace(last, now));
+            }
         };
         match &mut $target.kind {
             Kind::Batch(ops) if !$retry => {
+                $target.metrics.operations.add(1);
                 let revision = $batch.last().map_or(0, |entry| entry.revision);
                 let cx = OpCx { snapshot: $snapshot, revision };
                 guard_batch($batch, |batch| ops.$all(&cx, batch));
                 time();
             }
             Kind::Async(ops) => {
+                $target.metrics.operations.add($batch.len());
                 for BatchEntry { object, revision, result } in $batch {
                     let cx = OpCx { snapshot: $snapshot, revision: *revision };
                     *result = guard_async(|| ops.$one(&cx, object)).await;
@@ -118,6 +124,7 @@ macro_rules! apply {
                 }
             }
             kind => {
+                $target.metrics.operations.add($batch.len());
                 let ops = kind.single();
                 for BatchEntry { object, revision, result } in $batch {
                     let cx = OpCx { snapshot: $snapshot, revision: *revision };

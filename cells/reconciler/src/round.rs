@@ -8,7 +8,7 @@ use statedb::{Changes, KeyBuf, Obj, Query, RwTable, Snapshot, TableSpec, Watch};
 use tokio::time::Instant;
 
 use crate::builder::{Clock, Merge, StatusField};
-use crate::metrics::Metrics;
+use crate::metrics::{Listener, Metrics};
 use crate::ops::{BatchEntry, Kind, OpResult, Target};
 use crate::progress::Progress;
 use crate::report::Report;
@@ -160,6 +160,7 @@ impl<T: TableSpec + Clone> Core<T> {
         op: impl for<'t> FnOnce(&'t mut Target<T>, &'t Snapshot, &'t mut A) -> BoxFuture<'t, ()> + Send + 'static,
     ) -> A {
         let mut target = self.target.take().expect("one operation at a time");
+        target.timed = Listener::listens(self.table.db());
         if self.blocking && !matches!(target.kind, Kind::Async(_)) {
             let snapshot = snapshot.clone();
             let work = move || {

@@ -45,23 +45,28 @@ impl fmt::Display for StatusKind {
     }
 }
 
-/// The reconciliation status field of an object, in 24 bytes.
+/// The reconciliation status field of an object, in 16 bytes.
 ///
 /// Whoever writes an object sets it to [`Status::pending`]; the reconciler sets the rest. As text `Done (1.2s ago)`
 /// or `Error: no such device (200.0ms ago)`; as JSON with the keys `updated-at`, `error`, `id`, `kind`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Status {
-    /// Nanoseconds since 1970.
-    at: u64,
-    /// The kind in the lowest bits, the id above.
-    id_and_kind: u64,
-    /// Thin, since most statuses have none.
-    error: Option<Arc<Box<str>>>,
+pub struct Status(Form);
+
+/// Nearly all statuses have no error; the others pay for being few.
+#[derive(Clone, PartialEq, Eq)]
+enum Form {
+    /// A time in microseconds since 1970, the lowest byte first, and the id.
+    Plain(StatusKind, [u8; 7], u64),
+    Failed(Arc<Failed>),
 }
 
-const KINDS: [StatusKind; 5] =
-    [StatusKind::Unset, StatusKind::Pending, StatusKind::Refreshing, StatusKind::Done, StatusKind::Error];
-const KIND_BITS: u32 = 3;
+#[derive(Clone, PartialEq, Eq)]
+struct Failed {
+    kind: StatusKind,
+    at: [u8; 7],
+    id: u64,
+    error: Box<str>,
+}
 
 impl Status {
     /// To be reconciled.
@@ -90,39 +95,54 @@ impl Status {
     }
 
     pub(crate) fn new(kind: StatusKind, updated_at: SystemTime) -> Self {
-        Status { at: nanos(updated_at), id_and_kind: next_id() << KIND_BITS | kind as u64, error: None }
+        Status(Form::Plain(kind, micros(updated_at), next_id()))
     }
 
-    pub(crate) fn with_error(mut self, error: impl fmt::Display) -> Self {
-        self.error = Some(Arc::new(error.to_string().into_boxed_str()));
-        self
+    pub(crate) fn with_error(self, error: impl fmt::Display) -> Self {
+        let (kind, at, id) = self.parts();
+        Status(Form::Failed(Arc::new(Failed { kind, at, id, error: error.to_string().into() })))
     }
 
     /// The same as of another time.
-    pub fn set_at(mut self, time: SystemTime) -> Self {
-        self.at = nanos(time);
-        self
+    pub fn set_at(self, time: SystemTime) -> Self {
+        let (kind, _, id) = self.parts();
+        let status = Status(Form::Plain(kind, micros(time), id));
+        match self.error() {
+            Some(error) => status.with_error(error),
+            None => status,
+        }
+    }
+
+    fn parts(&self) -> (StatusKind, [u8; 7], u64) {
+        match &self.0 {
+            Form::Plain(kind, at, id) => (*kind, *at, *id),
+            Form::Failed(failed) => (failed.kind, failed.at, failed.id),
+        }
     }
 
     /// What is to be done or was done.
     pub fn kind(&self) -> StatusKind {
-        KINDS[(self.id_and_kind & ((1 << KIND_BITS) - 1)) as usize]
+        self.parts().0
     }
 
-    /// When this was set.
+    /// When this was set, to the microsecond.
     pub fn updated_at(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_nanos(self.at)
+        let [a, b, c, d, e, f, g] = self.parts().1;
+        SystemTime::UNIX_EPOCH + Duration::from_micros(u64::from_le_bytes([a, b, c, d, e, f, g, 0]))
     }
 
     /// Why it failed.
     pub fn error(&self) -> Option<&str> {
-        self.error.as_ref().map(|error| &***error)
+        match &self.0 {
+            Form::Plain(..) => None,
+            Form::Failed(failed) => Some(&failed.error),
+        }
     }
 
     /// Tells this status from all others made in this process: a reconciler that finds the object changed still
     /// knows by it whether the change was about its own status.
     pub fn id(&self) -> u64 {
-        self.id_and_kind >> KIND_BITS
+        self.parts().2
     }
 
     /// Whether the reconciler has yet to look at the object.
@@ -136,8 +156,10 @@ impl Status {
     }
 }
 
-fn nanos(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+fn micros(time: SystemTime) -> [u8; 7] {
+    let micros = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
+    let [a, b, c, d, e, f, g, _] = micros.to_le_bytes();
+    [a, b, c, d, e, f, g]
 }
 
 /// Ids by the block: threads that make statuses at the same time do not wait for each other's counter.
@@ -220,7 +242,7 @@ impl fmt::Display for Ago {
     }
 }
 
-/// A time in UTC with nanoseconds, trailing zeros cut.
+/// A time in UTC, trailing zeros cut.
 struct Rfc3339(SystemTime);
 
 impl Serialize for Rfc3339 {
@@ -259,13 +281,12 @@ mod tests {
     #[test]
     fn shown_as_in_tables_and_json() {
         let at = SystemTime::UNIX_EPOCH + Duration::new(1_709_210_096, 250_000_000);
-        let mut status = Status::failed("no such device").set_at(at);
-        status.id_and_kind = 7 << KIND_BITS | StatusKind::Error as u64;
+        let status = Status(Form::Plain(StatusKind::Error, micros(at), 7)).with_error("no such device");
         assert_eq!(
             serde_json::to_string(&status).unwrap(),
             r#"{"updated-at":"2024-02-29T12:34:56.25Z","error":"no such device","id":7,"kind":"Error"}"#
         );
-        status.error = None;
+        let status = Status(Form::Plain(StatusKind::Error, micros(at), 7));
         assert!(serde_json::to_string(&status).unwrap().ends_with(r#"Z","id":7,"kind":"Error"}"#));
         assert!(Status::failed("no such device").to_string().starts_with("Error: no such device ("));
         assert_eq!(Status::unset("off").to_string().split_once(' ').unwrap().0, ":");
@@ -274,17 +295,18 @@ mod tests {
 
     #[test]
     fn small_with_an_id_of_its_own() {
-        assert_eq!(size_of::<Status>(), 24);
+        assert_eq!(size_of::<Status>(), 16);
         let ids = || (0..1000).map(|_| Status::pending().id()).collect::<Vec<_>>();
         let mut all = ids();
         all.extend(std::thread::scope(|scope| scope.spawn(ids).join().unwrap()));
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 2000);
-        for kind in KINDS {
-            let status = Status::new(kind, SystemTime::now());
-            assert_eq!((status.kind(), status.is_done()), (kind, kind == StatusKind::Done));
-        }
+        let later = SystemTime::UNIX_EPOCH + Duration::from_secs(7_000_000_000);
+        let status = Status::failed("oops");
+        let moved = status.clone().set_at(later);
+        assert_eq!((moved.updated_at(), moved.id(), moved.error()), (later, status.id(), Some("oops")));
+        assert_eq!((moved.kind(), moved.is_pending()), (StatusKind::Error, false));
     }
 
     #[test]

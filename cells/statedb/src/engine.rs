@@ -36,6 +36,7 @@
 //! Trees are `Send` and `Sync` when their leaves are: readers only read what is immutable, and the change from
 //! "private to the writer" to "published" goes through the root's lock and pointer.
 
+mod counted;
 mod heap;
 mod leaf;
 mod link;
@@ -46,6 +47,7 @@ mod roots;
 mod sync;
 mod tree;
 
+pub(crate) use counted::Counted;
 pub(crate) use heap::{Edit, Fate, Retired};
 pub(crate) use leaf::{Alias, Grave, Keyed, Revisioned};
 pub(crate) use range::Range;

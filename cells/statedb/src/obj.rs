@@ -2,15 +2,15 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 
+use crate::engine::Counted;
 use crate::watch::{Watch, WatchCell};
 
 /// A counted handle to one immutable version of a stored object.
 ///
 /// It outlives snapshots and transactions, dereferences to the object and costs one counter to clone. To change an
 /// object, insert a new one: `let mut d = (**obj).clone(); d.mtu = 9000; w.insert(d);` or `w.update(..)`.
-pub struct Obj<T>(Arc<Entry<T>>);
+pub struct Obj<T>(Counted<Entry<T>>);
 
 struct Entry<T> {
     /// Of the transaction that made it, for the storage.
@@ -22,7 +22,7 @@ struct Entry<T> {
 
 impl<T> Obj<T> {
     pub(crate) fn new(birth: u64, revision: u64, value: T) -> Self {
-        Obj(Arc::new(Entry { birth, revision, watch: WatchCell::default(), value }))
+        Obj(Counted::new(Entry { birth, revision, watch: WatchCell::default(), value }))
     }
 
     pub(crate) fn birth(&self) -> u64 {
@@ -36,11 +36,11 @@ impl<T> Obj<T> {
 
     /// Whether both handles point at the same version of the same object.
     pub fn same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        self.0.addr() == other.0.addr()
     }
 
     pub(crate) fn id(&self) -> usize {
-        Arc::as_ptr(&self.0) as usize
+        self.0.addr()
     }
 
     /// Closes when this version is replaced or deleted.

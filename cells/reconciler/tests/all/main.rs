@@ -1,7 +1,10 @@
 //! Reconcilers in virtual time against a target that fails, panics or is slow on demand.
 
+mod faults;
+mod model;
 mod progress;
 mod pruning;
+mod races;
 mod rounds;
 mod several;
 mod wiring;

@@ -32,10 +32,13 @@ async fn it_runs_from_start_to_stop_and_reports_its_health() {
     assert_eq!(target.rows(), [1]);
     let health = hive.health("routes.job-reconcile");
     assert_eq!((health.level, health.error.as_str()), (Level::Degraded, "update of 2 refused"));
+    assert_eq!(health.message, "1 error(s)");
     target.heal();
     handle.wait_until_ok(table.revision(&snapshot)).await.unwrap();
     pass(10 * MS).await;
     assert_eq!(hive.health("routes.job-reconcile").message, "OK, 2 object(s)");
+    assert_eq!(hive.health("routes.job-refresh").message, "Next refresh in 30m0s");
+    assert_eq!(handle.metrics().module(), "routes");
     hive.stop().await;
     assert!(handle.wait_until(u64::MAX).await.is_err());
 }

@@ -47,6 +47,8 @@ pub(crate) enum Mood {
     Fail,
     Panic,
     Slow(Duration),
+    /// Until it is in another mood.
+    Hang,
 }
 
 #[derive(Default)]
@@ -54,6 +56,8 @@ pub(crate) struct State {
     pub(crate) rows: BTreeMap<u32, String>,
     pub(crate) moods: BTreeMap<u32, Mood>,
     pub(crate) prune_fails: bool,
+    /// How a prune behaves beyond that.
+    pub(crate) prune_mood: Option<Mood>,
     /// What was called, in order.
     pub(crate) log: Vec<String>,
 }
@@ -68,7 +72,9 @@ impl Target {
     }
 
     pub(crate) fn heal(&self) {
-        self.0.lock().moods.clear();
+        let mut state = self.0.lock();
+        state.moods.clear();
+        (state.prune_fails, state.prune_mood) = (false, None);
     }
 
     pub(crate) fn rows(&self) -> Vec<u32> {
@@ -88,7 +94,7 @@ impl Target {
                 drop(state);
                 panic!("{op} of {id} exploded")
             }
-            Some(Mood::Slow(_)) | None => Ok(()),
+            Some(Mood::Slow(_) | Mood::Hang) | None => Ok(()),
         }
     }
 }
@@ -113,6 +119,10 @@ impl Ops<Route> for Target {
         state.log.push(format!("prune {wanted:?}"));
         if state.prune_fails {
             return Err("prune refused".into());
+        }
+        if state.prune_mood == Some(Mood::Panic) {
+            drop(state);
+            panic!("prune exploded");
         }
         state.rows.retain(|id, _| wanted.contains(id));
         Ok(())
@@ -139,10 +149,13 @@ impl BatchOps<Route> for Target {
 pub(crate) struct SlowTarget(pub(crate) Target);
 
 impl SlowTarget {
-    async fn pause(&self, id: u32) {
-        let mood = self.0.0.lock().moods.get(&id).copied();
-        if let Some(Mood::Slow(time)) = mood {
+    async fn pause(&self, mood: impl Fn(&State) -> Option<Mood>) {
+        let now = || mood(&self.0.0.lock());
+        if let Some(Mood::Slow(time)) = now() {
             tokio::time::sleep(time).await;
+        }
+        while now() == Some(Mood::Hang) {
+            tokio::time::sleep(MS).await;
         }
     }
 }
@@ -150,20 +163,21 @@ impl SlowTarget {
 impl AsyncOps<Route> for SlowTarget {
     fn update<'a>(&'a mut self, cx: &'a OpCx<'a>, route: &'a mut Route) -> BoxFuture<'a, OpResult> {
         Box::pin(async move {
-            self.pause(route.id).await;
+            self.pause(|state| state.moods.get(&route.id).copied()).await;
             self.0.update(cx, route)
         })
     }
 
     fn delete<'a>(&'a mut self, cx: &'a OpCx<'a>, route: &'a Route) -> BoxFuture<'a, OpResult> {
         Box::pin(async move {
-            self.pause(route.id).await;
+            self.pause(|state| state.moods.get(&route.id).copied()).await;
             self.0.delete(cx, route)
         })
     }
 
     fn prune<'a>(&'a mut self, _: &'a OpCx<'a>, wanted: Vec<Obj<Route>>) -> BoxFuture<'a, OpResult> {
         Box::pin(async move {
+            self.pause(|state| state.prune_mood).await;
             let wanted: Vec<u32> = wanted.iter().map(|route| route.id).collect();
             self.0.0.lock().rows.retain(|id, _| wanted.contains(id));
             Ok(())

@@ -33,7 +33,7 @@ pub(crate) trait Revisioned {
 }
 
 // JUSTIFICATION: lets the primary index hold the rows themselves.
-// SAFETY: an `Obj` is an `Arc`, whose pointer is neither null nor odd.
+// SAFETY: an `Obj` is one pointer to an allocation with a counter in it, neither null nor odd.
 unsafe impl<T: TableSpec> Leaf for Obj<T> {
     fn birth(&self) -> u64 {
         Obj::birth(self)
