@@ -55,7 +55,8 @@ pub(crate) fn run(data: &[u8]) {
 
 struct Agent {
     runtime: Runtime,
-    hive: TestHive,
+    /// There until the agent is stopped or its thread ends.
+    hive: Option<TestHive>,
     socket: PathBuf,
     _folder: TempDir,
     served: usize,
@@ -82,11 +83,12 @@ impl Agent {
             };
             timeout(PATIENCE, ready).await.unwrap();
         });
-        Agent { runtime, hive, socket, _folder: folder, served: 0 }
+        Agent { runtime, hive: Some(hive), socket, _folder: folder, served: 0 }
     }
 
     fn stop(mut self) {
-        self.runtime.block_on(self.hive.stop());
+        let hive = self.hive.as_mut().expect("not stopped before");
+        self.runtime.block_on(hive.stop());
     }
 
     /// Sends a request; what a refused one has changed.
@@ -108,7 +110,7 @@ impl Agent {
             return Ok(());
         }
         let bytes = request(line, headers, body);
-        let db = self.hive.get::<Db>();
+        let db = self.hive.as_ref().expect("not stopped yet").get::<Db>();
         let tables: Vec<_> = db.tables().into_iter().filter(|table| KEPT.contains(&table.name())).collect();
         let (status, text, changed) = self.runtime.block_on(async {
             settle(&tables, &db).await;
@@ -122,6 +124,15 @@ impl Agent {
         assert!((100..600).contains(&status), "no answer to {sent}");
         assert!(status != 500 || !text.contains("handler of this operation failed"), "{text}");
         changed.map_or(Ok(()), |changed| Err(format!("{sent}\n{changed}")))
+    }
+}
+
+/// The thread ends without telling whether it is for good or because a request failed.
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if let Some(hive) = self.hive.take() {
+            hive.kill();
+        }
     }
 }
 

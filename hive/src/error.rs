@@ -374,6 +374,14 @@ pub enum HiveError {
     /// A start hook waits for a scope that waits for all start hooks.
     #[error("Scope::start in a start hook waits for itself; call it from a job")]
     StartInHook,
+    /// A hook or constructor of a scope waits for the start or stop that it is part of.
+    #[error(
+        "Scope::{action} in a hook or constructor of the scope waits for itself; call it from a job of another module"
+    )]
+    ScopeInItself {
+        /// What was asked for.
+        action: &'static str,
+    },
     /// Code of a cell panicked outside of constructors, hooks and jobs.
     #[error("panicked while {during}: {panic}")]
     Panicked {

@@ -78,6 +78,10 @@ pub enum Event {
     Started {
         /// Time since the start began, construction included.
         duration: Duration,
+        /// How many there are, those of jobs left out.
+        hooks: usize,
+        /// How many jobs have been started with them.
+        jobs: usize,
     },
     /// The start failed or was cancelled; the error is given by the call that started the hive.
     StartFailed {
@@ -192,6 +196,15 @@ pub enum Event {
         /// Its module.
         module: Arc<str>,
     },
+    /// Somebody watches a configuration struct that never changes: none of its options is live.
+    WatchIdle {
+        /// The type of the struct.
+        config: &'static str,
+        /// The constructor that takes the watch.
+        function: &'static str,
+        /// Its module.
+        module: Arc<str>,
+    },
     /// A background job begins while another one of its name and module runs: both report as one.
     JobNameTaken {
         /// Its name.
@@ -263,7 +276,7 @@ impl Event {
             }
             Event::Starting => info!("Starting hive"),
             Event::Populated { duration } => debug!(?duration, "Constructed all"),
-            Event::Started { duration } => info!(?duration, "Started hive"),
+            Event::Started { duration, hooks, jobs } => info!(?duration, hooks, jobs, "Started hive"),
             Event::StartFailed { error, duration, cancelled: true } => {
                 info!(?duration, during = error, "Start cancelled");
             }
@@ -315,6 +328,9 @@ impl Event {
             Event::ShutdownRequested { error: None } => info!("Shutdown requested"),
             Event::ShutdownRequested { error: Some(error) } => error!(error, "Shutdown requested"),
             Event::JobStarted { job, module } => debug!(name = %job, %module, "Job started"),
+            Event::WatchIdle { config, function, module } => {
+                warn!(config, function, %module, "ConfigWatch of a struct without #[flag(live)] never changes: take Config");
+            }
             Event::JobNameTaken { job, module, at, other } => {
                 warn!(name = %job, %module, %at, %other, "Two jobs of one name report as one");
             }

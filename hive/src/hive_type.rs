@@ -190,7 +190,10 @@ impl Hive {
         let result = self.start_by(begin + self.limits.start).await;
         let duration = begin.elapsed();
         match &result {
-            Ok(()) => events.emit(Event::Started { duration }),
+            Ok(()) => {
+                let (hooks, jobs) = self.shared.hooks.started();
+                events.emit(Event::Started { duration, hooks, jobs });
+            }
             Err(error) => {
                 self.shared.hooks.abort_all();
                 self.shared.hooks.set_state(State::Failed);

@@ -227,7 +227,7 @@ pub use key::Key;
 pub use lifecycle::{HookBuilder, HookCx, Lifecycle, State};
 pub use outcome::Outcome;
 pub use outputs::{Async_, Call, IntoOutputs, Member, Members, Object, Outputs, Outs, Run, Sink, Sync_};
-pub use param::{Absent, Cx, Deps, Group, Param};
+pub use param::{Absent, Cx, Deps, Group, Param, Shareable};
 pub use picture::{Span, Step, Timeline, Unused};
 pub use scope::Scope;
 pub use shutdown::Shutdowner;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use crate::key::Key;
+use crate::param::Shareable;
 use crate::testing::{Look, look};
 
 /// A value in the graph: an `Arc<T>`, or a `Vec<T>` of group members.
@@ -83,7 +84,7 @@ impl<T: Object> Outputs for T {
     }
 }
 
-impl<T: ?Sized + Send + Sync + 'static> Outputs for Arc<T> {
+impl<T: ?Sized + Shareable> Outputs for Arc<T> {
     fn keys(outs: &mut Outs) {
         outs.give(Key::of::<T>(), Some(look::<T>));
     }

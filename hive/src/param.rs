@@ -105,7 +105,19 @@ pub trait Param: Sized + Send + 'static {
     fn extract(cx: &mut Cx<'_>) -> Result<Self, Absent>;
 }
 
-impl<T: ?Sized + Send + Sync + 'static> Param for Arc<T> {
+/// What cells may share: any type that is `Send + Sync + 'static`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be shared by cells, which run on several threads",
+    label = "not `Send + Sync`",
+    note = "a trait says so by `trait Name: Send + Sync`; a struct does by its parts: `Mutex` or atomics for `Cell` and `RefCell`, `Arc` for `Rc`"
+)]
+pub trait Shareable: Send + Sync + 'static {}
+
+// The message above says what to do, that of the missing `Sync` does not.
+#[diagnostic::do_not_recommend]
+impl<T: ?Sized + Send + Sync + 'static> Shareable for T {}
+
+impl<T: ?Sized + Shareable> Param for Arc<T> {
     fn deps(deps: &mut Deps) {
         deps.need(Key::of::<T>());
     }

@@ -20,6 +20,11 @@ use crate::param::Values;
 use crate::part::Part;
 use crate::shutdown::Shutdowner;
 
+tokio::task_local! {
+    /// The scopes, by address, whose start or stop this code is part of.
+    static WITHIN: Vec<usize>;
+}
+
 /// Starts and stops the cells of a [`scope()`](crate::scope()); `T` only tells one scope from another.
 ///
 /// A start or stop that has begun goes on to its end, whatever becomes of who asked for it; the next waits for it.
@@ -37,7 +42,7 @@ pub(crate) fn make<T: ?Sized + 'static>(core: Arc<Core>) -> Value {
 
 impl<T: ?Sized> Scope<T> {
     /// Builds the objects of the scope anew and runs its start hooks, within the hive's limits. While the hive itself
-    /// starts this waits until it has, so it fails in a start hook. What fails is undone, and may be tried again.
+    /// starts this waits until it has, so it fails in a start hook, and so it does in a hook of the scope itself. What fails is undone, and may be tried again.
     pub async fn start(&self) -> Result<(), HiveError> {
         self.core.wait_for_hive().await?;
         let core = self.core.clone();
@@ -160,7 +165,8 @@ impl Core {
                 closes.closed.cancel();
                 let _turn = closes.life.lock().await;
                 let running = closes.current.lock().is_some();
-                if running { Ok(closes.end().await?) } else { Ok(()) }
+                let within = vec![closes.address()];
+                if running { Ok(WITHIN.scope(within, closes.end()).await?) } else { Ok(()) }
             });
     }
 
@@ -180,16 +186,25 @@ impl Core {
         }
     }
 
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Runs something in a task of the hive, so that it comes to its end.
     async fn to_the_end(
         &self,
         action: &'static str,
         work: impl Future<Output = Result<(), HiveError>> + Send + 'static,
     ) -> Result<(), HiveError> {
+        let mut within = WITHIN.try_with(Clone::clone).unwrap_or_default();
+        if within.contains(&self.address()) {
+            return Err(self.fault(HiveError::ScopeInItself { action }));
+        }
+        within.push(self.address());
         let (done, result) = oneshot::channel();
         let id = TaskId { name: action.into(), module: self.site.module.clone() };
         self.shared.hooks.spawn(id, async move {
-            let _nobody_waits = done.send(work.await);
+            let _nobody_waits = done.send(WITHIN.scope(within, work).await);
         });
         let aborted = |_| HiveError::ScopeState { action, state: State::Stopped };
         result.await.map_err(aborted).flatten().map_err(|error| self.fault(error))

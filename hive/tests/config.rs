@@ -466,6 +466,7 @@ async fn test_hives_set_options() {
         TestHive::new([config::<Options>(), invoke(|c: Config<Options>| assert_eq!(c.device_mtu, 9000))])
             .set("mtu", 9000);
     hive.start().await;
+    hive.stop().await;
     let error = TestHive::new(config::<Options>()).set("mtuu", 1).try_start().await.unwrap_err();
     assert_eq!(
         error.to_string(),

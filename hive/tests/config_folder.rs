@@ -183,6 +183,32 @@ fn hostile_configuration_files_are_refused() {
     assert!(fault().ends_with("it is no file of text; replace or remove it"));
 }
 
+/// As with the original: of two values for one key nobody knows which is meant, but JSON has always had the last.
+#[test]
+fn keys_that_are_there_twice_are_refused_in_yaml() {
+    let dir = TempDir::new().unwrap();
+    let read = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        let args = [format!("--config={}", path.display())];
+        let builder = Hive::builder(config::<Options>()).config_files().args(args);
+        (format!("configuration file {}: ", path.display()), builder)
+    };
+    let twice = "is there more than once; keep the one that is meant";
+    for (text, keys) in [
+        ("mtu: 1\noffset: 2\nmtu: 3\n", &["mtu"][..]),
+        ("MTU: 1\nmtu: 1\n", &["mtu"]),
+        ("x: {a: 1, b: {c: 1, c: 2}, a: 2}\nmtu: 1\nx: 2\n", &["x.b.c", "x.a", "x"]),
+        ("x: [{a: 1, a: 1}]", &["x.a"]),
+    ] {
+        let (place, builder) = read("c.yaml", text);
+        let expected: Vec<String> = keys.iter().map(|key| format!("{place}{key} {twice}")).collect();
+        assert_eq!(faults(builder), expected, "{text}");
+    }
+    let (_, builder) = read("c.json", r#"{"mtu": 1, "mtu": 2}"#);
+    assert_eq!(builder.build().unwrap().settings().get("mtu").unwrap().value, "2");
+}
+
 #[test]
 fn a_folder_that_is_none() {
     let dir = TempDir::new().unwrap();

@@ -188,7 +188,7 @@ async fn dropping_a_hive_drops_its_tasks() {
     .await;
     let metrics = tokio::runtime::Handle::current().metrics();
     assert_eq!(metrics.num_alive_tasks(), 1);
-    drop(hive);
+    hive.kill();
     tokio::task::yield_now().await;
     assert_eq!(metrics.num_alive_tasks(), 0);
 }
@@ -198,7 +198,7 @@ async fn a_job_added_to_a_hive_that_is_gone_does_not_run() {
     let kept: Arc<Mutex<Option<JobGroup>>> = Arc::default();
     let keep = kept.clone();
     let hive = started(move |jobs| *keep.lock() = Some(jobs)).await;
-    drop(hive);
+    hive.kill();
     let jobs = kept.lock().take().unwrap();
     let job = jobs.one_shot("late", |_| std::future::pending()).submit();
     tokio::time::timeout(Duration::from_secs(1), job.finished()).await.unwrap();

@@ -415,7 +415,7 @@ async fn events_tell_the_whole_story() {
             Event::HookRuns { phase, hook } => format!("{phase} {} of {}", hook.name, hook.module),
             Event::HookStillRuns { phase, elapsed, .. } => format!("{phase} still running after {elapsed:?}"),
             Event::HookRan { phase, duration, .. } => format!("{phase} ran for {duration:?}"),
-            Event::Started { duration } => format!("started in {duration:?}"),
+            Event::Started { duration, .. } => format!("started in {duration:?}"),
             Event::Stopping => "stopping".to_owned(),
             Event::Stopped { failed, .. } => format!("stopped, {failed} failed"),
             other => format!("{other:?}"),
@@ -469,4 +469,22 @@ async fn hives_run_side_by_side() {
         .collect();
     errors.sort();
     assert_eq!(errors, ["number 1", "number 3"]);
+}
+
+/// How much has started is told with it.
+#[tokio::test(start_paused = true)]
+async fn hooks_and_jobs_are_counted() {
+    let work = |lifecycle: Lifecycle, jobs: JobGroup| {
+        for name in ["a", "b"] {
+            lifecycle.hook(name).on_start(|_| async { Ok(()) });
+        }
+        jobs.one_shot("c", |cx: JobCx| async move {
+            cx.cancelled().await;
+            Ok(())
+        });
+    };
+    let mut hive = TestHive::new(invoke(work));
+    hive.start().await;
+    hive.logged(hive::LogLevel::INFO, "Started hive duration=0ns hooks=2 jobs=1");
+    hive.finish().await;
 }

@@ -226,3 +226,26 @@ async fn drift_is_told_with_its_reason() {
     live.reload().unwrap();
     assert_eq!(told(), at_first);
 }
+
+/// Who takes a watch of a struct of which no option is live waits for what never comes; it is told once, and where.
+#[tokio::test]
+async fn a_watch_that_never_tells_is_warned_of() {
+    #[derive(hive::Config)]
+    #[expect(dead_code, reason = "never read")]
+    struct Fixed {
+        #[flag(default = 1)]
+        size: u32,
+    }
+    fn follow(_: ConfigWatch<Fixed>, _: ConfigWatch<Limits>) {}
+    let cells = [config::<Fixed>(), config::<Limits>(), invoke(follow)];
+    let mut hive = TestHive::new(module("m", "x", cells));
+    hive.start().await;
+    let warnings = hive.logs().into_iter().filter(|line| line.level == hive::LogLevel::WARN);
+    let warnings: Vec<String> = warnings.map(|line| line.to_string()).collect();
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    for part in ["ConfigWatch of a struct without #[flag(live)] never changes", "Fixed", "follow", "m"] {
+        assert!(warning.contains(part), "{warning}");
+    }
+    hive.logged(hive::LogLevel::INFO, "Started hive");
+    hive.finish().await;
+}

@@ -26,6 +26,11 @@ async fn started(cells: impl hive::IntoCells) -> TestHive {
     hive
 }
 
+/// Starts and stops; nothing is left.
+async fn fits(cells: impl hive::IntoCells) {
+    started(cells).await.finish().await;
+}
+
 #[tokio::test]
 async fn every_kind_of_constructor() {
     fn plain() -> Name {
@@ -45,6 +50,7 @@ async fn every_kind_of_constructor() {
     .await;
     assert_eq!(*hive.get::<u64>(), 5);
     assert!(Arc::ptr_eq(&hive.get::<Name>(), &hive.get::<Name>()));
+    hive.finish().await;
 }
 
 #[tokio::test]
@@ -74,7 +80,7 @@ async fn twelve_parameters_and_a_struct_of_thirteen() {
         assert_eq!(p.m.iter().count(), 0);
         drop((p.f, p.g, p.h));
     };
-    started([
+    fits([
         supply(Arc::new(7_u8)),
         module("outer", "x", [module("inner", "x", [invoke(twelve), invoke(check)])]),
     ])
@@ -101,7 +107,7 @@ async fn optional_structs_do_not_shift_their_neighbours() {
             assert_eq!((*a, *b), (1, 9));
             assert_eq!(pair.map(|p| *p.second), (with_u16 && with_u32).then_some(3));
         }));
-        started(cells).await;
+        fits(cells).await;
     }
 }
 
@@ -126,7 +132,7 @@ async fn results_of_every_shape() {
             absent: None,
         })
     }
-    started([
+    fits([
         provide(both),
         invoke(|name: Arc<Name>, n: Arc<u32>, group: Group<&'static str>, absent: Option<Arc<u64>>| {
             assert_eq!((name.say().as_str(), *n), ("n", 4));
@@ -142,7 +148,7 @@ async fn groups_keep_registration_order_and_scope() {
     let see = |expected: &'static [&'static str]| {
         invoke(move |group: Group<&'static str>| assert_eq!(group.0, expected))
     };
-    started([
+    fits([
         provide(|| Member("a")),
         module(
             "m",
@@ -162,7 +168,7 @@ async fn groups_keep_registration_order_and_scope() {
 #[tokio::test]
 async fn private_shadows_and_siblings_have_their_own() {
     let says = |expected: &'static str| invoke(move |s: Arc<dyn Speak>| assert_eq!(s.say(), expected));
-    started([
+    fits([
         provide(|| named("root")),
         module("a", "x", [provide_private(|| named("a")), says("a"), module("inner", "x", [says("a")])]),
         module("b", "x", [provide_private(|| named("b")), says("b")]),
@@ -175,7 +181,7 @@ async fn private_shadows_and_siblings_have_their_own() {
 async fn decorations_nest_and_stay_inside() {
     let louder = |s: Arc<dyn Speak>| named(&(s.say() + "!"));
     let says = |expected: &'static str| invoke(move |s: Arc<dyn Speak>| assert_eq!(s.say(), expected));
-    started([
+    fits([
         decorate(louder, [says("hi!"), decorate(louder, [says("hi!!"), module("m", "x", [says("hi!!")])])]),
         provide(|| named("hi")),
         says("hi"),
@@ -188,6 +194,8 @@ async fn one_cell_in_two_hives_makes_two_objects() {
     let cells = [provide(|| Name("x".to_owned())), invoke(|_: Arc<Name>| ())];
     let (one, two) = (started(cells.clone()).await, started(cells).await);
     assert!(!Arc::ptr_eq(&one.get::<Name>(), &two.get::<Name>()));
+    one.finish().await;
+    two.finish().await;
 }
 
 #[tokio::test]
@@ -197,7 +205,9 @@ async fn replacement_reaches_private_providers_and_fills_gaps() {
     }
     let consumer = || invoke(|s: Arc<dyn Speak>| assert_eq!(s.say(), "fake"));
     for cells in [vec![module("m", "x", [provide_private(broken), consumer()])], vec![consumer()]] {
-        TestHive::new(cells).replace::<dyn Speak>(named("fake")).start().await;
+        let mut hive = TestHive::new(cells).replace::<dyn Speak>(named("fake"));
+        hive.start().await;
+        hive.stop().await;
     }
 }
 
@@ -244,7 +254,7 @@ async fn consumers_are_dropped_before_what_they_consume() {
         invoke(|_: Arc<Outer>| ()),
     ])
     .await;
-    drop(hive);
+    hive.kill();
     assert_eq!(*log.lock(), ["outer", "inner"]);
 }
 

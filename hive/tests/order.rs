@@ -58,9 +58,10 @@ async fn duration(cells: Vec<Cell>) -> (Duration, TestHive) {
 
 #[tokio::test(start_paused = true)]
 async fn parallel_hooks_run_along_the_graph() {
-    let (time, hive) = duration(chains(false)).await;
+    let (time, mut hive) = duration(chains(false)).await;
     assert_eq!(time, 4 * SECOND);
     assert_eq!(hive.hook_order(), ["store", "server", "other-1", "other-2", "job-works"]);
+    hive.stop().await;
     let (time, mut hive) = duration(chains(true)).await;
     assert_eq!(time, 2 * SECOND, "two chains of two");
     let order = hive.hook_order();
@@ -76,9 +77,10 @@ async fn a_hook_that_is_not_parallel_keeps_its_place() {
     let parallel =
         |name: &'static str| invoke(move |lifecycle: Lifecycle| drop(slow(&lifecycle, name).parallel()));
     let cells = vec![parallel("a"), parallel("b"), invoke(hooks), parallel("c"), parallel("d")];
-    let (time, hive) = duration(cells).await;
+    let (time, mut hive) = duration(cells).await;
     assert_eq!(time, 3 * SECOND);
     assert_eq!(hive.hook_order(), ["a", "b", "alone", "c", "d"]);
+    hive.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,8 +190,11 @@ async fn a_hidden_dependency_shows() {
     let mut failed = [0, 0];
     for seed in 0..20 {
         for told in [false, true] {
-            let result = TestHive::new(cells(told)).shuffle(seed).try_start().await;
-            failed[usize::from(told)] += u32::from(result.is_err());
+            let mut hive = TestHive::new(cells(told)).shuffle(seed);
+            match hive.try_start().await {
+                Ok(()) => hive.stop().await,
+                Err(_) => failed[usize::from(told)] += 1,
+            }
         }
     }
     assert!((1..20).contains(&failed[0]), "{failed:?}");

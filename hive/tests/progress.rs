@@ -107,6 +107,7 @@ async fn a_process_that_did_not_run_accuses_nobody() {
     }
     let (seconds, ..) = observed.named().unwrap();
     assert!((14..=18).contains(&seconds), "the time it did run counts: {seconds}");
+    observed.hive.kill();
 }
 
 /// A test that fails must not leave a thread behind that its runtime would wait for.
@@ -171,6 +172,7 @@ async fn runs_of_timers_and_items_of_observers_have_deadlines_by_themselves() {
     let (gc, events) = (named["m.timer-job-gc"], named["m.observer-job-events"]);
     assert!((28..=30).contains(&gc.0) && (48..=50).contains(&events.0), "{gc:?} {events:?}");
     assert_eq!((gc.1, events.1), (Reason::Unfinished, Reason::Unfinished));
+    observed.hive.kill();
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,6 +192,7 @@ async fn a_timer_that_nobody_runs_is_overdue() {
     assert_eq!((job.as_str(), reason), ("m.timer-job-gc", Reason::Overdue));
     tokio::time::sleep(11 * SECOND).await;
     assert_eq!(observed.after(SECOND), []);
+    observed.hive.finish().await;
 }
 
 #[tokio::test]
@@ -212,6 +215,7 @@ async fn work_that_nobody_begins_is_named_and_a_long_rest_before_does_not_count(
     assert_eq!(reason, Reason::Backlog);
     pending.store(false, Ordering::Relaxed);
     assert_eq!(observed.after(SECOND), []);
+    observed.hive.finish().await;
 }
 
 #[tokio::test]
@@ -259,6 +263,7 @@ async fn a_piece_of_work_may_have_its_own_deadline_and_say_that_it_moves() {
     settled().await;
     let (seconds, ..) = observed.named().unwrap();
     assert!((38..40).contains(&seconds), "{seconds}");
+    observed.hive.kill();
 }
 
 #[tokio::test]

@@ -271,3 +271,49 @@ async fn a_job_that_starts_a_scope_while_the_hive_stops_has_not_failed() {
     hive.logged_no_warning();
     assert!(hive.health("user.job-lead").last_word.starts_with("Finished"));
 }
+
+/// A hook of a scope that starts or stops the scope would wait for itself.
+#[tokio::test(start_paused = true)]
+async fn a_scope_that_waits_for_itself_fails_at_once() {
+    type Handle = Arc<std::sync::OnceLock<Arc<Scope<Leader>>>>;
+    for at_start in [true, false] {
+        let handle = Handle::default();
+        let own = handle.clone();
+        let hooks = move |lifecycle: Lifecycle| {
+            let (starts, stops) = (own.clone(), own.clone());
+            lifecycle
+                .hook("again")
+                .on_start(move |_| async move {
+                    if at_start { Ok(starts.get().unwrap().start().await?) } else { Ok(()) }
+                })
+                .on_stop(move |_| async move { Ok(stops.get().unwrap().stop().await?) });
+        };
+        let leader = hive::scope::<Leader>("leader", "x", [invoke(hooks)]);
+        let mut hive = TestHive::needing::<Scope<Leader>>(leader);
+        hive.start().await;
+        let leader = hive.get::<Scope<Leader>>();
+        assert!(handle.set(leader.clone()).is_ok());
+        let begin = tokio::time::Instant::now();
+        let said = |action| {
+            format!(
+                "Scope::{action} in a hook or constructor of the scope waits for itself; call it from a job"
+            )
+        };
+        if at_start {
+            let text = leader.start().await.unwrap_err().to_string();
+            assert!(text.contains(&said("start")), "{text}");
+        } else {
+            leader.start().await.unwrap();
+            // As part of the scope's own stop, and of the hive's.
+            let text = leader.stop().await.unwrap_err().to_string();
+            assert!(text.contains(&said("stop")), "{text}");
+            leader.start().await.unwrap();
+            let text = hive.try_stop().await.unwrap_err().to_string();
+            assert!(text.contains(&said("stop")), "{text}");
+        }
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+        if at_start {
+            hive.stop().await;
+        }
+    }
+}

@@ -348,3 +348,30 @@ async fn nothing_is_left_of_starts_that_fail_and_of_scopes() {
     drop(scope);
     hive.finish().await;
 }
+
+/// A test that forgets the end of its hive would not see what goes wrong there.
+#[tokio::test]
+async fn a_hive_that_nobody_stops_fails_the_test() {
+    let mut hive = TestHive::new(talks("a"));
+    hive.start().await;
+    let said = fault(async move { drop(hive) }).await;
+    let remedy =
+        "end the test with finish().await or stop().await, or kill() a hive that is to end without a stop";
+    assert_eq!(said, format!("never stopped at hive/tests/test_hive.rs:_: {remedy}"));
+
+    // What has not started, or failed to, has no end; what is killed has none on purpose.
+    drop(TestHive::new(talks("a")));
+    let stopped = Arc::new(Mutex::new(false));
+    let seen = stopped.clone();
+    let mut hive = TestHive::new(invoke(move |lifecycle: Lifecycle, jobs: JobGroup| {
+        let seen = seen.clone();
+        lifecycle.hook("stop").on_stop(move |_| async move {
+            *seen.lock() = true;
+            Ok(())
+        });
+        jobs.one_shot("waits", |_| std::future::pending());
+    }));
+    hive.start().await;
+    hive.kill();
+    assert!(!*stopped.lock());
+}

@@ -161,6 +161,14 @@ const ALL_OPTIONS: &[(&str, &str)] = &[
     ("cells/daemon-config/src/table.rs", "shows where each option comes from"),
 ];
 
+/// Tests of cells in a hive with loops of their own that look again and again, and why. The others wait by `TestHive::until`,
+/// which gives up by itself and tells the log and the health.
+const OWN_WAITS: &[(&str, &str)] = &[
+    ("cells/health/tests/liveness.rs", "probes as the kubelet makes them: the hive's runtime is what hangs"),
+    ("cells/statedb/script/tests/recorded.rs", "waits for what a script shows, which has the hive meanwhile"),
+    ("hive/shell/tests/shell.rs", "clients that block a thread of their own, beside the hive's"),
+];
+
 /// Files that read the process's environment or command line, and why. Everything else is an option.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("agent/src/main.rs", "the home folder, where the configuration file may be"),
@@ -244,15 +252,20 @@ fn sources() -> Vec<PathBuf> {
     sources_of(&["cells"])
 }
 
-/// Source files below these folders, without those of tests and benchmarks.
+/// Source files below these folders, without those of tests, benchmarks and examples.
 fn sources_of(folders: &[&str]) -> Vec<PathBuf> {
+    rust_files(folders, &["tests", "benches", "examples", "target"])
+}
+
+/// Rust files below these folders, without those in folders of the other names.
+fn rust_files(folders: &[&str], without: &[&str]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders: Vec<PathBuf> = folders.iter().map(|folder| root().join(folder)).collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                if !["tests", "benches", "target"].iter().any(|skip| path.ends_with(skip)) {
+                if !without.iter().any(|skip| path.ends_with(skip)) {
                     folders.push(path);
                 }
             } else if path.extension().is_some_and(|e| e == "rs") {
@@ -364,6 +377,25 @@ fn options_are_read_from_configuration_structs() {
     assert!(found.remove("agent/src/main.rs"), "the check itself can find something");
     let allowed = ALL_OPTIONS.iter().map(|(file, _)| (*file).to_owned()).collect();
     assert_eq!(found, allowed, "files that go over all options (left) against those that may (right)");
+}
+
+#[test]
+fn tests_wait_by_their_hive() {
+    // A loop with a sleep among its first lines, up to the line.
+    let polls = |lines: &[&str]| {
+        let is_loop = |line: &&str| line.trim_start().starts_with("while ");
+        lines.last().is_some_and(|line| line.contains("sleep(")) && lines.iter().any(is_loop)
+    };
+    let mut found = BTreeSet::new();
+    for path in rust_files(&["agent", "cells", "examples", "fuzz", "hive/shaku", "hive/shell"], &["target"]) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        if text.contains("TestHive") && (1..=lines.len()).any(|n| polls(&lines[n.saturating_sub(4)..n])) {
+            found.insert(path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned());
+        }
+    }
+    let allowed = OWN_WAITS.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(found, allowed, "tests with waiting of their own (left) against those that may (right)");
 }
 
 #[test]

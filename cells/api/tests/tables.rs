@@ -49,6 +49,10 @@ struct Server {
 }
 
 impl Server {
+    async fn end(mut self) {
+        self.hive.stop().await;
+    }
+
     async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("cilium.sock");
@@ -133,6 +137,7 @@ async fn rows_are_found_by_the_bytes_of_their_keys() {
     let (status, rows) =
         server.ask("GET /statedb/query", r#"{"key":"AAAD6A==","table":"devices","lowerbound":true}"#).await;
     assert_eq!((status, rows.matches("\"Name\":\"veth\"").count()), (200, 1000));
+    server.end().await;
 }
 
 #[tokio::test]
@@ -157,6 +162,7 @@ async fn wrong_questions_are_refused_in_the_form_of_rows() {
         assert_eq!((found, chunks.collect::<String>()), (status, answer), "{path} {body}");
     }
     assert_eq!(server.ask("POST /statedb/query", "{}").await.0, 404);
+    server.end().await;
 }
 
 #[tokio::test]
@@ -194,4 +200,5 @@ async fn a_client_that_goes_is_forgotten() {
     assert_eq!(trackers(), 1);
     drop(lines);
     server.hive.until("the client to be forgotten", || trackers() == 0).await;
+    server.end().await;
 }

@@ -18,6 +18,10 @@ struct Server {
 }
 
 impl Server {
+    async fn end(mut self) {
+        self.hive.stop().await;
+    }
+
     async fn start(options: &[(&str, &str)], routes: Vec<Route>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("cilium.sock");
@@ -130,6 +134,7 @@ async fn errors_have_the_bytes_of_the_original() {
     ] {
         assert_eq!(server.ask(request, body).await, answer, "{request}");
     }
+    server.end().await;
 }
 
 #[tokio::test]
@@ -145,6 +150,7 @@ async fn long_bodies_go_in_chunks_and_short_ones_with_their_length() {
     assert!(long.contains("Transfer-Encoding: chunked\r\n\r\n801\r\n\"xxx"), "{long:.200}");
     assert!(!long.contains("Content-Length"), "{long:.200}");
     assert!(long.ends_with("x\"\n\r\n0\r\n\r\n"));
+    server.end().await;
 }
 
 #[tokio::test]
@@ -192,6 +198,7 @@ async fn bodies_of_wrong_shape_type_and_size_are_refused() {
         answer.ends_with("{\"code\":406,\"message\":\"unsupported media type requested, only [application/json] are available\"}"),
         "{answer}"
     );
+    server.end().await;
 }
 
 #[tokio::test]
@@ -204,6 +211,7 @@ async fn denied_operations_are_forbidden() {
         "HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 83\r\n\r\n\
          This API is administratively disabled. Contact your administrator for more details."
     );
+    server.end().await;
 }
 
 #[tokio::test]
@@ -235,6 +243,7 @@ async fn a_request_beyond_the_rate_gets_429_without_a_body() {
     ] {
         assert!(metrics.contains(line), "{line} in\n{metrics}");
     }
+    server.end().await;
 }
 
 #[tokio::test]
@@ -308,6 +317,7 @@ async fn a_handler_that_panics_is_answered_with_500_and_the_server_goes_on() {
         assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
     }
     assert!(server.ask("GET /v1/lrp HTTP/1.1", "").await.starts_with("HTTP/1.1 200 "));
+    server.end().await;
 }
 
 #[tokio::test]
@@ -318,6 +328,7 @@ async fn a_second_agent_on_the_same_socket_is_refused() {
     let error = second.try_start().await.unwrap_err().to_string();
     assert!(error.contains("another agent serves"), "{error}");
     assert!(server.ask("GET /v1/lrp HTTP/1.1", "").await.starts_with("HTTP/1.1 200 "));
+    server.end().await;
 }
 
 #[tokio::test]
@@ -331,6 +342,7 @@ async fn bytes_that_are_no_http_do_no_harm() {
         let _ = stream.read_to_end(&mut answer).await;
     }
     assert!(server.ask("GET /v1/lrp HTTP/1.1", "").await.starts_with("HTTP/1.1 200 "));
+    server.end().await;
 }
 
 #[tokio::test]
@@ -377,4 +389,5 @@ async fn debug_information_is_put_together_from_operations_and_cells() {
     assert!(options.contains(&format!("socket-path:{}", server.socket.display()).into()), "{options:?}");
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     assert!(release.starts_with(info["kernel-version"].as_str().unwrap()));
+    server.end().await;
 }

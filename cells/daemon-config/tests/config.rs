@@ -71,6 +71,10 @@ fn hive(run: PathBuf, options: &[(&str, &str)]) -> TestHive {
 }
 
 impl Agent {
+    async fn end(mut self) {
+        self.hive.stop().await;
+    }
+
     async fn start(options: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut hive = hive(folder.path().to_owned(), options);
@@ -121,6 +125,7 @@ async fn the_answer_has_the_parts_and_values_of_the_original() {
     sample.node_monitor = None;
     sample.daemon_configuration_map = ours.daemon_configuration_map.clone();
     assert_eq!(ours, sample);
+    agent.end().await;
 }
 
 #[tokio::test]
@@ -128,6 +133,7 @@ async fn the_mtu_is_the_smallest_of_the_devices_that_face_the_network() {
     let agent = Agent::start(&[]).await;
     let status = agent.configuration().await.status.unwrap();
     assert_eq!((status.device_mtu, status.route_mtu), (1450, 1450));
+    agent.end().await;
 }
 
 #[tokio::test]
@@ -144,6 +150,7 @@ async fn options_of_the_plugin_are_handed_on() {
     assert_eq!(status.ip_local_reserved_ports, "8472,51871");
     assert_eq!(status.ipam_mode, "delegated-plugin");
     assert!(status.install_uplink_routes_for_delegated_ipam);
+    agent.end().await;
 }
 
 #[tokio::test]
@@ -192,6 +199,7 @@ async fn a_patch_changes_all_of_its_options_or_none() {
     let revision = table.revision(&table.snapshot());
     assert_eq!(agent.ask("PATCH", body).await.0, 200);
     assert_eq!(table.revision(&table.snapshot()), revision);
+    agent.end().await;
 }
 
 #[tokio::test]
@@ -281,4 +289,5 @@ async fn sources_and_drift_are_a_table() {
             "State": "in force"
         })
     );
+    agent.end().await;
 }

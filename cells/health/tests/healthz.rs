@@ -18,6 +18,10 @@ struct Agent {
 }
 
 impl Agent {
+    async fn end(mut self) {
+        self.hive.stop().await;
+    }
+
     async fn start(sources: Vec<StatusSource>, more: Vec<Cell>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("cilium.sock");
@@ -84,6 +88,7 @@ async fn a_healthy_agent_says_so_everywhere() {
     let brief = "{\"cilium\":{\"msg\":\"1.20.0 (v1.20.0)\",\"state\":\"Ok\"},\
                  \"cluster\":{\"ciliumHealth\":{\"state\":\"Disabled\"},\"nodes\":null}}";
     assert_eq!(agent.body("brief: true\r\n").await, brief);
+    agent.end().await;
 }
 
 #[tokio::test]
@@ -96,6 +101,7 @@ async fn the_parts_are_those_of_the_original() {
         sample.as_object().unwrap().keys().filter(|part| ours.get(part.as_str()).is_none()).collect();
     // What only cells that are not in this hive, or features that are off, have to say.
     assert_eq!(missing, ["bpf-maps", "ipam", "ipv4-big-tcp", "ipv6-big-tcp", "nodeMonitor", "proxy"]);
+    agent.end().await;
 }
 
 #[tokio::test]
@@ -115,6 +121,7 @@ async fn kubernetes_counts_if_asked_for() {
     assert_eq!(agent.probe("").await, 200);
     assert_eq!(agent.probe("require-k8s-connectivity: true\r\n").await, 503);
     assert_eq!(agent.probe("require-k8s-connectivity: false\r\n").await, 200);
+    agent.end().await;
 }
 
 #[tokio::test]
@@ -130,6 +137,7 @@ async fn a_lost_kvstore_and_an_unwritten_cni_file_fail_the_probes() {
         let agent = Agent::start(vec![source], vec![]).await;
         assert_eq!(state(&agent.status("").await), ("Failure", message));
         assert_eq!(agent.probe("").await, 503);
+        agent.end().await;
     }
 }
 
@@ -141,6 +149,7 @@ async fn a_source_that_fails_makes_the_status_stale() {
     assert_eq!(state(&status), ("Warning", "Stale status data"));
     assert_eq!(status.stale["ipam"].0, "0001-01-01T00:00:00.000Z");
     assert_eq!(agent.probe("").await, 503);
+    agent.end().await;
 }
 
 #[tokio::test]
@@ -153,6 +162,7 @@ async fn a_degraded_module_is_named_on_the_socket_and_no_reason_for_a_restart() 
     let agent = Agent::start(vec![], vec![sick]).await;
     assert_eq!(state(&agent.status("").await), ("Warning", "1 degraded: sick: no such device"));
     assert_eq!(agent.probe("").await, 200);
+    agent.end().await;
 }
 
 #[tokio::test]
@@ -187,4 +197,5 @@ async fn two_agents_in_one_process() {
     assert!(TcpStream::connect(("127.0.0.1", two.port)).await.is_err());
     assert_eq!(one.probe("").await, 200);
     assert_eq!(state(&one.status("").await).0, "Ok");
+    one.end().await;
 }

@@ -65,6 +65,10 @@ struct Agent {
 }
 
 impl Agent {
+    async fn end(mut self) {
+        self.hive.stop().await;
+    }
+
     async fn start(cell: Cell) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("cilium.sock");
@@ -149,6 +153,7 @@ async fn a_job_that_never_ends_its_work_is_named_and_recovers() {
     let status = agent.status().await;
     assert_eq!(status.cilium.unwrap().state, "Ok");
     assert_eq!(status.stale.len(), 0);
+    agent.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -206,6 +211,7 @@ async fn a_job_that_keeps_a_tables_lock_is_named_with_those_that_wait_for_it() {
     agent.turns(200);
     let rows = agent.hive.get::<RwTable<Row>>();
     assert_eq!(rows.len(&rows.snapshot()), 1);
+    agent.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -230,6 +236,7 @@ async fn probes_are_answered_and_red_when_all_threads_of_the_runtime_hang() {
     agent.turns(503);
     gate.open();
     agent.turns(200);
+    agent.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -248,6 +255,7 @@ async fn idle_jobs_and_slow_probes_are_no_reason_for_red() {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     assert!(agent.hive.get::<health::Collector>().is_alive(true));
+    agent.end().await;
 }
 
 #[tokio::test]

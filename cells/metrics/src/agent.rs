@@ -95,7 +95,7 @@ impl Framework {
             Event::Populated { duration } => {
                 self.populate.set(duration.as_secs_f64());
             }
-            Event::Started { duration } => {
+            Event::Started { duration, .. } => {
                 self.start.set(duration.as_secs_f64());
             }
             Event::JobRan { kind, job, module, duration, failed } => {
@@ -179,7 +179,7 @@ mod tests {
             failed,
         };
         framework.count(&Event::Populated { duration: Duration::from_millis(125) });
-        framework.count(&Event::Started { duration: Duration::from_millis(250) });
+        framework.count(&Event::Started { duration: Duration::from_millis(250), hooks: 3, jobs: 2 });
         framework.count(&ran(JobKind::OneShot, "server", false));
         framework.count(&ran(JobKind::Timer, "gc", true));
         framework.count(&ran(JobKind::Observer, "watch-17", false));

@@ -227,13 +227,7 @@ mod tests {
         assert_eq!(names(&writer), ["default/two"]);
 
         std::fs::write(&path, "").unwrap();
-        tokio::time::timeout(Duration::from_secs(5), async {
-            while !names(&writer).is_empty() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        })
-        .await
-        .unwrap();
+        hive.until("an empty file to empty the tables", || names(&writer).is_empty()).await;
         hive.stop().await;
     }
 

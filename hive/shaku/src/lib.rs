@@ -59,6 +59,7 @@
 //! let mut hive = TestHive::needing::<dyn Api>(cells);
 //! hive.start().await;
 //! assert_eq!(hive.get::<dyn Api>().call(), "42 on 9234");
+//! hive.stop().await;
 //! # });
 //! ```
 //!

@@ -66,14 +66,8 @@ fn with_shell(test: impl FnOnce(&Path) + Send + 'static) {
         let mut hive = TestHive::new(cells).set("shell-sock-path", socket.display());
         hive.start().await;
         let path = socket.clone();
-        let run = tokio::task::spawn_blocking(move || {
-            let begin = Instant::now();
-            while !path.exists() && begin.elapsed() < Duration::from_secs(20) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            test(&path);
-        });
-        let result = run.await;
+        hive.until("the socket", || path.exists()).await;
+        let result = tokio::task::spawn_blocking(move || test(&path)).await;
         hive.stop().await;
         result.unwrap();
         assert!(!socket.exists(), "a stop removes the socket");
@@ -210,12 +204,7 @@ fn a_socket_of_a_killed_agent_is_replaced_and_a_served_one_is_not() {
     runtime.block_on(async {
         let mut hive = TestHive::new(hive_shell::cell()).set("shell-sock-path", old.display());
         hive.start().await;
-        let connected = async {
-            while tokio::net::UnixStream::connect(&old).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(20), connected).await.unwrap();
+        hive.until("the socket to be another", || UnixStream::connect(&old).is_ok()).await;
         hive.stop().await;
     });
 }

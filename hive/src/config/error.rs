@@ -114,7 +114,7 @@ pub(crate) fn cut(text: &str, most: usize) -> &str {
 }
 
 /// A text in one line that nobody has to scroll.
-fn shown(text: &str) -> Cow<'_, str> {
+pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     let odd = text.contains(char::is_control);
     if !odd && text.len() <= SHOWN {
         return Cow::Borrowed(text);

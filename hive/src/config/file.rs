@@ -1,15 +1,21 @@
 //! A configuration file: YAML or JSON, the options at its top.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::path::Path;
 
 use figment::providers::{Format, Yaml};
 use figment::{Profile, Provider};
+use serde_core::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::error::ConfigError;
+use super::error::{ConfigError, shown};
 use super::kind::plain;
 
 /// How deep brackets may be nested: the time that the parser takes grows with the square.
 const DEEPEST: usize = 500;
+
+/// How many faults of a file are told.
+const TOLD: usize = 10;
 
 fn depth(text: &str) -> usize {
     let step = |(now, most): (usize, usize), byte| match byte {
@@ -18,6 +24,79 @@ fn depth(text: &str) -> usize {
         _ => (now, most),
     };
     text.bytes().fold((0, 0), step).1
+}
+
+/// Keys that are there more than once, those of options in whatever case. The original refuses them in YAML and takes the
+/// last of them in JSON.
+fn repeated<'a>(text: &str, extension: &str, options: impl Iterator<Item = &'a String>) -> Vec<String> {
+    if extension == "json" {
+        return vec![];
+    }
+    let Repeated(mut repeated) = Yaml::from_str(text).unwrap_or_default();
+    let mut seen = HashSet::new();
+    repeated.extend(options.map(|key| key.to_ascii_lowercase()).filter_map(|key| seen.replace(key)));
+    repeated
+}
+
+/// Keys that a map has more than once, by their path: `log-opt.level`. Of such the parser keeps the last.
+#[derive(Default)]
+struct Repeated(Vec<String>);
+
+impl<'de> Deserialize<'de> for Repeated {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Look)
+    }
+}
+
+struct Look;
+
+impl<'de> Visitor<'de> for Look {
+    type Value = Repeated;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value, a list or a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Repeated, A::Error> {
+        let (mut keys, mut repeated) = (HashSet::new(), Repeated::default());
+        while let Some((key, Repeated(inside))) = map.next_entry::<String, Repeated>()? {
+            repeated.0.extend(inside.iter().map(|inside| format!("{key}.{inside}")));
+            repeated.0.extend(keys.replace(key));
+        }
+        Ok(repeated)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Repeated, A::Error> {
+        let mut repeated = Repeated::default();
+        while let Some(Repeated(inside)) = items.next_element()? {
+            repeated.0.extend(inside);
+        }
+        Ok(repeated)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Repeated, E> {
+        Ok(Repeated::default())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Repeated, E> {
+        Ok(Repeated::default())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Repeated, E> {
+        Ok(Repeated::default())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Repeated, E> {
+        Ok(Repeated::default())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Repeated, E> {
+        Ok(Repeated::default())
+    }
+
+    fn visit_unit<E>(self) -> Result<Repeated, E> {
+        Ok(Repeated::default())
+    }
 }
 
 /// Reads the options of a file: the key in lower case and the value as text. Keys without a value are left out.
@@ -47,6 +126,10 @@ pub(crate) fn read(path: &Path, errors: &mut Vec<ConfigError>) -> Vec<(String, S
     match Yaml::string(&text).data() {
         Ok(mut profiles) => {
             let options = profiles.remove(&Profile::Default).unwrap_or_default();
+            for key in repeated(&text, extension, options.keys()).into_iter().take(TOLD) {
+                let reason = format!("{} is there more than once; keep the one that is meant", shown(&key));
+                errors.push(ConfigError::BadFile { path: path.to_owned(), reason });
+            }
             let given =
                 options.into_iter().filter(|(_, value)| !matches!(value, figment::value::Value::Empty(..)));
             given.map(|(key, value)| (key.to_ascii_lowercase(), plain(&value))).collect()

@@ -1,6 +1,6 @@
 //! Options that are changed while the program runs.
 
-use std::any::Any;
+use std::any::{Any, type_name};
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -16,6 +16,7 @@ use super::observed::{Observed, Said, observe};
 use super::settings::{Setting, Settings, Source};
 use super::value::Values;
 use super::{ConfigCell, ConfigSpec};
+use crate::event::Event;
 use crate::key::Key;
 use crate::outputs::Value;
 use crate::param::{Absent, Cx, Deps, Param};
@@ -121,7 +122,13 @@ impl<T: ConfigSpec> Param for ConfigWatch<T> {
 
     fn extract(cx: &mut Cx<'_>) -> Result<Self, Absent> {
         let initial = cx.one::<Arc<T>>()?.clone();
-        Ok(cx.one::<Arc<LiveConfig>>()?.watch(initial))
+        let live = cx.one::<Arc<LiveConfig>>()?;
+        if !live.may_change(Key::config::<T>()) {
+            let crate::handles::Handles { shared, function, module, .. } = *cx.handles;
+            let (config, module) = (type_name::<T>(), module.clone());
+            shared.events.emit(Event::WatchIdle { config, function, module });
+        }
+        Ok(live.watch(initial))
     }
 }
 
@@ -215,6 +222,11 @@ impl LiveConfig {
             // Keys are equal for equal types only.
             None => ConfigWatch(watch::channel(initial).1),
         }
+    }
+
+    /// Whether any option of a struct is live.
+    fn may_change(&self, config: Key) -> bool {
+        self.structs.iter().any(|of| of.key == config && of.flags.iter().any(|flag| flag.live))
     }
 
     /// The configuration in force, with what has changed since the start.

@@ -8,18 +8,16 @@ use std::time::Duration;
 use futures::Stream;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
 
 use super::progress::Track;
-use super::{Backoff, ObserverJob, OneShotJob, TimerJob, Working};
+use super::{Backoff, JobHandle, ObserverJob, OneShotJob, Running, TimerJob, Working};
 use crate::error::HiveError;
-use crate::event::{Event, Events, JobKind};
+use crate::event::{Event, JobKind};
 use crate::handles::{Handles, Shared};
 use crate::health::{Health, Level};
-use crate::lifecycle::{Lifecycle, State, TaskId, catch};
+use crate::lifecycle::{Lifecycle, State, catch};
 
 /// How long a job may take to end after it was told to.
 const GRACE: Duration = Duration::from_secs(5);
@@ -87,10 +85,10 @@ impl JobCx {
 /// log and among the hooks a job `gc` of a module `m` is `m.job-gc`, `m.timer-job-gc` or `m.observer-job-gc`.
 #[derive(Clone)]
 pub struct JobGroup {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     lifecycle: Lifecycle,
     health: Health,
-    module: Arc<str>,
+    pub(super) module: Arc<str>,
 }
 
 impl JobGroup {
@@ -205,11 +203,11 @@ pub(crate) type Body = Box<dyn FnOnce(Env) -> BoxFuture<'static, ()> + Send>;
 pub(crate) struct Env {
     pub(crate) cx: JobCx,
     kind: JobKind,
-    bare: Arc<str>,
+    pub(super) bare: Arc<str>,
     /// The kind and the name: `timer-job-gc`.
-    name: Arc<str>,
+    pub(super) name: Arc<str>,
     shutdown_on_error: bool,
-    group: JobGroup,
+    pub(super) group: JobGroup,
 }
 
 impl Env {
@@ -261,7 +259,7 @@ impl Env {
     }
 
     /// What is around the job's function panicked, such as the stream of an observer: the job is over.
-    fn broke(self, panic: &str) {
+    pub(super) fn broke(self, panic: &str) {
         let error = anyhow::anyhow!("panicked: {panic}");
         self.tell(&error);
         self.cx.health.degraded("Failed", &error);
@@ -322,17 +320,12 @@ impl Spec {
         };
         let name: Arc<str> = format!("{prefix}-{bare}").into();
         let health = group.health.scope(&name);
-        let handle = JobHandle {
-            token: CancellationToken::new(),
-            done: CancellationToken::new(),
-            task: Arc::default(),
-            grace,
-        };
-        let track = Track::new(&health, &handle.token, at);
+        let handle = JobHandle::new(grace);
+        let track = Track::new(&health, handle.token(), at);
         if let Some(deadline) = deadline {
             track.deadline(deadline);
         }
-        let cx = JobCx { health, token: handle.token.clone(), track };
+        let cx = JobCx { health, token: handle.token().clone(), track };
         let env =
             Env { cx, kind, bare: bare.into(), name: name.clone(), shutdown_on_error, group: group.clone() };
         let hooks = group.shared.hooks.clone();
@@ -347,139 +340,16 @@ impl Spec {
                 let stop = move |_| async move {
                     let running = running.lock().take();
                     if let Some(running) = running {
-                        let until = Instant::now() + running.handle.grace;
-                        running.stop(until).await;
+                        running.stop(None).await;
                     }
                     Ok(())
                 };
                 group.lifecycle.hook(name).job().on_start(start).on_stop(stop);
             }
             State::Starting | State::Started => hooks.adopt(Running::spawn(env, body, handle.clone())),
-            State::Stopping | State::Stopped | State::Failed => handle.done.cancel(),
+            State::Stopping | State::Stopped | State::Failed => handle.end(),
         }
         handle
-    }
-}
-
-/// A job that has been added; dropping the handle changes nothing.
-#[derive(Clone)]
-pub struct JobHandle {
-    token: CancellationToken,
-    done: CancellationToken,
-    task: Arc<Mutex<Option<AbortHandle>>>,
-    grace: Duration,
-}
-
-impl JobHandle {
-    /// The handle of a job that is over.
-    pub(crate) fn ended() -> Self {
-        let done = CancellationToken::new();
-        done.cancel();
-        JobHandle { token: done.clone(), done, task: Arc::default(), grace: Duration::ZERO }
-    }
-
-    /// Tells the job to end.
-    pub fn cancel(&self) {
-        self.token.cancel();
-    }
-
-    /// Whether the job has ended.
-    pub fn is_finished(&self) -> bool {
-        self.done.is_cancelled()
-    }
-
-    /// Ends when the job has ended.
-    pub async fn finished(&self) {
-        self.done.cancelled().await;
-    }
-
-    /// Tells the job to end and waits for it, at most for its grace; then the job is dropped. A job that waits for the
-    /// start of the hive will not run.
-    pub async fn stop(&self) {
-        self.cancel();
-        if self.task.lock().is_none() {
-            return;
-        }
-        if timeout_at(Instant::now() + self.grace, self.finished()).await.is_err()
-            && let Some(task) = &*self.task.lock()
-        {
-            task.abort();
-        }
-    }
-}
-
-impl fmt::Debug for JobHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JobHandle").field("finished", &self.is_finished()).finish_non_exhaustive()
-    }
-}
-
-/// The task of a job.
-pub(crate) struct Running {
-    handle: JobHandle,
-    task: JoinHandle<()>,
-    name: Arc<str>,
-    module: Arc<str>,
-    events: Arc<Events>,
-    health: Health,
-}
-
-impl Running {
-    fn spawn(env: Env, body: Body, handle: JobHandle) -> Self {
-        let shared = env.group.shared.clone();
-        let (name, module, health) = (env.name.clone(), env.group.module.clone(), env.cx.health.clone());
-        let span = shared.events.job_span(&module, &env.bare);
-        let done = handle.done.clone().drop_guard();
-        let (events, job, owner) = (shared.events.clone(), name.clone(), module.clone());
-        let track = env.cx.track.clone();
-        if let Some(other) = shared.jobs.add(&track) {
-            let (job, module, at, other) = (name.clone(), module.clone(), track.at, other.at);
-            events.emit(Event::JobNameTaken { job, module, at, other });
-        }
-        let ends = track.ends();
-        let life = async move {
-            let (_done, _ends) = (done, ends);
-            if env.cx.is_cancelled() {
-                return;
-            }
-            events.emit(Event::JobStarted { job: job.clone(), module: owner.clone() });
-            let begin = Instant::now();
-            let (own, track) = (env.clone(), env.cx.track.clone());
-            if let Err(panic) = catch(async { body(env).await }).await {
-                own.broke(&panic);
-            }
-            track.pieces_ended().await;
-            events.emit(Event::JobEnded { job, module: owner, duration: begin.elapsed() });
-        };
-        let id = TaskId { name: name.clone(), module: module.clone() };
-        let task = shared.hooks.spawn(id, track.polled(life).instrument(span));
-        *handle.task.lock() = Some(task.abort_handle());
-        Running { handle, task, name, module, events: shared.events.clone(), health }
-    }
-
-    pub(crate) fn is_finished(&self) -> bool {
-        self.task.is_finished()
-    }
-
-    /// Cancels the job and waits for its end until `deadline` or its grace is over, then drops it.
-    pub(crate) async fn stop(mut self, deadline: Instant) {
-        self.handle.cancel();
-        let begin = Instant::now();
-        let until = deadline.min(begin + self.handle.grace);
-        if timeout_at(until, &mut self.task).await.is_err() {
-            self.task.abort();
-            let grace = begin.elapsed();
-            self.health.degraded("Dropped", format!("did not stop within {grace:.1?}"));
-            let (job, module) = (self.name.clone(), self.module.clone());
-            self.events.emit(Event::JobAborted { job, module, grace });
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.handle.cancel();
-        self.task.abort();
     }
 }
 

@@ -16,6 +16,7 @@
 mod backoff;
 mod blocking;
 mod group;
+mod handle;
 mod observer;
 mod one_shot;
 mod progress;
@@ -23,8 +24,9 @@ mod timer;
 
 pub use backoff::Backoff;
 pub use blocking::blocking;
-pub(crate) use group::Running;
-pub use group::{JobCx, JobGroup, JobHandle};
+pub use group::{JobCx, JobGroup};
+pub use handle::JobHandle;
+pub(crate) use handle::Running;
 pub use observer::ObserverJob;
 pub use one_shot::OneShotJob;
 pub use progress::{Jobs, Reason, Stuck, Watchdog, Working};

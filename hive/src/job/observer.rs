@@ -5,7 +5,8 @@ use std::time::Duration;
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::time::Instant;
 
-use super::group::{Body, Env, JobCx, JobGroup, JobHandle, Spec};
+use super::JobHandle;
+use super::group::{Body, Env, JobCx, JobGroup, Spec};
 use crate::event::JobKind;
 
 /// How often a healthy observer says so.

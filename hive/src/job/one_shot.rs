@@ -6,7 +6,8 @@ use futures::FutureExt;
 use tokio::time::{Instant, sleep};
 
 use super::Backoff;
-use super::group::{Body, Env, JobCx, JobGroup, JobHandle, Spec};
+use super::JobHandle;
+use super::group::{Body, Env, JobCx, JobGroup, Spec};
 use crate::event::JobKind;
 
 /// A job that runs once; added when dropped. See [`JobGroup::one_shot`].

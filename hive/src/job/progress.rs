@@ -307,6 +307,7 @@ impl fmt::Display for Stuck {
 /// let samples = (0..=10).map(|second| watchdog.sample(begin + Duration::from_secs(second)));
 /// let last = samples.last().unwrap();
 /// assert_eq!(last[0].job, "m.job-wait");
+/// hive.kill(); // a stop would wait for the job
 /// # });
 /// ```
 pub struct Watchdog {

@@ -8,8 +8,9 @@ use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use super::JobHandle;
 use super::backoff::spread;
-use super::group::{Env, JobCx, JobGroup, JobHandle, Spec};
+use super::group::{Env, JobCx, JobGroup, Spec};
 use crate::event::JobKind;
 
 /// Makes a timer job run soon. Triggers that come before the run are served by one run.

@@ -247,6 +247,13 @@ impl Hooks {
         all
     }
 
+    /// How many hooks have started, and how many of jobs beside them.
+    pub(crate) fn started(&self) -> (usize, usize) {
+        let inner = self.inner.lock();
+        let jobs = inner.hooks.iter().filter(|hook| hook.place.along == Along::Job).count();
+        (inner.hooks.len() - jobs, jobs)
+    }
+
     /// The places of all hooks.
     fn places(&self) -> Vec<Place> {
         self.inner.lock().hooks.iter().map(|hook| hook.place.clone()).collect()
@@ -346,7 +353,7 @@ impl Hooks {
         let mut failures = vec![];
         loop {
             let Some(job) = self.inner.lock().jobs.pop() else { break };
-            job.stop(limits.deadline).await;
+            job.stop(Some(limits.deadline)).await;
         }
         loop {
             let (id, stop, own_limit) = {

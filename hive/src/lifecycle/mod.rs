@@ -108,6 +108,7 @@ impl HookCx {
 /// let mut hive = TestHive::new([invoke(server), invoke(instance)]);
 /// hive.start().await;
 /// assert_eq!(hive.hook_order(), ["lock", "listen"]);
+/// hive.stop().await;
 /// # });
 /// ```
 #[derive(Clone)]

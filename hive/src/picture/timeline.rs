@@ -116,7 +116,7 @@ impl Recording {
             Event::HookFailed { phase: Phase::Start, hook, duration, .. } => {
                 self.close(hook, *duration, true);
             }
-            Event::Started { duration } => self.end = Some((*duration, None)),
+            Event::Started { duration, .. } => self.end = Some((*duration, None)),
             Event::StartFailed { error, duration, .. } => self.end = Some((*duration, Some(error.clone()))),
             _ => {}
         }

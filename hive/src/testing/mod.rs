@@ -104,6 +104,10 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// What constructors, hooks and jobs write is kept for this hive alone, whatever thread they run on, and printed when the
 /// test fails; there may be several hives side by side. A cell's task of its own, and what the test calls itself, write
 /// elsewhere: [`tracing_to`](TestHive::tracing_to) brings them here.
+///
+/// # The end
+/// A test ends its hive by [`finish`](TestHive::finish) or [`stop`](TestHive::stop), or by [`kill`](TestHive::kill) where a
+/// stop is not to happen. One that just drops a hive that runs fails: what goes wrong in the stop would pass unseen.
 pub struct TestHive {
     stage: Stage,
     events: Arc<Mutex<Vec<Event>>>,
@@ -111,6 +115,7 @@ pub struct TestHive {
     dispatch: Dispatch,
     tally: Arc<Tally>,
     held: Vec<Key>,
+    made_at: &'static Location<'static>,
 }
 
 enum Stage {
@@ -131,7 +136,9 @@ fn fail_at(what: &str, at: &Location<'_>, error: &dyn std::fmt::Display) -> ! {
 
 impl TestHive {
     /// A hive of the given cells.
+    #[track_caller]
     pub fn new(cells: impl IntoCells) -> Self {
+        let made_at = Location::caller();
         let events: Arc<Mutex<Vec<Event>>> = Arc::default();
         let sink = events.clone();
         let (logs, tally) = (Logs::new(), Arc::<Tally>::default());
@@ -140,7 +147,7 @@ impl TestHive {
             .on_event(move |event| sink.lock().push(event.clone()))
             .watched(dispatch.clone(), tally.clone());
         let stage = Stage::Builder(Box::new(Some(builder)));
-        TestHive { stage, events, logs, dispatch, tally, held: vec![] }
+        TestHive { stage, events, logs, dispatch, tally, held: vec![], made_at }
     }
 
     /// Like [`new`](TestHive::new), and builds `Arc<T>` even if no invocation needs it, so that [`get`](TestHive::get)
@@ -251,6 +258,12 @@ impl TestHive {
                 fail_at("stop", at, &left);
             }
         }
+    }
+
+    /// Ends the hive as if its process were killed: tasks are dropped where they are, no stop hook runs.
+    pub fn kill(mut self) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Gone);
+        tracing::dispatcher::with_default(&self.dispatch, || drop(stage));
     }
 
     /// Says that the test, or what it has put into the hive, may hold this object when the hive is gone.
@@ -369,10 +382,18 @@ impl TestHive {
 
 impl Drop for TestHive {
     fn drop(&mut self) {
+        let is_started = matches!(&self.stage, Stage::Hive(hive) if hive.state() == State::Started);
         let stage = std::mem::replace(&mut self.stage, Stage::Gone);
         tracing::dispatcher::with_default(&self.dispatch, || drop(stage));
         if std::thread::panicking() {
             self.print_logs();
+        } else if is_started {
+            let at = self.made_at;
+            fail_at(
+                "never stopped",
+                at,
+                &"end the test with finish().await or stop().await, or kill() a hive that is to end without a stop",
+            );
         }
     }
 }

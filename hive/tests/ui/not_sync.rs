@@ -1,7 +1,8 @@
 //! Objects that cannot be shared between threads, and a trait without `Send + Sync`.
 //~ `std::cell::Cell<u64>` cannot be shared between threads safely
 //~ struct Counter(
-//~ `(dyn Plain + 'static)` cannot be shared between threads safely
+//~ `(dyn Plain + 'static)` cannot be shared by cells, which run on several threads
+//~ a trait says so by `trait Name: Send + Sync`
 //~ required for `Arc<(dyn Plain + 'static)>` to implement `Param`
 use std::sync::Arc;
 

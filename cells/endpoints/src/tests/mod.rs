@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use ::identity::Identity;
 use api_models::{AddressPair, EndpointChangeRequest};
+use hive::prelude::*;
 use ipam::{Ipam, Node};
 use ipcache::testing::FakeMap;
 use k8s::{Namespace, Pod};
@@ -21,7 +22,6 @@ use loader::Datapath;
 use loader::testing::{Call, FakeDatapath};
 use policy::testing::FakePolicies;
 use statedb::{Db, RwTable, Table};
-use tokio::task::JoinHandle;
 
 use crate::Endpoint;
 use crate::fence::fence;
@@ -80,12 +80,31 @@ struct Agent {
     pods: RwTable<Pod>,
     namespaces: RwTable<Namespace>,
     outcome: Outcome,
-    tasks: Vec<JoinHandle<()>>,
+    _jobs: Jobs,
 }
 
-impl Drop for Agent {
+/// The hive of an agent's jobs. It ends as if the agent were killed: what must be there then is on disk and in the kernel.
+struct Jobs(Option<TestHive>);
+
+impl Jobs {
+    async fn start() -> (Jobs, JobGroup) {
+        let (give, take) = std::sync::mpsc::channel();
+        let lends = invoke(move |jobs: JobGroup| drop(give.send(jobs)));
+        let mut hive = TestHive::new(module("endpoints", "Lends its jobs", [lends]));
+        hive.start().await;
+        (Jobs(Some(hive)), take.recv().unwrap())
+    }
+
+    async fn until(&self, what: &str, is_so: impl FnMut() -> bool) {
+        self.0.as_ref().unwrap().until(what, is_so).await;
+    }
+}
+
+impl Drop for Jobs {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+        if let Some(hive) = self.0.take() {
+            hive.kill();
+        }
     }
 }
 
@@ -98,7 +117,6 @@ impl Agent {
         Agent::start_by(world, datapath, FakePolicies::realizing).await
     }
 
-    #[expect(clippy::disallowed_methods, reason = "tests without a hive")]
     async fn start_by(
         world: &World,
         datapath: Arc<dyn Datapath>,
@@ -156,11 +174,10 @@ impl Agent {
         let initializer_table = table.clone();
         let (_, reconciler) = builder(table, ops).build();
         let follower = endpoints.clone();
-        let tasks = vec![
-            tokio::spawn(mapper.run()),
-            tokio::spawn(reconciler.run()),
-            tokio::spawn(async move { crate::pods::follow(&follower, &objects).await }),
-        ];
+        let (running, jobs) = Jobs::start().await;
+        jobs.one_shot("ipcache", |_| async { Ok(mapper.run().await) });
+        jobs.one_shot("reconcile", |_| async { Ok(reconciler.run().await) });
+        jobs.one_shot("pods", |_| async move { Ok(crate::pods::follow(&follower, &objects).await) });
         start::host(&endpoints, &world.links, &Options::default());
         let applied =
             datapath.restored().unwrap().into_iter().map(|known| (known.id, known.identity)).collect();
@@ -168,11 +185,9 @@ impl Agent {
         let prunes = || world.datapath.calls().iter().filter(|call| matches!(call, Call::Prune(_))).count();
         let before = prunes();
         initializer_table.transact(|txn| initializer.done(txn));
-        while prunes() == before {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        running.until("what is not known is removed", || prunes() > before).await;
         gate.open();
-        Agent { endpoints, ipam, numbers, policies, pods, namespaces, outcome, tasks }
+        Agent { endpoints, ipam, numbers, policies, pods, namespaces, outcome, _jobs: running }
     }
 
     /// What the CNI plugin sends for pod `n`, with addresses from the allocator.

@@ -167,6 +167,7 @@ fn a_thousand_changes_are_never_open_and_never_closed() {
         });
         assert!(looks > 1000, "{looks} looks");
         assert!(swaps > 10, "other maps took the place of others: {swaps}");
+        agent.end().await;
     });
 }
 
@@ -203,6 +204,7 @@ fn a_policy_with_500_ports_on_100_endpoints() {
         assert!((1..=100).all(|endpoint| world.rows(endpoint).len() == 501));
         eprintln!("500 rules on 100 endpoints: {took:?}");
         assert!(took < Duration::from_secs(2), "{took:?}");
+        agent.end().await;
     });
 }
 
@@ -237,6 +239,7 @@ fn a_full_map_in_the_kernel_denies_and_recovers() {
         world.write(&[("many", Value::Null)], false);
         agent.policies.realized(8).await.unwrap();
         agent.hive.until("the map to fit", || reader.passes(7, client, 80)).await;
+        agent.end().await;
     });
 }
 
@@ -258,6 +261,7 @@ fn a_restart_leaves_maps_alone_until_all_is_known_and_corrects_them_in_place() {
         let (web, client) = (world.subject(7, "web"), world.subject(8, "client").identity);
         agent.policies.enforce(web.clone());
         agent.policies.realized(7).await.unwrap();
+        agent.end().await;
         (web, client)
     });
     let before = number(&maps);
@@ -283,5 +287,6 @@ fn a_restart_leaves_maps_alone_until_all_is_known_and_corrects_them_in_place() {
         agent.policies.realized(7).await.unwrap();
         assert!(reader.passes(7, client, 80) && reader.passes(7, client, 81));
         assert_eq!(number(&maps), before, "the same map");
+        agent.end().await;
     });
 }

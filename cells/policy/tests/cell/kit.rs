@@ -169,6 +169,10 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
+    pub(crate) async fn end(mut self) {
+        self.hive.stop().await;
+    }
+
     pub(crate) fn row(&self, endpoint: u16) -> EndpointPolicy {
         let table = self.policies.table();
         let snapshot = table.snapshot();

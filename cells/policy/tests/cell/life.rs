@@ -47,6 +47,7 @@ async fn nothing_changes_before_all_sources_have_been_read() {
     assert!(world.ingress(7, client.identity, TCP | 80) && !world.ingress(7, 4711, TCP | 80));
     let row = agent.row(7);
     assert_eq!((row.enabled(), row.ingress.allow, row.egress.allow), ("ingress", 1, 1));
+    agent.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -89,6 +90,7 @@ async fn policies_come_change_are_refused_and_go() {
     agent.hive.until("everything to pass again", || world.ingress(7, 4711, TCP | 1)).await;
     agent.hive.until("no status", || agent.statuses().is_empty()).await;
     agent.hive.until("health", || health().level == Level::Ok).await;
+    agent.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,6 +125,7 @@ async fn a_policy_with_500_ports_reaches_100_endpoints_computed_once() {
         Arc::ptr_eq(&first.filters, &last.filters) && Arc::ptr_eq(&first.filters, &last.realized_filters)
     );
     assert_eq!(first.filters.ingress.iter().filter(|filter| filter.ports.is_some()).count(), 500);
+    agent.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -161,6 +164,7 @@ async fn a_full_map_denies_its_endpoint_alone_says_so_and_recovers() {
     assert!(agent.policies.realized(7).await.is_ok());
     assert_eq!(agent.row(7).error, None);
     assert!(world.metrics.text().contains("cilium_policy_endpoints_overflowed 0"));
+    agent.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -182,6 +186,7 @@ async fn the_mode_of_enforcement_changes_while_the_agent_runs() {
     agent.hive.until("everything", || world.ingress(7, 4711, TCP | 80)).await;
     mode("default");
     agent.hive.until("the row", || agent.row(7).enabled() == "none").await;
+    agent.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -218,4 +223,5 @@ async fn endpoints_change_their_identity_and_go() {
     assert!(failed.to_string().contains("not attached"), "{failed}");
     world.pod(10, "web");
     agent.hive.until("the map", || agent.row(10).progress == Progress::Realized).await;
+    agent.end().await;
 }

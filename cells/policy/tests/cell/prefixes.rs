@@ -49,6 +49,7 @@ async fn prefixes_get_identities_in_maps_and_ipcache_and_lose_them() {
     agent.hive.until("an empty ipcache", || world.ipcache.prefixes().is_empty()).await;
     let left = || world.identity_table.all(&world.db.snapshot()).filter(|row| row.id > 1 << 24).count();
     agent.hive.until("no identities", || left() == 0).await;
+    agent.end().await;
 }
 
 /// 10.0.0.5 is allowed before and after, by prefixes of different lengths: at no moment is it denied; 11.0.0.5 never
@@ -93,6 +94,7 @@ async fn a_change_of_prefixes_is_never_felt_by_who_is_allowed_throughout() {
         drop(ended);
         assert!(watcher.join().unwrap() > 1000);
     });
+    agent.end().await;
 }
 
 /// What the watcher looks at, apart from the world that is being changed.
@@ -138,6 +140,7 @@ async fn a_start_without_a_disk_has_its_policies() {
     assert!(!world.ingress(7, 4711, TCP | 80));
     std::fs::remove_file(folder.path()).unwrap();
     std::fs::create_dir(folder.path()).unwrap();
+    agent.end().await;
 }
 
 /// Rules changed while no agent ran: an endpoint that is announced late has its rows before the new prefix counts.
@@ -160,6 +163,7 @@ async fn a_prefix_that_is_new_at_a_start_counts_when_restored_endpoints_have_its
     agent.policies.realized(7).await.unwrap();
     assert!(passes(&world, "10.0.0.5"));
     agent.hive.until("the old prefix to count no more", || !passes(&world, "10.1.0.5")).await;
+    agent.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,4 +179,5 @@ async fn prefixes_of_the_run_before_keep_their_numbers() {
     assert_eq!(world.ipcache.identity("10.0.0.0/8"), Some(number));
     assert!(world.rows(7).verdict(false, number, TCP | 80).passes());
     assert!(matches!(world.rows(7).verdict(false, 9, TCP | 80), Verdict::NoMatch));
+    agent.end().await;
 }

@@ -70,6 +70,7 @@ async fn the_repository_and_its_selectors_are_shown_as_by_the_original() {
     assert_eq!(found["labels"][0][0]["source"], "k8s");
     let subjects = get(&agent, Operation::GetPolicySubjectSelectors).await;
     assert_eq!((&subjects[0]["identities"], &subjects[0]["users"]), (&json!([web.identity]), &json!(2)));
+    agent.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -151,4 +152,5 @@ async fn why_tells_the_rule_the_row_and_the_drop() {
         assert_eq!(found, status, "{answer}");
         assert!(answer.as_str().unwrap().contains(text), "{answer}");
     }
+    agent.end().await;
 }

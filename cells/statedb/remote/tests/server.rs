@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use api_client::Address;
 use hive::TestHive;
@@ -170,11 +170,7 @@ fn a_dropped_reader_is_forgotten_and_so_are_the_rows_kept_for_it() {
     let stats = || db.table_by_name("devices").unwrap().stats(&db.snapshot());
     assert_eq!(stats().trackers, 1);
     drop(changes);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while stats().trackers > 0 {
-        assert!(Instant::now() < deadline, "{:?}", stats());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    agent.runtime.block_on(agent.hive.until("the reader to be forgotten", || stats().trackers == 0));
     agent.devices.transact(|w| w.delete_all());
     assert_eq!(stats().zombies, 0);
     drop(agent.stop());
