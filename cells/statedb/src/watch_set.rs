@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -57,7 +57,8 @@ struct Entry<K> {
 /// What a watch does when it closes.
 struct Closing<K> {
     key: K,
-    ready: Arc<Ready<K>>,
+    /// Weak, since the list may have this.
+    ready: Weak<Ready<K>>,
 }
 
 /// The keys whose watches have closed, perhaps after they were taken out of the set.
@@ -68,9 +69,10 @@ struct Ready<K> {
 
 impl<K: Send + Sync> Listener for Closing<K> {
     fn closed(self: Arc<Self>) {
-        let ready = self.ready.clone();
-        ready.list.lock().push(self);
-        ready.notify.notify_one();
+        if let Some(ready) = self.ready.upgrade() {
+            ready.list.lock().push(self);
+            ready.notify.notify_one();
+        }
     }
 }
 
@@ -106,7 +108,7 @@ impl<K: Clone + Hash + Eq + Send + Sync + 'static> WatchSet<K> {
 
     /// Adds a watch, in the place of the one that the key had before.
     pub fn add(&mut self, key: K, watch: Watch) {
-        let closing = Arc::new(Closing { key: key.clone(), ready: self.ready.clone() });
+        let closing = Arc::new(Closing { key: key.clone(), ready: Arc::downgrade(&self.ready) });
         watch.listen(&closing);
         let old = self.entries.insert(key, Entry { watch, closing });
         self.forget(old);
