@@ -177,7 +177,6 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "cells/local-node/src/host.rs",
         "`K8S_NODE_NAME`, the name that Kubernetes gives; no option of the original",
     ),
-    ("cells/reconciler/examples/files.rs", "a program for the first page, without a hive"),
     ("cli/src/main.rs", "the name by which the tool was called, which tells what it is to be"),
     ("cni/src/invocation.rs", "the variables of the CNI specification"),
     ("cni/src/main.rs", "a plugin has no options; `--version` prints one"),
