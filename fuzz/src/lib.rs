@@ -15,6 +15,7 @@
 //! | `policies` | the same | policies, from the text to rows and verdicts |
 //! | `lb_state` | whoever may write the services' file | services, slices, frontends, backends |
 //! | `records` | an earlier or another agent | records of endpoints, queued deletions, numbers of identities |
+//! | `tables` | whoever may open the socket or the shell | commands on tables, keys of indexes |
 //! | `names` | everybody | short texts: addresses, labels, names, options, durations |
 
 mod bodies;
@@ -28,6 +29,7 @@ mod manifests;
 mod names;
 mod policies;
 mod records;
+mod tables;
 
 /// A parser with its properties.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +43,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "http", longest: 2048, run: http::run },
     Target { name: "bodies", longest: 2048, run: bodies::run },
     Target { name: "cni", longest: 2048, run: cni::run },
@@ -51,6 +53,7 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "policies", longest: 4096, run: policies::run },
     Target { name: "lb_state", longest: 4096, run: lb_state::run },
     Target { name: "records", longest: 4096, run: records::run },
+    Target { name: "tables", longest: 1024, run: tables::run },
     Target { name: "names", longest: 256, run: names::run },
 ];
 
