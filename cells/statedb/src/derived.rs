@@ -90,7 +90,7 @@ pub enum Derive<Out> {
 /// #     [statedb::table::<Device>(), statedb::table::<Uplink>(), invoke(fill), invoke(derive)])];
 /// # let mut hive = TestHive::new(cells);
 /// # hive.start().await;
-/// # let uplinks = hive.get::<Table<Uplink>>();
+/// # let uplinks = hive.get::<RwTable<Uplink>>();
 /// uplinks.wait_initialized().await;
 /// assert_eq!(uplinks.all(&uplinks.snapshot()).next().unwrap().device, "eth0");
 /// # drop(uplinks);

@@ -55,7 +55,7 @@ pub enum Event<T> {
 /// use futures::{StreamExt, stream};
 /// use hive::prelude::*;
 /// use serde::Serialize;
-/// use statedb::{Event, Query, Reflector, RwTable, Table, TableSpec};
+/// use statedb::{Event, Query, Reflector, RwTable, TableSpec};
 ///
 /// # #[derive(Clone, Debug, PartialEq, Serialize)]
 /// # struct Pod { name: String }
@@ -77,7 +77,7 @@ pub enum Event<T> {
 /// # let cells = [statedb::cell(), module("m", "Pods", [statedb::table::<Pod>(), invoke(reflect)])];
 /// # let mut hive = TestHive::new(cells);
 /// # hive.start().await;
-/// # let pods = hive.get::<Table<Pod>>();
+/// # let pods = hive.get::<RwTable<Pod>>();
 /// pods.wait_initialized().await;
 /// let names: Vec<_> = pods.all(&pods.snapshot()).map(|pod| pod.name.clone()).collect();
 /// assert_eq!(names, ["b", "c"]);
