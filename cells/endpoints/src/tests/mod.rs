@@ -175,9 +175,18 @@ impl Agent {
         let (_, reconciler) = builder(table, ops).build();
         let follower = endpoints.clone();
         let (running, jobs) = Jobs::start().await;
-        jobs.one_shot("ipcache", |_| async { Ok(mapper.run().await) });
-        jobs.one_shot("reconcile", |_| async { Ok(reconciler.run().await) });
-        jobs.one_shot("pods", |_| async move { Ok(crate::pods::follow(&follower, &objects).await) });
+        jobs.one_shot("ipcache", |_| async {
+            mapper.run().await;
+            Ok(())
+        });
+        jobs.one_shot("reconcile", |_| async {
+            reconciler.run().await;
+            Ok(())
+        });
+        jobs.one_shot("pods", |_| async move {
+            crate::pods::follow(&follower, &objects).await;
+            Ok(())
+        });
         start::host(&endpoints, &world.links, &Options::default());
         let applied =
             datapath.restored().unwrap().into_iter().map(|known| (known.id, known.identity)).collect();
