@@ -27,7 +27,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// A line for each change.
 pub(super) fn answer(tables: &Tables, name: &str) -> Response {
-    let table = tables.db.as_deref().and_then(|db| Some(db.table_by_name(name).ok()?.changes(db)));
+    let table = tables
+        .db
+        .as_deref()
+        .and_then(|db| Some(db.table_by_name(name).ok()?.changes(db).named("GET /statedb/changes")));
     let Some(changes) = table else {
         return no_table(name);
     };
