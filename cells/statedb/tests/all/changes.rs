@@ -67,7 +67,7 @@ fn take(reader: &mut Reader, db: &Db, limit: usize) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(crate::cases(256)))]
 
     #[test]
     fn replaying_the_changes_gives_the_table(steps in prop::collection::vec(step(), 1..60)) {

@@ -295,7 +295,7 @@ fn both_ends(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(crate::cases(96)))]
 
     #[test]
     fn two_engines_give_the_same(steps in vec(step(), 1..40)) {

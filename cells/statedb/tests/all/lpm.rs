@@ -489,7 +489,7 @@ fn keys(steps: &[Step]) -> (Vec<IpNetwork>, Vec<BitPrefix>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
+    #![proptest_config(ProptestConfig::with_cases(crate::cases(192)))]
 
     #[test]
     fn prefixes_are_found_as_by_looking_at_each(steps in prop::collection::vec(step(), 1..25)) {

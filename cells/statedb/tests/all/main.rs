@@ -13,5 +13,12 @@ mod ranges;
 mod reference;
 mod reflect;
 mod rows;
+mod threads;
 mod watch_set;
 mod wiring;
+
+/// So many cases of a property; fewer where each takes longer, under a sanitizer.
+fn cases(usual: u32) -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    asked.unwrap_or(usual)
+}

@@ -391,7 +391,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
+    #![proptest_config(ProptestConfig::with_cases(crate::cases(192)))]
 
     #[test]
     fn tables_behave_as_plain_maps(steps in prop::collection::vec(step(), 1..25)) {

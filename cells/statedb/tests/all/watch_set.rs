@@ -177,7 +177,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(crate::cases(256)))]
 
     #[test]
     fn any_order_of_operations_gives_what_a_list_would(steps in prop::collection::vec(step(), 1..80)) {

@@ -1,0 +1,122 @@
+//! Readers beside writers, on real threads: what the sanitizers look at.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+use statedb::{Db, Index, IndexDef, KeyRange, Query, RwTable, Snapshot, Table, TableSpec};
+
+/// What all accounts have together stays the same.
+#[derive(Clone, Serialize)]
+struct Account {
+    id: u64,
+    owner: String,
+    balance: i64,
+}
+
+const BY_OWNER: Index<Account, str> = Index::new("owner", |account, keys| keys.add(&account.owner));
+const ACCOUNTS: u64 = 300;
+const TOTAL: i64 = ACCOUNTS as i64 * 100;
+const COMMITS: u64 = 400;
+
+impl TableSpec for Account {
+    const NAME: &'static str = "accounts";
+    type Key<'a> = u64;
+
+    fn key(&self) -> u64 {
+        self.id
+    }
+
+    fn indexes() -> Vec<IndexDef<Self>> {
+        vec![BY_OWNER.def()]
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["ID", "Balance"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![self.id.to_string(), self.balance.to_string()]
+    }
+}
+
+fn account(id: u64, balance: i64) -> Account {
+    Account { id, owner: format!("owner-{}", id % 7), balance }
+}
+
+/// Moves money, and now and then a whole account to a number far away, which splits and merges nodes.
+fn write(accounts: &RwTable<Account>) {
+    for round in 0..COMMITS {
+        let (from, to) = (round * 7 % ACCOUNTS, round * 13 % ACCOUNTS);
+        let mut w = accounts.write();
+        let far = |id: u64| id << 40;
+        let place = |w: &statedb::Writer<'_, Account>, id| {
+            if w.get(Query::primary(id)).is_some() { id } else { far(id) }
+        };
+        let (from, to) = (place(&w, from), place(&w, to));
+        w.update(Query::primary(from), |account| account.balance -= 10);
+        w.update(Query::primary(to), |account| account.balance += 10);
+        if round % 3 == 0 && from != 0 {
+            let moved = if from < ACCOUNTS { far(from) } else { from >> 40 };
+            w.update(Query::primary(from), |account| *account = self::account(moved, account.balance));
+        }
+        if round % 11 == 0 {
+            w.abort();
+        } else {
+            w.commit();
+        }
+    }
+}
+
+fn check(accounts: &Table<Account>, snapshot: &Snapshot) {
+    let sum = |rows: statedb::Rows<'_, Account>| rows.map(|account| account.balance).sum::<i64>();
+    assert_eq!(sum(accounts.all(snapshot)), TOTAL);
+    assert_eq!(sum(accounts.by_revision(snapshot, 0)), TOTAL);
+    let owners = (0..7).map(|owner| accounts.list(snapshot, BY_OWNER.query(&format!("owner-{owner}"))));
+    assert_eq!(owners.map(sum).sum::<i64>(), TOTAL);
+    let (near, far) = (KeyRange::primary(..ACCOUNTS), KeyRange::primary(ACCOUNTS..));
+    assert_eq!(sum(accounts.range(snapshot, near)) + sum(accounts.range(snapshot, far)), TOTAL);
+}
+
+#[test]
+fn snapshots_are_whole_while_others_write() {
+    let db = Db::new();
+    let accounts = db.table::<Account>().unwrap();
+    accounts.transact(|w| (0..ACCOUNTS).for_each(|id| drop(w.insert(account(id, 100)))));
+    let done = AtomicBool::new(false);
+    let writing = || !done.load(Ordering::Relaxed);
+    let mut reader = db.reader();
+    std::thread::scope(|scope| {
+        let writers = [(); 2].map(|()| scope.spawn(|| write(&accounts)));
+        // Each takes another way to a snapshot, and keeps some for a while.
+        scope.spawn(|| {
+            let mut held = Vec::new();
+            while writing() {
+                held.push(db.snapshot());
+                check(&accounts, &held[held.len() - 1]);
+                held.truncate(if held.len() > 8 { 3 } else { 8 });
+            }
+            held.iter().for_each(|snapshot| check(&accounts, snapshot));
+        });
+        scope.spawn(|| {
+            while writing() {
+                check(&accounts, reader.latest());
+            }
+        });
+        scope.spawn(|| {
+            while writing() {
+                let watch = {
+                    let snapshot = db.snapshot();
+                    let revision = accounts.revision(&snapshot);
+                    let (rows, watch) = accounts.range_watch(&snapshot, KeyRange::primary(5..9));
+                    assert!(rows.count() <= 4 && revision <= accounts.revision(&db.snapshot()));
+                    watch
+                };
+                watch.blocking_wait(Duration::from_millis(5));
+            }
+        });
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        done.store(true, Ordering::Relaxed);
+    });
+    check(&accounts, &db.snapshot());
+}
