@@ -136,10 +136,6 @@ impl Snapshot {
         Snapshot(held)
     }
 
-    pub(crate) fn held(&self) -> Held<Versions> {
-        self.0.clone()
-    }
-
     #[inline(always)]
     pub(crate) fn is_current(&self) -> bool {
         self.0.is_current()

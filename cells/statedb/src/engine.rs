@@ -48,7 +48,7 @@ mod sync;
 mod tree;
 
 pub(crate) use counted::Counted;
-pub(crate) use heap::{Edit, Fate, Retired};
+pub(crate) use heap::{Edit, Fate, Retired, keep_list};
 pub(crate) use leaf::{Alias, Grave, Keyed, Revisioned};
 pub(crate) use range::Range;
 pub(crate) use revisions::{RevisionRange, Revisions};

@@ -5,7 +5,7 @@
 use std::any::TypeId;
 use std::marker::PhantomData;
 
-use crate::engine::{Edit, Held, Retired, Root, Roots};
+use crate::engine::{Edit, Retired, Root, Roots};
 use crate::txn::Few;
 use crate::version::AnyVersion;
 
@@ -66,8 +66,8 @@ impl VersionRef {
 /// The result of a writer's work on a table.
 pub struct Sealed {
     pub(crate) position: usize,
-    /// The root that has the version from which the work began.
-    pub(crate) base: Held<Versions>,
+    /// The version from which the work began, which the work keeps: no other has this address meanwhile.
+    pub(crate) began: *const (),
     pub(crate) version: Box<dyn AnyVersion>,
     pub(crate) edit: Edit,
 }
@@ -104,9 +104,8 @@ impl Versions {
     /// # Panics
     /// If somebody else has published a version of the table meanwhile.
     pub(crate) fn replace(&mut self, sealed: &mut Few<Sealed>) -> Few<Edit> {
-        for Sealed { position, base, .. } in &*sealed {
-            let (now, began) = (self.tables[*position].0, base.root().tables[*position].0);
-            assert!(std::ptr::addr_eq(now, began), "a table has one writer at a time");
+        for Sealed { position, began, .. } in &*sealed {
+            assert!(std::ptr::addr_eq(self.tables[*position].0, *began), "a table has one writer at a time");
         }
         let put = |Sealed { position, version, mut edit, .. }: Sealed| {
             let old = std::mem::replace(&mut self.tables[position], VersionRef::of(version)).0;

@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::changes::Trackers;
 use crate::db::{Db, ReadSource, Snapshot};
-use crate::engine::Edit;
+use crate::engine::{Edit, keep_list};
 use crate::locks::{self, Held};
 use crate::metrics::{self, Handle, Metrics, UNNAMED};
 use crate::root::{AnyVersionRef, Sealed};
@@ -36,8 +36,7 @@ use crate::writer::Writer;
 pub struct Txn<'a, W> {
     writers: W,
     guards: Few<MutexGuard<'a, ()>>,
-    base: Snapshot,
-    db: Db,
+    db: &'a Db,
     started: Instant,
     place: &'static Location<'static>,
     handle: Handle,
@@ -57,10 +56,13 @@ pub trait WriteSet<'a> {
     type Writers: Writers;
 
     #[doc(hidden)]
+    fn db(&self) -> &'a Db;
+
+    #[doc(hidden)]
     fn locks(&self) -> Few<TableLock<'a>>;
 
     #[doc(hidden)]
-    fn writers(self, base: &Snapshot) -> Self::Writers;
+    fn writers(self, base: Snapshot) -> Self::Writers;
 }
 
 /// The writers of a transaction.
@@ -75,6 +77,9 @@ pub trait Writers {
 
     #[doc(hidden)]
     fn each_mut(&mut self) -> Few<&mut dyn AnyWriter>;
+
+    #[doc(hidden)]
+    fn base(&self) -> &Snapshot;
 
     #[doc(hidden)]
     fn work(&self, position: usize) -> Option<AnyVersionRef<'_>>;
@@ -184,25 +189,22 @@ impl<'a, W: Writers> Txn<'a, W> {
                 guards.collect()
             }
         };
-        Self::locked(db, tables, guards, held, place, named)
+        Self::locked(tables, guards, held, place, named)
     }
 
     /// As `begin`, with the locks taken already.
     fn locked<S: WriteSet<'a, Writers = W>>(
-        db: &Db,
         tables: S,
         guards: Few<MutexGuard<'a, ()>>,
         held: Option<Held>,
         place: &'static Location<'static>,
         handle: Handle,
     ) -> Self {
-        let base = db.snapshot();
-        let writers = tables.writers(&base);
+        let db = tables.db();
         Txn {
-            writers,
+            writers: tables.writers(db.snapshot()),
             guards,
-            base,
-            db: db.clone(),
+            db,
             started: Instant::now(),
             place,
             handle,
@@ -218,7 +220,7 @@ impl<'a, W: Writers> Txn<'a, W> {
 
     /// All tables as they were when the transaction began.
     pub fn base(&self) -> &Snapshot {
-        &self.base
+        self.writers.base()
     }
 
     /// Makes the writes visible to all, at once, and wakes those who watch. Gives exactly the committed state.
@@ -229,7 +231,7 @@ impl<'a, W: Writers> Txn<'a, W> {
         let metrics = self.db.0.listener.get();
         let mut writers = self.writers.each_mut();
         let names: Few<_> = metrics.iter().flat_map(|_| &writers).map(|writer| writer.name()).collect();
-        let (db, handle, started) = (&self.db, self.handle, self.started);
+        let (db, handle, started) = (self.db, self.handle, self.started);
         let committed = || {
             let tell = |metrics: &Arc<dyn Metrics>| {
                 metrics.committed(&db.0.handles.name(handle), &names, started.elapsed());
@@ -275,8 +277,11 @@ impl<'a, W: Writers> Txn<'a, W> {
                 more => retired.extend(more),
             }
         }
-        before.retire(retired);
-        writers.iter_mut().for_each(|writer| writer.after(&self.db));
+        writers.iter_mut().for_each(|writer| writer.after(self.db));
+        // Their snapshots are the last that keep the state before, where nobody else looks at it.
+        drop(writers);
+        drop(self.writers);
+        keep_list(before.retire(retired));
         Snapshot::of(snapshot)
     }
 
@@ -286,11 +291,11 @@ impl<'a, W: Writers> Txn<'a, W> {
 
 impl<W: Writers> ReadSource for Txn<'_, W> {
     fn database(&self) -> u64 {
-        self.base.database()
+        self.base().database()
     }
 
     fn any_version(&self, position: usize) -> Option<AnyVersionRef<'_>> {
-        self.writers.work(position).or_else(|| self.base.any_version(position))
+        self.writers.work(position).or_else(|| self.base().any_version(position))
     }
 }
 
@@ -314,7 +319,7 @@ impl<T: TableSpec> Table<T> {
         let Some(guard) = self.meta.lock.try_lock() else { return };
         let table = RwTable(self.clone());
         let mut txn: TableTxn<'_, T> =
-            Txn::locked(&self.db, (&table,), smallvec![guard], None, Location::caller(), UNNAMED);
+            Txn::locked((&table,), smallvec![guard], None, Location::caller(), UNNAMED);
         txn.touch();
         txn.commit();
     }
@@ -338,8 +343,14 @@ macro_rules! write_sets {
                 }),+]
             }
 
-            fn writers(self, base: &Snapshot) -> Self::Writers {
-                ($(Writer::new(&self.$field.0.meta, base),)+)
+            fn db(&self) -> &'a Db {
+                &self.0.0.db
+            }
+
+            fn writers(self, base: Snapshot) -> Self::Writers {
+                // The last one takes the snapshot itself, those before a count each.
+                let mut bases = std::iter::repeat_n(base, [$($name::NAME),+].len());
+                ($(Writer::new(&self.$field.0.meta, bases.next().expect("one for each")),)+)
             }
         }
 
@@ -352,6 +363,10 @@ macro_rules! write_sets {
 
             fn each_mut(&mut self) -> Few<&mut dyn AnyWriter> {
                 smallvec![$(&mut self.$field as &mut dyn AnyWriter),+]
+            }
+
+            fn base(&self) -> &Snapshot {
+                self.0.work.base()
             }
 
             fn work(&self, position: usize) -> Option<AnyVersionRef<'_>> {

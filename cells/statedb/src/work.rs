@@ -2,12 +2,11 @@
 
 #![expect(unsafe_code, reason = "versions share trees, and revisions borrow the rows of the primary index")]
 
-use std::mem::take;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::db::Snapshot;
-use crate::engine::{Alias, Edit, Grave, Keyed, Revisioned, Revisions, Tree};
+use crate::engine::{Alias, Edit, Grave, Keyed, Revisioned, Tree};
 use crate::error::Conflict;
 use crate::init::InitState;
 use crate::key::KeyBuf;
@@ -18,7 +17,8 @@ use crate::version::{Secondary, Version};
 
 /// The next version of a table. Dropped before it is sealed, it leaves nothing.
 pub(crate) struct Work<T: TableSpec> {
-    version: Version<T>,
+    /// None once it is sealed.
+    version: Option<Version<T>>,
     edit: Edit,
     /// Keeps all that the version shares with the one before.
     base: Snapshot,
@@ -27,11 +27,12 @@ pub(crate) struct Work<T: TableSpec> {
     keys: [Vec<KeyBuf>; 2],
 }
 
+const SEALED: &str = "work that is not sealed";
+
 impl<T: TableSpec> Work<T> {
     /// Begins from the version that the table at a position has in `base`.
-    pub(crate) fn begin(base: &Snapshot, position: usize) -> Self {
-        let before = base.versions().get(position).and_then(AnyVersionRef::downcast);
-        let before: &Version<T> = before.expect("a table's own database holds it");
+    pub(crate) fn begin(base: Snapshot, position: usize) -> Self {
+        let before = before::<T>(&base, position);
         let birth = base.number() + 1;
         // JUSTIFICATION: a transaction begins without copying anything.
         // SAFETY: `base` is held as long as the work; only one version that begins from `before` is published
@@ -51,45 +52,48 @@ impl<T: TableSpec> Work<T> {
                 init: before.init.clone(),
             }
         };
-        Work { version, edit: Edit::new(birth), base: base.clone(), position, keys: Default::default() }
+        Work { version: Some(version), edit: Edit::new(birth), base, position, keys: Default::default() }
+    }
+
+    /// All tables as they were at the beginning.
+    pub(crate) fn base(&self) -> &Snapshot {
+        &self.base
+    }
+
+    /// The version from which the work began.
+    pub(crate) fn before(&self) -> &Version<T> {
+        before(&self.base, self.position)
+    }
+
+    fn version_mut(&mut self) -> &mut Version<T> {
+        self.version.as_mut().expect(SEALED)
     }
 
     /// Begins a new watch of the whole table.
     pub(crate) fn renew_watch(&mut self) {
-        self.version.watch = Arc::default();
+        self.version_mut().watch = Arc::default();
     }
 
     pub(crate) fn set_init(&mut self, init: InitState) {
-        self.version.init = Arc::new(init);
+        self.version_mut().init = Arc::new(init);
     }
 
     /// Ends the work with the version to publish.
     pub(crate) fn seal(&mut self) -> Sealed {
-        let hollow = Version {
-            birth: self.version.birth,
-            revision: self.version.revision,
-            primary: Tree::EMPTY,
-            by_revision: Revisions::EMPTY,
-            secondary: Box::default(),
-            graves: Tree::EMPTY,
-            graveyard: Revisions::EMPTY,
-            watch: self.version.watch.clone(),
-            init: self.version.init.clone(),
-        };
         Sealed {
             position: self.position,
-            base: self.base.held(),
-            version: Box::new(std::mem::replace(&mut self.version, hollow)),
+            began: std::ptr::from_ref(self.before()).cast(),
+            version: Box::new(self.version.take().expect(SEALED)),
             edit: std::mem::replace(&mut self.edit, Edit::new(self.base.number() + 1)),
         }
     }
 
     /// Stores `object` under its primary key; gives the replaced one.
     pub(crate) fn put(&mut self, indexes: &[IndexDef<T>], key: &KeyBuf, object: T) -> Option<Obj<T>> {
-        self.version.revision += 1;
-        let birth = self.edit.birth();
-        let new = Obj::new(birth, self.version.revision, object);
         let Work { version, edit, keys, .. } = self;
+        let version = version.as_mut().expect(SEALED);
+        version.revision += 1;
+        let new = Obj::new(edit.birth(), version.revision, object);
         // JUSTIFICATION: one count for a row in two indexes.
         // SAFETY: in the primary tree from the next line on; whoever takes it out takes it out of this tree, too.
         let alias = unsafe { Alias::new(&new) };
@@ -114,12 +118,14 @@ impl<T: TableSpec> Work<T> {
         key: &KeyBuf,
         object: &T,
     ) -> Option<Conflict<T>> {
-        self.version.conflict(indexes, key, object, &mut self.keys[0])
+        let Work { version, keys: [keys, _], .. } = self;
+        version.as_ref().expect(SEALED).conflict(indexes, key, object, keys)
     }
 
     /// Takes the row of a primary key out.
     pub(crate) fn remove(&mut self, indexes: &[IndexDef<T>], key: &KeyBuf) -> Option<Obj<T>> {
         let Work { version, edit, keys, .. } = self;
+        let version = version.as_mut().expect(SEALED);
         let old = version.primary.remove(edit, key.as_bytes())?;
         version.revision += 1;
         version.by_revision.remove(edit, old.revision());
@@ -132,6 +138,7 @@ impl<T: TableSpec> Work<T> {
     /// Keeps a deleted row, unless its key is there again, until all have seen it.
     pub(crate) fn bury(&mut self, object: Obj<T>, revision: u64) {
         let Work { version, edit, .. } = self;
+        let version = version.as_mut().expect(SEALED);
         let key = KeyBuf::of(&object.key());
         if version.primary.get(key.as_bytes()).is_some() {
             return;
@@ -149,7 +156,9 @@ impl<T: TableSpec> Work<T> {
     pub(crate) fn forget_deletes(&mut self, upto: u64) -> Option<u64> {
         let mut forgotten = None;
         let Work { version, edit, .. } = self;
-        while let Some(grave) = version.graveyard.from(0).next()
+        let version = version.as_mut().expect(SEALED);
+        while !version.graveyard.is_empty()
+            && let Some(grave) = version.graveyard.from(0).next()
             && grave.get().revision() <= upto
         {
             forgotten = Some(grave.get().revision());
@@ -158,6 +167,12 @@ impl<T: TableSpec> Work<T> {
         }
         forgotten
     }
+}
+
+/// The version of a table in a snapshot of its own database.
+fn before<T: TableSpec>(base: &Snapshot, position: usize) -> &Version<T> {
+    let before = base.versions().get(position).and_then(AnyVersionRef::downcast);
+    before.expect("a table's own database holds it")
 }
 
 fn unbury<T: TableSpec>(version: &mut Version<T>, edit: &mut Edit, key: &KeyBuf) {
@@ -210,20 +225,19 @@ impl<T: TableSpec> Deref for Work<T> {
     type Target = Version<T>;
 
     fn deref(&self) -> &Version<T> {
-        &self.version
+        self.version.as_ref().expect(SEALED)
     }
 }
 
 impl<T: TableSpec> Drop for Work<T> {
     fn drop(&mut self) {
+        let Some(version) = &mut self.version else { return };
         let birth = self.edit.birth();
-        self.version.by_revision.abandon(birth);
-        self.version.graveyard.abandon(birth);
-        for index in take(&mut self.version.secondary).iter_mut() {
-            index.tree.abandon(birth);
-        }
-        self.version.graves.abandon(birth);
-        self.version.primary.abandon(birth);
+        version.by_revision.abandon(birth);
+        version.graveyard.abandon(birth);
+        version.secondary.iter_mut().for_each(|index| index.tree.abandon(birth));
+        version.graves.abandon(birth);
+        version.primary.abandon(birth);
         self.edit.abandon();
     }
 }

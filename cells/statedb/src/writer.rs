@@ -25,22 +25,17 @@ pub struct Writer<'a, T: TableSpec> {
     pub(crate) work: Work<T>,
     /// Rows were written.
     changed: bool,
-    /// Something else is to be published: initializers, a smaller graveyard.
+    /// A smaller graveyard is to be published.
     touched: bool,
     /// Rows and the revisions of their deletes.
     deleted: Vec<(Obj<T>, u64)>,
     handed: Handed,
-    before: Before,
+    /// An initializer comes or goes.
+    initializes: bool,
     /// Deleted rows that are kept after the commit.
     kept: usize,
     /// The reader for whom they are too many, if nobody was told yet.
     behind: Option<Arc<Tracker>>,
-}
-
-/// What to wake after the commit.
-struct Before {
-    watch: Arc<WatchCell>,
-    init: Arc<InitState>,
 }
 
 /// Watches on rows of this transaction: an abort closes them, since these rows never come to be.
@@ -55,9 +50,8 @@ impl Drop for Handed {
 
 impl<'a, T: TableSpec> Writer<'a, T> {
     /// The caller holds the table's lock and has taken `base` after taking it.
-    pub(crate) fn new(meta: &'a Arc<TableMeta<T>>, base: &Snapshot) -> Self {
+    pub(crate) fn new(meta: &'a Arc<TableMeta<T>>, base: Snapshot) -> Self {
         let work = Work::begin(base, meta.position);
-        let before = Before { watch: work.watch.clone(), init: work.init.clone() };
         Writer {
             meta,
             work,
@@ -65,7 +59,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
             touched: false,
             deleted: Vec::new(),
             handed: Handed::default(),
-            before,
+            initializes: false,
             kept: 0,
             behind: None,
         }
@@ -262,7 +256,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         pending.push(Pending { name: name.clone(), id });
         // Those who wait for the others go on to wait: they are woken and look again.
         self.work.set_init(InitState { pending, watch: WatchCell::default() });
-        self.touched = true;
+        self.initializes = true;
         Initializer { table: T::NAME, name, id, finished: false, marker: PhantomData }
     }
 
@@ -270,7 +264,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         let mut pending = self.work.init.pending.clone();
         pending.retain(|pending| pending.id != id);
         self.work.set_init(InitState { pending, watch: WatchCell::default() });
-        self.touched = true;
+        self.initializes = true;
     }
 
     /// Publishes even without changes, so that the graveyard is cleared of what trackers have seen.
@@ -286,11 +280,11 @@ impl<'a, T: TableSpec> Writer<'a, T> {
 
     /// Whether an initializer comes or goes.
     pub(crate) fn initializes(&self) -> bool {
-        !Arc::ptr_eq(&self.before.init, &self.work.init)
+        self.initializes
     }
 
     pub(crate) fn dirty(&self) -> bool {
-        self.changed || self.touched
+        self.changed || self.initializes || self.touched
     }
 
     /// Makes the version to publish. The trackers are locked until it is published, so that a new one either comes
@@ -329,7 +323,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     pub(crate) fn wake(&mut self) {
         self.handed.0.clear();
         if self.changed {
-            self.before.watch.close();
+            self.work.before().watch.close();
         }
     }
 
@@ -354,7 +348,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
 
     pub(crate) fn wake_initialized(&self) {
         if self.initializes() {
-            self.before.init.watch.close();
+            self.work.before().init.watch.close();
         }
     }
 }

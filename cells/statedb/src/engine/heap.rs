@@ -2,6 +2,8 @@
 
 #![expect(unsafe_code, reason = "memory is freed when the last version that can reach it is gone")]
 
+use std::cell::Cell;
+
 use super::roots::Garbage;
 
 /// A transaction's work on the trees of one table.
@@ -32,9 +34,25 @@ unsafe impl Send for Retired {}
 // SAFETY: all that a shared reference can do is to close watches, which are made for several threads.
 unsafe impl Sync for Retired {}
 
+thread_local! {
+    /// An empty list with room. Lists of large transactions grow to sizes at which allocators tidy up when they go.
+    static SPARE: Cell<Vec<Retired>> = const { Cell::new(Vec::new()) };
+}
+
+/// So many things have room in the list that a thread keeps.
+const SPARE_ROOM: usize = 2048;
+
+/// Keeps an empty list for the next transaction of this thread.
+pub(crate) fn keep_list(list: Vec<Retired>) {
+    if list.is_empty() && list.capacity() <= SPARE_ROOM {
+        // A thread that ends keeps nothing.
+        let _ = SPARE.try_with(|spare| spare.set(list));
+    }
+}
+
 impl Edit {
     pub(crate) fn new(birth: u64) -> Self {
-        Edit { birth, retired: Vec::new() }
+        Edit { birth, retired: SPARE.try_with(Cell::take).unwrap_or_default() }
     }
 
     pub(crate) fn birth(&self) -> u64 {
@@ -61,13 +79,15 @@ impl Edit {
 
     /// Frees what this transaction has both made and put out of use, after its trees are gone; the rest stays in use.
     pub(crate) fn abandon(&mut self) {
-        for retired in std::mem::take(&mut self.retired) {
+        let mut list = std::mem::take(&mut self.retired);
+        for retired in list.drain(..) {
             if retired.birth == self.birth {
                 // JUSTIFICATION: an aborted transaction leaves nothing behind.
                 // SAFETY: nobody but this transaction could reach it, and its trees do not any more.
                 unsafe { retired.free() }
             }
         }
+        keep_list(list);
     }
 }
 

@@ -159,8 +159,8 @@ impl<L: Leaf> Link<L> {
     /// `want` tells of which nodes and leaves, by birth; below one that is not wanted nothing is. Each thing is given
     /// once in its life to a list that frees it, and nothing reaches it afterwards that lives longer than that list.
     pub(super) unsafe fn dismantle(self, want: &dyn Fn(u64) -> bool, each: &mut dyn FnMut(Retired)) {
-        let mut stack = vec![self];
-        while let Some(mut link) = stack.pop() {
+        let (mut first, mut stack) = (Some(self), Vec::new());
+        while let Some(mut link) = first.take().or_else(|| stack.pop()) {
             if link.is_leaf() {
                 let leaf = link.take_leaf();
                 if std::mem::needs_drop::<L>() && want(leaf.0.birth()) {

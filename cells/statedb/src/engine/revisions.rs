@@ -283,8 +283,8 @@ impl<L> Revisions<L> {
     /// # Safety
     /// As of `dismantle`, for the nodes of wanted births, below which all wanted ones are.
     unsafe fn each_node(&self, want: &dyn Fn(u64) -> bool, each: &mut dyn FnMut(Retired)) {
-        let mut stack = vec![(self.root, self.height)];
-        while let Some((node, level)) = stack.pop() {
+        let (mut first, mut stack) = (Some((self.root, self.height)), Vec::new());
+        while let Some((node, level)) = first.take().or_else(|| stack.pop()) {
             // JUSTIFICATION: the end of the nodes.
             // SAFETY: nodes are there until the list is freed, which is after this.
             unsafe {

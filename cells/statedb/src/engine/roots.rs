@@ -198,14 +198,15 @@ impl<R: Root> Held<R> {
         self.slot().root.read(|root| unsafe { &(*root).1 })
     }
 
-    /// Lets it go and hands over what it, and no root published after it, reaches.
-    pub(crate) fn retire(self, garbage: Vec<R::Garbage>) {
+    /// Lets it go and hands over what it, and no root published after it, reaches. Gives an empty list back if there was
+    /// nobody else to wait for.
+    pub(crate) fn retire(self, garbage: Vec<R::Garbage>) -> Vec<R::Garbage> {
         let held = std::mem::ManuallyDrop::new(self);
-        held.let_go(garbage);
+        held.let_go(garbage)
     }
 
-    /// Takes back a count under the lock; the last one ends the root.
-    fn let_go(&self, more: Vec<R::Garbage>) {
+    /// Takes back a count under the lock; the last one ends the root, and gives the list of what was freed.
+    fn let_go(&self, more: Vec<R::Garbage>) -> Vec<R::Garbage> {
         let slot = self.0;
         // JUSTIFICATION: the last one frees.
         // SAFETY: counted until the line below that takes the count back, which keeps slot and owner.
@@ -220,12 +221,14 @@ impl<R: Root> Held<R> {
             }
         }
         if holders.fetch_sub(1, Ordering::SeqCst) != 1 {
-            return;
+            return Vec::new();
         }
         // SAFETY: roots are written under the lock.
         let number = unsafe { slot.as_ref().root.read(|root| (*root).0) };
         // Else it ended before: this was a reader who found that it is not the current one.
-        let Some(at) = state.position(number).filter(|at| state.live[*at].slot == slot) else { return };
+        let Some(at) = state.position(number).filter(|at| state.live[*at].slot == slot) else {
+            return Vec::new();
+        };
         let Live { mut garbage, .. } = state.live.remove(at);
         if let Some(before) = at.checked_sub(1).map(|at| &mut state.live[at]) {
             let number = before.number;
@@ -234,7 +237,7 @@ impl<R: Root> Held<R> {
         state.spare.push(slot);
         let end = state.closed && state.live.is_empty();
         drop(state);
-        for garbage in garbage {
+        for garbage in garbage.drain(..) {
             // SAFETY: born after the root before was published, and no root after this one reaches it.
             unsafe { garbage.free() }
         }
@@ -242,6 +245,7 @@ impl<R: Root> Held<R> {
             // SAFETY: closed, so no reader comes, and no root is held, so nobody is left.
             unsafe { free(shared) }
         }
+        garbage
     }
 }
 
