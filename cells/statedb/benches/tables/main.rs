@@ -26,6 +26,7 @@ fn main() {
     lpm::measure();
     changes();
     watch_sets();
+    memory();
     if wanted("DB_PropagationDelay") || wanted("X_PingPong") {
         wake_ups::measure();
     }
@@ -78,9 +79,8 @@ fn writes() {
             let start = computed();
             let ids = (0..1000).map(|id| if random { id * 7919 % 1000 } else { id });
             ids.for_each(|id| drop(w.insert(Plain { id })));
-            let took = computed() - start;
             w.abort();
-            took
+            computed() - start
         };
         timed(name, peer, peer / 8.0, insert, 1000);
     }
@@ -94,9 +94,8 @@ fn writes() {
                 black_box(w.prefix(BY_TAG.prefix(*tag)).next().is_some());
             }
         }
-        let took = computed() - start;
         w.abort();
-        took
+        computed() - start
     };
     timed("DB_SequentialInsert_Prefix", 2095.0, 2095.0 / 3.0, with_prefixes, 1000);
 }
@@ -128,6 +127,13 @@ fn transactions() {
     row("DB_NewWriteTxn", 524.0, 524.0 / 3.0, || plain.write().abort(), 1);
     let db = Db::new();
     row("DB_NewReadTxn", 0.47, 12.0, || drop(black_box(db.snapshot())), 1);
+    let mut reader = db.reader();
+    let latest = || {
+        (0..1000).for_each(|_| {
+            black_box(black_box(&mut reader).latest());
+        })
+    };
+    row("X_Reader_Latest", 0.47, 2.0, latest, 1000);
 }
 
 fn reads() {
@@ -225,6 +231,29 @@ fn watch_sets() {
     }
 }
 
+/// What a row with two indexes takes, besides what is in it.
+fn memory() {
+    const NAME: &str = "X_Memory, a row with two indexes";
+    const ROWS: u64 = 1_000_000;
+    if !wanted(NAME) {
+        return;
+    }
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+        let line =
+            status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a count of the kernel");
+        line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * 1024
+    };
+    let before = resident();
+    let table = table::<Tagged>();
+    for start in (0..ROWS).step_by(1000) {
+        table.transact(|w| (start..start + 1000).for_each(|id| drop(w.insert(tagged(id)))));
+    }
+    let bytes = (resident() - before) as f64 / ROWS as f64 - size_of::<Tagged>() as f64;
+    let met = if bytes <= 150.0 { "yes" } else { "no" };
+    println!("statedb: {NAME}\t{bytes:.0}\tbytes\t150\t{met}\t{ROWS} rows of {} bytes", size_of::<Tagged>());
+}
+
 /// Whether the command line asks for a row: by a part of its name, or by none.
 fn wanted(name: &str) -> bool {
     std::env::args().skip(1).find(|arg| !arg.starts_with('-')).is_none_or(|part| name.contains(&part))
@@ -273,5 +302,11 @@ fn least(mut f: impl FnMut() -> Duration) -> f64 {
 fn print(name: &str, measured: f64, goal: f64, peer: f64) {
     let met = if measured <= goal { "yes" } else { "no" };
     let ratio = peer / measured;
-    println!("statedb: {name}\t{measured:.1}\tns\t{goal:.0}\t{met}\tcilium/statedb {peer} ns, {ratio:.1}x");
+    if std::env::args().any(|arg| arg == "--readme") {
+        println!("| `{name}` | {measured:.1} | {peer} | {ratio:.1} x |");
+    } else {
+        println!(
+            "statedb: {name}\t{measured:.1}\tns\t{goal:.0}\t{met}\tcilium/statedb {peer} ns, {ratio:.1}x"
+        );
+    }
 }
