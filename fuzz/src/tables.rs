@@ -87,7 +87,14 @@ struct Shell {
     rows: RwTable<Row>,
     any: Arc<dyn AnyTable>,
     folder: TempDir,
-    _hive: TestHive,
+    /// There until the thread ends.
+    hive: Option<TestHive>,
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        self.hive.take().into_iter().for_each(TestHive::kill);
+    }
 }
 
 impl Shell {
@@ -101,7 +108,7 @@ impl Shell {
         let any = hive.get::<Db>().table_by_name("rows").unwrap();
         let engine = Engine::clone(&hive.get::<Engine>()).with(default_commands()).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        Shell { runtime, engine: Arc::new(engine), rows, any, folder, _hive: hive }
+        Shell { runtime, engine: Arc::new(engine), rows, any, folder, hive: Some(hive) }
     }
 
     /// Some rows, and the file alone.

@@ -95,7 +95,7 @@ impl HiveBuilder {
     ///     Hive::builder([]).command(["clean"], clean).args(args.iter().copied()).build()
     /// };
     /// assert!(hive(&["clean", "-f"])?.config::<Clean>()?.force);
-    /// assert_eq!(hive(&["--force"]).err().unwrap().to_string(), "unknown flag: --force");
+    /// assert!(hive(&["--force"]).err().unwrap().to_string().contains("unknown flag: --force"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn command(

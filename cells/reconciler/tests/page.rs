@@ -31,7 +31,8 @@ fn its_commands_print_what_it_says() {
     // Beside `deps`, where this test is.
     let program: PathBuf =
         std::env::current_exe().unwrap().parent().and_then(Path::parent).unwrap().join("examples/files");
-    assert!(program.exists(), "{} is built with the tests", program.display());
+    let remedy = "`cargo test -p reconciler` builds it, or `cargo build -p reconciler --example files`";
+    assert!(program.exists(), "no {}: {remedy}", program.display());
     let folder = tempfile::tempdir().unwrap();
     let mut run = 0;
     for block in blocks(&page(), "console") {
