@@ -216,7 +216,7 @@ impl<T: TableSpec + Clone> Reflector<T> {
                     }
                 }
                 Event::Upsert(row) => match &mut self.listing {
-                    Some(_) => self.list(row),
+                    Some(_) => self.list(row, &steps),
                     None => drop(steps.insert(key(&row), Step::Put(row))),
                 },
                 Event::Delete(query) => {
@@ -241,12 +241,12 @@ impl<T: TableSpec + Clone> Reflector<T> {
         }
     }
 
-    /// Notes a row of a list.
-    fn list(&mut self, row: T) {
+    /// Notes a row of a list. What is still to be written came before the list.
+    fn list(&mut self, row: T, unwritten: &BTreeMap<KeyBuf, Step<T>>) {
         let snapshot = self.table.snapshot();
         let key = key(&row);
         let stored = self.table.get(&snapshot, Query::raw_primary(key.clone()));
-        let listed = match stored {
+        let listed = match stored.filter(|_| !unwritten.contains_key(&key)) {
             Some(stored) => match (self.merge)(stored, row.clone()) {
                 None => Listed::Same(stored.clone()),
                 Some(_) => Listed::New(row),

@@ -59,6 +59,17 @@ fn a_list_in_pieces_is_not_seen_before_its_end() {
 }
 
 #[test]
+fn a_list_is_compared_with_what_is_said_before_it() {
+    let pods = table();
+    let mut reflector = Reflector::new("source", &pods);
+    reflector.apply(vec![Event::Replace(vec![of(1, 80)])]);
+    // The first is not written yet when the list names the row as the table has it.
+    reflector.apply(vec![Event::Upsert(of(1, 81)), Event::Restart, Event::Upsert(of(1, 80))]);
+    reflector.apply(vec![Event::Listed]);
+    assert_eq!(rows(&pods), [(1, 80, 3)]);
+}
+
+#[test]
 fn a_batch_is_one_transaction_with_the_last_word_on_each_row() {
     let pods = table();
     let mut reflector = Reflector::new("source", &pods);
