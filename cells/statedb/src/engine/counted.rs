@@ -57,11 +57,14 @@ impl<V> Clone for Counted<V> {
 impl<V> Drop for Counted<V> {
     #[inline]
     fn drop(&mut self) {
-        if self.inner().count.fetch_sub(1, Ordering::Release) != 1 {
-            return;
+        // What others did with the value comes before its end. The last one need not say that it goes: nobody is left to
+        // copy it.
+        if self.inner().count.load(Ordering::Acquire) != 1 {
+            if self.inner().count.fetch_sub(1, Ordering::Release) != 1 {
+                return;
+            }
+            self.inner().count.load(Ordering::Acquire);
         }
-        // What others did with the value comes before its end.
-        self.inner().count.load(Ordering::Acquire);
         // JUSTIFICATION: the end of what `new` has made.
         // SAFETY: the count was one, so nobody else has a pointer.
         drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
