@@ -1,6 +1,6 @@
 //! What makes a type a table: its name, keys, indexes and columns.
 
-use std::borrow::{Borrow, Cow};
+use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -219,13 +219,11 @@ impl<T> IndexDef<T> {
         }
     }
 
-    /// A key as the index holds it: behind one that rows may share is the row's primary key.
-    pub(crate) fn full<'k>(&self, key: &'k KeyBuf, primary: &KeyBuf) -> Cow<'k, KeyBuf> {
-        if self.unique {
-            return Cow::Borrowed(key);
+    /// The same as the index holds them: behind a key that rows may share is the row's primary key.
+    pub(crate) fn full_keys_into(&self, object: Option<&T>, primary: &KeyBuf, keys: &mut Vec<KeyBuf>) {
+        self.keys_into(object, keys);
+        if !self.unique {
+            keys.iter_mut().for_each(|key| key.push(primary.as_bytes()));
         }
-        let mut key = key.clone();
-        key.push(primary.as_bytes());
-        Cow::Owned(key)
     }
 }

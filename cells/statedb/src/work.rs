@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::db::Snapshot;
-use crate::engine::{Alias, Edit, Grave, Keyed, Revisioned, Tree};
+use crate::engine::{Alias, Edit, Grave, Keyed, Revisioned};
 use crate::error::Conflict;
 use crate::init::InitState;
 use crate::key::KeyBuf;
@@ -195,29 +195,29 @@ fn reindex<'v, T: TableSpec>(
     new: Option<&Obj<T>>,
 ) {
     let [old_keys, new_keys] = keys;
-    for (index, secondary) in indexes.iter().zip(secondary) {
-        index.keys_into(new.map(|new| &**new), new_keys);
-        index.keys_into(old.map(|old| &**old), old_keys);
-        secondary.multi |= new_keys.len() > 1;
-        // Old ones first: a row may have been replaced by one with the same key.
-        for key in old_keys.iter().filter(|key| !new_keys.contains(key)) {
-            remove_key(&mut secondary.tree, edit, index.full(key, primary).as_bytes());
-        }
+    for (index, Secondary { tree, multi }) in indexes.iter().zip(secondary) {
+        index.full_keys_into(new.map(|new| &**new), primary, new_keys);
+        *multi |= new_keys.len() > 1;
+        let mut replaced = false;
         if let Some(new) = new {
             for key in &*new_keys {
-                let key = index.full(key, primary);
                 let leaf = Keyed::new(edit.birth(), new.clone(), key.as_bytes());
-                if let Some(old) = secondary.tree.insert(edit, key.as_bytes(), leaf) {
-                    old.retire(edit);
+                if let Some(there) = tree.insert(edit, key.as_bytes(), leaf) {
+                    replaced |= old.is_some_and(|old| old.same(there.row()));
+                    there.retire(edit);
                 }
             }
         }
-    }
-}
-
-fn remove_key<T: TableSpec>(tree: &mut Tree<Keyed<T>>, edit: &mut Edit, key: &[u8]) {
-    if let Some(old) = tree.remove(edit, key) {
-        old.retire(edit);
+        // A row that had one key, and has it again, has no other to take out.
+        if replaced && !*multi {
+            continue;
+        }
+        index.full_keys_into(old.map(|old| &**old), primary, old_keys);
+        for key in old_keys.iter().filter(|key| !new_keys.contains(key)) {
+            if let Some(there) = tree.remove(edit, key.as_bytes()) {
+                there.retire(edit);
+            }
+        }
     }
 }
 
