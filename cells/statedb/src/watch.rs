@@ -1,24 +1,24 @@
 //! One-shot notifications that something read from a snapshot has changed.
 
 mod cell;
+mod waiting;
 
-/// What the cell is made of; the models in `tests/loom` have other definitions.
+/// What these are made of; the models in `tests/loom` have other definitions.
 mod sync {
     pub(super) use std::sync::Arc;
-    pub(super) use std::sync::atomic::{AtomicPtr, Ordering};
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+    pub(super) use parking_lot::Mutex;
 }
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use tokio::sync::Notify;
-
 use self::cell::LazyCell;
+use self::waiting::Waiting;
 
 /// Tells once that what was read together with it is out of date.
 ///
@@ -31,28 +31,15 @@ pub struct Watch(Option<Arc<State>>);
 /// Ends when a watch closes.
 pub(crate) type Changed = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
-#[derive(Default)]
-struct State {
-    closed: AtomicBool,
-    notify: Notify,
-    listeners: Mutex<Vec<Weak<dyn Listener>>>,
-}
+type State = Waiting<Weak<dyn Listener>>;
 
 /// Told when a watch closes, which is once.
 pub(crate) trait Listener: Send + Sync {
     fn closed(self: Arc<Self>);
 }
 
-impl State {
-    fn close(&self) {
-        if self.closed.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        self.notify.notify_waiters();
-        // Whoever comes later finds it closed.
-        let listeners = std::mem::take(&mut *self.listeners.lock());
-        listeners.iter().filter_map(Weak::upgrade).for_each(Listener::closed);
-    }
+fn close(state: &State) {
+    state.close(|listener| listener.upgrade().into_iter().for_each(Listener::closed));
 }
 
 impl Watch {
@@ -62,40 +49,35 @@ impl Watch {
     }
 
     pub(crate) fn close(&self) {
-        self.0.iter().for_each(|state| state.close());
+        self.0.iter().for_each(|state| close(state));
     }
 
     /// Tells the listener when the watch closes, at once if it has closed, unless it is gone by then.
     pub(crate) fn listen<L: Listener + 'static>(&self, listener: &Arc<L>) {
-        if let Some(state) = &self.0 {
-            let mut listeners = state.listeners.lock();
-            if !state.closed.load(Ordering::SeqCst) {
-                if listeners.len() == listeners.capacity() {
-                    // Those who have lost interest make room: no list grows to more than twice of those who have not.
-                    listeners.retain(|listener| listener.strong_count() > 0);
-                    let room = listeners.len().max(1);
-                    listeners.reserve_exact(room);
-                }
-                let listener: Weak<L> = Arc::downgrade(listener);
-                listeners.push(listener);
-                return;
+        let add = |listeners: &mut Vec<Weak<dyn Listener>>| {
+            if listeners.len() == listeners.capacity() {
+                // Those who have lost interest make room: no list grows to more than twice of those who have not.
+                listeners.retain(|listener| listener.strong_count() > 0);
+                let room = listeners.len().max(1);
+                listeners.reserve_exact(room);
             }
+            let listener: Weak<L> = Arc::downgrade(listener);
+            listeners.push(listener);
+        };
+        if !self.0.as_ref().is_some_and(|state| state.listen(add)) {
+            listener.clone().closed();
         }
-        listener.clone().closed();
     }
 
     /// Whether the change has happened.
     pub fn is_closed(&self) -> bool {
-        self.0.as_ref().is_none_or(|state| state.closed.load(Ordering::SeqCst))
+        self.0.as_ref().is_none_or(|state| state.is_closed())
     }
 
     /// Waits for the change. Cancel safe; any number of tasks may wait on clones of one watch.
     pub async fn changed(&self) {
-        let Some(state) = &self.0 else { return };
-        let mut notified = pin!(state.notify.notified());
-        notified.as_mut().enable();
-        if !state.closed.load(Ordering::SeqCst) {
-            notified.await;
+        if let Some(state) = &self.0 {
+            state.wait().await;
         }
     }
 
@@ -142,7 +124,7 @@ impl WatchCell {
     }
 
     pub(crate) fn close(&self) {
-        self.0.close(State::close);
+        self.0.close(close);
     }
 }
 
@@ -150,7 +132,7 @@ impl Drop for WatchCell {
     /// Nobody can change any more what is gone: an aborted insert, a dropped database.
     fn drop(&mut self) {
         if let Some(state) = self.0.take() {
-            state.close();
+            close(&state);
         }
     }
 }

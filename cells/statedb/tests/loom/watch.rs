@@ -1,9 +1,14 @@
-//! The cells of watches, with loom's parts.
+//! The cells of watches and those who wait, with loom's parts.
 
 pub(crate) mod sync {
     pub(crate) use loom::sync::Arc;
-    pub(crate) use loom::sync::atomic::{AtomicPtr, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+    pub(crate) use crate::engine::sync::Mutex;
 }
 
 #[path = "../../src/watch/cell.rs"]
 pub(crate) mod cell;
+
+#[path = "../../src/watch/waiting.rs"]
+pub(crate) mod waiting;
