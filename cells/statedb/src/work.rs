@@ -18,7 +18,7 @@ use crate::version::{Secondary, Version};
 /// The next version of a table. Dropped before it is sealed, it leaves nothing.
 pub(crate) struct Work<T: TableSpec> {
     /// None once it is sealed.
-    version: Option<Version<T>>,
+    version: Option<Box<Version<T>>>,
     edit: Edit,
     /// Keeps all that the version shares with the one before.
     base: Snapshot,
@@ -52,7 +52,8 @@ impl<T: TableSpec> Work<T> {
                 init: before.init.clone(),
             }
         };
-        Work { version: Some(version), edit: Edit::new(birth), base, position, keys: Default::default() }
+        let version = Some(Box::new(version));
+        Work { version, edit: Edit::new(birth), base, position, keys: Default::default() }
     }
 
     /// All tables as they were at the beginning.
@@ -66,7 +67,7 @@ impl<T: TableSpec> Work<T> {
     }
 
     fn version_mut(&mut self) -> &mut Version<T> {
-        self.version.as_mut().expect(SEALED)
+        self.version.as_deref_mut().expect(SEALED)
     }
 
     /// Begins a new watch of the whole table.
@@ -83,7 +84,7 @@ impl<T: TableSpec> Work<T> {
         Sealed {
             position: self.position,
             began: std::ptr::from_ref(self.before()).cast(),
-            version: Box::new(self.version.take().expect(SEALED)),
+            version: self.version.take().expect(SEALED),
             edit: std::mem::replace(&mut self.edit, Edit::new(self.base.number() + 1)),
         }
     }
@@ -91,7 +92,7 @@ impl<T: TableSpec> Work<T> {
     /// Stores `object` under its primary key; gives the replaced one.
     pub(crate) fn put(&mut self, indexes: &[IndexDef<T>], key: &KeyBuf, object: T) -> Option<Obj<T>> {
         let Work { version, edit, keys, .. } = self;
-        let version = version.as_mut().expect(SEALED);
+        let version = version.as_deref_mut().expect(SEALED);
         version.revision += 1;
         let new = Obj::new(edit.birth(), version.revision, object);
         // JUSTIFICATION: one count for a row in two indexes.
@@ -125,7 +126,7 @@ impl<T: TableSpec> Work<T> {
     /// Takes the row of a primary key out.
     pub(crate) fn remove(&mut self, indexes: &[IndexDef<T>], key: &KeyBuf) -> Option<Obj<T>> {
         let Work { version, edit, keys, .. } = self;
-        let version = version.as_mut().expect(SEALED);
+        let version = version.as_deref_mut().expect(SEALED);
         let old = version.primary.remove(edit, key.as_bytes())?;
         version.revision += 1;
         version.by_revision.remove(edit, old.revision());
@@ -138,7 +139,7 @@ impl<T: TableSpec> Work<T> {
     /// Keeps a deleted row, unless its key is there again, until all have seen it.
     pub(crate) fn bury(&mut self, object: Obj<T>, revision: u64) {
         let Work { version, edit, .. } = self;
-        let version = version.as_mut().expect(SEALED);
+        let version = version.as_deref_mut().expect(SEALED);
         let key = KeyBuf::of(&object.key());
         if version.primary.get(key.as_bytes()).is_some() {
             return;
@@ -156,7 +157,7 @@ impl<T: TableSpec> Work<T> {
     pub(crate) fn forget_deletes(&mut self, upto: u64) -> Option<u64> {
         let mut forgotten = None;
         let Work { version, edit, .. } = self;
-        let version = version.as_mut().expect(SEALED);
+        let version = version.as_deref_mut().expect(SEALED);
         while !version.graveyard.is_empty()
             && let Some(grave) = version.graveyard.from(0).next()
             && grave.get().revision() <= upto
@@ -225,7 +226,7 @@ impl<T: TableSpec> Deref for Work<T> {
     type Target = Version<T>;
 
     fn deref(&self) -> &Version<T> {
-        self.version.as_ref().expect(SEALED)
+        self.version.as_deref().expect(SEALED)
     }
 }
 
