@@ -218,10 +218,9 @@ impl<T: TableSpec> Table<T> {
         loop {
             let watch = {
                 let snapshot = self.db.snapshot();
-                let (found, watch) = self.get_watch(&snapshot, query.as_query());
-                match found {
+                match self.get(&snapshot, query.as_query()) {
                     Some(object) if wanted(object) => return object.clone(),
-                    _ => watch,
+                    _ => self.get_watch(&snapshot, query.as_query()).1,
                 }
             };
             watch.changed().await;
