@@ -1,7 +1,11 @@
 //! Times of the reconciler: one row a line, `name measured unit goal met peer` with tabs between. The peer is the
-//! reconciler of cilium/statedb on a quiet machine of the same kind.
+//! reconciler of cilium/statedb, measured beside ours where Go and its module can be had, otherwise as recorded on a quiet
+//! machine of the same kind.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's output")]
+
+#[path = "../../statedb/benches/tables/peer/mod.rs"]
+mod peer;
 
 use std::time::{Duration, Instant};
 
@@ -115,8 +119,8 @@ fn main() {
     let part = std::env::args().nth(1).filter(|part| !part.starts_with('-'));
     match part.as_deref() {
         Some("latency") => block_on(async {
-            latency(10_000, "among 10000 objects").await;
-            latency(0, "in an empty table").await;
+            latency(10_000, "among 10000 objects", "latency among others").await;
+            latency(0, "in an empty table", "latency in an empty table").await;
         }),
         Some("throughput") => throughput(),
         Some("memory") => memory(),
@@ -160,7 +164,7 @@ fn put<T: Row>(table: &RwTable<T>, ids: std::ops::Range<u64>) -> u64 {
 }
 
 /// One object at a time: write, operation, status committed, waiter woken.
-async fn latency(others: u64, what: &str) {
+async fn latency(others: u64, what: &str, name: &str) {
     const ROUNDS: u64 = 2000;
     let table = Db::new().table::<Object>().expect("a new name");
     let (handle, run) = start(&table);
@@ -179,9 +183,11 @@ async fn latency(others: u64, what: &str) {
     }
     task.abort();
     times.sort();
-    for (name, at, goal) in [("p50", times.len() / 2, 300.0), ("p99", times.len() * 99 / 100, 1000.0)] {
+    let [p50, p99] = beside(name, ["", ""]);
+    let parts = [("p50", times.len() / 2, 300.0, p50), ("p99", times.len() * 99 / 100, 1000.0, p99)];
+    for (part, at, goal, peer) in parts {
         let measured = times[at].as_secs_f64() * 1e6;
-        row(&format!("write to reconciled, {what}, {name}"), measured, "us", goal, measured <= goal, "");
+        row(&format!("write to reconciled, {what}, {part}"), measured, "us", goal, measured <= goal, &peer);
     }
 }
 
@@ -210,10 +216,11 @@ fn fill<T: Row>() -> (RwTable<T>, f64, f64) {
 
 fn throughput() {
     let (_table, took, used) = fill::<Object>();
+    let [peer_rate, peer_each] = beside("throughput", ["592000", "3500"]);
     let rate = MANY as f64 / took;
-    row("objects a second", rate, "1/s", 3_000_000.0, rate >= 3_000_000.0, "cilium/statedb 592000");
+    row("objects a second", rate, "1/s", 3_000_000.0, rate >= 3_000_000.0, &peer_rate);
     let each = used * 1e9 / MANY as f64;
-    row("time of all processors an object", each, "ns", 600.0, each <= 600.0, "cilium/statedb 3500");
+    row("time of all processors an object", each, "ns", 600.0, each <= 600.0, &peer_each);
 }
 
 /// The process that has a million objects with two indexes, all reconciled.
@@ -221,17 +228,23 @@ fn memory() {
     let before = resident("VmRSS");
     let (_table, ..) = fill::<Grouped>();
     let (peak, live) = (resident("VmHWM"), resident("VmRSS"));
-    row(
-        "memory of 1,000,000 objects with two indexes",
-        live,
-        "MB",
-        150.0,
-        live <= 150.0,
-        "cilium/statedb 655",
-    );
-    row("its peak", peak, "MB", 150.0, peak <= 150.0, "");
+    let [peer_live, peer_peak, peer_each] = beside("memory", ["655", "", ""]);
+    row("memory of 1,000,000 objects with two indexes", live, "MB", 150.0, live <= 150.0, &peer_live);
+    row("its peak", peak, "MB", 150.0, peak <= 150.0, &peer_peak);
     let each = (live - before) * 1e6 / MANY as f64;
-    row("bytes an object with two indexes", each, "B", 150.0, each <= 150.0, "");
+    row("bytes an object with two indexes", each, "B", 150.0, each <= 150.0, &peer_each);
+}
+
+/// What the peer has for these, else what was recorded, where something was.
+fn beside<const N: usize>(name: &str, recorded: [&str; N]) -> [String; N] {
+    let measured: Option<[f64; N]> = peer::ask(name).and_then(|numbers| numbers.try_into().ok());
+    match measured {
+        Some(numbers) => numbers.map(|number| format!("cilium/statedb {number:.0}")),
+        None => recorded.map(|number| match number {
+            "" => "-".to_owned(),
+            _ => format!("cilium/statedb {number}, recorded"),
+        }),
+    }
 }
 
 fn row(name: &str, measured: f64, unit: &str, goal: f64, met: bool, peer: &str) {

@@ -1,19 +1,27 @@
 //! Times of the tables: one row a line, `name measured unit goal met peer` with tabs between. Names and amounts are those
-//! of cilium/statedb's own benchmarks (those with `X_` are ours), the peer's times those that it has on a quiet machine of
-//! the same kind. A time is the least of many rounds, since the machine may have other work.
+//! of cilium/statedb's own benchmarks (those with `X_` are ours).
+//!
+//! The peer does the same in the same minute, where Go and its module can be had; otherwise the row says that its time
+//! was recorded on a quiet machine of the same kind. Both sides have rounds of some milliseconds and two clocks: the quickest
+//! on the wall, and the median of all processors. A row has the one that is better for the peer, and names the other.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's output")]
 
+mod beside;
 mod lpm;
+mod measure;
+mod peer;
 mod rows;
 mod wake_ups;
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::FutureExt;
 use statedb::{Db, Prefix, Query, RwTable, TableSpec, Watch, WatchSet};
 
+use measure::Goal::{Nanos, Times};
+use measure::{Begin, row, timed, wanted};
 use rows::*;
 
 const MANY: u64 = 100_000;
@@ -23,6 +31,7 @@ fn main() {
     small_writes_to_large_tables();
     transactions();
     reads();
+    beside::measure();
     lpm::measure();
     changes();
     watch_sets();
@@ -49,18 +58,18 @@ fn writes() {
     let plain = table::<Plain>();
     for (count, peer, least) in [(1, 1245.0, 3.0), (10, 464.0, 3.0), (100, 398.0, 8.0), (1000, 514.0, 8.0)] {
         let insert = || drop(plain.transact(|w| (0..count).for_each(|id| drop(w.insert(Plain { id })))));
-        row(&format!("DB_WriteTxn_{count}"), peer, peer / least, insert, count);
+        row(&format!("DB_WriteTxn_{count}"), peer, Times(least), insert, count);
     }
     let with_index = table::<Tagged>();
     let insert = || drop(with_index.transact(|w| (0..100).for_each(|id| drop(w.insert(tagged(id))))));
-    row("DB_WriteTxn_100_SecondaryIndex", 882.0, 882.0 / 8.0, insert, 100);
+    row("DB_WriteTxn_100_SecondaryIndex", 882.0, Times(8.0), insert, 100);
 
     let modify = || {
         plain.transact(|w| {
             (0..1000).for_each(|id| drop(w.modify(Plain { id }, |old, new| Plain { id: old.id | new.id })))
         });
     };
-    row("DB_Modify", 566.0, 566.0 / 8.0, modify, 1000);
+    row("DB_Modify", 566.0, Times(8.0), modify, 1000);
     let get_insert = || {
         plain.transact(|w| {
             for id in 0..1000 {
@@ -69,39 +78,36 @@ fn writes() {
             }
         });
     };
-    row("DB_GetInsert", 918.0, 918.0 / 8.0, get_insert, 1000);
+    row("DB_GetInsert", 918.0, Times(8.0), get_insert, 1000);
     let replace = || drop(with_index.transact(|w| scattered(1000).for_each(|id| drop(w.insert(tagged(id))))));
-    row("DB_RandomReplace", 1822.0, 1822.0 / 8.0, replace, 1000);
+    row("DB_RandomReplace", 1822.0, Times(8.0), replace, 1000);
+    let empty = table::<Plain>();
     for (name, peer, random) in [("DB_RandomInsert", 767.0, true), ("DB_SequentialInsert", 516.0, false)] {
         let insert = || {
-            let mut w = plain.write();
-            w.delete_all();
-            let start = computed();
+            let mut w = empty.write();
+            let begin = Begin::now();
             let ids = (0..1000).map(|id| if random { id * 7919 % 1000 } else { id });
             ids.for_each(|id| drop(w.insert(Plain { id })));
             w.abort();
-            computed() - start
+            begin.took()
         };
-        timed(name, peer, peer / 8.0, insert, 1000);
+        timed(name, peer, Times(8.0), insert, 1000);
     }
     let with_prefixes = || {
-        let mut w = with_index.write();
-        w.delete_all();
-        let start = computed();
+        let mut w = empty.write();
+        let begin = Begin::now();
         for id in 0..1000 {
-            w.insert(tagged(id));
-            for tag in TAGS.iter().take(5) {
-                black_box(w.prefix(BY_TAG.prefix(*tag)).next().is_some());
-            }
+            w.insert(Plain { id });
+            (0..5).for_each(|_| assert!(w.prefix(Prefix::primary(&Whole(id))).next().is_some()));
         }
         w.abort();
-        computed() - start
+        begin.took()
     };
-    timed("DB_SequentialInsert_Prefix", 2095.0, 2095.0 / 3.0, with_prefixes, 1000);
+    timed("DB_SequentialInsert_Prefix", 2095.0, Times(3.0), with_prefixes, 1000);
 }
 
 fn small_writes_to_large_tables() {
-    for (count, peer, goal) in [(1000, 7100.0, 7100.0 / 3.0), (MANY, 13_400.0, 1500.0)] {
+    for (count, peer, goal) in [(1000, 7100.0, Times(3.0)), (MANY, 13_400.0, Nanos(1500.0))] {
         let plain = table::<Plain>();
         plain.transact(|w| (0..count).for_each(|id| drop(w.insert(Plain { id }))));
         let mut id = 0;
@@ -118,22 +124,25 @@ fn small_writes_to_large_tables() {
         id = (id + 7919) % MANY;
         with_index.transact(|w| w.insert(tagged(id)));
     };
-    row("X_WriteTxn_1_in_100k_table_SecondaryIndex", 20_000.0, 20_000.0 / 3.0, one, 1);
+    row("X_WriteTxn_1_in_100k_table_SecondaryIndex", 20_000.0, Times(3.0), one, 1);
 }
 
 fn transactions() {
     let plain = table::<Plain>();
-    row("DB_WriteTxn_CommitOnly_1Table", 587.0, 587.0 / 3.0, || drop(plain.write().commit()), 1);
-    row("DB_NewWriteTxn", 524.0, 524.0 / 3.0, || plain.write().abort(), 1);
+    row("DB_WriteTxn_CommitOnly_1Table", 587.0, Times(3.0), || drop(plain.write().commit()), 1);
     let db = Db::new();
-    row("DB_NewReadTxn", 0.47, 12.0, || drop(black_box(db.snapshot())), 1);
+    let last = last_of_ten(&db);
+    row("X_WriteTxn_CommitOnly_10Tables", f64::NAN, Times(3.0), || drop(last.write().commit()), 1);
+    row("DB_NewWriteTxn", 524.0, Times(3.0), || plain.write().abort(), 1);
+    let db = Db::new();
+    row("DB_NewReadTxn", 0.47, Nanos(12.0), || drop(black_box(db.snapshot())), 1);
     let mut reader = db.reader();
     let latest = || {
         (0..1000).for_each(|_| {
             black_box(black_box(&mut reader).latest());
         })
     };
-    row("X_Reader_Latest", 0.47, 2.0, latest, 1000);
+    row("X_Reader_Latest", 0.47, Nanos(2.0), latest, 1000);
 }
 
 fn reads() {
@@ -146,14 +155,14 @@ fn reads() {
     let random = || {
         scattered(1000).for_each(|id| assert!(plain.get(&snapshot, by_id(black_box(id))).is_some()));
     };
-    row("DB_RandomLookup", 35.8, 35.8 / 3.0, random, 1000);
+    row("DB_RandomLookup", 35.8, Times(3.0), random, 1000);
     let sequential =
         || (0..1000).for_each(|id| assert!(plain.get(&snapshot, by_id(black_box(id))).is_some()));
-    row("DB_SequentialLookup", 26.0, 26.0 / 3.0, sequential, 1000);
+    row("DB_SequentialLookup", 26.0, Times(3.0), sequential, 1000);
     let watched = || {
         (0..1000).for_each(|id| assert!(!plain.get_watch(&snapshot, by_id(black_box(id))).1.is_closed()));
     };
-    row("X_GetWatch", 30.0, 30.0 / 3.0, watched, 1000);
+    row("X_GetWatch", 30.0, Times(3.0), watched, 1000);
 
     plain.transact(|w| (0..MANY).for_each(|id| drop(w.insert(Plain { id }))));
     with_index.transact(|w| (0..1000).for_each(|id| drop(w.insert(Tagged { id, tag: TAGS[0] }))));
@@ -163,28 +172,37 @@ fn reads() {
     let snapshot = db.snapshot();
     let prefix: Prefix<Tagged> = BY_TAG.prefix("tag");
     let scan = || assert_eq!(black_box(with_index.prefix(&snapshot, prefix.clone()).count()), 1000);
-    row("DB_Prefix_SecondaryIndex", 111.0, 111.0 / 3.0, scan, 1000);
+    row("DB_Prefix_SecondaryIndex", 111.0, Times(3.0), scan, 1000);
 
     let half = MANY / 2;
     let odd = |sum: u64, row: &statedb::Obj<Plain>| sum + (row.id & 1);
     let all = || assert_eq!(plain.all(&snapshot).fold(0, odd), half);
-    row("DB_FullIteration_All", 15.5, 15.5 / 3.0, all, MANY);
+    row("DB_FullIteration_All", 15.5, Times(3.0), all, MANY);
     let any: Prefix<Plain> = Prefix::primary(&Nothing);
     let prefix = || assert_eq!(plain.prefix(&snapshot, any.clone()).fold(0, odd), half);
-    row("DB_FullIteration_Prefix", 14.1, 14.1 / 3.0, prefix, MANY);
+    row("DB_FullIteration_Prefix", 14.1, Times(3.0), prefix, MANY);
     let get = || (0..MANY).for_each(|id| assert!(plain.get(&snapshot, by_id(id)).is_some()));
-    row("DB_FullIteration_Get", 38.1, 38.1 / 3.0, get, MANY);
+    row("DB_FullIteration_Get", 38.1, Times(3.0), get, MANY);
     let names: Vec<Query<Named>> = (0..MANY).map(|id| BY_NAME.query(format!("name-{id}").as_str())).collect();
     let by_name = || names.iter().for_each(|name| assert!(named.get(&snapshot, name).is_some()));
-    row("DB_FullIteration_Get_Secondary", 91.8, 91.8 / 3.0, by_name, MANY);
+    row("DB_FullIteration_Get_Secondary", 91.8, Times(3.0), by_name, MANY);
     let fresh = || (0..MANY).for_each(|id| assert!(plain.get(&db.snapshot(), by_id(id)).is_some()));
-    row("DB_FullIteration_ReadTxnGet", 40.9, 40.9 / 3.0, fresh, MANY);
+    row("DB_FullIteration_ReadTxnGet", 40.9, Times(3.0), fresh, MANY);
     let lower = || assert_eq!(plain.lower_bound(&snapshot, by_id(half)).fold(0, odd), half / 2);
-    row("X_LowerBound_half", 8.5, 8.5 / 3.0, lower, half);
+    row("X_LowerBound_half", 8.5, Times(3.0), lower, half);
     let revisions = || assert_eq!(plain.by_revision(&snapshot, 0).fold(0, odd), half);
-    row("X_ByRevision", 26.5, 26.5 / 3.0, revisions, MANY);
+    row("X_ByRevision", 26.5, Times(3.0), revisions, MANY);
     let backwards = || assert_eq!(plain.all(&snapshot).rev().fold(0, odd), half);
-    row("X_FullIteration_Descending", f64::NAN, 5.0, backwards, MANY);
+    row("X_FullIteration_Descending", f64::NAN, Nanos(5.0), backwards, MANY);
+}
+
+/// What one key starts with.
+struct Whole(u64);
+
+impl statedb::PrefixOf<u64> for Whole {
+    fn encode_prefix(&self, key: &mut statedb::KeyBuf) {
+        statedb::IndexKey::encode(&self.0, key);
+    }
 }
 
 /// What all keys start with.
@@ -200,7 +218,7 @@ fn changes() {
         plain.transact(|w| (0..1000).for_each(|id| drop(w.insert(Plain { id }))));
         plain.transact(|w| (0..1000).for_each(|id| drop(w.delete(by_id(id)))));
     };
-    row("DB_Changes_Baseline", 521.0, 521.0 / 3.0, turnover, 1000);
+    row("DB_Changes_Baseline", 521.0, Times(3.0), turnover, 1000);
     let mut changes = plain.changes();
     let seen = || {
         plain.transact(|w| (0..1000).for_each(|id| drop(w.insert(Plain { id }))));
@@ -208,7 +226,7 @@ fn changes() {
         plain.transact(|w| (0..1000).for_each(|id| drop(w.delete(by_id(id)))));
         assert_eq!(changes.try_next().len(), 1000);
     };
-    row("DB_Changes", 918.0, 918.0 / 3.0, seen, 1000);
+    row("DB_Changes", 918.0, Times(3.0), seen, 1000);
 }
 
 /// One of so many watches closes, is found and is replaced.
@@ -227,7 +245,7 @@ fn watch_sets() {
             set.add(0, Watch::closed());
             assert_eq!(set.wait(Duration::ZERO).now_or_never().map(|keys| keys.len()), Some(1));
         };
-        row(&name, peer, if peer.is_nan() { 100.0 } else { peer / 3.0 }, one, 1);
+        row(&name, peer, if peer.is_nan() { Nanos(100.0) } else { Times(3.0) }, one, 1);
     }
 }
 
@@ -252,61 +270,4 @@ fn memory() {
     let bytes = (resident() - before) as f64 / ROWS as f64 - size_of::<Tagged>() as f64;
     let met = if bytes <= 150.0 { "yes" } else { "no" };
     println!("statedb: {NAME}\t{bytes:.0}\tbytes\t150\t{met}\t{ROWS} rows of {} bytes", size_of::<Tagged>());
-}
-
-/// Whether the command line asks for a row: by a part of its name, or by none.
-fn wanted(name: &str) -> bool {
-    std::env::args().skip(1).find(|arg| !arg.starts_with('-')).is_none_or(|part| name.contains(&part))
-}
-
-/// What this thread has computed so far: others on the machine do not count.
-fn computed() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-/// The least of what rounds of about a millisecond take, in nanoseconds an item.
-fn row(name: &str, peer: f64, goal: f64, mut f: impl FnMut(), items: u64) {
-    if !wanted(name) {
-        return;
-    }
-    let mut rounds = 1u64;
-    let mut round = |rounds: u64| {
-        let start = computed();
-        (0..rounds).for_each(|_| f());
-        computed() - start
-    };
-    while round(rounds) < Duration::from_millis(1) {
-        rounds *= 2;
-    }
-    print(name, least(|| round(rounds)) / (rounds * items) as f64, goal, peer);
-}
-
-/// The same with a function that takes the time itself.
-fn timed(name: &str, peer: f64, goal: f64, f: impl FnMut() -> Duration, items: u64) {
-    if wanted(name) {
-        print(name, least(f) / items as f64, goal, peer);
-    }
-}
-
-/// In nanoseconds.
-fn least(mut f: impl FnMut() -> Duration) -> f64 {
-    let begin = Instant::now();
-    let mut least = f();
-    while begin.elapsed() < Duration::from_millis(300) {
-        least = least.min(f());
-    }
-    least.as_nanos() as f64
-}
-
-fn print(name: &str, measured: f64, goal: f64, peer: f64) {
-    let met = if measured <= goal { "yes" } else { "no" };
-    let ratio = peer / measured;
-    if std::env::args().any(|arg| arg == "--readme") {
-        println!("| `{name}` | {measured:.1} | {peer} | {ratio:.1} x |");
-    } else {
-        println!(
-            "statedb: {name}\t{measured:.1}\tns\t{goal:.0}\t{met}\tcilium/statedb {peer} ns, {ratio:.1}x"
-        );
-    }
 }

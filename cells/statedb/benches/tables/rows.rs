@@ -1,7 +1,7 @@
 //! The tables that are measured.
 
 use serde::Serialize;
-use statedb::{Index, IndexDef, TableSpec};
+use statedb::{Db, Index, IndexDef, RwTable, TableSpec};
 
 /// A row with a number only.
 #[derive(Clone, Serialize)]
@@ -91,4 +91,36 @@ impl TableSpec for Named {
     fn row(&self) -> Vec<String> {
         vec![self.id.to_string(), self.name.clone()]
     }
+}
+
+/// One of several tables that are alike.
+#[derive(Clone, Serialize)]
+struct Numbered<const I: usize> {
+    id: u64,
+}
+
+impl<const I: usize> TableSpec for Numbered<I> {
+    const NAME: &'static str = ["t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7", "t8"][I];
+    type Key<'a> = u64;
+
+    fn key(&self) -> u64 {
+        self.id
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["ID"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![self.id.to_string()]
+    }
+}
+
+/// The last of ten tables. Each is a type, so that a hundred as the original's would take minutes to compile.
+pub(crate) fn last_of_ten(db: &Db) -> RwTable<Plain> {
+    macro_rules! register {
+        ($($number:literal)+) => { $(db.table::<Numbered<$number>>().expect("a new name");)+ };
+    }
+    register!(0 1 2 3 4 5 6 7 8);
+    db.table().expect("a new name")
 }

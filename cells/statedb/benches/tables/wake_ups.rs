@@ -4,8 +4,10 @@ use std::time::Instant;
 
 use statedb::{Db, Query, RwTable, TableSpec};
 
+use crate::measure::Goal::{Nanos, Times};
+use crate::measure::delay;
 use crate::rows::Plain;
-use crate::{print, table};
+use crate::table;
 
 pub(crate) fn measure() {
     ping_pong();
@@ -32,7 +34,7 @@ fn ping_pong() {
             assert!(joined.0.is_ok() && joined.1.is_ok());
             least = least.min(start.elapsed().as_nanos() as f64 / ROUNDS as f64);
         }
-        print(&format!("X_PingPong, {name}"), least, 1500.0, peer);
+        delay(&format!("X_PingPong, {name}"), least, Nanos(1500.0), peer);
     }
 }
 
@@ -112,5 +114,5 @@ fn propagation() {
         assert!(runtime.block_on(copying).is_ok());
         least = least.min(start.elapsed().as_nanos() as f64 / (BATCHES * 10) as f64);
     }
-    print("DB_PropagationDelay", least, 1040.0 / 3.0, 1040.0);
+    delay("DB_PropagationDelay", least, Times(3.0), 1040.0);
 }
