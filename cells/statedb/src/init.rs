@@ -46,7 +46,7 @@ impl<T: TableSpec> Initializer<T> {
         txn.finish_initializer(self.id);
     }
 
-    /// Gives up without a warning, since the program ends: the table stays uninitialized.
+    /// Gives up, since the program ends: the table stays uninitialized, and nothing is said.
     pub fn abandon(mut self) {
         self.finished = true;
     }
@@ -60,7 +60,8 @@ impl<T: TableSpec> Initializer<T> {
 impl<T> Drop for Initializer<T> {
     fn drop(&mut self) {
         if !self.finished {
-            tracing::warn!(
+            // Not a warning: a start that fails drops all of them, and `db` shows who is missing.
+            tracing::debug!(
                 table = self.table,
                 initializer = %self.name,
                 "A source of a table was dropped before it was complete: the table will never be"
