@@ -11,6 +11,7 @@ mod privileges;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use hive::{ConfigError, Hive, HiveError, group};
 use logging::{LogConfig, LogOptions};
@@ -127,6 +128,8 @@ fn run(hive: Hive) -> Result<ExitCode, ConfigError> {
         }
     };
     let outcome = runtime.block_on(hive.run());
+    // Everything has been stopped; a thread in a system call that does not return would be waited for.
+    runtime.shutdown_timeout(Duration::from_secs(1));
     for error in &outcome.errors {
         tracing::error!(target: logging::FATAL, %error, "unable to run agent");
     }
