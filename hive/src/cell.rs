@@ -52,18 +52,6 @@ pub(crate) enum Repr {
 }
 
 impl Cell {
-    /// The cells in it.
-    pub(crate) fn inside(&self) -> Option<&[Cell]> {
-        match &*self.0 {
-            Repr::Group(cells)
-            | Repr::Module { cells, .. }
-            | Repr::Scope { cells, .. }
-            | Repr::Decorate { cells, .. } => Some(cells),
-            Repr::When { cell, .. } => Some(std::slice::from_ref(cell)),
-            Repr::Provide { .. } | Repr::Invoke(_) | Repr::DecorateAll(_) | Repr::Config(_) => None,
-        }
-    }
-
     /// This cell, usually a [`module`], only if a configuration struct says so.
     ///
     /// ```

@@ -107,17 +107,6 @@ struct Inside {
 /// The scope that everybody sees.
 pub(crate) const ROOT: usize = 0;
 
-/// How many cells there are, those in others included.
-fn count(cells: &[Cell]) -> usize {
-    let mut inside = vec![cells];
-    let mut count = 0;
-    while let Some(cells) = inside.pop() {
-        count += cells.len();
-        inside.extend(cells.iter().filter_map(Cell::inside));
-    }
-    count
-}
-
 impl Graph {
     pub(crate) fn new() -> Self {
         let (nodes, deps, outs) = (vec![], Deps::default(), Outs::default());
@@ -152,7 +141,6 @@ impl Graph {
 
     /// Makes nodes and scopes of cells. Nobody sees anything of anybody before [`link`](Graph::link).
     pub(crate) fn register(&mut self, cells: &[Cell]) {
-        self.reserve(count(cells));
         let mut stack = vec![(cells.iter(), Inside { scope: ROOT, switch: None })];
         while let Some((cells, inside)) = stack.last_mut() {
             let inside = *inside;
@@ -164,13 +152,6 @@ impl Graph {
                 None => drop(stack.pop()),
             }
         }
-    }
-
-    /// Makes room for so many cells at once: lists that grow would be copied again and again.
-    fn reserve(&mut self, cells: usize) {
-        self.nodes.reserve(cells);
-        self.outs.list.reserve(cells);
-        self.deps.list.reserve(3 * cells);
     }
 
     /// Registers one cell; gives the cells in it and where they are.
