@@ -130,13 +130,13 @@ fn print(name: &str, ours: f64, goal: Goal, peer: f64, also: &str) {
         false => "no",
     };
     let ratio = peer / ours;
-    if std::env::args().any(|arg| arg == "--readme") {
-        println!("| `{name}` | {ours:.1} | {peer:.1} | {ratio:.1} x |");
-    } else if peer.is_nan() {
-        println!("statedb: {name}\t{ours:.1}\tns\t{goal:.0}\t{met}\t-");
-    } else {
-        println!(
+    let readme = std::env::args().any(|arg| arg == "--readme");
+    match (readme, peer.is_nan()) {
+        (true, true) => println!("| `{name}` | {ours:.1} | - | - |"),
+        (true, false) => println!("| `{name}` | {ours:.1} | {peer:.1} | {ratio:.1} x |"),
+        (false, true) => println!("statedb: {name}\t{ours:.1}\tns\t{goal:.0}\t{met}\t-"),
+        (false, false) => println!(
             "statedb: {name}\t{ours:.1}\tns\t{goal:.1}\t{met}\tcilium/statedb {peer:.1} ns, {ratio:.1}x{also}"
-        );
+        ),
     }
 }
