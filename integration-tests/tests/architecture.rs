@@ -19,7 +19,7 @@ const LAYERS: &[&[&str]] = &[
         "file-watch",
         "connections",
     ],
-    &["metrics", "memory", "policy-engine"],
+    &["metrics", "memory", "policy-engine", "k8s-types"],
     &["api-models", "api-client", "api", "statedb-remote"],
     &["datapath-abi", "datapath-object", "bpf"],
     &["maps", "devices", "sysctl"],

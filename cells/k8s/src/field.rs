@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde_json::{Map, Value};
 
-use crate::problem::{Problem, Refusal};
+use crate::{Problem, Refusal};
 
 /// Faults that are told of one manifest; the rest is counted.
 const MAX_PROBLEMS: usize = 20;
@@ -26,23 +26,13 @@ impl Path<'_> {
             Path::Root => {}
             Path::Member(parent, name) => {
                 parent.write(out);
-                push_member(out, name);
+                k8s_types::push_member(out, name);
             }
             Path::Item(parent, at) => {
                 parent.write(out);
                 _ = write!(out, "[{at}]");
             }
         }
-    }
-}
-
-/// Adds a member's name to a path: `.name`, or `["a.b/c"]` if it is no simple word.
-pub(crate) fn push_member(path: &mut String, name: &str) {
-    let simple = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
-    match !name.is_empty() && name.bytes().all(simple) {
-        true if path.is_empty() => path.push_str(name),
-        true => _ = write!(path, ".{name}"),
-        false => _ = write!(path, "[{name:?}]"),
     }
 }
 

@@ -42,18 +42,15 @@
 
 mod cell;
 mod config;
-mod document;
 mod endpoint_slice;
 mod error;
 mod field;
 mod folder;
 mod meta;
-mod names;
 mod namespace;
 mod object;
 mod pod;
 mod policy;
-mod problem;
 mod protocol;
 mod service;
 mod source_file;
@@ -62,17 +59,17 @@ mod writer;
 
 pub use cell::cell;
 pub use config::K8sConfig;
-pub use document::{
-    Broken, Document, ItemPath, Lines, MAX_DEPTH, MAX_FILE, Manifest, documents, documents_of_bytes,
-};
 pub use endpoint_slice::{AddressType, Endpoint, EndpointPort, EndpointSlice};
 pub use error::Error;
+pub use k8s_types::{
+    Broken, Document, ItemPath, Lines, MAX_DEPTH, MAX_FILE, Manifest, Problem, Refusal, documents,
+    documents_of_bytes,
+};
 pub use meta::{DEFAULT_NAMESPACE, ObjectMeta};
 pub use namespace::Namespace;
 pub use object::{Kind, Object, ObjectKey};
 pub use pod::{Container, ContainerPort, Pod};
 pub use policy::{PolicyKind, PolicyObject};
-pub use problem::{Problem, Refusal};
 pub use protocol::Protocol;
 pub use service::{Ingress, Service, ServicePort, ServiceType};
 pub use source_file::{ManifestFault, SourceFile};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::field::Field;
-use crate::names;
+use k8s_types::names;
 
 /// Members of `metadata`, as Kubernetes 1.34 has them.
 const MEMBERS: &[&str] = &[

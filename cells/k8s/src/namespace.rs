@@ -9,7 +9,7 @@ use serde_json::Value;
 use statedb::{Table, age};
 
 use crate::field::decode;
-use crate::{Refusal, meta, names};
+use crate::{Refusal, meta};
 
 /// The label that every namespace has, with its name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -46,7 +46,7 @@ impl Namespace {
     pub fn decode(manifest: &Value) -> Result<Namespace, Refusal> {
         let meta = decode(manifest, |manifest| {
             meta::check_type(manifest, "v1", "Namespace");
-            meta::read(manifest, false, names::dns_label)
+            meta::read(manifest, false, k8s_types::names::dns_label)
         })?;
         let mut labels = meta.labels;
         labels.insert(NAME_LABEL.to_owned(), meta.name.clone());

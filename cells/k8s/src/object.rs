@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::document::Manifest;
 use crate::{DEFAULT_NAMESPACE, Namespace, Pod, PolicyKind, PolicyObject, Refusal};
+use k8s_types::Manifest;
 
 /// Kinds that have a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

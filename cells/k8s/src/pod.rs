@@ -9,8 +9,10 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use statedb::{Prefix, Query, TableSpec, age};
 
+use k8s_types::names;
+
 use crate::field::{Field, decode};
-use crate::{Protocol, Refusal, meta, names};
+use crate::{Protocol, Refusal, meta};
 
 /// Words of `status.phase`.
 const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];

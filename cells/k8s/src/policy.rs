@@ -9,7 +9,7 @@ use serde_json::Value;
 use statedb::{Query, TableSpec, age};
 
 use crate::field::decode;
-use crate::{Refusal, meta, names};
+use crate::{Refusal, meta};
 
 /// Kinds of policies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -72,7 +72,7 @@ impl PolicyObject {
             if !manifest.get("spec").present() && !manifest.get("specs").present() {
                 manifest.wrong("has neither spec nor specs; give one of them");
             }
-            meta::read(manifest, namespaced, names::dns_subdomain)
+            meta::read(manifest, namespaced, k8s_types::names::dns_subdomain)
         })?;
         let mut body = manifest.clone();
         body["apiVersion"] = "cilium.io/v2".into();

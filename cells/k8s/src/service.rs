@@ -5,8 +5,10 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
+use k8s_types::names;
+
 use crate::field::{Field, decode};
-use crate::{ObjectMeta, Protocol, Refusal, meta, names};
+use crate::{ObjectMeta, Protocol, Refusal, meta};
 
 /// A Service.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use state_file::Schema;
 
-use crate::document::{ItemPath, Manifest};
 use crate::object::{Kind, Object};
+use k8s_types::{ItemPath, Manifest};
 
 /// The manifests of a file that were taken.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

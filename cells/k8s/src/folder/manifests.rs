@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use super::last_good::{LastGood, Taken};
 use super::outcome::{Good, Outcome};
-use crate::document::{Document, documents_of_bytes};
+use crate::Problem;
 use crate::field::nearest;
 use crate::object::{Kind, Object, ObjectKey};
-use crate::problem::Problem;
 use crate::source_file::{ManifestFault, SourceFile};
 use crate::writer::Change;
+use k8s_types::{Document, documents_of_bytes};
 
 /// Faults of a file that are told; the rest is counted.
 const MAX_FAULTS: usize = 50;

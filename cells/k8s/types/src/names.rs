@@ -15,7 +15,7 @@ fn shaped(text: &str, kind: fn(u8) -> bool, inner: &[u8]) -> bool {
 }
 
 /// A DNS label, as names of namespaces and containers are.
-pub(crate) fn dns_label(text: &str) -> Rule {
+pub fn dns_label(text: &str) -> Rule {
     match text.len() <= 63 && shaped(text, lower_alphanumeric, b"-") {
         true => Ok(()),
         false => Err("1 to 63 lower-case letters, digits and '-', the first and last no '-'"),
@@ -23,7 +23,7 @@ pub(crate) fn dns_label(text: &str) -> Rule {
 }
 
 /// A DNS name in lower case, as names of most objects are.
-pub(crate) fn dns_subdomain(text: &str) -> Rule {
+pub fn dns_subdomain(text: &str) -> Rule {
     let label = |label: &str| shaped(label, lower_alphanumeric, b"-");
     match text.len() <= 253 && text.split('.').all(label) {
         true => Ok(()),
@@ -35,7 +35,7 @@ pub(crate) fn dns_subdomain(text: &str) -> Rule {
 }
 
 /// A name of a Service: a DNS label that begins with a letter.
-pub(crate) fn service_name(text: &str) -> Rule {
+pub fn service_name(text: &str) -> Rule {
     match dns_label(text).is_ok() && text.starts_with(|c: char| c.is_ascii_lowercase()) {
         true => Ok(()),
         false => Err("1 to 63 lower-case letters, digits and '-', the first a letter, the last no '-'"),
@@ -43,7 +43,7 @@ pub(crate) fn service_name(text: &str) -> Rule {
 }
 
 /// The key of a label or annotation: a name with an optional DNS prefix.
-pub(crate) fn qualified_name(text: &str) -> Rule {
+pub fn qualified_name(text: &str) -> Rule {
     let (prefix, name) = match text.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, text),
@@ -61,7 +61,7 @@ pub(crate) fn qualified_name(text: &str) -> Rule {
 }
 
 /// The value of a label.
-pub(crate) fn label_value(text: &str) -> Rule {
+pub fn label_value(text: &str) -> Rule {
     let good = text.is_empty() || text.len() <= 63 && shaped(text, |c| c.is_ascii_alphanumeric(), b"-_.");
     match good {
         true => Ok(()),
@@ -70,7 +70,7 @@ pub(crate) fn label_value(text: &str) -> Rule {
 }
 
 /// The name of a container's port (RFC 6335, section 5.1).
-pub(crate) fn port_name(text: &str) -> Rule {
+pub fn port_name(text: &str) -> Rule {
     let good = text.len() <= 15
         && shaped(text, lower_alphanumeric, b"-")
         && !text.contains("--")

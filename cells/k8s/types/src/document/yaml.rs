@@ -162,7 +162,7 @@ impl<'t> Reader<'t> {
             }
             let plain = matches!(event, Event::Scalar(_, ScalarStyle::Plain, ..));
             let key = self.key(event, span)?;
-            crate::field::push_member(&mut self.path, &key);
+            crate::problem::push_member(&mut self.path, &key);
             if members.contains_key(&key) {
                 return Err(self.fault(span, "is given twice; remove one"));
             }

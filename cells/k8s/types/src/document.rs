@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::problem::Problem;
+use crate::Problem;
 
 /// How deep lists and objects may be in each other.
 pub const MAX_DEPTH: usize = 64;

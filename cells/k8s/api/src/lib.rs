@@ -1,0 +1,1 @@
+//! Cluster objects from an API server, and requests to it.

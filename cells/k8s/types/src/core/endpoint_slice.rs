@@ -1,0 +1,81 @@
+//! EndpointSlices: a part of a service's backends.
+
+use smol_str::SmolStr;
+
+use crate::resource::resource;
+use crate::slim::slim;
+use crate::{ObjectMeta, StringMap};
+
+slim! {
+    /// A part of a service's backends.
+    pub struct EndpointSlice {
+        /// Name, labels and so on; the label `kubernetes.io/service-name` names the service.
+        always pub metadata: ObjectMeta,
+        /// `IPv4`, `IPv6` or `FQDN`.
+        always pub address_type: SmolStr,
+        /// The backends.
+        always pub endpoints: Vec<Endpoint>,
+        /// The ports that each of them has.
+        always pub ports: Vec<EndpointPort>,
+    }
+
+    /// A backend.
+    pub struct Endpoint {
+        /// Its addresses; only the first counts.
+        always pub addresses: Vec<SmolStr>,
+        /// How it is.
+        always pub conditions: EndpointConditions,
+        /// Its name.
+        pub hostname: Option<SmolStr>,
+        /// Where it is, by labels of its node; not used any more.
+        pub deprecated_topology: StringMap,
+        /// Its node.
+        pub node_name: Option<SmolStr>,
+        /// Its zone.
+        pub zone: Option<SmolStr>,
+        /// Who should use it.
+        pub hints: Option<EndpointHints>,
+    }
+
+    /// How a backend is. What is not said is true, but for `terminating`.
+    pub struct EndpointConditions {
+        /// Whether it takes new connections.
+        pub ready: Option<bool>,
+        /// Whether it serves, be it terminating or not.
+        pub serving: Option<bool>,
+        /// Whether it ends.
+        pub terminating: Option<bool>,
+    }
+
+    /// Who should use a backend.
+    pub struct EndpointHints {
+        /// Clients of these zones.
+        pub for_zones: Vec<ForZone>,
+        /// Clients on these nodes.
+        pub for_nodes: Vec<ForNode>,
+    }
+
+    /// A zone whose clients should use a backend.
+    pub struct ForZone {
+        /// Its name.
+        always pub name: SmolStr,
+    }
+
+    /// A node whose clients should use a backend.
+    pub struct ForNode {
+        /// Its name.
+        always pub name: SmolStr,
+    }
+
+    /// A port of backends.
+    pub struct EndpointPort {
+        /// Its name, that of the service's port.
+        pub name: Option<SmolStr>,
+        /// Its protocol; none means `TCP`.
+        pub protocol: Option<SmolStr>,
+        /// Its number; none means all ports.
+        pub port: Option<u16>,
+    }
+}
+
+resource!(EndpointSlice);

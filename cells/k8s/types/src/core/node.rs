@@ -1,0 +1,74 @@
+//! Nodes.
+
+use smol_str::SmolStr;
+
+use crate::ObjectMeta;
+use crate::resource::resource;
+use crate::slim::slim;
+
+slim! {
+    /// A node.
+    pub struct Node {
+        /// Name, labels and so on.
+        always pub metadata: ObjectMeta,
+        /// What it is given.
+        always pub spec: NodeSpec,
+        /// What it is.
+        always pub status: NodeStatus,
+    }
+
+    /// What a node is given.
+    pub struct NodeSpec {
+        /// Its pods' range.
+        #[serde(rename = "podCIDR")]
+        pub pod_cidr: SmolStr,
+        /// Its pods' ranges, one a family at most; the first is `pod_cidr`.
+        #[serde(rename = "podCIDRs")]
+        pub pod_cidrs: Vec<SmolStr>,
+        /// How its cloud names it.
+        #[serde(rename = "providerID")]
+        pub provider_id: SmolStr,
+        /// What keeps pods away from it.
+        pub taints: Vec<Taint>,
+    }
+
+    /// What keeps pods that do not tolerate it away from a node.
+    pub struct Taint {
+        /// Its name.
+        always pub key: SmolStr,
+        /// Its value.
+        pub value: SmolStr,
+        /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+        always pub effect: SmolStr,
+        /// When it was added (RFC 3339).
+        pub time_added: Option<SmolStr>,
+    }
+
+    /// What a node is.
+    pub struct NodeStatus {
+        /// How it is.
+        pub conditions: Vec<NodeCondition>,
+        /// Its addresses.
+        pub addresses: Vec<NodeAddress>,
+    }
+
+    /// How a node is.
+    pub struct NodeCondition {
+        /// `Ready` and so on.
+        always pub r#type: SmolStr,
+        /// `True`, `False` or `Unknown`.
+        always pub status: SmolStr,
+        /// Why, in one word.
+        pub reason: SmolStr,
+    }
+
+    /// An address of a node.
+    pub struct NodeAddress {
+        /// `InternalIP`, `ExternalIP`, `Hostname` and so on.
+        always pub r#type: SmolStr,
+        /// The address.
+        always pub address: SmolStr,
+    }
+}
+
+resource!(Node);

@@ -1,0 +1,111 @@
+//! Pods.
+
+use smol_str::SmolStr;
+
+use crate::ObjectMeta;
+use crate::resource::resource;
+use crate::slim::slim;
+
+slim! {
+    /// A pod.
+    pub struct Pod {
+        /// Name, labels and so on.
+        always pub metadata: ObjectMeta,
+        /// What it is to be.
+        always pub spec: PodSpec,
+        /// What it is.
+        always pub status: PodStatus,
+    }
+
+    /// What a pod is to be.
+    pub struct PodSpec {
+        /// Containers that run before the others.
+        pub init_containers: Vec<Container>,
+        /// Its containers.
+        always pub containers: Vec<Container>,
+        /// The service account it runs as.
+        pub service_account_name: SmolStr,
+        /// The node it is bound to; empty if it is bound to none.
+        pub node_name: SmolStr,
+        /// Whether it lives in the node's network namespace.
+        pub host_network: bool,
+    }
+
+    /// A container.
+    pub struct Container {
+        /// Its name.
+        always pub name: SmolStr,
+        /// Its image.
+        pub image: SmolStr,
+        /// The ports it says it listens on.
+        pub ports: Vec<ContainerPort>,
+        /// What is mounted in it.
+        pub volume_mounts: Vec<VolumeMount>,
+    }
+
+    /// A port of a container.
+    pub struct ContainerPort {
+        /// The name that policies and services may use.
+        pub name: SmolStr,
+        /// The node's port that leads to it; 0 for none.
+        pub host_port: u16,
+        /// Its number.
+        always pub container_port: u16,
+        /// `TCP`, `UDP` or `SCTP`; empty means `TCP`.
+        pub protocol: SmolStr,
+        /// The node's address that the node's port is on; empty for all.
+        #[serde(rename = "hostIP")]
+        pub host_ip: SmolStr,
+    }
+
+    /// What is mounted in a container.
+    pub struct VolumeMount {
+        /// Where.
+        always pub mount_path: SmolStr,
+    }
+
+    /// What a pod is.
+    pub struct PodStatus {
+        /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
+        pub phase: SmolStr,
+        /// How it is.
+        pub conditions: Vec<PodCondition>,
+        /// Its node's address.
+        #[serde(rename = "hostIP")]
+        pub host_ip: SmolStr,
+        /// Its first address.
+        #[serde(rename = "podIP")]
+        pub pod_ip: SmolStr,
+        /// Its addresses, one a family at most.
+        #[serde(rename = "podIPs")]
+        pub pod_ips: Vec<PodIp>,
+        /// When its node took it (RFC 3339).
+        pub start_time: Option<SmolStr>,
+        /// `Guaranteed`, `Burstable` or `BestEffort`.
+        pub qos_class: SmolStr,
+    }
+
+    /// How a pod is.
+    pub struct PodCondition {
+        /// `Ready` and so on.
+        always pub r#type: SmolStr,
+        /// `True`, `False` or `Unknown`.
+        always pub status: SmolStr,
+        /// When it was last looked at (RFC 3339).
+        always pub last_probe_time: Option<SmolStr>,
+        /// Since when it is so (RFC 3339).
+        always pub last_transition_time: Option<SmolStr>,
+        /// Why, in one word.
+        pub reason: SmolStr,
+        /// Why, in words.
+        pub message: SmolStr,
+    }
+
+    /// An address of a pod.
+    pub struct PodIp {
+        /// The address.
+        pub ip: SmolStr,
+    }
+}
+
+resource!(Pod);

@@ -1,0 +1,122 @@
+//! Services.
+
+use smol_str::SmolStr;
+
+use crate::resource::resource;
+use crate::slim::slim;
+use crate::{IntOrString, ObjectMeta, StringMap};
+
+slim! {
+    /// A service.
+    pub struct Service {
+        /// Name, labels and so on.
+        always pub metadata: ObjectMeta,
+        /// What it is to be.
+        always pub spec: ServiceSpec,
+        /// What it is.
+        always pub status: ServiceStatus,
+    }
+
+    /// What a service is to be.
+    pub struct ServiceSpec {
+        /// Its ports.
+        pub ports: Vec<ServicePort>,
+        /// Labels of the pods behind it.
+        pub selector: StringMap,
+        /// Its address in the cluster, `None` for a headless one.
+        #[serde(rename = "clusterIP")]
+        pub cluster_ip: SmolStr,
+        /// Its addresses in the cluster, one a family at most.
+        #[serde(rename = "clusterIPs")]
+        pub cluster_ips: Vec<SmolStr>,
+        /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`; empty means `ClusterIP`.
+        pub r#type: SmolStr,
+        /// Addresses that lead to a node.
+        #[serde(rename = "externalIPs")]
+        pub external_ips: Vec<SmolStr>,
+        /// `ClientIP` or `None`.
+        pub session_affinity: SmolStr,
+        /// The address that its load balancer is asked for.
+        #[serde(rename = "loadBalancerIP")]
+        pub load_balancer_ip: SmolStr,
+        /// Clients that may reach its load balancer; empty for all.
+        pub load_balancer_source_ranges: Vec<SmolStr>,
+        /// `Local` or `Cluster`, for what comes from outside.
+        pub external_traffic_policy: SmolStr,
+        /// The node's port that tells whether it has backends there; 0 for none.
+        pub health_check_node_port: u16,
+        /// How long a client stays with a backend.
+        pub session_affinity_config: Option<SessionAffinityConfig>,
+        /// `IPv4`, `IPv6`, in order of its addresses.
+        pub ip_families: Vec<SmolStr>,
+        /// Whose load balancer is meant.
+        pub load_balancer_class: Option<SmolStr>,
+        /// `Local` or `Cluster`, for what comes from inside.
+        pub internal_traffic_policy: Option<SmolStr>,
+        /// `PreferClose`, `PreferSameZone` or `PreferSameNode`.
+        pub traffic_distribution: Option<SmolStr>,
+    }
+
+    /// A port of a service.
+    pub struct ServicePort {
+        /// Its name, by which backends' ports are found.
+        pub name: SmolStr,
+        /// `TCP`, `UDP` or `SCTP`; empty means `TCP`.
+        pub protocol: SmolStr,
+        /// Its number.
+        always pub port: u16,
+        /// The pods' port.
+        always pub target_port: IntOrString,
+        /// The port of nodes; 0 for none.
+        pub node_port: u16,
+    }
+
+    /// How long a client stays with a backend.
+    pub struct SessionAffinityConfig {
+        /// For affinity by address.
+        #[serde(rename = "clientIP")]
+        pub client_ip: Option<ClientIpConfig>,
+    }
+
+    /// How long a client stays with a backend by its address.
+    pub struct ClientIpConfig {
+        /// Seconds.
+        pub timeout_seconds: Option<i32>,
+    }
+
+    /// What a service is.
+    pub struct ServiceStatus {
+        /// Its load balancer.
+        always pub load_balancer: LoadBalancerStatus,
+    }
+
+    /// The load balancer of a service.
+    pub struct LoadBalancerStatus {
+        /// Its addresses.
+        pub ingress: Vec<LoadBalancerIngress>,
+    }
+
+    /// An address of a load balancer.
+    pub struct LoadBalancerIngress {
+        /// The address, or empty.
+        pub ip: SmolStr,
+        /// The name, or empty.
+        pub hostname: SmolStr,
+        /// `VIP` or `Proxy`.
+        pub ip_mode: Option<SmolStr>,
+        /// How its ports are.
+        pub ports: Vec<PortStatus>,
+    }
+
+    /// How a port of a load balancer is.
+    pub struct PortStatus {
+        /// Its number.
+        always pub port: u16,
+        /// Its protocol.
+        always pub protocol: SmolStr,
+        /// What is wrong with it.
+        pub error: Option<SmolStr>,
+    }
+}
+
+resource!(Service);

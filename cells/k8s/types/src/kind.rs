@@ -1,0 +1,172 @@
+//! Kinds of cluster objects and their names.
+
+use std::fmt;
+
+/// Whether objects of a kind are in namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// They are in none.
+    Cluster,
+    /// Each is in one.
+    Namespaced,
+}
+
+macro_rules! kinds {
+    ($($kind:ident $group:literal $version:literal $plural:literal $scope:ident [$($short:literal),*];)*) => {
+        /// A kind of cluster objects, in the version that the agent uses.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Kind {
+            $(#[doc = concat!("`", $plural, "` of `", $group, "/", $version, "`.")] $kind,)*
+        }
+
+        impl Kind {
+            /// All of them.
+            pub const ALL: &'static [Kind] = &[$(Kind::$kind),*];
+
+            fn facts(self) -> &'static Facts {
+                match self {
+                    $(Kind::$kind => &Facts {
+                        name: stringify!($kind),
+                        group: $group,
+                        version: $version,
+                        plural: $plural,
+                        scope: Scope::$scope,
+                        short: &[$($short),*],
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+struct Facts {
+    name: &'static str,
+    group: &'static str,
+    version: &'static str,
+    plural: &'static str,
+    scope: Scope,
+    short: &'static [&'static str],
+}
+
+kinds! {
+    Namespace "" "v1" "namespaces" Cluster ["ns"];
+    Node "" "v1" "nodes" Cluster ["no"];
+    Pod "" "v1" "pods" Namespaced ["po"];
+    Service "" "v1" "services" Namespaced ["svc"];
+    ConfigMap "" "v1" "configmaps" Namespaced ["cm"];
+    Secret "" "v1" "secrets" Namespaced [];
+    EndpointSlice "discovery.k8s.io" "v1" "endpointslices" Namespaced [];
+    NetworkPolicy "networking.k8s.io" "v1" "networkpolicies" Namespaced ["netpol"];
+    CiliumBGPAdvertisement "cilium.io" "v2" "ciliumbgpadvertisements" Cluster ["cbgpadvert"];
+    CiliumBGPClusterConfig "cilium.io" "v2" "ciliumbgpclusterconfigs" Cluster ["cbgpcluster"];
+    CiliumBGPNodeConfig "cilium.io" "v2" "ciliumbgpnodeconfigs" Cluster ["cbgpnode"];
+    CiliumBGPNodeConfigOverride "cilium.io" "v2" "ciliumbgpnodeconfigoverrides" Cluster ["cbgpnodeoverride"];
+    CiliumBGPPeerConfig "cilium.io" "v2" "ciliumbgppeerconfigs" Cluster ["cbgppeer"];
+    CiliumCIDRGroup "cilium.io" "v2" "ciliumcidrgroups" Cluster ["ccg"];
+    CiliumClusterwideEnvoyConfig "cilium.io" "v2" "ciliumclusterwideenvoyconfigs" Cluster ["ccec"];
+    CiliumClusterwideNetworkPolicy "cilium.io" "v2" "ciliumclusterwidenetworkpolicies" Cluster ["ccnp"];
+    CiliumDatapathPlugin "cilium.io" "v2alpha1" "ciliumdatapathplugins" Cluster ["cddp"];
+    CiliumEgressGatewayPolicy "cilium.io" "v2" "ciliumegressgatewaypolicies" Cluster ["cegp"];
+    CiliumEndpoint "cilium.io" "v2" "ciliumendpoints" Namespaced ["cep", "ciliumep"];
+    CiliumEndpointSlice "cilium.io" "v2alpha1" "ciliumendpointslices" Cluster ["ces"];
+    CiliumEnvoyConfig "cilium.io" "v2" "ciliumenvoyconfigs" Namespaced ["cec"];
+    CiliumGatewayClassConfig "cilium.io" "v2alpha1" "ciliumgatewayclassconfigs" Namespaced ["cgcc"];
+    CiliumIdentity "cilium.io" "v2" "ciliumidentities" Cluster ["ciliumid"];
+    CiliumL2AnnouncementPolicy "cilium.io" "v2alpha1" "ciliuml2announcementpolicies" Cluster ["l2announcement"];
+    CiliumLoadBalancerIPPool "cilium.io" "v2" "ciliumloadbalancerippools" Cluster ["ippools", "ippool", "lbippool", "lbippools"];
+    CiliumLocalRedirectPolicy "cilium.io" "v2" "ciliumlocalredirectpolicies" Namespaced ["clrp"];
+    CiliumNetworkPolicy "cilium.io" "v2" "ciliumnetworkpolicies" Namespaced ["cnp", "ciliumnp"];
+    CiliumNode "cilium.io" "v2" "ciliumnodes" Cluster ["cn", "ciliumn"];
+    CiliumNodeConfig "cilium.io" "v2" "ciliumnodeconfigs" Namespaced [];
+    CiliumPodIPPool "cilium.io" "v2alpha1" "ciliumpodippools" Cluster ["cpip"];
+}
+
+impl Kind {
+    /// The kind as manifests write it, `CiliumNode`.
+    pub fn name(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// The group; empty for Kubernetes' first one.
+    pub fn group(self) -> &'static str {
+        self.facts().group
+    }
+
+    /// `v1`, `v2alpha1`.
+    pub fn version(self) -> &'static str {
+        self.facts().version
+    }
+
+    /// The name in addresses, `ciliumnodes`.
+    pub fn plural(self) -> &'static str {
+        self.facts().plural
+    }
+
+    /// The names that `kubectl` takes besides.
+    pub fn short_names(self) -> &'static [&'static str] {
+        self.facts().short
+    }
+
+    /// Whether its objects are in namespaces.
+    pub fn namespaced(self) -> bool {
+        self.facts().scope == Scope::Namespaced
+    }
+
+    /// `v1`, `cilium.io/v2`.
+    pub fn api_version(self) -> &'static str {
+        match (self.group(), self.version()) {
+            ("", version) => version,
+            ("cilium.io", "v2") => "cilium.io/v2",
+            ("cilium.io", _) => "cilium.io/v2alpha1",
+            ("discovery.k8s.io", _) => "discovery.k8s.io/v1",
+            _ => "networking.k8s.io/v1",
+        }
+    }
+
+    /// `v1.pods`, `cilium.io.v2.ciliumnodes`.
+    pub fn resource(self) -> String {
+        match self.group() {
+            "" => format!("{}.{}", self.version(), self.plural()),
+            group => format!("{group}.{}.{}", self.version(), self.plural()),
+        }
+    }
+
+    /// The kind that a manifest's `apiVersion` and `kind` say.
+    pub fn of(api_version: &str, kind: &str) -> Option<Kind> {
+        Kind::ALL.iter().copied().find(|k| k.name() == kind && k.api_version() == api_version)
+    }
+
+    /// The kind of this name, whatever the version: name, plural or short name.
+    pub fn named(name: &str) -> Option<Kind> {
+        let lower = name.to_ascii_lowercase();
+        Kind::ALL.iter().copied().find(|kind| {
+            kind.plural() == lower
+                || kind.name().to_ascii_lowercase() == lower
+                || kind.short_names().contains(&lower.as_str())
+        })
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_their_names() {
+        for &kind in Kind::ALL {
+            assert_eq!(Kind::of(kind.api_version(), kind.name()), Some(kind));
+            assert_eq!(Kind::named(kind.plural()), Some(kind));
+            let group = if kind.group().is_empty() { String::new() } else { format!("{}/", kind.group()) };
+            assert_eq!(kind.api_version(), format!("{group}{}", kind.version()));
+        }
+        assert_eq!(Kind::of("v2", "Pod"), None);
+        assert_eq!(Kind::named("CNP"), Some(Kind::CiliumNetworkPolicy));
+        assert_eq!(Kind::CiliumNode.resource(), "cilium.io.v2.ciliumnodes");
+    }
+}

@@ -1,0 +1,39 @@
+//! Cluster objects: their kinds, slim types of them, manifests, and what a source of them is.
+//!
+//! A [`Kind`] is one of Kubernetes' own kinds or one of `cilium.io` that the agent knows. Each has a [`Resource`]: a type
+//! with the fields that an agent uses and no others, decoded from JSON as it comes off the wire. Strings are
+//! [`SmolStr`]: up to 23 bytes take no memory of their own, longer ones are shared by copies.
+//!
+//! What is written is what Go's `encoding/json` writes for the original's type: the same order of fields, and the same
+//! of them left out.
+//!
+//! ```
+//! use k8s_types::{Resource, decode, core::Pod};
+//!
+//! let pod: Pod = decode(br#"{"metadata": {"name": "web-0", "namespace": "shop"}, "status": {"podIP": "10.0.0.1"}}"#)?;
+//! assert_eq!((Pod::KIND.resource().as_str(), &*pod.metadata.name), ("v1.pods", "web-0"));
+//! # Ok::<(), k8s_types::Refusal>(())
+//! ```
+
+pub mod core;
+mod document;
+mod kind;
+mod meta;
+pub mod names;
+mod problem;
+mod resource;
+mod slim;
+mod source;
+
+pub use document::{
+    Broken, Document, ItemPath, Lines, MAX_DEPTH, MAX_FILE, Manifest, documents, documents_of_bytes,
+};
+pub use kind::{Kind, Scope};
+pub use meta::{
+    DEFAULT_NAMESPACE, LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference, StringMap,
+};
+pub use problem::{Problem, Refusal, push_member};
+pub use resource::{Resource, TypeMeta, decode, with_type};
+pub use slim::IntOrString;
+pub use smol_str::SmolStr;
+pub use source::{Api, ApiError, Key, Patch, Preconditions, Selection, Source, SourceError, WatchEvent};

@@ -1,0 +1,183 @@
+//! What objects of all kinds have: names, labels, owners; selectors of labels.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smol_str::SmolStr;
+
+use crate::slim::{Empty, slim};
+
+/// The namespace of objects that name none.
+pub const DEFAULT_NAMESPACE: &str = "default";
+
+slim! {
+    /// `metadata` of an object.
+    pub struct ObjectMeta {
+        /// The object's name.
+        pub name: SmolStr,
+        /// What its name begins with, if the server chose it.
+        pub generate_name: SmolStr,
+        /// Its namespace; empty for kinds that are in none.
+        pub namespace: SmolStr,
+        /// What tells it from an earlier object of that name; empty if the source has no such thing.
+        pub uid: SmolStr,
+        /// Its version, to be compared for equality only.
+        pub resource_version: SmolStr,
+        /// How often what is wanted of it has changed.
+        pub generation: i64,
+        /// When it is to be gone (RFC 3339), while something holds it.
+        pub deletion_timestamp: Option<SmolStr>,
+        /// Labels.
+        pub labels: StringMap,
+        /// Annotations.
+        pub annotations: StringMap,
+        /// Objects with which it goes.
+        pub owner_references: Vec<OwnerReference>,
+    }
+
+    /// An object that owns another one.
+    pub struct OwnerReference {
+        /// Its version.
+        always pub api_version: SmolStr,
+        /// Its kind.
+        always pub kind: SmolStr,
+        /// Its name.
+        always pub name: SmolStr,
+        /// Its uid.
+        always pub uid: SmolStr,
+        /// Whether it is the one that manages the object.
+        pub controller: Option<bool>,
+    }
+
+    /// A selection of objects by their labels: all conditions must hold.
+    pub struct LabelSelector {
+        /// Labels with their values.
+        pub match_labels: StringMap,
+        /// Further conditions.
+        pub match_expressions: Vec<LabelSelectorRequirement>,
+    }
+
+    /// A condition on a label.
+    pub struct LabelSelectorRequirement {
+        /// The label.
+        always pub key: SmolStr,
+        /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
+        always pub operator: SmolStr,
+        /// Values, for the first two.
+        pub values: Vec<SmolStr>,
+    }
+}
+
+/// Strings by name, in order of their names: labels, annotations. Copies share it; an empty one takes no memory.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StringMap(Option<Arc<[(SmolStr, SmolStr)]>>);
+
+impl StringMap {
+    /// The value of a name.
+    pub fn get(&self, name: &str) -> Option<&SmolStr> {
+        let items = self.items();
+        items.binary_search_by(|(key, _)| key.as_str().cmp(name)).ok().map(|at| &items[at].1)
+    }
+
+    /// Names and values in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&SmolStr, &SmolStr)> {
+        self.items().iter().map(|(key, value)| (key, value))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.items().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether both are one piece of memory.
+    pub fn shares(&self, other: &StringMap) -> bool {
+        match (&self.0, &other.0) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        }
+    }
+
+    fn items(&self) -> &[(SmolStr, SmolStr)] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl Empty for StringMap {
+    fn is_empty(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+impl fmt::Debug for StringMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+/// Of a name that comes twice the last value counts.
+impl<K: Into<SmolStr>, V: Into<SmolStr>> FromIterator<(K, V)> for StringMap {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(items: I) -> StringMap {
+        let mut items: Vec<(SmolStr, SmolStr)> =
+            items.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+        items.reverse();
+        items.sort_by(|a, b| a.0.cmp(&b.0));
+        items.dedup_by(|later, earlier| later.0 == earlier.0);
+        StringMap((!items.is_empty()).then(|| items.into()))
+    }
+}
+
+impl From<&StringMap> for BTreeMap<String, String> {
+    fn from(map: &StringMap) -> Self {
+        map.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+    }
+}
+
+impl Serialize for StringMap {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for StringMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Strings;
+        impl<'de> Visitor<'de> for Strings {
+            type Value = StringMap;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StringMap, A::Error> {
+                let mut items: Vec<(SmolStr, SmolStr)> = Vec::with_capacity(map.size_hint().unwrap_or(8));
+                while let Some((key, value)) = map.next_entry::<SmolStr, Option<SmolStr>>()? {
+                    items.push((key, value.unwrap_or_default()));
+                }
+                Ok(items.into_iter().collect())
+            }
+        }
+        deserializer.deserialize_map(Strings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_are_sorted_and_the_last_value_counts() {
+        let map: StringMap = serde_json::from_str(r#"{"b": "1", "a": null, "b": "2"}"#).unwrap();
+        assert_eq!(serde_json::to_string(&map).unwrap(), r#"{"a":"","b":"2"}"#);
+        assert_eq!((map.get("b").map(SmolStr::as_str), map.get("c"), map.len()), (Some("2"), None, 2));
+        assert_eq!(serde_json::from_str::<StringMap>("{}").unwrap(), StringMap::default());
+        assert!(serde_json::from_str::<StringMap>(r#"{"a": 1}"#).is_err());
+    }
+}
