@@ -3,8 +3,10 @@
 mod config;
 mod endpoint_slice;
 mod namespace;
+mod network_policy;
 mod node;
 mod pod;
+mod secret;
 mod service;
 
 pub use config::ConfigMap;
@@ -12,8 +14,13 @@ pub use endpoint_slice::{
     Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
 };
 pub use namespace::Namespace;
+pub use network_policy::{
+    IpBlock, NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer,
+    NetworkPolicyPort, NetworkPolicySpec,
+};
 pub use node::{Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, Taint};
 pub use pod::{Container, ContainerPort, Pod, PodCondition, PodIp, PodSpec, PodStatus, VolumeMount};
+pub use secret::Secret;
 pub use service::{
     ClientIpConfig, LoadBalancerIngress, LoadBalancerStatus, PortStatus, Service, ServicePort, ServiceSpec,
     ServiceStatus, SessionAffinityConfig,

@@ -3,6 +3,8 @@
 mod json;
 mod yaml;
 
+pub(crate) use yaml::plain_string;
+
 use std::collections::HashMap;
 
 use serde_json::Value;
@@ -140,7 +142,7 @@ fn kind(value: &Value) -> &str {
 ///
 /// ```
 /// let text = "kind: A\n---\nkind: [\n---\n{\"kind\": \"C\"}\n";
-/// let documents = k8s::documents(text);
+/// let documents = k8s_types::documents(text);
 /// assert_eq!(documents[0].as_ref().unwrap().value["kind"], "A");
 /// assert_eq!(documents[1].as_ref().unwrap_err().number, 2);
 /// assert_eq!(documents[2].as_ref().unwrap().line, 5);

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use serde_json::Value;
+
+use crate::{Refusal, Resource, decode, with_type};
+
 /// Whether objects of a kind are in namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
@@ -9,6 +13,21 @@ pub enum Scope {
     Cluster,
     /// Each is in one.
     Namespaced,
+}
+
+/// Something to be done with the type of a kind's objects.
+pub trait KindVisitor {
+    /// What comes of it.
+    type Output;
+
+    /// Does it with a type.
+    fn visit<T: Resource>(self) -> Self::Output;
+}
+
+/// The types of all kinds.
+mod types {
+    pub(super) use crate::cilium::*;
+    pub(super) use crate::core::*;
 }
 
 macro_rules! kinds {
@@ -20,6 +39,13 @@ macro_rules! kinds {
         }
 
         impl Kind {
+            /// Calls a visitor with the type of this kind's objects.
+            pub fn visit<V: KindVisitor>(self, visitor: V) -> V::Output {
+                match self {
+                    $(Kind::$kind => visitor.visit::<types::$kind>(),)*
+                }
+            }
+
             /// All of them.
             pub const ALL: &'static [Kind] = &[$(Kind::$kind),*];
 
@@ -136,6 +162,31 @@ impl Kind {
         Kind::ALL.iter().copied().find(|k| k.name() == kind && k.api_version() == api_version)
     }
 
+    /// The object as its type has it: decoded and written again, with its kind and version. Fields that the type lacks are
+    /// gone, and those that are always written are there.
+    pub fn normalize(self, object: &Value) -> Result<Value, Refusal> {
+        struct Normalize<'v>(&'v Value);
+        impl KindVisitor for Normalize<'_> {
+            type Output = Result<Value, Refusal>;
+
+            fn visit<T: Resource>(self) -> Self::Output {
+                // Through bytes, as from a source: there is but one reader of each type.
+                Ok(with_type(&decode::<T>(self.0.to_string().as_bytes())?))
+            }
+        }
+        let mut object = self.visit(Normalize(object))?;
+        if self.group() != "cilium.io" {
+            forget_times(&mut object);
+        }
+        match self {
+            Kind::CiliumNetworkPolicy | Kind::CiliumClusterwideNetworkPolicy => {
+                crate::cilium::show_rules(&mut object)
+            }
+            _ => {}
+        }
+        Ok(object)
+    }
+
     /// The kind of this name, whatever the version: name, plural or short name.
     pub fn named(name: &str) -> Option<Kind> {
         let lower = name.to_ascii_lowercase();
@@ -144,6 +195,18 @@ impl Kind {
                 || kind.name().to_ascii_lowercase() == lower
                 || kind.short_names().contains(&lower.as_str())
         })
+    }
+}
+
+/// The original's types of Kubernetes' kinds know less of an object's life than those of Cilium's.
+fn forget_times(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("creationTimestamp");
+        metadata.remove("finalizers");
+        let owners = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut);
+        for owner in owners.into_iter().flatten().filter_map(Value::as_object_mut) {
+            owner.remove("blockOwnerDeletion");
+        }
     }
 }
 
@@ -165,6 +228,15 @@ mod tests {
             let group = if kind.group().is_empty() { String::new() } else { format!("{}/", kind.group()) };
             assert_eq!(kind.api_version(), format!("{group}{}", kind.version()));
         }
+        struct Of;
+        impl KindVisitor for Of {
+            type Output = Kind;
+
+            fn visit<T: Resource>(self) -> Kind {
+                T::KIND
+            }
+        }
+        assert!(Kind::ALL.iter().all(|&kind| kind.visit(Of) == kind));
         assert_eq!(Kind::of("v2", "Pod"), None);
         assert_eq!(Kind::named("CNP"), Some(Kind::CiliumNetworkPolicy));
         assert_eq!(Kind::CiliumNode.resource(), "cilium.io.v2.ciliumnodes");

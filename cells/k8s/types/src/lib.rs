@@ -15,6 +15,7 @@
 //! # Ok::<(), k8s_types::Refusal>(())
 //! ```
 
+pub mod cilium;
 pub mod core;
 mod document;
 mod kind;
@@ -24,16 +25,17 @@ mod problem;
 mod resource;
 mod slim;
 mod source;
+pub mod yaml;
 
 pub use document::{
     Broken, Document, ItemPath, Lines, MAX_DEPTH, MAX_FILE, Manifest, documents, documents_of_bytes,
 };
-pub use kind::{Kind, Scope};
+pub use kind::{Kind, KindVisitor, Scope};
 pub use meta::{
     DEFAULT_NAMESPACE, LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference, StringMap,
 };
 pub use problem::{Problem, Refusal, push_member};
-pub use resource::{Resource, TypeMeta, decode, with_type};
+pub use resource::{Resource, decode, with_type};
 pub use slim::IntOrString;
 pub use smol_str::SmolStr;
 pub use source::{Api, ApiError, Key, Patch, Preconditions, Selection, Source, SourceError, WatchEvent};

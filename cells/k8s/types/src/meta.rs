@@ -8,7 +8,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::SmolStr;
 
-use crate::slim::{Empty, slim};
+use crate::slim::{Empty, Nil, slim};
 
 /// The namespace of objects that name none.
 pub const DEFAULT_NAMESPACE: &str = "default";
@@ -28,6 +28,8 @@ slim! {
         pub resource_version: SmolStr,
         /// How often what is wanted of it has changed.
         pub generation: i64,
+        /// When it was made (RFC 3339).
+        pub creation_timestamp: Option<SmolStr>,
         /// When it is to be gone (RFC 3339), while something holds it.
         pub deletion_timestamp: Option<SmolStr>,
         /// Labels.
@@ -36,6 +38,8 @@ slim! {
         pub annotations: StringMap,
         /// Objects with which it goes.
         pub owner_references: Vec<OwnerReference>,
+        /// What holds it when it is to be gone.
+        pub finalizers: Vec<SmolStr>,
     }
 
     /// An object that owns another one.
@@ -50,6 +54,8 @@ slim! {
         always pub uid: SmolStr,
         /// Whether it is the one that manages the object.
         pub controller: Option<bool>,
+        /// Whether it cannot be gone before the object, as far as others wait for that.
+        pub block_owner_deletion: Option<bool>,
     }
 
     /// A selection of objects by their labels: all conditions must hold.
@@ -112,6 +118,12 @@ impl StringMap {
 
 impl Empty for StringMap {
     fn is_empty(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+impl Nil for StringMap {
+    fn is_nil(&self) -> bool {
         self.is_empty()
     }
 }

@@ -48,26 +48,15 @@ pub fn decode<T: Resource>(json: &[u8]) -> Result<T, Refusal> {
     }
 }
 
-/// The type of an object, as manifests and single answers have it. Kept in the type, not in each object.
-#[derive(Serialize)]
-pub struct TypeMeta {
-    /// The kind's name.
-    pub kind: &'static str,
-    /// Its group and version.
-    #[serde(rename = "apiVersion")]
-    pub api_version: &'static str,
-}
-
-/// The object with its kind and version before it, as `kubectl get -o json` shows it.
+/// The object with its kind and version, as `kubectl get -o json` shows it.
 pub fn with_type<T: Resource>(object: &T) -> Value {
-    #[derive(Serialize)]
-    struct Typed<'a, T> {
-        #[serde(flatten)]
-        type_meta: TypeMeta,
-        #[serde(flatten)]
-        object: &'a T,
+    // Keys are strings and numbers are finite: nothing here can fail to be JSON. The way through text leaves one writer of
+    // each type in the program.
+    let text = serde_json::to_vec(object).unwrap_or_default();
+    let mut value: Value = serde_json::from_slice(&text).unwrap_or_default();
+    if let Value::Object(members) = &mut value {
+        members.insert("apiVersion".into(), T::KIND.api_version().into());
+        members.insert("kind".into(), T::KIND.name().into());
     }
-    let type_meta = TypeMeta { kind: T::KIND.name(), api_version: T::KIND.api_version() };
-    // Keys are strings and numbers are finite: nothing here can fail to be JSON.
-    serde_json::to_value(Typed { type_meta, object }).unwrap_or_default()
+    value
 }

@@ -2,23 +2,32 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::SmolStr;
 
-/// Declares structs of objects. A field's name in JSON is its own in camel case, or what `#[serde(rename)]` says; `null`
-/// and absence are its default; unknown fields are skipped. A field that begins with `pub` is written unless it is empty
-/// (Go's `omitempty`), one that begins with `always pub` is written in any case.
+/// Declares structs of objects. A field's name in JSON is its own in camel case (in kebab case behind `kebab pub struct`),
+/// or what `#[serde(rename)]` says; `null` and absence are its default; unknown fields are skipped. A field that begins
+/// with `pub` is written unless it is empty (Go's `omitempty`), one that begins with `always pub` is written in any case:
+/// a list or map without anything in it as `null`, which is what Go writes of one that was never given.
 macro_rules! slim {
     () => {};
     ($(#[$meta:meta])* pub struct $name:ident { $($fields:tt)* } $($rest:tt)*) => {
-        $crate::slim::slim!(@fields [$(#[$meta])* pub struct $name] [] $($fields)*);
+        $crate::slim::slim!(@fields ["camelCase" $(#[$meta])* $name] [] $($fields)*);
+        $crate::slim::slim!($($rest)*);
+    };
+    ($(#[$meta:meta])* kebab pub struct $name:ident { $($fields:tt)* } $($rest:tt)*) => {
+        $crate::slim::slim!(@fields ["kebab-case" $(#[$meta])* $name] [] $($fields)*);
         $crate::slim::slim!($($rest)*);
     };
     (@fields [$($head:tt)*] [$($out:tt)*] $(#[$meta:meta])* always pub $field:ident: $type:ty, $($rest:tt)*) => {
         $crate::slim::slim!(@fields [$($head)*] [
             $($out)*
             $(#[$meta])*
-            #[serde(default, deserialize_with = "crate::slim::null")]
+            #[serde(
+                default,
+                deserialize_with = "crate::slim::null",
+                serialize_with = "crate::slim::always"
+            )]
             pub $field: $type,
         ] $($rest)*);
     };
@@ -34,13 +43,47 @@ macro_rules! slim {
             pub $field: $type,
         ] $($rest)*);
     };
-    (@fields [$($head:tt)*] [$($out:tt)*]) => {
+    (@fields [$case:literal $(#[$meta:meta])* $name:ident] [$($out:tt)*]) => {
+        $(#[$meta])*
         #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        $($head)* { $($out)* }
+        #[serde(rename_all = $case)]
+        pub struct $name { $($out)* }
+
+        impl $crate::slim::Nil for $name {}
     };
 }
 pub(crate) use slim;
+
+/// What Go writes as `null` if it was never given.
+pub(crate) trait Nil {
+    fn is_nil(&self) -> bool {
+        false
+    }
+}
+
+impl<T> Nil for Vec<T> {
+    fn is_nil(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+impl<K, V> Nil for BTreeMap<K, V> {
+    fn is_nil(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+impl<T> Nil for Option<T> {}
+impl Nil for SmolStr {}
+impl Nil for IntOrString {}
+
+/// Writes a field that is never left out.
+pub(crate) fn always<T: Nil + Serialize, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+    match value.is_nil() {
+        true => to.serialize_none(),
+        false => value.serialize(to),
+    }
+}
 
 /// What Go leaves out with `omitempty`.
 pub(crate) trait Empty {
@@ -73,14 +116,16 @@ impl Empty for SmolStr {
 
 macro_rules! empty_if_default {
     ($($type:ty),*) => {
-        $(impl Empty for $type {
+        $(impl Nil for $type {}
+
+        impl Empty for $type {
             fn is_empty(&self) -> bool {
                 *self == <$type>::default()
             }
         })*
     };
 }
-empty_if_default!(bool, u16, u32, u64, i32, i64);
+empty_if_default!(bool, u8, u16, u32, u64, i32, i64);
 
 /// `null` is the default.
 pub(crate) fn null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {

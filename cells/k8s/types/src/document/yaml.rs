@@ -327,3 +327,70 @@ fn float(text: &str) -> Option<f64> {
     let digit = text.bytes().any(|c| c.is_ascii_digit());
     if shape && digit { text.parse().ok() } else { None }
 }
+
+/// Whether a string may be written without quotes as far as its meaning goes: nothing else is read from it, not by older
+/// readers either, to which `1:30` is a number and `2026-1-2` a time.
+pub(crate) fn plain_string(text: &str) -> bool {
+    matches!(resolve(text), Some(Value::String(_))) && text != "<<" && !base_sixty(text) && !timestamp(text)
+}
+
+/// `[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?`
+fn base_sixty(text: &str) -> bool {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let mut parts = whole.strip_prefix(['-', '+']).unwrap_or(whole).split(':');
+    let digits = |text: &str| text.bytes().all(|c| c.is_ascii_digit() || c == b'_');
+    let first = parts.next().unwrap_or_default();
+    let sixties: Vec<&str> = parts.collect();
+    digits(fraction)
+        && digits(first)
+        && first.starts_with(|c: char| c.is_ascii_digit())
+        && !sixties.is_empty()
+        && sixties.iter().all(|part| matches!(part.as_bytes(), [b'0'..=b'9'] | [b'0'..=b'5', b'0'..=b'9']))
+}
+
+/// A date, or a time that begins with one.
+fn timestamp(text: &str) -> bool {
+    let number = |text: &str, from: u32, to: u32| {
+        (1..=2).contains(&text.len())
+            && text.bytes().all(|c| c.is_ascii_digit())
+            && text.parse().is_ok_and(|number| (from..=to).contains(&number))
+    };
+    let date = |text: &str| match text.split('-').collect::<Vec<_>>()[..] {
+        [year, month, day] => {
+            year.len() == 4
+                && year.bytes().all(|c| c.is_ascii_digit())
+                && number(month, 1, 12)
+                && number(day, 1, 31)
+        }
+        _ => false,
+    };
+    let clock = |text: &str| match text.split(':').collect::<Vec<_>>()[..] {
+        [hour, minute, second] => {
+            let (second, fraction) = second.split_once('.').unwrap_or((second, "0"));
+            number(hour, 0, 23)
+                && number(minute, 0, 59)
+                && number(second, 0, 59)
+                && !fraction.is_empty()
+                && fraction.bytes().all(|c| c.is_ascii_digit())
+        }
+        _ => false,
+    };
+    let zone = |text: &str| match text.split_once(':') {
+        Some((hours, minutes)) => [hours, minutes].iter().all(|part| part.len() == 2 && number(part, 0, 59)),
+        None => false,
+    };
+    match text.split_once(['T', 't']) {
+        Some((day, time)) => {
+            date(day)
+                && match time.split_once(['Z', '+', '-']) {
+                    Some((time, "")) => text.ends_with('Z') && clock(time),
+                    Some((time, offset)) => clock(time) && zone(offset),
+                    None => false,
+                }
+        }
+        None => match text.split_once(' ') {
+            Some((day, time)) => date(day) && clock(time),
+            None => date(text),
+        },
+    }
+}

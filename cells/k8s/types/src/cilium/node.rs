@@ -1,0 +1,174 @@
+//! Nodes as Cilium sees them.
+
+use std::collections::BTreeMap;
+
+use smol_str::SmolStr;
+
+use super::{
+    AddressPair, AlibabaCloudSpec, AlibabaCloudStatus, AzureSpec, AzureStatus, EncryptionSpec, EniSpec,
+    EniStatus,
+};
+use crate::resource::resource;
+use crate::slim::slim;
+use crate::{ObjectMeta, StringMap};
+
+slim! {
+    /// A node as Cilium sees it; its name is the node's.
+    pub struct CiliumNode {
+        /// Name, labels and so on.
+        always pub metadata: ObjectMeta,
+        /// What it has.
+        always pub spec: NodeSpec,
+        /// What has become of it.
+        always pub status: NodeStatus,
+    }
+
+    /// What a node has.
+    kebab pub struct NodeSpec {
+        /// How its cloud names it.
+        pub instance_id: SmolStr,
+        /// The run of its kernel.
+        #[serde(rename = "bootid")]
+        pub boot_id: SmolStr,
+        /// Its addresses.
+        pub addresses: Vec<NodeAddress>,
+        /// The addresses by which its health is probed.
+        always pub health: AddressPair,
+        /// The addresses of its ingress.
+        always pub ingress: AddressPair,
+        /// Its key.
+        always pub encryption: EncryptionSpec,
+        /// What AWS is asked for.
+        always pub eni: EniSpec,
+        /// What Azure is asked for.
+        always pub azure: AzureSpec,
+        /// What Alibaba Cloud is asked for.
+        always pub alibaba_cloud: AlibabaCloudSpec,
+        /// Its pods' addresses.
+        always pub ipam: IpamSpec,
+    }
+
+    /// An address of a node.
+    pub struct NodeAddress {
+        /// `InternalIP`, `ExternalIP`, `CiliumInternalIP` and so on.
+        pub r#type: SmolStr,
+        /// The address.
+        pub ip: SmolStr,
+    }
+
+    /// The addresses of a node's pods: what it has and what it wants.
+    kebab pub struct IpamSpec {
+        /// IPv4 addresses that it may give to pods.
+        pub pool: BTreeMap<SmolStr, AllocationIp>,
+        /// IPv6 addresses that it may give to pods.
+        pub ipv6_pool: BTreeMap<SmolStr, AllocationIp>,
+        /// Pools it is given ranges from.
+        always pub pools: IpamPools,
+        /// Its ranges.
+        #[serde(rename = "podCIDRs")]
+        pub pod_cidrs: Vec<SmolStr>,
+        /// How many addresses it has at least.
+        pub min_allocate: i64,
+        /// How many addresses it has at most; 0 for any number.
+        pub max_allocate: i64,
+        /// How many free addresses it keeps.
+        pub pre_allocate: i64,
+        /// How many addresses it takes beyond those at once.
+        pub max_above_watermark: i64,
+        /// Labels of fixed public addresses, one of which it is given.
+        #[serde(rename = "static-ip-tags")]
+        pub static_ip_tags: StringMap,
+    }
+
+    /// An address that may be or is given to a pod.
+    pub struct AllocationIp {
+        /// Who has it.
+        pub owner: SmolStr,
+        /// What in the cloud it belongs to.
+        pub resource: SmolStr,
+    }
+
+    /// Pools a node is given ranges from.
+    pub struct IpamPools {
+        /// What it wants.
+        pub requested: Vec<IpamPoolRequest>,
+        /// What it has.
+        pub allocated: Vec<IpamPoolAllocation>,
+    }
+
+    /// What a node wants of a pool.
+    pub struct IpamPoolRequest {
+        /// The pool.
+        always pub pool: SmolStr,
+        /// How much.
+        always pub needed: IpamPoolDemand,
+    }
+
+    /// How many addresses are wanted.
+    kebab pub struct IpamPoolDemand {
+        /// IPv4 addresses.
+        pub ipv4_addrs: i64,
+        /// IPv6 addresses.
+        pub ipv6_addrs: i64,
+    }
+
+    /// What a node has of a pool.
+    pub struct IpamPoolAllocation {
+        /// The pool.
+        always pub pool: SmolStr,
+        /// The ranges.
+        pub cidrs: Vec<SmolStr>,
+        /// Whether a range's first address is given to a pod.
+        #[serde(rename = "allowFirstIP")]
+        pub allow_first_ip: bool,
+        /// Whether a range's last address is given to a pod.
+        #[serde(rename = "allowLastIP")]
+        pub allow_last_ip: bool,
+    }
+
+    /// What has become of a node.
+    kebab pub struct NodeStatus {
+        /// What AWS gave.
+        always pub eni: EniStatus,
+        /// What Azure gave.
+        always pub azure: AzureStatus,
+        /// What became of its pods' addresses.
+        always pub ipam: IpamStatus,
+        /// What Alibaba Cloud gave.
+        always pub alibaba_cloud: AlibabaCloudStatus,
+    }
+
+    /// What became of the addresses of a node's pods.
+    kebab pub struct IpamStatus {
+        /// IPv4 addresses that pods have.
+        pub used: BTreeMap<SmolStr, AllocationIp>,
+        /// IPv6 addresses that pods have.
+        pub ipv6_used: BTreeMap<SmolStr, AllocationIp>,
+        /// Its ranges and how they are.
+        pub pod_cidrs: BTreeMap<SmolStr, IpamPodCidr>,
+        /// What the operator has to say.
+        always pub operator_status: OperatorStatus,
+        /// IPv4 addresses that are on their way back: `marked-for-release` and so on.
+        #[serde(rename = "release-ips")]
+        pub release_ips: StringMap,
+        /// IPv6 addresses that are on their way back.
+        #[serde(rename = "release-ipv6s")]
+        pub release_ipv6s: StringMap,
+        /// The fixed public address it was given.
+        pub assigned_static_ip: SmolStr,
+    }
+
+    /// How a range is.
+    pub struct IpamPodCidr {
+        /// `released`, `depleted` or `in-use`.
+        pub status: SmolStr,
+    }
+
+    /// What the operator has to say.
+    pub struct OperatorStatus {
+        /// Why it could not do what was asked.
+        pub error: SmolStr,
+    }
+}
+
+resource!(CiliumNode);

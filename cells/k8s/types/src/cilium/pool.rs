@@ -1,0 +1,97 @@
+//! Pools of addresses, of load balancers and of pods.
+
+use smol_str::SmolStr;
+
+use super::Conditions;
+use crate::resource::resource;
+use crate::slim::slim;
+use crate::{LabelSelector, ObjectMeta};
+
+slim! {
+    /// Addresses for load balancers.
+    pub struct CiliumLoadBalancerIPPool {
+        /// Name, labels and so on.
+        always pub metadata: ObjectMeta,
+        /// The addresses, and for which services.
+        always pub spec: LoadBalancerIpPoolSpec,
+        /// How it is.
+        always pub status: Conditions,
+    }
+
+    /// Addresses, and services that may have them.
+    pub struct LoadBalancerIpPoolSpec {
+        /// The services; all without it.
+        always pub service_selector: Option<LabelSelector>,
+        /// `No` keeps the first and the last address of each range back.
+        #[serde(rename = "allowFirstLastIPs")]
+        pub allow_first_last_ips: SmolStr,
+        /// The addresses.
+        pub blocks: Vec<IpBlock>,
+        /// Whether nothing more is given from it.
+        always pub disabled: bool,
+    }
+
+    /// A range of addresses, by its prefix or its ends.
+    pub struct IpBlock {
+        /// The prefix.
+        always pub cidr: SmolStr,
+        /// The first address.
+        pub start: SmolStr,
+        /// The last address.
+        pub stop: SmolStr,
+    }
+
+    /// Addresses for pods.
+    pub struct CiliumPodIPPool {
+        /// Name, labels and so on.
+        always pub metadata: ObjectMeta,
+        /// The addresses, and for which pods.
+        always pub spec: PodIpPoolSpec,
+    }
+
+    /// Addresses, and pods that may have them.
+    pub struct PodIpPoolSpec {
+        /// The IPv4 ones.
+        pub ipv4: Option<PoolFamily>,
+        /// The IPv6 ones.
+        pub ipv6: Option<PoolFamily>,
+        /// Whether the first address of a node's range is given to a pod.
+        #[serde(rename = "allowFirstIP")]
+        pub allow_first_ip: bool,
+        /// Whether the last address of a node's range is given to a pod.
+        #[serde(rename = "allowLastIP")]
+        pub allow_last_ip: bool,
+        /// Pods that have addresses of it without saying so.
+        pub pod_selector: Option<LabelSelector>,
+        /// Namespaces of such pods.
+        pub namespace_selector: Option<LabelSelector>,
+    }
+
+    /// Addresses of a family.
+    pub struct PoolFamily {
+        /// The ranges they are from.
+        always pub cidrs: Vec<SmolStr>,
+        /// How large a part of them a node is given, as the length of its prefix.
+        always pub mask_size: u8,
+        /// What of these ranges is kept back.
+        pub pool: Vec<PoolCidr>,
+    }
+
+    /// What of a range is kept back.
+    pub struct PoolCidr {
+        /// The range.
+        always pub cidr: SmolStr,
+        /// The parts of it.
+        pub reserved_ranges: Vec<ReservedRange>,
+    }
+
+    /// Addresses that are kept back.
+    pub struct ReservedRange {
+        /// The first one.
+        always pub start: SmolStr,
+        /// The last one.
+        always pub end: SmolStr,
+    }
+}
+
+resource!(CiliumLoadBalancerIPPool, CiliumPodIPPool);

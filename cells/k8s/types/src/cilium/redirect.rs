@@ -1,0 +1,83 @@
+//! Local redirect policies.
+
+use smol_str::SmolStr;
+
+use crate::resource::resource;
+use crate::slim::slim;
+use crate::{LabelSelector, ObjectMeta};
+
+slim! {
+    /// Sends what is meant for a service or an address to pods of the same node.
+    pub struct CiliumLocalRedirectPolicy {
+        /// Name, labels and so on.
+        always pub metadata: ObjectMeta,
+        /// What is sent where.
+        always pub spec: LocalRedirectPolicySpec,
+        /// How it is.
+        always pub status: LocalRedirectPolicyStatus,
+    }
+
+    /// What is sent where.
+    pub struct LocalRedirectPolicySpec {
+        /// What is sent elsewhere.
+        always pub redirect_frontend: RedirectFrontend,
+        /// Where it is sent.
+        always pub redirect_backend: RedirectBackend,
+        /// Whether what these pods send themselves goes where it was meant to.
+        pub skip_redirect_from_backend: bool,
+        /// What it is for.
+        pub description: SmolStr,
+    }
+
+    /// What is sent elsewhere: one of the two.
+    pub struct RedirectFrontend {
+        /// What goes to an address.
+        pub address_matcher: Option<AddressMatcher>,
+        /// What goes to a service.
+        pub service_matcher: Option<ServiceMatcher>,
+    }
+
+    /// An address with its ports.
+    pub struct AddressMatcher {
+        /// The address.
+        always pub ip: SmolStr,
+        /// Its ports.
+        always pub to_ports: Vec<PortInfo>,
+    }
+
+    /// A service of the policy's namespace.
+    pub struct ServiceMatcher {
+        /// Its name.
+        always pub service_name: SmolStr,
+        /// Its namespace.
+        always pub namespace: SmolStr,
+        /// Its ports; all without any.
+        pub to_ports: Vec<PortInfo>,
+    }
+
+    /// Pods of the same node.
+    pub struct RedirectBackend {
+        /// The pods.
+        always pub local_endpoint_selector: LabelSelector,
+        /// Their ports.
+        always pub to_ports: Vec<PortInfo>,
+    }
+
+    /// A port; with a name where there are several.
+    pub struct PortInfo {
+        /// Its number.
+        always pub port: SmolStr,
+        /// `TCP` or `UDP`.
+        always pub protocol: SmolStr,
+        /// Its name, by which both ends find each other.
+        always pub name: SmolStr,
+    }
+
+    /// How a local redirect policy is.
+    pub struct LocalRedirectPolicyStatus {
+        /// Whether it is in force.
+        pub ok: bool,
+    }
+}
+
+resource!(CiliumLocalRedirectPolicy);

@@ -1,0 +1,24 @@
+//! Secrets.
+
+use smol_str::SmolStr;
+
+use crate::slim::slim;
+use crate::{ObjectMeta, StringMap, resource::resource};
+
+slim! {
+    /// Secret settings by name.
+    pub struct Secret {
+        /// Name, labels and so on.
+        always pub metadata: ObjectMeta,
+        /// Whether the data cannot be changed.
+        pub immutable: Option<bool>,
+        /// The settings in base64.
+        pub data: StringMap,
+        /// Settings as they are; a server puts them to the others and gives none back.
+        pub string_data: StringMap,
+        /// What it is for: `Opaque`, `kubernetes.io/tls` and so on.
+        pub r#type: SmolStr,
+    }
+}
+
+resource!(Secret);
