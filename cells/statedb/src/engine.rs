@@ -28,7 +28,9 @@
 //! Roots that are held, and the current one, are in one list by number. What a commit has put out of use hangs on the
 //! root before it: the newest from which it can be reached. When a root is let go, what hangs on it and was born
 //! after the root before is freed, since no older root can reach it; the rest goes on to hang on the root before. So
-//! memory is as precise as with reference counts, at the price of one short lock a commit. Freed is outside of locks.
+//! memory is as precise as with reference counts, at the price of one short lock a commit. Freed is outside of locks, and by
+//! writers: a reader that is the last to hold a root leaves it, by one compare-and-swap, to a transaction that is under way,
+//! which lets it go when it ends. Only where nobody writes the reader does it itself.
 //! A transaction that is dropped frees what carries its birth. The last handle of the database puts everything that
 //! is left out of use; held snapshots keep what they need.
 //!
@@ -52,5 +54,5 @@ pub(crate) use heap::{Edit, Fate, Retired, keep_list};
 pub(crate) use leaf::{Alias, Grave, Keyed, Revisioned};
 pub(crate) use range::Range;
 pub(crate) use revisions::{RevisionRange, Revisions};
-pub(crate) use roots::{Held, Root, Roots};
+pub(crate) use roots::{Held, Root, Roots, Working};
 pub(crate) use tree::Tree;

@@ -11,10 +11,10 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::changes::Trackers;
 use crate::db::{Db, ReadSource, Snapshot};
-use crate::engine::{Edit, keep_list};
+use crate::engine::{Edit, Working, keep_list};
 use crate::locks::{self, Held};
 use crate::metrics::{self, Handle, Metrics, UNNAMED};
-use crate::root::{AnyVersionRef, Sealed};
+use crate::root::{AnyVersionRef, Sealed, Versions};
 use crate::spec::TableSpec;
 use crate::table::{RwTable, Table};
 use crate::writer::Writer;
@@ -41,6 +41,8 @@ pub struct Txn<'a, W> {
     place: &'static Location<'static>,
     handle: Handle,
     held: Option<Held>,
+    /// After the snapshots and the locks: frees what readers leave.
+    _working: Working<'a, Versions>,
     not_send: PhantomData<*const ()>,
 }
 
@@ -202,6 +204,7 @@ impl<'a, W: Writers> Txn<'a, W> {
     ) -> Self {
         let db = tables.db();
         Txn {
+            _working: db.0.states.work(),
             writers: tables.writers(db.snapshot()),
             guards,
             db,

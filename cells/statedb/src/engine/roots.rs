@@ -4,7 +4,7 @@
 
 use std::ptr::NonNull;
 
-use super::sync::{AtomicPtr, AtomicUsize, Guarded, Mutex, Ordering};
+use super::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Guarded, Mutex, Ordering};
 
 /// Something that was put out of use.
 pub(crate) trait Garbage: Send {
@@ -31,15 +31,30 @@ pub(crate) struct Roots<R: Root>(NonNull<Shared<R>>);
 /// A published root that is kept, with all that is reachable from it.
 pub(crate) struct Held<R: Root>(NonNull<Slot<R>>);
 
+/// A writer, from the beginning to the end of its work. While there is one, readers leave roots to it that they are the
+/// last to hold: they neither wait for its lock nor free what it has put out of use.
+pub(crate) struct Working<'a, R: Root>(&'a Roots<R>);
+
 /// Lives until the owner has closed it and the last root is let go.
 struct Shared<R: Root> {
     current: AtomicPtr<Slot<R>>,
+    /// How many writers are at work, times [`WRITER`], and the place of the first slot that is left to them, if not 0: one
+    /// number, so that what is left is left to somebody.
+    work: AtomicU64,
     state: Mutex<State<R>>,
+}
+
+const WRITER: u64 = 1 << 32;
+
+fn first_left(work: u64) -> u32 {
+    work as u32
 }
 
 struct State<R: Root> {
     /// The current root and those that are held, by number.
     live: Vec<Live<R>>,
+    /// All slots, by place, which counts from 1.
+    slots: Vec<NonNull<Slot<R>>>,
     /// Slots that hold no root. They are not freed, since a reader may be about to count itself on one that it takes
     /// for the current one.
     spare: Vec<NonNull<Slot<R>>>,
@@ -57,6 +72,9 @@ struct Slot<R: Root> {
     /// Those who hold the root, one of them for being the current one, and those who are about to find that it is not.
     holders: AtomicUsize,
     shared: NonNull<Shared<R>>,
+    place: u32,
+    /// The place of the slot that was left before this one, if both are left.
+    next: AtomicU32,
     /// Written under the lock while the slot is spare, read by holders and under the lock.
     root: Guarded<(u64, R)>,
 }
@@ -76,16 +94,18 @@ unsafe impl<R: Root> Send for State<R> {}
 
 impl<R: Root> Roots<R> {
     pub(crate) fn new(root: R) -> Self {
-        let state = State { live: Vec::new(), spare: Vec::new(), closed: false };
-        let shared = Shared { current: AtomicPtr::new(std::ptr::null_mut()), state: Mutex::new(state) };
-        let shared = NonNull::from(Box::leak(Box::new(shared)));
-        let slot = Slot::boxed(shared, root);
-        let roots = Roots(shared);
+        let state = State { live: Vec::new(), slots: Vec::new(), spare: Vec::new(), closed: false };
+        let current = AtomicPtr::new(std::ptr::null_mut());
+        let shared = Shared { current, work: AtomicU64::new(0), state: Mutex::new(state) };
+        let roots = Roots(NonNull::from(Box::leak(Box::new(shared))));
+        let mut state = roots.shared().state.lock();
+        let slot = state.slot(roots.0, root);
         // JUSTIFICATION: slots outlive those who reach them by the pointer.
         // SAFETY: just made.
         unsafe { slot.as_ref() }.holders.store(1, Ordering::SeqCst);
+        state.live.push(Live { number: 0, slot, garbage: Vec::new() });
         roots.shared().current.store(slot.as_ptr(), Ordering::SeqCst);
-        roots.shared().state.lock().live.push(Live { number: 0, slot, garbage: Vec::new() });
+        drop(state);
         roots
     }
 
@@ -114,6 +134,12 @@ impl<R: Root> Roots<R> {
         }
     }
 
+    /// Begins a writer's work.
+    pub(crate) fn work(&self) -> Working<'_, R> {
+        self.shared().work.fetch_add(WRITER, Ordering::SeqCst);
+        Working(self)
+    }
+
     /// Makes a changed copy of the current root the current one; gives it and the one before.
     pub(crate) fn publish(&self, change: impl FnOnce(&mut R)) -> (Held<R>, Held<R>) {
         let mut state = self.shared().state.lock();
@@ -130,7 +156,7 @@ impl<R: Root> Roots<R> {
                 });
                 slot
             },
-            None => Slot::boxed(self.0, root.clone()),
+            None => state.slot(self.0, root.clone()),
         };
         // SAFETY: not published yet, and under the lock.
         let slot_ref = unsafe { slot.as_ref() };
@@ -159,10 +185,49 @@ impl<R: Root> Drop for Roots<R> {
     }
 }
 
-impl<R: Root> Slot<R> {
-    fn boxed(shared: NonNull<Shared<R>>, root: R) -> NonNull<Self> {
-        let slot = Slot { holders: AtomicUsize::new(0), shared, root: Guarded::new((0, root)) };
-        NonNull::from(Box::leak(Box::new(slot)))
+impl<R: Root> Working<'_, R> {
+    /// Lets go the slots that were left, from this place on.
+    fn let_go(&self, mut place: u32) {
+        let mut garbage = Vec::new();
+        let mut state = self.0.shared().state.lock();
+        while place != 0 {
+            let slot = state.slots[place as usize - 1];
+            // JUSTIFICATION: a slot is left by its place.
+            // SAFETY: slots are freed after the owner, which is borrowed.
+            let slot_ref = unsafe { slot.as_ref() };
+            place = slot_ref.next.load(Ordering::Relaxed);
+            if slot_ref.holders.fetch_sub(1, Ordering::SeqCst) == 1 {
+                append(&mut garbage, state.end(slot));
+            }
+        }
+        drop(state);
+        // JUSTIFICATION: outside of the lock.
+        // SAFETY: as `State::end` says.
+        garbage.into_iter().for_each(|garbage| unsafe { garbage.free() });
+    }
+}
+
+impl<R: Root> Drop for Working<'_, R> {
+    /// Ends when nothing is left, or when it has helped and others are at work.
+    #[inline]
+    fn drop(&mut self) {
+        let work = &self.0.shared().work;
+        let mut now = work.load(Ordering::Relaxed);
+        let mut helped = false;
+        loop {
+            let left = first_left(now);
+            let ends = left == 0 || helped && now >= 2 * WRITER;
+            let next = now - if ends { WRITER } else { u64::from(left) };
+            match work.compare_exchange(now, next, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) if ends => return,
+                Ok(_) => {
+                    self.let_go(left);
+                    helped = true;
+                    now = next;
+                }
+                Err(other) => now = other,
+            }
+        }
     }
 }
 
@@ -205,6 +270,24 @@ impl<R: Root> Held<R> {
         held.let_go(garbage)
     }
 
+    /// Leaves the count to those who write, if there are any.
+    fn leave(&self) -> bool {
+        // JUSTIFICATION: a reader neither waits nor frees what a writer can.
+        // SAFETY: counted until the count is left, after which nothing is looked at.
+        let work = unsafe { &(*self.slot().shared.as_ptr()).work };
+        let mut now = work.load(Ordering::Relaxed);
+        while now >= WRITER {
+            // Nobody else writes to it: the last one to hold a slot leaves it, and while it is left nobody is the last.
+            self.slot().next.store(first_left(now), Ordering::Relaxed);
+            let left = now - u64::from(first_left(now)) + u64::from(self.slot().place);
+            match work.compare_exchange_weak(now, left, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
     /// Takes back a count under the lock; the last one ends the root, and gives the list of what was freed.
     fn let_go(&self, more: Vec<R::Garbage>) -> Vec<R::Garbage> {
         let slot = self.0;
@@ -215,30 +298,16 @@ impl<R: Root> Held<R> {
         let mut state = unsafe { &(*shared.as_ptr()).state }.lock();
         if !more.is_empty() {
             let at = state.position(self.number()).expect("a held root is live");
-            match &mut state.live[at].garbage {
-                garbage if garbage.is_empty() => *garbage = more,
-                garbage => garbage.extend(more),
-            }
+            append(&mut state.live[at].garbage, more);
         }
         if holders.fetch_sub(1, Ordering::SeqCst) != 1 {
             return Vec::new();
         }
-        // SAFETY: roots are written under the lock.
-        let number = unsafe { slot.as_ref().root.read(|root| (*root).0) };
-        // Else it ended before: this was a reader who found that it is not the current one.
-        let Some(at) = state.position(number).filter(|at| state.live[*at].slot == slot) else {
-            return Vec::new();
-        };
-        let Live { mut garbage, .. } = state.live.remove(at);
-        if let Some(before) = at.checked_sub(1).map(|at| &mut state.live[at]) {
-            let number = before.number;
-            before.garbage.extend(garbage.extract_if(.., |garbage| garbage.birth() <= number));
-        }
-        state.spare.push(slot);
+        let mut garbage = state.end(slot);
         let end = state.closed && state.live.is_empty();
         drop(state);
         for garbage in garbage.drain(..) {
-            // SAFETY: born after the root before was published, and no root after this one reaches it.
+            // SAFETY: as `State::end` says.
             unsafe { garbage.free() }
         }
         if end {
@@ -249,9 +318,46 @@ impl<R: Root> Held<R> {
     }
 }
 
+/// Adds to a list.
+fn append<G>(list: &mut Vec<G>, more: Vec<G>) {
+    match list.is_empty() {
+        true => *list = more,
+        false => list.extend(more),
+    }
+}
+
 impl<R: Root> State<R> {
     fn position(&self, number: u64) -> Option<usize> {
         self.live.binary_search_by_key(&number, |live| live.number).ok()
+    }
+
+    /// A new slot.
+    fn slot(&mut self, shared: NonNull<Shared<R>>, root: R) -> NonNull<Slot<R>> {
+        let (holders, next) = (AtomicUsize::new(0), AtomicU32::new(0));
+        let place = u32::try_from(self.slots.len() + 1).expect("fewer roots than memory has room for");
+        let slot = Slot { holders, shared, place, next, root: Guarded::new((0, root)) };
+        let slot = NonNull::from(Box::leak(Box::new(slot)));
+        self.slots.push(slot);
+        slot
+    }
+
+    /// Ends the root of a slot that nobody holds; gives what nobody can reach any more: it was born after the root before
+    /// was published, and no root after this one reaches it.
+    fn end(&mut self, slot: NonNull<Slot<R>>) -> Vec<R::Garbage> {
+        // JUSTIFICATION: slots are found by what is in them.
+        // SAFETY: roots are written under the lock, which the caller has.
+        let number = unsafe { slot.as_ref().root.read(|root| (*root).0) };
+        // Else it ended before: this was a reader who found that it is not the current one.
+        let Some(at) = self.position(number).filter(|at| self.live[*at].slot == slot) else {
+            return Vec::new();
+        };
+        let Live { mut garbage, .. } = self.live.remove(at);
+        if let Some(before) = at.checked_sub(1).map(|at| &mut self.live[at]) {
+            let number = before.number;
+            before.garbage.extend(garbage.extract_if(.., |garbage| garbage.birth() <= number));
+        }
+        self.spare.push(slot);
+        garbage
     }
 }
 
@@ -259,10 +365,10 @@ impl<R: Root> State<R> {
 /// Nobody uses it any more.
 unsafe fn free<R: Root>(shared: NonNull<Shared<R>>) {
     // JUSTIFICATION: made by `Box`.
-    // SAFETY: all slots are spare, and each was made by `Slot::boxed`.
+    // SAFETY: all slots are spare, and each was made by `State::slot`.
     unsafe {
         let shared = Box::from_raw(shared.as_ptr());
-        for slot in &shared.state.lock().spare {
+        for slot in &shared.state.lock().slots {
             drop(Box::from_raw(slot.as_ptr()));
         }
     }
@@ -287,6 +393,8 @@ impl<R: Root> Drop for Held<R> {
                 Err(now) => count = now,
             }
         }
-        self.let_go(Vec::new());
+        if !self.leave() {
+            self.let_go(Vec::new());
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What the protocols between threads are made of. The models in `tests/loom` compile `roots.rs` with
 //! other definitions of the same names.
 
-pub(super) use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+pub(super) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 pub(super) use parking_lot::Mutex;
 

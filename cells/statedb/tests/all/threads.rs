@@ -1,6 +1,8 @@
 //! Readers beside writers, on real threads: what the sanitizers look at.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -119,4 +121,58 @@ fn snapshots_are_whole_while_others_write() {
         done.store(true, Ordering::Relaxed);
     });
     check(&accounts, &db.snapshot());
+}
+
+/// A row that tells which thread has dropped it.
+#[derive(Serialize)]
+struct Told {
+    #[serde(skip)]
+    to: Sender<ThreadId>,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        // Nobody listens at the end.
+        let _ = self.to.send(std::thread::current().id());
+    }
+}
+
+impl TableSpec for Told {
+    const NAME: &'static str = "told";
+    type Key<'a> = u64;
+
+    fn key(&self) -> u64 {
+        0
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["ID"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec!["0".to_owned()]
+    }
+}
+
+#[test]
+fn what_a_reader_was_the_last_to_hold_is_freed_by_a_writer_if_there_is_one() {
+    let rows = Db::new().table::<Told>().unwrap();
+    let (told, dropped) = channel();
+    let replace = || drop(rows.transact(|w| drop(w.insert(Told { to: told.clone() }))));
+    replace();
+    let held = rows.snapshot();
+    replace();
+    let writing = rows.write();
+    let reader = |held: Snapshot| {
+        std::thread::scope(|scope| scope.spawn(move || (drop(held), std::thread::current().id()).1).join())
+    };
+    reader(held).unwrap();
+    assert!(dropped.try_recv().is_err(), "left to the writer");
+    writing.abort();
+    assert_eq!(dropped.try_recv(), Ok(std::thread::current().id()));
+
+    let held = rows.snapshot();
+    replace();
+    let reader = reader(held).unwrap();
+    assert_eq!(dropped.try_recv(), Ok(reader), "there is no writer");
 }

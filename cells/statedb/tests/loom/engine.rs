@@ -1,7 +1,7 @@
 //! The roots, with loom's parts.
 
 pub(crate) mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
     pub(crate) struct Mutex<V>(loom::sync::Mutex<V>);
 

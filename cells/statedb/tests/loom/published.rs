@@ -57,6 +57,7 @@ fn look(held: &Held<Tree>) -> u64 {
 
 /// As a commit: a new node in the place of the one before.
 fn write(roots: &Roots<Tree>, nodes: &mut Vec<Arc<Node>>) {
+    let _working = roots.work();
     let new = node(nodes.len() as u64);
     nodes.push(new.clone());
     let mut old = None;
@@ -151,6 +152,26 @@ fn readers_come_and_go_while_slots_are_used_again() {
         for reader in readers {
             reader.join().unwrap();
         }
+        drop(roots);
+        all_freed(&nodes);
+    });
+}
+
+/// Whether it goes before, while or after somebody writes: what only the reader still held does not stay.
+#[test]
+fn what_a_reader_leaves_is_freed_when_the_last_writer_ends() {
+    model(|| {
+        let (roots, mut nodes) = world();
+        let held = roots.current();
+        let reader = thread::spawn(move || look(&held));
+        let other = {
+            let roots = roots.clone();
+            thread::spawn(move || drop(roots.work()))
+        };
+        write(&roots, &mut nodes);
+        reader.join().unwrap();
+        other.join().unwrap();
+        all_freed(&nodes[..1]);
         drop(roots);
         all_freed(&nodes);
     });

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -420,7 +421,8 @@ func watchSet(count int) []float64 {
 	})
 }
 
-// besideWriter is how much longer a get takes while the other processor writes the same table.
+// besideWriter is how much longer a get takes while the other processor writes the same table, and how many
+// transactions a second it writes.
 func besideWriter() []float64 {
 	db, table := plainTable()
 	fill(db, table, many, newPlain)
@@ -445,11 +447,13 @@ func besideWriter() []float64 {
 		return float64(thread() - begin)
 	}
 	get()
-	alone, beside := 0.0, 0.0
+	var alone, beside []float64
+	commits, writing := 0, 0.0
 	for range rounds {
-		alone += get()
+		alone = append(alone, get())
 		var stop atomic.Bool
 		done := make(chan struct{})
+		begin := time.Now()
 		go func() {
 			defer close(done)
 			for !stop.Load() {
@@ -458,11 +462,15 @@ func besideWriter() []float64 {
 					insert(table, txn, newPlain(rand.Uint64N(many)))
 				}
 				txn.Commit()
+				commits++
 			}
 		}()
-		beside += get()
+		beside = append(beside, get())
 		stop.Store(true)
 		<-done
+		writing += time.Since(begin).Seconds()
 	}
-	return []float64{beside / alone}
+	slices.Sort(alone)
+	slices.Sort(beside)
+	return []float64{beside[rounds/2] / alone[rounds/2], float64(commits) / writing}
 }
