@@ -3,6 +3,7 @@
 //! [`Node`] is a whole node in a sandbox: the real `agent` binary, its uplink to a world outside, and pods that
 //! the real CNI plugin adds. Nothing in it is faked.
 
+mod api_server;
 mod build;
 pub mod cast;
 mod events;
@@ -16,6 +17,7 @@ pub mod scripts;
 mod services;
 pub mod soak;
 
+pub use api_server::ApiServer;
 pub use build::other_build;
 pub use events::{Event, Events};
 pub use http::{Answer, request};

@@ -23,7 +23,7 @@ const LAYERS: &[&[&str]] = &[
     &["api-models", "api-client", "api", "statedb-remote"],
     &["datapath-abi", "datapath-object", "bpf"],
     &["maps", "devices", "sysctl"],
-    &["local-node", "runtime-options", "k8s"],
+    &["local-node", "runtime-options", "k8s", "k8s-tracker"],
     &["loader", "conntrack"],
     &["identity"],
     &["ipcache", "services"],

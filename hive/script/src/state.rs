@@ -70,6 +70,11 @@ impl State {
         State(Arc::new(Inner { log, cancel, deadline: self.0.deadline, confined: true, vars }))
     }
 
+    /// Whether commands may use only files of the folder, as [`confined`](State::confined) says.
+    pub fn is_confined(&self) -> bool {
+        self.0.confined
+    }
+
     /// What the script says.
     pub fn log(&self) -> &Log {
         &self.0.log

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hive::Cell;
 use hive_script::Retry;
 
-use super::{example, health, metrics, tables};
+use super::{example, health, k8s, metrics, tables};
 
 /// What the scripts of a family run against.
 pub struct Family {
@@ -29,6 +29,8 @@ const DEFAULT_RETRY: Retry = Retry { first: Duration::from_millis(100), most: Du
 /// Scripts of families without a deadline of their own get this.
 const LONG: Duration = Duration::from_secs(60);
 
+const SHORT: Duration = Duration::from_secs(10);
+
 /// All families.
 pub const FAMILIES: &[Family] = &[
     Family {
@@ -46,6 +48,14 @@ pub const FAMILIES: &[Family] = &[
         flags: false,
         retry: DEFAULT_RETRY,
         deadline: LONG,
+    },
+    Family {
+        name: "k8s",
+        folders: &["pkg/k8s/client/testutils"],
+        cells: k8s::cells,
+        flags: false,
+        retry: DEFAULT_RETRY,
+        deadline: SHORT,
     },
     Family {
         name: "metrics",

@@ -3,6 +3,7 @@
 mod example;
 mod family;
 mod health;
+mod k8s;
 mod metrics;
 mod run;
 mod tables;

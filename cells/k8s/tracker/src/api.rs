@@ -1,0 +1,191 @@
+//! Requests about single objects, answered as a server does.
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
+use k8s_types::{Api, ApiError, DEFAULT_NAMESPACE, Key, Kind, Patch, Preconditions};
+use serde_json::Value;
+use statedb::Writer;
+
+use crate::object::{Object, metadata};
+use crate::source::json;
+use crate::tracker::{Parsed, Tracker, live, remove, set_metadata, store};
+use crate::types::{Type, has_status};
+use crate::{patch, refused};
+
+/// What is checked is what a server checks of an object's name, uid and version; of its fields, only their types. What it
+/// fills in - defaults, generations, times - it does not.
+impl Api for Tracker {
+    fn get(&self, kind: Kind, key: &Key) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+        let of = Type::from(kind);
+        let found = Tracker::get(self, of.domain(), &of.gvr, key).map(|object| json(object.value()));
+        ready(found).boxed()
+    }
+
+    fn create(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+        self.answer(move |w| create(w, request(kind, &object)?))
+    }
+
+    fn update(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+        self.answer(move |w| replace(w, kind, Part::AllButStatus, request(kind, &object)?))
+    }
+
+    fn update_status(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+        self.answer(move |w| replace(w, kind, Part::Status, request(kind, &object)?))
+    }
+
+    fn patch(
+        &self,
+        kind: Kind,
+        key: &Key,
+        status: bool,
+        patch: Patch,
+    ) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+        let (key, part) = (key.clone(), if status { Part::Status } else { Part::AllButStatus });
+        self.answer(move |w| {
+            let stored = live(w, &kind.into(), &key)?;
+            let patched = patch::apply(kind, stored.value(), &patch)?;
+            let object = of_kind(kind, patched)?;
+            if object.name != key {
+                let (found, wanted) = (&object.name.name, &key.name);
+                return Err(ApiError::Invalid(format!(
+                    "metadata.name: is {found:?}, but was {wanted:?} and cannot be changed"
+                )));
+            }
+            replace(w, kind, part, object)
+        })
+    }
+
+    fn delete(
+        &self,
+        kind: Kind,
+        key: &Key,
+        only_if: Preconditions,
+    ) -> BoxFuture<'static, Result<(), ApiError>> {
+        let (tracker, key) = (self.clone(), key.clone());
+        let delete = move |w: &mut Writer<'_, Object>| {
+            let of = Type::from(kind);
+            let stored = live(w, &of, &key)?;
+            let wanted = [
+                ("UID", only_if.uid, "uid"),
+                ("ResourceVersion", only_if.resource_version, "resourceVersion"),
+            ];
+            for (what, wanted, field) in wanted {
+                let found = metadata(stored.value(), field);
+                if let Some(wanted) = wanted.filter(|wanted| wanted != found) {
+                    return Err(refused::precondition(&of.gvr, &key, what, &wanted, found));
+                }
+            }
+            remove(w, &of, &key)
+        };
+        async move { tracker.objects.transact(delete).0 }.boxed()
+    }
+}
+
+impl Tracker {
+    /// The answer of a request, which is one transaction.
+    fn answer(
+        &self,
+        request: impl FnOnce(&mut Writer<'_, Object>) -> Result<Bytes, ApiError> + Send + 'static,
+    ) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+        let tracker = self.clone();
+        async move { tracker.objects.transact(request).0 }.boxed()
+    }
+}
+
+/// What of an object a request is about.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    AllButStatus,
+    Status,
+}
+
+/// The object of a request.
+fn request(kind: Kind, object: &[u8]) -> Result<Parsed, ApiError> {
+    let value = serde_json::from_slice(object).map_err(|error| ApiError::Invalid(error.to_string()))?;
+    of_kind(kind, value)
+}
+
+fn of_kind(kind: Kind, mut value: Value) -> Result<Parsed, ApiError> {
+    if kind.namespaced() && metadata(&value, "namespace").is_empty() {
+        set_metadata(&mut value, "namespace", DEFAULT_NAMESPACE);
+    }
+    let object = Parsed::of(value)?;
+    match object.of.kind {
+        Some(found) if found == kind => Ok(object),
+        _ => {
+            let found = &object.of.name;
+            Err(ApiError::Invalid(format!("the object is a {found}, the request is about a {kind}")))
+        }
+    }
+}
+
+fn create(w: &mut Writer<'_, Object>, mut object: Parsed) -> Result<Bytes, ApiError> {
+    if live(w, &object.of, &object.name).is_ok() {
+        return Err(refused::already_exists(&object.of.gvr, &object.name));
+    }
+    if !metadata(&object.value, "resourceVersion").is_empty() {
+        return Err(ApiError::Invalid(
+            "resourceVersion should not be set on objects to be created".to_owned(),
+        ));
+    }
+    set_metadata(&mut object.value, "uid", "");
+    // The status of a node is the one that a server takes at once.
+    if object.of.kind.is_some_and(|kind| kind != Kind::Node && has_status(kind)) {
+        set_status(&mut object.value, None);
+    }
+    Ok(json(&store(w, object)))
+}
+
+/// Replaces a part of an object, if it is the version that was meant.
+fn replace(
+    w: &mut Writer<'_, Object>,
+    kind: Kind,
+    part: Part,
+    mut object: Parsed,
+) -> Result<Bytes, ApiError> {
+    if part == Part::Status && !has_status(kind) {
+        return Err(ApiError::NotFound("the server could not find the requested resource".to_owned()));
+    }
+    let stored = live(w, &object.of, &object.name)?;
+    let (gvr, name) = (object.of.gvr.clone(), object.name.clone());
+    let field = |field: &str| metadata(&object.value, field).to_owned();
+    let (uid, version) = (field("uid"), field("resourceVersion"));
+    let stored_uid = metadata(stored.value(), "uid");
+    if !uid.is_empty() && uid != stored_uid {
+        return Err(refused::precondition(&gvr, &name, "UID", &uid, stored_uid));
+    }
+    if version.is_empty() && kind.group() == "cilium.io" {
+        let (resource, name) = (gvr.qualified(), &name.name);
+        let why = "metadata.resourceVersion: Invalid value: 0: must be specified for an update";
+        return Err(ApiError::Invalid(format!("{resource} \"{name}\" is invalid: {why}")));
+    }
+    if !version.is_empty() && version != stored.resource_version() {
+        return Err(refused::changed(&gvr, &name));
+    }
+    match part {
+        Part::Status => {
+            let status = object.value.get("status").cloned();
+            object.value = stored.value().clone();
+            set_status(&mut object.value, status);
+        }
+        Part::AllButStatus if has_status(kind) => {
+            set_status(&mut object.value, stored.value().get("status").cloned());
+        }
+        Part::AllButStatus => {}
+    }
+    set_metadata(&mut object.value, "uid", stored_uid);
+    set_metadata(&mut object.value, "resourceVersion", stored.resource_version());
+    match object.value == *stored.value() {
+        true => Ok(json(stored.value())),
+        false => Ok(json(&store(w, object))),
+    }
+}
+
+fn set_status(object: &mut Value, status: Option<Value>) {
+    let Some(object) = object.as_object_mut() else { return };
+    match status {
+        Some(status) => object.insert("status".to_owned(), status),
+        None => object.remove("status"),
+    };
+}

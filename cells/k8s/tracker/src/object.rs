@@ -1,0 +1,155 @@
+//! Objects as rows.
+
+use std::sync::Arc;
+
+use k8s_types::{Key, Kind, SmolStr};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+use statedb::{Query, TableSpec};
+
+use crate::types::{Domain, Gvr, Type};
+
+/// An object that somebody has added, also after its deletion.
+#[derive(Clone, Debug)]
+pub struct Object {
+    id: String,
+    domain: Domain,
+    gvr: Gvr,
+    type_name: SmolStr,
+    kind: Option<Kind>,
+    name: Key,
+    deleted: bool,
+    resync: u64,
+    value: Arc<Value>,
+}
+
+impl Object {
+    pub(crate) fn new(domain: Domain, of: &Type, name: &Key, value: Value) -> Object {
+        Object {
+            id: Object::id(domain, &of.gvr, name),
+            domain,
+            gvr: of.gvr.clone(),
+            type_name: of.name.clone(),
+            kind: of.kind,
+            name: name.clone(),
+            deleted: false,
+            resync: 0,
+            value: Arc::new(value),
+        }
+    }
+
+    /// The object that is written after a resync of its resource at this revision.
+    pub(crate) fn after_resync(self, resync: u64) -> Object {
+        Object { resync, ..self }
+    }
+
+    /// The object, gone.
+    pub(crate) fn as_deleted(&self) -> Object {
+        Object { deleted: true, ..self.clone() }
+    }
+
+    fn id(domain: Domain, gvr: &Gvr, name: &Key) -> String {
+        format!("{}{}", Object::all_in(domain, gvr, &name.namespace), name.name)
+    }
+
+    /// How the ids of all objects of a resource begin.
+    pub(crate) fn all_of(domain: Domain, gvr: &Gvr) -> String {
+        format!("{};{}/{}, Resource={};", domain.as_str(), gvr.group, gvr.version, gvr.plural)
+    }
+
+    /// How the ids of all objects of a resource in a namespace begin.
+    pub(crate) fn all_in(domain: Domain, gvr: &Gvr, namespace: &str) -> String {
+        format!("{}{namespace}/", Object::all_of(domain, gvr))
+    }
+
+    /// One object.
+    pub(crate) fn by_name(domain: Domain, gvr: &Gvr, name: &Key) -> Query<Object> {
+        Query::primary(Object::id(domain, gvr, name).as_str())
+    }
+
+    /// Who has it.
+    pub fn domain(&self) -> Domain {
+        self.domain
+    }
+
+    /// Its resource.
+    pub fn gvr(&self) -> &Gvr {
+        &self.gvr
+    }
+
+    /// Its namespace and name.
+    pub fn name(&self) -> &Key {
+        &self.name
+    }
+
+    /// Its kind, if it is one of those whose fields are known.
+    pub fn kind(&self) -> Option<Kind> {
+        self.kind
+    }
+
+    /// Whether it was deleted.
+    pub fn deleted(&self) -> bool {
+        self.deleted
+    }
+
+    /// The object, as it was given, with uid and version.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    pub(crate) fn shared_value(&self) -> Arc<Value> {
+        self.value.clone()
+    }
+
+    /// The revision of the last resync of its resource since it is there; 0 if there was none. Writes keep it, so that who
+    /// looks for what has changed since then finds it.
+    pub(crate) fn resync(&self) -> u64 {
+        self.resync
+    }
+
+    /// The version that it has.
+    pub(crate) fn resource_version(&self) -> &str {
+        metadata(&self.value, "resourceVersion")
+    }
+
+    /// The type as the original calls it.
+    fn go_type(&self) -> String {
+        format!("*{}.{}", self.gvr.version, self.type_name)
+    }
+}
+
+/// A text of an object's metadata; empty if there is none.
+pub(crate) fn metadata<'v>(object: &'v Value, field: &str) -> &'v str {
+    object
+        .get("metadata")
+        .and_then(|metadata| metadata.get(field))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}
+
+impl TableSpec for Object {
+    const NAME: &'static str = "k8s-object-tracker";
+    const PRIMARY: &'static str = "id";
+
+    type Key<'a> = &'a str;
+
+    fn key(&self) -> &str {
+        &self.id
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["ID", "Deleted", "Type"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![self.id.clone(), self.deleted.to_string(), self.go_type()]
+    }
+}
+
+impl Serialize for Object {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let row =
+            json!({"ID": self.id, "Deleted": self.deleted, "Type": self.go_type(), "Object": *self.value});
+        row.serialize(serializer)
+    }
+}

@@ -1,0 +1,40 @@
+//! The tracker alone, with an object that was made by a request, and a command that makes another one.
+
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use hive::prelude::*;
+use hive_script::{Call, Command, Output};
+use k8s_types::{Api, Kind};
+use serde_json::{Value, json};
+
+pub(super) fn cells() -> Vec<Cell> {
+    let fixture = [invoke(create), provide(update_status)];
+    vec![k8s_tracker::cell(), module("fake-client", "A node, and updates of a status", fixture)]
+}
+
+async fn create(api: Arc<dyn Api>) -> anyhow::Result<()> {
+    let node = json!({"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": "test"}});
+    api.create(Kind::CiliumNode, node.to_string().into()).await?;
+    Ok(())
+}
+
+fn update_status(api: Arc<dyn Api>) -> Member<Command> {
+    let update = move |call: Call| {
+        let api = api.clone();
+        async move {
+            let [file] = call.exactly()?;
+            let text = String::from_utf8(call.state.read(file)?)?;
+            let document = k8s_types::documents(&text).into_iter().next().context("no object")??;
+            // Servers take a status without a version for whatever is there.
+            let version = document.value.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+            ensure!(
+                version.is_some(),
+                "{file}: has no metadata.resourceVersion, which a status update needs"
+            );
+            api.update_status(Kind::Service, document.value.to_string().into()).await?;
+            Ok(Output::none())
+        }
+    };
+    Member(Command::new("k8s/svc/update-status", "update the status of a service", update).takes("file"))
+}
