@@ -10,6 +10,7 @@ use state_file::Rewrite;
 use statedb::RwTable;
 
 use crate::config::K8sConfig;
+use crate::faults::Numbers;
 use crate::folder::{self, Folder, Keep, Memory, Report, SourceMetrics, follow, records};
 use crate::object::Kind;
 use crate::source_file::SourceFile;
@@ -32,6 +33,7 @@ pub fn cell() -> Cell {
             statedb::table::<SourceFile>(),
             provide(objects),
             supply(Arc::new(Sources::default())),
+            provide(numbers),
             invoke(folders),
         ],
     )
@@ -43,6 +45,15 @@ fn objects(
     policies: Arc<RwTable<PolicyObject>>,
 ) -> Arc<Objects> {
     Arc::new(Objects::new(namespaces, pods, policies))
+}
+
+/// What the tables count, wherever they are.
+fn numbers(metrics: Option<Arc<metrics::Metrics>>) -> Arc<Numbers> {
+    let numbers = Numbers::default();
+    if let Some(metrics) = metrics {
+        numbers.register(&metrics);
+    }
+    Arc::new(numbers)
 }
 
 #[derive(Params)]

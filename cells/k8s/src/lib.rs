@@ -44,23 +44,36 @@ mod cell;
 mod config;
 mod endpoint_slice;
 mod error;
+mod events;
+mod faults;
 mod field;
+mod filter;
 mod folder;
 mod meta;
 mod namespace;
 mod object;
 mod pod;
 mod policy;
+mod pool;
 mod protocol;
+mod reflect;
+mod row;
 mod service;
+mod shelf;
 mod source_file;
 mod sources;
+mod table;
+mod tables;
 mod writer;
 
 pub use cell::cell;
 pub use config::K8sConfig;
 pub use endpoint_slice::{AddressType, Endpoint, EndpointPort, EndpointSlice};
 pub use error::Error;
+pub use events::{Said, Wrong, events};
+pub use k8s_types::{
+    Api, ApiError, Key, Resource, Selection, SmolStr, Source, SourceError, StringMap, WatchEvent, core,
+};
 pub use k8s_types::{
     Broken, Document, ItemPath, Lines, MAX_DEPTH, MAX_FILE, Manifest, Problem, Refusal, documents,
     documents_of_bytes,
@@ -70,8 +83,13 @@ pub use namespace::Namespace;
 pub use object::{Kind, Object, ObjectKey};
 pub use pod::{Container, ContainerPort, Pod};
 pub use policy::{PolicyKind, PolicyObject};
+pub use pool::Pool;
 pub use protocol::Protocol;
+pub use row::{Row, Tabled};
 pub use service::{Ingress, Service, ServicePort, ServiceType};
+pub use shelf::{Raw, RawChange, Shelf};
 pub use source_file::{ManifestFault, SourceFile};
 pub use sources::Sources;
+pub use table::{selected, table};
+pub use tables::SERVICE_NAME;
 pub use writer::{Change, Objects, SourceWriter};

@@ -14,10 +14,9 @@ use crate::cluster_nodes::History;
 use crate::derive::{Facts, local_node};
 use crate::node_ids::NodeIds;
 use crate::settings::Settings;
-use crate::{LocalNode, LocalNodeConfig, LocalNodeStore, StateConfig, follow, host, restore};
+use crate::{LocalNode, LocalNodeConfig, LocalNodeStore, NodeName, StateConfig, follow, host, restore};
 
-/// Table `local-node`, its writer [`LocalNodeStore`], `GET /cluster/nodes` and
-/// `GET /node/ids`.
+/// Table `local-node`, its writer [`LocalNodeStore`], the name [`NodeName`], `GET /cluster/nodes` and `GET /node/ids`.
 /// Whoever takes the store starts after the row is there.
 pub fn cell() -> Cell {
     module(
@@ -26,6 +25,7 @@ pub fn cell() -> Cell {
         [
             config::<LocalNodeConfig>(),
             config::<StateConfig>(),
+            provide(|| NodeName::of_this_node().map(Arc::new)),
             provide_private(new_table),
             provide(new_store),
             provide(new_reader),
@@ -42,6 +42,7 @@ fn new_table(db: Arc<statedb::Db>, module: ModuleId) -> Result<Arc<RwTable<Local
 
 #[derive(Params)]
 struct StoreParams {
+    name: Arc<NodeName>,
     config: Config<LocalNodeConfig>,
     families: Config<FamilyConfig>,
     state: Config<StateConfig>,
@@ -62,13 +63,13 @@ fn new_store(p: StoreParams) -> anyhow::Result<Arc<LocalNodeStore>> {
     let state = p.state.state();
 
     let (first, writer) = (settings.clone(), Arc::clone(&store));
-    let (folder, devices, addresses) = (state.clone(), p.devices, Arc::clone(&p.addresses));
+    let (name, folder, devices, addresses) = (p.name, state.clone(), p.devices, Arc::clone(&p.addresses));
     p.lifecycle.hook("local-node").on_start(move |_| async move {
         let snapshot = devices.snapshot();
         let host_device = devices.get(&snapshot, Device::by_name(HOST_DEVICE));
         let routers = restore::routers(host_device.map(|row| &**row), restore::read(&folder)?);
         let facts = Facts {
-            name: host::node_name()?,
+            name: name.to_string(),
             boot_id: host::boot_id()?,
             addresses: addresses.all(&snapshot).map(|row| &**row).collect(),
             router_ipv4: routers.ipv4,

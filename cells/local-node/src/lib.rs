@@ -55,6 +55,7 @@ pub mod testing;
 pub use cell::cell;
 pub use config::LocalNodeConfig;
 pub use error::Error;
+pub use host::NodeName;
 pub use node::{AddressType, DEFAULT_CLUSTER, LocalNode};
 pub use state::StateConfig;
 pub use store::LocalNodeStore;

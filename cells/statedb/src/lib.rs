@@ -116,7 +116,7 @@ pub use obj::Obj;
 pub use persistent::{Map, MapIter, Set};
 pub use query::{AsQuery, KeyRange, Prefix, Query};
 pub use reader::Reader;
-pub use reflect::{Event, Reflector};
+pub use reflect::{Applied, Event, Reflector};
 pub use rows::Rows;
 pub use spec::{FromValue, Index, IndexDef, Keys, TableSpec};
 pub use table::{RwTable, Table};

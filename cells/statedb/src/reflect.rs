@@ -33,6 +33,8 @@ pub enum Event<T> {
     Upsert(T),
     /// The row is gone.
     Delete(Query<T>),
+    /// The row is there, and what it is now cannot be told: if there is one of it, that stays, also over a list.
+    Keep(Query<T>),
 }
 
 /// Keeps a table equal to what a source says, with the semantics of list and watch.
@@ -99,6 +101,15 @@ pub struct Reflector<T: TableSpec> {
 
 type Merge<T> = Box<dyn Fn(&T, T) -> Option<T> + Send>;
 
+/// What came of events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Rows that were written: new ones, and those that have changed.
+    pub upserted: usize,
+    /// Rows that were deleted.
+    pub deleted: usize,
+}
+
 /// The rows of a list that is not complete.
 type Listing<T> = BTreeMap<KeyBuf, Listed<T>>;
 
@@ -132,7 +143,8 @@ impl<T: TableSpec + Clone + PartialEq> Reflector<T> {
 }
 
 impl<T: TableSpec + Clone> Reflector<T> {
-    /// Of several sources of one table each owns some rows: a list deletes none of the others.
+    /// Of several sources of one table each owns some rows: neither a list nor a deletion touches those of the others. What
+    /// becomes of a row of another one that this source has, too, says [`merge`](Self::merge).
     pub fn owns(mut self, owns: impl Fn(&T) -> bool + Send + 'static) -> Self {
         self.owns = Box::new(owns);
         self
@@ -196,7 +208,8 @@ impl<T: TableSpec + Clone> Reflector<T> {
     }
 
     /// Writes what was said: in one transaction, but for lists, which are transactions of their own.
-    pub fn apply(&mut self, events: Vec<Event<T>>) {
+    pub fn apply(&mut self, events: Vec<Event<T>>) -> Applied {
+        let mut applied = Applied::default();
         let mut steps: BTreeMap<KeyBuf, Step<T>> = BTreeMap::new();
         for event in events {
             match event {
@@ -205,20 +218,25 @@ impl<T: TableSpec + Clone> Reflector<T> {
                     // What was said before is in the list or is gone.
                     steps.clear();
                     self.refused.clear();
-                    self.replace(rows.into_iter().map(|row| (key(&row), Listed::New(row))).collect());
+                    let rows = rows.into_iter().map(|row| (key(&row), Listed::New(row))).collect();
+                    self.replace(rows, &mut applied);
                 }
                 Event::Restart => self.listing = Some(BTreeMap::new()),
                 Event::Listed => {
                     if let Some(rows) = self.listing.take() {
                         steps.clear();
                         self.refused.clear();
-                        self.replace(rows);
+                        self.replace(rows, &mut applied);
                     }
                 }
                 Event::Upsert(row) => match &mut self.listing {
                     Some(_) => self.list(row, &steps),
                     None => drop(steps.insert(key(&row), Step::Put(row))),
                 },
+                Event::Keep(query) => {
+                    let Some(key) = self.primary(query).filter(|_| self.listing.is_some()) else { continue };
+                    self.keep(key, &steps);
+                }
                 Event::Delete(query) => {
                     let Some(key) = self.primary(query) else { continue };
                     match &mut self.listing {
@@ -229,8 +247,9 @@ impl<T: TableSpec + Clone> Reflector<T> {
             }
         }
         if !steps.is_empty() {
-            self.write(steps);
+            self.write(steps, &mut applied);
         }
+        applied
     }
 
     /// The primary key of a row that is asked for by any index.
@@ -246,7 +265,8 @@ impl<T: TableSpec + Clone> Reflector<T> {
         let snapshot = self.table.snapshot();
         let key = key(&row);
         let stored = self.table.get(&snapshot, Query::raw_primary(key.clone()));
-        let listed = match stored.filter(|_| !unwritten.contains_key(&key)) {
+        let own = |stored: &&Obj<T>| !unwritten.contains_key(&key) && (self.owns)(stored);
+        let listed = match stored.filter(own) {
             Some(stored) => match (self.merge)(stored, row.clone()) {
                 None => Listed::Same(stored.clone()),
                 Some(_) => Listed::New(row),
@@ -256,7 +276,23 @@ impl<T: TableSpec + Clone> Reflector<T> {
         self.listing.get_or_insert_default().insert(key, listed);
     }
 
-    fn replace(&mut self, rows: Listing<T>) {
+    /// Notes a row that a list has without saying what it is.
+    fn keep(&mut self, key: KeyBuf, unwritten: &BTreeMap<KeyBuf, Step<T>>) {
+        let listed = match unwritten.get(&key) {
+            Some(Step::Put(row)) => Some(Listed::New(row.clone())),
+            Some(Step::Gone) => None,
+            None => {
+                let snapshot = self.table.snapshot();
+                let stored = self.table.get(&snapshot, Query::raw_primary(key.clone()));
+                stored.filter(|stored| (self.owns)(stored)).cloned().map(Listed::Same)
+            }
+        };
+        if let Some(listed) = listed {
+            self.listing.get_or_insert_default().entry(key).or_insert(listed);
+        }
+    }
+
+    fn replace(&mut self, rows: Listing<T>, applied: &mut Applied) {
         let Reflector { table, initializer, owns, merge, refused, .. } = self;
         table.transact(|w| {
             let gone: Vec<KeyBuf> = w
@@ -266,77 +302,87 @@ impl<T: TableSpec + Clone> Reflector<T> {
                 .filter(|key| !rows.contains_key(key))
                 .collect();
             for key in gone {
-                w.delete(Query::raw_primary(key));
+                applied.deleted += usize::from(w.delete(Query::raw_primary(key)).is_some());
             }
             for (key, row) in rows {
                 match row {
-                    Listed::New(row) => put(w, merge, refused, key, row),
+                    Listed::New(row) => applied.upserted += put(w, merge, refused, key, row),
                     // Somebody else may have deleted it since; whatever it is now, the source has nothing new to say.
                     Listed::Same(row) if w.get(Query::raw_primary(key.clone())).is_none() => {
-                        put(w, merge, refused, key, (*row).clone());
+                        applied.upserted += put(w, merge, refused, key, (*row).clone());
                     }
                     Listed::Same(_) => {}
                 }
             }
-            retry(w, merge, refused);
+            applied.upserted += retry(w, merge, refused);
             if let Some(initializer) = initializer.take() {
                 initializer.done(w);
             }
         });
     }
 
-    fn write(&mut self, steps: BTreeMap<KeyBuf, Step<T>>) {
-        let Reflector { table, merge, refused, .. } = self;
+    fn write(&mut self, steps: BTreeMap<KeyBuf, Step<T>>, applied: &mut Applied) {
+        let Reflector { table, owns, merge, refused, .. } = self;
         table.transact(|w| {
             let mut puts = Vec::new();
             for (key, step) in steps {
                 refused.remove(&key);
                 match step {
-                    Step::Gone => drop(w.delete(Query::raw_primary(key))),
+                    Step::Gone => {
+                        let query = Query::raw_primary(key);
+                        let own = w.get(&query).is_some_and(|row| owns(row));
+                        applied.deleted += usize::from(own && w.delete(query).is_some());
+                    }
                     Step::Put(row) => puts.push((key, row)),
                 }
             }
             for (key, row) in puts {
-                put(w, merge, refused, key, row);
+                applied.upserted += put(w, merge, refused, key, row);
             }
-            retry(w, merge, refused);
+            applied.upserted += retry(w, merge, refused);
         });
     }
 }
 
 type Refused<T> = BTreeMap<KeyBuf, (T, String)>;
 
-/// Stores a row, if that changes anything; sets it aside if its unique key is taken.
+/// Stores a row, if that changes anything; sets it aside if its unique key is taken. Gives how many were written.
 fn put<T: TableSpec + Clone>(
     w: &mut Writer<'_, T>,
     merge: &Merge<T>,
     refused: &mut Refused<T>,
     key: KeyBuf,
     row: T,
-) {
+) -> usize {
     let kept = T::UNIQUE_SECONDARY.then(|| row.clone());
     let merged = match w.get(Query::raw_primary(key.clone())) {
         Some(stored) => merge(stored, row),
         None => Some(row),
     };
-    if let Some(merged) = merged
-        && let Err(conflict) = w.try_insert(merged)
-        && let Some(row) = kept
-    {
-        let error = format!("{} `{}`: {conflict}", T::NAME, label(&row));
-        refused.insert(key, (row, error));
+    let Some(merged) = merged else { return 0 };
+    match w.try_insert(merged) {
+        Ok(_) => 1,
+        Err(conflict) => {
+            if let Some(row) = kept {
+                let error = format!("{} `{}`: {conflict}", T::NAME, label(&row));
+                refused.insert(key, (row, error));
+            }
+            0
+        }
     }
 }
 
-/// Tries again what was set aside, until nothing more comes of it: one row may free the key of another.
-fn retry<T: TableSpec + Clone>(w: &mut Writer<'_, T>, merge: &Merge<T>, refused: &mut Refused<T>) {
+/// Tries again what was set aside, until nothing more comes of it: one row may free the key of another. Gives how many were
+/// written.
+fn retry<T: TableSpec + Clone>(w: &mut Writer<'_, T>, merge: &Merge<T>, refused: &mut Refused<T>) -> usize {
+    let mut written = 0;
     loop {
         let before = refused.len();
         for (key, (row, _)) in std::mem::take(refused) {
-            put(w, merge, refused, key, row);
+            written += put(w, merge, refused, key, row);
         }
         if refused.len() == before {
-            return;
+            return written;
         }
     }
 }

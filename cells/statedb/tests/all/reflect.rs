@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::channel::mpsc;
 use hive::prelude::*;
 use proptest::prelude::*;
-use statedb::{Db, Event, Query, Reflector, RwTable};
+use statedb::{Applied, Db, Event, Query, Reflector, RwTable};
 use tokio::time::sleep;
 
 use crate::rows::*;
@@ -96,6 +96,32 @@ fn sources_that_share_a_table_delete_nothing_of_each_other() {
     assert!(pods.initialized(&pods.snapshot()));
     even.apply(vec![Event::Replace(vec![of(4, 1)])]);
     assert_eq!(rows(&pods).iter().map(|row| row.0).collect::<Vec<_>>(), [1, 4]);
+}
+
+#[test]
+fn a_row_of_which_a_list_has_only_the_name_stays_as_it_is() {
+    let pods = table();
+    let mut reflector = Reflector::new("source", &pods).owns(|pod: &Pod| pod.id < 10);
+    let keep = |id: u8| Event::Keep(Query::primary(id));
+    let applied = reflector.apply(vec![Event::Replace(vec![of(1, 80), of(2, 80), of(3, 80)])]);
+    assert_eq!(applied, Applied { upserted: 3, deleted: 0 });
+    // Said before the list, or in it, or not at all.
+    let said = vec![
+        Event::Upsert(of(2, 81)),
+        Event::Restart,
+        keep(1),
+        keep(2),
+        Event::Upsert(of(4, 80)),
+        keep(4),
+        keep(5),
+    ];
+    reflector.apply(said);
+    assert_eq!(reflector.apply(vec![Event::Listed]), Applied { upserted: 1, deleted: 1 });
+    let now: Vec<(u8, u16)> = rows(&pods).into_iter().map(|(id, port, _)| (id, port)).collect();
+    assert_eq!(now, [(1, 80), (2, 81), (4, 80)]);
+    // Outside of a list there is nothing to be done; what another one owns cannot be deleted.
+    pods.transact(|w| w.insert(of(20, 1)));
+    assert_eq!(reflector.apply(vec![keep(1), Event::Delete(Query::primary(20))]), Applied::default());
 }
 
 #[test]

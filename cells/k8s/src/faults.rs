@@ -1,0 +1,153 @@
+//! Objects of a source that are wrong: what is told of them, once each.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use statedb::KeyBuf;
+
+use k8s_types::Kind;
+
+use crate::events::Wrong;
+
+/// Objects that health shows; the log has all.
+const SHOWN: usize = 5;
+
+/// Characters of what is told of one object.
+const LONGEST: usize = 1000;
+
+/// Labels of a kind of a source.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    source: String,
+    kind: &'static str,
+}
+
+/// How many objects are wrong now, of all sources.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Numbers(Family<Labels, Gauge>);
+
+impl Numbers {
+    pub(crate) fn register(&self, metrics: &metrics::Metrics) {
+        metrics.register(
+            "k8s_wrong_objects",
+            "Cluster objects that cannot be read, of which the version before stays",
+            self.0.clone(),
+        );
+    }
+}
+
+/// The wrong objects of one kind of a source.
+pub(crate) struct Faults {
+    kind: Kind,
+    source: String,
+    /// What is told, by object; of those whose name is wrong, too, the last one.
+    now: BTreeMap<Option<KeyBuf>, String>,
+    /// The same of a list that is not complete.
+    listing: Option<BTreeMap<Option<KeyBuf>, String>>,
+    gauge: Option<Gauge>,
+}
+
+impl Faults {
+    pub(crate) fn new(kind: Kind, source: &str, numbers: Option<&Numbers>) -> Faults {
+        let labels = Labels { source: source.to_owned(), kind: kind.name() };
+        let gauge = numbers.map(|numbers| numbers.0.get_or_create(&labels).clone());
+        Faults { kind, source: source.to_owned(), now: BTreeMap::new(), listing: None, gauge }
+    }
+
+    /// Whether a list is not complete.
+    pub(crate) fn is_listing(&self) -> bool {
+        self.listing.is_some()
+    }
+
+    /// A list begins.
+    pub(crate) fn restart(&mut self) {
+        self.listing = Some(BTreeMap::new());
+    }
+
+    /// A list is complete: what it has not named is gone.
+    pub(crate) fn listed(&mut self) {
+        if let Some(listed) = self.listing.take() {
+            self.now = listed;
+            self.count();
+        }
+    }
+
+    /// An object is wrong.
+    pub(crate) fn wrong(&mut self, key: Option<KeyBuf>, wrong: &Wrong) {
+        let text = self.text(wrong);
+        if self.now.get(&key) != Some(&text) {
+            tracing::warn!(
+                source = self.source,
+                error = text,
+                "Object refused; what was in force of it before stays. Correct it where it comes from"
+            );
+        }
+        match &mut self.listing {
+            Some(listing) => _ = listing.insert(key, text),
+            None => {
+                self.now.insert(key, text);
+                self.count();
+            }
+        }
+    }
+
+    /// An object is right, or gone.
+    pub(crate) fn right(&mut self, key: &KeyBuf) {
+        if self.now.is_empty() && self.listing.as_ref().is_none_or(BTreeMap::is_empty) {
+            return;
+        }
+        let key = Some(key.clone());
+        if let Some(listing) = &mut self.listing {
+            listing.remove(&key);
+        } else if let Some(text) = self.now.remove(&key) {
+            tracing::info!(source = self.source, before = text, "Object is right again, or gone");
+            self.count();
+        }
+    }
+
+    /// What health says.
+    pub(crate) fn summary(&self) -> Option<String> {
+        let mut texts = self.now.values();
+        let mut summary = texts.by_ref().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
+        match texts.count() {
+            _ if self.now.is_empty() => return None,
+            0 => {}
+            more => _ = write!(summary, "; and {more} more"),
+        }
+        summary.push_str(". What was in force of them before stays");
+        Some(summary)
+    }
+
+    fn text(&self, wrong: &Wrong) -> String {
+        let mut text = self.kind.name().to_owned();
+        if let Some(key) = &wrong.key {
+            _ = write!(text, " {key}");
+        }
+        if !wrong.origin.is_empty() {
+            _ = write!(text, " ({})", wrong.origin);
+        }
+        _ = write!(text, ": {}", wrong.refusal);
+        if let Some((end, _)) = text.char_indices().nth(LONGEST) {
+            text.truncate(end);
+            text.push_str("...");
+        }
+        text
+    }
+
+    fn count(&self) {
+        if let Some(gauge) = &self.gauge {
+            gauge.set(i64::try_from(self.now.len()).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// The source ends: nobody counts its faults any more.
+impl Drop for Faults {
+    fn drop(&mut self) {
+        self.now.clear();
+        self.count();
+    }
+}

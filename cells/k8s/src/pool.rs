@@ -1,0 +1,93 @@
+//! Strings that many objects have are one piece of memory.
+
+use std::hash::{BuildHasher, RandomState};
+
+use k8s_types::{Resource, SmolStr, StringMap};
+
+/// Strings and maps that are remembered. One that comes seldom gives way to others.
+const SLOTS: usize = 512;
+
+/// Remembers strings that came lately, of a bounded number: the pods of one ReplicaSet come after each other in lists and
+/// have equal labels, owners and images.
+pub struct Pool {
+    maps: Vec<StringMap>,
+    texts: Vec<SmolStr>,
+    hasher: RandomState,
+}
+
+impl Default for Pool {
+    fn default() -> Pool {
+        Pool { maps: Vec::new(), texts: Vec::new(), hasher: RandomState::new() }
+    }
+}
+
+impl Pool {
+    /// What objects of all kinds have.
+    pub(crate) fn metadata<T: Resource>(&mut self, object: &mut T) {
+        let meta = object.metadata_mut();
+        self.text(&mut meta.namespace);
+        self.text(&mut meta.generate_name);
+        self.map(&mut meta.labels);
+        self.map(&mut meta.annotations);
+        for owner in &mut meta.owner_references {
+            self.text(&mut owner.name);
+            self.text(&mut owner.uid);
+        }
+    }
+
+    /// A string. Short ones take no memory of their own anyway.
+    pub fn text(&mut self, text: &mut SmolStr) {
+        if text.is_heap_allocated() {
+            let slot = self.hasher.hash_one(&*text) as usize % SLOTS;
+            share(&mut self.texts, slot, text);
+        }
+    }
+
+    /// A string, if there is one.
+    pub fn option(&mut self, text: &mut Option<SmolStr>) {
+        if let Some(text) = text {
+            self.text(text);
+        }
+    }
+
+    /// Strings by name.
+    pub fn map(&mut self, map: &mut StringMap) {
+        if !map.is_empty() {
+            let slot = self.hasher.hash_one(&*map) as usize % SLOTS;
+            share(&mut self.maps, slot, map);
+        }
+    }
+}
+
+fn share<T: Clone + Default + PartialEq>(slots: &mut Vec<T>, slot: usize, value: &mut T) {
+    if slots.is_empty() {
+        slots.resize(SLOTS, T::default());
+    }
+    match slots[slot] == *value {
+        true => *value = slots[slot].clone(),
+        false => slots[slot] = value.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_types::core::Pod;
+
+    use super::*;
+
+    #[test]
+    fn equal_labels_are_one_piece_of_memory() {
+        let mut pool = Pool::default();
+        let mut pod = |name: &str, app: &str| {
+            let json = format!(r#"{{"metadata": {{"name": "{name}", "labels": {{"app": "{app}"}}}}}}"#);
+            let mut pod: Pod = k8s_types::decode(json.as_bytes()).unwrap();
+            pool.metadata(&mut pod);
+            pod
+        };
+        let (a, b, c) = (pod("a", "web"), pod("b", "web"), pod("c", "db"));
+        assert!(
+            a.metadata.labels.shares(&b.metadata.labels) && !a.metadata.labels.shares(&c.metadata.labels)
+        );
+        assert_eq!(c.metadata.labels.get("app").map(SmolStr::as_str), Some("db"));
+    }
+}

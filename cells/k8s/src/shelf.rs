@@ -1,0 +1,166 @@
+//! Objects in memory as a source.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{self, BoxStream, StreamExt};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use k8s_types::{Key, Kind, Selection, SmolStr, Source, SourceError, WatchEvent};
+
+use crate::filter::Filter;
+
+/// A source whose objects are in memory: what a folder says, or what a test says. Cheap to clone.
+///
+/// Whoever watches it gets what one [`write`](Shelf::write) says of a kind at once, so that it is one transaction of a
+/// table up to 1,000 objects; of several kinds it is there for all of them before anybody reads the first.
+#[derive(Clone)]
+pub struct Shelf(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    kinds: &'static [Kind],
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<Kind, BTreeMap<Key, Raw>>,
+    complete: bool,
+    readers: Vec<Reader>,
+}
+
+/// An object as a source has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Raw {
+    /// The object.
+    pub json: Bytes,
+    /// Where it was read.
+    pub origin: SmolStr,
+}
+
+/// What has become of an object.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RawChange {
+    /// It is there and like this.
+    Set(Kind, Key, Raw),
+    /// It is gone.
+    Delete(Kind, Key),
+}
+
+type Event = Result<WatchEvent, SourceError>;
+
+struct Reader {
+    kind: Kind,
+    filter: Filter,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+impl Reader {
+    fn say(&self, event: WatchEvent) {
+        // Who has gone is forgotten at the next occasion.
+        _ = self.events.send(Ok(event));
+    }
+
+    /// All that there is.
+    fn list(&self, state: &State) {
+        self.say(WatchEvent::Restart);
+        if !state.complete {
+            return;
+        }
+        for (key, raw) in state.objects.get(&self.kind).into_iter().flatten() {
+            if self.filter.has(key, &raw.json) {
+                self.say(raw.applied());
+            }
+        }
+        self.say(WatchEvent::Listed);
+    }
+
+    fn change(&self, key: &Key, before: Option<&Raw>, now: Option<&Raw>) {
+        let has = |raw: &&Raw| self.filter.has(key, &raw.json);
+        match (before.filter(has), now.filter(has)) {
+            (_, Some(now)) => self.say(now.applied()),
+            (Some(_), None) => self.say(WatchEvent::Deleted(key.clone())),
+            (None, None) => {}
+        }
+    }
+}
+
+impl Raw {
+    fn applied(&self) -> WatchEvent {
+        WatchEvent::Applied { json: self.json.clone(), origin: self.origin.clone() }
+    }
+}
+
+impl Shelf {
+    /// An empty one of this name, for objects of these kinds. It is not complete.
+    pub fn new(name: &str, kinds: &'static [Kind]) -> Shelf {
+        Shelf(Arc::new(Inner { name: name.to_owned(), kinds, state: Mutex::default() }))
+    }
+
+    /// Takes changes, in order; what is the same already is not told. `complete` says that this is all there is: before
+    /// that nobody hears of anything.
+    pub fn write(&self, changes: Vec<RawChange>, complete: bool) {
+        let mut state = self.0.state.lock();
+        let State { objects, complete: completed, readers } = &mut *state;
+        readers.retain(|reader| !reader.events.is_closed());
+        for change in changes {
+            let (kind, key, now) = match change {
+                RawChange::Set(kind, key, raw) => (kind, key, Some(raw)),
+                RawChange::Delete(kind, key) => (kind, key, None),
+            };
+            let of_kind = objects.entry(kind).or_default();
+            let before = match &now {
+                Some(now) => of_kind.insert(key.clone(), now.clone()),
+                None => of_kind.remove(&key),
+            };
+            if *completed && before != now {
+                let readers = readers.iter().filter(|reader| reader.kind == kind);
+                readers.for_each(|reader| reader.change(&key, before.as_ref(), now.as_ref()));
+            }
+        }
+        if complete && !state.complete {
+            state.complete = true;
+            state.readers.iter().for_each(|reader| reader.list(&state));
+        }
+    }
+
+    /// Says once more all that there is.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn list_again(&self) {
+        let state = self.0.state.lock();
+        state.readers.iter().for_each(|reader| reader.list(&state));
+    }
+
+    /// Has nothing to say at the moment.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn fail(&self, error: &str) {
+        let state = self.0.state.lock();
+        state.readers.iter().for_each(|reader| drop(reader.events.send(Err(SourceError(error.to_owned())))));
+    }
+}
+
+impl Source for Shelf {
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    fn has(&self, kind: Kind) -> bool {
+        self.0.kinds.contains(&kind)
+    }
+
+    fn watch(&self, what: Selection) -> BoxStream<'static, Event> {
+        let filter = match Filter::new(&what) {
+            Ok(filter) => filter,
+            Err(error) => return stream::iter([Err(error)]).chain(stream::pending()).boxed(),
+        };
+        let (events, mut receiver) = mpsc::unbounded_channel();
+        let reader = Reader { kind: what.kind, filter, events };
+        let mut state = self.0.state.lock();
+        reader.list(&state);
+        state.readers.push(reader);
+        stream::poll_fn(move |cx| receiver.poll_recv(cx)).boxed()
+    }
+}

@@ -1,0 +1,54 @@
+//! Tables that are kept equal to what the sources say.
+
+use std::sync::Arc;
+
+use hive::Param;
+use hive::prelude::*;
+use statedb::RwTable;
+
+use k8s_types::{Selection, Source};
+
+use crate::faults::{Faults, Numbers};
+use crate::reflect::Reflection;
+use crate::row::{Reflected, Row, Tabled};
+use crate::sources::Sources;
+
+/// The table of a type of objects, for the list of cells of a module: rows [`Row<T>`](Row) of all [`Source`]s of the hive
+/// (members of `Group<Arc<dyn Source>>`) that have the kind. Everybody may take `Arc<Table<Row<T>>>`.
+///
+/// It is complete when each of them has been listed once; without any it is complete and empty. A job for each keeps it so:
+/// a list is a difference, an object that is wrong keeps its last good version, and one that two sources have is the
+/// one's that had it first.
+pub fn table<T: Tabled>() -> Cell {
+    selected::<T, _>(|()| Selection::all(T::KIND))
+}
+
+/// The same of the objects that a function selects, by whatever it asks the hive for.
+pub fn selected<T: Tabled, P: Param>(select: impl Fn(P) -> Selection + Send + Sync + 'static) -> Cell {
+    let reflect = move |wanted: P, table: Arc<RwTable<Row<T>>>, sources: Reflecting| {
+        sources.reflect(&table, T::TABLE, select(wanted));
+    };
+    group([statedb::table::<Row<T>>(), invoke(reflect)])
+}
+
+/// What the jobs of a table need.
+#[derive(Params)]
+pub(crate) struct Reflecting {
+    sources: Group<Arc<dyn Source>>,
+    asked: Option<Arc<Sources>>,
+    numbers: Option<Arc<Numbers>>,
+    jobs: JobGroup,
+}
+
+impl Reflecting {
+    /// A job for each source.
+    pub(crate) fn reflect<R: Reflected>(&self, table: &Arc<RwTable<R>>, name: &str, what: Selection) {
+        for source in self.sources.iter().filter(|source| source.has(what.kind)) {
+            let faults = Faults::new(what.kind, source.name(), self.numbers.as_deref());
+            let job = format!("k8s-reflector-{name}-{}", source.name());
+            let reflection = Reflection::new(source.clone(), what.clone(), (**table).clone(), faults);
+            let questions = self.asked.as_deref().cloned().unwrap_or_default().join_table();
+            self.jobs.one_shot(job, move |cx| reflection.run(questions, cx));
+        }
+    }
+}

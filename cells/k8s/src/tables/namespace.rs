@@ -1,0 +1,62 @@
+//! Table `k8s-namespaces`.
+
+use std::time::SystemTime;
+
+use serde::{Serialize, Serializer};
+
+use k8s_types::core::Namespace;
+use k8s_types::{SmolStr, StringMap};
+
+use crate::row::{Row, Tabled, time};
+
+impl Tabled for Namespace {
+    const TABLE: &'static str = "k8s-namespaces";
+
+    fn columns() -> &'static [&'static str] {
+        &["Namespace", "Labels", "Annotations", "Age"]
+    }
+
+    fn cells(row: &Row<Self>) -> Vec<String> {
+        let meta = &row.metadata;
+        vec![meta.name.to_string(), pairs(&meta.labels), pairs(&meta.annotations), row.age()]
+    }
+
+    /// As the original has it: not the object, but what it uses of it.
+    fn write<S: Serializer>(row: &Row<Self>, to: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Shown<'r> {
+            name: &'r SmolStr,
+            labels: &'r StringMap,
+            annotations: &'r StringMap,
+            #[serde(serialize_with = "time")]
+            updated_at: SystemTime,
+        }
+        let meta = &row.metadata;
+        let (name, labels, annotations) = (&meta.name, &meta.labels, &meta.annotations);
+        Shown { name, labels, annotations, updated_at: row.updated_at }.serialize(to)
+    }
+}
+
+/// `a=b, c=d`.
+fn pairs(map: &StringMap) -> String {
+    map.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use statedb::TableSpec;
+
+    use super::*;
+
+    #[test]
+    fn a_namespace_is_shown_as_the_original_does() {
+        let json = br#"{"metadata": {"name": "shop", "labels": {"z": "1", "a": "2"}, "annotations": {"Ex.com/B": "c"}}}"#;
+        let row = Row::of(k8s_types::decode::<Namespace>(json).unwrap());
+        assert_eq!(&row.row()[..3], ["shop", "a=2, z=1", "Ex.com/B=c"]);
+        assert_eq!(
+            serde_json::to_string(&row).unwrap(),
+            r#"{"name":"shop","labels":{"a":"2","z":"1"},"annotations":{"Ex.com/B":"c"},"updatedAt":"1970-01-01T00:00:00Z"}"#
+        );
+    }
+}
