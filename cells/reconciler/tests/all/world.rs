@@ -85,9 +85,17 @@ impl Target {
         std::mem::take(&mut self.0.lock().log)
     }
 
+    /// Holds up the thread as long as the mood lasts. One that awaits has done so before, see [`SlowTarget`].
+    fn hang(&self, mood: impl Fn(&State) -> Option<Mood>) {
+        while mood(&self.0.lock()) == Some(Mood::Hang) {
+            std::thread::sleep(MS);
+        }
+    }
+
     fn check(&self, op: &str, id: u32) -> OpResult {
-        let mut state = self.0.lock();
-        state.log.push(format!("{op} {id}"));
+        self.0.lock().log.push(format!("{op} {id}"));
+        self.hang(|state| state.moods.get(&id).copied());
+        let state = self.0.lock();
         match state.moods.get(&id) {
             Some(Mood::Fail) => Err(format!("{op} of {id} refused").into()),
             Some(Mood::Panic) => {
@@ -115,8 +123,9 @@ impl Ops<Route> for Target {
 
     fn prune(&mut self, _: &OpCx<'_>, wanted: Rows<'_, Route>) -> OpResult {
         let wanted: Vec<u32> = wanted.map(|route| route.id).collect();
+        self.0.lock().log.push(format!("prune {wanted:?}"));
+        self.hang(|state| state.prune_mood);
         let mut state = self.0.lock();
-        state.log.push(format!("prune {wanted:?}"));
         if state.prune_fails {
             return Err("prune refused".into());
         }
@@ -177,6 +186,7 @@ impl AsyncOps<Route> for SlowTarget {
 
     fn prune<'a>(&'a mut self, _: &'a OpCx<'a>, wanted: Vec<Obj<Route>>) -> BoxFuture<'a, OpResult> {
         Box::pin(async move {
+            self.0.0.lock().log.push("prune".to_owned());
             self.pause(|state| state.prune_mood).await;
             let wanted: Vec<u32> = wanted.iter().map(|route| route.id).collect();
             self.0.0.lock().rows.retain(|id, _| wanted.contains(id));
