@@ -23,6 +23,7 @@ mod meta;
 pub mod names;
 mod problem;
 mod resource;
+pub mod schema;
 mod slim;
 mod source;
 pub mod yaml;

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::schema::{self, Strictness};
 use crate::{Kind, ObjectMeta, Problem, Refusal};
 
 /// A type of cluster objects.
@@ -39,12 +40,24 @@ macro_rules! resource {
 }
 pub(crate) use resource;
 
-/// Decodes an object as a source has it.
+/// Decodes an object as a source has it. What cannot be decoded is told with the paths of what is wrong.
 pub fn decode<T: Resource>(json: &[u8]) -> Result<T, Refusal> {
-    let object: T = serde_json::from_slice(json).map_err(|error| Problem::new("", error))?;
+    let object: T = serde_json::from_slice(json).map_err(|error| refusal(T::KIND, json, &error))?;
     match object.metadata().name.is_empty() {
         true => Err(Problem::new("metadata.name", "is missing").into()),
         false => Ok(object),
+    }
+}
+
+/// Why an object cannot be decoded. The decoder knows but where it stopped; the schema knows the field, and all of them.
+#[cold]
+fn refusal(kind: Kind, json: &[u8], error: &serde_json::Error) -> Refusal {
+    match serde_json::from_slice(json) {
+        Err(error) => Problem::new("", format_args!("is no JSON: {error}")).into(),
+        Ok(value) => match schema::check(kind, &value, Strictness::Server) {
+            problems if problems.is_empty() => Problem::new("", error).into(),
+            problems => Refusal(problems),
+        },
     }
 }
 

@@ -1,0 +1,325 @@
+//! A walk through an object beside its schema.
+
+use std::fmt::{self, Write};
+
+use serde_json::{Map, Value};
+
+use super::format::Format;
+use super::notation::Field;
+use super::{Definition, MAX_PROBLEMS, Node, Schemas, Shape, Strictness, rules};
+use crate::{Kind, Problem, push_member};
+
+/// Where a value is, from the end to the beginning.
+#[derive(Clone, Copy)]
+pub(super) enum Path<'p> {
+    Root,
+    Member(&'p Path<'p>, &'p str),
+    Item(&'p Path<'p>, usize),
+}
+
+impl Path<'_> {
+    fn write(&self, out: &mut String) {
+        match self {
+            Path::Root => {}
+            Path::Member(parent, name) => {
+                parent.write(out);
+                push_member(out, name);
+            }
+            Path::Item(parent, at) => {
+                parent.write(out);
+                _ = write!(out, "[{at}]");
+            }
+        }
+    }
+}
+
+/// What is wrong so far.
+pub(super) struct Faults {
+    told: Vec<Problem>,
+    more: usize,
+}
+
+impl Faults {
+    pub(super) fn add(&mut self, path: &Path<'_>, reason: impl fmt::Display) {
+        if self.told.len() == MAX_PROBLEMS {
+            self.more += 1;
+            return;
+        }
+        let mut text = String::new();
+        path.write(&mut text);
+        self.told.push(Problem::new(text, reason));
+    }
+
+    fn unexpected(&mut self, path: &Path<'_>, expected: impl fmt::Display, found: &Value) {
+        self.add(path, format_args!("expected {expected}, found {}", shown(found)));
+    }
+}
+
+struct Check<'s> {
+    schemas: &'s Schemas,
+    strictness: Strictness,
+    faults: Faults,
+}
+
+pub(super) fn check(
+    schemas: &Schemas,
+    definition: &Definition,
+    kind: Kind,
+    object: &Value,
+    strictness: Strictness,
+) -> Vec<Problem> {
+    let mut check = Check { schemas, strictness, faults: Faults { told: Vec::new(), more: 0 } };
+    check.root(definition, kind, object);
+    rules::check(kind, object, &mut check.faults);
+    let Faults { mut told, more } = check.faults;
+    if more > 0 {
+        told.push(Problem::new("", format_args!("and {more} faults more")));
+    }
+    told
+}
+
+impl Check<'_> {
+    fn root(&mut self, definition: &Definition, kind: Kind, object: &Value) {
+        let Value::Object(members) = object else {
+            return self.faults.unexpected(&Path::Root, "an object", object);
+        };
+        for (name, right) in [("apiVersion", kind.api_version()), ("kind", kind.name())] {
+            let path = Path::Member(&Path::Root, name);
+            match members.get(name) {
+                None | Some(Value::Null) => {}
+                Some(Value::String(text)) if text == right => {}
+                Some(Value::String(text)) => {
+                    self.faults.add(&path, format_args!("{} is wrong; give one of {right}", quoted(text)));
+                }
+                Some(other) => self.string(&path, other),
+            }
+        }
+        let node = self.schemas.node(definition.root);
+        if let Shape::Object { fields, more } = &node.shape {
+            self.unknown(&Path::Root, members, fields, more.as_deref(), &["apiVersion", "kind", "metadata"]);
+            self.metadata(definition, kind, members.get("metadata"));
+            self.fields(&Path::Root, members, fields);
+        }
+    }
+
+    fn metadata(&mut self, definition: &Definition, kind: Kind, metadata: Option<&Value>) {
+        let path = Path::Member(&Path::Root, "metadata");
+        let empty = Map::new();
+        let members = match metadata {
+            Some(Value::Object(members)) => members,
+            None | Some(Value::Null) => &empty,
+            Some(other) => return self.faults.unexpected(&path, "an object", other),
+        };
+        let Some(schema) = self.schemas.definitions("ObjectMeta").first() else { return };
+        let Shape::Object { fields, .. } = &self.schemas.node(schema.root).shape else { return };
+        self.unknown(&path, members, fields, None, &[]);
+        for field in fields {
+            let at = Path::Member(&path, field.name);
+            match (field.name, members.get(field.name)) {
+                ("name", Some(Value::String(text))) => self.format(&at, definition.name, text),
+                ("namespace", Some(Value::String(_))) if !kind.namespaced() => {}
+                (_, value) => self.member(&at, field, value),
+            }
+        }
+    }
+
+    /// Members that are none of these.
+    fn unknown(
+        &mut self,
+        path: &Path<'_>,
+        members: &Map<String, Value>,
+        fields: &[Field],
+        more: Option<&[&str]>,
+        others: &[&str],
+    ) {
+        if self.strictness == Strictness::Server {
+            return;
+        }
+        for name in members.keys() {
+            if fields.iter().any(|field| field.name == name) || others.contains(&name.as_str()) {
+                continue;
+            }
+            let near = nearest(name, fields.iter().map(|field| field.name).chain(others.iter().copied()));
+            let path = Path::Member(path, name);
+            match (near, more) {
+                (Some(_), Some(slips)) if slips.contains(&name.as_str()) => {}
+                (Some(near), _) => {
+                    self.faults.add(&path, format_args!("is no field; did you mean {near}?"));
+                }
+                (None, Some(_)) => {}
+                (None, None) => self.faults.add(&path, "is no field; remove it"),
+            }
+        }
+    }
+
+    fn fields(&mut self, path: &Path<'_>, members: &Map<String, Value>, fields: &[Field]) {
+        for field in fields {
+            self.member(&Path::Member(path, field.name), field, members.get(field.name));
+        }
+    }
+
+    /// A member that may be there. Absent and `null` are the same, as in Kubernetes.
+    fn member(&mut self, path: &Path<'_>, field: &Field, value: Option<&Value>) {
+        match value {
+            None | Some(Value::Null) if field.required => self.faults.add(path, "is missing"),
+            None | Some(Value::Null) => {}
+            Some(value) => self.value(path, self.schemas.node(field.node), value),
+        }
+    }
+
+    fn value(&mut self, path: &Path<'_>, node: &Node, value: &Value) {
+        match (&node.shape, value) {
+            (Shape::Undecided, _)
+            | (Shape::AnyObject, Value::Object(_))
+            | (Shape::Boolean, Value::Bool(_)) => {}
+            (Shape::Object { fields, more }, Value::Object(members)) => {
+                self.unknown(path, members, fields, more.as_deref(), &[]);
+                self.fields(path, members, fields);
+            }
+            (Shape::Map { key, value }, Value::Object(members)) => {
+                for (name, member) in members {
+                    let path = Path::Member(path, name);
+                    if let Err(right) = key.check(name) {
+                        self.faults
+                            .add(&path, format_args!("{} is wrong as a key; give {right}", quoted(name)));
+                    }
+                    // A key with nothing behind it is the empty value, as the API server takes it.
+                    if !member.is_null() {
+                        self.value(&path, self.schemas.node(*value), member);
+                    }
+                }
+            }
+            (Shape::List(item), Value::Array(items)) => {
+                self.size(path, node, items.len(), "items");
+                for (at, value) in items.iter().enumerate() {
+                    self.value(&Path::Item(path, at), self.schemas.node(*item), value);
+                }
+            }
+            (Shape::String, Value::String(text)) => self.text(path, node, text),
+            (Shape::Integer, Value::Number(_)) => self.integer(path, node, value),
+            (Shape::IntOrString, Value::String(_)) => {}
+            (Shape::IntOrString, Value::Number(number))
+                if number.as_i64().is_some_and(|number| i32::try_from(number).is_ok()) => {}
+            (Shape::String, other) => self.string(path, other),
+            (Shape::Integer, other) => self.integer(path, node, other),
+            (Shape::IntOrString, other) => {
+                self.faults.unexpected(path, "a whole number of 32 bits or a string", other);
+            }
+            (Shape::Boolean, other) => self.faults.unexpected(path, "true or false", other),
+            (Shape::List(_), other) => self.faults.unexpected(path, "a list", other),
+            (_, other) => self.faults.unexpected(path, "an object", other),
+        }
+    }
+
+    /// Something that is no string where one is expected.
+    fn string(&mut self, path: &Path<'_>, found: &Value) {
+        let quotes = matches!(found, Value::Bool(_) | Value::Number(_));
+        let remedy = if quotes { "; put it in quotes" } else { "" };
+        self.faults.add(path, format_args!("expected a string, found {}{remedy}", shown(found)));
+    }
+
+    fn integer(&mut self, path: &Path<'_>, node: &Node, value: &Value) {
+        let (from, to) = node.format.range();
+        let (from, to) = (node.min.unwrap_or(from), node.max.unwrap_or(to));
+        if value.as_i64().is_none_or(|number| !(from..=to).contains(&number)) {
+            match from == i64::MIN && to == i64::MAX {
+                true => self.faults.unexpected(path, "a whole number", value),
+                false => {
+                    self.faults.unexpected(path, format_args!("a whole number from {from} to {to}"), value);
+                }
+            }
+        }
+    }
+
+    fn size(&mut self, path: &Path<'_>, node: &Node, size: usize, of: &str) {
+        let within = |bound: Option<i64>, wrong: fn(usize, usize) -> bool| {
+            bound.and_then(|bound| usize::try_from(bound).ok()).filter(|&bound| wrong(size, bound))
+        };
+        if let Some(most) = within(node.max, |size, most| size > most) {
+            self.faults.add(path, format_args!("has {size} {of}; give at most {most}"));
+        }
+        if let Some(least) = within(node.min, |size, least| size < least) {
+            self.faults.add(path, format_args!("has {size} {of}; give at least {least}"));
+        }
+    }
+
+    fn text(&mut self, path: &Path<'_>, node: &Node, text: &str) {
+        if text.is_empty() && node.or_empty {
+            return;
+        }
+        if !node.words.is_empty() && !node.words.contains(&text) {
+            let words = node.words.join(", ");
+            return self.faults.add(path, format_args!("{} is wrong; give one of {words}", quoted(text)));
+        }
+        if node.min.is_some() || node.max.is_some() {
+            self.size(path, node, text.chars().count(), "characters");
+        }
+        self.format(path, node.format, text);
+        if let Some(pattern) = node.pattern.as_ref().filter(|pattern| !pattern.matches(text)) {
+            match pattern.text == LABEL_VALUE {
+                true => self.format(path, Format::LabelValue, text),
+                false => {
+                    let reason =
+                        format_args!("{} is wrong; give what matches {}", quoted(text), pattern.text);
+                    self.faults.add(path, reason);
+                }
+            }
+        }
+    }
+
+    fn format(&mut self, path: &Path<'_>, format: Format, text: &str) {
+        if let Err(right) = format.check(text) {
+            self.faults.add(path, format_args!("{} is wrong; give {right}", quoted(text)));
+        }
+    }
+}
+
+/// What the definitions ask of values of labels.
+const LABEL_VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
+
+/// A value in an error text: short, whatever it is.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".to_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => quoted(text),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}
+
+/// A text in quotes, its beginning if it is long.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+/// The known name that differs by case, or by at most two letters.
+fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    let limit = if name.len() < 5 { 1 } else { 2 };
+    let distance = |other: &&str| edits(name, other);
+    known.min_by_key(distance).filter(|other| distance(other) <= limit)
+}
+
+/// How many letters are to be added, removed, replaced or swapped with their neighbour; their case does not matter.
+fn edits(a: &str, b: &str) -> usize {
+    let letters = |text: &str| text.chars().take(64).map(|c| c.to_ascii_lowercase()).collect::<Vec<char>>();
+    let (a, b) = (letters(a), letters(b));
+    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}

@@ -1,0 +1,163 @@
+//! Formats of strings.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::names;
+
+macro_rules! formats {
+    ($($(#[$meta:meta])* $format:ident $name:literal;)*) => {
+        /// What a string or a number has to be.
+        #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Format {
+            /// Anything.
+            #[default]
+            Any,
+            $($(#[$meta])* $format,)*
+        }
+
+        impl Format {
+            /// The format of this name; none if there is none.
+            pub(super) fn named(name: &str) -> Option<Format> {
+                match name {
+                    "" => Some(Format::Any),
+                    $($name => Some(Format::$format),)*
+                    _ => None,
+                }
+            }
+
+            /// Its name.
+            pub(super) fn name(self) -> &'static str {
+                match self {
+                    Format::Any => "",
+                    $(Format::$format => $name,)*
+                }
+            }
+        }
+    };
+}
+
+formats! {
+    /// 32 bits.
+    Int32 "int32";
+    /// 64 bits.
+    Int64 "int64";
+    /// A time (RFC 3339).
+    DateTime "date-time";
+    /// An address of a network with its length.
+    Cidr "cidr";
+    /// An IPv4 address.
+    Ipv4 "ipv4";
+    /// An IPv6 address.
+    Ipv6 "ipv6";
+    /// An address.
+    Ip "ip";
+    /// An address, or `None`.
+    ClusterIp "cluster-ip";
+    /// A name of a host; the API server does not look at it.
+    Hostname "idn-hostname";
+    /// A label of a DNS name.
+    DnsLabel "dns-label";
+    /// A DNS name.
+    DnsSubdomain "dns-subdomain";
+    /// A name of a service.
+    ServiceName "service-name";
+    /// A name of a container's port.
+    PortName "port-name";
+    /// A key of a label.
+    QualifiedName "qualified-name";
+    /// A key of an annotation.
+    AnnotationName "annotation-name";
+    /// A value of a label.
+    LabelValue "label-value";
+    /// A key of a ConfigMap or a Secret.
+    ConfigKey "config-key";
+}
+
+impl Format {
+    /// What would be right, if the text is not.
+    pub(super) fn check(self, text: &str) -> Result<(), &'static str> {
+        let is = |good: bool, right| if good { Ok(()) } else { Err(right) };
+        match self {
+            Format::Any | Format::Int32 | Format::Int64 | Format::Hostname => Ok(()),
+            Format::DateTime => is(time(text), "a time, as 2006-01-02T15:04:05Z"),
+            Format::Cidr => is(cidr(text), "a network with its length, as 10.0.0.0/8 or fd00::/8"),
+            Format::Ipv4 => is(text.parse::<Ipv4Addr>().is_ok(), "an IPv4 address"),
+            Format::Ipv6 => is(text.parse::<Ipv6Addr>().is_ok(), "an IPv6 address"),
+            Format::Ip => is(text.parse::<IpAddr>().is_ok(), "an IPv4 or IPv6 address"),
+            Format::ClusterIp => {
+                is(text == "None" || text.parse::<IpAddr>().is_ok(), "an IPv4 or IPv6 address, or None")
+            }
+            Format::DnsLabel => names::dns_label(text),
+            Format::DnsSubdomain => names::dns_subdomain(text),
+            Format::ServiceName => names::service_name(text),
+            Format::PortName => names::port_name(text),
+            Format::QualifiedName => names::qualified_name(text),
+            Format::AnnotationName => names::qualified_name(&text.to_ascii_lowercase()),
+            Format::LabelValue => names::label_value(text),
+            Format::ConfigKey => is(
+                (1..=253).contains(&text.len())
+                    && text.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(&c)),
+                "1 to 253 letters, digits, '-', '_' and '.'",
+            ),
+        }
+    }
+
+    /// The numbers that it allows.
+    pub(super) fn range(self) -> (i64, i64) {
+        match self {
+            Format::Int32 => (i32::MIN.into(), i32::MAX.into()),
+            _ => (i64::MIN, i64::MAX),
+        }
+    }
+
+    /// Whether the API server knows it.
+    pub(super) fn is_standard(self) -> bool {
+        use Format::{Cidr, DateTime, Hostname, Int32, Int64, Ipv4, Ipv6};
+        matches!(self, Int32 | Int64 | DateTime | Cidr | Ipv4 | Ipv6 | Hostname)
+    }
+}
+
+fn cidr(text: &str) -> bool {
+    let Some((address, length)) = text.split_once('/') else { return false };
+    let plain = length.len() <= 3
+        && length.bytes().all(|c| c.is_ascii_digit())
+        && !(length.len() > 1 && length.starts_with('0'));
+    let most = match address.parse() {
+        Ok(IpAddr::V4(_)) => 32,
+        Ok(IpAddr::V6(_)) => 128,
+        Err(_) => return false,
+    };
+    plain && length.parse::<u8>().is_ok_and(|length| length <= most)
+}
+
+/// `2006-01-02T15:04:05.999Z` or with `+01:00` at its end; the calendar is not asked for leap years.
+fn time(text: &str) -> bool {
+    let number = |text: &str, from: u8, to: u8| {
+        text.len() == 2
+            && text.bytes().all(|c| c.is_ascii_digit())
+            && text.parse::<u8>().is_ok_and(|number| (from..=to).contains(&number))
+    };
+    let Some((day, time)) = text.split_once(['T', 't']) else { return false };
+    let [year, month, date] = day.split('-').collect::<Vec<_>>()[..] else { return false };
+    let Some(end) = time.find(['Z', 'z', '+', '-']) else { return false };
+    let (clock, zone) = time.split_at(end);
+    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
+    let [hour, minute, second] = clock.split(':').collect::<Vec<_>>()[..] else { return false };
+    let zone = match zone.split_at(1) {
+        ("Z" | "z", "") => true,
+        ("+" | "-", offset) => offset
+            .split_once(':')
+            .is_some_and(|(hours, minutes)| number(hours, 0, 23) && number(minutes, 0, 59)),
+        _ => false,
+    };
+    year.len() == 4
+        && year.bytes().all(|c| c.is_ascii_digit())
+        && number(month, 1, 12)
+        && number(date, 1, 31)
+        && number(hour, 0, 23)
+        && number(minute, 0, 59)
+        && number(second, 0, 60)
+        && !fraction.is_empty()
+        && fraction.bytes().all(|c| c.is_ascii_digit())
+        && zone
+}
