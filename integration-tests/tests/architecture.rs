@@ -32,7 +32,7 @@ const LAYERS: &[&[&str]] = &[
     &["daemon-config", "health"],
     &["cleanup"],
     &["agent", "apiary-cni", "apiary"],
-    &["test-kit", "integration-tests", "fuzz"],
+    &["test-kit", "cluster-stage", "integration-tests", "fuzz"],
 ];
 
 /// Maps behind locks that no reader outside of their crate asks for; everything else belongs in a table.

@@ -7,7 +7,8 @@
 //! absence into a counted skip.
 //! **Gives**: [`Sandbox`], [`NetNs`], [`UdpFlow`] and [`TcpFlow`] (numbered
 //! packets), [`StallFlow`] (packets with times), [`Traced`] (a process killed
-//! after its k-th write), [`wait_until`], [`MachineState`] (nothing outside was
+//! after its k-th write), [`Keeper`] (servers in a namespace of their own that end
+//! with the test's process), [`wait_until`], [`MachineState`] (nothing outside was
 //! touched), [`skip!`].
 //!
 //! Namespaces belong to threads: the thread that makes a sandbox is inside it
@@ -27,6 +28,7 @@
 //! assert!(report.is_perfect(), "{report:?}");
 //! ```
 
+mod keeper;
 mod machine;
 mod memory_group;
 mod netns;
@@ -40,6 +42,7 @@ mod trace;
 mod udp;
 mod wait;
 
+pub use keeper::Keeper;
 pub use machine::MachineState;
 pub use netns::NetNs;
 pub use process::Process;

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -34,6 +34,13 @@ impl NetNs {
         })?;
         ns.ip("link set lo up")?;
         Ok(ns)
+    }
+
+    /// The calling thread's namespace, without a name in any folder: its path is that of a descriptor of this process.
+    pub(crate) fn of_thread() -> io::Result<Self> {
+        let fd = File::open("/proc/thread-self/ns/net")?;
+        let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()));
+        Ok(Self { fd: Arc::new(fd), path })
     }
 
     /// The path under which processes of the sandbox can open it, as a

@@ -43,6 +43,15 @@ pub(crate) fn start_in_netns(command: &mut Command, fd: BorrowedFd<'_>) {
     }
 }
 
+/// Has the kernel kill the process of `command` when the thread that starts it ends.
+pub(crate) fn end_with_thread(command: &mut Command) {
+    // JUSTIFICATION: only the child can ask for that, before it executes.
+    // SAFETY: the closure makes one async-signal-safe system call without pointers and allocates nothing.
+    unsafe {
+        command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)));
+    }
+}
+
 /// mount(2); empty `source` and `kind` stand for none.
 pub(crate) fn mount(source: &str, target: &Path, kind: &str, flags: libc::c_ulong) -> io::Result<()> {
     let source = CString::new(source).map_err(io::Error::other)?;
