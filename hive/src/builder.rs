@@ -300,7 +300,7 @@ impl HiveBuilder {
         graph.register(&cells);
         let schema = schema(&mut graph, &sources, foreign, presets);
         let usage = schema.usage();
-        let loaded = sources.load(&schema);
+        let loaded = sources.load(&schema, &[]);
         let settings = Arc::new(loaded.settings);
         graph.built_in(settings.clone());
         let structs = graph.nodes.iter().filter_map(|node| match &node.what {

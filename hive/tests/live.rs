@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use hive::config::{Foreign, Kind, Reloaded, Source, Standing};
+use hive::config::{Foreign, Kind, Reloaded, Source, Standing, Supplied};
 use hive::prelude::*;
 use hive::{ConfigError, LiveConfig};
 use tempfile::TempDir;
@@ -189,15 +189,15 @@ async fn drift_is_told_with_its_reason() {
     };
     let at_first = [
         "asked 3 true -: no effect in this program",
-        "fixed 4 6 6: in force",
+        "fixed 5 6 6: in force",
         "high 2 8 8: in force",
-        "high 4 9 8: overridden by command line",
+        "high 5 9 8: overridden by command line",
         "left 3 false -: in force",
-        "low 4 2 2: in force",
-        "loww 4 1 -: unknown, is low meant?",
+        "low 5 2 2: in force",
+        "loww 5 1 -: unknown, is low meant?",
         "name 3 e e: in force",
-        "tokem 4 (secret) -: unknown, is token meant?",
-        "token 4 (secret) (secret): in force",
+        "tokem 5 (secret) -: unknown, is token meant?",
+        "token 5 (secret) (secret): in force",
     ];
     assert_eq!(told(), at_first);
     assert_eq!(hive.settings().observed(), *live.observed());
@@ -209,22 +209,70 @@ async fn drift_is_told_with_its_reason() {
     watch.changed().await;
     assert_eq!(watch.get().iter().filter(|o| o.standing == Standing::NextStart).count(), 2);
     let mut now = at_first.map(str::to_owned).to_vec();
-    now[1] = "fixed 5 5 6: takes effect at the next start".to_owned();
-    now[5] = "low 4 3 3: in force".to_owned();
-    now[9] = "token 4 (secret) (secret): takes effect at the next start".to_owned();
+    now[1] = "fixed 6 5 6: takes effect at the next start".to_owned();
+    now[5] = "low 5 3 3: in force".to_owned();
+    now[9] = "token 5 (secret) (secret): takes effect at the next start".to_owned();
     assert_eq!(told(), now);
 
     // One wrong value: what is right beside it waits, and says for what.
     write(folder.path(), &[("fixed", "many"), ("low", "4")]);
     live.reload().unwrap_err();
     let refusal = "file fixed: option fixed: \"many\" is not an integer from 0 to 4294967295";
-    assert_eq!(told()[1], "fixed 4 many 6: wrong: not an integer from 0 to 4294967295");
-    assert_eq!(told()[5], format!("low 4 4 3: refused: {refusal}"));
-    assert_eq!(told()[9], format!("token 4 (secret) (secret): refused: {refusal}"));
+    assert_eq!(told()[1], "fixed 5 many 6: wrong: not an integer from 0 to 4294967295");
+    assert_eq!(told()[5], format!("low 5 4 3: refused: {refusal}"));
+    assert_eq!(told()[9], format!("token 5 (secret) (secret): refused: {refusal}"));
     // As before again.
     write(folder.path(), &[("fixed", "6"), ("low", "2"), ("token", "x")]);
     live.reload().unwrap();
     assert_eq!(told(), at_first);
+}
+
+/// What the program learns of while it runs counts more than files and less than flags, and goes again.
+#[tokio::test]
+async fn supplied_values_are_a_layer_of_their_own() {
+    let r = Running::on(&[("low", "2"), ("fixed", "6"), ("mystery", "x")], &["--high=7"]).await;
+    let live = r.hive.get::<LiveConfig>().unwrap();
+    let supplied = |values: &[(&str, &str)]| {
+        let supplied = |(key, value): &(&str, &str)| Supplied {
+            key: (*key).to_owned(),
+            value: (*value).to_owned(),
+            source: "map m".to_owned(),
+        };
+        live.supply(values.iter().map(supplied).collect());
+    };
+    let drift = |key: &str, value: &str| live.drift(key, value).map(|drift| drift.to_string());
+
+    supplied(&[("LOW", " 3\n"), ("high", "8"), ("fixed", "9")]);
+    assert_eq!(r.running(), [2, 7, 6], "with the next reload");
+    let reloaded = r.reload().unwrap();
+    assert_eq!(reloaded.changed[0].to_string(), "low: running with \"2\", map m says \"3\"");
+    assert_eq!(reloaded.refused[0].to_string(), "fixed: running with \"6\", map m says \"9\"");
+    assert_eq!(r.running(), [3, 7, 6]);
+    assert_eq!(live.settings().get("low").unwrap().source, Source::Supplied("map m".to_owned()));
+    let of_low: Vec<String> = live
+        .observed()
+        .iter()
+        .filter(|observed| observed.key == "low")
+        .map(|observed| format!("{} {}: {}", observed.priority, observed.value, observed.standing))
+        .collect();
+    assert_eq!(of_low, ["4 3: in force", "5 2: overridden by map m"]);
+
+    // A wrong one changes nothing.
+    supplied(&[("low", "many")]);
+    assert_eq!(texts(r.reload()), ["map m: option low: \"many\" is not an integer from 0 to 4294967295"]);
+    assert_eq!(r.running(), [3, 7, 6]);
+    supplied(&[]);
+    r.reload().unwrap();
+    assert_eq!(r.running(), [2, 7, 6]);
+
+    assert_eq!(drift("low", "2\n"), None);
+    assert_eq!(drift("high", "8").unwrap(), "high: running with \"7\", wanted \"8\"");
+    assert_eq!(drift("low", "many").unwrap(), "low: running with \"2\", wanted \"many\"");
+    assert_eq!(drift("mystery", "x"), None, "a file has it");
+    assert_eq!(drift("mystery", "y").unwrap(), "mystery: running with \"x\", wanted \"y\"");
+    supplied(&[("riddle", "z")]);
+    r.reload().unwrap();
+    assert_eq!(drift("riddle", "z").unwrap(), "riddle: not set, wanted \"z\"");
 }
 
 /// Who takes a watch of a struct of which no option is live waits for what never comes; it is told once, and where.

@@ -29,6 +29,7 @@ const LAYERS: &[&[&str]] = &[
     &["ipcache", "services"],
     &["ipam", "policy"],
     &["endpoints"],
+    &["config-sources"],
     &["daemon-config", "health"],
     &["cleanup"],
     &["agent", "apiary-cni", "apiary"],
@@ -149,6 +150,7 @@ const ALL_OPTIONS: &[(&str, &str)] = &[
     ("cells/api/src/cell.rs", "hands them to the file below"),
     ("cells/api/src/debug.rs", "shows all options to whoever looks for a fault"),
     ("cells/daemon-config/src/cell.rs", "hands them to the files below"),
+    ("cells/daemon-config/src/cluster.rs", "asks where an option comes from"),
     (
         "cells/daemon-config/src/files.rs",
         "stores the options of the configuration folder, as the original does",

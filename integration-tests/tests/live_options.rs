@@ -111,7 +111,7 @@ fn live_options_change_others_wait_and_wrong_ones_change_nothing() {
         format!("enable-policy: running with \"never\", {}: refused: ", says("enable-policy", "perhaps"));
     let waits = format!("debug: running with \"true\", {}: refused: ", says("debug", "false"));
     assert!(drift.contains(&wrong) && drift.contains(&waits), "{drift}");
-    let rows = r.node.apiary(&["statedb", "cilium-configs"]);
+    let rows = r.node.apiary(&["statedb", "configuration"]);
     assert!(
         rows.contains("\"Name\":\"enable-policy\"") || rows.contains("\"Name\": \"enable-policy\""),
         "{rows}"

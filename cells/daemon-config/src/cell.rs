@@ -14,6 +14,7 @@ use state_file::{Rewrite, Version};
 use statedb::{RwTable, Table};
 
 use crate::answer::{Fixed, configuration};
+use crate::cluster::new_cluster;
 use crate::config::CniConfig;
 use crate::files::Stored;
 use crate::follow::FollowConfig;
@@ -50,12 +51,14 @@ fn new_instance(state: Config<StateConfig>, versions: Group<Version>, lifecycle:
         });
 }
 
-/// `GET` and `PATCH /config`, the tables `runtime-options` and `cilium-configs`, the stored configuration.
+/// `GET` and `PATCH /config`, the tables `runtime-options`, `configuration` and `cilium-configs`, the stored configuration.
 pub fn cell() -> Cell {
     let cells = [
         config::<CniConfig>(),
         config::<RuntimeConfig>(),
         config::<FollowConfig>(),
+        config_sources::cell(),
+        provide_private(new_cluster),
         statedb::table::<RuntimeOption>(),
         provide_private(new_fixed),
         provide(new_routes),

@@ -1,10 +1,11 @@
-//! Follows the configuration file or folder while the agent runs.
+//! Follows the configuration file or folder, and the objects of the cluster, while the agent runs.
 
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config_sources::SourcesConfig;
 use file_watch::FileWatch;
 use hive::config::{Change, Reloaded};
 use hive::prelude::*;
@@ -12,6 +13,8 @@ use hive::{ConfigError, LiveConfig};
 use metrics::Metrics;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::cluster::{Cluster, ClusterDrift};
 
 /// How long nothing changes before what has changed is read: whoever writes several files has done so.
 const QUIET: Duration = Duration::from_millis(200);
@@ -22,13 +25,11 @@ const LATEST: Duration = Duration::from_secs(2);
 /// How often to look when the kernel does not tell.
 const UNWATCHED: Duration = Duration::from_secs(5);
 
-/// Whether the configuration is followed, and what is told of it.
+/// What is told of a configuration that is not in force. Whether it is followed at all is an option of
+/// [`SourcesConfig`].
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Configuration")]
 pub struct FollowConfig {
-    /// Follow the configuration file or folder while the agent runs
-    #[flag(default = true)]
-    pub enable_dynamic_config: bool,
     /// Tell where the running agent differs from its configuration
     #[flag(default = true)]
     pub enable_drift_checker: bool,
@@ -40,6 +41,8 @@ pub struct FollowConfig {
 #[derive(Params)]
 pub(crate) struct Parts {
     config: Config<FollowConfig>,
+    sources: Config<SourcesConfig>,
+    cluster: Arc<Cluster>,
     live: Arc<LiveConfig>,
     metrics: Arc<Metrics>,
     health: Health,
@@ -47,43 +50,80 @@ pub(crate) struct Parts {
 }
 
 pub(crate) fn start(parts: Parts) {
-    let Parts { config, live, metrics, health, jobs } = parts;
+    let Parts { config, sources, cluster, live, metrics, health, jobs } = parts;
     let delta = Gauge::default();
     if config.enable_drift_checker {
         let help = "Number of options whose running value is not the configured one";
         metrics.register("drift_checker_config_delta", help, delta.clone());
     }
-    if !config.enable_dynamic_config {
+    let place = live.place();
+    if !sources.enable_dynamic_config || (place.is_none() && cluster.is_nothing()) {
         return;
     }
-    let Some(path) = live.place() else { return };
-    let teller = Teller { config, delta, health: health.scope("configuration"), refused: vec![] };
+    let health = health.scope("configuration");
+    let teller = Teller { config, delta, health, refused: vec![], drifts: vec![] };
     jobs.one_shot("configuration", move |cx: JobCx| async move {
         tokio::select! {
-            ended = run(&path, live, teller) => ended,
+            ended = run(Files::new(place), &cluster, live, teller) => ended,
             () = cx.cancelled() => Ok(()),
         }
     });
 }
 
-async fn run(path: &Path, live: Arc<LiveConfig>, mut teller: Teller) -> anyhow::Result<()> {
-    let mut watch = FileWatch::new();
+async fn run(
+    mut files: Files,
+    cluster: &Cluster,
+    live: Arc<LiveConfig>,
+    mut teller: Teller,
+) -> anyhow::Result<()> {
     loop {
-        let watched = match &mut watch {
-            Ok(watch) => watch.follow(path),
+        let unwatched = files.follow().err();
+        let (values, objects) = cluster.values();
+        if cluster.is_followed() {
+            live.supply(values.clone());
+        }
+        let reader = live.clone();
+        let read = hive::blocking(move || reader.reload()).await;
+        teller.tell(read, unwatched.as_ref(), ClusterDrift::of(&values, &live));
+        tokio::select! {
+            changed = files.changed(unwatched.is_none()) => changed?,
+            () = objects.changed() => {}
+        }
+    }
+}
+
+/// The file or folder, if there is one, and how its changes are noticed.
+struct Files {
+    place: Option<PathBuf>,
+    watch: io::Result<FileWatch>,
+}
+
+impl Files {
+    fn new(place: Option<PathBuf>) -> Files {
+        Files { place, watch: FileWatch::new() }
+    }
+
+    /// From now on [`changed`](Files::changed) knows of changes at once, but for this reason.
+    fn follow(&mut self) -> io::Result<()> {
+        let Some(place) = &self.place else { return Ok(()) };
+        match &mut self.watch {
+            Ok(watch) => watch.follow(place),
             Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
-        };
-        let live = live.clone();
-        let read = hive::blocking(move || live.reload()).await;
-        teller.tell(read, watched.as_ref().err());
-        match (&mut watch, watched) {
-            (Ok(watching), Ok(())) => {
-                watching.changed().await?;
-                settle(watching).await?;
+        }
+    }
+
+    /// Waits until something may have changed and is quiet again.
+    async fn changed(&mut self, followed: bool) -> io::Result<()> {
+        match (&self.place, &mut self.watch) {
+            (None, _) => std::future::pending().await,
+            (Some(_), Ok(watch)) if followed => {
+                watch.changed().await?;
+                settle(watch).await
             }
-            _ => {
+            (Some(_), watch) => {
                 sleep(UNWATCHED).await;
-                watch = FileWatch::new();
+                *watch = FileWatch::new();
+                Ok(())
             }
         }
     }
@@ -108,34 +148,43 @@ struct Teller {
     health: Health,
     /// What the log has said already.
     refused: Vec<Change>,
+    drifts: Vec<ClusterDrift>,
 }
 
 impl Teller {
-    fn tell(&mut self, read: Result<Reloaded, Vec<ConfigError>>, unwatched: Option<&io::Error>) {
-        let Reloaded { changed, mut refused } = match read {
-            Ok(reloaded) => reloaded,
+    fn tell(
+        &mut self,
+        read: Result<Reloaded, Vec<ConfigError>>,
+        unwatched: Option<&io::Error>,
+        drifts: Vec<ClusterDrift>,
+    ) {
+        match read {
+            Ok(Reloaded { changed, refused }) => {
+                for Change { key, running, wanted, source } in changed {
+                    tracing::info!(option = key, before = running, value = wanted, %source, "An option has changed");
+                }
+                self.tell_refused(refused, unwatched);
+            }
             Err(errors) => {
                 let errors = joined(&errors);
                 let message = "The configuration is refused, the one of before stays in force";
                 if self.health.degraded_anew(message, &errors) {
                     tracing::error!(errors, "{message}");
                 }
-                return;
             }
-        };
-        for Change { key, running, wanted, source } in changed {
-            tracing::info!(option = key, before = running, value = wanted, %source, "An option has changed");
         }
-        refused.retain(|change| !self.config.ignore_flags_drift_checker.contains(&change.key));
+        self.tell_drifts(drifts);
+    }
+
+    /// What takes effect at the next start.
+    fn tell_refused(&mut self, mut refused: Vec<Change>, unwatched: Option<&io::Error>) {
+        refused.retain(|change| !self.is_ignored(&change.key));
         for change in refused.iter().filter(|change| !self.refused.contains(change)) {
             let Change { key, running, wanted, source } = change;
             tracing::warn!(
                 option = key, running, configured = wanted, %source,
                 "An option takes effect when the agent is started again"
             );
-        }
-        if self.config.enable_drift_checker {
-            self.delta.set(i64::try_from(refused.len()).unwrap_or(i64::MAX));
         }
         match unwatched {
             _ if !refused.is_empty() && self.config.enable_drift_checker => {
@@ -150,6 +199,34 @@ impl Teller {
             None => self.health.ok("The configuration is in force"),
         }
         self.refused = refused;
+    }
+
+    /// Where the agent does not run as the cluster says, for whatever reason: a flag may say otherwise.
+    fn tell_drifts(&mut self, mut drifts: Vec<ClusterDrift>) {
+        if !self.config.enable_drift_checker {
+            return;
+        }
+        drifts.retain(|ClusterDrift { drift, .. }| {
+            !self.is_ignored(&drift.key) && self.refused.iter().all(|change| change.key != drift.key)
+        });
+        for told in drifts.iter().filter(|drift| !self.drifts.contains(drift)) {
+            let ClusterDrift { drift, object } = told;
+            let running = drift.running.as_deref().unwrap_or("-");
+            tracing::warn!(
+                option = drift.key,
+                running,
+                configured = drift.wanted,
+                source = object,
+                "The agent does not run as the cluster's configuration says"
+            );
+        }
+        let count = self.refused.len() + drifts.len();
+        self.delta.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.drifts = drifts;
+    }
+
+    fn is_ignored(&self, key: &str) -> bool {
+        self.config.ignore_flags_drift_checker.iter().any(|ignored| ignored == key)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The configuration in force: what GET and PATCH /config answer and what is stored of it.
 //!
 //! **Owns** the run folder as a whole (one agent, `cilium.pid`), the table `runtime-options` (what can be changed while
-//! the agent runs), the table `cilium-configs` (what each source says of each option, and what came of it: [`ConfigRow`];
+//! the agent runs), the table `configuration` (what each source says of each option, and what came of it: [`ConfigRow`];
 //! what has not come into force also at `GET /apiary/drift`), `state/agent-runtime-config.json` and `state/viper-agent-config.yaml` with those of the two runs
 //! before, and the options that only the CNI plugin acts on ([`CniConfig`]).
 //! **Needs** the hive's settings, the node's row (addressing), the devices (MTU), the option `state-dir`.
@@ -36,13 +36,21 @@
 //! | `bpf-policy-map-full-reconciliation-interval`, `conntrack-gc-interval`, `conntrack-gc-max-interval`, `endpoint-bpf-prog-watchdog-interval`, `endpoint-gc-interval` | is counted from the last round |
 //! | `bpf-policy-map-pressure-metrics-threshold` | counts when metrics are read next |
 //!
-//! **Differences from Cilium**: a second agent on the same folder is refused. `PATCH /config` answers in
+//! What objects of the cluster say (table `cilium-configs` of [`config_sources`]) counts more than files and less than the
+//! environment, once `config-sources` names the objects, which `build-config` does; without it, or with
+//! `apply-dynamic-config=false`, it is told and nothing else. Every option whose value there is another one than the
+//! running counts in `drift_checker_config_delta`, also one that a flag overrides, or that this agent does not know and no
+//! file has.
+//!
+//! **Differences from Cilium**: the original only tells of drift, and brings nothing into force before the next start. It
+//! compares texts, this agent values: `60s` is `1m`. A second agent on the same folder is refused. `PATCH /config` answers in
 //! tens of milliseconds: nothing is compiled. Options without effect in this agent are accepted and shown; the log
 //! says so. `daemonConfigurationMap` has the settings that cells of this agent declare, under the original's names.
 //! Values of `datapath-mode` and `ipam` that this agent cannot serve are refused at the start.
 
 mod answer;
 mod cell;
+mod cluster;
 mod config;
 mod error;
 mod files;

@@ -1,4 +1,4 @@
-//! The table `cilium-configs`: what each source says of each option, and what came of it.
+//! The table `configuration`: what each source says of each option, and what came of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,13 @@ use runtime_options::RuntimeOption;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use statedb::{Query, RwTable, Table, TableSpec};
 
+use crate::cluster::{Cluster, ClusterDrift};
 use crate::spec;
 
-/// A row of table `cilium-configs`: an option as one source has it. The columns of the original, and two more.
+/// A row of table `configuration`: an option as one source has it. The columns of `cilium-configs`, which has what objects
+/// of the cluster say alone, and two more.
 #[derive(Clone, Debug, PartialEq, Eq, Table)]
-#[table(name = "cilium-configs", primary(key, source, name = "key"))]
+#[table(name = "configuration", primary(key, source, name = "key"))]
 pub struct ConfigRow {
     /// The option.
     #[index(name = "name")]
@@ -52,7 +54,7 @@ pub(crate) fn fill(
     jobs: JobGroup,
 ) {
     let mut observed = live.watch_observed();
-    jobs.one_shot("cilium-configs", move |cx: JobCx| async move {
+    jobs.one_shot("configuration-table", move |cx: JobCx| async move {
         loop {
             let snapshot = options.snapshot();
             let (patched, watch) = options.all_watch(&snapshot);
@@ -107,15 +109,23 @@ fn rows<'a>(
 }
 
 /// `GET /apiary/drift`: where the agent does not run as its configuration says, and why.
-pub(crate) fn page(table: Arc<Table<ConfigRow>>) -> Member<Page> {
+pub(crate) fn page(
+    table: Arc<Table<ConfigRow>>,
+    cluster: Arc<Cluster>,
+    live: Arc<LiveConfig>,
+) -> Member<Page> {
     Member(Page::new("drift", move |_| {
-        let text = drift(table.all(&table.snapshot()).map(|row| &**row));
+        let told = match cluster.is_followed() {
+            true => vec![],
+            false => ClusterDrift::of(&cluster.values().0, &live),
+        };
+        let text = drift(table.all(&table.snapshot()).map(|row| &**row), &told);
         std::future::ready(Response::text(200, text))
     }))
 }
 
 /// One line a value that is not in force, and not because another source counts more.
-fn drift<'a>(rows: impl Iterator<Item = &'a ConfigRow>) -> String {
+fn drift<'a>(rows: impl Iterator<Item = &'a ConfigRow>, told: &[ClusterDrift]) -> String {
     let settled = [Standing::InForce.to_string(), "overridden by ".to_owned()];
     let rows = rows.filter(|row| row.state != settled[0] && !row.state.starts_with(&settled[1]));
     let line = |row: &ConfigRow| {
@@ -123,7 +133,7 @@ fn drift<'a>(rows: impl Iterator<Item = &'a ConfigRow>) -> String {
         let running = if running == "-" { String::new() } else { format!("running with {running:?}, ") };
         format!("{key}: {running}{source} says {value:?}: {state}\n")
     };
-    let lines: String = rows.map(line).collect();
+    let lines: String = rows.map(line).chain(told.iter().map(|told| format!("{told}\n"))).collect();
     if lines.is_empty() { "The agent runs as its configuration says.\n".to_owned() } else { lines }
 }
 
@@ -151,7 +161,7 @@ mod tests {
         assert_eq!(row.row(), ["debug", "file", "3", "true", "false", "later"]);
         assert_eq!(
             (ConfigRow::NAME, ConfigRow::PRIMARY, row.key()),
-            ("cilium-configs", "key", ("debug", "file"))
+            ("configuration", "key", ("debug", "file"))
         );
         let table: RwTable<ConfigRow> = statedb::Db::new().table().unwrap();
         assert_eq!(table.db().tables()[0].indexes(), ["key", "name"]);

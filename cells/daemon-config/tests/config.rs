@@ -7,9 +7,13 @@ use std::sync::Arc;
 use api_models::DaemonConfiguration;
 use daemon_config::ConfigRow;
 use devices::{Device, Link};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use hive::TestHive;
 use hive::prelude::*;
+use k8s_types::{Kind, Selection, Source, SourceError, WatchEvent};
 use local_node::{LocalNode, LocalNodeStore, StateConfig};
+use metrics::Metrics;
 use runtime_options::RuntimeOption;
 use statedb::{RwTable, Table, TableSpec as _};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -83,10 +87,14 @@ impl Agent {
     }
 
     async fn ask(&self, method: &str, body: &str) -> (u16, String) {
+        self.ask_for("/v1/config", method, body).await
+    }
+
+    async fn ask_for(&self, path: &str, method: &str, body: &str) -> (u16, String) {
         let mut stream = UnixStream::connect(self.folder.path().join("cilium.sock")).await.unwrap();
         let length = body.len();
         let request = format!(
-            "{method} /v1/config HTTP/1.0\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.0\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
@@ -248,7 +256,7 @@ async fn the_run_folder_belongs_to_one_agent() {
     assert!(!run.join("cilium.pid").exists());
 }
 
-/// The table `cilium-configs`: sources by priority, what was patched, and the page that tells what is not in force.
+/// The table `configuration`: sources by priority, what was patched, and the page that tells what is not in force.
 #[tokio::test]
 async fn sources_and_drift_are_a_table() {
     let agent = Agent::start(&[("enable-policy", "always"), ("mtu", "1500")]).await;
@@ -267,7 +275,7 @@ async fn sources_and_drift_are_a_table() {
     let body = "{\"options\":{\"Debug\":\"on\"},\"policy-enforcement\":\"never\"}";
     assert_eq!(agent.ask("PATCH", body).await.0, 200);
     let patched = [
-        "debug | default | 5 | false | Enabled | changed by PATCH /config",
+        "debug | default | 6 | false | Enabled | changed by PATCH /config",
         "enable-policy | set by the program | 1 | always | never | changed by PATCH /config",
         mtu,
     ];
@@ -290,4 +298,123 @@ async fn sources_and_drift_are_a_table() {
         })
     );
     agent.end().await;
+}
+
+/// A source of cluster objects that has one ConfigMap, as it was set last.
+struct Map(tokio::sync::watch::Sender<String>);
+
+impl Source for Map {
+    fn name(&self) -> &str {
+        "map"
+    }
+
+    fn has(&self, kind: Kind) -> bool {
+        kind == Kind::ConfigMap
+    }
+
+    fn watch(&self, _: Selection) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
+        let events = futures::stream::unfold((self.0.subscribe(), true), |(mut map, first)| async move {
+            if !first {
+                map.changed().await.ok()?;
+            }
+            let json = map.borrow_and_update().clone().into();
+            let applied = WatchEvent::Applied { json, origin: "".into() };
+            let listed = [WatchEvent::Restart, applied, WatchEvent::Listed].map(Ok);
+            Some((futures::stream::iter(listed), (map, false)))
+        });
+        events.flatten().boxed()
+    }
+}
+
+fn map(data: &str) -> String {
+    format!(r#"{{"metadata":{{"name":"cilium-config","namespace":"kube-system"}},"data":{data}}}"#)
+}
+
+/// An agent whose cluster has the ConfigMap that is looked at when no object is named.
+async fn with_map(data: &str, options: &[(&str, &str)]) -> (Agent, Arc<Map>) {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Arc::new(Map(tokio::sync::watch::channel(map(data)).0));
+    let sources: Members<Arc<dyn Source>> = Members(vec![source.clone()]);
+    let mut hive = hive(folder.path().to_owned(), options).supply(sources);
+    hive.start().await;
+    (Agent { hive, folder }, source)
+}
+
+impl Agent {
+    fn drift(&self) -> String {
+        let text = self.hive.get::<Metrics>().text();
+        let line = text.lines().find(|line| line.starts_with("cilium_drift_checker_config_delta ")).unwrap();
+        line.rsplit(' ').next().unwrap().to_owned()
+    }
+
+    fn option(&self, name: &str) -> String {
+        let table = self.hive.get::<Table<RuntimeOption>>();
+        table.get(&table.snapshot(), RuntimeOption::by_name(name)).unwrap().value.clone()
+    }
+}
+
+const NAMED: &str = r#"[{"kind":"config-map","namespace":"kube-system","name":"cilium-config"}]"#;
+
+/// Objects that `config-sources` was set to name: live options follow, others wait, all that differs counts.
+#[tokio::test]
+async fn live_options_follow_objects_that_are_named() {
+    let data =
+        r#"{"debug":"true","mtu":"9000","enable-policy":"never","endpoint-gc":"x","ipam":"cluster-pool"}"#;
+    let options = [("config-sources", NAMED), ("enable-policy", "always")];
+    let (agent, source) = with_map(data, &options).await;
+    agent.hive.until("debug to follow", || agent.option("Debug") == "Enabled").await;
+    // The MTU waits, enforcement is what the program has set, and nobody knows endpoint-gc.
+    agent.hive.until("all that differs", || agent.drift() == "3").await;
+    assert_eq!(agent.option("policy-enforcement"), "always");
+    let object = "ConfigMap kube-system/cilium-config";
+    let table = agent.hive.get::<Table<ConfigRow>>();
+    let row = |key: &str| {
+        let snapshot = table.snapshot();
+        table
+            .all(&snapshot)
+            .filter(|row| row.key == key)
+            .map(|row| row.row()[1..].join(" | "))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(row("debug"), [format!("{object} | 4 | true | true | in force")]);
+    assert_eq!(row("mtu"), [format!("{object} | 4 | 9000 | 0 | takes effect at the next start")]);
+    assert_eq!(
+        row("enable-policy")[0],
+        format!("{object} | 4 | never | always | overridden by set by the program")
+    );
+    let (_, page) = agent.ask_for("/apiary/drift", "GET", "").await;
+    assert!(
+        page.contains(&format!("mtu: running with \"0\", {object} says \"9000\": takes effect")),
+        "{page}"
+    );
+
+    source.0.send_replace(map(r#"{"debug":"false"}"#));
+    agent.hive.until("no drift", || agent.option("Debug") == "Disabled" && agent.drift() == "0").await;
+    source.0.send_replace(map(r#"{"debug":"perhaps","mtu":"9000"}"#));
+    let health = || agent.hive.health("daemonconfig.configuration");
+    agent.hive.until("a refusal", || health().error.contains("option debug: \"perhaps\" is not")).await;
+    agent.hive.until("both to count", || agent.drift() == "2").await;
+    assert_eq!(agent.option("Debug"), "Disabled");
+    drop((table, source));
+    agent.end().await;
+}
+
+/// Without the name, or when that is switched off, it is told and nothing else, as the original does.
+#[tokio::test]
+async fn objects_that_nobody_named_are_only_compared() {
+    for options in [vec![], vec![("config-sources", NAMED), ("apply-dynamic-config", "false")]] {
+        let data = r#"{"debug":"true","mtu":"9000","api-rate-limit":""}"#;
+        let ignored = ("ignore-flags-drift-checker", "mtu");
+        let (agent, source) = with_map(data, &[&options[..], &[ignored]].concat()).await;
+        agent.hive.until("what differs", || agent.drift() == "1").await;
+        assert_eq!(agent.option("Debug"), "Disabled");
+        let (_, page) = agent.ask_for("/apiary/drift", "GET", "").await;
+        let line =
+            "debug: running with \"false\", ConfigMap kube-system/cilium-config says \"true\": not followed";
+        assert!(page.contains(line), "{page}");
+        source.0.send_replace(map("{}"));
+        agent.hive.until("no drift", || agent.drift() == "0").await;
+        drop(source);
+        agent.end().await;
+    }
 }

@@ -12,6 +12,7 @@ use super::flag::{CONFIG_DIR, CONFIG_FILE, Known, Schema};
 use super::kind::Form;
 use super::observed::{Said, What};
 use super::settings::{Renamed, SECRET, Setting, Settings, Source, Unknown};
+use super::supplied::Supplied;
 use super::{dir, file};
 
 /// Where a hive reads its options.
@@ -69,7 +70,7 @@ pub(crate) struct Loaded {
 
 impl Sources {
     /// Reads all sources. Faults are collected; an option with a fault keeps the value of the layers below.
-    pub(crate) fn load(&self, schema: &Schema) -> Loaded {
+    pub(crate) fn load(&self, schema: &Schema, supplied: &[Supplied]) -> Loaded {
         let mut loader = Loader {
             schema,
             refused: &self.refuse_unknown,
@@ -108,6 +109,10 @@ impl Sources {
             let usual = || self.usual_files.iter().find(|path| path.is_file()).cloned();
             layers.extend(loader.files(path(CONFIG_FILE).or_else(usual), path(CONFIG_DIR)));
         }
+        let supplied = supplied.iter().map(|Supplied { key, value, source }| {
+            (key.to_ascii_lowercase(), value.trim().to_owned(), Source::Supplied(source.clone()))
+        });
+        layers.push(loader.entries(Layer::new("supplied"), supplied));
         layers.extend([env, flags, program]);
 
         let Loader { errors, unknown, renamed, said, .. } = loader;
@@ -219,7 +224,7 @@ impl Loader<'_> {
 
     /// The configuration file if there is one, else the folder.
     fn files(&mut self, path: Option<PathBuf>, folder: Option<PathBuf>) -> Option<Layer> {
-        let (mut layer, entries): (Layer, Vec<(String, String, Source)>) = match (path, folder) {
+        let (layer, entries): (Layer, Vec<(String, String, Source)>) = match (path, folder) {
             (Some(path), _) => {
                 let options = file::read(&path, &mut self.errors).into_iter();
                 let entries = options.map(|(key, value)| (key, value, Source::File(path.clone())));
@@ -238,6 +243,15 @@ impl Loader<'_> {
             }
             (None, None) => return None,
         };
+        Some(self.entries(layer, entries))
+    }
+
+    /// Keys in lower case that may be anything, with their values.
+    fn entries(
+        &mut self,
+        mut layer: Layer,
+        entries: impl IntoIterator<Item = (String, String, Source)>,
+    ) -> Layer {
         for (key, value, source) in entries {
             if [CONFIG_FILE, CONFIG_DIR].contains(&key.as_str()) {
                 self.misplaced(key, value, source);
@@ -257,7 +271,7 @@ impl Loader<'_> {
                 }
             }
         }
-        Some(layer)
+        layer
     }
 }
 

@@ -14,6 +14,7 @@ use super::flag::{CONFIG_DIR, CONFIG_FILE, Flag, Schema};
 use super::layers::Sources;
 use super::observed::{Observed, Said, observe};
 use super::settings::{Setting, Settings, Source};
+use super::supplied::Supplied;
 use super::value::Values;
 use super::{ConfigCell, ConfigSpec};
 use crate::event::Event;
@@ -166,8 +167,9 @@ const REFUSAL: usize = 300;
 
 /// Reads the configuration again and tells who watches it. Take it as `Arc<LiveConfig>`.
 pub struct LiveConfig {
-    schema: Schema,
+    pub(crate) schema: Schema,
     sources: Sources,
+    pub(crate) supplied: Mutex<Vec<Supplied>>,
     structs: Vec<Struct>,
     state: Mutex<State>,
 }
@@ -202,7 +204,8 @@ impl LiveConfig {
         let observed = watch::channel(Arc::new(settings.observed())).0;
         let settings = watch::channel(settings).0;
         let state = Mutex::new(State { settings, observed, watched: HashMap::new() });
-        Arc::new(LiveConfig { schema, sources, structs: structs.collect(), state })
+        let (structs, supplied) = (structs.collect(), Mutex::default());
+        Arc::new(LiveConfig { schema, sources, supplied, structs, state })
     }
 
     fn watch<T: ConfigSpec>(&self, initial: Arc<T>) -> ConfigWatch<T> {
@@ -270,10 +273,11 @@ impl LiveConfig {
         watched.flat_map(|of| of.flags.iter().filter(|flag| flag.live).map(|flag| flag.name)).collect()
     }
 
-    /// Reads all sources again. Without a fault, live options get their new values, whoever watches their structs is told,
+    /// Reads all sources again, with what was [supplied](LiveConfig::supply) last. Without a fault, live options get their new values, whoever watches their structs is told,
     /// and all others are named in the result; with a fault, in whatever option, everything stays as it is.
     pub fn reload(&self) -> Result<Reloaded, Vec<ConfigError>> {
-        let loaded = self.sources.load(&self.schema);
+        let supplied = self.supplied.lock().clone();
+        let loaded = self.sources.load(&self.schema, &supplied);
         let live = self.live();
         let state = self.state.lock();
         let said = loaded.settings.said.clone();

@@ -1,7 +1,8 @@
 //! Options of cells: declared by `#[derive(hive::Config)]` structs, read from flags, environment, a file or a folder.
 //!
-//! Precedence, highest first: values set by the program, command-line flag, environment `PREFIX_NAME`, `--config FILE`,
-//! `--config-dir DIR` (one file a key; left unread when there is a config file), default. All sources are read as
+//! Precedence, highest first: values set by the program, command-line flag, environment `PREFIX_NAME`, values that the
+//! program [supplies](LiveConfig::supply) while it runs, `--config FILE`, `--config-dir DIR` (one file a key; left unread
+//! when there is a config file), default. All sources are read as
 //! strings and parsed by the declared type; then they are layered by figment, which remembers where each value came
 //! from. Every fault is reported at once, with the place, the key, the value and what would be right.
 //!
@@ -19,6 +20,7 @@ mod layers;
 mod live;
 mod observed;
 mod settings;
+mod supplied;
 mod value;
 
 use std::any::type_name;
@@ -40,6 +42,7 @@ pub(crate) use layers::Sources;
 pub use live::{Change, ConfigWatch, LiveConfig, Reloaded};
 pub use observed::{Observed, Standing};
 pub use settings::{Renamed, Setting, Settings, Source, Unknown};
+pub use supplied::{Drift, Supplied};
 pub use value::{FlagValue, Parsed, Values};
 
 use crate::error::Place;

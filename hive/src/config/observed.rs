@@ -14,7 +14,8 @@ pub struct Observed {
     pub key: String,
     /// Where it was read; [`Source::Default`] for an option that was set at the start and that nobody sets any more.
     pub source: Source,
-    /// 1 for the program itself, then the command line, the environment, file or folder, the default.
+    /// 1 for the program itself, then the command line, the environment, what was
+    /// [supplied](crate::LiveConfig::supply), file or folder, the default.
     pub priority: u32,
     /// The value there; `(secret)` for one that is shown to nobody.
     pub value: String,
@@ -73,8 +74,9 @@ impl Source {
             Source::Program => 1,
             Source::Flag => 2,
             Source::Environment(_) => 3,
-            Source::File(_) | Source::Directory(_) => 4,
-            Source::Default => 5,
+            Source::Supplied(_) => 4,
+            Source::File(_) | Source::Directory(_) => 5,
+            Source::Default => 6,
         }
     }
 }

@@ -21,6 +21,8 @@ pub enum Source {
     Directory(PathBuf),
     /// The configuration file.
     File(PathBuf),
+    /// What the program follows by itself, in its words: an object of a cluster.
+    Supplied(String),
     /// An environment variable of this name.
     Environment(String),
     /// The command line.
@@ -34,6 +36,7 @@ impl fmt::Display for Source {
         match self {
             Source::Default => f.write_str("default"),
             Source::Directory(path) | Source::File(path) => write!(f, "file {}", path.display()),
+            Source::Supplied(name) => f.write_str(name),
             Source::Environment(name) => write!(f, "environment variable {name}"),
             Source::Flag => f.write_str("command line"),
             Source::Program => f.write_str("set by the program"),

@@ -154,7 +154,7 @@ fn row(table: &str, row: &Value, names: &Names) -> Option<String> {
         // Who has reported how often and when; an agent that is not well is seen in its status.
         "health" => return None,
         // What the files of the configuration say, with the folder of this node.
-        "cilium-configs" => return None,
+        "configuration" => return None,
         "devices" => {
             format!("{} {} {}", row["Name"], names.of(&row["HardwareAddr"].to_string()), row["Selected"])
         }

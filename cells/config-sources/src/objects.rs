@@ -1,0 +1,261 @@
+//! What is known of the objects: the pure core behind the table.
+
+use std::collections::BTreeMap;
+
+use k8s_types::WatchEvent;
+
+use crate::object::{self, Said};
+use crate::row::ClusterConfig;
+use crate::spec::{ConfigSource, Overrides};
+
+/// The objects that are followed, each as each source of cluster objects has it.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    sources: Vec<ConfigSource>,
+    overrides: Overrides,
+    views: Vec<View>,
+}
+
+/// One object as one source has it.
+#[derive(Debug)]
+struct View {
+    /// Its place among the configuration's sources.
+    index: usize,
+    /// What it says, if it is there.
+    now: Option<Said>,
+    /// The same of a list that is not complete.
+    listing: Option<Option<Said>>,
+    listed: bool,
+    /// Why the object as it is now cannot be used; what it said before stays.
+    refused: Option<String>,
+    /// The refusal that the log has.
+    told: Option<String>,
+    /// Why the source has nothing to say at the moment.
+    failed: Option<String>,
+}
+
+/// What has become of an event, for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Nothing to be told.
+    Quiet,
+    /// The object cannot be read.
+    Refused(String),
+    /// Keys are left out.
+    Odd(Vec<String>),
+}
+
+impl Objects {
+    pub(crate) fn new(sources: Vec<ConfigSource>, overrides: Overrides) -> Objects {
+        Objects { sources, overrides, views: Vec::new() }
+    }
+
+    /// One more view of the object at this place; its number.
+    pub(crate) fn add(&mut self, index: usize) -> usize {
+        self.views.push(View {
+            index,
+            now: None,
+            listing: None,
+            listed: false,
+            refused: None,
+            told: None,
+            failed: None,
+        });
+        self.views.len() - 1
+    }
+
+    /// The object that a view is of.
+    pub(crate) fn source(&self, view: usize) -> &ConfigSource {
+        &self.sources[self.views[view].index]
+    }
+
+    /// Takes what a source says.
+    pub(crate) fn take(&mut self, view: usize, event: WatchEvent) -> News {
+        let source = &self.sources[self.views[view].index];
+        let view = &mut self.views[view];
+        view.failed = None;
+        match event {
+            WatchEvent::Restart => (view.listing, view.refused) = (Some(None), None),
+            WatchEvent::Listed => {
+                let listing = view.listing.take().flatten();
+                // What is refused is there: its last good version stays.
+                if listing.is_some() || view.refused.is_none() {
+                    view.now = listing;
+                }
+                view.listed = true;
+            }
+            WatchEvent::Applied { json, .. } => match object::read(source.kind, &json) {
+                // A source may know nothing of selections.
+                Ok(said) if source.is(&said.key) => return view.apply(said),
+                Ok(_) => {}
+                Err(refusal) => return view.refuse(refusal.to_string()),
+            },
+            WatchEvent::Deleted(key) if source.is(&key) => {
+                view.refused = None;
+                match &mut view.listing {
+                    Some(listing) => *listing = None,
+                    None => view.now = None,
+                }
+            }
+            WatchEvent::Deleted(_) | WatchEvent::Progress => {}
+        }
+        News::Quiet
+    }
+
+    /// Notes that a source fails; it goes on by itself.
+    pub(crate) fn fail(&mut self, view: usize, error: String) {
+        self.views[view].failed = Some(error);
+    }
+
+    /// Whether every source has said what there is.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.views.iter().all(|view| view.listed)
+    }
+
+    /// How many of the objects are there, and what is wrong with the others.
+    pub(crate) fn status(&self) -> (usize, Vec<String>) {
+        let troubled = self.views.iter().filter_map(|view| {
+            let trouble = view.refused.as_ref().or(view.failed.as_ref())?;
+            Some(format!("{}: {trouble}", self.sources[view.index]))
+        });
+        (self.views.iter().filter(|view| view.now.is_some()).count(), troubled.collect())
+    }
+
+    /// The rows of the table by their keys. Of two with one key the one that counts more is there: objects of two kinds
+    /// may have one name, and two sources of cluster objects the same object.
+    pub(crate) fn rows(&self) -> BTreeMap<String, ClusterConfig> {
+        let mut rows: BTreeMap<String, ClusterConfig> = BTreeMap::new();
+        for view in &self.views {
+            let source = &self.sources[view.index];
+            for (key, value) in view.now.iter().flat_map(|said| said.values.iter()) {
+                let row = ClusterConfig {
+                    key: key.to_string(),
+                    source: source.name.clone(),
+                    priority: self.overrides.priority(key, view.index, self.sources.len()),
+                    value: value.to_string(),
+                    object: source.to_string(),
+                };
+                let now = rows.entry(statedb::TableSpec::key(&row)).or_insert_with(|| row.clone());
+                if row.priority < now.priority {
+                    *now = row;
+                }
+            }
+        }
+        rows
+    }
+}
+
+impl View {
+    fn apply(&mut self, said: Said) -> News {
+        (self.refused, self.told) = (None, None);
+        let before = self.now.as_ref().map(|said| &said.odd);
+        let news = match said.odd.is_empty() || before == Some(&said.odd) {
+            true => News::Quiet,
+            false => News::Odd(said.odd.clone()),
+        };
+        match &mut self.listing {
+            Some(listing) => *listing = Some(said),
+            None => self.now = Some(said),
+        }
+        news
+    }
+
+    fn refuse(&mut self, error: String) -> News {
+        self.refused = Some(error.clone());
+        match self.told.replace(error.clone()) == Some(error.clone()) {
+            true => News::Quiet,
+            false => News::Refused(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_types::Key;
+
+    use super::*;
+
+    const TWO: &str =
+        r#"[{"kind":"config-map","namespace":"garden","name":"base"},{"kind":"node","name":"n1"}]"#;
+
+    /// A map that is followed at two sources of cluster objects, and a node at one.
+    fn objects() -> Objects {
+        let mut objects = Objects::new(ConfigSource::parse_list(TWO).unwrap(), Overrides::default());
+        assert_eq!([0, 0, 1].map(|index| objects.add(index)), [0, 1, 2]);
+        objects
+    }
+
+    fn applied(json: impl Into<String>) -> WatchEvent {
+        WatchEvent::Applied { json: json.into().into(), origin: "".into() }
+    }
+
+    fn map(name: &str, data: &str) -> WatchEvent {
+        applied(format!(r#"{{"metadata":{{"name":"{name}","namespace":"garden"}},"data":{data}}}"#))
+    }
+
+    fn node(annotations: &str) -> WatchEvent {
+        applied(format!(r#"{{"metadata":{{"name":"n1","annotations":{annotations}}}}}"#))
+    }
+
+    fn rows(objects: &Objects) -> Vec<String> {
+        let text = |row: ClusterConfig| format!("{} {} {} {}", row.key, row.source, row.priority, row.value);
+        objects.rows().into_values().map(text).collect()
+    }
+
+    #[test]
+    fn lists_count_when_they_are_complete() {
+        let mut o = objects();
+        for view in [0, 1, 2] {
+            o.take(view, WatchEvent::Restart);
+        }
+        o.take(0, map("base", r#"{"a":"1"}"#));
+        o.take(0, map("another", r#"{"b":"1"}"#));
+        assert!(rows(&o).is_empty() && !o.is_complete());
+        for view in [0, 1, 2] {
+            o.take(view, WatchEvent::Listed);
+        }
+        assert!(o.is_complete());
+        assert_eq!(rows(&o), ["a base 2 1"]);
+        // The same object elsewhere: the first source counts.
+        o.take(1, map("base", r#"{"a":"9","c":"2"}"#));
+        assert_eq!(rows(&o), ["a base 2 1", "c base 2 2"]);
+        o.take(2, node(r#"{"config.cilium.io/a":"3","x/y":"z"}"#));
+        assert_eq!(rows(&o), ["a base 2 1", "a n1 1 3", "c base 2 2"]);
+        // A list again: what it does not name is gone, at its end.
+        o.take(0, WatchEvent::Restart);
+        assert_eq!(rows(&o).len(), 3);
+        o.take(0, WatchEvent::Listed);
+        assert_eq!(rows(&o), ["a base 2 9", "a n1 1 3", "c base 2 2"]);
+        o.take(1, WatchEvent::Deleted(Key::new("elsewhere", "base")));
+        o.take(2, WatchEvent::Deleted(Key::new("", "n1")));
+        assert_eq!(rows(&o), ["a base 2 9", "c base 2 2"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_leaves_what_was_said_before() {
+        let mut o = objects();
+        o.take(0, map("base", r#"{"a":"1"}"#));
+        let News::Refused(error) = o.take(0, map("base", r#"{"a":1}"#)) else { panic!("not refused") };
+        assert!(error.contains("invalid type"), "{error}");
+        assert_eq!(o.take(0, map("base", r#"{"a":1}"#)), News::Quiet, "told once");
+        assert_eq!(rows(&o), ["a base 2 1"]);
+        assert!(o.status().1[0].starts_with("ConfigMap garden/base: "), "{:?}", o.status());
+        // A list in which it is as wrong.
+        o.take(0, WatchEvent::Restart);
+        o.take(0, map("base", r#"{"a":1}"#));
+        o.take(0, WatchEvent::Listed);
+        assert_eq!((rows(&o), o.status().1.len()), (vec!["a base 2 1".to_owned()], 1));
+        // One that says nothing more of it: it is gone.
+        o.take(0, WatchEvent::Restart);
+        o.take(0, WatchEvent::Listed);
+        assert_eq!((rows(&o), o.status()), (vec![], (0, vec![])));
+
+        o.fail(1, "connection refused".to_owned());
+        assert_eq!(o.status().1, ["ConfigMap garden/base: connection refused"]);
+        o.take(1, WatchEvent::Progress);
+        assert_eq!(o.status(), (0, vec![]));
+        let odd = o.take(2, node(r#"{"config.cilium.io/..":"3"}"#));
+        assert_eq!(odd, News::Odd(vec!["..".to_owned()]));
+        assert_eq!(o.take(2, node(r#"{"config.cilium.io/..":"4"}"#)), News::Quiet);
+    }
+}

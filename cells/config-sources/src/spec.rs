@@ -1,0 +1,203 @@
+//! Which objects have the configuration, in which order, and which keys the later ones may change.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// The objects that count when nobody names others, as the options' text.
+pub(crate) const DEFAULT_SOURCES: &str =
+    r#"[{"kind":"config-map","namespace":"kube-system","name":"cilium-config"}]"#;
+
+/// What sort of object it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SourceKind {
+    /// A ConfigMap: its data.
+    ConfigMap,
+    /// A CiliumNodeConfig: its `spec.defaults`.
+    CiliumNodeConfig,
+    /// A Node: its annotations and labels `config.cilium.io/KEY`.
+    Node,
+}
+
+/// An object that has configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigSource {
+    /// What sort of object.
+    pub kind: SourceKind,
+    /// Its namespace; empty for a node.
+    #[serde(default)]
+    pub namespace: String,
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+}
+
+/// Which keys of the first source those after it may change.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Overrides {
+    /// Only these, if there are any.
+    #[serde(default, deserialize_with = "keys")]
+    pub allow_config_keys: Vec<String>,
+    /// Otherwise all but these.
+    #[serde(default, deserialize_with = "keys")]
+    pub deny_config_keys: Vec<String>,
+}
+
+/// A list; Go writes `null` for one that nobody made.
+fn keys<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+impl Overrides {
+    /// Reads the value of the option `config-sources-overrides`; an empty one forbids nothing.
+    pub fn parse(text: &str) -> Result<Overrides, Error> {
+        if text.trim().is_empty() {
+            return Ok(Overrides::default());
+        }
+        serde_json::from_str(text).map_err(|reason| Error::Option {
+            option: "config-sources-overrides",
+            value: text.to_owned(),
+            reason: reason.to_string(),
+            expected: r#"{"allowConfigKeys":["KEY"],"denyConfigKeys":["KEY"]}"#,
+        })
+    }
+
+    /// Whether sources after the first may change this key.
+    pub fn permit(&self, key: &str) -> bool {
+        let within = |list: &[String]| list.iter().any(|item| item == key);
+        match self.allow_config_keys.is_empty() {
+            true => !within(&self.deny_config_keys),
+            false => within(&self.allow_config_keys),
+        }
+    }
+
+    /// The priority of a key in one of so many sources: the lowest counts, so the last source that may.
+    pub fn priority(&self, key: &str, index: usize, sources: usize) -> u32 {
+        let priority = match index {
+            0 => sources,
+            _ if self.permit(key) => sources - index,
+            _ => sources + index,
+        };
+        u32::try_from(priority).unwrap_or(u32::MAX)
+    }
+}
+
+impl ConfigSource {
+    /// Reads the value of the option `config-sources`; an empty one names none.
+    pub fn parse_list(text: &str) -> Result<Vec<ConfigSource>, Error> {
+        let wrong = |reason: String| Error::Option {
+            option: "config-sources",
+            value: text.to_owned(),
+            reason,
+            expected: DEFAULT_SOURCES,
+        };
+        if text.trim().is_empty() {
+            return Ok(Vec::new());
+        }
+        let sources: Vec<ConfigSource> =
+            serde_json::from_str(text).map_err(|reason| wrong(reason.to_string()))?;
+        for (at, source) in sources.iter().enumerate() {
+            let lacks = |what: &str| wrong(format!("entry {at}, a {}, has no {what}", source.kind.word()));
+            if source.name.is_empty() {
+                return Err(lacks("name"));
+            }
+            if source.namespace.is_empty() && source.kind != SourceKind::Node {
+                return Err(lacks("namespace"));
+            }
+        }
+        Ok(sources)
+    }
+}
+
+impl ConfigSource {
+    /// Whether it is this object.
+    pub(crate) fn is(&self, key: &k8s_types::Key) -> bool {
+        let here = self.kind == SourceKind::Node || self.namespace == key.namespace;
+        here && self.name == key.name
+    }
+}
+
+impl SourceKind {
+    /// `config-map`, as options have it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            SourceKind::ConfigMap => "config-map",
+            SourceKind::CiliumNodeConfig => "cilium-node-config",
+            SourceKind::Node => "node",
+        }
+    }
+
+    /// The kind of the objects.
+    pub(crate) fn kind(self) -> k8s_types::Kind {
+        match self {
+            SourceKind::ConfigMap => k8s_types::Kind::ConfigMap,
+            SourceKind::CiliumNodeConfig => k8s_types::Kind::CiliumNodeConfig,
+            SourceKind::Node => k8s_types::Kind::Node,
+        }
+    }
+}
+
+/// `ConfigMap kube-system/cilium-config`.
+impl fmt::Display for ConfigSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ConfigSource { kind, namespace, name } = self;
+        match namespace.is_empty() || *kind == SourceKind::Node {
+            true => write!(f, "{} {name}", kind.kind()),
+            false => write!(f, "{} {namespace}/{name}", kind.kind()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_source_counts_unless_it_may_not() {
+        let priorities = |overrides: &str, key| {
+            let overrides = Overrides::parse(overrides).unwrap();
+            [0, 1, 2].map(|index| overrides.priority(key, index, 3))
+        };
+        assert_eq!(priorities("", "a"), [3, 2, 1]);
+        assert_eq!(priorities(r#"{"allowConfigKeys":null,"denyConfigKeys":null}"#, "a"), [3, 2, 1]);
+        assert_eq!(priorities(r#"{"denyConfigKeys":["a"]}"#, "a"), [3, 4, 5]);
+        assert_eq!(priorities(r#"{"denyConfigKeys":["a"]}"#, "b"), [3, 2, 1]);
+        // Who allows some keys forbids all others, and need not forbid any.
+        let both = r#"{"allowConfigKeys":["a"],"denyConfigKeys":["a"]}"#;
+        assert_eq!((priorities(both, "a"), priorities(both, "b")), ([3, 2, 1], [3, 4, 5]));
+    }
+
+    #[test]
+    fn wrong_options_say_what_would_be_right() {
+        let error = |text: &str| ConfigSource::parse_list(text).unwrap_err().to_string();
+        let text = error("config-map:kube-system/cilium-config");
+        assert!(
+            text.starts_with("option config-sources: \"config-map:kube-system/cilium-config\" is wrong: ")
+        );
+        assert!(text.ends_with(&format!("give a list of objects such as {DEFAULT_SOURCES}")), "{text}");
+        assert!(error(r#"[{"kind":"secret","name":"a"}]"#).contains("unknown variant `secret`"));
+        assert!(
+            error(r#"[{"kind":"node"}]"#).contains("wrong: entry 0, a node, has no name; give"),
+            "{}",
+            error(r#"[{"kind":"node"}]"#)
+        );
+        assert!(error(r#"[{"kind":"config-map","name":"a"}]"#).contains("a config-map, has no namespace"));
+        assert_eq!(ConfigSource::parse_list(" ").unwrap(), []);
+        let error = Overrides::parse("[1").unwrap_err().to_string();
+        assert!(error.contains("config-sources-overrides") && error.contains("allowConfigKeys"), "{error}");
+    }
+
+    #[test]
+    fn sources_are_written_as_they_are_read() {
+        let sources = ConfigSource::parse_list(DEFAULT_SOURCES).unwrap();
+        assert_eq!(serde_json::to_string(&sources).unwrap(), DEFAULT_SOURCES);
+        assert_eq!(sources[0].to_string(), "ConfigMap kube-system/cilium-config");
+        let overrides = serde_json::to_string(&Overrides::default()).unwrap();
+        assert_eq!(overrides, r#"{"allowConfigKeys":[],"denyConfigKeys":[]}"#);
+    }
+}

@@ -1,0 +1,88 @@
+//! What cluster objects say of the configuration, against what runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use config_sources::{ClusterConfig, SourcesConfig};
+use hive::config::{Drift, Source, Supplied};
+use hive::prelude::*;
+use hive::{LiveConfig, Settings};
+use statedb::{Table, Watch};
+
+/// The values that count, of all objects.
+pub(crate) struct Cluster {
+    table: Arc<Table<ClusterConfig>>,
+    followed: bool,
+}
+
+pub(crate) fn new_cluster(
+    config: Config<SourcesConfig>,
+    settings: Arc<Settings>,
+    table: Arc<Table<ClusterConfig>>,
+) -> Arc<Cluster> {
+    // The object that is looked at when nobody names any may be there for another agent.
+    let named = settings.get("config-sources").is_some_and(|setting| setting.source != Source::Default);
+    let followed = named && config.apply_dynamic_config && config.enable_dynamic_config;
+    Arc::new(Cluster { table, followed })
+}
+
+impl Cluster {
+    /// Whether live options follow the objects.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.followed
+    }
+
+    /// Whether there are no objects, and none will come.
+    pub(crate) fn is_nothing(&self) -> bool {
+        let snapshot = self.table.snapshot();
+        self.table.initialized(&snapshot) && self.table.is_empty(&snapshot)
+    }
+
+    /// The value of each option that counts, once all objects are known, and what closes when that changes.
+    pub(crate) fn values(&self) -> (Vec<Supplied>, Watch) {
+        let snapshot = self.table.snapshot();
+        let (initialized, watch) = self.table.initialized_watch(&snapshot);
+        if !initialized {
+            return (vec![], watch);
+        }
+        let (_, watch) = self.table.all_watch(&snapshot);
+        let supplied = |row: &ClusterConfig| Supplied {
+            key: row.key.clone(),
+            value: row.value.clone(),
+            source: row.object.clone(),
+        };
+        (ClusterConfig::effective(&self.table, &snapshot).into_iter().map(supplied).collect(), watch)
+    }
+}
+
+/// An option that an object wants otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClusterDrift {
+    pub(crate) drift: Drift,
+    /// The object.
+    pub(crate) object: String,
+}
+
+impl ClusterDrift {
+    /// Of all values those with which the agent does not run.
+    pub(crate) fn of(values: &[Supplied], live: &LiveConfig) -> Vec<ClusterDrift> {
+        let drift = |value: &Supplied| {
+            let drift = live.drift(&value.key, &value.value)?;
+            Some(ClusterDrift { drift, object: value.source.clone() })
+        };
+        values.iter().filter_map(drift).collect()
+    }
+}
+
+/// A line of the page that tells of drift.
+impl fmt::Display for ClusterDrift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ClusterDrift { drift: Drift { key, wanted, running }, object } = self;
+        let running =
+            running.as_ref().map(|running| format!("running with {running:?}, ")).unwrap_or_default();
+        write!(
+            f,
+            "{key}: {running}{object} says {wanted:?}: not followed, see config-sources and apply-dynamic-config"
+        )
+    }
+}

@@ -1,0 +1,93 @@
+//! Values that a program learns of while it runs, and how far it has drifted from them.
+
+use std::fmt;
+
+use super::flag::Known;
+use super::kind::Form;
+use super::live::LiveConfig;
+use super::observed::{Said, What};
+use super::settings::{SECRET, Settings, Source};
+
+/// A value of an option that the program itself follows, an object of a cluster for instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Supplied {
+    /// The option.
+    pub key: String,
+    /// Its value, as a file would have it.
+    pub value: String,
+    /// Who says so, in words.
+    pub source: String,
+}
+
+/// A value that is wanted, and that the program does not run with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drift {
+    /// The option by its name now, or the key as it was found if nobody knows it.
+    pub key: String,
+    /// The value that is wanted.
+    pub wanted: String,
+    /// The value that counts in this program; none if it has no such option and no other source has the key.
+    pub running: Option<String>,
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Drift { key, wanted, running } = self;
+        match running {
+            Some(running) => write!(f, "{key}: running with \"{running}\", wanted \"{wanted}\""),
+            None => write!(f, "{key}: not set, wanted \"{wanted}\""),
+        }
+    }
+}
+
+impl LiveConfig {
+    /// Takes values that count more than file and folder and less than the environment, in place of those given before.
+    /// They come into force with the next [`reload`](LiveConfig::reload), as those of files do.
+    pub fn supply(&self, values: Vec<Supplied>) {
+        *self.supplied.lock() = values;
+    }
+
+    /// Whether the program runs otherwise than a value of an option wants it. Values are compared by the option's type:
+    /// `60s` is `1m`. For a key that this program does not act on, what other sources than
+    /// [supplied](LiveConfig::supply) ones say of it counts, else its default.
+    pub fn drift(&self, key: &str, value: &str) -> Option<Drift> {
+        let (key, value) = (key.to_ascii_lowercase(), value.trim());
+        let settings = self.settings();
+        let Some(known) = self.schema.find_with_aliases(&key) else {
+            let nearest = self.schema.nearest(&key);
+            let secret = nearest.and_then(|name| self.schema.find(&name).map(|near| near.is_secret()));
+            let wanted = if secret == Some(true) { SECRET } else { value };
+            let running = elsewhere(&settings, &key);
+            let same = running.as_deref() == Some(wanted);
+            return (!same).then(|| Drift { key, wanted: wanted.to_owned(), running });
+        };
+        let parsed = known.parse(value, Form::Other).ok();
+        let rendered = parsed.as_ref().map(|parsed| known.kind().render(parsed));
+        let (same, running) = match known {
+            Known::Declared(flag) => {
+                let setting = settings.get(flag.name)?;
+                (parsed.as_ref() == Some(&setting.parsed), setting.value.clone())
+            }
+            Known::Foreign(option) => {
+                let running = elsewhere(&settings, &option.name).unwrap_or_else(|| known.default());
+                (rendered.as_deref() == Some(running.as_str()), running)
+            }
+        };
+        let wanted = match known.is_secret() {
+            true => SECRET.to_owned(),
+            false => rendered.unwrap_or_else(|| value.to_owned()),
+        };
+        (!same).then(|| Drift { key: known.name().to_owned(), wanted, running: Some(running) })
+    }
+}
+
+/// What sources that are not supplied say of a key: of those that count most, the last.
+fn elsewhere(settings: &Settings, key: &str) -> Option<String> {
+    let said = settings.said.iter().filter(|said| said.key == key && is_value(said));
+    let count = |said: &&Said| std::cmp::Reverse(said.source.priority());
+    said.max_by_key(count).map(|said| said.text.clone())
+}
+
+fn is_value(said: &Said) -> bool {
+    !matches!(said.source, Source::Supplied(_)) && !matches!(said.what, What::Wrong(_))
+}
