@@ -1,0 +1,67 @@
+//! What the agent writes to the cluster: a queue of wishes, one for each object.
+//!
+//! **Owns** the table `k8s-writes`: what is still to be written, and why it is not yet.
+//! **Needs** an `Arc<dyn Api>`; without one each wish ends at once with [`NotWritten::NoServer`].
+//! **Gives** `Arc<`[`Writer`]`>`.
+//!
+//! A [`Wish`] is a function that looks at an object as the server has it and says the next [`Step`]. Who wants something else
+//! of the object wishes again: only the newest wish counts, and it is carried out however long that takes.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use hive::prelude::*;
+//! use k8s_types::{Key, Kind};
+//! use k8s_writer::{NotWritten, Target, Wish, Writer};
+//!
+//! /// Get, change, put; make it if it is not there; at most 10 times, 500 ms apart.
+//! async fn publish(writer: Arc<Writer>, node: &str, addresses: serde_json::Value) -> Result<(), NotWritten> {
+//!     let wish = Wish::edit(move |node| node["spec"]["addresses"] = addresses.clone())
+//!         .tries(10, Duration::from_millis(500));
+//!     writer.want(Target::new(Kind::CiliumNode, Key::new("", node)), wish).done().await?;
+//!     Ok(())
+//! }
+//!
+//! let publish_at_start = |writer: Arc<Writer>, jobs: JobGroup| {
+//!     jobs.one_shot("publish", |_| async move {
+//!         Ok(publish(writer, "n1", serde_json::json!([{"type": "InternalIP", "ip": "10.0.0.1"}])).await?)
+//!     });
+//! };
+//! hive::validate([statedb::cell(), k8s_writer::cell(), invoke(publish_at_start)]).unwrap();
+//! ```
+//!
+//! **Order.** At most one request an object is under way, whatever its parts; 8 objects at a time, the one that waits for
+//! longest first.
+//!
+//! **Failures.** An object that is not as thought (conflict, gone, there already) is looked at again, after 0.1 s, 0.2 s, ... up
+//! to a minute. An answer that was lost is such a case: the look finds what the request has done. What the server refuses for
+//! now and later (403, 422) is a row of health for each verb and kind with what to do about it, tried again after 10 s to
+//! 10 minutes. When the server is away - requests of two objects in a row find nobody, or it says when to come again -
+//! one object at a time is tried, every 0.5 s to 10 s, until it answers; then all go. An outage costs the rows of the table
+//! and a request every 10 s.
+//!
+//! **Stop.** What is due is carried out for half a second; then everybody who still waits is told
+//! [`NotWritten::Stopped`]. Nothing is kept for the next run, whose cells wish for what they want then.
+//!
+//! **Why no reconciler** (`cells/reconciler`): requests of many objects are under way at a time, and how long an object waits is
+//! the server's state before it is the object's own.
+//!
+//! **Differences from Cilium.** Writes are not tried at fixed intervals by each of their owners while the server is away.
+
+mod attempt;
+mod cell;
+mod metrics;
+mod refusals;
+mod run;
+mod schedule;
+mod target;
+mod wish;
+mod write;
+mod writer;
+
+pub use cell::cell;
+pub use target::Target;
+pub use wish::{NotWritten, Step, Verb, Wish, Written};
+pub use write::{Write, WriteState};
+pub use writer::{Ticket, Writer};

@@ -1,0 +1,72 @@
+//! What the server refuses, in health and log: one row for each verb and kind, with what to do about it.
+
+use std::collections::BTreeMap;
+
+use hive::Health;
+use k8s_types::{ApiError, Kind};
+use statedb::{Snapshot, Table};
+
+use crate::wish::Verb;
+use crate::write::{Write, WriteState};
+
+/// The refusals that are told at the moment.
+pub(crate) struct Refusals {
+    table: Table<Write>,
+    health: Health,
+    told: BTreeMap<(Kind, Verb), Health>,
+}
+
+impl Refusals {
+    pub(crate) fn new(table: Table<Write>, health: Health) -> Refusals {
+        Refusals { table, health, told: BTreeMap::new() }
+    }
+
+    /// Whether any is told.
+    pub(crate) fn any(&self) -> bool {
+        !self.told.is_empty()
+    }
+
+    /// Makes health say what the table says. Of each verb and kind the first object by name is named: the others are in
+    /// the table.
+    pub(crate) fn tell(&mut self, snapshot: &Snapshot) {
+        let mut first: BTreeMap<(Kind, Verb), &Write> = BTreeMap::new();
+        for row in self.table.all(snapshot).filter(|row| row.state == WriteState::Refused) {
+            first.entry((row.wish.target.kind, row.verb)).or_insert(row);
+        }
+        self.told.retain(|place, health| {
+            let stays = first.contains_key(place);
+            if !stays {
+                health.close();
+            }
+            stays
+        });
+        for ((kind, verb), row) in first {
+            let resource = format!("{}{}", kind.plural(), verb.sub_resource());
+            let new = !self.told.contains_key(&(kind, verb));
+            let scope = || self.health.scope(&format!("{}-{resource}", verb.name()));
+            let health = self.told.entry((kind, verb)).or_insert_with(scope);
+            let message = format!("The API server refuses to {} {resource}", verb.name());
+            health.degraded(&message, format_args!("{}: {}", row.object, row.error));
+            if new {
+                tracing::warn!(object = row.object, error = row.error, "{message}");
+            }
+        }
+    }
+}
+
+/// An error with what to do about it, if that is somebody's turn.
+pub(crate) fn with_remedy(kind: Kind, verb: Verb, error: &ApiError) -> String {
+    let resource = format!("{}{}", kind.plural(), verb.sub_resource());
+    match error {
+        ApiError::Forbidden(_) => format!(
+            "{error}; give the agent's role the verb {} on {resource} of the group {:?}, or the agent a token that is valid",
+            verb.name(),
+            kind.group()
+        ),
+        ApiError::Invalid(_) => format!(
+            "{error}; look whether the definition of {} in the cluster is of the agent's release",
+            kind.plural()
+        ),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,106 @@
+//! Table `k8s-writes`: what is still to be written.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+use statedb::{Table, age};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::target::Target;
+use crate::wish::{NotWritten, Verb, Wish, Written};
+
+/// A row of `k8s-writes`: the newest wish about an object. It is there until it is fulfilled.
+#[derive(Clone, Debug, Serialize, Table)]
+#[table(name = "k8s-writes")]
+pub struct Write {
+    /// The object, as `ciliumendpoints/shop/web-0`, with `#labels` behind it if it is a part of one.
+    #[primary]
+    pub object: String,
+    /// What is tried, or was tried last.
+    pub verb: Verb,
+    /// How far it is.
+    pub state: WriteState,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Why it failed last.
+    pub error: String,
+    /// When it was wished for.
+    #[column("Age", with = |since: &Instant| age::of(since.elapsed()))]
+    #[serde(rename = "age", serialize_with = "seconds")]
+    pub since: Instant,
+    /// When it was tried last.
+    #[column(skip)]
+    #[serde(skip)]
+    pub(crate) tried: Option<Instant>,
+    #[column(skip)]
+    #[serde(skip)]
+    pub(crate) wish: Arc<Wished>,
+}
+
+/// How far a wish is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WriteState {
+    /// To be tried.
+    Waiting,
+    /// Being tried.
+    Writing,
+    /// Has failed, is tried again soon.
+    Retrying,
+    /// Was refused, is tried again now and then.
+    Refused,
+}
+
+impl fmt::Display for WriteState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WriteState::Waiting => "waiting",
+            WriteState::Writing => "writing",
+            WriteState::Retrying => "retrying",
+            WriteState::Refused => "refused",
+        })
+    }
+}
+
+impl Serialize for WriteState {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for Verb {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn seconds<S: Serializer>(since: &Instant, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(since.elapsed().as_secs())
+}
+
+/// A wish with its number and who waits for it.
+#[derive(Debug)]
+pub(crate) struct Wished {
+    pub(crate) target: Target,
+    pub(crate) number: u64,
+    pub(crate) wish: Wish,
+    pub(crate) told: watch::Sender<Option<Result<Written, NotWritten>>>,
+}
+
+impl Wished {
+    /// Tells who waits for it how it has ended; the first word counts.
+    pub(crate) fn tell(&self, end: Result<Written, NotWritten>) {
+        self.told.send_if_modified(|told| {
+            let new = told.is_none();
+            if new {
+                *told = Some(end);
+            }
+            new
+        });
+    }
+
+    pub(crate) fn superseded(&self) {
+        self.tell(Err(NotWritten::Superseded { target: self.target.to_string() }));
+    }
+}

@@ -1,0 +1,178 @@
+//! An API server that is away, slow, refuses or loses answers when it is told to.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use k8s_types::{Api, ApiError, Key, Kind, Patch, Preconditions};
+use parking_lot::Mutex;
+use tokio::time::sleep;
+
+/// What happens to a request.
+#[derive(Debug, Clone)]
+pub(crate) enum Fault {
+    /// It is answered.
+    None,
+    /// It does not reach the server.
+    Unsent(ApiError),
+    /// The server does it, the answer does not come back.
+    LostAnswer,
+    /// Neither the one nor the other, ever.
+    Hangs,
+}
+
+pub(crate) fn away() -> ApiError {
+    ApiError::Unavailable { message: "connection refused".into(), retry_after: None }
+}
+
+pub(crate) fn busy(seconds: u64) -> ApiError {
+    ApiError::Unavailable { message: "too many requests".into(), retry_after: Some(seconds) }
+}
+
+/// A request as it was made.
+#[derive(Debug, Clone)]
+pub(crate) struct Made {
+    pub(crate) verb: &'static str,
+    pub(crate) name: String,
+}
+
+#[derive(Clone)]
+pub(crate) struct Faulty {
+    inner: Arc<dyn Api>,
+    plan: Arc<Mutex<Plan>>,
+}
+
+#[derive(Default)]
+struct Plan {
+    away: bool,
+    next: VecDeque<Fault>,
+    refused: Vec<(&'static str, ApiError)>,
+    latency: Duration,
+    made: Vec<Made>,
+    under_way: usize,
+    most: usize,
+}
+
+impl Faulty {
+    pub(crate) fn over(inner: Arc<dyn Api>) -> Faulty {
+        Faulty { inner, plan: Arc::default() }
+    }
+
+    /// No request reaches the server until this is called again.
+    pub(crate) fn away(&self, away: bool) {
+        self.plan.lock().away = away;
+    }
+
+    /// What happens to the next requests, one each.
+    pub(crate) fn next(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.plan.lock().next.extend(faults);
+    }
+
+    /// Requests of this verb are answered so; with none as before.
+    pub(crate) fn refuse(&self, verb: &'static str, error: Option<ApiError>) {
+        let mut plan = self.plan.lock();
+        plan.refused.retain(|(other, _)| *other != verb);
+        plan.refused.extend(error.map(|error| (verb, error)));
+    }
+
+    pub(crate) fn latency(&self, latency: Duration) {
+        self.plan.lock().latency = latency;
+    }
+
+    /// The requests since this was last asked.
+    pub(crate) fn made(&self) -> Vec<Made> {
+        std::mem::take(&mut self.plan.lock().made)
+    }
+
+    pub(crate) fn verbs(&self) -> Vec<&'static str> {
+        self.made().iter().map(|made| made.verb).collect()
+    }
+
+    /// How many requests were under way at a time at most.
+    pub(crate) fn most(&self) -> usize {
+        self.plan.lock().most
+    }
+
+    fn request<T: Send + 'static>(
+        &self,
+        verb: &'static str,
+        name: &str,
+        request: impl FnOnce(&dyn Api) -> BoxFuture<'static, Result<T, ApiError>> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, ApiError>> {
+        let (inner, plan, name) = (self.inner.clone(), self.plan.clone(), name.to_owned());
+        async move {
+            let (fault, latency) = {
+                let mut plan = plan.lock();
+                plan.made.push(Made { verb, name });
+                plan.under_way += 1;
+                plan.most = plan.most.max(plan.under_way);
+                let refused = plan.refused.iter().find(|(other, _)| *other == verb);
+                let fault = match (plan.away, refused) {
+                    (true, _) => Fault::Unsent(away()),
+                    (false, Some((_, error))) => Fault::Unsent(error.clone()),
+                    (false, None) => plan.next.pop_front().unwrap_or(Fault::None),
+                };
+                (fault, plan.latency)
+            };
+            let _ends = Ends(plan);
+            sleep(latency).await;
+            match fault {
+                Fault::None => request(&*inner).await,
+                Fault::Unsent(error) => Err(error),
+                Fault::LostAnswer => {
+                    drop(request(&*inner).await);
+                    Err(away())
+                }
+                Fault::Hangs => std::future::pending().await,
+            }
+        }
+        .boxed()
+    }
+}
+
+struct Ends(Arc<Mutex<Plan>>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.lock().under_way -= 1;
+    }
+}
+
+fn name_of(object: &Bytes) -> String {
+    let object: serde_json::Value = serde_json::from_slice(object).unwrap();
+    object["metadata"]["name"].as_str().unwrap().to_owned()
+}
+
+type Answer<T> = BoxFuture<'static, Result<T, ApiError>>;
+
+impl Api for Faulty {
+    fn get(&self, kind: Kind, key: &Key) -> Answer<Bytes> {
+        let key = key.clone();
+        self.request("get", &key.name.clone(), move |api| api.get(kind, &key))
+    }
+
+    fn create(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
+        self.request("create", &name_of(&object), move |api| api.create(kind, object))
+    }
+
+    fn update(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
+        self.request("update", &name_of(&object), move |api| api.update(kind, object))
+    }
+
+    fn update_status(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
+        self.request("update/status", &name_of(&object), move |api| api.update_status(kind, object))
+    }
+
+    fn patch(&self, kind: Kind, key: &Key, status: bool, patch: Patch) -> Answer<Bytes> {
+        let key = key.clone();
+        self.request("patch", &key.name.clone(), move |api| api.patch(kind, &key, status, patch))
+    }
+
+    fn delete(&self, kind: Kind, key: &Key, only_if: Preconditions) -> Answer<()> {
+        let key = key.clone();
+        self.request("delete", &key.name.clone(), move |api| api.delete(kind, &key, only_if))
+    }
+}

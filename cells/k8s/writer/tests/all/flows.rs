@@ -1,0 +1,248 @@
+//! What the agent writes, as its cells will: its node, its endpoints, identities, annotations of its node. The bodies take
+//! any server, so that they run against a real one too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_types::{Api, Key, Kind, Preconditions, SmolStr};
+use k8s_writer::{NotWritten, Step, Target, Wish, Writer};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+// ---- The wishes.
+
+/// The node's object: what this agent knows of it is put into it, all else stays; at most 10 tries, 500 ms apart.
+pub(crate) fn node(addresses: Value, labels: Value) -> Wish {
+    Wish::edit(move |node| {
+        node["spec"]["addresses"] = addresses.clone();
+        node["metadata"]["labels"] = labels.clone();
+    })
+    .tries(10, Duration::from_millis(500))
+}
+
+/// A pod as its endpoint names it.
+#[derive(Clone)]
+pub(crate) struct Pod {
+    pub(crate) name: SmolStr,
+    pub(crate) uid: SmolStr,
+}
+
+/// An endpoint: made, or its status replaced. `uid` is that of its object, if it is known. The object of a pod that had the
+/// name before makes room.
+pub(crate) fn endpoint(pod: Pod, uid: Option<SmolStr>, status: Value) -> Wish {
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid});
+    let object = json!({"metadata": {"ownerReferences": [owner]}, "status": status});
+    let first = match uid {
+        Some(uid) => Step::replace_status(&uid, &status),
+        None => Step::Create(object.clone()),
+    };
+    let decide = move |present: Option<&Value>| {
+        let Some(present) = present else { return Step::Create(object.clone()) };
+        let uid = present["metadata"]["uid"].as_str().unwrap_or_default();
+        match present["metadata"]["ownerReferences"][0]["uid"] == pod.uid.as_str() {
+            true if present["status"] == status => Step::Done,
+            true => Step::replace_status(uid, &status),
+            false => Step::Recreate { uid: uid.into(), object: object.clone() },
+        }
+    };
+    Wish::new(decide).at_first(first)
+}
+
+/// An identity with these labels. Somebody else's object of this number is no place for it.
+pub(crate) fn identity(labels: Value, known: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Wish {
+    let object = json!({
+        "metadata": {"labels": {"io.kubernetes.pod.namespace": labels["k8s:io.kubernetes.pod.namespace"]}},
+        "security-labels": labels,
+    });
+    let first = Step::Create(object.clone());
+    let decide = move |present: Option<&Value>| match present {
+        None => Step::Create(object.clone()),
+        Some(present) if present["security-labels"] == labels => Step::Done,
+        Some(_) => Step::GiveUp("the number belongs to other labels".into()),
+    };
+    Wish::new(decide).known_by(known).at_first(first)
+}
+
+/// An identity is in use: the mark of the collection of unused ones goes.
+pub(crate) fn identity_in_use(known: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Wish {
+    let decide = |present: Option<&Value>| {
+        let Some(present) = present else { return Step::GiveUp("the identity is gone".into()) };
+        let mut object = present.clone();
+        let annotations = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+        match annotations.and_then(|annotations| annotations.remove("io.cilium.heartbeat")) {
+            Some(_) => Step::Update(object),
+            None => Step::Done,
+        }
+    };
+    Wish::new(decide).known_by(known)
+}
+
+// ---- The bodies: they tell what there is by `api`, which also is somebody else.
+
+pub(crate) struct Stage {
+    pub(crate) writer: Arc<Writer>,
+    pub(crate) api: Arc<dyn Api>,
+    pub(crate) namespace: SmolStr,
+}
+
+impl Stage {
+    async fn get(&self, kind: Kind, key: &Key) -> Option<Value> {
+        let object = self.api.get(kind, key).await.ok()?;
+        Some(serde_json::from_slice(&object).unwrap())
+    }
+
+    async fn want(&self, kind: Kind, key: &Key, wish: Wish) -> Option<SmolStr> {
+        let target = Target::new(kind, key.clone());
+        let written = tokio::time::timeout(Duration::from_secs(60), self.writer.want(target, wish).done());
+        written.await.unwrap().unwrap().uid()
+    }
+
+    /// Somebody else changes an object.
+    async fn others(&self, kind: Kind, key: &Key, change: impl FnOnce(&mut Value)) {
+        let mut object = self.get(kind, key).await.unwrap();
+        change(&mut object);
+        self.api.update(kind, object.to_string().into()).await.unwrap();
+    }
+
+    async fn clean(&self, kind: Kind, key: &Key) {
+        let _ = self.api.delete(kind, key, Preconditions::default()).await;
+    }
+}
+
+pub(crate) async fn a_node_is_made_then_changed_and_the_fields_of_others_stay(stage: &Stage) {
+    let key = Key::new("", "apiary-writer-n1");
+    stage.clean(Kind::CiliumNode, &key).await;
+    let address = |ip: &str| json!([{"type": "InternalIP", "ip": ip}]);
+    stage.want(Kind::CiliumNode, &key, node(address("10.0.0.1"), json!({"zone": "a"}))).await;
+    let made = stage.get(Kind::CiliumNode, &key).await.unwrap();
+    assert_eq!(
+        (&made["spec"]["addresses"], &made["metadata"]["labels"]["zone"]),
+        (&address("10.0.0.1"), &json!("a"))
+    );
+
+    stage
+        .others(Kind::CiliumNode, &key, |node| node["spec"]["ipam"] = json!({"podCIDRs": ["10.1.0.0/24"]}))
+        .await;
+    stage.want(Kind::CiliumNode, &key, node(address("10.0.0.2"), json!({"zone": "a"}))).await;
+    let changed = stage.get(Kind::CiliumNode, &key).await.unwrap();
+    assert_eq!(changed["spec"]["addresses"], address("10.0.0.2"));
+    assert_eq!(changed["spec"]["ipam"]["podCIDRs"], json!(["10.1.0.0/24"]));
+    assert_eq!(changed["metadata"]["uid"], made["metadata"]["uid"]);
+
+    stage.want(Kind::CiliumNode, &key, node(address("10.0.0.2"), json!({"zone": "a"}))).await;
+    let same = stage.get(Kind::CiliumNode, &key).await.unwrap();
+    assert_eq!(
+        same["metadata"]["resourceVersion"], changed["metadata"]["resourceVersion"],
+        "nothing is written"
+    );
+
+    let used = Wish::edit_status(|node| {
+        node["status"]["ipam"] = json!({"used": {"10.1.0.5": {"owner": "shop/web-0"}}})
+    });
+    stage.want(Kind::CiliumNode, &key, used).await;
+    let told = stage.get(Kind::CiliumNode, &key).await.unwrap();
+    assert_eq!(told["status"]["ipam"]["used"]["10.1.0.5"]["owner"], "shop/web-0");
+    assert_eq!(told["spec"], changed["spec"]);
+    stage.clean(Kind::CiliumNode, &key).await;
+}
+
+pub(crate) async fn an_endpoint_is_made_patched_and_deleted_by_its_uid(stage: &Stage) {
+    let key = Key::new(stage.namespace.clone(), "web-0");
+    let kind = Kind::CiliumEndpoint;
+    stage.clean(kind, &key).await;
+    let pod = |uid: &str| Pod { name: "web-0".into(), uid: uid.into() };
+    let status = |state: &str| json!({"id": 17, "state": state});
+    let uid = stage.want(kind, &key, endpoint(pod("pod-1"), None, status("not-ready"))).await.unwrap();
+    stage.others(kind, &key, |object| object["metadata"]["labels"] = json!({"app": "web"})).await;
+
+    stage.want(kind, &key, endpoint(pod("pod-1"), Some(uid.clone()), status("ready"))).await;
+    let present = stage.get(kind, &key).await.unwrap();
+    assert_eq!(
+        (&present["status"], &present["metadata"]["labels"]["app"]),
+        (&status("ready"), &json!("web"))
+    );
+    assert_eq!(present["metadata"]["uid"], uid.as_str());
+
+    // The object has another uid than the one that is known: found, and its status replaced.
+    stage.want(kind, &key, endpoint(pod("pod-1"), Some("another".into()), status("restoring"))).await;
+    assert_eq!(stage.get(kind, &key).await.unwrap()["status"], status("restoring"));
+
+    // It is gone: made again.
+    stage.clean(kind, &key).await;
+    let again =
+        stage.want(kind, &key, endpoint(pod("pod-1"), Some(uid.clone()), status("ready"))).await.unwrap();
+    assert_ne!(again, uid);
+
+    // A new pod of the name.
+    let new = stage.want(kind, &key, endpoint(pod("pod-2"), None, status("ready"))).await.unwrap();
+    assert_ne!(new, again);
+    assert_eq!(stage.get(kind, &key).await.unwrap()["metadata"]["ownerReferences"][0]["uid"], "pod-2");
+
+    // The end of the pod before does not take the object of the new one along.
+    stage.want(kind, &key, Wish::delete(Some(again))).await;
+    assert_eq!(stage.get(kind, &key).await.unwrap()["metadata"]["uid"], new.as_str());
+    stage.want(kind, &key, Wish::delete(Some(new.clone()))).await;
+    assert_eq!(stage.get(kind, &key).await, None);
+    stage.want(kind, &key, Wish::delete(Some(new))).await;
+}
+
+pub(crate) async fn an_identity_is_made_once_and_kept_from_collection(stage: &Stage) {
+    let (kind, key) = (Kind::CiliumIdentity, Key::new("", "51966"));
+    stage.clean(kind, &key).await;
+    let cache: Arc<Mutex<Option<Value>>> = Arc::default();
+    let known = || {
+        let cache = cache.clone();
+        move || cache.lock().clone()
+    };
+    let labels = |app: &str| json!({"k8s:app": app, "k8s:io.kubernetes.pod.namespace": "shop"});
+    stage.want(kind, &key, identity(labels("web"), known())).await;
+    let made = stage.get(kind, &key).await.unwrap();
+    assert_eq!(made["security-labels"], labels("web"));
+    assert_eq!(made["metadata"]["labels"], json!({"io.kubernetes.pod.namespace": "shop"}));
+
+    // The number is taken, as the watch tells: by these labels, by others.
+    *cache.lock() = Some(made);
+    stage.want(kind, &key, identity(labels("web"), known())).await;
+    let other =
+        stage.writer.want(Target::new(kind, key.clone()), identity(labels("db"), known())).done().await;
+    assert!(matches!(&other, Err(NotWritten::GaveUp { .. })), "{other:?}");
+    assert_eq!(stage.get(kind, &key).await.unwrap()["security-labels"], labels("web"));
+
+    stage
+        .others(kind, &key, |object| {
+            object["metadata"]["annotations"] =
+                json!({"io.cilium.heartbeat": "2026-01-01T00:00:00Z", "kept": "yes"});
+        })
+        .await;
+    *cache.lock() = stage.get(kind, &key).await;
+    stage.want(kind, &key, identity_in_use(known())).await;
+    let kept = stage.get(kind, &key).await.unwrap();
+    assert_eq!(kept["metadata"]["annotations"], json!({"kept": "yes"}));
+    assert_eq!(kept["security-labels"], labels("web"));
+    stage.clean(kind, &key).await;
+}
+
+pub(crate) async fn annotations_of_a_node_are_merged(stage: &Stage) {
+    let (kind, key) = (Kind::Node, Key::new("", "apiary-writer-n2"));
+    stage.clean(kind, &key).await;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": key.name, "annotations": {"kept": "yes"}}});
+    stage.api.create(kind, node.to_string().into()).await.unwrap();
+    let annotations =
+        json!({"metadata": {"annotations": {"network.cilium.io/ipv4-pod-cidr": "10.1.0.0/24"}}});
+    let patch = k8s_types::Patch::Strategic(annotations.to_string().into());
+    stage.want(kind, &key, Wish::request(Step::Patch { patch, status: true })).await;
+    let present = stage.get(kind, &key).await.unwrap();
+    assert_eq!(
+        present["metadata"]["annotations"],
+        json!({"kept": "yes", "network.cilium.io/ipv4-pod-cidr": "10.1.0.0/24"})
+    );
+    stage.clean(kind, &key).await;
+}
+
+/// All of them.
+pub(crate) async fn all(stage: &Stage) {
+    a_node_is_made_then_changed_and_the_fields_of_others_stay(stage).await;
+    an_endpoint_is_made_patched_and_deleted_by_its_uid(stage).await;
+    an_identity_is_made_once_and_kept_from_collection(stage).await;
+    annotations_of_a_node_are_merged(stage).await;
+}
