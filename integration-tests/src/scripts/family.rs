@@ -6,7 +6,7 @@ use std::time::Duration;
 use hive::Cell;
 use hive_script::Retry;
 
-use super::{example, health, k8s, metrics, tables};
+use super::{dynamic_config, example, health, k8s, metrics, tables};
 
 /// What the scripts of a family run against.
 pub struct Family {
@@ -33,6 +33,14 @@ const SHORT: Duration = Duration::from_secs(10);
 
 /// All families.
 pub const FAMILIES: &[Family] = &[
+    Family {
+        name: "dynamic-config",
+        folders: &["pkg/dynamicconfig"],
+        cells: dynamic_config::cells,
+        flags: true,
+        retry: DEFAULT_RETRY,
+        deadline: SHORT,
+    },
     Family {
         name: "example",
         folders: &["contrib/examples/script", "examples/script"],

@@ -1,5 +1,6 @@
 //! Script tests by family: which cells a script runs against.
 
+mod dynamic_config;
 mod example;
 mod family;
 mod health;
