@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use test_kit::Keeper;
+use test_kit::{Keeper, try_wait_until};
 
 use crate::folder::Folder;
 use crate::server::Server;
@@ -162,6 +163,23 @@ impl Stage {
         self.kubectl_with(&["apply", "-f", "-"], manifest).map(drop)
     }
 
+    /// Defines these kinds (CustomResourceDefinitions, as `k8s_types::schema` gives them) and waits until the API server
+    /// lists objects of them.
+    pub fn define(&self, definitions: &[Value]) -> Result<()> {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": definitions});
+        self.kubectl_with(&["apply", "--server-side", "-f", "-"], &list.to_string())?;
+        let name =
+            |definition: &Value| definition["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let names: Vec<String> = definitions.iter().map(name).collect();
+        let of_definition = |name: &String| format!("crd/{name}");
+        let crds: Vec<String> = names.iter().map(of_definition).collect();
+        let arguments = [&["wait", "--for=condition=Established", "--timeout=30s"], &*strs(&crds)].concat();
+        self.kubectl(&arguments)?;
+        // A moment later there may be no storage yet.
+        let list = || self.kubectl(&["get", "-A", &names.join(",")]).map_err(|error| error.to_string());
+        try_wait_until(Duration::from_secs(30), list).map(drop).map_err(anyhow::Error::msg)
+    }
+
     /// `kubectl get ARGUMENTS -o json`.
     pub fn get(&self, arguments: &[&str]) -> Result<Value> {
         let text = self.kubectl(&[&["get", "-o", "json"], arguments].concat())?;
@@ -223,6 +241,10 @@ impl Stage {
 }
 
 const AUDIT_LOG: &str = "audit.log";
+
+fn strs(list: &[String]) -> Vec<&str> {
+    list.iter().map(String::as_str).collect()
+}
 
 fn lock(server: &Mutex<Server>) -> MutexGuard<'_, Server> {
     server.lock().unwrap_or_else(PoisonError::into_inner)
