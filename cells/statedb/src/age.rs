@@ -2,9 +2,29 @@
 
 use std::time::{Duration, SystemTime};
 
+tokio::task_local! {
+    static FIXED: Duration;
+}
+
 /// How long ago something was; `0s` for times to come.
 pub fn since(time: SystemTime) -> String {
-    of(time.elapsed().unwrap_or_default())
+    of(FIXED.try_with(|age| *age).unwrap_or_else(|_| time.elapsed().unwrap_or_default()))
+}
+
+/// While this future runs, everything that it shows is as old as this: for tests that compare what is shown.
+///
+/// ```
+/// # use std::time::{Duration, SystemTime};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use statedb::age;
+///
+/// let shown = async { age::since(SystemTime::UNIX_EPOCH) };
+/// assert_eq!(age::fixed(Duration::from_secs(60), shown).await, "60s");
+/// # }
+/// ```
+pub fn fixed<F: Future>(age: Duration, shown: F) -> impl Future<Output = F::Output> {
+    FIXED.scope(age, shown)
 }
 
 /// A duration as `kubectl` prints ages: two units at most, one from a certain length on (`9m59s`, `179m`, `2y1d`).

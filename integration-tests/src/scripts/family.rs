@@ -6,7 +6,7 @@ use std::time::Duration;
 use hive::Cell;
 use hive_script::Retry;
 
-use super::{dynamic_config, example, health, k8s, metrics, tables};
+use super::{dynamic_config, example, health, k8s, k8s_tables, metrics, tables};
 
 /// What the scripts of a family run against.
 pub struct Family {
@@ -22,6 +22,8 @@ pub struct Family {
     pub retry: Retry,
     /// How long a script may take.
     pub deadline: Duration,
+    /// How old everything is that it shows; none for the truth.
+    pub age: Option<Duration>,
 }
 
 const DEFAULT_RETRY: Retry = Retry { first: Duration::from_millis(100), most: Duration::from_millis(500) };
@@ -40,6 +42,7 @@ pub const FAMILIES: &[Family] = &[
         flags: true,
         retry: DEFAULT_RETRY,
         deadline: SHORT,
+        age: None,
     },
     Family {
         name: "example",
@@ -48,6 +51,7 @@ pub const FAMILIES: &[Family] = &[
         flags: false,
         retry: DEFAULT_RETRY,
         deadline: LONG,
+        age: None,
     },
     Family {
         name: "health",
@@ -56,6 +60,7 @@ pub const FAMILIES: &[Family] = &[
         flags: false,
         retry: DEFAULT_RETRY,
         deadline: LONG,
+        age: None,
     },
     Family {
         name: "k8s",
@@ -64,6 +69,7 @@ pub const FAMILIES: &[Family] = &[
         flags: false,
         retry: DEFAULT_RETRY,
         deadline: SHORT,
+        age: None,
     },
     Family {
         name: "metrics",
@@ -72,6 +78,7 @@ pub const FAMILIES: &[Family] = &[
         flags: false,
         retry: DEFAULT_RETRY,
         deadline: LONG,
+        age: None,
     },
     // Scripts of any family that need but the table `node-addresses`.
     Family {
@@ -81,6 +88,16 @@ pub const FAMILIES: &[Family] = &[
         flags: false,
         retry: DEFAULT_RETRY,
         deadline: LONG,
+        age: None,
+    },
+    Family {
+        name: "tables",
+        folders: &["daemon/k8s", "pkg/k8s/tables"],
+        cells: k8s_tables::cells,
+        flags: false,
+        retry: DEFAULT_RETRY,
+        deadline: SHORT,
+        age: Some(Duration::from_secs(60)),
     },
 ];
 

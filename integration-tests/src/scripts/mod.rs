@@ -5,6 +5,7 @@ mod example;
 mod family;
 mod health;
 mod k8s;
+mod k8s_tables;
 mod metrics;
 mod run;
 mod tables;

@@ -63,7 +63,12 @@ async fn run_in(family: &Family, script: &Path, work: &Path, log: &hive_script::
     let engine = Engine::clone(&engine).with(default_commands())?.with(hive_commands(&hive))?;
     let engine = Arc::new(engine.retrying(family.retry));
     let name = script.file_name().unwrap_or_default().to_string_lossy();
-    let result = engine.run(state.clone(), &name, &archive.script_text()).await;
+    let text = archive.script_text();
+    let ran = engine.run(state.clone(), &name, &text);
+    let result = match family.age {
+        Some(age) => statedb::age::fixed(age, ran).await,
+        None => ran.await,
+    };
     log.write(&state.log().take());
     let stopped = stop_hive(&hive).await.context("stop of the hive");
     result?;

@@ -8,22 +8,33 @@
 //! in any order, and a [`resync`](Tracker::resync) makes every watch of a kind list again:
 //!
 //! ```
-//! use std::sync::Arc;
-//!
 //! use hive::prelude::*;
-//! use k8s_types::{Kind, Selection, Source, WatchEvent};
-//! use futures::StreamExt;
+//! use k8s::{Row, core::Namespace};
+//! use k8s_tracker::Tracker;
+//! use statedb::Table;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let (tracker_cell, database) = (k8s_tracker::cell(), statedb::cell());
-//! let mut hive = TestHive::needing::<k8s_tracker::Tracker>([database, tracker_cell]);
+//! // Stands for the cell under test: it follows the namespaces.
+//! let gardens = module("gardens", "Gardens", [k8s::table::<Namespace>()]);
+//! let cells = [statedb::cell(), k8s_tracker::cell(), gardens];
+//! let mut hive = TestHive::needing::<Table<Row<Namespace>>>(cells);
 //! hive.start().await;
-//! let tracker = hive.get::<k8s_tracker::Tracker>();
-//! tracker.add("{apiVersion: v1, kind: Namespace, metadata: {name: garden}}")?;
-//! let mut events = tracker.watch(Selection::all(Kind::Namespace));
-//! assert_eq!(events.next().await, Some(Ok(WatchEvent::Restart)));
-//! # drop((events, tracker));
+//!
+//! let tracker = hive.get::<Tracker>();
+//! tracker.add("{apiVersion: v1, kind: Namespace, metadata: {name: rosery, labels: {sun: half}}}")?;
+//! let namespaces = hive.get::<Table<Row<Namespace>>>();
+//! let rosery = namespaces.wait_for(Row::by_name("", "rosery"), |_| true).await;
+//! assert_eq!(rosery.metadata.labels.get("sun").unwrap(), "half");
+//!
+//! let orchard = "{apiVersion: v1, kind: Namespace, metadata: {name: orchard}}";
+//! tracker.resync(&k8s_types::Kind::Namespace.into(), &[orchard])?; // all watches of namespaces have lost their place
+//! hive.until("only the orchard is left", || {
+//!     let names = |row: &statedb::Obj<Row<Namespace>>| row.metadata.name.to_string();
+//!     namespaces.all(&namespaces.snapshot()).map(names).eq(["orchard"])
+//! })
+//! .await;
+//! # drop((tracker, namespaces, rosery));
 //! # hive.finish().await;
 //! # Ok(())
 //! # }
