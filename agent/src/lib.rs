@@ -59,6 +59,7 @@ pub fn control_plane() -> Cell {
         "controlplane",
         "Control plane",
         [
+            k8s_api::cell(),
             k8s::cell(),
             local_node::cell(),
             identity::cell(),

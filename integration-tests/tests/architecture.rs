@@ -23,7 +23,7 @@ const LAYERS: &[&[&str]] = &[
     &["api-models", "api-client", "api", "statedb-remote"],
     &["datapath-abi", "datapath-object", "bpf"],
     &["maps", "devices", "sysctl"],
-    &["local-node", "runtime-options", "k8s", "k8s-tracker", "k8s-writer"],
+    &["local-node", "runtime-options", "k8s", "k8s-api", "k8s-tracker", "k8s-writer"],
     &["loader", "conntrack"],
     &["identity"],
     &["ipcache", "services"],

@@ -1,0 +1,121 @@
+//! The wiring: the source, the requests, and the jobs that keep the way to the servers.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::StatusSource;
+use hive::prelude::*;
+use hive::{Backoff, Settings};
+use k8s_types::{Api, Source};
+use metrics::Metrics;
+
+use crate::access::{Place, SERVICE_ACCOUNT, server_of_pod};
+use crate::config::ApiServerConfig;
+use crate::connect::Sockets;
+use crate::definitions::{Definitions, required};
+use crate::error::Error;
+use crate::follow::Pace;
+use crate::jobs::{follow_credentials, follow_definitions, heartbeat, wait_for_definitions, wait_for_lists};
+use crate::limiter::Limiter;
+use crate::link::Link;
+use crate::metrics::{ClientMetrics, Watches};
+use crate::requests::Requests;
+use crate::source::{ApiServer, Connection};
+use crate::status;
+
+/// An API server as a source of cluster objects, and requests to it. Without a configured server the source has nothing and
+/// there is no `Arc<dyn Api>`.
+pub fn cell() -> Cell {
+    let cells = [config::<ApiServerConfig>(), provide(new_client)];
+    module("k8s-client", "Kubernetes API server", cells)
+}
+
+#[derive(Params)]
+struct ClientParams {
+    config: Config<ApiServerConfig>,
+    settings: Arc<Settings>,
+    metrics: Option<Arc<Metrics>>,
+    /// Of tests, which are less patient.
+    pace: Option<Arc<Pace>>,
+    jobs: JobGroup,
+    health: Health,
+    shutdown: Shutdowner,
+}
+
+type Client = (Member<Arc<dyn Source>>, Option<Arc<dyn Api>>, Member<StatusSource>);
+
+async fn new_client(p: ClientParams) -> Result<Client, Error> {
+    let Some(place) = place(&p.config, |name| std::env::var(name).ok()) else {
+        return Ok((Member(Arc::new(ApiServer(None))), None, Member(status::disabled())));
+    };
+    let sockets = Sockets { connect_timeout: p.config.connect_timeout, keep_alive: p.config.keep_alive };
+    let client = ClientMetrics::default();
+    let watches = Watches::default();
+    if let Some(metrics) = &p.metrics {
+        client.register(metrics);
+        metrics.register_collector(watches.clone());
+    }
+    let (urls, limiter) = (urls(&p.config), Limiter::new(p.config.qps, p.config.burst));
+    let health = p.health.scope("server");
+    let link =
+        hive::blocking(move || Link::new(place, urls, Arc::new(sockets), limiter, client, health)).await?;
+    let link = Arc::new(link);
+    let is_on = |option: &str| p.settings.get(option).is_some_and(|setting| setting.value == "true");
+    let connection = Connection {
+        link: link.clone(),
+        definitions: Definitions::new(required(is_on)),
+        watches,
+        pace: p.pace.map_or_else(Pace::default, |pace| *pace),
+        health: p.health.clone(),
+    };
+    start(&p.jobs, &p.config, &connection, &p.shutdown);
+    let status = status::of(&connection);
+    let source = ApiServer(Some(connection));
+    Ok((Member(Arc::new(source)), Some(Arc::new(Requests(link))), Member(status)))
+}
+
+fn start(jobs: &JobGroup, config: &ApiServerConfig, connection: &Connection, shutdown: &Shutdowner) {
+    let limit = config.heartbeat;
+    let (link, beat) = (connection.link.clone(), limit);
+    let every = if limit.is_zero() { Duration::from_secs(3600) } else { limit };
+    jobs.timer("heartbeat", every, move |_cx| heartbeat(link.clone(), beat)).immediate();
+    let link = connection.link.clone();
+    jobs.one_shot("credentials", move |cx| follow_credentials(link, cx));
+    let (follow, backoff) = (connection.clone(), Backoff::constant(Duration::from_secs(10)));
+    jobs.one_shot_with_retry("sync-crds", backoff, move |cx| follow_definitions(follow.clone(), cx));
+    if !config.crd_wait_timeout.is_zero() {
+        let (definitions, limit) = (connection.definitions.clone(), config.crd_wait_timeout);
+        let shutdown = shutdown.clone();
+        jobs.one_shot("wait-for-crds", move |cx| wait_for_definitions(definitions, limit, shutdown, cx));
+    }
+    if !config.sync_timeout.is_zero() {
+        let (connection, limit, shutdown) = (connection.clone(), config.sync_timeout, shutdown.clone());
+        jobs.one_shot("sync-timeout", move |cx| wait_for_lists(connection, limit, shutdown, cx));
+    }
+}
+
+fn urls(config: &ApiServerConfig) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let urls = config.urls.iter().map(|url| url.trim().to_owned());
+    urls.filter(|url| !url.is_empty() && seen.insert(url.clone())).collect()
+}
+
+/// Where the servers are, if there are any: what the options say, else what the environment of a pod says.
+fn place(config: &ApiServerConfig, env: impl Fn(&str) -> Option<String>) -> Option<Place> {
+    if !config.enabled || config.connect_timeout.is_zero() {
+        return None;
+    }
+    if !config.kubeconfig.is_empty() {
+        return Some(Place::Kubeconfig(PathBuf::from(&config.kubeconfig)));
+    }
+    let set = |name| env(name).filter(|value| !value.is_empty());
+    if let (Some(host), Some(port)) = (set("KUBERNETES_SERVICE_HOST"), set("KUBERNETES_SERVICE_PORT")) {
+        return Some(Place::ServiceAccount {
+            server: server_of_pod(&host, &port),
+            folder: SERVICE_ACCOUNT.into(),
+        });
+    }
+    (!urls(config).is_empty()).then_some(Place::Nowhere)
+}

@@ -1,0 +1,152 @@
+//! Which kinds of `cilium.io` the server knows.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_types::{Kind, SmolStr};
+use tokio::sync::watch;
+
+/// The group of kinds that are defined while the cluster runs.
+pub(crate) const GROUP: &str = "cilium.io";
+
+/// The definitions there are, as they come and go.
+#[derive(Clone, Debug)]
+pub(crate) struct Definitions {
+    known: Arc<watch::Sender<Option<BTreeSet<SmolStr>>>>,
+    required: Arc<BTreeSet<Kind>>,
+}
+
+/// What is known of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Defined {
+    Yes,
+    No,
+    /// The definitions have not been listed.
+    Unknown,
+}
+
+impl Definitions {
+    /// Nothing is known yet; these kinds are waited for.
+    pub(crate) fn new(required: BTreeSet<Kind>) -> Definitions {
+        Definitions { known: Arc::new(watch::Sender::new(None)), required: Arc::new(required) }
+    }
+
+    /// Whether a kind is there.
+    pub(crate) fn of(&self, kind: Kind) -> Defined {
+        match &*self.known.borrow() {
+            _ if kind.group() != GROUP => Defined::Yes,
+            None => Defined::Unknown,
+            Some(known) if known.contains(name(kind).as_str()) => Defined::Yes,
+            Some(_) => Defined::No,
+        }
+    }
+
+    /// Whether the agent waits for a kind: its absence is not an empty list.
+    pub(crate) fn is_required(&self, kind: Kind) -> bool {
+        self.required.contains(&kind)
+    }
+
+    /// Those that are waited for and not there.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        self.required.iter().filter(|kind| self.of(**kind) != Defined::Yes).map(|kind| name(*kind)).collect()
+    }
+
+    /// Changes with the definitions.
+    pub(crate) fn changes(&self) -> watch::Receiver<Option<BTreeSet<SmolStr>>> {
+        self.known.subscribe()
+    }
+
+    /// These are all.
+    pub(crate) fn are(&self, names: &BTreeSet<SmolStr>) {
+        self.known.send_if_modified(|known| {
+            let differs = known.as_ref() != Some(names);
+            if differs {
+                *known = Some(names.clone());
+            }
+            differs
+        });
+    }
+}
+
+/// `ciliumnodes.cilium.io`.
+pub(crate) fn name(kind: Kind) -> String {
+    format!("{}.{}", kind.plural(), kind.group())
+}
+
+/// When a kind is waited for.
+enum When {
+    Always,
+    /// Unless an option is on.
+    Unless(&'static str),
+    /// If an option is on.
+    If(&'static str),
+}
+
+/// The kinds that the original waits for, and the options that decide.
+const REQUIRED: &[(Kind, When)] = &[
+    (Kind::CiliumIdentity, When::Always),
+    (Kind::CiliumPodIPPool, When::Always),
+    (Kind::CiliumLoadBalancerIPPool, When::Always),
+    (Kind::CiliumL2AnnouncementPolicy, When::Always),
+    (Kind::CiliumCIDRGroup, When::Always),
+    (Kind::CiliumEndpoint, When::Unless("disable-endpoint-crd")),
+    (Kind::CiliumNode, When::If("enable-ciliumnode-crd")),
+    (Kind::CiliumNetworkPolicy, When::If("enable-cilium-network-policy")),
+    (Kind::CiliumClusterwideNetworkPolicy, When::If("enable-cilium-clusterwide-network-policy")),
+    (Kind::CiliumEndpointSlice, When::If("enable-cilium-endpoint-slice")),
+    (Kind::CiliumEgressGatewayPolicy, When::If("enable-egress-gateway")),
+    (Kind::CiliumLocalRedirectPolicy, When::If("enable-local-redirect-policy")),
+    (Kind::CiliumEnvoyConfig, When::If("enable-envoy-config")),
+    (Kind::CiliumClusterwideEnvoyConfig, When::If("enable-envoy-config")),
+    (Kind::CiliumBGPClusterConfig, When::If("enable-bgp-control-plane")),
+    (Kind::CiliumBGPAdvertisement, When::If("enable-bgp-control-plane")),
+    (Kind::CiliumBGPPeerConfig, When::If("enable-bgp-control-plane")),
+    (Kind::CiliumBGPNodeConfig, When::If("enable-bgp-control-plane")),
+    (Kind::CiliumBGPNodeConfigOverride, When::If("enable-bgp-control-plane")),
+    (Kind::CiliumDatapathPlugin, When::If("enable-datapath-plugins")),
+];
+
+/// The kinds that are waited for with these options.
+pub(crate) fn required(is_on: impl Fn(&str) -> bool) -> BTreeSet<Kind> {
+    let wanted = REQUIRED.iter().filter(|(_, when)| match when {
+        When::Always => true,
+        When::Unless(option) => !is_on(option),
+        When::If(option) => is_on(option),
+    });
+    wanted.map(|(kind, _)| *kind).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_chart_needs_nine() {
+        let on = |option: &str| {
+            matches!(
+                option,
+                "enable-ciliumnode-crd"
+                    | "enable-cilium-network-policy"
+                    | "enable-cilium-clusterwide-network-policy"
+            )
+        };
+        assert_eq!(required(on).len(), 9);
+        assert!(required(|option| option == "enable-envoy-config").contains(&Kind::CiliumEnvoyConfig));
+    }
+
+    #[test]
+    fn kinds_come_and_go() {
+        let definitions = Definitions::new([Kind::CiliumNode, Kind::CiliumIdentity].into());
+        assert_eq!(
+            (definitions.of(Kind::Pod), definitions.of(Kind::CiliumNode)),
+            (Defined::Yes, Defined::Unknown)
+        );
+        let mut changes = definitions.changes();
+        definitions.are(&["ciliumnodes.cilium.io".into()].into());
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        assert_eq!(definitions.missing(), ["ciliumidentities.cilium.io"]);
+        definitions.are(&["ciliumnodes.cilium.io".into()].into());
+        assert!(!changes.has_changed().unwrap());
+    }
+}

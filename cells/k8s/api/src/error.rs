@@ -1,0 +1,39 @@
+//! Errors of the start: what an operator must mend.
+
+use std::path::PathBuf;
+
+/// Why there is no client.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("cannot read {}: {reason}; {remedy}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// What the system says.
+        reason: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A file is not what it should be.
+    #[error("file {}: {key}: {reason}", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// The key in it.
+        key: String,
+        /// What is wrong, and what would be right.
+        reason: String,
+    },
+    /// An option is not what it should be.
+    #[error("option {option}: {value:?} is wrong: {reason}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong, and what would be right.
+        reason: String,
+    },
+}

@@ -1,0 +1,560 @@
+//! A watch: what there is, and then what changes, whatever happens to connections and servers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use hive::{Backoff, Health};
+use http::Method;
+use http_body_util::BodyExt;
+use k8s_types::{Key, SmolStr, SourceError, WatchEvent};
+use kube::client::Body;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use crate::definitions::{Defined, Definitions, name};
+use crate::is_told;
+use crate::link::{Lease, Link, request};
+use crate::metrics::WatchState;
+use crate::scan::{EventKind, Piece, Shape, Splitter, find, text};
+use crate::target::{Ask, Target};
+use crate::trouble::{About, Trouble, What};
+
+/// Times that a watch keeps to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Between attempts, from and to.
+    pub(crate) retry: (Duration, Duration),
+    /// Between attempts at what is not allowed or not there.
+    pub(crate) refused: Duration,
+    /// How long the server keeps a watch, give or take a third.
+    pub(crate) watch: Duration,
+    /// Silence of a list that is over.
+    pub(crate) list_silence: Duration,
+    /// Silence of a watch whose server has sent bookmarks, which come every minute.
+    pub(crate) watch_silence: Duration,
+    /// A watch that was away for so long lists again.
+    pub(crate) gap: Duration,
+    /// How often a watch lists again anyway, give or take a third: what a server has failed to tell heals.
+    pub(crate) relist: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace {
+            retry: (Duration::from_millis(500), Duration::from_secs(30)),
+            refused: Duration::from_secs(90),
+            watch: Duration::from_secs(450),
+            list_silence: Duration::from_secs(15),
+            watch_silence: Duration::from_secs(150),
+            gap: Duration::from_secs(300),
+            relist: Duration::from_secs(9 * 3600),
+        }
+    }
+}
+
+/// Streams that broke off in the middle of the list before pages are asked for, which go on where they were.
+const MAX_BROKEN_STREAMS: u32 = 2;
+
+/// What follows one selection of objects. It works only while its stream is read, and keeps one object at a time: a slow
+/// reader slows the server.
+pub(crate) struct Follow {
+    link: Arc<Link>,
+    target: Target,
+    definitions: Definitions,
+    pace: Pace,
+    state: Arc<WatchState>,
+    health: Health,
+    reading: Option<Reading>,
+    next: Option<Result<WatchEvent, SourceError>>,
+    /// The version that all is known up to.
+    version: String,
+    /// Whether all there is has been told, so that a watch may go on from the version.
+    listed: bool,
+    /// The page that comes next of the list under way.
+    proceed: Option<String>,
+    /// Whether pages have expired under way: the list is asked for in one.
+    whole: bool,
+    listed_at: Instant,
+    relist_after: Duration,
+    heard_at: Instant,
+    broken_streams: u32,
+    bookmarks: bool,
+    backoff: Backoff,
+    delay: Duration,
+    failures: u64,
+    /// Whether the absence of the kind was told as an empty list.
+    told_absent: bool,
+}
+
+/// An answer that is being read.
+struct Reading {
+    ask: Ask,
+    body: Body,
+    pieces: Splitter,
+    lease: Lease,
+    cuts: watch::Receiver<u64>,
+    opened: Instant,
+    /// When the server ends it.
+    until: Instant,
+    /// Whether something has come.
+    any: bool,
+    /// Objects of the page so far.
+    items: i64,
+}
+
+impl Follow {
+    pub(crate) fn new(
+        link: Arc<Link>,
+        target: Target,
+        definitions: Definitions,
+        pace: Pace,
+        state: Arc<WatchState>,
+        health: Health,
+    ) -> Follow {
+        let now = Instant::now();
+        Follow {
+            link,
+            target,
+            definitions,
+            pace,
+            state,
+            health,
+            reading: None,
+            next: None,
+            version: String::new(),
+            listed: false,
+            proceed: None,
+            whole: false,
+            listed_at: now,
+            relist_after: pace.relist,
+            heard_at: now,
+            broken_streams: 0,
+            bookmarks: false,
+            backoff: Backoff::exponential(pace.retry.0, pace.retry.1).jitter(0.5),
+            delay: Duration::ZERO,
+            failures: 0,
+            told_absent: false,
+        }
+    }
+
+    /// The stream of what it says.
+    pub(crate) fn stream(self) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
+        stream::unfold(self, |mut follow| async move { Some((follow.next().await, follow)) }).boxed()
+    }
+
+    async fn next(&mut self) -> Result<WatchEvent, SourceError> {
+        loop {
+            if let Some(next) = self.next.take() {
+                return next;
+            }
+            let step = match self.reading {
+                Some(_) => self.read().await,
+                None => self.open().await,
+            };
+            match step {
+                Ok(Some(event)) => return Ok(event),
+                Ok(None) => {}
+                Err(trouble) => {
+                    if let Some(error) = self.trouble(trouble) {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks what is to be asked next.
+    async fn open(&mut self) -> Result<Option<WatchEvent>, Trouble> {
+        self.pause().await;
+        if !self.defined().await {
+            self.told_absent = true;
+            self.listed = false;
+            self.next = Some(Ok(WatchEvent::Listed));
+            self.state.begin();
+            return Ok(Some(WatchEvent::Restart));
+        }
+        let lease = self.link.lease();
+        let ask = self.ask(&lease);
+        let seconds = match ask {
+            Ask::Stream { seconds, .. } | Ask::Watch { seconds, .. } => Duration::from_secs(seconds),
+            Ask::Page { .. } | Ask::Whole => Duration::ZERO,
+        };
+        let begins = matches!(ask, Ask::Stream { .. } | Ask::Page { proceed: None } | Ask::Whole);
+        let resumes = matches!(ask, Ask::Watch { .. });
+        let shape = if matches!(ask, Ask::Page { .. } | Ask::Whole) { Shape::List } else { Shape::Events };
+        let cuts = self.link.cuts();
+        let request = request(Method::GET, &self.target.uri(&ask), self.target.accept, Body::empty());
+        let (name, plural, group) = (&self.target.name, self.target.plural, self.target.group);
+        let sent = self.link.send(&lease, request, name, plural, group).await;
+        let body = match sent {
+            Ok(answer) => answer.into_body(),
+            Err(trouble) if trouble.what == What::Invalid && matches!(ask, Ask::Stream { .. }) => {
+                self.link.does_not_stream(&lease);
+                return Ok(None);
+            }
+            Err(trouble) => return Err(trouble),
+        };
+        let now = Instant::now();
+        let pieces = Splitter::new(shape);
+        let until = now + seconds;
+        self.reading =
+            Some(Reading { ask, body, pieces, lease, cuts, opened: now, until, any: false, items: 0 });
+        self.heard_at = now;
+        if begins {
+            self.listed = false;
+            self.state.begin();
+            return Ok(Some(WatchEvent::Restart));
+        }
+        Ok((resumes && self.recovered()).then_some(WatchEvent::Progress))
+    }
+
+    /// Waits before another attempt; less if there is another server meanwhile.
+    async fn pause(&mut self) {
+        let delay = std::mem::take(&mut self.delay);
+        if !delay.is_zero() {
+            let mut cuts = self.link.cuts();
+            tokio::select! {
+                () = tokio::time::sleep(delay) => {}
+                Ok(()) = cuts.changed() => {}
+            }
+        }
+    }
+
+    /// Waits until the server knows the kind. False if it does not, and that is to be told as an empty list.
+    async fn defined(&mut self) -> bool {
+        let Some(kind) = self.target.kind else { return true };
+        let mut changes = self.definitions.changes();
+        loop {
+            changes.mark_unchanged();
+            match self.definitions.of(kind) {
+                Defined::Yes | Defined::Unknown => break,
+                Defined::No if self.definitions.is_required(kind) || self.told_absent => {}
+                Defined::No => return false,
+            }
+            self.state.excuse(true);
+            self.health.ok(format!("The cluster has no definition {}", name(kind)));
+            if changes.changed().await.is_err() {
+                break;
+            }
+        }
+        self.state.excuse(false);
+        self.told_absent = false;
+        true
+    }
+
+    fn ask(&mut self, lease: &Lease) -> Ask {
+        let seconds = spread(self.pace.watch).as_secs().max(1);
+        let stale = self.heard_at.elapsed() > self.pace.gap || self.listed_at.elapsed() > self.relist_after;
+        if self.listed && !self.version.is_empty() && !stale {
+            return Ask::Watch { version: self.version.clone(), seconds };
+        }
+        if self.proceed.is_some() {
+            return Ask::Page { proceed: self.proceed.clone() };
+        }
+        if self.whole {
+            return Ask::Whole;
+        }
+        if self.broken_streams < MAX_BROKEN_STREAMS && self.link.streams(lease) {
+            let version = Some(self.version.clone()).filter(|version| !version.is_empty());
+            return Ask::Stream { version, seconds };
+        }
+        Ask::Page { proceed: None }
+    }
+
+    /// Reads on.
+    async fn read(&mut self) -> Result<Option<WatchEvent>, Trouble> {
+        let Some(reading) = &mut self.reading else { return Ok(None) };
+        match reading.pieces.piece() {
+            Ok(Some(piece)) => return self.take(piece),
+            Ok(None) => {}
+            Err(unexpected) => {
+                let text = format!(
+                    "{} answers nonsense about {}: {unexpected}",
+                    reading.lease.url, self.target.name
+                );
+                return Err(Trouble::new(What::Nonsense, text));
+            }
+        }
+        let lists = !self.listed;
+        let limit = match lists {
+            true => self.pace.list_silence,
+            false if self.bookmarks => self.pace.watch_silence,
+            false => reading.until.saturating_duration_since(Instant::now()) + self.pace.list_silence,
+        };
+        let frame = tokio::select! {
+            biased;
+            Ok(()) = reading.cuts.changed() => {
+                return Err(Trouble::new(What::Cut, format!("the connection to {} was given up", reading.lease.url)));
+            }
+            frame = timeout(limit, reading.body.frame()) => frame,
+        };
+        let (url, about) = (&reading.lease.url, &self.target.name);
+        match frame {
+            Ok(Some(Ok(frame))) => {
+                if let Ok(data) = frame.into_data() {
+                    reading.pieces.push(&data);
+                    reading.any |= !data.is_empty();
+                    self.link.heard();
+                    self.state.heard();
+                    self.heard_at = Instant::now();
+                }
+                Ok(None)
+            }
+            Ok(Some(Err(error))) => {
+                Err(Trouble::new(What::Cut, format!("the answer of {url} about {about} broke off: {error}")))
+            }
+            Ok(None)
+                if !reading.pieces.is_between() || (lists && !matches!(reading.ask, Ask::Stream { .. })) =>
+            {
+                Err(Trouble::new(
+                    What::Cut,
+                    format!("the answer of {url} about {about} broke off in the middle"),
+                ))
+            }
+            Ok(None) if lists => {
+                // The server has taken the question for one of a watch: it does not know of streaming lists.
+                self.link.does_not_stream(&reading.lease);
+                self.reading = None;
+                Ok(None)
+            }
+            Ok(None) => {
+                self.ended();
+                Ok(None)
+            }
+            Err(_) => {
+                if lists && reading.any && matches!(reading.ask, Ask::Stream { .. }) {
+                    self.link.does_not_stream(&reading.lease);
+                    self.reading = None;
+                    return Ok(None);
+                }
+                let text = format!("{url} has said nothing about {about} for {} s", limit.as_secs());
+                Err(Trouble::new(What::Stalled, text))
+            }
+        }
+    }
+
+    /// The server has ended a watch, as it does every few minutes. One that ended at once is not asked for at once.
+    fn ended(&mut self) {
+        if let Some(reading) = self.reading.take()
+            && !reading.any
+            && reading.opened.elapsed() < Duration::from_secs(1)
+        {
+            self.delay = self.backoff.next_wait().unwrap_or_default();
+        }
+        self.heard_at = Instant::now();
+        self.state.restart();
+    }
+
+    fn take(&mut self, piece: Piece) -> Result<Option<WatchEvent>, Trouble> {
+        match piece {
+            Piece::Event { kind, object } => self.event(kind, object),
+            Piece::Item(object) => {
+                if let Some(reading) = &mut self.reading {
+                    reading.items += 1;
+                }
+                Ok(Some(self.applied(object, 1)))
+            }
+            Piece::End(metadata) => self.end_of_page(&metadata),
+            Piece::TooLarge(head) => {
+                let key = key(&head);
+                let text = format!(
+                    "{} {key} has more than 16 MiB and is left out: make it smaller",
+                    self.target.plural
+                );
+                tracing::warn!(object = %key, "{text}");
+                self.next = Some(Err(SourceError(text)));
+                Ok(None)
+            }
+        }
+    }
+
+    fn event(&mut self, kind: EventKind, object: Bytes) -> Result<Option<WatchEvent>, Trouble> {
+        let more = match kind {
+            EventKind::Added => 1,
+            EventKind::Modified => 0,
+            EventKind::Deleted => -1,
+            EventKind::Bookmark => return Ok(self.bookmark(&object)),
+            EventKind::Error => {
+                let url = self.reading.as_ref().map(|reading| reading.lease.url.clone()).unwrap_or_default();
+                let about = About {
+                    name: &self.target.name,
+                    verb: "watch",
+                    plural: self.target.plural,
+                    group: self.target.group,
+                    server: &url,
+                    credentials: "",
+                };
+                return Err(Trouble::of_event(&object, &about));
+            }
+        };
+        if self.listed {
+            self.version_of(&object);
+            self.progress();
+        }
+        Ok(Some(match kind {
+            EventKind::Deleted => {
+                self.state.object(more);
+                WatchEvent::Deleted(key(&object))
+            }
+            _ => self.applied(object, more),
+        }))
+    }
+
+    fn applied(&self, json: Bytes, more: i64) -> WatchEvent {
+        self.state.object(more);
+        WatchEvent::Applied { json, origin: SmolStr::default() }
+    }
+
+    fn bookmark(&mut self, object: &[u8]) -> Option<WatchEvent> {
+        self.progress();
+        if self.listed {
+            self.bookmarks = true;
+            self.version_of(object);
+            return Some(WatchEvent::Progress);
+        }
+        let annotations = find(object, "metadata").and_then(|metadata| find(metadata, "annotations"));
+        let ends = annotations.and_then(|annotations| text(annotations, "k8s.io/initial-events-end"));
+        if ends.as_deref() == Some("true") {
+            self.version_of(object);
+            return Some(self.all_listed());
+        }
+        None
+    }
+
+    fn end_of_page(&mut self, metadata: &[u8]) -> Result<Option<WatchEvent>, Trouble> {
+        self.reading = None;
+        self.proceed = text(metadata, "continue").filter(|token| !token.is_empty());
+        self.failures = 0;
+        if self.proceed.is_some() {
+            return Ok(None);
+        }
+        match text(metadata, "resourceVersion") {
+            Some(version) if !version.is_empty() => self.version = version,
+            _ => {
+                let text = format!("the list of {} has no metadata.resourceVersion", self.target.name);
+                return Err(Trouble::new(What::Nonsense, text));
+            }
+        }
+        Ok(Some(self.all_listed()))
+    }
+
+    fn all_listed(&mut self) -> WatchEvent {
+        let now = Instant::now();
+        (self.listed, self.whole, self.broken_streams) = (true, false, 0);
+        (self.listed_at, self.heard_at) = (now, now);
+        self.relist_after = spread(self.pace.relist);
+        self.state.listed();
+        self.recovered();
+        self.progress();
+        self.health.ok(format!("{} objects listed, changes are followed", self.state.objects()));
+        WatchEvent::Listed
+    }
+
+    /// Takes the version of an object.
+    fn version_of(&mut self, object: &[u8]) {
+        let version = find(object, "metadata").and_then(|metadata| find(metadata, "resourceVersion"));
+        let version = version.and_then(|version| version.strip_prefix(b"\"")?.strip_suffix(b"\""));
+        if let Some(version) =
+            version.and_then(|version| std::str::from_utf8(version).ok()).filter(|v| !v.is_empty())
+        {
+            self.version.clear();
+            self.version.push_str(version);
+        }
+    }
+
+    /// Something has come: the next failure is the first.
+    fn progress(&mut self) {
+        if self.backoff.attempts() > 0 {
+            self.backoff.reset();
+        }
+        self.failures = 0;
+    }
+
+    /// A connection stands. True if there was trouble before.
+    fn recovered(&mut self) -> bool {
+        let was = std::mem::take(&mut self.failures) > 0;
+        if was && self.listed {
+            self.health.ok(format!("{} objects, changes are followed", self.state.objects()));
+        }
+        was
+    }
+
+    /// Decides what comes next; gives what the reader is told.
+    fn trouble(&mut self, trouble: Trouble) -> Option<SourceError> {
+        let reading = self.reading.take();
+        self.state.restart();
+        let first = self.backoff.attempts() == 0;
+        // A watch that stood and was cut is nothing to tell of: it goes on where it was.
+        let usual = self.listed && self.failures == 0 && self.backoff.attempts() < 5;
+        let usual = usual && matches!(trouble.what, What::Cut | What::Stalled | What::Gone);
+        match reading.map(|reading| (reading.ask, reading.items)) {
+            Some((Ask::Stream { .. }, _)) if !self.listed => self.broken_streams += 1,
+            // They come again.
+            Some((Ask::Page { .. } | Ask::Whole, items)) => self.state.object(-items),
+            _ => {}
+        }
+        self.failures += u64::from(!usual);
+        let backoff = self.backoff.next_wait().unwrap_or(self.pace.retry.1);
+        self.delay = match trouble.what {
+            What::Gone | What::TooNew => {
+                self.whole = self.proceed.take().is_some();
+                self.listed = false;
+                self.version.clear();
+                if first { Duration::ZERO } else { backoff }
+            }
+            What::Invalid => {
+                self.proceed = None;
+                self.listed = false;
+                self.version.clear();
+                backoff
+            }
+            What::Forbidden => {
+                self.state.excuse(true);
+                spread(self.pace.refused)
+            }
+            What::NotFound
+                if self.target.kind.is_some_and(|kind| self.definitions.of(kind) == Defined::Unknown) =>
+            {
+                self.state.excuse(true);
+                spread(self.pace.refused)
+            }
+            _ => trouble.after.map_or(backoff, |after| spread(after.min(self.pace.refused)).max(after)),
+        };
+        if usual {
+            tracing::debug!(watch = self.target.name, reason = %trouble, "Watch begins again");
+            return None;
+        }
+        // A kind that was defined a moment ago is not served yet.
+        let starts = matches!(trouble.what, What::Busy | What::NotFound) && self.failures < 10;
+        if starts {
+            self.health.ok(format!("Waits for the server: {trouble}"));
+            return None;
+        }
+        self.health.degraded(format!("No changes of {} are seen", self.target.name), &trouble);
+        let told = is_told(self.failures);
+        if told && !trouble.is_of_server() {
+            tracing::warn!(watch = self.target.name, failures = self.failures, error = %trouble, "Cannot follow objects");
+        }
+        told.then_some(SourceError(trouble.text))
+    }
+}
+
+impl Drop for Follow {
+    fn drop(&mut self) {
+        self.health.close();
+    }
+}
+
+/// A time, give or take a third.
+fn spread(time: Duration) -> Duration {
+    Backoff::constant(time).jitter(1.0 / 3.0).next_wait().unwrap_or(time)
+}
+
+/// The name of an object, as far as it has one.
+pub(crate) fn key(object: &[u8]) -> Key {
+    let metadata = find(object, "metadata").unwrap_or_default();
+    Key::new(text(metadata, "namespace").unwrap_or_default(), text(metadata, "name").unwrap_or_default())
+}

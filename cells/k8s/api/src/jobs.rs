@@ -1,0 +1,166 @@
+//! What goes on beside watches: signs of life, credentials, definitions, and waiting for all of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use file_watch::FileWatch;
+use futures::StreamExt;
+use hive::{JobCx, Shutdowner};
+use k8s_types::{SmolStr, WatchEvent};
+use tokio::time::Instant;
+
+use crate::definitions::Definitions;
+use crate::follow::key;
+use crate::link::Link;
+use crate::source::Connection;
+use crate::target::Target;
+
+/// How long a server may take to answer its version where no heartbeat is wanted.
+const VERSION: Duration = Duration::from_secs(30);
+
+/// How soon credentials are read again after they were refused or could not be read.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Files are often written in more than one step.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// Asks for a sign of life if there was none for so long, or none at all. Without one all connections are given up, and the
+/// server if there is another.
+pub(crate) async fn heartbeat(link: Arc<Link>, limit: Duration) -> Result<()> {
+    let known = matches!(link.status(), Ok(Some(_)));
+    if known && (limit.is_zero() || link.silence() < limit) {
+        return Ok(());
+    }
+    let within = if limit.is_zero() { VERSION } else { limit };
+    if link.version(within).await.is_err() && known {
+        link.give_up();
+    }
+    Ok(())
+}
+
+/// Reads credentials again when their files change, and when a server has refused them.
+pub(crate) async fn follow_credentials(link: Arc<Link>, cx: JobCx) -> Result<()> {
+    let mut watch = FileWatch::new()?;
+    let mut last = Instant::now();
+    loop {
+        for file in link.files() {
+            watch.follow(&file)?;
+        }
+        tokio::select! {
+            changed = watch.changed() => changed?,
+            () = link.suspect.notified() => {
+                tokio::time::sleep_until(last + AGAIN).await;
+            }
+            () = cx.cancelled() => return Ok(()),
+        }
+        tokio::time::sleep(SETTLE).await;
+        last = Instant::now();
+        let reload = link.clone();
+        match hive::blocking(move || reload.reload()).await {
+            Ok(true) => {
+                tracing::info!("Credentials for the API server are read anew");
+                cx.health.ok("read anew");
+            }
+            Ok(false) => cx.health.ok("unchanged"),
+            Err(error) => {
+                if cx.health.degraded_anew("The credentials of before are used", &error) {
+                    tracing::warn!(%error, "Cannot read credentials for the API server, those of before are used");
+                }
+                link.suspect.notify_one();
+            }
+        }
+    }
+}
+
+/// Keeps which kinds of `cilium.io` there are.
+pub(crate) async fn follow_definitions(connection: Connection, cx: JobCx) -> Result<()> {
+    let mut events = connection.follow(Target::definitions());
+    let mut names: BTreeSet<SmolStr> = BTreeSet::new();
+    let mut listed = false;
+    while let Some(Some(event)) = cx.token().run_until_cancelled(events.next()).await {
+        match event {
+            Ok(WatchEvent::Restart) => {
+                names.clear();
+                listed = false;
+            }
+            Ok(WatchEvent::Listed) => listed = true,
+            Ok(WatchEvent::Applied { json, .. }) => {
+                names.insert(key(&json).name);
+            }
+            Ok(WatchEvent::Deleted(key)) => {
+                names.remove(&key.name);
+            }
+            // What went wrong is told by whoever follows.
+            Ok(WatchEvent::Progress) | Err(_) => continue,
+        }
+        if listed {
+            connection.definitions.are(&names);
+            let missing = connection.definitions.missing();
+            match missing.is_empty() {
+                true => cx.health.ok("all needed are there"),
+                false => cx.health.degraded("Definitions are missing", missing.join(", ")),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Ends the agent if definitions of kinds that it needs do not come in time.
+pub(crate) async fn wait_for_definitions(
+    definitions: Definitions,
+    limit: Duration,
+    shutdown: Shutdowner,
+    cx: JobCx,
+) -> Result<()> {
+    let mut changes = definitions.changes();
+    let complete = changes.wait_for(|known| known.is_some() && definitions.missing().is_empty());
+    tokio::select! {
+        _ = complete => return Ok(()),
+        () = tokio::time::sleep(limit) => {}
+        () = cx.cancelled() => return Ok(()),
+    }
+    let missing = definitions.missing();
+    let error = anyhow!(
+        "after {limit:?} (option crd-wait-timeout) the cluster still has no definition of {}: does Cilium's operator run, \
+         and may the agent list customresourcedefinitions?",
+        missing.join(", ")
+    );
+    shutdown.shutdown_with(anyhow!("{error}"));
+    Err(error)
+}
+
+/// Ends the agent if objects have not been listed and nothing has come for too long.
+pub(crate) async fn wait_for_lists(
+    connection: Connection,
+    limit: Duration,
+    shutdown: Shutdowner,
+    cx: JobCx,
+) -> Result<()> {
+    loop {
+        let watches = connection.watches.all();
+        let late: Vec<_> =
+            watches.iter().filter(|watch| !watch.is_settled()).map(|watch| watch.name.clone()).collect();
+        let silence = watches.iter().map(|watch| watch.age()).min().unwrap_or_default();
+        if late.is_empty() && !watches.is_empty() {
+            return Ok(());
+        }
+        if !late.is_empty() && silence >= limit {
+            let why =
+                connection.link.status().err().unwrap_or_else(|| "the API server says nothing".to_owned());
+            let error = anyhow!(
+                "nothing has come from the API server for {limit:?} (option k8s-sync-timeout) and not all objects were \
+                 listed ({}): {why}",
+                late.join(", ")
+            );
+            shutdown.shutdown_with(anyhow!("{error}"));
+            return Err(error);
+        }
+        let wait = if late.is_empty() { limit } else { limit.saturating_sub(silence) };
+        tokio::select! {
+            () = tokio::time::sleep(wait.clamp(Duration::from_millis(100), Duration::from_secs(5))) => {}
+            () = cx.cancelled() => return Ok(()),
+        }
+    }
+}

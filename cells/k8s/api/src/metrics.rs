@@ -1,0 +1,228 @@
+//! Metrics: requests by the original's names, watches by our own.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use http::Method;
+use k8s_types::Kind;
+use metrics::Metrics;
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use tokio::time::Instant;
+
+use crate::target::Target;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    host: String,
+    method: String,
+    return_code: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PathLabels {
+    path: String,
+    method: String,
+}
+
+/// Upper bounds of the buckets of latencies, in seconds.
+const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+type Latencies = Family<PathLabels, Histogram, fn() -> Histogram>;
+
+/// Requests.
+#[derive(Clone)]
+pub(crate) struct ClientMetrics {
+    calls: Family<CallLabels, Counter>,
+    latency: Latencies,
+    waits: Histogram,
+}
+
+impl Default for ClientMetrics {
+    fn default() -> ClientMetrics {
+        ClientMetrics {
+            calls: Family::default(),
+            latency: Latencies::new_with_constructor(|| Histogram::new(BUCKETS)),
+            waits: Histogram::new(BUCKETS),
+        }
+    }
+}
+
+impl ClientMetrics {
+    pub(crate) fn register(&self, metrics: &Metrics) {
+        let text = "Number of requests to the Kubernetes API server, by host, method and code";
+        metrics.register("k8s_client_api_calls_total", text, self.calls.clone());
+        let text = "Time until the answer of a request to the Kubernetes API server begins, in seconds";
+        metrics.register("k8s_client_api_latency_time_seconds", text, self.latency.clone());
+        let text = "Time that requests to the Kubernetes API server wait for their turn, in seconds";
+        metrics.register("k8s_client_rate_limiter_duration_seconds", text, self.waits.clone());
+    }
+
+    /// A request has waited for its turn.
+    pub(crate) fn waited(&self, wait: Duration) {
+        self.waits.observe(wait.as_secs_f64());
+    }
+
+    /// A request has had an answer.
+    pub(crate) fn called(&self, host: &str, method: &Method, code: &str, path: &str, took: Duration) {
+        let method = method.to_string();
+        let labels = PathLabels { path: path.to_owned(), method: method.clone() };
+        self.latency.get_or_create(&labels).observe(took.as_secs_f64());
+        let labels = CallLabels { host: host.to_owned(), method, return_code: code.to_owned() };
+        self.calls.get_or_create(&labels).inc();
+    }
+}
+
+/// The state of a watch, for metrics and for whoever waits for its list.
+#[derive(Debug)]
+pub(crate) struct WatchState {
+    /// What it watches.
+    pub(crate) name: String,
+    kind: Option<Kind>,
+    scope: String,
+    born: Instant,
+    /// Milliseconds from `born` to the last event.
+    heard: AtomicU64,
+    objects: AtomicI64,
+    received: AtomicU64,
+    restarts: AtomicU64,
+    listed: AtomicBool,
+    excused: AtomicBool,
+}
+
+impl WatchState {
+    pub(crate) fn new(target: &Target) -> WatchState {
+        WatchState {
+            name: target.name.clone(),
+            kind: target.kind,
+            scope: target.scope(),
+            born: Instant::now(),
+            heard: AtomicU64::new(0),
+            objects: AtomicI64::new(0),
+            received: AtomicU64::new(0),
+            restarts: AtomicU64::new(0),
+            listed: AtomicBool::new(false),
+            excused: AtomicBool::new(false),
+        }
+    }
+
+    /// An event, or a sign of life.
+    pub(crate) fn heard(&self) {
+        let now = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.heard.store(now, Ordering::Relaxed);
+    }
+
+    /// An event about an object: by how much there are more.
+    pub(crate) fn object(&self, more: i64) {
+        self.received.fetch_add(1, Ordering::Relaxed);
+        self.objects.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// A list begins.
+    pub(crate) fn begin(&self) {
+        self.objects.store(0, Ordering::Relaxed);
+    }
+
+    /// The connection is made again.
+    pub(crate) fn restart(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// All objects have been told once.
+    pub(crate) fn listed(&self) {
+        self.listed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether nobody is to wait for the list: it is not allowed, or there is no such kind.
+    pub(crate) fn excuse(&self, excused: bool) {
+        self.excused.store(excused, Ordering::Relaxed);
+    }
+
+    /// Whether all objects have been told once, or never will.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.listed.load(Ordering::Relaxed) || self.excused.load(Ordering::Relaxed)
+    }
+
+    /// Objects there are.
+    pub(crate) fn objects(&self) -> i64 {
+        self.objects.load(Ordering::Relaxed)
+    }
+
+    /// The kind as the original's status names it: `cilium/v2::CiliumNode`.
+    pub(crate) fn api_version(&self) -> Option<String> {
+        let kind = self.kind?;
+        let group = match kind.group() {
+            "" => "core",
+            "cilium.io" => "cilium",
+            "discovery.k8s.io" => "discovery",
+            other => other,
+        };
+        let name = if kind == Kind::Pod { "Pods" } else { kind.name() };
+        Some(format!("{group}/{}::{name}", kind.version()))
+    }
+
+    /// Time since the last sign of life.
+    pub(crate) fn age(&self) -> Duration {
+        self.born.elapsed().saturating_sub(Duration::from_millis(self.heard.load(Ordering::Relaxed)))
+    }
+}
+
+/// The watches there are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watches(Arc<Mutex<Vec<Weak<WatchState>>>>);
+
+impl Watches {
+    pub(crate) fn add(&self, watch: &Arc<WatchState>) {
+        let mut watches = self.0.lock();
+        watches.retain(|watch| watch.strong_count() > 0);
+        watches.push(Arc::downgrade(watch));
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<WatchState>> {
+        self.0.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+type Read<T> = fn(&WatchState) -> T;
+
+impl Collector for Watches {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let watches = self.all();
+        let families: [(&str, &str, Read<f64>); 2] = [
+            ("k8s_watch_age_seconds", "Time since the last sign of life of a watch", |w| {
+                w.age().as_secs_f64()
+            }),
+            ("k8s_watch_objects", "Objects of a watch", |w| w.objects() as f64),
+        ];
+        for (name, help, value) in families {
+            let metric = ConstGauge::new(0.0);
+            let mut family = encoder.encode_descriptor(name, help, None, metric.metric_type())?;
+            for watch in &watches {
+                let labels = [("scope", watch.scope.as_str())];
+                ConstGauge::new(value(watch)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let families: [(&str, &str, Read<u64>); 2] = [
+            ("k8s_watch_events", "Objects that a watch has received", |w| w.received.load(Ordering::Relaxed)),
+            ("k8s_watch_restarts", "Connections of a watch that have ended", |w| {
+                w.restarts.load(Ordering::Relaxed)
+            }),
+        ];
+        for (name, help, value) in families {
+            let metric = ConstCounter::new(0_u64);
+            let mut family = encoder.encode_descriptor(name, help, None, metric.metric_type())?;
+            for watch in &watches {
+                let labels = [("scope", watch.scope.as_str())];
+                ConstCounter::new(value(watch)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! Requests about single objects.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::{HeaderValue, Method, header};
+use k8s_types::{Api, ApiError, Key, Kind, Patch, Preconditions, SmolStr};
+use kube::client::Body;
+use serde_json::json;
+
+use crate::follow::key;
+use crate::link::{Link, request};
+use crate::target::{path, path_of};
+use crate::trouble::{Trouble, What};
+
+/// Requests to an API server.
+pub(crate) struct Requests(pub(crate) Arc<Link>);
+
+const JSON: &str = "application/json";
+
+impl Requests {
+    fn send(
+        &self,
+        method: Method,
+        kind: Kind,
+        uri: String,
+        name: String,
+        body: Bytes,
+        form: &'static str,
+    ) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+        let link = self.0.clone();
+        async move {
+            let empty = body.is_empty();
+            let mut request = request(method, &uri, JSON, Body::from(body));
+            if !empty {
+                request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
+            }
+            let name = format!("{} {name}", kind.plural());
+            link.ask(request, &name, kind.plural(), kind.group()).await.map_err(failed)
+        }
+        .boxed()
+    }
+
+    fn put(&self, kind: Kind, object: Bytes, status: bool) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+        let key = key(&object);
+        if key.name.is_empty() {
+            return unnamed(kind);
+        }
+        self.send(Method::PUT, kind, path_of(kind, &key, status), key.to_string(), object, JSON)
+    }
+}
+
+fn unnamed<T: Send + 'static>(kind: Kind) -> BoxFuture<'static, Result<T, ApiError>> {
+    let error = ApiError::Invalid(format!("the {kind} has no metadata.name: give it one"));
+    std::future::ready(Err(error)).boxed()
+}
+
+fn failed(trouble: Trouble) -> ApiError {
+    let Trouble { what, text, after } = trouble;
+    match what {
+        What::NotFound => ApiError::NotFound(text),
+        What::Exists => ApiError::AlreadyExists(text),
+        What::Conflict => ApiError::Conflict(text),
+        What::Invalid => ApiError::Invalid(text),
+        What::Forbidden | What::Unauthorized => ApiError::Forbidden(text),
+        What::Gone => ApiError::Expired(text),
+        What::Unreachable
+        | What::Cut
+        | What::Stalled
+        | What::Nonsense
+        | What::TooNew
+        | What::Busy
+        | What::Failed => {
+            ApiError::Unavailable { message: text, retry_after: after.map(|after| after.as_secs()) }
+        }
+    }
+}
+
+impl Api for Requests {
+    fn get(&self, kind: Kind, key: &Key) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+        if key.name.is_empty() {
+            return unnamed(kind);
+        }
+        self.send(Method::GET, kind, path_of(kind, key, false), key.to_string(), Bytes::new(), JSON)
+    }
+
+    fn create(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+        let key = key(&object);
+        let namespace = Some(&key.namespace).filter(|namespace| !namespace.is_empty());
+        let default = SmolStr::new_static(k8s_types::DEFAULT_NAMESPACE);
+        let uri = path(kind, namespace.or(Some(&default)), None, false);
+        self.send(Method::POST, kind, uri, key.to_string(), object, JSON)
+    }
+
+    fn update(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+        self.put(kind, object, false)
+    }
+
+    fn update_status(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+        self.put(kind, object, true)
+    }
+
+    fn patch(
+        &self,
+        kind: Kind,
+        key: &Key,
+        status: bool,
+        patch: Patch,
+    ) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+        if key.name.is_empty() {
+            return unnamed(kind);
+        }
+        let (body, form) = match patch {
+            Patch::Json(body) => (body, "application/json-patch+json"),
+            Patch::Merge(body) => (body, "application/merge-patch+json"),
+            Patch::Strategic(body) => (body, "application/strategic-merge-patch+json"),
+        };
+        self.send(Method::PATCH, kind, path_of(kind, key, status), key.to_string(), body, form)
+    }
+
+    fn delete(
+        &self,
+        kind: Kind,
+        key: &Key,
+        only_if: Preconditions,
+    ) -> BoxFuture<'static, Result<(), ApiError>> {
+        if key.name.is_empty() {
+            return unnamed(kind);
+        }
+        let mut conditions = serde_json::Map::new();
+        if let Some(uid) = &only_if.uid {
+            conditions.insert("uid".to_owned(), uid.as_str().into());
+        }
+        if let Some(version) = &only_if.resource_version {
+            conditions.insert("resourceVersion".to_owned(), version.as_str().into());
+        }
+        let mut options = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
+        if !conditions.is_empty() {
+            options["preconditions"] = conditions.into();
+        }
+        let body = Bytes::from(options.to_string());
+        let sent = self.send(Method::DELETE, kind, path_of(kind, key, false), key.to_string(), body, JSON);
+        sent.map(|answer| answer.map(drop)).boxed()
+    }
+}

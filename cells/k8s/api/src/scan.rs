@@ -1,0 +1,383 @@
+//! Bodies of answers as they come off the wire: cut into objects, without being read.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Bytes of an object at most. The server's own limit is 3 MB.
+pub(crate) const MAX_OBJECT: usize = 16 << 20;
+
+/// What is kept of an object that is too large: enough to name it.
+const HEAD: usize = 4096;
+
+/// Bytes of a buffer that are kept for the next object.
+const KEPT: usize = 64 << 10;
+
+/// What a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// The events of a watch, one object `{"type": .., "object": ..}` after the other.
+    Events,
+    /// A list, `{"metadata": .., "items": [..]}`.
+    List,
+}
+
+/// A part of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// An event of a watch.
+    Event {
+        /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK`, `ERROR`.
+        kind: EventKind,
+        /// The object.
+        object: Bytes,
+    },
+    /// An object of a list.
+    Item(Bytes),
+    /// A list has ended; its metadata.
+    End(Bytes),
+    /// An object has more than 16 MiB; its beginning.
+    TooLarge(Bytes),
+}
+
+/// The type of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// The object is new, for this watch.
+    Added,
+    /// It has changed.
+    Modified,
+    /// It is gone, for this watch.
+    Deleted,
+    /// Nothing has changed up to this version.
+    Bookmark,
+    /// The watch has ended; the object is a status.
+    Error,
+}
+
+impl EventKind {
+    fn of(json: &[u8]) -> Option<EventKind> {
+        Some(match json {
+            b"\"ADDED\"" => EventKind::Added,
+            b"\"MODIFIED\"" => EventKind::Modified,
+            b"\"DELETED\"" => EventKind::Deleted,
+            b"\"BOOKMARK\"" => EventKind::Bookmark,
+            b"\"ERROR\"" => EventKind::Error,
+            _ => return None,
+        })
+    }
+}
+
+/// A body is not what it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{expected} expected, found {found:?}")]
+pub struct Unexpected {
+    expected: &'static str,
+    /// What there is, at most 120 bytes of it.
+    found: String,
+}
+
+/// Cuts a body into its pieces while it arrives, in chunks of any size. Each byte is looked at once and copied once; of the
+/// body only the piece under way is kept.
+#[derive(Debug)]
+pub struct Splitter {
+    shape: Shape,
+    /// Begins with what is being looked at: a member's name, a value, an element.
+    buffer: BytesMut,
+    /// Bytes of it that have been looked at.
+    at: usize,
+    place: Place,
+    member: Member,
+    kind: Option<EventKind>,
+    object: Option<Bytes>,
+    metadata: Bytes,
+    too_large: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Before an object, or behind it.
+    Outside,
+    /// Where a member's name begins, or the object ends.
+    Member,
+    Name(Skip),
+    Colon,
+    /// Where a value begins.
+    Value,
+    InValue(Skip),
+    /// Where an element of `items` begins, or they end.
+    Element,
+    InElement(Skip),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Member {
+    Type,
+    Object,
+    Metadata,
+    Items,
+    Other,
+}
+
+impl Splitter {
+    /// At the beginning of a body.
+    pub fn new(shape: Shape) -> Splitter {
+        Splitter {
+            shape,
+            buffer: BytesMut::new(),
+            at: 0,
+            place: Place::Outside,
+            member: Member::Other,
+            kind: None,
+            object: None,
+            metadata: Bytes::new(),
+            too_large: false,
+        }
+    }
+
+    /// Takes the next bytes of the body.
+    pub fn push(&mut self, chunk: &[u8]) {
+        if self.buffer.is_empty() && self.buffer.capacity() > KEPT.max(chunk.len()) {
+            self.buffer = BytesMut::new();
+        }
+        self.buffer.extend_from_slice(chunk);
+    }
+
+    /// Whether the body may end here.
+    pub fn is_between(&self) -> bool {
+        self.place == Place::Outside && self.buffer.iter().all(u8::is_ascii_whitespace)
+    }
+
+    /// The next piece, if all of it is there. After an error there is nothing more to come.
+    pub fn piece(&mut self) -> Result<Option<Piece>, Unexpected> {
+        loop {
+            let piece = match self.place {
+                Place::InValue(skip) => match self.skip(skip, Place::InValue) {
+                    Some(value) => self.value(value)?,
+                    None => return Ok(None),
+                },
+                Place::InElement(skip) => match self.skip(skip, Place::InElement) {
+                    Some(value) => {
+                        self.place = Place::Element;
+                        Some(if self.take_too_large() { Piece::TooLarge(value) } else { Piece::Item(value) })
+                    }
+                    None => return Ok(None),
+                },
+                Place::Name(skip) => match self.skip(skip, Place::Name) {
+                    Some(name) => {
+                        self.member = self.named(&name);
+                        self.place = Place::Colon;
+                        None
+                    }
+                    None => return Ok(None),
+                },
+                Place::Outside | Place::Member | Place::Colon | Place::Value | Place::Element => {
+                    let Some(byte) = self.significant() else { return Ok(None) };
+                    self.begin(byte)?
+                }
+            };
+            if piece.is_some() {
+                return Ok(piece);
+            }
+        }
+    }
+
+    /// The next byte that is no white space; it stays.
+    fn significant(&mut self) -> Option<u8> {
+        let blank = self.buffer.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        self.buffer.advance(blank);
+        self.buffer.first().copied()
+    }
+
+    fn begin(&mut self, byte: u8) -> Result<Option<Piece>, Unexpected> {
+        let skip = Skip::begin(byte);
+        match (self.place, byte) {
+            (Place::Outside, b'{') => {
+                self.buffer.advance(1);
+                self.place = Place::Member;
+            }
+            (Place::Member, b',') | (Place::Element, b',') => self.buffer.advance(1),
+            (Place::Member, b'}') => {
+                self.buffer.advance(1);
+                self.place = Place::Outside;
+                return self.end();
+            }
+            (Place::Member, b'"') => self.place = Place::Name(skip),
+            (Place::Colon, b':') => {
+                self.buffer.advance(1);
+                self.place = Place::Value;
+            }
+            (Place::Value, b'[') if self.member == Member::Items => {
+                self.buffer.advance(1);
+                self.place = Place::Element;
+            }
+            (Place::Element, b']') => {
+                self.buffer.advance(1);
+                self.place = Place::Member;
+            }
+            (Place::Value, b',' | b':' | b'}' | b']') => return Err(self.unexpected("a value")),
+            (Place::Value, _) => self.place = Place::InValue(skip),
+            (Place::Element, b'{') => self.place = Place::InElement(skip),
+            (Place::Outside | Place::Element, _) => return Err(self.unexpected("a JSON object")),
+            (Place::Member, _) => return Err(self.unexpected("a member of a JSON object")),
+            _ => return Err(self.unexpected("a colon")),
+        }
+        Ok(None)
+    }
+
+    /// Goes on through a value; gives it when all of it is there.
+    fn skip(&mut self, mut skip: Skip, place: fn(Skip) -> Place) -> Option<Bytes> {
+        match skip.run(&self.buffer[self.at..]) {
+            Some(length) => {
+                let end = self.at + length;
+                self.at = 0;
+                self.too_large |= end > MAX_OBJECT;
+                let value = self.buffer.split_to(end).freeze();
+                Some(if self.too_large { value.slice(..value.len().min(HEAD)) } else { value })
+            }
+            None => {
+                self.too_large |= self.buffer.len() > MAX_OBJECT;
+                if self.too_large {
+                    self.buffer.truncate(HEAD);
+                }
+                self.at = self.buffer.len();
+                self.place = place(skip);
+                None
+            }
+        }
+    }
+
+    fn named(&self, name: &[u8]) -> Member {
+        match (self.shape, name) {
+            (Shape::Events, b"\"type\"") => Member::Type,
+            (Shape::Events, b"\"object\"") => Member::Object,
+            (Shape::List, b"\"metadata\"") => Member::Metadata,
+            (Shape::List, b"\"items\"") => Member::Items,
+            _ => Member::Other,
+        }
+    }
+
+    fn value(&mut self, value: Bytes) -> Result<Option<Piece>, Unexpected> {
+        self.place = Place::Member;
+        if self.too_large && self.member != Member::Object {
+            return Err(unexpected("an object of at most 16 MiB", &value));
+        }
+        match self.member {
+            Member::Type => {
+                self.kind =
+                    Some(EventKind::of(&value).ok_or_else(|| unexpected("a type of events", &value))?);
+            }
+            Member::Object => self.object = Some(value),
+            Member::Metadata => self.metadata = Bytes::copy_from_slice(&value),
+            // `items: null` is a list without any.
+            Member::Items if &*value != b"null" => return Err(unexpected("a list of items", &value)),
+            Member::Items | Member::Other => {}
+        }
+        Ok(None)
+    }
+
+    /// The object around all has ended.
+    fn end(&mut self) -> Result<Option<Piece>, Unexpected> {
+        if self.shape == Shape::List {
+            return Ok(Some(Piece::End(std::mem::take(&mut self.metadata))));
+        }
+        match (self.kind.take(), self.object.take()) {
+            (_, Some(head)) if self.take_too_large() => Ok(Some(Piece::TooLarge(head))),
+            (Some(kind), Some(object)) => Ok(Some(Piece::Event { kind, object })),
+            (_, object) => Err(unexpected("an event with type and object", &object.unwrap_or_default())),
+        }
+    }
+
+    fn take_too_large(&mut self) -> bool {
+        std::mem::take(&mut self.too_large)
+    }
+
+    fn unexpected(&self, expected: &'static str) -> Unexpected {
+        unexpected(expected, &self.buffer)
+    }
+}
+
+fn unexpected(expected: &'static str, found: &[u8]) -> Unexpected {
+    let found = String::from_utf8_lossy(&found[..found.len().min(120)]);
+    Unexpected { expected, found: found.split_whitespace().collect::<Vec<_>>().join(" ") }
+}
+
+/// Where in a value the bytes so far have ended. Brackets are counted, not matched: whoever reads the value checks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Skip {
+    depth: u32,
+    text: bool,
+    escaped: bool,
+    /// Neither text nor brackets: it ends before the byte that cannot be of it.
+    bare: bool,
+}
+
+impl Skip {
+    /// At a value that begins with this byte, which is not consumed.
+    fn begin(byte: u8) -> Skip {
+        Skip { depth: 0, text: false, escaped: false, bare: !matches!(byte, b'{' | b'[' | b'"') }
+    }
+
+    /// How many of these bytes the value still has, if it ends among them.
+    fn run(&mut self, bytes: &[u8]) -> Option<usize> {
+        if self.bare {
+            let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
+            return bytes.iter().position(ends);
+        }
+        let mut at = 0;
+        while at < bytes.len() {
+            if self.text {
+                if self.escaped {
+                    self.escaped = false;
+                    at += 1;
+                    continue;
+                }
+                let found = bytes[at..].iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
+                at += found + 1;
+                match bytes[at - 1] {
+                    b'\\' => self.escaped = true,
+                    _ => {
+                        self.text = false;
+                        if self.depth == 0 {
+                            return Some(at);
+                        }
+                    }
+                }
+                continue;
+            }
+            match bytes[at] {
+                b'"' => self.text = true,
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        return Some(at + 1);
+                    }
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        None
+    }
+}
+
+/// The value of a member of an object. What is behind it is not looked at.
+pub fn find<'j>(object: &'j [u8], name: &str) -> Option<&'j [u8]> {
+    let mut rest = object.trim_ascii_start().strip_prefix(b"{")?;
+    loop {
+        rest = rest.trim_ascii_start();
+        rest = rest.strip_prefix(b",").unwrap_or(rest).trim_ascii_start();
+        let end = Skip::begin(*rest.first().filter(|byte| **byte == b'"')?).run(rest)?;
+        let (key, behind) = rest.split_at(end);
+        let value = behind.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
+        let end = Skip::begin(*value.first()?).run(value)?;
+        if &key[1..key.len() - 1] == name.as_bytes() {
+            return Some(&value[..end]);
+        }
+        rest = &value[end..];
+    }
+}
+
+/// The text of a member of an object; `None` if it is none or not there.
+pub fn text(object: &[u8], name: &str) -> Option<String> {
+    serde_json::from_slice(find(object, name)?).ok()
+}

@@ -1,0 +1,58 @@
+//! Cluster objects of an API server.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use hive::Health;
+use k8s_types::{Kind, Selection, Source, SourceError, WatchEvent};
+
+use crate::definitions::Definitions;
+use crate::follow::{Follow, Pace};
+use crate::link::Link;
+use crate::metrics::{WatchState, Watches};
+use crate::target::Target;
+
+/// The name of the source, which names of jobs have.
+pub(crate) const NAME: &str = "daemon-k8s";
+
+/// The objects of an API server; none at all without one.
+pub(crate) struct ApiServer(pub(crate) Option<Connection>);
+
+/// What watches need.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    pub(crate) link: Arc<Link>,
+    pub(crate) definitions: Definitions,
+    pub(crate) watches: Watches,
+    pub(crate) pace: Pace,
+    pub(crate) health: Health,
+}
+
+impl Connection {
+    /// Follows objects.
+    pub(crate) fn follow(&self, target: Target) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
+        let health = self.health.scope(&target.scope());
+        health.ok("Waits for the list");
+        let state = Arc::new(WatchState::new(&target));
+        self.watches.add(&state);
+        Follow::new(self.link.clone(), target, self.definitions.clone(), self.pace, state, health).stream()
+    }
+}
+
+impl Source for ApiServer {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn has(&self, _kind: Kind) -> bool {
+        self.0.is_some()
+    }
+
+    fn watch(&self, what: Selection) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
+        match &self.0 {
+            Some(connection) => connection.follow(Target::of(&what)),
+            None => stream::pending().boxed(),
+        }
+    }
+}

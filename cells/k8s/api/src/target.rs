@@ -1,0 +1,243 @@
+//! Addresses of objects.
+
+use std::fmt::Write;
+
+use http::Method;
+use k8s_types::{Key, Kind, Selection, SmolStr};
+
+/// Objects that are asked for: where, which of them, and in what form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// Their kind; none for definitions of kinds.
+    pub(crate) kind: Option<Kind>,
+    /// What people call them: `pods`, `configmaps in kube-system`.
+    pub(crate) name: String,
+    /// The name in addresses, `pods`.
+    pub(crate) plural: &'static str,
+    /// The group, as refusals have it.
+    pub(crate) group: &'static str,
+    /// The address without the query.
+    pub(crate) path: String,
+    /// The selectors as the query has them, each with an ampersand before it.
+    selectors: String,
+    /// The forms that are understood.
+    pub(crate) accept: &'static str,
+}
+
+/// Only JSON: it needs no second set of types.
+const JSON: &str = "application/json";
+
+/// The metadata of objects and nothing else of them.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
+                        application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+
+impl Target {
+    /// The objects of a selection.
+    pub(crate) fn of(what: &Selection) -> Target {
+        let mut selectors = String::new();
+        let mut name = what.kind.plural().to_owned();
+        for (key, value) in [("fieldSelector", &what.fields), ("labelSelector", &what.labels)] {
+            if !value.is_empty() {
+                let _ = write!(selectors, "&{key}={}", escaped(value));
+                let _ = write!(name, " with {value}");
+            }
+        }
+        if let Some(namespace) = &what.namespace {
+            let _ = write!(name, " in {namespace}");
+        }
+        Target {
+            kind: Some(what.kind),
+            name,
+            plural: what.kind.plural(),
+            group: what.kind.group(),
+            path: path(what.kind, what.namespace.as_ref(), None, false),
+            selectors,
+            accept: JSON,
+        }
+    }
+
+    /// The definitions of further kinds, only their metadata.
+    pub(crate) fn definitions() -> Target {
+        Target {
+            kind: None,
+            name: "customresourcedefinitions".to_owned(),
+            plural: "customresourcedefinitions",
+            group: "apiextensions.k8s.io",
+            path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(),
+            selectors: String::new(),
+            accept: METADATA,
+        }
+    }
+
+    /// The name as a scope of health has it.
+    pub(crate) fn scope(&self) -> String {
+        let words =
+            self.name.split(|c: char| !c.is_ascii_alphanumeric() && c != '.').filter(|w| !w.is_empty());
+        words.collect::<Vec<_>>().join("-").replace('.', "-")
+    }
+
+    /// The address of a list or a watch.
+    pub(crate) fn uri(&self, ask: &Ask) -> String {
+        let mut query = match ask {
+            Ask::Stream { version, seconds } => {
+                let version =
+                    version.as_ref().map(|version| format!("&resourceVersion={}", escaped(version)));
+                format!(
+                    "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true\
+                     &timeoutSeconds={seconds}{}",
+                    version.unwrap_or_default()
+                )
+            }
+            Ask::Page { proceed: None } => format!("limit={PAGE}&resourceVersion=0"),
+            Ask::Page { proceed: Some(token) } => format!("limit={PAGE}&continue={}", escaped(token)),
+            Ask::Whole => String::from("resourceVersion=0"),
+            Ask::Watch { version, seconds } => format!(
+                "watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={}",
+                escaped(version)
+            ),
+        };
+        query.push_str(&self.selectors);
+        format!("{}?{query}", self.path)
+    }
+}
+
+/// Objects of a page.
+const PAGE: u32 = 500;
+
+/// A question about objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// All there are, and then what changes.
+    Stream { version: Option<String>, seconds: u64 },
+    /// A page of those there are.
+    Page { proceed: Option<String> },
+    /// All there are, in one answer.
+    Whole,
+    /// What has changed since a version.
+    Watch { version: String, seconds: u64 },
+}
+
+/// The address of a kind's objects, or of one of them.
+pub(crate) fn path(kind: Kind, namespace: Option<&SmolStr>, name: Option<&str>, status: bool) -> String {
+    let mut path = match kind.group() {
+        "" => format!("/api/{}", kind.version()),
+        group => format!("/apis/{group}/{}", kind.version()),
+    };
+    if let Some(namespace) = namespace.filter(|namespace| kind.namespaced() && !namespace.is_empty()) {
+        let _ = write!(path, "/namespaces/{}", escaped(namespace));
+    }
+    let _ = write!(path, "/{}", kind.plural());
+    if let Some(name) = name {
+        let _ = write!(path, "/{}", escaped(name));
+    }
+    if status {
+        path.push_str("/status");
+    }
+    path
+}
+
+/// The address of an object.
+pub(crate) fn path_of(kind: Kind, key: &Key, status: bool) -> String {
+    path(kind, Some(&key.namespace), Some(&key.name), status)
+}
+
+/// The address without names, for labels of metrics: `/api/v1/namespaces/{namespace}/pods/{name}`.
+pub(crate) fn template(path: &str) -> String {
+    let parts: Vec<&str> =
+        path.split('?').next().unwrap_or_default().trim_start_matches('/').split('/').collect();
+    let root = match parts.first() {
+        Some(&"api") => 2,
+        Some(&"apis") => 3,
+        _ => return path.to_owned(),
+    };
+    let (root, rest) = parts.split_at(root.min(parts.len()));
+    let rest: Vec<&str> = match *rest {
+        ["namespaces", _, plural] => vec!["namespaces", "{namespace}", plural],
+        ["namespaces", _, plural, _, ref deeper @ ..] => {
+            [&["namespaces", "{namespace}", plural, "{name}"], deeper].concat()
+        }
+        [plural, _, ref deeper @ ..] => [&[plural, "{name}"], deeper].concat(),
+        _ => rest.to_vec(),
+    };
+    format!("/{}", [root, &rest].concat().join("/"))
+}
+
+/// The verb of a request, as rules of access name it.
+pub(crate) fn verb(method: &Method, uri: &str) -> &'static str {
+    let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+    let one = template(path).ends_with("{name}") || path.ends_with("/status");
+    match *method {
+        Method::GET if query.starts_with("watch=true") => "watch",
+        Method::GET if one => "get",
+        Method::GET => "list",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        _ => "delete",
+    }
+}
+
+/// As a query has it: all but letters, digits and `-._~` as bytes in hex.
+fn escaped(text: &str) -> String {
+    text.bytes().fold(String::with_capacity(text.len()), |mut out, byte| {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
+            _ => drop(write!(out, "%{byte:02X}")),
+        }
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_selections() {
+        let pods = Target::of(&Selection::all(Kind::Pod).with_fields("spec.nodeName=n1"));
+        assert_eq!(
+            pods.uri(&Ask::Watch { version: "7".to_owned(), seconds: 300 }),
+            "/api/v1/pods?watch=true&allowWatchBookmarks=true&timeoutSeconds=300&resourceVersion=7\
+             &fieldSelector=spec.nodeName%3Dn1"
+        );
+        assert_eq!(
+            (pods.name.as_str(), &*pods.scope()),
+            ("pods with spec.nodeName=n1", "pods-with-spec-nodeName-n1")
+        );
+        let maps =
+            Target::of(&Selection::all(Kind::ConfigMap).in_namespace("kube-system").named("cilium-config"));
+        assert_eq!(
+            maps.uri(&Ask::Page { proceed: None }),
+            "/api/v1/namespaces/kube-system/configmaps?limit=500&resourceVersion=0\
+             &fieldSelector=metadata.name%3Dcilium-config"
+        );
+        let nodes = Target::of(&Selection::all(Kind::CiliumNode));
+        let stream = nodes.uri(&Ask::Stream { version: None, seconds: 400 });
+        assert!(
+            stream.starts_with("/apis/cilium.io/v2/ciliumnodes?watch=true&sendInitialEvents=true&"),
+            "{stream}"
+        );
+        assert!(!stream.contains("resourceVersion="), "{stream}");
+    }
+
+    #[test]
+    fn names_leave_no_trace_in_metrics() {
+        let of = |kind, namespace: &str, name: &str, status| {
+            template(&path_of(kind, &Key::new(namespace, name), status))
+        };
+        assert_eq!(of(Kind::Pod, "shop", "web-0", false), "/api/v1/namespaces/{namespace}/pods/{name}");
+        assert_eq!(of(Kind::CiliumNode, "", "n1", true), "/apis/cilium.io/v2/ciliumnodes/{name}/status");
+        assert_eq!(of(Kind::Namespace, "", "shop", false), "/api/v1/namespaces/{name}");
+        assert_eq!(template("/api/v1/pods?limit=500"), "/api/v1/pods");
+        assert_eq!(template("/version"), "/version");
+        assert_eq!(template("/api/v1/namespaces/shop/pods"), "/api/v1/namespaces/{namespace}/pods");
+    }
+
+    #[test]
+    fn verbs_are_those_of_rules() {
+        assert_eq!(verb(&Method::GET, "/api/v1/pods?watch=true"), "watch");
+        assert_eq!(verb(&Method::GET, "/api/v1/pods?limit=500"), "list");
+        assert_eq!(verb(&Method::GET, "/api/v1/namespaces/shop/pods/web-0"), "get");
+        assert_eq!(verb(&Method::PUT, "/apis/cilium.io/v2/ciliumnodes/n1/status"), "update");
+    }
+}

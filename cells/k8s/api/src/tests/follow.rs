@@ -1,0 +1,264 @@
+//! What a watch does about each fault.
+
+use serde_json::json;
+
+use super::fake::{Fault, Streaming};
+use super::*;
+
+fn with_pods(count: usize) -> Fake {
+    let fake = Fake::new(&["pods"]);
+    for n in 0..count {
+        fake.put("pods", "shop", &format!("web-{n}"), &json!({"n": n, "text": "\"}{\\"}));
+    }
+    fake
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_lists_and_follows() {
+    let bench = Bench::new(with_pods(20), Kind::Pod).await;
+    bench.until_true("pods").await;
+    bench.fake.put("pods", "shop", "new", &json!(1));
+    bench.fake.delete("pods", "shop", "web-3");
+    bench.until_true("pods").await;
+    assert_eq!(bench.fake.requests().len(), 1, "{:?}", bench.fake.requests());
+    assert_eq!(bench.connection.watches.all()[0].objects(), 20);
+    assert_eq!(bench.health("pods").message, "20 objects listed, changes are followed");
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_that_do_not_stream_lists_are_asked_for_pages() {
+    for streaming in [Streaming::Refused, Streaming::EndsAtOnce, Streaming::WithoutEnd] {
+        let fake = with_pods(20);
+        fake.state.lock().streaming = streaming;
+        fake.state.lock().page = 7;
+        let bench = Bench::new(fake, Kind::Pod).await;
+        bench.until_true("pods").await;
+        bench.fake.put("pods", "shop", "new", &json!(1));
+        bench.until_true("pods").await;
+        let requests = bench.fake.requests();
+        assert_eq!((lists(&requests).len(), watches(&requests).len()), (4, 1), "{streaming:?} {requests:?}");
+        assert_eq!((bench.errors(), bench.reader.lock().lists), (vec![], 1));
+        // It is remembered: another list begins with pages.
+        bench.fake.compact();
+        bench.fake.put("pods", "shop", "newer", &json!(1));
+        bench.fake.compact();
+        bench.fake.cut();
+        bench.until_true("pods").await;
+        let requests = bench.fake.requests();
+        assert_eq!(
+            requests.iter().filter(|request| request.contains("sendInitial")).count(),
+            1,
+            "{requests:?}"
+        );
+        bench.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_watch_goes_on_where_it_was() {
+    let bench = Bench::new(with_pods(5), Kind::Pod).await;
+    bench.until_true("pods").await;
+    for n in 0..60 {
+        bench.fake.put("pods", "shop", &format!("n-{n}"), &json!(n));
+        if n % 3 == 0 {
+            bench.fake.delete("pods", "shop", &format!("n-{}", n / 2));
+        }
+        bench.fake.cut();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    bench.until_true("pods").await;
+    assert_eq!((bench.errors(), bench.reader.lock().lists), (vec![], 1));
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_is_too_old_is_a_list_anew() {
+    let bench = Bench::new(with_pods(5), Kind::Pod).await;
+    bench.until_true("pods").await;
+    bench.fake.delete("pods", "shop", "web-1");
+    bench.fake.put("pods", "shop", "new", &json!(1));
+    bench.fake.compact();
+    bench.fake.cut();
+    bench.until("a second list", |reader| reader.lists == 2).await;
+    bench.until_true("pods").await;
+    assert_eq!(bench.errors(), Vec::<String>::new());
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_has_lost_its_versions_is_listed_anew() {
+    let bench = Bench::new(with_pods(5), Kind::Pod).await;
+    bench.until_true("pods").await;
+    // Another etcd: the versions are below those that were seen.
+    bench.fake.state.lock().version = 10;
+    bench.fake.compact();
+    bench.fake.cut();
+    bench.fake.lose("pods", "shop", "web-0");
+    tokio::time::sleep(Duration::from_secs(20 * 60)).await;
+    bench.until_true("pods").await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_nobody_told_heals() {
+    let bench = Bench::new(with_pods(5), Kind::Pod).await;
+    bench.until_true("pods").await;
+    bench.fake.lose("pods", "shop", "web-2");
+    tokio::time::sleep(Duration::from_secs(13 * 3600)).await;
+    bench.until_true("pods").await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_fault_is_told_once_and_passes() {
+    let faults = [
+        (Fault::Html(200), "a JSON object expected, found \"<html><body>captive portal"),
+        (Fault::Html(502), "the answer is not one of an API server (text/html"),
+        (Fault::Status(403, None), "allow verb watch on resource pods of API group \"\""),
+        (Fault::Status(401, None), "does not accept the credentials of"),
+        (Fault::Status(500, None), "answers 500 to watch pods"),
+        (Fault::Refuse, "connection refused; is the API server running there?"),
+        (Fault::Hang, "does not answer: watch pods has waited 60 s"),
+        (Fault::Cut(1000), "broke off"),
+    ];
+    for (fault, text) in faults {
+        let fake = with_pods(50);
+        for _ in 0..5 {
+            fake.fault(fault.clone());
+        }
+        let bench = Bench::new(fake, Kind::Pod).await;
+        bench.until_true("pods").await;
+        let errors = bench.errors();
+        assert_eq!(errors.len(), 1, "{fault:?}: {errors:?}");
+        assert!(errors[0].contains(text), "{errors:?}");
+        assert_eq!(bench.health("pods").level, Level::Ok);
+        bench.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_says_how_long_to_wait() {
+    let fake = with_pods(1);
+    fake.fault(Fault::Status(429, Some(17)));
+    let begun = tokio::time::Instant::now();
+    let bench = Bench::new(fake, Kind::Pod).await;
+    bench.until_true("pods").await;
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_secs(17) && waited < Duration::from_secs(25), "{waited:?}");
+    assert_eq!(bench.errors(), Vec::<String>::new());
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_watch_is_given_up() {
+    let fake = with_pods(1);
+    let bench = Bench::new(fake, Kind::Pod).await;
+    bench.until_true("pods").await;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    // No bookmark comes any more: what is open is dead, what is opened next lives.
+    bench.fake.state.lock().faults.push_back(Fault::Hang);
+    bench.fake.cut();
+    bench.fake.put("pods", "shop", "new", &json!(1));
+    bench.until_true("pods").await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_server_takes_over() {
+    let bench = Bench::with(
+        with_pods(3),
+        Kind::Pod,
+        &["http://dead", "http://dead2", "http://lives"],
+        Pace::default(),
+    )
+    .await;
+    let begun = tokio::time::Instant::now();
+    bench.until_true("pods").await;
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert_eq!(bench.connection.link.lease().url.as_ref(), "http://lives");
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_sign_of_life_gives_up_all_connections() {
+    let bench = Bench::new(with_pods(3), Kind::Pod).await;
+    bench.until_true("pods").await;
+    let (link, limit) = (bench.connection.link.clone(), Duration::from_secs(30));
+    crate::jobs::heartbeat(link.clone(), limit).await.unwrap();
+    assert_eq!(link.status().unwrap().unwrap().to_string(), "1.34 (v1.34.4) [linux/amd64]");
+    let before = bench.fake.requests().len();
+    crate::jobs::heartbeat(link.clone(), limit).await.unwrap();
+    assert_eq!(bench.fake.requests().len(), before, "the server has just said something");
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    let cuts = link.cuts();
+    bench.fake.fault(Fault::Hang);
+    crate::jobs::heartbeat(link.clone(), limit).await.unwrap();
+    assert!(cuts.has_changed().unwrap());
+    assert!(link.status().unwrap_err().contains("no sign of life for 30 s"), "{:?}", link.status());
+    bench.until("the watch goes on", |_| watches(&bench.fake.requests()).len() == 1).await;
+    bench.until_true("pods").await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_that_are_not_defined_are_waited_for_in_silence() {
+    let fake = Fake::new(&["pods"]);
+    let bench = Bench::new(fake, Kind::CiliumNode).await;
+    bench.connection.definitions.are(&Default::default());
+    bench.until("an empty list", |reader| reader.lists == 1).await;
+    let before = bench.fake.requests().len();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(bench.fake.requests().len(), before);
+    // Defined, but not served at once.
+    bench.connection.definitions.are(&["ciliumnodes.cilium.io".into()].into());
+    bench.fake.fault(Fault::Status(404, None));
+    bench.fake.fault(Fault::Status(429, Some(1)));
+    bench.fake.put("ciliumnodes", "", "n1", &json!(1));
+    bench.until_true("ciliumnodes").await;
+    assert!(bench.errors().is_empty(), "{:?}", bench.errors());
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_that_the_agent_needs_are_not_empty_while_they_are_not_defined() {
+    let bench = Bench::new(Fake::new(&["pods"]), Kind::CiliumIdentity).await;
+    bench.connection.definitions.are(&Default::default());
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(bench.reader.lock().lists == 0 && bench.connection.watches.all()[0].is_settled());
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_watch_asks_for_little() {
+    let bench = Bench::new(with_pods(10), Kind::Pod).await;
+    bench.until_true("pods").await;
+    tokio::time::sleep(Duration::from_secs(5 * 3600)).await;
+    let requests = bench.fake.requests();
+    // One in five to ten minutes.
+    assert!((30..=62).contains(&requests.len()), "{}", requests.len());
+    assert_eq!(lists(&requests).len(), 1);
+    // Nor do servers without bookmarks make it list again.
+    bench.end().await;
+    let fake = with_pods(10);
+    fake.state.lock().bookmarks = false;
+    let bench = Bench::new(fake, Kind::Pod).await;
+    tokio::time::sleep(Duration::from_secs(5 * 3600)).await;
+    let requests = bench.fake.requests();
+    assert!(requests.len() <= 62 && lists(&requests).len() == 1, "{requests:?}");
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_too_large_is_left_out_and_named() {
+    let fake = with_pods(2);
+    let bench = Bench::new(fake, Kind::Pod).await;
+    bench.until_true("pods").await;
+    bench.fake.state.lock().chunk = 1 << 20;
+    bench.fake.put("pods", "shop", "huge", &json!("x".repeat(crate::scan::MAX_OBJECT)));
+    bench.fake.put("pods", "shop", "small", &json!(1));
+    bench.until("what follows", |reader| reader.objects.contains_key(&Key::new("shop", "small"))).await;
+    let errors = bench.errors();
+    assert_eq!(errors, ["pods shop/huge has more than 16 MiB and is left out: make it smaller"]);
+    bench.end().await;
+}

@@ -1,0 +1,156 @@
+//! Watches against a server with faults, in virtual time.
+
+mod fake;
+mod follow;
+mod random;
+mod scan;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use hive::prelude::*;
+use k8s_types::{Key, Kind, Selection, Source, SourceError, WatchEvent};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::access::{Access, Place};
+use crate::definitions::Definitions;
+use crate::follow::{Pace, key};
+use crate::limiter::Limiter;
+use crate::link::Link;
+use crate::metrics::{ClientMetrics, Watches};
+use crate::source::{ApiServer, Connection};
+
+use fake::Fake;
+
+/// The token of credentials.
+fn token(access: &Access) -> Option<String> {
+    let user = serde_json::to_value(&access.config.auth_info).unwrap();
+    user["token"].as_str().map(str::to_owned)
+}
+
+/// What a reader makes of a stream: a list is the whole truth, events change it.
+#[derive(Default)]
+struct Reader {
+    objects: BTreeMap<Key, Value>,
+    list: Option<BTreeMap<Key, Value>>,
+    lists: usize,
+    errors: Vec<String>,
+}
+
+impl Reader {
+    fn take(&mut self, event: Result<WatchEvent, SourceError>) {
+        match event {
+            Ok(WatchEvent::Restart) => self.list = Some(BTreeMap::new()),
+            Ok(WatchEvent::Listed) => {
+                self.objects = self.list.take().expect("a list that ends has begun");
+                self.lists += 1;
+            }
+            Ok(WatchEvent::Applied { json, .. }) => {
+                let object: Value = serde_json::from_slice(&json).expect("objects are whole");
+                self.list.as_mut().unwrap_or(&mut self.objects).insert(key(&json), object["spec"].clone());
+            }
+            Ok(WatchEvent::Deleted(key)) => {
+                drop(self.list.as_mut().unwrap_or(&mut self.objects).remove(&key))
+            }
+            Ok(WatchEvent::Progress) => {}
+            Err(error) => self.errors.push(error.0),
+        }
+    }
+}
+
+/// A reader of one kind, and all around it.
+struct Bench {
+    fake: Fake,
+    connection: Connection,
+    reader: Arc<Mutex<Reader>>,
+    task: futures::future::AbortHandle,
+    hive: TestHive,
+}
+
+impl Bench {
+    async fn new(fake: Fake, kind: Kind) -> Bench {
+        Bench::with(fake, kind, &[], Pace::default()).await
+    }
+
+    async fn with(fake: Fake, kind: Kind, urls: &[&str], pace: Pace) -> Bench {
+        let health: Arc<Mutex<Option<Health>>> = Arc::default();
+        let given = health.clone();
+        let mut hive =
+            TestHive::new(module("client", "x", [invoke(move |h: Health| *given.lock() = Some(h))]));
+        hive.start().await;
+        let health = health.lock().take().expect("the module has health");
+        let urls = if urls.is_empty() { vec!["http://fake"] } else { urls.to_vec() };
+        let urls = urls.into_iter().map(str::to_owned).collect();
+        let (metrics, limiter) = (ClientMetrics::default(), Limiter::new(0.0, 1));
+        let connect = Arc::new(fake.clone());
+        let link =
+            Link::new(Place::Nowhere, urls, connect, limiter, metrics, health.scope("server")).unwrap();
+        let connection = Connection {
+            link: Arc::new(link),
+            definitions: Definitions::new([Kind::CiliumIdentity].into()),
+            watches: Watches::default(),
+            pace,
+            health,
+        };
+        let reader = Arc::new(Mutex::new(Reader::default()));
+        let source = ApiServer(Some(connection.clone()));
+        let mut stream = source.watch(Selection::all(kind));
+        let (read, task) = futures::future::abortable({
+            let reader = reader.clone();
+            async move {
+                while let Some(event) = stream.next().await {
+                    reader.lock().take(event);
+                }
+            }
+        });
+        #[expect(clippy::disallowed_methods, reason = "the reader of a test, which ends it")]
+        drop(tokio::spawn(read));
+        Bench { fake, connection, reader, task, hive }
+    }
+
+    /// Waits until something holds.
+    async fn until(&self, what: &str, holds: impl Fn(&Reader) -> bool) {
+        for _ in 0..3_600 {
+            if holds(&self.reader.lock()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let reader = self.reader.lock();
+        panic!("{what}: not within an hour; {} lists, errors {:?}", reader.lists, reader.errors);
+    }
+
+    async fn until_true(&self, plural: &str) {
+        self.until("the reader has the truth", |reader| {
+            reader.lists > 0 && reader.list.is_none() && reader.objects == self.fake.truth(plural)
+        })
+        .await;
+    }
+
+    fn errors(&self) -> Vec<String> {
+        self.reader.lock().errors.clone()
+    }
+
+    fn health(&self, scope: &str) -> hive::Status {
+        self.hive.hive().health().at(&format!("client.{scope}")).expect("it has reported")
+    }
+
+    async fn end(mut self) {
+        self.task.abort();
+        self.hive.stop().await;
+    }
+}
+
+fn watches(requests: &[String]) -> Vec<&String> {
+    requests
+        .iter()
+        .filter(|request| request.contains("watch=true") && !request.contains("sendInitial"))
+        .collect()
+}
+
+fn lists(requests: &[String]) -> Vec<&String> {
+    requests.iter().filter(|request| request.contains("limit=") || request.contains("sendInitial")).collect()
+}

@@ -1,0 +1,327 @@
+//! What goes wrong with a request, and what to do about it.
+
+use std::io;
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+use rustls::CertificateError;
+use serde::Deserialize;
+
+/// Why a request has failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct Trouble {
+    pub(crate) what: What,
+    /// What happened and what to do, for people.
+    pub(crate) text: String,
+    /// How long the server asks to wait.
+    pub(crate) after: Option<Duration>,
+}
+
+/// What kind of trouble it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// The server cannot be reached, or does not answer in time.
+    Unreachable,
+    /// The connection was lost in the middle of an answer.
+    Cut,
+    /// Nothing has come for too long.
+    Stalled,
+    /// What came is not what an API server says.
+    Nonsense,
+    /// 400, 422 and others that will not change.
+    Invalid,
+    /// 401.
+    Unauthorized,
+    /// 403.
+    Forbidden,
+    /// 404.
+    NotFound,
+    /// 409: there is one of this name already.
+    Exists,
+    /// 409.
+    Conflict,
+    /// 410: the version is too old.
+    Gone,
+    /// 504: the server does not know the version yet.
+    TooNew,
+    /// 429 and 503.
+    Busy,
+    /// Another answer that is none of success.
+    Failed,
+}
+
+impl Trouble {
+    pub(crate) fn new(what: What, text: impl Into<String>) -> Trouble {
+        Trouble { what, text: text.into(), after: None }
+    }
+
+    /// Whether the server as a whole is to blame, and all requests have it.
+    pub(crate) fn is_of_server(&self) -> bool {
+        matches!(self.what, What::Unreachable | What::Unauthorized)
+    }
+
+    /// What a server's answer says that is none of success.
+    pub(crate) fn of_answer(
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &[u8],
+        about: &About<'_>,
+    ) -> Trouble {
+        let said = serde_json::from_slice::<Status>(body).ok().filter(|said| said.kind == "Status");
+        let after =
+            headers.get(http::header::RETRY_AFTER).and_then(|after| after.to_str().ok()?.trim().parse().ok());
+        let Some(said) = said else {
+            let what = of_code(status.as_u16(), "", false);
+            let mut trouble =
+                Trouble::new(what, about.explain(what, status.as_u16(), &excerpt(headers, body)));
+            trouble.after = after.map(Duration::from_secs);
+            return trouble;
+        };
+        let mut trouble = Trouble::of_status(&said, status.as_u16(), about);
+        trouble.after = trouble.after.or(after.map(Duration::from_secs));
+        trouble
+    }
+
+    /// What a status says that a watch ends with.
+    pub(crate) fn of_event(object: &[u8], about: &About<'_>) -> Trouble {
+        match serde_json::from_slice::<Status>(object) {
+            Ok(said) => Trouble::of_status(&said, said.code, about),
+            Err(error) => Trouble::new(
+                What::Nonsense,
+                format!("the watch of {} ended with an unreadable status: {error}", about.name),
+            ),
+        }
+    }
+
+    fn of_status(said: &Status, code: u16, about: &About<'_>) -> Trouble {
+        let too_new = said.details.causes.iter().any(|cause| cause.reason == "ResourceVersionTooLarge");
+        let tested = said.details.causes.iter().any(|cause| cause.message.contains("test failed"));
+        let what = if tested { What::Conflict } else { of_code(code, &said.reason, too_new) };
+        let causes: Vec<&str> = said.details.causes.iter().map(|cause| cause.message.as_str()).collect();
+        let causes: Vec<&str> = causes.into_iter().filter(|cause| !said.message.contains(cause)).collect();
+        let message = [&[said.message.as_str()], &*causes].concat().join("; ");
+        let text = about.explain(what, code, &message);
+        let after =
+            Some(said.details.retry_after_seconds).filter(|after| *after > 0).map(Duration::from_secs);
+        Trouble { what, text, after }
+    }
+}
+
+fn of_code(code: u16, reason: &str, too_new: bool) -> What {
+    match code {
+        400 | 405 | 406 | 413 | 415 | 422 => What::Invalid,
+        401 => What::Unauthorized,
+        403 => What::Forbidden,
+        404 => What::NotFound,
+        409 if reason == "AlreadyExists" => What::Exists,
+        409 => What::Conflict,
+        410 => What::Gone,
+        429 | 503 => What::Busy,
+        504 if too_new => What::TooNew,
+        _ => What::Failed,
+    }
+}
+
+/// What an answer says that is no status: an HTML page of something in between, most often.
+fn excerpt(headers: &HeaderMap, body: &[u8]) -> String {
+    let form = headers
+        .get(http::header::CONTENT_TYPE)
+        .and_then(|form| form.to_str().ok())
+        .unwrap_or("no content type");
+    let text = String::from_utf8_lossy(&body[..body.len().min(160)]);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("the answer is not one of an API server ({form}: {text:?})")
+}
+
+/// What a request was about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About<'a> {
+    /// What people call the objects.
+    pub(crate) name: &'a str,
+    /// `list`, `watch`, `get`, ...
+    pub(crate) verb: &'a str,
+    /// The name in addresses.
+    pub(crate) plural: &'a str,
+    /// The group.
+    pub(crate) group: &'a str,
+    /// The server.
+    pub(crate) server: &'a str,
+    /// Where the credentials are.
+    pub(crate) credentials: &'a str,
+}
+
+impl About<'_> {
+    fn explain(&self, what: What, code: u16, said: &str) -> String {
+        let About { name, verb, plural, group, server, credentials } = self;
+        let group = if group.is_empty() { "\"\"" } else { group };
+        match what {
+            What::Forbidden => format!(
+                "may not {verb} {name}: allow verb {verb} on resource {plural} of API group {group} in the agent's \
+                 ClusterRole (the server says: {said})"
+            ),
+            What::Unauthorized => format!(
+                "{server} does not accept the credentials of {credentials} (401): is the token expired, or of another \
+                 cluster? They are read again when they change"
+            ),
+            What::NotFound => format!("{server} does not know {plural} of API group {group} (404: {said})"),
+            _ => format!("{server} answers {code} to {verb} {name}: {said}"),
+        }
+    }
+}
+
+/// `Status` of Kubernetes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    kind: String,
+    message: String,
+    reason: String,
+    code: u16,
+    details: Details,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Details {
+    retry_after_seconds: u64,
+    causes: Vec<Cause>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Cause {
+    reason: String,
+    message: String,
+}
+
+/// What a failed connection means. `authority`: where the CA's certificates are from.
+pub(crate) fn of_connection(error: &kube::Error, server: &str, authority: &str) -> Trouble {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    let mut last = error.to_string();
+    while let Some(error) = cause {
+        if let Some(text) = of_cause(error, server, authority) {
+            return Trouble::new(What::Unreachable, text);
+        }
+        last = error.to_string();
+        cause = error.source();
+    }
+    Trouble::new(What::Unreachable, format!("cannot reach {server}: {last}"))
+}
+
+fn of_cause(error: &(dyn std::error::Error + 'static), server: &str, authority: &str) -> Option<String> {
+    if let Some(error) = error.downcast_ref::<rustls::Error>() {
+        return Some(of_tls(error, server, authority));
+    }
+    if let Some(io) = error.downcast_ref::<io::Error>() {
+        if let Some(tls) = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            return Some(of_tls(tls, server, authority));
+        }
+        return Some(match io.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                format!("cannot reach {server}: connection refused; is the API server running there?")
+            }
+            io::ErrorKind::TimedOut => {
+                format!(
+                    "cannot reach {server}: no answer in time; is there a route, does a firewall drop it?"
+                )
+            }
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                format!("cannot reach {server}: {io}; is there a route?")
+            }
+            _ if error.to_string().contains("lookup address") => {
+                format!(
+                    "cannot resolve the name in {server}: {io}; check DNS (/etc/resolv.conf) or give an address"
+                )
+            }
+            _ if io.get_ref().is_some_and(|inner| inner.source().is_some() || inner.is::<io::Error>()) => {
+                return None;
+            }
+            _ => format!("the connection to {server} failed: {io}"),
+        });
+    }
+    None
+}
+
+fn of_tls(error: &rustls::Error, server: &str, authority: &str) -> String {
+    let rustls::Error::InvalidCertificate(wrong) = error else {
+        return match error {
+            rustls::Error::InvalidMessage(_) => {
+                format!("{server} does not speak TLS: should it be http:// ? ({error})")
+            }
+            rustls::Error::AlertReceived(alert) => {
+                format!(
+                    "{server} refuses the connection ({alert:?}): is the client certificate right and in time?"
+                )
+            }
+            _ => format!("no secure connection to {server}: {error}"),
+        };
+    };
+    match wrong {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
+            "the certificate of {server} is not signed by the authority of {authority}: give that cluster's CA, or the \
+             address of that CA's server"
+        ),
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            format!("the certificate of {server} is not valid yet ({wrong}): is this machine's clock right?")
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => format!(
+            "the certificate of {server} has expired ({wrong}): renew it, or set this machine's clock"
+        ),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => format!(
+            "the certificate of {server} is for another name ({wrong}): use a name that it has, or give tls-server-name"
+        ),
+        other => format!("the certificate of {server} is not accepted: {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ABOUT: About<'_> = About {
+        name: "pods",
+        verb: "watch",
+        plural: "pods",
+        group: "",
+        server: "https://10.0.0.1:6443",
+        credentials: "/etc/kubeconfig",
+    };
+
+    fn answer(code: u16, body: &str) -> Trouble {
+        Trouble::of_answer(StatusCode::from_u16(code).unwrap(), &HeaderMap::new(), body.as_bytes(), &ABOUT)
+    }
+
+    #[test]
+    fn answers_say_what_to_do() {
+        let refused =
+            answer(403, r#"{"kind":"Status","message":"pods is forbidden","reason":"Forbidden","code":403}"#);
+        assert_eq!(refused.what, What::Forbidden);
+        assert_eq!(
+            refused.text,
+            "may not watch pods: allow verb watch on resource pods of API group \"\" in the agent's ClusterRole (the \
+             server says: pods is forbidden)"
+        );
+        let page = answer(502, "<html>\n <h1>Bad Gateway</h1>");
+        assert_eq!(page.what, What::Failed);
+        assert!(page.text.ends_with("(no content type: \"<html> <h1>Bad Gateway</h1>\")"), "{page}");
+        assert!(answer(401, "").text.contains("credentials of /etc/kubeconfig"));
+    }
+
+    #[test]
+    fn waiting_times_are_the_servers() {
+        let busy = answer(
+            429,
+            r#"{"kind":"Status","message":"storage is (re)initializing","details":{"retryAfterSeconds":1}}"#,
+        );
+        assert_eq!((busy.what, busy.after), (What::Busy, Some(Duration::from_secs(1))));
+        let mut headers = HeaderMap::new();
+        headers.insert(http::header::RETRY_AFTER, "7".parse().unwrap());
+        let busy = Trouble::of_answer(StatusCode::SERVICE_UNAVAILABLE, &headers, b"", &ABOUT);
+        assert_eq!((busy.what, busy.after), (What::Busy, Some(Duration::from_secs(7))));
+        let ahead = r#"{"kind":"Status","reason":"Timeout","code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
+        assert_eq!(answer(504, ahead).what, What::TooNew);
+        assert_eq!(Trouble::of_event(ahead.as_bytes(), &ABOUT).what, What::TooNew);
+        assert_eq!(answer(409, r#"{"kind":"Status","reason":"AlreadyExists"}"#).what, What::Exists);
+    }
+}

@@ -1,0 +1,22 @@
+//! The version of a server.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+/// What `GET /version` answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Version {
+    major: String,
+    minor: String,
+    git_version: String,
+    platform: String,
+}
+
+/// As the original's status shows it: `1.34 (v1.34.4) [linux/amd64]`.
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{} ({}) [{}]", self.major, self.minor, self.git_version, self.platform)
+    }
+}
