@@ -49,8 +49,7 @@ pub use policy::{
     CiliumClusterwideNetworkPolicy, CiliumNetworkPolicy, PolicyCondition, PolicyNodeStatus, PolicyStatus,
 };
 pub use pool::{
-    CiliumLoadBalancerIPPool, CiliumPodIPPool, IpBlock, LoadBalancerIpPoolSpec, PodIpPoolSpec, PoolCidr,
-    PoolFamily, ReservedRange,
+    CiliumLoadBalancerIPPool, CiliumPodIPPool, IpBlock, LoadBalancerIpPoolSpec, PodIpPoolSpec, PoolFamily,
 };
 pub use redirect::{
     AddressMatcher, CiliumLocalRedirectPolicy, LocalRedirectPolicySpec, LocalRedirectPolicyStatus, PortInfo,

@@ -17,6 +17,8 @@
 
 pub mod cilium;
 pub mod core;
+#[cfg(any(test, feature = "test-util"))]
+pub mod corpus;
 mod document;
 mod kind;
 mod meta;
@@ -26,6 +28,7 @@ mod resource;
 pub mod schema;
 mod slim;
 mod source;
+mod strict;
 pub mod yaml;
 
 pub use document::{

@@ -21,6 +21,12 @@ pub trait Resource:
 
     /// The same, to be changed.
     fn metadata_mut(&mut self) -> &mut ObjectMeta;
+
+    /// Reads JSON; [`decode`] says what is wrong with it besides.
+    fn from_json(json: &[u8]) -> serde_json::Result<Self>;
+
+    /// Writes JSON.
+    fn to_json(&self) -> Vec<u8>;
 }
 
 macro_rules! resource {
@@ -35,6 +41,16 @@ macro_rules! resource {
             fn metadata_mut(&mut self) -> &mut $crate::ObjectMeta {
                 &mut self.metadata
             }
+
+            // Here, not where they are called: the program has one reader and one writer of each type, made as this crate is.
+            fn from_json(json: &[u8]) -> serde_json::Result<Self> {
+                $crate::strict::from_slice(json)
+            }
+
+            fn to_json(&self) -> Vec<u8> {
+                // Keys are strings and numbers are finite: nothing here can fail to be JSON.
+                serde_json::to_vec(self).unwrap_or_default()
+            }
         })*
     };
 }
@@ -42,7 +58,7 @@ pub(crate) use resource;
 
 /// Decodes an object as a source has it. What cannot be decoded is told with the paths of what is wrong.
 pub fn decode<T: Resource>(json: &[u8]) -> Result<T, Refusal> {
-    let object: T = serde_json::from_slice(json).map_err(|error| refusal(T::KIND, json, &error))?;
+    let object = T::from_json(json).map_err(|error| refusal(T::KIND, json, &error))?;
     match object.metadata().name.is_empty() {
         true => Err(Problem::new("metadata.name", "is missing").into()),
         false => Ok(object),
@@ -63,10 +79,7 @@ fn refusal(kind: Kind, json: &[u8], error: &serde_json::Error) -> Refusal {
 
 /// The object with its kind and version, as `kubectl get -o json` shows it.
 pub fn with_type<T: Resource>(object: &T) -> Value {
-    // Keys are strings and numbers are finite: nothing here can fail to be JSON. The way through text leaves one writer of
-    // each type in the program.
-    let text = serde_json::to_vec(object).unwrap_or_default();
-    let mut value: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let mut value: Value = serde_json::from_slice(&object.to_json()).unwrap_or_default();
     if let Value::Object(members) = &mut value {
         members.insert("apiVersion".into(), T::KIND.api_version().into());
         members.insert("kind".into(), T::KIND.name().into());

@@ -14,7 +14,8 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 pub use definition::{custom_resource_definition, custom_resource_definitions};
-pub(crate) use notation::{Definition, Node, Schemas, Shape};
+use notation::Definition;
+pub(crate) use notation::{Node, Schemas, Shape};
 
 use crate::{Kind, Problem};
 
@@ -30,7 +31,7 @@ pub enum Strictness {
     Server,
 }
 
-static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| {
+pub(crate) static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| {
     Schemas::read(&[include_str!("../schemas/core.schema"), include_str!("../schemas/cilium.schema")])
 });
 

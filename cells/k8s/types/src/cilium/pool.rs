@@ -73,24 +73,6 @@ slim! {
         always pub cidrs: Vec<SmolStr>,
         /// How large a part of them a node is given, as the length of its prefix.
         always pub mask_size: u8,
-        /// What of these ranges is kept back.
-        pub pool: Vec<PoolCidr>,
-    }
-
-    /// What of a range is kept back.
-    pub struct PoolCidr {
-        /// The range.
-        always pub cidr: SmolStr,
-        /// The parts of it.
-        pub reserved_ranges: Vec<ReservedRange>,
-    }
-
-    /// Addresses that are kept back.
-    pub struct ReservedRange {
-        /// The first one.
-        always pub start: SmolStr,
-        /// The last one.
-        always pub end: SmolStr,
     }
 }
 

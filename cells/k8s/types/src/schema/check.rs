@@ -184,8 +184,9 @@ impl Check<'_> {
                             .add(&path, format_args!("{} is wrong as a key; give {right}", quoted(name)));
                     }
                     // A key with nothing behind it is the empty value, as the API server takes it.
-                    if !member.is_null() {
-                        self.value(&path, self.schemas.node(*value), member);
+                    let value = self.schemas.node(*value);
+                    if !member.is_null() || !matches!(value.shape, Shape::String) {
+                        self.value(&path, value, member);
                     }
                 }
             }

@@ -112,8 +112,8 @@ fn schema(schemas: &Schemas, node: &Node) -> Value {
     made.insert("type".into(), kind.into());
     let bounds = [(min, node.min), (max, node.max)];
     made.extend(bounds.into_iter().filter_map(|(name, bound)| Some((name.to_owned(), bound?.into()))));
-    if node.format.is_standard() {
-        made.insert("format".into(), node.format.name().into());
+    if let Some(format) = node.format.standard() {
+        made.insert("format".into(), format.into());
     }
     if !node.words.is_empty() {
         made.insert("enum".into(), node.words.clone().into());

@@ -26,7 +26,7 @@ macro_rules! formats {
             }
 
             /// Its name.
-            pub(super) fn name(self) -> &'static str {
+            fn name(self) -> &'static str {
                 match self {
                     Format::Any => "",
                     $(Format::$format => $name,)*
@@ -41,6 +41,12 @@ formats! {
     Int32 "int32";
     /// 64 bits.
     Int64 "int64";
+    /// 8 bits without sign; but a number to a server.
+    Uint8 "uint8";
+    /// 16 bits without sign; but a number to a server.
+    Uint16 "uint16";
+    /// 63 bits without sign; but one with a sign to a server.
+    Uint63 "uint63";
     /// A time (RFC 3339).
     DateTime "date-time";
     /// An address of a network with its length.
@@ -75,10 +81,16 @@ formats! {
 
 impl Format {
     /// What would be right, if the text is not.
-    pub(super) fn check(self, text: &str) -> Result<(), &'static str> {
+    pub(crate) fn check(self, text: &str) -> Result<(), &'static str> {
         let is = |good: bool, right| if good { Ok(()) } else { Err(right) };
         match self {
-            Format::Any | Format::Int32 | Format::Int64 | Format::Hostname => Ok(()),
+            Format::Any
+            | Format::Int32
+            | Format::Int64
+            | Format::Uint8
+            | Format::Uint16
+            | Format::Uint63
+            | Format::Hostname => Ok(()),
             Format::DateTime => is(time(text), "a time, as 2006-01-02T15:04:05Z"),
             Format::Cidr => is(cidr(text), "a network with its length, as 10.0.0.0/8 or fd00::/8"),
             Format::Ipv4 => is(text.parse::<Ipv4Addr>().is_ok(), "an IPv4 address"),
@@ -103,17 +115,24 @@ impl Format {
     }
 
     /// The numbers that it allows.
-    pub(super) fn range(self) -> (i64, i64) {
+    pub(crate) fn range(self) -> (i64, i64) {
         match self {
             Format::Int32 => (i32::MIN.into(), i32::MAX.into()),
+            Format::Uint8 => (0, u8::MAX.into()),
+            Format::Uint16 => (0, u16::MAX.into()),
+            Format::Uint63 => (0, i64::MAX),
             _ => (i64::MIN, i64::MAX),
         }
     }
 
-    /// Whether the API server knows it.
-    pub(super) fn is_standard(self) -> bool {
-        use Format::{Cidr, DateTime, Hostname, Int32, Int64, Ipv4, Ipv6};
-        matches!(self, Int32 | Int64 | DateTime | Cidr | Ipv4 | Ipv6 | Hostname)
+    /// Its name in a definition; none if the API server does not know it.
+    pub(super) fn standard(self) -> Option<&'static str> {
+        use Format::{Cidr, DateTime, Hostname, Int32, Int64, Ipv4, Ipv6, Uint63};
+        match self {
+            Uint63 => Some("int64"),
+            Int32 | Int64 | DateTime | Cidr | Ipv4 | Ipv6 | Hostname => Some(self.name()),
+            _ => None,
+        }
     }
 }
 

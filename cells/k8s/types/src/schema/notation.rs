@@ -97,7 +97,7 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    pub(super) fn matches(&self, text: &str) -> bool {
+    pub(crate) fn matches(&self, text: &str) -> bool {
         // The one class that needs tables of all characters is spelled out: controls, formats, private ones.
         const NO_OTHERS: &str = r"[^\x00-\x1F\x7F-\x9F\u{AD}\u{200B}-\u{200F}\u{202A}-\u{202E}\u{2060}-\u{206F}\u{FEFF}\u{E000}-\u{F8FF}]";
         let make = || Regex::new(&self.text.replace(r"\PC", NO_OTHERS)).ok();
@@ -128,7 +128,7 @@ impl Schemas {
     }
 
     /// All versions of a kind.
-    pub(super) fn definitions(&self, kind: &str) -> &[Definition] {
+    pub(crate) fn definitions(&self, kind: &str) -> &[Definition] {
         self.kinds.get(kind).map_or(&[], Vec::as_slice)
     }
 
