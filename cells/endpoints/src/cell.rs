@@ -22,7 +22,6 @@ use crate::config::EndpointsConfig;
 use crate::endpoint::Endpoint;
 use crate::fence::fence;
 use crate::files::StateFolder;
-use crate::filter::Filter;
 use crate::mac::Mac;
 use crate::metrics::Counts;
 use crate::options::{Defaults, Options};
@@ -134,7 +133,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     let objects = p.pods.zip(p.namespaces);
     let objects =
         objects.map(|(pods, namespaces)| Objects { pods, namespaces, sources: p.sources.clone(), cluster });
-    let filter = Arc::new(Filter::new(config.labels.iter().map(String::as_str))?);
+    let filter = Arc::new(config.filter()?);
     let context = Context {
         identities: (*p.identities).clone(),
         policies: (*p.policies).clone(),

@@ -1,6 +1,12 @@
 //! The options of endpoints.
 
+use std::path::Path;
 use std::time::Duration;
+
+use anyhow::Context as _;
+
+use crate::filter::Filter;
+use crate::prefix_file;
 
 /// What new endpoints are like. Changes take effect for endpoints made after the next start;
 /// `PATCH /config` changes source verification for those that are made from then on.
@@ -16,7 +22,26 @@ pub struct EndpointsConfig {
     /// When restoring state, keeps containers' configuration in place
     #[flag(default = false)]
     pub keep_config: bool,
-    /// Prefixes of the labels that make up identities, SOURCE:PATTERN or !SOURCE:PATTERN each; those of the defaults count as well
+    /// Prefixes of the labels that make up identities, SOURCE:PATTERN or SOURCE:!PATTERN each; those of the defaults count as well
     #[flag(default = "")]
     pub labels: Vec<String>,
+    /// File of prefixes that count in place of the defaults, as JSON
+    #[flag(default = "")]
+    pub label_prefix_file: String,
+}
+
+impl EndpointsConfig {
+    /// Which labels make up identities. Reads the file, if there is one.
+    pub(crate) fn filter(&self) -> anyhow::Result<Filter> {
+        let path = &self.label_prefix_file;
+        let base = match path.is_empty() {
+            true => Filter::default(),
+            false => {
+                let text = prefix_file::read(Path::new(path));
+                let text = text.with_context(|| format!("option label-prefix-file: cannot read {path}"))?;
+                Filter::from_file(&text).with_context(|| format!("option label-prefix-file: {path}"))?
+            }
+        };
+        Ok(base.with(self.labels.iter().map(String::as_str))?)
+    }
 }
