@@ -96,8 +96,10 @@ impl Trouble {
 
     fn of_status(said: &Status, code: u16, about: &About<'_>) -> Trouble {
         let too_new = said.details.causes.iter().any(|cause| cause.reason == "ResourceVersionTooLarge");
-        let tested = said.details.causes.iter().any(|cause| cause.message.contains("test failed"));
-        let what = if tested { What::Conflict } else { of_code(code, &said.reason, too_new) };
+        // What is said of a JSON patch that does not fit the object; what is wrong with the outcome is told with its kind.
+        let unfit =
+            code == 422 && said.message.starts_with("the server rejected our request due to an error");
+        let what = if unfit { What::Conflict } else { of_code(code, &said.reason, too_new) };
         let causes: Vec<&str> = said.details.causes.iter().map(|cause| cause.message.as_str()).collect();
         let causes: Vec<&str> = causes.into_iter().filter(|cause| !said.message.contains(cause)).collect();
         let message = [&[said.message.as_str()], &*causes].concat().join("; ");

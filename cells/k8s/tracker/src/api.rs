@@ -67,13 +67,13 @@ impl Api for Tracker {
             let of = Type::from(kind);
             let stored = live(w, &of, &key)?;
             let wanted = [
-                ("UID", only_if.uid, "uid"),
-                ("ResourceVersion", only_if.resource_version, "resourceVersion"),
+                ("UID", only_if.uid, "uid", "deleted and then recreated"),
+                ("ResourceVersion", only_if.resource_version, "resourceVersion", "modified"),
             ];
-            for (what, wanted, field) in wanted {
+            for (what, wanted, field, happened) in wanted {
                 let found = metadata(stored.value(), field);
                 if let Some(wanted) = wanted.filter(|wanted| wanted != found) {
-                    return Err(refused::precondition(&of.gvr, &key, what, &wanted, found));
+                    return Err(refused::deletion(kind, &key, what, [&wanted, found], happened));
                 }
             }
             remove(w, &of, &key)
@@ -125,9 +125,9 @@ fn create(w: &mut Writer<'_, Object>, mut object: Parsed) -> Result<Bytes, ApiEr
         return Err(refused::already_exists(&object.of.gvr, &object.name));
     }
     if !metadata(&object.value, "resourceVersion").is_empty() {
-        return Err(ApiError::Invalid(
-            "resourceVersion should not be set on objects to be created".to_owned(),
-        ));
+        // Servers call it a failure of their own (500).
+        let message = "resourceVersion should not be set on objects to be created".to_owned();
+        return Err(ApiError::Unavailable { message, retry_after: None });
     }
     set_metadata(&mut object.value, "uid", "");
     // The status of a node is the one that a server takes at once.
@@ -153,7 +153,7 @@ fn replace(
     let (uid, version) = (field("uid"), field("resourceVersion"));
     let stored_uid = metadata(stored.value(), "uid");
     if !uid.is_empty() && uid != stored_uid {
-        return Err(refused::precondition(&gvr, &name, "UID", &uid, stored_uid));
+        return Err(refused::other_uid(&gvr, &name, &uid, stored_uid));
     }
     if version.is_empty() && kind.group() == "cilium.io" {
         let (resource, name) = (gvr.qualified(), &name.name);

@@ -1,6 +1,6 @@
 //! Errors in the words of an API server.
 
-use k8s_types::{ApiError, Key};
+use k8s_types::{ApiError, Key, Kind};
 
 use crate::types::Gvr;
 
@@ -15,19 +15,29 @@ pub(crate) fn already_exists(gvr: &Gvr, name: &Key) -> ApiError {
 /// Another version is there.
 pub(crate) fn changed(gvr: &Gvr, name: &Key) -> ApiError {
     let why = "the object has been modified; please apply your changes to the latest version and try again";
-    conflict(gvr, name, why)
+    conflict(&gvr.qualified(), name, why)
 }
 
-/// It is not the object that was meant.
-pub(crate) fn precondition(gvr: &Gvr, name: &Key, what: &str, wanted: &str, found: &str) -> ApiError {
-    conflict(
-        gvr,
-        name,
-        &format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"),
-    )
+/// It is not the object that was to be changed.
+pub(crate) fn other_uid(gvr: &Gvr, name: &Key, wanted: &str, found: &str) -> ApiError {
+    let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
+    conflict(&gvr.qualified(), name, &why)
 }
 
-fn conflict(gvr: &Gvr, name: &Key, why: &str) -> ApiError {
-    let (resource, name) = (gvr.qualified(), &name.name);
+/// It is not the object that was to be deleted. Servers name its kind there.
+pub(crate) fn deletion(
+    kind: Kind,
+    name: &Key,
+    what: &str,
+    [wanted, found]: [&str; 2],
+    happened: &str,
+) -> ApiError {
+    let differs =
+        format!("the {what} in the precondition ({wanted}) does not match the {what} in record ({found})");
+    conflict(kind.name(), name, &format!("{differs}. The object might have been {happened}"))
+}
+
+fn conflict(resource: &str, name: &Key, why: &str) -> ApiError {
+    let name = &name.name;
     ApiError::Conflict(format!("Operation cannot be fulfilled on {resource} \"{name}\": {why}"))
 }
