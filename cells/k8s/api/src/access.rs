@@ -187,7 +187,9 @@ fn read(file: &Path) -> Result<Kubeconfig, Error> {
                      agent's pod is used",
         },
         other => {
-            Error::File { file: file.to_owned(), key: "kubeconfig".to_owned(), reason: other.to_string() }
+            // The first line has place and reason, the others show the file, which has secrets.
+            let reason = other.to_string().lines().next().unwrap_or_default().to_owned();
+            Error::File { file: file.to_owned(), key: "kubeconfig".to_owned(), reason }
         }
     })
 }

@@ -14,7 +14,7 @@ use kube::client::Body;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::definitions::{Defined, Definitions, name};
+use crate::definitions::{Defined, Definitions, GROUP, name};
 use crate::is_told;
 use crate::link::{Lease, Link, request};
 use crate::metrics::WatchState;
@@ -85,6 +85,8 @@ pub(crate) struct Follow {
     backoff: Backoff,
     delay: Duration,
     failures: u64,
+    /// Whether it has waited for the definitions of kinds.
+    asked: bool,
     /// Whether the absence of the kind was told as an empty list.
     told_absent: bool,
 }
@@ -136,6 +138,7 @@ impl Follow {
             backoff: Backoff::exponential(pace.retry.0, pace.retry.1).jitter(0.5),
             delay: Duration::ZERO,
             failures: 0,
+            asked: false,
             told_absent: false,
         }
     }
@@ -215,18 +218,28 @@ impl Follow {
     async fn pause(&mut self) {
         let delay = std::mem::take(&mut self.delay);
         if !delay.is_zero() {
-            let mut cuts = self.link.cuts();
+            let (mut cuts, mut defined) = (self.link.cuts(), self.definitions.changes());
             tokio::select! {
                 () = tokio::time::sleep(delay) => {}
                 Ok(()) = cuts.changed() => {}
+                Ok(()) = defined.changed(), if self.is_defined_late() => {}
             }
         }
+    }
+
+    /// Whether its kind may come while the cluster runs.
+    fn is_defined_late(&self) -> bool {
+        self.target.kind.is_some_and(|kind| kind.group() == GROUP)
     }
 
     /// Waits until the server knows the kind. False if it does not, and that is to be told as an empty list.
     async fn defined(&mut self) -> bool {
         let Some(kind) = self.target.kind else { return true };
         let mut changes = self.definitions.changes();
+        if self.definitions.of(kind) == Defined::Unknown && !std::mem::replace(&mut self.asked, true) {
+            // They are listed at the same time; if they may not be, the kind's own answer must do.
+            let _known = timeout(self.pace.list_silence, changes.changed()).await;
+        }
         loop {
             changes.mark_unchanged();
             match self.definitions.of(kind) {

@@ -215,7 +215,11 @@ fn of_cause(error: &(dyn std::error::Error + 'static), server: &str, authority: 
     if let Some(error) = error.downcast_ref::<rustls::Error>() {
         return Some(of_tls(error, server, authority));
     }
-    if let Some(io) = error.downcast_ref::<io::Error>() {
+    if let Some(mut io) = error.downcast_ref::<io::Error>() {
+        // Wrapped ones are no sources of each other.
+        while let Some(inner) = io.get_ref().and_then(|inner| inner.downcast_ref::<io::Error>()) {
+            io = inner;
+        }
         if let Some(tls) = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             return Some(of_tls(tls, server, authority));
         }
@@ -231,7 +235,7 @@ fn of_cause(error: &(dyn std::error::Error + 'static), server: &str, authority: 
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
                 format!("cannot reach {server}: {io}; is there a route?")
             }
-            _ if error.to_string().contains("lookup address") => {
+            _ if io.to_string().contains("lookup address") => {
                 format!(
                     "cannot resolve the name in {server}: {io}; check DNS (/etc/resolv.conf) or give an address"
                 )
@@ -308,6 +312,22 @@ mod tests {
         assert_eq!(page.what, What::Failed);
         assert!(page.text.ends_with("(no content type: \"<html> <h1>Bad Gateway</h1>\")"), "{page}");
         assert!(answer(401, "").text.contains("credentials of /etc/kubeconfig"));
+    }
+
+    #[test]
+    fn connections_say_what_to_do() {
+        let text = |error: io::Error| {
+            of_connection(&kube::Error::Service(Box::new(io::Error::other(error))), "https://s", "/ca").text
+        };
+        let tls = |wrong| {
+            text(io::Error::new(io::ErrorKind::InvalidData, rustls::Error::InvalidCertificate(wrong)))
+        };
+        assert!(tls(CertificateError::UnknownIssuer).contains("not signed by the authority of /ca"));
+        assert!(tls(CertificateError::NotValidYet).contains("is this machine's clock right?"));
+        assert!(tls(CertificateError::Expired).contains("has expired"));
+        assert!(tls(CertificateError::NotValidForName).contains("is for another name"));
+        assert!(text(io::ErrorKind::ConnectionRefused.into()).contains("is the API server running there?"));
+        assert!(text(io::Error::other("failed to lookup address information: x")).contains("check DNS"));
     }
 
     #[test]
