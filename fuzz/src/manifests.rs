@@ -1,6 +1,7 @@
 //! Manifests of the cluster's folder: documents, then objects of every kind.
 
-use k8s::{EndpointSlice, Namespace, Pod, PolicyKind, PolicyObject, Refusal, Service, documents_of_bytes};
+use k8s::core::{EndpointSlice, Namespace, Pod, Service};
+use k8s::{PolicyKind, PolicyObject, Refusal, documents_of_bytes, manifest};
 use serde_json::Value;
 
 /// A file.
@@ -55,7 +56,7 @@ fn same_as_json(value: &Value) {
 }
 
 /// Decodes a manifest as everything that it may be; the paths of what is wrong.
-fn decode(manifest: &Value) -> Vec<String> {
+fn decode(object: &Value) -> Vec<String> {
     let mut paths = Vec::new();
     let mut note = |refused: Option<Refusal>| {
         let problems = refused.into_iter().flat_map(|refusal| {
@@ -64,12 +65,12 @@ fn decode(manifest: &Value) -> Vec<String> {
         });
         paths.extend(problems.map(|problem| problem.path));
     };
-    note(Pod::decode(manifest).err());
-    note(Namespace::decode(manifest).err());
-    note(Service::decode(manifest).err());
-    note(EndpointSlice::decode(manifest).err());
+    note(manifest::<Pod>(object).err());
+    note(manifest::<Namespace>(object).err());
+    note(manifest::<Service>(object).err());
+    note(manifest::<EndpointSlice>(object).err());
     for kind in [PolicyKind::CiliumNetworkPolicy, PolicyKind::CiliumClusterwideNetworkPolicy] {
-        note(PolicyObject::decode(kind, manifest).err());
+        note(PolicyObject::decode(kind, object).err());
     }
     paths
 }

@@ -88,7 +88,6 @@ const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/health/src/commands.rs", "how old reports are, in the tree that is shown"),
     ("cells/health/src/watch.rs", "since when a job is stuck, in the status"),
     ("cells/k8s/src/events.rs", "when an object was read, in its row"),
-    ("cells/k8s/src/writer.rs", "when an object was read, in its row"),
     ("cells/reconciler/src/builder.rs", "where the times in statuses begin; they go on by tokio's clock"),
     ("cells/reconciler/src/status.rs", "times in statuses that were not made by a reconciler"),
     ("cli/src/status.rs", "how long ago something was"),

@@ -106,11 +106,12 @@ fn told_faults(node: &Node) -> BTreeMap<String, Vec<String>> {
 fn every_wrong_field_of_a_manifest_is_refused_with_its_path() {
     require_root!();
     let node = Node::started();
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "bad", "namespace": "default", "labels": {"app": "a"}},
         "spec": {
-            "hostNetwork": false, "serviceAccountName": "robot", "nodeName": "n",
+            "hostNetwork": false, "serviceAccountName": "robot", "nodeName": host.trim(),
             "containers": [{"name": "c", "ports": [{"name": "http", "containerPort": 80, "protocol": "TCP"}]}],
         },
         "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}]},

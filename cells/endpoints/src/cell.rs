@@ -10,7 +10,8 @@ use hive::prelude::*;
 use identity::Identities;
 use ipam::{Ipam, RestoredAddress};
 use ipcache::IpcacheWriter;
-use k8s::{Namespace, Pod, Sources};
+use k8s::core::{Namespace, Pod};
+use k8s::{Row, Sources};
 use loader::Datapath;
 use local_node::{LocalNodeStore, StateConfig};
 use memory::MemoryLimit;
@@ -109,8 +110,8 @@ struct EndpointsParams {
     ipcache: Arc<IpcacheWriter>,
     identities: Arc<Identities>,
     policies: Arc<Policies>,
-    pods: Option<Arc<Table<Pod>>>,
-    namespaces: Option<Arc<Table<Namespace>>>,
+    pods: Option<Arc<Table<Row<Pod>>>>,
+    namespaces: Option<Arc<Table<Row<Namespace>>>>,
     sources: Option<Arc<Sources>>,
     datapath: Arc<dyn Datapath>,
     node: Arc<LocalNodeStore>,

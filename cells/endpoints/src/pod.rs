@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s::{Namespace, Pod, Protocol, Sources};
+use k8s::core::{ContainerPort, Namespace, Pod};
+use k8s::{Row, Sources};
 use labels::{K8S, Label, Labels, NAMESPACE_LABELS, POD_NAMESPACE, POLICY_CLUSTER, POLICY_SERVICE_ACCOUNT};
 use policy::NamedPorts;
 use statedb::Table;
@@ -21,8 +22,8 @@ const LOOK: Duration = Duration::from_secs(2);
 /// The tables of cluster objects, as far as endpoints care.
 #[derive(Clone)]
 pub(crate) struct Objects {
-    pub(crate) pods: Arc<Table<Pod>>,
-    pub(crate) namespaces: Arc<Table<Namespace>>,
+    pub(crate) pods: Arc<Table<Row<Pod>>>,
+    pub(crate) namespaces: Arc<Table<Row<Namespace>>>,
     pub(crate) sources: Option<Arc<Sources>>,
     /// The cluster's name, once it is known.
     pub(crate) cluster: Arc<dyn Fn() -> String + Send + Sync>,
@@ -42,9 +43,9 @@ impl Objects {
             return None;
         }
         let snapshot = self.pods.snapshot();
-        let pod = self.pods.get(&snapshot, Pod::by_name(&record.k8s_namespace, &record.k8s_pod_name))?;
-        let namespace = self.namespaces.get(&snapshot, Namespace::by_name(&record.k8s_namespace));
-        let labels = labels(pod, namespace.map(|namespace| &**namespace), &(self.cluster)());
+        let pod = self.pods.get(&snapshot, Row::by_name(&record.k8s_namespace, &record.k8s_pod_name))?;
+        let namespace = self.namespaces.get(&snapshot, Row::by_name("", &record.k8s_namespace));
+        let labels = labels(pod, namespace.map(|namespace| &namespace.object), &(self.cluster)());
         Some(Metadata { labels, ports: ports(pod) })
     }
 
@@ -74,32 +75,34 @@ impl Objects {
 fn labels(pod: &Pod, namespace: Option<&Namespace>, cluster: &str) -> Labels {
     let label = |key: String, value: &str| Label { key, value: value.to_owned(), source: K8S.to_owned() };
     // A pod cannot say of itself what only its namespace or the agent may say.
-    let own = pod.labels.iter().filter(|(key, _)| !key.starts_with("io.cilium.k8s."));
-    let own = own.map(|(key, value)| label(key.clone(), value));
-    let name = [(METADATA_NAME.to_owned(), pod.namespace.to_string())].into();
-    let of_namespace = namespace.map_or(&name, |namespace| &namespace.labels);
+    let own = pod.metadata.labels.iter().filter(|(key, _)| !key.starts_with("io.cilium.k8s."));
+    let own = own.map(|(key, value)| label(key.to_string(), value));
+    let name = [(METADATA_NAME, pod.metadata.namespace.clone())].into_iter().collect();
+    let of_namespace = namespace.map_or(&name, |namespace| &namespace.metadata.labels);
     let of_namespace =
         of_namespace.iter().map(|(key, value)| label(format!("{NAMESPACE_LABELS}{key}"), value));
-    let account = (!pod.service_account.is_empty())
-        .then(|| label(POLICY_SERVICE_ACCOUNT.to_owned(), &pod.service_account));
+    let account = &pod.spec.service_account_name;
+    let account = (!account.is_empty()).then(|| label(POLICY_SERVICE_ACCOUNT.to_owned(), account));
     let generated =
-        [label(POD_NAMESPACE.to_owned(), &pod.namespace), label(POLICY_CLUSTER.to_owned(), cluster)];
+        [label(POD_NAMESPACE.to_owned(), &pod.metadata.namespace), label(POLICY_CLUSTER.to_owned(), cluster)];
     // Of two with one key the later counts: nobody takes another pod's place by a label of its own.
     own.chain(of_namespace).chain(generated).chain(account).collect()
 }
 
 fn ports(pod: &Pod) -> NamedPorts {
-    let named = pod.ports().filter(|port| !port.name.is_empty());
-    named
-        .map(|port| {
-            let protocol = match port.protocol {
-                Protocol::Tcp => 6,
-                Protocol::Udp => 17,
-                Protocol::Sctp => 132,
-            };
-            (port.name.as_str(), protocol, port.port)
-        })
-        .collect()
+    let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+    let named = containers.flat_map(|container| &container.ports).filter(|port| !port.name.is_empty());
+    named.filter_map(|port| Some((port.name.as_str(), protocol(port)?, port.container_port))).collect()
+}
+
+/// The protocol's number; none for one that has no ports.
+fn protocol(port: &ContainerPort) -> Option<u8> {
+    match port.protocol.as_str() {
+        "" | "TCP" => Some(6),
+        "UDP" => Some(17),
+        "SCTP" => Some(132),
+        _ => None,
+    }
 }
 
 /// The labels of an endpoint when its pod's object says these: what came from an object before goes, what came with
@@ -135,29 +138,25 @@ mod tests {
     use super::*;
 
     fn pod() -> Pod {
-        Pod {
-            namespace: "shop".into(),
-            name: "web-0".into(),
-            service_account: "web".into(),
-            labels: [
-                ("app", "web"),
-                ("pod-template-hash", "abc"),
-                ("io.kubernetes.pod.namespace", "kube-system"),
-                ("io.cilium.k8s.namespace.labels.admin", "yes"),
-            ]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
-            ..Pod::default()
-        }
+        let mut pod = Pod::default();
+        pod.metadata.namespace = "shop".into();
+        pod.metadata.name = "web-0".into();
+        pod.metadata.labels = [
+            ("app", "web"),
+            ("pod-template-hash", "abc"),
+            ("io.kubernetes.pod.namespace", "kube-system"),
+            ("io.cilium.k8s.namespace.labels.admin", "yes"),
+        ]
+        .into_iter()
+        .collect();
+        pod.spec.service_account_name = "web".into();
+        pod
     }
 
     #[test]
     fn a_pod_has_the_labels_of_the_original() {
-        let namespace = Namespace {
-            name: "shop".into(),
-            labels: [("team".to_owned(), "a".to_owned())].into(),
-            ..Namespace::default()
-        };
+        let mut namespace = Namespace::default();
+        namespace.metadata.labels = [("team", "a")].into_iter().collect();
         let metadata =
             |namespace| Metadata { labels: labels(&pod(), namespace, "default"), ports: ports(&pod()) };
         let described = described(&OpLabels::default(), &metadata(Some(&namespace)), &Filter::default());

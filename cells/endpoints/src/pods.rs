@@ -26,10 +26,11 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
         let (row_changes, row_watch) = rows.read(&snapshot, usize::MAX);
         let mut ids = std::mem::take(&mut failed);
         for change in pod_changes.iter().filter(|change| !change.deleted) {
-            let name = format!("{}/{}", change.object.namespace, change.object.name);
+            let name = statedb::TableSpec::key(&*change.object);
             ids.extend(table.list(&snapshot, Endpoint::by_pod(&name)).map(|row| row.id()));
         }
-        let changed: BTreeSet<&str> = namespace_changes.iter().map(|change| &*change.object.name).collect();
+        let changed: BTreeSet<&str> =
+            namespace_changes.iter().map(|change| change.object.metadata.name.as_str()).collect();
         if !changed.is_empty() {
             let within = |row: &&Endpoint| changed.contains(row.record.k8s_namespace.as_str());
             ids.extend(table.all(&snapshot).map(|row| &**row).filter(within).map(Endpoint::id));

@@ -4,47 +4,88 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hive::prelude::*;
-use local_node::StateConfig;
+use k8s_types::cilium::{CiliumCIDRGroup, CiliumEndpoint, CiliumIdentity, CiliumNode};
+use k8s_types::core::{EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service};
+use k8s_types::{Kind, Selection, Source};
+use local_node::{NodeName, StateConfig};
 use memory::MemoryLimit;
 use state_file::Rewrite;
 use statedb::RwTable;
 
 use crate::config::K8sConfig;
 use crate::faults::Numbers;
-use crate::folder::{self, Folder, Keep, Memory, Report, SourceMetrics, follow, records};
-use crate::object::Kind;
+use crate::folder::{self, Folder, Keep, Manifests, Memory, Report, SourceMetrics, follow, records};
+use crate::policy::{PolicyKind, PolicyObject};
+use crate::shelf::Shelf;
 use crate::source_file::SourceFile;
 use crate::sources::Sources;
-use crate::writer::Objects;
-use crate::{Error, Namespace, Pod, PolicyObject};
+use crate::table::{Reflecting, selected, table};
 
-/// Tables `k8s-namespaces`, `k8s-pods`, `k8s-policies` and `k8s-sources`, filled from the folders that the options name;
-/// `Arc<Objects>` for further sources, `Arc<Sources>` for whoever misses an object.
+use crate::Error;
+
+/// Kinds that are read from `static-cnp-path`.
+const POLICIES: &[Kind] = &[Kind::CiliumNetworkPolicy, Kind::CiliumClusterwideNetworkPolicy];
+
+/// The folders that the options name, as sources with the table `k8s-sources`, and [`tables`].
 pub fn cell() -> Cell {
-    module(
+    let folders = module(
         "k8s",
         "Cluster objects",
         [
             config::<K8sConfig>(),
             supply(folder::versions()),
-            statedb::table::<Namespace>(),
-            statedb::table::<Pod>(),
-            statedb::table::<PolicyObject>(),
             statedb::table::<SourceFile>(),
-            provide(objects),
             supply(Arc::new(Sources::default())),
             provide(numbers),
-            invoke(folders),
+            provide(folders),
+        ],
+    );
+    group([folders, tables()])
+}
+
+/// The tables of cluster objects, filled from all sources of the hive: those that an agent reads.
+pub fn tables() -> Cell {
+    module(
+        "k8s-tables",
+        "Tables of cluster objects",
+        [
+            table::<Namespace>(),
+            pods(),
+            selected::<Node, _>(this_node),
+            table::<Service>(),
+            table::<EndpointSlice>(),
+            table::<NetworkPolicy>(),
+            table::<CiliumCIDRGroup>(),
+            table::<CiliumNode>(),
+            table::<CiliumIdentity>(),
+            table::<CiliumEndpoint>(),
+            statedb::table::<PolicyObject>(),
+            invoke(policies),
         ],
     )
 }
 
-fn objects(
-    namespaces: Arc<RwTable<Namespace>>,
-    pods: Arc<RwTable<Pod>>,
-    policies: Arc<RwTable<PolicyObject>>,
-) -> Arc<Objects> {
-    Arc::new(Objects::new(namespaces, pods, policies))
+/// The table `k8s-pods`: those of this node.
+pub fn pods() -> Cell {
+    selected::<Pod, _>(|node: Option<Arc<NodeName>>| {
+        Selection::all(Kind::Pod).with_fields(&format!("spec.nodeName={}", name(node.as_deref())))
+    })
+}
+
+fn this_node(node: Option<Arc<NodeName>>) -> Selection {
+    Selection::all(Kind::Node).named(&name(node.as_deref()))
+}
+
+fn name(node: Option<&NodeName>) -> String {
+    let own = || NodeName::of_this_node().ok();
+    node.cloned().or_else(own).map(|node| node.to_string()).unwrap_or_default()
+}
+
+fn policies(table: Arc<RwTable<PolicyObject>>, sources: Reflecting) {
+    for kind in [PolicyKind::CiliumNetworkPolicy, PolicyKind::CiliumClusterwideNetworkPolicy] {
+        let name = format!("k8s-{}", kind.kind().plural());
+        sources.reflect(&table, &name, Selection::all(kind.kind()));
+    }
 }
 
 /// What the tables count, wherever they are.
@@ -60,7 +101,7 @@ fn numbers(metrics: Option<Arc<metrics::Metrics>>) -> Arc<Numbers> {
 struct FolderParams {
     config: Config<K8sConfig>,
     state: Option<Config<StateConfig>>,
-    objects: Arc<Objects>,
+    node: Option<Arc<NodeName>>,
     sources: Arc<Sources>,
     files: Arc<RwTable<SourceFile>>,
     limit: Option<Arc<MemoryLimit>>,
@@ -70,30 +111,33 @@ struct FolderParams {
     health: Health,
 }
 
-fn folders(p: FolderParams) -> Result<(), Error> {
+fn folders(p: FolderParams) -> Result<Members<Arc<dyn Source>>, Error> {
+    let mut shelves: Vec<Arc<dyn Source>> = Vec::new();
     let numbers = SourceMetrics::default();
     if let Some(metrics) = &p.metrics {
         numbers.register(metrics);
     }
     let limit = p.limit.clone().unwrap_or_default();
     let sources: [(&'static str, &str, &'static [Kind]); 2] = [
-        ("cluster-folder", &p.config.cluster_folder, &Kind::ALL),
-        ("static-cnp-path", &p.config.static_cnp_path, &Kind::POLICIES),
+        ("cluster-folder", &p.config.cluster_folder, Kind::ALL),
+        ("static-cnp-path", &p.config.static_cnp_path, POLICIES),
     ];
     for (option, value, accepted) in sources {
         let Some(path) = folder(option, value)? else { continue };
-        let writer = p.objects.source(option);
+        let shelf = Shelf::new(option, accepted);
+        shelves.push(Arc::new(shelf.clone()));
         let health = p.health.scope(option);
         let report = Report::new(option, value, accepted, p.files.clone(), health, numbers.clone());
         let (memory, keep) = match &p.state {
             Some(state) => remember(&p, option, &path, &state.state()),
             None => (Memory::default(), Keep::default()),
         };
-        let folder = Folder::new(path, accepted, writer, report, memory, keep, limit.clone());
+        let manifests = Manifests::new(option, accepted, &name(p.node.as_deref()));
+        let folder = Folder::new(path, manifests, shelf, report, memory, keep, limit.clone());
         let questions = p.sources.join();
         p.jobs.one_shot(option, move |cx| follow(folder, questions, cx));
     }
-    Ok(())
+    Ok(Members(shelves))
 }
 
 /// What is kept of a folder for the next run: whether it was there, and what its files said.

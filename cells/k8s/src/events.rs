@@ -43,6 +43,7 @@ pub struct Wrong {
 /// Where an object was said to be.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
+    pub(crate) kind: Kind,
     pub(crate) source: Arc<str>,
     pub(crate) origin: SmolStr,
     pub(crate) at: SystemTime,
@@ -98,7 +99,7 @@ where
             WatchEvent::Deleted(key) => Said::Deleted(key),
             WatchEvent::Progress => Said::Progress,
             WatchEvent::Applied { json, origin } => {
-                let from = Origin { source: name.clone(), origin, at: SystemTime::now() };
+                let from = Origin { kind, source: name.clone(), origin, at: SystemTime::now() };
                 match read(&json, &from) {
                     Ok(row) => Said::Applied(row),
                     Err(refusal) => {

@@ -30,14 +30,13 @@ use self::file::{Found, Signature};
 pub(crate) use self::follow::follow;
 pub(crate) use self::keep::{Keep, records};
 use self::last_good::LastGood;
-use self::manifests::Manifests;
+pub(crate) use self::manifests::Manifests;
 pub(crate) use self::memory::Memory;
 use self::outcome::Outcome;
 pub(crate) use self::report::{Report, SourceMetrics};
 use self::watch::Watch;
 use crate::MAX_FILE;
-use crate::object::Kind;
-use crate::writer::SourceWriter;
+use crate::shelf::Shelf;
 
 /// How long what a file said stays in force after the file has gone: editors and scripts that replace a file by two
 /// steps have done the second one by then.
@@ -64,7 +63,7 @@ pub(crate) fn versions() -> Members<Version> {
 pub(crate) struct Folder {
     path: PathBuf,
     manifests: Manifests,
-    writer: SourceWriter,
+    shelf: Shelf,
     report: Report,
     memory: Memory,
     keep: Keep,
@@ -86,18 +85,17 @@ pub(crate) struct Folder {
 impl Folder {
     pub(crate) fn new(
         path: PathBuf,
-        accepted: &'static [Kind],
-        writer: SourceWriter,
+        manifests: Manifests,
+        shelf: Shelf,
         report: Report,
         memory: Memory,
         keep: Keep,
         limit: Arc<MemoryLimit>,
     ) -> Folder {
-        let manifests = Manifests::new(report.source(), accepted);
         Folder {
             path,
             manifests,
-            writer,
+            shelf,
             report,
             memory,
             keep,
@@ -375,10 +373,7 @@ impl Folder {
             return;
         }
         self.completed = self.complete;
-        let taken = self.writer.apply(outcome.changes, self.complete);
-        for key in taken {
-            tracing::warn!(source = self.report.source(), object = %key, "Object of another source, ignored here");
-        }
+        self.shelf.write(outcome.changes, self.complete);
         self.report.files(outcome.rows, outcome.gone, &self.manifests);
         for (name, good) in outcome.good {
             self.keep.note(&name, good, self.manifests.accepted());

@@ -1,118 +1,111 @@
-//! Objects of all kinds that have tables, and their names.
+//! Manifests as the objects that an API server would make of them.
 
 use std::fmt;
-use std::sync::Arc;
 
-use serde_json::Value;
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
 
-use crate::{DEFAULT_NAMESPACE, Namespace, Pod, PolicyKind, PolicyObject, Refusal};
-use k8s_types::Manifest;
+use k8s_types::schema::{Strictness, check};
+use k8s_types::{DEFAULT_NAMESPACE, Key, Kind, Problem, Refusal, Resource};
 
-/// Kinds that have a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// `Namespace`.
-    Namespace,
-    /// `Pod`.
-    Pod,
-    /// `CiliumNetworkPolicy` and `CiliumClusterwideNetworkPolicy`.
-    Policy(PolicyKind),
-}
+use crate::policy::but_rules;
 
-impl Kind {
-    /// All of them.
-    pub const ALL: [Kind; 4] = [Kind::Namespace, Kind::Pod, Kind::POLICIES[0], Kind::POLICIES[1]];
-
-    /// Those of policies.
-    pub const POLICIES: [Kind; 2] = [
-        Kind::Policy(PolicyKind::CiliumNetworkPolicy),
-        Kind::Policy(PolicyKind::CiliumClusterwideNetworkPolicy),
-    ];
-
-    /// The kind as manifests write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Namespace => "Namespace",
-            Kind::Pod => "Pod",
-            Kind::Policy(kind) => kind.name(),
-        }
-    }
-
-    fn namespaced(self) -> bool {
-        matches!(self, Kind::Pod | Kind::Policy(PolicyKind::CiliumNetworkPolicy))
-    }
-
-    /// The name of the object in a manifest, even if other things in it are wrong.
-    pub(crate) fn key_of(self, manifest: &Value) -> Option<ObjectKey> {
-        let meta = manifest.get("metadata")?;
-        let namespace = match (self.namespaced(), meta.get("namespace")) {
-            (false, _) => "",
-            (true, None | Some(Value::Null)) => DEFAULT_NAMESPACE,
-            (true, Some(namespace)) => namespace.as_str()?,
-        };
-        Some(ObjectKey { kind: self, namespace: namespace.into(), name: meta.get("name")?.as_str()?.into() })
-    }
-
-    /// Reads a manifest of this kind.
-    pub(crate) fn decode(self, manifest: &Manifest<'_>) -> Result<Object, Refusal> {
-        match self {
-            Kind::Namespace => Namespace::decode(manifest.value).map(Object::Namespace),
-            Kind::Pod => Pod::decode(manifest.value).map(Object::Pod),
-            Kind::Policy(kind) => PolicyObject::decode(kind, manifest.value).map(Object::Policy),
-        }
-    }
-}
+/// The label that every namespace has, with its name.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// The name of an object among all kinds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectKey {
-    /// The kind.
-    pub kind: Kind,
-    /// The namespace; empty for kinds that are in none.
-    pub namespace: Arc<str>,
-    /// The name.
-    pub name: Arc<str>,
+pub(crate) struct ObjectKey {
+    pub(crate) kind: Kind,
+    pub(crate) key: Key,
 }
 
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.namespace.is_empty() {
-            true => write!(f, "{} {}", self.kind.name(), self.name),
-            false => write!(f, "{} {}/{}", self.kind.name(), self.namespace, self.name),
-        }
+        write!(f, "{} {}", self.kind, self.key)
     }
 }
 
-/// An object that has a table.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Object {
-    /// A row of `k8s-namespaces`.
-    Namespace(Namespace),
-    /// A row of `k8s-pods`.
-    Pod(Pod),
-    /// A row of `k8s-policies`.
-    Policy(PolicyObject),
+/// The name of the object in a manifest, even if other things in it are wrong.
+pub(crate) fn key_of(kind: Kind, manifest: &Value) -> Option<ObjectKey> {
+    let meta = manifest.get("metadata")?;
+    let namespace = match (kind.namespaced(), meta.get("namespace")) {
+        (false, _) => "",
+        (true, None | Some(Value::Null)) => DEFAULT_NAMESPACE,
+        (true, Some(namespace)) => namespace.as_str()?,
+    };
+    Some(ObjectKey { kind, key: Key::new(namespace, meta.get("name")?.as_str()?) })
 }
 
-impl Object {
-    /// Its name.
-    pub fn key(&self) -> ObjectKey {
-        let (kind, namespace, name) = match self {
-            Object::Namespace(namespace) => (Kind::Namespace, Arc::default(), &namespace.name),
-            Object::Pod(pod) => (Kind::Pod, pod.namespace.clone(), &pod.name),
-            Object::Policy(policy) => (Kind::Policy(policy.kind), policy.namespace.clone(), &policy.name),
-        };
-        ObjectKey { kind, namespace, name: name.clone() }
-    }
-
-    /// The same object, read there.
-    #[must_use]
-    pub fn from_origin(mut self, at: String) -> Object {
-        match &mut self {
-            Object::Namespace(Namespace { origin, .. })
-            | Object::Pod(Pod { origin, .. })
-            | Object::Policy(PolicyObject { origin, .. }) => *origin = at,
+/// Checks a manifest, and makes of it what an API server would: what it leaves out is filled in. A pod that no node is
+/// named for is this node's, since nobody else would schedule it.
+pub(crate) fn object(kind: Kind, manifest: &Value, node: &str) -> Result<(ObjectKey, Bytes), Refusal> {
+    let problems = match kind {
+        Kind::CiliumNetworkPolicy | Kind::CiliumClusterwideNetworkPolicy => {
+            but_rules(kind, manifest, Strictness::Manifest)
         }
-        self
+        _ => check(kind, manifest, Strictness::Manifest),
+    };
+    if !problems.is_empty() {
+        return Err(Refusal(problems));
+    }
+    let mut object = manifest.clone();
+    complete(kind, &mut object, node);
+    let key = key_of(kind, &object).ok_or_else(|| Problem::new("metadata.name", "is missing"))?;
+    // Keys are strings and numbers are finite: nothing here can fail to be JSON.
+    Ok((key, serde_json::to_vec(&object).unwrap_or_default().into()))
+}
+
+/// Reads a manifest of a file that is no folder's: checked, and completed as an API server would.
+pub fn manifest<T: Resource>(manifest: &Value) -> Result<T, Refusal> {
+    let (_, json) = object(T::KIND, manifest, "")?;
+    k8s_types::decode(&json)
+}
+
+fn complete(kind: Kind, object: &mut Value, node: &str) {
+    let Some(object) = object.as_object_mut() else { return };
+    object.insert("apiVersion".into(), kind.api_version().into());
+    object.insert("kind".into(), kind.name().into());
+    let meta = member(object, "metadata");
+    match kind.namespaced() {
+        true => fill(meta, "namespace", DEFAULT_NAMESPACE),
+        false => _ = meta.remove("namespace"),
+    }
+    match kind {
+        Kind::Namespace => {
+            let name = meta.get("name").cloned().unwrap_or_default();
+            member(meta, "labels").insert(NAME_LABEL.into(), name);
+        }
+        Kind::Pod => {
+            let spec = member(object, "spec");
+            fill(spec, "serviceAccountName", "default");
+            fill(spec, "nodeName", node);
+            let status = member(object, "status");
+            if let Some(ip) = status.get("podIP").cloned()
+                && status.get("podIPs").is_none_or(Value::is_null)
+            {
+                status.insert("podIPs".into(), json!([{"ip": ip}]));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The object at this name, made if there is none.
+fn member<'o>(object: &'o mut Map<String, Value>, name: &str) -> &'o mut Map<String, Value> {
+    let member = object.entry(name).or_insert(Value::Null);
+    if !member.is_object() {
+        *member = Value::Object(Map::new());
+    }
+    match member {
+        Value::Object(member) => member,
+        _ => unreachable!("it was made one"),
+    }
+}
+
+fn fill(object: &mut Map<String, Value>, name: &str, text: &str) {
+    let there = object.get(name).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
+    if !there && !text.is_empty() {
+        object.insert(name.into(), text.into());
     }
 }

@@ -6,10 +6,14 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::Value;
-use statedb::{Query, TableSpec, age};
+use statedb::{KeyBuf, Query, TableSpec, age};
 
-use crate::field::decode;
-use crate::{Refusal, meta};
+use k8s_types::schema::{Strictness, check};
+use k8s_types::{Key, Kind, Problem, Refusal};
+
+use crate::events::Origin;
+use crate::pool::Pool;
+use crate::row::Reflected;
 
 /// Kinds of policies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -24,9 +28,22 @@ pub enum PolicyKind {
 impl PolicyKind {
     /// The kind as manifests write it.
     pub fn name(self) -> &'static str {
+        self.kind().name()
+    }
+
+    /// The kind among all kinds.
+    pub fn kind(self) -> Kind {
         match self {
-            PolicyKind::CiliumNetworkPolicy => "CiliumNetworkPolicy",
-            PolicyKind::CiliumClusterwideNetworkPolicy => "CiliumClusterwideNetworkPolicy",
+            PolicyKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
+            PolicyKind::CiliumClusterwideNetworkPolicy => Kind::CiliumClusterwideNetworkPolicy,
+        }
+    }
+
+    fn of(kind: Kind) -> Option<PolicyKind> {
+        match kind {
+            Kind::CiliumNetworkPolicy => Some(PolicyKind::CiliumNetworkPolicy),
+            Kind::CiliumClusterwideNetworkPolicy => Some(PolicyKind::CiliumClusterwideNetworkPolicy),
+            _ => None,
         }
     }
 }
@@ -38,7 +55,7 @@ impl fmt::Display for PolicyKind {
 }
 
 /// A row of `k8s-policies`: a policy as it was written. Its rules are checked by those who apply them.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyObject {
     /// The source: policies of one name from two sources are two policies, as in the original.
@@ -53,41 +70,46 @@ pub struct PolicyObject {
     pub uid: Arc<str>,
     /// Where it was read: file and document.
     pub origin: String,
-    /// The whole manifest, its namespace filled in.
+    /// The object as it was written, without what the server keeps about it: versions, managers of fields, status.
     pub body: Arc<Value>,
     /// When the row was last written.
-    #[serde(serialize_with = "crate::pod::time")]
+    #[serde(serialize_with = "time")]
     pub updated_at: Option<SystemTime>,
 }
 
 impl PolicyObject {
-    /// Reads a manifest as far as it is no rule.
-    pub fn decode(kind: PolicyKind, manifest: &Value) -> Result<PolicyObject, Refusal> {
-        let namespaced = kind == PolicyKind::CiliumNetworkPolicy;
-        let meta = decode(manifest, |manifest| {
-            meta::check_type(manifest, "cilium.io/v2", kind.name());
-            manifest.only(&["apiVersion", "kind", "metadata", "spec", "specs", "status"]);
-            manifest.get("spec").object();
-            manifest.get("specs").each(|spec| spec.object().is_some());
-            if !manifest.get("spec").present() && !manifest.get("specs").present() {
-                manifest.wrong("has neither spec nor specs; give one of them");
-            }
-            meta::read(manifest, namespaced, k8s_types::names::dns_subdomain)
-        })?;
-        let mut body = manifest.clone();
-        body["apiVersion"] = "cilium.io/v2".into();
+    /// Reads an object as far as it is no rule.
+    pub fn decode(kind: PolicyKind, object: &Value) -> Result<PolicyObject, Refusal> {
+        let problems = but_rules(kind.kind(), object, Strictness::Server);
+        if !problems.is_empty() {
+            return Err(Refusal(problems));
+        }
+        let mut body = object.clone();
+        body["apiVersion"] = kind.kind().api_version().into();
         body["kind"] = kind.name().into();
+        let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
+        let namespace = match (kind.kind().namespaced(), text("namespace")) {
+            (false, _) => "",
+            (true, "") => k8s_types::DEFAULT_NAMESPACE,
+            (true, namespace) => namespace,
+        };
+        if let Some(members) = body.as_object_mut() {
+            members.remove("status");
+        }
         if let Some(members) = body["metadata"].as_object_mut() {
-            match namespaced {
-                true => members.insert("namespace".into(), meta.namespace.clone().into()),
-                false => members.remove("namespace"),
+            match namespace {
+                "" => members.remove("namespace"),
+                namespace => members.insert("namespace".into(), namespace.into()),
             };
+            for name in ["managedFields", "resourceVersion", "generation"] {
+                members.remove(name);
+            }
         }
         Ok(PolicyObject {
             kind,
-            namespace: meta.namespace.into(),
-            name: meta.name.into(),
-            uid: meta.uid.into(),
+            namespace: namespace.into(),
+            name: text("name").into(),
+            uid: text("uid").into(),
             body: Arc::new(body),
             ..PolicyObject::default()
         })
@@ -97,6 +119,51 @@ impl PolicyObject {
     pub fn by_name(source: &str, kind: PolicyKind, namespace: &str, name: &str) -> Query<PolicyObject> {
         Query::primary(key(source, kind, namespace, name))
     }
+}
+
+/// What is wrong with a policy but for its rules, of which their readers have more to say.
+pub(crate) fn but_rules(kind: Kind, object: &Value, strictness: Strictness) -> Vec<Problem> {
+    let rule = |path: &str| {
+        path.strip_prefix("spec").is_some_and(|rest| rest.trim_start_matches('s').starts_with(['.', '[']))
+    };
+    let mut problems = check(kind, object, strictness);
+    problems.retain(|problem| !rule(&problem.path));
+    let is_given = |name: &str| object.get(name).is_some_and(|value| !value.is_null());
+    if problems.is_empty() && !is_given("spec") && !is_given("specs") {
+        problems.push(Problem::new("", "has neither spec nor specs; give one of them"));
+    }
+    problems
+}
+
+/// Equal rows say the same, whenever they were written.
+impl PartialEq for PolicyObject {
+    fn eq(&self, other: &PolicyObject) -> bool {
+        let names = |row: &PolicyObject| {
+            (row.source.clone(), row.kind, row.namespace.clone(), row.name.clone(), row.uid.clone())
+        };
+        names(self) == names(other) && self.origin == other.origin && self.body == other.body
+    }
+}
+
+impl Reflected for PolicyObject {
+    fn read(json: &[u8], from: &Origin, _: &mut Pool) -> Result<PolicyObject, Refusal> {
+        let object: Value = serde_json::from_slice(json).map_err(|error| Problem::new("", error))?;
+        let policy = PolicyObject::decode(PolicyKind::of(from.kind).unwrap_or_default(), &object)?;
+        let (source, origin) = (from.source.clone(), from.origin.to_string());
+        Ok(PolicyObject { source, origin, updated_at: Some(from.at), ..policy })
+    }
+
+    fn key_of(kind: Kind, source: &str, Key { namespace, name }: &Key) -> KeyBuf {
+        KeyBuf::of(&key(source, PolicyKind::of(kind).unwrap_or_default(), namespace, name))
+    }
+
+    fn is_of(&self, kind: Kind, source: &str) -> bool {
+        (self.kind.kind(), &*self.source) == (kind, source)
+    }
+}
+
+fn time<S: serde::Serializer>(time: &Option<SystemTime>, to: S) -> Result<S::Ok, S::Error> {
+    time.map(api_models::rfc3339).serialize(to)
 }
 
 fn key(source: &str, kind: PolicyKind, namespace: &str, name: &str) -> String {
@@ -157,9 +224,10 @@ mod tests {
             decode(json!({"metadata": {"name": "p"}})),
             "has neither spec nor specs; give one of them"
         );
+        let typo = json!({"metadata": {"name": "p"}, "Spec": {}, "specs": [{"endpointSelector": 1}]});
         assert_eq!(
-            decode(json!({"metadata": {"name": "p"}, "Spec": {}, "specs": [1]})),
-            "Spec: is no field; did you mean spec?; specs[0]: expected an object, found 1"
+            but_rules(Kind::CiliumNetworkPolicy, &typo, Strictness::Manifest),
+            [Problem::new("Spec", "is no field; did you mean spec?")]
         );
     }
 }

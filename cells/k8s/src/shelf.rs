@@ -43,7 +43,7 @@ pub struct Raw {
 
 /// What has become of an object.
 #[derive(Debug, Clone, PartialEq)]
-pub enum RawChange {
+pub enum Change {
     /// It is there and like this.
     Set(Kind, Key, Raw),
     /// It is gone.
@@ -102,14 +102,14 @@ impl Shelf {
 
     /// Takes changes, in order; what is the same already is not told. `complete` says that this is all there is: before
     /// that nobody hears of anything.
-    pub fn write(&self, changes: Vec<RawChange>, complete: bool) {
+    pub fn write(&self, changes: Vec<Change>, complete: bool) {
         let mut state = self.0.state.lock();
         let State { objects, complete: completed, readers } = &mut *state;
         readers.retain(|reader| !reader.events.is_closed());
         for change in changes {
             let (kind, key, now) = match change {
-                RawChange::Set(kind, key, raw) => (kind, key, Some(raw)),
-                RawChange::Delete(kind, key) => (kind, key, None),
+                Change::Set(kind, key, raw) => (kind, key, Some(raw)),
+                Change::Delete(kind, key) => (kind, key, None),
             };
             let of_kind = objects.entry(kind).or_default();
             let before = match &now {
@@ -125,6 +125,18 @@ impl Shelf {
             state.complete = true;
             state.readers.iter().for_each(|reader| reader.list(&state));
         }
+    }
+
+    /// The objects of a kind.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn keys(&self, kind: Kind) -> Vec<Key> {
+        self.0.state.lock().objects.get(&kind).into_iter().flat_map(BTreeMap::keys).cloned().collect()
+    }
+
+    /// Whether it has said what there is.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn is_complete(&self) -> bool {
+        self.0.state.lock().complete
     }
 
     /// Says once more all that there is.

@@ -1,7 +1,9 @@
 //! The tables of each kind: names, columns, what is shared.
 
+mod cilium;
 mod endpoint_slice;
 mod namespace;
+mod network_policy;
 mod node;
 mod pod;
 mod service;

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
+use k8s::SmolStr;
+use k8s::core::{self, Endpoint, EndpointConditions, LoadBalancerIngress, ServicePort, ServiceSpec};
 
 use crate::address::{LbAddress, Protocol, Scope};
 use crate::backend::{Backend, BackendState, DEFAULT_WEIGHT, Zone};
@@ -23,6 +26,9 @@ const TOPOLOGY: [&str; 2] =
 const WEIGHT: &str = "service.cilium.io/weight";
 /// How long a client stays with its backend when the service does not say.
 const DEFAULT_AFFINITY: u64 = 10_800;
+/// Labels of a place in older slices.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const ZONE: &str = "topology.kubernetes.io/zone";
 /// What an ingress controller gives to services that have no backends.
 const INGRESS_DUMMY: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 192, 192, 192), 9999);
 
@@ -41,86 +47,107 @@ impl Families {
     }
 }
 
-fn protocol(protocol: k8s::Protocol) -> Protocol {
-    match protocol {
-        k8s::Protocol::Tcp => Protocol::Tcp,
-        k8s::Protocol::Udp => Protocol::Udp,
-        k8s::Protocol::Sctp => Protocol::Sctp,
+/// A protocol by its name; TCP is meant if nothing is said. None if it is one without ports.
+fn protocol(name: &str) -> Option<Protocol> {
+    match name {
+        "" | "TCP" => Some(Protocol::Tcp),
+        "UDP" => Some(Protocol::Udp),
+        "SCTP" => Some(Protocol::Sctp),
+        _ => None,
     }
+}
+
+/// What of texts can be read, `None` and such left out.
+fn parsed<T: FromStr>(texts: &[SmolStr]) -> impl Iterator<Item = T> {
+    texts.iter().filter_map(|text| text.trim().parse().ok())
 }
 
 /// A service with its frontends.
 pub fn service(
-    manifest: &k8s::Service,
+    manifest: &core::Service,
     source: Source,
     families: Families,
 ) -> (Service, Vec<FrontendParams>) {
     let policy = |local| if local { TrafficPolicy::Local } else { TrafficPolicy::Cluster };
-    let metadata = &manifest.metadata;
-    let affinity = manifest.session_affinity_timeout.map_or(DEFAULT_AFFINITY, u64::from);
-    let ranges = manifest.source_ranges.iter().filter_map(|text| text.trim().parse::<IpNetwork>().ok());
+    let core::Service { metadata, spec, .. } = manifest;
+    let client_ip = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+    let affinity = client_ip.and_then(|client_ip| u64::try_from(client_ip.timeout_seconds?).ok());
+    let affinity = Duration::from_secs(affinity.unwrap_or(DEFAULT_AFFINITY));
+    let ranges = parsed::<IpNetwork>(&spec.load_balancer_source_ranges);
     let service = Service {
-        labels: metadata.labels.clone(),
-        annotations: metadata.annotations.clone(),
-        selector: manifest.selector.clone(),
-        ext_traffic_policy: policy(manifest.external_local),
-        int_traffic_policy: policy(manifest.internal_local),
-        session_affinity: manifest.session_affinity.then(|| Duration::from_secs(affinity)),
-        load_balancer_class: manifest.load_balancer_class.clone(),
-        health_check_node_port: manifest.health_check_node_port,
+        labels: (&metadata.labels).into(),
+        annotations: (&metadata.annotations).into(),
+        selector: (&spec.selector).into(),
+        ext_traffic_policy: policy(external_local(spec)),
+        int_traffic_policy: policy(internal_local(spec)),
+        session_affinity: (spec.session_affinity == "ClientIP").then_some(affinity),
+        load_balancer_class: spec.load_balancer_class.as_ref().map(ToString::to_string),
+        health_check_node_port: spec.health_check_node_port,
         source_ranges: ranges.filter_map(|r| IpNetwork::new(r.network(), r.prefix()).ok()).collect(),
-        port_names: manifest.ports.iter().map(|port| (port.name.clone(), port.port)).collect(),
+        port_names: spec.ports.iter().map(|port| (port.name.to_string(), port.port)).collect(),
         traffic_distribution: distribution(manifest),
         ..Service::new(ServiceName::new(&metadata.namespace, &metadata.name), source)
     };
     (service, frontends(manifest, families))
 }
 
-fn distribution(manifest: &k8s::Service) -> String {
-    if manifest.internal_local {
+fn external_local(spec: &ServiceSpec) -> bool {
+    spec.external_traffic_policy == "Local"
+}
+
+fn internal_local(spec: &ServiceSpec) -> bool {
+    spec.internal_traffic_policy.as_deref() == Some("Local")
+}
+
+fn distribution(manifest: &core::Service) -> String {
+    if internal_local(&manifest.spec) {
         return String::new();
     }
-    if !manifest.traffic_distribution.is_empty() {
-        return manifest.traffic_distribution.clone();
+    if let Some(said) = manifest.spec.traffic_distribution.as_deref().filter(|said| !said.is_empty()) {
+        return said.to_owned();
     }
-    let annotation = TOPOLOGY.iter().find_map(|name| manifest.metadata.annotations.get(*name));
-    match annotation.map(String::as_str) {
+    let annotation = TOPOLOGY.iter().find_map(|name| manifest.metadata.annotations.get(name));
+    match annotation.map(SmolStr::as_str) {
         None | Some("" | "disabled" | "Disabled") => String::new(),
         Some(_) => "PreferSameZone".to_owned(),
     }
 }
 
 /// The frontends in order of their addresses. Of two with one address the first counts.
-fn frontends(manifest: &k8s::Service, families: Families) -> Vec<FrontendParams> {
-    use k8s::ServiceType;
-    if manifest.headless
-        || manifest.kind == ServiceType::ExternalName
-        || manifest.metadata.labels.contains_key(HEADLESS)
-    {
+fn frontends(manifest: &core::Service, families: Families) -> Vec<FrontendParams> {
+    let core::Service { metadata, spec, status } = manifest;
+    let headless = spec.cluster_ip == "None" || spec.cluster_ips.iter().any(|ip| ip == "None");
+    if headless || spec.r#type == "ExternalName" || metadata.labels.get(HEADLESS).is_some() {
         return Vec::new();
     }
+    // Both fields say the same in objects of the API server.
+    let mut cluster_ips: Vec<IpAddr> = parsed(&spec.cluster_ips).collect();
+    if cluster_ips.is_empty() {
+        cluster_ips.extend(parsed::<IpAddr>(std::slice::from_ref(&spec.cluster_ip)));
+    }
     let external = &[Scope::External][..];
-    let scopes = match manifest.external_local != manifest.internal_local {
+    let scopes = match external_local(spec) != internal_local(spec) {
         true => &[Scope::External, Scope::Internal],
         false => external,
     };
     let mut frontends: BTreeMap<LbAddress, FrontendParams> = BTreeMap::new();
-    let mut add = |kind, ip: IpAddr, number: u16, scopes: &[Scope], port: &k8s::ServicePort| {
+    let mut add = |kind, ip: IpAddr, number: u16, scopes: &[Scope], port: &ServicePort| {
+        let Some(protocol) = protocol(&port.protocol) else { return };
         for &scope in scopes.iter().filter(|_| families.has(&ip) && number != 0) {
-            let address = LbAddress { ip, port: number, protocol: protocol(port.protocol), scope };
+            let address = LbAddress { ip, port: number, protocol, scope };
             let port_name: Arc<str> = port.name.as_str().into();
             let params = FrontendParams { address, kind, port_name, service_port: port.port };
             frontends.entry(address).or_insert(params);
         }
     };
-    for port in &manifest.ports {
-        for ip in &manifest.cluster_ips {
+    for port in &spec.ports {
+        for ip in &cluster_ips {
             add(FrontendType::ClusterIP, *ip, port.port, external, port);
         }
-        if matches!(manifest.kind, ServiceType::NodePort | ServiceType::LoadBalancer) {
-            let v6 = manifest.cluster_ips.iter().any(IpAddr::is_ipv6);
+        if matches!(spec.r#type.as_str(), "NodePort" | "LoadBalancer") {
+            let v6 = cluster_ips.iter().any(IpAddr::is_ipv6);
             // A service without addresses has the first family that is on.
-            let v4 = manifest.cluster_ips.iter().any(IpAddr::is_ipv4) || !v6;
+            let v4 = cluster_ips.iter().any(IpAddr::is_ipv4) || !v6;
             if v4 {
                 add(FrontendType::NodePort, Ipv4Addr::UNSPECIFIED.into(), port.node_port, scopes, port);
             }
@@ -128,44 +155,50 @@ fn frontends(manifest: &k8s::Service, families: Families) -> Vec<FrontendParams>
                 add(FrontendType::NodePort, Ipv6Addr::UNSPECIFIED.into(), port.node_port, scopes, port);
             }
         }
-        if manifest.kind == ServiceType::LoadBalancer {
-            for ip in manifest.ingress.iter().filter(|ingress| ingress.vip).filter_map(|ingress| ingress.ip) {
+        if spec.r#type == "LoadBalancer" {
+            let vip = |ingress: &&LoadBalancerIngress| ingress.ip_mode.as_deref() != Some("Proxy");
+            let ingress = status.load_balancer.ingress.iter().filter(vip);
+            for ip in ingress.filter_map(|ingress| ingress.ip.parse().ok()) {
                 add(FrontendType::LoadBalancer, ip, port.port, scopes, port);
             }
         }
-        for ip in &manifest.external_ips {
-            add(FrontendType::ExternalIPs, *ip, port.port, external, port);
+        for ip in parsed(&spec.external_ips) {
+            add(FrontendType::ExternalIPs, ip, port.port, external, port);
         }
     }
     frontends.into_values().collect()
 }
 
 /// The backends of a slice, and what of it was passed over. None if it belongs to no service.
-pub fn slice(manifest: &k8s::EndpointSlice, source: Source, families: Families) -> Option<Vec<Backend>> {
-    let name = ServiceName::new(&manifest.metadata.namespace, manifest.service()?);
+pub fn slice(manifest: &core::EndpointSlice, source: Source, families: Families) -> Option<Vec<Backend>> {
+    let service = manifest.metadata.labels.get(k8s::SERVICE_NAME)?;
+    let name = ServiceName::new(&manifest.metadata.namespace, service);
     let weight = weight(manifest);
     // One port under several names is one backend with several names.
     let mut ports: BTreeMap<(u16, Protocol), BTreeSet<&str>> = BTreeMap::new();
     for port in &manifest.ports {
-        if let Some(number) = port.port {
-            let names = ports.entry((number, protocol(port.protocol))).or_default();
-            names.extend(Some(port.name.as_str()).filter(|name| !name.is_empty()));
+        if let Some(number) = port.port
+            && let Some(protocol) = protocol(port.protocol.as_deref().unwrap_or_default())
+        {
+            let names = ports.entry((number, protocol)).or_default();
+            names.extend(port.name.as_deref().filter(|name| !name.is_empty()));
         }
     }
     let mut backends = Vec::new();
     for endpoint in &manifest.endpoints {
-        for ip in endpoint.addresses.iter().filter(|ip| families.has(ip)) {
+        // Those of names, not of addresses, are left out.
+        for ip in parsed::<IpAddr>(&endpoint.addresses).filter(|ip| families.has(ip)) {
             for (&(port, protocol), names) in &ports {
-                if (*ip, port) == (INGRESS_DUMMY.0.into(), INGRESS_DUMMY.1) {
+                if (ip, port) == (INGRESS_DUMMY.0.into(), INGRESS_DUMMY.1) {
                     continue;
                 }
                 backends.push(Backend {
                     port_names: names.iter().map(|name| Arc::from(*name)).collect(),
                     weight,
-                    node_name: endpoint.node_name.as_str().into(),
+                    node_name: of(&endpoint.node_name, endpoint, HOSTNAME).into(),
                     zone: zone(endpoint),
                     state: if weight == 0 { BackendState::Maintenance } else { state(endpoint) },
-                    ..Backend::new(name.clone(), LbAddress::new(*ip, port, protocol), source)
+                    ..Backend::new(name.clone(), LbAddress::new(ip, port, protocol), source)
                 });
             }
         }
@@ -173,24 +206,34 @@ pub fn slice(manifest: &k8s::EndpointSlice, source: Source, families: Families) 
     Some(backends)
 }
 
-fn weight(manifest: &k8s::EndpointSlice) -> u16 {
+fn weight(manifest: &core::EndpointSlice) -> u16 {
     let Some(text) = manifest.metadata.annotations.get(WEIGHT) else { return DEFAULT_WEIGHT };
     text.parse().unwrap_or_else(|_| {
         let slice = format!("{}/{}", manifest.metadata.namespace, manifest.metadata.name);
-        tracing::warn!(slice, weight = text, "Ignoring annotation {WEIGHT}: give a number from 0 to 65535");
+        tracing::warn!(slice, weight = %text, "Ignoring annotation {WEIGHT}: give a number from 0 to 65535");
         DEFAULT_WEIGHT
     })
 }
 
-fn zone(endpoint: &k8s::Endpoint) -> Option<Zone> {
-    let for_zones: Vec<Arc<str>> = endpoint.for_zones.iter().map(|zone| zone.as_str().into()).collect();
-    let known = !endpoint.zone.is_empty() || !for_zones.is_empty();
-    let for_zones = (!for_zones.is_empty()).then_some(for_zones);
-    known.then(|| Zone { zone: endpoint.zone.as_str().into(), for_zones })
+/// What an endpoint says of its place, or its older label says.
+fn of<'e>(said: &'e Option<SmolStr>, endpoint: &'e Endpoint, label: &str) -> &'e str {
+    let older = || endpoint.deprecated_topology.get(label).map(SmolStr::as_str);
+    said.as_deref().filter(|said| !said.is_empty()).or_else(older).unwrap_or_default()
 }
 
-fn state(endpoint: &k8s::Endpoint) -> BackendState {
-    match (endpoint.ready, endpoint.terminating, endpoint.serving) {
+fn zone(endpoint: &Endpoint) -> Option<Zone> {
+    let hints = endpoint.hints.iter().flat_map(|hints| &hints.for_zones);
+    let for_zones: Vec<Arc<str>> = hints.map(|zone| zone.name.as_str().into()).collect();
+    let zone = of(&endpoint.zone, endpoint, ZONE);
+    let known = !zone.is_empty() || !for_zones.is_empty();
+    let for_zones = (!for_zones.is_empty()).then_some(for_zones);
+    known.then(|| Zone { zone: zone.into(), for_zones })
+}
+
+/// What is not said of a condition is true, but for the one of its end.
+fn state(endpoint: &Endpoint) -> BackendState {
+    let EndpointConditions { ready, serving, terminating } = endpoint.conditions;
+    match (ready.unwrap_or(true), terminating.unwrap_or(false), serving.unwrap_or(true)) {
         (true, ..) => BackendState::Active,
         (false, true, false) => BackendState::TerminatingNotServing,
         (false, true, true) => BackendState::Terminating,

@@ -6,7 +6,8 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use k8s::{Document, EndpointSlice, Problem, Refusal};
+use k8s::core::{EndpointSlice, Service};
+use k8s::{Document, Problem, Refusal};
 use serde_json::Value;
 
 use crate::convert::{self, Families};
@@ -87,7 +88,7 @@ pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
     }
     let mut names = HashSet::new();
     for (path, manifest) in items(top.get("services"), "services", &mut faults) {
-        match k8s::Service::decode(manifest) {
+        match k8s::manifest::<Service>(manifest) {
             Ok(manifest) => {
                 let (service, frontends) = convert::service(&manifest, Source::Api, families);
                 match names.insert(service.name.clone()) {
@@ -102,7 +103,7 @@ pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
     }
     let mut backends = Vec::new();
     for (path, manifest) in items(top.get("endpoints"), "endpoints", &mut faults) {
-        match EndpointSlice::decode(manifest) {
+        match k8s::manifest::<EndpointSlice>(manifest) {
             Ok(manifest) => match convert::slice(&manifest, Source::Api, families) {
                 Some(of_slice) => backends.extend(of_slice),
                 None => {

@@ -44,8 +44,8 @@ fn every_fault_has_its_line_its_path_and_a_remedy() {
     assert_eq!(
         faults(text),
         [
-            "line 4: services[0].spec.clusterIP: \"10.96.0\" is wrong; give an IPv4 or IPv6 address, or None",
             "line 7: services[0].spec.ports[1].port: expected a whole number from 1 to 65535, found 0",
+            "line 4: services[0].spec.clusterIP: \"10.96.0\" is wrong; give an IPv4 or IPv6 address, or None",
             "line 9: services[2]: service default/web is given twice; remove one",
             "line 11: endpoints[0].metadata.labels: names no service; add label kubernetes.io/service-name",
         ]

@@ -2,6 +2,7 @@
 //! carry a new one.
 
 use ::identity::Identity;
+use k8s::core::{Container, ContainerPort};
 use policy::EndpointPolicy;
 
 use super::*;
@@ -14,14 +15,17 @@ fn pod(n: u16) -> Name {
     Name::Pod(format!("default/p{n}"))
 }
 
-fn object(n: u16, app: &str) -> Pod {
-    let labels = [("app".to_owned(), app.to_owned())].into();
-    Pod { namespace: "default".into(), name: format!("p{n}").into(), labels, ..Pod::default() }
+fn object(n: u16, app: &str) -> Row<Pod> {
+    let mut pod = Pod::default();
+    pod.metadata.namespace = "default".into();
+    pod.metadata.name = format!("p{n}").into();
+    pod.metadata.labels = [("app", app)].into_iter().collect();
+    Row::of(pod)
 }
 
 impl Agent {
     /// Puts pods there and says that all objects are.
-    fn objects(&self, pods: impl IntoIterator<Item = Pod>) {
+    fn objects(&self, pods: impl IntoIterator<Item = Row<Pod>>) {
         let (initializer, _) = self.pods.transact(|w| w.register_initializer("test"));
         self.pods.transact(|w| {
             pods.into_iter().for_each(|pod| drop(w.insert(pod)));
@@ -77,11 +81,8 @@ async fn a_pod_has_the_labels_of_its_object_and_follows_it() {
     let second = agent.endpoints.create(&agent.request(2)).await.unwrap();
     assert_eq!((second.record.identity(), second.applied_identity), (5, 5));
     let mut web = object(2, "web");
-    web.containers = vec![k8s::Container {
-        name: "web".into(),
-        ports: vec![k8s::ContainerPort { name: "HTTP".into(), port: 8080, protocol: k8s::Protocol::Tcp }],
-        init: false,
-    }];
+    let port = ContainerPort { name: "HTTP".into(), container_port: 8080, ..ContainerPort::default() };
+    web.object.spec.containers = vec![Container { ports: vec![port], ..Container::default() }];
     agent.pods.transact(|w| w.insert(web));
     let second = agent.until(second.id(), |row| row.applied_identity == first).await;
     assert_eq!(second.named_ports.port("http", 6), Some(8080));
@@ -92,10 +93,10 @@ async fn a_pod_has_the_labels_of_its_object_and_follows_it() {
     assert_eq!(agent.users(5), Some(vec![]), "nobody is init any more");
 
     // The namespace's labels count as well.
-    let labels = [("team".to_owned(), "a".to_owned())].into();
-    agent
-        .namespaces
-        .transact(|w| w.insert(Namespace { name: "default".into(), labels, ..Namespace::default() }));
+    let mut namespace = Namespace::default();
+    namespace.metadata.name = "default".into();
+    namespace.metadata.labels = [("team", "a")].into_iter().collect();
+    agent.namespaces.transact(|w| w.insert(Row::of(namespace)));
     let moved = agent.until(id, |row| row.applied_identity != first).await;
     assert!(
         moved

@@ -17,7 +17,8 @@ use api_models::{AddressPair, EndpointChangeRequest};
 use hive::prelude::*;
 use ipam::{Ipam, Node};
 use ipcache::testing::FakeMap;
-use k8s::{Namespace, Pod};
+use k8s::Row;
+use k8s::core::{Namespace, Pod};
 use loader::Datapath;
 use loader::testing::{Call, FakeDatapath};
 use policy::testing::FakePolicies;
@@ -77,8 +78,8 @@ struct Agent {
     ipam: Ipam,
     numbers: Table<Identity>,
     policies: FakePolicies,
-    pods: RwTable<Pod>,
-    namespaces: RwTable<Namespace>,
+    pods: RwTable<Row<Pod>>,
+    namespaces: RwTable<Row<Namespace>>,
     outcome: Outcome,
     _jobs: Jobs,
 }
@@ -125,7 +126,7 @@ impl Agent {
         let db = Db::new();
         let (identities, _, numbers) = ::identity::testing::of(&db, Some(world.state()));
         let policies = policies(&db);
-        let (pods, namespaces): (RwTable<Pod>, RwTable<Namespace>) =
+        let (pods, namespaces): (RwTable<Row<Pod>>, RwTable<Row<Namespace>>) =
             (db.table().unwrap(), db.table().unwrap());
         let objects = Objects {
             pods: Arc::new(pods.reader()),

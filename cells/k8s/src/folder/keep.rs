@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use k8s_types::Kind;
 use state_file::Records;
 
 use super::last_good::LastGood;
 use super::outcome::Good;
-use crate::object::{Kind, Object};
+use crate::object::ObjectKey;
 
 /// What is lost with a damaged record.
 const CONSEQUENCE: &str = "if the file of manifests is refused now, what it said before is not in force";
@@ -49,9 +50,8 @@ impl Keep {
         let Some(Good { taken: mut manifests, kept: objects }) = good else { return self.forget(name) };
         if !objects.is_empty() {
             let before = records.get(name).ok().flatten().unwrap_or_default();
-            let stays = |object: Object| objects.contains(&object.key());
-            manifests
-                .extend(before.manifests.into_iter().filter(|old| old.object(accepted).is_some_and(stays)));
+            let stays = |key: ObjectKey| objects.contains(&key);
+            manifests.extend(before.manifests.into_iter().filter(|old| old.key(accepted).is_some_and(stays)));
         }
         match manifests.is_empty() {
             true => records.remove(name),

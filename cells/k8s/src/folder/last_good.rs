@@ -5,8 +5,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use state_file::Schema;
 
-use crate::object::{Kind, Object};
-use k8s_types::{ItemPath, Manifest};
+use bytes::Bytes;
+use k8s_types::Kind;
+
+use crate::object::{ObjectKey, key_of, object};
 
 /// The manifests of a file that were taken.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -36,9 +38,16 @@ impl Taken {
     }
 
     /// The object, if this agent still takes it.
-    pub(crate) fn object(&self, accepted: &[Kind]) -> Option<Object> {
-        let kind = accepted.iter().find(|kind| kind.name() == self.kind)?;
-        let manifest = Manifest { path: ItemPath(None), kind: &self.kind, value: &self.manifest };
-        Some(kind.decode(&manifest).ok()?.from_origin(self.origin.clone()))
+    pub(crate) fn object(&self, accepted: &[Kind], node: &str) -> Option<(ObjectKey, Bytes)> {
+        object(self.kind(accepted)?, &self.manifest, node).ok()
+    }
+
+    /// Its name, if this agent still takes such objects.
+    pub(crate) fn key(&self, accepted: &[Kind]) -> Option<ObjectKey> {
+        key_of(self.kind(accepted)?, &self.manifest)
+    }
+
+    fn kind(&self, accepted: &[Kind]) -> Option<Kind> {
+        accepted.iter().copied().find(|kind| kind.name() == self.kind)
     }
 }

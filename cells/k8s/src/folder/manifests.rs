@@ -10,14 +10,17 @@ use std::sync::Arc;
 use super::last_good::{LastGood, Taken};
 use super::outcome::{Good, Outcome};
 use crate::Problem;
-use crate::field::nearest;
-use crate::object::{Kind, Object, ObjectKey};
+use crate::object::{ObjectKey, key_of, object};
+use crate::shelf::{Change, Raw};
 use crate::source_file::{ManifestFault, SourceFile};
-use crate::writer::Change;
-use k8s_types::{Document, documents_of_bytes};
+use k8s_types::schema::nearest;
+use k8s_types::{Document, Kind, documents_of_bytes};
 
 /// Faults of a file that are told; the rest is counted.
 const MAX_FAULTS: usize = 50;
+
+/// Kinds that a fault names if there are no more.
+const SHOWN_KINDS: usize = 5;
 
 /// The objects of all files of a folder.
 ///
@@ -29,6 +32,8 @@ const MAX_FAULTS: usize = 50;
 pub(crate) struct Manifests {
     source: Arc<str>,
     accepted: &'static [Kind],
+    /// This node, whose pods those are that name none.
+    node: Arc<str>,
     files: BTreeMap<Arc<str>, File>,
     /// By object, by file.
     claims: BTreeMap<ObjectKey, BTreeMap<Arc<str>, Claim>>,
@@ -45,7 +50,7 @@ struct File {
 
 #[derive(Clone)]
 struct Claim {
-    object: Arc<Object>,
+    object: Raw,
     document: usize,
     line: usize,
     /// Whether this is what an earlier version of the file said.
@@ -53,10 +58,11 @@ struct Claim {
 }
 
 impl Manifests {
-    pub(crate) fn new(source: &str, accepted: &'static [Kind]) -> Manifests {
+    pub(crate) fn new(source: &str, accepted: &'static [Kind], node: &str) -> Manifests {
         Manifests {
             source: source.into(),
             accepted,
+            node: node.into(),
             files: BTreeMap::new(),
             claims: BTreeMap::new(),
             counts: BTreeMap::new(),
@@ -130,13 +136,14 @@ impl Manifests {
         let name: Arc<str> = name.into();
         let mut file = File::default();
         for taken in &before.manifests {
-            let Some(object) = taken.object(self.accepted) else { continue };
-            let (key, Taken { document, line, .. }) = (object.key(), taken);
+            let Some((key, json)) = taken.object(self.accepted, &self.node) else { continue };
+            let Taken { document, line, origin, .. } = taken;
             let by_file = self.claims.entry(key.clone()).or_default();
             if by_file.is_empty() {
                 *self.counts.entry(key.kind).or_default() += 1;
             }
-            let claim = Claim { object: Arc::new(object), document: *document, line: *line, kept: true };
+            let object = Raw { json, origin: origin.into() };
+            let claim = Claim { object, document: *document, line: *line, kept: true };
             by_file.insert(name.clone(), claim);
             file.objects.insert(key);
         }
@@ -190,8 +197,8 @@ impl Manifests {
         for key in touched {
             files.extend(self.claims.get(&key).into_iter().flat_map(BTreeMap::keys).cloned());
             outcome.changes.push(match self.winner(&key) {
-                Some((_, claim)) => Change::Set(claim.object.clone()),
-                None => Change::Delete(key),
+                Some((_, claim)) => Change::Set(key.kind, key.key, claim.object.clone()),
+                None => Change::Delete(key.kind, key.key),
             });
         }
         for file in files {
@@ -269,24 +276,27 @@ impl Manifests {
                 let line = lines.get_or_init(|| document.lines()).of(&path);
                 ManifestFault { document: document.number, line, object, problem: Problem::new(path, reason) }
             };
-            let kinds: Vec<&str> = self.accepted.iter().map(|kind| kind.name()).collect();
             let Some(&kind) = self.accepted.iter().find(|kind| kind.name() == manifest.kind) else {
-                let (open, reason) = match (manifest.kind, nearest(manifest.kind, &kinds)) {
-                    ("", _) => (true, format!("is missing; give one of {}", kinds.join(", "))),
+                let kinds: Vec<&str> = self.accepted.iter().map(|kind| kind.name()).collect();
+                let right = match kinds.len() {
+                    few if few <= SHOWN_KINDS => format!("one of {}", kinds.join(", ")),
+                    _ => {
+                        "a kind that the agent reads, such as Pod, Service or CiliumNetworkPolicy".to_owned()
+                    }
+                };
+                let (open, reason) = match (manifest.kind, nearest(manifest.kind, kinds.iter().copied())) {
+                    ("", _) => (true, format!("is missing; give {right}")),
                     ("List", _) => (true, "List has no list of items; give it one".to_owned()),
                     (other, Some(near)) => (true, format!("{other} is no kind; did you mean {near}?")),
-                    (other, None) => {
-                        (false, format!("{other} is not read from here; give one of {}", kinds.join(", ")))
-                    }
+                    (other, None) => (false, format!("{other} is not read from here; give {right}")),
                 };
                 contents.open |= open;
                 contents.faults.push(fault(String::new(), "kind", &reason));
                 continue;
             };
-            let named = kind.key_of(manifest.value);
-            match kind.decode(&manifest) {
-                Ok(object) => {
-                    let key = object.key();
+            let named = key_of(kind, manifest.value);
+            match object(kind, manifest.value, &self.node) {
+                Ok((key, json)) => {
                     let mut origin = format!("{file}, document {}", document.number);
                     if let Some(at) = manifest.path.0 {
                         origin.push_str(&format!(", items[{at}]"));
@@ -294,7 +304,7 @@ impl Manifests {
                     let (number, line) = (document.number, document.line);
                     let taken = Taken::new(kind, manifest.value, &origin, number, line);
                     contents.taken.insert(key.clone(), taken);
-                    let object = Arc::new(object.from_origin(origin));
+                    let object = Raw { json, origin: origin.into() };
                     let claim = Claim { object, document: number, line, kept: false };
                     if let Some(before) = contents.claims.insert(key.clone(), claim) {
                         let reason = format!(

@@ -123,7 +123,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::Pod;
+    use crate::Row;
+    use k8s_types::core::Pod;
 
     #[test]
     fn what_older_agents_have_noted_is_understood() {
@@ -149,17 +150,17 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (cluster, aside) = (root.path().join("cluster"), root.path().join("aside"));
         let start = async || {
-            let reader = |_: Arc<Table<Pod>>| ();
+            let reader = |_: Arc<Table<Row<Pod>>>| ();
             let state = config::<local_node::StateConfig>();
             let cells = [statedb::cell(), metrics::cell(), state, crate::cell(), invoke(reader)];
             let mut hive = TestHive::new(cells)
                 .set("cluster-folder", cluster.to_str().unwrap())
                 .set("state-dir", root.path().to_str().unwrap());
             hive.start().await;
-            let pods = hive.get::<Table<Pod>>();
+            let pods = hive.get::<Table<Row<Pod>>>();
             (hive, pods)
         };
-        let initialized = async |pods: &Table<Pod>, millis| {
+        let initialized = async |pods: &Table<Row<Pod>>, millis| {
             tokio::time::timeout(Duration::from_millis(millis), pods.wait_initialized()).await.is_ok()
         };
         let (mut hive, pods) = start().await;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::last_good::Taken;
 use crate::object::ObjectKey;
+use crate::shelf::Change;
 use crate::source_file::SourceFile;
-use crate::writer::Change;
 
 /// What came of a change of files.
 #[derive(Debug, Default)]

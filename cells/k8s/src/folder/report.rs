@@ -1,16 +1,16 @@
 //! What is told of a folder: rows, health, metrics, a line of the log for each change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hive::Health;
+use k8s_types::Kind;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use statedb::RwTable;
 
 use super::manifests::Manifests;
-use crate::object::Kind;
 use crate::source_file::SourceFile;
 
 /// Faults that the log and the health of a file show; the table has more.
@@ -58,6 +58,8 @@ pub(crate) struct Report {
     /// Files with faults, and how many.
     faulty: BTreeMap<Arc<str>, usize>,
     files: usize,
+    /// Kinds of which there are objects, or were.
+    seen: BTreeSet<Kind>,
     /// Why the folder cannot be read.
     folder: Option<String>,
     /// Why changes are noticed late.
@@ -83,14 +85,11 @@ impl Report {
             metrics,
             faulty: BTreeMap::new(),
             files: 0,
+            seen: BTreeSet::new(),
             folder: None,
             late: None,
             told: None,
         }
-    }
-
-    pub(crate) fn source(&self) -> &str {
-        &self.source
     }
 
     /// The folder cannot be read, or can.
@@ -165,8 +164,13 @@ impl Report {
         for kind in self.accepted {
             let count = manifests.count(*kind);
             total += count;
-            let labels = ObjectLabels { source: self.source.to_string(), kind: kind.name() };
-            self.metrics.objects.get_or_create(&labels).set(count as i64);
+            if count > 0 {
+                self.seen.insert(*kind);
+            }
+            if self.seen.contains(kind) {
+                let labels = ObjectLabels { source: self.source.to_string(), kind: kind.name() };
+                self.metrics.objects.get_or_create(&labels).set(count as i64);
+            }
         }
         let labels = SourceLabels { source: self.source.to_string() };
         let faults: usize = self.faulty.values().sum::<usize>() + usize::from(self.folder.is_some());

@@ -11,7 +11,9 @@ use hive::prelude::*;
 use statedb::Table;
 use tempfile::TempDir;
 
-use crate::{Pod, PolicyObject, SourceFile, Sources};
+use k8s_types::core::Pod;
+
+use crate::{PolicyObject, Row, SourceFile, Sources};
 
 fn pod(name: &str, app: &str) -> String {
     format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  labels: {{app: \"{app}\"}}\n---\n")
@@ -20,13 +22,13 @@ fn pod(name: &str, app: &str) -> String {
 struct World {
     hive: TestHive,
     root: TempDir,
-    pods: Arc<Table<Pod>>,
+    pods: Arc<Table<Row<Pod>>>,
     files: Arc<Table<SourceFile>>,
 }
 
 fn cells() -> [Cell; 4] {
     let readers =
-        |_: Arc<Table<Pod>>, _: Arc<Table<PolicyObject>>, _: Arc<Table<SourceFile>>, _: Arc<Sources>| ();
+        |_: Arc<Table<Row<Pod>>>, _: Arc<Table<PolicyObject>>, _: Arc<Table<SourceFile>>, _: Arc<Sources>| ();
     [statedb::cell(), metrics::cell(), crate::cell(), invoke(readers)]
 }
 
@@ -37,7 +39,7 @@ async fn world(prepare: impl FnOnce(&std::path::Path)) -> World {
     let cluster = root.path().join("cluster");
     let mut hive = TestHive::new(cells()).set("cluster-folder", cluster.to_str().unwrap());
     hive.start().await;
-    let (pods, files) = (hive.get::<Table<Pod>>(), hive.get::<Table<SourceFile>>());
+    let (pods, files) = (hive.get::<Table<Row<Pod>>>(), hive.get::<Table<SourceFile>>());
     tokio::time::timeout(Duration::from_secs(10), pods.wait_initialized()).await.unwrap();
     World { hive, root, pods, files }
 }
@@ -61,7 +63,8 @@ impl World {
     /// `name=app` of all pods.
     fn pods(&self) -> String {
         let snapshot = self.pods.snapshot();
-        let text = |pod: &Pod| format!("{}={}", pod.name, pod.labels.get("app").map_or("", String::as_str));
+        let app = |pod: &Pod| pod.metadata.labels.get("app").map(ToString::to_string).unwrap_or_default();
+        let text = |pod: &Pod| format!("{}={}", pod.metadata.name, app(pod));
         self.pods.all(&snapshot).map(|pod| text(pod)).collect::<Vec<_>>().join(" ")
     }
 
@@ -85,7 +88,7 @@ impl World {
         let eyes = tokio::task::spawn_blocking(move || {
             let mut gone = false;
             while !end.load(Ordering::Relaxed) {
-                gone |= pods.get(&pods.snapshot(), Pod::by_name("default", pod)).is_none();
+                gone |= pods.get(&pods.snapshot(), Row::<Pod>::by_name("default", pod)).is_none();
             }
             gone
         });
@@ -343,7 +346,7 @@ async fn hostile_files_are_refused_and_the_rest_applies() {
         "binary.yaml: document 1, line 1: is not UTF-8",
         "folder.yaml: is no regular file",
         "big.json: has more than 16 MiB",
-        "kinds.yaml: document 1, line 1: kind: Deployment is not read from here; give one of Namespace, Pod, Cilium",
+        "kinds.yaml: document 1, line 1: kind: Deployment is not read from here; give a kind that the agent",
         "kinds.yaml: document 2, line 3: kind: pod is no kind; did you mean Pod?",
         "kinds.yaml: document 3, line 5: kind: is missing",
         "kinds.yaml: document 4, line 8: is no YAML",

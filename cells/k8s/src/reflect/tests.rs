@@ -10,26 +10,26 @@ use statedb::{Db, Table};
 use super::*;
 use crate::faults::Numbers;
 use crate::row::Row;
-use crate::{Raw, RawChange, Shelf, Sources, selected, table};
+use crate::{Change, Raw, Shelf, Sources, selected, table};
 
-fn pod(name: &str, phase: &str) -> RawChange {
+fn pod(name: &str, phase: &str) -> Change {
     let json = format!(
         r#"{{"metadata": {{"name": "{name}", "namespace": "default"}}, "status": {{"phase": {phase}}}}}"#
     );
     let raw = Raw { json: json.into(), origin: "f.yaml, document 1".into() };
-    RawChange::Set(Kind::Pod, Key::new("default", name), raw)
+    Change::Set(Kind::Pod, Key::new("default", name), raw)
 }
 
-fn set(name: &str, version: u8) -> RawChange {
+fn set(name: &str, version: u8) -> Change {
     pod(name, &format!("\"{version}\""))
 }
 
-fn wrong(name: &str) -> RawChange {
+fn wrong(name: &str) -> Change {
     pod(name, "[]")
 }
 
-fn delete(name: &str) -> RawChange {
-    RawChange::Delete(Kind::Pod, Key::new("default", name))
+fn delete(name: &str) -> Change {
+    Change::Delete(Kind::Pod, Key::new("default", name))
 }
 
 /// `name=phase@source` of all.
@@ -288,7 +288,7 @@ async fn tables_follow_sources_in_a_hive() {
         let json = format!(
             r#"{{"metadata": {{"name": "{name}", "namespace": "work"}}, "spec": {{"nodeName": "{node}"}}}}"#
         );
-        RawChange::Set(Kind::Pod, Key::new("work", name), Raw { json: json.into(), origin: "".into() })
+        Change::Set(Kind::Pod, Key::new("work", name), Raw { json: json.into(), origin: "".into() })
     };
     shelf.write(vec![on("bee", "n1"), on("wasp", "n2")], true);
     tokio::time::timeout(Duration::from_secs(10), pods.wait_initialized()).await.unwrap();
@@ -309,7 +309,7 @@ async fn tables_follow_sources_in_a_hive() {
     shelf.write(vec![on("bee", "n2"), on("wasp", "n1")], false);
     sources.look().await;
     assert_eq!(names(), ["wasp"]);
-    shelf.write(vec![RawChange::Set(Kind::Pod, Key::new("work", "wasp"), Raw {
+    shelf.write(vec![Change::Set(Kind::Pod, Key::new("work", "wasp"), Raw {
         json: r#"{"metadata": {"name": "wasp", "namespace": "work"}, "spec": {"nodeName": "n1", "hostNetwork": 1}}"#.into(),
         origin: "".into(),
     })], false);

@@ -13,6 +13,7 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
+pub use check::nearest;
 pub use definition::{custom_resource_definition, custom_resource_definitions};
 use notation::Definition;
 pub(crate) use notation::{Node, Schemas, Shape};

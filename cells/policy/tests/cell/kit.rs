@@ -8,7 +8,7 @@ use hive::prelude::*;
 use identity::{Identities, Identity, Prefixes};
 use ipcache::IpcacheWriter;
 use ipcache::testing::FakeMap;
-use k8s::{Change, Namespace, Object, Objects, Pod, PolicyKind, PolicyObject, SourceWriter};
+use k8s::{PolicyKind, PolicyObject};
 use labels::{LabelArray, Labels};
 use loader::testing::FakeDatapath;
 use loader::{Datapath, EndpointDatapath, LoaderConfig};
@@ -17,7 +17,7 @@ use maps::FamilyConfig;
 use metrics::Metrics;
 use runtime_options::RuntimeOption;
 use serde_json::{Value, json};
-use statedb::{Db, RwTable, Table};
+use statedb::{Db, Initializer, RwTable, Table};
 
 use policy::{EndpointPolicy, NamedPorts, Policies, PolicyStatus, Rows, Subject};
 
@@ -31,7 +31,8 @@ pub(crate) struct World {
     pub(crate) ipcache: Arc<FakeMap>,
     pub(crate) identities: Identities,
     pub(crate) prefixes: Arc<Prefixes>,
-    pub(crate) folder: SourceWriter,
+    folder: Arc<RwTable<PolicyObject>>,
+    initializer: Option<Initializer<PolicyObject>>,
     pub(crate) options: RwTable<RuntimeOption>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) identity_table: Arc<Table<Identity>>,
@@ -54,18 +55,15 @@ impl World {
         let db = Arc::new(Db::new());
         let (identities, prefixes, identity_table) = identity::testing::of(&db, folder);
         let policies = Arc::new(db.table::<PolicyObject>().unwrap());
-        let objects = Objects::new(
-            Arc::new(db.table::<Namespace>().unwrap()),
-            Arc::new(db.table::<Pod>().unwrap()),
-            policies.clone(),
-        );
+        let (initializer, _) = policies.transact(|w| w.register_initializer("cluster-folder"));
         World {
             datapath,
             fake: Arc::default(),
             ipcache: Arc::new(FakeMap::default()),
             identities,
             prefixes: Arc::new(prefixes),
-            folder: objects.source("cluster-folder"),
+            folder: policies.clone(),
+            initializer: Some(initializer),
             options: db.table().unwrap(),
             metrics: Arc::new(Metrics::default()),
             identity_table: Arc::new(identity_table),
@@ -118,22 +116,23 @@ impl World {
 
     /// Policies by name and spec; `Null` deletes. `complete`: the folder has been read once.
     pub(crate) fn write(&mut self, policies: &[(&str, Value)], complete: bool) {
-        let change = |(name, spec): &(&str, Value)| {
-            let manifest = json!({"metadata": {"name": name, "namespace": "shop"}, "spec": spec});
-            match spec.is_null() {
-                true => {
-                    let manifest = json!({"metadata": {"name": name, "namespace": "shop"}, "spec": {}});
-                    let object = PolicyObject::decode(PolicyKind::CiliumNetworkPolicy, &manifest).unwrap();
-                    Change::Delete(Object::Policy(object).key())
+        let initializer = if complete { self.initializer.take() } else { None };
+        self.folder.transact(|w| {
+            for (name, spec) in policies {
+                let kind = PolicyKind::CiliumNetworkPolicy;
+                if spec.is_null() {
+                    w.delete(PolicyObject::by_name("cluster-folder", kind, "shop", name));
+                    continue;
                 }
-                false => {
-                    let object = PolicyObject::decode(PolicyKind::CiliumNetworkPolicy, &manifest).unwrap();
-                    let object = PolicyObject { origin: format!("{name}.yaml, document 1"), ..object };
-                    Change::Set(Arc::new(Object::Policy(object)))
-                }
+                let manifest = json!({"metadata": {"name": name, "namespace": "shop"}, "spec": spec});
+                let object = PolicyObject::decode(kind, &manifest).unwrap();
+                let (source, origin) = ("cluster-folder".into(), format!("{name}.yaml, document 1"));
+                w.insert(PolicyObject { source, origin, ..object });
             }
-        };
-        self.folder.apply(policies.iter().map(change).collect(), complete);
+            if let Some(initializer) = initializer {
+                initializer.done(w);
+            }
+        });
     }
 
     /// A pod that the datapath knows, as its identity and subject.

@@ -1,3 +1,5 @@
+use k8s_types::Key;
+use k8s_types::core::Pod;
 use proptest::prelude::*;
 
 use super::*;
@@ -9,25 +11,30 @@ fn pod(name: &str, app: &str) -> String {
     format!("kind: Pod\nmetadata: {{name: {name}, labels: {{app: {app}}}}}\n---\n")
 }
 
-fn apply(table: &mut BTreeMap<ObjectKey, Arc<Object>>, outcome: Outcome) -> Vec<SourceFile> {
+type Objects = BTreeMap<ObjectKey, Raw>;
+
+fn manifests() -> Manifests {
+    Manifests::new("s", Kind::ALL, "n1")
+}
+
+fn apply(table: &mut Objects, outcome: Outcome) -> Vec<SourceFile> {
     for change in outcome.changes {
         match change {
-            Change::Set(object) => _ = table.insert(object.key(), object),
-            Change::Delete(key) => _ = table.remove(&key),
+            Change::Set(kind, key, object) => _ = table.insert(ObjectKey { kind, key }, object),
+            Change::Delete(kind, key) => _ = table.remove(&ObjectKey { kind, key }),
         }
     }
     outcome.rows
 }
 
 /// `name=app@file` of all.
-fn shown(table: &BTreeMap<ObjectKey, Arc<Object>>) -> String {
-    let show = |object: &Arc<Object>| match &**object {
-        Object::Pod(pod) => {
-            format!("{}={}@{}", pod.name, pod.labels["app"], pod.origin.split(',').next().unwrap())
-        }
-        other => other.key().to_string(),
+fn shown(table: &Objects) -> String {
+    let show = |(key, raw): (&ObjectKey, &Raw)| {
+        let pod: Pod = k8s_types::decode(&raw.json).unwrap();
+        let file = raw.origin.split(',').next().unwrap();
+        format!("{}={}@{file}", key.key.name, pod.metadata.labels.get("app").unwrap())
     };
-    table.values().map(show).collect::<Vec<_>>().join(" ")
+    table.iter().map(show).collect::<Vec<_>>().join(" ")
 }
 
 fn set(manifests: &mut Manifests, file: &str, text: &str) -> Outcome {
@@ -36,7 +43,7 @@ fn set(manifests: &mut Manifests, file: &str, text: &str) -> Outcome {
 
 #[test]
 fn the_last_file_wins_and_the_others_are_told() {
-    let (mut m, mut table) = (Manifests::new("s", &Kind::ALL), BTreeMap::new());
+    let (mut m, mut table) = (manifests(), BTreeMap::new());
     apply(&mut table, set(&mut m, "b.yaml", &pod("p", "b")));
     let rows = apply(&mut table, set(&mut m, "a.yaml", &pod("p", "a")));
     assert_eq!(shown(&table), "p=b@b.yaml");
@@ -57,14 +64,14 @@ fn the_last_file_wins_and_the_others_are_told() {
 
 #[test]
 fn what_the_run_before_took_stays_until_the_file_is_right() {
-    let mut m = Manifests::new("s", &Kind::ALL);
+    let mut m = manifests();
     let outcome = set(&mut m, "a.yaml", &(pod("p", "v1") + &pod("q", "v1")));
     let Some((_, Some(good))) = outcome.good.into_iter().next() else { panic!() };
     assert!(good.kept.is_empty());
     let before = LastGood { manifests: good.taken };
 
     for broken in ["kind: [\n", "kind: Pod\nmetadata: {name: p, labels: []}\n"] {
-        let (mut m, mut table) = (Manifests::new("s", &Kind::ALL), BTreeMap::new());
+        let (mut m, mut table) = (manifests(), BTreeMap::new());
         apply(&mut table, m.restore("a.yaml", &before));
         assert_eq!(shown(&table), "p=v1@a.yaml q=v1@a.yaml");
         let text = pod("q", "v2") + broken;
@@ -76,13 +83,13 @@ fn what_the_run_before_took_stays_until_the_file_is_right() {
         apply(&mut table, set(&mut m, "a.yaml", &pod("q", "v3")));
         assert_eq!((shown(&table).as_str(), m.count(Kind::Pod)), ("q=v3@a.yaml", 1));
     }
-    let mut m = Manifests::new("s", &Kind::POLICIES);
+    let mut m = Manifests::new("s", &[Kind::CiliumNetworkPolicy], "n1");
     assert!(m.restore("a.yaml", &before).changes.is_empty(), "kinds that are not read any more");
 }
 
 #[test]
 fn what_a_fault_may_hide_stays() {
-    let (mut m, mut table) = (Manifests::new("s", &Kind::ALL), BTreeMap::new());
+    let (mut m, mut table) = (manifests(), BTreeMap::new());
     apply(&mut table, set(&mut m, "a.yaml", &(pod("p", "v1") + &pod("q", "v1"))));
     // The fault names its object: the other one may go.
     let rows = apply(&mut table, set(&mut m, "a.yaml", &pod("p", "{}")));
@@ -111,7 +118,7 @@ proptest! {
     /// Without faults the table is what the files say, whatever came before; the rows count right.
     #[test]
     fn the_table_is_what_the_files_say(events in events()) {
-        let (mut m, mut table) = (Manifests::new("s", &Kind::ALL), BTreeMap::new());
+        let (mut m, mut table) = (manifests(), BTreeMap::new());
         let mut files: BTreeMap<usize, Vec<(usize, u8)>> = BTreeMap::new();
         for (file, pods) in events {
             let outcome = match &pods {
@@ -143,7 +150,7 @@ proptest! {
     /// With faults: what is right applies, and no object goes whose manifest is there, right or wrong.
     #[test]
     fn no_object_goes_by_a_fault(events in events()) {
-        let (mut m, mut table) = (Manifests::new("s", &Kind::ALL), BTreeMap::new());
+        let (mut m, mut table) = (manifests(), BTreeMap::new());
         for (file, pods) in events {
             let Some(pods) = pods else {
                 apply(&mut table, m.remove(FILES[file]));
@@ -155,7 +162,7 @@ proptest! {
             let texts: String = pods.iter().map(|&(p, version)| pod(PODS[p], &app(version))).collect();
             apply(&mut table, set(&mut m, FILES[file], &texts));
             for (p, version) in pods {
-                let key = ObjectKey { kind: Kind::Pod, namespace: "default".into(), name: PODS[p].into() };
+                let key = ObjectKey { kind: Kind::Pod, key: Key::new("default", PODS[p]) };
                 if version != 0 || before.contains(&key) {
                     prop_assert!(table.contains_key(&key), "{} is gone", key);
                 }

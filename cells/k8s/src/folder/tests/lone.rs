@@ -9,14 +9,14 @@ use statedb::{Db, RwTable};
 use tempfile::TempDir;
 
 use super::{faults, pod};
-use crate::folder::{Folder, Keep, Memory, Report, SourceMetrics};
-use crate::{Kind, Objects, Pod, SourceFile};
+use crate::folder::{Folder, Keep, Manifests, Memory, Report, SourceMetrics};
+use crate::{Shelf, SourceFile};
+use k8s_types::{Key, Kind};
 
 /// A folder without its job, looked through when the test says so.
 struct Lone {
-    db: Db,
     root: TempDir,
-    pods: Arc<RwTable<Pod>>,
+    shelf: Shelf,
     files: Arc<RwTable<SourceFile>>,
     folder: Folder,
     hive: TestHive,
@@ -24,21 +24,18 @@ struct Lone {
 
 impl Lone {
     async fn new(limit: memory::MemoryLimit) -> Lone {
-        let (db, root) = (Db::new(), tempfile::tempdir().unwrap());
-        let pods = Arc::new(db.table::<Pod>().unwrap());
-        let files = Arc::new(db.table::<SourceFile>().unwrap());
-        let objects =
-            Objects::new(Arc::new(db.table().unwrap()), pods.clone(), Arc::new(db.table().unwrap()));
+        let root = tempfile::tempdir().unwrap();
+        let files = Arc::new(Db::new().table::<SourceFile>().unwrap());
         let (give, take) = std::sync::mpsc::channel();
         let lends = invoke(move |health: Health| drop(give.send(health)));
         let mut hive = TestHive::new(module("k8s", "Lends its health", [lends]));
         hive.start().await;
         let (health, metrics) = (take.recv().unwrap(), SourceMetrics::default());
-        let report = Report::new("s", "p", &Kind::ALL, files.clone(), health, metrics);
-        let (path, writer) = (root.path().to_owned(), objects.source("s"));
+        let report = Report::new("s", "p", Kind::ALL, files.clone(), health, metrics);
+        let (path, shelf) = (root.path().to_owned(), Shelf::new("s", Kind::ALL));
         let (memory, keep) = (Memory::default(), Keep::default());
-        let folder = Folder::new(path, &Kind::ALL, writer, report, memory, keep, Arc::new(limit));
-        Lone { db, root, pods, files, folder, hive }
+        let folder = Folder::new(path, Kind::ALL, "n1", shelf.clone(), report, memory, keep, Arc::new(limit));
+        Lone { root, shelf, files, folder, hive }
     }
 
     /// Looks as when the kernel does not tell of changes.
@@ -51,7 +48,7 @@ impl Lone {
     }
 
     fn count(&self) -> usize {
-        self.pods.len(&self.db.snapshot())
+        self.shelf.keys(Kind::Pod).len()
     }
 
     fn faults(&self) -> String {
@@ -81,7 +78,7 @@ async fn files_that_are_new_wait_for_room_in_memory() {
     lone.write("a.yaml", &pod("c", "1"));
     lone.look();
     assert_eq!(lone.count(), 1);
-    assert!(lone.pods.get(&lone.db.snapshot(), Pod::by_name("default", "c")).is_some());
+    assert_eq!(lone.shelf.keys(Kind::Pod), [Key::new("default", "c")]);
     used(20 << 20);
     lone.look();
     assert_eq!(lone.count(), 2);
@@ -98,7 +95,7 @@ async fn a_folder_that_nobody_watches_is_read_all_the_same() {
     let mut lone = Lone::new(memory::MemoryLimit::none()).await;
     lone.write("a.yaml", &pod("a", "1"));
     lone.look();
-    assert_eq!((lone.count(), lone.pods.initialized(&lone.db.snapshot())), (1, true));
+    assert_eq!((lone.count(), lone.shelf.is_complete()), (1, true));
     let told = lone.hive.health("k8s");
     assert!(told.error.contains("changes are noticed after a second only: Too many open files"), "{told:?}");
     lone.write("b.yaml", &pod("b", "1"));

@@ -299,7 +299,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// The known name that differs by case, or by at most two letters.
-fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+pub fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     let limit = if name.len() < 5 { 1 } else { 2 };
     let distance = |other: &&str| edits(name, other);
     known.min_by_key(distance).filter(|other| distance(other) <= limit)

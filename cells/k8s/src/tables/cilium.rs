@@ -1,0 +1,119 @@
+//! Tables `k8s-ciliumnodes`, `k8s-ciliumidentities`, `k8s-ciliumendpoints` and `k8s-ciliumcidrgroups`.
+
+use k8s_types::cilium::{AddressPair, CiliumCIDRGroup, CiliumEndpoint, CiliumIdentity, CiliumNode};
+
+use crate::pool::Pool;
+use crate::row::{Row, Tabled};
+
+impl Tabled for CiliumNode {
+    const TABLE: &'static str = "k8s-ciliumnodes";
+
+    fn columns() -> &'static [&'static str] {
+        &["Name", "Addresses", "PodCIDRs", "Age"]
+    }
+
+    fn cells(row: &Row<Self>) -> Vec<String> {
+        let addresses: Vec<String> =
+            row.spec.addresses.iter().map(|address| format!("{} ({})", address.ip, address.r#type)).collect();
+        let ranges: Vec<&str> = row.spec.ipam.pod_cidrs.iter().map(|range| range.as_str()).collect();
+        vec![row.metadata.name.to_string(), addresses.join(", "), ranges.join(", "), row.age()]
+    }
+}
+
+impl Tabled for CiliumIdentity {
+    const TABLE: &'static str = "k8s-ciliumidentities";
+
+    fn columns() -> &'static [&'static str] {
+        &["Name", "Labels", "Age"]
+    }
+
+    fn cells(row: &Row<Self>) -> Vec<String> {
+        let labels: Vec<String> =
+            row.security_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        vec![row.metadata.name.to_string(), labels.join(", "), row.age()]
+    }
+}
+
+impl Tabled for CiliumEndpoint {
+    const TABLE: &'static str = "k8s-ciliumendpoints";
+
+    fn columns() -> &'static [&'static str] {
+        &["Name", "Identity", "Addresses", "Node", "State", "Age"]
+    }
+
+    fn cells(row: &Row<Self>) -> Vec<String> {
+        let status = &row.status;
+        let addressing = status.networking.iter().flat_map(|networking| &networking.addressing);
+        let addresses: Vec<&str> = addressing.flat_map(addresses).collect();
+        vec![
+            format!("{}/{}", row.metadata.namespace, row.metadata.name),
+            status.identity.as_ref().map(|identity| identity.id.to_string()).unwrap_or_default(),
+            addresses.join(", "),
+            status.networking.as_ref().map(|networking| networking.node_ip.to_string()).unwrap_or_default(),
+            status.state.to_string(),
+            row.age(),
+        ]
+    }
+
+    fn share(&mut self, pool: &mut Pool) {
+        if let Some(identity) = &mut self.status.identity {
+            identity.labels.iter_mut().for_each(|label| pool.text(label));
+        }
+        if let Some(networking) = &mut self.status.networking {
+            pool.text(&mut networking.node_ip);
+        }
+        pool.text(&mut self.status.service_account);
+    }
+}
+
+fn addresses(pair: &AddressPair) -> impl Iterator<Item = &str> {
+    [pair.ipv4.as_str(), pair.ipv6.as_str()].into_iter().filter(|address| !address.is_empty())
+}
+
+impl Tabled for CiliumCIDRGroup {
+    const TABLE: &'static str = "k8s-ciliumcidrgroups";
+
+    fn columns() -> &'static [&'static str] {
+        &["Name", "CIDRs", "Age"]
+    }
+
+    fn cells(row: &Row<Self>) -> Vec<String> {
+        let ranges: Vec<&str> = row.spec.external_cidrs.iter().map(|range| range.as_str()).collect();
+        vec![row.metadata.name.to_string(), ranges.join(", "), row.age()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use statedb::TableSpec;
+
+    use super::*;
+
+    fn row<T: Tabled>(object: &Value) -> Vec<String> {
+        let mut row = Row::of(k8s_types::decode::<T>(object.to_string().as_bytes()).unwrap()).row();
+        assert_eq!(row.len(), T::columns().len());
+        row.pop();
+        row
+    }
+
+    #[test]
+    fn objects_show_what_they_are_about() {
+        let node = json!({"metadata": {"name": "n1"}, "spec": {
+            "addresses": [{"type": "InternalIP", "ip": "192.0.2.1"}], "ipam": {"podCIDRs": ["10.0.0.0/24"]},
+        }});
+        assert_eq!(row::<CiliumNode>(&node), ["n1", "192.0.2.1 (InternalIP)", "10.0.0.0/24"]);
+        let identity = json!({"metadata": {"name": "7000"}, "security-labels": {"k8s:b": "2", "k8s:a": "1"}});
+        assert_eq!(row::<CiliumIdentity>(&identity), ["7000", "k8s:a=1, k8s:b=2"]);
+        let endpoint = json!({"metadata": {"name": "web", "namespace": "shop"}, "status": {
+            "identity": {"id": 7000}, "state": "ready",
+            "networking": {"node": "192.0.2.1", "addressing": [{"ipv4": "10.0.0.5", "ipv6": "fd00::5"}]},
+        }});
+        assert_eq!(
+            row::<CiliumEndpoint>(&endpoint),
+            ["shop/web", "7000", "10.0.0.5, fd00::5", "192.0.2.1", "ready"]
+        );
+        let group = json!({"metadata": {"name": "offices"}, "spec": {"externalCIDRs": ["192.0.2.0/24"]}});
+        assert_eq!(row::<CiliumCIDRGroup>(&group), ["offices", "192.0.2.0/24"]);
+    }
+}
