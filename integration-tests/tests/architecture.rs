@@ -44,6 +44,10 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "when each source of the status worked last; the answer is made from it",
     ),
     (
+        "cells/k8s/src/shelf.rs",
+        "what a source without a server has, read by its watches alone; others read the tables",
+    ),
+    (
         "cells/loader/src/away.rs",
         "endpoints whose interface is away, until it or the endpoint is gone for good; asked once by who looks after them",
     ),
@@ -124,6 +128,10 @@ const OWN_THREADS: &[(&str, &str)] = &[
         "the thread that answers the kubelet when no job moves and watches the jobs themselves",
     ),
     (
+        "cells/k8s/api/src/access.rs",
+        "the library reads the files of a kubeconfig in a future that waits for nothing, in `hive::blocking`",
+    ),
+    (
         "cells/loader/src/controller.rs",
         "links of devices are made while programs are loaded; the thread ends before the call returns",
     ),
@@ -161,6 +169,7 @@ const ALL_OPTIONS: &[(&str, &str)] = &[
     ),
     ("cells/daemon-config/src/spec.rs", "options of several cells that the API changes under other names"),
     ("cells/daemon-config/src/table.rs", "shows where each option comes from"),
+    ("cells/k8s/api/src/cell.rs", "asks which features are on, whose kinds the server has to know"),
 ];
 
 /// Tests of cells in a hive with loops of their own that look again and again, and why. The others wait by `TestHive::until`,
@@ -175,6 +184,10 @@ const OWN_WAITS: &[(&str, &str)] = &[
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("agent/src/main.rs", "the home folder, where the configuration file may be"),
     ("cells/api/client/src/address.rs", "`CILIUM_SOCK`, by which all clients of Cilium find the agent"),
+    (
+        "cells/k8s/api/src/cell.rs",
+        "`KUBERNETES_SERVICE_HOST` and `_PORT`, by which all pods find the API server",
+    ),
     (
         "cells/local-node/src/host.rs",
         "`K8S_NODE_NAME`, the name that Kubernetes gives; no option of the original",
