@@ -54,16 +54,24 @@ macro_rules! slim {
 }
 pub(crate) use slim;
 
-/// What Go writes as `null` if it was never given.
+/// What a field may be of.
 pub(crate) trait Nil {
+    /// Whether Go would write `null`: it was never given.
     fn is_nil(&self) -> bool {
         false
     }
+
+    /// Gives back memory that was taken while it was read.
+    fn trim(&mut self) {}
 }
 
 impl<T> Nil for Vec<T> {
     fn is_nil(&self) -> bool {
         self.is_empty()
+    }
+
+    fn trim(&mut self) {
+        self.shrink_to_fit();
     }
 }
 
@@ -127,9 +135,13 @@ macro_rules! empty_if_default {
 }
 empty_if_default!(bool, u8, u16, u32, u64, i32, i64);
 
-/// `null` is the default.
-pub(crate) fn null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
-    Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
+/// `null` is the default. A list is left with no room for more: most have one item, and room for four else.
+pub(crate) fn null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default + Nil>(
+    from: D,
+) -> Result<T, D::Error> {
+    let mut value = Option::<T>::deserialize(from)?.unwrap_or_default();
+    value.trim();
+    Ok(value)
 }
 
 /// A number or a name, as ports are given.
