@@ -12,7 +12,8 @@
 //! | `config` | the operator | flags, variables, file and folder of options |
 //! | `filter` | the operator | the option `labels` |
 //! | `manifests` | whoever may write the cluster's folder | documents, objects of every kind |
-//! | `policies` | the same | policies, from the text to rows and verdicts |
+//! | `objects` | a server of the cluster | the types of all kinds, their schemas, YAML |
+//! | `policies` | whoever may write the cluster's folder | policies, from the text to rows and verdicts |
 //! | `lb_state` | whoever may write the services' file | services, slices, frontends, backends |
 //! | `records` | an earlier or another agent | records of endpoints, queued deletions, numbers of identities |
 //! | `tables` | whoever may open the socket or the shell | commands on tables, keys of indexes |
@@ -27,6 +28,7 @@ mod input;
 mod lb_state;
 mod manifests;
 mod names;
+mod objects;
 mod policies;
 mod records;
 mod tables;
@@ -43,13 +45,14 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "http", longest: 2048, run: http::run },
     Target { name: "bodies", longest: 2048, run: bodies::run },
     Target { name: "cni", longest: 2048, run: cni::run },
     Target { name: "config", longest: 1024, run: config::run },
     Target { name: "filter", longest: 256, run: filter::run },
     Target { name: "manifests", longest: 4096, run: manifests::run },
+    Target { name: "objects", longest: 4096, run: objects::run },
     Target { name: "policies", longest: 4096, run: policies::run },
     Target { name: "lb_state", longest: 4096, run: lb_state::run },
     Target { name: "records", longest: 4096, run: records::run },
