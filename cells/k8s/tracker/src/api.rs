@@ -165,9 +165,14 @@ fn replace(
     }
     match part {
         Part::Status => {
-            let status = object.value.get("status").cloned();
+            let (status, metadata) =
+                (object.value.get("status").cloned(), object.value.get("metadata").cloned());
             object.value = stored.value().clone();
             set_status(&mut object.value, status);
+            // Labels and annotations of Kubernetes' own kinds go with the status, those of others stay.
+            if let Some(metadata) = metadata.filter(|_| kind.group() != "cilium.io") {
+                object.value["metadata"] = metadata;
+            }
         }
         Part::AllButStatus if has_status(kind) => {
             set_status(&mut object.value, stored.value().get("status").cloned());

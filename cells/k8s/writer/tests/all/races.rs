@@ -19,7 +19,7 @@ fn ms(n: u64) -> Duration {
 #[tokio::test(start_paused = true)]
 async fn what_the_agent_writes() {
     let world = World::new().await;
-    let (writer, api) = (world.writer.clone(), world.cluster.clone());
+    let (writer, api) = (world.writer.clone(), world.cluster.api());
     flows::all(&flows::Stage { writer, api, namespace: "shop".into() }).await;
     world.finish().await;
 }
@@ -28,7 +28,7 @@ async fn what_the_agent_writes() {
 async fn a_conflict_is_looked_at_again_and_the_other_change_stays() {
     let world = World::new().await;
     let key = Key::new("", "n1");
-    world.cluster.put(Kind::CiliumNode, &key, object(0));
+    world.cluster.make(Kind::CiliumNode, &key, object(0));
     world.server.latency(ms(10));
     let ticket = world.writer.want(node("n1"), Wish::edit(spec(1)));
     sleep(ms(15)).await; // The get is answered, the put is under way.
@@ -45,7 +45,7 @@ async fn ten_tries_half_a_second_apart() {
     let world = World::new().await;
     let conflict = ApiError::Conflict("the object has been modified".into());
     world.server.refuse("update", Some(conflict.clone()));
-    world.cluster.put(Kind::CiliumNode, &Key::new("", "n1"), object(0));
+    world.cluster.make(Kind::CiliumNode, &Key::new("", "n1"), object(0));
     let begin = Instant::now();
     let ticket = world.writer.want(node("n1"), flows::node(json!([]), json!({})));
     let failed = ticket.done().await.unwrap_err();
@@ -102,7 +102,7 @@ async fn parts_are_wished_for_by_themselves_and_go_with_the_whole() {
     assert!(matches!(part.done().await, Err(NotWritten::Superseded { .. })));
     world.server.away(false);
     gone.done().await.unwrap();
-    assert_eq!(world.cluster.objects().len(), 0);
+    assert_eq!(world.cluster.objects(Kind::CiliumEndpoint).len(), 0);
     world.finish().await;
 }
 
@@ -117,7 +117,7 @@ async fn what_is_withdrawn_is_not_written() {
     assert!(matches!(ticket.done().await, Err(NotWritten::Superseded { .. })));
     world.server.away(false);
     sleep(Duration::from_secs(3600)).await;
-    assert_eq!((world.cluster.objects().len(), world.rows()), (0, 0));
+    assert_eq!((world.cluster.objects(Kind::CiliumEndpoint).len(), world.rows()), (0, 0));
     world.finish().await;
 }
 
@@ -128,7 +128,7 @@ async fn what_is_to_come_is_waited_for() {
     let ticket = world.writer.want(node("a"), status);
     sleep(Duration::from_secs(20)).await;
     assert_eq!(world.row(&node("a")).unwrap().error, "there is no such object yet");
-    world.cluster.put(Kind::CiliumNode, &Key::new("", "a"), object(1));
+    world.cluster.make(Kind::CiliumNode, &Key::new("", "a"), object(1));
     ticket.done().await.unwrap();
     let node = world.cluster.object(Kind::CiliumNode, &Key::new("", "a")).unwrap();
     assert_eq!((&node["status"]["used"], &node["spec"]["value"]), (&json!(3), &json!(1)));
@@ -143,7 +143,7 @@ async fn a_kill_in_between_is_made_good_by_the_next_run() {
     let key = Key::new("shop", "web-0");
     for kept in 0..6 {
         for lost in [false, true] {
-            let cluster: std::sync::Arc<Cluster> = Default::default();
+            let cluster = Cluster::default();
             let old = World::of(cluster.clone()).await;
             let made =
                 old.writer.want(endpoint("web-0"), flows::endpoint(pod("old"), None, json!({"id": 1})));

@@ -9,6 +9,7 @@ use k8s_types::{Key, Kind};
 use k8s_writer::{NotWritten, Wish, Writer};
 use tokio::time::Instant;
 
+use crate::cluster::Cluster;
 use crate::faults::{Fault, away};
 use crate::world::{World, node, spec};
 
@@ -23,7 +24,7 @@ async fn what_is_pending_is_written_at_the_stop() {
     for ticket in tickets {
         ticket.done().await.unwrap();
     }
-    assert_eq!(world.cluster.objects().len(), 30);
+    assert_eq!(world.cluster.objects(Kind::CiliumNode).len(), 30);
     let late = world.writer.want(node("late"), Wish::edit(spec(1))).done().await;
     assert_eq!(late, Err(NotWritten::Stopped { target: "ciliumnodes/late".into() }));
     world.finish().await;
@@ -58,8 +59,7 @@ async fn the_stop_is_bounded_and_the_rest_is_told() {
 #[tokio::test(start_paused = true)]
 async fn who_wishes_last_is_heard() {
     // The cell that needs the writer stops before it; what it wishes for in its stop hook is written.
-    let cluster = Arc::new(crate::cluster::Cluster::default());
-    let api: Arc<dyn k8s_types::Api> = cluster.clone();
+    let cluster = Cluster::default();
     let farewell = |writer: Arc<Writer>, lifecycle: Lifecycle| {
         lifecycle.hook("farewell").on_stop(move |_| async move {
             writer.want(node("n1"), Wish::edit(spec("gone")));
@@ -68,7 +68,7 @@ async fn who_wishes_last_is_heard() {
     };
     let mut hive = TestHive::new([
         statedb::cell(),
-        supply(api),
+        supply(cluster.api()),
         k8s_writer::cell(),
         module("farewell", "Says goodbye", [invoke(farewell)]),
     ]);

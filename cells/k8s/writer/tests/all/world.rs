@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::faults::Faulty;
 
 pub(crate) struct World {
-    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) cluster: Cluster,
     pub(crate) server: Faulty,
     pub(crate) hive: TestHive,
     pub(crate) writer: Arc<Writer>,
@@ -22,12 +22,12 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new() -> World {
-        World::of(Arc::default()).await
+        World::of(Cluster::default()).await
     }
 
     /// A next run of the agent, with the same cluster.
-    pub(crate) async fn of(cluster: Arc<Cluster>) -> World {
-        let server = Faulty::over(cluster.clone());
+    pub(crate) async fn of(cluster: Cluster) -> World {
+        let server = Faulty::over(cluster.api());
         let api: Arc<dyn Api> = Arc::new(server.clone());
         let mut hive = TestHive::new([
             statedb::cell(),
