@@ -238,11 +238,3 @@ pub(crate) async fn annotations_of_a_node_are_merged(stage: &Stage) {
     );
     stage.clean(kind, &key).await;
 }
-
-/// All of them.
-pub(crate) async fn all(stage: &Stage) {
-    a_node_is_made_then_changed_and_the_fields_of_others_stay(stage).await;
-    an_endpoint_is_made_patched_and_deleted_by_its_uid(stage).await;
-    an_identity_is_made_once_and_kept_from_collection(stage).await;
-    annotations_of_a_node_are_merged(stage).await;
-}

@@ -20,7 +20,12 @@ fn ms(n: u64) -> Duration {
 async fn what_the_agent_writes() {
     let world = World::new().await;
     let (writer, api) = (world.writer.clone(), world.cluster.api());
-    flows::all(&flows::Stage { writer, api, namespace: "shop".into() }).await;
+    let stage = flows::Stage { writer, api, namespace: "shop".into() };
+    flows::a_node_is_made_then_changed_and_the_fields_of_others_stay(&stage).await;
+    flows::an_endpoint_is_made_patched_and_deleted_by_its_uid(&stage).await;
+    flows::an_identity_is_made_once_and_kept_from_collection(&stage).await;
+    flows::annotations_of_a_node_are_merged(&stage).await;
+    drop(stage);
     world.finish().await;
 }
 
