@@ -61,6 +61,7 @@ pub fn control_plane() -> Cell {
         [
             k8s_api::cell(),
             k8s::cell(),
+            k8s_writer::cell(),
             local_node::cell(),
             identity::cell(),
             ipam::cell(),

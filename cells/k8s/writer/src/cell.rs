@@ -13,7 +13,16 @@ use crate::writer::Writer;
 
 /// Gives `Arc<`[`Writer`]`>` and the table `k8s-writes`; carries wishes out over the `Arc<dyn Api>`, if there is one.
 pub fn cell() -> Cell {
-    module("k8s-writer", "Writes objects of the cluster", [statedb::table::<Write>(), provide(new_writer)])
+    module(
+        "k8s-writer",
+        "Writes objects of the cluster",
+        [
+            statedb::table::<Write>(),
+            provide(new_writer),
+            // The table is there also for whoever looks for what is written.
+            invoke(|_: Arc<Writer>| ()),
+        ],
+    )
 }
 
 fn new_writer(
