@@ -6,6 +6,7 @@
 mod api_server;
 mod build;
 pub mod cast;
+mod cluster;
 mod events;
 mod http;
 pub mod measure;
@@ -19,6 +20,7 @@ pub mod soak;
 
 pub use api_server::ApiServer;
 pub use build::other_build;
+pub use cluster::Cluster;
 pub use events::{Event, Events};
 pub use http::{Answer, request};
 pub use node::{Node, binary, pod_manifest};

@@ -1,0 +1,178 @@
+//! The agent in a real cluster: whatever happens to the API server and the way to it, the tables have what kubectl shows.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use cluster_stage::User;
+use integration_tests::Cluster;
+use k8s_types::Kind;
+use k8s_types::schema::custom_resource_definitions;
+use serde_json::{Value, json};
+use test_kit::{require_root, wait_until};
+
+const LIMIT: Duration = Duration::from_secs(60);
+fn list(items: Vec<Value>) -> String {
+    json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
+}
+
+/// One of many objects of a kind, in one of two versions.
+fn object(kind: Kind, number: usize, version: usize) -> Value {
+    let byte = |shift: usize| (number >> shift) & 0xff;
+    let ip = format!("10.{}.{}.{}", version, byte(8), byte(0));
+    let port = 1000 + version;
+    let name = match kind {
+        Kind::CiliumIdentity => (10_000 + number).to_string(),
+        _ => format!("o-{number}"),
+    };
+    let mut object = match kind {
+        Kind::Pod => {
+            json!({"spec": {"nodeName": Cluster::NODE, "containers": [{"name": "c", "image": format!("i:{version}")}]}})
+        }
+        Kind::Service => {
+            json!({"spec": {"ports": [{"port": port}], "selector": {"app": format!("a{number}")}}})
+        }
+        Kind::EndpointSlice => {
+            json!({"addressType": "IPv4", "endpoints": [{"addresses": [ip]}], "ports": [{"name": "", "port": port}]})
+        }
+        Kind::NetworkPolicy => json!({"spec": {"podSelector": {}, "ingress": [{"ports": [{"port": port}]}]}}),
+        Kind::CiliumNetworkPolicy | Kind::CiliumClusterwideNetworkPolicy => json!({"spec": {
+            "endpointSelector": {"matchLabels": {"app": format!("a{number}")}},
+            "ingress": [{"toPorts": [{"ports": [{"port": port.to_string(), "protocol": "TCP"}]}]}],
+        }}),
+        Kind::CiliumCIDRGroup => json!({"spec": {"externalCIDRs": [format!("{ip}/32")]}}),
+        Kind::CiliumNode => json!({"spec": {"addresses": [{"type": "InternalIP", "ip": ip}]}}),
+        Kind::CiliumIdentity => {
+            json!({"security-labels": {"k8s:app": format!("a{number}"), "k8s:version": version.to_string()}})
+        }
+        Kind::CiliumEndpoint => {
+            json!({"status": {"networking": {"addressing": [{"ipv4": ip}], "node": "192.0.2.7"}, "state": "ready"}})
+        }
+        Kind::Namespace => json!({}),
+        other => panic!("{other:?} is none of them"),
+    };
+    object["apiVersion"] = kind.api_version().into();
+    object["kind"] = kind.name().into();
+    object["metadata"] = json!({"name": name, "labels": {"version": version.to_string(), "app": "many"}});
+    object
+}
+
+/// Kinds of which there may be many; a deleted namespace stays, as nobody finishes it.
+const KINDS: [Kind; 10] = [
+    Kind::Pod,
+    Kind::Service,
+    Kind::EndpointSlice,
+    Kind::NetworkPolicy,
+    Kind::CiliumNetworkPolicy,
+    Kind::CiliumClusterwideNetworkPolicy,
+    Kind::CiliumCIDRGroup,
+    Kind::CiliumNode,
+    Kind::CiliumIdentity,
+    Kind::CiliumEndpoint,
+];
+
+#[test]
+fn what_kubectl_does_appears_in_order() {
+    require_root!();
+    let mut cluster = Cluster::new(&custom_resource_definitions());
+    cluster.start();
+    let changes = cluster.table("k8s-services").changes().unwrap();
+    let (tell, told) = mpsc::channel();
+    let follow = thread::Builder::new().spawn(move || {
+        for change in changes {
+            let Ok(change) = change else { return };
+            let port = &change.object["spec"]["ports"][0]["port"];
+            let what = if change.deleted { "gone" } else { "is" };
+            let name = change.object["metadata"]["name"].as_str().unwrap().to_owned();
+            if tell.send(format!("{name} {what} {port}")).is_err() {
+                return;
+            }
+        }
+    });
+    let next = || loop {
+        let line = told.recv_timeout(LIMIT).unwrap();
+        if line.starts_with("o-") {
+            return line;
+        }
+    };
+    for number in 0..10 {
+        // Of what has been told before nothing comes again, nothing is left out, and nothing comes too early.
+        let service = |version| object(Kind::Service, number, version).to_string();
+        cluster.stage.apply(&service(0)).unwrap();
+        assert_eq!(next(), format!("o-{number} is 1000"));
+        cluster.stage.apply(&service(1)).unwrap();
+        assert_eq!(next(), format!("o-{number} is 1001"));
+        if number % 2 == 0 {
+            cluster.stage.kubectl(&["delete", "service", &format!("o-{number}")]).unwrap();
+            assert_eq!(next(), format!("o-{number} gone 1001"));
+        }
+    }
+    let many: Vec<Value> = (100..200).map(|number| object(Kind::Service, number, 0)).collect();
+    cluster.stage.kubectl_with(&["create", "-f", "-"], &list(many)).unwrap();
+    for number in 100..200 {
+        assert_eq!(next(), format!("o-{number} is 1000"));
+    }
+    let counts = cluster.until_equal();
+    assert!(
+        counts["k8s-services"] == 106 && counts["k8s-namespaces"] >= 4 && counts["k8s-nodes"] == 1,
+        "{counts:?}"
+    );
+    drop((cluster, told));
+    follow.unwrap().join().unwrap();
+}
+
+#[test]
+fn servers_are_killed_history_is_compacted_tokens_are_replaced() {
+    require_root!();
+    let mut cluster = Cluster::new(&custom_resource_definitions());
+    let write = |cluster: &Cluster, numbers: std::ops::Range<usize>, version| {
+        let objects = |kind: &Kind| {
+            let kind = *kind;
+            numbers.clone().map(move |number| object(kind, number, version))
+        };
+        cluster.stage.apply(&list(KINDS.iter().flat_map(objects).collect())).unwrap();
+    };
+    let services = |cluster: &Cluster| cluster.until_equal()["k8s-services"];
+    write(&cluster, 0..3, 0);
+    cluster.start();
+    assert_eq!(services(&cluster), 4);
+
+    // The API server is killed and started again.
+    cluster.stage.kill_api_server().unwrap();
+    thread::sleep(Duration::from_secs(2));
+    cluster.stage.start_api_server().unwrap();
+    write(&cluster, 1..5, 1);
+    assert_eq!(services(&cluster), 6);
+
+    // etcd as well.
+    cluster.stage.kill_etcd().unwrap();
+    thread::sleep(Duration::from_secs(2));
+    cluster.stage.start_etcd().unwrap();
+    wait_until("the API server has etcd again", LIMIT, || {
+        cluster.stage.kubectl(&["get", "--raw", "/readyz"]).is_ok()
+    });
+    write(&cluster, 4..7, 0);
+    assert_eq!(services(&cluster), 8);
+
+    // What happens while the agent hears nothing, and is forgotten by etcd and server: 410.
+    cluster.gate.hold();
+    write(&cluster, 7..9, 0);
+    cluster.stage.kubectl(&["delete", "service", "o-0", "o-8"]).unwrap();
+    cluster.stage.compact().unwrap();
+    cluster.stage.kill_api_server().unwrap();
+    cluster.stage.start_api_server().unwrap();
+    cluster.gate.cut();
+    cluster.gate.open();
+    assert_eq!(services(&cluster), 8);
+
+    // A new token, the old one is refused; the file has it.
+    cluster.stage.replace_token(User::Agent).unwrap();
+    write(&cluster, 9..10, 0);
+    assert_eq!(services(&cluster), 9);
+
+    // The node's agent starts with other objects than it stopped with.
+    cluster.node.stop();
+    cluster.stage.kubectl(&["delete", "service", "o-9"]).unwrap();
+    cluster.start();
+    assert_eq!(services(&cluster), 8);
+}
