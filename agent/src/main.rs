@@ -1,5 +1,6 @@
 //! `agent --config-dir DIR`; `agent config` shows the options in force, `agent hive` what it is made of.
 
+mod build_config;
 mod cleanup;
 mod cmdref;
 mod dump;
@@ -21,6 +22,9 @@ static ALLOCATOR: memory::Counting = memory::Counting;
 
 fn main() -> ExitCode {
     memory::tune_allocator();
+    if std::env::args_os().nth(1).is_some_and(|word| word == build_config::WORD) {
+        return build_config::run();
+    }
     let (filter, level) = log_level::filter();
     let own = [log_level::cell(level.clone()), privileges::cell(), cmdref::cell()];
     let built = Hive::builder([group(own), agent::cells()])
@@ -87,6 +91,8 @@ const USAGE: &str = "\
 Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
        agent cleanup [--dry-run] [--force]  remove what agents have left on this node;
                                             --bpf-state: only programs, links and maps
+       agent build-config                   write the configuration that cluster objects have for
+                                            this node into a folder; --help tells its options
        agent --cmdref DIR                   write the command reference into DIR
        agent config                         the options in force, as a file, each with where it
                                             came from

@@ -59,6 +59,14 @@ pub(crate) enum Command {
     Bpf(BpfCommand),
     /// Connect to the agent's shell: its commands, one or at a prompt
     Shell(ShellOptions),
+    /// Write the configuration that cluster objects have for this node into a folder: runs `agent build-config`, whose
+    /// --help tells its options
+    #[command(disable_help_flag = true)]
+    BuildConfig {
+        /// Options of `agent build-config`: --dest, --node-name, --source, and where the API server is
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
     /// Remove what agents have left on this node: runs `agent cleanup`, whose --help tells its options
     #[command(visible_alias = "post-uninstall-cleanup", disable_help_flag = true)]
     Cleanup {

@@ -6,11 +6,11 @@
 //! are dropped.
 
 mod agent;
+mod agent_verb;
 mod args;
 mod bpf_ct;
 mod bpf_lb;
 mod bpf_maps;
-mod cleanup;
 mod config;
 mod db;
 mod endpoint;
@@ -111,7 +111,8 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
             }
             RulesCommand::Wait(options) => policy::wait(agent, options),
         },
-        Command::Cleanup { arguments } => cleanup::run(arguments),
+        Command::BuildConfig { arguments } => agent_verb::run("build-config", arguments),
+        Command::Cleanup { arguments } => agent_verb::run("cleanup", arguments),
         Command::Service(command) => match command {
             ServiceCommand::List { output } => service::list(agent, output, out),
             ServiceCommand::Get { id, output } => service::get(agent, *id, output, out),

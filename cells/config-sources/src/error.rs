@@ -1,5 +1,8 @@
 //! What can be wrong.
 
+use std::io;
+use std::path::PathBuf;
+
 /// Why the configuration of the cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -15,5 +18,34 @@ pub enum Error {
         reason: String,
         /// What would be right.
         expected: &'static str,
+    },
+    /// A source of `build-config` is none.
+    #[error("option source: {value:?} is wrong: {reason}")]
+    Source {
+        /// The source.
+        value: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Nobody has cluster objects.
+    #[error("no API server is known: give --k8s-kubeconfig-path or --k8s-api-server-urls, or run as a pod")]
+    NoServer,
+    /// An object cannot be read.
+    #[error("{object} cannot be read: {reason}")]
+    Read {
+        /// The object.
+        object: String,
+        /// Why.
+        reason: String,
+    },
+    /// The folder cannot be written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Folder {
+        /// What was tried.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
     },
 }

@@ -24,17 +24,27 @@
 //! # Ok::<(), config_sources::Error>(())
 //! ```
 //!
+//! [`build()`] is the other half, and no part of an agent: the command `build-config` of an init container, which reads the
+//! same objects once, CiliumNodeConfigs by the labels of the node, and writes the folder that the agent is started with. The
+//! keys `config-sources` and `config-sources-overrides` among them tell the agent what to follow.
+//!
 //! **Differences from Cilium**: options that are no JSON of the right form are refused at the start, where the original
-//! logs an error and follows nothing. One job follows all objects.
+//! logs an error and follows nothing. One job follows all objects. `build-config` leaves a folder alone
+//! that says the same already, and removes keys that are gone.
 
+mod build;
 mod cell;
 mod config;
 mod error;
+mod folder;
 mod object;
 mod objects;
+mod resolve;
 mod row;
+mod selector;
 mod spec;
 
+pub use build::{BuildConfig, Surroundings, build};
 pub use cell::cell;
 pub use config::SourcesConfig;
 pub use error::Error;

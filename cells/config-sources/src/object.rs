@@ -35,7 +35,7 @@ fn of_config_map(object: &ConfigMap) -> Said {
     Said { key: key(&object.metadata), values: object.data.clone(), odd: Vec::new() }
 }
 
-fn of_node_config(object: &CiliumNodeConfig) -> Said {
+pub(crate) fn of_node_config(object: &CiliumNodeConfig) -> Said {
     let all = object.spec.defaults.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     checked(&object.metadata, all)
 }

@@ -236,7 +236,7 @@ mod tests {
         let mut o = objects();
         o.take(0, map("base", r#"{"a":"1"}"#));
         let News::Refused(error) = o.take(0, map("base", r#"{"a":1}"#)) else { panic!("not refused") };
-        assert!(error.contains("invalid type"), "{error}");
+        assert!(error.contains("data.a: expected a string"), "{error}");
         assert_eq!(o.take(0, map("base", r#"{"a":1}"#)), News::Quiet, "told once");
         assert_eq!(rows(&o), ["a base 2 1"]);
         assert!(o.status().1[0].starts_with("ConfigMap garden/base: "), "{:?}", o.status());

@@ -1,0 +1,57 @@
+//! `agent build-config`: what an init container runs, the configuration of this node as a folder.
+
+use std::process::ExitCode;
+
+use config_sources::Surroundings;
+use hive::{Hive, HiveError};
+
+use crate::logging::{self, LogOptions};
+use crate::{log_level, print};
+
+/// The command, as the first word.
+pub(crate) const WORD: &str = "build-config";
+
+const USAGE: &str = "\
+Usage: agent build-config [OPTIONS]   write the configuration of this node, which ConfigMap, CiliumNodeConfigs
+                                      and annotations of the node have parts of, into a folder for --config-dir
+";
+
+/// Runs a hive of its own: nothing of an agent is there.
+pub(crate) fn run() -> ExitCode {
+    let (filter, level) = log_level::filter();
+    LogOptions::default().install(filter, &level, false);
+    let cells = [k8s_api::cell(), config_sources::build(Surroundings::of_process())];
+    let ended = match Hive::builder(cells).process("CILIUM_").build() {
+        Ok(hive) if hive.arguments().help => {
+            return print(&format!("{USAGE}\nOptions:\n{}", hive.usage()));
+        }
+        Ok(hive) if hive.arguments().words.len() > 1 => {
+            tracing::error!(words = hive.arguments().words[1..].join(" "), "Unknown words\n{USAGE}");
+            return ExitCode::FAILURE;
+        }
+        Ok(hive) => end(hive),
+        Err(error) => Err(vec![error]),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(errors) => {
+            for error in errors {
+                tracing::error!(target: logging::FATAL, %error, "Build config failed");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn end(hive: Hive) -> Result<(), Vec<HiveError>> {
+    match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => match runtime.block_on(hive.run()) {
+            outcome if outcome.errors.is_empty() && outcome.signal.is_none() => Ok(()),
+            outcome => Err(outcome.errors),
+        },
+        Err(error) => {
+            tracing::error!(target: logging::FATAL, %error, "Threads cannot be started");
+            Err(vec![])
+        }
+    }
+}

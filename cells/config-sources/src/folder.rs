@@ -1,0 +1,183 @@
+//! A folder of options as Kubernetes mounts a ConfigMap.
+//!
+//! `KEY -> ..data/KEY`, `..data -> ..data_N`, and the files in `..data_N`: one renamed link changes all of them at once.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+/// The link that is exchanged.
+const DATA: &str = "..data";
+
+/// The same before it is renamed.
+const NEXT: &str = "..data.tmp";
+
+/// For `map_err`: what was tried on which path.
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Folder { action, path, source }
+}
+
+/// Makes the folder say exactly this. Whether anything was changed: a folder that says it already stays as it is, so that
+/// nobody who follows it is woken. A write that was cut off leaves what was there, and the next one clears it up.
+pub(crate) fn write(folder: &Path, values: &BTreeMap<String, String>) -> Result<bool, Error> {
+    fs::create_dir_all(folder).map_err(failed("make", folder))?;
+    let (link, before) = (folder.join(DATA), current(folder));
+    let same = before.as_ref().is_some_and(|name| read(&folder.join(name)).as_ref() == Some(values));
+    if !same {
+        let data = folder.join(free(folder)?);
+        fs::create_dir(&data).map_err(failed("make", &data))?;
+        for (key, value) in values {
+            let file = data.join(key);
+            fs::write(&file, value).map_err(failed("write", &file))?;
+        }
+        let name = data.file_name().unwrap_or_default();
+        exchange(&link, Path::new(name), &folder.join(NEXT))?;
+    }
+    let mut changed = !same;
+    for key in values.keys() {
+        let (file, target) = (folder.join(key), Path::new(DATA).join(key));
+        if fs::read_link(&file).ok().as_deref() != Some(&target) {
+            exchange(&file, &target, &folder.join(NEXT))?;
+            changed = true;
+        }
+    }
+    changed |= clear_up(folder, values)?;
+    Ok(changed)
+}
+
+/// A link to `target` in the place of whatever is there, at once.
+fn exchange(link: &Path, target: &Path, next: &Path) -> Result<(), Error> {
+    match fs::remove_file(next) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", next)(error)),
+        _ => {}
+    }
+    symlink(target, next).map_err(failed("make", next))?;
+    fs::rename(next, link).map_err(failed("exchange", link))
+}
+
+/// Removes links of keys that are gone, folders that are not in use, and what an earlier write has left.
+fn clear_up(folder: &Path, values: &BTreeMap<String, String>) -> Result<bool, Error> {
+    let used = current(folder);
+    let mut changed = false;
+    for entry in entries(folder)? {
+        let name = entry.file_name();
+        let path = entry.path();
+        let text = name.to_string_lossy();
+        let is_ours = fs::read_link(&path).is_ok_and(|target| target == Path::new(DATA).join(&name));
+        if is_ours && !values.contains_key(&*text) || text == NEXT {
+            fs::remove_file(&path).map_err(failed("remove", &path))?;
+            changed = true;
+        } else if number(&text).is_some() && used.as_deref() != Some(Path::new(&name)) {
+            fs::remove_dir_all(&path).map_err(failed("remove", &path))?;
+        }
+    }
+    Ok(changed)
+}
+
+/// The name of the folder that is in use.
+fn current(folder: &Path) -> Option<PathBuf> {
+    fs::read_link(folder.join(DATA)).ok()
+}
+
+/// A name that is not taken.
+fn free(folder: &Path) -> Result<String, Error> {
+    let numbers =
+        entries(folder)?.into_iter().filter_map(|entry| number(&entry.file_name().to_string_lossy()));
+    let next = numbers.max().unwrap_or(0).checked_add(1).unwrap_or(1);
+    Ok(format!("{DATA}_{next}"))
+}
+
+/// The number in the name of a folder with files.
+fn number(name: &str) -> Option<u64> {
+    name.strip_prefix(DATA)?.strip_prefix('_')?.parse().ok()
+}
+
+fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>, Error> {
+    let list = || fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>();
+    list().map_err(failed("list", folder))
+}
+
+/// The files of a folder; none if one cannot be read.
+fn read(folder: &Path) -> Option<BTreeMap<String, String>> {
+    let file = |entry: io::Result<fs::DirEntry>| {
+        let entry = entry.ok()?;
+        Some((entry.file_name().into_string().ok()?, fs::read_to_string(entry.path()).ok()?))
+    };
+    fs::read_dir(folder).ok()?.map(file).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    fn values(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    /// Names in the folder, links with what they lead to.
+    fn list(folder: &Path) -> Vec<String> {
+        let name = |entry: fs::DirEntry| {
+            let target = fs::read_link(entry.path()).map(|target| format!(" -> {}", target.display()));
+            format!("{}{}", entry.file_name().display(), target.unwrap_or_default())
+        };
+        let mut names: Vec<String> = entries(folder).unwrap().into_iter().map(name).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn the_folder_says_what_was_written_last() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("deep/config-map");
+        assert!(write(&folder, &values(&[("debug", "true"), ("mtu", "1400")])).unwrap());
+        let first = ["..data -> ..data_1", "..data_1", "debug -> ..data/debug", "mtu -> ..data/mtu"];
+        assert_eq!(list(&folder), first);
+        assert_eq!(fs::read_to_string(folder.join("mtu")).unwrap(), "1400");
+        let inode = fs::symlink_metadata(folder.join(DATA)).unwrap().ino();
+        assert!(!write(&folder, &values(&[("debug", "true"), ("mtu", "1400")])).unwrap());
+        assert_eq!(fs::symlink_metadata(folder.join(DATA)).unwrap().ino(), inode, "nobody is woken");
+
+        assert!(write(&folder, &values(&[("debug", "false"), ("ipam", "x")])).unwrap());
+        assert_eq!(
+            list(&folder),
+            ["..data -> ..data_2", "..data_2", "debug -> ..data/debug", "ipam -> ..data/ipam"]
+        );
+        assert_eq!(fs::read_to_string(folder.join("debug")).unwrap(), "false");
+    }
+
+    /// Cut off after any step, by somebody who wrote a file by hand as well.
+    #[test]
+    fn what_an_earlier_write_has_left_is_cleared_up() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path();
+        write(folder, &values(&[("debug", "true")])).unwrap();
+        fs::create_dir(folder.join("..data_7")).unwrap();
+        fs::write(folder.join("..data_7/half"), "").unwrap();
+        symlink("..data_7", folder.join(NEXT)).unwrap();
+        fs::write(folder.join("mtu"), "by hand").unwrap();
+        fs::write(folder.join("other"), "stays").unwrap();
+        fs::remove_file(folder.join("debug")).unwrap();
+        assert!(write(folder, &values(&[("debug", "true"), ("mtu", "1400")])).unwrap());
+        let now = ["..data -> ..data_8", "..data_8", "debug -> ..data/debug", "mtu -> ..data/mtu", "other"];
+        assert_eq!(list(folder), now);
+        // The links alone were missing.
+        fs::remove_file(folder.join("debug")).unwrap();
+        assert!(write(folder, &values(&[("debug", "true"), ("mtu", "1400")])).unwrap());
+        assert_eq!(list(folder), now);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("file"), "").unwrap();
+        let error = write(&place.path().join("file"), &values(&[])).unwrap_err().to_string();
+        assert!(error.starts_with("cannot make ") && error.contains("/file: "), "{error}");
+    }
+}
