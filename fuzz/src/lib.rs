@@ -17,8 +17,10 @@
 //! | `lb_state` | whoever may write the services' file | services, slices, frontends, backends |
 //! | `records` | an earlier or another agent | records of endpoints, queued deletions, numbers of identities |
 //! | `tables` | whoever may open the socket or the shell | commands on tables, keys of indexes |
+//! | `answers` | the API server, and whatever is in between | lists and events as they arrive |
 //! | `names` | everybody | short texts: addresses, labels, names, options, durations |
 
+mod answers;
 mod bodies;
 mod cni;
 mod config;
@@ -45,7 +47,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     Target { name: "http", longest: 2048, run: http::run },
     Target { name: "bodies", longest: 2048, run: bodies::run },
     Target { name: "cni", longest: 2048, run: cni::run },
@@ -57,6 +59,7 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "lb_state", longest: 4096, run: lb_state::run },
     Target { name: "records", longest: 4096, run: records::run },
     Target { name: "tables", longest: 1024, run: tables::run },
+    Target { name: "answers", longest: 2048, run: answers::run },
     Target { name: "names", longest: 256, run: names::run },
 ];
 
