@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use file_watch::FileWatch;
 use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use hive::{JobCx, Shutdowner};
 use k8s_types::{SmolStr, WatchEvent};
 use tokio::time::Instant;
@@ -42,19 +43,26 @@ pub(crate) async fn heartbeat(link: Arc<Link>, limit: Duration) -> Result<()> {
 
 /// Reads credentials again when their files change, and when a server has refused them.
 pub(crate) async fn follow_credentials(link: Arc<Link>, cx: JobCx) -> Result<()> {
-    let mut watch = FileWatch::new()?;
+    let mut watches: Vec<FileWatch> = Vec::new();
     let mut last = Instant::now();
     loop {
-        for file in link.files() {
-            watch.follow(&file)?;
+        let files = link.files();
+        watches.truncate(files.len());
+        while watches.len() < files.len() {
+            watches.push(FileWatch::new()?);
         }
+        for (watch, file) in watches.iter_mut().zip(&files) {
+            watch.follow(file)?;
+        }
+        let mut changes: FuturesUnordered<_> = watches.iter_mut().map(FileWatch::changed).collect();
         tokio::select! {
-            changed = watch.changed() => changed?,
+            Some(changed) = changes.next() => changed?,
             () = link.suspect.notified() => {
                 tokio::time::sleep_until(last + AGAIN).await;
             }
             () = cx.cancelled() => return Ok(()),
         }
+        drop(changes);
         tokio::time::sleep(SETTLE).await;
         last = Instant::now();
         let reload = link.clone();
