@@ -34,7 +34,8 @@ impl Lone {
         let report = Report::new("s", "p", Kind::ALL, files.clone(), health, metrics);
         let (path, shelf) = (root.path().to_owned(), Shelf::new("s", Kind::ALL));
         let (memory, keep) = (Memory::default(), Keep::default());
-        let folder = Folder::new(path, Kind::ALL, "n1", shelf.clone(), report, memory, keep, Arc::new(limit));
+        let manifests = Manifests::new("s", Kind::ALL, "n1");
+        let folder = Folder::new(path, manifests, shelf.clone(), report, memory, keep, Arc::new(limit));
         Lone { root, shelf, files, folder, hive }
     }
 
