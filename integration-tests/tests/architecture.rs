@@ -102,6 +102,7 @@ const WALL_CLOCK: &[(&str, &str)] = &[
 /// Files that start threads, tasks or runtimes of their own, or put a thread to sleep, and why. Everything else is a job of
 /// a hive, a piece of its work (`hive::blocking`), or a reconciler.
 const OWN_THREADS: &[(&str, &str)] = &[
+    ("agent/src/build_config.rs", "the runtime of a command"),
     ("agent/src/main.rs", "the runtime"),
     (
         "cells/api/src/cell.rs",
