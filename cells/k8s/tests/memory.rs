@@ -1,7 +1,7 @@
 //! How much memory objects take in tables, counted by the allocator: of a tenth of a large cluster a tenth of what that one
 //! may take.
 
-#[path = "../benches/cluster.rs"]
+#[path = "../benches/objects/cluster.rs"]
 mod cluster;
 
 use std::sync::Arc;
