@@ -186,6 +186,10 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("agent/src/main.rs", "the home folder, where the configuration file may be"),
     ("cells/api/client/src/address.rs", "`CILIUM_SOCK`, by which all clients of Cilium find the agent"),
     (
+        "cells/config-sources/src/build.rs",
+        "`K8S_NODE_NAME` and `CILIUM_K8S_NAMESPACE`, as the defaults of the command `build-config`",
+    ),
+    (
         "cells/k8s/api/src/cell.rs",
         "`KUBERNETES_SERVICE_HOST` and `_PORT`, by which all pods find the API server",
     ),
