@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use k8s_types::{Resource, SmolStr, StringMap};
+use k8s_types::{OwnerReference, Resource, Shared, SmolStr, StringMap};
 
 /// Strings and maps that are remembered. One that comes seldom gives way to others.
 const SLOTS: usize = 512;
@@ -12,12 +12,13 @@ const SLOTS: usize = 512;
 pub struct Pool {
     maps: Vec<StringMap>,
     texts: Vec<SmolStr>,
+    owners: Vec<Shared<OwnerReference>>,
     hasher: RandomState,
 }
 
 impl Default for Pool {
     fn default() -> Pool {
-        Pool { maps: Vec::new(), texts: Vec::new(), hasher: RandomState::new() }
+        Pool { maps: Vec::new(), texts: Vec::new(), owners: Vec::new(), hasher: RandomState::new() }
     }
 }
 
@@ -29,10 +30,7 @@ impl Pool {
         self.text(&mut meta.generate_name);
         self.map(&mut meta.labels);
         self.map(&mut meta.annotations);
-        for owner in &mut meta.owner_references {
-            self.text(&mut owner.name);
-            self.text(&mut owner.uid);
-        }
+        self.owners(&mut meta.owner_references);
     }
 
     /// A string. Short ones take no memory of their own anyway.
@@ -47,6 +45,13 @@ impl Pool {
     pub fn option(&mut self, text: &mut Option<SmolStr>) {
         if let Some(text) = text {
             self.text(text);
+        }
+    }
+
+    fn owners(&mut self, owners: &mut Shared<OwnerReference>) {
+        if !owners.is_empty() {
+            let slot = self.hasher.hash_one(&*owners) as usize % SLOTS;
+            share(&mut self.owners, slot, owners);
         }
     }
 

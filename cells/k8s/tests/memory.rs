@@ -16,8 +16,8 @@ use cluster::{Cluster, LARGE, Size, cells, complete, followed};
 #[global_allocator]
 static ALLOCATOR: memory::Counting = memory::Counting;
 
-/// Bytes that a large cluster may take: 136 MB were measured, of which the conditions of pods are a quarter.
-const LIMIT: u64 = 140_000_000;
+/// Bytes that a large cluster may take: 115 MB were measured.
+const LIMIT: u64 = 120_000_000;
 
 #[tokio::test]
 async fn a_tenth_of_a_large_cluster_takes_a_tenth_and_does_not_grow() {

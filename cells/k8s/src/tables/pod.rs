@@ -38,9 +38,7 @@ impl Tabled for Pod {
         }
         pool.text(&mut status.host_ip);
         for condition in &mut status.conditions {
-            for text in [&mut condition.r#type, &mut condition.reason, &mut condition.message] {
-                pool.text(text);
-            }
+            pool.text(&mut condition.r#type);
         }
     }
 }

@@ -29,6 +29,7 @@ pub mod schema;
 mod slim;
 mod source;
 mod strict;
+mod time;
 pub mod yaml;
 
 pub use document::{
@@ -36,10 +37,11 @@ pub use document::{
 };
 pub use kind::{Kind, KindVisitor, Scope};
 pub use meta::{
-    DEFAULT_NAMESPACE, LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference, StringMap,
+    DEFAULT_NAMESPACE, LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference, Shared, StringMap,
 };
 pub use problem::{Problem, Refusal, push_member};
 pub use resource::{Resource, decode, with_type};
 pub use slim::IntOrString;
 pub use smol_str::SmolStr;
 pub use source::{Api, ApiError, Key, Patch, Preconditions, Selection, Source, SourceError, WatchEvent};
+pub use time::Time;

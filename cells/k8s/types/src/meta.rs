@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::SmolStr;
 
+use crate::Time;
 use crate::slim::{Empty, Nil, slim};
 
 /// The namespace of objects that name none.
@@ -28,21 +30,22 @@ slim! {
         pub resource_version: SmolStr,
         /// How often what is wanted of it has changed.
         pub generation: i64,
-        /// When it was made (RFC 3339).
-        pub creation_timestamp: Option<SmolStr>,
-        /// When it is to be gone (RFC 3339), while something holds it.
-        pub deletion_timestamp: Option<SmolStr>,
+        /// When it was made.
+        pub creation_timestamp: Option<Time>,
+        /// When it is to be gone, while something holds it.
+        pub deletion_timestamp: Option<Time>,
         /// Labels.
         pub labels: StringMap,
         /// Annotations.
         pub annotations: StringMap,
         /// Objects with which it goes.
-        pub owner_references: Vec<OwnerReference>,
+        pub owner_references: Shared<OwnerReference>,
         /// What holds it when it is to be gone.
-        pub finalizers: Vec<SmolStr>,
+        pub finalizers: Shared<SmolStr>,
     }
 
     /// An object that owns another one.
+    #[derive(Eq, PartialOrd, Ord, Hash)]
     pub struct OwnerReference {
         /// Its version.
         always pub api_version: SmolStr,
@@ -74,6 +77,71 @@ slim! {
         always pub operator: SmolStr,
         /// Values, for the first two.
         pub values: Vec<SmolStr>,
+    }
+}
+
+/// A list of few items, mostly equal to that of other objects. Copies share it; an empty one takes no memory.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Shared<T>(Option<Arc<[T]>>);
+
+impl<T> Shared<T> {
+    /// Whether both are one piece of memory.
+    pub fn shares(&self, other: &Shared<T>) -> bool {
+        match (&self.0, &other.0) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        }
+    }
+}
+
+impl<T> Default for Shared<T> {
+    fn default() -> Shared<T> {
+        Shared(None)
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl<T> FromIterator<T> for Shared<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Shared<T> {
+        let items: Vec<T> = items.into_iter().collect();
+        Shared((!items.is_empty()).then(|| items.into()))
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl<T: Serialize> Serialize for Shared<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Shared<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Vec::deserialize(deserializer)?.into_iter().collect())
+    }
+}
+
+impl<T> Nil for Shared<T> {
+    fn is_nil(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl<T> Empty for Shared<T> {
+    fn is_empty(&self) -> bool {
+        self.0.is_none()
     }
 }
 

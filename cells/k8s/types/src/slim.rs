@@ -83,6 +83,7 @@ impl<K, V> Nil for BTreeMap<K, V> {
 
 impl<T> Nil for Option<T> {}
 impl Nil for SmolStr {}
+impl Nil for Box<str> {}
 impl Nil for IntOrString {}
 
 /// Writes a field that is never left out.
@@ -113,6 +114,12 @@ impl<T> Empty for Vec<T> {
 impl<K, V> Empty for BTreeMap<K, V> {
     fn is_empty(&self) -> bool {
         self.is_empty()
+    }
+}
+
+impl Empty for Box<str> {
+    fn is_empty(&self) -> bool {
+        str::is_empty(self)
     }
 }
 

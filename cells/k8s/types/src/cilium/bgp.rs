@@ -158,7 +158,7 @@ slim! {
         pub peering_state: Option<SmolStr>,
         /// The times that both agreed on.
         pub timers: Option<BgpTimersState>,
-        /// Since when it is established (RFC 3339).
+        /// Since when it is established.
         pub established_time: Option<SmolStr>,
         /// Its routes by family.
         pub route_count: Vec<BgpRouteCount>,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use smol_str::SmolStr;
 
+use crate::Time;
 use crate::resource::resource;
 use crate::slim::slim;
 use crate::{ObjectMeta, StringMap};
@@ -49,8 +50,8 @@ slim! {
         pub ok: bool,
         /// Why it could not be.
         pub error: SmolStr,
-        /// When this was written (RFC 3339).
-        always pub last_updated: Option<SmolStr>,
+        /// When this was written.
+        always pub last_updated: Option<Time>,
         /// The first revision with it.
         #[serde(rename = "localPolicyRevision")]
         pub revision: u64,
@@ -66,8 +67,8 @@ slim! {
         always pub r#type: SmolStr,
         /// `True`, `False` or `Unknown`.
         always pub status: SmolStr,
-        /// Since when it is so (RFC 3339).
-        always pub last_transition_time: Option<SmolStr>,
+        /// Since when it is so.
+        always pub last_transition_time: Option<Time>,
         /// Why, in one word.
         pub reason: SmolStr,
         /// Why, in words.

@@ -2,6 +2,7 @@
 
 use smol_str::SmolStr;
 
+use crate::Time;
 use crate::resource::resource;
 use crate::slim::slim;
 use crate::{LabelSelector, ObjectMeta, StringMap};
@@ -113,8 +114,8 @@ slim! {
         always pub status: SmolStr,
         /// The generation of the object that was looked at.
         pub observed_generation: i64,
-        /// Since when it is so (RFC 3339).
-        always pub last_transition_time: Option<SmolStr>,
+        /// Since when it is so.
+        always pub last_transition_time: Option<Time>,
         /// Why, in one word.
         always pub reason: SmolStr,
         /// Why, in words.

@@ -3,6 +3,7 @@
 use smol_str::SmolStr;
 
 use crate::ObjectMeta;
+use crate::Time;
 use crate::resource::resource;
 use crate::slim::slim;
 
@@ -40,8 +41,8 @@ slim! {
         pub value: SmolStr,
         /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
         always pub effect: SmolStr,
-        /// When it was added (RFC 3339).
-        pub time_added: Option<SmolStr>,
+        /// When it was added.
+        pub time_added: Option<Time>,
     }
 
     /// What a node is.

@@ -3,6 +3,7 @@
 use smol_str::SmolStr;
 
 use crate::ObjectMeta;
+use crate::Time;
 use crate::resource::resource;
 use crate::slim::slim;
 
@@ -79,8 +80,8 @@ slim! {
         /// Its addresses, one a family at most.
         #[serde(rename = "podIPs")]
         pub pod_ips: Vec<PodIp>,
-        /// When its node took it (RFC 3339).
-        pub start_time: Option<SmolStr>,
+        /// When its node took it.
+        pub start_time: Option<Time>,
         /// `Guaranteed`, `Burstable` or `BestEffort`.
         pub qos_class: SmolStr,
     }
@@ -91,14 +92,14 @@ slim! {
         always pub r#type: SmolStr,
         /// `True`, `False` or `Unknown`.
         always pub status: SmolStr,
-        /// When it was last looked at (RFC 3339).
-        always pub last_probe_time: Option<SmolStr>,
-        /// Since when it is so (RFC 3339).
-        always pub last_transition_time: Option<SmolStr>,
+        /// When it was last looked at.
+        always pub last_probe_time: Option<Time>,
+        /// Since when it is so.
+        always pub last_transition_time: Option<Time>,
         /// Why, in one word.
-        pub reason: SmolStr,
+        pub reason: Box<str>,
         /// Why, in words.
-        pub message: SmolStr,
+        pub message: Box<str>,
     }
 
     /// An address of a pod.

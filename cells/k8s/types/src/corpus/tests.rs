@@ -227,7 +227,7 @@ impl<'de> Deserializer<'de> for Probe {
     type Error = serde::de::value::Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
-        visitor.visit_str("x")
+        visitor.visit_str("2026-01-31T12:00:00Z")
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
