@@ -1,5 +1,7 @@
 //! A watch: what there is, and then what changes, whatever happens to connections and servers.
 
+mod failure;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,51 +11,18 @@ use futures::stream::{self, BoxStream};
 use hive::{Backoff, Health};
 use http::Method;
 use http_body_util::BodyExt;
-use k8s_types::{Key, SmolStr, SourceError, WatchEvent};
+use k8s_types::{SmolStr, SourceError, WatchEvent};
 use kube::client::Body;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::definitions::{Defined, Definitions, GROUP, name};
-use crate::is_told;
 use crate::link::{Lease, Link, request};
 use crate::metrics::WatchState;
-use crate::scan::{EventKind, Piece, Shape, Splitter, find, text};
+use crate::pace::{Pace, spread};
+use crate::scan::{EventKind, Piece, Shape, Splitter, find, key, text};
 use crate::target::{Ask, Target};
 use crate::trouble::{About, Trouble, What};
-
-/// Times that a watch keeps to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
-    /// Between attempts, from and to.
-    pub(crate) retry: (Duration, Duration),
-    /// Between attempts at what is not allowed or not there.
-    pub(crate) refused: Duration,
-    /// How long the server keeps a watch, give or take a third.
-    pub(crate) watch: Duration,
-    /// Silence of a list that is over.
-    pub(crate) list_silence: Duration,
-    /// Silence of a watch whose server has sent bookmarks, which come every minute.
-    pub(crate) watch_silence: Duration,
-    /// A watch that was away for so long lists again.
-    pub(crate) gap: Duration,
-    /// How often a watch lists again anyway, give or take a third: what a server has failed to tell heals.
-    pub(crate) relist: Duration,
-}
-
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace {
-            retry: (Duration::from_millis(500), Duration::from_secs(30)),
-            refused: Duration::from_secs(90),
-            watch: Duration::from_secs(450),
-            list_silence: Duration::from_secs(15),
-            watch_silence: Duration::from_secs(150),
-            gap: Duration::from_secs(300),
-            relist: Duration::from_secs(9 * 3600),
-        }
-    }
-}
 
 /// Streams that broke off in the middle of the list before pages are asked for, which go on where they were.
 const MAX_BROKEN_STREAMS: u32 = 2;
@@ -477,97 +446,10 @@ impl Follow {
             self.version.push_str(version);
         }
     }
-
-    /// Something has come: the next failure is the first.
-    fn progress(&mut self) {
-        if self.backoff.attempts() > 0 {
-            self.backoff.reset();
-        }
-        self.failures = 0;
-    }
-
-    /// A connection stands. True if there was trouble before.
-    fn recovered(&mut self) -> bool {
-        let was = std::mem::take(&mut self.failures) > 0;
-        if was && self.listed {
-            self.health.ok(format!("{} objects, changes are followed", self.state.objects()));
-        }
-        was
-    }
-
-    /// Decides what comes next; gives what the reader is told.
-    fn trouble(&mut self, trouble: Trouble) -> Option<SourceError> {
-        let reading = self.reading.take();
-        self.state.restart();
-        let first = self.backoff.attempts() == 0;
-        // A watch that stood and was cut is nothing to tell of: it goes on where it was.
-        let usual = self.listed && self.failures == 0 && self.backoff.attempts() < 5;
-        let usual = usual && matches!(trouble.what, What::Cut | What::Stalled | What::Gone);
-        match reading.map(|reading| (reading.ask, reading.items)) {
-            Some((Ask::Stream { .. }, _)) if !self.listed => self.broken_streams += 1,
-            // They come again.
-            Some((Ask::Page { .. } | Ask::Whole, items)) => self.state.object(-items),
-            _ => {}
-        }
-        self.failures += u64::from(!usual);
-        let backoff = self.backoff.next_wait().unwrap_or(self.pace.retry.1);
-        self.delay = match trouble.what {
-            What::Gone | What::TooNew => {
-                self.whole = self.proceed.take().is_some();
-                self.listed = false;
-                self.version.clear();
-                if first { Duration::ZERO } else { backoff }
-            }
-            What::Invalid => {
-                self.proceed = None;
-                self.listed = false;
-                self.version.clear();
-                backoff
-            }
-            What::Forbidden => {
-                self.state.excuse(true);
-                spread(self.pace.refused)
-            }
-            What::NotFound
-                if self.target.kind.is_some_and(|kind| self.definitions.of(kind) == Defined::Unknown) =>
-            {
-                self.state.excuse(true);
-                spread(self.pace.refused)
-            }
-            _ => trouble.after.map_or(backoff, |after| spread(after.min(self.pace.refused)).max(after)),
-        };
-        if usual {
-            tracing::debug!(watch = self.target.name, reason = %trouble, "Watch begins again");
-            return None;
-        }
-        // A kind that was defined a moment ago is not served yet.
-        let starts = matches!(trouble.what, What::Busy | What::NotFound) && self.failures < 10;
-        if starts {
-            self.health.ok(format!("Waits for the server: {trouble}"));
-            return None;
-        }
-        self.health.degraded(format!("No changes of {} are seen", self.target.name), &trouble);
-        let told = is_told(self.failures);
-        if told && !trouble.is_of_server() {
-            tracing::warn!(watch = self.target.name, failures = self.failures, error = %trouble, "Cannot follow objects");
-        }
-        told.then_some(SourceError(trouble.text))
-    }
 }
 
 impl Drop for Follow {
     fn drop(&mut self) {
         self.health.close();
     }
-}
-
-/// A time, give or take a third.
-fn spread(time: Duration) -> Duration {
-    Backoff::constant(time).jitter(1.0 / 3.0).next_wait().unwrap_or(time)
-}
-
-/// The name of an object, as far as it has one.
-pub(crate) fn key(object: &[u8]) -> Key {
-    let metadata = find(object, "metadata").unwrap_or_default();
-    Key::new(text(metadata, "namespace").unwrap_or_default(), text(metadata, "name").unwrap_or_default())
 }

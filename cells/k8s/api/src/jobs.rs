@@ -13,8 +13,8 @@ use k8s_types::{SmolStr, WatchEvent};
 use tokio::time::Instant;
 
 use crate::definitions::Definitions;
-use crate::follow::key;
 use crate::link::Link;
+use crate::scan::key;
 use crate::source::Connection;
 use crate::target::Target;
 

@@ -26,6 +26,7 @@ mod jobs;
 mod limiter;
 mod link;
 mod metrics;
+mod pace;
 mod requests;
 pub mod scan;
 mod source;

@@ -10,8 +10,8 @@ use k8s_types::{Api, ApiError, Key, Kind, Patch, Preconditions, SmolStr};
 use kube::client::Body;
 use serde_json::json;
 
-use crate::follow::key;
 use crate::link::{Link, request};
+use crate::scan::key;
 use crate::target::{path, path_of};
 use crate::trouble::{Trouble, What};
 

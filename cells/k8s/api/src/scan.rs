@@ -1,6 +1,7 @@
 //! Bodies of answers as they come off the wire: cut into objects, without being read.
 
 use bytes::{Buf, Bytes, BytesMut};
+use k8s_types::Key;
 
 /// Bytes of an object at most. The server's own limit is 3 MB.
 pub(crate) const MAX_OBJECT: usize = 16 << 20;
@@ -380,4 +381,10 @@ pub fn find<'j>(object: &'j [u8], name: &str) -> Option<&'j [u8]> {
 /// The text of a member of an object; `None` if it is none or not there.
 pub fn text(object: &[u8], name: &str) -> Option<String> {
     serde_json::from_slice(find(object, name)?).ok()
+}
+
+/// The name of an object, as far as it has one.
+pub(crate) fn key(object: &[u8]) -> Key {
+    let metadata = find(object, "metadata").unwrap_or_default();
+    Key::new(text(metadata, "namespace").unwrap_or_default(), text(metadata, "name").unwrap_or_default())
 }

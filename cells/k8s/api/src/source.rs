@@ -8,9 +8,10 @@ use hive::Health;
 use k8s_types::{Kind, Selection, Source, SourceError, WatchEvent};
 
 use crate::definitions::Definitions;
-use crate::follow::{Follow, Pace};
+use crate::follow::Follow;
 use crate::link::Link;
 use crate::metrics::{WatchState, Watches};
+use crate::pace::Pace;
 use crate::target::Target;
 
 /// The name of the source, which names of jobs have.

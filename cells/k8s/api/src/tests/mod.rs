@@ -17,10 +17,11 @@ use serde_json::Value;
 
 use crate::access::{Access, Place};
 use crate::definitions::Definitions;
-use crate::follow::{Pace, key};
 use crate::limiter::Limiter;
 use crate::link::Link;
 use crate::metrics::{ClientMetrics, Watches};
+use crate::pace::Pace;
+use crate::scan::key;
 use crate::source::{ApiServer, Connection};
 
 use fake::Fake;

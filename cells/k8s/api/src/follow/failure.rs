@@ -1,0 +1,90 @@
+//! What a watch does when something goes wrong, and when it goes right again.
+
+use std::time::Duration;
+
+use k8s_types::SourceError;
+
+use super::Follow;
+use crate::definitions::Defined;
+use crate::is_told;
+use crate::pace::spread;
+use crate::target::Ask;
+use crate::trouble::{Trouble, What};
+
+impl Follow {
+    /// Something has come: the next failure is the first.
+    pub(super) fn progress(&mut self) {
+        if self.backoff.attempts() > 0 {
+            self.backoff.reset();
+        }
+        self.failures = 0;
+    }
+
+    /// A connection stands. True if there was trouble before.
+    pub(super) fn recovered(&mut self) -> bool {
+        let was = std::mem::take(&mut self.failures) > 0;
+        if was && self.listed {
+            self.health.ok(format!("{} objects, changes are followed", self.state.objects()));
+        }
+        was
+    }
+
+    /// Decides what comes next; gives what the reader is told.
+    pub(super) fn trouble(&mut self, trouble: Trouble) -> Option<SourceError> {
+        let reading = self.reading.take();
+        self.state.restart();
+        let first = self.backoff.attempts() == 0;
+        // A watch that stood and was cut is nothing to tell of: it goes on where it was.
+        let usual = self.listed && self.failures == 0 && self.backoff.attempts() < 5;
+        let usual = usual && matches!(trouble.what, What::Cut | What::Stalled | What::Gone);
+        match reading.map(|reading| (reading.ask, reading.items)) {
+            Some((Ask::Stream { .. }, _)) if !self.listed => self.broken_streams += 1,
+            // They come again.
+            Some((Ask::Page { .. } | Ask::Whole, items)) => self.state.object(-items),
+            _ => {}
+        }
+        self.failures += u64::from(!usual);
+        let backoff = self.backoff.next_wait().unwrap_or(self.pace.retry.1);
+        self.delay = match trouble.what {
+            What::Gone | What::TooNew => {
+                self.whole = self.proceed.take().is_some();
+                self.listed = false;
+                self.version.clear();
+                if first { Duration::ZERO } else { backoff }
+            }
+            What::Invalid => {
+                self.proceed = None;
+                self.listed = false;
+                self.version.clear();
+                backoff
+            }
+            What::Forbidden => {
+                self.state.excuse(true);
+                spread(self.pace.refused)
+            }
+            What::NotFound
+                if self.target.kind.is_some_and(|kind| self.definitions.of(kind) == Defined::Unknown) =>
+            {
+                self.state.excuse(true);
+                spread(self.pace.refused)
+            }
+            _ => trouble.after.map_or(backoff, |after| spread(after.min(self.pace.refused)).max(after)),
+        };
+        if usual {
+            tracing::debug!(watch = self.target.name, reason = %trouble, "Watch begins again");
+            return None;
+        }
+        // A kind that was defined a moment ago is not served yet.
+        let starts = matches!(trouble.what, What::Busy | What::NotFound) && self.failures < 10;
+        if starts {
+            self.health.ok(format!("Waits for the server: {trouble}"));
+            return None;
+        }
+        self.health.degraded(format!("No changes of {} are seen", self.target.name), &trouble);
+        let told = is_told(self.failures);
+        if told && !trouble.is_of_server() {
+            tracing::warn!(watch = self.target.name, failures = self.failures, error = %trouble, "Cannot follow objects");
+        }
+        told.then_some(SourceError(trouble.text))
+    }
+}
