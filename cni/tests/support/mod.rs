@@ -262,11 +262,11 @@ pub(crate) fn feed(mut process: Command, config: &str) -> Answer {
     Answer { ok: status.success(), stdout: String::from_utf8(stdout).unwrap(), took: begin.elapsed() }
 }
 
-/// Tries until `condition` holds, 5 s at most: links are removed behind the answer.
+/// Tries until `condition` holds, 30 s at most: links are removed behind the answer.
 pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
     let begin = Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < Duration::from_secs(5), "{what} does not come true");
+        assert!(begin.elapsed() < Duration::from_secs(30), "{what} does not come true");
         thread::sleep(Duration::from_millis(5));
     }
 }
