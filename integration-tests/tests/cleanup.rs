@@ -111,6 +111,12 @@ fn everything_goes(tcx: bool) {
     node.start();
     let pod = node.add_pod("a");
     node.add_pod("b");
+    wait_until("maps that only tools want are there", Duration::from_secs(20), || {
+        let pinned = node.sandbox().bpf_root().join("tc/globals");
+        ["lb6_reverse_sk", "node_map_v2", "skip_lb4", "skip_lb6"]
+            .iter()
+            .all(|map| pinned.join(format!("cilium_{map}")).exists())
+    });
     let running = files(&node);
     let told = refused(&node, &["--force"]);
     assert!(told.contains(&format!("an agent (pid {}) runs on", node.agent_pid())), "{told}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use hive::prelude::*;
 use hive_script::{Call, Command, Output};
-use k8s_types::{Api, Kind};
+use k8s_types::{Api, Key, Kind};
 use serde_json::{Value, json};
 
 pub(super) fn cells() -> Vec<Cell> {
@@ -25,14 +25,19 @@ fn update_status(api: Arc<dyn Api>) -> Member<Command> {
         async move {
             let [file] = call.exactly()?;
             let text = String::from_utf8(call.state.read(file)?)?;
-            let document = k8s_types::documents(&text).into_iter().next().context("no object")??;
+            let said = k8s_types::documents(&text).into_iter().next().context("no object")??.value;
+            let meta = |field: &str| said["metadata"][field].as_str().unwrap_or_default();
             // Servers take a status without a version for whatever is there.
-            let version = document.value.pointer("/metadata/resourceVersion").and_then(Value::as_str);
             ensure!(
-                version.is_some(),
+                !meta("resourceVersion").is_empty(),
                 "{file}: has no metadata.resourceVersion, which a status update needs"
             );
-            api.update_status(Kind::Service, document.value.to_string().into()).await?;
+            // They take labels with the status, which the original's does not.
+            let key = Key::new(meta("namespace"), meta("name"));
+            let mut service: Value = serde_json::from_slice(&api.get(Kind::Service, &key).await?)?;
+            service["metadata"]["resourceVersion"] = meta("resourceVersion").into();
+            service["status"] = said["status"].clone();
+            api.update_status(Kind::Service, service.to_string().into()).await?;
             Ok(Output::none())
         }
     };
