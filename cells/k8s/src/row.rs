@@ -175,5 +175,8 @@ impl<T: Tabled> Reflected for Row<T> {
                 *now = before.clone();
             }
         }
+        if now.owner_references == before.owner_references {
+            now.owner_references = before.owner_references.clone();
+        }
     }
 }
