@@ -86,24 +86,25 @@ fn wait_for_start(invocation: &Invocation) {
     }
 }
 
-/// Has the pair removed behind the answer, found from the container's end or, when the namespace's path is gone,
-/// from the host's.
+/// Has the pair removed behind the answer, found from the container's end or, when its namespace is gone or cannot be
+/// entered, from the host's.
 fn remove_interface(invocation: &Invocation, log: &mut Log) -> Result<(), Error> {
     let container = match &invocation.netns {
         Some(path) => NetNs::open_if_there(path)?,
         None => None,
     };
     let found = match &container {
-        Some(netns) => netns.enter(|| {
-            let mut links = Links::here()?;
-            Ok(links.index(&invocation.interface)?.map(|index| (netns, index)))
-        }),
+        Some(netns) => netns.enter(|| Links::here()?.index(&invocation.interface)),
         None => Ok(None),
     };
-    let removed = found.and_then(|found| match found {
-        Some((netns, index)) => remove(netns, index),
-        None => remove_host_end(&plan::host_interface(&invocation.attachment())),
+    let index = found.unwrap_or_else(|error| {
+        log.warning(&format!("looking for the host's end of the interface instead: {error}"));
+        None
     });
+    let removed = match (&container, index) {
+        (Some(netns), Some(index)) => remove(netns, index),
+        _ => remove_host_end(&plan::host_interface(&invocation.attachment())),
+    };
     if let Err(error) = removed {
         log.warning(&format!("the interface is not deleted: {error}"));
     }

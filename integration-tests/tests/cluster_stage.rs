@@ -147,13 +147,12 @@ fn a_gate_leads_out_of_any_namespace_and_can_be_cut_closed_held_and_slow() {
 
 /// Runs the stage's kubectl as somebody else.
 fn kubectl_by(stage: &Stage, kubeconfig: &Path, arguments: &[&str]) -> std::process::Output {
-    let program = stage.kubectl_command(&[]).get_program().to_owned();
-    Command::new(program)
-        .args(arguments)
-        .env("KUBECONFIG", kubeconfig)
-        .env("HOME", "/nonexistent")
-        .output()
-        .unwrap()
+    let own = stage.kubectl_command(&[]);
+    let mut command = Command::new(own.get_program());
+    for (name, value) in own.get_envs() {
+        command.env(name, value.unwrap());
+    }
+    command.args(arguments).env("KUBECONFIG", kubeconfig).output().unwrap()
 }
 
 #[test]

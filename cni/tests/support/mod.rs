@@ -206,6 +206,12 @@ impl Node {
         feed(process, config)
     }
 
+    /// Waits until no pod's interface is left: links are removed behind the answer.
+    pub(crate) fn await_no_link(&self) {
+        let gone = || !self.sandbox.host().ip("-o link").unwrap().contains("lxc");
+        test_kit::wait_until("the host's end is gone", Duration::from_secs(30), gone);
+    }
+
     /// Everything that an ADD could leave on the node.
     pub(crate) fn traces(&self) -> String {
         let inside = self.pod.ip("-o addr").unwrap() + &self.pod.ip("route show table all").unwrap();
@@ -260,13 +266,4 @@ pub(crate) fn feed(mut process: Command, config: &str) -> Answer {
     child.stdin.take().unwrap().write_all(config.as_bytes()).unwrap();
     let Output { status, stdout, .. } = child.wait_with_output().unwrap();
     Answer { ok: status.success(), stdout: String::from_utf8(stdout).unwrap(), took: begin.elapsed() }
-}
-
-/// Tries until `condition` holds, 30 s at most: links are removed behind the answer.
-pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "{what} does not come true");
-        thread::sleep(Duration::from_millis(5));
-    }
 }

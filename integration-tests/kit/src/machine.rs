@@ -23,7 +23,8 @@ const VOLATILE: &[&str] = &[
 ];
 
 /// Sysctls, links, addresses, routes, rules, queueing disciplines, cgroup root
-/// and BPF file system of the namespaces that the calling thread is in.
+/// and BPF file system of the namespaces that the calling thread is in; the
+/// folders in the root of the file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineState {
     facts: BTreeMap<String, String>,
@@ -54,7 +55,10 @@ impl MachineState {
         if let Some(root) = cgroup_root() {
             facts.insert("cgroups".to_owned(), folder(&root).join(" "));
         }
-        facts.insert("/sys/fs/bpf".to_owned(), folder(Path::new("/sys/fs/bpf")).join(" "));
+        // A program that was started without a home of its own leaves its files in such places.
+        for path in ["/sys/fs/bpf", "/"] {
+            facts.insert(path.to_owned(), folder(Path::new(path)).join(" "));
+        }
         Self { facts }
     }
 
