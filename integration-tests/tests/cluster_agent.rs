@@ -7,11 +7,12 @@ use std::time::Duration;
 use cluster_stage::User;
 use integration_tests::Cluster;
 use k8s_types::Kind;
-use k8s_types::schema::custom_resource_definitions;
+use k8s_types::schema::{custom_resource_definition, custom_resource_definitions};
 use serde_json::{Value, json};
 use test_kit::{require_root, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
+
 fn list(items: Vec<Value>) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
 }
@@ -175,4 +176,27 @@ fn servers_are_killed_history_is_compacted_tokens_are_replaced() {
     cluster.stage.kubectl(&["delete", "service", "o-9"]).unwrap();
     cluster.start();
     assert_eq!(services(&cluster), 8);
+}
+
+#[test]
+fn a_kind_that_is_defined_later_is_read_then() {
+    require_root!();
+    let late = Kind::CiliumCIDRGroup;
+    let others: Vec<Value> = Kind::ALL
+        .iter()
+        .filter(|kind| kind.group() == "cilium.io" && **kind != late)
+        .map(|kind| custom_resource_definition(*kind))
+        .collect();
+    let mut cluster = Cluster::new(&others);
+    cluster.start();
+    cluster.stage.apply(&object(Kind::Service, 1, 0).to_string()).unwrap();
+    let has = |table: &str, name: &str| {
+        let rows = cluster.table(table).all("name").unwrap();
+        rows.map(|row| row.unwrap().object).any(|row| row["metadata"]["name"] == name)
+    };
+    wait_until("the other kinds are read", LIMIT, || has("k8s-services", "o-1"));
+    cluster.stage.define(&[custom_resource_definition(late)]).unwrap();
+    cluster.stage.apply(&object(late, 1, 0).to_string()).unwrap();
+    wait_until("the new kind is read", LIMIT, || has("k8s-ciliumcidrgroups", "o-1"));
+    cluster.until_equal();
 }
