@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use k8s::SmolStr;
+use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use statedb::{Index, IndexDef, IndexKey, KeyBuf, KeyParseError, Prefix, PrefixOf, Query, TableSpec};
 
 use crate::address::LbAddress;
 use crate::name::ServiceName;
+use crate::shown::{As, Fields, Form, Shown, yaml};
 use crate::source::Source;
 
 /// Weight of a backend that was given none.
@@ -43,44 +46,38 @@ impl BackendState {
 }
 
 /// Where a backend is in the cloud's topology.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Zone {
     /// Its zone.
-    pub zone: Arc<str>,
-    /// The zones whose clients it is meant for.
-    pub for_zones: Option<Vec<Arc<str>>>,
+    pub zone: SmolStr,
+    /// The zones whose clients it is meant for; empty if nobody has said.
+    pub for_zones: Vec<SmolStr>,
 }
 
 /// A backend of a service, as one source says it. Of several rows of one address the most believed source's counts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backend {
     /// The service.
     pub service_name: ServiceName,
     /// Where it is.
     pub address: LbAddress,
     /// Names of the ports it serves; none stands for all.
-    #[serde(serialize_with = "names")]
-    pub port_names: Vec<Arc<str>>,
+    pub port_names: Arc<[SmolStr]>,
     /// Its share of new connections, where the algorithm regards it.
     pub weight: u16,
     /// Its node; empty counts as this one.
-    pub node_name: Arc<str>,
+    pub node_name: SmolStr,
     /// Where it is in the topology.
-    pub zone: Option<Zone>,
+    pub zone: Option<Arc<Zone>>,
     /// Its cluster, 0 for this one.
-    #[serde(rename = "ClusterID")]
     pub cluster_id: u32,
     /// Who says it.
     pub source: Source,
     /// What the source says it may be used for.
-    #[serde(serialize_with = "number")]
     pub state: BackendState,
     /// Found unhealthy by whoever checks this service.
     pub unhealthy: bool,
     /// When that was said last.
-    #[serde(serialize_with = "time")]
     pub unhealthy_updated_at: Option<SystemTime>,
 }
 
@@ -90,9 +87,9 @@ impl Backend {
         Backend {
             service_name,
             address,
-            port_names: Vec::new(),
+            port_names: Arc::default(),
             weight: DEFAULT_WEIGHT,
-            node_name: "".into(),
+            node_name: SmolStr::default(),
             zone: None,
             cluster_id: 0,
             source,
@@ -116,7 +113,7 @@ impl Backend {
     pub(crate) fn serves(&self, port_name: &str) -> bool {
         port_name.is_empty()
             || self.port_names.is_empty()
-            || self.port_names.iter().any(|name| &**name == port_name)
+            || self.port_names.iter().any(|name| name == port_name)
     }
 
     /// The state that counts: the source's, unless it was found unhealthy.
@@ -125,18 +122,33 @@ impl Backend {
     }
 }
 
-fn names<S: Serializer>(names: &[Arc<str>], serializer: S) -> Result<S::Ok, S::Error> {
-    if names.is_empty() { serializer.serialize_none() } else { names.serialize(serializer) }
+impl Shown for Zone {
+    fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
+        fields.add("Zone", &self.zone)?;
+        fields.list("ForZones", &self.for_zones)
+    }
 }
 
-fn number<S: Serializer>(state: &BackendState, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u8(*state as u8)
+impl Shown for Backend {
+    fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
+        let form = fields.form;
+        fields.add("ServiceName", &self.service_name)?;
+        fields.add("Address", &self.address)?;
+        fields.list("PortNames", &self.port_names)?;
+        fields.add("Weight", &self.weight)?;
+        fields.add("NodeName", &self.node_name)?;
+        fields.add("Zone", &self.zone.as_deref().map(|zone| As(zone, form)))?;
+        fields.add("ClusterID", &self.cluster_id)?;
+        fields.add("Source", &self.source)?;
+        fields.add("State", &(self.state as u8))?;
+        fields.add("Unhealthy", &self.unhealthy)?;
+        fields.add("UnhealthyUpdatedAt", &self.unhealthy_updated_at.map(api_models::rfc3339))
+    }
 }
 
-fn time<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
-    match time {
-        Some(time) => serializer.serialize_str(&api_models::rfc3339(*time)),
-        None => serializer.serialize_none(),
+impl Serialize for Backend {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        As(self, Form::Json).serialize(serializer)
     }
 }
 
@@ -200,5 +212,9 @@ impl TableSpec for Backend {
             self.port_names.join(","),
             self.node_name.to_string(),
         ]
+    }
+
+    fn yaml(&self) -> Option<String> {
+        yaml(self)
     }
 }

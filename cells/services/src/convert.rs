@@ -1,6 +1,6 @@
 //! Services and EndpointSlices of Kubernetes as services, frontends and backends.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,19 +11,15 @@ use k8s::SmolStr;
 use k8s::core::{self, Endpoint, EndpointConditions, LoadBalancerIngress, ServicePort, ServiceSpec};
 
 use crate::address::{LbAddress, Protocol, Scope};
+use crate::annotations;
 use crate::backend::{Backend, BackendState, DEFAULT_WEIGHT, Zone};
 use crate::frontend::{FrontendParams, FrontendType};
 use crate::name::ServiceName;
-use crate::service::{Service, TrafficPolicy};
+use crate::service::{Service, TrafficDistribution, TrafficPolicy};
 use crate::source::Source;
 
 /// Label of services that are to have no frontends.
 const HEADLESS: &str = "service.kubernetes.io/headless";
-/// Annotations by which older services ask for backends of their zone.
-const TOPOLOGY: [&str; 2] =
-    ["service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode"];
-/// Annotation of a slice: the weight of its backends.
-const WEIGHT: &str = "service.cilium.io/weight";
 /// How long a client stays with its backend when the service does not say.
 const DEFAULT_AFFINITY: u64 = 10_800;
 /// Labels of a place in older slices.
@@ -75,16 +71,16 @@ pub fn service(
     let affinity = Duration::from_secs(affinity.unwrap_or(DEFAULT_AFFINITY));
     let ranges = parsed::<IpNetwork>(&spec.load_balancer_source_ranges);
     let service = Service {
-        labels: (&metadata.labels).into(),
-        annotations: (&metadata.annotations).into(),
-        selector: (&spec.selector).into(),
+        labels: metadata.labels.clone(),
+        annotations: metadata.annotations.clone(),
+        selector: spec.selector.clone(),
         ext_traffic_policy: policy(external_local(spec)),
         int_traffic_policy: policy(internal_local(spec)),
         session_affinity: (spec.session_affinity == "ClientIP").then_some(affinity),
-        load_balancer_class: spec.load_balancer_class.as_ref().map(ToString::to_string),
+        load_balancer_class: spec.load_balancer_class.clone(),
         health_check_node_port: spec.health_check_node_port,
         source_ranges: ranges.filter_map(|r| IpNetwork::new(r.network(), r.prefix()).ok()).collect(),
-        port_names: spec.ports.iter().map(|port| (port.name.to_string(), port.port)).collect(),
+        port_names: port_names(&spec.ports),
         traffic_distribution: distribution(manifest),
         ..Service::new(ServiceName::new(&metadata.namespace, &metadata.name), source)
     };
@@ -99,17 +95,25 @@ fn internal_local(spec: &ServiceSpec) -> bool {
     spec.internal_traffic_policy.as_deref() == Some("Local")
 }
 
-fn distribution(manifest: &core::Service) -> String {
+/// Ports by name, sorted; of one name the last counts.
+fn port_names(ports: &[ServicePort]) -> Arc<[(SmolStr, u16)]> {
+    let mut names: Vec<(SmolStr, u16)> = ports.iter().rev().map(|p| (p.name.clone(), p.port)).collect();
+    names.sort_by(|a, b| a.0.cmp(&b.0));
+    names.dedup_by(|later, earlier| later.0 == earlier.0);
+    names.into()
+}
+
+fn distribution(manifest: &core::Service) -> TrafficDistribution {
     if internal_local(&manifest.spec) {
-        return String::new();
+        return TrafficDistribution::Default;
     }
     if let Some(said) = manifest.spec.traffic_distribution.as_deref().filter(|said| !said.is_empty()) {
-        return said.to_owned();
+        return TrafficDistribution::from_name(said);
     }
-    let annotation = TOPOLOGY.iter().find_map(|name| manifest.metadata.annotations.get(name));
+    let annotation = annotations::TOPOLOGY.iter().find_map(|name| manifest.metadata.annotations.get(name));
     match annotation.map(SmolStr::as_str) {
-        None | Some("" | "disabled" | "Disabled") => String::new(),
-        Some(_) => "PreferSameZone".to_owned(),
+        None | Some("" | "disabled" | "Disabled") => TrafficDistribution::Default,
+        Some(_) => TrafficDistribution::PreferSameZone,
     }
 }
 
@@ -175,28 +179,33 @@ pub fn slice(manifest: &core::EndpointSlice, source: Source, families: Families)
     let name = ServiceName::new(&manifest.metadata.namespace, service);
     let weight = weight(manifest);
     // One port under several names is one backend with several names.
-    let mut ports: BTreeMap<(u16, Protocol), BTreeSet<&str>> = BTreeMap::new();
+    let mut ports: BTreeMap<(u16, Protocol), Vec<SmolStr>> = BTreeMap::new();
     for port in &manifest.ports {
         if let Some(number) = port.port
             && let Some(protocol) = protocol(port.protocol.as_deref().unwrap_or_default())
         {
             let names = ports.entry((number, protocol)).or_default();
-            names.extend(port.name.as_deref().filter(|name| !name.is_empty()));
+            add_names(names, port.name.iter().filter(|name| !name.is_empty()));
         }
     }
+    // All backends of a port share its names.
+    let ports: Vec<(u16, Protocol, Arc<[SmolStr]>)> =
+        ports.into_iter().map(|((number, protocol), names)| (number, protocol, names.into())).collect();
     let mut backends = Vec::new();
     for endpoint in &manifest.endpoints {
+        let zone = zone(endpoint).map(Arc::new);
         // Those of names, not of addresses, are left out.
         for ip in parsed::<IpAddr>(&endpoint.addresses).filter(|ip| families.has(ip)) {
-            for (&(port, protocol), names) in &ports {
+            for (port, protocol, names) in &ports {
+                let (port, protocol) = (*port, *protocol);
                 if (ip, port) == (INGRESS_DUMMY.0.into(), INGRESS_DUMMY.1) {
                     continue;
                 }
                 backends.push(Backend {
-                    port_names: names.iter().map(|name| Arc::from(*name)).collect(),
+                    port_names: names.clone(),
                     weight,
-                    node_name: of(&endpoint.node_name, endpoint, HOSTNAME).into(),
-                    zone: zone(endpoint),
+                    node_name: of(&endpoint.node_name, endpoint, HOSTNAME).cloned().unwrap_or_default(),
+                    zone: zone.clone(),
                     state: if weight == 0 { BackendState::Maintenance } else { state(endpoint) },
                     ..Backend::new(name.clone(), LbAddress::new(ip, port, protocol), source)
                 });
@@ -207,27 +216,35 @@ pub fn slice(manifest: &core::EndpointSlice, source: Source, families: Families)
 }
 
 fn weight(manifest: &core::EndpointSlice) -> u16 {
-    let Some(text) = manifest.metadata.annotations.get(WEIGHT) else { return DEFAULT_WEIGHT };
+    let Some(text) = manifest.metadata.annotations.get(annotations::WEIGHT) else { return DEFAULT_WEIGHT };
     text.parse().unwrap_or_else(|_| {
         let slice = format!("{}/{}", manifest.metadata.namespace, manifest.metadata.name);
-        tracing::warn!(slice, weight = %text, "Ignoring annotation {WEIGHT}: give a number from 0 to 65535");
+        tracing::warn!(slice, weight = %text, "Ignoring annotation {}: give a number from 0 to 65535", annotations::WEIGHT);
         DEFAULT_WEIGHT
     })
 }
 
 /// What an endpoint says of its place, or its older label says.
-fn of<'e>(said: &'e Option<SmolStr>, endpoint: &'e Endpoint, label: &str) -> &'e str {
-    let older = || endpoint.deprecated_topology.get(label).map(SmolStr::as_str);
-    said.as_deref().filter(|said| !said.is_empty()).or_else(older).unwrap_or_default()
+fn of<'e>(said: &'e Option<SmolStr>, endpoint: &'e Endpoint, label: &str) -> Option<&'e SmolStr> {
+    let older = || endpoint.deprecated_topology.get(label);
+    said.as_ref().filter(|said| !said.is_empty()).or_else(older)
 }
 
 fn zone(endpoint: &Endpoint) -> Option<Zone> {
     let hints = endpoint.hints.iter().flat_map(|hints| &hints.for_zones);
-    let for_zones: Vec<Arc<str>> = hints.map(|zone| zone.name.as_str().into()).collect();
-    let zone = of(&endpoint.zone, endpoint, ZONE);
+    let for_zones: Vec<SmolStr> = hints.map(|zone| zone.name.clone()).collect();
+    let zone = of(&endpoint.zone, endpoint, ZONE).cloned().unwrap_or_default();
     let known = !zone.is_empty() || !for_zones.is_empty();
-    let for_zones = (!for_zones.is_empty()).then_some(for_zones);
-    known.then(|| Zone { zone: zone.into(), for_zones })
+    known.then_some(Zone { zone, for_zones })
+}
+
+/// Adds names that are not there yet.
+fn add_names<'n>(names: &mut Vec<SmolStr>, more: impl IntoIterator<Item = &'n SmolStr>) {
+    for name in more {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
 }
 
 /// What is not said of a condition is true, but for the one of its end.
@@ -251,13 +268,14 @@ pub fn merge(backends: impl IntoIterator<Item = Backend>) -> Vec<Backend> {
             Some(first) => {
                 // Without names it serves all ports.
                 let all = first.port_names.is_empty() || backend.port_names.is_empty();
-                let names: BTreeSet<_> =
-                    first.port_names.iter().chain(&backend.port_names).cloned().collect();
-                let names = if all { Vec::new() } else { names.into_iter().collect() };
+                let mut names = if all { Vec::new() } else { first.port_names.to_vec() };
+                if !all {
+                    add_names(&mut names, &*backend.port_names);
+                }
                 if backend.state < first.state {
                     *first = backend;
                 }
-                first.port_names = names;
+                first.port_names = names.into();
             }
         }
     }

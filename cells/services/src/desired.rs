@@ -120,7 +120,10 @@ impl Desired {
 fn flags(frontend: &Frontend) -> Flags {
     let (kind, service) = (frontend.params.kind, &frontend.service);
     let mut flags = type_flag(kind);
-    let mut flags2 = 0;
+    let mut flags2 = match kind {
+        FrontendType::LocalRedirect => lb_flag2::LOCAL_REDIRECT,
+        _ => 0,
+    };
     if !frontend.address().ip.is_unspecified() && kind != FrontendType::ClusterIP {
         flags |= lb_flag::ROUTABLE;
     }
@@ -152,6 +155,9 @@ fn type_flag(kind: FrontendType) -> u8 {
         FrontendType::NodePort => lb_flag::NODE_PORT,
         FrontendType::ExternalIPs => lb_flag::EXTERNAL_IP,
         FrontendType::LoadBalancer => lb_flag::LOAD_BALANCER,
+        FrontendType::HostPort => lb_flag::HOST_PORT,
+        // A bit of the other flags.
+        FrontendType::LocalRedirect => 0,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use reconciler::{Status, StatusKind};
-use serde::ser::SerializeStruct;
+use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use statedb::{Index, IndexDef, Obj, Query, TableSpec, age};
 
@@ -11,6 +11,7 @@ use crate::address::LbAddress;
 use crate::backend::Backend;
 use crate::name::ServiceName;
 use crate::service::Service;
+use crate::shown::{As, Fields, Form, Shown, yaml};
 
 /// What kind of address a frontend is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +24,10 @@ pub enum FrontendType {
     ExternalIPs,
     /// An address of a load balancer.
     LoadBalancer,
+    /// A port of this node that leads to a pod.
+    HostPort,
+    /// An address that a policy leads to pods of this node.
+    LocalRedirect,
 }
 
 impl FrontendType {
@@ -33,12 +38,14 @@ impl FrontendType {
             FrontendType::NodePort => "NodePort",
             FrontendType::ExternalIPs => "ExternalIPs",
             FrontendType::LoadBalancer => "LoadBalancer",
+            FrontendType::HostPort => "HostPort",
+            FrontendType::LocalRedirect => "LocalRedirect",
         }
     }
 
-    /// Whether the datapath translates packets to it. Node ports it does not serve.
+    /// Whether the datapath translates packets to it. Ports of the node it does not serve.
     pub fn is_served(self) -> bool {
-        self != FrontendType::NodePort
+        !matches!(self, FrontendType::NodePort | FrontendType::HostPort)
     }
 }
 
@@ -64,6 +71,10 @@ pub struct Frontend {
     pub service: Obj<Service>,
     /// Where its connections go: rows of the table `backends`, by address, one an address.
     pub backends: Arc<[Obj<Backend>]>,
+    /// The backends that are to be checked: the same, and those that nobody has checked yet where only checked ones count.
+    pub health_check_backends: Arc<[Obj<Backend>]>,
+    /// The service whose backends it uses in place of its own's.
+    pub redirect_to: Option<ServiceName>,
     /// Number of its rows in the kernel, 0 before it has any.
     pub id: u16,
     /// Whether the kernel has it.
@@ -71,6 +82,13 @@ pub struct Frontend {
 }
 
 impl Frontend {
+    /// A frontend that has no backends yet.
+    pub(crate) fn new(params: FrontendParams, service: Obj<Service>, status: Status) -> Frontend {
+        let none: Arc<[Obj<Backend>]> = Arc::default();
+        let (backends, health_check_backends) = (none.clone(), none);
+        Frontend { params, service, backends, health_check_backends, redirect_to: None, id: 0, status }
+    }
+
     /// The frontend at an address.
     pub fn by_address(address: &LbAddress) -> Query<Frontend> {
         Query::primary(*address)
@@ -95,21 +113,37 @@ impl Frontend {
 const BY_SERVICE: Index<Frontend, str> =
     Index::new("service", |frontend, keys| keys.add(frontend.service.name.as_str()));
 
-/// With all fields of the original; redirects to pods of this node are not built.
+/// [`FrontendParams`] with the name of the service; YAML keeps them apart.
+struct Params<'f>(&'f Frontend);
+
+impl Shown for Params<'_> {
+    fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
+        let Frontend { params, service, .. } = self.0;
+        fields.add("Address", &params.address)?;
+        fields.add("Type", params.kind.name())?;
+        fields.add("ServiceName", &service.name)?;
+        fields.add("PortName", &*params.port_name)?;
+        fields.add("ServicePort", &params.service_port)
+    }
+}
+
+impl Shown for Frontend {
+    fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
+        match fields.form {
+            Form::Json => Params(self).fields(fields)?,
+            Form::Yaml => fields.add("FrontendParams", &As(&Params(self), Form::Yaml))?,
+        }
+        fields.add("Status", &self.status)?;
+        fields.rows("Backends", self.backends.iter().map(|backend| &**backend))?;
+        fields.rows("HealthCheckBackends", self.health_check_backends.iter().map(|backend| &**backend))?;
+        fields.add("ID", &self.id)?;
+        fields.add("RedirectTo", &self.redirect_to)
+    }
+}
+
 impl Serialize for Frontend {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut s = serializer.serialize_struct("Frontend", 10)?;
-        s.serialize_field("Address", &self.params.address)?;
-        s.serialize_field("Type", self.params.kind.name())?;
-        s.serialize_field("ServiceName", &self.service.name)?;
-        s.serialize_field("PortName", &*self.params.port_name)?;
-        s.serialize_field("ServicePort", &self.params.service_port)?;
-        s.serialize_field("Status", &self.status)?;
-        s.serialize_field("Backends", &*self.backends)?;
-        s.serialize_field("HealthCheckBackends", &*self.backends)?;
-        s.serialize_field("ID", &self.id)?;
-        s.serialize_field("RedirectTo", &None::<()>)?;
-        s.end()
+        As(self, Form::Json).serialize(serializer)
     }
 }
 
@@ -143,10 +177,14 @@ impl TableSpec for Frontend {
             self.service.name.to_string(),
             self.params.port_name.to_string(),
             shown.join(", ") + &more,
-            String::new(),
+            self.redirect_to.as_ref().map(ToString::to_string).unwrap_or_default(),
             self.status.kind().to_string(),
             age::since(self.status.updated_at()),
             self.status.error().unwrap_or_default().to_owned(),
         ]
+    }
+
+    fn yaml(&self) -> Option<String> {
+        yaml(self)
     }
 }

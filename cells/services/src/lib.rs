@@ -42,6 +42,7 @@
 //!   long as the file is wrong from the start, services of an earlier run stay.
 
 mod address;
+mod annotations;
 mod backend;
 mod backends;
 mod balancer;
@@ -65,6 +66,7 @@ mod room;
 pub mod rows;
 mod select;
 mod service;
+mod shown;
 mod source;
 mod state_file;
 #[cfg(any(test, feature = "test-util"))]
@@ -81,7 +83,9 @@ pub use error::Refused;
 pub use frontend::{Frontend, FrontendParams, FrontendType};
 pub use kernel::KernelMaps;
 pub use name::ServiceName;
-pub use service::{Service, TrafficPolicy};
+pub use service::{
+    Algorithm, ForwardingMode, NatPolicy, ProxyRedirect, Service, TrafficDistribution, TrafficPolicy,
+};
 pub use source::Source;
 pub use state_file::{StateFileError, parse as parse_state_file, read as read_state_file};
 pub use writer::{Initializers, ServicesTxn, ServicesWriter, State};

@@ -338,9 +338,12 @@ impl ServicesTxn<'_> {
                 continue;
             }
             // Rows of a frontend that changes hands stay under their number.
-            let (backends, id) = old.map_or((Arc::default(), 0), |old| (old.backends.clone(), old.id));
             let status = status(&params, self.families);
-            frontends.insert(Frontend { params, service: service.clone(), backends, id, status });
+            let frontend = match old {
+                Some(old) => Frontend { params, service: service.clone(), status, ..(*old).clone() },
+                None => Frontend::new(params, service.clone(), status),
+            };
+            frontends.insert(frontend);
             self.touched.insert(name.clone());
         }
         if changed {
@@ -376,7 +379,10 @@ impl ServicesTxn<'_> {
             // numbers.
             if !same || frontend.revision() > before {
                 let status = status(&frontend.params, self.families);
-                frontends.insert(Frontend { backends: chosen.into(), status, ..(*frontend).clone() });
+                let backends: Arc<[Obj<Backend>]> = chosen.into();
+                let health_check_backends = backends.clone();
+                let frontend = (*frontend).clone();
+                frontends.insert(Frontend { backends, health_check_backends, status, ..frontend });
             }
         }
     }

@@ -95,6 +95,7 @@ trait AnyRow: Send + Sync {
     fn revision(&self) -> u64;
     fn row(&self) -> Vec<String>;
     fn json_text(&self) -> String;
+    fn yaml(&self) -> Option<String>;
 }
 
 impl<T: TableSpec> AnyRow for Obj<T> {
@@ -113,6 +114,10 @@ impl<T: TableSpec> AnyRow for Obj<T> {
     fn json_text(&self) -> String {
         text::json(&**self)
     }
+
+    fn yaml(&self) -> Option<String> {
+        (**self).yaml()
+    }
 }
 
 impl AnyObj {
@@ -130,6 +135,11 @@ impl AnyObj {
     /// it does not serialize, as a JSON string.
     pub fn json_text(&self) -> String {
         self.0.json_text()
+    }
+
+    /// The object as YAML has it, as JSON, if its type says so: see [`TableSpec::yaml`].
+    pub fn yaml(&self) -> Option<String> {
+        self.0.yaml()
     }
 }
 

@@ -63,6 +63,12 @@ pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {
 
     /// The row as the shell shows it, one text a column.
     fn row(&self) -> Vec<String>;
+
+    /// The row as YAML has it, written as JSON, where that is more than its JSON with names in lower case: names in maps
+    /// that keep their case, other words for what is not there, structs within others.
+    fn yaml(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Makes a row of a value.

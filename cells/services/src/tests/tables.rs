@@ -35,7 +35,7 @@ fn port_names_choose_backends() {
     assert_eq!(
         cells(&writer.backends(), &[0, 1, 2, 3, 5]),
         [
-            "app/web 10.23.0.1:101/TCP api 7 azure,blue",
+            "app/web 10.23.0.1:101/TCP api 7 blue,azure",
             "app/web 10.23.0.1:102/TCP api 7 green",
             "app/web 10.23.0.2:103/TCP api 7 ",
         ]
@@ -300,4 +300,61 @@ fn the_rest_answer_has_the_keys_of_the_original() {
         + r#""frontend-address":{"ip":"10.96.0.1","port":100,"protocol":"TCP","scope":"external"}}"#;
     let expected = format!("[{{\"spec\":{spec},\"status\":{{\"realized\":{spec}}}}}]");
     assert_eq!(answer, expected);
+}
+
+#[test]
+fn frontends_and_backends_in_json_and_yaml() {
+    let writer = writer();
+    let endpoints = "[{addresses: [10.62.0.1], nodeName: n1, zone: z1, hints: {forZones: [{name: z1}]}}, {addresses: [10.62.0.2]}]";
+    let text = format!("{}endpoints:\n{}", web(""), slice("web-1", "[{name: blue, port: 69}]", endpoints));
+    writer.replace(Source::Api, state(&text));
+    let frontend = &served(&writer)[0];
+    let status = serde_json::to_string(&frontend.status).unwrap();
+    let json = r#"{"ServiceName":"app/web","Address":"10.62.0.1:69/TCP","PortNames":["blue"],"Weight":100,"NodeName":"n1","#
+        .to_owned()
+        + r#""Zone":{"Zone":"z1","ForZones":["z1"]},"ClusterID":0,"Source":"api","State":0,"Unhealthy":false,"#
+        + r#""UnhealthyUpdatedAt":null}"#;
+    let other = json.replace("62.0.1", "62.0.2").replace("n1", "");
+    let other = other.replace(r#"{"Zone":"z1","ForZones":["z1"]}"#, "null");
+    let head = r#""Address":"10.96.0.1:100/TCP","Type":"ClusterIP","ServiceName":"app/web","PortName":"blue","ServicePort":100"#;
+    let tail = |json: &str, other: &str| {
+        format!(
+            r#","Status":{status},"Backends":[{json},{other}],"HealthCheckBackends":[{json},{other}],"ID":0,"RedirectTo":null}}"#
+        )
+    };
+    assert_eq!(serde_json::to_string(frontend).unwrap(), format!("{{{head}{}", tail(&json, &other)));
+    // In YAML names are in lower case, and what the source said is a struct of its own.
+    let names = |text: &str| {
+        let mut text = text.to_owned();
+        for name in [
+            "ServiceName",
+            "Address",
+            "PortNames",
+            "Weight",
+            "NodeName",
+            "ForZones",
+            "Zone",
+            "ClusterID",
+            "Source",
+            "State",
+            "UnhealthyUpdatedAt",
+            "Unhealthy",
+            "Status",
+            "HealthCheckBackends",
+            "Backends",
+            "ID",
+            "RedirectTo",
+            "Type",
+            "PortName",
+            "ServicePort",
+        ] {
+            text = text.replace(&format!("\"{name}\":"), &format!("\"{}\":", name.to_lowercase()));
+        }
+        text
+    };
+    let expected = format!("{{\"frontendparams\":{{{}}}{}", names(head), names(&tail(&json, &other)));
+    assert_eq!(frontend.yaml().unwrap(), expected);
+    let unnamed = crate::Backend::new(frontend.service.name.clone(), frontend.address(), Source::Api);
+    assert!(unnamed.yaml().unwrap().contains(r#""portnames":[],"#));
+    assert!(serde_json::to_string(&unnamed).unwrap().contains(r#""PortNames":null,"#));
 }

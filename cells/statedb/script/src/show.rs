@@ -75,8 +75,11 @@ fn written(call: &Call, table: &dyn AnyTable, rows: &[AnyObj]) -> anyhow::Result
         }
         "json" => rows.iter().map(|row| render::json(&row.json_text())).collect(),
         "yaml" => {
-            let documents: Result<Vec<String>, _> =
-                rows.iter().map(|row| render::yaml(&row.json_text(), |key| key.to_lowercase())).collect();
+            let document = |row: &AnyObj| match row.yaml() {
+                Some(said) => render::yaml(&said, str::to_owned),
+                None => render::yaml(&row.json_text(), |key| key.to_lowercase()),
+            };
+            let documents: Result<Vec<String>, _> = rows.iter().map(document).collect();
             documents?.join("---\n")
         }
         other => bail!("unknown format \"{other}\", expected table, yaml or json"),

@@ -1,0 +1,13 @@
+//! What services and slices are annotated with.
+
+/// Which algorithm chooses the backends of a service: `random` or `maglev`.
+pub(crate) const ALGORITHM: &str = "service.cilium.io/lb-algorithm";
+/// Whether its source ranges are allowed or denied: `allow` or `deny`.
+pub(crate) const SOURCE_RANGES_POLICY: &str = "service.cilium.io/src-ranges-policy";
+/// Whether a proxy behind local backends takes over: `none` or `delegate-if-local`.
+pub(crate) const PROXY_DELEGATION: &str = "service.cilium.io/proxy-delegation";
+/// Of a slice: the weight of its backends.
+pub(crate) const WEIGHT: &str = "service.cilium.io/weight";
+/// By which older services ask for backends of their zone.
+pub(crate) const TOPOLOGY: [&str; 2] =
+    ["service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode"];

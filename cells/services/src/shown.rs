@@ -1,0 +1,109 @@
+//! How rows are written: as JSON with the names that Go's types have, and as YAML with the same in lower case, other words
+//! for what is not there, and durations as text.
+
+use std::time::Duration;
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+/// One of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Json,
+    Yaml,
+}
+
+/// A row that is written in both forms.
+pub(crate) trait Shown {
+    /// Its fields in order.
+    fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error>;
+}
+
+/// Takes the fields of a row.
+pub(crate) struct Fields<'m, M> {
+    map: &'m mut M,
+    pub(crate) form: Form,
+}
+
+impl<M: SerializeMap> Fields<'_, M> {
+    /// A field by its name in Go.
+    pub(crate) fn add<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) -> Result<(), M::Error> {
+        match self.form {
+            Form::Json => self.map.serialize_entry(name, value),
+            Form::Yaml => self.map.serialize_entry(&name.to_lowercase(), value),
+        }
+    }
+
+    /// A list; an empty one was never made.
+    pub(crate) fn list<T: Serialize>(&mut self, name: &str, items: &[T]) -> Result<(), M::Error> {
+        match self.form {
+            Form::Json if items.is_empty() => self.add(name, &()),
+            _ => self.add(name, items),
+        }
+    }
+
+    /// A list of what is written in both forms, never null.
+    pub(crate) fn rows<'r, T: Shown + 'r>(
+        &mut self,
+        name: &str,
+        rows: impl Iterator<Item = &'r T>,
+    ) -> Result<(), M::Error> {
+        let form = self.form;
+        let rows: Vec<As<'_, T>> = rows.map(|row| As(row, form)).collect();
+        self.add(name, &rows)
+    }
+
+    /// Values by name; an empty map was never made.
+    pub(crate) fn map<T: Serialize>(&mut self, name: &str, map: &T, empty: bool) -> Result<(), M::Error> {
+        match self.form {
+            Form::Json if empty => self.add(name, &()),
+            _ => self.add(name, map),
+        }
+    }
+
+    /// A duration: nanoseconds, or as Go prints it.
+    pub(crate) fn duration(&mut self, name: &str, duration: Duration) -> Result<(), M::Error> {
+        match self.form {
+            Form::Json => self.add(name, &u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
+            Form::Yaml => self.add(name, &go_duration(duration)),
+        }
+    }
+}
+
+/// A row in one of the forms.
+pub(crate) struct As<'r, T>(pub(crate) &'r T, pub(crate) Form);
+
+impl<T: Shown> Serialize for As<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        self.0.fields(&mut Fields { map: &mut map, form: self.1 })?;
+        map.end()
+    }
+}
+
+/// What [`TableSpec::yaml`](statedb::TableSpec::yaml) gives for a row.
+pub(crate) fn yaml<T: Shown>(row: &T) -> Option<String> {
+    serde_json::to_string(&As(row, Form::Yaml)).ok()
+}
+
+/// Whole seconds as Go prints them: `3h0m0s`, `1m30s`, `45s`.
+pub(crate) fn go_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{rest}s"),
+        (0, _) => format!("{minutes}m{rest}s"),
+        _ => format!("{hours}h{minutes}m{rest}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_as_go_prints_them() {
+        let shown = |seconds| go_duration(Duration::from_secs(seconds));
+        assert_eq!([shown(0), shown(45), shown(90), shown(10_800)], ["0s", "45s", "1m30s", "3h0m0s"]);
+    }
+}
