@@ -12,7 +12,6 @@ use k8s_types::schema::{Strictness, check};
 use k8s_types::{Key, Kind, Problem, Refusal};
 
 use crate::events::Origin;
-use crate::pool::Pool;
 use crate::row::Reflected;
 
 /// Kinds of policies.
@@ -146,7 +145,7 @@ impl PartialEq for PolicyObject {
 }
 
 impl Reflected for PolicyObject {
-    fn read(json: &[u8], from: &Origin, _: &mut Pool) -> Result<PolicyObject, Refusal> {
+    fn read(json: &[u8], from: &Origin) -> Result<PolicyObject, Refusal> {
         let object: Value = serde_json::from_slice(json).map_err(|error| Problem::new("", error))?;
         let policy = PolicyObject::decode(PolicyKind::of(from.kind).unwrap_or_default(), &object)?;
         let (source, origin) = (from.source.clone(), from.origin.to_string());

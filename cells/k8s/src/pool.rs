@@ -1,11 +1,13 @@
 //! Strings that many objects have are one piece of memory.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 
 use k8s_types::{OwnerReference, Resource, Shared, SmolStr, StringMap};
 
 /// Strings and maps that are remembered. One that comes seldom gives way to others.
 const SLOTS: usize = 512;
+/// Of these so many have the same place. Objects have up to as many in common that would else take turns there.
+const WAYS: usize = 4;
 
 /// Remembers strings that came lately, of a bounded number: the pods of one ReplicaSet come after each other in lists and
 /// have equal labels, owners and images.
@@ -30,14 +32,15 @@ impl Pool {
         self.text(&mut meta.generate_name);
         self.map(&mut meta.labels);
         self.map(&mut meta.annotations);
-        self.owners(&mut meta.owner_references);
+        if !meta.owner_references.is_empty() {
+            share(&mut self.owners, &self.hasher, &mut meta.owner_references);
+        }
     }
 
     /// A string. Short ones take no memory of their own anyway.
     pub fn text(&mut self, text: &mut SmolStr) {
         if text.is_heap_allocated() {
-            let slot = self.hasher.hash_one(&*text) as usize % SLOTS;
-            share(&mut self.texts, slot, text);
+            share(&mut self.texts, &self.hasher, text);
         }
     }
 
@@ -48,29 +51,29 @@ impl Pool {
         }
     }
 
-    fn owners(&mut self, owners: &mut Shared<OwnerReference>) {
-        if !owners.is_empty() {
-            let slot = self.hasher.hash_one(&*owners) as usize % SLOTS;
-            share(&mut self.owners, slot, owners);
-        }
-    }
-
     /// Strings by name.
     pub fn map(&mut self, map: &mut StringMap) {
         if !map.is_empty() {
-            let slot = self.hasher.hash_one(&*map) as usize % SLOTS;
-            share(&mut self.maps, slot, map);
+            share(&mut self.maps, &self.hasher, map);
         }
     }
 }
 
-fn share<T: Clone + Default + PartialEq>(slots: &mut Vec<T>, slot: usize, value: &mut T) {
+fn share<T: Clone + Default + PartialEq + Hash>(slots: &mut Vec<T>, hasher: &RandomState, value: &mut T) {
     if slots.is_empty() {
         slots.resize(SLOTS, T::default());
     }
-    match slots[slot] == *value {
-        true => *value = slots[slot].clone(),
-        false => slots[slot] = value.clone(),
+    let place = hasher.hash_one(&*value) as usize % (SLOTS / WAYS) * WAYS;
+    let slots = &mut slots[place..place + WAYS];
+    match slots.iter().position(|slot| slot == value) {
+        Some(at) => {
+            *value = slots[at].clone();
+            slots[..=at].rotate_right(1);
+        }
+        None => {
+            slots.rotate_right(1);
+            slots[0] = value.clone();
+        }
     }
 }
 

@@ -42,11 +42,8 @@ impl<R: Reflected> Reflection<R> {
         let (kind, name) = (what.kind, source.name().to_owned());
         let (meet, met) = mpsc::channel();
         let (own, owner) = (name.clone(), name.clone());
-        let merge = move |stored: &R, mut said: R| match stored.is_of(kind, &own) {
-            true => {
-                said.follow(stored);
-                (*stored != said).then_some(said)
-            }
+        let merge = move |stored: &R, said: R| match stored.is_of(kind, &own) {
+            true => (*stored != said).then_some(said),
             false => {
                 // Whoever reads it may be gone with the job.
                 _ = meet.send(KeyBuf::of(&said.key()));
@@ -91,8 +88,17 @@ impl<R: Reflected> Reflection<R> {
 
     /// What the source says from now on.
     fn watch(&self) -> impl Stream<Item = Result<Said<R>, SourceError>> + Send + Unpin + use<R> {
-        let mut pool = Pool::default();
-        said(&*self.source, self.what.clone(), move |json, from: &Origin| R::read(json, from, &mut pool))
+        let (table, mut pool) = (self.table.clone(), Pool::default());
+        said(&*self.source, self.what.clone(), move |json, from: &Origin| {
+            let mut row = R::read(json, from)?;
+            let snapshot = table.snapshot();
+            let before = table.get(&snapshot, Query::raw_primary(KeyBuf::of(&row.key())));
+            // What is said again, as all of a list is, changes nothing.
+            if before.is_none_or(|before| **before != row) {
+                row.share(before.map(|before| &**before), &mut pool);
+            }
+            Ok(row)
+        })
     }
 
     /// Writes what was said. Whether there is something to tell of it.

@@ -139,24 +139,36 @@ pub(crate) fn time<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::
 /// Rows that are kept equal to what sources say.
 pub(crate) trait Reflected: TableSpec + Clone + PartialEq {
     /// Makes a row of an object.
-    fn read(json: &[u8], from: &Origin, pool: &mut Pool) -> Result<Self, Refusal>;
+    fn read(json: &[u8], from: &Origin) -> Result<Self, Refusal>;
+
+    /// Lets strings be one that others have, first of all the version before.
+    fn share(&mut self, _before: Option<&Self>, _pool: &mut Pool) {}
 
     /// The key of the row of an object of a source.
     fn key_of(kind: Kind, source: &str, key: &Key) -> KeyBuf;
 
     /// Whether the source of this name has the row, among those of this kind.
     fn is_of(&self, kind: Kind, source: &str) -> bool;
-
-    /// Shares with the version before what is equal.
-    fn follow(&mut self, _before: &Self) {}
 }
 
 impl<T: Tabled> Reflected for Row<T> {
-    fn read(json: &[u8], from: &Origin, pool: &mut Pool) -> Result<Row<T>, Refusal> {
-        let mut object: T = k8s_types::decode(json)?;
-        pool.metadata(&mut object);
-        object.share(pool);
+    fn read(json: &[u8], from: &Origin) -> Result<Row<T>, Refusal> {
+        let object = k8s_types::decode(json)?;
         Ok(Row { object, source: from.source.clone(), origin: from.origin.clone(), updated_at: from.at })
+    }
+
+    /// Rows change one by one, long after their neighbours in the list have been in the pool: the version before goes
+    /// through it first, lest each row ends with strings of its own.
+    fn share(&mut self, before: Option<&Row<T>>, pool: &mut Pool) {
+        let mut pooled = |object: &mut T| {
+            pool.metadata(object);
+            object.share(pool);
+        };
+        if let Some(before) = before {
+            // A copy has the same strings.
+            pooled(&mut before.object.clone());
+        }
+        pooled(&mut self.object);
     }
 
     fn key_of(_: Kind, _: &str, key: &Key) -> KeyBuf {
@@ -165,18 +177,5 @@ impl<T: Tabled> Reflected for Row<T> {
 
     fn is_of(&self, _: Kind, source: &str) -> bool {
         &*self.source == source
-    }
-
-    fn follow(&mut self, before: &Row<T>) {
-        let (now, before) = (self.object.metadata_mut(), before.object.metadata());
-        for (now, before) in [(&mut now.labels, &before.labels), (&mut now.annotations, &before.annotations)]
-        {
-            if *now == *before {
-                *now = before.clone();
-            }
-        }
-        if now.owner_references == before.owner_references {
-            now.owner_references = before.owner_references.clone();
-        }
     }
 }

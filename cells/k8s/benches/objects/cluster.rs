@@ -36,18 +36,38 @@ pub(crate) struct Cluster {
     /// Bytes of JSON that were read.
     pub(crate) bytes: Arc<AtomicU64>,
     pods: Mutex<Option<Changes>>,
+    /// How many changes there were, and what the next one depends on.
+    changes: Mutex<(usize, u64)>,
 }
 
 impl Cluster {
     pub(crate) fn new(size: Size) -> Cluster {
-        Cluster { size, bytes: Arc::default(), pods: Mutex::default() }
+        let changes = Mutex::new((0, 0x9e37_79b9_7f4a_7c15));
+        Cluster { size, bytes: Arc::default(), pods: Mutex::default(), changes }
     }
 
-    /// A pod has changed.
-    pub(crate) fn change(&self, pod_number: usize, version: usize) {
-        let json = Bytes::from(pod(pod_number, version));
-        let changed = Ok(WatchEvent::Applied { json, origin: "".into() });
-        self.pods.lock().unwrap().as_ref().unwrap().unbounded_send(changed).unwrap();
+    /// Pods change, any of them at any time, until so many thousand changes are in the table.
+    pub(crate) async fn change(&self, thousands: usize, table: &Table<Row<Pod>>) {
+        for _ in 0..thousands {
+            let last = (0..1000).map(|_| self.change_one()).last();
+            let (pod, version) = last.unwrap();
+            followed(table, pod, version).await;
+        }
+    }
+
+    fn change_one(&self) -> (usize, usize) {
+        let mut changes = self.changes.lock().unwrap();
+        let (version, number) = &mut *changes;
+        *version += 1;
+        // Marsaglia's xorshift64.
+        *number ^= *number << 13;
+        *number ^= *number >> 7;
+        *number ^= *number << 17;
+        let changed = *number as usize % self.size.pods;
+        let json = Bytes::from(pod(changed, *version));
+        let event = Ok(WatchEvent::Applied { json, origin: "".into() });
+        self.pods.lock().unwrap().as_ref().unwrap().unbounded_send(event).unwrap();
+        (changed, *version)
     }
 }
 
@@ -100,7 +120,7 @@ pub(crate) fn cells(cluster: Arc<Cluster>) -> [Cell; 4] {
 }
 
 /// Waits until the last change of a pod is in its table.
-pub(crate) async fn followed(pods: &Table<Row<Pod>>, n: usize, version: usize) {
+async fn followed(pods: &Table<Row<Pod>>, n: usize, version: usize) {
     let (set, version) = (n / REPLICAS, resource_version(n, version));
     let name = Row::<Pod>::by_name(&format!("team-{}", set % 100), &format!("web-{set}-7d9c5b6f4-{n:05}"));
     pods.wait_for(name, |row| row.metadata.resource_version == version).await;
