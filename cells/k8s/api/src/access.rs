@@ -1,12 +1,17 @@
 //! Where the servers are and who asks them: a kubeconfig, or what a pod is given.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+mod files;
+mod parts;
+
 use std::path::{Path, PathBuf};
 
 use http::Uri;
+use http::uri::Authority;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use serde_json::json;
 
+use self::files::Files;
+use self::parts::{Fault, Parts};
 use crate::error::Error;
 
 /// What a pod's service account has.
@@ -31,6 +36,8 @@ pub(crate) struct Access {
     pub(crate) servers: Vec<Uri>,
     /// Where the credentials are from, for messages.
     pub(crate) credentials: String,
+    /// The key of the user among them, for messages.
+    pub(crate) user: String,
     /// Where the CA's certificates are from, for messages.
     pub(crate) authority: String,
     /// The files that all this was read from.
@@ -42,11 +49,16 @@ pub(crate) struct Access {
 impl Place {
     /// Reads it. `urls`: addresses that stand in for the one there. Blocks.
     pub(crate) fn access(&self, urls: &[String]) -> Result<Access, Error> {
+        let mut files = Files::default();
         let mut kubeconfig = match self {
-            Place::Kubeconfig(file) => read(file)?,
+            Place::Kubeconfig(file) => read(file, &mut files)?,
             Place::ServiceAccount { server, folder } => account(server, folder),
             Place::Nowhere => account(urls.first().map_or("", String::as_str), Path::new("")),
         };
+        let servers = urls
+            .iter()
+            .map(|url| uri(url).map_err(|reason| self.setting(url, reason)))
+            .collect::<Result<Vec<_>, _>>()?;
         if let Some(url) = urls.first() {
             // A kubeconfig without an address is one with these.
             let clusters = kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut());
@@ -54,25 +66,41 @@ impl Place {
                 cluster.server = Some(cluster.server.take().unwrap_or_else(|| url.clone()))
             });
         }
-        let (files, authority) = self.prepare(&mut kubeconfig)?;
-        let content = content(&files);
-        let options = KubeConfigOptions::default();
-        let reading = kube::Config::from_custom_kubeconfig(kubeconfig.clone(), &options);
-        // It awaits nothing: what it reads are files.
-        let config = futures::executor::block_on(reading).map_err(|error| self.wrong(&kubeconfig, &error))?;
-        if config.proxy_url.is_some() {
-            return Err(
-                self.file("clusters[].cluster.proxy-url", "proxies are not supported; remove it".to_owned())
-            );
-        }
-        let servers = match urls {
-            [] => vec![self.checked("clusters[].cluster.server", &config.cluster_url.to_string())?],
-            urls => urls
-                .iter()
-                .map(|url| uri(url).map_err(|reason| option(url, reason)))
-                .collect::<Result<_, _>>()?,
+        let Parts { user, authority } =
+            parts::check(&mut kubeconfig, &mut files).map_err(|fault| match fault {
+                Fault::Key(key, reason) => self.file(&key, reason),
+                Fault::Server(key, server, reason) => match self {
+                    Place::ServiceAccount { .. } => self.setting(&server, reason),
+                    _ => self.file(&key, format!("{server:?} is wrong: {reason}")),
+                },
+                Fault::File(error) => error,
+            })?;
+        let (key, authority) = match authority {
+            Some(file) => (format!("certificate-authority: {}", file.display()), file.display().to_string()),
+            None => (
+                "certificate-authority-data".to_owned(),
+                format!("{} (or, if it names none, this machine)", self.name()),
+            ),
         };
-        Ok(Access { config, servers, credentials: self.name(), authority, files, content })
+        // It awaits nothing: what it reads are files.
+        let options = KubeConfigOptions::default();
+        let reading = kube::Config::from_custom_kubeconfig(kubeconfig, &options);
+        let config = futures::executor::block_on(reading).map_err(|error| match error {
+            KubeconfigError::LoadCertificateAuthority(_) | KubeconfigError::ParseCertificates(_) => {
+                self.file(&key, format!("{NO_CERTIFICATES}: {}", root_of(&error)))
+            }
+            _ => self.file("kubeconfig", root_of(&error)),
+        })?;
+        if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
+            return Err(self.file(&key, NO_CERTIFICATES.to_owned()));
+        }
+        if config.proxy_url.is_some() {
+            let reason = "proxies are not supported; unset it".to_owned();
+            return Err(self.file("environment variable HTTPS_PROXY", reason));
+        }
+        let servers = if servers.is_empty() { vec![config.cluster_url.clone()] } else { servers };
+        let content = files.content();
+        Ok(Access { config, servers, credentials: self.name(), user, authority, files: files.names, content })
     }
 
     /// Its name in messages.
@@ -80,55 +108,12 @@ impl Place {
         match self {
             Place::Kubeconfig(file) => file.display().to_string(),
             Place::ServiceAccount { folder, .. } => folder.join("token").display().to_string(),
-            Place::Nowhere => "option k8s-api-server-urls (none)".to_owned(),
+            Place::Nowhere => format!("{URLS} (none)"),
         }
     }
 
-    /// Replaces a file with a token by what is in it, and gives the files that matter and the one of the CA.
-    fn prepare(&self, kubeconfig: &mut Kubeconfig) -> Result<(Vec<PathBuf>, String), Error> {
-        let mut files = match self {
-            Place::Kubeconfig(file) => vec![file.clone()],
-            _ => Vec::new(),
-        };
-        let mut authority = format!("{} (or, if it names none, this machine)", self.name());
-        let context = kubeconfig
-            .contexts
-            .iter()
-            .find(|context| Some(&context.name) == kubeconfig.current_context.as_ref());
-        let context = context.and_then(|context| context.context.clone()).unwrap_or_default();
-        for cluster in kubeconfig.clusters.iter().filter(|cluster| cluster.name == context.cluster) {
-            let cluster = cluster.cluster.clone().unwrap_or_default();
-            if let Some(file) =
-                cluster.certificate_authority.filter(|_| cluster.certificate_authority_data.is_none())
-            {
-                authority.clone_from(&file);
-                files.push(file.into());
-            }
-        }
-        for user in kubeconfig.auth_infos.iter_mut().filter(|user| Some(&user.name) == context.user.as_ref())
-        {
-            let Some(user) = &mut user.auth_info else { continue };
-            files.extend(
-                [&user.client_certificate, &user.client_key].into_iter().flatten().map(PathBuf::from),
-            );
-            if let Some(file) = user.token_file.take().filter(|_| user.token.is_none()).map(PathBuf::from) {
-                let token = std::fs::read_to_string(&file).map_err(|error| Error::Read {
-                    file: file.clone(),
-                    reason: error.to_string(),
-                    remedy: "it must hold the token of the agent's service account",
-                })?;
-                user.token = Some(token.trim().to_owned().into());
-                files.push(file);
-            }
-        }
-        Ok((files, authority))
-    }
-
-    fn checked(&self, key: &str, url: &str) -> Result<Uri, Error> {
-        uri(url).map_err(|reason| self.file(key, format!("{url:?} is wrong: {reason}")))
-    }
-
-    fn file(&self, key: &str, reason: String) -> Error {
+    /// Something is wrong at a key.
+    pub(crate) fn file(&self, key: &str, reason: String) -> Error {
         let file = match self {
             Place::Kubeconfig(file) => file.clone(),
             Place::ServiceAccount { folder, .. } => folder.clone(),
@@ -137,61 +122,43 @@ impl Place {
         Error::File { file, key: key.to_owned(), reason }
     }
 
-    fn wrong(&self, kubeconfig: &Kubeconfig, error: &KubeconfigError) -> Error {
-        let current = kubeconfig.current_context.as_deref().unwrap_or_default();
-        match error {
-            KubeconfigError::CurrentContextNotSet => {
-                let names = named(kubeconfig.contexts.iter().map(|context| &context.name));
-                self.file("current-context", format!("is missing; give one of the contexts: {names}"))
-            }
-            KubeconfigError::LoadContext(name) => {
-                let names = named(kubeconfig.contexts.iter().map(|context| &context.name));
-                self.file("current-context", format!("there is no context {name:?}; give one of: {names}"))
-            }
-            KubeconfigError::LoadClusterOfContext(name) => {
-                let names = named(kubeconfig.clusters.iter().map(|cluster| &cluster.name));
-                let key = format!("contexts[{current}].context.cluster");
-                self.file(&key, format!("there is no cluster {name:?}; give one of: {names}"))
-            }
-            KubeconfigError::MissingClusterUrl => self.file(
-                "clusters[].cluster.server",
-                "is missing; give the address of the API server, for instance https://10.0.0.1:6443"
-                    .to_owned(),
-            ),
-            KubeconfigError::LoadCertificateAuthority(error) => {
-                self.file("certificate-authority", error.to_string())
-            }
-            KubeconfigError::ParseCertificates(error) => {
-                self.file("certificate-authority", format!("holds no certificates in PEM: {error}"))
-            }
-            KubeconfigError::LoadClientCertificate(error) => {
-                self.file("client-certificate", error.to_string())
-            }
-            KubeconfigError::LoadClientKey(error) => self.file("client-key", error.to_string()),
-            other => self.file("kubeconfig", other.to_string()),
-        }
+    /// An address is wrong that is in no file.
+    fn setting(&self, value: &str, reason: String) -> Error {
+        let setting = match self {
+            Place::ServiceAccount { server, .. } if server == value => SERVICE,
+            _ => URLS,
+        };
+        Error::Setting { setting, value: value.to_owned(), reason }
     }
 }
 
-fn named<'a>(names: impl Iterator<Item = &'a String>) -> String {
-    let names: Vec<&str> = names.map(String::as_str).collect();
-    if names.is_empty() { "(there are none)".to_owned() } else { names.join(", ") }
+const NO_CERTIFICATES: &str = "holds no certificates in PEM";
+
+/// What says where the servers are.
+const URLS: &str = "option k8s-api-server-urls";
+
+/// What a pod is told.
+const SERVICE: &str = "environment variables KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT";
+
+fn read(file: &Path, files: &mut Files) -> Result<Kubeconfig, Error> {
+    // First of all, so that a change from now on counts as one.
+    files.read(
+        file,
+        "option k8s-kubeconfig-path must name a kubeconfig; without the option, the service account of the agent's pod is \
+         used",
+    )?;
+    Kubeconfig::read_from(file).map_err(|error| {
+        // The first line has place and reason, the others show the file, which has secrets.
+        let reason = root_of(&error).lines().next().unwrap_or_default().to_owned();
+        Error::File { file: file.to_owned(), key: "kubeconfig".to_owned(), reason }
+    })
 }
 
-fn read(file: &Path) -> Result<Kubeconfig, Error> {
-    Kubeconfig::read_from(file).map_err(|error| match error {
-        KubeconfigError::ReadConfig(error, file) => Error::Read {
-            file,
-            reason: error.to_string(),
-            remedy: "option k8s-kubeconfig-path must name a kubeconfig; without the option, the service account of the \
-                     agent's pod is used",
-        },
-        other => {
-            // The first line has place and reason, the others show the file, which has secrets.
-            let reason = other.to_string().lines().next().unwrap_or_default().to_owned();
-            Error::File { file: file.to_owned(), key: "kubeconfig".to_owned(), reason }
-        }
-    })
+/// What an error goes back to.
+pub(crate) fn root_of(error: &(dyn std::error::Error + 'static)) -> String {
+    std::iter::successors(Some(error), |error| error.source())
+        .last()
+        .map_or_else(String::new, ToString::to_string)
 }
 
 /// What a pod is given, as a kubeconfig. Files that are not there are left out for an anonymous one.
@@ -223,20 +190,12 @@ pub(crate) fn server_of_pod(host: &str, port: &str) -> String {
 
 fn uri(url: &str) -> Result<Uri, String> {
     let uri: Uri = url.trim().parse().map_err(|error| format!("{error}; give https://ADDRESS:PORT"))?;
+    // What is behind the host is a port, or it is none.
+    let whole = |authority: &Authority| authority.port().is_some() || authority.as_str() == authority.host();
     match uri.scheme_str() {
-        Some("https" | "http") if uri.host().is_some_and(|host| !host.is_empty()) => Ok(uri),
+        Some("https" | "http") if uri.authority().is_some_and(|a| !a.host().is_empty() && whole(a)) => {
+            Ok(uri)
+        }
         _ => Err("give https://ADDRESS:PORT".to_owned()),
     }
-}
-
-fn option(url: &str, reason: String) -> Error {
-    Error::Option { option: "k8s-api-server-urls", value: url.to_owned(), reason }
-}
-
-fn content(files: &[PathBuf]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for file in files {
-        std::fs::read(file).ok().hash(&mut hasher);
-    }
-    hasher.finish()
 }

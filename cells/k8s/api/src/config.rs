@@ -38,6 +38,9 @@ pub struct ApiServerConfig {
     pub crd_wait_timeout: Duration,
 }
 
+/// The shortest time that makes sense; a number without a unit is nanoseconds.
+const SHORTEST: Duration = Duration::from_millis(100);
+
 impl ApiServerConfig {
     fn check(&self) -> Result<(), String> {
         if !self.qps.is_finite() || self.qps < 0.0 {
@@ -45,6 +48,19 @@ impl ApiServerConfig {
                 "k8s-client-qps: {} is wrong: give requests a second, 0 for no limit",
                 self.qps
             ));
+        }
+        for (name, time) in [
+            ("k8s-client-connection-timeout", self.connect_timeout),
+            ("k8s-client-connection-keep-alive", self.keep_alive),
+            ("k8s-heartbeat-timeout", self.heartbeat),
+            ("k8s-sync-timeout", self.sync_timeout),
+            ("crd-wait-timeout", self.crd_wait_timeout),
+        ] {
+            if !time.is_zero() && time < SHORTEST {
+                return Err(format!(
+                    "{name}: {time:?} is wrong: give at least {SHORTEST:?}, with a unit, as in 30s"
+                ));
+            }
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt};
 use tower::{BoxError, ServiceBuilder};
 
-use crate::access::Access;
+use crate::access::{Access, root_of};
 
 /// Makes clients; tests have their own.
 pub(crate) trait Connect: Send + Sync {
@@ -47,7 +47,7 @@ impl Connect for Sockets {
             sockets.set_keepalive_retries(Some(3));
             sockets.set_tcp_user_timeout(Some(self.keep_alive * 2));
         }
-        let text = |error: kube::Error| error.to_string();
+        let text = |error: kube::Error| root_of(&error);
         let sockets = config.rustls_https_connector_with_connector(sockets).map_err(text)?;
         let client: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
             .pool_idle_timeout(IDLE)

@@ -26,11 +26,11 @@ pub enum Error {
         /// What is wrong, and what would be right.
         reason: String,
     },
-    /// An option is not what it should be.
-    #[error("option {option}: {value:?} is wrong: {reason}")]
-    Option {
-        /// The option.
-        option: &'static str,
+    /// An option, or a variable of the environment, is not what it should be.
+    #[error("{setting}: {value:?} is wrong: {reason}")]
+    Setting {
+        /// Which one.
+        setting: &'static str,
         /// Its value.
         value: String,
         /// What is wrong, and what would be right.

@@ -14,8 +14,9 @@ use http_body_util::BodyExt;
 use k8s_types::{SmolStr, SourceError, WatchEvent};
 use kube::client::Body;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::access::root_of;
 use crate::definitions::{Defined, Definitions, GROUP, name};
 use crate::link::{Lease, Link, request};
 use crate::metrics::WatchState;
@@ -54,6 +55,8 @@ pub(crate) struct Follow {
     backoff: Backoff,
     delay: Duration,
     failures: u64,
+    /// Whether the log has a failure since it last went well.
+    told: bool,
     /// Whether it has waited for the definitions of kinds.
     asked: bool,
     /// Whether the absence of the kind was told as an empty list.
@@ -107,6 +110,7 @@ impl Follow {
             backoff: Backoff::exponential(pace.retry.0, pace.retry.1).jitter(0.5),
             delay: Duration::ZERO,
             failures: 0,
+            told: false,
             asked: false,
             told_absent: false,
         }
@@ -155,7 +159,6 @@ impl Follow {
             Ask::Page { .. } | Ask::Whole => Duration::ZERO,
         };
         let begins = matches!(ask, Ask::Stream { .. } | Ask::Page { proceed: None } | Ask::Whole);
-        let resumes = matches!(ask, Ask::Watch { .. });
         let shape = if matches!(ask, Ask::Page { .. } | Ask::Whole) { Shape::List } else { Shape::Events };
         let cuts = self.link.cuts();
         let request = request(Method::GET, &self.target.uri(&ask), self.target.accept, Body::empty());
@@ -180,7 +183,7 @@ impl Follow {
             self.state.begin();
             return Ok(Some(WatchEvent::Restart));
         }
-        Ok((resumes && self.recovered()).then_some(WatchEvent::Progress))
+        Ok(None)
     }
 
     /// Waits before another attempt; less if there is another server meanwhile.
@@ -254,7 +257,8 @@ impl Follow {
             Ok(None) => {}
             Err(unexpected) => {
                 let text = format!(
-                    "{} answers nonsense about {}: {unexpected}",
+                    "{} answers nonsense about {}: {unexpected}; does something else answer at this address, a proxy or \
+                     a login page?",
                     reading.lease.url, self.target.name
                 );
                 return Err(Trouble::new(What::Nonsense, text));
@@ -266,12 +270,18 @@ impl Follow {
             false if self.bookmarks => self.pace.watch_silence,
             false => reading.until.saturating_duration_since(Instant::now()) + self.pace.list_silence,
         };
+        // Where nothing changes nothing comes.
+        let settled = (self.listed && self.failures + u64::from(self.backoff.attempts()) > 0)
+            .then(|| reading.opened + self.pace.settle);
         let frame = tokio::select! {
             biased;
             Ok(()) = reading.cuts.changed() => {
                 return Err(Trouble::new(What::Cut, format!("the connection to {} was given up", reading.lease.url)));
             }
             frame = timeout(limit, reading.body.frame()) => frame,
+            () = sleep_until(settled.unwrap_or(reading.opened)), if settled.is_some() => {
+                return Ok(self.progress().then_some(WatchEvent::Progress));
+            }
         };
         let (url, about) = (&reading.lease.url, &self.target.name);
         match frame {
@@ -285,9 +295,10 @@ impl Follow {
                 }
                 Ok(None)
             }
-            Ok(Some(Err(error))) => {
-                Err(Trouble::new(What::Cut, format!("the answer of {url} about {about} broke off: {error}")))
-            }
+            Ok(Some(Err(error))) => Err(Trouble::new(
+                What::Cut,
+                format!("the answer of {url} about {about} broke off: {}", root_of(&error)),
+            )),
             Ok(None)
                 if !reading.pieces.is_between() || (lists && !matches!(reading.ask, Ask::Stream { .. })) =>
             {
@@ -429,7 +440,6 @@ impl Follow {
         (self.listed_at, self.heard_at) = (now, now);
         self.relist_after = spread(self.pace.relist);
         self.state.listed();
-        self.recovered();
         self.progress();
         self.health.ok(format!("{} objects listed, changes are followed", self.state.objects()));
         WatchEvent::Listed

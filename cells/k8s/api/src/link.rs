@@ -98,7 +98,9 @@ impl Link {
         health: Health,
     ) -> Result<Link, Error> {
         let access = place.access(&urls)?;
-        let client = connect.connect(&access, &access.servers[0]).map_err(|reason| wrong(&place, reason))?;
+        let client = connect
+            .connect(&access, &access.servers[0])
+            .map_err(|reason| place.file(&access.user, reason))?;
         let traits = vec![Traits::default(); access.servers.len()];
         let state = State {
             access,
@@ -287,7 +289,7 @@ impl Link {
         let client = self
             .connect
             .connect(&access, &access.servers[server])
-            .map_err(|reason| wrong(&self.place, reason))?;
+            .map_err(|reason| self.place.file(&access.user, reason))?;
         let mut state = self.state.lock();
         if moved {
             state.traits = vec![Traits::default(); access.servers.len()];
@@ -359,16 +361,6 @@ impl Link {
             }
             Err(reason) => tracing::warn!(error = reason, "Cannot use the next API server"),
         }
-    }
-}
-
-fn wrong(place: &Place, reason: String) -> Error {
-    match place {
-        Place::Kubeconfig(file) => Error::File { file: file.clone(), key: "users[].user".to_owned(), reason },
-        Place::ServiceAccount { folder, .. } => {
-            Error::File { file: folder.clone(), key: "service account".to_owned(), reason }
-        }
-        Place::Nowhere => Error::Option { option: "k8s-api-server-urls", value: String::new(), reason },
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) struct Pace {
     pub(crate) refused: Duration,
     /// How long the server keeps a watch, give or take a third.
     pub(crate) watch: Duration,
+    /// A watch that has stood for so long has no trouble any more.
+    pub(crate) settle: Duration,
     /// Silence of a list that is over.
     pub(crate) list_silence: Duration,
     /// Silence of a watch whose server has sent bookmarks, which come every minute.
@@ -29,6 +31,7 @@ impl Default for Pace {
             retry: (Duration::from_millis(500), Duration::from_secs(30)),
             refused: Duration::from_secs(90),
             watch: Duration::from_secs(450),
+            settle: Duration::from_secs(2),
             list_silence: Duration::from_secs(15),
             watch_silence: Duration::from_secs(150),
             gap: Duration::from_secs(300),

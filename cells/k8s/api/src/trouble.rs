@@ -133,7 +133,12 @@ fn excerpt(headers: &HeaderMap, body: &[u8]) -> String {
         .unwrap_or("no content type");
     let text = String::from_utf8_lossy(&body[..body.len().min(160)]);
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    format!("the answer is not one of an API server ({form}: {text:?})")
+    let place = headers.get(http::header::LOCATION).and_then(|place| place.to_str().ok());
+    let place = place.map(|place| format!(", leads to {place}")).unwrap_or_default();
+    format!(
+        "the answer is not one of an API server ({form}: {text:?}{place}); does something else answer at this address, a \
+         proxy or a login page?"
+    )
 }
 
 /// What a request was about.
@@ -310,7 +315,7 @@ mod tests {
         );
         let page = answer(502, "<html>\n <h1>Bad Gateway</h1>");
         assert_eq!(page.what, What::Failed);
-        assert!(page.text.ends_with("(no content type: \"<html> <h1>Bad Gateway</h1>\")"), "{page}");
+        assert!(page.text.contains("(no content type: \"<html> <h1>Bad Gateway</h1>\")"), "{page}");
         assert!(answer(401, "").text.contains("credentials of /etc/kubeconfig"));
     }
 

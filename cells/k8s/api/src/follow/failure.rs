@@ -12,19 +12,20 @@ use crate::target::Ask;
 use crate::trouble::{Trouble, What};
 
 impl Follow {
-    /// Something has come: the next failure is the first.
-    pub(super) fn progress(&mut self) {
+    /// Something has come that makes sense, or a watch has stood for a while: the next failure is the first. True if
+    /// there was trouble before.
+    pub(super) fn progress(&mut self) -> bool {
         if self.backoff.attempts() > 0 {
             self.backoff.reset();
         }
-        self.failures = 0;
-    }
-
-    /// A connection stands. True if there was trouble before.
-    pub(super) fn recovered(&mut self) -> bool {
         let was = std::mem::take(&mut self.failures) > 0;
-        if was && self.listed {
-            self.health.ok(format!("{} objects, changes are followed", self.state.objects()));
+        if self.listed {
+            if was {
+                self.health.ok(format!("{} objects, changes are followed", self.state.objects()));
+            }
+            if std::mem::take(&mut self.told) {
+                tracing::info!(watch = self.target.name, "Objects are followed again");
+            }
         }
         was
     }
@@ -83,6 +84,7 @@ impl Follow {
         self.health.degraded(format!("No changes of {} are seen", self.target.name), &trouble);
         let told = is_told(self.failures);
         if told && !trouble.is_of_server() {
+            self.told = true;
             tracing::warn!(watch = self.target.name, failures = self.failures, error = %trouble, "Cannot follow objects");
         }
         told.then_some(SourceError(trouble.text))

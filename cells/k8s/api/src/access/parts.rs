@@ -1,0 +1,150 @@
+//! The parts of a kubeconfig that the current context names, checked: what is wrong is told with its key.
+
+use std::path::{Path, PathBuf};
+
+use kube::config::{AuthInfo, Cluster, Kubeconfig};
+
+use super::files::Files;
+use super::uri;
+use crate::error::Error;
+
+/// Where a part of a kubeconfig is wrong, and why.
+pub(super) enum Fault {
+    /// At a key, and what would be right.
+    Key(String, String),
+    /// The server's address: key, value, and what would be right.
+    Server(String, String, String),
+    /// A file that is named.
+    File(Error),
+}
+
+/// What is known of a kubeconfig beside itself.
+pub(super) struct Parts {
+    /// The key of the user's entry.
+    pub(super) user: String,
+    /// The file of the CA's certificates.
+    pub(super) authority: Option<PathBuf>,
+}
+
+fn fault<T>(key: impl Into<String>, reason: impl Into<String>) -> Result<T, Fault> {
+    Err(Fault::Key(key.into(), reason.into()))
+}
+
+/// Checks the parts that are in use, and puts the token in the place of its file.
+pub(super) fn check(kubeconfig: &mut Kubeconfig, files: &mut Files) -> Result<Parts, Fault> {
+    if let Some(kind) = kubeconfig.kind.as_deref().filter(|kind| *kind != "Config") {
+        return fault("kind", format!("{kind:?} is wrong: give a kubeconfig, whose kind is Config"));
+    }
+    let names = named(kubeconfig.contexts.iter().map(|context| &context.name));
+    let current = kubeconfig.current_context.clone().unwrap_or_default();
+    if current.is_empty() {
+        return fault("current-context", format!("is missing; give one of the contexts: {names}"));
+    }
+    let context = kubeconfig.contexts.iter().find(|context| context.name == current);
+    let Some(context) = context else {
+        return fault("current-context", format!("there is no context {current:?}; give one of: {names}"));
+    };
+    let key = format!("contexts[{current}].context");
+    let Some(context) = context.context.clone() else {
+        return fault(key, "is missing; give cluster and user");
+    };
+
+    let names = named(kubeconfig.clusters.iter().map(|cluster| &cluster.name));
+    let Some(cluster) = kubeconfig.clusters.iter().find(|cluster| cluster.name == context.cluster) else {
+        let reason = format!("there is no cluster {:?}; give one of: {names}", context.cluster);
+        return fault(format!("{key}.cluster"), reason);
+    };
+    let cluster_key = format!("clusters[{}].cluster", context.cluster);
+    let authority = check_cluster(cluster.cluster.as_ref(), &cluster_key, files)?;
+
+    let names = named(kubeconfig.auth_infos.iter().map(|user| &user.name));
+    // Without a name requests have no credentials.
+    let Some(name) = context.user.filter(|name| !name.is_empty()) else {
+        return Ok(Parts { user: format!("{key}.user"), authority });
+    };
+    let Some(user) = kubeconfig.auth_infos.iter_mut().find(|user| user.name == name) else {
+        return fault(format!("{key}.user"), format!("there is no user {name:?}; give one of: {names}"));
+    };
+    let mut key = format!("users[{name}].user");
+    if let Some(user) = &mut user.auth_info {
+        check_user(user, &key, files)?;
+        if let Some(command) = user.exec.as_ref().and_then(|exec| exec.command.as_ref()) {
+            key = format!("{key}.exec.command: {command:?}");
+        }
+    }
+    Ok(Parts { user: key, authority })
+}
+
+/// Gives the file of the CA's certificates.
+fn check_cluster(cluster: Option<&Cluster>, key: &str, files: &mut Files) -> Result<Option<PathBuf>, Fault> {
+    let server = cluster.and_then(|cluster| cluster.server.as_deref()).unwrap_or_default();
+    if server.is_empty() {
+        return fault(
+            format!("{key}.server"),
+            "is missing; give the address of the API server, for instance https://10.0.0.1:6443",
+        );
+    }
+    uri(server).map_err(|reason| Fault::Server(format!("{key}.server"), server.to_owned(), reason))?;
+    let Some(cluster) = cluster else { return Ok(None) };
+    if cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty()) {
+        return fault(format!("{key}.proxy-url"), "proxies are not supported; remove it");
+    }
+    let file = cluster.certificate_authority.as_ref().map(PathBuf::from);
+    let Some(file) = file.filter(|_| cluster.certificate_authority_data.is_none()) else { return Ok(None) };
+    files.read(&file, "it must hold the certificates of the cluster's CA in PEM").map_err(Fault::File)?;
+    Ok(Some(file))
+}
+
+fn check_user(user: &mut AuthInfo, key: &str, files: &mut Files) -> Result<(), Fault> {
+    if user.auth_provider.is_some() {
+        return fault(
+            format!("{key}.auth-provider"),
+            "is not supported; give a token, a client certificate or exec instead",
+        );
+    }
+    let pairs = [
+        (&user.client_certificate, user.client_certificate_data.is_some(), "client-certificate"),
+        (&user.client_key, user.client_key_data.is_some(), "client-key"),
+    ];
+    let has = pairs.map(|(file, data, _)| file.is_some() || data);
+    if let Some((_, (.., name))) = has.iter().zip(pairs).find(|(has, _)| !**has)
+        && has.contains(&true)
+    {
+        return fault(format!("{key}.{name}"), "is missing; a certificate and its key go together");
+    }
+    for (file, _, _) in pairs.into_iter().filter(|(_, data, _)| !data) {
+        let remedy = "it must hold the client's certificate, or its key, in PEM";
+        file.iter()
+            .try_for_each(|file| files.read(Path::new(file), remedy).map(drop))
+            .map_err(Fault::File)?;
+    }
+    if user.token.is_some() {
+        // Its own type keeps it secret, except when it is written.
+        let written = serde_json::to_value(&*user).unwrap_or_default();
+        let token = written["token"].as_str().unwrap_or_default();
+        return check_token(token).map_err(|reason| Fault::Key(format!("{key}.token"), reason.to_owned()));
+    }
+    if let Some(file) = user.token_file.take().map(PathBuf::from) {
+        let remedy = "it must hold the token of the agent's service account, and nothing else";
+        let content = files.read(&file, remedy).map_err(Fault::File)?;
+        let token = String::from_utf8_lossy(&content).trim().to_owned();
+        check_token(&token)
+            .map_err(|reason| Fault::File(Error::Read { file, reason: reason.to_owned(), remedy }))?;
+        user.token = Some(token.into());
+    }
+    Ok(())
+}
+
+/// A header takes nothing else. What it is instead stays a secret.
+fn check_token(token: &str) -> Result<(), &'static str> {
+    match token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true if token.is_empty() => Err("it is empty"),
+        true => Ok(()),
+        false => Err("it is not one word of printable ASCII, which tokens are"),
+    }
+}
+
+fn named<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    let names: Vec<&str> = names.map(String::as_str).collect();
+    if names.is_empty() { "(there are none: is this a kubeconfig?)".to_owned() } else { names.join(", ") }
+}
