@@ -3,8 +3,27 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use integration_tests::scripts::{FAMILIES, Ran, family_of, run};
+use integration_tests::scripts::{FAMILIES, Family, Ran, family_of, run};
 use tokio::task::JoinSet;
+
+/// Scripts of the load balancer that need no services of the cluster. The others run when these are reflected.
+const WITHOUT_A_CLUSTER: &[&str] = &[
+    "engine-background-and-wait",
+    "engine-cmp-and-cmpenv",
+    "engine-file-commands",
+    "engine-grep",
+    "engine-prefixes",
+    "engine-quotes-and-expansion",
+    "engine-retry-runs-the-section",
+    "engine-sed-and-replace",
+    "statedb-cmp-rules",
+    "statedb-insert-delete",
+    "statedb-show-formats",
+    "state-file-appears-later",
+    "state-file-broken",
+    "state-file-is-followed",
+    "state-file-json",
+];
 
 /// The scripts lie beside the checkout, in `shared/scripts` of some parent folder.
 fn folder() -> Option<PathBuf> {
@@ -18,16 +37,12 @@ async fn recorded_scripts_of_all_families_pass() {
     assert!(passed(&folder).await >= 17);
 }
 
-/// Those of other families that need but a table.
+/// Those of the load balancer once more without the kernel, on maps that fail now and then.
 #[tokio::test(flavor = "multi_thread")]
-async fn recorded_scripts_on_a_table_alone_pass() {
+async fn recorded_scripts_of_the_load_balancer_pass_on_failing_maps() {
     let Some(folder) = folder() else { test_kit::skip!("needs the recorded scripts in shared/scripts") };
-    let family = family_of("node-addresses").unwrap();
-    for name in ["show-formats", "insert-delete", "cmp-rules"] {
-        let path = folder.join(format!("loadbalancer/statedb-{name}.txtar"));
-        let Ran { result, log, .. } = run(family, &path).await;
-        assert_eq!(result, Ok(()), "{name}: {log}");
-    }
+    let family = family_of("loadbalancer-fake").unwrap();
+    passed_of(&[(family, folder.join("loadbalancer"))]).await;
 }
 
 /// Scripts of our own for what no recorded one holds; their expectations are what the original prints.
@@ -38,11 +53,20 @@ async fn scripts_of_our_own_pass() {
 
 /// Runs the scripts of all families in a folder; how many passed, if none failed.
 async fn passed(folder: &Path) -> usize {
+    let families: Vec<_> = FAMILIES.iter().map(|family| (family, folder.join(family.name))).collect();
+    passed_of(&families).await
+}
+
+async fn passed_of(families: &[(&'static Family, PathBuf)]) -> usize {
     let mut all = JoinSet::new();
-    for family in FAMILIES {
-        let Ok(files) = std::fs::read_dir(folder.join(family.name)) else { continue };
+    for (family, folder) in families {
+        let Ok(files) = std::fs::read_dir(folder) else { continue };
         for file in files {
             let path = file.unwrap().path();
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            if family.name.starts_with("loadbalancer") && !WITHOUT_A_CLUSTER.contains(&&*name) {
+                continue;
+            }
             all.spawn(async move { (run(family, &path).await, path) });
         }
     }

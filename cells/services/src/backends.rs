@@ -152,6 +152,13 @@ impl Backends {
         self.used.keys().filter_map(|id| self.row(*id))
     }
 
+    /// How many are used by frontends that this is true for, and how many are not.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn counts(&self, is_known: impl Fn(u16) -> bool) -> (usize, usize) {
+        let used = self.used.values().filter(|used| used.by.iter().any(|(by, _)| is_known(*by))).count();
+        (used, self.used.len() - used)
+    }
+
     /// Numbers in use, for tests.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {

@@ -8,7 +8,7 @@ use api::{Operation, Route, StatusSource};
 use devices::NodeAddress;
 use hive::prelude::*;
 use local_node::LocalNode;
-use maps::{FamilyConfig, Maps};
+use maps::FamilyConfig;
 use memory::MemoryLimit;
 use metrics::Metrics;
 use reconciler::Reconciler;
@@ -16,21 +16,29 @@ use statedb::{RwTable, Table};
 
 use crate::backend::Backend;
 use crate::balancer::Balancer;
+use crate::commands::commands;
 use crate::config::ServicesConfig;
+use crate::control::{Control, Shared};
 use crate::convert::Families;
 use crate::follow::StateFile;
 use crate::frontend::Frontend;
-use crate::kernel::KernelMaps;
 use crate::levels::Pressure;
 use crate::metrics::Events;
+use crate::provider::{self, LbMapsProvider};
 use crate::reconcile::{KEEPER, LbOps, Surroundings};
 use crate::rest;
+use crate::rows::{LbMaps, MapError};
 use crate::service::Service;
 use crate::writer::ServicesWriter;
 
-/// Gives `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; keeps the load balancer maps like
-/// them, follows the state file, serves `GET /service`.
+/// Gives `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; keeps the node's load balancer maps
+/// like them, follows the state file, serves `GET /service`.
 pub fn cell() -> Cell {
+    group([control_plane(), provider::pinned()])
+}
+
+/// The same for the maps that somebody else provides as `Arc<LbMapsProvider>`.
+pub fn control_plane() -> Cell {
     group([
         module(
             "loadbalancer-writer",
@@ -50,7 +58,11 @@ pub fn cell() -> Cell {
             "Sources of services",
             [module("file-reflector", "Services of a file", [invoke(state_file)])],
         ),
-        module("loadbalancer-reconciler", "Frontends into the load balancer maps", [invoke(reconcile)]),
+        module(
+            "loadbalancer-reconciler",
+            "Frontends into the load balancer maps",
+            [provide(|| Arc::new(Control::default())), provide(commands), invoke(reconcile)],
+        ),
     ])
 }
 
@@ -143,9 +155,9 @@ fn state_file(
 #[derive(Params)]
 struct ReconcileParams {
     config: Config<ServicesConfig>,
-    families: Config<FamilyConfig>,
     writer: Arc<ServicesWriter>,
-    maps: Arc<Maps>,
+    maps: Arc<LbMapsProvider>,
+    control: Arc<Control>,
     metrics: Option<Arc<Metrics>>,
     addresses: Option<Arc<Table<NodeAddress>>>,
     jobs: JobGroup,
@@ -158,16 +170,9 @@ fn reconcile(p: ReconcileParams) {
 
 /// Takes the maps over, waits for the sources if an earlier run has left services in them, then reconciles.
 async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
-    let (maps, families) = (p.maps, p.families);
-    let comparisons = maps.comparisons().clone();
+    let comparisons = p.maps.comparisons.clone();
     let frontends = p.writer.frontends_for_statuses();
-    let restored = hive::blocking(move || {
-        let maps = KernelMaps::open(&maps, &families)?;
-        Balancer::restore(Arc::new(maps))
-    });
-    let balancer = restored
-        .await
-        .map_err(|error| anyhow::anyhow!("cannot take over the load balancer maps: {error}"))?;
+    let Some((maps, balancer)) = take_over(&p, &cx).await else { return Ok(()) };
     if let Some(metrics) = &p.metrics {
         metrics.register_collector(Pressure(balancer.mirror.levels()));
     }
@@ -187,17 +192,19 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
         addresses: p.addresses,
         frontends: p.writer.frontends(),
     };
+    let ops = Shared::new(LbOps { balancer, comparisons: comparisons.clone(), surroundings });
     let health = cx.health.clone();
     let (handle, reconciler) = Reconciler::builder(frontends)
         .status(|frontend| &frontend.status, |frontend, status| frontend.status = status)
         .merge(|current, reconciled| current.id = reconciled.id)
-        .batch_ops(LbOps { balancer, comparisons: comparisons.clone(), surroundings })
+        .batch_ops(ops.clone())
         .blocking()
         .retry(p.config.lb_retry_backoff_min, p.config.lb_retry_backoff_max)
         .prune(REFRESH)
         .refresh(REFRESH, 100)
         .report(move |state| state.tell(&health))
         .build();
+    p.control.runs(maps, ops, handle.clone());
     let compare = async {
         loop {
             comparisons.turn(KEEPER).await;
@@ -207,6 +214,30 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
     tokio::select! {
         () = reconciler.run_job(&cx) => Ok(()),
         () = compare => Ok(()),
+    }
+}
+
+/// Opens the maps and reads what an earlier run has left in them, until it succeeds; none when the agent stops first.
+async fn take_over(p: &ReconcileParams, cx: &JobCx) -> Option<(Arc<dyn LbMaps>, Balancer)> {
+    let (first, longest) = (p.config.lb_retry_backoff_min, p.config.lb_retry_backoff_max);
+    let mut wait = first;
+    loop {
+        let provider = p.maps.clone();
+        let read = hive::blocking(move || {
+            let maps = provider.open()?;
+            let balancer = Balancer::restore(maps.clone())?;
+            Ok::<_, MapError>((maps, balancer))
+        });
+        match read.await {
+            Ok(read) => return Some(read),
+            Err(error) => {
+                if cx.health.degraded_anew("Cannot take over the load balancer maps", &error) {
+                    tracing::error!(%error, "Cannot take over the load balancer maps");
+                }
+            }
+        }
+        cx.token().run_until_cancelled(tokio::time::sleep(wait)).await?;
+        wait = (wait * 2).min(longest.max(first));
     }
 }
 

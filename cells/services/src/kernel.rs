@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use bpf::Map;
+use bpf::{Map, RawMap};
 use datapath_abi::{
     LbAffinityMatch, LbBackend, LbReverseNat, LbService, LbServiceKey, LbSourceRange, Pod, ipv4_from_word,
     ipv4_word, ipv6_from_words, ipv6_words,
 };
 use ipnetwork::IpNetwork;
-use maps::{FamilyConfig, Maps};
+use maps::{FamilyConfig, Maps, Specs};
 
 use crate::address::{LbAddress, Protocol, Scope};
 use crate::rows::{BackendValue, Family, Key, LbMap, LbMaps, MapError, Value};
@@ -69,17 +69,31 @@ impl Address for [u32; 4] {
 impl KernelMaps {
     /// Opens or creates the pinned maps.
     pub fn open(maps: &Maps, families: &FamilyConfig) -> Result<KernelMaps, MapError> {
-        let v4 = families.enable_ipv4.then(|| OfFamily::open(maps)).transpose()?;
-        let v6 = families.enable_ipv6.then(|| OfFamily::open(maps)).transpose()?;
-        Ok(KernelMaps { v4, v6, matches: open(maps, LbMap::AffinityMatch)? })
+        // The same maps that the programs are loaded with, also when one has just got another size.
+        let opened = |map: LbMap| {
+            Ok(maps.shared(map.name())?.ok_or_else(|| format!("there is no map {}", map.name()))?)
+        };
+        KernelMaps::of(families, &opened)
+    }
+
+    /// Creates maps of this form that nobody else has: they go with this value.
+    pub fn unpinned(specs: &Specs, families: &FamilyConfig) -> Result<KernelMaps, MapError> {
+        let created = |map: LbMap| {
+            let spec = specs.find(map.name()).ok_or_else(|| format!("there is no map {}", map.name()))?;
+            Ok(RawMap::create(&spec)?)
+        };
+        KernelMaps::of(families, &created)
+    }
+
+    fn of(families: &FamilyConfig, raw: &OpenRaw<'_>) -> Result<KernelMaps, MapError> {
+        let v4 = families.enable_ipv4.then(|| OfFamily::of(raw)).transpose()?;
+        let v6 = families.enable_ipv6.then(|| OfFamily::of(raw)).transpose()?;
+        Ok(KernelMaps { v4, v6, matches: Map::new(raw(LbMap::AffinityMatch)?)? })
     }
 }
 
-fn open<K: Pod, V: Pod>(maps: &Maps, map: LbMap) -> Result<Map<K, V>, MapError> {
-    // The same map that the programs are loaded with, also when it has just got another size.
-    let raw = maps.shared(map.name())?.ok_or_else(|| format!("there is no map {}", map.name()))?;
-    Ok(Map::new(raw)?)
-}
+/// How one of the maps is opened.
+type OpenRaw<'m> = dyn Fn(LbMap) -> Result<RawMap, MapError> + 'm;
 
 /// Rows of one map, sorted out of rows of all.
 #[derive(Default)]
@@ -97,12 +111,12 @@ where
     LbReverseNat<A>: Pod + Default,
     LbSourceRange<A>: Pod,
 {
-    fn open(maps: &Maps) -> Result<OfFamily<A>, MapError> {
+    fn of(raw: &OpenRaw<'_>) -> Result<OfFamily<A>, MapError> {
         Ok(OfFamily {
-            services: open(maps, LbMap::Services(A::FAMILY))?,
-            backends: open(maps, LbMap::Backends(A::FAMILY))?,
-            reverse: open(maps, LbMap::ReverseNat(A::FAMILY))?,
-            ranges: open(maps, LbMap::SourceRanges(A::FAMILY))?,
+            services: Map::new(raw(LbMap::Services(A::FAMILY))?)?,
+            backends: Map::new(raw(LbMap::Backends(A::FAMILY))?)?,
+            reverse: Map::new(raw(LbMap::ReverseNat(A::FAMILY))?)?,
+            ranges: Map::new(raw(LbMap::SourceRanges(A::FAMILY))?)?,
         })
     }
 

@@ -4,7 +4,7 @@
 //! `cilium_lb{4,6}_{services_v2,backends_v3,reverse_nat,source_range}` and `cilium_lb_affinity_match`.
 //! **Needs** the maps, the node's name and addresses.
 //! **Gives** [`ServicesWriter`] to the sources, the tables to readers, `GET /service`. The state file of option
-//! `lb-state-file` is a source of its own.
+//! `lb-state-file` is a source of its own. The commands `lb/*` look at the maps.
 //!
 //! **Life.** Numbers of an earlier run are read from the maps and stay. Nothing in the maps is changed before all sources
 //! that were [registered](ServicesWriter::register) have said what they know (or `lb-init-wait-timeout` is over), and
@@ -47,9 +47,12 @@ mod backend;
 mod backends;
 mod balancer;
 mod cell;
+mod commands;
 mod config;
+mod control;
 pub mod convert;
 mod desired;
+pub mod dump;
 mod error;
 mod follow;
 mod frontend;
@@ -59,6 +62,7 @@ mod levels;
 mod metrics;
 mod mirror;
 mod name;
+mod provider;
 mod reconcile;
 mod rest;
 mod restore;
@@ -77,12 +81,13 @@ mod writer;
 
 pub use address::{BadAddress, LbAddress, Protocol, Scope};
 pub use backend::{Backend, BackendKey, BackendState, DEFAULT_WEIGHT, Zone};
-pub use cell::cell;
+pub use cell::{cell, control_plane};
 pub use config::{ServicesConfig, WrongOption};
 pub use error::Refused;
 pub use frontend::{Frontend, FrontendParams, FrontendType};
 pub use kernel::KernelMaps;
 pub use name::ServiceName;
+pub use provider::LbMapsProvider;
 pub use service::{
     Algorithm, ForwardingMode, NatPolicy, ProxyRedirect, Service, TrafficDistribution, TrafficPolicy,
 };

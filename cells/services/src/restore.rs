@@ -167,7 +167,7 @@ impl Balancer {
     }
 }
 
-fn state(kernel: u8) -> BackendState {
+pub(crate) fn state(kernel: u8) -> BackendState {
     match kernel {
         lb_backend_state::ACTIVE => BackendState::Active,
         lb_backend_state::TERMINATING => BackendState::Terminating,

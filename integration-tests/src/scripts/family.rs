@@ -6,7 +6,7 @@ use std::time::Duration;
 use hive::Cell;
 use hive_script::Retry;
 
-use super::{dynamic_config, example, health, k8s, k8s_tables, metrics, tables};
+use super::{dynamic_config, example, health, k8s, k8s_tables, loadbalancer, metrics};
 
 /// What the scripts of a family run against.
 pub struct Family {
@@ -18,6 +18,8 @@ pub struct Family {
     pub cells: fn() -> Vec<Cell>,
     /// Whether the first line of a script holds flags.
     pub flags: bool,
+    /// Flags that are set before those of the script.
+    pub defaults: &'static [&'static str],
     /// The waits of a section that is repeated.
     pub retry: Retry,
     /// How long a script may take.
@@ -40,6 +42,7 @@ pub const FAMILIES: &[Family] = &[
         folders: &["pkg/dynamicconfig"],
         cells: dynamic_config::cells,
         flags: true,
+        defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: SHORT,
         age: None,
@@ -49,6 +52,7 @@ pub const FAMILIES: &[Family] = &[
         folders: &["contrib/examples/script", "examples/script"],
         cells: example::cells,
         flags: false,
+        defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: LONG,
         age: None,
@@ -58,6 +62,7 @@ pub const FAMILIES: &[Family] = &[
         folders: &["pkg/hive/health"],
         cells: health::cells,
         flags: false,
+        defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: LONG,
         age: None,
@@ -67,7 +72,29 @@ pub const FAMILIES: &[Family] = &[
         folders: &["pkg/k8s/client/testutils"],
         cells: k8s::cells,
         flags: false,
+        defaults: &[],
         retry: DEFAULT_RETRY,
+        deadline: SHORT,
+        age: None,
+    },
+    Family {
+        name: "loadbalancer",
+        folders: &["pkg/loadbalancer/tests"],
+        cells: || loadbalancer::cells(loadbalancer::maps()),
+        flags: true,
+        defaults: loadbalancer::DEFAULTS,
+        retry: loadbalancer::RETRY,
+        deadline: SHORT,
+        age: None,
+    },
+    // The same without the kernel, whoever runs it.
+    Family {
+        name: "loadbalancer-fake",
+        folders: &[],
+        cells: || loadbalancer::cells(loadbalancer::fake_maps()),
+        flags: true,
+        defaults: loadbalancer::DEFAULTS,
+        retry: loadbalancer::RETRY,
         deadline: SHORT,
         age: None,
     },
@@ -76,16 +103,7 @@ pub const FAMILIES: &[Family] = &[
         folders: &["pkg/metrics"],
         cells: metrics::cells,
         flags: false,
-        retry: DEFAULT_RETRY,
-        deadline: LONG,
-        age: None,
-    },
-    // Scripts of any family that need but the table `node-addresses`.
-    Family {
-        name: "node-addresses",
-        folders: &[],
-        cells: tables::cells,
-        flags: false,
+        defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: LONG,
         age: None,
@@ -95,6 +113,7 @@ pub const FAMILIES: &[Family] = &[
         folders: &["daemon/k8s", "pkg/k8s/tables"],
         cells: k8s_tables::cells,
         flags: false,
+        defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: SHORT,
         age: Some(Duration::from_secs(60)),

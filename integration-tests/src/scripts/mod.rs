@@ -6,9 +6,9 @@ mod family;
 mod health;
 mod k8s;
 mod k8s_tables;
+mod loadbalancer;
 mod metrics;
 mod run;
-mod tables;
 
 pub use family::{FAMILIES, Family, family_of, family_of_path};
 pub use run::{Ran, run};

@@ -37,7 +37,7 @@ async fn run_in(family: &Family, script: &Path, work: &Path, log: &hive_script::
     let work = work.canonicalize()?;
     let archive = Archive::parse(&std::fs::read(script).with_context(|| script.display().to_string())?);
     let state = State::within(&work, family.deadline);
-    let folder = script.parent().unwrap_or(Path::new(".")).canonicalize()?;
+    let folder = script.canonicalize()?.parent().unwrap_or(Path::new("/")).to_owned();
     let temporary = work.join("tmp");
     std::fs::create_dir(&temporary)?;
     for (name, path) in [("WORK", &work), ("TMPDIR", &temporary), ("DATADIR", &folder)] {
@@ -52,10 +52,11 @@ async fn run_in(family: &Family, script: &Path, work: &Path, log: &hive_script::
         hive_script::cell(),
         invoke(|_: Arc<Engine>| ()),
     ]);
-    if let Some(arguments) = archive.arguments().filter(|_| family.flags) {
-        let work = work.display().to_string();
-        builder = builder.args(arguments.iter().map(|word| word.replace("$WORK", &work)));
-    }
+    let arguments = archive.arguments().filter(|_| family.flags).unwrap_or_default();
+    let work = work.display().to_string();
+    let defaults = family.defaults.iter().map(|&word| word.to_owned());
+    let words = defaults.chain(arguments.iter().map(|word| word.replace("$WORK", &work)));
+    builder = builder.args(words);
     let mut hive = builder.build()?;
     hive.populate().await?;
     let engine = hive.get::<Engine>().context("no engine")?;

@@ -5,6 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::rows::{Key, LbMap, LbMaps, MapError, Value};
 
+mod commands;
+
+pub use commands::commands;
+
 /// Maps in memory. Each row that is written or deleted is an operation of its own, which may fail: what came before it in
 /// the same call has been done.
 #[derive(Debug)]
@@ -20,7 +24,7 @@ struct State {
 }
 
 /// Which operations fail.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Fault {
     /// None.
     #[default]
@@ -29,6 +33,8 @@ pub enum Fault {
     Once(usize),
     /// All after so many others, as if the agent were killed there.
     From(usize),
+    /// Each with this probability, and as often the reading of reverse NAT and of source ranges.
+    Random(f64),
 }
 
 type Watch = dyn Fn(&BTreeMap<Key, Value>) + Send;
@@ -87,11 +93,16 @@ impl FakeMaps {
 
 impl State {
     fn operation(&mut self, change: impl FnOnce(&mut BTreeMap<Key, Value>)) -> Result<(), MapError> {
-        let fails = matches!(self.fault, Fault::Once(0) | Fault::From(0));
+        let fails = match self.fault {
+            Fault::Once(0) | Fault::From(0) => true,
+            Fault::Random(probability) => rand::random_bool(probability),
+            _ => false,
+        };
         self.fault = match self.fault {
-            Fault::Once(0) | Fault::Never => Fault::Never,
+            Fault::Once(0) => Fault::Never,
             Fault::Once(n) => Fault::Once(n - 1),
             Fault::From(n) => Fault::From(n.saturating_sub(1)),
+            fault => fault,
         };
         if fails {
             return Err("injected fault".into());
@@ -132,7 +143,23 @@ impl LbMaps for FakeMaps {
     }
 
     fn rows(&self) -> Result<Vec<(Key, Value)>, MapError> {
+        if let Fault::Random(probability) = self.state().fault {
+            for map in ["reverse NAT", "source ranges"] {
+                if rand::random_bool(probability) {
+                    return Err(format!("injected fault of a dump of {map}").into());
+                }
+            }
+        }
+        self.all_rows()
+    }
+
+    fn all_rows(&self) -> Result<Vec<(Key, Value)>, MapError> {
         Ok(self.state().rows.iter().map(|(key, value)| (*key, *value)).collect())
+    }
+
+    fn put_all(&self, rows: &[(Key, Value)]) -> Result<(), MapError> {
+        self.state().rows.extend(rows.iter().copied());
+        Ok(())
     }
 
     fn capacity(&self, _: LbMap) -> usize {

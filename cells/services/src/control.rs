@@ -1,0 +1,131 @@
+//! The running reconciler, for those who look at it or ask it for something: commands of scripts and of the shell.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use reconciler::{BatchEntry, BatchOps, Handle, OpCx, OpResult, Ops};
+use statedb::{Obj, Rows};
+use tokio::sync::watch;
+
+#[cfg(any(test, feature = "test-util"))]
+use crate::balancer::Balancer;
+use crate::frontend::Frontend;
+use crate::reconcile::LbOps;
+use crate::rows::LbMaps;
+#[cfg(any(test, feature = "test-util"))]
+use crate::rows::MapError;
+
+/// How long to wait for the maps: a start has them after milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whether and how the reconciler runs: nothing before the maps are open.
+#[derive(Default)]
+pub(crate) struct Control(watch::Sender<Option<Running>>);
+
+/// A running reconciler.
+#[derive(Clone)]
+pub(crate) struct Running {
+    maps: Arc<dyn LbMaps>,
+    ops: Shared,
+    pub(crate) handle: Handle,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the load balancer maps are not open yet")]
+pub(crate) struct NotYet;
+
+/// Operations that others may look at between two rounds.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    ops: Arc<Mutex<LbOps>>,
+    /// How many prunes have ended.
+    prunes: Arc<watch::Sender<u64>>,
+}
+
+impl Shared {
+    pub(crate) fn new(ops: LbOps) -> Shared {
+        Shared { ops: Arc::new(Mutex::new(ops)), prunes: Arc::new(watch::Sender::new(0)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LbOps> {
+        self.ops.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Control {
+    pub(crate) fn runs(&self, maps: Arc<dyn LbMaps>, ops: Shared, handle: Handle) {
+        self.0.send_replace(Some(Running { maps, ops, handle }));
+    }
+
+    /// The reconciler, once it runs.
+    pub(crate) async fn running(&self) -> Result<Running, NotYet> {
+        let mut running = self.0.subscribe();
+        let runs = tokio::time::timeout(PATIENCE, running.wait_for(Option::is_some)).await;
+        let running = runs.map_err(|_| NotYet)?.map_err(|_| NotYet)?;
+        running.clone().ok_or(NotYet)
+    }
+
+    /// The maps themselves.
+    pub(crate) async fn maps(&self) -> Result<Arc<dyn LbMaps>, NotYet> {
+        Ok(self.running().await?.maps)
+    }
+
+    /// Asks for a prune and waits until one that has begun since then has ended, whether it failed or not.
+    pub(crate) async fn prune(&self) -> Result<(), NotYet> {
+        let Running { ops, handle, .. } = self.running().await?;
+        let mut prunes = ops.prunes.subscribe();
+        {
+            // None is going on meanwhile.
+            let _ops = ops.lock();
+            prunes.mark_unchanged();
+            handle.prune();
+        }
+        // The sender is the running reconciler's.
+        drop(prunes.changed().await);
+        Ok(())
+    }
+}
+
+#[cfg(any(test, feature = "test-util"))]
+impl Control {
+    /// Looks at what the reconciler remembers.
+    pub(crate) async fn inspect<T>(&self, look: impl FnOnce(&Balancer) -> T) -> Result<T, NotYet> {
+        Ok(look(&self.running().await?.ops.lock().balancer))
+    }
+
+    /// Forgets all of it and takes the maps over anew, as after a restart. Frontends are not made pending.
+    pub(crate) async fn restart(&self) -> Result<(), MapError> {
+        let Running { maps, ops, .. } =
+            self.running().await.map_err(|error| MapError::from(error.to_string()))?;
+        ops.lock().balancer = Balancer::restore(maps)?;
+        Ok(())
+    }
+}
+
+impl Ops<Frontend> for Shared {
+    fn update(&mut self, cx: &OpCx<'_>, frontend: &mut Frontend) -> OpResult {
+        self.lock().update(cx, frontend)
+    }
+
+    fn delete(&mut self, cx: &OpCx<'_>, frontend: &Frontend) -> OpResult {
+        self.lock().delete(cx, frontend)
+    }
+
+    fn prune(&mut self, cx: &OpCx<'_>, frontends: Rows<'_, Frontend>) -> OpResult {
+        let mut ops = self.lock();
+        let result = ops.prune(cx, frontends);
+        // Before the lock is given back: whoever holds it sees all prunes counted that it did not ask for.
+        self.prunes.send_modify(|count| *count += 1);
+        result
+    }
+}
+
+impl BatchOps<Frontend> for Shared {
+    fn update_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Frontend>]) {
+        self.lock().update_batch(cx, batch);
+    }
+
+    fn delete_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Obj<Frontend>>]) {
+        self.lock().delete_batch(cx, batch);
+    }
+}

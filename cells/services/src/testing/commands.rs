@@ -1,0 +1,137 @@
+//! The commands `test/*` of scripts: what happens to a load balancer from outside, and what its reconciler remembers.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use hive::prelude::*;
+use hive_script::{Call, Command, Output};
+use local_node::LocalNodeStore;
+
+use crate::address::LbAddress;
+use crate::balancer::Balancer;
+use crate::control::Control;
+use crate::name::ServiceName;
+use crate::writer::ServicesWriter;
+
+/// Gives the commands `test/*` to a hive with [`control_plane()`](crate::control_plane) and a node of which
+/// `Arc<LocalNodeStore>` is there.
+pub fn commands() -> Cell {
+    module(
+        "loadbalancer-test-commands",
+        "Commands of scripts that test the load balancer",
+        [provide(on_reconciler), provide(on_node), provide(on_writer)],
+    )
+}
+
+fn on_reconciler(control: Arc<Control>, writer: Arc<ServicesWriter>) -> Members<Command> {
+    let of = control.clone();
+    let reset = Command::new("test/bpfops-reset", "take the maps over anew, as after a restart", move |_| {
+        let control = of.clone();
+        async move {
+            control.restart().await.map_err(|error| anyhow!(error))?;
+            Ok(Output::none())
+        }
+    });
+    let of = control.clone();
+    let summary = Command::new("test/bpfops-summary", "how much the reconciler remembers", move |_| {
+        let control = of.clone();
+        async move { Ok(Output::text(control.inspect(Balancer::summary).await?)) }
+    });
+    let wait = Command::new("test/init-wait", "wait until every frontend was tried once", move |_| {
+        let (control, frontends) = (control.clone(), writer.frontends());
+        async move {
+            frontends.wait_initialized().await;
+            let handle = control.running().await?.handle;
+            handle.wait_until(frontends.revision(&frontends.snapshot())).await?;
+            Ok(Output::none())
+        }
+    });
+    Members(vec![reset, summary, wait])
+}
+
+fn on_node(node: Arc<LocalNodeStore>) -> Members<Command> {
+    let of = node.clone();
+    let labels = Command::new("test/set-node-labels", "replace the labels of the node", move |call: Call| {
+        let node = of.clone();
+        async move {
+            let pair = |word: &String| {
+                let (key, value) =
+                    word.split_once('=').with_context(|| format!("{word}: is not KEY=VALUE"))?;
+                anyhow::Ok((key.to_owned(), value.to_owned()))
+            };
+            let labels = call.args.iter().map(pair).collect::<Result<_, _>>()?;
+            node.update(|node| node.labels = labels);
+            Ok(Output::none())
+        }
+    });
+    let ip =
+        Command::new("test/set-node-ip", "replace the addresses of the node by one", move |call: Call| {
+            let node = node.clone();
+            async move {
+                let [ip] = call.exactly()?;
+                let ip: IpAddr = ip.parse().with_context(|| ip.to_owned())?;
+                node.update(|node| {
+                    (node.ipv4, node.ipv6) = match ip {
+                        IpAddr::V4(ip) => (Some(ip), None),
+                        IpAddr::V6(ip) => (None, Some(ip)),
+                    };
+                });
+                Ok(Output::none())
+            }
+        });
+    Members(vec![labels.takes("[key=value...]"), ip.takes("ip")])
+}
+
+fn on_writer(writer: Arc<ServicesWriter>) -> Member<Command> {
+    let health = "say that a backend was found healthy or not";
+    let update = Command::new("test/update-backend-health", health, move |call: Call| {
+        let writer = writer.clone();
+        async move {
+            let [service, address, healthy] = call.exactly()?;
+            let (namespace, name) =
+                service.split_once('/').with_context(|| format!("{service}: is not NAMESPACE/NAME"))?;
+            let address: LbAddress = address.parse().with_context(|| address.to_owned())?;
+            let Ok(healthy) = healthy.parse() else { bail!("{healthy}: is neither true nor false") };
+            let mut txn = writer.write();
+            let known =
+                txn.set_health(&ServiceName::new(namespace, name), &address, healthy, SystemTime::now());
+            ensure!(known, "{service} has no backend {address}");
+            txn.commit();
+            Ok(Output::none())
+        }
+    });
+    Member(update.takes("namespace/name address true|false"))
+}
+
+impl Balancer {
+    /// What it remembers, in the words of the original.
+    fn summary(&self) -> String {
+        let mut text = String::new();
+        for (name, count) in self.remembered() {
+            let _ = writeln!(text, "{name}: {count}");
+        }
+        text
+    }
+
+    fn remembered(&self) -> [(&'static str, usize); 10] {
+        let (known, restored): (Vec<_>, Vec<_>) =
+            self.frontends.values().partition(|record| !record.restored);
+        let (used, unused) =
+            self.backends.counts(|frontend| known.iter().any(|record| record.id == frontend));
+        [
+            ("serviceIDs", known.len()),
+            ("restoredServiceIDs", restored.len()),
+            ("backendIDs", used),
+            ("restoredBackendIDs", unused),
+            ("backendStates", used),
+            ("backendReferences", known.iter().filter(|record| !record.backends.is_empty()).count()),
+            ("nodePortAddrByPort", 0),
+            ("prevSourceRanges", known.len()),
+            ("restoredQuarantines", 0),
+            ("wildcardReferences", self.wildcards.values().map(|wanted| wanted.len()).sum()),
+        ]
+    }
+}

@@ -1,0 +1,80 @@
+//! The load balancer on a node called `testnode`: objects from the tracker, node addresses from scripts, real maps as
+//! root and otherwise maps in memory that fail now and then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use devices::NodeAddress;
+use hive::prelude::*;
+use hive_script::{Condition, Retry};
+use k8s::core::{Namespace, Pod};
+use k8s::{Resource, Selection};
+use local_node::{LocalNode, NodeName};
+use maps::{FamilyConfig, MapsConfig, Specs};
+use services::testing::{FakeMaps, Fault};
+use services::{KernelMaps, LbMapsProvider};
+use statedb::RwTable;
+
+pub(super) const DEFAULTS: &[&str] = &["--lb-retry-backoff-min=10ms", "--lb-retry-backoff-max=10ms"];
+
+pub(super) const RETRY: Retry = Retry { first: Duration::from_millis(20), most: Duration::from_millis(500) };
+
+/// What is wrong with the maps on purpose.
+#[derive(hive::Config)]
+struct FaultConfig {
+    /// Probability that an operation on maps in memory fails
+    #[flag(default = 0.1)]
+    lb_test_fault_probability: f64,
+}
+
+pub(super) fn cells(maps: Cell) -> Vec<Cell> {
+    let of_this_node =
+        |node: Arc<NodeName>| Selection::all(Pod::KIND).with_fields(&format!("spec.nodeName={}", &**node));
+    let tables = [k8s::table::<Namespace>(), k8s::selected::<Pod, _>(of_this_node)];
+    let addresses = [statedb::table::<NodeAddress>(), invoke(|_: Arc<RwTable<NodeAddress>>| ())];
+    let options = [config::<FamilyConfig>(), config::<MapsConfig>(), config::<FaultConfig>()];
+    vec![
+        k8s_tracker::cell(),
+        supply(Arc::new(NodeName::new("testnode"))),
+        local_node::testing::given(LocalNode { name: "testnode".to_owned(), ..LocalNode::default() }),
+        module("k8s-tables", "Tables of cluster objects", tables),
+        module("node-address", "The table node-addresses", addresses),
+        module("health", "The table", health::table()),
+        module("options", "Options of other cells", options),
+        ::metrics::cell(),
+        services::control_plane(),
+        services::testing::commands(),
+        maps,
+    ]
+}
+
+/// Those of the kernel if they can be had.
+pub(super) fn maps() -> Cell {
+    if rustix::process::geteuid().is_root() { kernel_maps() } else { fake_maps() }
+}
+
+/// Maps that nobody else has.
+fn kernel_maps() -> Cell {
+    let provider = |config: Config<MapsConfig>, families: Config<FamilyConfig>| {
+        // There are as many at once as scripts.
+        let config = MapsConfig { preallocate_bpf_maps: false, ..(*config).clone() };
+        let families = (*families).clone();
+        let specs = Specs::new(config, families.clone());
+        Arc::new(LbMapsProvider::new(move || Ok(Arc::new(KernelMaps::unpinned(&specs, &families)?))))
+    };
+    module("loadbalancer-maps", "Maps of the kernel", [provide(provider), privileged(true)])
+}
+
+/// Maps in memory.
+pub(super) fn fake_maps() -> Cell {
+    let provider = |faults: Config<FaultConfig>| {
+        let maps = Arc::<FakeMaps>::default();
+        maps.fail(Fault::Random(faults.lb_test_fault_probability));
+        Arc::new(LbMapsProvider::new(move || Ok(maps.clone())))
+    };
+    module("loadbalancer-maps", "Maps in memory that fail", [provide(provider), privileged(false)])
+}
+
+fn privileged(is: bool) -> Cell {
+    provide(move || Member(Condition::new("privileged", "the maps are the kernel's", move |_| Ok(is))))
+}
