@@ -5,15 +5,18 @@
 //! any point leaves that true; what may have been written is remembered until it is known to be gone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use datapath_abi::{LbService, lb_flag2};
 use ipnetwork::IpNetwork;
 
 use crate::address::{LbAddress, Scope};
+use crate::backend::BackendState;
 use crate::backends::{Backends, NoNumber};
 use crate::desired::{Desired, Flags, wildcard_row};
 use crate::ids::Ids;
+use crate::maglev::{LastTable, Share, digest};
 use crate::mirror::Mirror;
 use crate::rows::{Family, Key, LbMap, MapError, Value};
 
@@ -39,6 +42,7 @@ pub(crate) struct Balancer {
     pub(crate) wildcards: HashMap<IpAddr, BTreeMap<LbAddress, Flags>>,
     /// Highest slot of frontends of an earlier run that have no row of their own.
     pub(crate) stray_slots: HashMap<LbAddress, u16>,
+    pub(crate) last_table: LastTable,
 }
 
 /// What may be in the maps of a frontend.
@@ -53,6 +57,8 @@ pub(crate) struct Record {
     pub(crate) backends: BTreeSet<u32>,
     pub(crate) matches: BTreeSet<u32>,
     pub(crate) ranges: BTreeSet<IpNetwork>,
+    /// What its table was made of, and the table's digest.
+    pub(crate) table: Option<(u64, u64)>,
 }
 
 impl Record {
@@ -63,7 +69,8 @@ impl Record {
         let matches = self.matches.iter().map(move |backend| Key::AffinityMatch(id, *backend));
         let ranges = self.ranges.iter().map(move |range| Key::SourceRange(id, *range));
         let reverse = std::iter::once(Key::ReverseNat(Family::of(address.ip), id));
-        slots.chain(matches).chain(ranges).chain(reverse)
+        let table = std::iter::once(Key::Maglev(Family::of(address.ip), id));
+        slots.chain(matches).chain(ranges).chain(reverse).chain(table)
     }
 }
 
@@ -95,6 +102,7 @@ impl Need {
             (LbMap::ReverseNat(family), 1),
             (LbMap::AffinityMatch, usize::from(desired.matches)),
             (LbMap::SourceRanges(family), desired.ranges.len()),
+            (LbMap::Maglev(family), usize::from(desired.table.is_some())),
         ]))
     }
 
@@ -217,6 +225,8 @@ impl Balancer {
             slots.map(|(slot, backend)| desired.slot(*id, slot, *backend))
         });
         self.mirror.put(slots.collect())?;
+        // A few at a time, for they are large.
+        plans.chunks(64).try_for_each(|plans| self.write_tables(plans))?;
 
         let mut rows = Vec::new();
         for plan in plans {
@@ -228,6 +238,32 @@ impl Balancer {
         self.clean(plans)
     }
 
+    fn write_tables(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
+        let mut tables = Vec::new();
+        for Plan { desired, id, backends } in plans {
+            let Some((maglev, weights)) = &desired.table else { continue };
+            let share = |((id, weight), (address, _)): ((&u32, &u16), &(LbAddress, BackendState))| Share {
+                address: *address,
+                weight: *weight,
+                id: *id,
+            };
+            let shares: Vec<Share> = backends.iter().zip(weights).zip(&desired.slots).map(share).collect();
+            let source = hash(&(maglev.size(), &shares));
+            let key = Key::Maglev(Family::of(desired.address.ip), *id);
+            let Some(record) = self.frontends.get_mut(&desired.address) else { continue };
+            if let Some((before, digest)) = record.table
+                && before == source
+                && self.mirror.get(&key)? == Some(Value::Maglev(digest))
+            {
+                continue;
+            }
+            let table = self.last_table.of(*maglev, &shares);
+            record.table = Some((source, digest(&table)));
+            tables.push((key, table));
+        }
+        self.mirror.put_tables(tables)
+    }
+
     /// Deletes what the frontends had before and do not have any more.
     fn clean(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
         let mut keys = Vec::new();
@@ -236,6 +272,9 @@ impl Balancer {
             let Some(record) = self.frontends.get(&address) else { continue };
             let matches = plan.matches();
             let count = plan.desired.slots.len() as u16;
+            if plan.desired.table.is_none() {
+                keys.push(Key::Maglev(Family::of(address.ip), plan.id));
+            }
             keys.extend((count..record.slots).map(|slot| Key::Service(address, slot + 1)));
             keys.extend(record.matches.difference(&matches).map(|id| Key::AffinityMatch(plan.id, *id)));
             let gone = record.ranges.iter().filter(|range| !plan.desired.ranges.contains(range));
@@ -284,6 +323,7 @@ impl Balancer {
             keys.extend(record.matches.iter().map(|backend| Key::AffinityMatch(id, *backend)));
             keys.extend(record.ranges.iter().map(|range| Key::SourceRange(id, *range)));
             keys.push(Key::ReverseNat(Family::of(address.ip), id));
+            keys.push(Key::Maglev(Family::of(address.ip), id));
             if let Some(wanted) = self.wildcards.get_mut(&address.ip) {
                 wanted.remove(address);
             }
@@ -344,4 +384,10 @@ impl Balancer {
         let flags = wanted.values().fold(Flags::default(), |all, one| Flags(all.0 | one.0, all.1 | one.1));
         Some(wildcard_row(ip, flags))
     }
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }

@@ -20,6 +20,7 @@ use crate::commands::commands;
 use crate::config::ServicesConfig;
 use crate::control::{Control, Shared};
 use crate::convert::Families;
+use crate::desired::Settings;
 use crate::follow::StateFile;
 use crate::frontend::Frontend;
 use crate::levels::Pressure;
@@ -188,7 +189,7 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
         }
     }
     let surroundings = Surroundings {
-        owns_classless: p.config.default_lb_service_ipam == "lbipam",
+        settings: Settings::of(&p.config),
         addresses: p.addresses,
         frontends: p.writer.frontends(),
     };

@@ -80,11 +80,13 @@ pub(crate) fn commands(control: Arc<Control>) -> Members<Command> {
 }
 
 async fn maps_dump(control: &Control) -> anyhow::Result<String> {
-    Ok(dump(&control.maps().await?.all_rows().map_err(|error| anyhow!(error))?))
+    let maps = control.maps().await?;
+    let rows = maps.all_rows().map_err(|error| anyhow!(error))?;
+    dump(&rows, |key| maps.table(key)).map_err(|error| anyhow!(error))
 }
 
 fn is_kept(key: &Key) -> bool {
-    !matches!(key, Key::AffinityMatch(..))
+    !matches!(key, Key::AffinityMatch(..) | Key::Maglev(..))
 }
 
 fn of_any_protocol((key, value): (Key, Value)) -> (Key, Value) {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::maglev::{Maglev, TABLE_SIZES};
+
 /// Where services come from and how their rows are kept.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Services", check = |config: &Self| config.validate().map_err(|error| error.to_string()))]
@@ -25,6 +27,18 @@ pub struct ServicesConfig {
     /// Who gives addresses to load balancers without a class: lbipam, nodeipam or none
     #[flag(default = "lbipam")]
     pub default_lb_service_ipam: String,
+    /// How backends are chosen: random, or maglev by a table that is the same on all nodes
+    #[flag(default = "random")]
+    pub bpf_lb_algorithm: String,
+    /// Let services choose by annotation service.cilium.io/lb-algorithm
+    #[flag(default = false)]
+    pub bpf_lb_algorithm_annotation: bool,
+    /// Positions of each table of maglev, a prime (64 kB a frontend at 16381)
+    #[flag(default = 16381)]
+    pub bpf_lb_maglev_table_size: u32,
+    /// Seed of the tables of maglev, the same on all nodes: base64 of 12 bytes
+    #[flag(default = "JLfvgnHc2kaSUFaI")]
+    pub bpf_lb_maglev_hash_seed: String,
 }
 
 impl Default for ServicesConfig {
@@ -36,6 +50,10 @@ impl Default for ServicesConfig {
             lb_retry_backoff_min: Duration::from_secs(1),
             lb_retry_backoff_max: Duration::from_secs(1),
             default_lb_service_ipam: "lbipam".to_owned(),
+            bpf_lb_algorithm: "random".to_owned(),
+            bpf_lb_algorithm_annotation: false,
+            bpf_lb_maglev_table_size: 16381,
+            bpf_lb_maglev_hash_seed: "JLfvgnHc2kaSUFaI".to_owned(),
         }
     }
 }
@@ -60,6 +78,17 @@ impl ServicesConfig {
             let value = &self.default_lb_service_ipam;
             return wrong("default-lb-service-ipam", value, "give lbipam, nodeipam or none");
         }
+        if !["random", "maglev"].contains(&self.bpf_lb_algorithm.as_str()) {
+            return wrong("bpf-lb-algorithm", &self.bpf_lb_algorithm, "give random or maglev");
+        }
+        if !TABLE_SIZES.contains(&self.bpf_lb_maglev_table_size) {
+            let right = "give 251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521 or 131071";
+            return wrong("bpf-lb-maglev-table-size", &self.bpf_lb_maglev_table_size.to_string(), right);
+        }
+        if Maglev::new(self.bpf_lb_maglev_table_size, &self.bpf_lb_maglev_hash_seed).is_none() {
+            let right = "give 12 bytes in base64, such as head -c12 /dev/urandom | base64 prints";
+            return wrong("bpf-lb-maglev-hash-seed", &self.bpf_lb_maglev_hash_seed, right);
+        }
         if let Some(path) = self.state_file() {
             let suffix = path.extension().and_then(|suffix| suffix.to_str()).unwrap_or_default();
             if !["yaml", "yml", "json"].contains(&suffix) {
@@ -68,6 +97,12 @@ impl ServicesConfig {
             }
         }
         Ok(())
+    }
+
+    /// How many positions tables of Maglev have, if frontends may have such.
+    pub fn table_size(&self) -> Option<u32> {
+        let used = self.bpf_lb_algorithm == "maglev" || self.bpf_lb_algorithm_annotation;
+        used.then_some(self.bpf_lb_maglev_table_size)
     }
 
     /// The state file, if there is to be one.

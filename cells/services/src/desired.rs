@@ -7,9 +7,11 @@ use ipnetwork::IpNetwork;
 
 use crate::address::{LbAddress, Scope};
 use crate::backend::{Backend, BackendState};
+use crate::config::ServicesConfig;
 use crate::frontend::{Frontend, FrontendType};
+use crate::maglev::Maglev;
 use crate::rows::{Key, Value};
-use crate::service::TrafficPolicy;
+use crate::service::{Algorithm, TrafficPolicy};
 
 /// Longest time that a client stays with its backend: the field has 24 bits.
 const MAX_TIMEOUT: u64 = (1 << 24) - 1;
@@ -39,6 +41,10 @@ pub(crate) struct Desired {
     pub(crate) ranges: Vec<IpNetwork>,
     /// Flags of the row for all ports of its address, if there is to be one.
     pub(crate) wildcard: Option<Flags>,
+    /// Which algorithm the service itself has chosen.
+    pub(crate) algorithm: Option<Algorithm>,
+    /// How its table of Maglev is made, if it has one, and the weights of the backends that take new connections.
+    pub(crate) table: Option<(Maglev, Vec<u16>)>,
 }
 
 /// What is the same for all frontends.
@@ -46,8 +52,28 @@ pub(crate) struct Desired {
 pub(crate) struct Settings {
     /// Whether addresses of services without a class are the agent's to announce.
     pub(crate) owns_classless: bool,
+    /// Whether all services have Maglev.
+    pub(crate) maglev: bool,
+    /// Whether services may choose.
+    pub(crate) algorithm_annotation: bool,
+    /// How tables are made.
+    pub(crate) tables: Maglev,
     /// The node's own addresses.
     pub(crate) node_addresses: Vec<IpAddr>,
+}
+
+impl Settings {
+    /// As the options say, which have been checked.
+    pub(crate) fn of(config: &ServicesConfig) -> Settings {
+        let tables = Maglev::new(config.bpf_lb_maglev_table_size, &config.bpf_lb_maglev_hash_seed);
+        Settings {
+            owns_classless: config.default_lb_service_ipam == "lbipam",
+            maglev: config.bpf_lb_algorithm == "maglev",
+            algorithm_annotation: config.bpf_lb_algorithm_annotation,
+            tables: tables.unwrap_or_default(),
+            node_addresses: Vec::new(),
+        }
+    }
 }
 
 /// More backends than a service row can count.
@@ -81,6 +107,9 @@ impl Desired {
         let mut ranges: Vec<IpNetwork> = service.source_ranges.iter().filter(family).copied().collect();
         ranges.sort();
         ranges.dedup();
+        let algorithm = settings.algorithm_annotation.then(|| service.algorithm()).flatten();
+        let table = has_table(frontend, algorithm, settings) && active > 0;
+        let weights = || backends.iter().take(active.into()).map(|backend| backend.weight).collect();
         Ok(Desired {
             address,
             flags,
@@ -91,13 +120,20 @@ impl Desired {
             matches: if affinity == 0 { 0 } else { healthy },
             ranges,
             wildcard: wildcard(frontend, settings),
+            algorithm,
+            table: table.then(|| (settings.tables, weights())),
         })
     }
 
     /// The row of slot 0.
     pub(crate) fn master(&self, id: u16) -> (Key, Value) {
+        let algorithm = match self.algorithm {
+            None => 0,
+            Some(Algorithm::Random) => 1,
+            Some(Algorithm::Maglev) => 2,
+        };
         let value = LbService {
-            backend_id: self.affinity,
+            backend_id: self.affinity | algorithm << 24,
             count: self.active,
             qcount: self.slots.len() as u16 - self.active,
             ..self.row(id)
@@ -115,6 +151,13 @@ impl Desired {
         let Flags(flags, flags2) = self.flags;
         LbService { rev_nat_index: id.to_be(), flags, flags2, ..LbService::default() }
     }
+}
+
+/// Tables cost memory: unless a service asks for one, only addresses that are met from outside have them.
+fn has_table(frontend: &Frontend, chosen: Option<Algorithm>, settings: &Settings) -> bool {
+    let outside = frontend.params.kind != FrontendType::ClusterIP;
+    let wanted = chosen.map_or(settings.maglev && outside, |chosen| chosen == Algorithm::Maglev);
+    wanted && !frontend.address().ip.is_unspecified()
 }
 
 fn flags(frontend: &Frontend) -> Flags {

@@ -1,19 +1,41 @@
 //! The load balancer maps as text, a line for each row, as `lb/maps-dump` of the original prints them.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use datapath_abi::{LbService, lb_flag, lb_flag2};
 
 use crate::address::LbAddress;
 use crate::backend::BackendState;
 use crate::restore::state;
-use crate::rows::{Key, Value};
+use crate::rows::{Key, MapError, Value};
 
 /// All rows, sorted, each with an end of line; empty without any.
-pub fn dump<'r>(rows: impl IntoIterator<Item = &'r (Key, Value)>) -> String {
-    let mut lines: Vec<String> = rows.into_iter().map(|(key, value)| line(key, value)).collect();
+pub fn dump(
+    rows: &[(Key, Value)],
+    table: impl Fn(&Key) -> Result<Option<Arc<[u32]>>, MapError>,
+) -> Result<String, MapError> {
+    let mut lines = Vec::with_capacity(rows.len());
+    for (key, value) in rows {
+        lines.push(match key {
+            Key::Maglev(_, id) => maglev(*id, &table(key)?.unwrap_or_default()),
+            key => line(key, value),
+        });
+    }
     lines.sort();
-    lines.into_iter().map(|line| line + "\n").collect()
+    Ok(lines.into_iter().map(|line| line + "\n").collect())
+}
+
+/// A table by the share of each backend, largest first.
+fn maglev(id: u16, table: &[u32]) -> String {
+    let mut counts = BTreeMap::<u32, usize>::new();
+    table.iter().for_each(|backend| *counts.entry(*backend).or_default() += 1);
+    let mut counts: Vec<(u32, usize)> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| Reverse(*count));
+    let shares: Vec<String> = counts.iter().map(|(backend, count)| format!("{backend}({count})")).collect();
+    format!("MAGLEV: ID={id} INNER=[{}]", shares.join(", "))
 }
 
 fn line(key: &Key, value: &Value) -> String {
@@ -133,11 +155,13 @@ mod tests {
             (Key::ReverseNat(Family::V6, 7), Value::ReverseNat(frontend.ip, 80)),
             (Key::AffinityMatch(7, 9), Value::Present),
             (Key::SourceRange(7, "10.0.0.0/8".parse().unwrap()), Value::Present),
+            (Key::Maglev(Family::V6, 7), Value::Maglev(0)),
         ];
         assert_eq!(
-            dump(&rows),
+            dump(&rows, |_| Ok(Some([9, 4, 9, 3].into()))).unwrap(),
             "AFF: ID=7 BEID=9\n\
              BE: ID=9 ADDR=10.1.0.2:8080/UDP STATE=maintenance\n\
+             MAGLEV: ID=7 INNER=[9(2), 3(1), 4(1)]\n\
              REV: ID=7 ADDR=[fd00::1]:80\n\
              SRCRANGE: ID=7 CIDR=10.0.0.0/8\n\
              SVC: ID=7 ADDR=10.0.0.1:80/SCTP SLOT=0 L7Proxy=10000 COUNT=1 QCOUNT=2 \
@@ -146,6 +170,6 @@ mod tests {
              FLAGS=LoadBalancer+check source-range+deny+delegate-if-local\n\
              SVC: ID=7 ADDR=[fd00::1]:80/TCP/i SLOT=1 BEID=9 COUNT=0 QCOUNT=0 FLAGS=ClusterIP+non-routable\n"
         );
-        assert_eq!(dump(&[]), "");
+        assert_eq!(dump(&[], |_| Ok(None)).unwrap(), "");
     }
 }

@@ -1,6 +1,7 @@
 //! The pinned maps of the kernel.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bpf::{Map, RawMap};
 use datapath_abi::{
@@ -11,6 +12,8 @@ use ipnetwork::IpNetwork;
 use maps::{FamilyConfig, Maps, Specs};
 
 use crate::address::{LbAddress, Protocol, Scope};
+use crate::maglev::digest;
+use crate::maglev_map::MaglevMap;
 use crate::rows::{BackendValue, Family, Key, LbMap, LbMaps, MapError, Value};
 
 /// The maps of the families that are on.
@@ -18,6 +21,8 @@ pub struct KernelMaps {
     v4: Option<OfFamily<u32>>,
     v6: Option<OfFamily<[u32; 4]>>,
     matches: Map<LbAffinityMatch, u8>,
+    maglev4: Option<MaglevMap>,
+    maglev6: Option<MaglevMap>,
 }
 
 struct OfFamily<A: Copy> {
@@ -67,33 +72,63 @@ impl Address for [u32; 4] {
 }
 
 impl KernelMaps {
-    /// Opens or creates the pinned maps.
-    pub fn open(maps: &Maps, families: &FamilyConfig) -> Result<KernelMaps, MapError> {
+    /// Opens or creates the pinned maps. Maps of Maglev tables exist only if there are to be tables, of the given size.
+    pub fn open(maps: &Maps, families: &FamilyConfig, tables: Option<u32>) -> Result<KernelMaps, MapError> {
         // The same maps that the programs are loaded with, also when one has just got another size.
         let opened = |map: LbMap| {
             Ok(maps.shared(map.name())?.ok_or_else(|| format!("there is no map {}", map.name()))?)
         };
-        KernelMaps::of(families, &opened)
+        let of_tables = |enabled: bool, family: Family| match tables.filter(|_| enabled) {
+            Some(size) => MaglevMap::pinned(maps, family, size).map(Some),
+            None => {
+                bpf::unpin(&maps.path(LbMap::Maglev(family).name()))?;
+                Ok(None)
+            }
+        };
+        KernelMaps::of(families, &opened, &of_tables)
     }
 
     /// Creates maps of this form that nobody else has: they go with this value.
-    pub fn unpinned(specs: &Specs, families: &FamilyConfig) -> Result<KernelMaps, MapError> {
+    pub fn unpinned(
+        specs: &Specs,
+        families: &FamilyConfig,
+        tables: Option<u32>,
+    ) -> Result<KernelMaps, MapError> {
         let created = |map: LbMap| {
             let spec = specs.find(map.name()).ok_or_else(|| format!("there is no map {}", map.name()))?;
             Ok(RawMap::create(&spec)?)
         };
-        KernelMaps::of(families, &created)
+        let of_tables = |enabled: bool, family: Family| {
+            tables.filter(|_| enabled).map(|size| MaglevMap::unpinned(specs, family, size)).transpose()
+        };
+        KernelMaps::of(families, &created, &of_tables)
     }
 
-    fn of(families: &FamilyConfig, raw: &OpenRaw<'_>) -> Result<KernelMaps, MapError> {
-        let v4 = families.enable_ipv4.then(|| OfFamily::of(raw)).transpose()?;
-        let v6 = families.enable_ipv6.then(|| OfFamily::of(raw)).transpose()?;
-        Ok(KernelMaps { v4, v6, matches: Map::new(raw(LbMap::AffinityMatch)?)? })
+    fn of(
+        families: &FamilyConfig,
+        raw: &OpenRaw<'_>,
+        of_tables: &OpenTables<'_>,
+    ) -> Result<KernelMaps, MapError> {
+        Ok(KernelMaps {
+            v4: families.enable_ipv4.then(|| OfFamily::of(raw)).transpose()?,
+            v6: families.enable_ipv6.then(|| OfFamily::of(raw)).transpose()?,
+            matches: Map::new(raw(LbMap::AffinityMatch)?)?,
+            maglev4: of_tables(families.enable_ipv4, Family::V4)?,
+            maglev6: of_tables(families.enable_ipv6, Family::V6)?,
+        })
+    }
+
+    fn maglev(&self, family: Family) -> Option<&MaglevMap> {
+        match family {
+            Family::V4 => self.maglev4.as_ref(),
+            Family::V6 => self.maglev6.as_ref(),
+        }
     }
 }
 
 /// How one of the maps is opened.
 type OpenRaw<'m> = dyn Fn(LbMap) -> Result<RawMap, MapError> + 'm;
+type OpenTables<'m> = dyn Fn(bool, Family) -> Result<Option<MaglevMap>, MapError> + 'm;
 
 /// Rows of one map, sorted out of rows of all.
 #[derive(Default)]
@@ -180,7 +215,7 @@ where
             LbMap::Services(_) => self.services.raw().layout(),
             LbMap::Backends(_) => self.backends.raw().layout(),
             LbMap::ReverseNat(_) => self.reverse.raw().layout(),
-            LbMap::SourceRanges(_) | LbMap::AffinityMatch => self.ranges.raw().layout(),
+            LbMap::SourceRanges(_) | LbMap::AffinityMatch | LbMap::Maglev(_) => self.ranges.raw().layout(),
         };
         layout.max_entries as usize
     }
@@ -248,7 +283,7 @@ where
                 let prefixlen = A::STATIC_BITS + u32::from(range.prefix());
                 self.ranges.push((LbSourceRange { prefixlen, rev_nat_id: id.to_be(), pad: 0, address }, 1));
             }
-            Key::Backend(..) | Key::ReverseNat(..) | Key::AffinityMatch(..) => {}
+            Key::Backend(..) | Key::ReverseNat(..) | Key::AffinityMatch(..) | Key::Maglev(..) => {}
         }
     }
 }
@@ -309,7 +344,38 @@ impl LbMaps for KernelMaps {
         keys.iter().for_each(|key| all.add(key, None));
         self.v4.as_ref().map_or(Ok(()), |maps| maps.delete(&all.v4))?;
         self.v6.as_ref().map_or(Ok(()), |maps| maps.delete(&all.v6))?;
-        delete(&self.matches, &all.matches)
+        delete(&self.matches, &all.matches)?;
+        for family in [Family::V4, Family::V6] {
+            let of_family = |key: &Key| match key {
+                Key::Maglev(of, id) if *of == family => Some(*id),
+                _ => None,
+            };
+            let ids: Vec<u16> = keys.iter().filter_map(of_family).collect();
+            self.maglev(family).map_or(Ok(()), |map| map.delete(&ids))?;
+        }
+        Ok(())
+    }
+
+    fn put_tables(&self, tables: &[(Key, Arc<[u32]>)]) -> Result<(), MapError> {
+        for family in [Family::V4, Family::V6] {
+            let of_family = tables.iter().filter_map(|(key, table)| match key {
+                Key::Maglev(of, id) if *of == family => Some((*id, &**table)),
+                _ => None,
+            });
+            let of_family: Vec<(u16, &[u32])> = of_family.collect();
+            if !of_family.is_empty() {
+                let name = LbMap::Maglev(family).name();
+                self.maglev(family).ok_or_else(|| format!("there is no map {name}"))?.put(&of_family)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn table(&self, key: &Key) -> Result<Option<Arc<[u32]>>, MapError> {
+        match key {
+            Key::Maglev(family, id) => self.maglev(*family).map_or(Ok(None), |map| map.table(*id)),
+            _ => Ok(None),
+        }
     }
 
     fn get(&self, key: &Key) -> Result<Option<Value>, MapError> {
@@ -317,6 +383,7 @@ impl LbMaps for KernelMaps {
             (Key::AffinityMatch(id, backend), _) => {
                 Ok(self.matches.lookup(&affinity_match(*id, *backend))?.map(|_| Value::Present))
             }
+            (Key::Maglev(..), _) => Ok(self.table(key)?.map(|table| Value::Maglev(digest(&table)))),
             (_, LbMap::Services(Family::V4) | LbMap::Backends(Family::V4)) => get(self.v4.as_ref(), key),
             (_, LbMap::ReverseNat(Family::V4) | LbMap::SourceRanges(Family::V4)) => {
                 get(self.v4.as_ref(), key)
@@ -334,11 +401,15 @@ impl LbMaps for KernelMaps {
                 (Key::AffinityMatch(u16::from_be(key.rev_nat_id), key.backend_id), Value::Present)
             }),
         );
+        for family in [Family::V4, Family::V6] {
+            rows.extend(self.maglev(family).map_or(Ok(Vec::new()), |map| map.rows(family))?);
+        }
         Ok(rows)
     }
 
     fn capacity(&self, map: LbMap) -> usize {
         match map {
+            LbMap::Maglev(family) => self.maglev(family).map_or(0, MaglevMap::capacity),
             LbMap::AffinityMatch => self.matches.raw().layout().max_entries as usize,
             LbMap::Services(family)
             | LbMap::Backends(family)

@@ -1,7 +1,7 @@
 //! Services, frontends and backends as tables, load balancer maps as their mirror.
 //!
 //! **Owns** the tables `services`, `frontends` and `backends`, and the rows of the pinned maps
-//! `cilium_lb{4,6}_{services_v2,backends_v3,reverse_nat,source_range}` and `cilium_lb_affinity_match`.
+//! `cilium_lb{4,6}_{services_v2,backends_v3,reverse_nat,source_range,maglev}` and `cilium_lb_affinity_match`.
 //! **Needs** the maps, the node's name and addresses.
 //! **Gives** [`ServicesWriter`] to the sources, the tables to readers, `GET /service`. The state file of option
 //! `lb-state-file` is a source of its own. The commands `lb/*` look at the maps.
@@ -59,6 +59,8 @@ mod frontend;
 mod ids;
 mod kernel;
 mod levels;
+pub mod maglev;
+mod maglev_map;
 mod metrics;
 mod mirror;
 mod name;

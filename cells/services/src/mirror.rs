@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::levels::Levels;
+use crate::maglev::digest;
 use crate::rows::{Key, LbMap, LbMaps, MapError, Value};
 
 /// The maps, with a copy of their rows.
@@ -83,6 +84,24 @@ impl Mirror {
             return Ok(());
         }
         let result = self.maps.put(&rows);
+        self.written(rows, result)
+    }
+
+    /// Writes the Maglev tables that are not there already.
+    pub(crate) fn put_tables(&mut self, mut tables: Vec<(Key, Arc<[u32]>)>) -> Result<(), MapError> {
+        let row = |(key, table): &(Key, Arc<[u32]>)| (*key, Value::Maglev(digest(table)));
+        tables.retain(|table| {
+            let (key, value) = row(table);
+            self.rows.get(&key) != Some(&Some(value))
+        });
+        if tables.is_empty() {
+            return Ok(());
+        }
+        let result = self.maps.put_tables(&tables);
+        self.written(tables.iter().map(row).collect(), result)
+    }
+
+    fn written(&mut self, rows: Vec<(Key, Value)>, result: Result<(), MapError>) -> Result<(), MapError> {
         for (key, value) in rows {
             if self.rows.insert(key, result.is_ok().then_some(value)).is_none() {
                 *self.counts.entry(key.map()).or_default() += 1;

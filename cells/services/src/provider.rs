@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hive::prelude::*;
 use maps::{Comparisons, FamilyConfig, Maps};
 
+use crate::config::ServicesConfig;
 use crate::kernel::KernelMaps;
 use crate::rows::{LbMaps, MapError};
 
@@ -26,9 +27,9 @@ impl LbMapsProvider {
     }
 
     /// The maps of the node, by their pins.
-    pub fn pinned(maps: Arc<Maps>, families: FamilyConfig) -> LbMapsProvider {
+    pub fn pinned(maps: Arc<Maps>, families: FamilyConfig, tables: Option<u32>) -> LbMapsProvider {
         let comparisons = maps.comparisons().clone();
-        let open = move || Ok(Arc::new(KernelMaps::open(&maps, &families)?) as Arc<dyn LbMaps>);
+        let open = move || Ok(Arc::new(KernelMaps::open(&maps, &families, tables)?) as Arc<dyn LbMaps>);
         LbMapsProvider { open: Box::new(open), comparisons }
     }
 
@@ -45,8 +46,8 @@ impl fmt::Debug for LbMapsProvider {
 
 /// Gives the pinned maps to the reconciler.
 pub(crate) fn pinned() -> Cell {
-    let provider = |maps: Arc<Maps>, families: Config<FamilyConfig>| {
-        Arc::new(LbMapsProvider::pinned(maps, (*families).clone()))
+    let provider = |maps: Arc<Maps>, families: Config<FamilyConfig>, config: Config<ServicesConfig>| {
+        Arc::new(LbMapsProvider::pinned(maps, (*families).clone(), config.table_size()))
     };
     module("loadbalancer-maps", "The pinned maps of the load balancer", [provide(provider)])
 }

@@ -16,8 +16,8 @@ use crate::restore::Pruned;
 
 /// What decides about rows besides the frontends themselves.
 pub(crate) struct Surroundings {
-    /// Whether addresses of services without a class are the agent's to announce (`default-lb-service-ipam`).
-    pub(crate) owns_classless: bool,
+    /// What the options say.
+    pub(crate) settings: Settings,
     /// The node's addresses.
     pub(crate) addresses: Option<Arc<Table<NodeAddress>>>,
     /// All frontends.
@@ -28,7 +28,7 @@ impl Surroundings {
     fn settings(&self, snapshot: &Snapshot) -> Settings {
         let addresses = self.addresses.as_ref();
         let node_addresses = addresses.map(|table| table.all(snapshot).map(|row| row.addr).collect());
-        Settings { owns_classless: self.owns_classless, node_addresses: node_addresses.unwrap_or_default() }
+        Settings { node_addresses: node_addresses.unwrap_or_default(), ..self.settings.clone() }
     }
 
     fn other_scope(&self, snapshot: &Snapshot, address: LbAddress) -> Option<Obj<Frontend>> {

@@ -10,6 +10,7 @@ use crate::backend::BackendState;
 use crate::backends::Backends;
 use crate::balancer::{Balancer, Record};
 use crate::ids::Ids;
+use crate::maglev::LastTable;
 use crate::mirror::Mirror;
 use crate::rows::{Key, LbMaps, MapError, Value};
 
@@ -36,6 +37,7 @@ impl Balancer {
             backends: Backends::new(),
             wildcards: HashMap::new(),
             stray_slots: HashMap::new(),
+            last_table: LastTable::default(),
         };
         balancer.take_over();
         Ok(balancer)
@@ -61,7 +63,7 @@ impl Balancer {
                 }
                 (Key::AffinityMatch(id, backend), _) => matches.push((*id, *backend)),
                 (Key::SourceRange(id, range), _) => ranges.push((*id, *range)),
-                (Key::ReverseNat(_, id), _) => self.ids.seen((*id).into()),
+                (Key::ReverseNat(_, id) | Key::Maglev(_, id), _) => self.ids.seen((*id).into()),
                 _ => {}
             }
         }

@@ -47,10 +47,12 @@ impl Balancer {
             Some(id) => {
                 keys.push(Key::ReverseNat(family, id));
                 keys.extend(desired.ranges.iter().map(|range| Key::SourceRange(id, *range)));
+                keys.extend(desired.table.as_ref().map(|_| Key::Maglev(family, id)));
             }
             None => {
                 new.insert(LbMap::ReverseNat(family), 1);
                 new.insert(LbMap::SourceRanges(family), desired.ranges.len());
+                new.insert(LbMap::Maglev(family), usize::from(desired.table.is_some()));
             }
         }
         for key in keys.iter().filter(|key| !self.mirror.has(key)) {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use datapath_abi::{LbService, lb_backend_state};
 use ipnetwork::IpNetwork;
@@ -20,6 +21,8 @@ pub enum Key {
     ReverseNat(Family, u16),
     /// A backend that clients of a frontend may stay with: numbers of both.
     AffinityMatch(u16, u32),
+    /// The Maglev table of a frontend, by its number.
+    Maglev(Family, u16),
     /// Clients that are checked: the frontend's number and the range.
     SourceRange(u16, IpNetwork),
 }
@@ -33,6 +36,8 @@ pub enum Value {
     Backend(BackendValue),
     /// Of [`Key::ReverseNat`].
     ReverseNat(IpAddr, u16),
+    /// Of [`Key::Maglev`]: the [`digest`](crate::maglev::digest) of the table, of which nobody keeps a copy.
+    Maglev(u64),
     /// Of the keys that say all.
     Present,
 }
@@ -75,6 +80,8 @@ pub enum LbMap {
     AffinityMatch,
     /// `cilium_lb4_source_range`, `cilium_lb6_source_range`
     SourceRanges(Family),
+    /// `cilium_lb4_maglev`, `cilium_lb6_maglev`
+    Maglev(Family),
 }
 
 impl LbMap {
@@ -90,6 +97,8 @@ impl LbMap {
             LbMap::AffinityMatch => "cilium_lb_affinity_match",
             LbMap::SourceRanges(Family::V4) => "cilium_lb4_source_range",
             LbMap::SourceRanges(Family::V6) => "cilium_lb6_source_range",
+            LbMap::Maglev(Family::V4) => "cilium_lb4_maglev",
+            LbMap::Maglev(Family::V6) => "cilium_lb6_maglev",
         }
     }
 
@@ -101,6 +110,7 @@ impl LbMap {
             LbMap::ReverseNat(_) => "bpf-lb-rev-nat-map-max",
             LbMap::AffinityMatch => "bpf-lb-affinity-map-max",
             LbMap::SourceRanges(_) => "bpf-lb-source-range-map-max",
+            LbMap::Maglev(_) => "bpf-lb-maglev-map-max",
         }
     }
 }
@@ -112,6 +122,7 @@ impl fmt::Display for Key {
             Key::Backend(_, id) => write!(f, "backend {id}"),
             Key::ReverseNat(_, id) => write!(f, "frontend {id}"),
             Key::AffinityMatch(id, backend) => write!(f, "frontend {id}, backend {backend}"),
+            Key::Maglev(_, id) => write!(f, "table of frontend {id}"),
             Key::SourceRange(id, range) => write!(f, "frontend {id}, clients {range}"),
         }
     }
@@ -135,6 +146,7 @@ impl Key {
             Key::Backend(family, _) => LbMap::Backends(*family),
             Key::ReverseNat(family, _) => LbMap::ReverseNat(*family),
             Key::AffinityMatch(..) => LbMap::AffinityMatch,
+            Key::Maglev(family, _) => LbMap::Maglev(*family),
             Key::SourceRange(_, range) => LbMap::SourceRanges(Family::of(range.ip())),
         }
     }
@@ -159,6 +171,12 @@ pub trait LbMaps: Send + Sync + 'static {
     /// Writes rows, in any order; on an error some of them.
     fn put(&self, rows: &[(Key, Value)]) -> Result<(), MapError>;
 
+    /// Writes Maglev tables by their keys, in any order; on an error some of them. [`put`](Self::put) writes all others.
+    fn put_tables(&self, tables: &[(Key, Arc<[u32]>)]) -> Result<(), MapError>;
+
+    /// A Maglev table: numbers of backends by position.
+    fn table(&self, key: &Key) -> Result<Option<Arc<[u32]>>, MapError>;
+
     /// Deletes rows, in any order; missing ones are no error. On an error some of them.
     fn delete(&self, keys: &[Key]) -> Result<(), MapError>;
 
@@ -178,6 +196,6 @@ pub trait LbMaps: Send + Sync + 'static {
         self.put(rows)
     }
 
-    /// How many rows a map can have; 0 if there is no such map, since its family is off.
+    /// How many rows a map can have; 0 if there is no such map, since its family or its algorithm is off.
     fn capacity(&self, map: LbMap) -> usize;
 }

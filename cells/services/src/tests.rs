@@ -17,6 +17,7 @@ use crate::balancer::Balancer;
 use crate::convert::Families;
 use crate::desired::{Desired, Settings};
 use crate::frontend::Frontend;
+use crate::maglev::Maglev;
 use crate::metrics::Events;
 use crate::reconcile::{LbOps, Surroundings};
 use crate::rows::{Key, Value};
@@ -48,8 +49,15 @@ fn served(writer: &ServicesWriter) -> Vec<Frontend> {
 }
 
 fn desired(writer: &ServicesWriter) -> Vec<Desired> {
-    let settings = Settings { owns_classless: true, ..Settings::default() };
-    served(writer).iter().map(|frontend| Desired::of(frontend, &settings).unwrap()).collect()
+    served(writer).iter().map(|frontend| Desired::of(frontend, &settings()).unwrap()).collect()
+}
+
+fn tables() -> Maglev {
+    Maglev::new(251, "JLfvgnHc2kaSUFaI").unwrap()
+}
+
+fn settings() -> Settings {
+    Settings { owns_classless: true, maglev: true, tables: tables(), ..Settings::default() }
 }
 
 /// The maps after a balancer that is new to them has brought in what the tables say, and pruned.
@@ -62,9 +70,10 @@ fn brought(maps: &Arc<FakeMaps>, writer: &ServicesWriter) -> Vec<String> {
     text(&maps.dump())
 }
 
-/// Rows in the words of the original's `lb/maps-dump`, without flags.
+/// Rows in the words of the original's `lb/maps-dump`, without tables.
 fn text<'r>(rows: impl IntoIterator<Item = (&'r Key, &'r Value)>) -> Vec<String> {
-    let mut lines: Vec<String> = rows.into_iter().map(|(key, value)| line(key, value)).collect();
+    let rows = rows.into_iter().filter(|(key, _)| !matches!(key, Key::Maglev(..)));
+    let mut lines: Vec<String> = rows.map(|(key, value)| line(key, value)).collect();
     lines.sort();
     lines
 }
@@ -96,6 +105,7 @@ fn line(key: &Key, value: &Value) -> String {
             row.qcount,
             flags(row)
         ),
+        (Key::Maglev(_, id), _) => format!("MAGLEV: ID={id}"),
         other => panic!("{other:?}"),
     }
 }

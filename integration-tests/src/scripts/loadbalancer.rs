@@ -12,10 +12,11 @@ use k8s::{Resource, Selection};
 use local_node::{LocalNode, NodeName};
 use maps::{FamilyConfig, MapsConfig, Specs};
 use services::testing::{FakeMaps, Fault};
-use services::{KernelMaps, LbMapsProvider};
+use services::{KernelMaps, LbMapsProvider, ServicesConfig};
 use statedb::RwTable;
 
-pub(super) const DEFAULTS: &[&str] = &["--lb-retry-backoff-min=10ms", "--lb-retry-backoff-max=10ms"];
+pub(super) const DEFAULTS: &[&str] =
+    &["--lb-retry-backoff-min=10ms", "--lb-retry-backoff-max=10ms", "--bpf-lb-maglev-table-size=1021"];
 
 pub(super) const RETRY: Retry = Retry { first: Duration::from_millis(20), most: Duration::from_millis(500) };
 
@@ -55,12 +56,15 @@ pub(super) fn maps() -> Cell {
 
 /// Maps that nobody else has.
 fn kernel_maps() -> Cell {
-    let provider = |config: Config<MapsConfig>, families: Config<FamilyConfig>| {
+    let provider = |config: Config<MapsConfig>,
+                    families: Config<FamilyConfig>,
+                    services: Config<ServicesConfig>| {
         // There are as many at once as scripts.
         let config = MapsConfig { preallocate_bpf_maps: false, ..(*config).clone() };
         let families = (*families).clone();
         let specs = Specs::new(config, families.clone());
-        Arc::new(LbMapsProvider::new(move || Ok(Arc::new(KernelMaps::unpinned(&specs, &families)?))))
+        let tables = services.table_size();
+        Arc::new(LbMapsProvider::new(move || Ok(Arc::new(KernelMaps::unpinned(&specs, &families, tables)?))))
     };
     module("loadbalancer-maps", "Maps of the kernel", [provide(provider), privileged(true)])
 }

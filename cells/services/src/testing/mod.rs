@@ -1,8 +1,9 @@
 //! The load balancer maps without a kernel, which fail when they are told to.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::maglev::digest;
 use crate::rows::{Key, LbMap, LbMaps, MapError, Value};
 
 mod commands;
@@ -17,6 +18,7 @@ pub struct FakeMaps(Mutex<State>);
 #[derive(Debug)]
 struct State {
     rows: BTreeMap<Key, Value>,
+    tables: BTreeMap<Key, Arc<[u32]>>,
     capacity: usize,
     fault: Fault,
     operations: usize,
@@ -57,8 +59,8 @@ impl Default for FakeMaps {
 impl FakeMaps {
     /// Maps of which each has room for so many rows.
     pub fn with_capacity(capacity: usize) -> FakeMaps {
-        let (rows, fault) = (BTreeMap::new(), Fault::Never);
-        FakeMaps(Mutex::new(State { rows, capacity, fault, operations: 0, watcher: None }))
+        let (rows, tables, fault) = (BTreeMap::new(), BTreeMap::new(), Fault::Never);
+        FakeMaps(Mutex::new(State { rows, tables, capacity, fault, operations: 0, watcher: None }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -133,9 +135,25 @@ impl LbMaps for FakeMaps {
         Ok(())
     }
 
+    fn put_tables(&self, tables: &[(Key, Arc<[u32]>)]) -> Result<(), MapError> {
+        for (key, table) in tables {
+            self.put(&[(*key, Value::Maglev(digest(table)))])?;
+            self.state().tables.insert(*key, table.clone());
+        }
+        Ok(())
+    }
+
+    fn table(&self, key: &Key) -> Result<Option<Arc<[u32]>>, MapError> {
+        Ok(self.state().tables.get(key).cloned())
+    }
+
     fn delete(&self, keys: &[Key]) -> Result<(), MapError> {
         let mut state = self.state();
-        keys.iter().try_for_each(|key| state.operation(|rows| _ = rows.remove(key)))
+        keys.iter().try_for_each(|key| {
+            state.operation(|rows| _ = rows.remove(key))?;
+            state.tables.remove(key);
+            Ok(())
+        })
     }
 
     fn get(&self, key: &Key) -> Result<Option<Value>, MapError> {

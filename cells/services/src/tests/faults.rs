@@ -246,7 +246,7 @@ async fn the_status_tells_of_a_fault_until_the_retry_has_healed_it() {
     let ops = LbOps {
         balancer: Balancer::restore(maps.clone()).unwrap(),
         comparisons: Arc::default(),
-        surroundings: Surroundings { owns_classless: true, addresses: None, frontends: writer.frontends() },
+        surroundings: Surroundings { settings: settings(), addresses: None, frontends: writer.frontends() },
     };
     let (_, reconciler) = Reconciler::builder(writer.frontends_for_statuses())
         .status(|frontend: &Frontend| &frontend.status, |frontend, status| frontend.status = status)

@@ -16,7 +16,7 @@ fn opened(sandbox: &Sandbox, rows: u32) -> (Maps, Arc<KernelMaps>) {
     let bpf_root = sandbox.bpf_root().to_str().unwrap().to_owned();
     let maps = Maps::new(MapsConfig { bpf_root, bpf_lb_map_max: rows, ..MapsConfig::default() }, FAMILIES);
     maps.open().unwrap();
-    let kernel = Arc::new(KernelMaps::open(&maps, &FAMILIES).unwrap());
+    let kernel = Arc::new(KernelMaps::open(&maps, &FAMILIES, Some(251)).unwrap());
     (maps, kernel)
 }
 
@@ -136,4 +136,35 @@ fn a_full_map_of_the_kernel_refuses_whole_services() {
     balancer.remove(&[gone]).into_iter().for_each(|result| result.unwrap());
     balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
     assert_eq!(actual(&rows(&kernel)), expected(&fewer));
+}
+
+#[test]
+fn tables_are_maps_of_their_own_and_of_the_size_of_the_option() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let (maps, kernel) = opened(&sandbox, 64);
+    let shares = [("10.55.0.1:9696/TCP", 7), ("10.55.0.2:9696/TCP", 9)]
+        .map(|(address, id)| crate::maglev::Share { address: address.parse().unwrap(), weight: 100, id });
+    let table: Arc<[u32]> = tables().table(&shares).into();
+    let keys = [Key::Maglev(Family::V4, 3), Key::Maglev(Family::V6, 0x102)];
+    kernel.put_tables(&keys.map(|key| (key, table.clone()))).unwrap();
+    for key in keys {
+        assert_eq!(kernel.table(&key).unwrap(), Some(table.clone()));
+    }
+    let digest = Value::Maglev(crate::maglev::digest(&table));
+    assert_eq!(rows(&kernel), BTreeMap::from(keys.map(|key| (key, digest))));
+    let raw = bpf::RawMap::open(&maps.path("cilium_lb6_maglev")).unwrap();
+    assert_eq!(raw.entries().unwrap().0, [1, 2], "numbers are big endian");
+    kernel.delete(&[keys[0]]).unwrap();
+    assert_eq!(kernel.table(&keys[0]).unwrap(), None);
+    drop(kernel);
+    // The next agent finds them; one with larger tables finds none, but can write its own.
+    let again = KernelMaps::open(&maps, &FAMILIES, Some(251)).unwrap();
+    assert_eq!(again.table(&keys[1]).unwrap(), Some(table.clone()));
+    let larger = KernelMaps::open(&maps, &FAMILIES, Some(509)).unwrap();
+    assert_eq!(rows(&larger), BTreeMap::new());
+    larger.put_tables(&[(keys[0], vec![7; 509].into())]).unwrap();
+    // Without tables there is no map, either.
+    KernelMaps::open(&maps, &FAMILIES, None).unwrap();
+    assert!(!maps.path("cilium_lb4_maglev").exists());
 }

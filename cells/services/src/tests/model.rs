@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::backend::BackendState as S;
+use crate::maglev::{Share, digest};
 use crate::service::TrafficPolicy;
 
 /// The maps that a state should lead to, each frontend and backend as a line that names addresses instead of numbers.
@@ -44,7 +45,9 @@ pub(super) fn expected(state: &State) -> BTreeSet<String> {
                 .filter(|range| range.is_ipv4() == frontend.address.ip.is_ipv4())
                 .map(ToString::to_string)
                 .collect();
-            lines.insert(frontend_line(&frontend.address, count, timeout, &slots, &matches, &ranges));
+            let outside = frontend.kind.name() != "ClusterIP";
+            let table = if outside && count > 0 { "right" } else { "none" };
+            lines.insert(frontend_line(&frontend.address, count, timeout, &slots, &matches, &ranges, table));
             if ["ClusterIP", "LoadBalancer"].contains(&frontend.kind.name())
                 && !frontend.address.to_string().ends_with("/i")
             {
@@ -70,9 +73,11 @@ fn frontend_line(
     slots: &[String],
     matches: &[String],
     ranges: &BTreeSet<String>,
+    table: &str,
 ) -> String {
     format!(
-        "frontend {address} count {count} timeout {timeout} slots {slots:?} matches {matches:?} ranges {ranges:?}"
+        "frontend {address} count {count} timeout {timeout} slots {slots:?} matches {matches:?} ranges {ranges:?} \
+         table {table}"
     )
 }
 
@@ -100,10 +105,18 @@ pub(super) fn actual(rows: &BTreeMap<Key, Value>) -> BTreeSet<String> {
             lines.insert(format!("wildcard {}", address.ip));
             continue;
         }
-        let mut slots = Vec::new();
+        let (mut slots, mut shares) = (Vec::new(), Vec::new());
         for slot in 1..=row.count + row.qcount {
             match left.remove(&Key::Service(*address, slot)) {
-                Some(Value::Service(slot)) => slots.push(name(&slot.backend_id)),
+                Some(Value::Service(of)) => {
+                    let name = name(&of.backend_id);
+                    if slot <= row.count
+                        && let Ok(address) = name.parse()
+                    {
+                        shares.push(Share { address, weight: 100, id: of.backend_id });
+                    }
+                    slots.push(name);
+                }
                 other => slots.push(format!("{other:?}")),
             }
         }
@@ -127,7 +140,13 @@ pub(super) fn actual(rows: &BTreeMap<Key, Value>) -> BTreeSet<String> {
         }
         let matches: Vec<String> = matches.into_values().collect();
         let (count, timeout) = (usize::from(row.count), row.backend_id.into());
-        assert!(lines.insert(frontend_line(address, count, timeout, &slots, &matches, &ranges)));
+        let family = crate::rows::Family::of(address.ip);
+        let table = match left.remove(&Key::Maglev(family, id)) {
+            None => "none",
+            Some(Value::Maglev(found)) if found == digest(&tables().table(&shares)) => "right",
+            Some(_) => "wrong",
+        };
+        assert!(lines.insert(frontend_line(address, count, timeout, &slots, &matches, &ranges, table)));
     }
     lines.extend(left.iter().map(|(key, value)| format!("stray {}", line(key, value))));
     lines

@@ -196,7 +196,7 @@ proptest! {
         });
         let balancer = Balancer::restore(maps.clone()).unwrap();
         let writer = writer();
-        let surroundings = Surroundings { owns_classless: true, addresses: None, frontends: writer.frontends() };
+        let surroundings = Surroundings { settings: settings(), addresses: None, frontends: writer.frontends() };
         let mut node = Node {
             maps: maps.clone(),
             ops: LbOps { balancer, comparisons: Arc::default(), surroundings },

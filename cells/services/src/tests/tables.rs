@@ -241,7 +241,7 @@ fn frontends_at_addresses_of_the_node_are_looked_at_again() {
     assert!(revision("10.96.0.1:80/TCP") > before.0);
     assert_eq!(revision("10.96.0.2:80/TCP"), before.1);
     // On the node's own address there is no row for all ports.
-    let settings = |node_addresses| Settings { owns_classless: true, node_addresses };
+    let settings = |node_addresses| Settings { node_addresses, ..settings() };
     let frontend = &served(&writer)[0];
     assert!(Desired::of(frontend, &settings(vec![])).unwrap().wildcard.is_some());
     assert!(Desired::of(frontend, &settings(vec![frontend.address().ip])).unwrap().wildcard.is_none());
