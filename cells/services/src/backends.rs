@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::address::LbAddress;
+use crate::address::{LbAddress, Protocol};
 use crate::backend::BackendState;
 use crate::ids::Ids;
 use crate::rows::{BackendValue, Family, Key, Value, kernel_state};
@@ -69,13 +69,30 @@ impl Backends {
         let id = match self.by_address.get(&address) {
             Some(id) => *id,
             None => {
-                let id = self.ids.take().ok_or(NoNumber("backend"))?;
+                let id = match self.of_any_protocol(address) {
+                    Some(id) => id,
+                    None => self.ids.take().ok_or(NoNumber("backend"))?,
+                };
                 self.by_address.insert(address, id);
                 id
             }
         };
         self.hold_id(id, address, frontend, state);
         Ok(id)
+    }
+
+    /// The number of a row that did not tell protocols apart, which becomes this backend's.
+    fn of_any_protocol(&mut self, address: LbAddress) -> Option<u32> {
+        let any = LbAddress { protocol: Protocol::Any, ..address };
+        let id = *self.by_address.get(&any)?;
+        let used = self.used.get_mut(&id).filter(|used| used.by.is_empty())?;
+        used.address = address;
+        self.by_address.remove(&any);
+        Some(id)
+    }
+
+    pub(crate) fn address(&self, id: u32) -> Option<LbAddress> {
+        self.used.get(&id).map(|used| used.address)
     }
 
     /// As [`hold`](Self::hold), for a backend known by its number only; false if there is none.

@@ -4,6 +4,7 @@
 //! that name them, slots before the count that covers them, and all that is not named any more goes last. A failure at
 //! any point leaves that true; what may have been written is remembered until it is known to be gone.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -11,7 +12,7 @@ use std::net::IpAddr;
 use datapath_abi::{LbService, lb_flag2};
 use ipnetwork::IpNetwork;
 
-use crate::address::{LbAddress, Scope};
+use crate::address::{LbAddress, Protocol, Scope};
 use crate::backend::BackendState;
 use crate::backends::{Backends, NoNumber};
 use crate::desired::{Desired, Flags, wildcard_row};
@@ -43,6 +44,12 @@ pub(crate) struct Balancer {
     /// Highest slot of frontends of an earlier run that have no row of their own.
     pub(crate) stray_slots: HashMap<LbAddress, u16>,
     pub(crate) last_table: LastTable,
+    /// Addresses of the node that ports of the node have rows at, by the frontend that says so, scope and all.
+    pub(crate) expansions: HashMap<LbAddress, BTreeSet<IpAddr>>,
+    /// Backends that an earlier run had found unhealthy, by frontend.
+    pub(crate) quarantined: HashMap<LbAddress, BTreeSet<LbAddress>>,
+    /// Numbers of frontends of versions that did not tell protocols apart.
+    pub(crate) of_any_protocol: HashMap<LbAddress, u16>,
 }
 
 /// What may be in the maps of a frontend.
@@ -155,19 +162,21 @@ impl Balancer {
 
     /// Writes what is planned; when the maps refuse something, one by one.
     fn flush(&mut self, chunk: &mut Vec<Plan<'_>>, results: &mut Vec<Result<u16, Failed>>) {
-        let written = self.write(chunk);
-        let single = chunk.len() == 1;
-        let mut written = Some(written);
-        for plan in chunk.drain(..) {
-            let result = match written.take() {
-                Some(Err(error)) if single => Err(error),
-                Some(Ok(())) => {
-                    written = Some(Ok(()));
-                    Ok(())
+        let plans = std::mem::take(chunk);
+        let first = results.len();
+        match self.write(&plans) {
+            Err(error) if plans.len() == 1 => results.push(Err(Failed::Map(error))),
+            Err(_) => {
+                results.extend(plans.iter().map(|plan| Ok(plan.id)));
+                let mut order: Vec<usize> = (0..plans.len()).collect();
+                order.sort_by_key(|index| Reverse(plans[*index].desired.address.scope));
+                for index in order {
+                    if let Err(error) = self.write(&plans[index..=index]) {
+                        results[first + index] = Err(Failed::Map(error));
+                    }
                 }
-                _ => self.write(std::slice::from_ref(&plan)),
-            };
-            results.push(result.map(|()| plan.id).map_err(Failed::Map));
+            }
+            Ok(()) => results.extend(plans.iter().map(|plan| Ok(plan.id))),
         }
     }
 
@@ -177,7 +186,11 @@ impl Balancer {
         let record = match self.frontends.get_mut(&address) {
             Some(record) => record,
             None => {
-                let id = self.ids.take().ok_or(NoNumber("frontend"))? as u16;
+                let any = LbAddress { protocol: Protocol::Any, ..address };
+                let id = match self.of_any_protocol.remove(&any) {
+                    Some(id) => id,
+                    None => self.ids.take().ok_or(NoNumber("frontend"))? as u16,
+                };
                 let slots = self.stray_slots.remove(&address).unwrap_or(0);
                 self.frontends.entry(address).or_insert(Record { id, slots, ..Record::default() })
             }
@@ -229,7 +242,16 @@ impl Balancer {
         plans.chunks(64).try_for_each(|plans| self.write_tables(plans))?;
 
         let mut rows = Vec::new();
-        for plan in plans {
+        // The row of an external scope leads to the internal one, which therefore comes first.
+        let (internal, external): (Vec<&Plan<'_>>, Vec<&Plan<'_>>) =
+            plans.iter().partition(|plan| plan.desired.address.scope == Scope::Internal);
+        for plan in internal.iter().chain(&external) {
+            if let Some(needed) = plan.desired.needs
+                && !internal.iter().any(|plan| plan.desired.address == needed)
+                && self.mirror.get(&Key::master(needed))?.is_none()
+            {
+                return Err(format!("{needed} is not written yet").into());
+            }
             rows.push(plan.desired.master(plan.id));
             self.want_wildcard(plan.desired);
             rows.extend(self.wildcard(plan.desired.address.ip));
@@ -335,6 +357,8 @@ impl Balancer {
         let shared = batch.iter().filter_map(|address| self.wildcard(address.ip)).collect();
         self.mirror.put(shared)?;
         for address in batch {
+            self.expansions.remove(address);
+            self.quarantined.remove(address);
             let Some(record) = self.frontends.remove(address) else { continue };
             self.ids.give_back(record.id.into());
             for backend in record.backends {

@@ -26,7 +26,7 @@ use crate::frontend::Frontend;
 use crate::levels::Pressure;
 use crate::metrics::Events;
 use crate::provider::{self, LbMapsProvider};
-use crate::reconcile::{KEEPER, LbOps, Surroundings};
+use crate::reconcile::{KEEPER, LbOps, Surroundings, Unserved};
 use crate::rest;
 use crate::rows::{LbMaps, MapError};
 use crate::service::Service;
@@ -102,12 +102,13 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
         let writer = writer.clone();
         p.jobs.one_shot("wildcard-addr-reconciler", move |cx: JobCx| async move {
             cx.health.ok("Running");
-            let mut known: BTreeSet<IpAddr> = BTreeSet::new();
+            let mut known: BTreeSet<(IpAddr, bool)> = BTreeSet::new();
             loop {
                 let snapshot = addresses.snapshot();
                 let watch = addresses.watch(&snapshot);
-                let now: BTreeSet<IpAddr> = addresses.all(&snapshot).map(|row| row.addr).collect();
-                let changed: BTreeSet<IpAddr> = now.symmetric_difference(&known).copied().collect();
+                let now: BTreeSet<(IpAddr, bool)> =
+                    addresses.all(&snapshot).map(|row| (row.addr, row.node_port)).collect();
+                let changed: BTreeSet<IpAddr> = now.symmetric_difference(&known).map(|(ip, _)| *ip).collect();
                 if !changed.is_empty() {
                     writer.node_addresses_changed(&changed);
                 }
@@ -193,7 +194,8 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
         addresses: p.addresses,
         frontends: p.writer.frontends(),
     };
-    let ops = Shared::new(LbOps { balancer, comparisons: comparisons.clone(), surroundings });
+    let unserved = Unserved::new(cx.health.scope("node-ports"));
+    let ops = Shared::new(LbOps { balancer, comparisons: comparisons.clone(), surroundings, unserved });
     let health = cx.health.clone();
     let (handle, reconciler) = Reconciler::builder(frontends)
         .status(|frontend| &frontend.status, |frontend, status| frontend.status = status)

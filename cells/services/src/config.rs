@@ -39,6 +39,18 @@ pub struct ServicesConfig {
     /// Seed of the tables of maglev, the same on all nodes: base64 of 12 bytes
     #[flag(default = "JLfvgnHc2kaSUFaI")]
     pub bpf_lb_maglev_hash_seed: String,
+    /// Serve clients from outside at addresses of the cluster (ClusterIP), too
+    #[flag(default = false)]
+    pub bpf_lb_external_clusterip: bool,
+    /// Check source ranges of services at all their addresses, not only at those of load balancers
+    #[flag(default = false)]
+    pub bpf_lb_source_range_all_types: bool,
+    /// How replies of backends on other nodes reach clients: snat through this node, dsr straight, hybrid dsr for TCP
+    #[flag(default = "snat")]
+    pub bpf_lb_mode: String,
+    /// Let services choose by annotation service.cilium.io/forwarding-mode
+    #[flag(default = false)]
+    pub bpf_lb_mode_annotation: bool,
 }
 
 impl Default for ServicesConfig {
@@ -54,6 +66,10 @@ impl Default for ServicesConfig {
             bpf_lb_algorithm_annotation: false,
             bpf_lb_maglev_table_size: 16381,
             bpf_lb_maglev_hash_seed: "JLfvgnHc2kaSUFaI".to_owned(),
+            bpf_lb_external_clusterip: false,
+            bpf_lb_source_range_all_types: false,
+            bpf_lb_mode: "snat".to_owned(),
+            bpf_lb_mode_annotation: false,
         }
     }
 }
@@ -80,6 +96,13 @@ impl ServicesConfig {
         }
         if !["random", "maglev"].contains(&self.bpf_lb_algorithm.as_str()) {
             return wrong("bpf-lb-algorithm", &self.bpf_lb_algorithm, "give random or maglev");
+        }
+        if !["snat", "dsr", "hybrid"].contains(&self.bpf_lb_mode.as_str()) {
+            return wrong("bpf-lb-mode", &self.bpf_lb_mode, "give snat, dsr or hybrid");
+        }
+        if self.bpf_lb_mode == "hybrid" && self.bpf_lb_mode_annotation {
+            let right = "with hybrid the protocol decides; give false, or set bpf-lb-mode to snat or dsr";
+            return wrong("bpf-lb-mode-annotation", "true", right);
         }
         if !TABLE_SIZES.contains(&self.bpf_lb_maglev_table_size) {
             let right = "give 251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521 or 131071";
@@ -130,6 +153,28 @@ mod tests {
                     "option lb-state-file: '{name}' is wrong; give a file whose name ends in .yaml, .yml or .json"
                 )
             );
+        }
+        let of = |config: ServicesConfig| config.validate().unwrap_err().to_string();
+        let wrong = [
+            of(ServicesConfig { bpf_lb_algorithm: "hash".to_owned(), ..Default::default() }),
+            of(ServicesConfig { bpf_lb_maglev_table_size: 16_000, ..Default::default() }),
+            of(ServicesConfig { bpf_lb_maglev_hash_seed: "short".to_owned(), ..Default::default() }),
+            of(ServicesConfig { bpf_lb_mode: "direct".to_owned(), ..Default::default() }),
+            of(ServicesConfig {
+                bpf_lb_mode: "hybrid".to_owned(),
+                bpf_lb_mode_annotation: true,
+                ..Default::default()
+            }),
+        ];
+        let options = [
+            "bpf-lb-algorithm",
+            "bpf-lb-maglev-table-size",
+            "bpf-lb-maglev-hash-seed",
+            "bpf-lb-mode",
+            "bpf-lb-mode-annotation",
+        ];
+        for (text, option) in wrong.iter().zip(options) {
+            assert!(text.starts_with(&format!("option {option}: ")) && text.contains("; "), "{text}");
         }
         let config = ServicesConfig { default_lb_service_ipam: "x".to_owned(), ..Default::default() };
         assert!(config.validate().unwrap_err().to_string().contains("give lbipam, nodeipam or none"));

@@ -1,17 +1,19 @@
 //! A frontend as the kernel should have it: order and counts of its slots, flags, timeout.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use datapath_abi::{LbService, lb_flag, lb_flag2};
 use ipnetwork::IpNetwork;
 
-use crate::address::{LbAddress, Scope};
+use crate::address::{LbAddress, Protocol, Scope};
+use crate::annotations;
 use crate::backend::{Backend, BackendState};
 use crate::config::ServicesConfig;
 use crate::frontend::{Frontend, FrontendType};
 use crate::maglev::Maglev;
 use crate::rows::{Key, Value};
-use crate::service::{Algorithm, TrafficPolicy};
+use crate::service::{Algorithm, ForwardingMode, NatPolicy, TrafficPolicy};
 
 /// Longest time that a client stays with its backend: the field has 24 bits.
 const MAX_TIMEOUT: u64 = (1 << 24) - 1;
@@ -41,6 +43,10 @@ pub(crate) struct Desired {
     pub(crate) ranges: Vec<IpNetwork>,
     /// Flags of the row for all ports of its address, if there is to be one.
     pub(crate) wildcard: Option<Flags>,
+    /// The port of the proxy that takes its connections.
+    pub(crate) proxy: Option<u16>,
+    /// The row of the internal scope that this one sends clients inside the cluster on to.
+    pub(crate) needs: Option<LbAddress>,
     /// Which algorithm the service itself has chosen.
     pub(crate) algorithm: Option<Algorithm>,
     /// How its table of Maglev is made, if it has one, and the weights of the backends that take new connections.
@@ -58,8 +64,30 @@ pub(crate) struct Settings {
     pub(crate) algorithm_annotation: bool,
     /// How tables are made.
     pub(crate) tables: Maglev,
+    /// Whether addresses of the cluster serve clients from outside.
+    pub(crate) external_cluster_ip: bool,
+    /// Whether source ranges count for all types.
+    pub(crate) ranges_of_all_types: bool,
+    /// Protocols whose replies go straight to the client.
+    pub(crate) dsr: Dsr,
+    /// Whether services may choose that.
+    pub(crate) mode_annotation: bool,
     /// The node's own addresses.
     pub(crate) node_addresses: Vec<IpAddr>,
+    /// Those of them that ports of the node answer on.
+    pub(crate) node_port_addresses: BTreeSet<IpAddr>,
+}
+
+/// Which replies go straight to the client (`bpf-lb-mode`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Dsr {
+    /// None: all come back through this node (snat).
+    #[default]
+    Never,
+    /// Of TCP (hybrid).
+    Tcp,
+    /// All (dsr).
+    Always,
 }
 
 impl Settings {
@@ -71,27 +99,59 @@ impl Settings {
             maglev: config.bpf_lb_algorithm == "maglev",
             algorithm_annotation: config.bpf_lb_algorithm_annotation,
             tables: tables.unwrap_or_default(),
+            external_cluster_ip: config.bpf_lb_external_clusterip,
+            ranges_of_all_types: config.bpf_lb_source_range_all_types,
+            dsr: match config.bpf_lb_mode.as_str() {
+                "dsr" => Dsr::Always,
+                "hybrid" => Dsr::Tcp,
+                _ => Dsr::Never,
+            },
+            mode_annotation: config.bpf_lb_mode_annotation,
             node_addresses: Vec::new(),
+            node_port_addresses: BTreeSet::new(),
         }
     }
 }
 
-/// More backends than a service row can count.
+/// Why there can be no rows of a frontend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{count} backends are more than the {} that a frontend can have", u16::MAX)]
-pub(crate) struct TooMany {
-    count: usize,
+pub(crate) enum Impossible {
+    #[error("{0} backends are more than the {max} that a frontend can have", max = u16::MAX)]
+    TooMany(usize),
+    #[error("connections go to a proxy and stay with a backend: give up session affinity or the redirection")]
+    ProxyWithAffinity,
+    #[error(
+        "a host port of the loopback device cannot be left to a proxy: give up {}",
+        annotations::PROXY_DELEGATION
+    )]
+    DelegatedLoopback,
 }
 
 impl Desired {
-    pub(crate) fn of(frontend: &Frontend, settings: &Settings) -> Result<Desired, TooMany> {
+    /// The frontend at its own address, or at one of the node's that it expands to. Backends in `quarantined` were found
+    /// unhealthy in an earlier run, and nobody has said otherwise since.
+    pub(crate) fn of(
+        frontend: &Frontend,
+        address: LbAddress,
+        settings: &Settings,
+        quarantined: &BTreeSet<LbAddress>,
+    ) -> Result<Desired, Impossible> {
         let count = frontend.backends.len();
         if count > usize::from(u16::MAX) {
-            return Err(TooMany { count });
+            return Err(Impossible::TooMany(count));
         }
+        let service = &frontend.service;
+        let proxy = service.proxy_port(frontend.params.service_port);
+        if proxy.is_some() && service.session_affinity.is_some() {
+            return Err(Impossible::ProxyWithAffinity);
+        }
+        if service.loopback_host_port && service.delegates_if_local() {
+            return Err(Impossible::DelegatedLoopback);
+        }
+        let unhealthy = |backend: &Backend| backend.unhealthy || quarantined.contains(&backend.address);
         let mut backends: Vec<&Backend> = frontend.backends.iter().map(|backend| &**backend).collect();
-        backends.sort_by_key(|backend| (backend.unhealthy, backend.state, backend.address));
-        let of_state = |state| backends.iter().filter(|b| !b.unhealthy && b.state == state).count() as u16;
+        backends.sort_by_key(|backend| (unhealthy(backend), backend.state, backend.address));
+        let of_state = |state| backends.iter().filter(|b| !unhealthy(b) && b.state == state).count() as u16;
         let healthy = of_state(BackendState::Active);
         // The last resort, when there is no other.
         let active = if healthy == 0 { of_state(BackendState::Terminating) } else { healthy };
@@ -99,16 +159,14 @@ impl Desired {
             let wanted = backends.iter().filter(move |b| (b.state != BackendState::Maintenance) == slot);
             wanted.map(|backend| (backend.address, backend.state)).collect()
         };
-        let service = &frontend.service;
         let affinity = service.session_affinity.map_or(0, |timeout| timeout.as_secs().clamp(1, MAX_TIMEOUT));
-        let flags = flags(frontend);
-        let address = frontend.address();
+        let flags = flags(frontend, &address, proxy, settings);
         let family = |range: &&IpNetwork| range.is_ipv4() == address.ip.is_ipv4();
         let mut ranges: Vec<IpNetwork> = service.source_ranges.iter().filter(family).copied().collect();
         ranges.sort();
         ranges.dedup();
         let algorithm = settings.algorithm_annotation.then(|| service.algorithm()).flatten();
-        let table = has_table(frontend, algorithm, settings) && active > 0;
+        let table = has_table(frontend, &address, algorithm, settings) && active > 0;
         let weights = || backends.iter().take(active.into()).map(|backend| backend.weight).collect();
         Ok(Desired {
             address,
@@ -119,8 +177,10 @@ impl Desired {
             without_slot: pairs(false),
             matches: if affinity == 0 { 0 } else { healthy },
             ranges,
-            wildcard: wildcard(frontend, settings),
+            wildcard: wildcard(frontend, &address, settings),
             algorithm,
+            proxy,
+            needs: None,
             table: table.then(|| (settings.tables, weights())),
         })
     }
@@ -133,7 +193,10 @@ impl Desired {
             Some(Algorithm::Maglev) => 2,
         };
         let value = LbService {
-            backend_id: self.affinity | algorithm << 24,
+            backend_id: match self.proxy {
+                Some(port) => port.to_be().into(),
+                None => self.affinity | algorithm << 24,
+            },
             count: self.active,
             qcount: self.slots.len() as u16 - self.active,
             ..self.row(id)
@@ -154,20 +217,34 @@ impl Desired {
 }
 
 /// Tables cost memory: unless a service asks for one, only addresses that are met from outside have them.
-fn has_table(frontend: &Frontend, chosen: Option<Algorithm>, settings: &Settings) -> bool {
-    let outside = frontend.params.kind != FrontendType::ClusterIP;
+fn has_table(
+    frontend: &Frontend,
+    address: &LbAddress,
+    chosen: Option<Algorithm>,
+    settings: &Settings,
+) -> bool {
+    let outside = match frontend.params.kind {
+        FrontendType::ClusterIP => settings.external_cluster_ip,
+        FrontendType::LocalRedirect => false,
+        _ => true,
+    };
     let wanted = chosen.map_or(settings.maglev && outside, |chosen| chosen == Algorithm::Maglev);
-    wanted && !frontend.address().ip.is_unspecified()
+    wanted && !address.ip.is_unspecified()
 }
 
-fn flags(frontend: &Frontend) -> Flags {
-    let (kind, service) = (frontend.params.kind, &frontend.service);
+fn flags(frontend: &Frontend, address: &LbAddress, proxy: Option<u16>, settings: &Settings) -> Flags {
+    let service = &frontend.service;
+    let kind = match frontend.redirect_to {
+        Some(_) => FrontendType::LocalRedirect,
+        None => frontend.params.kind,
+    };
     let mut flags = type_flag(kind);
     let mut flags2 = match kind {
         FrontendType::LocalRedirect => lb_flag2::LOCAL_REDIRECT,
         _ => 0,
     };
-    if !frontend.address().ip.is_unspecified() && kind != FrontendType::ClusterIP {
+    let inside = kind == FrontendType::ClusterIP;
+    if !address.ip.is_unspecified() && (!inside || settings.external_cluster_ip) {
         flags |= lb_flag::ROUTABLE;
     }
     if service.ext_traffic_policy == TrafficPolicy::Local {
@@ -176,11 +253,11 @@ fn flags(frontend: &Frontend) -> Flags {
     if service.int_traffic_policy == TrafficPolicy::Local {
         flags2 |= lb_flag2::INT_LOCAL_SCOPE;
     }
-    if service.ext_traffic_policy != service.int_traffic_policy && kind != FrontendType::ClusterIP {
+    if service.ext_traffic_policy != service.int_traffic_policy && !inside {
         flags2 |= lb_flag2::TWO_SCOPES;
     }
     let ranged = matches!(kind, FrontendType::LoadBalancer | FrontendType::ExternalIPs);
-    if !service.source_ranges.is_empty() && ranged {
+    if !service.source_ranges.is_empty() && (ranged || settings.ranges_of_all_types) {
         flags |= lb_flag::SOURCE_RANGE;
         if service.denies_source_ranges() {
             flags2 |= lb_flag2::QUARANTINED_OR_DENY;
@@ -189,7 +266,31 @@ fn flags(frontend: &Frontend) -> Flags {
     if service.session_affinity.is_some() {
         flags |= lb_flag::SESSION_AFFINITY;
     }
+    if matches!(service.nat_policy, NatPolicy::Nat46 | NatPolicy::Nat64) {
+        flags2 |= lb_flag2::NAT_46X64;
+    }
+    if proxy.is_some() {
+        flags2 |= lb_flag2::L7_LOAD_BALANCER;
+    }
+    if service.loopback_host_port || service.delegates_if_local() {
+        flags2 |= lb_flag2::LOOPBACK;
+    }
+    if is_dsr(service.forwarding_mode, address, settings) {
+        flags2 |= lb_flag2::FORWARDING_DSR;
+    }
     Flags(flags, flags2)
+}
+
+fn is_dsr(asked: ForwardingMode, address: &LbAddress, settings: &Settings) -> bool {
+    match asked {
+        ForwardingMode::Dsr if settings.mode_annotation => true,
+        ForwardingMode::Snat if settings.mode_annotation => false,
+        _ => match settings.dsr {
+            Dsr::Never => false,
+            Dsr::Tcp => address.protocol == Protocol::Tcp,
+            Dsr::Always => true,
+        },
+    }
 }
 
 fn type_flag(kind: FrontendType) -> u8 {
@@ -205,9 +306,8 @@ fn type_flag(kind: FrontendType) -> u8 {
 }
 
 /// Addresses of which the agent knows all ports get a row that tells packets for others from packets for nobody.
-fn wildcard(frontend: &Frontend, settings: &Settings) -> Option<Flags> {
+fn wildcard(frontend: &Frontend, address: &LbAddress, settings: &Settings) -> Option<Flags> {
     let kind = frontend.params.kind;
-    let address = frontend.address();
     let own = match frontend.service.load_balancer_class.as_deref() {
         None => settings.owns_classless,
         Some(class) => OWN_CLASSES.contains(&class),

@@ -99,8 +99,8 @@ impl Frontend {
         BY_SERVICE.query(service.as_str())
     }
 
-    /// Whether the datapath serves it; its status says why not.
-    pub fn is_served(&self) -> bool {
+    /// Whether the maps are to have it; its status says why not.
+    pub fn is_reconciled(&self) -> bool {
         self.status.kind() != StatusKind::Unset
     }
 

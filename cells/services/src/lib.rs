@@ -36,8 +36,10 @@
 //!   are put right.
 //! - A backend that several services use has the best state that one of them gives it, not the latest.
 //! - Affinity matches go with every backend that leaves a frontend, also while others use it.
-//! - Node ports have rows in the table, with a status that says that the datapath does not serve them; they are not in
-//!   `GET /service`.
+//! - Ports of the node (NodePort, HostPort) have all their rows in the maps; the datapath does not serve them yet, which
+//!   health says (`node-ports`). At addresses of the node they come back at once when a frontend that had the address goes.
+//! - Of slots behind the count of an earlier run only those of active backends count as unhealthy; the others say
+//!   themselves that they are leaving.
 //! - A state file with any wrong field changes nothing, and says which, in which line. A port without protocol is TCP. As
 //!   long as the file is wrong from the start, services of an earlier run stay.
 

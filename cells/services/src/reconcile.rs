@@ -1,18 +1,22 @@
 //! Frontends into the maps: the operations of the reconciler.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use devices::NodeAddress;
+use hive::Health;
 use maps::Comparisons;
 use reconciler::{BatchEntry, BatchOps, OpCx, OpError, OpResult, Ops};
 use statedb::{Obj, Rows, Snapshot, Table};
 
 use crate::address::{LbAddress, Scope};
-use crate::balancer::{Balancer, Failed};
-use crate::desired::{Desired, Settings, TooMany};
-use crate::frontend::Frontend;
+use crate::backend::BackendState;
+use crate::balancer::Balancer;
+use crate::desired::{Desired, Settings};
+use crate::frontend::{Frontend, FrontendType};
 use crate::restore::Pruned;
+use crate::rows::Key;
 
 /// What decides about rows besides the frontends themselves.
 pub(crate) struct Surroundings {
@@ -26,9 +30,24 @@ pub(crate) struct Surroundings {
 
 impl Surroundings {
     fn settings(&self, snapshot: &Snapshot) -> Settings {
-        let addresses = self.addresses.as_ref();
-        let node_addresses = addresses.map(|table| table.all(snapshot).map(|row| row.addr).collect());
-        Settings { node_addresses: node_addresses.unwrap_or_default(), ..self.settings.clone() }
+        let rows = || self.addresses.iter().flat_map(|table| table.all(snapshot));
+        Settings {
+            node_addresses: rows().map(|row| row.addr).collect(),
+            node_port_addresses: rows().filter(|row| row.node_port).map(|row| row.addr).collect(),
+            ..self.settings.clone()
+        }
+    }
+
+    fn frontend(&self, snapshot: &Snapshot, address: LbAddress) -> Option<Obj<Frontend>> {
+        let found = self.frontends.get(snapshot, Frontend::by_address(&address));
+        found.filter(|frontend| frontend.is_reconciled()).cloned()
+    }
+
+    /// Where a port of the node has rows: at all addresses for such ports that are not a frontend of their own.
+    fn expansion(&self, snapshot: &Snapshot, address: LbAddress, settings: &Settings) -> Vec<LbAddress> {
+        let same = |ip: &&IpAddr| ip.is_ipv4() == address.ip.is_ipv4();
+        let at = settings.node_port_addresses.iter().filter(same).map(|ip| LbAddress { ip: *ip, ..address });
+        at.filter(|at| *at != address && self.frontend(snapshot, *at).is_none()).collect()
     }
 
     fn other_scope(&self, snapshot: &Snapshot, address: LbAddress) -> Option<Obj<Frontend>> {
@@ -36,8 +55,7 @@ impl Surroundings {
             Scope::External => Scope::Internal,
             Scope::Internal => Scope::External,
         };
-        let other = self.frontends.get(snapshot, Frontend::by_address(&LbAddress { scope, ..address }));
-        other.filter(|frontend| frontend.is_served()).cloned()
+        self.frontend(snapshot, LbAddress { scope, ..address })
     }
 }
 
@@ -49,41 +67,182 @@ pub(crate) struct LbOps {
     pub(crate) balancer: Balancer,
     pub(crate) comparisons: Arc<Comparisons>,
     pub(crate) surroundings: Surroundings,
+    /// Where ports of the node are told apart, which the datapath does not serve.
+    pub(crate) unserved: Unserved,
+}
+
+/// Tells how many frontends are in the maps that the datapath does not serve.
+#[derive(Default)]
+pub(crate) struct Unserved {
+    health: Option<Health>,
+    told: usize,
+}
+
+impl Unserved {
+    pub(crate) fn new(health: Health) -> Unserved {
+        Unserved { health: Some(health), told: 0 }
+    }
+
+    fn tell(&mut self, count: usize) {
+        let Some(health) = self.health.as_ref().filter(|_| count != self.told) else { return };
+        match count {
+            0 => health.close(),
+            _ => health
+                .ok(format!("{count} port(s) of the node are in the maps; the datapath does not serve them")),
+        }
+        self.told = count;
+    }
 }
 
 impl LbOps {
-    /// Brings frontends into the maps; gives the number of each. The row of an external scope sends clients inside the
-    /// cluster on to the row of the internal one, which therefore comes first.
+    /// Brings frontends into the maps, each at all its addresses; gives the number of each.
     pub(crate) fn bring<'f>(
         &mut self,
         snapshot: &Snapshot,
         frontends: impl Iterator<Item = &'f Frontend>,
     ) -> Vec<Result<u16, OpError>> {
         let settings = self.surroundings.settings(snapshot);
-        let wanted: Vec<_> =
-            frontends.map(|frontend| (frontend.address(), Desired::of(frontend, &settings))).collect();
-        let internal: Vec<Desired> = wanted
+        let frontends: Vec<&Frontend> = frontends.collect();
+        // Rows of external scopes lead to internal ones: those that are not there come along.
+        let batch: HashSet<LbAddress> = frontends.iter().map(|frontend| frontend.address()).collect();
+        let missing: Vec<Obj<Frontend>> = frontends
             .iter()
-            .filter(|(address, _)| address.scope == Scope::External)
-            .filter_map(|(address, _)| self.surroundings.other_scope(snapshot, *address))
-            .filter_map(|frontend| Desired::of(&frontend, &settings).ok())
+            .filter_map(|frontend| internal_scope(&frontend.address()))
+            .filter(|address| !batch.contains(address) && !self.balancer.mirror.has(&Key::master(*address)))
+            .filter_map(|address| self.surroundings.frontend(snapshot, address))
             .collect();
-        let results = self.balancer.update(&internal);
-        let failed: HashMap<LbAddress, String> = internal
-            .iter()
-            .zip(results)
-            .filter_map(|(desired, result)| Some((external(desired.address), result.err()?.to_string())))
-            .collect();
-        let ready = |(address, desired): (LbAddress, Result<Desired, TooMany>)| match failed.get(&address) {
-            Some(error) if address.scope == Scope::External => Err(error.clone().into()),
-            _ => desired.map_err(OpError::from),
+        let mut wanted = Vec::new();
+        let mut results: Vec<Result<Option<u16>, OpError>> = Vec::new();
+        for (index, frontend) in frontends.iter().copied().chain(missing.iter().map(|row| &**row)).enumerate()
+        {
+            let own = self.wanted(snapshot, frontend, &settings);
+            results.push(
+                own.map(|own| wanted.extend(own.into_iter().map(|desired| (index, desired)))).map(|()| None),
+            );
+        }
+        let (of, wanted): (Vec<usize>, Vec<Desired>) = wanted.into_iter().unzip();
+        for (index, result) in of.into_iter().zip(self.balancer.update(&wanted)) {
+            match (&mut results[index], result) {
+                (Ok(id @ None), Ok(given)) => *id = Some(given),
+                (known @ Ok(_), Err(error)) => *known = Err(error.into()),
+                _ => {}
+            }
+        }
+        let vanished = self.vanished(&frontends, &settings, snapshot);
+        for (index, addresses) in vanished {
+            let removed = self.remove_all(&addresses);
+            if let (known @ Ok(_), Err(error)) = (&mut results[index], removed) {
+                *known = Err(error);
+            }
+        }
+        self.unserved.tell(self.balancer.expansions.len());
+        results.truncate(frontends.len());
+        results.into_iter().map(|result| result.map(Option::unwrap_or_default)).collect()
+    }
+
+    /// What the maps should have of a frontend: at its own address, then at those that it expands to.
+    fn wanted(
+        &mut self,
+        snapshot: &Snapshot,
+        frontend: &Frontend,
+        settings: &Settings,
+    ) -> Result<Vec<Desired>, OpError> {
+        let address = frontend.address();
+        let at: Vec<LbAddress> = match expands(frontend) {
+            true => {
+                let at = self.surroundings.expansion(snapshot, address, settings);
+                let known = self.balancer.expansions.entry(address).or_default();
+                known.extend(at.iter().map(|address| address.ip));
+                at
+            }
+            false => {
+                // An address of its own is not another's any more.
+                if let Some(known) = self.balancer.expansions.get_mut(&unspecified(address)) {
+                    known.remove(&address.ip);
+                }
+                self.balancer.expansions.remove(&address);
+                Vec::new()
+            }
         };
-        let wanted: Vec<Result<Desired, OpError>> = wanted.into_iter().map(ready).collect();
-        let good: Vec<Desired> = wanted.iter().flatten().cloned().collect();
-        let mut results = self.balancer.update(&good).into_iter();
-        let mut next =
-            || results.next().unwrap_or(Err(Failed::Map("no result".into()))).map_err(OpError::from);
-        wanted.into_iter().map(|desired| desired.and_then(|_| next())).collect()
+        let internal = internal_scope(&address);
+        let two_scopes =
+            internal.is_some_and(|internal| self.surroundings.frontend(snapshot, internal).is_some());
+        let desired = |address: LbAddress| {
+            let none = BTreeSet::new();
+            if let Some(quarantined) = self.balancer.quarantined.get_mut(&address) {
+                let waits = |backend: &LbAddress| {
+                    let row = frontend.backends.iter().find(|row| row.address == *backend);
+                    row.is_some_and(|row| {
+                        row.unhealthy_updated_at.is_none() && row.state == BackendState::Active
+                    })
+                };
+                quarantined.retain(waits);
+            }
+            self.balancer.quarantined.retain(|_, backends| !backends.is_empty());
+            let quarantined = self.balancer.quarantined.get(&address).unwrap_or(&none);
+            let mut desired = Desired::of(frontend, address, settings, quarantined)?;
+            desired.needs = internal_scope(&address).filter(|_| two_scopes);
+            Ok(desired)
+        };
+        std::iter::once(address).chain(at).map(desired).collect()
+    }
+
+    /// Addresses that frontends do not expand to any more, with the place of the frontend.
+    fn vanished(
+        &mut self,
+        frontends: &[&Frontend],
+        settings: &Settings,
+        snapshot: &Snapshot,
+    ) -> Vec<(usize, Vec<LbAddress>)> {
+        let mut vanished = Vec::new();
+        for (index, frontend) in frontends.iter().enumerate() {
+            let address = frontend.address();
+            let Some(known) = self.balancer.expansions.get(&address) else { continue };
+            let now: BTreeSet<IpAddr> = match expands(frontend) {
+                true => {
+                    let now = self.surroundings.expansion(snapshot, address, settings);
+                    now.into_iter().map(|address| address.ip).collect()
+                }
+                false => BTreeSet::new(),
+            };
+            let gone: Vec<LbAddress> =
+                known.difference(&now).map(|ip| LbAddress { ip: *ip, ..address }).collect();
+            // What has become a frontend of its own stays.
+            let (owned, gone): (Vec<_>, Vec<_>) = gone
+                .into_iter()
+                .partition(|address| self.surroundings.frontend(snapshot, *address).is_some());
+            if let Some(known) = self.balancer.expansions.get_mut(&address) {
+                owned.iter().for_each(|address| _ = known.remove(&address.ip));
+            }
+            if !gone.is_empty() {
+                vanished.push((index, gone));
+            }
+        }
+        vanished
+    }
+
+    /// Removes rows of expanded addresses and forgets those that are gone.
+    fn remove_all(&mut self, addresses: &[LbAddress]) -> OpResult {
+        let mut result = Ok(());
+        for (address, removed) in addresses.iter().zip(self.balancer.remove(addresses)) {
+            match removed {
+                Ok(()) => {
+                    if let Some(known) = self.balancer.expansions.get_mut(&unspecified(*address)) {
+                        known.remove(&address.ip);
+                    }
+                }
+                Err(error) => result = Err(error),
+            }
+        }
+        result
+    }
+
+    /// Whether a frontend has lost rows, at whichever address.
+    fn is_hurt(&self, hurt: &HashSet<LbAddress>, frontend: &Frontend) -> bool {
+        let address = frontend.address();
+        let expanded = self.balancer.expansions.get(&address).into_iter().flatten();
+        hurt.contains(&address)
+            || expanded.into_iter().any(|ip| hurt.contains(&LbAddress { ip: *ip, ..address }))
     }
 
     /// Takes frontends out of the maps. The row of an external scope must not send clients on to the internal one any
@@ -104,14 +263,64 @@ impl LbOps {
         };
         let free: Vec<LbAddress> =
             addresses.iter().filter(|address| reason(address).is_none()).copied().collect();
-        let mut removed = self.balancer.remove(&free).into_iter();
-        let mut next = || removed.next().unwrap_or(Err("no result".into()));
+        // Rows at other addresses go with the frontend that they are of.
+        let expanded = |address: &LbAddress| {
+            let known = self.balancer.expansions.get(address).into_iter().flatten();
+            known.map(|ip| LbAddress { ip: *ip, ..*address }).collect::<Vec<_>>()
+        };
+        let expansions: Vec<Vec<LbAddress>> = free.iter().map(expanded).collect();
+        let parts: Vec<OpResult> = expansions.iter().map(|addresses| self.remove_all(addresses)).collect();
+        let whole: Vec<LbAddress> =
+            free.iter().zip(&parts).filter(|(_, part)| part.is_ok()).map(|(address, _)| *address).collect();
+        let mut removed = self.balancer.remove(&whole).into_iter();
+        self.unserved.tell(self.balancer.expansions.len());
+        let mut parts = parts.into_iter();
+        let mut next = || match parts.next() {
+            Some(Err(error)) => Err(error),
+            _ => removed.next().unwrap_or(Err("no result".into())),
+        };
         let result = |address: &LbAddress| match reason(address) {
             Some(error) => Err(error.clone().into()),
             None => next(),
         };
-        addresses.iter().map(result).collect()
+        let mut results: Vec<OpResult> = addresses.iter().map(result).collect();
+        // An address of the node that was a frontend's own is a port of the node again.
+        for (address, result) in addresses.iter().zip(&mut results) {
+            let port = unspecified(*address);
+            if result.is_ok()
+                && port != *address
+                && self.balancer.expansions.contains_key(&port)
+                && let Some(frontend) = self.surroundings.frontend(snapshot, port)
+            {
+                *result = self
+                    .bring(snapshot, std::iter::once(&*frontend))
+                    .into_iter()
+                    .try_for_each(|r| r.map(drop));
+            }
+        }
+        results
     }
+}
+
+/// Whether a frontend has rows at addresses of the node, too.
+fn expands(frontend: &Frontend) -> bool {
+    match frontend.params.kind {
+        FrontendType::NodePort => true,
+        FrontendType::HostPort => frontend.address().ip.is_unspecified(),
+        _ => false,
+    }
+}
+
+fn unspecified(address: LbAddress) -> LbAddress {
+    let ip = match address.ip {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    LbAddress { ip, ..address }
+}
+
+fn internal_scope(address: &LbAddress) -> Option<LbAddress> {
+    (address.scope == Scope::External).then_some(LbAddress { scope: Scope::Internal, ..*address })
 }
 
 fn external(address: LbAddress) -> LbAddress {
@@ -133,7 +342,7 @@ impl Ops<Frontend> for LbOps {
 
     fn prune(&mut self, cx: &OpCx<'_>, frontends: Rows<'_, Frontend>) -> OpResult {
         let Pruned { hurt, changed } = self.balancer.prune()?;
-        let hurt: Vec<_> = frontends.filter(|frontend| hurt.contains(&frontend.address())).collect();
+        let hurt: Vec<_> = frontends.filter(|frontend| self.is_hurt(&hurt, frontend)).collect();
         let results = self.bring(cx.snapshot, hurt.iter().map(|frontend| &***frontend));
         results.into_iter().try_for_each(|result| result.map(drop))?;
         let repaired = changed.iter().map(|key| format!("{}: {key}", key.map().name())).collect();

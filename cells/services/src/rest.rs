@@ -18,7 +18,7 @@ pub(crate) fn get_service(frontends: &Table<Frontend>) -> Response {
 /// The frontends that the datapath serves, by address.
 pub(crate) fn list(frontends: &Table<Frontend>) -> Vec<Model> {
     let snapshot = frontends.snapshot();
-    let served = frontends.all(&snapshot).filter(|frontend| frontend.is_served());
+    let served = frontends.all(&snapshot).filter(|frontend| frontend.is_reconciled());
     served.map(|frontend| model(frontend)).collect()
 }
 

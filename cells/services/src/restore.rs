@@ -38,6 +38,9 @@ impl Balancer {
             wildcards: HashMap::new(),
             stray_slots: HashMap::new(),
             last_table: LastTable::default(),
+            expansions: HashMap::new(),
+            quarantined: HashMap::new(),
+            of_any_protocol: HashMap::new(),
         };
         balancer.take_over();
         Ok(balancer)
@@ -49,10 +52,14 @@ impl Balancer {
         let mut backends = Vec::new();
         let mut states = HashMap::new();
         let (mut matches, mut ranges) = (Vec::new(), Vec::new());
+        let mut inactive: HashMap<LbAddress, (u16, u16)> = HashMap::new();
         for (key, value) in self.mirror.rows() {
             match (key, value) {
                 (Key::Service(address, 0), Some(Value::Service(row))) if row.rev_nat_index != 0 => {
                     masters.push((*address, u16::from_be(row.rev_nat_index)));
+                    if row.qcount > 0 {
+                        inactive.insert(*address, (row.count, row.count.saturating_add(row.qcount)));
+                    }
                 }
                 (Key::Service(address, slot @ 1..), Some(Value::Service(row))) => {
                     slots.push((*address, *slot, *row));
@@ -74,14 +81,29 @@ impl Balancer {
         masters.sort();
         let mut by_id = HashMap::new();
         for (address, id) in masters {
-            // Rows of versions that did not tell protocols apart are nobody's.
+            // Rows of versions that did not tell protocols apart give their numbers to those that come.
             let known = address.protocol != Protocol::Any;
+            if !known && self.ids.reserve(id.into()) {
+                self.of_any_protocol.insert(address, id);
+            }
             if known && self.ids.reserve(id.into()) {
                 by_id.insert(id, address);
                 self.frontends.insert(address, Record { id, restored: true, ..Record::default() });
             }
         }
+        let mut found: HashMap<LbAddress, u16> = HashMap::new();
+        for (address, ..) in &slots {
+            *found.entry(*address).or_default() += 1;
+        }
+        inactive.retain(|address, (_, all)| found.get(address) == Some(all));
         for (address, slot, row) in slots {
+            // Those that were leaving say so again themselves; an active one behind the count was unhealthy.
+            if inactive.get(&address).is_some_and(|(count, _)| slot > *count)
+                && states.get(&row.backend_id) == Some(&BackendState::Active)
+                && let Some(backend) = self.backends.address(row.backend_id)
+            {
+                self.quarantined.entry(address).or_default().insert(backend);
+            }
             self.backends.seen(row.backend_id);
             self.ids.seen(u16::from_be(row.rev_nat_index).into());
             match self.frontends.get_mut(&address) {
@@ -126,6 +148,7 @@ impl Balancer {
             .filter(|(_, record)| record.restored)
             .map(|(address, _)| *address)
             .collect();
+        self.of_any_protocol.drain().for_each(|(_, id)| self.ids.give_back(id.into()));
         let mut result = self.remove(&unclaimed).into_iter().collect::<Result<(), _>>();
         self.backends.drop_all_unused();
         result = result.and(self.settle());

@@ -41,15 +41,19 @@ fn state(text: &str) -> State {
     crate::parse_state_file(text.as_bytes(), Families { v4: true, v6: true }).unwrap()
 }
 
-/// All frontends that the datapath serves, in order of their last change.
+/// All frontends that the maps are to have, in order of their last change.
 fn served(writer: &ServicesWriter) -> Vec<Frontend> {
     let (table, snapshot) = (writer.frontends(), writer.frontends().snapshot());
-    let rows = table.by_revision(&snapshot, 0).filter(|frontend| frontend.is_served());
+    let rows = table.by_revision(&snapshot, 0).filter(|frontend| frontend.is_reconciled());
     rows.map(|frontend| (**frontend).clone()).collect()
 }
 
 fn desired(writer: &ServicesWriter) -> Vec<Desired> {
-    served(writer).iter().map(|frontend| Desired::of(frontend, &settings()).unwrap()).collect()
+    served(writer).iter().map(|frontend| of(frontend, &settings())).collect()
+}
+
+fn of(frontend: &Frontend, settings: &Settings) -> Desired {
+    Desired::of(frontend, frontend.address(), settings, &Default::default()).unwrap()
 }
 
 fn tables() -> Maglev {

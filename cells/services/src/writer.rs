@@ -12,7 +12,7 @@ use crate::address::LbAddress;
 use crate::backend::Backend;
 use crate::convert::Families;
 use crate::error::Refused;
-use crate::frontend::{Frontend, FrontendParams};
+use crate::frontend::{Frontend, FrontendParams, FrontendType};
 use crate::metrics::{Action, Events};
 use crate::name::ServiceName;
 use crate::select::select;
@@ -126,11 +126,14 @@ impl ServicesWriter {
     }
 
     /// These addresses have become the node's, or are not any more: whether a frontend's address has a row for all its
-    /// ports depends on it.
+    /// ports depends on it, and where ports of the node have rows.
     pub(crate) fn node_addresses_changed(&self, addresses: &BTreeSet<IpAddr>) {
         let mut txn = self.frontends.write();
-        let concerned =
-            |frontend: &Frontend| frontend.is_served() && addresses.contains(&frontend.address().ip);
+        let of_node = |kind| matches!(kind, FrontendType::NodePort | FrontendType::HostPort);
+        let concerned = |frontend: &Frontend| {
+            let concerned = addresses.contains(&frontend.address().ip) || of_node(frontend.params.kind);
+            frontend.is_reconciled() && concerned
+        };
         let again: Vec<Obj<Frontend>> = txn.all().filter(|frontend| concerned(frontend)).cloned().collect();
         for frontend in again {
             txn.insert(Frontend { status: Status::pending(), ..(*frontend).clone() });
@@ -388,13 +391,12 @@ impl ServicesTxn<'_> {
     }
 }
 
-/// The status of a frontend that was just written: to be reconciled, if the datapath serves its kind and family.
+/// The status of a frontend that was just written: to be reconciled, if its family is on.
 fn status(params: &FrontendParams, families: Families) -> Status {
-    let error = match (params.kind.is_served(), params.address.ip) {
-        (false, _) => format!("frontends of type {} are not served by the datapath", params.kind.name()),
-        (true, ip) if families.has(&ip) => return Status::pending(),
-        (true, IpAddr::V4(_)) => "IPv4 is off (option enable-ipv4)".to_owned(),
-        (true, IpAddr::V6(_)) => "IPv6 is off (option enable-ipv6)".to_owned(),
+    let error = match params.address.ip {
+        ip if families.has(&ip) => return Status::pending(),
+        IpAddr::V4(_) => "IPv4 is off (option enable-ipv4)",
+        IpAddr::V6(_) => "IPv6 is off (option enable-ipv6)",
     };
     Status::unset(error)
 }

@@ -247,6 +247,7 @@ async fn the_status_tells_of_a_fault_until_the_retry_has_healed_it() {
         balancer: Balancer::restore(maps.clone()).unwrap(),
         comparisons: Arc::default(),
         surroundings: Surroundings { settings: settings(), addresses: None, frontends: writer.frontends() },
+        unserved: Default::default(),
     };
     let (_, reconciler) = Reconciler::builder(writer.frontends_for_statuses())
         .status(|frontend: &Frontend| &frontend.status, |frontend, status| frontend.status = status)

@@ -1,5 +1,6 @@
 //! Which rows services have, as the original was seen to write them.
 
+use super::property::Node;
 use super::*;
 
 /// A service and a slice of it.
@@ -136,14 +137,14 @@ fn addresses_from_outside_obey_their_policies() {
     assert_eq!(
         masters,
         [
-            "SVC: ID=1 ADDR=10.96.1.1:80/TCP SLOT=0 AFFTimeout=0 COUNT=2 QCOUNT=0 FLAGS=ClusterIP+Local+non-routable",
-            "SVC: ID=2 ADDR=198.51.100.1:80/TCP SLOT=0 AFFTimeout=0 COUNT=1 QCOUNT=0 FLAGS=ExternalIPs+Local+two-scopes+check source-range",
-            "SVC: ID=3 ADDR=203.0.113.1:80/TCP SLOT=0 AFFTimeout=0 COUNT=1 QCOUNT=0 FLAGS=LoadBalancer+Local+two-scopes+check source-range",
-            "SVC: ID=4 ADDR=203.0.113.1:80/TCP/i SLOT=0 AFFTimeout=0 COUNT=2 QCOUNT=0 FLAGS=LoadBalancer+Local+two-scopes+check source-range",
+            "SVC: ID=3 ADDR=10.96.1.1:80/TCP SLOT=0 AFFTimeout=0 COUNT=2 QCOUNT=0 FLAGS=ClusterIP+Local+non-routable",
+            "SVC: ID=4 ADDR=198.51.100.1:80/TCP SLOT=0 AFFTimeout=0 COUNT=1 QCOUNT=0 FLAGS=ExternalIPs+Local+two-scopes+check source-range",
+            "SVC: ID=5 ADDR=203.0.113.1:80/TCP SLOT=0 AFFTimeout=0 COUNT=1 QCOUNT=0 FLAGS=LoadBalancer+Local+two-scopes+check source-range",
+            "SVC: ID=6 ADDR=203.0.113.1:80/TCP/i SLOT=0 AFFTimeout=0 COUNT=2 QCOUNT=0 FLAGS=LoadBalancer+Local+two-scopes+check source-range",
         ]
     );
     let ranges: Vec<String> = rows(state(text)).into_iter().filter(|row| row.starts_with("SRC")).collect();
-    assert_eq!(ranges, (1..=4).map(|id| format!("SRCRANGE: ID={id} CIDR=10.0.0.0/8")).collect::<Vec<_>>());
+    assert_eq!(ranges, (1..=6).map(|id| format!("SRCRANGE: ID={id} CIDR=10.0.0.0/8")).collect::<Vec<_>>());
 }
 
 #[test]
@@ -232,4 +233,98 @@ fn numbers_stay_over_a_restart_and_are_not_given_again() {
     assert_eq!(maps.operations(), before, "a restart writes nothing");
     writer.replace(Source::Api, service(&["a"]));
     assert_eq!(ids(brought(&maps, &writer)), ["REV: ID=1 ADDR=10.96.0.1:80"]);
+}
+
+#[test]
+fn ports_of_the_node_have_rows_at_its_addresses_until_those_are_frontends_of_their_own() {
+    let mut node = Node::new();
+    let port = "- metadata: {name: gate}\n  spec: {type: NodePort, clusterIP: 10.96.1.1, ports: [{port: 80, nodePort: 30080}]}\n";
+    let owner = "- metadata: {name: owner}\n  spec: {clusterIP: 10.96.1.2, externalIPs: [192.0.2.2], ports: [{port: 30080}]}\n";
+    let ids = |node: &Node| {
+        let rows = text_of(&node.maps)
+            .into_iter()
+            .filter(|row| row.starts_with("REV") && row.contains(":30080") && !row.contains("10.96"));
+        rows.collect::<Vec<_>>().join(", ")
+    };
+    node.address(1, Some(true));
+    node.address(2, Some(true));
+    node.address(3, Some(false));
+    node.state(state(&format!("services:\n{port}")));
+    let all = "REV: ID=1 ADDR=0.0.0.0:30080, REV: ID=2 ADDR=192.0.2.1:30080, REV: ID=3 ADDR=192.0.2.2:30080";
+    assert_eq!(ids(&node), all);
+    // A frontend of its own takes the address with its number, and gives it back.
+    let kind = |node: &Node| {
+        let rows = text_of(&node.maps);
+        rows.iter().any(|row| row.contains("192.0.2.2:30080") && row.contains("ExternalIPs"))
+    };
+    node.state(state(&format!("services:\n{port}{owner}")));
+    assert_eq!((ids(&node).as_str(), kind(&node)), (all, true));
+    node.state(state(&format!("services:\n{port}")));
+    assert!(!kind(&node));
+    assert_eq!(
+        ids(&node),
+        "REV: ID=1 ADDR=0.0.0.0:30080, REV: ID=2 ADDR=192.0.2.1:30080, REV: ID=6 ADDR=192.0.2.2:30080"
+    );
+    // Addresses that go take their rows along, the others keep their numbers.
+    node.address(1, None);
+    assert_eq!(ids(&node), "REV: ID=1 ADDR=0.0.0.0:30080, REV: ID=6 ADDR=192.0.2.2:30080");
+    node.state(State::default());
+    assert_eq!(text_of(&node.maps), [] as [String; 0]);
+}
+
+#[test]
+fn what_was_unhealthy_stays_so_over_a_restart_until_somebody_says_otherwise() {
+    let mut node = Node::new();
+    node.state(one(
+        "{clusterIP: 10.96.1.1, ports: [{port: 80}]}",
+        "[{addresses: [10.54.1.1]}, {addresses: [10.54.1.2]}]",
+    ));
+    let name = node.said.services[0].0.name.clone();
+    let backends: Vec<LbAddress> = node.said.backends.iter().map(|backend| backend.address).collect();
+    let counts = |node: &Node| {
+        let rows = text_of(&node.maps);
+        let master = rows.iter().find(|row| row.contains("10.96.1.1:80/TCP SLOT=0")).unwrap();
+        master.split(" FLAGS").next().unwrap().rsplit("AFFTimeout=0 ").next().unwrap().to_owned()
+    };
+    let report = |node: &mut Node, healthy: bool| {
+        let mut txn = node.writer.write();
+        assert!(txn.set_health(&name, &backends[0], healthy, std::time::SystemTime::UNIX_EPOCH));
+        txn.commit();
+        node.reconcile();
+    };
+    report(&mut node, false);
+    assert_eq!(counts(&node), "COUNT=1 QCOUNT=1");
+    let said = node.said.clone();
+    let mut node = Node::on(node.maps.clone());
+    node.state(said);
+    assert_eq!(counts(&node), "COUNT=1 QCOUNT=1");
+    report(&mut node, false);
+    assert_eq!(counts(&node), "COUNT=1 QCOUNT=1");
+    report(&mut node, true);
+    assert_eq!(counts(&node), "COUNT=2 QCOUNT=0");
+}
+
+#[test]
+fn rows_that_did_not_tell_protocols_apart_give_their_numbers() {
+    let said = || one("{clusterIP: 10.96.1.1, ports: [{port: 80}]}", "[{addresses: [10.54.1.1]}]");
+    let mut node = Node::new();
+    node.state(said());
+    let written = text_of(&node.maps);
+    let any = |address: &LbAddress| LbAddress { protocol: crate::Protocol::Any, ..*address };
+    node.maps.tamper(|rows| {
+        let old = std::mem::take(rows).into_iter().map(|(key, value)| match (key, value) {
+            (Key::Service(address, slot), value) => (Key::Service(any(&address), slot), value),
+            (key, Value::Backend(row)) => {
+                (key, Value::Backend(crate::rows::BackendValue { address: any(&row.address), ..row }))
+            }
+            row => row,
+        });
+        rows.extend(old);
+        // Numbers that are given anew are others.
+        rows.insert(Key::ReverseNat(crate::rows::Family::V4, 7), Value::ReverseNat([10, 9, 9, 9].into(), 1));
+    });
+    let mut node = Node::on(node.maps.clone());
+    node.state(said());
+    node.ops.balancer.prune().unwrap();
+    assert_eq!(text_of(&node.maps), written);
 }

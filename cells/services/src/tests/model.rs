@@ -1,18 +1,46 @@
 //! What should be in the maps, computed in the simplest way from what the source says, and what is, without numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use super::*;
 use crate::backend::BackendState as S;
+use crate::frontend::FrontendParams;
 use crate::maglev::{Share, digest};
 use crate::service::TrafficPolicy;
 
 /// The maps that a state should lead to, each frontend and backend as a line that names addresses instead of numbers.
 pub(super) fn expected(state: &State) -> BTreeSet<String> {
+    expected_at(state, &BTreeMap::new())
+}
+
+/// The same on a node with these addresses, those for ports of the node marked.
+pub(super) fn expected_at(state: &State, node: &BTreeMap<IpAddr, bool>) -> BTreeSet<String> {
+    let owned: BTreeSet<LbAddress> = state
+        .services
+        .iter()
+        .flat_map(|(_, frontends)| frontends.iter().map(|frontend| frontend.address))
+        .collect();
     let mut lines = BTreeSet::new();
     let mut states: BTreeMap<LbAddress, S> = BTreeMap::new();
     for (service, frontends) in &state.services {
-        for frontend in frontends.iter().filter(|frontend| frontend.kind.is_served()) {
+        let at_node = |frontend: &FrontendParams| {
+            let ports: Vec<IpAddr> = match frontend.kind.name() {
+                "NodePort" | "HostPort" if frontend.address.ip.is_unspecified() => {
+                    node.iter().filter(|(_, port)| **port).map(|(ip, _)| *ip).collect()
+                }
+                _ => Vec::new(),
+            };
+            let at = ports.into_iter().map(|ip| FrontendParams {
+                address: LbAddress { ip, ..frontend.address },
+                ..frontend.clone()
+            });
+            at.filter(|at| {
+                at.address.ip.is_ipv4() == frontend.address.ip.is_ipv4() && !owned.contains(&at.address)
+            })
+            .collect::<Vec<_>>()
+        };
+        for frontend in frontends.iter().flat_map(|one| at_node(one).into_iter().chain([one.clone()])) {
             let internal =
                 frontend.kind.name() == "ClusterIP" || frontend.address.to_string().ends_with("/i");
             let policy = if internal { service.int_traffic_policy } else { service.ext_traffic_policy };
@@ -46,10 +74,12 @@ pub(super) fn expected(state: &State) -> BTreeSet<String> {
                 .map(ToString::to_string)
                 .collect();
             let outside = frontend.kind.name() != "ClusterIP";
-            let table = if outside && count > 0 { "right" } else { "none" };
+            let table =
+                if outside && !frontend.address.ip.is_unspecified() && count > 0 { "right" } else { "none" };
             lines.insert(frontend_line(&frontend.address, count, timeout, &slots, &matches, &ranges, table));
             if ["ClusterIP", "LoadBalancer"].contains(&frontend.kind.name())
                 && !frontend.address.to_string().ends_with("/i")
+                && !node.contains_key(&frontend.address.ip)
             {
                 lines.insert(format!("wildcard {}", frontend.address.ip));
             }

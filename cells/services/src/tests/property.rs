@@ -1,12 +1,15 @@
 //! Any order of changes, faults and restarts ends in the maps that the simple computation gives.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Mutex;
 
+use devices::NodeAddress;
 use ipnetwork::IpNetwork;
 use proptest::prelude::*;
+use statedb::RwTable;
 
-use super::model::{actual, expected, leads_nowhere};
+use super::model::{actual, expected_at, leads_nowhere};
 use super::*;
 use crate::backend::{Backend, BackendState};
 use crate::frontend::{FrontendParams, FrontendType};
@@ -25,6 +28,8 @@ enum Step {
     /// The agent is killed after so many operations of the next change, and another one starts.
     Kill(usize),
     Prune,
+    /// The node has this address, for ports of the node or not, or has it no more.
+    Address(u8, Option<bool>),
 }
 
 fn backend_state() -> impl Strategy<Value = BackendState> {
@@ -46,6 +51,7 @@ prop_compose! {
         ports in proptest::collection::vec((1u16..4, any::<bool>(), any::<bool>()), 1..3),
         outside in proptest::option::of((1u8..4, any::<bool>())),
         (ext, int) in (policy(), policy()),
+        node_port in proptest::option::of(any::<bool>()),
         affinity in proptest::option::of(1u64..100),
         ranges in proptest::collection::vec(0u8..4, 0..2),
     ) -> (Service, Vec<FrontendParams>) {
@@ -66,6 +72,15 @@ prop_compose! {
             };
             let cluster = if v6 { format!("fd10::{index}") } else { format!("10.96.0.{index}") };
             add(FrontendType::ClusterIP, cluster.parse().unwrap(), Scope::External);
+            // Ports of the node meet frontends at the node's addresses.
+            if let Some(host) = node_port {
+                let kind = if host { FrontendType::HostPort } else { FrontendType::NodePort };
+                let any = if v6 { "::" } else { "0.0.0.0" };
+                add(kind, any.parse().unwrap(), Scope::External);
+                if ext != int {
+                    add(kind, any.parse().unwrap(), Scope::Internal);
+                }
+            }
             if let Some((last, balancer)) = outside {
                 let kind = if balancer { FrontendType::LoadBalancer } else { FrontendType::ExternalIPs };
                 add(kind, [192, 0, 2, last].into(), Scope::External);
@@ -102,18 +117,20 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0usize..12).prop_map(Step::Fault),
         1 => (0usize..12).prop_map(Step::Kill),
         1 => Just(Step::Prune),
+        2 => (1u8..4, proptest::option::of(any::<bool>())).prop_map(|(last, port)| Step::Address(last, port)),
     ]
 }
 
 /// The tables, a balancer, and what the reconciler would do between them.
-struct Node {
-    maps: Arc<FakeMaps>,
-    ops: LbOps,
-    writer: ServicesWriter,
+pub(super) struct Node {
+    pub(super) maps: Arc<FakeMaps>,
+    pub(super) ops: LbOps,
+    pub(super) writer: ServicesWriter,
+    pub(super) addresses: RwTable<NodeAddress>,
     services: BTreeMap<u8, (Service, Vec<FrontendParams>)>,
     backends: BTreeMap<u8, Vec<Backend>>,
     /// What the source said and was not refused.
-    said: State,
+    pub(super) said: State,
     /// The agent does not outlive the next change.
     dying: bool,
     /// Frontends that were deleted from the table and not yet from the maps.
@@ -123,11 +140,69 @@ struct Node {
 }
 
 impl Node {
+    pub(super) fn new() -> Node {
+        Node::on(Arc::default())
+    }
+
+    /// A node whose maps have rows already.
+    pub(super) fn on(maps: Arc<FakeMaps>) -> Node {
+        let writer = writer();
+        let addresses: RwTable<NodeAddress> = writer.frontends().db().table().unwrap();
+        let surroundings = Surroundings {
+            settings: settings(),
+            addresses: Some(Arc::new((*addresses).clone())),
+            frontends: writer.frontends(),
+        };
+        let balancer = Balancer::restore(maps.clone()).unwrap();
+        let (comparisons, unserved) = (Arc::default(), Default::default());
+        Node {
+            maps,
+            ops: LbOps { balancer, comparisons, surroundings, unserved },
+            writer,
+            addresses,
+            services: BTreeMap::new(),
+            backends: BTreeMap::new(),
+            said: State::default(),
+            dying: false,
+            deleted: BTreeSet::new(),
+            done: BTreeMap::new(),
+        }
+    }
+
     fn say(&mut self) {
         let state = State {
             services: self.services.values().cloned().collect(),
             backends: crate::convert::merge(self.backends.values().flatten().cloned()),
         };
+        self.state(state);
+    }
+
+    /// The node's address has come, changed or gone: frontends that depend on it are brought in anew.
+    pub(super) fn address(&mut self, last: u8, node_port: Option<bool>) {
+        let addr = [192, 0, 2, last].into();
+        let row = NodeAddress {
+            addr,
+            node_port: node_port == Some(true),
+            primary: false,
+            device_name: "lan0".to_owned(),
+        };
+        let mut txn = self.addresses.write();
+        match node_port {
+            Some(_) => _ = txn.insert(row),
+            None => _ = txn.retain(|row| row.addr != addr),
+        }
+        txn.commit();
+        self.done.retain(|address, _| !address.ip.is_unspecified() && address.ip != addr);
+        self.reconcile();
+    }
+
+    /// Addresses of the node, and whether they are for its ports.
+    fn node(&self) -> BTreeMap<IpAddr, bool> {
+        let snapshot = self.addresses.snapshot();
+        self.addresses.all(&snapshot).map(|row| (row.addr, row.node_port)).collect()
+    }
+
+    pub(super) fn state(&mut self, state: State) {
         let before: BTreeSet<LbAddress> =
             desired(&self.writer).iter().map(|desired| desired.address).collect();
         self.said = state.clone();
@@ -150,7 +225,7 @@ impl Node {
     }
 
     /// A round with its retries cut off: what fails comes again with the next one.
-    fn reconcile(&mut self) {
+    pub(super) fn reconcile(&mut self) {
         let deleted: Vec<LbAddress> = self.deleted.iter().copied().collect();
         let snapshot = self.writer.frontends().snapshot();
         for (address, result) in deleted.iter().zip(self.ops.take_away(&snapshot, &deleted)) {
@@ -175,6 +250,8 @@ impl Node {
     fn restart(&mut self) {
         self.maps.fail(Fault::Never);
         self.ops.balancer = Balancer::restore(self.maps.clone()).unwrap();
+        // A backend that was leaving one service alone looks as if it had been unhealthy there.
+        self.ops.balancer.quarantined.clear();
         self.deleted.clear();
         self.done.clear();
     }
@@ -194,20 +271,7 @@ proptest! {
                 *report = leads_nowhere(rows);
             }
         });
-        let balancer = Balancer::restore(maps.clone()).unwrap();
-        let writer = writer();
-        let surroundings = Surroundings { settings: settings(), addresses: None, frontends: writer.frontends() };
-        let mut node = Node {
-            maps: maps.clone(),
-            ops: LbOps { balancer, comparisons: Arc::default(), surroundings },
-            writer,
-            services: BTreeMap::new(),
-            backends: BTreeMap::new(),
-            said: State::default(),
-            dying: false,
-            deleted: BTreeSet::new(),
-            done: BTreeMap::new(),
-        };
+        let mut node = Node::on(maps.clone());
         let mut strays = false;
         for step in steps {
             match step {
@@ -229,6 +293,7 @@ proptest! {
                     (node.dying, strays) = (true, true);
                 }
                 Step::Prune => _ = node.ops.balancer.prune(),
+                Step::Address(last, node_port) => node.address(last, node_port),
             }
         }
         node.dying = false;
@@ -237,10 +302,10 @@ proptest! {
         prop_assert_eq!(&node.deleted, &BTreeSet::new());
         // What a kill has left is for the prune; faults leave nothing that the retry does not find.
         if !strays {
-            prop_assert_eq!(actual(&maps.dump()), expected(&node.said));
+            prop_assert_eq!(actual(&maps.dump()), expected_at(&node.said, &node.node()));
         }
         node.ops.balancer.prune().unwrap();
-        prop_assert_eq!(actual(&maps.dump()), expected(&node.said));
+        prop_assert_eq!(actual(&maps.dump()), expected_at(&node.said, &node.node()));
         prop_assert_eq!(broken.lock().unwrap().take(), None);
         // Nothing is remembered of what is gone.
         node.services.clear();

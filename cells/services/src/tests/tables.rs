@@ -199,7 +199,7 @@ fn health_is_kept_per_service_and_over_changes_of_the_slice() {
 }
 
 #[test]
-fn node_ports_are_shown_as_not_served() {
+fn ports_of_the_node_are_frontends() {
     let writer = writer();
     writer.replace(
         Source::Api,
@@ -207,13 +207,10 @@ fn node_ports_are_shown_as_not_served() {
     );
     assert_eq!(
         cells(&writer.frontends(), &[0, 1, 6, 8]),
-        [
-            "0.0.0.0:30100/TCP NodePort  frontends of type NodePort are not served by the datapath",
-            "10.96.0.1:100/TCP ClusterIP Pending ",
-        ]
+        ["0.0.0.0:30100/TCP NodePort Pending ", "10.96.0.1:100/TCP ClusterIP Pending ",]
     );
-    assert!(brought(&Arc::default(), &writer).iter().all(|row| !row.contains("30100")));
-    assert_eq!(crate::rest::list(&writer.frontends()).len(), 1);
+    assert!(brought(&Arc::default(), &writer).iter().any(|row| row.contains("30100")));
+    assert_eq!(crate::rest::list(&writer.frontends()).len(), 2);
 }
 
 #[test]
@@ -243,8 +240,8 @@ fn frontends_at_addresses_of_the_node_are_looked_at_again() {
     // On the node's own address there is no row for all ports.
     let settings = |node_addresses| Settings { node_addresses, ..settings() };
     let frontend = &served(&writer)[0];
-    assert!(Desired::of(frontend, &settings(vec![])).unwrap().wildcard.is_some());
-    assert!(Desired::of(frontend, &settings(vec![frontend.address().ip])).unwrap().wildcard.is_none());
+    assert!(of(frontend, &settings(vec![])).wildcard.is_some());
+    assert!(of(frontend, &settings(vec![frontend.address().ip])).wildcard.is_none());
 }
 
 #[test]
