@@ -2,6 +2,7 @@
 
 use crate::bpf_lb::LbCommand;
 use crate::db::DbOptions;
+use crate::get::GetOptions;
 use crate::output::Format;
 use crate::service::ServiceCommand;
 use crate::shell::ShellOptions;
@@ -44,6 +45,8 @@ pub(crate) enum Command {
     Service(ServiceCommand),
     /// Tell whether SOURCE may talk to DESTINATION, and which rule says so
     Why(WhyOptions),
+    /// Show the cluster objects that the agent holds, from an API server or a folder, as kubectl shows them
+    Get(GetOptions),
     /// Dump tables of the agent
     Statedb(TablesOptions),
     /// Look into tables of the agent: their rows by key, as tables, JSON or YAML, and as they change

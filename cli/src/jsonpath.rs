@@ -19,6 +19,8 @@ enum Step {
     /// Negative ones count from the end.
     Index(isize),
     All,
+    /// The items whose member of this name is this text.
+    Where(String, String),
 }
 
 impl FromStr for JsonPath {
@@ -47,6 +49,10 @@ fn parse_part(path: &str) -> Result<Part, String> {
     if let Some(text) = path.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
         return Ok(Part::Text(text.replace("\\n", "\n").replace("\\t", "\t")));
     }
+    parse_path(path).map(Part::Path)
+}
+
+fn parse_path(path: &str) -> Result<Vec<Step>, String> {
     let mut rest = path.strip_prefix(['$', '@']).unwrap_or(path);
     let mut steps = Vec::new();
     while !rest.is_empty() {
@@ -58,7 +64,7 @@ fn parse_part(path: &str) -> Result<Part, String> {
             }
             None => {
                 let name = rest.strip_prefix('.').unwrap_or(rest);
-                let end = name.find(['.', '[']).unwrap_or(name.len());
+                let end = end_of_name(name);
                 match &name[..end] {
                     "" if steps.is_empty() && end == name.len() => {}
                     "" => return Err("a name is missing after '.'".to_owned()),
@@ -66,23 +72,63 @@ fn parse_part(path: &str) -> Result<Part, String> {
                     name if name.contains([' ', '?', '(', ')']) => {
                         return Err(format!("{name:?} is not supported, paths and indexes are"));
                     }
-                    name => steps.push(Step::Key(name.to_owned())),
+                    name => steps.push(Step::Key(name.replace("\\.", "."))),
                 }
                 &name[end..]
             }
         };
     }
-    Ok(Part::Path(steps))
+    Ok(steps)
+}
+
+/// Where a name ends: at the next dot that has no backslash before it, or a bracket.
+fn end_of_name(text: &str) -> usize {
+    let ends = |&(at, character): &(usize, char)| match character {
+        '.' => !text[..at].ends_with('\\'),
+        character => character == '[',
+    };
+    text.char_indices().find(ends).map_or(text.len(), |(at, _)| at)
 }
 
 fn parse_index(index: &str) -> Result<Step, String> {
     if index == "*" {
         return Ok(Step::All);
     }
-    let quoted = index.strip_prefix('\'').and_then(|name| name.strip_suffix('\''));
-    match quoted {
+    if let Some(condition) = index.strip_prefix("?(").and_then(|rest| rest.strip_suffix(')')) {
+        let parts = condition.trim().strip_prefix("@.").and_then(|rest| rest.split_once("=="));
+        let parts = parts.and_then(|(name, value)| Some((name.trim(), unquoted(value.trim())?)));
+        let (name, value) =
+            parts.ok_or_else(|| format!("{condition:?} is not supported, @.name==\"text\" is"))?;
+        return Ok(Step::Where(name.to_owned(), value.to_owned()));
+    }
+    match unquoted(index) {
         Some(name) => Ok(Step::Key(name.to_owned())),
         None => index.parse().map(Step::Index).map_err(|_| format!("{index:?} is no index")),
+    }
+}
+
+fn unquoted(text: &str) -> Option<&str> {
+    let inside = |quote: char| text.strip_prefix(quote)?.strip_suffix(quote);
+    inside('\'').or_else(|| inside('"'))
+}
+
+/// A path alone, without braces: `.spec.addresses[?(@.type=="InternalIP")].ip`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Path(Vec<Step>);
+
+impl FromStr for Path {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_path(text).map(Self)
+    }
+}
+
+impl Path {
+    /// The first of what the path leads to, as text; none if there is nothing.
+    pub(crate) fn first(&self, data: &Value) -> Option<String> {
+        let found = self.0.iter().try_fold(vec![data], |found, step| follow(&found, step)).ok()?;
+        found.first().map(|value| show(value))
     }
 }
 
@@ -109,6 +155,9 @@ fn follow<'a>(found: &[&'a Value], step: &Step) -> anyhow::Result<Vec<&'a Value>
         match (step, value) {
             (Step::All, Value::Array(items)) => next.extend(items),
             (Step::All, Value::Object(fields)) => next.extend(fields.values()),
+            (Step::Where(name, text), Value::Array(items)) => {
+                next.extend(items.iter().filter(|item| item[name.as_str()] == text.as_str()));
+            }
             (Step::Index(index), Value::Array(items)) => {
                 let at = if *index < 0 {
                     items.len().checked_add_signed(*index)
@@ -154,6 +203,19 @@ mod tests {
         assert_eq!(evaluate("{.list[-1].a}").unwrap(), "y");
         assert_eq!(evaluate("{.o['k.l']}").unwrap(), "true");
         assert_eq!(evaluate("rev={.revision}{\"\\n\"}").unwrap(), "rev=7\n");
+    }
+
+    #[test]
+    fn items_are_chosen_by_a_member_and_names_may_have_dots() {
+        assert_eq!(evaluate("{.list[?(@.a==\"y\")].a}").unwrap(), "y");
+        assert_eq!(evaluate("{.list[?(@.a=='z')].a}").unwrap(), "");
+        assert_eq!(evaluate("{.o.k\\.l}").unwrap(), "true");
+        let first =
+            |path: &str| path.parse::<Path>().unwrap().first(&json!({"l": [{"a": 1}, {"a": 2}], "n": null}));
+        assert_eq!(first(".l[*].a").as_deref(), Some("1"));
+        assert_eq!(first(".l[?(@.a=='x')].a"), None);
+        assert_eq!(first(".l.a"), None);
+        assert!(evaluate("{.list[?(@.a>1)].a}").unwrap_err().contains("is not supported"));
     }
 
     #[test]

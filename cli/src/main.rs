@@ -14,6 +14,7 @@ mod bpf_maps;
 mod config;
 mod db;
 mod endpoint;
+mod get;
 mod identity;
 mod inventory;
 mod jsonpath;
@@ -117,6 +118,7 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
             ServiceCommand::List { output } => service::list(agent, output, out),
             ServiceCommand::Get { id, output } => service::get(agent, *id, output, out),
         },
+        Command::Get(options) => return get::run(agent, options, out),
         Command::Db(options) => return db::run(options, out),
         Command::Shell(options) => return shell::run(options, out),
         Command::Why(options) => return why::run(agent, options, out),

@@ -94,6 +94,7 @@ const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/k8s/src/events.rs", "when an object was read, in its row"),
     ("cells/reconciler/src/builder.rs", "where the times in statuses begin; they go on by tokio's clock"),
     ("cells/reconciler/src/status.rs", "times in statuses that were not made by a reconciler"),
+    ("cli/src/get/mod.rs", "how long ago objects were made"),
     ("cli/src/status.rs", "how long ago something was"),
     ("cni/src/log.rs", "the time of a log line"),
     ("hive/src/health/mod.rs", "when a report was made"),

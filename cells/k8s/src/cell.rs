@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use api::Page;
 use hive::prelude::*;
 use k8s_types::cilium::{CiliumCIDRGroup, CiliumEndpoint, CiliumIdentity, CiliumNode};
 use k8s_types::core::{EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service};
@@ -10,11 +11,12 @@ use k8s_types::{Kind, Selection, Source};
 use local_node::{NodeName, StateConfig};
 use memory::MemoryLimit;
 use state_file::Rewrite;
-use statedb::RwTable;
+use statedb::{RwTable, Table};
 
 use crate::config::K8sConfig;
 use crate::faults::Numbers;
 use crate::folder::{self, Folder, Keep, Manifests, Memory, Report, SourceMetrics, follow, records};
+use crate::page::page;
 use crate::policy::{PolicyKind, PolicyObject};
 use crate::shelf::Shelf;
 use crate::source_file::SourceFile;
@@ -60,6 +62,7 @@ pub fn tables() -> Cell {
             table::<CiliumIdentity>(),
             table::<CiliumEndpoint>(),
             statedb::table::<PolicyObject>(),
+            provide(policy_pages),
             invoke(policies),
         ],
     )
@@ -86,6 +89,14 @@ fn policies(table: Arc<RwTable<PolicyObject>>, sources: Reflecting) {
         let name = format!("k8s-{}", kind.kind().plural());
         sources.reflect(&table, &name, Selection::all(kind.kind()));
     }
+}
+
+/// A list of each kind of policies.
+fn policy_pages(table: Arc<Table<PolicyObject>>) -> Members<Page> {
+    Members(vec![
+        page("k8s-ciliumnetworkpolicies", Kind::CiliumNetworkPolicy, (*table).clone()),
+        page("k8s-ciliumclusterwidenetworkpolicies", Kind::CiliumClusterwideNetworkPolicy, (*table).clone()),
+    ])
 }
 
 /// What the tables count, wherever they are.

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use hive::Param;
 use hive::prelude::*;
-use statedb::RwTable;
+use statedb::{RwTable, Table};
 
 use k8s_types::{Selection, Source};
 
 use crate::faults::{Faults, Numbers};
+use crate::page::page;
 use crate::reflect::Reflection;
 use crate::row::{Reflected, Row, Tabled};
 use crate::sources::Sources;
@@ -28,7 +29,8 @@ pub fn selected<T: Tabled, P: Param>(select: impl Fn(P) -> Selection + Send + Sy
     let reflect = move |wanted: P, table: Arc<RwTable<Row<T>>>, sources: Reflecting| {
         sources.reflect(&table, T::TABLE, select(wanted));
     };
-    group([statedb::table::<Row<T>>(), invoke(reflect)])
+    let list = |table: Arc<Table<Row<T>>>| Member(page(T::TABLE, T::KIND, (*table).clone()));
+    group([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
 }
 
 /// What the jobs of a table need.

@@ -66,7 +66,7 @@ fn version(definition: &Definition) -> Value {
     version
 }
 
-/// A column of `kubectl get`, of `Name=.path`.
+/// A column of `kubectl get`, of `Name=.path`; `Name+=.path` is one of `-o wide` alone.
 fn column(text: &str) -> Option<Value> {
     let (name, path) = text.split_once('=')?;
     let kind = match path {
@@ -75,7 +75,10 @@ fn column(text: &str) -> Option<Value> {
         ".status.identity.id" => "integer",
         _ => "string",
     };
-    Some(json!({"name": name, "type": kind, "jsonPath": path}))
+    Some(match name.strip_suffix('+') {
+        Some(name) => json!({"name": name, "type": kind, "jsonPath": path, "priority": 1}),
+        None => json!({"name": name, "type": kind, "jsonPath": path}),
+    })
 }
 
 /// A node as OpenAPI says it.

@@ -13,8 +13,8 @@
 //!
 //! `!` makes a field required, `[]` a list of what follows, `<key>` a map, `*Path` has the structure of that path, `...` tells
 //! that an object has further fields (those in brackets may look like a slip of the pen). A format with `?` takes the empty
-//! string, too, as an enumeration does with an empty word. Types are `string`, `integer`, `boolean`, `int|string` and
-//! `any-object`.
+//! string, too, as an enumeration does with an empty word. Columns `Name+` are those of `-o wide`. Types are `string`,
+//! `integer`, `boolean`, `int|string` and `any-object`.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
