@@ -251,7 +251,7 @@ impl ApiServer {
         let what = Selection::all(Kind::ConfigMap).in_namespace(&self.namespace);
         let mut mirror = Mirror::of(self.source.watch(what));
         mirror.listed().await;
-        assert!(mirror.objects.contains_key("watched-before"));
+        assert!(mirror.get("watched-before").is_some());
         let names = ["watched-b", "watched-a", "watched-c"];
         for name in names {
             self.create(Kind::ConfigMap, self.config_map(name, "1")).await;
@@ -261,19 +261,19 @@ impl ApiServer {
         }
         let second = self.update(Kind::ConfigMap, &self.config_map("watched-a", "2")).await.unwrap();
         assert_eq!(mirror.next().await, "applied watched-a");
-        assert_eq!(version(&mirror.objects["watched-a"]), version(&second));
+        assert_eq!(version(mirror.get("watched-a").unwrap()), version(&second));
         self.delete("watched-b").await;
         assert_eq!(mirror.next().await, "deleted watched-b");
         self.create(Kind::ConfigMap, self.config_map("watched-b", "3")).await;
         assert_eq!(mirror.next().await, "applied watched-b");
-        assert_eq!(text(&mirror.objects["watched-b"], "/data/value"), "3");
+        assert_eq!(text(mirror.get("watched-b").unwrap(), "/data/value"), "3");
     }
 
     async fn watches_select_by_fields(&self) {
         let what = Selection::all(Kind::ConfigMap).in_namespace(&self.namespace).named("wanted");
         let mut one = Mirror::of(self.source.watch(what));
         one.listed().await;
-        assert!(one.objects.is_empty());
+        assert!(one.objects().next().is_none());
         for name in ["unwanted", "wanted"] {
             self.create(Kind::ConfigMap, self.config_map(name, "1")).await;
         }
@@ -313,11 +313,12 @@ impl ApiServer {
         let mut mirror = Mirror::of(self.source.watch(what));
         mirror.listed().await;
         disturbed(self).await;
-        mirror.until(|objects| objects.contains_key("coming") && !objects.contains_key("going")).await;
-        assert!(mirror.objects.contains_key("staying"));
+        mirror.until(|seen| seen.get("coming").is_some() && seen.get("going").is_none()).await;
+        assert!(mirror.get("staying").is_some());
         self.create(Kind::ConfigMap, self.config_map("after", "1")).await;
-        mirror.until(|objects| objects.contains_key("after")).await;
-        for (name, object) in &mirror.objects {
+        mirror.until(|seen| seen.get("after").is_some()).await;
+        for object in mirror.objects() {
+            let name = text(object, "/metadata/name");
             assert_eq!(version(object), version(&self.get(Kind::ConfigMap, name).await), "{name}");
         }
     }

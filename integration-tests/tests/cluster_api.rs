@@ -12,50 +12,12 @@ use cluster_stage::{Gate, Stage, StageOptions, User};
 use futures::StreamExt;
 use hive::prelude::*;
 use k8s_types::schema::custom_resource_definition;
-use k8s_types::{Api, ApiError, Key, Kind, Patch, Preconditions, Selection, Source, SourceError, WatchEvent};
+use k8s_types::testing::{Reader, versions};
+use k8s_types::{Api, ApiError, Key, Kind, Patch, Preconditions, Selection, Source};
 use serde_json::{Value, json};
 use test_kit::require_root;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// What a reader makes of a stream: version by name.
-#[derive(Default)]
-struct Reader {
-    objects: BTreeMap<Key, String>,
-    list: Option<BTreeMap<Key, String>>,
-    lists: usize,
-    errors: Vec<String>,
-}
-
-fn key_of(object: &Value) -> Key {
-    let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
-    Key::new(text("namespace"), text("name"))
-}
-
-fn version_of(object: &Value) -> String {
-    object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
-}
-
-impl Reader {
-    fn take(&mut self, event: Result<WatchEvent, SourceError>) {
-        match event {
-            Ok(WatchEvent::Restart) => self.list = Some(BTreeMap::new()),
-            Ok(WatchEvent::Listed) => {
-                self.objects = self.list.take().expect("a list that ends has begun");
-                self.lists += 1;
-            }
-            Ok(WatchEvent::Applied { json, .. }) => {
-                let object: Value = serde_json::from_slice(&json).unwrap();
-                self.list.as_mut().unwrap_or(&mut self.objects).insert(key_of(&object), version_of(&object));
-            }
-            Ok(WatchEvent::Deleted(key)) => {
-                drop(self.list.as_mut().unwrap_or(&mut self.objects).remove(&key))
-            }
-            Ok(WatchEvent::Progress) => {}
-            Err(error) => self.errors.push(error.0),
-        }
-    }
-}
 
 /// The client in a hive of its own.
 struct Client {
@@ -102,7 +64,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 /// What kubectl shows.
 fn truth(stage: &Stage, arguments: &[&str]) -> BTreeMap<Key, String> {
     let list = stage.get(arguments).unwrap();
-    list["items"].as_array().unwrap().iter().map(|object| (key_of(object), version_of(object))).collect()
+    versions(list["items"].as_array().unwrap())
 }
 
 async fn until_true(stage: &Stage, arguments: &[&str], reader: &Arc<Mutex<Reader>>) {
@@ -111,10 +73,11 @@ async fn until_true(stage: &Stage, arguments: &[&str], reader: &Arc<Mutex<Reader
     loop {
         {
             let reader = reader.lock().unwrap();
-            if reader.list.is_none() && reader.objects == truth {
+            let versions = reader.versions();
+            if reader.is_settled() && versions == truth {
                 return;
             }
-            assert!(begun.elapsed() < LIMIT, "{:?} is not {truth:?}; {:?}", reader.objects, reader.errors);
+            assert!(begun.elapsed() < LIMIT, "{versions:?} is not {truth:?}; {:?}", reader.errors);
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

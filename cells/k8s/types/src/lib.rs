@@ -29,6 +29,8 @@ pub mod schema;
 mod slim;
 mod source;
 mod strict;
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;
 mod time;
 pub mod yaml;
 

@@ -257,7 +257,7 @@ async fn an_object_that_is_too_large_is_left_out_and_named() {
     bench.fake.state.lock().chunk = 1 << 20;
     bench.fake.put("pods", "shop", "huge", &json!("x".repeat(crate::scan::MAX_OBJECT)));
     bench.fake.put("pods", "shop", "small", &json!(1));
-    bench.until("what follows", |reader| reader.objects.contains_key(&Key::new("shop", "small"))).await;
+    bench.until("what follows", |reader| reader.objects().contains_key(&Key::new("shop", "small"))).await;
     let errors = bench.errors();
     assert_eq!(errors, ["pods shop/huge has more than 16 MiB and is left out: make it smaller"]);
     bench.end().await;

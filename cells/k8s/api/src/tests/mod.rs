@@ -5,15 +5,14 @@ mod follow;
 mod random;
 mod scan;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use hive::prelude::*;
-use k8s_types::{Key, Kind, Selection, Source, SourceError, WatchEvent};
+use k8s_types::testing::Reader;
+use k8s_types::{Key, Kind, Selection, Source};
 use parking_lot::Mutex;
-use serde_json::Value;
 
 use crate::access::{Access, Place};
 use crate::definitions::Definitions;
@@ -21,7 +20,6 @@ use crate::limiter::Limiter;
 use crate::link::Link;
 use crate::metrics::{ClientMetrics, Watches};
 use crate::pace::Pace;
-use crate::scan::key;
 use crate::source::{ApiServer, Connection};
 
 use fake::Fake;
@@ -30,36 +28,6 @@ use fake::Fake;
 fn token(access: &Access) -> Option<String> {
     let user = serde_json::to_value(&access.config.auth_info).unwrap();
     user["token"].as_str().map(str::to_owned)
-}
-
-/// What a reader makes of a stream: a list is the whole truth, events change it.
-#[derive(Default)]
-struct Reader {
-    objects: BTreeMap<Key, Value>,
-    list: Option<BTreeMap<Key, Value>>,
-    lists: usize,
-    errors: Vec<String>,
-}
-
-impl Reader {
-    fn take(&mut self, event: Result<WatchEvent, SourceError>) {
-        match event {
-            Ok(WatchEvent::Restart) => self.list = Some(BTreeMap::new()),
-            Ok(WatchEvent::Listed) => {
-                self.objects = self.list.take().expect("a list that ends has begun");
-                self.lists += 1;
-            }
-            Ok(WatchEvent::Applied { json, .. }) => {
-                let object: Value = serde_json::from_slice(&json).expect("objects are whole");
-                self.list.as_mut().unwrap_or(&mut self.objects).insert(key(&json), object["spec"].clone());
-            }
-            Ok(WatchEvent::Deleted(key)) => {
-                drop(self.list.as_mut().unwrap_or(&mut self.objects).remove(&key))
-            }
-            Ok(WatchEvent::Progress) => {}
-            Err(error) => self.errors.push(error.0),
-        }
-    }
 }
 
 /// A reader of one kind, and all around it.
@@ -126,7 +94,7 @@ impl Bench {
 
     async fn until_true(&self, plural: &str) {
         self.until("the reader has the truth", |reader| {
-            reader.lists > 0 && reader.list.is_none() && reader.objects == self.fake.truth(plural)
+            reader.lists > 0 && reader.is_settled() && *reader.objects() == self.fake.truth(plural)
         })
         .await;
     }

@@ -1,0 +1,97 @@
+//! What a reader makes of the events of a source. For tests.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::{Key, SourceError, WatchEvent};
+
+/// Objects as a watch has told of them: a list is the whole truth, events change it.
+///
+/// ```
+/// use k8s_types::testing::Reader;
+/// use k8s_types::{Key, WatchEvent};
+///
+/// let mut reader = Reader::default();
+/// let json = r#"{"metadata": {"name": "web"}, "spec": 7}"#.into();
+/// for event in [WatchEvent::Restart, WatchEvent::Applied { json, origin: "".into() }, WatchEvent::Listed] {
+///     reader.take(Ok(event));
+/// }
+/// assert_eq!(reader.objects()[&Key::new("", "web")]["spec"], 7);
+/// assert_eq!(reader.take(Ok(WatchEvent::Deleted(Key::new("", "web")))).unwrap(), "deleted web");
+/// ```
+#[derive(Debug, Default)]
+pub struct Reader {
+    objects: BTreeMap<Key, Value>,
+    list: Option<BTreeMap<Key, Value>>,
+    /// Lists that have come to their end.
+    pub lists: usize,
+    /// Errors, oldest first.
+    pub errors: Vec<String>,
+}
+
+impl Reader {
+    /// Takes an event; what it says of objects: `restart`, `listed`, `applied web`, `deleted web`. Errors and signs of life
+    /// say nothing.
+    ///
+    /// # Panics
+    /// When a list ends that has not begun, or an object is none.
+    pub fn take(&mut self, event: Result<WatchEvent, SourceError>) -> Option<String> {
+        let known = self.list.as_mut().unwrap_or(&mut self.objects);
+        match event {
+            Ok(WatchEvent::Restart) => {
+                self.list = Some(BTreeMap::new());
+                Some("restart".to_owned())
+            }
+            Ok(WatchEvent::Listed) => {
+                self.objects = self.list.take().expect("a list that ends has begun");
+                self.lists += 1;
+                Some("listed".to_owned())
+            }
+            Ok(WatchEvent::Applied { json, .. }) => {
+                let object: Value = serde_json::from_slice(&json).expect("objects are whole");
+                let key = key(&object);
+                let said = format!("applied {}", key.name);
+                known.insert(key, object);
+                Some(said)
+            }
+            Ok(WatchEvent::Deleted(key)) => {
+                known.remove(&key);
+                Some(format!("deleted {}", key.name))
+            }
+            Ok(WatchEvent::Progress) => None,
+            Err(error) => {
+                self.errors.push(error.0);
+                None
+            }
+        }
+    }
+
+    /// The objects, as of the last list that has come to its end and what has changed since.
+    pub fn objects(&self) -> &BTreeMap<Key, Value> {
+        &self.objects
+    }
+
+    /// Whether no list is under way.
+    pub fn is_settled(&self) -> bool {
+        self.list.is_none()
+    }
+
+    /// The versions of the objects.
+    pub fn versions(&self) -> BTreeMap<Key, String> {
+        versions(self.objects.values())
+    }
+}
+
+/// The name of an object among those of its kind.
+pub fn key(object: &Value) -> Key {
+    let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
+    Key::new(text("namespace"), text("name"))
+}
+
+/// The versions of objects by their names.
+pub fn versions<'o>(objects: impl IntoIterator<Item = &'o Value>) -> BTreeMap<Key, String> {
+    let version =
+        |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+    objects.into_iter().map(|object| (key(object), version(object))).collect()
+}
