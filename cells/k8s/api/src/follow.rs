@@ -160,7 +160,7 @@ impl Follow {
         };
         let begins = matches!(ask, Ask::Stream { .. } | Ask::Page { proceed: None } | Ask::Whole);
         let shape = if matches!(ask, Ask::Page { .. } | Ask::Whole) { Shape::List } else { Shape::Events };
-        let cuts = self.link.cuts();
+        let cuts = lease.cuts.clone();
         let request = request(Method::GET, &self.target.uri(&ask), self.target.accept, Body::empty());
         let (name, plural, group) = (&self.target.name, self.target.plural, self.target.group);
         let sent = self.link.send(&lease, request, name, plural, group).await;

@@ -35,8 +35,9 @@ pub(crate) async fn heartbeat(link: Arc<Link>, limit: Duration) -> Result<()> {
         return Ok(());
     }
     let within = if limit.is_zero() { VERSION } else { limit };
-    if link.version(within).await.is_err() && known {
-        link.give_up();
+    let lease = link.lease();
+    if link.version(&lease, within).await.is_err() && known {
+        link.give_up(&lease);
     }
     Ok(())
 }

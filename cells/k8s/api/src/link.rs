@@ -85,6 +85,8 @@ pub(crate) struct Lease {
     host: String,
     credentials: String,
     authority: String,
+    /// Changes when all connections are to be given up.
+    pub(crate) cuts: watch::Receiver<u64>,
 }
 
 impl Link {
@@ -139,6 +141,7 @@ impl Link {
             host: url.authority().map(ToString::to_string).unwrap_or_default(),
             credentials: state.access.credentials.clone(),
             authority: state.access.authority.clone(),
+            cuts: self.cut.subscribe(),
         }
     }
 
@@ -158,7 +161,8 @@ impl Link {
         self.born.elapsed().saturating_sub(Duration::from_millis(self.heard.load(Ordering::Relaxed)))
     }
 
-    /// Sends a request and waits for the answer's head. An answer that is none of success is trouble.
+    /// Sends a request and waits for the answer's head, unless all connections are given up. An answer that is none of
+    /// success is trouble.
     pub(crate) async fn send(
         &self,
         lease: &Lease,
@@ -174,7 +178,16 @@ impl Link {
         let verb = verb(&method, &uri);
         let about = About { name, verb, plural, group, server: &lease.url, credentials: &lease.credentials };
         let asked = Instant::now();
-        let answer = match timeout(ANSWER, lease.client.send(request)).await {
+        let mut cuts = lease.cuts.clone();
+        let answer = tokio::select! {
+            answer = timeout(ANSWER, lease.client.send(request)) => answer,
+            Ok(()) = cuts.changed() => {
+                self.metrics.called(&lease.host, &method, "<error>", &path, asked.elapsed());
+                let text = format!("the connection to {} was given up before it has answered", lease.url);
+                return Err(Trouble::new(What::Cut, text));
+            }
+        };
+        let answer = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
                 self.metrics.called(&lease.host, &method, "<error>", &path, asked.elapsed());
@@ -213,8 +226,18 @@ impl Link {
         plural: &str,
         group: &str,
     ) -> Result<Bytes, Trouble> {
-        let lease = self.lease();
-        let answer = self.send(&lease, request, name, plural, group).await?;
+        self.ask_by(&self.lease(), request, name, plural, group).await
+    }
+
+    async fn ask_by(
+        &self,
+        lease: &Lease,
+        request: Request<Body>,
+        name: &str,
+        plural: &str,
+        group: &str,
+    ) -> Result<Bytes, Trouble> {
+        let answer = self.send(lease, request, name, plural, group).await?;
         match timeout(ANSWER, limited(answer.into_body(), MAX_ANSWER)).await {
             Ok(Ok(body)) => Ok(body),
             Ok(Err(reason)) => Err(Trouble::new(
@@ -229,14 +252,13 @@ impl Link {
     }
 
     /// Asks the server for its version; that is its sign of life.
-    pub(crate) async fn version(&self, limit: Duration) -> Result<Version, Trouble> {
-        let lease = self.lease();
+    pub(crate) async fn version(&self, lease: &Lease, limit: Duration) -> Result<Version, Trouble> {
         let request = request(Method::GET, "/version", "application/json", Body::empty());
-        let answer = match timeout(limit, self.ask(request, "its version", "version", "")).await {
+        let answer = match timeout(limit, self.ask_by(lease, request, "its version", "version", "")).await {
             Ok(answer) => answer?,
             Err(_) => {
                 let text = format!("{} has shown no sign of life for {} s", lease.url, limit.as_secs_f32());
-                return Err(self.failed(&lease, Trouble::new(What::Unreachable, text)));
+                return Err(self.failed(lease, Trouble::new(What::Unreachable, text)));
             }
         };
         let version: Version = serde_json::from_slice(&answer).map_err(|error| {
@@ -267,11 +289,13 @@ impl Link {
         }
     }
 
-    /// Gives up all connections, and the server if there is another.
-    pub(crate) fn give_up(&self) {
+    /// Gives up all connections, and the server of the lease if there is another and nobody has left it yet.
+    pub(crate) fn give_up(&self, lease: &Lease) {
         let mut state = self.state.lock();
-        let next = (state.server + 1) % state.access.servers.len();
-        self.switch(&mut state, next);
+        if lease.generation == state.generation {
+            let next = (state.server + 1) % state.access.servers.len();
+            self.switch(&mut state, next);
+        }
         drop(state);
         self.cut.send_modify(|cuts| *cuts += 1);
     }

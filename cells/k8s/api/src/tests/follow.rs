@@ -202,6 +202,26 @@ async fn no_sign_of_life_gives_up_all_connections() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_falls_silent_is_left_for_the_other_one() {
+    let bench = Bench::with(with_pods(3), Kind::Pod, &["http://one", "http://two"], Pace::default()).await;
+    bench.until_true("pods").await;
+    let (link, limit) = (bench.connection.link.clone(), Duration::from_secs(10));
+    crate::jobs::heartbeat(link.clone(), limit).await.unwrap();
+    // The watch is asked for again, and waits for the answer's head.
+    bench.fake.fault(Fault::Hang);
+    bench.fake.cut();
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    bench.fake.put("pods", "shop", "new", &json!(1));
+    bench.fake.fault(Fault::Hang);
+    crate::jobs::heartbeat(link.clone(), limit).await.unwrap();
+    assert_eq!(link.lease().url.as_ref(), "http://two", "not back to the one that is silent");
+    let begun = tokio::time::Instant::now();
+    bench.until_true("pods").await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn kinds_that_are_not_defined_are_waited_for_in_silence() {
     let fake = Fake::new(&["pods"]);
     let bench = Bench::new(fake, Kind::CiliumNode).await;
