@@ -25,6 +25,8 @@ enum Step {
     Backends(u8, Vec<Backend>),
     /// The operation after so many others fails.
     Fault(usize),
+    /// From now on every tenth operation fails.
+    Weather,
     /// The agent is killed after so many operations of the next change, and another one starts.
     Kill(usize),
     Prune,
@@ -117,6 +119,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0usize..12).prop_map(Step::Fault),
         1 => (0usize..12).prop_map(Step::Kill),
         1 => Just(Step::Prune),
+        1 => Just(Step::Weather),
         2 => (1u8..4, proptest::option::of(any::<bool>())).prop_map(|(last, port)| Step::Address(last, port)),
     ]
 }
@@ -287,7 +290,8 @@ proptest! {
                     node.say();
                 }
                 Step::Fault(after) if !node.dying => maps.fail(Fault::Once(after)),
-                Step::Fault(_) => {}
+                Step::Weather if !node.dying => maps.fail(Fault::Random(0.1)),
+                Step::Fault(_) | Step::Weather => {}
                 Step::Kill(after) => {
                     maps.fail(Fault::From(after));
                     (node.dying, strays) = (true, true);
