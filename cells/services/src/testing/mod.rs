@@ -7,8 +7,10 @@ use crate::maglev::digest;
 use crate::rows::{Key, LbMap, LbMaps, MapError, Value};
 
 mod commands;
+mod direct;
 
 pub use commands::commands;
+pub use direct::Direct;
 
 /// Maps in memory. Each row that is written or deleted is an operation of its own, which may fail: what came before it in
 /// the same call has been done.
@@ -118,6 +120,10 @@ impl State {
     }
 
     fn is_full_for(&self, key: &Key) -> bool {
+        // A map cannot have more rows than all of them together.
+        if self.rows.len() < self.capacity {
+            return false;
+        }
         let of_map = self.rows.keys().filter(|row| row.map() == key.map()).count();
         !self.rows.contains_key(key) && of_map >= self.capacity
     }
