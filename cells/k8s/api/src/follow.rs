@@ -28,6 +28,9 @@ use crate::trouble::{About, Trouble, What};
 /// Streams that broke off in the middle of the list before pages are asked for, which go on where they were.
 const MAX_BROKEN_STREAMS: u32 = 2;
 
+/// A watch that ends so soon was none.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
 /// What follows one selection of objects. It works only while its stream is read, and keeps one object at a time: a slow
 /// reader slows the server.
 pub(crate) struct Follow {
@@ -313,8 +316,15 @@ impl Follow {
                 self.reading = None;
                 Ok(None)
             }
+            Ok(None) if reading.opened.elapsed() < AT_ONCE => Err(Trouble::new(
+                What::Cut,
+                format!("{url} ends the watch of {about} at once; is it an API server?"),
+            )),
             Ok(None) => {
-                self.ended();
+                // As the server does every few minutes.
+                self.reading = None;
+                self.heard_at = Instant::now();
+                self.state.restart();
                 Ok(None)
             }
             Err(_) => {
@@ -327,18 +337,6 @@ impl Follow {
                 Err(Trouble::new(What::Stalled, text))
             }
         }
-    }
-
-    /// The server has ended a watch, as it does every few minutes. One that ended at once is not asked for at once.
-    fn ended(&mut self) {
-        if let Some(reading) = self.reading.take()
-            && !reading.any
-            && reading.opened.elapsed() < Duration::from_secs(1)
-        {
-            self.delay = self.backoff.next_wait().unwrap_or_default();
-        }
-        self.heard_at = Instant::now();
-        self.state.restart();
     }
 
     fn take(&mut self, piece: Piece) -> Result<Option<WatchEvent>, Trouble> {

@@ -6,6 +6,9 @@ use k8s_types::Key;
 /// Bytes of an object at most. The server's own limit is 3 MB.
 pub(crate) const MAX_OBJECT: usize = 16 << 20;
 
+/// Bytes without a whole piece at most: who sends more has no object in mind.
+const MAX_FILLING: usize = 4 * MAX_OBJECT;
+
 /// What is kept of an object that is too large: enough to name it.
 const HEAD: usize = 4096;
 
@@ -91,6 +94,8 @@ pub struct Splitter {
     object: Option<Bytes>,
     metadata: Bytes,
     too_large: bool,
+    /// Bytes that have come since the last piece.
+    filling: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +136,7 @@ impl Splitter {
             object: None,
             metadata: Bytes::new(),
             too_large: false,
+            filling: 0,
         }
     }
 
@@ -140,6 +146,7 @@ impl Splitter {
             self.buffer = BytesMut::new();
         }
         self.buffer.extend_from_slice(chunk);
+        self.filling += chunk.len();
     }
 
     /// Whether the body may end here.
@@ -149,6 +156,16 @@ impl Splitter {
 
     /// The next piece, if all of it is there. After an error there is nothing more to come.
     pub fn piece(&mut self) -> Result<Option<Piece>, Unexpected> {
+        let piece = self.whole()?;
+        if piece.is_some() {
+            self.filling = self.buffer.len();
+        } else if self.filling > MAX_FILLING {
+            return Err(self.unexpected("the end of an object within 64 MiB"));
+        }
+        Ok(piece)
+    }
+
+    fn whole(&mut self) -> Result<Option<Piece>, Unexpected> {
         loop {
             let piece = match self.place {
                 Place::InValue(skip) => match self.skip(skip, Place::InValue) {

@@ -213,7 +213,10 @@ pub(crate) fn of_connection(error: &kube::Error, server: &str, authority: &str) 
         last = error.to_string();
         cause = error.source();
     }
-    Trouble::new(What::Unreachable, format!("cannot reach {server}: {last}"))
+    let text = format!(
+        "cannot use {server}: {last}; does an API server listen there, should it be https:// or another port?"
+    );
+    Trouble::new(What::Unreachable, text)
 }
 
 fn of_cause(error: &(dyn std::error::Error + 'static), server: &str, authority: &str) -> Option<String> {

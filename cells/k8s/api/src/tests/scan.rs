@@ -126,3 +126,22 @@ fn what_is_no_json_is_named() {
     );
     assert_eq!(pieces(Shape::List, b"{\"items\":[{}", &[1]).unwrap_err(), "cut");
 }
+
+#[test]
+fn what_has_no_end_is_refused() {
+    let chunk = vec![b'x'; 1 << 20];
+    for begin in ["{\"type\":\"ADDED\",\"object\":{\"a\":\"", "{\"", "   "] {
+        let mut splitter = Splitter::new(Shape::Events);
+        splitter.push(begin.as_bytes());
+        let chunk = if begin.trim().is_empty() { vec![b' '; chunk.len()] } else { chunk.clone() };
+        let refused = (0..70).find_map(|n| {
+            splitter.push(&chunk);
+            splitter.piece().err().map(|error| (n, error.to_string()))
+        });
+        let (megabytes, error) = refused.unwrap();
+        assert!(
+            megabytes > 60 && error.starts_with("the end of an object within 64 MiB"),
+            "{megabytes}: {error}"
+        );
+    }
+}
