@@ -14,8 +14,8 @@ use state_file::Rewrite;
 use statedb::{RwTable, Table};
 
 use crate::config::K8sConfig;
-use crate::faults::Numbers;
 use crate::folder::{self, Folder, Keep, Manifests, Memory, Report, SourceMetrics, follow, records};
+use crate::numbers::Numbers;
 use crate::page::page;
 use crate::policy::{PolicyKind, PolicyObject};
 use crate::shelf::Shelf;

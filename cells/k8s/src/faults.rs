@@ -3,41 +3,19 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use statedb::KeyBuf;
 
 use k8s_types::Kind;
 
 use crate::events::Wrong;
+use crate::numbers::Numbers;
 
 /// Objects that health shows; the log has all.
 const SHOWN: usize = 5;
 
 /// Characters of what is told of one object.
 const LONGEST: usize = 1000;
-
-/// Labels of a kind of a source.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    source: String,
-    kind: &'static str,
-}
-
-/// How many objects are wrong now, of all sources.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Numbers(Family<Labels, Gauge>);
-
-impl Numbers {
-    pub(crate) fn register(&self, metrics: &metrics::Metrics) {
-        metrics.register(
-            "k8s_wrong_objects",
-            "Cluster objects that cannot be read, of which the version before stays",
-            self.0.clone(),
-        );
-    }
-}
 
 /// The wrong objects of one kind of a source.
 pub(crate) struct Faults {
@@ -47,13 +25,12 @@ pub(crate) struct Faults {
     now: BTreeMap<Option<KeyBuf>, String>,
     /// The same of a list that is not complete.
     listing: Option<BTreeMap<Option<KeyBuf>, String>>,
-    gauge: Option<Gauge>,
+    gauge: Gauge,
 }
 
 impl Faults {
-    pub(crate) fn new(kind: Kind, source: &str, numbers: Option<&Numbers>) -> Faults {
-        let labels = Labels { source: source.to_owned(), kind: kind.name() };
-        let gauge = numbers.map(|numbers| numbers.0.get_or_create(&labels).clone());
+    pub(crate) fn new(kind: Kind, source: &str, numbers: &Numbers) -> Faults {
+        let gauge = numbers.wrong(kind, source);
         Faults { kind, source: source.to_owned(), now: BTreeMap::new(), listing: None, gauge }
     }
 
@@ -138,9 +115,7 @@ impl Faults {
     }
 
     fn count(&self) {
-        if let Some(gauge) = &self.gauge {
-            gauge.set(i64::try_from(self.now.len()).unwrap_or(i64::MAX));
-        }
+        self.gauge.set(i64::try_from(self.now.len()).unwrap_or(i64::MAX));
     }
 }
 

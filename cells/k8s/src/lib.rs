@@ -69,6 +69,7 @@ mod events;
 mod faults;
 mod filter;
 mod folder;
+mod numbers;
 mod object;
 mod page;
 mod policy;

@@ -11,6 +11,7 @@ use k8s_types::{Key, Kind, Selection, Source, SourceError};
 
 use crate::events::{Origin, Said, said};
 use crate::faults::Faults;
+use crate::numbers::{Action, Numbers, Outcome};
 use crate::pool::Pool;
 use crate::row::Reflected;
 use crate::sources::Questions;
@@ -28,6 +29,7 @@ pub(crate) struct Reflection<R: Reflected> {
     table: RwTable<R>,
     reflector: Reflector<R>,
     faults: Faults,
+    numbers: Numbers,
     /// Why the source says nothing.
     failed: Option<SourceError>,
     /// Rows of other sources that this one has, too: as they come, and all.
@@ -38,7 +40,7 @@ pub(crate) struct Reflection<R: Reflected> {
 
 impl<R: Reflected> Reflection<R> {
     /// From now on the table waits for it to be complete.
-    pub(crate) fn new(source: Arc<dyn Source>, what: Selection, table: RwTable<R>, faults: Faults) -> Self {
+    pub(crate) fn new(source: Arc<dyn Source>, what: Selection, table: RwTable<R>, numbers: Numbers) -> Self {
         let (kind, name) = (what.kind, source.name().to_owned());
         let (meet, met) = mpsc::channel();
         let (own, owner) = (name.clone(), name.clone());
@@ -54,7 +56,8 @@ impl<R: Reflected> Reflection<R> {
             .owns(move |row: &R| row.is_of(kind, &owner))
             .merge(merge);
         let (foreign, last) = (BTreeSet::new(), Applied::default());
-        Reflection { source, what, table, reflector, faults, failed: None, met, foreign, last }
+        let faults = Faults::new(kind, source.name(), &numbers);
+        Reflection { source, what, table, reflector, faults, numbers, failed: None, met, foreign, last }
     }
 
     /// Follows the source until the job ends. Whoever asks gets an answer when all that the source had to say at that time
@@ -88,15 +91,21 @@ impl<R: Reflected> Reflection<R> {
 
     /// What the source says from now on.
     fn watch(&self) -> impl Stream<Item = Result<Said<R>, SourceError>> + Send + Unpin + use<R> {
-        let (table, mut pool) = (self.table.clone(), Pool::default());
+        let (table, numbers, mut pool) = (self.table.clone(), self.numbers.clone(), Pool::default());
         said(&*self.source, self.what.clone(), move |json, from: &Origin| {
             let mut row = R::read(json, from)?;
             let snapshot = table.snapshot();
             let before = table.get(&snapshot, Query::raw_primary(KeyBuf::of(&row.key())));
-            // What is said again, as all of a list is, changes nothing.
-            if before.is_none_or(|before| **before != row) {
+            let outcome = match before {
+                Some(before) if !before.is_of(from.kind, &from.source) => Outcome::Foreign,
+                // As most are when a list comes again.
+                Some(before) if **before == row => Outcome::Equal,
+                _ => Outcome::Written,
+            };
+            if outcome != Outcome::Equal {
                 row.share(before.map(|before| &**before), &mut pool);
             }
+            numbers.events(from.kind, Action::of(before.is_some()), outcome, 1);
             Ok(row)
         })
     }
@@ -123,6 +132,9 @@ impl<R: Reflected> Reflection<R> {
             }
         }
         let applied = self.reflector.apply(events);
+        if applied.deleted > 0 {
+            self.numbers.events(self.what.kind, Action::Delete, Outcome::Written, applied.deleted);
+        }
         if news {
             self.last = applied;
         }
@@ -154,6 +166,9 @@ impl<R: Reflected> Reflection<R> {
             }
             Said::Wrong(wrong) => {
                 let key = wrong.key.clone();
+                let snapshot = self.table.snapshot();
+                let before = key.as_ref().is_some_and(|key| self.table.get(&snapshot, query(key)).is_some());
+                self.numbers.events(kind, Action::of(before), Outcome::Wrong, 1);
                 self.faults.wrong(key.as_ref().map(|key| R::key_of(kind, source, key)), &wrong);
                 key.map(|key| Event::Keep(query(&key)))
             }

@@ -8,7 +8,7 @@ use statedb::{RwTable, Table};
 
 use k8s_types::{Selection, Source};
 
-use crate::faults::{Faults, Numbers};
+use crate::numbers::Numbers;
 use crate::page::page;
 use crate::reflect::Reflection;
 use crate::row::{Reflected, Row, Tabled};
@@ -45,10 +45,11 @@ pub(crate) struct Reflecting {
 impl Reflecting {
     /// A job for each source.
     pub(crate) fn reflect<R: Reflected>(&self, table: &Arc<RwTable<R>>, name: &str, what: Selection) {
+        let numbers = self.numbers.as_deref().cloned().unwrap_or_default();
         for source in self.sources.iter().filter(|source| source.has(what.kind)) {
-            let faults = Faults::new(what.kind, source.name(), self.numbers.as_deref());
             let job = format!("k8s-reflector-{name}-{}", source.name());
-            let reflection = Reflection::new(source.clone(), what.clone(), (**table).clone(), faults);
+            let reflection =
+                Reflection::new(source.clone(), what.clone(), (**table).clone(), numbers.clone());
             let questions = self.asked.as_deref().cloned().unwrap_or_default().join_table();
             self.jobs.one_shot(job, move |cx| reflection.run(questions, cx));
         }

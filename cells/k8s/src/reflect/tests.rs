@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use statedb::{Db, Table};
 
 use super::*;
-use crate::faults::Numbers;
+use crate::numbers::Numbers;
 use crate::row::Row;
 use crate::{Change, Raw, Shelf, Sources, selected, table};
 
@@ -49,9 +49,8 @@ struct Lone {
 impl Lone {
     fn new(name: &str, table: &RwTable<Row<Pod>>) -> Lone {
         let shelf = Shelf::new(name, &[Kind::Pod]);
-        let faults = Faults::new(Kind::Pod, name, None);
         let what = Selection::all(Kind::Pod);
-        let reflection = Reflection::new(Arc::new(shelf.clone()), what, table.clone(), faults);
+        let reflection = Reflection::new(Arc::new(shelf.clone()), what, table.clone(), Numbers::default());
         let events = Box::new(reflection.watch());
         Lone { shelf, reflection, events }
     }
@@ -317,6 +316,18 @@ async fn tables_follow_sources_in_a_hive() {
     assert_eq!((names(), health("k8s-pods").level), (vec!["wasp".to_owned()], Level::Degraded));
     let text = hive.get::<metrics::Metrics>().text();
     assert!(text.contains("cilium_k8s_wrong_objects{source=\"daemon-k8s\",kind=\"Pod\"} 1"), "{text}");
+    // The bee has come and gone, the wasp has come and is wrong.
+    for line in [
+        "kubernetes_events_received_total{scope=\"Pod\",action=\"create\",valid=\"true\",equal=\"false\"} 2",
+        "kubernetes_events_received_total{scope=\"Pod\",action=\"update\",valid=\"false\",equal=\"false\"} 1",
+        "kubernetes_events_received_total{scope=\"Pod\",action=\"delete\",valid=\"true\",equal=\"false\"} 1",
+        "kubernetes_events_total{scope=\"Pod\",action=\"create\",status=\"success\"} 2",
+        "kubernetes_events_total{scope=\"Pod\",action=\"update\",status=\"failed\"} 1",
+        "kubernetes_events_total{scope=\"Pod\",action=\"delete\",status=\"success\"} 1",
+        "event_ts{source=\"k8s\",scope=\"Pod\",action=\"delete\"} ",
+    ] {
+        assert!(text.contains(&format!("cilium_{line}")), "{line} is not in\n{text}");
+    }
     shelf.fail("the server is away");
     hive.until("it is told", || health("k8s-pods").error == "the server is away").await;
     shelf.write(vec![on("wasp", "n1")], false);

@@ -1,0 +1,117 @@
+//! What tables count, by the original's names where it has them.
+
+use std::sync::atomic::AtomicU64;
+use std::time::SystemTime;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+
+use k8s_types::Kind;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WrongLabels {
+    source: String,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReceivedLabels {
+    scope: &'static str,
+    action: &'static str,
+    valid: bool,
+    equal: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProcessedLabels {
+    scope: &'static str,
+    action: &'static str,
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LastLabels {
+    source: &'static str,
+    scope: &'static str,
+    action: &'static str,
+}
+
+/// What comes from all sources, and how many objects are wrong now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Numbers {
+    wrong: Family<WrongLabels, Gauge>,
+    received: Family<ReceivedLabels, Counter>,
+    processed: Family<ProcessedLabels, Counter>,
+    last: Family<LastLabels, Gauge<f64, AtomicU64>>,
+}
+
+/// What a source says of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Create,
+    Update,
+    Delete,
+}
+
+/// What comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The table has it.
+    Written,
+    /// The table had it already.
+    Equal,
+    /// Another source has the object.
+    Foreign,
+    /// It cannot be read.
+    Wrong,
+}
+
+impl Action {
+    /// Of an object that is there, and has been before or not.
+    pub(crate) fn of(before: bool) -> Action {
+        if before { Action::Update } else { Action::Create }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Action::Create => "create",
+            Action::Update => "update",
+            Action::Delete => "delete",
+        }
+    }
+}
+
+impl Numbers {
+    pub(crate) fn register(&self, metrics: &metrics::Metrics) {
+        let text = "Cluster objects that cannot be read, of which the version before stays";
+        metrics.register("k8s_wrong_objects", text, self.wrong.clone());
+        let text = "Events about cluster objects that have come, by kind, action, and whether they were valid or told nothing new";
+        metrics.register("kubernetes_events_received_total", text, self.received.clone());
+        let text = "Events about cluster objects that have changed a table or should have, by kind, action and result";
+        metrics.register("kubernetes_events_total", text, self.processed.clone());
+        let text = "When the last event came, in seconds since 1970, by source, kind and action";
+        metrics.register("event_ts", text, self.last.clone());
+    }
+
+    /// Objects of a kind of a source that are wrong.
+    pub(crate) fn wrong(&self, kind: Kind, source: &str) -> Gauge {
+        self.wrong.get_or_create(&WrongLabels { source: source.to_owned(), kind: kind.name() }).clone()
+    }
+
+    /// So many events about objects of a kind.
+    pub(crate) fn events(&self, kind: Kind, action: Action, outcome: Outcome, count: usize) {
+        let (scope, action, count) = (kind.name(), action.name(), count as u64);
+        let (valid, equal) = (outcome != Outcome::Wrong, outcome == Outcome::Equal);
+        self.received.get_or_create(&ReceivedLabels { scope, action, valid, equal }).inc_by(count);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.last.get_or_create(&LastLabels { source: "k8s", scope, action }).set(now.as_secs_f64());
+        let status = match outcome {
+            Outcome::Equal => return,
+            Outcome::Written => "success",
+            Outcome::Foreign | Outcome::Wrong => "failed",
+        };
+        self.processed.get_or_create(&ProcessedLabels { scope, action, status }).inc_by(count);
+    }
+}
