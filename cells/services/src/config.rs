@@ -33,7 +33,7 @@ pub struct ServicesConfig {
     /// Let services choose by annotation service.cilium.io/lb-algorithm
     #[flag(default = false)]
     pub bpf_lb_algorithm_annotation: bool,
-    /// Positions of each table of maglev, a prime (64 kB a frontend at 16381)
+    /// Size of each table of maglev in entries, a prime (64 kB a frontend at 16381)
     #[flag(default = 16381)]
     pub bpf_lb_maglev_table_size: u32,
     /// Seed of the tables of maglev, the same on all nodes: base64 of 12 bytes
