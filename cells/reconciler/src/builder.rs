@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 use crate::ops::{AsyncOps, BatchOps, Kind, Ops, Target};
-use crate::progress::{Handle, Progress};
+use crate::progress::{Handle, Progress, Prunes};
 use crate::refresh::Refresher;
 use crate::report::Report;
 use crate::retries::{Backoff, Retries};
@@ -204,8 +204,14 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
         let name = Arc::<str>::from(self.name);
         let (prune, metrics) = (Arc::new(Notify::new()), Arc::new(Metrics::new(name.clone())));
         self.table.db().attach(&metrics);
-        let handle =
-            Handle { name: name.clone(), progress: watched, prune: prune.clone(), metrics: metrics.clone() };
+        let (prunes, counted) = watch::channel(Prunes::default());
+        let handle = Handle {
+            name: name.clone(),
+            progress: watched,
+            prune: prune.clone(),
+            prunes: counted,
+            metrics: metrics.clone(),
+        };
         let (status, options) = (Arc::new(self.status), self.options);
         let clock = Clock { wall: SystemTime::now(), start: Instant::now() };
         let refresher = (!options.refresh.is_zero()).then(|| Refresher {
@@ -237,6 +243,7 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
             options,
             progress,
             prune,
+            prunes,
             report: self.report,
             prune_error: None,
             job: None,

@@ -27,12 +27,20 @@ impl Progress {
 #[error("the reconciler has stopped")]
 pub struct Stopped;
 
+/// How many prunes have begun, and how many of these have ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Prunes {
+    pub(crate) begun: u64,
+    pub(crate) ended: u64,
+}
+
 /// A handle to a running reconciler. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
     pub(crate) name: Arc<str>,
     pub(crate) progress: watch::Receiver<Progress>,
     pub(crate) prune: Arc<Notify>,
+    pub(crate) prunes: watch::Receiver<Prunes>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -70,6 +78,14 @@ impl Handle {
     /// Asks for a prune as soon as the table is initialized. Several requests before that are one.
     pub fn prune(&self) {
         self.prune.notify_one();
+    }
+
+    /// Asks for a prune and waits until one that has begun since has ended, whether it failed or not.
+    pub async fn pruned(&self) -> Result<(), Stopped> {
+        let mut prunes = self.prunes.clone();
+        let wanted = prunes.borrow().begun + 1;
+        self.prune();
+        prunes.wait_for(|prunes| prunes.ended >= wanted).await.map(drop).map_err(|_| Stopped)
     }
 
     /// The counters.

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::builder::Options;
-use crate::progress::Progress;
+use crate::progress::{Progress, Prunes};
 use crate::refresh::{Refresher, Until};
 use crate::report::Report;
 use crate::round::Core;
@@ -29,6 +29,7 @@ pub(crate) struct Rounds<T: TableSpec> {
     pub(crate) options: Options,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) prune: Arc<Notify>,
+    pub(crate) prunes: watch::Sender<Prunes>,
     pub(crate) report: Box<dyn FnMut(Report) + Send>,
     pub(crate) prune_error: Option<String>,
     /// The job that it is, for its watchdog.
@@ -137,6 +138,7 @@ impl<T: TableSpec + Clone> Rounds<T> {
     }
 
     async fn prune_now(&mut self) {
+        self.prunes.send_modify(|prunes| prunes.begun += 1);
         self.prune_error = match self.core.prune().await {
             Ok(()) => None,
             Err(error) => {
@@ -145,6 +147,7 @@ impl<T: TableSpec + Clone> Rounds<T> {
                 Some(format!("prune: {error}"))
             }
         };
+        self.prunes.send_modify(|prunes| prunes.ended = prunes.begun);
     }
 }
 

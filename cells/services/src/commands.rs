@@ -64,7 +64,7 @@ pub(crate) fn commands(control: Arc<Control>) -> Members<Command> {
         Command::new("lb/prune", "delete what no service has asked for, and wait for it", move |_| {
             let control = control.clone();
             async move {
-                control.prune().await?;
+                control.running().await?.handle.pruned().await?;
                 Ok(Output::none())
             }
         });

@@ -26,6 +26,7 @@ pub(crate) struct Control(watch::Sender<Option<Running>>);
 #[derive(Clone)]
 pub(crate) struct Running {
     maps: Arc<dyn LbMaps>,
+    #[cfg_attr(not(any(test, feature = "test-util")), expect(dead_code, reason = "for commands of tests"))]
     ops: Shared,
     pub(crate) handle: Handle,
 }
@@ -36,19 +37,15 @@ pub(crate) struct NotYet;
 
 /// Operations that others may look at between two rounds.
 #[derive(Clone)]
-pub(crate) struct Shared {
-    ops: Arc<Mutex<LbOps>>,
-    /// How many prunes have ended.
-    prunes: Arc<watch::Sender<u64>>,
-}
+pub(crate) struct Shared(Arc<Mutex<LbOps>>);
 
 impl Shared {
     pub(crate) fn new(ops: LbOps) -> Shared {
-        Shared { ops: Arc::new(Mutex::new(ops)), prunes: Arc::new(watch::Sender::new(0)) }
+        Shared(Arc::new(Mutex::new(ops)))
     }
 
     fn lock(&self) -> MutexGuard<'_, LbOps> {
-        self.ops.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -68,21 +65,6 @@ impl Control {
     /// The maps themselves.
     pub(crate) async fn maps(&self) -> Result<Arc<dyn LbMaps>, NotYet> {
         Ok(self.running().await?.maps)
-    }
-
-    /// Asks for a prune and waits until one that has begun since then has ended, whether it failed or not.
-    pub(crate) async fn prune(&self) -> Result<(), NotYet> {
-        let Running { ops, handle, .. } = self.running().await?;
-        let mut prunes = ops.prunes.subscribe();
-        {
-            // None is going on meanwhile.
-            let _ops = ops.lock();
-            prunes.mark_unchanged();
-            handle.prune();
-        }
-        // The sender is the running reconciler's.
-        drop(prunes.changed().await);
-        Ok(())
     }
 }
 
@@ -112,11 +94,7 @@ impl Ops<Frontend> for Shared {
     }
 
     fn prune(&mut self, cx: &OpCx<'_>, frontends: Rows<'_, Frontend>) -> OpResult {
-        let mut ops = self.lock();
-        let result = ops.prune(cx, frontends);
-        // Before the lock is given back: whoever holds it sees all prunes counted that it did not ask for.
-        self.prunes.send_modify(|count| *count += 1);
-        result
+        self.lock().prune(cx, frontends)
     }
 }
 

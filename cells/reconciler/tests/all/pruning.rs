@@ -37,7 +37,7 @@ async fn pruned_at_once_then_every_interval_and_on_request() {
     pass(Duration::from_secs(60)).await;
     assert_eq!(prunes(&world), 1);
     world.target.0.lock().prune_fails = true;
-    handle.prune();
+    handle.pruned().await.unwrap();
     pass(10 * MS).await;
     assert_eq!(prunes(&world), 1);
     assert_eq!(world.reports.lock().last(), Some(&degraded(1, "prune: prune refused")));
@@ -56,9 +56,8 @@ async fn no_interval_no_prune_unless_asked() {
     let handle = world.run(world.builder().prune(Duration::ZERO));
     pass(Duration::from_secs(7200)).await;
     assert_eq!(prunes(&world), 0);
-    handle.prune();
-    pass(10 * MS).await;
-    assert_eq!(prunes(&world), 1);
+    handle.pruned().await.unwrap();
+    assert_eq!((prunes(&world), handle.metrics().prunes.count()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
