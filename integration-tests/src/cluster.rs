@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use api_client::Address;
-use cluster_stage::{Gate, Stage, User};
+use cluster_stage::{Gate, Stage, StageOptions, User};
 use k8s_types::{Kind, KindVisitor, Resource, decode, with_type};
 use serde_json::{Value, json};
 use statedb_remote::RemoteTable;
@@ -53,7 +53,16 @@ impl Cluster {
     /// When it cannot be made.
     #[must_use]
     pub fn new(definitions: &[Value]) -> Self {
-        let stage = Stage::start().unwrap();
+        Self::with(&StageOptions::default(), definitions)
+    }
+
+    /// The same, with a stage that has the given extras.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn with(options: &StageOptions, definitions: &[Value]) -> Self {
+        let stage = Stage::with(options).unwrap();
         if !definitions.is_empty() {
             stage.define(definitions).unwrap();
         }

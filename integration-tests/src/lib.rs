@@ -14,6 +14,7 @@ mod node;
 mod pod;
 mod policy;
 mod refused;
+mod rights;
 pub mod scripts;
 mod services;
 pub mod soak;
@@ -25,6 +26,7 @@ pub use events::{Event, Events};
 pub use http::{Answer, request};
 pub use node::{Node, binary, pod_manifest};
 pub use pod::{Pod, plugin, plugin_input};
+pub use rights::{Right, asked, granted};
 pub use services::{ServiceFixture, state_file};
 
 /// The example of CONTRIBUTING.md, so that it stays true.

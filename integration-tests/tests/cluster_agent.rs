@@ -1,5 +1,14 @@
 //! The agent in a real cluster: whatever happens to the API server and the way to it, the tables have what kubectl shows.
 
+#[path = "cluster_agent/failover.rs"]
+mod failover;
+#[path = "cluster_agent/objects.rs"]
+mod objects;
+#[path = "cluster_agent/options.rs"]
+mod options;
+#[path = "cluster_agent/roles.rs"]
+mod roles;
+
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -8,69 +17,12 @@ use cluster_stage::User;
 use integration_tests::Cluster;
 use k8s_types::Kind;
 use k8s_types::schema::{custom_resource_definition, custom_resource_definitions};
-use serde_json::{Value, json};
+use serde_json::Value;
 use test_kit::{require_root, wait_until};
 
+use objects::{KINDS, list, object};
+
 const LIMIT: Duration = Duration::from_secs(60);
-
-fn list(items: Vec<Value>) -> String {
-    json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
-}
-
-/// One of many objects of a kind, in one of two versions.
-fn object(kind: Kind, number: usize, version: usize) -> Value {
-    let byte = |shift: usize| (number >> shift) & 0xff;
-    let ip = format!("10.{}.{}.{}", version, byte(8), byte(0));
-    let port = 1000 + version;
-    let name = match kind {
-        Kind::CiliumIdentity => (10_000 + number).to_string(),
-        _ => format!("o-{number}"),
-    };
-    let mut object = match kind {
-        Kind::Pod => {
-            json!({"spec": {"nodeName": Cluster::NODE, "containers": [{"name": "c", "image": format!("i:{version}")}]}})
-        }
-        Kind::Service => {
-            json!({"spec": {"ports": [{"port": port}], "selector": {"app": format!("a{number}")}}})
-        }
-        Kind::EndpointSlice => {
-            json!({"addressType": "IPv4", "endpoints": [{"addresses": [ip]}], "ports": [{"name": "", "port": port}]})
-        }
-        Kind::NetworkPolicy => json!({"spec": {"podSelector": {}, "ingress": [{"ports": [{"port": port}]}]}}),
-        Kind::CiliumNetworkPolicy | Kind::CiliumClusterwideNetworkPolicy => json!({"spec": {
-            "endpointSelector": {"matchLabels": {"app": format!("a{number}")}},
-            "ingress": [{"toPorts": [{"ports": [{"port": port.to_string(), "protocol": "TCP"}]}]}],
-        }}),
-        Kind::CiliumCIDRGroup => json!({"spec": {"externalCIDRs": [format!("{ip}/32")]}}),
-        Kind::CiliumNode => json!({"spec": {"addresses": [{"type": "InternalIP", "ip": ip}]}}),
-        Kind::CiliumIdentity => {
-            json!({"security-labels": {"k8s:app": format!("a{number}"), "k8s:version": version.to_string()}})
-        }
-        Kind::CiliumEndpoint => {
-            json!({"status": {"networking": {"addressing": [{"ipv4": ip}], "node": "192.0.2.7"}, "state": "ready"}})
-        }
-        Kind::Namespace => json!({}),
-        other => panic!("{other:?} is none of them"),
-    };
-    object["apiVersion"] = kind.api_version().into();
-    object["kind"] = kind.name().into();
-    object["metadata"] = json!({"name": name, "labels": {"version": version.to_string(), "app": "many"}});
-    object
-}
-
-/// Kinds of which there may be many; a deleted namespace stays, as nobody finishes it.
-const KINDS: [Kind; 10] = [
-    Kind::Pod,
-    Kind::Service,
-    Kind::EndpointSlice,
-    Kind::NetworkPolicy,
-    Kind::CiliumNetworkPolicy,
-    Kind::CiliumClusterwideNetworkPolicy,
-    Kind::CiliumCIDRGroup,
-    Kind::CiliumNode,
-    Kind::CiliumIdentity,
-    Kind::CiliumEndpoint,
-];
 
 #[test]
 fn what_kubectl_does_appears_in_order() {

@@ -158,7 +158,7 @@ fn kubectl_by(stage: &Stage, kubeconfig: &Path, arguments: &[&str]) -> std::proc
 #[test]
 fn users_have_tokens_roles_and_traces() {
     require_root!();
-    let stage = Stage::with(&StageOptions { rbac: true, audit: true }).unwrap();
+    let stage = Stage::with(&StageOptions { rbac: true, audit: true, ..StageOptions::default() }).unwrap();
     let gate = stage.gate().unwrap();
     let [agent, admin] = [User::Agent, User::Admin].map(|user| gate.kubeconfig(user).unwrap());
     assert!(kubectl_by(&stage, &admin, &["get", "namespaces"]).status.success());

@@ -3,11 +3,13 @@
 #[path = "../../cells/k8s/writer/tests/all/flows.rs"]
 mod flows;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cluster_stage::{Gate, Stage, StageOptions, User};
 use hive::prelude::*;
+use integration_tests::{Right, asked, granted};
 use k8s_types::{Api, Key, Kind, Patch};
 use k8s_writer::{Step, Target, Wish, Write, Writer};
 use serde_json::json;
@@ -43,7 +45,7 @@ fn runtime() -> Runtime {
 #[test]
 fn an_agent_with_the_roles_of_the_chart_writes_all_it_has_to() {
     require_root!();
-    let stage = Stage::with(&StageOptions { rbac: true, audit: false }).unwrap();
+    let stage = Stage::with(&StageOptions { rbac: true, audit: true, ..StageOptions::default() }).unwrap();
     defined(&stage);
     stage.apply(include_str!("../../config/roles.yaml")).unwrap();
     let namespace = stage.namespace("writer");
@@ -87,6 +89,15 @@ fn an_agent_with_the_roles_of_the_chart_writes_all_it_has_to() {
         hive.finish().await;
         others.finish().await;
     });
+
+    // The roles allow to write what was written here, and nothing else.
+    let writes = |rights: BTreeSet<Right>| -> Vec<Right> {
+        rights.into_iter().filter(|right| !right.follows()).collect()
+    };
+    let (asked, refused) = asked(&stage);
+    assert_eq!(refused.len(), 1, "only what the test is about: {refused:?}");
+    let asked = asked.difference(&refused).cloned().collect();
+    assert_eq!(writes(granted(&stage)), writes(asked));
 }
 
 #[test]

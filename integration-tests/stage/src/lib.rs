@@ -4,8 +4,9 @@
 //! [`Stage`], and with the test's process at the latest, even if that is killed.
 //! **Needs**: root, openssl, and what `tools/stage` builds once for all checkouts (`tools/setup test` brings a Go for it).
 //! A stage that cannot be brought up fails the test with the reason.
-//! **Gives**: [`Stage`] (objects by kubectl; servers that are killed and started again; compaction), [`Gate`] (the way from
-//! a test's own namespace to the API server, which can be cut, closed, held and slowed down), [`User`] (tokens, kubeconfig).
+//! **Gives**: [`Stage`] (objects by kubectl; servers that are killed and started again, two API servers if wanted;
+//! compaction), [`Gate`] (the way from a test's own namespace to an API server, which can be cut, closed, held and slowed
+//! down), [`User`] (tokens, kubeconfig).
 //!
 //! A stage takes about 3 s and 400 MB. [`Stage::shared`] is one for all tests of a binary, for those that only make and
 //! watch objects, each in a [`Stage::namespace`] of its own, by gates of its own. [`Stage::start`] is a stage for one test:

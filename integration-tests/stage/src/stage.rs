@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -18,8 +18,10 @@ use crate::server::Server;
 use crate::users::Users;
 use crate::{Gate, User, etcd};
 
-/// Where the API server listens, inside of the stage's namespace.
-const API_SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 6443);
+/// Where an API server listens, inside of the stage's namespace.
+fn api_server(number: usize) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 6443 + number as u16))
+}
 
 /// What a stage has beyond the usual.
 #[derive(Clone, Debug, Default)]
@@ -28,13 +30,17 @@ pub struct StageOptions {
     pub rbac: bool,
     /// Write down each request of the agent's and the operator's accounts, for [`Stage::audit`].
     pub audit: bool,
+    /// A second API server on the same etcd: number 1.
+    pub second: bool,
 }
 
 /// A cluster without nodes, in a network namespace of its own. All methods can be called from any thread.
 #[derive(Debug)]
 pub struct Stage {
     // In the order in which they are dropped.
-    api_server: Mutex<Server>,
+    api_servers: Vec<Mutex<Server>>,
+    /// The number of the API server that kubectl asks: the one that was started last, while it runs.
+    asked: AtomicUsize,
     etcd: Mutex<Server>,
     users: Arc<Users>,
     kubectl: PathBuf,
@@ -70,10 +76,16 @@ impl Stage {
         let folder = Folder::new()?;
         let users = Arc::new(Users::new(folder.path())?);
         let etcd = Server::new(programs.join("etcd"), etcd_arguments(folder.path()), folder.path());
-        let arguments = api_server_arguments(folder.path(), options)?;
-        let api_server = Server::new(programs.join("kube-apiserver"), arguments, folder.path());
+        let numbers = 0..1 + usize::from(options.second);
+        accounts_key(folder.path())?;
+        let api_server_of = |number| {
+            let arguments = api_server_arguments(folder.path(), options, number)?;
+            Ok(Mutex::new(Server::new(programs.join("kube-apiserver"), arguments, folder.path())))
+        };
+        let api_servers: Vec<_> = numbers.clone().map(api_server_of).collect::<Result<_>>()?;
         let stage = Self {
-            api_server: Mutex::new(api_server),
+            api_servers,
+            asked: AtomicUsize::new(0),
             etcd: Mutex::new(etcd),
             users,
             kubectl: programs.join("kubectl"),
@@ -82,18 +94,25 @@ impl Stage {
             keeper,
             folder,
         };
-        let kubeconfig = stage.kubeconfig();
-        stage.users.kubeconfig(User::Admin, &format!("https://{API_SERVER}"), &kubeconfig)?;
         stage.start_etcd()?;
-        stage.start_api_server()?;
+        for number in numbers.rev() {
+            let url = format!("https://{}", api_server(number));
+            stage.users.kubeconfig(User::Admin, &url, &stage.kubeconfig(number))?;
+            stage.start_server(number)?;
+        }
         Ok(stage)
     }
 
     /// A new way to the API server, from the calling thread's network namespace.
     pub fn gate(&self) -> Result<Gate> {
+        self.gate_to(0)
+    }
+
+    /// A new way to the API server of this number.
+    pub fn gate_to(&self, server: usize) -> Result<Gate> {
         let number = self.gates.fetch_add(1, Ordering::Relaxed);
         let files = self.folder.path().join(format!("gate-{number}"));
-        Gate::new(&self.keeper, API_SERVER, self.users.clone(), files)
+        Gate::new(&self.keeper, api_server(server), self.users.clone(), files)
     }
 
     /// The folder of a user as a pod of that account has it: `token`, `ca.crt` and `namespace`.
@@ -102,12 +121,14 @@ impl Stage {
         self.users.folder(user)
     }
 
-    /// Gives `user` another token, in the file that its kubeconfigs name. The old one is refused from now on: the API server
-    /// is killed and started for that.
+    /// Gives `user` another token, in the file that its kubeconfigs name. The old one is refused from now on: API servers
+    /// are killed and started for that.
     pub fn replace_token(&self, user: User) -> Result<()> {
         self.users.replace(user)?;
-        self.kill_api_server()?;
-        self.start_api_server()
+        (0..self.api_servers.len()).rev().try_for_each(|number| {
+            self.kill_server(number)?;
+            self.start_server(number)
+        })
     }
 
     /// Makes a namespace that nobody else has; its name begins with `name`.
@@ -121,7 +142,7 @@ impl Stage {
         name
     }
 
-    /// Runs kubectl as administrator, straight to the API server and through no gate; its standard output.
+    /// Runs kubectl as administrator, straight to an API server and through no gate; its standard output.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl_with(arguments, "")
     }
@@ -152,7 +173,7 @@ impl Stage {
         let mut command = self.keeper.netns().command(&self.kubectl);
         command
             .args(arguments)
-            .env("KUBECONFIG", self.kubeconfig())
+            .env("KUBECONFIG", self.kubeconfig(self.asked.load(Ordering::Relaxed)))
             .env("KUBECACHEDIR", self.folder.path().join("kubectl"))
             .current_dir("/");
         command
@@ -188,20 +209,37 @@ impl Stage {
 
     /// Kills the API server (kill -9).
     pub fn kill_api_server(&self) -> Result<()> {
-        lock(&self.api_server).kill()
+        self.kill_server(0)
+    }
+
+    /// Kills the API server of this number (kill -9); kubectl asks another one, if there is one.
+    pub fn kill_server(&self, number: usize) -> Result<()> {
+        lock(&self.api_servers[number]).kill()?;
+        if let Some(other) = (0..self.api_servers.len()).find(|other| *other != number) {
+            self.asked.store(other, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Starts the API server again and waits until it is ready.
     pub fn start_api_server(&self) -> Result<()> {
+        self.start_server(0)
+    }
+
+    /// Starts the API server of this number again and waits until it is ready.
+    pub fn start_server(&self, number: usize) -> Result<()> {
         let folder = self.folder.path();
         fs::write(folder.join("tokens.csv"), self.users.csv()?)?;
-        lock(&self.api_server).start(&self.keeper, || {
-            // The server makes its certificate itself.
+        let kubeconfig = format!("--kubeconfig={}", self.kubeconfig(number).display());
+        lock(&self.api_servers[number]).start(&self.keeper, || {
+            // The first server makes the certificate itself.
             self.users.trust(&folder.join("keys/apiserver.crt"))?;
-            let answer = self.kubectl(&["get", "--raw", "/readyz", "--request-timeout=5s"])?;
+            let answer = self.kubectl(&["get", "--raw", "/readyz", "--request-timeout=5s", &kubeconfig])?;
             ensure!(answer == "ok", "{answer}");
             Ok(())
-        })
+        })?;
+        self.asked.store(number, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Kills etcd (kill -9); what it has stored stays.
@@ -220,14 +258,14 @@ impl Stage {
         etcd::compact(&self.keeper)
     }
 
-    /// Process ids of etcd and the API server, where they run.
+    /// Process ids of etcd and the first API server, where they run.
     #[must_use]
     pub fn pids(&self) -> [Option<u32>; 2] {
-        [lock(&self.etcd).pid(), lock(&self.api_server).pid()]
+        [lock(&self.etcd).pid(), lock(&self.api_servers[0]).pid()]
     }
 
-    /// Requests of the agent's and the operator's accounts so far, oldest first, as the audit log has them
-    /// ([`StageOptions::audit`]): `verb`, `requestURI`, `user`, `responseStatus`, ...
+    /// Requests of the agent's and the operator's accounts to the first API server so far, oldest first, as the audit log has
+    /// them ([`StageOptions::audit`]): `verb`, `requestURI`, `user`, `responseStatus`, ...
     pub fn audit(&self) -> Result<Vec<Value>> {
         let text = fs::read_to_string(self.folder.path().join(AUDIT_LOG)).context("the option audit")?;
         // The last line may be under way.
@@ -235,12 +273,13 @@ impl Stage {
         whole.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 
-    fn kubeconfig(&self) -> PathBuf {
-        self.folder.path().join("kubeconfig")
+    fn kubeconfig(&self, number: usize) -> PathBuf {
+        self.folder.path().join(format!("kubeconfig-{number}"))
     }
 }
 
 const AUDIT_LOG: &str = "audit.log";
+const ACCOUNTS_KEY: &str = "accounts.key";
 
 fn strs(list: &[String]) -> Vec<&str> {
     list.iter().map(String::as_str).collect()
@@ -274,32 +313,39 @@ fn etcd_arguments(folder: &Path) -> Vec<String> {
     ]
 }
 
-/// Also writes the files that they name.
-fn api_server_arguments(folder: &Path, options: &StageOptions) -> Result<Vec<String>> {
-    let path = |name: &str| folder.join(name).display().to_string();
+/// Makes the key that tokens of service accounts are signed by.
+fn accounts_key(folder: &Path) -> Result<()> {
     let key = Command::new("openssl")
-        .args(["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", &path("accounts.key")])
+        .args(["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out"])
+        .arg(folder.join(ACCOUNTS_KEY))
         .output()
         .context("openssl")?;
     ensure!(key.status.success(), "openssl: {}", String::from_utf8_lossy(&key.stderr));
+    Ok(())
+}
+
+/// Also writes the files that they name.
+fn api_server_arguments(folder: &Path, options: &StageOptions, number: usize) -> Result<Vec<String>> {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let address = api_server(number);
     let mut arguments = vec![
         format!("--etcd-servers=http://{}", etcd::ADDRESS),
-        format!("--bind-address={}", API_SERVER.ip()),
-        format!("--advertise-address={}", API_SERVER.ip()),
-        format!("--secure-port={}", API_SERVER.port()),
+        format!("--bind-address={}", address.ip()),
+        format!("--advertise-address={}", address.ip()),
+        format!("--secure-port={}", address.port()),
         // Loopback is no address for endpoints.
         "--endpoint-reconciler-type=none".to_owned(),
         format!("--cert-dir={}", path("keys")),
         "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
         "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-        format!("--service-account-key-file={}", path("accounts.key")),
-        format!("--service-account-signing-key-file={}", path("accounts.key")),
+        format!("--service-account-key-file={}", path(ACCOUNTS_KEY)),
+        format!("--service-account-signing-key-file={}", path(ACCOUNTS_KEY)),
         format!("--token-auth-file={}", path("tokens.csv")),
         format!("--authorization-mode={}", if options.rbac { "RBAC" } else { "AlwaysAllow" }),
         // Nobody makes the service accounts that it wants pods to have.
         "--disable-admission-plugins=ServiceAccount".to_owned(),
     ];
-    if options.audit {
+    if options.audit && number == 0 {
         let users = [User::Agent, User::Operator].map(User::name);
         let policy = json!({
             "apiVersion": "audit.k8s.io/v1",

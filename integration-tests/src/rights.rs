@@ -1,0 +1,79 @@
+//! What the agent may ask an API server for, and what it has asked for.
+
+use std::collections::BTreeSet;
+
+use cluster_stage::{Stage, User};
+
+/// Something that the agent asks for, as roles say it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Right {
+    /// `watch`, `update`.
+    pub verb: String,
+    /// `pods`, `ciliumnodes/status`.
+    pub resource: String,
+    /// `cilium.io`; empty for Kubernetes' first group.
+    pub group: String,
+}
+
+impl Right {
+    /// Whether it is one of those by which objects are followed.
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        ["list", "watch"].contains(&self.verb.as_str())
+    }
+}
+
+/// What `config/roles.yaml`, once it was applied, lets the agent do.
+///
+/// # Panics
+/// When the roles are not there.
+#[must_use]
+pub fn granted(stage: &Stage) -> BTreeSet<Right> {
+    let roles = [
+        stage.get(&["clusterrole", "cilium"]).unwrap(),
+        stage.get(&["-n", "kube-system", "role", "cilium-config-agent"]).unwrap(),
+    ];
+    let mut rights = BTreeSet::new();
+    for rule in roles.iter().flat_map(|role| role["rules"].as_array().unwrap()) {
+        let names = |of: &str| -> Vec<String> {
+            rule[of].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect()
+        };
+        for verb in names("verbs") {
+            for resource in names("resources") {
+                let right = |group| Right { verb: verb.clone(), resource: resource.clone(), group };
+                rights.extend(names("apiGroups").into_iter().map(right));
+            }
+        }
+    }
+    rights
+}
+
+/// What the agent has asked a stage with an audit log for, and what of it was refused for want of a right.
+///
+/// # Panics
+/// When there is no audit log.
+#[must_use]
+pub fn asked(stage: &Stage) -> (BTreeSet<Right>, BTreeSet<Right>) {
+    let (mut asked, mut refused) = (BTreeSet::new(), BTreeSet::new());
+    for request in stage.audit().unwrap() {
+        let text = |pointer: &str| {
+            request.pointer(pointer).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
+        };
+        if text("/user/username") != User::Agent.name() {
+            continue;
+        }
+        let resource = match text("/objectRef/subresource") {
+            part if part.is_empty() => text("/objectRef/resource"),
+            part => format!("{}/{part}", text("/objectRef/resource")),
+        };
+        let right = Right { verb: text("/verb"), resource, group: text("/objectRef/apiGroup") };
+        if request["responseStatus"]["code"] == 403 {
+            refused.insert(right.clone());
+        }
+        // What is no resource, as `/version`, everybody may ask for.
+        if !right.resource.is_empty() {
+            asked.insert(right);
+        }
+    }
+    (asked, refused)
+}
