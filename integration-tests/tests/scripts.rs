@@ -59,7 +59,7 @@ async fn passed(folder: &Path) -> usize {
 
 async fn passed_of(families: &[(&'static Family, PathBuf)]) -> usize {
     let mut all = JoinSet::new();
-    for (family, folder) in families {
+    for &(family, ref folder) in families {
         let Ok(files) = std::fs::read_dir(folder) else { continue };
         for file in files {
             let path = file.unwrap().path();

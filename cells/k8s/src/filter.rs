@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use k8s_types::{Key, Selection, SmolStr, SourceError};
+use k8s_types::{Key, Kind, Selection, SmolStr, SourceError};
 
 /// A selection, taken apart.
 #[derive(Debug, Clone)]
@@ -26,6 +26,16 @@ struct Label {
     key: String,
     wanted: bool,
     values: Option<Vec<String>>,
+}
+
+impl Label {
+    /// Whether it holds for an object whose label has this value.
+    fn holds(&self, found: Option<&str>) -> bool {
+        let is = found.is_some_and(|found| {
+            self.values.as_ref().is_none_or(|values| values.iter().any(|value| value == found))
+        });
+        is == self.wanted
+    }
 }
 
 impl Filter {
@@ -62,15 +72,16 @@ impl Filter {
             (found.and_then(Value::as_str).unwrap_or_default() == field.value) == field.equal
         };
         let labels = &object["metadata"]["labels"];
-        let label = |label: &Label| {
-            let found = labels.get(&label.key).and_then(Value::as_str);
-            let is = found.is_some_and(|found| {
-                label.values.as_ref().is_none_or(|values| values.iter().any(|value| value == found))
-            });
-            is == label.wanted
-        };
+        let label = |label: &Label| label.holds(labels.get(&label.key).and_then(Value::as_str));
         self.fields.iter().all(field) && self.labels.iter().all(label)
     }
+}
+
+/// Whether labels are those that a selector such as `rack in (r6, r7),!old,tier=web` means; an error tells of one that
+/// cannot be read.
+pub fn selects<'l>(selector: &str, label: impl Fn(&str) -> Option<&'l str>) -> Result<bool, SourceError> {
+    let filter = Filter::new(&Selection::all(Kind::Node).with_labels(selector))?;
+    Ok(filter.labels.iter().all(|wanted| wanted.holds(label(&wanted.key))))
 }
 
 /// Cuts at commas that are in no brackets.
@@ -129,8 +140,6 @@ fn label(part: &str) -> Option<Label> {
 
 #[cfg(test)]
 mod tests {
-    use k8s_types::Kind;
-
     use super::*;
 
     const POD: &[u8] =
@@ -163,6 +172,9 @@ mod tests {
         ] {
             assert_eq!(has(all().with_labels(labels)), means, "{labels}");
         }
+        let label = |name: &str| Some("r7").filter(|_| name == "rack");
+        assert!(selects("rack in (r6, r7)", label).unwrap() && selects("!old,rack=r7", label).unwrap());
+        assert!(!selects("rack notin (r7)", label).unwrap() && selects("rack of (r7)", label).is_err());
         assert!(Filter::new(&all().with_fields("spec")).is_err());
         assert!(Filter::new(&all().with_labels("a of (b)")).is_err());
     }

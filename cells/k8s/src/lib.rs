@@ -86,6 +86,7 @@ pub use cell::{cell, pods, tables};
 pub use config::K8sConfig;
 pub use error::Error;
 pub use events::{Said, Wrong, events};
+pub use filter::selects;
 pub use k8s_types::{
     Api, ApiError, Broken, DEFAULT_NAMESPACE, Document, ItemPath, Key, Kind, Lines, MAX_DEPTH, MAX_FILE,
     Manifest, ObjectMeta, Problem, Refusal, Resource, Selection, SmolStr, Source, SourceError, StringMap,

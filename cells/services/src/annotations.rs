@@ -11,3 +11,11 @@ pub(crate) const WEIGHT: &str = "service.cilium.io/weight";
 /// By which older services ask for backends of their zone.
 pub(crate) const TOPOLOGY: [&str; 2] =
     ["service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode"];
+/// How its packets come to backends of other nodes: `dsr` or `snat`.
+pub(crate) const FORWARDING_MODE: &str = "service.cilium.io/forwarding-mode";
+/// The only type of frontends that it is to have.
+pub(crate) const TYPE: &str = "service.cilium.io/type";
+/// The node's label of the same name must say the same.
+pub(crate) const NODE: &str = "service.cilium.io/node";
+/// Labels of the nodes that are to have it; counts before [`NODE`].
+pub(crate) const NODE_SELECTOR: &str = "service.cilium.io/node-selector";

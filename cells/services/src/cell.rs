@@ -27,10 +27,11 @@ use crate::levels::Pressure;
 use crate::metrics::Events;
 use crate::provider::{self, LbMapsProvider};
 use crate::reconcile::{KEEPER, LbOps, Surroundings, Unserved};
-use crate::rest;
 use crate::rows::{LbMaps, MapError};
+use crate::select::Place;
 use crate::service::Service;
-use crate::writer::ServicesWriter;
+use crate::writer::{Questions, Rules, ServicesWriter};
+use crate::{reflect, rest};
 
 /// Gives `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; keeps the node's load balancer maps
 /// like them, follows the state file, serves `GET /service`.
@@ -57,7 +58,7 @@ pub fn control_plane() -> Cell {
         module(
             "loadbalancer-reflectors",
             "Sources of services",
-            [module("file-reflector", "Services of a file", [invoke(state_file)])],
+            [module("file-reflector", "Services of a file", [invoke(state_file)]), reflect::cell()],
         ),
         module(
             "loadbalancer-reconciler",
@@ -69,6 +70,7 @@ pub fn control_plane() -> Cell {
 
 #[derive(Params)]
 struct WriterParams {
+    config: Config<ServicesConfig>,
     families: Config<FamilyConfig>,
     services: Arc<RwTable<Service>>,
     frontends: Arc<RwTable<Frontend>>,
@@ -84,20 +86,25 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
     if let Some(metrics) = p.metrics {
         events.register(&metrics);
     }
-    let node = p.node.clone();
-    let name = move || node_name(&node);
+    let rules = Rules { node_port_range: p.config.node_ports()?, topology: p.config.enable_service_topology };
+    let (node, addresses) = (p.node.clone(), p.addresses.clone());
+    let node_port_addresses = move || addresses.as_deref().map(node_port_addresses).unwrap_or_default();
+    let questions = Questions::new(move || place(&node), node_port_addresses);
     let families = Families { v4: p.families.enable_ipv4, v6: p.families.enable_ipv6 };
     let tables = ((*p.services).clone(), (*p.frontends).clone(), (*p.backends).clone());
-    let writer = Arc::new(ServicesWriter::new(tables.0, tables.1, tables.2, name, families, events));
+    let topology = rules.topology;
+    let writer =
+        Arc::new(ServicesWriter::new(tables.0, tables.1, tables.2, questions, families, rules, events));
     let (node, of_node) = (p.node, writer.clone());
-    let mut last = None;
-    p.jobs.observer("node-name", node.snapshots(), move |_, _| {
-        let name = node_name(&node);
-        if last.replace(name.clone()) != Some(name) {
-            of_node.node_renamed();
-        }
-        async { Ok(()) }
-    });
+    p.jobs.one_shot("node-addr-reconciler", move |cx| follow_node(of_node, node, topology, cx));
+    if topology {
+        // The job above follows the zone, too.
+        p.jobs.one_shot("zone-watcher", |cx: JobCx| async move {
+            cx.health.ok("Watching local node zone topology changes");
+            cx.cancelled().await;
+            Ok(())
+        });
+    }
     if let Some(addresses) = p.addresses {
         let writer = writer.clone();
         p.jobs.one_shot("wildcard-addr-reconciler", move |cx: JobCx| async move {
@@ -123,9 +130,45 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
     Ok(writer)
 }
 
-fn node_name(node: &Table<LocalNode>) -> String {
+/// Where the node is, as its row says.
+fn place(node: &Table<LocalNode>) -> Place {
     let snapshot = node.snapshot();
-    node.get(&snapshot, LocalNode::query()).map(|node| node.name.clone()).unwrap_or_default()
+    let Some(node) = node.get(&snapshot, LocalNode::query()) else { return Place::default() };
+    let zone = node.labels.get(ZONE).filter(|zone| !zone.is_empty());
+    Place { node: node.name.clone(), zone: zone.map(|zone| zone.as_str().into()) }
+}
+
+/// The label of a node that names its zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+fn node_port_addresses(addresses: &Table<NodeAddress>) -> BTreeSet<IpAddr> {
+    let snapshot = addresses.snapshot();
+    addresses.all(&snapshot).filter(|row| row.node_port).map(|row| row.addr).collect()
+}
+
+/// Has backends chosen anew when the node has another name or zone.
+async fn follow_node(
+    writer: Arc<ServicesWriter>,
+    node: Arc<Table<LocalNode>>,
+    topology: bool,
+    cx: JobCx,
+) -> anyhow::Result<()> {
+    cx.health.ok("Running");
+    let mut known: Option<Place> = None;
+    loop {
+        let watch = node.watch(&node.snapshot());
+        let now = place(&node);
+        if known.as_ref() != Some(&now) {
+            let renamed = known.as_ref().is_none_or(|known| known.node != now.node);
+            let by_zone = |service: &Service| topology && service.traffic_distribution.is_by_zone();
+            writer.choose_again(|service| renamed || by_zone(service));
+            known = Some(now);
+        }
+        tokio::select! {
+            () = watch.changed() => {}
+            () = cx.cancelled() => return Ok(()),
+        }
+    }
 }
 
 fn route(frontends: Arc<Table<Frontend>>) -> Member<Route> {

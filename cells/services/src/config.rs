@@ -1,5 +1,6 @@
 //! The options of services, in Cilium's spelling. Changes take effect at the next start.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +25,15 @@ pub struct ServicesConfig {
     /// Longest wait before rows that the kernel refused are written again
     #[flag(default = "1s", hidden)]
     pub lb_retry_backoff_max: Duration,
+    /// Ports that are for NodePort services alone: the first and the last
+    #[flag(default = "30000,32767")]
+    pub node_port_range: Vec<String>,
+    /// Let services prefer backends of this node or its zone (trafficDistribution, topology annotations)
+    #[flag(default = false)]
+    pub enable_service_topology: bool,
+    /// How long changes of services and endpoint slices that follow each other are taken together
+    #[flag(default = "500ms", hidden)]
+    pub lb_reflector_wait_time: Duration,
     /// Who gives addresses to load balancers without a class: lbipam, nodeipam or none
     #[flag(default = "lbipam")]
     pub default_lb_service_ipam: String,
@@ -61,6 +71,9 @@ impl Default for ServicesConfig {
             lb_init_wait_timeout: Duration::from_secs(60),
             lb_retry_backoff_min: Duration::from_secs(1),
             lb_retry_backoff_max: Duration::from_secs(1),
+            node_port_range: vec!["30000".to_owned(), "32767".to_owned()],
+            enable_service_topology: false,
+            lb_reflector_wait_time: Duration::from_millis(500),
             default_lb_service_ipam: "lbipam".to_owned(),
             bpf_lb_algorithm: "random".to_owned(),
             bpf_lb_algorithm_annotation: false,
@@ -112,6 +125,10 @@ impl ServicesConfig {
             let right = "give 12 bytes in base64, such as head -c12 /dev/urandom | base64 prints";
             return wrong("bpf-lb-maglev-hash-seed", &self.bpf_lb_maglev_hash_seed, right);
         }
+        self.node_ports()?;
+        if self.lb_reflector_wait_time.is_zero() {
+            return wrong("lb-reflector-wait-time", "0s", "give a duration, for instance 500ms");
+        }
         if let Some(path) = self.state_file() {
             let suffix = path.extension().and_then(|suffix| suffix.to_str()).unwrap_or_default();
             if !["yaml", "yml", "json"].contains(&suffix) {
@@ -126,6 +143,20 @@ impl ServicesConfig {
     pub fn table_size(&self) -> Option<u32> {
         let used = self.bpf_lb_algorithm == "maglev" || self.bpf_lb_algorithm_annotation;
         used.then_some(self.bpf_lb_maglev_table_size)
+    }
+
+    /// The ports that are for NodePort services alone.
+    pub fn node_ports(&self) -> Result<RangeInclusive<u16>, WrongOption> {
+        let ports: Vec<u16> =
+            self.node_port_range.iter().filter_map(|port| port.trim().parse().ok()).collect();
+        match ports[..] {
+            [first, last] if self.node_port_range.len() == 2 && 0 < first && first < last => Ok(first..=last),
+            _ => Err(WrongOption {
+                option: "node-port-range",
+                value: self.node_port_range.join(","),
+                right: "give the first and the last port, for instance 30000,32767",
+            }),
+        }
     }
 
     /// The state file, if there is to be one.
@@ -176,6 +207,12 @@ mod tests {
         for (text, option) in wrong.iter().zip(options) {
             assert!(text.starts_with(&format!("option {option}: ")) && text.contains("; "), "{text}");
         }
+        for range in [&["32767", "30000"][..], &["1"], &["1", "2", "x"], &["0", "9"], &["1", "65536"]] {
+            let node_port_range = range.iter().map(|port| port.to_string()).collect();
+            let error = ServicesConfig { node_port_range, ..Default::default() }.validate().unwrap_err();
+            assert!(error.to_string().contains("the first and the last port"), "{error}");
+        }
+        assert_eq!(ServicesConfig::default().node_ports().unwrap(), 30_000..=32_767);
         let config = ServicesConfig { default_lb_service_ipam: "x".to_owned(), ..Default::default() };
         assert!(config.validate().unwrap_err().to_string().contains("give lbipam, nodeipam or none"));
     }

@@ -15,7 +15,7 @@ use crate::annotations;
 use crate::backend::{Backend, BackendState, DEFAULT_WEIGHT, Zone};
 use crate::frontend::{FrontendParams, FrontendType};
 use crate::name::ServiceName;
-use crate::service::{Service, TrafficDistribution, TrafficPolicy};
+use crate::service::{ForwardingMode, Service, TrafficDistribution, TrafficPolicy};
 use crate::source::Source;
 
 /// Label of services that are to have no frontends.
@@ -44,7 +44,7 @@ impl Families {
 }
 
 /// A protocol by its name; TCP is meant if nothing is said. None if it is one without ports.
-fn protocol(name: &str) -> Option<Protocol> {
+pub(crate) fn protocol(name: &str) -> Option<Protocol> {
     match name {
         "" | "TCP" => Some(Protocol::Tcp),
         "UDP" => Some(Protocol::Udp),
@@ -74,6 +74,7 @@ pub fn service(
         labels: metadata.labels.clone(),
         annotations: metadata.annotations.clone(),
         selector: spec.selector.clone(),
+        forwarding_mode: forwarding_mode(manifest),
         ext_traffic_policy: policy(external_local(spec)),
         int_traffic_policy: policy(internal_local(spec)),
         session_affinity: (spec.session_affinity == "ClientIP").then_some(affinity),
@@ -101,6 +102,32 @@ fn port_names(ports: &[ServicePort]) -> Arc<[(SmolStr, u16)]> {
     names.sort_by(|a, b| a.0.cmp(&b.0));
     names.dedup_by(|later, earlier| later.0 == earlier.0);
     names.into()
+}
+
+fn forwarding_mode(manifest: &core::Service) -> ForwardingMode {
+    let Some(text) = manifest.metadata.annotations.get(annotations::FORWARDING_MODE) else {
+        return ForwardingMode::Default;
+    };
+    ForwardingMode::from_name(text).unwrap_or_else(|| {
+        wrong(manifest, annotations::FORWARDING_MODE, text, "dsr or snat");
+        ForwardingMode::Default
+    })
+}
+
+fn wrong(manifest: &core::Service, annotation: &str, value: &str, right: &str) {
+    let service = format!("{}/{}", manifest.metadata.namespace, manifest.metadata.name);
+    tracing::warn!(service, value, "Ignoring annotation {annotation}: give {right}");
+}
+
+/// The only type of frontends that it is to have besides external addresses, if it says so.
+fn only_type(manifest: &core::Service) -> Option<FrontendType> {
+    let text = manifest.metadata.annotations.get(annotations::TYPE)?;
+    let types = [FrontendType::ClusterIP, FrontendType::NodePort, FrontendType::LoadBalancer];
+    let found = types.into_iter().find(|kind| kind.name() == text);
+    if found.is_none() {
+        wrong(manifest, annotations::TYPE, text, "ClusterIP, NodePort or LoadBalancer");
+    }
+    found
 }
 
 fn distribution(manifest: &core::Service) -> TrafficDistribution {
@@ -135,7 +162,11 @@ fn frontends(manifest: &core::Service, families: Families) -> Vec<FrontendParams
         false => external,
     };
     let mut frontends: BTreeMap<LbAddress, FrontendParams> = BTreeMap::new();
+    let only = only_type(manifest);
     let mut add = |kind, ip: IpAddr, number: u16, scopes: &[Scope], port: &ServicePort| {
+        if kind != FrontendType::ExternalIPs && only.is_some_and(|only| only != kind) {
+            return;
+        }
         let Some(protocol) = protocol(&port.protocol) else { return };
         for &scope in scopes.iter().filter(|_| families.has(&ip) && number != 0) {
             let address = LbAddress { ip, port: number, protocol, scope };

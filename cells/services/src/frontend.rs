@@ -42,11 +42,6 @@ impl FrontendType {
             FrontendType::LocalRedirect => "LocalRedirect",
         }
     }
-
-    /// Whether the datapath translates packets to it. Ports of the node it does not serve.
-    pub fn is_served(self) -> bool {
-        !matches!(self, FrontendType::NodePort | FrontendType::HostPort)
-    }
 }
 
 /// What a source says of a frontend.
@@ -99,6 +94,11 @@ impl Frontend {
         BY_SERVICE.query(service.as_str())
     }
 
+    /// All frontends that use the backends of this service in place of their own's.
+    pub(crate) fn by_redirect(service: &ServiceName) -> Query<Frontend> {
+        BY_REDIRECT.query(service.as_str())
+    }
+
     /// Whether the maps are to have it; its status says why not.
     pub fn is_reconciled(&self) -> bool {
         self.status.kind() != StatusKind::Unset
@@ -112,6 +112,10 @@ impl Frontend {
 
 const BY_SERVICE: Index<Frontend, str> =
     Index::new("service", |frontend, keys| keys.add(frontend.service.name.as_str()));
+
+const BY_REDIRECT: Index<Frontend, str> = Index::new("redirect-to", |frontend, keys| {
+    keys.extend(frontend.redirect_to.iter().map(ServiceName::as_str));
+});
 
 /// [`FrontendParams`] with the name of the service; YAML keeps them apart.
 struct Params<'f>(&'f Frontend);
@@ -157,7 +161,7 @@ impl TableSpec for Frontend {
     }
 
     fn indexes() -> Vec<IndexDef<Self>> {
-        vec![BY_SERVICE.def()]
+        vec![BY_SERVICE.def(), BY_REDIRECT.def()]
     }
 
     fn columns() -> &'static [&'static str] {

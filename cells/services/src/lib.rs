@@ -3,8 +3,9 @@
 //! **Owns** the tables `services`, `frontends` and `backends`, and the rows of the pinned maps
 //! `cilium_lb{4,6}_{services_v2,backends_v3,reverse_nat,source_range,maglev}` and `cilium_lb_affinity_match`.
 //! **Needs** the maps, the node's name and addresses.
-//! **Gives** [`ServicesWriter`] to the sources, the tables to readers, `GET /service`. The state file of option
-//! `lb-state-file` is a source of its own. The commands `lb/*` look at the maps.
+//! **Gives** [`ServicesWriter`] to the sources, the tables to readers, `GET /service`. Sources of its own are the state file of
+//! option `lb-state-file`, and Services, EndpointSlices and Pods of the cluster, where the hive has their tables. The commands
+//! `lb/*` look at the maps.
 //!
 //! **Life.** Numbers of an earlier run are read from the maps and stay. Nothing in the maps is changed before all sources
 //! that were [registered](ServicesWriter::register) have said what they know (or `lb-init-wait-timeout` is over), and
@@ -40,6 +41,7 @@
 //!   health says (`node-ports`). At addresses of the node they come back at once when a frontend that had the address goes.
 //! - Of slots behind the count of an earlier run only those of active backends count as unhealthy; the others say
 //!   themselves that they are leaving.
+//! - A service that was refused is tried again with every change, not only with its own.
 //! - A state file with any wrong field changes nothing, and says which, in which line. A port without protocol is TCP. As
 //!   long as the file is wrong from the start, services of an earlier run stay.
 
@@ -68,6 +70,7 @@ mod mirror;
 mod name;
 mod provider;
 mod reconcile;
+mod reflect;
 mod rest;
 mod restore;
 mod room;
@@ -81,6 +84,7 @@ mod state_file;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod txn;
 mod writer;
 
 pub use address::{BadAddress, LbAddress, Protocol, Scope};
@@ -97,4 +101,5 @@ pub use service::{
 };
 pub use source::Source;
 pub use state_file::{StateFileError, parse as parse_state_file, read as read_state_file};
-pub use writer::{Initializers, ServicesTxn, ServicesWriter, State};
+pub use txn::ServicesTxn;
+pub use writer::{Initializers, Rules, ServicesWriter, State};

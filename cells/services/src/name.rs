@@ -15,6 +15,16 @@ impl ServiceName {
         ServiceName(format!("{namespace}/{name}").into())
     }
 
+    /// The service of this cluster whose object has this key, `namespace/name`.
+    pub(crate) fn of_key(key: &str) -> ServiceName {
+        ServiceName(key.into())
+    }
+
+    /// The name of the service that a port of the host has for a pod; no service of Kubernetes can be called so.
+    pub fn host_port(namespace: &str, pod: &str, port: u16, uid: &str) -> ServiceName {
+        ServiceName(format!("{namespace}/{pod}:host-port:{port}:{uid}").into())
+    }
+
     /// The whole text.
     pub fn as_str(&self) -> &str {
         &self.0

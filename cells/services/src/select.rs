@@ -1,43 +1,113 @@
 //! Which of a service's backends a frontend uses.
 
+use std::sync::Arc;
+
+use k8s::SmolStr;
 use statedb::Obj;
 
 use crate::address::Scope;
-use crate::backend::Backend;
-use crate::frontend::{FrontendParams, FrontendType};
-use crate::service::{Service, TrafficPolicy};
+use crate::backend::{Backend, BackendState};
+use crate::frontend::{Frontend, FrontendParams, FrontendType};
+use crate::service::{Service, TrafficDistribution, TrafficPolicy};
 
-/// The backends of a frontend, by address. `rows` are all rows of the service in the table's order: by address, the most
-/// believed source first.
-pub(crate) fn select<'r>(
-    frontend: &FrontendParams,
-    service: &Service,
-    node: &str,
-    rows: impl Iterator<Item = &'r Obj<Backend>>,
-) -> Vec<Obj<Backend>> {
-    let local = local_only(frontend, service);
-    let mut chosen: Vec<Obj<Backend>> = Vec::new();
-    let mut last = None;
-    for row in rows {
-        // Of one address only the first row counts, whether it is chosen or not.
-        if last.replace(row.address) == Some(row.address) {
-            continue;
+/// Where this node is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its name.
+    pub(crate) node: String,
+    /// Its zone, if its labels tell.
+    pub(crate) zone: Option<SmolStr>,
+}
+
+/// What decides about the backends of a frontend.
+pub(crate) struct Selection<'s> {
+    pub(crate) frontend: &'s Frontend,
+    pub(crate) place: &'s Place,
+    /// Whether backends may be preferred by where they are.
+    pub(crate) topology: bool,
+    /// Whether somebody checks the backends of its service.
+    pub(crate) is_checked: bool,
+}
+
+/// Backends by address, one row each.
+pub(crate) struct Chosen {
+    pub(crate) backends: Arc<[Obj<Backend>]>,
+    /// Those that are to be checked.
+    pub(crate) to_check: Arc<[Obj<Backend>]>,
+}
+
+impl Selection<'_> {
+    /// The backends of the frontend. `rows` are all rows of the service in the table's order: by address, the most
+    /// believed source first.
+    pub(crate) fn of<'r>(&self, rows: impl Iterator<Item = &'r Obj<Backend>>) -> Chosen {
+        let mut fitting: Vec<Obj<Backend>> = Vec::new();
+        let mut last = None;
+        for row in rows {
+            // Of one address only the first row counts, whether it is chosen or not.
+            if last.replace(row.address) != Some(row.address) && self.fits(row) {
+                fitting.push(row.clone());
+            }
         }
-        let fits = row.address.protocol == frontend.address.protocol
-            && row.address.ip.is_ipv4() == frontend.address.ip.is_ipv4()
-            && row.serves(&frontend.port_name)
-            && (!local || row.node_name.is_empty() || &*row.node_name == node);
-        if fits {
-            chosen.push(row.clone());
+        if !self.is_checked {
+            self.prefer(&mut fitting);
+            let backends: Arc<[Obj<Backend>]> = fitting.into();
+            return Chosen { to_check: backends.clone(), backends };
+        }
+        let to_check: Arc<[Obj<Backend>]> = fitting.as_slice().into();
+        self.prefer(&mut fitting);
+        fitting.retain(|row| row.state != BackendState::Active || row.unhealthy_updated_at.is_some());
+        Chosen { backends: fitting.into(), to_check }
+    }
+
+    fn fits(&self, row: &Backend) -> bool {
+        let FrontendParams { address, port_name, .. } = &self.frontend.params;
+        row.address.protocol == address.protocol
+            && row.address.ip.is_ipv4() == address.ip.is_ipv4()
+            && row.serves(port_name)
+            && (!local_only(&self.frontend.params, &self.frontend.service)
+                || row.node_name.is_empty()
+                || row.node_name == self.place.node)
+    }
+
+    /// Leaves out backends that are elsewhere, if there are such that may take connections where they should be.
+    fn prefer(&self, rows: &mut Vec<Obj<Backend>>) {
+        if !self.topology || self.frontend.redirect_to.is_some() {
+            return;
+        }
+        let candidates = || {
+            rows.iter().filter(|row| {
+                !matches!(row.state, BackendState::Terminating | BackendState::TerminatingNotServing)
+                    && !(self.is_checked && (row.unhealthy || row.unhealthy_updated_at.is_none()))
+            })
+        };
+        match self.frontend.service.traffic_distribution {
+            TrafficDistribution::Default => {}
+            TrafficDistribution::PreferSameNode => {
+                let here = |row: &Obj<Backend>| row.node_name == self.place.node;
+                if candidates().any(here) {
+                    rows.retain(here);
+                }
+            }
+            TrafficDistribution::PreferSameZone | TrafficDistribution::PreferClose => {
+                let Some(zone) = &self.place.zone else { return };
+                let hints =
+                    |row: &Obj<Backend>| row.zone.as_ref().is_some_and(|zone| !zone.for_zones.is_empty());
+                let ours = |row: &Obj<Backend>| {
+                    row.zone.as_ref().is_some_and(|place| place.for_zones.contains(zone))
+                };
+                if candidates().any(ours) && candidates().all(hints) {
+                    rows.retain(ours);
+                }
+            }
         }
     }
-    chosen
 }
 
 /// Whether only backends of this node count. The cluster address has only the external scope and obeys the internal
 /// policy.
 fn local_only(frontend: &FrontendParams, service: &Service) -> bool {
     let policy = match (frontend.kind, frontend.address.scope) {
+        (FrontendType::HostPort | FrontendType::LocalRedirect, _) => return false,
         (FrontendType::ClusterIP, _) | (_, Scope::Internal) => service.int_traffic_policy,
         (_, Scope::External) => service.ext_traffic_policy,
     };

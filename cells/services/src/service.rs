@@ -121,6 +121,11 @@ impl TrafficDistribution {
             [PreferSameZone, PreferClose, PreferSameNode].into_iter().find(|said| said.name() == name);
         known.unwrap_or(Default)
     }
+
+    /// Whether it is about zones.
+    pub(crate) fn is_by_zone(self) -> bool {
+        matches!(self, TrafficDistribution::PreferSameZone | TrafficDistribution::PreferClose)
+    }
 }
 
 /// Which algorithm chooses the backend of a connection.

@@ -5,8 +5,10 @@ mod kernel;
 mod maps;
 mod model;
 mod property;
+mod selection;
 mod tables;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use reconciler::Reconciler;
@@ -21,19 +23,29 @@ use crate::maglev::Maglev;
 use crate::metrics::Events;
 use crate::reconcile::{LbOps, Surroundings};
 use crate::rows::{Key, Value};
+use crate::select::Place;
 use crate::source::Source;
 use crate::testing::FakeMaps;
-use crate::writer::{ServicesWriter, State};
+use crate::writer::{Questions, Rules, ServicesWriter, State};
 
 const NODE: &str = "alpha";
 
+pub(crate) const FAMILIES: Families = Families { v4: true, v6: true };
+
 /// A writer with tables of its own.
 pub(crate) fn writer() -> ServicesWriter {
+    writer_with(Rules::default())
+}
+
+/// The same with other rules.
+pub(crate) fn writer_with(rules: Rules) -> ServicesWriter {
     let db = Db::new();
     let (services, frontends, backends) = (db.table(), db.table(), db.table());
     let tables = (services.unwrap(), frontends.unwrap(), backends.unwrap());
-    let families = Families { v4: true, v6: true };
-    ServicesWriter::new(tables.0, tables.1, tables.2, || NODE.to_owned(), families, Events::default())
+    let place = || Place { node: NODE.to_owned(), zone: Some("north".into()) };
+    let node_port_addresses = || BTreeSet::from([[192, 0, 2, 90].into()]);
+    let questions = Questions::new(place, node_port_addresses);
+    ServicesWriter::new(tables.0, tables.1, tables.2, questions, FAMILIES, rules, Events::default())
 }
 
 /// What a state file says.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use devices::NodeAddress;
 use hive::prelude::*;
 use hive_script::{Condition, Retry};
-use k8s::core::{Namespace, Pod};
+use k8s::core::{EndpointSlice, Namespace, Pod, Service};
 use k8s::{Resource, Selection};
 use local_node::{LocalNode, NodeName};
 use maps::{FamilyConfig, MapsConfig, Specs};
@@ -15,8 +15,12 @@ use services::testing::{FakeMaps, Fault};
 use services::{KernelMaps, LbMapsProvider, ServicesConfig};
 use statedb::RwTable;
 
-pub(super) const DEFAULTS: &[&str] =
-    &["--lb-retry-backoff-min=10ms", "--lb-retry-backoff-max=10ms", "--bpf-lb-maglev-table-size=1021"];
+pub(super) const DEFAULTS: &[&str] = &[
+    "--lb-retry-backoff-min=10ms",
+    "--lb-retry-backoff-max=10ms",
+    "--lb-reflector-wait-time=10ms",
+    "--bpf-lb-maglev-table-size=1021",
+];
 
 pub(super) const RETRY: Retry = Retry { first: Duration::from_millis(20), most: Duration::from_millis(500) };
 
@@ -31,7 +35,12 @@ struct FaultConfig {
 pub(super) fn cells(maps: Cell) -> Vec<Cell> {
     let of_this_node =
         |node: Arc<NodeName>| Selection::all(Pod::KIND).with_fields(&format!("spec.nodeName={}", &**node));
-    let tables = [k8s::table::<Namespace>(), k8s::selected::<Pod, _>(of_this_node)];
+    let tables = [
+        k8s::table::<Namespace>(),
+        k8s::table::<Service>(),
+        k8s::table::<EndpointSlice>(),
+        k8s::selected::<Pod, _>(of_this_node),
+    ];
     let addresses = [statedb::table::<NodeAddress>(), invoke(|_: Arc<RwTable<NodeAddress>>| ())];
     let options = [config::<FamilyConfig>(), config::<MapsConfig>(), config::<FaultConfig>()];
     vec![

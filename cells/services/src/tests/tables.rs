@@ -248,7 +248,8 @@ fn frontends_at_addresses_of_the_node_are_looked_at_again() {
 fn local_policy_follows_the_name_of_the_node() {
     let name = Arc::new(std::sync::Mutex::new(String::new()));
     let of_node = name.clone();
-    let writer = ServicesWriter { node: Arc::new(move || of_node.lock().unwrap().clone()), ..writer() };
+    let place = move || Place { node: of_node.lock().unwrap().clone(), zone: None };
+    let writer = ServicesWriter { questions: Questions::new(place, BTreeSet::new), ..writer() };
     let endpoints = "[{addresses: [10.0.0.1], nodeName: alpha}, {addresses: [10.0.0.2], nodeName: beta}]";
     let text = format!(
         "{}endpoints:\n{}",
@@ -259,7 +260,7 @@ fn local_policy_follows_the_name_of_the_node() {
     assert_eq!(cells(&writer.frontends(), &[4]), [""]);
     for (node, backends) in [("alpha", "10.0.0.1:1/TCP"), ("beta", "10.0.0.2:1/TCP")] {
         *name.lock().unwrap() = node.to_owned();
-        writer.node_renamed();
+        writer.choose_again(|_| true);
         assert_eq!(cells(&writer.frontends(), &[4]), [backends]);
     }
 }

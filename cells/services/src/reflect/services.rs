@@ -1,0 +1,269 @@
+//! Services and endpoint slices: each round takes all that has changed since the one before, in one transaction.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use hive::JobCx;
+use k8s::core::{EndpointSlice, Service as Manifest};
+use k8s::{Row, SmolStr};
+use statedb::{Changes, Table, TableSpec, Watch};
+
+use crate::annotations;
+use crate::convert::{self, Families};
+use crate::error::Refused;
+use crate::name::ServiceName;
+use crate::service::Service;
+use crate::source::Source;
+use crate::txn::ServicesTxn;
+use crate::writer::{Initializers, ServicesWriter};
+
+/// Objects with this label are somebody else's proxy's.
+const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// Who copies slices of other clusters, which come by another way.
+const MESH_CONTROLLER: &str = "endpointslice-mesh-controller.cilium.io";
+/// Changes of a table that are one transaction at most.
+const BATCH: usize = 500;
+
+type Labels = BTreeMap<String, String>;
+
+/// Keeps services and backends of source `k8s` equal to the objects.
+pub(crate) struct Reflector {
+    writer: ServicesWriter,
+    services: Table<Row<Manifest>>,
+    slices: Table<Row<EndpointSlice>>,
+    service_changes: Changes<Row<Manifest>>,
+    slice_changes: Changes<Row<EndpointSlice>>,
+    families: Families,
+    /// Labels of this node.
+    labels: Box<dyn Fn() -> Labels + Send + Sync>,
+    /// The service of each slice, and the slices of each service.
+    service_of: HashMap<SmolStr, ServiceName>,
+    slices_of: HashMap<ServiceName, Vec<SmolStr>>,
+    /// Services that could not be written; they are tried again with the next change.
+    refused: BTreeMap<SmolStr, Refused>,
+    /// Until both tables were read to the end of their first lists.
+    initializers: Vec<Initializers>,
+}
+
+impl Reflector {
+    pub(crate) fn new(
+        writer: ServicesWriter,
+        services: Table<Row<Manifest>>,
+        slices: Table<Row<EndpointSlice>>,
+        families: Families,
+        labels: impl Fn() -> Labels + Send + Sync + 'static,
+    ) -> Reflector {
+        Reflector {
+            initializers: vec![writer.register("k8s-services"), writer.register("k8s-endpoints")],
+            writer,
+            service_changes: services.changes().named("loadbalancer-reflector").limit(BATCH),
+            slice_changes: slices.changes().named("loadbalancer-reflector").limit(BATCH),
+            services,
+            slices,
+            families,
+            labels: Box::new(labels),
+            service_of: HashMap::new(),
+            slices_of: HashMap::new(),
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// Follows the objects until the agent stops. A change after a quiet time is taken at once, those that follow it within
+    /// the wait together.
+    pub(crate) async fn follow(mut self, wait: Duration, cx: JobCx) -> anyhow::Result<()> {
+        cx.health.ok("Running");
+        loop {
+            let round = hive::blocking(move || {
+                let round = self.round();
+                (self, round)
+            });
+            let (this, round) = round.await;
+            self = this;
+            if round.changed {
+                self.report(&cx);
+            }
+            if round.more {
+                continue;
+            }
+            tokio::select! {
+                () = cx.cancelled() => return Ok(()),
+                () = round.services.changed() => {}
+                () = round.slices.changed() => {}
+                () = self.initialized(), if !self.initializers.is_empty() => continue,
+            }
+            if round.changed {
+                tokio::select! {
+                    () = cx.cancelled() => return Ok(()),
+                    () = tokio::time::sleep(wait) => {}
+                }
+            }
+        }
+    }
+
+    async fn initialized(&self) {
+        tokio::join!(self.services.wait_initialized(), self.slices.wait_initialized());
+    }
+
+    fn report(&self, cx: &JobCx) {
+        if self.refused.is_empty() {
+            cx.health.ok("Running");
+            return;
+        }
+        let errors: Vec<String> = self.refused.values().map(ToString::to_string).collect();
+        let error = errors.join("\n");
+        if cx.health.degraded_anew("Failure processing services", &error) {
+            tracing::error!(error, "Services of the cluster are refused");
+        }
+    }
+
+    /// Takes the changes there are.
+    pub(crate) fn round(&mut self) -> Round {
+        let snapshot = self.services.snapshot();
+        // What is said to be complete here is in the changes that follow.
+        let complete = self.services.initialized(&snapshot) && self.slices.initialized(&snapshot);
+        let (services, service_watch) = self.service_changes.read(&snapshot, BATCH);
+        let (slices, slice_watch) = self.slice_changes.read(&snapshot, BATCH);
+        let more = services.len() == BATCH || slices.len() == BATCH;
+        let changed = !services.is_empty() || !slices.is_empty();
+        if changed {
+            let writer = self.writer.clone();
+            let mut txn = writer.write();
+            let labels = (self.labels)();
+            let mut again: BTreeSet<SmolStr> = self.refused.keys().cloned().collect();
+            for change in services.iter() {
+                let key: SmolStr = change.object.key().into();
+                again.remove(&key);
+                let object = (!change.deleted).then_some(&*change.object);
+                self.take_service(&mut txn, key, object.map(|row| &**row), &labels);
+            }
+            // Who had their addresses may have gone.
+            for key in again {
+                let row = self.services.get(&snapshot, statedb::Query::primary(key.to_string())).cloned();
+                self.take_service(&mut txn, key, row.as_ref().map(|row| &***row), &labels);
+            }
+            let mut affected = BTreeSet::new();
+            for change in slices.iter() {
+                let key: SmolStr = change.object.key().into();
+                let service = (!change.deleted).then(|| service_of(&change.object)).flatten();
+                affected.extend(self.place(key, service));
+            }
+            for name in affected {
+                let backends = self.backends(&name, &snapshot);
+                txn.set_backends(&name, Source::Kubernetes, backends);
+            }
+            txn.commit();
+        }
+        if complete && !more {
+            for initializers in self.initializers.drain(..) {
+                self.writer.complete(initializers);
+            }
+        }
+        Round { changed, more, services: service_watch, slices: slice_watch }
+    }
+
+    fn take_service(
+        &mut self,
+        txn: &mut ServicesTxn<'_>,
+        key: SmolStr,
+        object: Option<&Manifest>,
+        labels: &Labels,
+    ) {
+        self.refused.remove(&key);
+        let object = object.filter(|object| is_wanted(object) && is_exposed(object, labels));
+        let Some(object) = object else {
+            let name = ServiceName::of_key(&key);
+            if txn.service(&name).is_some_and(|service| service.source == Source::Kubernetes) {
+                txn.delete_service(&name);
+            }
+            return;
+        };
+        let (service, frontends): (Service, _) = convert::service(object, Source::Kubernetes, self.families);
+        if let Err(error) = txn.upsert_service(service, frontends) {
+            self.refused.insert(key, error);
+        }
+    }
+
+    /// Notes whose slice it is; gives the services whose backends are others now.
+    fn place(&mut self, slice: SmolStr, service: Option<ServiceName>) -> Vec<ServiceName> {
+        let before = match &service {
+            Some(service) => self.service_of.insert(slice.clone(), service.clone()),
+            None => self.service_of.remove(&slice),
+        };
+        if let Some(before) = before.as_ref().filter(|before| service.as_ref() != Some(*before))
+            && let Some(slices) = self.slices_of.get_mut(before)
+        {
+            slices.retain(|other| *other != slice);
+            if slices.is_empty() {
+                self.slices_of.remove(before);
+            }
+        }
+        if let Some(service) = service.as_ref().filter(|service| before.as_ref() != Some(*service)) {
+            let slices = self.slices_of.entry(service.clone()).or_insert_with(|| Vec::with_capacity(1));
+            // In order of their names, so that nothing depends on which came first.
+            let at = slices.binary_search(&slice).unwrap_or_else(|at| at);
+            slices.insert(at, slice);
+        }
+        before.into_iter().chain(service).collect()
+    }
+
+    /// What all slices of a service say together.
+    fn backends(&self, name: &ServiceName, snapshot: &statedb::Snapshot) -> Vec<crate::Backend> {
+        let keys = self.slices_of.get(name).into_iter().flatten();
+        let rows = keys.filter_map(|key| self.slices.get(snapshot, statedb::Query::primary(key.to_string())));
+        convert::merge(
+            rows.filter_map(|row| convert::slice(row, Source::Kubernetes, self.families)).flatten(),
+        )
+    }
+}
+
+#[cfg(test)]
+impl Reflector {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.service_of.is_empty() && self.slices_of.is_empty()
+    }
+
+    pub(crate) fn errors(&self) -> Vec<String> {
+        self.refused.values().map(ToString::to_string).collect()
+    }
+}
+
+/// What came of a round, and what to wait for.
+pub(crate) struct Round {
+    pub(crate) changed: bool,
+    /// There is more to take already.
+    pub(crate) more: bool,
+    services: Watch,
+    slices: Watch,
+}
+
+fn is_wanted(service: &Manifest) -> bool {
+    service.metadata.labels.get(PROXY_NAME).is_none()
+}
+
+fn service_of(slice: &EndpointSlice) -> Option<ServiceName> {
+    let labels = &slice.metadata.labels;
+    if labels.get(PROXY_NAME).is_some()
+        || labels.get(MANAGED_BY).is_some_and(|manager| manager == MESH_CONTROLLER)
+        || !matches!(slice.address_type.as_str(), "IPv4" | "IPv6")
+    {
+        return None;
+    }
+    Some(ServiceName::new(&slice.metadata.namespace, labels.get(k8s::SERVICE_NAME)?))
+}
+
+/// Whether the service is for this node.
+fn is_exposed(service: &Manifest, labels: &Labels) -> bool {
+    let annotations = &service.metadata.annotations;
+    if let Some(selector) = annotations.get(annotations::NODE_SELECTOR) {
+        let selected = k8s::selects(selector, |name| labels.get(name).map(String::as_str));
+        return selected.unwrap_or_else(|error| {
+            let name = format!("{}/{}", service.metadata.namespace, service.metadata.name);
+            let annotation = annotations::NODE_SELECTOR;
+            tracing::warn!(service = name, %error, "Service is for no node: {annotation} cannot be read");
+            false
+        });
+    }
+    let wanted = annotations.get(annotations::NODE);
+    wanted.is_none_or(|wanted| labels.get(annotations::NODE).is_some_and(|label| label == wanted.as_str()))
+}

@@ -1,0 +1,370 @@
+//! Changes of services, frontends and backends that become visible together.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use reconciler::Status;
+use statedb::{Obj, Prefix, Query};
+
+use crate::address::LbAddress;
+use crate::backend::Backend;
+use crate::error::Refused;
+use crate::frontend::{Frontend, FrontendParams, FrontendType};
+use crate::metrics::Action;
+use crate::name::ServiceName;
+use crate::select::{Chosen, Place, Selection};
+use crate::service::{ProxyRedirect, Service};
+use crate::source::Source;
+use crate::writer::{ServicesWriter, State, Tables};
+
+/// Changes that become visible together. Dropped without [`commit`](ServicesTxn::commit), nothing has happened.
+#[must_use = "a transaction that is not committed changes nothing"]
+pub struct ServicesTxn<'a> {
+    txn: Tables<'a>,
+    /// Of the table of frontends, before the transaction.
+    revision: u64,
+    place: Place,
+    is_checked: Option<Arc<dyn Fn(&Service) -> bool + Send + Sync>>,
+    writer: &'a ServicesWriter,
+    /// Services whose frontends choose their backends anew at the commit.
+    touched: BTreeSet<ServiceName>,
+}
+
+impl<'a> ServicesTxn<'a> {
+    pub(crate) fn new(writer: &'a ServicesWriter, mut txn: Tables<'a>) -> ServicesTxn<'a> {
+        let revision = txn.split().1.revision();
+        let (place, is_checked) = ((writer.questions.place)(), writer.questions.is_checked());
+        ServicesTxn { txn, revision, place, is_checked, writer, touched: BTreeSet::new() }
+    }
+
+    /// Creates or replaces a service and its set of frontends. Refused as a whole if another service has one of the
+    /// addresses.
+    pub fn upsert_service(
+        &mut self,
+        service: Service,
+        frontends: Vec<FrontendParams>,
+    ) -> Result<(), Refused> {
+        let frontends = self.without_shadows(&service, frontends);
+        self.check(&service, &frontends, |_| false)?;
+        self.put_service(service, frontends);
+        Ok(())
+    }
+
+    /// The service of that name.
+    pub fn service(&mut self, name: &ServiceName) -> Option<Obj<Service>> {
+        self.txn.split().0.get(Service::by_name(name)).cloned()
+    }
+
+    /// Names of the services that begin like this, in order.
+    pub fn names(&mut self, start: &str) -> Vec<ServiceName> {
+        let services = self.txn.split().0.prefix(Prefix::primary(start));
+        services.map(|service| service.name.clone()).collect()
+    }
+
+    /// Gives a frontend the backends of another service in place of its own's, or its own again; false if there is no such
+    /// frontend.
+    pub fn set_redirect_to(&mut self, address: &LbAddress, to: Option<ServiceName>) -> bool {
+        let (_, frontends, _) = self.txn.split();
+        let Some(frontend) = frontends.get(Frontend::by_address(address)).cloned() else { return false };
+        if frontend.redirect_to != to {
+            self.touched.insert(frontend.service.name.clone());
+            frontends.insert(Frontend { redirect_to: to, ..(*frontend).clone() });
+        }
+        true
+    }
+
+    /// Makes these the proxies that take a service's connections; they stay when its source says it anew. False if there
+    /// is no such service.
+    pub fn set_proxy_redirects(&mut self, name: &ServiceName, redirects: Vec<ProxyRedirect>) -> bool {
+        let Some(service) = self.service(name) else { return false };
+        if *service.proxy_redirects == *redirects {
+            return true;
+        }
+        let (services, frontends, _) = self.txn.split();
+        services.insert(Service { proxy_redirects: redirects.into(), ..(*service).clone() });
+        let Some(service) = services.get(Service::by_name(name)).cloned() else { return false };
+        let of_service: Vec<Obj<Frontend>> = frontends.list(Frontend::by_service(name)).cloned().collect();
+        for frontend in of_service {
+            frontends.insert(Frontend { service: service.clone(), ..(*frontend).clone() });
+        }
+        self.touched.insert(name.clone());
+        true
+    }
+
+    /// The frontends of these services choose their backends anew.
+    pub(crate) fn touch_all(&mut self, concerned: impl Fn(&Service) -> bool) {
+        let services = self.txn.split().0.all().filter(|service| concerned(service));
+        let names: Vec<ServiceName> = services.map(|service| service.name.clone()).collect();
+        self.touched.extend(names);
+    }
+
+    /// Without addresses of load balancers at which a NodePort service of this node may answer.
+    fn without_shadows(&self, service: &Service, mut frontends: Vec<FrontendParams>) -> Vec<FrontendParams> {
+        let range = &self.writer.rules.node_port_range;
+        let may = |params: &FrontendParams| {
+            matches!(params.kind, FrontendType::LoadBalancer | FrontendType::ExternalIPs)
+                && range.contains(&params.address.port)
+        };
+        if frontends.iter().any(may) {
+            let addresses = (self.writer.questions.node_port_addresses)();
+            frontends.retain(|params| {
+                let shadows = may(params) && addresses.contains(&params.address.ip);
+                if shadows {
+                    let (service, address) = (&service.name, params.address);
+                    tracing::warn!(
+                        %service, %address,
+                        "Ignoring an address of the node with a port of node-port-range; give another port"
+                    );
+                }
+                !shadows
+            });
+        }
+        frontends
+    }
+
+    /// Deletes a service and its frontends; its backends stay until their source removes them.
+    pub fn delete_service(&mut self, name: &ServiceName) {
+        let (services, frontends, _) = self.txn.split();
+        let addresses: Vec<_> = frontends.list(Frontend::by_service(name)).map(|f| f.address()).collect();
+        for address in addresses {
+            frontends.delete(Frontend::by_address(&address));
+        }
+        if services.delete(Service::by_name(name)).is_some() {
+            self.writer.events.count(Action::Delete);
+        }
+        self.touched.remove(name);
+    }
+
+    /// Makes the backends that a source gives to a service exactly these.
+    pub fn set_backends(&mut self, service: &ServiceName, source: Source, backends: Vec<Backend>) {
+        let wanted: HashSet<LbAddress> = backends.iter().map(|backend| backend.address).collect();
+        let (_, _, table) = self.txn.split();
+        let stale: Vec<Query<Backend>> = table
+            .prefix(Backend::of_service(service))
+            .filter(|row| row.source == source && !wanted.contains(&row.address))
+            .map(|row| Query::of(&**row))
+            .collect();
+        for query in stale {
+            table.delete(query);
+            self.touched.insert(service.clone());
+        }
+        for backend in backends {
+            self.put_backend(backend);
+        }
+    }
+
+    /// Says that a backend of a service was found healthy or not; false if the service has no such backend.
+    pub fn set_health(
+        &mut self,
+        service: &ServiceName,
+        address: &LbAddress,
+        healthy: bool,
+        at: SystemTime,
+    ) -> bool {
+        let (_, _, table) = self.txn.split();
+        let rows: Vec<Obj<Backend>> = table
+            .prefix(Backend::of_service(service))
+            .filter(|row| row.address == *address)
+            .cloned()
+            .collect();
+        for row in &rows {
+            if row.unhealthy == healthy || row.unhealthy_updated_at.is_none() {
+                let unhealthy_updated_at = Some(at);
+                table.insert(Backend { unhealthy: !healthy, unhealthy_updated_at, ..(**row).clone() });
+                self.touched.insert(service.clone());
+            }
+        }
+        !rows.is_empty()
+    }
+
+    /// Makes what a source says exactly this; gives the services that were refused, each as a whole.
+    pub fn replace(&mut self, source: Source, state: State) -> Vec<Refused> {
+        let mut refused = Vec::new();
+        let mut accepted: BTreeMap<ServiceName, (Service, Vec<FrontendParams>)> = BTreeMap::new();
+        let mut claimed: HashMap<LbAddress, ServiceName> = HashMap::new();
+        for (service, frontends) in state.services {
+            let frontends = self.without_shadows(&service, frontends);
+            // Among the services of the source the earlier one has the address, whoever had it before.
+            let taken = frontends.iter().find_map(|frontend| {
+                let owner = claimed.get(&frontend.address).filter(|owner| **owner != service.name)?;
+                Some(Refused::Owned { address: frontend.address, owner: owner.clone() })
+            });
+            let of_source = |owner: &Service| owner.source == source;
+            match taken.map_or(Ok(()), Err).and_then(|()| self.check(&service, &frontends, of_source)) {
+                Err(error) => refused.push(error),
+                Ok(()) => {
+                    claimed.extend(frontends.iter().map(|f| (f.address, service.name.clone())));
+                    accepted.insert(service.name.clone(), (service, frontends));
+                }
+            }
+        }
+        let (services, _, backends) = self.txn.split();
+        let gone: Vec<ServiceName> = services
+            .all()
+            .filter(|service| service.source == source && !accepted.contains_key(&service.name))
+            .map(|service| service.name.clone())
+            .collect();
+        let mut wanted: BTreeMap<ServiceName, Vec<Backend>> = BTreeMap::new();
+        for row in backends.all().filter(|row| row.source == source) {
+            wanted.entry(row.service_name.clone()).or_default();
+        }
+        for name in gone {
+            self.delete_service(&name);
+        }
+        for (service, frontends) in accepted.into_values() {
+            self.put_service(service, frontends);
+        }
+        for backend in state.backends {
+            wanted.entry(backend.service_name.clone()).or_default().push(backend);
+        }
+        for (service, backends) in wanted {
+            self.set_backends(&service, source, backends);
+        }
+        refused
+    }
+
+    /// Makes the changes visible.
+    pub fn commit(mut self) {
+        let touched = std::mem::take(&mut self.touched);
+        for name in &touched {
+            self.choose(Frontend::by_service(name));
+        }
+        for name in &touched {
+            self.choose(Frontend::by_redirect(name));
+        }
+        self.txn.commit();
+    }
+
+    /// Whether the service may be written; addresses of services that `yields` is true for do not count as taken.
+    fn check(
+        &mut self,
+        service: &Service,
+        wanted: &[FrontendParams],
+        yields: impl Fn(&Service) -> bool,
+    ) -> Result<(), Refused> {
+        let (services, frontends, _) = self.txn.split();
+        if let Some(existing) = services.get(Service::by_name(&service.name))
+            && existing.source < service.source
+        {
+            return Err(Refused::Defined { name: service.name.clone(), owner: existing.source });
+        }
+        for FrontendParams { address, .. } in wanted {
+            if let Some(existing) = frontends.get(Frontend::by_address(address))
+                && existing.service.name != service.name
+                && !yields(&existing.service)
+            {
+                let owner = existing.service.name.clone();
+                return Err(Refused::Owned { address: *address, owner });
+            }
+        }
+        Ok(())
+    }
+
+    fn put_service(&mut self, mut service: Service, params: Vec<FrontendParams>) {
+        let name = service.name.clone();
+        let (services, frontends, _) = self.txn.split();
+        if let Some(existing) = services.get(Service::by_name(&name)) {
+            // They do not come from its source.
+            service.proxy_redirects = existing.proxy_redirects.clone();
+        }
+        let changed = match services.get(Service::by_name(&name)) {
+            Some(existing) if **existing == service => false,
+            existing => {
+                self.writer.events.count(if existing.is_some() { Action::Update } else { Action::Add });
+                services.insert(service);
+                true
+            }
+        };
+        let Some(service) = services.get(Service::by_name(&name)).cloned() else { return };
+        let wanted: HashSet<LbAddress> = params.iter().map(|params| params.address).collect();
+        let stale: Vec<LbAddress> = frontends
+            .list(Frontend::by_service(&name))
+            .map(|frontend| frontend.address())
+            .filter(|address| !wanted.contains(address))
+            .collect();
+        for address in stale {
+            frontends.delete(Frontend::by_address(&address));
+        }
+        let mut params = params;
+        params.sort_by_key(|params| params.address.key());
+        for params in params {
+            let old = frontends.get(Frontend::by_address(&params.address)).cloned();
+            if old.as_ref().is_some_and(|old| old.params == params && old.service.same(&service)) {
+                continue;
+            }
+            // Rows of a frontend that changes hands stay under their number.
+            let status = status(&params, self.writer);
+            let frontend = match old {
+                Some(old) => Frontend {
+                    redirect_to: old.redirect_to.clone().filter(|_| old.service.name == name),
+                    params,
+                    service: service.clone(),
+                    status,
+                    ..(*old).clone()
+                },
+                None => Frontend::new(params, service.clone(), status),
+            };
+            frontends.insert(frontend);
+            self.touched.insert(name.clone());
+        }
+        if changed {
+            self.touched.insert(name);
+        }
+    }
+
+    fn put_backend(&mut self, mut backend: Backend) {
+        let (_, _, table) = self.txn.split();
+        if let Some(old) = table.get(Query::of(&backend)) {
+            // What was found out of a backend does not come from its source.
+            backend.unhealthy = old.unhealthy;
+            backend.unhealthy_updated_at = old.unhealthy_updated_at;
+            if **old == backend {
+                return;
+            }
+        }
+        self.touched.insert(backend.service_name.clone());
+        table.insert(backend);
+    }
+
+    /// Chooses the backends of frontends; those that get others are to be reconciled.
+    fn choose(&mut self, frontends: Query<Frontend>) {
+        let (_, table, backends) = self.txn.split();
+        let before = self.revision;
+        let frontends: Vec<Obj<Frontend>> = table.list(frontends).cloned().collect();
+        for frontend in frontends {
+            let from = frontend.redirect_to.as_ref().unwrap_or(&frontend.service.name);
+            let selection = Selection {
+                frontend: &frontend,
+                place: &self.place,
+                topology: self.writer.rules.topology,
+                is_checked: self.is_checked.as_ref().is_some_and(|is| is(&frontend.service)),
+            };
+            let chosen = selection.of(backends.prefix(Backend::of_service(from)));
+            let same = same(&chosen.backends, &frontend.backends)
+                && same(&chosen.to_check, &frontend.health_check_backends);
+            // Those that this transaction has written come once more, all in order of their addresses: so they get their
+            // numbers.
+            if !same || frontend.revision() > before {
+                let status = status(&frontend.params, self.writer);
+                let Chosen { backends, to_check: health_check_backends } = chosen;
+                table.insert(Frontend { backends, health_check_backends, status, ..(*frontend).clone() });
+            }
+        }
+    }
+}
+
+fn same(a: &[Obj<Backend>], b: &[Obj<Backend>]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same(b))
+}
+
+/// The status of a frontend that was just written: to be reconciled, if its family is on.
+fn status(params: &FrontendParams, writer: &ServicesWriter) -> Status {
+    let error = match params.address.ip {
+        ip if writer.families.has(&ip) => return Status::pending(),
+        IpAddr::V4(_) => "IPv4 is off (option enable-ipv4)",
+        IpAddr::V6(_) => "IPv6 is off (option enable-ipv6)",
+    };
+    Status::unset(error)
+}
