@@ -1,5 +1,6 @@
 //! Tables and maps without a hive.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use crate::desired::Settings;
 use crate::metrics::Events;
 use crate::reconcile::{LbOps, Surroundings, Unserved};
 use crate::rows::{LbMaps, MapError};
-use crate::writer::ServicesWriter;
+use crate::select::Place;
+use crate::writer::{Questions, Rules, ServicesWriter};
 
 /// Does what the reconciler does, when it is told to.
 pub struct Direct {
@@ -27,8 +29,10 @@ impl Direct {
         let db = Db::new();
         let families = Families { v4: true, v6: true };
         let (services, frontends, backends) = (db.table()?, db.table()?, db.table()?);
-        let node = || "node".to_owned();
-        let writer = ServicesWriter::new(services, frontends, backends, node, families, Events::default());
+        let place = || Place { node: "node".to_owned(), zone: None };
+        let (questions, rules) = (Questions::new(place, BTreeSet::new), Rules::default());
+        let writer =
+            ServicesWriter::new(services, frontends, backends, questions, families, rules, Events::default());
         let surroundings =
             Surroundings { settings: Settings::default(), addresses: None, frontends: writer.frontends() };
         let balancer = Balancer::restore(maps)?;
