@@ -46,6 +46,12 @@ pub(crate) struct Reflector {
     initializers: Vec<Initializers>,
 }
 
+/// How long a change waits for what comes along with it: a service and its slices are told one after the other.
+const ALONG: Duration = Duration::from_millis(20);
+
+/// How long a start waits for the lists of both kinds: a service alone would be written without backends first.
+const LISTS: Duration = Duration::from_millis(500);
+
 impl Reflector {
     pub(crate) fn new(
         writer: ServicesWriter,
@@ -69,10 +75,15 @@ impl Reflector {
         }
     }
 
-    /// Follows the objects until the agent stops. A change after a quiet time is taken at once, those that follow it within
-    /// the wait together.
+    /// Follows the objects until the agent stops. A change after a quiet time is taken almost at once, with what comes along
+    /// with it; those that follow within the wait are taken together.
     pub(crate) async fn follow(mut self, wait: Duration, cx: JobCx) -> anyhow::Result<()> {
         cx.health.ok("Running");
+        tokio::select! {
+            () = cx.cancelled() => return Ok(()),
+            () = self.initialized() => tokio::time::sleep(wait.min(ALONG)).await,
+            () = tokio::time::sleep(LISTS) => {}
+        }
         loop {
             let round = hive::blocking(move || {
                 let round = self.round();
@@ -92,11 +103,10 @@ impl Reflector {
                 () = round.slices.changed() => {}
                 () = self.initialized(), if !self.initializers.is_empty() => continue,
             }
-            if round.changed {
-                tokio::select! {
-                    () = cx.cancelled() => return Ok(()),
-                    () = tokio::time::sleep(wait) => {}
-                }
+            let wait = if round.changed { wait } else { wait.min(ALONG) };
+            tokio::select! {
+                () = cx.cancelled() => return Ok(()),
+                () = tokio::time::sleep(wait) => {}
             }
         }
     }

@@ -85,10 +85,11 @@ fn on_node(node: Arc<LocalNodeStore>) -> Members<Command> {
     Members(vec![labels.takes("[key=value...]"), ip.takes("ip")])
 }
 
-fn on_writer(writer: Arc<ServicesWriter>) -> Member<Command> {
+fn on_writer(writer: Arc<ServicesWriter>) -> Members<Command> {
+    let of = writer.clone();
     let health = "say that a backend was found healthy or not";
     let update = Command::new("test/update-backend-health", health, move |call: Call| {
-        let writer = writer.clone();
+        let writer = of.clone();
         async move {
             let [service, address, healthy] = call.exactly()?;
             let (namespace, name) =
@@ -103,7 +104,19 @@ fn on_writer(writer: Arc<ServicesWriter>) -> Member<Command> {
             Ok(Output::none())
         }
     });
-    Member(update.takes("namespace/name address true|false"))
+    let checked = "say that services with a value of this annotation are health-checked";
+    let checks = Command::new("test/set-is-service-healthchecked", checked, move |call: Call| {
+        let writer = writer.clone();
+        async move {
+            let [annotation] = call.exactly()?;
+            let annotation = annotation.to_owned();
+            writer.set_is_service_health_checked(move |service| {
+                service.annotations.get(&*annotation).is_some_and(|value| !value.is_empty())
+            });
+            Ok(Output::none())
+        }
+    });
+    Members(vec![update.takes("namespace/name address true|false"), checks.takes("annotation")])
 }
 
 impl Balancer {
