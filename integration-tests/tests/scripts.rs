@@ -9,30 +9,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 /// Scripts of the load balancer that do not pass yet, and why.
-const NOT_YET: &[(&str, &str)] = &[
-    ("external-ips-of-any-type", "the ports of a node do not expand to its addresses yet"),
-    ("faults-do-not-change-the-result", "the ports of a node do not expand to its addresses yet"),
-    ("filled-before-start", "the ports of a node do not expand to its addresses yet"),
-    ("hostport-without-host-ip", "the ports of a node do not expand to its addresses yet"),
-    ("ipv6-nodeport-with-local-policy", "the ports of a node do not expand to its addresses yet"),
-    ("maglev-equal-weights", "the ports of a node do not expand to its addresses yet"),
-    ("node-address-wins-over-expansion", "the ports of a node do not expand to its addresses yet"),
-    ("nodeport-expands-to-node-addresses", "the ports of a node do not expand to its addresses yet"),
-    ("nodeport-follows-node-addresses", "the ports of a node do not expand to its addresses yet"),
-    ("traffic-policy-flags-in-maps", "the ports of a node do not expand to its addresses yet"),
-    ("type-change-of-a-service", "the ports of a node do not expand to its addresses yet"),
-    ("external-cluster-ip", "there is no such option or flag yet"),
-    ("forwarding-mode-annotation", "there is no such option or flag yet"),
-    ("hybrid-mode", "there is no such option or flag yet"),
-    ("proxy-delegation-annotation", "there is no such option or flag yet"),
-    ("source-ranges-on-all-types", "there is no such option or flag yet"),
-    ("quarantine-survives-restart", "a restart forgets it"),
-    ("upgrade-from-any-protocol", "a restart forgets it"),
-    ("health-rows-of-a-quiet-agent", "there are no servers of healthCheckNodePort"),
-];
+const NOT_YET: &[(&str, &str)] =
+    &[("health-rows-of-a-quiet-agent", "there are no servers of healthCheckNodePort yet")];
 
 /// How many scripts run at once: each has a deadline.
-const AT_ONCE: usize = 12;
+const AT_ONCE: usize = 4;
 
 /// The scripts lie beside the checkout, in `shared/scripts` of some parent folder.
 fn folder() -> Option<PathBuf> {
@@ -43,7 +24,7 @@ fn folder() -> Option<PathBuf> {
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_scripts_of_all_families_pass() {
     let Some(folder) = folder() else { test_kit::skip!("needs the recorded scripts in shared/scripts") };
-    assert!(passed(&folder).await >= 17 + 68);
+    assert!(passed(&folder).await >= 17 + 86);
 }
 
 /// Those of the load balancer once more without the kernel, on maps that fail now and then.
@@ -51,7 +32,7 @@ async fn recorded_scripts_of_all_families_pass() {
 async fn recorded_scripts_of_the_load_balancer_pass_on_failing_maps() {
     let Some(folder) = folder() else { test_kit::skip!("needs the recorded scripts in shared/scripts") };
     let family = family_of("loadbalancer-fake").unwrap();
-    assert!(passed_of(&[(family, folder.join("loadbalancer"))]).await >= 68);
+    assert!(passed_of(&[(family, folder.join("loadbalancer"))]).await >= 86);
 }
 
 /// Scripts of our own for what no recorded one holds; their expectations are what the original prints.
@@ -66,6 +47,7 @@ async fn passed(folder: &Path) -> usize {
     passed_of(&families).await
 }
 
+#[expect(clippy::print_stderr, reason = "what is left out is told")]
 async fn passed_of(families: &[(&'static Family, PathBuf)]) -> usize {
     let mut all = JoinSet::new();
     let free = Arc::new(Semaphore::new(AT_ONCE));
@@ -76,7 +58,7 @@ async fn passed_of(families: &[(&'static Family, PathBuf)]) -> usize {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             let reason = NOT_YET.iter().find(|(of, _)| *of == name).map(|(_, reason)| reason);
             if let Some(reason) = reason.filter(|_| family.name.starts_with("loadbalancer")) {
-                println!("{name} is left out: {reason}");
+                eprintln!("{name} is left out: {reason}");
                 continue;
             }
             let free = free.clone();

@@ -17,7 +17,7 @@ use crate::name::ServiceName;
 use crate::select::{Chosen, Place, Selection};
 use crate::service::{ProxyRedirect, Service};
 use crate::source::Source;
-use crate::writer::{ServicesWriter, State, Tables};
+use crate::writer::{IsChecked, ServicesWriter, State, Tables};
 
 /// Changes that become visible together. Dropped without [`commit`](ServicesTxn::commit), nothing has happened.
 #[must_use = "a transaction that is not committed changes nothing"]
@@ -26,7 +26,7 @@ pub struct ServicesTxn<'a> {
     /// Of the table of frontends, before the transaction.
     revision: u64,
     place: Place,
-    is_checked: Option<Arc<dyn Fn(&Service) -> bool + Send + Sync>>,
+    is_checked: Option<Arc<IsChecked>>,
     writer: &'a ServicesWriter,
     /// Services whose frontends choose their backends anew at the commit.
     touched: BTreeSet<ServiceName>,

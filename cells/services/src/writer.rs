@@ -33,7 +33,7 @@ impl Default for Rules {
     }
 }
 
-type IsChecked = dyn Fn(&Service) -> bool + Send + Sync;
+pub(crate) type IsChecked = dyn Fn(&Service) -> bool + Send + Sync;
 
 /// What the writer asks about the node and by whom services are checked.
 #[derive(Clone)]

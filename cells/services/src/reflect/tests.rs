@@ -19,10 +19,7 @@ struct Cluster {
     host_ports: HostPorts,
 }
 
-fn row<T: Resource>(object: Value) -> Row<T>
-where
-    T: k8s::Tabled,
-{
+fn row<T: Resource + k8s::Tabled>(object: Value) -> Row<T> {
     Row::of(k8s::manifest(&object).unwrap_or_else(|error| panic!("{error}: {object}")))
 }
 

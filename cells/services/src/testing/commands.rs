@@ -111,7 +111,7 @@ fn on_writer(writer: Arc<ServicesWriter>) -> Members<Command> {
             let [annotation] = call.exactly()?;
             let annotation = annotation.to_owned();
             writer.set_is_service_health_checked(move |service| {
-                service.annotations.get(&*annotation).is_some_and(|value| !value.is_empty())
+                service.annotations.get(&annotation).is_some_and(|value| !value.is_empty())
             });
             Ok(Output::none())
         }
@@ -136,14 +136,14 @@ impl Balancer {
             self.backends.counts(|frontend| known.iter().any(|record| record.id == frontend));
         [
             ("serviceIDs", known.len()),
-            ("restoredServiceIDs", restored.len()),
+            ("restoredServiceIDs", restored.len() + self.of_any_protocol.len()),
             ("backendIDs", used),
             ("restoredBackendIDs", unused),
             ("backendStates", used),
             ("backendReferences", known.iter().filter(|record| !record.backends.is_empty()).count()),
-            ("nodePortAddrByPort", 0),
+            ("nodePortAddrByPort", self.expansions.len()),
             ("prevSourceRanges", known.len()),
-            ("restoredQuarantines", 0),
+            ("restoredQuarantines", self.quarantined.values().map(|backends| backends.len()).sum()),
             ("wildcardReferences", self.wildcards.values().map(|wanted| wanted.len()).sum()),
         ]
     }
