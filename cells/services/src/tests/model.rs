@@ -47,7 +47,11 @@ pub(super) fn expected_at(state: &State, node: &BTreeMap<IpAddr, bool>) -> BTree
             let mut used: Vec<_> = state.backends.iter().filter(|b| b.service_name == service.name).collect();
             used.retain(|b| b.address.protocol == frontend.address.protocol);
             used.retain(|b| b.address.ip.is_ipv4() == frontend.address.ip.is_ipv4());
-            used.retain(|b| policy == TrafficPolicy::Cluster || ["", NODE].contains(&&*b.node_name));
+            // Ports of the host lead to their pods, whatever the policies say.
+            let obeys = frontend.kind.name() != "HostPort";
+            used.retain(|b| {
+                !obeys || policy == TrafficPolicy::Cluster || ["", NODE].contains(&&*b.node_name)
+            });
             for backend in &used {
                 let state = states.entry(backend.address).or_insert(backend.state);
                 *state = backend.state.min(*state);
