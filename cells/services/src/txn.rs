@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use reconciler::Status;
+use reconciler::{Status, StatusKind};
 use statedb::{Obj, Prefix, Query};
 
 use crate::address::LbAddress;
@@ -333,7 +333,7 @@ impl<'a> ServicesTxn<'a> {
         let (_, table, backends) = self.txn.split();
         let before = self.revision;
         let frontends: Vec<Obj<Frontend>> = table.list(frontends).cloned().collect();
-        for frontend in frontends {
+        let choose = |frontend: Obj<Frontend>| {
             let from = frontend.redirect_to.as_ref().unwrap_or(&frontend.service.name);
             let selection = Selection {
                 frontend: &frontend,
@@ -342,11 +342,17 @@ impl<'a> ServicesTxn<'a> {
                 is_checked: self.is_checked.as_ref().is_some_and(|is| is(&frontend.service)),
             };
             let chosen = selection.of(backends.prefix(Backend::of_service(from)));
-            let same = same(&chosen.backends, &frontend.backends)
-                && same(&chosen.to_check, &frontend.health_check_backends);
-            // Those that this transaction has written come once more, all in order of their addresses: so they get their
-            // numbers.
-            if !same || frontend.revision() > before {
+            let changed = frontend.revision() > before
+                || !same(&chosen.backends, &frontend.backends)
+                || !same(&chosen.to_check, &frontend.health_check_backends);
+            (frontend, chosen, changed)
+        };
+        let chosen: Vec<(Obj<Frontend>, Chosen, bool)> = frontends.into_iter().map(choose).collect();
+        let any = chosen.iter().any(|(.., changed)| *changed);
+        for (frontend, chosen, changed) in chosen {
+            // Those that have no number yet come once more as well, all in order of their addresses: so they get their
+            // numbers, however many transactions it took to say what they are.
+            if changed || (any && frontend.id == 0 && frontend.status.kind() == StatusKind::Pending) {
                 let status = status(&frontend.params, self.writer);
                 let Chosen { backends, to_check: health_check_backends } = chosen;
                 table.insert(Frontend { backends, health_check_backends, status, ..(*frontend).clone() });

@@ -301,3 +301,18 @@ fn addresses_that_would_hide_node_ports_are_left_out() {
     addresses.sort();
     assert_eq!(addresses, ["10.96.0.1:31086/TCP", "192.0.2.90:86/TCP", "203.0.113.86:31086/TCP"]);
 }
+
+#[test]
+fn numbers_are_given_in_order_of_addresses_also_when_backends_come_later() {
+    let writer = writer();
+    let addresses = ["10.96.0.1:80/TCP", "10.96.0.2:80/UDP", "[fd10::1]:80/TCP"];
+    let mut txn = writer.write();
+    let frontends = addresses.map(|address| frontend(address, FrontendType::ClusterIP)).to_vec();
+    txn.upsert_service(Service::new(web(), Source::Api), frontends).unwrap();
+    txn.commit();
+    let mut txn = writer.write();
+    txn.set_backends(&web(), Source::Api, vec![at(&web(), "10.0.0.1:80/TCP")]);
+    txn.commit();
+    let order: Vec<String> = served(&writer).iter().map(|f| f.address().to_string()).collect();
+    assert_eq!(order, addresses);
+}
