@@ -18,6 +18,7 @@ mod rights;
 pub mod scripts;
 mod services;
 pub mod soak;
+mod spoiler;
 
 pub use api_server::ApiServer;
 pub use build::other_build;
@@ -28,6 +29,7 @@ pub use node::{Node, binary, pod_manifest};
 pub use pod::{Pod, plugin, plugin_input};
 pub use rights::{Right, asked, granted};
 pub use services::{ServiceFixture, state_file};
+pub use spoiler::{Real, Spoiler};
 
 /// The example of CONTRIBUTING.md, so that it stays true.
 #[cfg(doctest)]
