@@ -4,9 +4,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use api::{Operation, Request, Response, Route, StatusSource};
+use hive::config::Source;
 use hive::job::Jobs;
 use hive::prelude::*;
-use hive::{HealthChange, HealthTree};
+use hive::{HealthChange, HealthTree, Settings};
 use local_node::StateConfig;
 use maps::FamilyConfig;
 use metrics::VERSION;
@@ -135,6 +136,7 @@ struct ServerParams {
     config: Config<HealthConfig>,
     /// Of an agent that has them to switch off.
     families: Option<Config<FamilyConfig>>,
+    settings: Arc<Settings>,
     collector: Arc<Collector>,
     jobs: Arc<Jobs>,
     health: Health,
@@ -143,8 +145,15 @@ struct ServerParams {
 
 fn new_server(p: ServerParams) {
     let families = p.families.map_or_else(FamilyConfig::default, |families| FamilyConfig::clone(&families));
-    let port =
-        Port { port: p.config.agent_health_port, ipv4: families.enable_ipv4, ipv6: families.enable_ipv6 };
+    // The original has the default and does not look at it: its probes pass while the API server is away.
+    let option = p.settings.get("agent-health-require-k8s-connectivity");
+    let is_set = option.is_some_and(|option| option.source != Source::Default);
+    let port = Port {
+        port: p.config.agent_health_port,
+        ipv4: families.enable_ipv4,
+        ipv6: families.enable_ipv6,
+        require_k8s: is_set && p.config.agent_health_require_k8s_connectivity,
+    };
     let deadline = p.config.status_collector_failure_threshold;
     let running = Arc::new(Mutex::new(None));
     let thread = running.clone();

@@ -11,6 +11,9 @@ pub struct HealthConfig {
     /// TCP port for agent health status API
     #[flag(default = 9879)]
     pub agent_health_port: u16,
+    /// Whether a lost API server fails probes that do not say; as the original, only if it is set
+    #[flag(default = true)]
+    pub agent_health_require_k8s_connectivity: bool,
     /// Time between two rounds of the status
     #[flag(default = "5s")]
     pub status_collector_interval: Duration,

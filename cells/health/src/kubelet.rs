@@ -37,11 +37,13 @@ pub(crate) struct Port {
     pub(crate) ipv4: bool,
     /// On ::1.
     pub(crate) ipv6: bool,
+    /// Whether a lost API server counts for those who do not say.
+    pub(crate) require_k8s: bool,
 }
 
 /// Listens on the port at the loopback address of each family that the node has. Another agent may listen, too: of
 /// an upgrade's two agents the kernel asks either.
-pub(crate) fn bind(Port { port, ipv4, ipv6 }: Port) -> Result<Vec<TcpListener>, Error> {
+pub(crate) fn bind(Port { port, ipv4, ipv6, .. }: Port) -> Result<Vec<TcpListener>, Error> {
     let addresses = [(ipv4, IpAddr::V4(Ipv4Addr::LOCALHOST)), (ipv6, IpAddr::V6(Ipv6Addr::LOCALHOST))];
     let mut listeners = Vec::new();
     for (_, ip) in addresses.into_iter().filter(|(enabled, _)| *enabled) {
@@ -71,11 +73,12 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 pub(crate) async fn serve(
     listener: TcpListener,
     collector: Arc<Collector>,
+    require_k8s: bool,
     stop: CancellationToken,
     health: Health,
 ) {
     let answer = service_fn(move |request: Request<Incoming>| {
-        std::future::ready(Ok::<_, Infallible>(probe(&collector, &request)))
+        std::future::ready(Ok::<_, Infallible>(probe(&collector, &request, require_k8s)))
     });
     let bounds = Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT);
     let tasks = TaskTracker::new();
@@ -89,10 +92,10 @@ pub(crate) async fn serve(
     tasks.wait().await;
 }
 
-fn probe<B>(collector: &Collector, request: &Request<B>) -> Response<Empty<Bytes>> {
+fn probe<B>(collector: &Collector, request: &Request<B>, default: bool) -> Response<Empty<Bytes>> {
     let required = request.headers().get("require-k8s-connectivity").and_then(|value| value.to_str().ok());
     let require_k8s =
-        required.is_some_and(|value| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"));
+        required.map_or(default, |value| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"));
     let mut response = Response::new(Empty::new());
     *response.status_mut() = match request.uri().path() {
         "/healthz" if collector.is_alive(require_k8s) => StatusCode::OK,

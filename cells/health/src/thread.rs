@@ -77,7 +77,13 @@ fn run(
         server.ok("serving");
         let mut servers = JoinSet::new();
         for listener in listeners {
-            servers.spawn(kubelet::serve(listener, collector.clone(), stop.clone(), server.clone()));
+            servers.spawn(kubelet::serve(
+                listener,
+                collector.clone(),
+                port.require_k8s,
+                stop.clone(),
+                server.clone(),
+            ));
         }
         let _waits = listening.send(Ok(()));
         let mut samples = interval(SAMPLE);

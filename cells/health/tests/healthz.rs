@@ -23,6 +23,10 @@ impl Agent {
     }
 
     async fn start(sources: Vec<StatusSource>, more: Vec<Cell>) -> Self {
+        Self::start_with(sources, more, &[]).await
+    }
+
+    async fn start_with(sources: Vec<StatusSource>, more: Vec<Cell>, options: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("cilium.sock");
         let port = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -31,6 +35,9 @@ impl Agent {
         cells.extend(more);
         let mut hive =
             TestHive::new(cells).set("socket-path", socket.display()).set("agent-health-port", port);
+        for (option, value) in options {
+            hive = hive.set(option, value);
+        }
         hive.start().await;
         Self { hive, socket, port, _folder: folder }
     }
@@ -106,14 +113,16 @@ async fn the_parts_are_those_of_the_original() {
 
 #[tokio::test]
 async fn kubernetes_counts_if_asked_for() {
-    let lost = StatusSource::new("k8s", |status| {
-        status.kubernetes = Some(K8sStatus {
-            state: "Failure".to_owned(),
-            msg: "connection refused".to_owned(),
-            ..Default::default()
-        });
-    });
-    let agent = Agent::start(vec![lost], vec![]).await;
+    let lost = || {
+        StatusSource::new("k8s", |status| {
+            status.kubernetes = Some(K8sStatus {
+                state: "Failure".to_owned(),
+                msg: "connection refused".to_owned(),
+                ..Default::default()
+            });
+        })
+    };
+    let agent = Agent::start(vec![lost()], vec![]).await;
     let message = "Kubernetes service is not ready: connection refused";
     assert_eq!(state(&agent.status("").await), ("Failure", message));
     assert_eq!(state(&agent.status("require-k8s-connectivity: false\r\n").await).0, "Ok");
@@ -122,6 +131,15 @@ async fn kubernetes_counts_if_asked_for() {
     assert_eq!(agent.probe("require-k8s-connectivity: true\r\n").await, 503);
     assert_eq!(agent.probe("require-k8s-connectivity: false\r\n").await, 200);
     agent.end().await;
+    // Unless the option says something else.
+    for (value, answer) in [("true", 503), ("false", 200)] {
+        let set = [("agent-health-require-k8s-connectivity", value)];
+        let agent = Agent::start_with(vec![lost()], vec![], &set).await;
+        assert_eq!(agent.probe("").await, answer);
+        assert_eq!(agent.probe("require-k8s-connectivity: true\r\n").await, 503);
+        assert_eq!(agent.probe("require-k8s-connectivity: false\r\n").await, 200);
+        agent.end().await;
+    }
 }
 
 #[tokio::test]

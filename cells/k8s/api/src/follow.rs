@@ -404,6 +404,8 @@ impl Follow {
         if self.listed {
             self.bookmarks = true;
             self.version_of(object);
+            // Its row tells when the watch was last alive, and how many objects there are now.
+            self.health.ok(format!("{} objects, changes are followed", self.state.objects()));
             return Some(WatchEvent::Progress);
         }
         let annotations = find(object, "metadata").and_then(|metadata| find(metadata, "annotations"));

@@ -18,6 +18,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use tokio::time::Instant;
 
 use crate::target::Target;
+use crate::trouble::What;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
@@ -95,6 +96,8 @@ pub(crate) struct WatchState {
     restarts: AtomicU64,
     listed: AtomicBool,
     excused: AtomicBool,
+    /// When it failed last, and why.
+    failed: Mutex<Option<(Instant, What)>>,
 }
 
 impl WatchState {
@@ -110,6 +113,7 @@ impl WatchState {
             restarts: AtomicU64::new(0),
             listed: AtomicBool::new(false),
             excused: AtomicBool::new(false),
+            failed: Mutex::default(),
         }
     }
 
@@ -133,6 +137,11 @@ impl WatchState {
     /// The connection is made again.
     pub(crate) fn restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It cannot go on for this reason.
+    pub(crate) fn failed(&self, why: What) {
+        *self.failed.lock() = Some((Instant::now(), why));
     }
 
     /// All objects have been told once.
@@ -221,6 +230,16 @@ impl Collector for Watches {
             for watch in &watches {
                 let labels = [("scope", watch.scope.as_str())];
                 ConstCounter::new(value(watch)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let metric = ConstGauge::new(0.0);
+        let help = "Time since the last failure of a watch, by the reason";
+        let kind = metric.metric_type();
+        let mut family = encoder.encode_descriptor("k8s_watch_last_error_age_seconds", help, None, kind)?;
+        for watch in &watches {
+            if let Some((at, why)) = *watch.failed.lock() {
+                let labels = [("scope", watch.scope.as_str()), ("reason", why.name())];
+                ConstGauge::new(at.elapsed().as_secs_f64()).encode(family.encode_family(&labels)?)?;
             }
         }
         Ok(())

@@ -51,6 +51,28 @@ pub(crate) enum What {
     Failed,
 }
 
+impl What {
+    /// Its name in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            What::Unreachable => "unreachable",
+            What::Cut => "cut",
+            What::Stalled => "stalled",
+            What::Nonsense => "nonsense",
+            What::Invalid => "invalid",
+            What::Unauthorized => "unauthorized",
+            What::Forbidden => "forbidden",
+            What::NotFound => "not-found",
+            What::Exists => "exists",
+            What::Conflict => "conflict",
+            What::Gone => "gone",
+            What::TooNew => "too-new",
+            What::Busy => "busy",
+            What::Failed => "failed",
+        }
+    }
+}
+
 impl Trouble {
     pub(crate) fn new(what: What, text: impl Into<String>) -> Trouble {
         Trouble { what, text: text.into(), after: None }

@@ -81,6 +81,7 @@ impl Follow {
             self.health.ok(format!("Waits for the server: {trouble}"));
             return None;
         }
+        self.state.failed(trouble.what);
         self.health.degraded(format!("No changes of {} are seen", self.target.name), &trouble);
         let told = is_told(self.failures);
         if told && !trouble.is_of_server() {
