@@ -162,7 +162,7 @@ impl Reflected for PolicyObject {
 }
 
 fn time<S: serde::Serializer>(time: &Option<SystemTime>, to: S) -> Result<S::Ok, S::Error> {
-    time.map(api_models::rfc3339).serialize(to)
+    time.map(|time| api_models::rfc3339(age::shown(time))).serialize(to)
 }
 
 fn key(source: &str, kind: PolicyKind, namespace: &str, name: &str) -> String {

@@ -131,9 +131,9 @@ impl<T: Tabled> Serialize for Row<T> {
     }
 }
 
-/// Times as Go's `time.Time` writes them.
+/// Times as Go's `time.Time` writes them, by the clock that ages follow.
 pub(crate) fn time<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(&api_models::rfc3339(*time))
+    to.serialize_str(&api_models::rfc3339(age::shown(*time)))
 }
 
 /// Rows that are kept equal to what sources say.

@@ -1,17 +1,31 @@
-//! Ages in the columns of tables.
+//! Ages and times that tables show.
 
 use std::time::{Duration, SystemTime};
 
 tokio::task_local! {
-    static FIXED: Duration;
+    static FIXED: Fixed;
+}
+
+/// A clock that stands still.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed {
+    /// What it shows: all times that are shown. Since 1970.
+    pub now: Duration,
+    /// How old everything is.
+    pub age: Duration,
 }
 
 /// How long ago something was; `0s` for times to come.
 pub fn since(time: SystemTime) -> String {
-    of(FIXED.try_with(|age| *age).unwrap_or_else(|_| time.elapsed().unwrap_or_default()))
+    of(FIXED.try_with(|clock| clock.age).unwrap_or_else(|_| time.elapsed().unwrap_or_default()))
 }
 
-/// While this future runs, everything that it shows is as old as this: for tests that compare what is shown.
+/// When something was, as it is shown.
+pub fn shown(time: SystemTime) -> SystemTime {
+    FIXED.try_with(|clock| SystemTime::UNIX_EPOCH + clock.now).unwrap_or(time)
+}
+
+/// While this future runs, everything that it shows was at this time, and is so old: for tests that compare what is shown.
 ///
 /// ```
 /// # use std::time::{Duration, SystemTime};
@@ -19,12 +33,13 @@ pub fn since(time: SystemTime) -> String {
 /// # async fn main() {
 /// use statedb::age;
 ///
-/// let shown = async { age::since(SystemTime::UNIX_EPOCH) };
-/// assert_eq!(age::fixed(Duration::from_secs(60), shown).await, "60s");
+/// let clock = age::Fixed { now: Duration::ZERO, age: Duration::from_secs(60) };
+/// let shown = async { (age::since(SystemTime::now()), age::shown(SystemTime::now())) };
+/// assert_eq!(age::fixed(clock, shown).await, ("60s".to_owned(), SystemTime::UNIX_EPOCH));
 /// # }
 /// ```
-pub fn fixed<F: Future>(age: Duration, shown: F) -> impl Future<Output = F::Output> {
-    FIXED.scope(age, shown)
+pub fn fixed<F: Future>(clock: Fixed, shown: F) -> impl Future<Output = F::Output> {
+    FIXED.scope(clock, shown)
 }
 
 /// A duration as `kubectl` prints ages: two units at most, one from a certain length on (`9m59s`, `179m`, `2y1d`).

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hive::Cell;
 use hive_script::Retry;
+use statedb::age::Fixed;
 
 use super::{dynamic_config, example, health, k8s, k8s_tables, loadbalancer, metrics};
 
@@ -24,8 +25,8 @@ pub struct Family {
     pub retry: Retry,
     /// How long a script may take.
     pub deadline: Duration,
-    /// How old everything is that it shows; none for the truth.
-    pub age: Option<Duration>,
+    /// The clock of all that it shows; none for the true one.
+    pub clock: Option<Fixed>,
 }
 
 const DEFAULT_RETRY: Retry = Retry { first: Duration::from_millis(100), most: Duration::from_millis(500) };
@@ -34,6 +35,9 @@ const DEFAULT_RETRY: Retry = Retry { first: Duration::from_millis(100), most: Du
 const LONG: Duration = Duration::from_secs(60);
 
 const SHORT: Duration = Duration::from_secs(10);
+
+/// 2000-01-01T10:30:00Z, and everything is a minute old.
+const TABLES_CLOCK: Fixed = Fixed { now: Duration::from_secs(946_722_600), age: Duration::from_secs(60) };
 
 /// All families.
 pub const FAMILIES: &[Family] = &[
@@ -45,7 +49,7 @@ pub const FAMILIES: &[Family] = &[
         defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: SHORT,
-        age: None,
+        clock: None,
     },
     Family {
         name: "example",
@@ -55,7 +59,7 @@ pub const FAMILIES: &[Family] = &[
         defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: LONG,
-        age: None,
+        clock: None,
     },
     Family {
         name: "health",
@@ -65,7 +69,7 @@ pub const FAMILIES: &[Family] = &[
         defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: LONG,
-        age: None,
+        clock: None,
     },
     Family {
         name: "k8s",
@@ -75,7 +79,7 @@ pub const FAMILIES: &[Family] = &[
         defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: SHORT,
-        age: None,
+        clock: None,
     },
     Family {
         name: "loadbalancer",
@@ -85,7 +89,7 @@ pub const FAMILIES: &[Family] = &[
         defaults: loadbalancer::DEFAULTS,
         retry: loadbalancer::RETRY,
         deadline: SHORT,
-        age: None,
+        clock: None,
     },
     // The same without the kernel, whoever runs it.
     Family {
@@ -96,7 +100,7 @@ pub const FAMILIES: &[Family] = &[
         defaults: loadbalancer::DEFAULTS,
         retry: loadbalancer::RETRY,
         deadline: SHORT,
-        age: None,
+        clock: None,
     },
     Family {
         name: "metrics",
@@ -106,7 +110,7 @@ pub const FAMILIES: &[Family] = &[
         defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: LONG,
-        age: None,
+        clock: None,
     },
     Family {
         name: "tables",
@@ -116,7 +120,7 @@ pub const FAMILIES: &[Family] = &[
         defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: SHORT,
-        age: Some(Duration::from_secs(60)),
+        clock: Some(TABLES_CLOCK),
     },
 ];
 

@@ -66,8 +66,8 @@ async fn run_in(family: &Family, script: &Path, work: &Path, log: &hive_script::
     let name = script.file_name().unwrap_or_default().to_string_lossy();
     let text = archive.script_text();
     let ran = engine.run(state.clone(), &name, &text);
-    let result = match family.age {
-        Some(age) => statedb::age::fixed(age, ran).await,
+    let result = match family.clock {
+        Some(clock) => statedb::age::fixed(clock, ran).await,
         None => ran.await,
     };
     log.write(&state.log().take());
