@@ -57,11 +57,5 @@ fn an_agent_that_is_left_alone_asks_less_than_once_in_ten_seconds() {
     assert!(watches.len() >= 10, "{before:?}");
     let again: f64 = watches.iter().map(|uri| 10.0 / lasts(uri)).sum();
     let asked = idle.len() as f64 * 10.0 / IDLE.as_secs_f64();
-    println!(
-        "{} requests in {} s, {} watches that are asked for {again:.2} times in 10 s",
-        idle.len(),
-        IDLE.as_secs(),
-        watches.len()
-    );
     assert!(asked + again < LIMIT, "{asked} + {again}: {idle:?}, {watches:?}");
 }

@@ -1,6 +1,5 @@
 //! What is taken, what is refused and how the refusal reads.
 
-
 use policy_engine::{
     Action, Direction, Kind, Peers, Policy, Port, PortSpec, Ports, Refusal, Selector, Settings, Subject,
     parse,
