@@ -172,6 +172,7 @@ const ALL_OPTIONS: &[(&str, &str)] = &[
     ),
     ("cells/daemon-config/src/spec.rs", "options of several cells that the API changes under other names"),
     ("cells/daemon-config/src/table.rs", "shows where each option comes from"),
+    ("cells/health/src/cell.rs", "asks whether an option was set"),
     ("cells/k8s/api/src/cell.rs", "asks which features are on, whose kinds the server has to know"),
 ];
 

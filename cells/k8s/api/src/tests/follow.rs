@@ -73,6 +73,30 @@ async fn a_cut_watch_goes_on_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn health_and_metrics_tell_how_old_a_watch_is_what_it_has_and_why_it_failed() {
+    let bench = Bench::new(with_pods(5), Kind::Pod).await;
+    let metrics = metrics::Metrics::default();
+    metrics.register_collector(bench.connection.watches.clone());
+    bench.until_true("pods").await;
+    assert!(!metrics.text().contains("k8s_watch_last_error_age_seconds{"), "{}", metrics.text());
+    bench.fake.fault(Fault::Status(429, Some(1)));
+    bench.fake.cut();
+    bench.fake.put("pods", "shop", "new", &json!(1));
+    bench.until_true("pods").await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let text = metrics.text();
+    let value = |name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix("{scope=\"pods\""));
+        line.unwrap_or_else(|| panic!("no {name}: {text}")).rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    assert_eq!(value("cilium_k8s_watch_objects"), 6.0);
+    assert!(value("cilium_k8s_watch_age_seconds") < 61.0, "{text}");
+    assert!((29.0..60.0).contains(&value("cilium_k8s_watch_last_error_age_seconds")), "{text}");
+    assert!(text.contains("reason=\"busy\"") || text.contains("reason=\"cut\""), "{text}");
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_version_that_is_too_old_is_a_list_anew() {
     let bench = Bench::new(with_pods(5), Kind::Pod).await;
     bench.until_true("pods").await;
