@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use reconciler::Status;
+use reconciler::{Status, StatusKind};
 use statedb::{Initializer, Obj, RwTable, Table, Txn, Writer};
 
 use crate::backend::Backend;
@@ -171,11 +171,14 @@ impl ServicesWriter {
     pub(crate) fn node_addresses_changed(&self, addresses: &BTreeSet<IpAddr>) {
         let mut txn = self.frontends.write();
         let of_node = |kind| matches!(kind, FrontendType::NodePort | FrontendType::HostPort);
+        // Those that have no number yet come along, so that all get theirs in the order in which they came.
         let concerned = |frontend: &&Obj<Frontend>| {
+            let new = frontend.id == 0 && frontend.status.kind() == StatusKind::Pending;
             let concerned = addresses.contains(&frontend.address().ip) || of_node(frontend.params.kind);
-            frontend.is_reconciled() && concerned
+            frontend.is_reconciled() && (concerned || new)
         };
-        let again: Vec<Obj<Frontend>> = txn.all().filter(concerned).cloned().collect();
+        let mut again: Vec<Obj<Frontend>> = txn.all().filter(concerned).cloned().collect();
+        again.sort_by_key(|frontend| frontend.revision());
         for frontend in again {
             txn.insert(Frontend { status: Status::pending(), ..(*frontend).clone() });
         }

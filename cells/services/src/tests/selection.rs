@@ -313,6 +313,9 @@ fn numbers_are_given_in_order_of_addresses_also_when_backends_come_later() {
     let mut txn = writer.write();
     txn.set_backends(&web(), Source::Api, vec![at(&web(), "10.0.0.1:80/TCP")]);
     txn.commit();
-    let order: Vec<String> = served(&writer).iter().map(|f| f.address().to_string()).collect();
-    assert_eq!(order, addresses);
+    let order = || served(&writer).iter().map(|f| f.address().to_string()).collect::<Vec<_>>();
+    assert_eq!(order(), addresses);
+    // Nor does an address of the node change the order of those that have none yet.
+    writer.node_addresses_changed(&["10.96.0.1".parse().unwrap()].into());
+    assert_eq!(order(), addresses);
 }

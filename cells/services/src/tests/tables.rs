@@ -233,6 +233,12 @@ fn frontends_at_addresses_of_the_node_are_looked_at_again() {
         let address = address.parse().unwrap();
         frontends.get(&frontends.snapshot(), Frontend::by_address(&address)).unwrap().revision()
     };
+    // As the reconciler leaves them.
+    for (id, frontend) in (1..).zip(served(&writer)) {
+        writer
+            .frontends
+            .transact(|txn| txn.insert(Frontend { id, status: reconciler::Status::done(), ..frontend }));
+    }
     let before = (revision("10.96.0.1:80/TCP"), revision("10.96.0.2:80/TCP"));
     writer.node_addresses_changed(&["10.96.0.1".parse().unwrap()].into());
     assert!(revision("10.96.0.1:80/TCP") > before.0);
