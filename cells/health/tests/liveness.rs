@@ -216,14 +216,14 @@ async fn a_job_that_keeps_a_tables_lock_is_named_with_those_that_wait_for_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn probes_are_answered_and_red_when_all_threads_of_the_runtime_hang() {
-    let (gate, hang) = (Gate::default(), Arc::new(tokio::sync::Notify::new()));
+    let (gate, hang) = (Gate::default(), tokio::sync::watch::Sender::new(false));
     let _end = OpenAtEnd(gate.clone());
-    let (held, wait) = (gate.clone(), hang.clone());
+    let (held, begin) = (gate.clone(), hang.subscribe());
     let agent = Agent::start(sick(move |jobs| {
         for job in 0..4 {
-            let (held, wait) = (held.clone(), wait.clone());
+            let (held, mut begin) = (held.clone(), begin.clone());
             jobs.one_shot(format!("hog-{job}"), move |_| async move {
-                wait.notified().await;
+                begin.wait_for(|begin| *begin).await?;
                 held.wait();
                 Ok(())
             });
@@ -232,7 +232,7 @@ async fn probes_are_answered_and_red_when_all_threads_of_the_runtime_hang() {
     .await;
     // This test's own body is on the same runtime: it must not wait for it.
     assert_eq!(agent.probe(), 200);
-    hang.notify_waiters();
+    hang.send_replace(true);
     agent.turns(503);
     gate.open();
     agent.turns(200);

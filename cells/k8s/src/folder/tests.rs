@@ -353,7 +353,7 @@ async fn hostile_files_are_refused_and_the_rest_applies() {
     ] {
         assert!(faults.contains(part), "{part} is not in\n{faults}");
     }
-    assert_eq!(world.pods(), "a=1");
+    world.until_pods("a=1").await;
     world.hive.stop().await;
 }
 

@@ -79,7 +79,7 @@ async fn health_and_metrics_tell_how_old_a_watch_is_what_it_has_and_why_it_faile
     metrics.register_collector(bench.connection.watches.clone());
     bench.until_true("pods").await;
     assert!(!metrics.text().contains("k8s_watch_last_error_age_seconds{"), "{}", metrics.text());
-    bench.fake.fault(Fault::Status(429, Some(1)));
+    bench.fake.fault(Fault::Status(500, None));
     bench.fake.cut();
     bench.fake.put("pods", "shop", "new", &json!(1));
     bench.until_true("pods").await;
@@ -92,7 +92,7 @@ async fn health_and_metrics_tell_how_old_a_watch_is_what_it_has_and_why_it_faile
     assert_eq!(value("cilium_k8s_watch_objects"), 6.0);
     assert!(value("cilium_k8s_watch_age_seconds") < 61.0, "{text}");
     assert!((29.0..60.0).contains(&value("cilium_k8s_watch_last_error_age_seconds")), "{text}");
-    assert!(text.contains("reason=\"busy\"") || text.contains("reason=\"cut\""), "{text}");
+    assert!(text.contains("reason=\"busy\"") || text.contains("reason=\"failed\""), "{text}");
     bench.end().await;
 }
 
