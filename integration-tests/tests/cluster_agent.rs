@@ -2,6 +2,8 @@
 
 #[path = "cluster_agent/failover.rs"]
 mod failover;
+#[path = "cluster_agent/many.rs"]
+mod many;
 #[path = "cluster_agent/objects.rs"]
 mod objects;
 #[path = "cluster_agent/options.rs"]
