@@ -42,11 +42,16 @@ impl Kernel<'_> {
     /// Rows of an array that are not zero.
     fn used<V: Pod>(&self, map: &str) -> bpf::Result<Vec<(u32, V)>> {
         let size = size_of::<V>();
-        let zero = vec![0; size];
+        let mut zero = Vec::new();
         let mut found = Vec::new();
         RawMap::open(&self.node.pin(map))?.scan(|keys, values| {
+            // Most of an array is: compared at once.
+            zero.resize(zero.len().max(values.len()), 0);
+            if values == &zero[..values.len()] {
+                return;
+            }
             for (key, value) in keys.chunks_exact(4).zip(values.chunks_exact(size)) {
-                if value != zero {
+                if value != &zero[..size] {
                     found.extend(u32::from_bytes(key).zip(V::from_bytes(value)));
                 }
             }

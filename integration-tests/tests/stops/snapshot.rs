@@ -17,6 +17,20 @@ pub(crate) struct Snapshot(BTreeMap<String, BTreeSet<String>>);
 impl Snapshot {
     /// Tables, maps, programs, files, links and routes of a node whose agent answers.
     pub(crate) fn take(node: &Node) -> Result<Snapshot, String> {
+        Ok(Self::take_if(node, |_| true)?.unwrap_or_default())
+    }
+
+    /// The same if the tables are those of another snapshot. They change last and cost least: who waits asks for them.
+    pub(crate) fn take_like(node: &Node, expected: &Snapshot) -> Result<Option<Snapshot>, String> {
+        let of_tables = |snapshot: &Snapshot| {
+            snapshot.0.clone().into_iter().filter(|(section, _)| section.starts_with("table ")).collect()
+        };
+        let tables: BTreeMap<_, _> = of_tables(expected);
+        Self::take_if(node, |found| found.0 == tables)
+    }
+
+    /// The rest only if the tables are as wanted.
+    fn take_if(node: &Node, wanted: impl Fn(&Snapshot) -> bool) -> Result<Option<Snapshot>, String> {
         let text = |e: std::io::Error| e.to_string();
         let answer = node.request("GET", "/statedb/dump", None).map_err(text)?;
         let tables: Value = serde_json::from_str(&answer.body).map_err(|e| e.to_string())?;
@@ -33,6 +47,9 @@ impl Snapshot {
         let names = Names::new(&tables, &links);
         let mut snapshot = Snapshot::default();
         snapshot.tables(&tables, &names);
+        if !wanted(&snapshot) {
+            return Ok(None);
+        }
         snapshot.links(&links, &names);
         for (family, arguments) in
             [("v4", "-4 -j route show table all"), ("v6", "-6 -j route show table all")]
@@ -46,7 +63,7 @@ impl Snapshot {
         kernel::take(node, &names, &mut snapshot).map_err(|e| e.to_string())?;
         let run = node.sandbox().run_dir();
         snapshot.files(&run, &run, &names).map_err(text)?;
-        Ok(snapshot)
+        Ok(Some(snapshot))
     }
 
     pub(crate) fn line(&mut self, section: &str, line: impl Into<String>) {

@@ -121,13 +121,14 @@ impl Stage {
         let begin = Instant::now();
         loop {
             self.actors.judge(accepted)?;
-            let found = Snapshot::take(&self.node);
-            match found {
-                Ok(found) if found == expected.0 => return self.actors.judge(&[&expected.1]),
-                Ok(found) if begin.elapsed() > LIMIT / 2 => return Err(expected.0.diff(&found)),
-                Err(error) if begin.elapsed() > LIMIT / 2 => return Err(error),
-                _ => sleep(Duration::from_millis(5)),
+            let found = Snapshot::take_like(&self.node, &expected.0);
+            if matches!(&found, Ok(Some(found)) if *found == expected.0) {
+                return self.actors.judge(&[&expected.1]);
             }
+            if begin.elapsed() > LIMIT / 2 {
+                return Err(expected.0.diff(&Snapshot::take(&self.node)?));
+            }
+            sleep(Duration::from_millis(10));
         }
     }
 
