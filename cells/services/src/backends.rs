@@ -12,6 +12,8 @@ use crate::rows::{BackendValue, Family, Key, Value, kernel_state};
 pub(crate) struct Backends {
     ids: Ids,
     by_address: HashMap<LbAddress, u32>,
+    /// Numbers of the zones of those that are in one with a number.
+    zones: HashMap<LbAddress, u8>,
     used: HashMap<u32, Used>,
     /// Rows that nobody uses any more and that are still to be deleted.
     orphans: BTreeSet<Key>,
@@ -36,6 +38,7 @@ impl Backends {
         Backends {
             ids: Ids::new(u32::MAX - 1),
             by_address: HashMap::new(),
+            zones: HashMap::new(),
             used: HashMap::new(),
             orphans: BTreeSet::new(),
             changed: BTreeSet::new(),
@@ -43,11 +46,26 @@ impl Backends {
     }
 
     /// Takes over a row of an earlier run. Of two rows of one address the first is given to new users.
-    pub(crate) fn restore(&mut self, id: u32, address: LbAddress) {
+    pub(crate) fn restore(&mut self, id: u32, row: BackendValue) {
+        let address = row.address;
         if self.ids.reserve(id) {
+            self.set_zone(address, row.zone);
             self.by_address.entry(address).or_insert(id);
             self.used.insert(id, Used { address, by: Vec::new() });
         }
+    }
+
+    /// Says in which zone a backend is, 0 for none that has a number.
+    pub(crate) fn set_zone(&mut self, address: LbAddress, zone: u8) {
+        match zone {
+            0 => _ = self.zones.remove(&address),
+            zone => _ = self.zones.insert(address, zone),
+        }
+    }
+
+    /// Whether any backend is in a zone that has a number.
+    pub(crate) fn has_zones(&self) -> bool {
+        !self.zones.is_empty()
     }
 
     /// Says that a number stands somewhere in the maps.
@@ -114,7 +132,11 @@ impl Backends {
     pub(crate) fn row(&self, id: u32) -> Option<(Key, Value)> {
         let Used { address, by } = self.used.get(&id)?;
         let state = by.iter().map(|(_, state)| *state).min()?;
-        let value = BackendValue { address: *address, state: kernel_state(state) };
+        let value = BackendValue {
+            address: *address,
+            state: kernel_state(state),
+            zone: self.zones.get(address).copied().unwrap_or(0),
+        };
         Some((Key::Backend(Family::of(address.ip), id), Value::Backend(value)))
     }
 
@@ -137,6 +159,7 @@ impl Backends {
         let Some(used) = self.used.remove(&id) else { return };
         if self.by_address.get(&used.address) == Some(&id) {
             self.by_address.remove(&used.address);
+            self.zones.remove(&used.address);
         }
         self.orphans.insert(Key::Backend(Family::of(used.address.ip), id));
         self.ids.give_back(id);

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::{Operation, Route, StatusSource};
 use devices::NodeAddress;
@@ -107,27 +108,38 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
     }
     if let Some(addresses) = p.addresses {
         let writer = writer.clone();
-        p.jobs.one_shot("wildcard-addr-reconciler", move |cx: JobCx| async move {
-            cx.health.ok("Running");
-            let mut known: BTreeSet<(IpAddr, bool)> = BTreeSet::new();
-            loop {
-                let snapshot = addresses.snapshot();
-                let watch = addresses.watch(&snapshot);
-                let now: BTreeSet<(IpAddr, bool)> =
-                    addresses.all(&snapshot).map(|row| (row.addr, row.node_port)).collect();
-                let changed: BTreeSet<IpAddr> = now.symmetric_difference(&known).map(|(ip, _)| *ip).collect();
-                if !changed.is_empty() {
-                    writer.node_addresses_changed(&changed);
-                }
-                known = now;
-                tokio::select! {
-                    () = watch.changed() => {}
-                    () = cx.cancelled() => return Ok(()),
-                }
-            }
-        });
+        p.jobs.one_shot("wildcard-addr-reconciler", move |cx| follow_addresses(writer, addresses, cx));
     }
     Ok(writer)
+}
+
+/// How often at most frontends are written again because the node's addresses have changed.
+const ADDRESS_PACE: Duration = Duration::from_secs(1);
+
+/// Has frontends brought in again that depend on the node's addresses: a first change at once, those that follow together.
+pub(crate) async fn follow_addresses(
+    writer: Arc<ServicesWriter>,
+    addresses: Arc<Table<NodeAddress>>,
+    cx: JobCx,
+) -> anyhow::Result<()> {
+    cx.health.ok("Running");
+    let mut known: BTreeSet<(IpAddr, bool)> = BTreeSet::new();
+    let follow = async {
+        loop {
+            let snapshot = addresses.snapshot();
+            let watch = addresses.watch(&snapshot);
+            let now: BTreeSet<(IpAddr, bool)> =
+                addresses.all(&snapshot).map(|row| (row.addr, row.node_port)).collect();
+            let changed: BTreeSet<IpAddr> = now.symmetric_difference(&known).map(|(ip, _)| *ip).collect();
+            if !changed.is_empty() {
+                writer.node_addresses_changed(&changed);
+                tokio::time::sleep(ADDRESS_PACE).await;
+            }
+            known = now;
+            watch.changed().await;
+        }
+    };
+    cx.token().run_until_cancelled(follow).await.unwrap_or(Ok(()))
 }
 
 /// Where the node is, as its row says.
@@ -288,4 +300,4 @@ async fn take_over(p: &ReconcileParams, cx: &JobCx) -> Option<(Arc<dyn LbMaps>, 
 }
 
 /// How often the maps are compared as a whole.
-const REFRESH: std::time::Duration = std::time::Duration::from_secs(1800);
+const REFRESH: Duration = Duration::from_secs(1800);

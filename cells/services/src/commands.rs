@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::address::Protocol;
 use crate::control::Control;
 use crate::dump::dump;
-use crate::rows::{BackendValue, Key, Value};
+use crate::rows::{Key, Value};
 
 pub(crate) fn commands(control: Arc<Control>) -> Members<Command> {
     let saved = Arc::new(Mutex::new(Vec::new()));
@@ -98,9 +98,9 @@ fn of_any_protocol((key, value): (Key, Value)) -> (Key, Value) {
         key => key,
     };
     let value = match value {
-        Value::Backend(BackendValue { mut address, state }) => {
-            address.protocol = Protocol::Any;
-            Value::Backend(BackendValue { address, state })
+        Value::Backend(mut backend) => {
+            backend.address.protocol = Protocol::Any;
+            Value::Backend(backend)
         }
         value => value,
     };

@@ -1,5 +1,6 @@
 //! The options of services, in Cilium's spelling. Changes take effect at the next start.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -61,6 +62,12 @@ pub struct ServicesConfig {
     /// Let services choose by annotation service.cilium.io/forwarding-mode
     #[flag(default = false)]
     pub bpf_lb_mode_annotation: bool,
+    /// Numbers of zones in the rows of backends, 1 to 255: zone=number, separated by commas
+    #[flag(default = "", file_only)]
+    pub fixed_zone_mapping: BTreeMap<String, String>,
+    /// Handle the services and slices with this label service.kubernetes.io/service-proxy-name, not those without one
+    #[flag(default = "")]
+    pub k8s_service_proxy_name: String,
 }
 
 impl Default for ServicesConfig {
@@ -83,6 +90,8 @@ impl Default for ServicesConfig {
             bpf_lb_source_range_all_types: false,
             bpf_lb_mode: "snat".to_owned(),
             bpf_lb_mode_annotation: false,
+            fixed_zone_mapping: BTreeMap::new(),
+            k8s_service_proxy_name: String::new(),
         }
     }
 }
@@ -125,6 +134,11 @@ impl ServicesConfig {
             let right = "give 12 bytes in base64, such as head -c12 /dev/urandom | base64 prints";
             return wrong("bpf-lb-maglev-hash-seed", &self.bpf_lb_maglev_hash_seed, right);
         }
+        if !is_label_value(&self.k8s_service_proxy_name) {
+            let right = "give the value of a label: at most 63 letters, digits, '-', '_' and '.'";
+            return wrong("k8s-service-proxy-name", &self.k8s_service_proxy_name, right);
+        }
+        self.zones()?;
         self.node_ports()?;
         if self.lb_reflector_wait_time.is_zero() {
             return wrong("lb-reflector-wait-time", "0s", "give a duration, for instance 500ms");
@@ -159,10 +173,31 @@ impl ServicesConfig {
         }
     }
 
+    /// Numbers of zones, by name.
+    pub fn zones(&self) -> Result<BTreeMap<String, u8>, WrongOption> {
+        let mut taken = BTreeSet::new();
+        let number = |(zone, text): (&String, &String)| {
+            let number = text.trim().parse().ok().filter(|number| *number != 0 && taken.insert(*number));
+            let number = number.filter(|_| !zone.trim().is_empty()).ok_or_else(|| WrongOption {
+                option: "fixed-zone-mapping",
+                value: format!("{zone}={text}"),
+                right: "give each zone a number of its own from 1 to 255, for instance zone-a=1,zone-b=2",
+            })?;
+            Ok((zone.trim().to_owned(), number))
+        };
+        self.fixed_zone_mapping.iter().map(number).collect()
+    }
+
     /// The state file, if there is to be one.
     pub fn state_file(&self) -> Option<PathBuf> {
         (!self.lb_state_file.is_empty()).then(|| PathBuf::from(&self.lb_state_file))
     }
+}
+
+fn is_label_value(text: &str) -> bool {
+    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let ends = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
+    text.len() <= 63 && text.chars().all(inside) && ends(text.chars().next()) && ends(text.chars().last())
 }
 
 #[cfg(test)]
@@ -206,6 +241,29 @@ mod tests {
         ];
         for (text, option) in wrong.iter().zip(options) {
             assert!(text.starts_with(&format!("option {option}: ")) && text.contains("; "), "{text}");
+        }
+        for (zones, wrong) in [
+            (&[("a", "0")][..], "a=0"),
+            (&[("a", "256")], "a=256"),
+            (&[("a", "x")], "a=x"),
+            (&[("a", "1"), ("b", "1")], "b=1"),
+            (&[("", "1")], "=1"),
+        ] {
+            let fixed_zone_mapping =
+                zones.iter().map(|(zone, number)| (zone.to_string(), number.to_string())).collect();
+            let config = ServicesConfig { fixed_zone_mapping, ..Default::default() };
+            assert_eq!(
+                config.validate().unwrap_err().to_string(),
+                format!(
+                    "option fixed-zone-mapping: '{wrong}' is wrong; give each zone a number of its own from 1 to \
+                     255, for instance zone-a=1,zone-b=2"
+                )
+            );
+        }
+        for name in ["-x", "a b", "x."] {
+            let config = ServicesConfig { k8s_service_proxy_name: name.to_owned(), ..Default::default() };
+            let error = config.validate().unwrap_err().to_string();
+            assert!(error.starts_with("option k8s-service-proxy-name: "), "{error}");
         }
         for range in [&["32767", "30000"][..], &["1"], &["1", "2", "x"], &["0", "9"], &["1", "65536"]] {
             let node_port_range = range.iter().map(|port| port.to_string()).collect();

@@ -148,7 +148,7 @@ fn distribution(manifest: &core::Service) -> TrafficDistribution {
 fn frontends(manifest: &core::Service, families: Families) -> Vec<FrontendParams> {
     let core::Service { metadata, spec, status } = manifest;
     let headless = spec.cluster_ip == "None" || spec.cluster_ips.iter().any(|ip| ip == "None");
-    if headless || spec.r#type == "ExternalName" || metadata.labels.get(HEADLESS).is_some() {
+    if headless || metadata.labels.get(HEADLESS).is_some() {
         return Vec::new();
     }
     // Both fields say the same in objects of the API server.
@@ -180,9 +180,7 @@ fn frontends(manifest: &core::Service, families: Families) -> Vec<FrontendParams
             add(FrontendType::ClusterIP, *ip, port.port, external, port);
         }
         if matches!(spec.r#type.as_str(), "NodePort" | "LoadBalancer") {
-            let v6 = cluster_ips.iter().any(IpAddr::is_ipv6);
-            // A service without addresses has the first family that is on.
-            let v4 = cluster_ips.iter().any(IpAddr::is_ipv4) || !v6;
+            let [v4, v6] = node_port_families(spec, &cluster_ips);
             if v4 {
                 add(FrontendType::NodePort, Ipv4Addr::UNSPECIFIED.into(), port.node_port, scopes, port);
             }
@@ -191,7 +189,8 @@ fn frontends(manifest: &core::Service, families: Families) -> Vec<FrontendParams
             }
         }
         if spec.r#type == "LoadBalancer" {
-            let vip = |ingress: &&LoadBalancerIngress| ingress.ip_mode.as_deref() != Some("Proxy");
+            let vip =
+                |ingress: &&LoadBalancerIngress| ingress.ip_mode.as_deref().is_none_or(|mode| mode == "VIP");
             let ingress = status.load_balancer.ingress.iter().filter(vip);
             for ip in ingress.filter_map(|ingress| ingress.ip.parse().ok()) {
                 add(FrontendType::LoadBalancer, ip, port.port, scopes, port);
@@ -204,6 +203,17 @@ fn frontends(manifest: &core::Service, families: Families) -> Vec<FrontendParams
     frontends.into_values().collect()
 }
 
+/// Whether ports of the node are for IPv4, for IPv6: as the service says, else as its addresses are. One that says nothing
+/// is for IPv4.
+fn node_port_families(spec: &ServiceSpec, cluster_ips: &[IpAddr]) -> [bool; 2] {
+    let said = |family| spec.ip_families.iter().any(|said| said == family);
+    let has = |of_family: fn(&IpAddr) -> bool| cluster_ips.iter().any(of_family);
+    match [said("IPv4"), said("IPv6")] {
+        [false, false] => [has(IpAddr::is_ipv4) || !has(IpAddr::is_ipv6), has(IpAddr::is_ipv6)],
+        said => said,
+    }
+}
+
 /// The backends of a slice, and what of it was passed over. None if it belongs to no service.
 pub fn slice(manifest: &core::EndpointSlice, source: Source, families: Families) -> Option<Vec<Backend>> {
     let service = manifest.metadata.labels.get(k8s::SERVICE_NAME)?;
@@ -212,7 +222,7 @@ pub fn slice(manifest: &core::EndpointSlice, source: Source, families: Families)
     // One port under several names is one backend with several names.
     let mut ports: BTreeMap<(u16, Protocol), Vec<SmolStr>> = BTreeMap::new();
     for port in &manifest.ports {
-        if let Some(number) = port.port
+        if let Some(number) = port.port.filter(|number| *number != 0)
             && let Some(protocol) = protocol(port.protocol.as_deref().unwrap_or_default())
         {
             let names = ports.entry((number, protocol)).or_default();

@@ -1,7 +1,8 @@
 //! A frontend as the kernel should have it: order and counts of its slots, flags, timeout.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use datapath_abi::{LbService, lb_flag, lb_flag2};
 use ipnetwork::IpNetwork;
@@ -72,6 +73,8 @@ pub(crate) struct Settings {
     pub(crate) dsr: Dsr,
     /// Whether services may choose that.
     pub(crate) mode_annotation: bool,
+    /// Numbers of zones that have one.
+    pub(crate) zones: Arc<BTreeMap<String, u8>>,
     /// The node's own addresses.
     pub(crate) node_addresses: Vec<IpAddr>,
     /// Those of them that ports of the node answer on.
@@ -107,6 +110,7 @@ impl Settings {
                 _ => Dsr::Never,
             },
             mode_annotation: config.bpf_lb_mode_annotation,
+            zones: config.zones().unwrap_or_default().into(),
             node_addresses: Vec::new(),
             node_port_addresses: BTreeSet::new(),
         }

@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn rows_as_the_original_prints_them() {
         let frontend: LbAddress = "[fd00::1]:80/TCP/i".parse().unwrap();
-        let backend = BackendValue { address: "10.1.0.2:8080/UDP".parse().unwrap(), state: 3 };
+        let backend = BackendValue { address: "10.1.0.2:8080/UDP".parse().unwrap(), state: 3, zone: 0 };
         let flags = lb_flag::LOAD_BALANCER | lb_flag::SOURCE_RANGE | lb_flag::ROUTABLE;
         let row = LbService {
             backend_id: 2 << 24 | 10_800,

@@ -224,7 +224,7 @@ where
 fn backend<A: Address>(row: &LbBackend<A>) -> Value {
     let protocol = Protocol::from_number(row.proto);
     let address = LbAddress::new(row.address.to_ip(), u16::from_be(row.port), protocol);
-    Value::Backend(BackendValue { address, state: row.state })
+    Value::Backend(BackendValue { address, state: row.state, zone: row.zone })
 }
 
 fn reverse_nat<A: Address>(row: &LbReverseNat<A>) -> Value {
@@ -258,11 +258,12 @@ where
             }
             Key::Backend(family, id) if *family == A::FAMILY => {
                 let value = match value {
-                    Some(Value::Backend(BackendValue { address, state })) => LbBackend {
+                    Some(Value::Backend(BackendValue { address, state, zone })) => LbBackend {
                         address: A::from_ip(address.ip).unwrap_or_default(),
                         port: address.port.to_be(),
                         proto: address.protocol.number(),
                         state: *state,
+                        zone: *zone,
                         ..LbBackend::default()
                     },
                     _ => LbBackend::default(),

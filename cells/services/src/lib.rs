@@ -42,6 +42,8 @@
 //! - Of slots behind the count of an earlier run only those of active backends count as unhealthy; the others say
 //!   themselves that they are leaving.
 //! - A service that was refused is tried again with every change, not only with its own.
+//! - A wrong field of a cluster's object is told in health (`passed-over`) and in the log, not only left out. Services for
+//!   nodes with certain labels are looked at again when the node's labels change.
 //! - A state file with any wrong field changes nothing, and says which, in which line. A port without protocol is TCP. As
 //!   long as the file is wrong from the start, services of an earlier run stay.
 

@@ -103,6 +103,7 @@ impl LbOps {
     ) -> Vec<Result<u16, OpError>> {
         let settings = self.surroundings.settings(snapshot);
         let frontends: Vec<&Frontend> = frontends.collect();
+        self.place(&settings, &frontends);
         // Rows of external scopes lead to internal ones: those that are not there come along.
         let batch: HashSet<LbAddress> = frontends.iter().map(|frontend| frontend.address()).collect();
         let missing: Vec<Obj<Frontend>> = frontends
@@ -138,6 +139,18 @@ impl LbOps {
         self.unserved.tell(self.balancer.expansions.len());
         results.truncate(frontends.len());
         results.into_iter().map(|result| result.map(Option::unwrap_or_default)).collect()
+    }
+
+    /// Notes the zones of backends, where zones have numbers.
+    fn place(&mut self, settings: &Settings, frontends: &[&Frontend]) {
+        let (zones, backends) = (&settings.zones, &mut self.balancer.backends);
+        if zones.is_empty() && !backends.has_zones() {
+            return;
+        }
+        for backend in frontends.iter().flat_map(|frontend| &*frontend.backends) {
+            let zone = backend.zone.as_ref().and_then(|place| zones.get(place.zone.as_str()));
+            backends.set_zone(backend.address, zone.copied().unwrap_or(0));
+        }
     }
 
     /// What the maps should have of a frontend: at its own address, then at those that it expands to.

@@ -1,5 +1,7 @@
 //! `GET /service`: frontends as the REST API shows them.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use api::Response;
 use api_models::{
     BackendAddress, FrontendAddress, KubeProxyReplacementFeatures, Nat46X64, NodePort, Required,
@@ -7,9 +9,12 @@ use api_models::{
 };
 use statedb::Table;
 
-use crate::address::Scope;
+use crate::address::{LbAddress, Scope};
 use crate::backend::Backend;
-use crate::frontend::Frontend;
+use crate::frontend::{Frontend, FrontendType};
+use crate::name::ServiceName;
+use crate::service::NatPolicy;
+use crate::source::Source;
 
 pub(crate) fn get_service(frontends: &Table<Frontend>) -> Response {
     Response::json(200, &list(frontends))
@@ -41,12 +46,23 @@ pub(crate) fn status(status: &mut StatusResponse) {
 fn model(frontend: &Frontend) -> Model {
     let (address, service) = (frontend.address(), &frontend.service);
     let ext_policy = service.ext_traffic_policy.name().to_owned();
+    let kind = match frontend.redirect_to {
+        Some(_) => FrontendType::LocalRedirect,
+        None => frontend.params.kind,
+    };
+    let proxy = service.proxy_port(frontend.params.service_port).map(|port| proxy(&address, port));
     let scope = match address.scope {
         Scope::External => "external",
         Scope::Internal => "internal",
     };
     let spec = ServiceSpec {
-        backend_addresses: frontend.backends.iter().map(|row| backend(row)).collect::<Vec<_>>().into(),
+        backend_addresses: frontend
+            .backends
+            .iter()
+            .map(|row| backend(row))
+            .chain(proxy)
+            .collect::<Vec<_>>()
+            .into(),
         flags: Some(ServiceFlags {
             cluster: service.name.cluster().unwrap_or_default().to_owned(),
             ext_traffic_policy: ext_policy.clone(),
@@ -54,9 +70,12 @@ fn model(frontend: &Frontend) -> Model {
             int_traffic_policy: service.int_traffic_policy.name().to_owned(),
             name: service.name.name().to_owned(),
             namespace: service.name.namespace().to_owned(),
-            nat_policy: String::new(),
+            nat_policy: match service.nat_policy {
+                NatPolicy::None => String::new(),
+                policy => policy.name().to_owned(),
+            },
             traffic_policy: ext_policy,
-            kind: frontend.params.kind.name().to_owned(),
+            kind: kind.name().to_owned(),
         }),
         frontend_address: FrontendAddress {
             ip: address.ip.to_string(),
@@ -69,6 +88,16 @@ fn model(frontend: &Frontend) -> Model {
     };
     let status = ServiceStatus { realized: Some(spec.clone()) };
     Model { spec: Some(spec), status: Some(status) }
+}
+
+/// The proxy of this node that takes the connections of a frontend.
+fn proxy(frontend: &LbAddress, port: u16) -> BackendAddress {
+    let ip: IpAddr = match frontend.ip {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    let address = LbAddress::new(ip, port, frontend.protocol);
+    backend(&Backend::new(ServiceName::new("", ""), address, Source::Local))
 }
 
 fn backend(backend: &Backend) -> BackendAddress {

@@ -65,7 +65,7 @@ impl Balancer {
                     slots.push((*address, *slot, *row));
                 }
                 (Key::Backend(_, id), Some(Value::Backend(row))) => {
-                    backends.push((*id, row.address));
+                    backends.push((*id, *row));
                     states.insert(*id, state(row.state));
                 }
                 (Key::AffinityMatch(id, backend), _) => matches.push((*id, *backend)),
@@ -75,8 +75,8 @@ impl Balancer {
             }
         }
         backends.sort();
-        for (id, address) in backends {
-            self.backends.restore(id, address);
+        for (id, row) in backends {
+            self.backends.restore(id, row);
         }
         masters.sort();
         let mut by_id = HashMap::new();

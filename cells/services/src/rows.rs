@@ -49,6 +49,8 @@ pub struct BackendValue {
     pub address: LbAddress,
     /// One of [`lb_backend_state`].
     pub state: u8,
+    /// The number of its zone, 0 for none (`fixed-zone-mapping`).
+    pub zone: u8,
 }
 
 /// IP family of a row, where the key itself does not tell.

@@ -5,10 +5,11 @@ mod kernel;
 mod maps;
 mod model;
 mod property;
+mod rules;
 mod selection;
 mod tables;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use reconciler::Reconciler;

@@ -137,13 +137,35 @@ impl<'a> ServicesTxn<'a> {
         self.touched.remove(name);
     }
 
-    /// Makes the backends that a source gives to a service exactly these.
+    /// Makes the backends that a source gives to a service exactly these, whichever cluster they are in.
     pub fn set_backends(&mut self, service: &ServiceName, source: Source, backends: Vec<Backend>) {
+        self.replace_backends(service, source, backends, |_| true);
+    }
+
+    /// Makes the backends that a source gives to a service in one cluster exactly these, 0 for this cluster. Those of other
+    /// clusters stay.
+    pub fn set_backends_of_cluster(
+        &mut self,
+        service: &ServiceName,
+        source: Source,
+        cluster_id: u32,
+        backends: Vec<Backend>,
+    ) {
+        self.replace_backends(service, source, backends, |row| row.cluster_id == cluster_id);
+    }
+
+    fn replace_backends(
+        &mut self,
+        service: &ServiceName,
+        source: Source,
+        backends: Vec<Backend>,
+        replaced: impl Fn(&Backend) -> bool,
+    ) {
         let wanted: HashSet<LbAddress> = backends.iter().map(|backend| backend.address).collect();
         let (_, _, table) = self.txn.split();
         let stale: Vec<Query<Backend>> = table
             .prefix(Backend::of_service(service))
-            .filter(|row| row.source == source && !wanted.contains(&row.address))
+            .filter(|row| row.source == source && replaced(row) && !wanted.contains(&row.address))
             .map(|row| Query::of(&**row))
             .collect();
         for query in stale {

@@ -1,5 +1,6 @@
 //! Services and their backends from the cluster's objects, whichever source has them.
 
+mod passed_over;
 mod pods;
 mod services;
 #[cfg(test)]
@@ -41,15 +42,17 @@ struct FollowParams {
 fn follow(p: FollowParams) -> anyhow::Result<()> {
     let families = Families { v4: p.families.enable_ipv4, v6: p.families.enable_ipv6 };
     let (writer, wait) = ((*p.writer).clone(), p.config.lb_reflector_wait_time);
+    let proxy_name = p.config.k8s_service_proxy_name.clone();
     if let (Some(services), Some(slices)) = (p.services, p.slices) {
         let node = p.node.clone();
         let labels = move || {
             let snapshot = node.snapshot();
             node.get(&snapshot, LocalNode::query()).map(|node| node.labels.clone()).unwrap_or_default()
         };
-        let reflector =
-            Reflector::new(writer.clone(), (*services).clone(), (*slices).clone(), families, labels);
-        p.jobs.one_shot("reflect-services-endpoints", move |cx: JobCx| reflector.follow(wait, cx));
+        let tables = ((*services).clone(), (*slices).clone());
+        let reflector = Reflector::new(writer.clone(), tables, families, proxy_name, labels);
+        let node = p.node;
+        p.jobs.one_shot("reflect-services-endpoints", move |cx: JobCx| reflector.follow(wait, node, cx));
     }
     if let Some(pods) = p.pods {
         let range = p.config.node_ports()?;

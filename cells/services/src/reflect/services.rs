@@ -1,23 +1,26 @@
 //! Services and endpoint slices: each round takes all that has changed since the one before, in one transaction.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hive::JobCx;
 use k8s::core::{EndpointSlice, Service as Manifest};
-use k8s::{Row, SmolStr};
+use k8s::{ObjectMeta, Row, SmolStr};
+use local_node::LocalNode;
 use statedb::{Changes, Table, TableSpec, Watch};
 
 use crate::annotations;
 use crate::convert::{self, Families};
 use crate::error::Refused;
 use crate::name::ServiceName;
+use crate::reflect::passed_over::{PassedOver, of_service, of_slice};
 use crate::service::Service;
 use crate::source::Source;
 use crate::txn::ServicesTxn;
 use crate::writer::{Initializers, ServicesWriter};
 
-/// Objects with this label are somebody else's proxy's.
+/// Objects with this label are for the proxy of that name.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Who copies slices of other clusters, which come by another way.
@@ -35,13 +38,17 @@ pub(crate) struct Reflector {
     service_changes: Changes<Row<Manifest>>,
     slice_changes: Changes<Row<EndpointSlice>>,
     families: Families,
-    /// Labels of this node.
+    /// The name of this proxy in [`PROXY_NAME`]; empty for the proxy of all objects without that label.
+    proxy_name: String,
+    /// Labels of this node, now and at the last round.
     labels: Box<dyn Fn() -> Labels + Send + Sync>,
+    last_labels: Labels,
     /// The service of each slice, and the slices of each service.
     service_of: HashMap<SmolStr, ServiceName>,
     slices_of: HashMap<ServiceName, Vec<SmolStr>>,
     /// Services that could not be written; they are tried again with the next change.
     refused: BTreeMap<SmolStr, Refused>,
+    passed_over: PassedOver,
     /// Until both tables were read to the end of their first lists.
     initializers: Vec<Initializers>,
 }
@@ -55,9 +62,9 @@ const LISTS: Duration = Duration::from_millis(500);
 impl Reflector {
     pub(crate) fn new(
         writer: ServicesWriter,
-        services: Table<Row<Manifest>>,
-        slices: Table<Row<EndpointSlice>>,
+        (services, slices): (Table<Row<Manifest>>, Table<Row<EndpointSlice>>),
         families: Families,
+        proxy_name: String,
         labels: impl Fn() -> Labels + Send + Sync + 'static,
     ) -> Reflector {
         Reflector {
@@ -68,16 +75,24 @@ impl Reflector {
             services,
             slices,
             families,
+            proxy_name,
             labels: Box::new(labels),
+            last_labels: Labels::new(),
             service_of: HashMap::new(),
             slices_of: HashMap::new(),
             refused: BTreeMap::new(),
+            passed_over: PassedOver::default(),
         }
     }
 
     /// Follows the objects until the agent stops. A change after a quiet time is taken almost at once, with what comes along
     /// with it; those that follow within the wait are taken together.
-    pub(crate) async fn follow(mut self, wait: Duration, cx: JobCx) -> anyhow::Result<()> {
+    pub(crate) async fn follow(
+        mut self,
+        wait: Duration,
+        node: Arc<Table<LocalNode>>,
+        cx: JobCx,
+    ) -> anyhow::Result<()> {
         cx.health.ok("Running");
         tokio::select! {
             () = cx.cancelled() => return Ok(()),
@@ -85,6 +100,8 @@ impl Reflector {
             () = tokio::time::sleep(LISTS) => {}
         }
         loop {
+            // Services may be for nodes with certain labels alone.
+            let node = node.watch(&node.snapshot());
             let round = hive::blocking(move || {
                 let round = self.round();
                 (self, round)
@@ -101,6 +118,7 @@ impl Reflector {
                 () = cx.cancelled() => return Ok(()),
                 () = round.services.changed() => {}
                 () = round.slices.changed() => {}
+                () = node.changed() => {}
                 () = self.initialized(), if !self.initializers.is_empty() => continue,
             }
             let wait = if round.changed { wait } else { wait.min(ALONG) };
@@ -115,7 +133,8 @@ impl Reflector {
         tokio::join!(self.services.wait_initialized(), self.slices.wait_initialized());
     }
 
-    fn report(&self, cx: &JobCx) {
+    fn report(&mut self, cx: &JobCx) {
+        self.passed_over.tell(&cx.health);
         if self.refused.is_empty() {
             cx.health.ok("Running");
             return;
@@ -135,12 +154,17 @@ impl Reflector {
         let (services, service_watch) = self.service_changes.read(&snapshot, BATCH);
         let (slices, slice_watch) = self.slice_changes.read(&snapshot, BATCH);
         let more = services.len() == BATCH || slices.len() == BATCH;
-        let changed = !services.is_empty() || !slices.is_empty();
+        let labels = (self.labels)();
+        let mut again: BTreeSet<SmolStr> = match labels == self.last_labels {
+            true => BTreeSet::new(),
+            false => self.for_certain_nodes(&snapshot),
+        };
+        self.last_labels = labels.clone();
+        let changed = !services.is_empty() || !slices.is_empty() || !again.is_empty();
         if changed {
             let writer = self.writer.clone();
             let mut txn = writer.write();
-            let labels = (self.labels)();
-            let mut again: BTreeSet<SmolStr> = self.refused.keys().cloned().collect();
+            again.extend(self.refused.keys().cloned());
             for change in services.iter() {
                 let key: SmolStr = change.object.key().into();
                 again.remove(&key);
@@ -155,7 +179,10 @@ impl Reflector {
             let mut affected = BTreeSet::new();
             for change in slices.iter() {
                 let key: SmolStr = change.object.key().into();
-                let service = (!change.deleted).then(|| service_of(&change.object)).flatten();
+                let slice = (!change.deleted).then_some(&*change.object);
+                let service = slice.and_then(|slice| self.service_of(slice));
+                let problems = slice.filter(|_| service.is_some()).map(|slice| of_slice(slice));
+                self.passed_over.note("EndpointSlice", &key, &problems.unwrap_or_default());
                 affected.extend(self.place(key, service));
             }
             for name in affected {
@@ -180,7 +207,9 @@ impl Reflector {
         labels: &Labels,
     ) {
         self.refused.remove(&key);
-        let object = object.filter(|object| is_wanted(object) && is_exposed(object, labels));
+        let object = object.filter(|object| self.is_ours(&object.metadata) && is_exposed(object, labels));
+        let problems = object.map(of_service).unwrap_or_default();
+        self.passed_over.note("Service", &key, &problems);
         let Some(object) = object else {
             let name = ServiceName::of_key(&key);
             if txn.service(&name).is_some_and(|service| service.source == Source::Kubernetes) {
@@ -192,6 +221,32 @@ impl Reflector {
         if let Err(error) = txn.upsert_service(service, frontends) {
             self.refused.insert(key, error);
         }
+    }
+
+    /// Services that are for nodes with certain labels alone.
+    fn for_certain_nodes(&self, snapshot: &statedb::Snapshot) -> BTreeSet<SmolStr> {
+        let certain = |service: &&statedb::Obj<Row<Manifest>>| {
+            let annotations = &service.metadata.annotations;
+            annotations.get(annotations::NODE).is_some()
+                || annotations.get(annotations::NODE_SELECTOR).is_some()
+        };
+        self.services.all(snapshot).filter(certain).map(|service| service.key().into()).collect()
+    }
+
+    /// Whether an object is for this proxy.
+    fn is_ours(&self, metadata: &ObjectMeta) -> bool {
+        metadata.labels.get(PROXY_NAME).map_or("", SmolStr::as_str) == self.proxy_name
+    }
+
+    fn service_of(&self, slice: &EndpointSlice) -> Option<ServiceName> {
+        let labels = &slice.metadata.labels;
+        if !self.is_ours(&slice.metadata)
+            || labels.get(MANAGED_BY).is_some_and(|manager| manager == MESH_CONTROLLER)
+            || !matches!(slice.address_type.as_str(), "IPv4" | "IPv6")
+        {
+            return None;
+        }
+        Some(ServiceName::new(&slice.metadata.namespace, labels.get(k8s::SERVICE_NAME)?))
     }
 
     /// Notes whose slice it is; gives the services whose backends are others now.
@@ -233,6 +288,10 @@ impl Reflector {
         self.service_of.is_empty() && self.slices_of.is_empty()
     }
 
+    pub(crate) fn passed_over(&self) -> Vec<String> {
+        self.passed_over.errors()
+    }
+
     pub(crate) fn errors(&self) -> Vec<String> {
         self.refused.values().map(ToString::to_string).collect()
     }
@@ -245,21 +304,6 @@ pub(crate) struct Round {
     pub(crate) more: bool,
     services: Watch,
     slices: Watch,
-}
-
-fn is_wanted(service: &Manifest) -> bool {
-    service.metadata.labels.get(PROXY_NAME).is_none()
-}
-
-fn service_of(slice: &EndpointSlice) -> Option<ServiceName> {
-    let labels = &slice.metadata.labels;
-    if labels.get(PROXY_NAME).is_some()
-        || labels.get(MANAGED_BY).is_some_and(|manager| manager == MESH_CONTROLLER)
-        || !matches!(slice.address_type.as_str(), "IPv4" | "IPv6")
-    {
-        return None;
-    }
-    Some(ServiceName::new(&slice.metadata.namespace, labels.get(k8s::SERVICE_NAME)?))
 }
 
 /// Whether the service is for this node.

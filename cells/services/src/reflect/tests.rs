@@ -1,6 +1,6 @@
 //! Objects in, tables out.
 
-use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use k8s::{Resource, Row};
 use serde_json::{Value, json};
@@ -11,6 +11,8 @@ use crate::tests::{FAMILIES, writer_with};
 use crate::writer::Rules;
 
 struct Cluster {
+    /// Of the node.
+    labels: Arc<Mutex<Vec<(String, String)>>>,
     services: RwTable<Row<Manifest>>,
     slices: RwTable<Row<EndpointSlice>>,
     pods: RwTable<Row<Pod>>,
@@ -25,16 +27,23 @@ fn row<T: Resource + k8s::Tabled>(object: Value) -> Row<T> {
 
 impl Cluster {
     fn new(labels: &[(&str, &str)]) -> Cluster {
+        Cluster::with_proxy(labels, "")
+    }
+
+    fn with_proxy(labels: &[(&str, &str)], proxy_name: &str) -> Cluster {
         let db = Db::new();
         let (services, slices, pods) = (db.table().unwrap(), db.table().unwrap(), db.table().unwrap());
         let writer = writer_with(Rules::default());
-        let labels: BTreeMap<String, String> =
+        let labels: Vec<(String, String)> =
             labels.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let labels = Arc::new(Mutex::new(labels));
         let of = |services: &RwTable<Row<Manifest>>| services.reader();
-        let reflector =
-            Reflector::new(writer.clone(), of(&services), slices.reader(), FAMILIES, move || labels.clone());
+        let tables = (of(&services), slices.reader());
+        let (of_node, proxy_name) = (labels.clone(), proxy_name.to_owned());
+        let labels_now = move || of_node.lock().unwrap().iter().cloned().collect();
+        let reflector = Reflector::new(writer.clone(), tables, FAMILIES, proxy_name, labels_now);
         let host_ports = HostPorts::new(writer.clone(), pods.reader(), FAMILIES, 30_000..=32_767);
-        Cluster { services, slices, pods, writer, reflector, host_ports }
+        Cluster { labels, services, slices, pods, writer, reflector, host_ports }
     }
 
     fn service(&mut self, object: Value) -> &mut Self {
@@ -236,4 +245,158 @@ fn a_port_of_the_host_is_where_the_pod_wants_it() {
     let services = cluster.writer.services();
     let loopback = services.all(&services.snapshot()).filter(|service| service.loopback_host_port).count();
     assert_eq!(loopback, 1);
+}
+
+#[test]
+fn labels_choose_the_proxy_of_an_object() {
+    let label = |mut object: Value, proxy: &str| {
+        object["metadata"]["labels"]["service.kubernetes.io/service-proxy-name"] = json!(proxy);
+        object
+    };
+    for (configured, served) in [("", "plain"), ("ours", "labelled"), ("other", "")] {
+        let mut cluster = Cluster::with_proxy(&[], configured);
+        cluster
+            .service(service("plain", "10.96.0.1", json!({})))
+            .service(label(service("labelled", "10.96.0.2", json!({})), "ours"))
+            .slice(slice("plain-1", "plain", &["10.0.0.1"]))
+            .slice(label(slice("labelled-1", "labelled", &["10.0.0.2"]), "ours"));
+        let expected: Vec<String> = served.split_whitespace().map(|name| format!("ns/{name}")).collect();
+        assert_eq!(cluster.names(), expected, "{configured}");
+        let of: Vec<String> =
+            cluster.backends().iter().map(|line| line[..line.find(' ').unwrap()].into()).collect();
+        assert_eq!(of, expected, "{configured}");
+    }
+}
+
+#[test]
+fn slices_of_other_clusters_and_of_names_are_left_out() {
+    let mut cluster = Cluster::new(&[]);
+    let mut mesh = slice("mesh", "web", &["10.0.0.1"]);
+    mesh["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] =
+        json!("endpointslice-mesh-controller.cilium.io");
+    let mut names = slice("names", "web", &["pods.example.com"]);
+    names["addressType"] = json!("FQDN");
+    cluster.slice(mesh).slice(names).slice(slice("own", "web", &["10.0.0.3"]));
+    cluster.round();
+    assert_eq!(cluster.backends(), ["ns/web 10.0.0.3:1/TCP"]);
+    assert_eq!(cluster.reflector.passed_over(), [] as [String; 0]);
+}
+
+#[test]
+fn other_labels_of_the_node_are_other_services() {
+    let mut cluster = Cluster::new(&[("rack", "r1")]);
+    for (name, ip, selector) in [("one", "10.96.0.1", "rack=r1"), ("two", "10.96.0.2", "rack in (r2)")] {
+        let mut object = service(name, ip, json!({}));
+        object["metadata"]["annotations"] = json!({"service.cilium.io/node-selector": selector});
+        cluster.service(object);
+    }
+    assert_eq!(cluster.names(), ["ns/one"]);
+    *cluster.labels.lock().unwrap() = vec![("rack".to_owned(), "r2".to_owned())];
+    assert_eq!(cluster.names(), ["ns/two"]);
+}
+
+#[test]
+fn fields_of_a_service_decide_about_its_frontends() {
+    let mut cluster = Cluster::new(&[]);
+    // Both families, in whichever order the object has them; external addresses also of other types.
+    let mut object =
+        service("web", "", json!({"type": "LoadBalancer", "externalIPs": ["fd00::9", "192.0.2.9"]}));
+    object["spec"]["clusterIPs"] = json!(["fd00::1", "10.96.0.1"]);
+    object["spec"]["ports"][0]["nodePort"] = json!(30_080);
+    object["status"] = json!({"loadBalancer": {"ingress": [
+        {"ip": "192.0.2.1", "ipMode": "VIP"}, {"ip": "192.0.2.2", "ipMode": "Proxy"}, {"ip": "192.0.2.3"},
+        {"hostname": "lb.example.com"},
+    ]}});
+    let addresses = |cluster: &mut Cluster| {
+        let of = |line: String| line[..line.find(' ').unwrap()].to_owned();
+        cluster.frontends().into_iter().map(of).collect::<Vec<_>>()
+    };
+    let external = ["192.0.2.9:80/TCP", "[fd00::9]:80/TCP"];
+    cluster.service(object.clone());
+    let all = [
+        "[::]:30080/TCP",
+        "0.0.0.0:30080/TCP",
+        "10.96.0.1:80/TCP",
+        "192.0.2.1:80/TCP",
+        "192.0.2.3:80/TCP",
+        external[0],
+        "[fd00::1]:80/TCP",
+        external[1],
+    ];
+    assert_eq!(addresses(&mut cluster), all);
+    // The families that it names count for ports of the node.
+    object["spec"]["ipFamilies"] = json!(["IPv6"]);
+    cluster.service(object.clone());
+    assert_eq!(addresses(&mut cluster), [&all[..1], &all[2..]].concat());
+    // One policy that is Local makes two scopes, two do not; the cluster's addresses have one in any case.
+    object["spec"]["externalTrafficPolicy"] = json!("Local");
+    cluster.service(object.clone());
+    let inside = addresses(&mut cluster).into_iter().filter(|address| address.ends_with("/i"));
+    assert_eq!(inside.collect::<Vec<_>>(), ["[::]:30080/TCP/i", "192.0.2.1:80/TCP/i", "192.0.2.3:80/TCP/i"]);
+    object["spec"]["internalTrafficPolicy"] = json!("Local");
+    cluster.service(object);
+    assert!(addresses(&mut cluster).iter().all(|address| !address.ends_with("/i")));
+    // Without addresses of the cluster, and of another type, the external ones stay.
+    let mut object =
+        service("web", "", json!({"type": "ExternalName", "externalIPs": ["fd00::9", "192.0.2.9"]}));
+    object["spec"]["clusterIPs"] = json!([]);
+    cluster.service(object);
+    assert_eq!(addresses(&mut cluster), external);
+}
+
+#[test]
+fn clients_stay_for_three_hours_unless_the_service_says_otherwise() {
+    let mut cluster = Cluster::new(&[]);
+    let config = |seconds: u32| json!({"clientIP": {"timeoutSeconds": seconds}});
+    for (extra, expected) in [
+        (json!({}), None),
+        (json!({"sessionAffinity": "None", "sessionAffinityConfig": config(7)}), None),
+        (json!({"sessionAffinity": "ClientIP"}), Some(10_800)),
+        (json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": config(7)}), Some(7)),
+    ] {
+        cluster.service(service("web", "10.96.0.1", extra));
+        cluster.round();
+        let services = cluster.writer.services();
+        let affinity = services.all(&services.snapshot()).next().unwrap().session_affinity;
+        assert_eq!(affinity.map(|timeout| timeout.as_secs()), expected);
+    }
+}
+
+#[test]
+fn wrong_fields_are_told_and_the_rest_is_served() {
+    let mut cluster = Cluster::new(&[]);
+    // As a server without checks may send them.
+    let decoded = |object: Value| Row::of(Manifest::from_json(object.to_string().as_bytes()).unwrap());
+    let mut object = service("web", "10.96.0.1", json!({"externalIPs": ["10.96.0.300", "192.0.2.1"]}));
+    object["spec"]["clusterIPs"] = json!(["10.96.0.1", "x"]);
+    object["spec"]["loadBalancerSourceRanges"] = json!(["10.0.0.0/33"]);
+    object["spec"]["ports"] =
+        json!([{"port": 80}, {"name": "zero", "port": 0}, {"name": "odd", "port": 81, "protocol": "ICMP"}]);
+    cluster.services.transact(|txn| txn.insert(decoded(object)));
+    let mut wrong = slice("web-1", "web", &["10.0.0.1", "10.0.0.256"]);
+    wrong["ports"] = json!([{"port": 0}, {"port": 80}, {"port": 81, "protocol": "ICMP"}, {}]);
+    let wrong: EndpointSlice = EndpointSlice::from_json(wrong.to_string().as_bytes()).unwrap();
+    cluster.slices.transact(|txn| txn.insert(Row::of(wrong)));
+    cluster.service(service("other", "10.96.0.2", json!({})));
+    assert_eq!(
+        cluster.frontends(),
+        [
+            "10.96.0.1:80/TCP ns/web 10.0.0.1:80/TCP",
+            "10.96.0.2:80/TCP ns/other ",
+            "192.0.2.1:80/TCP ns/web 10.0.0.1:80/TCP"
+        ]
+    );
+    assert_eq!(
+        cluster.reflector.passed_over(),
+        [
+            "EndpointSlice ns/web-1: endpoints[1].addresses[0]: '10.0.0.256' is not an IP address; ports[0].port: 0 \
+             is no port; give one from 1 to 65535; ports[2].protocol: 'ICMP' is not TCP, UDP or SCTP",
+            "Service ns/web: spec.clusterIPs[1]: 'x' is not an IP address; spec.ports[1].port: 0 is no port; give one \
+             from 1 to 65535; spec.ports[2].protocol: 'ICMP' is not TCP, UDP or SCTP; spec.externalIPs[0]: \
+             '10.96.0.300' is not an IP address; and 1 more",
+        ]
+    );
+    cluster.service(service("web", "10.96.0.1", json!({}))).no_slice("web-1");
+    cluster.round();
+    assert_eq!(cluster.reflector.passed_over(), [] as [String; 0]);
 }

@@ -179,7 +179,7 @@ fn backends_of_a_full_map_can_be_exchanged() {
     maps.tamper(|rows| {
         for id in 100..104 {
             let address = LbAddress::new([10, 9, 0, id as u8].into(), 1, crate::Protocol::Tcp);
-            let value = crate::rows::BackendValue { address, state: 0 };
+            let value = crate::rows::BackendValue { address, state: 0, zone: 0 };
             rows.insert(Key::Backend(crate::rows::Family::V4, id), Value::Backend(value));
         }
     });
