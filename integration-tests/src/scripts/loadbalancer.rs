@@ -18,8 +18,7 @@ use statedb::RwTable;
 pub(super) const DEFAULTS: &[&str] = &[
     "--lb-retry-backoff-min=10ms",
     "--lb-retry-backoff-max=10ms",
-    // Objects of one command are taken together, also on a busy machine.
-    "--lb-reflector-wait-time=50ms",
+    "--lb-reflector-wait-time=10ms",
     "--bpf-lb-maglev-table-size=1021",
 ];
 
