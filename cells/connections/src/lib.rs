@@ -7,7 +7,7 @@
 //! have. When one more comes, the connection is closed that waits for a request for longest, of those of the peer that
 //! has most: a client that opens connections and sends nothing, or begins a request and does not end it, holds up nobody
 //! but itself. A connection whose request is being answered is never closed; with nothing but those, the next waits to be
-//! accepted. When the kernel has no descriptor left, idle connections are closed too, and the accept is tried again at
+//! accepted. Listeners may share one bound ([`Pool`]). When the kernel has no descriptor left, idle connections are closed too, and the accept is tried again at
 //! most ten times a second.
 //!
 //! ```
@@ -38,4 +38,4 @@ mod serve;
 
 pub use accept::{Accept, Peer};
 pub use bounds::Bounds;
-pub use serve::serve;
+pub use serve::{Pool, serve, serve_in};

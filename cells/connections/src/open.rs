@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -14,6 +15,8 @@ use crate::accept::Peer;
 #[derive(Default)]
 pub(crate) struct Open {
     list: Mutex<Vec<Known>>,
+    /// How many there have been.
+    count: AtomicU64,
     /// One has ended or become idle.
     changed: Notify,
 }
@@ -33,7 +36,8 @@ impl Open {
     }
 
     /// Adds a connection; it is in the list until what is given is dropped.
-    pub(crate) fn add(self: &Arc<Self>, number: u64, peer: Peer) -> Connection {
+    pub(crate) fn add(self: &Arc<Self>, peer: Peer) -> Connection {
+        let number = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         let close = CancellationToken::new();
         let known = Known { number, peer, busy: 0, idle_since: Instant::now(), close: close.clone() };
         self.list.lock().push(known);
@@ -71,7 +75,7 @@ pub(crate) struct Tag {
 /// The connection's place in the list.
 pub(crate) struct Connection {
     open: Arc<Open>,
-    number: u64,
+    pub(crate) number: u64,
     pub(crate) close: CancellationToken,
 }
 
@@ -126,8 +130,8 @@ mod tests {
     async fn the_peer_with_most_connections_makes_room_with_its_oldest() {
         let open = Arc::new(Open::default());
         let mut connections = Vec::new();
-        for (number, peer) in [(1, 7), (2, 8), (3, 8), (4, 8), (5, 9)] {
-            connections.push(open.add(number, Peer::new(peer)));
+        for peer in [7, 8, 8, 8, 9] {
+            connections.push(open.add(Peer::new(peer)));
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         let told = |at: usize| connections[at].close.is_cancelled();

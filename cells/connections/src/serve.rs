@@ -23,9 +23,33 @@ use crate::open::{Busy, Connection, Open};
 /// The pause after an accept that failed, and the longest wait for a connection that was told to close.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The connections of several listeners, which have one bound together. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Pool(Arc<Open>);
+
 /// Accepts connections and answers their requests until `stop`, then lets those finish that are being answered: `tasks`
 /// tells when that is. `trouble` gets the error when no connection can be accepted, and nothing once one can again.
 pub async fn serve<L, S, B>(
+    listener: &L,
+    bounds: Bounds,
+    service: S,
+    stop: &CancellationToken,
+    tasks: &TaskTracker,
+    trouble: impl FnMut(Option<&io::Error>),
+) where
+    L: Accept,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + 'static,
+    B: Body<Data: Send, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static,
+{
+    serve_in(&Pool::default(), listener, bounds, service, stop, tasks, trouble).await;
+}
+
+/// As [`serve`], with the connections of a pool: `bounds` are for all of it, whichever listener they come from.
+pub async fn serve_in<L, S, B>(
+    Pool(open): &Pool,
     listener: &L,
     bounds: Bounds,
     service: S,
@@ -40,8 +64,7 @@ pub async fn serve<L, S, B>(
         + 'static,
     B: Body<Data: Send, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static,
 {
-    let open = Arc::new(Open::default());
-    let (mut number, mut failing) = (0, false);
+    let mut failing = false;
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -61,11 +84,10 @@ pub async fn serve<L, S, B>(
         if std::mem::take(&mut failing) {
             trouble(None);
         }
-        number += 1;
-        let connection = open.add(number, peer);
+        let connection = open.add(peer);
         let room = async {
             while open.len() > bounds.connections {
-                open.close_idle(Some(number));
+                open.close_idle(Some(connection.number));
                 let _changed_or_late = timeout(PAUSE, open.changed()).await;
             }
         };
@@ -101,6 +123,9 @@ async fn answer<I, S, B>(
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.header_timeout)
         .max_headers(64);
+    if let Some(bytes) = bounds.buffer {
+        http.max_buf_size(bytes);
+    }
     let mut served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), counted));
     tokio::select! {
         ended = served.as_mut() => return log(ended),
