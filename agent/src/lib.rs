@@ -67,6 +67,7 @@ pub fn control_plane() -> Cell {
             ipam::cell(),
             ipcache::cell(),
             services::cell(),
+            services_health::cell(),
             policy::cell(),
             endpoints::cell(),
         ],

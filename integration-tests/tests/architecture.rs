@@ -27,7 +27,7 @@ const LAYERS: &[&[&str]] = &[
     &["loader", "conntrack"],
     &["identity"],
     &["ipcache", "services"],
-    &["ipam", "policy"],
+    &["ipam", "policy", "services-health"],
     &["endpoints"],
     &["config-sources"],
     &["daemon-config", "health"],
@@ -141,6 +141,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("cells/loader/src/programs.rs", "maps are opened side by side; the threads end before the call returns"),
     ("cells/maps/src/maps.rs", "maps are made side by side; the threads end before the call returns"),
     ("cells/metrics/src/server.rs", "a task for each connection; the server's job waits for them"),
+    ("cells/services-health/src/listener.rs", "as above"),
     (
         "cells/policy/src/install.rs",
         "maps of many endpoints are written side by side; the threads end before the call returns",

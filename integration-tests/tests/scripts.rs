@@ -8,10 +8,6 @@ use integration_tests::scripts::{FAMILIES, Family, Ran, family_of, run};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// Scripts of the load balancer that do not pass yet, and why.
-const NOT_YET: &[(&str, &str)] =
-    &[("health-rows-of-a-quiet-agent", "there are no servers of healthCheckNodePort yet")];
-
 /// How many scripts run at once: each has a deadline.
 const AT_ONCE: usize = 4;
 
@@ -24,15 +20,15 @@ fn folder() -> Option<PathBuf> {
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_scripts_of_all_families_pass() {
     let Some(folder) = folder() else { test_kit::skip!("needs the recorded scripts in shared/scripts") };
-    assert!(passed(&folder).await >= 17 + 86);
+    assert!(passed(&folder).await >= 17 + 87 + 4);
 }
 
 /// Those of the load balancer once more without the kernel, on maps that fail now and then.
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_scripts_of_the_load_balancer_pass_on_failing_maps() {
     let Some(folder) = folder() else { test_kit::skip!("needs the recorded scripts in shared/scripts") };
-    let family = family_of("loadbalancer-fake").unwrap();
-    assert!(passed_of(&[(family, folder.join("loadbalancer"))]).await >= 86);
+    let of = |name: &str| (family_of(&format!("{name}-fake")).unwrap(), folder.join(name));
+    assert!(passed_of(&[of("loadbalancer"), of("healthserver")]).await >= 87 + 4);
 }
 
 /// Scripts of our own for what no recorded one holds; their expectations are what the original prints.
@@ -47,7 +43,6 @@ async fn passed(folder: &Path) -> usize {
     passed_of(&families).await
 }
 
-#[expect(clippy::print_stderr, reason = "what is left out is told")]
 async fn passed_of(families: &[(&'static Family, PathBuf)]) -> usize {
     let mut all = JoinSet::new();
     let free = Arc::new(Semaphore::new(AT_ONCE));
@@ -55,12 +50,6 @@ async fn passed_of(families: &[(&'static Family, PathBuf)]) -> usize {
         let Ok(files) = std::fs::read_dir(folder) else { continue };
         for file in files {
             let path = file.unwrap().path();
-            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let reason = NOT_YET.iter().find(|(of, _)| *of == name).map(|(_, reason)| reason);
-            if let Some(reason) = reason.filter(|_| family.name.starts_with("loadbalancer")) {
-                eprintln!("{name} is left out: {reason}");
-                continue;
-            }
             let free = free.clone();
             all.spawn(async move {
                 let _turn = free.acquire().await;

@@ -11,6 +11,9 @@ use crate::maglev::{Maglev, TABLE_SIZES};
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Services", check = |config: &Self| config.validate().map_err(|error| error.to_string()))]
 pub struct ServicesConfig {
+    /// This agent serves all services of the node, no kube-proxy does
+    #[flag(default = false)]
+    pub kube_proxy_replacement: bool,
     /// File of Services and EndpointSlices (.yaml, .yml or .json), read again when it changes
     #[flag(default = "")]
     pub lb_state_file: String,
@@ -73,6 +76,7 @@ pub struct ServicesConfig {
 impl Default for ServicesConfig {
     fn default() -> ServicesConfig {
         ServicesConfig {
+            kube_proxy_replacement: false,
             lb_state_file: String::new(),
             lb_state_file_interval: Duration::from_secs(1),
             lb_init_wait_timeout: Duration::from_secs(60),

@@ -25,6 +25,11 @@ impl ServiceName {
         ServiceName(format!("{namespace}/{pod}:host-port:{port}:{uid}").into())
     }
 
+    /// The name of a service that belongs to this one; with a `:` in the suffix no service of Kubernetes can be called so.
+    pub fn with_suffix(&self, suffix: &str) -> ServiceName {
+        ServiceName(format!("{self}{suffix}").into())
+    }
+
     /// The whole text.
     pub fn as_str(&self) -> &str {
         &self.0

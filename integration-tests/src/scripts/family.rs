@@ -7,7 +7,7 @@ use hive::Cell;
 use hive_script::Retry;
 use statedb::age::Fixed;
 
-use super::{dynamic_config, example, health, k8s, k8s_tables, loadbalancer, metrics};
+use super::{dynamic_config, example, health, healthserver, k8s, k8s_tables, loadbalancer, metrics};
 
 /// What the scripts of a family run against.
 pub struct Family {
@@ -69,6 +69,27 @@ pub const FAMILIES: &[Family] = &[
         defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: LONG,
+        clock: None,
+    },
+    Family {
+        name: "healthserver",
+        folders: &["pkg/loadbalancer/healthserver"],
+        cells: || healthserver::cells(loadbalancer::maps()),
+        flags: true,
+        defaults: healthserver::DEFAULTS,
+        retry: loadbalancer::RETRY,
+        deadline: SHORT,
+        clock: None,
+    },
+    // The same without the kernel, on maps that fail now and then, whoever runs it.
+    Family {
+        name: "healthserver-fake",
+        folders: &[],
+        cells: || healthserver::cells(loadbalancer::fake_maps()),
+        flags: true,
+        defaults: healthserver::FAILING,
+        retry: loadbalancer::RETRY,
+        deadline: SHORT,
         clock: None,
     },
     Family {

@@ -20,6 +20,7 @@ pub(super) const DEFAULTS: &[&str] = &[
     "--lb-retry-backoff-max=10ms",
     "--lb-reflector-wait-time=10ms",
     "--bpf-lb-maglev-table-size=1021",
+    "--kube-proxy-replacement=true",
 ];
 
 pub(super) const RETRY: Retry = Retry { first: Duration::from_millis(20), most: Duration::from_millis(500) };
@@ -53,6 +54,7 @@ pub(super) fn cells(maps: Cell) -> Vec<Cell> {
         module("options", "Options of other cells", options),
         ::metrics::cell(),
         services::control_plane(),
+        services_health::cell(),
         services::testing::commands(),
         maps,
     ]

@@ -4,6 +4,7 @@ mod dynamic_config;
 mod example;
 mod family;
 mod health;
+mod healthserver;
 mod k8s;
 mod k8s_tables;
 mod loadbalancer;

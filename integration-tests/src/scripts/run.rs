@@ -11,6 +11,9 @@ use tokio::sync::Mutex;
 
 use super::Family;
 
+/// Variables that the cells of a family give to its scripts.
+pub(super) struct Environment(pub(super) Vec<(&'static str, String)>);
+
 /// How a script ended.
 pub struct Ran {
     /// The error, if it failed.
@@ -59,6 +62,9 @@ async fn run_in(family: &Family, script: &Path, work: &Path, log: &hive_script::
     builder = builder.args(words);
     let mut hive = builder.build()?;
     hive.populate().await?;
+    for (name, value) in hive.get::<Environment>().iter().flat_map(|environment| &environment.0) {
+        state.set(name, value);
+    }
     let engine = hive.get::<Engine>().context("no engine")?;
     let hive = Arc::new(Mutex::new(hive));
     let engine = Engine::clone(&engine).with(default_commands())?.with(hive_commands(&hive))?;
