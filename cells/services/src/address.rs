@@ -1,6 +1,7 @@
 //! Where a frontend or a backend is: address, protocol, port, scope.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
@@ -83,7 +84,7 @@ pub enum Scope {
 
 /// Address, port and protocol of a frontend or a backend. Text: `1.2.3.4:80/TCP`, `[fd00::1]:80/UDP`, `/i` behind it for
 /// [`Scope::Internal`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LbAddress {
     /// The address.
     pub ip: IpAddr,
@@ -114,6 +115,33 @@ impl LbAddress {
         key[23] = self.scope as u8;
         key
     }
+
+    /// What sorts as [`key`](Self::key) does.
+    fn rank(&self) -> (u128, u64) {
+        let ip = match self.ip {
+            IpAddr::V4(v4) => 0xffff_0000_0000 | u128::from(v4.to_bits()),
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        (ip, self.rest())
+    }
+
+    /// Port, protocol and scope.
+    fn rest(&self) -> u64 {
+        u64::from(self.port) << 16 | (self.protocol as u64) << 8 | self.scope as u64
+    }
+}
+
+/// As few steps as there can be: tables of services are full of addresses.
+impl Hash for LbAddress {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self.ip {
+            IpAddr::V4(v4) => state.write_u64(u64::from(v4.to_bits()) << 32 | self.rest()),
+            IpAddr::V6(v6) => {
+                state.write_u128(v6.to_bits());
+                state.write_u64(self.rest());
+            }
+        }
+    }
 }
 
 impl PartialOrd for LbAddress {
@@ -124,7 +152,7 @@ impl PartialOrd for LbAddress {
 
 impl Ord for LbAddress {
     fn cmp(&self, other: &LbAddress) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
+        self.rank().cmp(&other.rank())
     }
 }
 
@@ -267,6 +295,7 @@ mod tests {
         addresses.reverse();
         addresses.sort();
         assert_eq!(addresses.map(|address| address.to_string()), sorted);
+        assert!(addresses.is_sorted_by_key(LbAddress::key));
     }
 
     #[test]

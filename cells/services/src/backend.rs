@@ -104,6 +104,13 @@ impl Backend {
         Prefix::primary(service)
     }
 
+    /// The rows of a service at an address.
+    pub(crate) fn of_service_at(service: &ServiceName, address: &LbAddress) -> Prefix<Backend> {
+        let mut key = KeyBuf::of(service.as_str());
+        address.encode(&mut key);
+        Prefix::raw_primary(key)
+    }
+
     /// All rows of an address.
     pub fn by_address(address: &LbAddress) -> Query<Backend> {
         BY_ADDRESS.query(address)

@@ -1,20 +1,23 @@
 //! Backends in the kernel: numbers by address, and which frontends use them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+
+use smallvec::SmallVec;
 
 use crate::address::{LbAddress, Protocol};
 use crate::backend::BackendState;
 use crate::ids::Ids;
 use crate::rows::{BackendValue, Family, Key, Value, kernel_state};
+use crate::store::FastMap;
 
 /// Backends of all frontends. One address has one number, whoever uses it.
 #[derive(Debug)]
 pub(crate) struct Backends {
     ids: Ids,
-    by_address: HashMap<LbAddress, u32>,
+    by_address: FastMap<LbAddress, u32>,
     /// Numbers of the zones of those that are in one with a number.
-    zones: HashMap<LbAddress, u8>,
-    used: HashMap<u32, Used>,
+    zones: FastMap<LbAddress, u8>,
+    used: FastMap<u32, Used>,
     /// Rows that nobody uses any more and that are still to be deleted.
     orphans: BTreeSet<Key>,
     /// Backends whose rows may have another state, since a frontend has let go of them.
@@ -24,8 +27,38 @@ pub(crate) struct Backends {
 #[derive(Debug)]
 struct Used {
     address: LbAddress,
+    /// The maps may have another row of it.
+    stale: bool,
     /// Numbers of frontends, and what each says of the state.
-    by: Vec<(u16, BackendState)>,
+    by: SmallVec<[(u16, BackendState); 2]>,
+}
+
+impl Used {
+    fn new(address: LbAddress) -> Used {
+        Used { address, stale: true, by: SmallVec::new() }
+    }
+
+    /// The best state that a frontend gives it.
+    fn state(&self) -> Option<BackendState> {
+        self.by.iter().map(|(_, state)| *state).min()
+    }
+
+    fn hold(&mut self, frontend: u16, state: BackendState) {
+        let before = self.state();
+        match self.by.iter_mut().find(|(by, _)| *by == frontend) {
+            Some((_, before)) => *before = state,
+            None => self.by.push((frontend, state)),
+        }
+        self.stale |= before != self.state();
+    }
+}
+
+/// A backend as a frontend holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) id: u32,
+    /// Its row is to be written, or may be.
+    pub(crate) stale: bool,
 }
 
 /// All numbers are taken.
@@ -37,9 +70,9 @@ impl Backends {
     pub(crate) fn new() -> Backends {
         Backends {
             ids: Ids::new(u32::MAX - 1),
-            by_address: HashMap::new(),
-            zones: HashMap::new(),
-            used: HashMap::new(),
+            by_address: FastMap::default(),
+            zones: FastMap::default(),
+            used: FastMap::default(),
             orphans: BTreeSet::new(),
             changed: BTreeSet::new(),
         }
@@ -51,15 +84,20 @@ impl Backends {
         if self.ids.reserve(id) {
             self.set_zone(address, row.zone);
             self.by_address.entry(address).or_insert(id);
-            self.used.insert(id, Used { address, by: Vec::new() });
+            self.used.insert(id, Used::new(address));
         }
     }
 
     /// Says in which zone a backend is, 0 for none that has a number.
     pub(crate) fn set_zone(&mut self, address: LbAddress, zone: u8) {
-        match zone {
-            0 => _ = self.zones.remove(&address),
-            zone => _ = self.zones.insert(address, zone),
+        let before = match zone {
+            0 => self.zones.remove(&address),
+            zone => self.zones.insert(address, zone),
+        };
+        if before.unwrap_or(0) != zone
+            && let Some(used) = self.by_address.get(&address).and_then(|id| self.used.get_mut(id))
+        {
+            used.stale = true;
         }
     }
 
@@ -77,13 +115,13 @@ impl Backends {
         self.by_address.get(address).copied()
     }
 
-    /// Makes the frontend a user of the backend; gives the backend's number.
+    /// Makes the frontend a user of the backend.
     pub(crate) fn hold(
         &mut self,
         address: LbAddress,
         frontend: u16,
         state: BackendState,
-    ) -> Result<u32, NoNumber> {
+    ) -> Result<Held, NoNumber> {
         let id = match self.by_address.get(&address) {
             Some(id) => *id,
             None => {
@@ -95,8 +133,38 @@ impl Backends {
                 id
             }
         };
-        self.hold_id(id, address, frontend, state);
-        Ok(id)
+        let used = self.used.entry(id).or_insert_with(|| Used::new(address));
+        used.hold(frontend, state);
+        Ok(Held { id, stale: used.stale })
+    }
+
+    /// As [`hold`](Self::hold), if this is the number of that backend.
+    pub(crate) fn hold_known(
+        &mut self,
+        id: u32,
+        address: &LbAddress,
+        frontend: u16,
+        state: BackendState,
+    ) -> Option<Held> {
+        let used = self.used.get_mut(&id).filter(|used| used.address == *address)?;
+        used.hold(frontend, state);
+        Some(Held { id, stale: used.stale })
+    }
+
+    /// The maps have the rows of these.
+    pub(crate) fn written(&mut self, ids: &[u32]) {
+        for id in ids {
+            if let Some(used) = self.used.get_mut(id) {
+                used.stale = false;
+            }
+        }
+    }
+
+    /// Somebody else has changed the row of this number.
+    pub(crate) fn hurt(&mut self, id: u32) {
+        if let Some(used) = self.used.get_mut(&id) {
+            used.stale = true;
+        }
     }
 
     /// The number of a row that did not tell protocols apart, which becomes this backend's.
@@ -104,7 +172,7 @@ impl Backends {
         let any = LbAddress { protocol: Protocol::Any, ..address };
         let id = *self.by_address.get(&any)?;
         let used = self.used.get_mut(&id).filter(|used| used.by.is_empty())?;
-        used.address = address;
+        (used.address, used.stale) = (address, true);
         self.by_address.remove(&any);
         Some(id)
     }
@@ -113,31 +181,22 @@ impl Backends {
         self.used.get(&id).map(|used| used.address)
     }
 
-    /// As [`hold`](Self::hold), for a backend known by its number only; false if there is none.
+    /// As [`hold`](Self::hold), for a backend of an earlier run that is known by its number only; false if there is none.
     pub(crate) fn hold_restored(&mut self, id: u32, frontend: u16, state: BackendState) -> bool {
-        let Some(address) = self.used.get(&id).map(|used| used.address) else { return false };
-        self.hold_id(id, address, frontend, state);
+        let Some(used) = self.used.get_mut(&id) else { return false };
+        used.hold(frontend, state);
         true
-    }
-
-    fn hold_id(&mut self, id: u32, address: LbAddress, frontend: u16, state: BackendState) {
-        let used = self.used.entry(id).or_insert(Used { address, by: Vec::new() });
-        match used.by.iter_mut().find(|(by, _)| *by == frontend) {
-            Some((_, before)) => *before = state,
-            None => used.by.push((frontend, state)),
-        }
     }
 
     /// The row of a backend: the best state that a frontend gives it.
     pub(crate) fn row(&self, id: u32) -> Option<(Key, Value)> {
-        let Used { address, by } = self.used.get(&id)?;
-        let state = by.iter().map(|(_, state)| *state).min()?;
+        let used = self.used.get(&id)?;
         let value = BackendValue {
-            address: *address,
-            state: kernel_state(state),
-            zone: self.zones.get(address).copied().unwrap_or(0),
+            address: used.address,
+            state: kernel_state(used.state()?),
+            zone: if self.zones.is_empty() { 0 } else { self.zones.get(&used.address).copied().unwrap_or(0) },
         };
-        Some((Key::Backend(Family::of(address.ip), id), Value::Backend(value)))
+        Some((Key::Backend(Family::of(used.address.ip), id), Value::Backend(value)))
     }
 
     /// Whether nobody but this frontend uses the backend.
@@ -149,6 +208,7 @@ impl Backends {
     pub(crate) fn release(&mut self, id: u32, frontend: u16) {
         let Some(used) = self.used.get_mut(&id) else { return };
         used.by.retain(|(by, _)| *by != frontend);
+        used.stale = true;
         match used.by.is_empty() {
             true => self.drop_unused(id),
             false => _ = self.changed.insert(id),
@@ -187,9 +247,15 @@ impl Backends {
         self.changed.clear();
     }
 
-    /// All rows.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (Key, Value)> {
-        self.used.keys().filter_map(|id| self.row(*id))
+    /// Whether frontends use the backend of this number and family.
+    pub(crate) fn is_used(&self, id: u32, family: Family) -> bool {
+        let used = self.used.get(&id).filter(|used| Family::of(used.address.ip) == family);
+        used.is_some_and(|used| !used.by.is_empty())
+    }
+
+    /// Numbers of the frontends that use a backend.
+    pub(crate) fn frontends(&self, id: u32) -> impl Iterator<Item = u16> {
+        self.used.get(&id).into_iter().flat_map(|used| used.by.iter().map(|(by, _)| *by))
     }
 
     /// How many are used by frontends that this is true for, and how many are not.

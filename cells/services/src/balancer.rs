@@ -5,21 +5,24 @@
 //! any point leaves that true; what may have been written is remembered until it is known to be gone.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use datapath_abi::{LbService, lb_flag2};
-use ipnetwork::IpNetwork;
 
 use crate::address::{LbAddress, Protocol, Scope};
 use crate::backend::BackendState;
 use crate::backends::{Backends, NoNumber};
-use crate::desired::{Desired, Flags, wildcard_row};
+use crate::desired::Desired;
 use crate::ids::Ids;
 use crate::maglev::{LastTable, Share, digest};
 use crate::mirror::Mirror;
+use crate::numbers::{Numbers, add, difference};
+use crate::record::{Need, Plan, Record};
 use crate::rows::{Family, Key, LbMap, MapError, Value};
+use crate::store::{FastMap, Slot};
+use crate::wildcards::Wildcards;
 
 /// Why a frontend is not in the maps.
 #[derive(Debug, thiserror::Error)]
@@ -37,10 +40,10 @@ pub(crate) enum Failed {
 pub(crate) struct Balancer {
     pub(crate) mirror: Mirror,
     pub(crate) ids: Ids,
-    pub(crate) frontends: HashMap<LbAddress, Record>,
+    pub(crate) frontends: FastMap<LbAddress, Record>,
     pub(crate) backends: Backends,
     /// Which frontends want the row for all ports of an address.
-    pub(crate) wildcards: HashMap<IpAddr, BTreeMap<LbAddress, Flags>>,
+    pub(crate) wildcards: Wildcards,
     /// Highest slot of frontends of an earlier run that have no row of their own.
     pub(crate) stray_slots: HashMap<LbAddress, u16>,
     pub(crate) last_table: LastTable,
@@ -52,98 +55,22 @@ pub(crate) struct Balancer {
     pub(crate) of_any_protocol: HashMap<LbAddress, u16>,
 }
 
-/// What may be in the maps of a frontend.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) id: u16,
-    /// Left by an earlier run, and nobody has asked for it yet.
-    pub(crate) restored: bool,
-    /// Slots 1 to this one.
-    pub(crate) slots: u16,
-    /// Backends that slots may name.
-    pub(crate) backends: BTreeSet<u32>,
-    pub(crate) matches: BTreeSet<u32>,
-    pub(crate) ranges: BTreeSet<IpNetwork>,
-    /// What its table was made of, and the table's digest.
-    pub(crate) table: Option<(u64, u64)>,
-}
-
-impl Record {
-    /// Its own rows in the maps, without those it shares.
-    pub(crate) fn rows(&self, address: LbAddress) -> impl Iterator<Item = Key> + '_ {
-        let id = self.id;
-        let slots = (0..=self.slots).map(move |slot| Key::Service(address, slot));
-        let matches = self.matches.iter().map(move |backend| Key::AffinityMatch(id, *backend));
-        let ranges = self.ranges.iter().map(move |range| Key::SourceRange(id, *range));
-        let reverse = std::iter::once(Key::ReverseNat(Family::of(address.ip), id));
-        let table = std::iter::once(Key::Maglev(Family::of(address.ip), id));
-        slots.chain(matches).chain(ranges).chain(reverse).chain(table)
-    }
-}
-
-/// A frontend on its way into the maps.
-struct Plan<'d> {
-    desired: &'d Desired,
-    id: u16,
-    /// Numbers of the backends of the slots, then of those without.
-    backends: Vec<u32>,
-}
-
-impl Plan<'_> {
-    fn matches(&self) -> BTreeSet<u32> {
-        self.backends[..usize::from(self.desired.matches)].iter().copied().collect()
-    }
-}
-
-/// How many rows at most a frontend needs in each map.
-#[derive(Debug, Clone, Default)]
-struct Need(BTreeMap<LbMap, usize>);
-
-impl Need {
-    /// As if the maps had nothing of it.
-    fn all_of(desired: &Desired) -> Need {
-        let family = Family::of(desired.address.ip);
-        Need(BTreeMap::from([
-            (LbMap::Services(family), desired.slots.len() + 1 + usize::from(desired.wildcard.is_some())),
-            (LbMap::Backends(family), desired.slots.len() + desired.without_slot.len()),
-            (LbMap::ReverseNat(family), 1),
-            (LbMap::AffinityMatch, usize::from(desired.matches)),
-            (LbMap::SourceRanges(family), desired.ranges.len()),
-            (LbMap::Maglev(family), usize::from(desired.table.is_some())),
-        ]))
-    }
-
-    fn and(mut self, other: &Need) -> Need {
-        other.0.iter().for_each(|(map, count)| *self.0.entry(*map).or_default() += count);
-        self
-    }
-
-    /// The map that has no room for it.
-    fn check(&self, mirror: &Mirror) -> Result<(), Failed> {
-        for (map, count) in &self.0 {
-            let missing = count.saturating_sub(mirror.room(*map));
-            if missing > 0 {
-                return Err(Failed::Full { map: *map, capacity: mirror.capacity(*map), missing });
-            }
-        }
-        Ok(())
-    }
-}
-
 impl Balancer {
     /// Brings frontends into the maps, many at once; gives the number of each.
     pub(crate) fn update(&mut self, batch: &[Desired]) -> Vec<Result<u16, Failed>> {
         let mut results = Vec::with_capacity(batch.len());
-        let (mut chunk, mut need) = (Vec::new(), Need::default());
+        let mut chunk = Vec::with_capacity(batch.len());
+        let (mut need, mut room) = (Need::default(), Need::room(&self.mirror));
         for desired in batch {
-            let with = Need::all_of(desired).and(&need);
-            if with.check(&self.mirror).is_ok() {
-                need = with;
-            } else {
+            need.add(desired);
+            if !need.fits(&room) {
                 // Space is scarce: what is planned is written first, then rows are counted one by one.
                 self.flush(&mut chunk, &mut results);
-                need = Need::default();
-                if let Err(error) = self.make_room(desired) {
+                let fits = self.make_room(desired);
+                (need, room) = (Need::default(), Need::room(&self.mirror));
+                need.add(desired);
+                if let Err(error) = fits {
+                    need = Need::default();
                     results.push(Err(error));
                     continue;
                 }
@@ -186,8 +113,7 @@ impl Balancer {
         let record = match self.frontends.get_mut(&address) {
             Some(record) => record,
             None => {
-                let any = LbAddress { protocol: Protocol::Any, ..address };
-                let id = match self.of_any_protocol.remove(&any) {
+                let id = match self.id_of_any_protocol(address) {
                     Some(id) => id,
                     None => self.ids.take().ok_or(NoNumber("frontend"))? as u16,
                 };
@@ -195,53 +121,98 @@ impl Balancer {
                 self.frontends.entry(address).or_insert(Record { id, slots, ..Record::default() })
             }
         };
+        // Numbers of an earlier run may stand for one backend twice: the first one counts.
+        let known = if record.restored { &[][..] } else { &record.backends[..] };
+        let id = record.id;
+        let mut plan = Plan { desired, id, backends: Numbers::new(), stale: Numbers::new(), cleans: false };
+        let mut hold = || {
+            let wanted = desired.slots.iter().chain(&desired.without_slot);
+            let mut next = 0;
+            for (backend, state) in wanted {
+                // Most are where they were, or one further on.
+                let found = known.iter().enumerate().skip(next).take(2).find_map(|(place, number)| {
+                    let held = self.backends.hold_known(*number, backend, id, *state)?;
+                    next = place + 1;
+                    Some(held)
+                });
+                let held = match found {
+                    Some(held) => held,
+                    None => self.backends.hold(*backend, id, *state)?,
+                };
+                plan.backends.push(held.id);
+                if held.stale {
+                    plan.stale.push(held.id);
+                }
+            }
+            Ok(())
+        };
+        let held = hold();
         record.restored = false;
-        let mut backends = Vec::with_capacity(desired.slots.len() + desired.without_slot.len());
-        for (backend, state) in desired.slots.iter().chain(&desired.without_slot) {
-            let id = self.backends.hold(*backend, record.id, *state)?;
-            record.backends.insert(id);
-            backends.push(id);
+        if held.is_err() {
+            add(&mut record.backends, &plan.backends);
         }
-        let plan = Plan { desired, id: record.id, backends };
-        record.slots = record.slots.max(desired.slots.len() as u16);
-        record.matches.extend(plan.matches());
-        record.ranges.extend(&desired.ranges);
+        held.map_err(Failed::NoNumber)?;
+        plan.cleans = record.expect(&plan);
         Ok(plan)
     }
 
+    /// The number that versions without protocols have given to an address.
+    fn id_of_any_protocol(&mut self, address: LbAddress) -> Option<u16> {
+        if self.of_any_protocol.is_empty() {
+            return None;
+        }
+        self.of_any_protocol.remove(&LbAddress { protocol: Protocol::Any, ..address })
+    }
+
     fn write(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
-        let mut rows = Vec::new();
-        for Plan { desired, id, backends } in plans {
+        let mut rows = Vec::with_capacity(2 * plans.len());
+        for Plan { desired, id, stale, .. } in plans {
             let LbAddress { ip, port, .. } = desired.address;
-            rows.extend(backends.iter().filter_map(|backend| self.backends.row(*backend)));
+            rows.extend(stale.iter().filter_map(|backend| self.backends.row(*backend)));
             rows.push((Key::ReverseNat(Family::of(ip), *id), Value::ReverseNat(ip, port)));
             rows.extend(desired.ranges.iter().map(|range| (Key::SourceRange(*id, *range), Value::Present)));
-            let matches = &backends[..usize::from(desired.matches)];
-            rows.extend(matches.iter().map(|backend| (Key::AffinityMatch(*id, *backend), Value::Present)));
+        }
+        for plan in plans {
+            let matches = plan.matches().iter();
+            rows.extend(matches.map(|backend| (Key::AffinityMatch(plan.id, *backend), Value::Present)));
         }
         self.mirror.put(rows)?;
+        plans.iter().for_each(|plan| self.backends.written(&plan.stale));
 
         // Slots that are about to take no more connections leave the count before they get other backends.
-        let mut rows = Vec::new();
-        for Plan { desired, .. } in plans {
-            let key = Key::master(desired.address);
-            if let Some(Value::Service(old)) = self.mirror.get(&key)?
-                && old.count > desired.active
-            {
-                rows.push((key, Value::Service(LbService { count: desired.active, ..old })));
+        let (mut counts, mut slots) = (Vec::new(), Vec::with_capacity(plans.len()));
+        let mut unsure = Vec::new();
+        for Plan { desired, id, backends, .. } in plans {
+            let known = self.mirror.slots(&desired.address);
+            match known.first() {
+                Some(Slot::Row(old)) if old.count > desired.active => counts.push((*desired, *old)),
+                Some(Slot::Unsure) => unsure.push(*desired),
+                _ => {}
+            }
+            let wanted = (1..=desired.slots.len() as u16).zip(backends);
+            for (slot, backend) in wanted {
+                let row = desired.slot(*id, *backend);
+                if known.get(usize::from(slot)) != Some(&Slot::Row(row)) {
+                    slots.push((Key::Service(desired.address, slot), Value::Service(row)));
+                }
             }
         }
-        self.mirror.put(rows)?;
-
-        let slots = plans.iter().flat_map(|Plan { desired, id, backends }| {
-            let slots = (1..=desired.slots.len() as u16).zip(backends);
-            slots.map(|(slot, backend)| desired.slot(*id, slot, *backend))
+        for desired in unsure {
+            if let Some(Value::Service(old)) = self.mirror.get(&Key::master(desired.address))?
+                && old.count > desired.active
+            {
+                counts.push((desired, old));
+            }
+        }
+        let counts = counts.into_iter().map(|(desired, old)| {
+            (Key::master(desired.address), Value::Service(LbService { count: desired.active, ..old }))
         });
-        self.mirror.put(slots.collect())?;
+        self.mirror.put(counts.collect())?;
+        self.mirror.put(slots)?;
         // A few at a time, for they are large.
         plans.chunks(64).try_for_each(|plans| self.write_tables(plans))?;
 
-        let mut rows = Vec::new();
+        let mut rows = Vec::with_capacity(2 * plans.len());
         // The row of an external scope leads to the internal one, which therefore comes first.
         let (internal, external): (Vec<&Plan<'_>>, Vec<&Plan<'_>>) =
             plans.iter().partition(|plan| plan.desired.address.scope == Scope::Internal);
@@ -253,8 +224,8 @@ impl Balancer {
                 return Err(format!("{needed} is not written yet").into());
             }
             rows.push(plan.desired.master(plan.id));
-            self.want_wildcard(plan.desired);
-            rows.extend(self.wildcard(plan.desired.address.ip));
+            self.wildcards.want(plan.desired);
+            rows.extend(self.wildcards.row(plan.desired.address.ip));
         }
         self.mirror.put(rows)?;
         self.clean(plans)
@@ -262,7 +233,7 @@ impl Balancer {
 
     fn write_tables(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
         let mut tables = Vec::new();
-        for Plan { desired, id, backends } in plans {
+        for Plan { desired, id, backends, .. } in plans {
             let Some((maglev, weights)) = &desired.table else { continue };
             let share = |((id, weight), (address, _)): ((&u32, &u16), &(LbAddress, BackendState))| Share {
                 address: *address,
@@ -273,14 +244,14 @@ impl Balancer {
             let source = hash(&(maglev.size(), &shares));
             let key = Key::Maglev(Family::of(desired.address.ip), *id);
             let Some(record) = self.frontends.get_mut(&desired.address) else { continue };
-            if let Some((before, digest)) = record.table
+            if let Some((before, digest)) = record.more().table
                 && before == source
                 && self.mirror.get(&key)? == Some(Value::Maglev(digest))
             {
                 continue;
             }
             let table = self.last_table.of(*maglev, &shares);
-            record.table = Some((source, digest(&table)));
+            record.more().table = Some((source, digest(&table)));
             tables.push((key, table));
         }
         self.mirror.put_tables(tables)
@@ -291,31 +262,29 @@ impl Balancer {
         let mut keys = Vec::new();
         for plan in plans {
             let address = plan.desired.address;
-            let Some(record) = self.frontends.get(&address) else { continue };
-            let matches = plan.matches();
-            let count = plan.desired.slots.len() as u16;
             if plan.desired.table.is_none() {
                 keys.push(Key::Maglev(Family::of(address.ip), plan.id));
             }
-            keys.extend((count..record.slots).map(|slot| Key::Service(address, slot + 1)));
-            keys.extend(record.matches.difference(&matches).map(|id| Key::AffinityMatch(plan.id, *id)));
-            let gone = record.ranges.iter().filter(|range| !plan.desired.ranges.contains(range));
-            keys.extend(gone.map(|range| Key::SourceRange(plan.id, *range)));
-            if self.wildcard(address.ip).is_none() {
+            if plan.desired.wildcard.is_none() && self.wildcards.row(address.ip).is_none() {
                 keys.push(Key::wildcard(address.ip));
             }
+            if !plan.cleans {
+                continue;
+            }
+            let Some(record) = self.frontends.get(&address) else { continue };
+            let count = plan.desired.slots.len() as u16;
+            keys.extend((count..record.slots).map(|slot| Key::Service(address, slot + 1)));
+            let matches = difference(record.matches(), plan.matches());
+            keys.extend(matches.into_iter().map(|id| Key::AffinityMatch(plan.id, id)));
+            let gone = record.ranges().iter().filter(|range| !plan.desired.ranges.contains(range));
+            keys.extend(gone.map(|range| Key::SourceRange(plan.id, *range)));
         }
         self.mirror.delete(keys)?;
-        for plan in plans {
+        for plan in plans.iter().filter(|plan| plan.cleans) {
             let Some(record) = self.frontends.get_mut(&plan.desired.address) else { continue };
-            record.slots = plan.desired.slots.len() as u16;
-            record.matches = plan.matches();
-            record.ranges = plan.desired.ranges.iter().copied().collect();
-            let backends = plan.backends.iter().copied().collect();
-            let before = std::mem::replace(&mut record.backends, backends);
-            for gone in before.difference(&record.backends) {
-                self.backends.release(*gone, plan.id);
-            }
+            let gone = difference(&record.backends, &plan.backends);
+            record.done(plan);
+            gone.into_iter().for_each(|gone| self.backends.release(gone, plan.id));
         }
         self.settle()
     }
@@ -342,19 +311,17 @@ impl Balancer {
             let Some(record) = self.frontends.get(address) else { continue };
             let id = record.id;
             keys.extend((1..=record.slots).map(|slot| Key::Service(*address, slot)));
-            keys.extend(record.matches.iter().map(|backend| Key::AffinityMatch(id, *backend)));
-            keys.extend(record.ranges.iter().map(|range| Key::SourceRange(id, *range)));
+            keys.extend(record.matches().iter().map(|backend| Key::AffinityMatch(id, *backend)));
+            keys.extend(record.ranges().iter().map(|range| Key::SourceRange(id, *range)));
             keys.push(Key::ReverseNat(Family::of(address.ip), id));
             keys.push(Key::Maglev(Family::of(address.ip), id));
-            if let Some(wanted) = self.wildcards.get_mut(&address.ip) {
-                wanted.remove(address);
-            }
-            if self.wildcard(address.ip).is_none() {
+            self.wildcards.remove(address);
+            if self.wildcards.row(address.ip).is_none() {
                 keys.push(Key::wildcard(address.ip));
             }
         }
         self.mirror.delete(keys)?;
-        let shared = batch.iter().filter_map(|address| self.wildcard(address.ip)).collect();
+        let shared = batch.iter().filter_map(|address| self.wildcards.row(address.ip)).collect();
         self.mirror.put(shared)?;
         for address in batch {
             self.expansions.remove(address);
@@ -390,23 +357,7 @@ impl Balancer {
         self.mirror.put(changed)?;
         self.mirror.delete(orphans)?;
         self.backends.settled();
-        self.wildcards.retain(|_, wanted| !wanted.is_empty());
         Ok(())
-    }
-
-    fn want_wildcard(&mut self, desired: &Desired) {
-        let wanted = self.wildcards.entry(desired.address.ip).or_default();
-        match desired.wildcard {
-            Some(flags) => _ = wanted.insert(desired.address, flags),
-            None => _ = wanted.remove(&desired.address),
-        }
-    }
-
-    /// The row for all ports of an address, if a frontend wants it: of all types that do.
-    pub(crate) fn wildcard(&self, ip: IpAddr) -> Option<(Key, Value)> {
-        let wanted = self.wildcards.get(&ip).filter(|wanted| !wanted.is_empty())?;
-        let flags = wanted.values().fold(Flags::default(), |all, one| Flags(all.0 | one.0, all.1 | one.1));
-        Some(wildcard_row(ip, flags))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use datapath_abi::{LbService, lb_flag, lb_flag2};
 use ipnetwork::IpNetwork;
+use smallvec::SmallVec;
 
 use crate::address::{LbAddress, Protocol, Scope};
 use crate::annotations;
@@ -26,6 +27,9 @@ const OWN_CLASSES: [&str; 2] = ["io.cilium/bgp-control-plane", "io.cilium/l2-ann
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Flags(pub(crate) u8, pub(crate) u8);
 
+/// Backends with what they may be used for.
+type Wanted = SmallVec<[(LbAddress, BackendState); 1]>;
+
 /// What the kernel should have of a frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Desired {
@@ -36,9 +40,9 @@ pub(crate) struct Desired {
     /// How many of the slots take new connections.
     pub(crate) active: u16,
     /// The backends in slots 1, 2, ..., usable ones first.
-    pub(crate) slots: Vec<(LbAddress, BackendState)>,
+    pub(crate) slots: Wanted,
     /// Backends that have rows but no slot.
-    pub(crate) without_slot: Vec<(LbAddress, BackendState)>,
+    pub(crate) without_slot: Wanted,
     /// How many of the slots clients may stay with.
     pub(crate) matches: u16,
     pub(crate) ranges: Vec<IpNetwork>,
@@ -152,17 +156,27 @@ impl Desired {
         if service.loopback_host_port && service.delegates_if_local() {
             return Err(Impossible::DelegatedLoopback);
         }
-        let unhealthy = |backend: &Backend| backend.unhealthy || quarantined.contains(&backend.address);
-        let mut backends: Vec<&Backend> = frontend.backends.iter().map(|backend| &**backend).collect();
-        backends.sort_by_key(|backend| (unhealthy(backend), backend.state, backend.address));
-        let of_state = |state| backends.iter().filter(|b| !unhealthy(b) && b.state == state).count() as u16;
+        let unhealthy = |backend: &Backend| {
+            backend.unhealthy || !quarantined.is_empty() && quarantined.contains(&backend.address)
+        };
+        let mut backends: SmallVec<[(bool, &Backend); 2]> =
+            frontend.backends.iter().map(|backend| (unhealthy(backend), &**backend)).collect();
+        backends.sort_by(|(a_unhealthy, a), (b_unhealthy, b)| {
+            let by_use = (a_unhealthy, a.state).cmp(&(b_unhealthy, b.state));
+            by_use.then_with(|| a.address.cmp(&b.address))
+        });
+        let of_state = |state| backends.iter().filter(|(bad, b)| !bad && b.state == state).count() as u16;
         let healthy = of_state(BackendState::Active);
         // The last resort, when there is no other.
         let active = if healthy == 0 { of_state(BackendState::Terminating) } else { healthy };
-        let pairs = |slot: bool| {
-            let wanted = backends.iter().filter(move |b| (b.state != BackendState::Maintenance) == slot);
-            wanted.map(|backend| (backend.address, backend.state)).collect()
-        };
+        let (mut slots, mut without_slot) = (Wanted::with_capacity(count), Wanted::new());
+        for (_, backend) in &backends {
+            let pairs = match backend.state {
+                BackendState::Maintenance => &mut without_slot,
+                _ => &mut slots,
+            };
+            pairs.push((backend.address, backend.state));
+        }
         let affinity = service.session_affinity.map_or(0, |timeout| timeout.as_secs().clamp(1, MAX_TIMEOUT));
         let flags = flags(frontend, &address, proxy, settings);
         let family = |range: &&IpNetwork| range.is_ipv4() == address.ip.is_ipv4();
@@ -171,14 +185,14 @@ impl Desired {
         ranges.dedup();
         let algorithm = settings.algorithm_annotation.then(|| service.algorithm()).flatten();
         let table = has_table(frontend, &address, algorithm, settings) && active > 0;
-        let weights = || backends.iter().take(active.into()).map(|backend| backend.weight).collect();
+        let weights = || backends.iter().take(active.into()).map(|(_, backend)| backend.weight).collect();
         Ok(Desired {
             address,
             flags,
             affinity: affinity as u32,
             active,
-            slots: pairs(true),
-            without_slot: pairs(false),
+            slots,
+            without_slot,
             matches: if affinity == 0 { 0 } else { healthy },
             ranges,
             wildcard: wildcard(frontend, &address, settings),
@@ -209,9 +223,8 @@ impl Desired {
     }
 
     /// The row of a slot.
-    pub(crate) fn slot(&self, id: u16, slot: u16, backend: u32) -> (Key, Value) {
-        let value = LbService { backend_id: backend, ..self.row(id) };
-        (Key::Service(self.address, slot), Value::Service(value))
+    pub(crate) fn slot(&self, id: u16, backend: u32) -> LbService {
+        LbService { backend_id: backend, ..self.row(id) }
     }
 
     fn row(&self, id: u16) -> LbService {

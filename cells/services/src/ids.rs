@@ -2,18 +2,20 @@
 
 use std::collections::HashSet;
 
+use foldhash::fast::RandomState;
+
 /// Hands out numbers from 1 upwards; one that was given back comes again only after all others, so that a row which
 /// still names it does not come to mean something else.
 #[derive(Debug)]
 pub(crate) struct Ids {
-    used: HashSet<u32>,
+    used: HashSet<u32, RandomState>,
     next: u32,
     max: u32,
 }
 
 impl Ids {
     pub(crate) fn new(max: u32) -> Ids {
-        Ids { used: HashSet::new(), next: 1, max }
+        Ids { used: HashSet::default(), next: 1, max }
     }
 
     /// A free number; none if all are in use.

@@ -36,9 +36,10 @@ impl Levels {
         }
     }
 
-    pub(crate) fn set(&self, map: LbMap, count: usize) {
-        if let Some(at) = MAPS.iter().position(|known| *known == map) {
-            self.counts[at].store(count, Ordering::Relaxed);
+    /// Notes how many rows each map has now.
+    pub(crate) fn tell(&self, count: impl Fn(LbMap) -> usize) {
+        for (map, slot) in MAPS.into_iter().zip(&self.counts) {
+            slot.store(count(map), Ordering::Relaxed);
         }
     }
 }
@@ -72,8 +73,10 @@ mod tests {
     fn maps_that_exist_tell_their_level() {
         let levels = Arc::<Levels>::default();
         levels.set_capacities(|map| if map == LbMap::Services(Family::V6) { 0 } else { 8 });
-        levels.set(LbMap::Services(Family::V4), 6);
-        levels.set(LbMap::SourceRanges(Family::V4), 6);
+        levels.tell(|map| match map {
+            LbMap::Services(Family::V4) | LbMap::SourceRanges(Family::V4) => 6,
+            _ => 0,
+        });
         let metrics = metrics::Metrics::default();
         metrics.register_collector(Pressure(levels));
         let text = metrics.text();

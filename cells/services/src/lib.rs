@@ -70,8 +70,10 @@ mod maglev_map;
 mod metrics;
 mod mirror;
 mod name;
+mod numbers;
 mod provider;
 mod reconcile;
+mod record;
 mod reflect;
 mod rest;
 mod restore;
@@ -82,11 +84,13 @@ mod service;
 mod shown;
 mod source;
 mod state_file;
+mod store;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 mod txn;
+mod wildcards;
 mod writer;
 
 pub use address::{BadAddress, LbAddress, Protocol, Scope};

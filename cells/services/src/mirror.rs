@@ -1,18 +1,19 @@
 //! What the maps are known to hold, so that only differences are written.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::address::LbAddress;
 use crate::levels::Levels;
 use crate::maglev::digest;
 use crate::rows::{Key, LbMap, LbMaps, MapError, Value};
+use crate::store::{Slot, Store};
 
 /// The maps, with a copy of their rows.
 pub(crate) struct Mirror {
     maps: Arc<dyn LbMaps>,
     /// `None` for a row that may be there: its last write or delete failed.
-    rows: HashMap<Key, Option<Value>>,
-    counts: HashMap<LbMap, usize>,
+    rows: Store,
     levels: Arc<Levels>,
 }
 
@@ -21,45 +22,53 @@ impl Mirror {
     pub(crate) fn load(maps: Arc<dyn LbMaps>) -> Result<Mirror, MapError> {
         let levels = Arc::<Levels>::default();
         levels.set_capacities(|map| maps.capacity(map));
-        let mut mirror = Mirror { maps, rows: HashMap::new(), counts: HashMap::new(), levels };
-        mirror.reload()?;
+        let rows = maps.rows()?.into_iter().collect();
+        let mirror = Mirror { maps, rows, levels };
+        mirror.tell_levels();
         Ok(mirror)
     }
 
     /// Reads the maps again; gives the rows that others have changed.
     pub(crate) fn reload(&mut self) -> Result<HashSet<Key>, MapError> {
-        let rows: HashMap<Key, Option<Value>> =
-            self.maps.rows()?.into_iter().map(|(key, value)| (key, Some(value))).collect();
+        let rows: Store = self.maps.rows()?.into_iter().collect();
         let before = std::mem::replace(&mut self.rows, rows);
-        self.counts.values_mut().for_each(|count| *count = 0);
-        for key in self.rows.keys() {
-            *self.counts.entry(key.map()).or_default() += 1;
-        }
         self.tell_levels();
-        let missing = before.iter().filter(|(key, value)| self.rows.get(key) != Some(value));
-        let new = self.rows.keys().filter(|key| !before.contains_key(key));
-        Ok(missing.map(|(key, _)| *key).chain(new.copied()).collect())
+        let missing = before.iter().filter(|(key, value)| self.rows.get(key) != Some(*value));
+        let new = self.rows.iter().filter(|(key, _)| before.get(key).is_none());
+        Ok(missing.chain(new).map(|(key, _)| key).collect())
     }
 
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (&Key, Option<&Value>)> {
-        self.rows.iter().map(|(key, value)| (key, value.as_ref()))
+    /// All rows, those that may be there without their values.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (Key, Option<Value>)> {
+        self.rows.iter()
+    }
+
+    /// How many rows there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// What is known of the slots of an address, from 0 on. What is missing may be there all the same, and is not
+    /// written again then.
+    pub(crate) fn slots(&self, address: &LbAddress) -> &[Slot] {
+        self.rows.slots(address)
     }
 
     /// Whether the row is, or may be, there.
     pub(crate) fn has(&self, key: &Key) -> bool {
-        self.rows.contains_key(key)
+        self.rows.get(key).is_some()
     }
 
     /// The row as it is; asks the kernel where a failure has left it unknown.
     pub(crate) fn get(&mut self, key: &Key) -> Result<Option<Value>, MapError> {
         match self.rows.get(key) {
             None => Ok(None),
-            Some(Some(value)) => Ok(Some(*value)),
+            Some(Some(value)) => Ok(Some(value)),
             Some(None) => {
                 let value = self.maps.get(key)?;
                 match value {
                     Some(value) => _ = self.rows.insert(*key, Some(value)),
-                    None => self.forget(key),
+                    None => self.rows.remove(key),
                 }
                 Ok(value)
             }
@@ -68,8 +77,7 @@ impl Mirror {
 
     /// How many rows a map has room for.
     pub(crate) fn room(&self, map: LbMap) -> usize {
-        let count = self.counts.get(&map).copied().unwrap_or_default();
-        self.capacity(map).saturating_sub(count)
+        self.capacity(map).saturating_sub(self.rows.count(map))
     }
 
     /// How many rows a map can have.
@@ -79,7 +87,7 @@ impl Mirror {
 
     /// Writes the rows that are not there already.
     pub(crate) fn put(&mut self, mut rows: Vec<(Key, Value)>) -> Result<(), MapError> {
-        rows.retain(|(key, value)| self.rows.get(key) != Some(&Some(*value)));
+        rows.retain(|(key, value)| self.rows.get(key) != Some(Some(*value)));
         if rows.is_empty() {
             return Ok(());
         }
@@ -92,7 +100,7 @@ impl Mirror {
         let row = |(key, table): &(Key, Arc<[u32]>)| (*key, Value::Maglev(digest(table)));
         tables.retain(|table| {
             let (key, value) = row(table);
-            self.rows.get(&key) != Some(&Some(value))
+            self.rows.get(&key) != Some(Some(value))
         });
         if tables.is_empty() {
             return Ok(());
@@ -103,9 +111,7 @@ impl Mirror {
 
     fn written(&mut self, rows: Vec<(Key, Value)>, result: Result<(), MapError>) -> Result<(), MapError> {
         for (key, value) in rows {
-            if self.rows.insert(key, result.is_ok().then_some(value)).is_none() {
-                *self.counts.entry(key.map()).or_default() += 1;
-            }
+            self.rows.insert(key, result.is_ok().then_some(value));
         }
         self.tell_levels();
         result
@@ -113,14 +119,14 @@ impl Mirror {
 
     /// Deletes the rows that are there.
     pub(crate) fn delete(&mut self, mut keys: Vec<Key>) -> Result<(), MapError> {
-        keys.retain(|key| self.rows.contains_key(key));
+        keys.retain(|key| self.has(key));
         if keys.is_empty() {
             return Ok(());
         }
         let result = self.maps.delete(&keys);
         for key in keys {
             match result {
-                Ok(()) => self.forget(&key),
+                Ok(()) => self.rows.remove(&key),
                 Err(_) => _ = self.rows.insert(key, None),
             }
         }
@@ -134,14 +140,6 @@ impl Mirror {
     }
 
     fn tell_levels(&self) {
-        self.counts.iter().for_each(|(map, count)| self.levels.set(*map, *count));
-    }
-
-    fn forget(&mut self, key: &Key) {
-        if self.rows.remove(key).is_some()
-            && let Some(count) = self.counts.get_mut(&key.map())
-        {
-            *count -= 1;
-        }
+        self.levels.tell(|map| self.rows.count(map));
     }
 }

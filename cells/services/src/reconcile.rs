@@ -11,7 +11,6 @@ use reconciler::{BatchEntry, BatchOps, OpCx, OpError, OpResult, Ops};
 use statedb::{Obj, Rows, Snapshot, Table};
 
 use crate::address::{LbAddress, Scope};
-use crate::backend::BackendState;
 use crate::balancer::Balancer;
 use crate::desired::{Desired, Settings};
 use crate::frontend::{Frontend, FrontendType};
@@ -105,23 +104,23 @@ impl LbOps {
         let frontends: Vec<&Frontend> = frontends.collect();
         self.place(&settings, &frontends);
         // Rows of external scopes lead to internal ones: those that are not there come along.
-        let batch: HashSet<LbAddress> = frontends.iter().map(|frontend| frontend.address()).collect();
-        let missing: Vec<Obj<Frontend>> = frontends
-            .iter()
-            .filter_map(|frontend| internal_scope(&frontend.address()))
-            .filter(|address| !batch.contains(address) && !self.balancer.mirror.has(&Key::master(*address)))
+        let mut needed: BTreeSet<LbAddress> =
+            frontends.iter().filter_map(|frontend| internal_scope(frontend)).collect();
+        if !needed.is_empty() {
+            frontends.iter().for_each(|frontend| _ = needed.remove(&frontend.address()));
+        }
+        let missing: Vec<Obj<Frontend>> = needed
+            .into_iter()
+            .filter(|address| !self.balancer.mirror.has(&Key::master(*address)))
             .filter_map(|address| self.surroundings.frontend(snapshot, address))
             .collect();
-        let mut wanted = Vec::new();
-        let mut results: Vec<Result<Option<u16>, OpError>> = Vec::new();
+        let (mut of, mut wanted) = (Vec::with_capacity(frontends.len()), Vec::with_capacity(frontends.len()));
+        let mut results: Vec<Result<Option<u16>, OpError>> = Vec::with_capacity(frontends.len());
         for (index, frontend) in frontends.iter().copied().chain(missing.iter().map(|row| &**row)).enumerate()
         {
-            let own = self.wanted(snapshot, frontend, &settings);
-            results.push(
-                own.map(|own| wanted.extend(own.into_iter().map(|desired| (index, desired)))).map(|()| None),
-            );
+            results.push(self.want(snapshot, frontend, &settings, &mut wanted).map(|()| None));
+            of.resize(wanted.len(), index);
         }
-        let (of, wanted): (Vec<usize>, Vec<Desired>) = wanted.into_iter().unzip();
         for (index, result) in of.into_iter().zip(self.balancer.update(&wanted)) {
             match (&mut results[index], result) {
                 (Ok(id @ None), Ok(given)) => *id = Some(given),
@@ -153,51 +152,48 @@ impl LbOps {
         }
     }
 
-    /// What the maps should have of a frontend: at its own address, then at those that it expands to.
-    fn wanted(
+    /// Adds what the maps should have of a frontend: at its own address, then at those that it expands to.
+    fn want(
         &mut self,
         snapshot: &Snapshot,
         frontend: &Frontend,
         settings: &Settings,
-    ) -> Result<Vec<Desired>, OpError> {
+        wanted: &mut Vec<Desired>,
+    ) -> OpResult {
         let address = frontend.address();
-        let at: Vec<LbAddress> = match expands(frontend) {
-            true => {
-                let at = self.surroundings.expansion(snapshot, address, settings);
-                let known = self.balancer.expansions.entry(address).or_default();
-                known.extend(at.iter().map(|address| address.ip));
-                at
+        let expansions = &mut self.balancer.expansions;
+        let mut at = Vec::new();
+        if expands(frontend) {
+            at = self.surroundings.expansion(snapshot, address, settings);
+            expansions.entry(address).or_default().extend(at.iter().map(|address| address.ip));
+        } else if !expansions.is_empty() {
+            // An address of its own is not another's any more.
+            if let Some(known) = expansions.get_mut(&unspecified(address)) {
+                known.remove(&address.ip);
             }
-            false => {
-                // An address of its own is not another's any more.
-                if let Some(known) = self.balancer.expansions.get_mut(&unspecified(address)) {
-                    known.remove(&address.ip);
-                }
-                self.balancer.expansions.remove(&address);
-                Vec::new()
-            }
-        };
-        let internal = internal_scope(&address);
-        let two_scopes =
-            internal.is_some_and(|internal| self.surroundings.frontend(snapshot, internal).is_some());
-        let desired = |address: LbAddress| {
+            expansions.remove(&address);
+        }
+        let two_scopes = internal_scope(frontend)
+            .is_some_and(|internal| self.surroundings.frontend(snapshot, internal).is_some());
+        let before = wanted.len();
+        for address in std::iter::once(address).chain(at) {
             let none = BTreeSet::new();
-            if let Some(quarantined) = self.balancer.quarantined.get_mut(&address) {
-                let waits = |backend: &LbAddress| {
-                    let row = frontend.backends.iter().find(|row| row.address == *backend);
-                    row.is_some_and(|row| {
-                        row.unhealthy_updated_at.is_none() && row.state == BackendState::Active
-                    })
-                };
-                quarantined.retain(waits);
+            let quarantined = match self.balancer.quarantined.is_empty() {
+                true => &none,
+                false => self.balancer.still_quarantined(frontend, address).unwrap_or(&none),
+            };
+            match Desired::of(frontend, address, settings, quarantined) {
+                Ok(desired) => {
+                    let needs = two_scopes.then_some(LbAddress { scope: Scope::Internal, ..address });
+                    wanted.push(Desired { needs, ..desired });
+                }
+                Err(error) => {
+                    wanted.truncate(before);
+                    return Err(error.into());
+                }
             }
-            self.balancer.quarantined.retain(|_, backends| !backends.is_empty());
-            let quarantined = self.balancer.quarantined.get(&address).unwrap_or(&none);
-            let mut desired = Desired::of(frontend, address, settings, quarantined)?;
-            desired.needs = internal_scope(&address).filter(|_| two_scopes);
-            Ok(desired)
-        };
-        std::iter::once(address).chain(at).map(desired).collect()
+        }
+        Ok(())
     }
 
     /// Addresses that frontends do not expand to any more, with the place of the frontend.
@@ -208,6 +204,9 @@ impl LbOps {
         snapshot: &Snapshot,
     ) -> Vec<(usize, Vec<LbAddress>)> {
         let mut vanished = Vec::new();
+        if self.balancer.expansions.is_empty() {
+            return vanished;
+        }
         for (index, frontend) in frontends.iter().enumerate() {
             let address = frontend.address();
             let Some(known) = self.balancer.expansions.get(&address) else { continue };
@@ -332,8 +331,12 @@ fn unspecified(address: LbAddress) -> LbAddress {
     LbAddress { ip, ..address }
 }
 
-fn internal_scope(address: &LbAddress) -> Option<LbAddress> {
-    (address.scope == Scope::External).then_some(LbAddress { scope: Scope::Internal, ..*address })
+/// Where its row of the external scope sends clients inside the cluster on to.
+fn internal_scope(frontend: &Frontend) -> Option<LbAddress> {
+    let (address, service) = (frontend.address(), &frontend.service);
+    let differ = service.ext_traffic_policy != service.int_traffic_policy
+        && (frontend.params.kind != FrontendType::ClusterIP || frontend.redirect_to.is_some());
+    (differ && address.scope == Scope::External).then_some(LbAddress { scope: Scope::Internal, ..address })
 }
 
 fn external(address: LbAddress) -> LbAddress {
@@ -359,7 +362,7 @@ impl Ops<Frontend> for LbOps {
         let results = self.bring(cx.snapshot, hurt.iter().map(|frontend| &***frontend));
         results.into_iter().try_for_each(|result| result.map(drop))?;
         let repaired = changed.iter().map(|key| format!("{}: {key}", key.map().name())).collect();
-        self.comparisons.compared(KEEPER, self.balancer.mirror.rows().count(), repaired);
+        self.comparisons.compared(KEEPER, self.balancer.mirror.len(), repaired);
         Ok(())
     }
 }

@@ -8,11 +8,15 @@ use datapath_abi::{LbService, lb_backend_state};
 use crate::address::{LbAddress, Protocol};
 use crate::backend::BackendState;
 use crate::backends::Backends;
-use crate::balancer::{Balancer, Record};
+use crate::balancer::Balancer;
+use crate::frontend::Frontend;
 use crate::ids::Ids;
 use crate::maglev::LastTable;
 use crate::mirror::Mirror;
-use crate::rows::{Key, LbMaps, MapError, Value};
+use crate::record::Record;
+use crate::rows::{Family, Key, LbMaps, MapError, Value};
+use crate::store::FastMap;
+use crate::wildcards::Wildcards;
 
 /// Largest number of a frontend.
 const MAX_FRONTEND: u32 = u16::MAX as u32 - 1;
@@ -33,9 +37,9 @@ impl Balancer {
         let mut balancer = Balancer {
             mirror,
             ids: Ids::new(MAX_FRONTEND),
-            frontends: HashMap::new(),
+            frontends: FastMap::default(),
             backends: Backends::new(),
-            wildcards: HashMap::new(),
+            wildcards: Wildcards::default(),
             stray_slots: HashMap::new(),
             last_table: LastTable::default(),
             expansions: HashMap::new(),
@@ -50,27 +54,27 @@ impl Balancer {
         let mut masters: Vec<(LbAddress, u16)> = Vec::new();
         let mut slots: Vec<(LbAddress, u16, LbService)> = Vec::new();
         let mut backends = Vec::new();
-        let mut states = HashMap::new();
+        let mut states = FastMap::default();
         let (mut matches, mut ranges) = (Vec::new(), Vec::new());
         let mut inactive: HashMap<LbAddress, (u16, u16)> = HashMap::new();
         for (key, value) in self.mirror.rows() {
             match (key, value) {
                 (Key::Service(address, 0), Some(Value::Service(row))) if row.rev_nat_index != 0 => {
-                    masters.push((*address, u16::from_be(row.rev_nat_index)));
+                    masters.push((address, u16::from_be(row.rev_nat_index)));
                     if row.qcount > 0 {
-                        inactive.insert(*address, (row.count, row.count.saturating_add(row.qcount)));
+                        inactive.insert(address, (row.count, row.count.saturating_add(row.qcount)));
                     }
                 }
                 (Key::Service(address, slot @ 1..), Some(Value::Service(row))) => {
-                    slots.push((*address, *slot, *row));
+                    slots.push((address, slot, row));
                 }
                 (Key::Backend(_, id), Some(Value::Backend(row))) => {
-                    backends.push((*id, *row));
-                    states.insert(*id, state(row.state));
+                    backends.push((id, row));
+                    states.insert(id, state(row.state));
                 }
-                (Key::AffinityMatch(id, backend), _) => matches.push((*id, *backend)),
-                (Key::SourceRange(id, range), _) => ranges.push((*id, *range)),
-                (Key::ReverseNat(_, id) | Key::Maglev(_, id), _) => self.ids.seen((*id).into()),
+                (Key::AffinityMatch(id, backend), _) => matches.push((id, backend)),
+                (Key::SourceRange(id, range), _) => ranges.push((id, range)),
+                (Key::ReverseNat(_, id) | Key::Maglev(_, id), _) => self.ids.seen(id.into()),
                 _ => {}
             }
         }
@@ -92,7 +96,7 @@ impl Balancer {
             }
         }
         let mut found: HashMap<LbAddress, u16> = HashMap::new();
-        for (address, ..) in &slots {
+        for (address, ..) in slots.iter().filter(|(address, ..)| inactive.contains_key(address)) {
             *found.entry(*address).or_default() += 1;
         }
         inactive.retain(|address, (_, all)| found.get(address) == Some(all));
@@ -111,7 +115,7 @@ impl Balancer {
                     record.slots = record.slots.max(slot);
                     let state = states.get(&row.backend_id).copied().unwrap_or_default();
                     if self.backends.hold_restored(row.backend_id, record.id, state) {
-                        record.backends.insert(row.backend_id);
+                        record.backends.push(row.backend_id);
                     }
                 }
                 None => {
@@ -124,15 +128,39 @@ impl Balancer {
             self.ids.seen(id.into());
             self.backends.seen(backend);
             if let Some(record) = by_id.get(&id).and_then(|address| self.frontends.get_mut(address)) {
-                record.matches.insert(backend);
+                record.more().matches.push(backend);
             }
         }
         for (id, range) in ranges {
             self.ids.seen(id.into());
             if let Some(record) = by_id.get(&id).and_then(|address| self.frontends.get_mut(address)) {
-                record.ranges.insert(range);
+                record.more().ranges.push(range);
             }
         }
+        for record in self.frontends.values_mut() {
+            // Two slots may name one backend.
+            record.backends.sort_unstable();
+            record.backends.dedup();
+            record.more.iter_mut().for_each(|more| more.ranges.sort());
+        }
+    }
+
+    /// The backends of a frontend that were found unhealthy by an earlier run, if nobody has said otherwise since.
+    pub(crate) fn still_quarantined(
+        &mut self,
+        frontend: &Frontend,
+        address: LbAddress,
+    ) -> Option<&BTreeSet<LbAddress>> {
+        let quarantined = self.quarantined.get_mut(&address)?;
+        let waits = |backend: &LbAddress| {
+            let row = frontend.backends.iter().find(|row| row.address == *backend);
+            row.is_some_and(|row| row.unhealthy_updated_at.is_none() && row.state == BackendState::Active)
+        };
+        quarantined.retain(waits);
+        if quarantined.is_empty() {
+            self.quarantined.remove(&address);
+        }
+        self.quarantined.get(&address)
     }
 
     /// How many frontends of an earlier run nobody has asked for yet.
@@ -153,42 +181,79 @@ impl Balancer {
         self.backends.drop_all_unused();
         result = result.and(self.settle());
         let changed = self.mirror.reload()?;
-        let owned = self.owned();
+        let owners = Owners::of(self);
         let strangers: Vec<Key> =
-            self.mirror.rows().map(|(key, _)| *key).filter(|key| !owned.contains_key(key)).collect();
+            self.mirror.rows().map(|(key, _)| key).filter(|key| !owners.have(self, key)).collect();
+        let hurt = changed.iter().flat_map(|key| owners.served(self, key)).collect();
         // A frontend's own row goes before those it leads to.
         let (masters, others): (Vec<Key>, Vec<Key>) =
             strangers.into_iter().partition(|key| matches!(key, Key::Service(_, 0)));
         let count = masters.len() + others.len();
         result = result.and(self.mirror.delete(masters)).and_then(|()| self.mirror.delete(others));
         self.stray_slots.clear();
+        for key in &changed {
+            if let Key::Backend(_, id) = key {
+                self.backends.hurt(*id);
+            }
+        }
         if count > 0 {
             tracing::info!(count, "Deleted load balancer rows that belong to no service");
         }
-        let hurt = changed.iter().filter_map(|key| owned.get(key)).flatten().copied().collect();
         result.map(|()| Pruned { hurt, changed })
     }
+}
 
-    /// All rows that are somebody's, with the frontends they serve.
-    fn owned(&self) -> HashMap<Key, Vec<LbAddress>> {
-        let mut owned: HashMap<Key, Vec<LbAddress>> = HashMap::new();
-        let backends: HashMap<u32, Key> = self
-            .backends
-            .rows()
-            .filter_map(|(key, _)| match key {
-                Key::Backend(_, id) => Some((id, key)),
-                _ => None,
-            })
-            .collect();
-        for (address, record) in &self.frontends {
-            let mut keys: BTreeSet<Key> = record.rows(*address).collect();
-            keys.extend(record.backends.iter().filter_map(|id| backends.get(id)));
-            keys.extend(self.wildcard(address.ip).map(|(key, _)| key));
-            for key in keys {
-                owned.entry(key).or_default().push(*address);
-            }
+/// Whose numbers are whose.
+struct Owners {
+    by_id: FastMap<u16, LbAddress>,
+    matches: HashSet<(u16, u32), foldhash::fast::RandomState>,
+}
+
+impl Owners {
+    fn of(balancer: &Balancer) -> Owners {
+        let frontends = || balancer.frontends.iter();
+        let matches = frontends().flat_map(|(_, record)| record.matches().iter().map(|b| (record.id, *b)));
+        Owners {
+            by_id: frontends().map(|(address, record)| (record.id, *address)).collect(),
+            matches: matches.collect(),
         }
-        owned
+    }
+
+    /// The frontend of a number, if it is of this family.
+    fn frontend(&self, id: u16, family: Family) -> Option<&LbAddress> {
+        self.by_id.get(&id).filter(|address| Family::of(address.ip) == family)
+    }
+
+    /// Whether a row is somebody's.
+    fn have(&self, balancer: &Balancer, key: &Key) -> bool {
+        let record = |id| balancer.frontends.get(self.by_id.get(id)?);
+        match key {
+            Key::Service(address, slot) => match balancer.frontends.get(address) {
+                Some(record) => *slot <= record.slots,
+                None => *key == Key::wildcard(address.ip) && balancer.wildcards.row(address.ip).is_some(),
+            },
+            Key::Backend(family, id) => balancer.backends.is_used(*id, *family),
+            Key::ReverseNat(family, id) | Key::Maglev(family, id) => self.frontend(*id, *family).is_some(),
+            Key::AffinityMatch(id, backend) => self.matches.contains(&(*id, *backend)),
+            Key::SourceRange(id, range) => record(id).is_some_and(|record| record.ranges().contains(range)),
+        }
+    }
+
+    /// The frontends that a row serves, if it is somebody's.
+    fn served(&self, balancer: &Balancer, key: &Key) -> Vec<LbAddress> {
+        match key {
+            _ if !self.have(balancer, key) => Vec::new(),
+            Key::Service(address, _) if balancer.frontends.contains_key(address) => vec![*address],
+            Key::Service(address, _) => balancer.wildcards.of(address.ip).collect(),
+            Key::Backend(_, id) => {
+                let by = balancer.backends.frontends(*id);
+                by.filter_map(|id| self.by_id.get(&id)).copied().collect()
+            }
+            Key::ReverseNat(_, id)
+            | Key::Maglev(_, id)
+            | Key::AffinityMatch(id, _)
+            | Key::SourceRange(id, _) => self.by_id.get(id).copied().into_iter().collect(),
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! A frontend in maps that are nearly full: counted row by row, and its own former backends given up for new ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use datapath_abi::LbService;
 
 use crate::balancer::{Balancer, Failed};
 use crate::desired::Desired;
+use crate::numbers::difference;
 use crate::rows::{Family, Key, LbMap, Value};
 
 impl Balancer {
@@ -74,8 +75,8 @@ impl Balancer {
         let Some(record) = self.frontends.get(&address) else { return Ok(false) };
         let id = record.id;
         let wanted = desired.slots.iter().chain(&desired.without_slot);
-        let wanted: BTreeSet<u32> = wanted.filter_map(|(backend, _)| self.backends.id(backend)).collect();
-        let leaving: Vec<u32> = record.backends.difference(&wanted).copied().collect();
+        let wanted: Vec<u32> = wanted.filter_map(|(backend, _)| self.backends.id(backend)).collect();
+        let leaving = difference(&record.backends, &wanted);
         if leaving.iter().filter(|backend| self.backends.is_only_of(**backend, id)).count() < missing {
             return Ok(false);
         }
@@ -89,9 +90,9 @@ impl Balancer {
         self.mirror.delete(keys)?;
         if let Some(record) = self.frontends.get_mut(&address) {
             record.slots = 0;
-            for backend in &leaving {
-                record.backends.remove(backend);
-                record.matches.remove(backend);
+            record.backends.retain(|backend| !leaving.contains(backend));
+            if let Some(more) = &mut record.more {
+                more.matches.retain(|backend| !leaving.contains(backend));
             }
         }
         leaving.iter().for_each(|backend| self.backends.release(*backend, id));

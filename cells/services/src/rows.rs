@@ -1,6 +1,7 @@
 //! Rows of the load balancer maps, of both families alike, and what holds them.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::address::{LbAddress, Protocol};
 use crate::backend::BackendState;
 
 /// Key of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// A frontend (slot 0) or one of its backends.
     Service(LbAddress, u16),
@@ -87,6 +88,36 @@ pub enum LbMap {
 }
 
 impl LbMap {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 11;
+
+    /// All of them.
+    pub(crate) const ALL: [LbMap; LbMap::COUNT] = [
+        LbMap::AffinityMatch,
+        LbMap::Services(Family::V4),
+        LbMap::Services(Family::V6),
+        LbMap::Backends(Family::V4),
+        LbMap::Backends(Family::V6),
+        LbMap::ReverseNat(Family::V4),
+        LbMap::ReverseNat(Family::V6),
+        LbMap::SourceRanges(Family::V4),
+        LbMap::SourceRanges(Family::V6),
+        LbMap::Maglev(Family::V4),
+        LbMap::Maglev(Family::V6),
+    ];
+
+    /// A number below [`COUNT`](Self::COUNT).
+    pub(crate) fn index(self) -> usize {
+        match self {
+            LbMap::AffinityMatch => 0,
+            LbMap::Services(family) => 1 + family as usize,
+            LbMap::Backends(family) => 3 + family as usize,
+            LbMap::ReverseNat(family) => 5 + family as usize,
+            LbMap::SourceRanges(family) => 7 + family as usize,
+            LbMap::Maglev(family) => 9 + family as usize,
+        }
+    }
+
     /// The pin's name.
     pub fn name(self) -> &'static str {
         match self {
@@ -126,6 +157,27 @@ impl fmt::Display for Key {
             Key::AffinityMatch(id, backend) => write!(f, "frontend {id}, backend {backend}"),
             Key::Maglev(_, id) => write!(f, "table of frontend {id}"),
             Key::SourceRange(id, range) => write!(f, "frontend {id}, clients {range}"),
+        }
+    }
+}
+
+/// As few steps as there can be.
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let number = |kind: u64, more: u64, number: u32| kind << 60 | more << 32 | u64::from(number);
+        match self {
+            Key::Service(address, slot) => {
+                address.hash(state);
+                state.write_u16(*slot);
+            }
+            Key::Backend(family, id) => state.write_u64(number(1, *family as u64, *id)),
+            Key::ReverseNat(family, id) => state.write_u64(number(2, *family as u64, (*id).into())),
+            Key::AffinityMatch(id, backend) => state.write_u64(number(3, (*id).into(), *backend)),
+            Key::Maglev(family, id) => state.write_u64(number(4, *family as u64, (*id).into())),
+            Key::SourceRange(id, range) => {
+                range.hash(state);
+                state.write_u16(*id);
+            }
         }
     }
 }

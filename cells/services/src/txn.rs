@@ -1,6 +1,6 @@
 //! Changes of services, frontends and backends that become visible together.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -28,15 +28,15 @@ pub struct ServicesTxn<'a> {
     place: Place,
     is_checked: Option<Arc<IsChecked>>,
     writer: &'a ServicesWriter,
-    /// Services whose frontends choose their backends anew at the commit.
-    touched: BTreeSet<ServiceName>,
+    /// Services whose frontends choose their backends anew at the commit, some more than once.
+    touched: Vec<ServiceName>,
 }
 
 impl<'a> ServicesTxn<'a> {
     pub(crate) fn new(writer: &'a ServicesWriter, mut txn: Tables<'a>) -> ServicesTxn<'a> {
         let revision = txn.split().1.revision();
         let (place, is_checked) = ((writer.questions.place)(), writer.questions.is_checked());
-        ServicesTxn { txn, revision, place, is_checked, writer, touched: BTreeSet::new() }
+        ServicesTxn { txn, revision, place, is_checked, writer, touched: Vec::new() }
     }
 
     /// Creates or replaces a service and its set of frontends. Refused as a whole if another service has one of the
@@ -47,8 +47,8 @@ impl<'a> ServicesTxn<'a> {
         frontends: Vec<FrontendParams>,
     ) -> Result<(), Refused> {
         let frontends = self.without_shadows(&service, frontends);
-        self.check(&service, &frontends, |_| false)?;
-        self.put_service(service, frontends);
+        let existing = self.check(&service, &frontends, |_| false)?;
+        self.put_service(existing, service, frontends);
         Ok(())
     }
 
@@ -69,7 +69,7 @@ impl<'a> ServicesTxn<'a> {
         let (_, frontends, _) = self.txn.split();
         let Some(frontend) = frontends.get(Frontend::by_address(address)).cloned() else { return false };
         if frontend.redirect_to != to {
-            self.touched.insert(frontend.service.name.clone());
+            self.touched.push(frontend.service.name.clone());
             frontends.insert(Frontend { redirect_to: to, ..(*frontend).clone() });
         }
         true
@@ -89,7 +89,7 @@ impl<'a> ServicesTxn<'a> {
         for frontend in of_service {
             frontends.insert(Frontend { service: service.clone(), ..(*frontend).clone() });
         }
-        self.touched.insert(name.clone());
+        self.touched.push(name.clone());
         true
     }
 
@@ -134,7 +134,6 @@ impl<'a> ServicesTxn<'a> {
         if services.delete(Service::by_name(name)).is_some() {
             self.writer.events.count(Action::Delete);
         }
-        self.touched.remove(name);
     }
 
     /// Makes the backends that a source gives to a service exactly these, whichever cluster they are in.
@@ -161,16 +160,20 @@ impl<'a> ServicesTxn<'a> {
         backends: Vec<Backend>,
         replaced: impl Fn(&Backend) -> bool,
     ) {
-        let wanted: HashSet<LbAddress> = backends.iter().map(|backend| backend.address).collect();
         let (_, _, table) = self.txn.split();
-        let stale: Vec<Query<Backend>> = table
+        let mut stale: Vec<Obj<Backend>> = table
             .prefix(Backend::of_service(service))
-            .filter(|row| row.source == source && replaced(row) && !wanted.contains(&row.address))
-            .map(|row| Query::of(&**row))
+            .filter(|row| row.source == source && replaced(row))
+            .cloned()
             .collect();
-        for query in stale {
-            table.delete(query);
-            self.touched.insert(service.clone());
+        if !stale.is_empty() {
+            let mut wanted: Vec<LbAddress> = backends.iter().map(|backend| backend.address).collect();
+            wanted.sort_unstable();
+            stale.retain(|row| wanted.binary_search(&row.address).is_err());
+        }
+        for row in stale {
+            table.delete(Query::of(&*row));
+            touch(&mut self.touched, service);
         }
         for backend in backends {
             self.put_backend(backend);
@@ -186,16 +189,13 @@ impl<'a> ServicesTxn<'a> {
         at: SystemTime,
     ) -> bool {
         let (_, _, table) = self.txn.split();
-        let rows: Vec<Obj<Backend>> = table
-            .prefix(Backend::of_service(service))
-            .filter(|row| row.address == *address)
-            .cloned()
-            .collect();
+        let rows: Vec<Obj<Backend>> =
+            table.prefix(Backend::of_service_at(service, address)).cloned().collect();
         for row in &rows {
             if row.unhealthy == healthy || row.unhealthy_updated_at.is_none() {
                 let unhealthy_updated_at = Some(at);
                 table.insert(Backend { unhealthy: !healthy, unhealthy_updated_at, ..(**row).clone() });
-                self.touched.insert(service.clone());
+                touch(&mut self.touched, service);
             }
         }
         !rows.is_empty()
@@ -216,7 +216,7 @@ impl<'a> ServicesTxn<'a> {
             let of_source = |owner: &Service| owner.source == source;
             match taken.map_or(Ok(()), Err).and_then(|()| self.check(&service, &frontends, of_source)) {
                 Err(error) => refused.push(error),
-                Ok(()) => {
+                Ok(_) => {
                     claimed.extend(frontends.iter().map(|f| (f.address, service.name.clone())));
                     accepted.insert(service.name.clone(), (service, frontends));
                 }
@@ -236,7 +236,8 @@ impl<'a> ServicesTxn<'a> {
             self.delete_service(&name);
         }
         for (service, frontends) in accepted.into_values() {
-            self.put_service(service, frontends);
+            let existing = self.service(&service.name);
+            self.put_service(existing, service, frontends);
         }
         for backend in state.backends {
             wanted.entry(backend.service_name.clone()).or_default().push(backend);
@@ -249,7 +250,9 @@ impl<'a> ServicesTxn<'a> {
 
     /// Makes the changes visible.
     pub fn commit(mut self) {
-        let touched = std::mem::take(&mut self.touched);
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
         for name in &touched {
             self.choose(Frontend::by_service(name));
         }
@@ -259,17 +262,17 @@ impl<'a> ServicesTxn<'a> {
         self.txn.commit();
     }
 
-    /// Whether the service may be written; addresses of services that `yields` is true for do not count as taken.
+    /// Whether the service may be written, in place of the one that it gives; addresses of services that `yields` is true
+    /// for do not count as taken.
     fn check(
         &mut self,
         service: &Service,
         wanted: &[FrontendParams],
         yields: impl Fn(&Service) -> bool,
-    ) -> Result<(), Refused> {
+    ) -> Result<Option<Obj<Service>>, Refused> {
         let (services, frontends, _) = self.txn.split();
-        if let Some(existing) = services.get(Service::by_name(&service.name))
-            && existing.source < service.source
-        {
+        let defined = services.get(Service::by_name(&service.name)).cloned();
+        if let Some(existing) = defined.as_ref().filter(|existing| existing.source < service.source) {
             return Err(Refused::Defined { name: service.name.clone(), owner: existing.source });
         }
         for FrontendParams { address, .. } in wanted {
@@ -281,36 +284,38 @@ impl<'a> ServicesTxn<'a> {
                 return Err(Refused::Owned { address: *address, owner });
             }
         }
-        Ok(())
+        Ok(defined)
     }
 
-    fn put_service(&mut self, mut service: Service, params: Vec<FrontendParams>) {
+    fn put_service(
+        &mut self,
+        existing: Option<Obj<Service>>,
+        mut service: Service,
+        mut params: Vec<FrontendParams>,
+    ) {
         let name = service.name.clone();
         let (services, frontends, _) = self.txn.split();
-        if let Some(existing) = services.get(Service::by_name(&name)) {
+        if let Some(existing) = &existing {
             // They do not come from its source.
             service.proxy_redirects = existing.proxy_redirects.clone();
         }
-        let changed = match services.get(Service::by_name(&name)) {
-            Some(existing) if **existing == service => false,
-            existing => {
-                self.writer.events.count(if existing.is_some() { Action::Update } else { Action::Add });
-                services.insert(service);
-                true
+        let changed = existing.as_ref().is_none_or(|existing| **existing != service);
+        params.sort_by_key(|params| params.address);
+        if existing.is_some() {
+            let stale: Vec<LbAddress> = frontends
+                .list(Frontend::by_service(&name))
+                .map(|frontend| frontend.address())
+                .filter(|address| params.binary_search_by_key(address, |params| params.address).is_err())
+                .collect();
+            for address in stale {
+                frontends.delete(Frontend::by_address(&address));
             }
-        };
-        let Some(service) = services.get(Service::by_name(&name)).cloned() else { return };
-        let wanted: HashSet<LbAddress> = params.iter().map(|params| params.address).collect();
-        let stale: Vec<LbAddress> = frontends
-            .list(Frontend::by_service(&name))
-            .map(|frontend| frontend.address())
-            .filter(|address| !wanted.contains(address))
-            .collect();
-        for address in stale {
-            frontends.delete(Frontend::by_address(&address));
         }
-        let mut params = params;
-        params.sort_by_key(|params| params.address.key());
+        if changed {
+            self.writer.events.count(if existing.is_some() { Action::Update } else { Action::Add });
+            services.insert(service);
+        }
+        let Some(service) = services.get(Service::by_name(&name)).cloned() else { return };
         for params in params {
             let old = frontends.get(Frontend::by_address(&params.address)).cloned();
             if old.as_ref().is_some_and(|old| old.params == params && old.service.same(&service)) {
@@ -329,10 +334,10 @@ impl<'a> ServicesTxn<'a> {
                 None => Frontend::new(params, service.clone(), status),
             };
             frontends.insert(frontend);
-            self.touched.insert(name.clone());
+            touch(&mut self.touched, &name);
         }
         if changed {
-            self.touched.insert(name);
+            touch(&mut self.touched, &name);
         }
     }
 
@@ -346,7 +351,7 @@ impl<'a> ServicesTxn<'a> {
                 return;
             }
         }
-        self.touched.insert(backend.service_name.clone());
+        touch(&mut self.touched, &backend.service_name);
         table.insert(backend);
     }
 
@@ -364,9 +369,12 @@ impl<'a> ServicesTxn<'a> {
                 is_checked: self.is_checked.as_ref().is_some_and(|is| is(&frontend.service)),
             };
             let chosen = selection.of(backends.prefix(Backend::of_service(from)));
+            let both = |a: &Arc<[Obj<Backend>]>, b| Arc::ptr_eq(a, b);
+            let one = both(&chosen.backends, &chosen.to_check)
+                && both(&frontend.backends, &frontend.health_check_backends);
             let changed = frontend.revision() > before
                 || !same(&chosen.backends, &frontend.backends)
-                || !same(&chosen.to_check, &frontend.health_check_backends);
+                || !one && !same(&chosen.to_check, &frontend.health_check_backends);
             (frontend, chosen, changed)
         };
         let chosen: Vec<(Obj<Frontend>, Chosen, bool)> = frontends.into_iter().map(choose).collect();
@@ -380,6 +388,13 @@ impl<'a> ServicesTxn<'a> {
                 table.insert(Frontend { backends, health_check_backends, status, ..(*frontend).clone() });
             }
         }
+    }
+}
+
+/// Notes that the frontends of a service are to choose their backends anew.
+fn touch(touched: &mut Vec<ServiceName>, name: &ServiceName) {
+    if touched.last() != Some(name) {
+        touched.push(name.clone());
     }
 }
 

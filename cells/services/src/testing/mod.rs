@@ -1,6 +1,6 @@
 //! The load balancer maps without a kernel, which fail when they are told to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::maglev::digest;
@@ -12,6 +12,9 @@ mod direct;
 pub use commands::commands;
 pub use direct::Direct;
 
+/// Rows of all maps.
+pub type FakeRows = HashMap<Key, Value, foldhash::fast::RandomState>;
+
 /// Maps in memory. Each row that is written or deleted is an operation of its own, which may fail: what came before it in
 /// the same call has been done.
 #[derive(Debug)]
@@ -19,7 +22,7 @@ pub struct FakeMaps(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    rows: BTreeMap<Key, Value>,
+    rows: FakeRows,
     tables: BTreeMap<Key, Arc<[u32]>>,
     capacity: usize,
     fault: Fault,
@@ -41,7 +44,7 @@ pub enum Fault {
     Random(f64),
 }
 
-type Watch = dyn Fn(&BTreeMap<Key, Value>) + Send;
+type Watch = dyn Fn(&FakeRows) + Send;
 
 /// Gets all rows.
 struct Watcher(Box<Watch>);
@@ -61,7 +64,7 @@ impl Default for FakeMaps {
 impl FakeMaps {
     /// Maps of which each has room for so many rows.
     pub fn with_capacity(capacity: usize) -> FakeMaps {
-        let (rows, tables, fault) = (BTreeMap::new(), BTreeMap::new(), Fault::Never);
+        let (rows, tables, fault) = (FakeRows::default(), BTreeMap::new(), Fault::Never);
         FakeMaps(Mutex::new(State { rows, tables, capacity, fault, operations: 0, watcher: None }))
     }
 
@@ -80,23 +83,23 @@ impl FakeMaps {
     }
 
     /// Calls a function with all rows after each operation.
-    pub fn watch(&self, watcher: impl Fn(&BTreeMap<Key, Value>) + Send + 'static) {
+    pub fn watch(&self, watcher: impl Fn(&FakeRows) + Send + 'static) {
         self.state().watcher = Some(Watcher(Box::new(watcher)));
     }
 
     /// All rows.
     pub fn dump(&self) -> BTreeMap<Key, Value> {
-        self.state().rows.clone()
+        self.state().rows.iter().map(|(key, value)| (*key, *value)).collect()
     }
 
     /// Changes rows behind the agent's back.
-    pub fn tamper(&self, change: impl FnOnce(&mut BTreeMap<Key, Value>)) {
+    pub fn tamper(&self, change: impl FnOnce(&mut FakeRows)) {
         change(&mut self.state().rows);
     }
 }
 
 impl State {
-    fn operation(&mut self, change: impl FnOnce(&mut BTreeMap<Key, Value>)) -> Result<(), MapError> {
+    fn operation(&mut self, change: impl FnOnce(&mut FakeRows)) -> Result<(), MapError> {
         let fails = match self.fault {
             Fault::Once(0) | Fault::From(0) => true,
             Fault::Random(probability) => rand::random_bool(probability),

@@ -8,6 +8,7 @@ use crate::backend::BackendState as S;
 use crate::frontend::FrontendParams;
 use crate::maglev::{Share, digest};
 use crate::service::TrafficPolicy;
+use crate::testing::FakeRows;
 
 /// The maps that a state should lead to, each frontend and backend as a line that names addresses instead of numbers.
 pub(super) fn expected(state: &State) -> BTreeSet<String> {
@@ -188,7 +189,7 @@ pub(super) fn actual(rows: &BTreeMap<Key, Value>) -> BTreeSet<String> {
 
 /// Whether every slot that takes connections leads to a backend that is there, and every row that sends clients of the
 /// cluster on to the internal scope leads to a row there.
-pub(super) fn leads_nowhere(rows: &BTreeMap<Key, Value>) -> Option<String> {
+pub(super) fn leads_nowhere(rows: &FakeRows) -> Option<String> {
     rows.iter().find_map(|(key, value)| {
         let (Key::Service(address, 0), Value::Service(row)) = (key, value) else { return None };
         let internal = LbAddress { scope: crate::Scope::Internal, ..*address };
