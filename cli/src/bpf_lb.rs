@@ -12,7 +12,9 @@ use datapath_abi::{
 };
 
 use crate::args::Output;
+use crate::bpf_lb_maglev::{self, MaglevCommand};
 use crate::bpf_maps::{open, pairs};
+use crate::unserved;
 use crate::words::protocol;
 
 #[derive(Debug, Subcommand)]
@@ -20,6 +22,9 @@ pub(crate) enum LbCommand {
     /// List load-balancing configuration
     #[command(visible_alias = "ls")]
     List(LbListOptions),
+    /// Maglev lookup table
+    #[command(subcommand)]
+    Maglev(MaglevCommand),
 }
 
 #[derive(Debug, Args)]
@@ -50,7 +55,14 @@ pub(crate) struct LbListOptions {
 /// Texts by key, sorted.
 type Texts = BTreeMap<String, Vec<String>>;
 
-pub(crate) fn list(options: &LbListOptions, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn run(command: &LbCommand, out: &mut dyn Write) -> anyhow::Result<()> {
+    match command {
+        LbCommand::List(options) => list(options, out),
+        LbCommand::Maglev(command) => bpf_lb_maglev::run(command, out),
+    }
+}
+
+fn list(options: &LbListOptions, out: &mut dyn Write) -> anyhow::Result<()> {
     let what = &options.what;
     let mut texts = Texts::new();
     let (v4, v6) = (OfFamily::<u32>::V4, OfFamily::<[u32; 4]>::V6);
@@ -79,7 +91,17 @@ pub(crate) fn list(options: &LbListOptions, out: &mut dyn Write) -> anyhow::Resu
             "SERVICE ADDRESS"
         }
     };
-    pairs(&format!("{title}\tBACKEND ADDRESS (REVNAT_ID) (SLOT)"), &texts, &options.output, out)
+    pairs(&format!("{title}\tBACKEND ADDRESS (REVNAT_ID) (SLOT)"), &texts, &options.output, out)?;
+    if options.output.format.is_none() {
+        unserved::tell(texts.values().flatten().filter(|text| is_of_node(text)).count())?;
+    }
+    Ok(())
+}
+
+/// Whether it is the row of a port of the node.
+fn is_of_node(text: &str) -> bool {
+    let flags = text.split_once('[').map_or("", |(_, flags)| flags);
+    unserved::TYPES.iter().any(|kind| flags.starts_with(kind))
 }
 
 /// The maps of one family; with that family off there are none.
@@ -124,7 +146,7 @@ fn rows<K: Pod, V: Pod>(name: &str) -> anyhow::Result<Vec<(K, V)>> {
     }
 }
 
-fn is_missing(error: &anyhow::Error) -> bool {
+pub(crate) fn is_missing(error: &anyhow::Error) -> bool {
     error.downcast_ref::<bpf::Error>().and_then(bpf::Error::errno) == Some(ENOENT)
 }
 
@@ -148,7 +170,7 @@ where
             let place = self.place(key.address, key.dport);
             let service = format!("{place}/{}{scope} ({slot})", protocol(key.proto));
             let text = match (slot, backends.get(&value.backend_id)) {
-                (0, _) => format!("{} ({id}) (0) [{}]", self.nowhere, flags(&value)),
+                (0, _) => format!("{} ({id}) (0) [{}] {}", self.nowhere, flags(&value), proxy(&value)),
                 (_, None) => format!("backend {} not found", value.backend_id),
                 (_, Some(backend)) => {
                     let place = self.place(backend.address, backend.port);
@@ -192,18 +214,28 @@ where
     }
 }
 
+/// The proxy of a frontend that has one; a space comes before it in any case, as the original writes it.
+fn proxy(row: &LbService) -> String {
+    match row.flags2 & lb_flag2::L7_LOAD_BALANCER {
+        0 => String::new(),
+        _ => format!("(L7LB Proxy Port: {})", u16::from_be(row.backend_id as u16)),
+    }
+}
+
 /// Flags of a frontend's row in the words of the original, the type first.
 fn flags(row: &LbService) -> String {
     let LbService { flags, flags2, .. } = *row;
     let kind = match () {
-        () if flags2 & lb_flag2::LOCAL_REDIRECT != 0 => "LocalRedirect",
         () if flags & lb_flag::EXTERNAL_IP != 0 => "ExternalIPs",
         () if flags & lb_flag::NODE_PORT != 0 => "NodePort",
-        () if flags & lb_flag::HOST_PORT != 0 => "HostPort",
         () if flags & lb_flag::LOAD_BALANCER != 0 => "LoadBalancer",
+        () if flags & lb_flag::HOST_PORT != 0 => "HostPort",
+        () if flags2 & lb_flag2::LOCAL_REDIRECT != 0 => "LocalRedirect",
         () => "ClusterIP",
     };
     let checks = flags & lb_flag::SOURCE_RANGE != 0;
+    let shared = flags2 & lb_flag2::QUARANTINED_OR_DENY != 0;
+    let (loopback, host_port) = (flags2 & lb_flag2::LOOPBACK != 0, flags & lb_flag::HOST_PORT != 0);
     let words = [
         (true, kind),
         (flags & lb_flag::EXT_LOCAL_SCOPE != 0, "Local"),
@@ -212,10 +244,12 @@ fn flags(row: &LbService) -> String {
         (flags & lb_flag::SESSION_AFFINITY != 0, "sessionAffinity"),
         (flags & lb_flag::ROUTABLE == 0, "non-routable"),
         (checks, "check source-range"),
-        (checks && flags2 & lb_flag2::QUARANTINED_OR_DENY != 0, "deny"),
+        (checks && shared, "deny"),
         (flags2 & lb_flag2::NAT_46X64 != 0, "46x64"),
         (flags2 & lb_flag2::L7_LOAD_BALANCER != 0, "l7-load-balancer"),
-        (flags2 & lb_flag2::LOOPBACK != 0, "loopback"),
+        (loopback && host_port, "loopback"),
+        (loopback && !host_port, "delegate-if-local"),
+        (!checks && shared, "quarantined"),
         (flags2 & lb_flag2::FORWARDING_DSR != 0, "dsr"),
     ];
     words.iter().filter(|(on, _)| *on).map(|(_, word)| *word).collect::<Vec<_>>().join(", ")

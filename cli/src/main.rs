@@ -10,6 +10,7 @@ mod agent_verb;
 mod args;
 mod bpf_ct;
 mod bpf_lb;
+mod bpf_lb_maglev;
 mod bpf_maps;
 mod config;
 mod db;
@@ -26,6 +27,7 @@ mod statedb;
 mod status;
 mod table;
 mod time;
+mod unserved;
 mod version;
 mod why;
 mod words;
@@ -35,7 +37,6 @@ use args::{
     Arguments, BpfCommand, Command, ConfigCommand, EndpointCommand, IdentityCommand, IpCommand, List,
     MapCommand, RulesCommand,
 };
-use bpf_lb::LbCommand;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use service::ServiceCommand;
 use std::io::{self, Write};
@@ -115,7 +116,9 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
         Command::BuildConfig { arguments } => agent_verb::run("build-config", arguments),
         Command::Cleanup { arguments } => agent_verb::run("cleanup", arguments),
         Command::Service(command) => match command {
-            ServiceCommand::List { output } => service::list(agent, output, out),
+            ServiceCommand::List { clustermesh_affinity, output } => {
+                service::list(agent, *clustermesh_affinity, output, out)
+            }
             ServiceCommand::Get { id, output } => service::get(agent, *id, output, out),
         },
         Command::Get(options) => return get::run(agent, options, out),
@@ -143,7 +146,7 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
                         bpf_maps::policies(agent, *numeric, output, out)
                     }
                 },
-                BpfCommand::Lb(LbCommand::List(options)) => bpf_lb::list(options, out),
+                BpfCommand::Lb(command) => bpf_lb::run(command, out),
                 BpfCommand::Ct(args::CtCommand::List(options)) => bpf_ct::list(agent, options, out),
             }
         }

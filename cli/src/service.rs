@@ -4,18 +4,22 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use anyhow::{Context as _, bail};
-use api_models::{Service, ServiceSpec};
+use api_models::{Service, ServiceFlags, ServiceSpec};
 use clap::Subcommand;
 
 use crate::agent::Agent;
 use crate::args::Output;
 use crate::output::table;
+use crate::unserved;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServiceCommand {
     /// List services
     #[command(visible_alias = "ls")]
     List {
+        /// Print clustermesh affinity if available
+        #[arg(long)]
+        clustermesh_affinity: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -28,9 +32,14 @@ pub(crate) enum ServiceCommand {
     },
 }
 
-pub(crate) fn list(agent: &mut Agent, output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn list(
+    agent: &mut Agent,
+    affinity: bool,
+    output: &Output,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     let services: Vec<Service> = agent.get("/service").context("cannot get services")?;
-    if output.write(&services, out)? { Ok(()) } else { print(&services, out) }
+    if output.write(&services, out)? { Ok(()) } else { print(&services, affinity, out) }
 }
 
 pub(crate) fn get(agent: &mut Agent, id: i64, output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -40,7 +49,7 @@ pub(crate) fn get(agent: &mut Agent, id: i64, output: &Output, out: &mut dyn Wri
     else {
         bail!("there is no service {id}");
     };
-    if output.write(&service, out)? { Ok(()) } else { print(&[service], out) }
+    if output.write(&service, out)? { Ok(()) } else { print(&[service], false, out) }
 }
 
 /// What the datapath has.
@@ -48,9 +57,12 @@ fn realized(service: &Service) -> Option<&ServiceSpec> {
     service.status.as_ref()?.realized.as_ref()
 }
 
-fn print(services: &[Service], out: &mut dyn Write) -> anyhow::Result<()> {
+fn print(services: &[Service], affinity: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut specs: Vec<&ServiceSpec> = services.iter().filter_map(realized).collect();
     specs.sort_by_key(|spec| spec.id);
+    let flags = |spec: &ServiceSpec, is: fn(&ServiceFlags) -> bool| spec.flags.as_ref().is_some_and(is);
+    let of_node = |flags: &ServiceFlags| unserved::TYPES.contains(&flags.kind.as_str());
+    let count = specs.iter().filter(|spec| flags(spec, of_node)).count();
     let mut text = "ID\tFrontend\tService Type\tBackend\t\n".to_owned();
     for spec in specs {
         let address = &spec.frontend_address;
@@ -59,15 +71,18 @@ fn print(services: &[Service], out: &mut dyn Write) -> anyhow::Result<()> {
         let kind = spec.flags.as_ref().map_or("", |flags| flags.kind.as_str());
         let mut backends = spec.backend_addresses.iter().enumerate().map(|(index, backend)| {
             let place = endpoint(&backend.ip.0, backend.port, &backend.protocol);
-            format!("{} => {place} ({})", index + 1, backend.state)
+            let preferred = if affinity && backend.preferred { " (preferred)" } else { "" };
+            format!("{} => {place} ({}){preferred}", index + 1, backend.state)
         });
+        let remote = if flags(spec, |flags| !flags.cluster.is_empty()) { " (Remote)" } else { "" };
         let first = backends.next().unwrap_or_default();
-        let _ = writeln!(text, "{}\t{frontend}{scope}\t{kind}\t{first}\t", spec.id);
+        let _ = writeln!(text, "{}\t{frontend}{scope}\t{kind}{remote}\t{first}\t", spec.id);
         for backend in backends {
             let _ = writeln!(text, "\t\t\t{backend}\t");
         }
     }
-    Ok(table(&text, 5, out)?)
+    table(&text, 5, out)?;
+    Ok(unserved::tell(count)?)
 }
 
 /// An end of a connection: `10.0.0.1:80/TCP`, `[fd00::1]:80/TCP`.

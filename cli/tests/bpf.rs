@@ -1,13 +1,14 @@
 //! `bpf ...` reads pinned maps from a bpf file system of the test's own.
 
-use bpf::{Map, MapFlags, MapSpec, MapType, PerCpuMap, RawMap, possible_cpus};
+use bpf::{Layout, Map, MapFlags, MapSpec, MapType, PerCpuMap, RawMap, UpdateMode, bytes_of, possible_cpus};
 use datapath_abi::{
     CtEntry, CtTuple4, CtTuple6, EndpointInfo, EndpointKey, IpcacheKey, LbBackend4, LbReverseNat4, LbService,
     LbServiceKey4, LbSourceRange4, MetricsKey, MetricsValue, PolicyEntry, PolicyKey, PolicyStatsKey,
-    PolicyStatsValue, RemoteEndpointInfo, direction, drop, ipv4_word, lb_flag, lxc_flag, mac_word,
+    PolicyStatsValue, RemoteEndpointInfo, direction, drop, ipv4_word, lb_flag, lb_flag2, lxc_flag, mac_word,
     tuple_flag,
 };
 use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd};
 use test_kit::Sandbox;
 
 fn run(sandbox: &Sandbox, line: &str) -> String {
@@ -241,4 +242,67 @@ fn load_balancer_maps() {
     insta::assert_snapshot!("bpf-lb-list-source-ranges", run(&sandbox, "bpf lb list --source-ranges"));
     insta::assert_snapshot!("bpf-lb-list-json", run(&sandbox, "bpf lb list -o json"));
     assert!(run(&sandbox, "bpf lb list --revnat --backends").contains("cannot be used with"));
+    // Ports of the node are told apart, for people.
+    let note =
+        "Note: 1 of these are ports of the node (NodePort, HostPort); the datapath does not serve them yet\n";
+    let port = LbServiceKey4 { address: 0, dport: 30_080u16.to_be(), ..key };
+    let row = LbService { flags: lb_flag::NODE_PORT, count: 0, ..row };
+    services.update(&port, &row).unwrap();
+    for line in ["bpf lb list", "bpf lb list --frontends"] {
+        let listed = run(&sandbox, line);
+        assert!(listed.contains("0.0.0.0:30080/TCP (0)") && listed.ends_with(note), "{listed}");
+    }
+    let proxied = LbService {
+        flags: lb_flag::LOAD_BALANCER | lb_flag::ROUTABLE,
+        flags2: lb_flag2::L7_LOAD_BALANCER | lb_flag2::LOOPBACK | lb_flag2::QUARANTINED_OR_DENY,
+        backend_id: 10_000u16.to_be().into(),
+        ..row
+    };
+    services.update(&LbServiceKey4 { scope: 1, ..key }, &proxied).unwrap();
+    let listed = run(&sandbox, "bpf lb list --frontends");
+    let words = "l7-load-balancer, delegate-if-local, quarantined] (L7LB Proxy Port: 10000)\n";
+    let line = format!("10.96.0.1:80/TCP/i (0)   0.0.0.0:0 (3) (0) [LoadBalancer, {words}");
+    assert!(listed.contains(&line), "{listed}");
+    assert!(!run(&sandbox, "bpf lb list -o json").contains("Note: "));
+    assert!(!run(&sandbox, "bpf lb list --revnat").contains("Note: "));
+}
+
+#[test]
+fn lookup_tables_of_maglev() {
+    test_kit::require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    // Without maps there are no tables.
+    assert_eq!(run(&sandbox, "bpf lb maglev list"), "SVC ID   LOOKUP TABLE\n");
+    let inner = Layout {
+        map_type: MapType::Array,
+        key_size: 4,
+        value_size: 20,
+        max_entries: 1,
+        flags: MapFlags::NONE,
+    };
+    let table = |backends: [u32; 5]| {
+        let map =
+            RawMap::create(&MapSpec { name: "maglev_inner".into(), layout: inner, inner: None }).unwrap();
+        map.update(bytes_of(&[0_u32]), bytes_of(&backends), UpdateMode::Any).unwrap();
+        map
+    };
+    for (name, ids) in [("cilium_lb4_maglev", &[3_u16, 7][..]), ("cilium_lb6_maglev", &[9])] {
+        let spec = MapSpec::new(name, MapType::HashOfMaps, 2, 4, 16, MapFlags::NONE).with_inner(inner);
+        let outer = make(&sandbox, &spec);
+        for id in ids {
+            let table = table([u32::from(*id), 1, 70_000, 1, 2]);
+            let fd = [table.as_fd().as_raw_fd() as u32];
+            outer.update(bytes_of(&[id.to_be()]), bytes_of(&fd), UpdateMode::Any).unwrap();
+        }
+    }
+    let all = "SVC ID   LOOKUP TABLE\n[3]/v4   [3 1 70000 1 2]\n[7]/v4   [7 1 70000 1 2]\n[9]/v6   [9 1 70000 1 2]\n";
+    assert_eq!(run(&sandbox, "bpf lb maglev list"), all);
+    assert_eq!(run(&sandbox, "bpf lb maglev get 9"), "SVC ID   LOOKUP TABLE\n[9]/v6   [9 1 70000 1 2]\n");
+    let json = run(&sandbox, "bpf lb maglev get 3 -o json");
+    assert_eq!(json, "{\n  \"[3]/v4\": [\n    \"[3 1 70000 1 2]\"\n  ]\n}\n");
+    assert_eq!(
+        run(&sandbox, "bpf lb maglev get 4"),
+        "Error: service 4 has no Maglev lookup table; `bpf lb maglev list` shows those that there are\n[exit code 1]\n"
+    );
+    assert!(run(&sandbox, "bpf lb maglev get x").contains("invalid value 'x'"));
 }

@@ -242,7 +242,7 @@ fn inventories() {
 
 #[test]
 fn services() {
-    let backend = |ip: &str, state: &str| json!({"ip": ip, "port": 8080, "protocol": "TCP", "state": state});
+    let backend = |ip: &str, state: &str| json!({"ip": ip, "port": 8080, "protocol": "TCP", "state": state, "preferred": state == "active"});
     let service = |id: u16, ip: &str, scope: &str, backends: Vec<Value>| {
         let spec = json!({"id": id, "backend-addresses": backends, "flags": {"type": "ClusterIP", "name": "web"},
             "frontend-address": {"ip": ip, "port": 80, "protocol": "TCP", "scope": scope}});
@@ -268,7 +268,30 @@ fn services() {
     assert_eq!(agent.run("service list"), expected.join("\n"));
     assert!(agent.run("service get 3").contains("2 => 10.0.0.2:8080/TCP (terminating)"));
     assert_eq!(agent.run("service get 3 -o jsonpath={.spec.flags.name}"), "web\n");
+    assert!(agent.run("service list --clustermesh-affinity").contains("(active) (preferred)\n"));
     assert_eq!(agent.run("service get 4"), "Error: there is no service 4\n[exit code 1]\n");
+}
+
+#[test]
+fn services_that_the_datapath_does_not_serve_yet() {
+    let service = |id: u16, kind: &str, cluster: &str| {
+        let spec = json!({"id": id, "backend-addresses": [], "flags": {"type": kind, "cluster": cluster},
+            "frontend-address": {"ip": "10.96.0.1", "port": 80 + id, "protocol": "TCP", "scope": "external"}});
+        json!({"spec": spec, "status": {"realized": spec}})
+    };
+    let list =
+        json!([service(1, "NodePort", ""), service(2, "ClusterIP", "far"), service(3, "HostPort", "")]);
+    let agent = FakeAgent::new(vec![("/service", 200, list)]);
+    let expected = [
+        "ID   Frontend           Service Type         Backend",
+        "1    10.96.0.1:81/TCP   NodePort",
+        "2    10.96.0.1:82/TCP   ClusterIP (Remote)",
+        "3    10.96.0.1:83/TCP   HostPort",
+        "Note: 2 of these are ports of the node (NodePort, HostPort); the datapath does not serve them yet",
+        "",
+    ];
+    assert_eq!(agent.run("service list"), expected.join("\n"));
+    assert_eq!(agent.run("service list -o jsonpath={[*].spec.id}"), "1 2 3\n");
 }
 
 #[test]
