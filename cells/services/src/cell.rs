@@ -25,7 +25,7 @@ use crate::desired::Settings;
 use crate::follow::StateFile;
 use crate::frontend::Frontend;
 use crate::levels::Pressure;
-use crate::metrics::Events;
+use crate::metrics::{Events, register_features};
 use crate::provider::{self, LbMapsProvider};
 use crate::reconcile::{KEEPER, LbOps, Surroundings, Unserved};
 use crate::rows::{LbMaps, MapError};
@@ -86,6 +86,7 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
     let events = Events::default();
     if let Some(metrics) = p.metrics {
         events.register(&metrics);
+        register_features(&metrics, &p.config);
     }
     let rules = Rules { node_port_range: p.config.node_ports()?, topology: p.config.enable_service_topology };
     let (node, addresses) = (p.node.clone(), p.addresses.clone());
@@ -230,7 +231,9 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
     let comparisons = p.maps.comparisons.clone();
     let frontends = p.writer.frontends_for_statuses();
     let Some((maps, balancer)) = take_over(&p, &cx).await else { return Ok(()) };
-    if let Some(metrics) = &p.metrics {
+    if let Some(metrics) = &p.metrics
+        && !p.config.lb_pressure_metrics_interval.is_zero()
+    {
         metrics.register_collector(Pressure(balancer.mirror.levels()));
     }
     let restored = balancer.restored();

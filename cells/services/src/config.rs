@@ -38,6 +38,9 @@ pub struct ServicesConfig {
     /// How long changes of services and endpoint slices that follow each other are taken together
     #[flag(default = "500ms", hidden)]
     pub lb_reflector_wait_time: Duration,
+    /// How old levels of maps in metrics may be, 0 for none; they are counted along, so that they never are
+    #[flag(default = "5m", hidden)]
+    pub lb_pressure_metrics_interval: Duration,
     /// Who gives addresses to load balancers without a class: lbipam, nodeipam or none
     #[flag(default = "lbipam")]
     pub default_lb_service_ipam: String,
@@ -85,6 +88,7 @@ impl Default for ServicesConfig {
             node_port_range: vec!["30000".to_owned(), "32767".to_owned()],
             enable_service_topology: false,
             lb_reflector_wait_time: Duration::from_millis(500),
+            lb_pressure_metrics_interval: Duration::from_secs(300),
             default_lb_service_ipam: "lbipam".to_owned(),
             bpf_lb_algorithm: "random".to_owned(),
             bpf_lb_algorithm_annotation: false,

@@ -215,12 +215,16 @@ mod tests {
 
         std::fs::write(&path, "services: [oops\n").unwrap();
         std::fs::write(folder.path().join("other.yaml"), TWO).unwrap();
-        settled().await;
+        let told = |hive: &TestHive| hive.health("file-reflector.job-follow");
+        hive.until("a broken file to be told of", || told(&hive).level == Level::Degraded).await;
+        assert_eq!(told(&hive).message, "The state file is refused, the services stay as they were");
+        assert!(told(&hive).error.contains("lb.yaml: document 1, line 2: "));
         assert_eq!(names(&writer), ["default/one"]);
 
         std::fs::rename(folder.path().join("other.yaml"), &path).unwrap();
         has(&writer, "10.96.0.2:80/TCP").await;
         assert_eq!(names(&writer), ["default/two"]);
+        hive.until("all to be well", || told(&hive).level == Level::Ok).await;
 
         std::fs::remove_file(&path).unwrap();
         settled().await;

@@ -14,6 +14,7 @@ use maps::{FamilyConfig, Maps, Specs};
 use crate::address::{LbAddress, Protocol, Scope};
 use crate::maglev::digest;
 use crate::maglev_map::MaglevMap;
+use crate::metrics::{MapOperations, Operation};
 use crate::rows::{BackendValue, Family, Key, LbMap, LbMaps, MapError, Value};
 
 /// The maps of the families that are on.
@@ -23,6 +24,7 @@ pub struct KernelMaps {
     matches: Map<LbAffinityMatch, u8>,
     maglev4: Option<MaglevMap>,
     maglev6: Option<MaglevMap>,
+    operations: MapOperations,
 }
 
 struct OfFamily<A: Copy> {
@@ -115,7 +117,13 @@ impl KernelMaps {
             matches: Map::new(raw(LbMap::AffinityMatch)?)?,
             maglev4: of_tables(families.enable_ipv4, Family::V4)?,
             maglev6: of_tables(families.enable_ipv6, Family::V6)?,
+            operations: MapOperations::default(),
         })
+    }
+
+    /// Has what is done with the maps counted here.
+    pub fn with_operations(self, operations: MapOperations) -> KernelMaps {
+        KernelMaps { operations, ..self }
     }
 
     fn maglev(&self, family: Family) -> Option<&MaglevMap> {
@@ -155,18 +163,22 @@ where
         })
     }
 
-    fn put(&self, rows: &Sorted<A>) -> Result<(), MapError> {
-        put(&self.backends, &rows.backends)?;
-        put(&self.reverse, &rows.reverse)?;
-        put(&self.ranges, &rows.ranges)?;
-        put(&self.services, &rows.services)
+    fn put(&self, rows: &Sorted<A>, operations: &MapOperations) -> Result<(), MapError> {
+        let counted = |map, count, result| operations.count(map, Operation::Update, count, result);
+        let Sorted { services, backends, reverse, ranges } = rows;
+        counted(LbMap::Backends(A::FAMILY), backends.len(), put(&self.backends, backends))?;
+        counted(LbMap::ReverseNat(A::FAMILY), reverse.len(), put(&self.reverse, reverse))?;
+        counted(LbMap::SourceRanges(A::FAMILY), ranges.len(), put(&self.ranges, ranges))?;
+        counted(LbMap::Services(A::FAMILY), services.len(), put(&self.services, services))
     }
 
-    fn delete(&self, rows: &Sorted<A>) -> Result<(), MapError> {
-        delete(&self.services, &rows.services)?;
-        delete(&self.ranges, &rows.ranges)?;
-        delete(&self.reverse, &rows.reverse)?;
-        delete(&self.backends, &rows.backends)
+    fn delete(&self, rows: &Sorted<A>, operations: &MapOperations) -> Result<(), MapError> {
+        let counted = |map, count, result| operations.count(map, Operation::Delete, count, result);
+        let Sorted { services, backends, reverse, ranges } = rows;
+        counted(LbMap::Services(A::FAMILY), services.len(), delete(&self.services, services))?;
+        counted(LbMap::SourceRanges(A::FAMILY), ranges.len(), delete(&self.ranges, ranges))?;
+        counted(LbMap::ReverseNat(A::FAMILY), reverse.len(), delete(&self.reverse, reverse))?;
+        counted(LbMap::Backends(A::FAMILY), backends.len(), delete(&self.backends, backends))
     }
 
     fn get(&self, key: &Key) -> Result<Option<Value>, MapError> {
@@ -335,24 +347,29 @@ impl LbMaps for KernelMaps {
     fn put(&self, rows: &[(Key, Value)]) -> Result<(), MapError> {
         let mut all = All::default();
         rows.iter().for_each(|(key, value)| all.add(key, Some(value)));
-        self.v4.as_ref().map_or(Ok(()), |maps| maps.put(&all.v4))?;
-        self.v6.as_ref().map_or(Ok(()), |maps| maps.put(&all.v6))?;
-        put(&self.matches, &all.matches)
+        let operations = &self.operations;
+        self.v4.as_ref().map_or(Ok(()), |maps| maps.put(&all.v4, operations))?;
+        self.v6.as_ref().map_or(Ok(()), |maps| maps.put(&all.v6, operations))?;
+        let result = put(&self.matches, &all.matches);
+        operations.count(LbMap::AffinityMatch, Operation::Update, all.matches.len(), result)
     }
 
     fn delete(&self, keys: &[Key]) -> Result<(), MapError> {
         let mut all = All::default();
         keys.iter().for_each(|key| all.add(key, None));
-        self.v4.as_ref().map_or(Ok(()), |maps| maps.delete(&all.v4))?;
-        self.v6.as_ref().map_or(Ok(()), |maps| maps.delete(&all.v6))?;
-        delete(&self.matches, &all.matches)?;
+        let operations = &self.operations;
+        self.v4.as_ref().map_or(Ok(()), |maps| maps.delete(&all.v4, operations))?;
+        self.v6.as_ref().map_or(Ok(()), |maps| maps.delete(&all.v6, operations))?;
+        let result = delete(&self.matches, &all.matches);
+        operations.count(LbMap::AffinityMatch, Operation::Delete, all.matches.len(), result)?;
         for family in [Family::V4, Family::V6] {
             let of_family = |key: &Key| match key {
                 Key::Maglev(of, id) if *of == family => Some(*id),
                 _ => None,
             };
             let ids: Vec<u16> = keys.iter().filter_map(of_family).collect();
-            self.maglev(family).map_or(Ok(()), |map| map.delete(&ids))?;
+            let result = self.maglev(family).map_or(Ok(()), |map| map.delete(&ids));
+            operations.count(LbMap::Maglev(family), Operation::Delete, ids.len(), result)?;
         }
         Ok(())
     }
@@ -365,8 +382,10 @@ impl LbMaps for KernelMaps {
             });
             let of_family: Vec<(u16, &[u32])> = of_family.collect();
             if !of_family.is_empty() {
-                let name = LbMap::Maglev(family).name();
-                self.maglev(family).ok_or_else(|| format!("there is no map {name}"))?.put(&of_family)?;
+                let map = LbMap::Maglev(family);
+                let tables = self.maglev(family).ok_or_else(|| format!("there is no map {}", map.name()))?;
+                let result = tables.put(&of_family);
+                self.operations.count(map, Operation::Update, of_family.len(), result)?;
             }
         }
         Ok(())

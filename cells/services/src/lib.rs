@@ -100,6 +100,7 @@ pub use config::{ServicesConfig, WrongOption};
 pub use error::Refused;
 pub use frontend::{Frontend, FrontendParams, FrontendType};
 pub use kernel::KernelMaps;
+pub use metrics::MapOperations;
 pub use name::ServiceName;
 pub use provider::LbMapsProvider;
 pub use service::{

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use hive::prelude::*;
 use maps::{Comparisons, FamilyConfig, Maps};
+use metrics::Metrics;
 
 use crate::config::ServicesConfig;
 use crate::kernel::KernelMaps;
+use crate::metrics::MapOperations;
 use crate::rows::{LbMaps, MapError};
 
 type Open = dyn Fn() -> Result<Arc<dyn LbMaps>, MapError> + Send + Sync;
@@ -28,8 +30,20 @@ impl LbMapsProvider {
 
     /// The maps of the node, by their pins.
     pub fn pinned(maps: Arc<Maps>, families: FamilyConfig, tables: Option<u32>) -> LbMapsProvider {
+        LbMapsProvider::counting(maps, families, tables, MapOperations::default())
+    }
+
+    fn counting(
+        maps: Arc<Maps>,
+        families: FamilyConfig,
+        tables: Option<u32>,
+        operations: MapOperations,
+    ) -> LbMapsProvider {
         let comparisons = maps.comparisons().clone();
-        let open = move || Ok(Arc::new(KernelMaps::open(&maps, &families, tables)?) as Arc<dyn LbMaps>);
+        let open = move || {
+            let opened = KernelMaps::open(&maps, &families, tables)?.with_operations(operations.clone());
+            Ok(Arc::new(opened) as Arc<dyn LbMaps>)
+        };
         LbMapsProvider { open: Box::new(open), comparisons }
     }
 
@@ -46,8 +60,15 @@ impl fmt::Debug for LbMapsProvider {
 
 /// Gives the pinned maps to the reconciler.
 pub(crate) fn pinned() -> Cell {
-    let provider = |maps: Arc<Maps>, families: Config<FamilyConfig>, config: Config<ServicesConfig>| {
-        Arc::new(LbMapsProvider::pinned(maps, (*families).clone(), config.table_size()))
+    let provider = |maps: Arc<Maps>,
+                    families: Config<FamilyConfig>,
+                    config: Config<ServicesConfig>,
+                    metrics: Option<Arc<Metrics>>| {
+        let operations = MapOperations::default();
+        if let Some(metrics) = metrics {
+            operations.register(&metrics);
+        }
+        Arc::new(LbMapsProvider::counting(maps, (*families).clone(), config.table_size(), operations))
     };
     module("loadbalancer-maps", "The pinned maps of the load balancer", [provide(provider)])
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::metrics::Metrics;
 use devices::NodeAddress;
 use hive::prelude::*;
 use hive_script::{Condition, Retry};
@@ -12,7 +13,7 @@ use k8s::{Resource, Selection};
 use local_node::{LocalNode, NodeName};
 use maps::{FamilyConfig, MapsConfig, Specs};
 use services::testing::{FakeMaps, Fault};
-use services::{KernelMaps, LbMapsProvider, ServicesConfig};
+use services::{KernelMaps, LbMapsProvider, MapOperations, ServicesConfig};
 use statedb::RwTable;
 
 pub(super) const DEFAULTS: &[&str] = &[
@@ -69,13 +70,19 @@ pub(super) fn maps() -> Cell {
 fn kernel_maps() -> Cell {
     let provider = |config: Config<MapsConfig>,
                     families: Config<FamilyConfig>,
-                    services: Config<ServicesConfig>| {
+                    services: Config<ServicesConfig>,
+                    metrics: Arc<Metrics>| {
+        let operations = MapOperations::default();
+        operations.register(&metrics);
         // There are as many at once as scripts.
         let config = MapsConfig { preallocate_bpf_maps: false, ..(*config).clone() };
         let families = (*families).clone();
         let specs = Specs::new(config, families.clone());
         let tables = services.table_size();
-        Arc::new(LbMapsProvider::new(move || Ok(Arc::new(KernelMaps::unpinned(&specs, &families, tables)?))))
+        Arc::new(LbMapsProvider::new(move || {
+            let maps = KernelMaps::unpinned(&specs, &families, tables)?;
+            Ok(Arc::new(maps.with_operations(operations.clone())))
+        }))
     };
     module("loadbalancer-maps", "Maps of the kernel", [provide(provider), privileged(true)])
 }

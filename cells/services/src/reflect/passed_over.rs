@@ -26,23 +26,25 @@ pub(super) struct PassedOver {
 }
 
 impl PassedOver {
-    /// Notes what is wrong with an object now; what was not said of it before is logged.
-    pub(super) fn note(&mut self, kind: &'static str, key: &SmolStr, problems: &[Problem]) {
+    /// Notes what is wrong with an object now; what was not said of it before is logged. Whether it was.
+    pub(super) fn note(&mut self, kind: &'static str, key: &SmolStr, problems: &[Problem]) -> bool {
         if problems.is_empty() {
             if !self.objects.is_empty() {
                 self.objects.remove(&(kind, key.clone()));
             }
-            return;
+            return false;
         }
         let mut texts: Vec<String> = problems.iter().take(TOLD).map(Problem::to_string).collect();
         if problems.len() > TOLD {
             texts.push(format!("and {} more", problems.len() - TOLD));
         }
         let error = texts.join("; ");
-        if self.objects.get(&(kind, key.clone())) != Some(&error) {
+        let anew = self.objects.get(&(kind, key.clone())) != Some(&error);
+        if anew {
             tracing::error!(kind, object = %key, error, "Wrong fields of an object are passed over");
             self.objects.insert((kind, key.clone()), error);
         }
+        anew
     }
 
     /// Tells of all objects in one row, while there are any.
@@ -148,4 +150,30 @@ fn known_protocol(path: String, name: &str, problems: &mut Vec<Problem>) {
 
 fn wrong(path: String, value: &str, right: &str) -> Problem {
     Problem::new(path, format_args!("'{value}' is not {right}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_logged_once_and_few_are_named() {
+        let mut objects = PassedOver::default();
+        let problem = |at: usize| Problem::new(format!("spec.ports[{at}].port"), "0 is no port");
+        let all: Vec<Problem> = (0..100_000).map(problem).collect();
+        assert!(objects.note("Service", &"ns/a".into(), &all));
+        assert!(!objects.note("Service", &"ns/a".into(), &all), "said already");
+        assert!(objects.errors()[0].ends_with("; and 99996 more"), "{:?}", objects.errors());
+        assert!(objects.note("Service", &"ns/a".into(), &all[..1]), "it has changed");
+        for n in 0..20 {
+            objects.note("EndpointSlice", &format!("ns/s{n}").into(), &all[..1]);
+        }
+        let errors = objects.errors();
+        assert_eq!((errors.len(), errors.last().unwrap().as_str()), (NAMED + 1, "and 13 more"));
+        for n in 0..20 {
+            objects.note("EndpointSlice", &format!("ns/s{n}").into(), &[]);
+        }
+        objects.note("Service", &"ns/a".into(), &[]);
+        assert_eq!(objects.errors(), [] as [String; 0]);
+    }
 }

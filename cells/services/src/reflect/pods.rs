@@ -62,9 +62,11 @@ impl HostPorts {
             let (changed, watch) = self.round();
             if changed {
                 let errors: Vec<String> = self.refused.values().flatten().map(ToString::to_string).collect();
-                match errors.is_empty() {
-                    true => cx.health.ok("Running"),
-                    false => cx.health.degraded("Failure processing pods", errors.join("\n")),
+                let error = errors.join("\n");
+                if errors.is_empty() {
+                    cx.health.ok("Running");
+                } else if cx.health.degraded_anew("Failure processing pods", &error) {
+                    tracing::error!(error, "Ports of the host are refused");
                 }
             }
             tokio::select! {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hive::JobCx;
-use k8s::core::{EndpointSlice, Service as Manifest};
+use k8s::core::{Endpoint, EndpointSlice, Service as Manifest};
 use k8s::{ObjectMeta, Row, SmolStr};
 use local_node::LocalNode;
 use statedb::{Changes, Table, TableSpec, Watch};
@@ -181,6 +181,10 @@ impl Reflector {
                 let key: SmolStr = change.object.key().into();
                 let slice = (!change.deleted).then_some(&*change.object);
                 let service = slice.and_then(|slice| self.service_of(slice));
+                if let Some(slice) = slice.filter(|_| service.is_some()) {
+                    let ending = |endpoint: &&Endpoint| endpoint.conditions.terminating == Some(true);
+                    self.writer.events.count_terminating(slice.endpoints.iter().filter(ending).count());
+                }
                 let problems = slice.filter(|_| service.is_some()).map(|slice| of_slice(slice));
                 self.passed_over.note("EndpointSlice", &key, &problems.unwrap_or_default());
                 affected.extend(self.place(key, service));

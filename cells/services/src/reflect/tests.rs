@@ -400,3 +400,50 @@ fn wrong_fields_are_told_and_the_rest_is_served() {
     cluster.round();
     assert_eq!(cluster.reflector.passed_over(), [] as [String; 0]);
 }
+
+#[test]
+fn ending_endpoints_are_counted() {
+    let mut cluster = Cluster::new(&[]);
+    let mut object = slice("web-1", "web", &["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
+    object["endpoints"][1]["conditions"] = json!({"ready": false, "terminating": true});
+    cluster.slice(object.clone()).round();
+    object["endpoints"][2]["conditions"] = json!({"ready": false, "terminating": true});
+    cluster.slice(object).no_slice("none").round();
+    let metrics = metrics::Metrics::default();
+    cluster.writer.events.register(&metrics);
+    let text = metrics.text();
+    assert!(text.contains("\ncilium_k8s_terminating_endpoints_events_total 3\n"), "{text}");
+}
+
+/// More backends than a frontend can have are told in its status, and cost nobody else anything.
+#[test]
+fn a_hundred_thousand_endpoints() {
+    use crate::balancer::Balancer;
+    use crate::reconcile::{LbOps, Surroundings};
+
+    let mut cluster = Cluster::new(&[]);
+    cluster.service(service("huge", "10.96.0.1", json!({}))).service(service("web", "10.96.0.2", json!({})));
+    cluster.slice(slice("web-1", "web", &["10.0.0.1"]));
+    for n in 0..100 {
+        let addresses: Vec<String> =
+            (0..1000).map(|at| format!("10.{}.{}.{}", n + 1, at / 250, at % 250)).collect();
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        cluster.slice(slice(&format!("huge-{n}"), "huge", &addresses));
+    }
+    cluster.round();
+    let frontends = cluster.writer.frontends();
+    let snapshot = frontends.snapshot();
+    let rows: Vec<_> = frontends.all(&snapshot).cloned().collect();
+    assert_eq!(rows.iter().map(|row| row.backends.len()).collect::<Vec<_>>(), [100_000, 1]);
+    let maps = Arc::<crate::testing::FakeMaps>::default();
+    let surroundings =
+        Surroundings { settings: Default::default(), addresses: None, frontends: frontends.clone() };
+    let balancer = Balancer::restore(maps.clone()).unwrap();
+    let mut ops = LbOps { balancer, comparisons: Arc::default(), surroundings, unserved: Default::default() };
+    let results = ops.bring(&snapshot, rows.iter().map(|row| &**row));
+    let error = results[0].as_ref().unwrap_err().to_string();
+    assert_eq!(error, "100000 backends are more than the 65535 that a frontend can have");
+    assert!(results[1].is_ok());
+    // The frontend's own row, its slot, its backend, its number.
+    assert_eq!(maps.dump().len(), 4);
+}
