@@ -165,6 +165,7 @@ impl Balancer {
     }
 
     fn write(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
+        self.forget_unhealthy(plans)?;
         let mut rows = Vec::with_capacity(2 * plans.len());
         for Plan { desired, id, stale, .. } in plans {
             let LbAddress { ip, port, .. } = desired.address;
@@ -229,6 +230,38 @@ impl Balancer {
         }
         self.mirror.put(rows)?;
         self.clean(plans)
+    }
+
+    /// A start takes active backends behind the count for unhealthy ones. Where others come there, none are counted until
+    /// all is written: what a kill leaves in between is no word on anybody's health.
+    fn forget_unhealthy(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
+        let mut rows = Vec::new();
+        for plan in plans {
+            let key = Key::master(plan.desired.address);
+            if let Some(Value::Service(old)) = self.mirror.get(&key)?
+                && old.qcount > 0
+                && !self.stay_behind(plan, &old)?
+            {
+                rows.push((key, Value::Service(LbService { qcount: 0, ..old })));
+            }
+        }
+        self.mirror.put(rows)
+    }
+
+    /// Whether slots behind the count, and the states of their backends, are to be what they are.
+    fn stay_behind(&mut self, plan: &Plan<'_>, old: &LbService) -> Result<bool, MapError> {
+        let Plan { desired, backends, .. } = plan;
+        let slots = desired.slots.len();
+        let mut same =
+            old.count == desired.active && usize::from(old.qcount) == slots - usize::from(old.count);
+        for (slot, id) in (1..).zip(&backends[..slots]).skip(desired.active.into()) {
+            let held = self.mirror.get(&Key::Service(desired.address, slot))?;
+            same &= matches!(held, Some(Value::Service(row)) if row.backend_id == *id);
+            if let Some((key, row)) = self.backends.row(*id) {
+                same &= self.mirror.get(&key)? == Some(row);
+            }
+        }
+        Ok(same)
     }
 
     fn write_tables(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {

@@ -2,6 +2,7 @@
 
 mod faults;
 mod kernel;
+mod kills;
 mod maps;
 mod model;
 mod property;
@@ -74,7 +75,13 @@ fn tables() -> Maglev {
 }
 
 fn settings() -> Settings {
-    Settings { owns_classless: true, maglev: true, tables: tables(), ..Settings::default() }
+    Settings {
+        owns_classless: true,
+        maglev: true,
+        algorithm_annotation: true,
+        tables: tables(),
+        ..Settings::default()
+    }
 }
 
 /// The maps after a balancer that is new to them has brought in what the tables say, and pruned.

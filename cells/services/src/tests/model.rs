@@ -7,7 +7,7 @@ use super::*;
 use crate::backend::BackendState as S;
 use crate::frontend::FrontendParams;
 use crate::maglev::{Share, digest};
-use crate::service::TrafficPolicy;
+use crate::service::{Algorithm, TrafficPolicy};
 use crate::testing::FakeRows;
 
 /// The maps that a state should lead to, each frontend and backend as a line that names addresses instead of numbers.
@@ -57,21 +57,26 @@ pub(super) fn expected_at(state: &State, node: &BTreeMap<IpAddr, bool>) -> BTree
                 let state = states.entry(backend.address).or_insert(backend.state);
                 *state = backend.state.min(*state);
             }
-            let of = |wanted: &[S]| {
+            let of = |wanted: &[S], healthy: bool| {
                 let mut found: Vec<_> = used
                     .iter()
-                    .filter(|b| wanted.contains(&b.state))
-                    .map(|b| (b.state as u8, b.address))
+                    .filter(|b| wanted.contains(&b.state) && !(healthy && b.unhealthy))
+                    .map(|b| (b.unhealthy, b.state as u8, b.address))
                     .collect();
                 found.sort();
-                found.into_iter().map(|(_, address)| address.to_string()).collect::<Vec<_>>()
+                found.into_iter().map(|(_, _, address)| address.to_string()).collect::<Vec<_>>()
             };
-            let (active, terminating) = (of(&[S::Active]), of(&[S::Terminating]));
-            let slots = of(&[S::Active, S::Terminating, S::TerminatingNotServing]);
+            let (active, terminating) = (of(&[S::Active], true), of(&[S::Terminating], true));
+            let slots = of(&[S::Active, S::Terminating, S::TerminatingNotServing], false);
             let count = if active.is_empty() { terminating.len() } else { active.len() };
             let sticky = service.session_affinity.is_some();
             let matches = if sticky { active } else { Vec::new() };
-            let timeout = service.session_affinity.map_or(0, |timeout| timeout.as_secs());
+            let algorithm = match service.algorithm() {
+                None => 0,
+                Some(Algorithm::Random) => 1,
+                Some(Algorithm::Maglev) => 2,
+            };
+            let timeout = service.session_affinity.map_or(0, |timeout| timeout.as_secs()) | algorithm << 24;
             let ranges: BTreeSet<String> = service
                 .source_ranges
                 .iter()
@@ -79,8 +84,9 @@ pub(super) fn expected_at(state: &State, node: &BTreeMap<IpAddr, bool>) -> BTree
                 .map(ToString::to_string)
                 .collect();
             let outside = frontend.kind.name() != "ClusterIP";
+            let chosen = service.algorithm().map_or(outside, |algorithm| algorithm == Algorithm::Maglev);
             let table =
-                if outside && !frontend.address.ip.is_unspecified() && count > 0 { "right" } else { "none" };
+                if chosen && !frontend.address.ip.is_unspecified() && count > 0 { "right" } else { "none" };
             lines.insert(frontend_line(&frontend.address, count, timeout, &slots, &matches, &ranges, table));
             if ["ClusterIP", "LoadBalancer"].contains(&frontend.kind.name())
                 && !frontend.address.to_string().ends_with("/i")
