@@ -68,6 +68,7 @@ pub fn control_plane() -> Cell {
             ipcache::cell(),
             services::cell(),
             services_health::cell(),
+            services_sockets::cell(),
             policy::cell(),
             endpoints::cell(),
         ],

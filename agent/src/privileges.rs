@@ -14,6 +14,7 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities,
 };
+use services_sockets::SocketConfig;
 
 use crate::logging;
 
@@ -88,11 +89,12 @@ fn lacking(mut held: CapabilitySet) -> Vec<Needed> {
 /// cell is built: a cell may start threads, which would keep what they had.
 pub(crate) fn settle(hive: &Hive) -> Result<bool, ConfigError> {
     let remount = hive.config::<PrivilegeConfig>()?.bpf_root_remount;
+    let enters_pods = hive.config::<SocketConfig>()?.enters_pods();
     if let Err(error) = maps::mount(&hive.config::<MapsConfig>()?.bpf_root) {
         tracing::error!(target: logging::FATAL, %error, "The agent has no bpf file system");
         return Ok(false);
     }
-    let dropped = drop_all_but(|held| kept(held, remount));
+    let dropped = drop_all_but(|held| kept(held, remount || enters_pods));
     match dropped {
         Ok(kept) => tracing::info!(capabilities = names(kept), "All other capabilities are dropped"),
         Err(error) => tracing::warn!(%error, "Capabilities that are not needed could not be dropped"),
@@ -100,13 +102,13 @@ pub(crate) fn settle(hive: &Hive) -> Result<bool, ConfigError> {
     Ok(true)
 }
 
-/// What stays of these.
-fn kept(held: CapabilitySet, remount: bool) -> CapabilitySet {
+/// What stays of these; `administer`: `CAP_SYS_ADMIN`, too.
+fn kept(held: CapabilitySet, administer: bool) -> CapabilitySet {
     let mut kept = NEEDED.into_iter().fold(USED, |kept, (_, capability, _)| kept | capability);
     if !held.contains(CapabilitySet::DAC_OVERRIDE) {
         kept |= CapabilitySet::DAC_READ_SEARCH;
     }
-    if remount || !held.contains(OF_SYS_ADMIN) {
+    if administer || !held.contains(OF_SYS_ADMIN) {
         kept |= CapabilitySet::SYS_ADMIN;
     }
     held & kept
@@ -177,7 +179,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_what_is_used() {
         let all = CapabilitySet::all();
-        let names = |held, remount| names(kept(held, remount));
+        let names = |held, administer| names(kept(held, administer));
         assert_eq!(
             names(all, false),
             "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_NET_BIND_SERVICE,CAP_NET_ADMIN,CAP_PERFMON,CAP_BPF"

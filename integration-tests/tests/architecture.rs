@@ -27,7 +27,7 @@ const LAYERS: &[&[&str]] = &[
     &["loader", "conntrack"],
     &["identity"],
     &["ipcache", "services"],
-    &["ipam", "policy", "services-health"],
+    &["ipam", "policy", "services-health", "services-sockets"],
     &["endpoints"],
     &["config-sources"],
     &["daemon-config", "health"],
@@ -142,6 +142,10 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("cells/maps/src/maps.rs", "maps are made side by side; the threads end before the call returns"),
     ("cells/metrics/src/server.rs", "a task for each connection; the server's job waits for them"),
     ("cells/services-health/src/listener.rs", "as above"),
+    (
+        "cells/services-sockets/src/namespaces.rs",
+        "a thread that enters a pod's namespace never leaves it; it ends before the call returns",
+    ),
     (
         "cells/policy/src/install.rs",
         "maps of many endpoints are written side by side; the threads end before the call returns",

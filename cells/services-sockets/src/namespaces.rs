@@ -1,0 +1,82 @@
+//! Network namespaces of pods: files of a folder.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::diag::Diag;
+
+/// The namespace of the agent, as its files are compared with.
+const OWN: &str = "/proc/self/ns/net";
+
+/// What could not be looked into: how many namespaces, and why the first.
+#[derive(Debug, Default)]
+pub(crate) struct Closed {
+    pub(crate) count: usize,
+    pub(crate) first: Option<String>,
+}
+
+impl Closed {
+    fn add(&mut self, path: &Path, error: &io::Error) {
+        self.count += 1;
+        let remedy = match error.kind() {
+            io::ErrorKind::PermissionDenied => "; the agent needs CAP_SYS_ADMIN for it",
+            _ => "",
+        };
+        self.first.get_or_insert_with(|| format!("{}: {error}{remedy}", path.display()));
+    }
+}
+
+/// Calls `visit` with each namespace of the folder but the agent's own, each once. A folder that is not there has none; files
+/// that are no namespaces (any more) are passed over.
+pub(crate) fn each(folder: &Path, mut visit: impl FnMut(Diag)) -> Closed {
+    let mut closed = Closed::default();
+    let files = match fs::read_dir(folder) {
+        Ok(files) => files,
+        Err(error) => {
+            if error.kind() != io::ErrorKind::NotFound {
+                closed.add(folder, &error);
+            }
+            return closed;
+        }
+    };
+    let number = |file: &fs::Metadata| (file.dev(), file.ino());
+    let mut seen: HashSet<(u64, u64)> = fs::metadata(OWN).iter().map(number).collect();
+    for path in files.flatten().map(|file| file.path()) {
+        let opened = File::open(&path).and_then(|file| Ok((number(&file.metadata()?), file)));
+        let (number, file) = match opened {
+            Ok(opened) => opened,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => {
+                closed.add(&path, &error);
+                continue;
+            }
+        };
+        if !seen.insert(number) {
+            continue;
+        }
+        match inside(&file) {
+            Ok(diag) => visit(diag),
+            // A file whose namespace was unmounted.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+            Err(error) => closed.add(&path, &error),
+        }
+    }
+    closed
+}
+
+/// A socket of the namespace, opened by a thread that ends in it: no other ever runs there.
+fn inside(namespace: &File) -> io::Result<Diag> {
+    std::thread::scope(|scope| {
+        let enter = || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+            Diag::open()
+        };
+        scope.spawn(enter).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
