@@ -88,7 +88,11 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
         events.register(&metrics);
         register_features(&metrics, &p.config);
     }
-    let rules = Rules { node_port_range: p.config.node_ports()?, topology: p.config.enable_service_topology };
+    let rules = Rules {
+        node_port_range: p.config.node_ports()?,
+        node_ports: p.config.kube_proxy_replacement,
+        topology: p.config.enable_service_topology,
+    };
     let (node, addresses) = (p.node.clone(), p.addresses.clone());
     let node_port_addresses = move || addresses.as_deref().map(node_port_addresses).unwrap_or_default();
     let questions = Questions::new(move || place(&node), node_port_addresses);

@@ -108,26 +108,18 @@ fn forwarding_mode(manifest: &core::Service) -> ForwardingMode {
     let Some(text) = manifest.metadata.annotations.get(annotations::FORWARDING_MODE) else {
         return ForwardingMode::Default;
     };
-    ForwardingMode::from_name(text).unwrap_or_else(|| {
-        wrong(manifest, annotations::FORWARDING_MODE, text, "dsr or snat");
-        ForwardingMode::Default
-    })
+    ForwardingMode::from_name(text).unwrap_or_default()
 }
 
-fn wrong(manifest: &core::Service, annotation: &str, value: &str, right: &str) {
-    let service = format!("{}/{}", manifest.metadata.namespace, manifest.metadata.name);
-    tracing::warn!(service, value, "Ignoring annotation {annotation}: give {right}");
+/// The type of this name that [`annotations::TYPE`] may ask for.
+pub(crate) fn askable_type(name: &str) -> Option<FrontendType> {
+    let types = [FrontendType::ClusterIP, FrontendType::NodePort, FrontendType::LoadBalancer];
+    types.into_iter().find(|kind| kind.name() == name)
 }
 
 /// The only type of frontends that it is to have besides external addresses, if it says so.
 fn only_type(manifest: &core::Service) -> Option<FrontendType> {
-    let text = manifest.metadata.annotations.get(annotations::TYPE)?;
-    let types = [FrontendType::ClusterIP, FrontendType::NodePort, FrontendType::LoadBalancer];
-    let found = types.into_iter().find(|kind| kind.name() == text);
-    if found.is_none() {
-        wrong(manifest, annotations::TYPE, text, "ClusterIP, NodePort or LoadBalancer");
-    }
-    found
+    askable_type(manifest.metadata.annotations.get(annotations::TYPE)?)
 }
 
 fn distribution(manifest: &core::Service) -> TrafficDistribution {
@@ -258,11 +250,7 @@ pub fn slice(manifest: &core::EndpointSlice, source: Source, families: Families)
 
 fn weight(manifest: &core::EndpointSlice) -> u16 {
     let Some(text) = manifest.metadata.annotations.get(annotations::WEIGHT) else { return DEFAULT_WEIGHT };
-    text.parse().unwrap_or_else(|_| {
-        let slice = format!("{}/{}", manifest.metadata.namespace, manifest.metadata.name);
-        tracing::warn!(slice, weight = %text, "Ignoring annotation {}: give a number from 0 to 65535", annotations::WEIGHT);
-        DEFAULT_WEIGHT
-    })
+    text.parse().unwrap_or(DEFAULT_WEIGHT)
 }
 
 /// What an endpoint says of its place, or its older label says.

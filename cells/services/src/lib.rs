@@ -37,7 +37,7 @@
 //!   are put right.
 //! - A backend that several services use has the best state that one of them gives it, not the latest.
 //! - Affinity matches go with every backend that leaves a frontend, also while others use it.
-//! - Ports of the node (NodePort, HostPort) have all their rows in the maps; the datapath does not serve them yet, which
+//! - Ports of the node (NodePort with `kube-proxy-replacement`, HostPort) have all their rows in the maps; the datapath does not serve them yet, which
 //!   health says (`node-ports`). At addresses of the node they come back at once when a frontend that had the address goes.
 //! - Of slots behind the count of an earlier run only those of active backends count as unhealthy; the others say
 //!   themselves that they are leaving.

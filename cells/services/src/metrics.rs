@@ -113,6 +113,13 @@ pub(crate) fn register_features(metrics: &metrics::Metrics, config: &ServicesCon
     configuration.get_or_create(&labels.to_vec()).set(1);
     let name = "feature_adv_connect_and_lb_node_port_configuration";
     metrics.register(name, "Node port configuration of the agent", configuration);
+    // What is off is not told, as the original does it.
+    if config.kube_proxy_replacement {
+        let enabled = Gauge::<i64>::default();
+        enabled.set(1);
+        let name = "feature_adv_connect_and_lb_kube_proxy_replacement_enabled";
+        metrics.register(name, "Whether the agent serves all services of the node", enabled);
+    }
 }
 
 #[cfg(test)]
@@ -149,5 +156,10 @@ mod tests {
         let told = "cilium_feature_adv_connect_and_lb_node_port_configuration{acceleration=\"disabled\",\
                     algorithm=\"random\",mode=\"snat\"} 1\n";
         assert!(metrics.text().contains(told), "{}", metrics.text());
+        let replacement = "\ncilium_feature_adv_connect_and_lb_kube_proxy_replacement_enabled 1\n";
+        assert!(!metrics.text().contains(replacement));
+        let metrics = metrics::Metrics::default();
+        register_features(&metrics, &ServicesConfig { kube_proxy_replacement: true, ..Default::default() });
+        assert!(metrics.text().contains(replacement), "{}", metrics.text());
     }
 }

@@ -11,6 +11,7 @@ use k8s::{Document, Problem, Refusal};
 use serde_json::Value;
 
 use crate::convert::{self, Families};
+use crate::reflect::passed_over::{of_annotations, of_weight};
 use crate::source::Source;
 use crate::writer::State;
 
@@ -90,6 +91,7 @@ pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
     for (path, manifest) in items(top.get("services"), "services", &mut faults) {
         match k8s::manifest::<Service>(manifest) {
             Ok(manifest) => {
+                of_annotations(&manifest).iter().for_each(|problem| warn(&path, problem));
                 let (service, frontends) = convert::service(&manifest, Source::Api, families);
                 match names.insert(service.name.clone()) {
                     true => state.services.push((service, frontends)),
@@ -104,18 +106,26 @@ pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
     let mut backends = Vec::new();
     for (path, manifest) in items(top.get("endpoints"), "endpoints", &mut faults) {
         match k8s::manifest::<EndpointSlice>(manifest) {
-            Ok(manifest) => match convert::slice(&manifest, Source::Api, families) {
-                Some(of_slice) => backends.extend(of_slice),
-                None => {
-                    let path = format!("{path}.metadata.labels");
-                    faults.add(&path, "names no service; add label kubernetes.io/service-name");
+            Ok(manifest) => {
+                of_weight(&manifest).iter().for_each(|problem| warn(&path, problem));
+                match convert::slice(&manifest, Source::Api, families) {
+                    Some(of_slice) => backends.extend(of_slice),
+                    None => {
+                        let path = format!("{path}.metadata.labels");
+                        faults.add(&path, "names no service; add label kubernetes.io/service-name");
+                    }
                 }
-            },
+            }
             Err(refusal) => faults.refused(&path, refusal),
         }
     }
     state.backends = convert::merge(backends);
     if faults.0.is_empty() { Ok(state) } else { Err(faults.texts(&document)) }
+}
+
+/// Says of an annotation that it does nothing.
+fn warn(item: &str, problem: &Problem) {
+    tracing::warn!(annotation = %format_args!("{item}.{}", problem.path), "Ignoring an annotation: {}", problem.reason);
 }
 
 /// The items of a list with their paths.

@@ -46,7 +46,7 @@ impl<'a> ServicesTxn<'a> {
         service: Service,
         frontends: Vec<FrontendParams>,
     ) -> Result<(), Refused> {
-        let frontends = self.without_shadows(&service, frontends);
+        let frontends = self.allowed(&service, frontends);
         let existing = self.check(&service, &frontends, |_| false)?;
         self.put_service(existing, service, frontends);
         Ok(())
@@ -100,8 +100,12 @@ impl<'a> ServicesTxn<'a> {
         self.touched.extend(names);
     }
 
-    /// Without addresses of load balancers at which a NodePort service of this node may answer.
-    fn without_shadows(&self, service: &Service, mut frontends: Vec<FrontendParams>) -> Vec<FrontendParams> {
+    /// Without ports of the node that somebody else serves, and without addresses of load balancers at which a NodePort
+    /// service of this node may answer.
+    fn allowed(&self, service: &Service, mut frontends: Vec<FrontendParams>) -> Vec<FrontendParams> {
+        if !self.writer.rules.node_ports {
+            frontends.retain(|params| params.kind != FrontendType::NodePort);
+        }
         let range = &self.writer.rules.node_port_range;
         let may = |params: &FrontendParams| {
             matches!(params.kind, FrontendType::LoadBalancer | FrontendType::ExternalIPs)
@@ -207,7 +211,7 @@ impl<'a> ServicesTxn<'a> {
         let mut accepted: BTreeMap<ServiceName, (Service, Vec<FrontendParams>)> = BTreeMap::new();
         let mut claimed: HashMap<LbAddress, ServiceName> = HashMap::new();
         for (service, frontends) in state.services {
-            let frontends = self.without_shadows(&service, frontends);
+            let frontends = self.allowed(&service, frontends);
             // Among the services of the source the earlier one has the address, whoever had it before.
             let taken = frontends.iter().find_map(|frontend| {
                 let owner = claimed.get(&frontend.address).filter(|owner| **owner != service.name)?;

@@ -23,13 +23,15 @@ use crate::txn::ServicesTxn;
 pub struct Rules {
     /// Which ports are for NodePort services alone (`node-port-range`).
     pub node_port_range: RangeInclusive<u16>,
+    /// Whether NodePort services have frontends at ports of the node (`kube-proxy-replacement`).
+    pub node_ports: bool,
     /// Whether services may prefer backends of this node or its zone (`enable-service-topology`).
     pub topology: bool,
 }
 
 impl Default for Rules {
     fn default() -> Rules {
-        Rules { node_port_range: 30_000..=32_767, topology: false }
+        Rules { node_port_range: 30_000..=32_767, node_ports: true, topology: false }
     }
 }
 

@@ -89,8 +89,8 @@ fn kernel_maps() -> Cell {
 
 /// Maps in memory.
 pub(super) fn fake_maps() -> Cell {
-    let provider = |faults: Config<FaultConfig>| {
-        let maps = Arc::<FakeMaps>::default();
+    let provider = |faults: Config<FaultConfig>, config: Config<MapsConfig>| {
+        let maps = Arc::new(FakeMaps::with_capacity(config.bpf_lb_map_max as usize));
         maps.fail(Fault::Random(faults.lb_test_fault_probability));
         Arc::new(LbMapsProvider::new(move || Ok(maps.clone())))
     };

@@ -1,6 +1,6 @@
 //! Services and their backends from the cluster's objects, whichever source has them.
 
-mod passed_over;
+pub(crate) mod passed_over;
 mod pods;
 mod services;
 #[cfg(test)]

@@ -10,7 +10,8 @@ use ipnetwork::IpNetwork;
 use k8s::core::{EndpointSlice, Service};
 use k8s::{Problem, SmolStr};
 
-use crate::convert;
+use crate::service::ForwardingMode;
+use crate::{annotations, convert};
 
 /// Objects of a health row that are named with their faults.
 const NAMED: usize = 8;
@@ -41,7 +42,7 @@ impl PassedOver {
         let error = texts.join("; ");
         let anew = self.objects.get(&(kind, key.clone())) != Some(&error);
         if anew {
-            tracing::error!(kind, object = %key, error, "Wrong fields of an object are passed over");
+            tracing::warn!(kind, object = %key, error, "Wrong fields of an object are passed over");
             self.objects.insert((kind, key.clone()), error);
         }
         anew
@@ -77,74 +78,98 @@ pub(crate) fn of_service(manifest: &Service) -> Vec<Problem> {
     let spec = &manifest.spec;
     let mut problems = Vec::new();
     if spec.r#type != "ExternalName" && spec.cluster_ip != "None" {
-        let named = |ip: &&SmolStr| *ip != "None";
-        let ips = spec.cluster_ips.iter().enumerate().filter(|(_, ip)| named(ip));
-        let ips = ips.map(|(index, ip)| (format!("spec.clusterIPs[{index}]"), ip));
+        let several = spec.cluster_ips.iter().filter(|ip| *ip != "None");
         match spec.cluster_ips.is_empty() {
-            false => unread::<IpAddr>(ips, ADDRESS, &mut problems),
+            false => unread::<IpAddr>(several, list("spec.clusterIPs"), ADDRESS, &mut problems),
             true => {
-                unread::<IpAddr>([("spec.clusterIP".to_owned(), &spec.cluster_ip)], ADDRESS, &mut problems)
+                unread::<IpAddr>([&spec.cluster_ip], |_| "spec.clusterIP".to_owned(), ADDRESS, &mut problems)
             }
         }
         for (index, port) in spec.ports.iter().enumerate() {
-            let path = |field: &str| format!("spec.ports[{index}].{field}");
             if port.port == 0 {
-                problems.push(Problem::new(path("port"), "0 is no port; give one from 1 to 65535"));
+                problems.push(Problem::new(format!("spec.ports[{index}].port"), NO_PORT));
             }
-            known_protocol(path("protocol"), &port.protocol, &mut problems);
+            known_protocol(&port.protocol, || format!("spec.ports[{index}].protocol"), &mut problems);
         }
     }
-    let ips = numbered("spec.externalIPs", &spec.external_ips);
-    unread::<IpAddr>(ips, ADDRESS, &mut problems);
-    let ranges = numbered("spec.loadBalancerSourceRanges", &spec.load_balancer_source_ranges);
-    unread::<IpNetwork>(ranges, "a prefix such as 192.0.2.0/24", &mut problems);
-    let ingress = manifest.status.load_balancer.ingress.iter().enumerate();
-    let ingress =
-        ingress.map(|(index, ingress)| (format!("status.loadBalancer.ingress[{index}].ip"), &ingress.ip));
-    unread::<IpAddr>(ingress, ADDRESS, &mut problems);
+    unread::<IpAddr>(&spec.external_ips, list("spec.externalIPs"), ADDRESS, &mut problems);
+    let ranges = &spec.load_balancer_source_ranges;
+    let path = list("spec.loadBalancerSourceRanges");
+    unread::<IpNetwork>(ranges, path, "a prefix such as 192.0.2.0/24", &mut problems);
+    let ingress = manifest.status.load_balancer.ingress.iter().map(|ingress| &ingress.ip);
+    let path = |index| format!("status.loadBalancer.ingress[{index}].ip");
+    unread::<IpAddr>(ingress, path, ADDRESS, &mut problems);
+    problems.extend(of_annotations(manifest));
     problems
+}
+
+/// Annotations of a service that say nothing that can be done.
+pub(crate) fn of_annotations(manifest: &Service) -> Vec<Problem> {
+    let wrong_one = |name: &str, is_right: fn(&str) -> bool, right: &str| {
+        let value = manifest.metadata.annotations.get(name).filter(|value| !is_right(value))?;
+        Some(wrong(format!("metadata.annotations[{name:?}]"), value, right))
+    };
+    let is_type = |name: &str| convert::askable_type(name).is_some();
+    let is_mode = |name: &str| ForwardingMode::from_name(name).is_some();
+    let is_selector = |text: &str| k8s::selects(text, |_| None).is_ok();
+    let nowhere = "a selector of labels; the service is for no node";
+    let found = [
+        wrong_one(annotations::TYPE, is_type, "ClusterIP, NodePort or LoadBalancer"),
+        wrong_one(annotations::FORWARDING_MODE, is_mode, "dsr or snat"),
+        wrong_one(annotations::NODE_SELECTOR, is_selector, nowhere),
+    ];
+    found.into_iter().flatten().collect()
 }
 
 /// Fields of a slice that make no backend, although somebody wants one.
 pub(crate) fn of_slice(manifest: &EndpointSlice) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (index, endpoint) in manifest.endpoints.iter().enumerate() {
-        for (at, ip) in endpoint.addresses.iter().enumerate() {
-            if ip.trim().parse::<IpAddr>().is_err() {
-                problems.push(wrong(format!("endpoints[{index}].addresses[{at}]"), ip, ADDRESS));
-            }
-        }
+        let path = |at| format!("endpoints[{index}].addresses[{at}]");
+        unread::<IpAddr>(&endpoint.addresses, path, ADDRESS, &mut problems);
     }
     for (index, port) in manifest.ports.iter().enumerate() {
         if port.port == Some(0) {
-            let path = format!("ports[{index}].port");
-            problems.push(Problem::new(path, "0 is no port; give one from 1 to 65535"));
+            problems.push(Problem::new(format!("ports[{index}].port"), NO_PORT));
         }
         let protocol = port.protocol.as_deref().unwrap_or_default();
-        known_protocol(format!("ports[{index}].protocol"), protocol, &mut problems);
+        known_protocol(protocol, || format!("ports[{index}].protocol"), &mut problems);
     }
+    problems.extend(of_weight(manifest));
     problems
 }
 
-const ADDRESS: &str = "an IP address";
+/// The annotation with the weight of a slice's backends, if it is no weight.
+pub(crate) fn of_weight(manifest: &EndpointSlice) -> Option<Problem> {
+    let name = annotations::WEIGHT;
+    let value = manifest.metadata.annotations.get(name).filter(|value| value.parse::<u16>().is_err())?;
+    Some(wrong(format!("metadata.annotations[{name:?}]"), value, "a number from 0 to 65535"))
+}
 
-fn numbered<'t>(list: &str, texts: &'t [SmolStr]) -> impl Iterator<Item = (String, &'t SmolStr)> {
-    texts.iter().enumerate().map(move |(index, text)| (format!("{list}[{index}]"), text))
+const ADDRESS: &str = "an IP address";
+const NO_PORT: &str = "0 is no port; give one from 1 to 65535";
+
+fn list(name: &str) -> impl Fn(usize) -> String {
+    move |index| format!("{name}[{index}]")
 }
 
 /// Adds the texts that cannot be read; empty ones say nothing.
 fn unread<'t, T: FromStr>(
-    texts: impl IntoIterator<Item = (String, &'t SmolStr)>,
+    texts: impl IntoIterator<Item = &'t SmolStr>,
+    path: impl Fn(usize) -> String,
     right: &str,
     problems: &mut Vec<Problem>,
 ) {
-    let texts = texts.into_iter().filter(|(_, text)| !text.is_empty() && text.trim().parse::<T>().is_err());
-    problems.extend(texts.map(|(path, text)| wrong(path, text, right)));
+    for (index, text) in texts.into_iter().enumerate() {
+        if !text.is_empty() && text.trim().parse::<T>().is_err() {
+            problems.push(wrong(path(index), text, right));
+        }
+    }
 }
 
-fn known_protocol(path: String, name: &str, problems: &mut Vec<Problem>) {
+fn known_protocol(name: &str, path: impl Fn() -> String, problems: &mut Vec<Problem>) {
     if convert::protocol(name).is_none() {
-        problems.push(wrong(path, name, "TCP, UDP or SCTP"));
+        problems.push(wrong(path(), name, "TCP, UDP or SCTP"));
     }
 }
 

@@ -211,8 +211,9 @@ impl Reflector {
         labels: &Labels,
     ) {
         self.refused.remove(&key);
-        let object = object.filter(|object| self.is_ours(&object.metadata) && is_exposed(object, labels));
+        let object = object.filter(|object| self.is_ours(&object.metadata));
         let problems = object.map(of_service).unwrap_or_default();
+        let object = object.filter(|object| is_exposed(object, labels));
         self.passed_over.note("Service", &key, &problems);
         let Some(object) = object else {
             let name = ServiceName::of_key(&key);
@@ -314,13 +315,8 @@ pub(crate) struct Round {
 fn is_exposed(service: &Manifest, labels: &Labels) -> bool {
     let annotations = &service.metadata.annotations;
     if let Some(selector) = annotations.get(annotations::NODE_SELECTOR) {
-        let selected = k8s::selects(selector, |name| labels.get(name).map(String::as_str));
-        return selected.unwrap_or_else(|error| {
-            let name = format!("{}/{}", service.metadata.namespace, service.metadata.name);
-            let annotation = annotations::NODE_SELECTOR;
-            tracing::warn!(service = name, %error, "Service is for no node: {annotation} cannot be read");
-            false
-        });
+        // One that cannot be read is for no node, which is told with other wrong fields.
+        return k8s::selects(selector, |name| labels.get(name).map(String::as_str)).unwrap_or(false);
     }
     let wanted = annotations.get(annotations::NODE);
     wanted.is_none_or(|wanted| labels.get(annotations::NODE).is_some_and(|label| label == wanted.as_str()))

@@ -447,3 +447,33 @@ fn a_hundred_thousand_endpoints() {
     // The frontend's own row, its slot, its backend, its number.
     assert_eq!(maps.dump().len(), 4);
 }
+
+#[test]
+fn annotations_that_say_nothing_are_told() {
+    let mut cluster = Cluster::new(&[]);
+    let annotated = |name: &str, ip: &str, values: Value| {
+        let mut object = service(name, ip, json!({}));
+        object["metadata"]["annotations"] = values;
+        object
+    };
+    let (kind, mode) = ("service.cilium.io/type", "service.cilium.io/forwarding-mode");
+    cluster
+        .service(annotated("a", "10.96.0.1", json!({kind: "All", mode: "tunnel"})))
+        .service(annotated("b", "10.96.0.2", json!({kind: "ClusterIP", mode: "dsr"})))
+        .service(annotated("c", "10.96.0.3", json!({"service.cilium.io/node-selector": "rack of (r7)"})));
+    let mut weighted = slice("a-1", "a", &["10.0.0.1"]);
+    weighted["metadata"]["annotations"] = json!({"service.cilium.io/weight": "70000"});
+    cluster.slice(weighted);
+    assert_eq!(cluster.names(), ["ns/a", "ns/b"]);
+    assert_eq!(
+        cluster.reflector.passed_over(),
+        [
+            "EndpointSlice ns/a-1: metadata.annotations[\"service.cilium.io/weight\"]: '70000' is not a number from 0 to \
+             65535",
+            "Service ns/a: metadata.annotations[\"service.cilium.io/type\"]: 'All' is not ClusterIP, NodePort or \
+             LoadBalancer; metadata.annotations[\"service.cilium.io/forwarding-mode\"]: 'tunnel' is not dsr or snat",
+            "Service ns/c: metadata.annotations[\"service.cilium.io/node-selector\"]: 'rack of (r7)' is not a selector of \
+             labels; the service is for no node",
+        ]
+    );
+}

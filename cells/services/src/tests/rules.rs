@@ -168,3 +168,29 @@ async fn addresses_of_the_node_are_followed_at_a_pace() {
     assert_eq!(revision(), before + 2, "all others together");
     hive.stop().await;
 }
+
+#[test]
+fn ports_of_the_node_are_somebody_elses_without_the_replacement() {
+    let params = |address: &str, kind| FrontendParams { kind, ..frontend(address) };
+    let all = [
+        params("0.0.0.0:30080/TCP", FrontendType::NodePort),
+        params("0.0.0.0:8080/TCP", FrontendType::HostPort),
+        params("10.96.0.1:80/TCP", FrontendType::ClusterIP),
+        params("192.0.2.1:80/TCP", FrontendType::LoadBalancer),
+    ];
+    for (node_ports, expected) in [(true, &all[..]), (false, &all[1..])] {
+        let writer = writer_with(Rules { node_ports, ..Rules::default() });
+        let service = Service::new(web(), Source::Api);
+        let mut txn = writer.write();
+        txn.upsert_service(service.clone(), all.to_vec()).unwrap();
+        txn.commit();
+        let shown = |writer: &ServicesWriter| {
+            let mut shown: Vec<FrontendParams> = served(writer).into_iter().map(|row| row.params).collect();
+            shown.sort_by_key(|params| all.iter().position(|one| one == params));
+            shown
+        };
+        assert_eq!(shown(&writer), expected);
+        writer.replace(Source::Api, State { services: vec![(service, all.to_vec())], backends: vec![] });
+        assert_eq!(shown(&writer), expected);
+    }
+}
