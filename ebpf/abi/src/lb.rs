@@ -171,6 +171,41 @@ pub type LbSourceRange6 = LbSourceRange<[u32; 4]>;
 layout!(LbSourceRange4, 12, { prefixlen: 0, rev_nat_id: 4, pad: 6, address: 8 });
 layout!(LbSourceRange6, 24, { prefixlen: 0, rev_nat_id: 4, pad: 6, address: 8 });
 
+/// Key of `cilium_skip_lb4` (HASH, 16 bytes): traffic of a network namespace to an address is not redirected to pods of
+/// the node. Its value is one byte without meaning.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct SkipLb4Key {
+    /// Cookie of the network namespace.
+    pub netns_cookie: u64,
+    /// The frontend's address as on the wire.
+    pub address: u32,
+    /// The frontend's port, big-endian.
+    pub port: u16,
+    /// Zero.
+    pub pad: u16,
+}
+layout!(SkipLb4Key, 16, { netns_cookie: 0, address: 8, port: 12, pad: 14 });
+
+/// Key of `cilium_skip_lb6` (HASH, 32 bytes): the same for IPv6.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct SkipLb6Key {
+    /// Cookie of the network namespace.
+    pub netns_cookie: u64,
+    /// The frontend's address as on the wire.
+    pub address: [u32; 4],
+    /// Zero.
+    pub pad: u32,
+    /// The frontend's port, big-endian.
+    pub port: u16,
+    /// Zero.
+    pub pad2: u16,
+}
+layout!(SkipLb6Key, 32, { netns_cookie: 0, address: 8, pad: 24, port: 28, pad2: 30 });
+
 /// Bits of [`LbService::flags`].
 pub mod lb_flag {
     /// Frontend is an external IP.

@@ -50,8 +50,8 @@ pub use ipcache::{IpcacheKey, RemoteEndpointInfo, ipcache_flag};
 pub use lb::{
     LbAffinity, LbAffinityKey, LbAffinityKey4, LbAffinityKey6, LbAffinityMatch, LbBackend, LbBackend4,
     LbBackend6, LbReverseNat, LbReverseNat4, LbReverseNat6, LbService, LbServiceKey, LbServiceKey4,
-    LbServiceKey6, LbSourceRange, LbSourceRange4, LbSourceRange6, lb_backend_state, lb_flag, lb_flag2,
-    lb_scope,
+    LbServiceKey6, LbSourceRange, LbSourceRange4, LbSourceRange6, SkipLb4Key, SkipLb6Key, lb_backend_state,
+    lb_flag, lb_flag2, lb_scope,
 };
 pub use metrics::{MetricsKey, MetricsValue, direction, metric};
 pub use node::{DeviceValue, NodeKey, NodeValue};
