@@ -99,5 +99,5 @@ pub use row::{Row, Tabled};
 pub use shelf::{Change, Raw, Shelf};
 pub use source_file::{ManifestFault, SourceFile};
 pub use sources::Sources;
-pub use table::{selected, table};
+pub use table::{optional, selected, table};
 pub use tables::SERVICE_NAME;

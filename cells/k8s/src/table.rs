@@ -33,6 +33,18 @@ pub fn selected<T: Tabled, P: Param>(select: impl Fn(P) -> Selection + Send + Sy
     group([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
 }
 
+/// The same of all objects, if a function says so by whatever it asks the hive for: an option of the feature that reads them.
+/// Without it the table is complete and empty, and no source is asked.
+pub fn optional<T: Tabled, P: Param>(is_wanted: impl Fn(P) -> bool + Send + Sync + 'static) -> Cell {
+    let reflect = move |options: P, table: Arc<RwTable<Row<T>>>, sources: Reflecting| {
+        if is_wanted(options) {
+            sources.reflect(&table, T::TABLE, Selection::all(T::KIND));
+        }
+    };
+    let list = |table: Arc<Table<Row<T>>>| Member(page(T::TABLE, T::KIND, (*table).clone()));
+    group([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
+}
+
 /// What the jobs of a table need.
 #[derive(Params)]
 pub(crate) struct Reflecting {

@@ -55,4 +55,27 @@ crate::models! {
         "weight" weight: Option<i64>,
         "zone" zone: String,
     }
+
+    /// A local redirect policy.
+    LRPSpec {
+        "frontend-mappings" frontend_mappings: List<FrontendMapping>,
+        "frontend-type" frontend_type: String,
+        "lrp-type" lrp_type: String,
+        "name" name: String,
+        "namespace" namespace: String,
+        "service-id" service_id: String,
+        "uid" uid: String,
+    }
+
+    /// What a local redirect policy redirects, and where to.
+    FrontendMapping {
+        "backends" backends: List<LRPBackend>,
+        "frontend-address" frontend_address: Option<FrontendAddress>,
+    }
+
+    /// Where a local redirect policy leads to.
+    LRPBackend {
+        "backend-address" backend_address: Option<BackendAddress>,
+        "pod-id" pod_id: String,
+    }
 }

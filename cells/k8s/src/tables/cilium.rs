@@ -1,6 +1,9 @@
-//! Tables `k8s-ciliumnodes`, `k8s-ciliumidentities`, `k8s-ciliumendpoints` and `k8s-ciliumcidrgroups`.
+//! Tables `k8s-ciliumnodes`, `k8s-ciliumidentities`, `k8s-ciliumendpoints`, `k8s-ciliumcidrgroups` and
+//! `k8s-ciliumlocalredirectpolicies`.
 
-use k8s_types::cilium::{AddressPair, CiliumCIDRGroup, CiliumEndpoint, CiliumIdentity, CiliumNode};
+use k8s_types::cilium::{
+    AddressPair, CiliumCIDRGroup, CiliumEndpoint, CiliumIdentity, CiliumLocalRedirectPolicy, CiliumNode,
+};
 
 use crate::pool::Pool;
 use crate::row::{Row, Tabled};
@@ -116,4 +119,8 @@ mod tests {
         let group = json!({"metadata": {"name": "offices"}, "spec": {"externalCIDRs": ["192.0.2.0/24"]}});
         assert_eq!(row::<CiliumCIDRGroup>(&group), ["offices", "192.0.2.0/24"]);
     }
+}
+
+impl Tabled for CiliumLocalRedirectPolicy {
+    const TABLE: &'static str = "k8s-ciliumlocalredirectpolicies";
 }
