@@ -43,6 +43,9 @@ pub(crate) enum Command {
     /// Manage services and their backends
     #[command(subcommand)]
     Service(ServiceCommand),
+    /// Manage local redirect policies
+    #[command(subcommand)]
+    Lrp(LrpCommand),
     /// Tell whether SOURCE may talk to DESTINATION, and which rule says so
     Why(WhyOptions),
     /// Show the cluster objects that the agent holds, from an API server or a folder, as kubectl shows them
@@ -369,6 +372,16 @@ pub(crate) struct IpOptions {
     pub(crate) verbose: bool,
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LrpCommand {
+    /// List local redirect policies
+    #[command(visible_alias = "ls")]
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
 #[derive(Debug, Subcommand)]

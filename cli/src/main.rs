@@ -19,6 +19,7 @@ mod get;
 mod identity;
 mod inventory;
 mod jsonpath;
+mod lrp;
 mod output;
 mod policy;
 mod service;
@@ -35,7 +36,7 @@ mod words;
 use agent::Agent;
 use args::{
     Arguments, BpfCommand, Command, ConfigCommand, EndpointCommand, IdentityCommand, IpCommand, List,
-    MapCommand, RulesCommand,
+    LrpCommand, MapCommand, RulesCommand,
 };
 use clap::{CommandFactory as _, FromArgMatches as _};
 use service::ServiceCommand;
@@ -121,6 +122,7 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
             }
             ServiceCommand::Get { id, output } => service::get(agent, *id, output, out),
         },
+        Command::Lrp(LrpCommand::List { output }) => lrp::list(agent, output, out),
         Command::Get(options) => return get::run(agent, options, out),
         Command::Db(options) => return db::run(options, out),
         Command::Shell(options) => return shell::run(options, out),
