@@ -71,6 +71,7 @@ pub fn control_plane() -> Cell {
             services_sockets::cell(),
             policy::cell(),
             endpoints::cell(),
+            services_redirect::cell(),
         ],
     )
 }

@@ -29,7 +29,7 @@ const LAYERS: &[&[&str]] = &[
     &["ipcache", "services"],
     &["ipam", "policy", "services-health", "services-sockets"],
     &["endpoints"],
-    &["config-sources"],
+    &["config-sources", "services-redirect"],
     &["daemon-config", "health"],
     &["cleanup"],
     &["agent", "apiary-cni", "apiary"],

@@ -20,7 +20,7 @@ fn folder() -> Option<PathBuf> {
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_scripts_of_all_families_pass() {
     let Some(folder) = folder() else { test_kit::skip!("needs the recorded scripts in shared/scripts") };
-    assert!(passed(&folder).await >= 17 + 87 + 4);
+    assert!(passed(&folder).await >= 17 + 87 + 4 + 9);
 }
 
 /// Those of the load balancer once more without the kernel, on maps that fail now and then.
@@ -28,7 +28,8 @@ async fn recorded_scripts_of_all_families_pass() {
 async fn recorded_scripts_of_the_load_balancer_pass_on_failing_maps() {
     let Some(folder) = folder() else { test_kit::skip!("needs the recorded scripts in shared/scripts") };
     let of = |name: &str| (family_of(&format!("{name}-fake")).unwrap(), folder.join(name));
-    assert!(passed_of(&[of("loadbalancer"), of("healthserver")]).await >= 87 + 4);
+    let families = [of("loadbalancer"), of("healthserver"), of("redirectpolicy")];
+    assert!(passed_of(&families).await >= 87 + 4 + 9);
 }
 
 /// Scripts of our own for what no recorded one holds; their expectations are what the original prints.

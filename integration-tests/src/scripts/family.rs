@@ -7,7 +7,9 @@ use hive::Cell;
 use hive_script::Retry;
 use statedb::age::Fixed;
 
-use super::{dynamic_config, example, health, healthserver, k8s, k8s_tables, loadbalancer, metrics};
+use super::{
+    dynamic_config, example, health, healthserver, k8s, k8s_tables, loadbalancer, metrics, redirectpolicy,
+};
 
 /// What the scripts of a family run against.
 pub struct Family {
@@ -131,6 +133,27 @@ pub const FAMILIES: &[Family] = &[
         defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: LONG,
+        clock: None,
+    },
+    Family {
+        name: "redirectpolicy",
+        folders: &["pkg/loadbalancer/redirectpolicy"],
+        cells: redirectpolicy::cells,
+        flags: true,
+        defaults: redirectpolicy::DEFAULTS,
+        retry: redirectpolicy::RETRY,
+        deadline: SHORT,
+        clock: None,
+    },
+    // The same without the kernel, whoever runs it, on maps that fail.
+    Family {
+        name: "redirectpolicy-fake",
+        folders: &[],
+        cells: redirectpolicy::fake_cells,
+        flags: true,
+        defaults: redirectpolicy::FAKE_DEFAULTS,
+        retry: redirectpolicy::RETRY,
+        deadline: SHORT,
         clock: None,
     },
     Family {

@@ -28,10 +28,10 @@ pub(super) const RETRY: Retry = Retry { first: Duration::from_millis(20), most: 
 
 /// What is wrong with the maps on purpose.
 #[derive(hive::Config)]
-struct FaultConfig {
+pub(super) struct FaultConfig {
     /// Probability that an operation on maps in memory fails
     #[flag(default = 0.1)]
-    lb_test_fault_probability: f64,
+    pub(super) lb_test_fault_probability: f64,
 }
 
 pub(super) fn cells(maps: Cell) -> Vec<Cell> {
@@ -67,7 +67,7 @@ pub(super) fn maps() -> Cell {
 }
 
 /// Maps that nobody else has.
-fn kernel_maps() -> Cell {
+pub(super) fn kernel_maps() -> Cell {
     let provider = |config: Config<MapsConfig>,
                     families: Config<FamilyConfig>,
                     services: Config<ServicesConfig>,

@@ -9,6 +9,7 @@ mod k8s;
 mod k8s_tables;
 mod loadbalancer;
 mod metrics;
+mod redirectpolicy;
 mod run;
 
 pub use family::{FAMILIES, Family, family_of, family_of_path};

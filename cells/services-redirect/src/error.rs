@@ -1,0 +1,17 @@
+//! What can be wrong with a policy.
+
+/// A policy that cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct Malformed {
+    /// The path of the field.
+    pub field: String,
+    /// What is wrong with it, and what would be right.
+    pub problem: String,
+}
+
+impl Malformed {
+    pub(crate) fn new(field: impl Into<String>, problem: impl Into<String>) -> Malformed {
+        Malformed { field: field.into(), problem: problem.into() }
+    }
+}

@@ -1,0 +1,231 @@
+//! The maps `cilium_skip_lb4` and `cilium_skip_lb6`, and what brings rows into them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bpf::{Map, RawMap};
+use datapath_abi::{SkipLb4Key, SkipLb6Key, ipv4_from_word, ipv4_word, ipv6_from_words, ipv6_words};
+use maps::{FamilyConfig, Maps, Specs};
+use parking_lot::Mutex;
+use reconciler::{OpCx, OpResult, Ops};
+use statedb::Rows;
+
+use crate::skip::DesiredSkip;
+
+/// Why an operation on a map failed.
+pub type MapError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A row of the skip maps: traffic of a network namespace to an address goes where it was meant to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SkipKey {
+    /// The cookie of the network namespace.
+    pub cookie: u64,
+    /// The frontend's address.
+    pub ip: IpAddr,
+    /// The frontend's port.
+    pub port: u16,
+}
+
+impl fmt::Display for SkipKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "COOKIE={} IP={} PORT={}", self.cookie, self.ip, self.port)
+    }
+}
+
+/// The skip maps of both families.
+pub trait SkipMaps: Send + Sync {
+    /// Writes a row.
+    fn put(&self, key: &SkipKey) -> Result<(), MapError>;
+    /// Deletes a row, if there is one.
+    fn delete(&self, key: &SkipKey) -> Result<(), MapError>;
+    /// All rows.
+    fn rows(&self) -> Result<Vec<SkipKey>, MapError>;
+}
+
+/// Those of the kernel, of the families that are on.
+pub struct KernelSkipMaps {
+    v4: Option<Map<SkipLb4Key, u8>>,
+    v6: Option<Map<SkipLb6Key, u8>>,
+}
+
+const V4: &str = "cilium_skip_lb4";
+const V6: &str = "cilium_skip_lb6";
+
+impl KernelSkipMaps {
+    /// The pinned maps of the node.
+    pub fn open(maps: &Maps, families: &FamilyConfig) -> Result<KernelSkipMaps, MapError> {
+        let open = |name| Ok(maps.shared(name)?.ok_or_else(|| format!("there is no map {name}"))?);
+        KernelSkipMaps::of(families, &open)
+    }
+
+    /// Maps of this form that nobody else has: they go with this value.
+    pub fn unpinned(specs: &Specs, families: &FamilyConfig) -> Result<KernelSkipMaps, MapError> {
+        let create = |name| {
+            let spec = specs.find(name).ok_or_else(|| format!("there is no map {name}"))?;
+            Ok(RawMap::create(&spec)?)
+        };
+        KernelSkipMaps::of(families, &create)
+    }
+
+    fn of(
+        families: &FamilyConfig,
+        open: &dyn Fn(&'static str) -> Result<RawMap, MapError>,
+    ) -> Result<KernelSkipMaps, MapError> {
+        let v4 = families.enable_ipv4.then(|| open(V4)).transpose()?;
+        let v6 = families.enable_ipv6.then(|| open(V6)).transpose()?;
+        Ok(KernelSkipMaps { v4: v4.map(Map::new).transpose()?, v6: v6.map(Map::new).transpose()? })
+    }
+}
+
+fn key4(key: &SkipKey, ip: std::net::Ipv4Addr) -> SkipLb4Key {
+    SkipLb4Key { netns_cookie: key.cookie, address: ipv4_word(ip), port: key.port.to_be(), pad: 0 }
+}
+
+fn key6(key: &SkipKey, ip: std::net::Ipv6Addr) -> SkipLb6Key {
+    SkipLb6Key { netns_cookie: key.cookie, address: ipv6_words(ip), pad: 0, port: key.port.to_be(), pad2: 0 }
+}
+
+impl SkipMaps for KernelSkipMaps {
+    fn put(&self, key: &SkipKey) -> Result<(), MapError> {
+        match (key.ip, &self.v4, &self.v6) {
+            (IpAddr::V4(ip), Some(map), _) => {
+                map.update(&key4(key, ip), &0).map_err(|e| format!("{V4}: {e}"))?
+            }
+            (IpAddr::V6(ip), _, Some(map)) => {
+                map.update(&key6(key, ip), &0).map_err(|e| format!("{V6}: {e}"))?
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn delete(&self, key: &SkipKey) -> Result<(), MapError> {
+        match (key.ip, &self.v4, &self.v6) {
+            (IpAddr::V4(ip), Some(map), _) => drop(map.delete(&key4(key, ip))?),
+            (IpAddr::V6(ip), _, Some(map)) => drop(map.delete(&key6(key, ip))?),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn rows(&self) -> Result<Vec<SkipKey>, MapError> {
+        let mut rows = Vec::new();
+        if let Some(map) = &self.v4 {
+            rows.extend(map.entries()?.into_iter().map(|(key, _)| SkipKey {
+                cookie: key.netns_cookie,
+                ip: ipv4_from_word(key.address).into(),
+                port: u16::from_be(key.port),
+            }));
+        }
+        if let Some(map) = &self.v6 {
+            rows.extend(map.entries()?.into_iter().map(|(key, _)| SkipKey {
+                cookie: key.netns_cookie,
+                ip: ipv6_from_words(key.address).into(),
+                port: u16::from_be(key.port),
+            }));
+        }
+        Ok(rows)
+    }
+}
+
+type Open = dyn Fn() -> Result<Arc<dyn SkipMaps>, MapError> + Send + Sync;
+
+/// Where the skip maps come from: the agent has pinned ones, tests have others.
+pub struct SkipMapsProvider {
+    open: Box<Open>,
+    opened: Mutex<Option<Arc<dyn SkipMaps>>>,
+}
+
+impl SkipMapsProvider {
+    /// Maps that this function opens once they are needed; it is called again after it has failed.
+    pub fn new(
+        open: impl Fn() -> Result<Arc<dyn SkipMaps>, MapError> + Send + Sync + 'static,
+    ) -> SkipMapsProvider {
+        SkipMapsProvider { open: Box::new(open), opened: Mutex::new(None) }
+    }
+
+    /// The maps.
+    pub(crate) fn maps(&self) -> Result<Arc<dyn SkipMaps>, MapError> {
+        let mut opened = self.opened.lock();
+        if let Some(maps) = &*opened {
+            return Ok(maps.clone());
+        }
+        let maps = (self.open)()?;
+        *opened = Some(maps.clone());
+        Ok(maps)
+    }
+}
+
+impl fmt::Debug for SkipMapsProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SkipMapsProvider")
+    }
+}
+
+/// Keeps the maps equal to the table.
+pub(crate) struct SkipOps {
+    provider: Arc<SkipMapsProvider>,
+    /// What was written for each pod, also by an operation that failed half-way.
+    written: BTreeMap<String, BTreeSet<SkipKey>>,
+}
+
+impl SkipOps {
+    pub(crate) fn new(provider: Arc<SkipMapsProvider>) -> SkipOps {
+        SkipOps { provider, written: BTreeMap::new() }
+    }
+
+    /// Makes these the rows of a pod.
+    fn bring(&mut self, pod: &str, wanted: &BTreeSet<SkipKey>) -> OpResult {
+        let before = self.written.get(pod).cloned().unwrap_or_default();
+        if before.is_empty() && wanted.is_empty() {
+            return Ok(());
+        }
+        let maps = self.provider.maps()?;
+        for key in wanted {
+            maps.put(key)?;
+            self.written.entry(pod.to_owned()).or_default().insert(*key);
+        }
+        for key in before.difference(wanted) {
+            // Pods of one network namespace share rows.
+            let others = self.written.iter().filter(|(other, _)| *other != pod);
+            if !others.into_iter().any(|(_, keys)| keys.contains(key)) {
+                maps.delete(key)?;
+            }
+            if let Some(keys) = self.written.get_mut(pod) {
+                keys.remove(key);
+            }
+        }
+        if wanted.is_empty() {
+            self.written.remove(pod);
+        }
+        Ok(())
+    }
+}
+
+impl Ops<DesiredSkip> for SkipOps {
+    fn update(&mut self, _: &OpCx<'_>, row: &mut DesiredSkip) -> OpResult {
+        let wanted = row.keys();
+        self.bring(&row.pod, &wanted)?;
+        row.reconciled = if row.netns_cookie.is_some() { row.addresses() } else { BTreeSet::new() };
+        Ok(())
+    }
+
+    fn delete(&mut self, _: &OpCx<'_>, row: &DesiredSkip) -> OpResult {
+        self.bring(&row.pod, &BTreeSet::new())
+    }
+
+    /// Rows that nobody wants go: those of earlier runs, of network namespaces that are gone.
+    fn prune(&mut self, _: &OpCx<'_>, rows: Rows<'_, DesiredSkip>) -> OpResult {
+        let maps = self.provider.maps()?;
+        let wanted: BTreeSet<SkipKey> = rows.flat_map(|row| row.keys()).collect();
+        let written: BTreeSet<&SkipKey> = self.written.values().flatten().collect();
+        let rows = maps.rows()?;
+        // What was written for a pod is deleted with it.
+        for key in rows.iter().filter(|key| !wanted.contains(key) && !written.contains(key)) {
+            maps.delete(key)?;
+        }
+        Ok(())
+    }
+}
