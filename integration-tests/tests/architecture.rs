@@ -90,6 +90,7 @@ const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/endpoints/src/start.rs", "times in an endpoint's log"),
     ("cells/health/src/cell.rs", "since when a source fails, in the status"),
     ("cells/health/src/commands.rs", "how old reports are, in the tree that is shown"),
+    ("cells/health/src/thread.rs", "the time in the answer that kube-proxy would give"),
     ("cells/health/src/watch.rs", "since when a job is stuck, in the status"),
     ("cells/k8s/src/events.rs", "when an object was read, in its row"),
     ("cells/k8s/src/numbers.rs", "when something was last heard of a kind, in a metric"),

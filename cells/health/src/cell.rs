@@ -8,11 +8,13 @@ use hive::config::Source;
 use hive::job::Jobs;
 use hive::prelude::*;
 use hive::{HealthChange, HealthTree, Settings};
-use local_node::StateConfig;
+use k8s::Row;
+use k8s::core::Node;
+use local_node::{LocalNode, StateConfig};
 use maps::FamilyConfig;
 use metrics::VERSION;
 use parking_lot::Mutex;
-use statedb::RwTable;
+use statedb::{RwTable, Table};
 use tokio::time::timeout;
 
 use crate::collector::{Collector, Question};
@@ -21,6 +23,7 @@ use crate::config::HealthConfig;
 use crate::error::Error;
 use crate::history::History;
 use crate::kubelet::Port;
+use crate::proxy::{self, Proxy};
 use crate::report::Report;
 use crate::thread::Thread;
 use crate::watch::Watch;
@@ -137,6 +140,8 @@ struct ServerParams {
     /// Of an agent that has them to switch off.
     families: Option<Config<FamilyConfig>>,
     settings: Arc<Settings>,
+    node: Option<Arc<Table<LocalNode>>>,
+    nodes: Option<Arc<Table<Row<Node>>>>,
     collector: Arc<Collector>,
     jobs: Arc<Jobs>,
     health: Health,
@@ -144,6 +149,7 @@ struct ServerParams {
 }
 
 fn new_server(p: ServerParams) {
+    let proxy = kube_proxy(&p);
     let families = p.families.map_or_else(FamilyConfig::default, |families| FamilyConfig::clone(&families));
     // The original has the default and does not look at it: its probes pass while the API server is away.
     let option = p.settings.get("agent-health-require-k8s-connectivity");
@@ -162,7 +168,7 @@ fn new_server(p: ServerParams) {
         .on_start(move |_| async move {
             let watch = Watch::new(p.jobs, deadline, p.collector.clone(), p.health.scope("watchdog"));
             let server = p.health.scope("job-agent-healthz-server");
-            *running.lock() = Some(Thread::start(port, watch, p.collector, server).await?);
+            *running.lock() = Some(Thread::start(port, proxy, watch, p.collector, server).await?);
             Ok(())
         })
         .on_stop(move |_| async move {
@@ -172,4 +178,22 @@ fn new_server(p: ServerParams) {
             }
             Ok(())
         });
+}
+
+/// Where load balancers ask as they ask kube-proxy, if they do.
+fn kube_proxy(p: &ServerParams) -> Option<Proxy> {
+    let address = &p.config.kube_proxy_replacement_healthz_bind_address;
+    if address.is_empty() {
+        return None;
+    }
+    let health = p.health.scope("kube-proxy-healthz");
+    if p.settings.get("kube-proxy-replacement").is_none_or(|option| option.value != "true") {
+        let error =
+            "kube-proxy-replacement-healthz-bind-address has no effect without kube-proxy-replacement";
+        health.degraded("Nobody answers in the place of kube-proxy", error);
+        return None;
+    }
+    // It was checked with the options.
+    let address = proxy::address(address).ok()?;
+    Some(Proxy { address, node: p.node.clone(), nodes: p.nodes.clone(), health })
 }

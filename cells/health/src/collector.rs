@@ -37,6 +37,8 @@ pub struct Collector {
 struct Rounds {
     /// How the agent was in the last round, with a lost API server of Kubernetes counting and without.
     verdicts: Option<[Status; 2]>,
+    /// When a round last found the agent well, a lost API server aside.
+    well: Option<SystemTime>,
     /// When each source that fails now worked last.
     failing: BTreeMap<&'static str, Option<SystemTime>>,
     worked: BTreeMap<&'static str, SystemTime>,
@@ -66,6 +68,9 @@ impl Collector {
                 rounds.worked.insert(name, now);
             }
         }
+        if is_well(&verdicts[1].state) {
+            rounds.well = Some(now);
+        }
         rounds.verdicts = Some(verdicts);
     }
 
@@ -76,6 +81,11 @@ impl Collector {
         let verdict =
             rounds.verdicts.as_ref().map(|[with, without]| if require_k8s { with } else { without });
         verdict.is_some_and(|verdict| is_well(&verdict.state)) && self.stuck.lock().is_empty()
+    }
+
+    /// When a round last found the agent well, a lost API server aside.
+    pub fn last_well(&self) -> Option<SystemTime> {
+        self.rounds.lock().well
     }
 
     /// Takes what the watchdog has seen at this time.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::proxy;
 
 /// Where the kubelet asks, and what it is told. A change takes effect at the next start.
 #[derive(hive::Config, Clone, Debug)]
@@ -11,6 +12,9 @@ pub struct HealthConfig {
     /// TCP port for agent health status API
     #[flag(default = 9879)]
     pub agent_health_port: u16,
+    /// Where load balancers ask as they ask kube-proxy (address:port, or :port for all); nowhere if empty
+    #[flag(default = "")]
+    pub kube_proxy_replacement_healthz_bind_address: String,
     /// Whether a lost API server fails probes that do not say; as the original, only if it is set
     #[flag(default = true)]
     pub agent_health_require_k8s_connectivity: bool,
@@ -30,6 +34,9 @@ const LEAST_DEADLINE: Duration = Duration::from_secs(3);
 
 impl HealthConfig {
     pub(crate) fn check(&self) -> Result<(), Error> {
+        if !self.kube_proxy_replacement_healthz_bind_address.is_empty() {
+            proxy::address(&self.kube_proxy_replacement_healthz_bind_address)?;
+        }
         let limits = [
             ("status-collector-interval", self.status_collector_interval, Duration::from_millis(100)),
             ("status-collector-failure-threshold", self.status_collector_failure_threshold, LEAST_DEADLINE),

@@ -17,6 +17,25 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// Another address cannot be had.
+    #[error("{option}: cannot listen on {address}")]
+    ListenAt {
+        /// The option that names it.
+        option: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// What an option says is no address.
+    #[error("{option}: '{value}' is wrong; give IP address and port, for instance 0.0.0.0:10256")]
+    Address {
+        /// The option.
+        option: &'static str,
+        /// What it says.
+        value: String,
+    },
     /// No thread for the probes' server.
     #[error(
         "the thread that answers probes cannot be started: raise the limit of processes (pids.max, ulimit -u)"

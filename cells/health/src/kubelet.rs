@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +10,7 @@ use connections::Bounds;
 use hive::Health;
 use http::{Request, Response, StatusCode};
 use http_body_util::Empty;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
@@ -25,6 +24,9 @@ const CONNECTIONS: usize = 32;
 
 /// How long a request may take to arrive.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Bytes that a connection may take for what it reads, and for what it writes.
+const BUFFER: usize = 8192;
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 128;
@@ -61,7 +63,7 @@ pub(crate) fn bind(Port { port, ipv4, ipv6, .. }: Port) -> Result<Vec<TcpListene
     Ok(listeners)
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     socket.set_reuseport(true)?;
@@ -69,18 +71,19 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Answers until `stop`. Whoever has a process on this machine may connect.
-pub(crate) async fn serve(
+/// Answers until `stop`, by this function. Whoever has a process on this machine may connect.
+pub(crate) async fn serve<B>(
     listener: TcpListener,
-    collector: Arc<Collector>,
-    require_k8s: bool,
+    answer: impl Fn(&Request<Incoming>) -> Response<B> + Clone + Send + 'static,
     stop: CancellationToken,
     health: Health,
-) {
+) where
+    B: Body<Data: Send, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static,
+{
     let answer = service_fn(move |request: Request<Incoming>| {
-        std::future::ready(Ok::<_, Infallible>(probe(&collector, &request, require_k8s)))
+        std::future::ready(Ok::<_, Infallible>(answer(&request)))
     });
-    let bounds = Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT);
+    let bounds = Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT).buffer(BUFFER);
     let tasks = TaskTracker::new();
     let trouble = |error: Option<&io::Error>| match error {
         Some(error) => health.degraded("Cannot accept connections", error),
@@ -92,7 +95,8 @@ pub(crate) async fn serve(
     tasks.wait().await;
 }
 
-fn probe<B>(collector: &Collector, request: &Request<B>, default: bool) -> Response<Empty<Bytes>> {
+/// The answer to the kubelet; `default`: whether a lost API server counts for those who do not say.
+pub(crate) fn probe<B>(collector: &Collector, request: &Request<B>, default: bool) -> Response<Empty<Bytes>> {
     let required = request.headers().get("require-k8s-connectivity").and_then(|value| value.to_str().ok());
     let require_k8s =
         required.map_or(default, |value| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"));

@@ -17,7 +17,10 @@
 //!
 //! **The verdict** (`cilium.state`) follows the original's rules in their order: stale data, kvstore, Kubernetes
 //! (header `require-k8s-connectivity`), CNI configuration, else `Ok` with the version. The kubelet gets 200 for `Ok`
-//! and `Disabled`, else 503, without a body.
+//! and `Disabled`, else 503, without a body. With `kube-proxy-replacement` and an address in
+//! `kube-proxy-replacement-healthz-bind-address` load balancers get the same there, a lost API server aside, with the times
+//! as kube-proxy gives them (in RFC 3339): `{"lastUpdated": "..","currentTime": ".."}`; and 503 while the node is being
+//! deleted.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -57,6 +60,7 @@ mod features;
 mod history;
 mod jobs;
 mod kubelet;
+mod proxy;
 mod report;
 mod thread;
 mod tree;

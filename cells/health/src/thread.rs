@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hive::Health;
 use tokio::runtime::Builder;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::collector::Collector;
 use crate::error::Error;
 use crate::kubelet::{self, Port};
+use crate::proxy::Proxy;
 use crate::watch::Watch;
 
 /// How often jobs are looked at.
@@ -31,6 +32,7 @@ impl Thread {
     /// Starts it, and ends when it listens or cannot.
     pub(crate) async fn start(
         port: Port,
+        proxy: Option<Proxy>,
         watch: Watch,
         collector: Arc<Collector>,
         server: Health,
@@ -40,7 +42,7 @@ impl Thread {
         let stopped = stop.clone();
         let handle = std::thread::Builder::new()
             .name("healthz".to_owned())
-            .spawn(move || run(port, watch, collector, server, stopped, listening))
+            .spawn(move || run(port, proxy, watch, collector, server, stopped, listening))
             .map_err(Error::Thread)?;
         match bound.await {
             Ok(bound) => bound?,
@@ -59,6 +61,7 @@ impl Thread {
 
 fn run(
     port: Port,
+    proxy: Option<Proxy>,
     mut watch: Watch,
     collector: Arc<Collector>,
     server: Health,
@@ -74,16 +77,22 @@ fn run(
             Ok(listeners) => listeners,
             Err(error) => return drop(listening.send(Err(error))),
         };
+        let proxy = match proxy.map(|proxy| proxy.bind().map(|listener| (listener, proxy))).transpose() {
+            Ok(proxy) => proxy,
+            Err(error) => return drop(listening.send(Err(error))),
+        };
         server.ok("serving");
         let mut servers = JoinSet::new();
         for listener in listeners {
-            servers.spawn(kubelet::serve(
-                listener,
-                collector.clone(),
-                port.require_k8s,
-                stop.clone(),
-                server.clone(),
-            ));
+            let collector = collector.clone();
+            let answer = move |request: &_| kubelet::probe(&collector, request, port.require_k8s);
+            servers.spawn(kubelet::serve(listener, answer, stop.clone(), server.clone()));
+        }
+        if let Some((listener, proxy)) = proxy {
+            let health = proxy.health.clone();
+            health.ok("serving");
+            let answer = move |request: &_| proxy.answer(&collector, request, SystemTime::now());
+            servers.spawn(kubelet::serve(listener, answer, stop.clone(), health));
         }
         let _waits = listening.send(Ok(()));
         let mut samples = interval(SAMPLE);

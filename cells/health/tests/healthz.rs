@@ -1,12 +1,19 @@
 //! The cell in a hive of its own, asked over its sockets.
 
-use std::net::TcpListener as StdListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener as StdListener, TcpStream as StdStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use api::StatusSource;
 use api_models::{K8sStatus, Status, StatusResponse};
 use hive::TestHive;
 use hive::prelude::*;
+use k8s::Row;
+use k8s::core::Node;
+use local_node::{LocalNode, LocalNodeStore};
+use statedb::Table;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -216,4 +223,87 @@ async fn two_agents_in_one_process() {
     assert_eq!(one.probe("").await, 200);
     assert_eq!(state(&one.status("").await).0, "Ok");
     one.end().await;
+}
+
+/// The answer in the place of kube-proxy's: its status and its body. A thread of its own gives it.
+fn ask_proxy(port: u16, path: &str) -> (u16, String) {
+    let mut stream = StdStream::connect(("127.0.0.1", port)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let is_typed = head.to_lowercase().contains("x-content-type-options: nosniff");
+    assert_eq!(is_typed, path == "/healthz", "{answer}");
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+#[tokio::test]
+async fn load_balancers_ask_as_they_ask_kube_proxy() {
+    let port = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let broken = Arc::new(AtomicBool::new(false));
+    let of_source = broken.clone();
+    let source = StatusSource::new("cni", move |status| {
+        if of_source.load(Ordering::Relaxed) {
+            status.cni_file = Some(Status { state: "Failure".to_owned(), msg: "x".to_owned() });
+        }
+    });
+    let other_options = || {
+        #[derive(hive::Config)]
+        struct Other {
+            /// As the services' cell has it
+            #[flag(default = false)]
+            kube_proxy_replacement: bool,
+        }
+        module(
+            "other",
+            "Options",
+            [config::<Other>(), invoke(|other: Config<Other>| _ = other.kube_proxy_replacement)],
+        )
+    };
+    let nodes = k8s::table::<Node>();
+    let given = local_node::testing::given(LocalNode { name: "here".to_owned(), ..LocalNode::default() });
+    let needs = invoke(|_: Arc<LocalNodeStore>| ());
+    let more =
+        vec![other_options(), module("k8s-tables", "Nodes", [nodes]), k8s_tracker::cell(), given, needs];
+    let options = [
+        ("kube-proxy-replacement", "true"),
+        ("kube-proxy-replacement-healthz-bind-address", address.as_str()),
+        ("status-collector-interval", "100ms"),
+    ];
+    let agent = Agent::start_with(vec![source], more, &options).await;
+    let (status, body) = ask_proxy(port, "/healthz");
+    assert_eq!(status, 200, "{body}");
+    let times: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert!(body.starts_with("{\"lastUpdated\": \"2") && body.contains("\",\"currentTime\": \"2"), "{body}");
+    assert_eq!(times["lastUpdated"], times["currentTime"]);
+    assert_eq!(ask_proxy(port, "/").0, 404);
+
+    broken.store(true, Ordering::Relaxed);
+    agent.hive.until("it is not well", || ask_proxy(port, "/healthz").0 == 503).await;
+    let times: serde_json::Value = serde_json::from_str(&ask_proxy(port, "/healthz").1).unwrap();
+    assert!(times["lastUpdated"].as_str() < times["currentTime"].as_str(), "{times}");
+    broken.store(false, Ordering::Relaxed);
+    agent.hive.until("it is well", || ask_proxy(port, "/healthz").0 == 200).await;
+
+    let node = |name: &str, more: &str| {
+        format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {name}, finalizers: [a.b/c]{more}}}\n")
+    };
+    let going = ", deletionTimestamp: \"2026-01-01T00:00:00Z\"";
+    let tracker = agent.hive.get::<k8s_tracker::Tracker>();
+    tracker.add(&node("there", going)).unwrap();
+    tracker.add(&node("here", "")).unwrap();
+    let nodes = agent.hive.get::<Table<Row<Node>>>();
+    let seen = || nodes.len(&nodes.snapshot()) == 2;
+    agent.hive.until("both nodes are in the table", seen).await;
+    assert_eq!(ask_proxy(port, "/healthz").0, 200);
+    tracker.update(&node("here", going), false).unwrap();
+    agent.hive.until("it is not well", || ask_proxy(port, "/healthz").0 == 503).await;
+    agent.end().await;
+
+    let without = [("kube-proxy-replacement-healthz-bind-address", address.as_str())];
+    let agent = Agent::start_with(vec![], vec![other_options()], &without).await;
+    assert!(TcpStream::connect(("127.0.0.1", port)).await.is_err());
+    assert_eq!(agent.hive.health("agent-healthz.kube-proxy-healthz").level, hive::Level::Degraded);
+    agent.end().await;
 }
