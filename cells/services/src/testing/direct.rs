@@ -1,44 +1,68 @@
-//! Tables and maps without a hive.
+//! All between the cluster's objects and the maps, without a hive.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use statedb::Db;
+use k8s::Row;
+use k8s::core::{EndpointSlice, Service as Manifest};
+use reconciler::{Handle, Reconciler};
+use statedb::{Db, RwTable};
 
 use crate::balancer::Balancer;
+use crate::config::ServicesConfig;
 use crate::convert::Families;
 use crate::desired::Settings;
 use crate::metrics::Events;
 use crate::reconcile::{LbOps, Surroundings, Unserved};
+use crate::reflect::Reflector;
 use crate::rows::{LbMaps, MapError};
 use crate::select::Place;
 use crate::writer::{Questions, Rules, ServicesWriter};
 
-/// Does what the reconciler does, when it is told to.
+/// The tables of objects, the reflector, the writer and the reconciler with the agent's default options, which do what
+/// there is to do when they are told to.
 pub struct Direct {
+    /// Services of the cluster.
+    pub services: RwTable<Row<Manifest>>,
+    /// Their endpoints.
+    pub slices: RwTable<Row<EndpointSlice>>,
     writer: ServicesWriter,
-    ops: LbOps,
-    /// The latest change that is in the maps.
-    revision: u64,
+    reflector: Reflector,
+    handle: Handle,
 }
 
 impl Direct {
-    /// Empty tables; the maps are taken over.
-    pub fn new(maps: Arc<dyn LbMaps>) -> Result<Direct, MapError> {
+    /// Takes the maps over, with empty tables, and runs the reconciler until `work` is done. The tables count as
+    /// complete after the first [`reflect`](Self::reflect).
+    pub async fn run(maps: Arc<dyn LbMaps>, work: impl AsyncFnOnce(&mut Direct)) -> Result<(), MapError> {
         let db = Db::new();
         let families = Families { v4: true, v6: true };
+        let (manifests, slices): (RwTable<Row<Manifest>>, RwTable<Row<EndpointSlice>>) =
+            (db.table()?, db.table()?);
         let (services, frontends, backends) = (db.table()?, db.table()?, db.table()?);
         let place = || Place { node: "node".to_owned(), zone: None };
         let (questions, rules) = (Questions::new(place, BTreeSet::new), Rules::default());
         let writer =
             ServicesWriter::new(services, frontends, backends, questions, families, rules, Events::default());
-        let surroundings =
-            Surroundings { settings: Settings::default(), addresses: None, frontends: writer.frontends() };
+        let objects = (manifests.reader(), slices.reader());
+        let reflector = Reflector::new(writer.clone(), objects, families, String::new(), BTreeMap::new);
+        let settings = Settings::of(&ServicesConfig::default());
+        let surroundings = Surroundings { settings, addresses: None, frontends: writer.frontends() };
         let balancer = Balancer::restore(maps)?;
         let ops =
             LbOps { balancer, comparisons: Arc::default(), surroundings, unserved: Unserved::default() };
-        Ok(Direct { writer, ops, revision: 0 })
+        let (handle, reconciler) = Reconciler::builder(writer.frontends_for_statuses())
+            .status(|frontend| &frontend.status, |frontend, status| frontend.status = status)
+            .merge(|current, reconciled| current.id = reconciled.id)
+            .batch_ops(ops)
+            .round(1000, 1_000_000, 1000)
+            .refresh(Duration::ZERO, 1)
+            .build();
+        let mut direct = Direct { services: manifests, slices, writer, reflector, handle };
+        reconciler.run_until(work(&mut direct)).await;
+        Ok(())
     }
 
     /// Where changes come from.
@@ -46,21 +70,27 @@ impl Direct {
         &self.writer
     }
 
-    /// Brings in the frontends that have changed since the last time, a thousand at a time; gives how many there were.
-    pub fn reconcile(&mut self) -> Result<usize, MapError> {
-        let (table, snapshot) = (self.writer.frontends(), self.writer.frontends().snapshot());
-        let changed: Vec<_> = table.by_revision(&snapshot, self.revision + 1).cloned().collect();
-        for batch in changed.chunks(1000) {
-            let results = self.ops.bring(&snapshot, batch.iter().map(|frontend| &**frontend));
-            results.into_iter().try_for_each(|result| result.map(drop))?;
-        }
-        self.revision = changed.last().map_or(self.revision, |frontend| frontend.revision());
-        Ok(changed.len())
+    /// Takes what has changed of the objects.
+    pub fn reflect(&mut self) {
+        while self.reflector.round().more {}
+    }
+
+    /// Waits until all frontends are in the maps as they are now, and their statuses say so.
+    pub async fn reconciled(&self) {
+        let table = self.writer.frontends();
+        let revision = table.revision(&table.snapshot());
+        // None: it does not stop before the work is done.
+        let _ = self.handle.wait_until_ok(revision).await;
+    }
+
+    /// Waits until what is in the maps was compared as a whole.
+    pub async fn pruned(&self) {
+        let _ = self.handle.pruned().await;
     }
 }
 
 impl fmt::Debug for Direct {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Direct").field("revision", &self.revision).finish_non_exhaustive()
+        f.debug_struct("Direct").field("writer", &self.writer.frontends()).finish_non_exhaustive()
     }
 }
