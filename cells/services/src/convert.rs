@@ -1,6 +1,6 @@
 //! Services and EndpointSlices of Kubernetes as services, frontends and backends.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -153,31 +153,34 @@ fn frontends(manifest: &core::Service, families: Families) -> Vec<FrontendParams
         true => &[Scope::External, Scope::Internal],
         false => external,
     };
-    let mut frontends: BTreeMap<LbAddress, FrontendParams> = BTreeMap::new();
+    let mut frontends: Vec<FrontendParams> = Vec::with_capacity(spec.ports.len());
     let only = only_type(manifest);
-    let mut add = |kind, ip: IpAddr, number: u16, scopes: &[Scope], port: &ServicePort| {
-        if kind != FrontendType::ExternalIPs && only.is_some_and(|only| only != kind) {
-            return;
-        }
-        let Some(protocol) = protocol(&port.protocol) else { return };
-        for &scope in scopes.iter().filter(|_| families.has(&ip) && number != 0) {
-            let address = LbAddress { ip, port: number, protocol, scope };
-            let port_name: Arc<str> = port.name.as_str().into();
-            let params = FrontendParams { address, kind, port_name, service_port: port.port };
-            frontends.entry(address).or_insert(params);
-        }
-    };
+    let mut add =
+        |kind, ip: IpAddr, number: u16, scopes: &[Scope], (port, name): (&ServicePort, &Arc<str>)| {
+            if kind != FrontendType::ExternalIPs && only.is_some_and(|only| only != kind) {
+                return;
+            }
+            let Some(protocol) = protocol(&port.protocol) else { return };
+            for &scope in scopes.iter().filter(|_| families.has(&ip) && number != 0) {
+                let address = LbAddress { ip, port: number, protocol, scope };
+                let params =
+                    FrontendParams { address, kind, port_name: name.clone(), service_port: port.port };
+                frontends.push(params);
+            }
+        };
     for port in &spec.ports {
+        let name: Arc<str> = port.name.as_str().into();
+        let named = (port, &name);
         for ip in &cluster_ips {
-            add(FrontendType::ClusterIP, *ip, port.port, external, port);
+            add(FrontendType::ClusterIP, *ip, port.port, external, named);
         }
         if matches!(spec.r#type.as_str(), "NodePort" | "LoadBalancer") {
             let [v4, v6] = node_port_families(spec, &cluster_ips);
             if v4 {
-                add(FrontendType::NodePort, Ipv4Addr::UNSPECIFIED.into(), port.node_port, scopes, port);
+                add(FrontendType::NodePort, Ipv4Addr::UNSPECIFIED.into(), port.node_port, scopes, named);
             }
             if v6 {
-                add(FrontendType::NodePort, Ipv6Addr::UNSPECIFIED.into(), port.node_port, scopes, port);
+                add(FrontendType::NodePort, Ipv6Addr::UNSPECIFIED.into(), port.node_port, scopes, named);
             }
         }
         if spec.r#type == "LoadBalancer" {
@@ -185,14 +188,17 @@ fn frontends(manifest: &core::Service, families: Families) -> Vec<FrontendParams
                 |ingress: &&LoadBalancerIngress| ingress.ip_mode.as_deref().is_none_or(|mode| mode == "VIP");
             let ingress = status.load_balancer.ingress.iter().filter(vip);
             for ip in ingress.filter_map(|ingress| ingress.ip.parse().ok()) {
-                add(FrontendType::LoadBalancer, ip, port.port, scopes, port);
+                add(FrontendType::LoadBalancer, ip, port.port, scopes, named);
             }
         }
         for ip in parsed(&spec.external_ips) {
-            add(FrontendType::ExternalIPs, ip, port.port, external, port);
+            add(FrontendType::ExternalIPs, ip, port.port, external, named);
         }
     }
-    frontends.into_values().collect()
+    // In the order of the sort the first stays first.
+    frontends.sort_by_key(|frontend| frontend.address);
+    frontends.dedup_by_key(|frontend| frontend.address);
+    frontends
 }
 
 /// Whether ports of the node are for IPv4, for IPv6: as the service says, else as its addresses are. One that says nothing
@@ -210,21 +216,39 @@ fn node_port_families(spec: &ServiceSpec, cluster_ips: &[IpAddr]) -> [bool; 2] {
 pub fn slice(manifest: &core::EndpointSlice, source: Source, families: Families) -> Option<Vec<Backend>> {
     let service = manifest.metadata.labels.get(k8s::SERVICE_NAME)?;
     let name = ServiceName::new(&manifest.metadata.namespace, service);
+    let mut backends = Vec::new();
+    add_backends(manifest, &name, source, families, &mut backends);
+    Some(backends)
+}
+
+/// Adds the backends of a slice of this service.
+pub(crate) fn add_backends(
+    manifest: &core::EndpointSlice,
+    name: &ServiceName,
+    source: Source,
+    families: Families,
+    backends: &mut Vec<Backend>,
+) {
     let weight = weight(manifest);
     // One port under several names is one backend with several names.
-    let mut ports: BTreeMap<(u16, Protocol), Vec<SmolStr>> = BTreeMap::new();
+    let mut ports: Vec<((u16, Protocol), Vec<SmolStr>)> = Vec::with_capacity(manifest.ports.len());
     for port in &manifest.ports {
         if let Some(number) = port.port.filter(|number| *number != 0)
             && let Some(protocol) = protocol(port.protocol.as_deref().unwrap_or_default())
         {
-            let names = ports.entry((number, protocol)).or_default();
+            let at = ports.iter().position(|(port, _)| *port == (number, protocol)).unwrap_or_else(|| {
+                ports.push(((number, protocol), Vec::new()));
+                ports.len() - 1
+            });
+            let names = &mut ports[at].1;
             add_names(names, port.name.iter().filter(|name| !name.is_empty()));
         }
     }
+    ports.sort_by_key(|(port, _)| *port);
     // All backends of a port share its names.
     let ports: Vec<(u16, Protocol, Arc<[SmolStr]>)> =
         ports.into_iter().map(|((number, protocol), names)| (number, protocol, names.into())).collect();
-    let mut backends = Vec::new();
+    backends.reserve(manifest.endpoints.len());
     for endpoint in &manifest.endpoints {
         let zone = zone(endpoint).map(Arc::new);
         // Those of names, not of addresses, are left out.
@@ -245,7 +269,6 @@ pub fn slice(manifest: &core::EndpointSlice, source: Source, families: Families)
             }
         }
     }
-    Some(backends)
 }
 
 fn weight(manifest: &core::EndpointSlice) -> u16 {
@@ -289,24 +312,27 @@ fn state(endpoint: &Endpoint) -> BackendState {
 
 /// Backends that several slices give to one service, each once: all names, the better state.
 pub fn merge(backends: impl IntoIterator<Item = Backend>) -> Vec<Backend> {
-    let mut merged: BTreeMap<(ServiceName, LbAddress), Backend> = BTreeMap::new();
-    for backend in backends {
-        let key = (backend.service_name.clone(), backend.address);
-        match merged.get_mut(&key) {
-            None => _ = merged.insert(key, backend),
-            Some(first) => {
-                // Without names it serves all ports.
-                let all = first.port_names.is_empty() || backend.port_names.is_empty();
-                let mut names = if all { Vec::new() } else { first.port_names.to_vec() };
-                if !all {
-                    add_names(&mut names, &*backend.port_names);
-                }
-                if backend.state < first.state {
-                    *first = backend;
-                }
-                first.port_names = names.into();
-            }
+    let mut merged: Vec<Backend> = backends.into_iter().collect();
+    let by_name = |a: &Backend, b: &Backend| match a.service_name == b.service_name {
+        true => Ordering::Equal,
+        false => a.service_name.cmp(&b.service_name),
+    };
+    merged.sort_by(|a, b| by_name(a, b).then_with(|| a.address.cmp(&b.address)));
+    merged.dedup_by(|backend, first| {
+        if backend.address != first.address || backend.service_name != first.service_name {
+            return false;
         }
-    }
-    merged.into_values().collect()
+        // Without names it serves all ports.
+        let all = first.port_names.is_empty() || backend.port_names.is_empty();
+        let mut names = if all { Vec::new() } else { first.port_names.to_vec() };
+        if !all {
+            add_names(&mut names, &*backend.port_names);
+        }
+        if backend.state < first.state {
+            std::mem::swap(first, backend);
+        }
+        first.port_names = names.into();
+        true
+    });
+    merged
 }

@@ -12,7 +12,7 @@ pub struct ServiceName(Arc<str>);
 impl ServiceName {
     /// The name of a service of this cluster.
     pub fn new(namespace: &str, name: &str) -> ServiceName {
-        ServiceName(format!("{namespace}/{name}").into())
+        ServiceName([namespace, "/", name].concat().into())
     }
 
     /// The service of this cluster whose object has this key, `namespace/name`.

@@ -184,6 +184,27 @@ impl<'a> ServicesTxn<'a> {
         }
     }
 
+    /// Whether the source of a backend has said of one at its place already.
+    pub(crate) fn has_backend(&mut self, backend: &Backend) -> bool {
+        self.txn.split().2.get(Query::of(backend)).is_some()
+    }
+
+    /// Takes some of the backends that a source gives to a service out, and puts others in or in their place.
+    pub(crate) fn change_backends(
+        &mut self,
+        service: &ServiceName,
+        source: Source,
+        gone: &[LbAddress],
+        changed: Vec<Backend>,
+    ) {
+        let (_, _, table) = self.txn.split();
+        for address in gone {
+            table.delete(Query::of(&Backend::new(service.clone(), *address, source)));
+            touch(&mut self.touched, service);
+        }
+        changed.into_iter().for_each(|backend| self.put_backend(backend));
+    }
+
     /// Says that a backend of a service was found healthy or not; false if the service has no such backend.
     pub fn set_health(
         &mut self,

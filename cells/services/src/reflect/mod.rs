@@ -3,6 +3,7 @@
 pub(crate) mod passed_over;
 mod pods;
 mod services;
+mod slices;
 #[cfg(test)]
 mod tests;
 

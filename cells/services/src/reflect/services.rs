@@ -1,6 +1,6 @@
 //! Services and endpoint slices: each round takes all that has changed since the one before, in one transaction.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ use crate::service::Service;
 use crate::source::Source;
 use crate::txn::ServicesTxn;
 use crate::writer::{Initializers, ServicesWriter};
+
+use super::slices::Slices;
 
 /// Objects with this label are for the proxy of that name.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
@@ -43,9 +45,7 @@ pub(crate) struct Reflector {
     /// Labels of this node, now and at the last round.
     labels: Box<dyn Fn() -> Labels + Send + Sync>,
     last_labels: Labels,
-    /// The service of each slice, and the slices of each service.
-    service_of: HashMap<SmolStr, ServiceName>,
-    slices_of: HashMap<ServiceName, Vec<SmolStr>>,
+    of_services: Slices,
     /// Services that could not be written; they are tried again with the next change.
     refused: BTreeMap<SmolStr, Refused>,
     passed_over: PassedOver,
@@ -78,8 +78,7 @@ impl Reflector {
             proxy_name,
             labels: Box::new(labels),
             last_labels: Labels::new(),
-            service_of: HashMap::new(),
-            slices_of: HashMap::new(),
+            of_services: Slices::new(families),
             refused: BTreeMap::new(),
             passed_over: PassedOver::default(),
         }
@@ -176,7 +175,7 @@ impl Reflector {
                 let row = self.services.get(&snapshot, statedb::Query::primary(key.to_string())).cloned();
                 self.take_service(&mut txn, key, row.as_ref().map(|row| &***row), &labels);
             }
-            let mut affected = BTreeSet::new();
+            let mut affected = Vec::new();
             for change in slices.iter() {
                 let key: SmolStr = change.object.key().into();
                 let slice = (!change.deleted).then_some(&*change.object);
@@ -187,12 +186,9 @@ impl Reflector {
                 }
                 let problems = slice.filter(|_| service.is_some()).map(|slice| of_slice(slice));
                 self.passed_over.note("EndpointSlice", &key, &problems.unwrap_or_default());
-                affected.extend(self.place(key, service));
+                self.of_services.take(key, &change.object, service, &mut affected);
             }
-            for name in affected {
-                let backends = self.backends(&name, &snapshot);
-                txn.set_backends(&name, Source::Kubernetes, backends);
-            }
+            self.of_services.write(affected, &mut txn);
             txn.commit();
         }
         if complete && !more {
@@ -253,44 +249,12 @@ impl Reflector {
         }
         Some(ServiceName::new(&slice.metadata.namespace, labels.get(k8s::SERVICE_NAME)?))
     }
-
-    /// Notes whose slice it is; gives the services whose backends are others now.
-    fn place(&mut self, slice: SmolStr, service: Option<ServiceName>) -> Vec<ServiceName> {
-        let before = match &service {
-            Some(service) => self.service_of.insert(slice.clone(), service.clone()),
-            None => self.service_of.remove(&slice),
-        };
-        if let Some(before) = before.as_ref().filter(|before| service.as_ref() != Some(*before))
-            && let Some(slices) = self.slices_of.get_mut(before)
-        {
-            slices.retain(|other| *other != slice);
-            if slices.is_empty() {
-                self.slices_of.remove(before);
-            }
-        }
-        if let Some(service) = service.as_ref().filter(|service| before.as_ref() != Some(*service)) {
-            let slices = self.slices_of.entry(service.clone()).or_insert_with(|| Vec::with_capacity(1));
-            // In order of their names, so that nothing depends on which came first.
-            let at = slices.binary_search(&slice).unwrap_or_else(|at| at);
-            slices.insert(at, slice);
-        }
-        before.into_iter().chain(service).collect()
-    }
-
-    /// What all slices of a service say together.
-    fn backends(&self, name: &ServiceName, snapshot: &statedb::Snapshot) -> Vec<crate::Backend> {
-        let keys = self.slices_of.get(name).into_iter().flatten();
-        let rows = keys.filter_map(|key| self.slices.get(snapshot, statedb::Query::primary(key.to_string())));
-        convert::merge(
-            rows.filter_map(|row| convert::slice(row, Source::Kubernetes, self.families)).flatten(),
-        )
-    }
 }
 
 #[cfg(test)]
 impl Reflector {
     pub(crate) fn is_empty(&self) -> bool {
-        self.service_of.is_empty() && self.slices_of.is_empty()
+        self.of_services.is_empty()
     }
 
     pub(crate) fn passed_over(&self) -> Vec<String> {

@@ -1,5 +1,8 @@
 //! Objects in, tables out.
 
+mod slices;
+
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use k8s::{Resource, Row};
