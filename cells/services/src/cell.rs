@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use std::time::Instant;
 
 use api::{Operation, Route, StatusSource};
 use devices::NodeAddress;
@@ -234,6 +235,7 @@ fn reconcile(p: ReconcileParams) {
 async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
     let comparisons = p.maps.comparisons.clone();
     let frontends = p.writer.frontends_for_statuses();
+    let begin = Instant::now();
     let Some((maps, balancer)) = take_over(&p, &cx).await else { return Ok(()) };
     if let Some(metrics) = &p.metrics
         && !p.config.lb_pressure_metrics_interval.is_zero()
@@ -242,7 +244,8 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
     }
     let restored = balancer.restored();
     if restored > 0 {
-        tracing::info!(count = restored, "Restored services of the previous run");
+        let ms = begin.elapsed().as_millis() as u64;
+        tracing::info!(count = restored, ms, "Restored services of the previous run");
         tokio::select! {
             () = frontends.wait_initialized() => {}
             () = tokio::time::sleep(p.config.lb_init_wait_timeout) => {
@@ -251,11 +254,9 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
             () = cx.cancelled() => return Ok(()),
         }
     }
-    let surroundings = Surroundings {
-        settings: Settings::of(&p.config),
-        addresses: p.addresses,
-        frontends: p.writer.frontends(),
-    };
+    let all = p.writer.frontends();
+    let surroundings =
+        Surroundings { settings: Settings::of(&p.config), addresses: p.addresses, frontends: all.clone() };
     let unserved = Unserved::new(cx.health.scope("node-ports"));
     let ops = Shared::new(LbOps { balancer, comparisons: comparisons.clone(), surroundings, unserved });
     let health = cx.health.clone();
@@ -276,9 +277,22 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
             handle.prune();
         }
     };
+    let begin = Instant::now();
+    let synced = async {
+        all.wait_initialized().await;
+        let snapshot = all.snapshot();
+        if handle.wait_until(all.revision(&snapshot)).await.is_ok() {
+            let (frontends, ms) = (all.len(&snapshot), begin.elapsed().as_millis() as u64);
+            tracing::info!(frontends, ms, "Services of all sources are in the maps");
+            // The first prune waits until all frontends have had their turn.
+            handle.prune();
+        }
+        std::future::pending().await
+    };
     tokio::select! {
         () = reconciler.run_job(&cx) => Ok(()),
         () = compare => Ok(()),
+        () = synced => Ok(()),
     }
 }
 

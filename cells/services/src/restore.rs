@@ -44,6 +44,7 @@ impl Balancer {
             last_table: LastTable::default(),
             expansions: HashMap::new(),
             quarantined: HashMap::new(),
+            pruned: false,
             of_any_protocol: HashMap::new(),
         };
         balancer.take_over();
@@ -169,21 +170,27 @@ impl Balancer {
     }
 
     /// Deletes what no frontend has asked for, and tells which frontends have lost rows to somebody else.
+    #[cfg(test)]
     pub(crate) fn prune(&mut self) -> Result<Pruned, MapError> {
-        let unclaimed: Vec<LbAddress> = self
-            .frontends
-            .iter()
-            .filter(|(_, record)| record.restored)
-            .map(|(address, _)| *address)
-            .collect();
+        self.prune_but(|_| false)
+    }
+
+    /// The same, but for frontends of the earlier run that the tables have: they wait for room.
+    pub(crate) fn prune_but(&mut self, waits: impl Fn(&LbAddress) -> bool) -> Result<Pruned, MapError> {
+        self.pruned = true;
+        let restored = self.frontends.iter().filter(|(_, record)| record.restored);
+        let unclaimed: Vec<LbAddress> =
+            restored.map(|(address, _)| *address).filter(|address| !waits(address)).collect();
         self.of_any_protocol.drain().for_each(|(_, id)| self.ids.give_back(id.into()));
         let mut result = self.remove(&unclaimed).into_iter().collect::<Result<(), _>>();
         self.backends.drop_all_unused();
         result = result.and(self.settle());
         let changed = self.mirror.reload()?;
         let owners = Owners::of(self);
-        let strangers: Vec<Key> =
-            self.mirror.rows().map(|(key, _)| key).filter(|key| !owners.have(self, key)).collect();
+        let waiting = self.frontends.iter().filter(|(_, record)| record.restored);
+        let waiting: HashSet<Key> = waiting.map(|(address, _)| Key::wildcard(address.ip)).collect();
+        let strangers = self.mirror.rows().map(|(key, _)| key).filter(|key| !owners.have(self, key));
+        let strangers: Vec<Key> = strangers.filter(|key| !waiting.contains(key)).collect();
         let hurt = changed.iter().flat_map(|key| owners.served(self, key)).collect();
         // A frontend's own row goes before those it leads to.
         let (masters, others): (Vec<Key>, Vec<Key>) =

@@ -273,3 +273,68 @@ async fn the_status_tells_of_a_fault_until_the_retry_has_healed_it() {
     };
     reconciler.run_until(test).await;
 }
+
+/// A start takes many rounds, the first of which ends with a prune: nothing is deleted, and nothing written.
+#[tokio::test(start_paused = true)]
+async fn a_start_of_many_rounds_leaves_the_maps_as_they_are() {
+    let service = |n: u8| {
+        let spec =
+            format!("{{type: NodePort, clusterIP: 10.96.0.{n}, ports: [{{port: 80, nodePort: 300{n}}}]}}");
+        let slice = format!("{{name: s{n}-1, labels: {{kubernetes.io/service-name: s{n}}}}}");
+        let ends = format!(
+            "addressType: IPv4\n  ports: [{{port: 8080}}]\n  endpoints: [{{addresses: [10.0.0.{n}]}}]"
+        );
+        (format!("- metadata: {{name: s{n}}}\n  spec: {spec}\n"), format!("- metadata: {slice}\n  {ends}\n"))
+    };
+    let (services, slices): (String, String) = (10..30).map(service).unzip();
+    let said = state(&format!("services:\n{services}endpoints:\n{slices}"));
+    let maps = Arc::<FakeMaps>::default();
+    for start in 0..2 {
+        let writer = writer();
+        let initializers = writer.register("source");
+        let ops = LbOps {
+            balancer: Balancer::restore(maps.clone()).unwrap(),
+            comparisons: Arc::default(),
+            surroundings: Surroundings {
+                settings: settings(),
+                addresses: None,
+                frontends: writer.frontends(),
+            },
+            unserved: Default::default(),
+        };
+        writer.replace(Source::Api, said.clone());
+        writer.complete(initializers);
+        let (handle, reconciler) = Reconciler::builder(writer.frontends_for_statuses())
+            .status(|frontend: &Frontend| &frontend.status, |frontend, status| frontend.status = status)
+            .merge(|current, reconciled| current.id = reconciled.id)
+            .round(3, 1000, 1)
+            .batch_ops(ops)
+            .build();
+        let (before, operations) = (maps.dump(), maps.operations());
+        let frontends = writer.frontends();
+        let test = async {
+            handle.wait_until(frontends.revision(&frontends.snapshot())).await.unwrap();
+            handle.pruned().await.unwrap();
+        };
+        reconciler.run_until(test).await;
+        assert_eq!(actual(&maps.dump()), expected(&said));
+        if start > 0 {
+            assert_eq!((maps.operations(), maps.dump()), (operations, before));
+        }
+    }
+}
+
+/// A frontend has grown beyond the maps while no agent ran: its rows stay as they are.
+#[test]
+fn a_prune_leaves_what_waits_for_room() {
+    let maps = Arc::new(FakeMaps::with_capacity(4));
+    let before = with_backends(&["10.0.0.1", "10.0.0.2"]);
+    let writer = writer();
+    writer.replace(Source::Api, before.clone());
+    brought(&maps, &writer);
+    writer.replace(Source::Api, with_backends(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
+    let mut balancer = Balancer::restore(maps.clone()).unwrap();
+    refusal(balancer.update(&desired(&writer)).remove(0));
+    balancer.prune_but(|_| true).unwrap();
+    assert_eq!(actual(&maps.dump()), expected(&before));
+}

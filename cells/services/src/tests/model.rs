@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::*;
-use crate::backend::BackendState as S;
+use crate::backend::{Backend, BackendState as S};
 use crate::frontend::FrontendParams;
 use crate::maglev::{Share, digest};
 use crate::service::{Algorithm, TrafficPolicy};
@@ -17,6 +17,15 @@ pub(super) fn expected(state: &State) -> BTreeSet<String> {
 
 /// The same on a node with these addresses, those for ports of the node marked.
 pub(super) fn expected_at(state: &State, node: &BTreeMap<IpAddr, bool>) -> BTreeSet<String> {
+    expected_where(state, node, |_, backend| backend.unhealthy)
+}
+
+/// The same, where this says which backends of a frontend are unhealthy.
+pub(super) fn expected_where(
+    state: &State,
+    node: &BTreeMap<IpAddr, bool>,
+    unhealthy: impl Fn(&LbAddress, &Backend) -> bool,
+) -> BTreeSet<String> {
     let owned: BTreeSet<LbAddress> = state
         .services
         .iter()
@@ -60,8 +69,8 @@ pub(super) fn expected_at(state: &State, node: &BTreeMap<IpAddr, bool>) -> BTree
             let of = |wanted: &[S], healthy: bool| {
                 let mut found: Vec<_> = used
                     .iter()
-                    .filter(|b| wanted.contains(&b.state) && !(healthy && b.unhealthy))
-                    .map(|b| (b.unhealthy, b.state as u8, b.address))
+                    .filter(|b| wanted.contains(&b.state) && !(healthy && unhealthy(&frontend.address, b)))
+                    .map(|b| (unhealthy(&frontend.address, b), b.state as u8, b.address))
                     .collect();
                 found.sort();
                 found.into_iter().map(|(_, _, address)| address.to_string()).collect::<Vec<_>>()
@@ -191,6 +200,20 @@ pub(super) fn actual(rows: &BTreeMap<Key, Value>) -> BTreeSet<String> {
     }
     lines.extend(left.iter().map(|(key, value)| format!("stray {}", line(key, value))));
     lines
+}
+
+/// Backends in slots that take no new connections, by frontend.
+pub(super) fn behind(rows: &BTreeMap<Key, Value>) -> BTreeSet<(LbAddress, LbAddress)> {
+    let of_slot = |(key, value): (&Key, &Value)| {
+        let (Key::Service(address, slot @ 1..), Value::Service(row)) = (key, value) else { return None };
+        let Some(Value::Service(master)) = rows.get(&Key::master(*address)) else { return None };
+        let family = crate::rows::Family::of(address.ip);
+        match rows.get(&Key::Backend(family, row.backend_id)) {
+            Some(Value::Backend(backend)) if *slot > master.count => Some((*address, backend.address)),
+            _ => None,
+        }
+    };
+    rows.iter().filter_map(of_slot).collect()
 }
 
 /// Whether every slot that takes connections leads to a backend that is there, and every row that sends clients of the

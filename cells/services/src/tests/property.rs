@@ -9,7 +9,7 @@ use ipnetwork::IpNetwork;
 use proptest::prelude::*;
 use statedb::RwTable;
 
-use super::model::{actual, expected_at, leads_nowhere};
+use super::model::{actual, behind, expected_where, leads_nowhere};
 use super::*;
 use crate::backend::{Backend, BackendState};
 use crate::frontend::{FrontendParams, FrontendType};
@@ -30,6 +30,10 @@ enum Step {
     /// The agent is killed after so many operations of the next change, and another one starts.
     Kill(usize),
     Prune,
+    /// Somebody finds a backend of a service healthy, or not.
+    Health(u8, u8, bool),
+    /// The agent is stopped when all is done, and another one starts.
+    Restart,
     /// The node has this address, for ports of the node or not, or has it no more.
     Address(u8, Option<bool>),
 }
@@ -120,8 +124,17 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0usize..12).prop_map(Step::Kill),
         1 => Just(Step::Prune),
         1 => Just(Step::Weather),
+        1 => Just(Step::Restart),
+        3 => (0u8..3, 1u8..6, any::<bool>()).prop_map(|(index, last, healthy)| Step::Health(index, last, healthy)),
         2 => (1u8..4, proptest::option::of(any::<bool>())).prop_map(|(last, port)| Step::Address(last, port)),
     ]
+}
+
+/// A backend of a service.
+type Of = (ServiceName, LbAddress);
+
+fn of(backend: &Backend) -> Of {
+    (backend.service_name.clone(), backend.address)
 }
 
 /// The tables, a balancer, and what the reconciler would do between them.
@@ -132,8 +145,14 @@ pub(super) struct Node {
     pub(super) addresses: RwTable<NodeAddress>,
     services: BTreeMap<u8, (Service, Vec<FrontendParams>)>,
     backends: BTreeMap<u8, Vec<Backend>>,
-    /// What the source said and was not refused.
+    /// What the source said, and what of it was not refused.
+    asked: State,
     pub(super) said: State,
+    /// Backends of services that this agent was told to be unhealthy.
+    unhealthy: BTreeSet<Of>,
+    /// Those that earlier ones were told, or may have taken for such: they were leaving.
+    perhaps: BTreeSet<Of>,
+    leaving: BTreeSet<Of>,
     /// The agent does not outlive the next change.
     dying: bool,
     /// Frontends that were deleted from the table and not yet from the maps.
@@ -165,7 +184,11 @@ impl Node {
             addresses,
             services: BTreeMap::new(),
             backends: BTreeMap::new(),
+            asked: State::default(),
             said: State::default(),
+            unhealthy: BTreeSet::new(),
+            perhaps: BTreeSet::new(),
+            leaving: BTreeSet::new(),
             dying: false,
             deleted: BTreeSet::new(),
             done: BTreeMap::new(),
@@ -208,7 +231,14 @@ impl Node {
     pub(super) fn state(&mut self, state: State) {
         let before: BTreeSet<LbAddress> =
             desired(&self.writer).iter().map(|desired| desired.address).collect();
+        self.asked = state.clone();
         self.said = state.clone();
+        // What was found of a backend goes with it, unless a kill has left it in the maps.
+        let now: BTreeSet<Of> = state.backends.iter().map(of).collect();
+        self.perhaps.extend(self.unhealthy.difference(&now).cloned());
+        self.unhealthy.retain(|backend| now.contains(backend));
+        let leaves = |b: &&Backend| b.state != BackendState::Active;
+        self.leaving.extend(state.backends.iter().filter(leaves).map(of));
         let refused = self.writer.replace(Source::Api, state);
         if !refused.is_empty() {
             let (services, snapshot) = (self.writer.services(), self.writer.services().snapshot());
@@ -222,8 +252,6 @@ impl Node {
         self.reconcile();
         if std::mem::take(&mut self.dying) {
             self.restart();
-            // The other one starts with what the source says, before it may delete anything.
-            self.reconcile();
         }
     }
 
@@ -250,13 +278,69 @@ impl Node {
         }
     }
 
+    /// Another agent: it finds the maps, and the source says the same to it. What was found of backends is in the maps
+    /// only.
     fn restart(&mut self) {
         self.maps.fail(Fault::Never);
-        self.ops.balancer = Balancer::restore(self.maps.clone()).unwrap();
-        // A backend that was leaving one service alone looks as if it had been unhealthy there.
-        self.ops.balancer.quarantined.clear();
-        self.deleted.clear();
+        let mut next = Node::on(self.maps.clone());
+        let mut txn = next.addresses.write();
+        let snapshot = self.addresses.snapshot();
+        self.addresses.all(&snapshot).for_each(|row| _ = txn.insert((**row).clone()));
+        txn.commit();
+        (next.services, next.backends) = (self.services.clone(), self.backends.clone());
+        next.perhaps =
+            [&self.perhaps, &self.unhealthy, &self.leaving].into_iter().flatten().cloned().collect();
+        next.state(self.asked.clone());
+        *self = next;
+    }
+
+    /// The same when all is done: nothing changes in the maps, unless it was found of backends that are leaving.
+    fn restart_when_done(&mut self) -> Result<(), TestCaseError> {
+        self.maps.fail(Fault::Never);
+        self.reconcile();
+        self.ops.balancer.prune().unwrap();
+        let before = actual(&self.maps.dump());
+        let active = |backend: &&Backend| backend.state == BackendState::Active;
+        let active: BTreeSet<Of> = self.asked.backends.iter().filter(active).map(of).collect();
+        let stays = self.unhealthy.is_subset(&active);
+        self.restart();
+        if stays {
+            prop_assert_eq!(actual(&self.maps.dump()), before);
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, index: u8, last: u8, healthy: bool) {
+        let name = ServiceName::new("ns", &format!("s{index}"));
+        let mut txn = self.writer.write();
+        for (v6, protocol) in [(false, Protocol::Tcp), (true, Protocol::Tcp), (false, Protocol::Udp)] {
+            let ip = if v6 { format!("fd20::{last}") } else { format!("10.1.0.{last}") };
+            let address = LbAddress::new(ip.parse().unwrap(), 80, protocol);
+            if txn.set_health(&name, &address, healthy, std::time::SystemTime::UNIX_EPOCH) {
+                let backend = (name.clone(), address);
+                self.perhaps.remove(&backend);
+                match healthy {
+                    true => self.unhealthy.remove(&backend),
+                    false => self.unhealthy.insert(backend),
+                };
+            }
+        }
+        txn.commit();
         self.done.clear();
+        self.reconcile();
+        if std::mem::take(&mut self.dying) {
+            self.restart();
+        }
+    }
+
+    /// What the maps should have. Of what earlier agents were told, it is as the maps say.
+    fn expected(&self) -> BTreeSet<String> {
+        let behind = behind(&self.maps.dump());
+        expected_where(&self.said, &self.node(), |frontend, backend| {
+            let key = of(backend);
+            let kept = self.perhaps.contains(&key) && behind.contains(&(*frontend, backend.address));
+            self.unhealthy.contains(&key) || kept && backend.state == BackendState::Active
+        })
     }
 }
 
@@ -296,6 +380,9 @@ proptest! {
                     maps.fail(Fault::From(after));
                     (node.dying, strays) = (true, true);
                 }
+                Step::Health(index, last, healthy) => node.find(index, last, healthy),
+                Step::Restart if !node.dying => node.restart_when_done()?,
+                Step::Restart => {}
                 Step::Prune => _ = node.ops.balancer.prune(),
                 Step::Address(last, node_port) => node.address(last, node_port),
             }
@@ -306,10 +393,10 @@ proptest! {
         prop_assert_eq!(&node.deleted, &BTreeSet::new());
         // What a kill has left is for the prune; faults leave nothing that the retry does not find.
         if !strays {
-            prop_assert_eq!(actual(&maps.dump()), expected_at(&node.said, &node.node()));
+            prop_assert_eq!(actual(&maps.dump()), node.expected());
         }
         node.ops.balancer.prune().unwrap();
-        prop_assert_eq!(actual(&maps.dump()), expected_at(&node.said, &node.node()));
+        prop_assert_eq!(actual(&maps.dump()), node.expected());
         prop_assert_eq!(broken.lock().unwrap().take(), None);
         // Nothing is remembered of what is gone.
         node.services.clear();
@@ -318,5 +405,6 @@ proptest! {
         prop_assert_eq!(actual(&maps.dump()), BTreeSet::new());
         let left = (node.ops.balancer.backends.in_use(), node.ops.balancer.ids.in_use(), node.ops.balancer.wildcards.len());
         prop_assert_eq!(left, (0, 0, 0));
+        prop_assert_eq!(node.ops.balancer.quarantined.len(), 0);
     }
 }
