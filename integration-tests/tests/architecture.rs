@@ -136,6 +136,10 @@ const OWN_THREADS: &[(&str, &str)] = &[
         "the library reads the files of a kubeconfig in a future that waits for nothing, in `hive::blocking`",
     ),
     (
+        "cells/k8s/api/src/access/exec.rs",
+        "waits for a command that gives credentials, off the runtime's threads",
+    ),
+    (
         "cells/loader/src/controller.rs",
         "links of devices are made while programs are loaded; the thread ends before the call returns",
     ),

@@ -230,6 +230,9 @@ impl Reader {
                     Ok(Some(Ok(WatchEvent::Restart))) => listed.clear(),
                     Ok(Some(Ok(WatchEvent::Applied { json, .. }))) => listed.push(json),
                     Ok(Some(Ok(WatchEvent::Listed))) => break,
+                    Ok(Some(Ok(WatchEvent::Unreadable { reason, .. }))) => {
+                        return Err(Error::Read { object: object.to_owned(), reason });
+                    }
                     Ok(Some(Ok(WatchEvent::Deleted(_) | WatchEvent::Progress))) => {}
                     Ok(Some(Err(error))) => {
                         last = error.to_string();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::StreamExt as _;
+use futures::future::ready;
 use futures::stream::{BoxStream, select_all};
 use hive::prelude::*;
 use k8s_types::{Selection, Source, SourceError, WatchEvent};
@@ -56,7 +57,9 @@ fn follow(p: Parts) -> Result<(), Error> {
     let mut initializer = Some(initializer);
     p.jobs.one_shot("config-sources", move |cx: JobCx| async move {
         let streams = streams.into_iter().map(|(view, source, what)| -> Events {
-            source.watch(what).map(move |event| (view, event)).boxed()
+            let told = source.tells_troubles();
+            let events = source.watch(what).filter(move |event| ready(!(told && event.is_err())));
+            events.map(move |event| (view, event)).boxed()
         });
         let mut events = select_all(streams).ready_chunks(BATCH);
         while let Some(Some(batch)) = cx.token().run_until_cancelled(events.next()).await {

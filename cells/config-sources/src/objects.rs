@@ -90,6 +90,9 @@ impl Objects {
                 Ok(_) => {}
                 Err(refusal) => return view.refuse(refusal.to_string()),
             },
+            WatchEvent::Unreadable { key, reason } if key.as_ref().is_none_or(|key| source.is(key)) => {
+                return view.refuse(reason);
+            }
             WatchEvent::Deleted(key) if source.is(&key) => {
                 view.refused = None;
                 match &mut view.listing {
@@ -97,7 +100,7 @@ impl Objects {
                     None => view.now = None,
                 }
             }
-            WatchEvent::Deleted(_) | WatchEvent::Progress => {}
+            WatchEvent::Deleted(_) | WatchEvent::Unreadable { .. } | WatchEvent::Progress => {}
         }
         News::Quiet
     }

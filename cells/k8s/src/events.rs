@@ -7,7 +7,8 @@ use futures::{Stream, StreamExt};
 use serde::Deserialize;
 
 use k8s_types::{
-    DEFAULT_NAMESPACE, Key, Kind, Refusal, Resource, Selection, SmolStr, Source, SourceError, WatchEvent,
+    DEFAULT_NAMESPACE, Key, Kind, Problem, Refusal, Resource, Selection, SmolStr, Source, SourceError,
+    WatchEvent,
 };
 
 use crate::Row;
@@ -98,6 +99,10 @@ where
             WatchEvent::Listed => Said::Listed,
             WatchEvent::Deleted(key) => Said::Deleted(key),
             WatchEvent::Progress => Said::Progress,
+            WatchEvent::Unreadable { key, reason } => {
+                let refusal = Problem::new("", reason).into();
+                Said::Wrong(Wrong { key, origin: SmolStr::default(), refusal })
+            }
             WatchEvent::Applied { json, origin } => {
                 let from = Origin { kind, source: name.clone(), origin, at: SystemTime::now() };
                 match read(&json, &from) {

@@ -128,6 +128,7 @@ impl<R: Reflected> Reflection<R> {
                     news |= !listing && !matches!(said, Said::Progress);
                     events.extend(self.event(said));
                 }
+                Err(_) if self.source.tells_troubles() => {}
                 Err(error) => self.failed = Some(error),
             }
         }

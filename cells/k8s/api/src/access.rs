@@ -1,15 +1,20 @@
 //! Where the servers are and who asks them: a kubeconfig, or what a pod is given.
 
+mod certificate;
+mod exec;
 mod files;
 mod parts;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use http::Uri;
 use http::uri::Authority;
+use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use serde_json::json;
 
+pub(crate) use self::certificate::Certificate;
 use self::files::Files;
 use self::parts::{Fault, Parts};
 use crate::error::Error;
@@ -34,16 +39,28 @@ pub(crate) struct Access {
     pub(crate) config: kube::Config,
     /// Addresses, in the order in which they are tried.
     pub(crate) servers: Vec<Uri>,
-    /// Where the credentials are from, for messages.
-    pub(crate) credentials: String,
-    /// The key of the user among them, for messages.
-    pub(crate) user: String,
-    /// Where the CA's certificates are from, for messages.
-    pub(crate) authority: String,
+    pub(crate) names: Arc<Names>,
     /// The files that all this was read from.
     pub(crate) files: Vec<PathBuf>,
     /// Differs when the content of a file does.
     pub(crate) content: u64,
+    /// When they end, if that is known.
+    pub(crate) expires: Option<Timestamp>,
+}
+
+/// Where credentials are from, for messages.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Names {
+    /// All of them.
+    pub(crate) credentials: String,
+    /// The key of the user among them.
+    pub(crate) user: String,
+    /// The key of the cluster; `None` for what has no keys.
+    pub(crate) cluster: Option<String>,
+    /// The CA's certificates.
+    pub(crate) authority: String,
+    /// The client's certificate, if there is one.
+    pub(crate) certificate: Option<Certificate>,
 }
 
 impl Place {
@@ -66,7 +83,7 @@ impl Place {
                 cluster.server = Some(cluster.server.take().unwrap_or_else(|| url.clone()))
             });
         }
-        let Parts { user, authority } =
+        let Parts { user, cluster, authority, certificate, expires } =
             parts::check(&mut kubeconfig, &mut files).map_err(|fault| match fault {
                 Fault::Key(key, reason) => self.file(&key, reason),
                 Fault::Server(key, server, reason) => match self {
@@ -75,12 +92,19 @@ impl Place {
                 },
                 Fault::File(error) => error,
             })?;
+        let has_keys = matches!(self, Place::Kubeconfig(_));
         let (key, authority) = match authority {
+            Some(file) if has_keys => {
+                let key = format!("certificate-authority: {}", file.display());
+                (key.clone(), format!("{} at {cluster}.{key}", self.name()))
+            }
             Some(file) => (format!("certificate-authority: {}", file.display()), file.display().to_string()),
-            None => (
-                "certificate-authority-data".to_owned(),
-                format!("{} (or, if it names none, this machine)", self.name()),
-            ),
+            None if has_keys => {
+                let key = "certificate-authority-data".to_owned();
+                let machine = "or, if it is not there, of this machine";
+                (key.clone(), format!("{} at {cluster}.{key} ({machine})", self.name()))
+            }
+            None => ("certificate-authority-data".to_owned(), "this machine".to_owned()),
         };
         // It awaits nothing: what it reads are files.
         let options = KubeConfigOptions::default();
@@ -100,7 +124,9 @@ impl Place {
         }
         let servers = if servers.is_empty() { vec![config.cluster_url.clone()] } else { servers };
         let content = files.content();
-        Ok(Access { config, servers, credentials: self.name(), user, authority, files: files.names, content })
+        let cluster = has_keys.then(|| format!("{cluster} in {}", self.name()));
+        let names = Names { credentials: self.name(), user, cluster, authority, certificate };
+        Ok(Access { config, servers, names: Arc::new(names), files: files.names, content, expires })
     }
 
     /// Its name in messages.

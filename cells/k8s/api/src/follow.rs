@@ -1,17 +1,18 @@
 //! A watch: what there is, and then what changes, whatever happens to connections and servers.
 
 mod failure;
+mod pieces;
+mod version;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use hive::{Backoff, Health};
 use http::Method;
 use http_body_util::BodyExt;
-use k8s_types::{SmolStr, SourceError, WatchEvent};
+use k8s_types::{SourceError, WatchEvent};
 use kube::client::Body;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -21,12 +22,15 @@ use crate::definitions::{Defined, Definitions, GROUP, name};
 use crate::link::{Lease, Link, request};
 use crate::metrics::WatchState;
 use crate::pace::{Pace, spread};
-use crate::scan::{EventKind, Piece, Shape, Splitter, find, key, text};
+use crate::scan::{Shape, Splitter};
 use crate::target::{Ask, Target};
-use crate::trouble::{About, Trouble, What};
+use crate::trouble::{Trouble, What};
 
 /// Streams that broke off in the middle of the list before pages are asked for, which go on where they were.
 const MAX_BROKEN_STREAMS: u32 = 2;
+
+/// Bytes that count as something, as a whole object does: who sends less of one for too long is too slow.
+const MUCH: usize = 64 << 10;
 
 /// A watch that ends so soon was none.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -58,6 +62,12 @@ pub(crate) struct Follow {
     backoff: Backoff,
     delay: Duration,
     failures: u64,
+    /// Connections in a row that were lost without a word.
+    cuts: u32,
+    /// How often versions went back, and when last.
+    rewinds: (u64, Option<Instant>),
+    /// The cluster that was listed, as the link counts them.
+    cluster: u64,
     /// Whether the log has a failure since it last went well.
     told: bool,
     /// Whether it has waited for the definitions of kinds.
@@ -80,6 +90,8 @@ struct Reading {
     any: bool,
     /// Objects of the page so far.
     items: i64,
+    /// Bytes that have come since the last object, or much of one, and how long they were waited for.
+    slow: (usize, Duration),
 }
 
 impl Follow {
@@ -113,6 +125,9 @@ impl Follow {
             backoff: Backoff::exponential(pace.retry.0, pace.retry.1).jitter(0.5),
             delay: Duration::ZERO,
             failures: 0,
+            cuts: 0,
+            rewinds: (0, None),
+            cluster: 0,
             told: false,
             asked: false,
             told_absent: false,
@@ -156,6 +171,11 @@ impl Follow {
             return Ok(Some(WatchEvent::Restart));
         }
         let lease = self.link.lease();
+        if std::mem::replace(&mut self.cluster, lease.cluster) != lease.cluster {
+            // What another cluster has said is none of this one's.
+            (self.listed, self.proceed) = (false, None);
+            self.version.clear();
+        }
         let ask = self.ask(&lease);
         let seconds = match ask {
             Ask::Stream { seconds, .. } | Ask::Watch { seconds, .. } => Duration::from_secs(seconds),
@@ -178,8 +198,9 @@ impl Follow {
         let now = Instant::now();
         let pieces = Splitter::new(shape);
         let until = now + seconds;
+        let slow = (0, Duration::ZERO);
         self.reading =
-            Some(Reading { ask, body, pieces, lease, cuts, opened: now, until, any: false, items: 0 });
+            Some(Reading { ask, body, pieces, lease, cuts, opened: now, until, any: false, items: 0, slow });
         self.heard_at = now;
         if begins {
             self.listed = false;
@@ -256,7 +277,10 @@ impl Follow {
     async fn read(&mut self) -> Result<Option<WatchEvent>, Trouble> {
         let Some(reading) = &mut self.reading else { return Ok(None) };
         match reading.pieces.piece() {
-            Ok(Some(piece)) => return self.take(piece),
+            Ok(Some(piece)) => {
+                reading.slow = (0, Duration::ZERO);
+                return self.take(piece);
+            }
             Ok(None) => {}
             Err(unexpected) => {
                 let text = format!(
@@ -268,13 +292,17 @@ impl Follow {
             }
         }
         let lists = !self.listed;
+        let begun = Instant::now();
         let limit = match lists {
-            true => self.pace.list_silence,
-            false if self.bookmarks => self.pace.watch_silence,
-            false => reading.until.saturating_duration_since(Instant::now()) + self.pace.list_silence,
+            _ if lists || !reading.pieces.is_between() => {
+                self.pace.list_silence.saturating_sub(reading.slow.1)
+            }
+            _ if self.bookmarks => self.pace.watch_silence,
+            _ => reading.until.saturating_duration_since(Instant::now()) + self.pace.list_silence,
         };
         // Where nothing changes nothing comes.
-        let settled = (self.listed && self.failures + u64::from(self.backoff.attempts()) > 0)
+        let troubled = self.failures + u64::from(self.backoff.attempts()) > 0;
+        let settled = (self.listed && troubled && reading.pieces.is_between())
             .then(|| reading.opened + self.pace.settle);
         let frame = tokio::select! {
             biased;
@@ -290,6 +318,12 @@ impl Follow {
         match frame {
             Ok(Some(Ok(frame))) => {
                 if let Ok(data) = frame.into_data() {
+                    if reading.slow.0 + data.len() >= MUCH {
+                        reading.slow = (0, Duration::ZERO);
+                    } else if lists || !reading.pieces.is_between() {
+                        reading.slow.0 += data.len();
+                        reading.slow.1 += begun.elapsed();
+                    }
                     reading.pieces.push(&data);
                     reading.any |= !data.is_empty();
                     self.link.heard();
@@ -333,127 +367,17 @@ impl Follow {
                     self.reading = None;
                     return Ok(None);
                 }
+                let (bytes, silence) = (reading.slow.0, self.pace.list_silence.as_secs());
+                if bytes > 0 {
+                    let text = format!(
+                        "{url} is too slow: {bytes} bytes about {about} within {silence} s, and no whole object; is the \
+                         network that slow, or a proxy on the way?"
+                    );
+                    return Err(Trouble::new(What::Slow, text));
+                }
                 let text = format!("{url} has said nothing about {about} for {} s", limit.as_secs());
                 Err(Trouble::new(What::Stalled, text))
             }
-        }
-    }
-
-    fn take(&mut self, piece: Piece) -> Result<Option<WatchEvent>, Trouble> {
-        match piece {
-            Piece::Event { kind, object } => self.event(kind, object),
-            Piece::Item(object) => {
-                if let Some(reading) = &mut self.reading {
-                    reading.items += 1;
-                }
-                Ok(Some(self.applied(object, 1)))
-            }
-            Piece::End(metadata) => self.end_of_page(&metadata),
-            Piece::TooLarge(head) => {
-                let key = key(&head);
-                let text = format!(
-                    "{} {key} has more than 16 MiB and is left out: make it smaller",
-                    self.target.plural
-                );
-                tracing::warn!(object = %key, "{text}");
-                self.next = Some(Err(SourceError(text)));
-                Ok(None)
-            }
-        }
-    }
-
-    fn event(&mut self, kind: EventKind, object: Bytes) -> Result<Option<WatchEvent>, Trouble> {
-        let more = match kind {
-            EventKind::Added => 1,
-            EventKind::Modified => 0,
-            EventKind::Deleted => -1,
-            EventKind::Bookmark => return Ok(self.bookmark(&object)),
-            EventKind::Error => {
-                let url = self.reading.as_ref().map(|reading| reading.lease.url.clone()).unwrap_or_default();
-                let about = About {
-                    name: &self.target.name,
-                    verb: "watch",
-                    plural: self.target.plural,
-                    group: self.target.group,
-                    server: &url,
-                    credentials: "",
-                };
-                return Err(Trouble::of_event(&object, &about));
-            }
-        };
-        if self.listed {
-            self.version_of(&object);
-            self.progress();
-        }
-        Ok(Some(match kind {
-            EventKind::Deleted => {
-                self.state.object(more);
-                WatchEvent::Deleted(key(&object))
-            }
-            _ => self.applied(object, more),
-        }))
-    }
-
-    fn applied(&self, json: Bytes, more: i64) -> WatchEvent {
-        self.state.object(more);
-        WatchEvent::Applied { json, origin: SmolStr::default() }
-    }
-
-    fn bookmark(&mut self, object: &[u8]) -> Option<WatchEvent> {
-        self.progress();
-        if self.listed {
-            self.bookmarks = true;
-            self.version_of(object);
-            // Its row tells when the watch was last alive, and how many objects there are now.
-            self.health.ok(format!("{} objects, changes are followed", self.state.objects()));
-            return Some(WatchEvent::Progress);
-        }
-        let annotations = find(object, "metadata").and_then(|metadata| find(metadata, "annotations"));
-        let ends = annotations.and_then(|annotations| text(annotations, "k8s.io/initial-events-end"));
-        if ends.as_deref() == Some("true") {
-            self.version_of(object);
-            return Some(self.all_listed());
-        }
-        None
-    }
-
-    fn end_of_page(&mut self, metadata: &[u8]) -> Result<Option<WatchEvent>, Trouble> {
-        self.reading = None;
-        self.proceed = text(metadata, "continue").filter(|token| !token.is_empty());
-        self.failures = 0;
-        if self.proceed.is_some() {
-            return Ok(None);
-        }
-        match text(metadata, "resourceVersion") {
-            Some(version) if !version.is_empty() => self.version = version,
-            _ => {
-                let text = format!("the list of {} has no metadata.resourceVersion", self.target.name);
-                return Err(Trouble::new(What::Nonsense, text));
-            }
-        }
-        Ok(Some(self.all_listed()))
-    }
-
-    fn all_listed(&mut self) -> WatchEvent {
-        let now = Instant::now();
-        (self.listed, self.whole, self.broken_streams) = (true, false, 0);
-        (self.listed_at, self.heard_at) = (now, now);
-        self.relist_after = spread(self.pace.relist);
-        self.state.listed();
-        self.progress();
-        self.health.ok(format!("{} objects listed, changes are followed", self.state.objects()));
-        WatchEvent::Listed
-    }
-
-    /// Takes the version of an object.
-    fn version_of(&mut self, object: &[u8]) {
-        let version = find(object, "metadata").and_then(|metadata| find(metadata, "resourceVersion"));
-        let version = version.and_then(|version| version.strip_prefix(b"\"")?.strip_suffix(b"\""));
-        if let Some(version) =
-            version.and_then(|version| std::str::from_utf8(version).ok()).filter(|v| !v.is_empty())
-        {
-            self.version.clear();
-            self.version.push_str(version);
         }
     }
 }

@@ -31,13 +31,16 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// server if there is another.
 pub(crate) async fn heartbeat(link: Arc<Link>, limit: Duration) -> Result<()> {
     let known = matches!(link.status(), Ok(Some(_)));
+    let within = if limit.is_zero() { VERSION } else { limit };
     if known && (limit.is_zero() || link.silence() < limit) {
+        link.identify(within).await;
         return Ok(());
     }
-    let within = if limit.is_zero() { VERSION } else { limit };
     let lease = link.lease();
-    if link.version(&lease, within).await.is_err() && known {
-        link.give_up(&lease);
+    match link.version(&lease, within).await {
+        Ok(_) => link.identify(within).await,
+        Err(_) if known => link.give_up(&lease),
+        Err(_) => {}
     }
     Ok(())
 }
@@ -61,6 +64,7 @@ pub(crate) async fn follow_credentials(link: Arc<Link>, cx: JobCx) -> Result<()>
             () = link.suspect.notified() => {
                 tokio::time::sleep_until(last + AGAIN).await;
             }
+            () = ending(link.good_for()) => {}
             () = cx.cancelled() => return Ok(()),
         }
         drop(changes);
@@ -83,6 +87,15 @@ pub(crate) async fn follow_credentials(link: Arc<Link>, cx: JobCx) -> Result<()>
     }
 }
 
+/// Waits until credentials are about to end, if they do.
+async fn ending(good_for: Option<Duration>) {
+    match good_for {
+        // A tenth before, so that there is time for another attempt; those that have ended are asked for now and then.
+        Some(time) => tokio::time::sleep((time - time / 10).max(AGAIN)).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Keeps which kinds of `cilium.io` there are.
 pub(crate) async fn follow_definitions(connection: Connection, cx: JobCx) -> Result<()> {
     let mut events = connection.follow(Target::definitions());
@@ -102,7 +115,7 @@ pub(crate) async fn follow_definitions(connection: Connection, cx: JobCx) -> Res
                 names.remove(&key.name);
             }
             // What went wrong is told by whoever follows.
-            Ok(WatchEvent::Progress) | Err(_) => continue,
+            Ok(WatchEvent::Progress | WatchEvent::Unreadable { .. }) | Err(_) => continue,
         }
         if listed {
             connection.definitions.are(&names);

@@ -9,7 +9,7 @@
 //! A watch asks for a streaming list, which is one request for all there is and all that changes; where a server does not
 //! stream to the end, for pages and a watch. It goes on from the last version it has seen, and lists anew when that is too
 //! old, when it was away for more than five minutes, and every six to twelve hours, so that a change that a server has
-//! failed to tell heals. Objects go to the reader as the bytes that came, one at a time: a reader that is slow slows its
+//! failed to tell heals; at once when versions go back, after nonsense, and when another cluster answers. Objects go to the reader as the bytes that came, one at a time: a reader that is slow slows its
 //! connection and no other.
 //!
 //! **Differences from Cilium**: JSON for all kinds, HTTP/1.1 with a connection for each watch, no proxies. Definitions of

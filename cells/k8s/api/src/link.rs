@@ -1,5 +1,7 @@
 //! The way to the servers: one client, another when credentials change or a server fails.
 
+mod identity;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,12 +10,13 @@ use bytes::Bytes;
 use hive::Health;
 use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use kube::client::Body;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::access::{Access, Place};
+use crate::access::{Access, Names, Place};
 use crate::connect::Connect;
 use crate::error::Error;
 use crate::limiter::Limiter;
@@ -30,6 +33,9 @@ const MAX_TROUBLE: usize = 64 << 10;
 
 /// Bytes of an object in an answer.
 const MAX_ANSWER: usize = crate::scan::MAX_OBJECT;
+
+#[cfg(test)]
+pub(crate) use identity::IDENTITY;
 
 /// The way to the servers.
 pub(crate) struct Link {
@@ -61,6 +67,12 @@ struct State {
     /// Requests that failed in a row because of the server.
     failed: u64,
     trouble: Option<String>,
+    /// What the log has of the trouble: server and text without numbers, and when it was told.
+    told: Vec<(usize, String, Instant)>,
+    /// The uid of the cluster, once it is known, and how many clusters there have been.
+    cluster: (Option<String>, u64),
+    /// Whether that was asked since the server was last away or changed.
+    identified: bool,
     version: Option<Version>,
 }
 
@@ -70,6 +82,12 @@ struct Traits {
     /// When it did not stream a list to its end.
     no_streams: Option<Instant>,
 }
+
+/// How often a trouble is told that lasts.
+const AGAIN: Duration = Duration::from_secs(3600);
+
+/// Different troubles that are told before one is over.
+const MAX_TOLD: usize = 20;
 
 /// How long a server is not asked again for what it did not do.
 const REMEMBERED: Duration = Duration::from_secs(3600);
@@ -83,10 +101,26 @@ pub(crate) struct Lease {
     /// The server's address.
     pub(crate) url: Arc<str>,
     host: String,
-    credentials: String,
-    authority: String,
+    pub(crate) names: Arc<Names>,
+    /// Counts clusters.
+    pub(crate) cluster: u64,
     /// Changes when all connections are to be given up.
     pub(crate) cuts: watch::Receiver<u64>,
+}
+
+impl State {
+    /// Whether the server in use has not had this trouble within the hour, as far as the log tells. Times and counts in
+    /// texts make no difference.
+    fn is_news(&mut self, text: &str) -> bool {
+        let text: String = text.chars().filter(|c| !c.is_ascii_digit()).collect();
+        self.told.retain(|(.., at)| at.elapsed() < AGAIN);
+        let known = self.told.iter().any(|(server, told, _)| *server == self.server && *told == text);
+        if !known && self.told.len() < MAX_TOLD {
+            self.told.push((self.server, text, Instant::now()));
+            return true;
+        }
+        false
+    }
 }
 
 impl Link {
@@ -102,7 +136,7 @@ impl Link {
         let access = place.access(&urls)?;
         let client = connect
             .connect(&access, &access.servers[0])
-            .map_err(|reason| place.file(&access.user, reason))?;
+            .map_err(|reason| place.file(&access.names.user, reason))?;
         let traits = vec![Traits::default(); access.servers.len()];
         let state = State {
             access,
@@ -112,6 +146,9 @@ impl Link {
             traits,
             failed: 0,
             trouble: None,
+            told: Vec::new(),
+            cluster: (None, 0),
+            identified: false,
             version: None,
         };
         Ok(Link {
@@ -139,8 +176,8 @@ impl Link {
             server: state.server,
             url: url.to_string().trim_end_matches('/').into(),
             host: url.authority().map(ToString::to_string).unwrap_or_default(),
-            credentials: state.access.credentials.clone(),
-            authority: state.access.authority.clone(),
+            names: state.access.names.clone(),
+            cluster: state.cluster.1,
             cuts: self.cut.subscribe(),
         }
     }
@@ -176,7 +213,7 @@ impl Link {
         let path = template(&uri);
         self.metrics.waited(waited);
         let verb = verb(&method, &uri);
-        let about = About { name, verb, plural, group, server: &lease.url, credentials: &lease.credentials };
+        let about = About { name, verb, plural, group, server: &lease.url, names: &lease.names };
         let asked = Instant::now();
         let mut cuts = lease.cuts.clone();
         let answer = tokio::select! {
@@ -191,7 +228,7 @@ impl Link {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
                 self.metrics.called(&lease.host, &method, "<error>", &path, asked.elapsed());
-                return Err(self.failed(lease, of_connection(&error, &lease.url, &lease.authority)));
+                return Err(self.failed(lease, of_connection(&error, &lease.url, &lease.names)));
             }
             Err(_) => {
                 self.metrics.called(&lease.host, &method, "<error>", &path, asked.elapsed());
@@ -212,6 +249,8 @@ impl Link {
         let trouble = Trouble::of_answer(head.status, &head.headers, &body, &about);
         if trouble.what == What::Unauthorized {
             self.suspect.notify_one();
+        }
+        if trouble.is_of_server() {
             return Err(self.failed(lease, trouble));
         }
         self.works(lease);
@@ -305,7 +344,7 @@ impl Link {
     pub(crate) fn reload(&self) -> Result<bool, Error> {
         let access = self.place.access(&self.urls)?;
         let before = self.state.lock().access.clone();
-        if access.content == before.content {
+        if access.content == before.content && access.expires == before.expires {
             return Ok(false);
         }
         let moved = access.servers != before.servers;
@@ -313,12 +352,13 @@ impl Link {
         let client = self
             .connect
             .connect(&access, &access.servers[server])
-            .map_err(|reason| self.place.file(&access.user, reason))?;
+            .map_err(|reason| self.place.file(&access.names.user, reason))?;
         let mut state = self.state.lock();
         if moved {
             state.traits = vec![Traits::default(); access.servers.len()];
         }
         (state.access, state.client, state.server) = (access, client, server);
+        state.identified = false;
         state.generation += 1;
         drop(state);
         if moved {
@@ -330,6 +370,12 @@ impl Link {
     /// The files that matter.
     pub(crate) fn files(&self) -> Vec<std::path::PathBuf> {
         self.state.lock().access.files.clone()
+    }
+
+    /// How long the credentials are good, if that is known.
+    pub(crate) fn good_for(&self) -> Option<Duration> {
+        let end = self.state.lock().access.expires?;
+        Some(Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or_default())
     }
 
     /// Whether the server streams lists, as far as is known.
@@ -350,6 +396,7 @@ impl Link {
     fn works(&self, lease: &Lease) {
         let mut state = self.state.lock();
         state.failed = 0;
+        state.told.clear();
         if state.trouble.take().is_some() {
             tracing::info!(server = &*lease.url, "The API server answers again");
             let version = state.version.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -357,14 +404,15 @@ impl Link {
         }
     }
 
-    /// The server has failed: the next one is tried, if there are several. Told at the 1st, 10th, 100th... time in a row.
+    /// The server has failed: the next one is tried, if there are several. What is told is told again in an hour.
     fn failed(&self, lease: &Lease, trouble: Trouble) -> Trouble {
         let mut state = self.state.lock();
         if lease.generation != state.generation {
             return trouble; // of a client that is not in use any more
         }
         state.failed += 1;
-        if crate::is_told(state.failed) {
+        state.identified = false;
+        if state.is_news(&trouble.text) {
             tracing::warn!(failures = state.failed, error = %trouble, "The API server cannot be used");
         }
         self.health.degraded("No API server", &trouble);
@@ -381,6 +429,7 @@ impl Link {
         match self.connect.connect(&state.access, &state.access.servers[server]) {
             Ok(client) => {
                 (state.client, state.server) = (client, server);
+                state.identified = false;
                 state.generation += 1;
             }
             Err(reason) => tracing::warn!(error = reason, "Cannot use the next API server"),

@@ -69,7 +69,9 @@ fn failed(trouble: Trouble) -> ApiError {
         What::Unreachable
         | What::Cut
         | What::Stalled
+        | What::Slow
         | What::Nonsense
+        | What::Rewound
         | What::TooNew
         | What::Busy
         | What::Failed => {

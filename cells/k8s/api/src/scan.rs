@@ -9,7 +9,7 @@ pub(crate) const MAX_OBJECT: usize = 16 << 20;
 /// Bytes without a whole piece at most: who sends more has no object in mind.
 const MAX_FILLING: usize = 4 * MAX_OBJECT;
 
-/// What is kept of an object that is too large: enough to name it.
+/// What is kept of an object that is too large.
 const HEAD: usize = 4096;
 
 /// Bytes of a buffer that are kept for the next object.
@@ -38,8 +38,13 @@ pub enum Piece {
     Item(Bytes),
     /// A list has ended; its metadata.
     End(Bytes),
-    /// An object has more than 16 MiB; its beginning.
-    TooLarge(Bytes),
+    /// An object has more than 16 MiB.
+    TooLarge {
+        /// What has become of it; none in a list.
+        kind: Option<EventKind>,
+        /// Its name, if that is within its first 16 MiB.
+        key: Option<Key>,
+    },
 }
 
 /// The type of an event.
@@ -93,7 +98,8 @@ pub struct Splitter {
     kind: Option<EventKind>,
     object: Option<Bytes>,
     metadata: Bytes,
-    too_large: bool,
+    /// The value under way is too large: the name of the object, as far as it is one and has one.
+    too_large: Option<Option<Key>>,
     /// Bytes that have come since the last piece.
     filling: usize,
 }
@@ -135,7 +141,7 @@ impl Splitter {
             kind: None,
             object: None,
             metadata: Bytes::new(),
-            too_large: false,
+            too_large: None,
             filling: 0,
         }
     }
@@ -175,7 +181,10 @@ impl Splitter {
                 Place::InElement(skip) => match self.skip(skip, Place::InElement) {
                     Some(value) => {
                         self.place = Place::Element;
-                        Some(if self.take_too_large() { Piece::TooLarge(value) } else { Piece::Item(value) })
+                        Some(match self.too_large.take() {
+                            Some(key) => Piece::TooLarge { kind: None, key },
+                            None => Piece::Item(value),
+                        })
                     }
                     None => return Ok(None),
                 },
@@ -247,13 +256,17 @@ impl Splitter {
             Some(length) => {
                 let end = self.at + length;
                 self.at = 0;
-                self.too_large |= end > MAX_OBJECT;
                 let value = self.buffer.split_to(end).freeze();
-                Some(if self.too_large { value.slice(..value.len().min(HEAD)) } else { value })
+                if value.len() > MAX_OBJECT && self.too_large.is_none() {
+                    self.too_large = Some(name_of(&value));
+                }
+                Some(if self.too_large.is_some() { value.slice(..value.len().min(HEAD)) } else { value })
             }
             None => {
-                self.too_large |= self.buffer.len() > MAX_OBJECT;
-                if self.too_large {
+                if self.buffer.len() > MAX_OBJECT && self.too_large.is_none() {
+                    self.too_large = Some(name_of(&self.buffer));
+                }
+                if self.too_large.is_some() {
                     self.buffer.truncate(HEAD);
                 }
                 self.at = self.buffer.len();
@@ -275,7 +288,7 @@ impl Splitter {
 
     fn value(&mut self, value: Bytes) -> Result<Option<Piece>, Unexpected> {
         self.place = Place::Member;
-        if self.too_large && self.member != Member::Object {
+        if self.too_large.is_some() && self.member != Member::Object {
             return Err(unexpected("an object of at most 16 MiB", &value));
         }
         match self.member {
@@ -298,14 +311,12 @@ impl Splitter {
             return Ok(Some(Piece::End(std::mem::take(&mut self.metadata))));
         }
         match (self.kind.take(), self.object.take()) {
-            (_, Some(head)) if self.take_too_large() => Ok(Some(Piece::TooLarge(head))),
+            (kind, Some(_)) if self.too_large.is_some() => {
+                Ok(Some(Piece::TooLarge { kind, key: self.too_large.take().flatten() }))
+            }
             (Some(kind), Some(object)) => Ok(Some(Piece::Event { kind, object })),
             (_, object) => Err(unexpected("an event with type and object", &object.unwrap_or_default())),
         }
-    }
-
-    fn take_too_large(&mut self) -> bool {
-        std::mem::take(&mut self.too_large)
     }
 
     fn unexpected(&self, expected: &'static str) -> Unexpected {
@@ -380,6 +391,18 @@ impl Skip {
 
 /// The value of a member of an object. What is behind it is not looked at.
 pub fn find<'j>(object: &'j [u8], name: &str) -> Option<&'j [u8]> {
+    member(object, name, false)
+}
+
+/// The name of an object whose end may not be there.
+fn name_of(object: &[u8]) -> Option<Key> {
+    let metadata = member(object, "metadata", true)?;
+    let name = text(metadata, "name").filter(|name| !name.is_empty())?;
+    Some(Key::new(text(metadata, "namespace").unwrap_or_default(), name))
+}
+
+/// The same, `open` also if the value has no end.
+fn member<'j>(object: &'j [u8], name: &str, open: bool) -> Option<&'j [u8]> {
     let mut rest = object.trim_ascii_start().strip_prefix(b"{")?;
     loop {
         rest = rest.trim_ascii_start();
@@ -387,7 +410,7 @@ pub fn find<'j>(object: &'j [u8], name: &str) -> Option<&'j [u8]> {
         let end = Skip::begin(*rest.first().filter(|byte| **byte == b'"')?).run(rest)?;
         let (key, behind) = rest.split_at(end);
         let value = behind.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
-        let end = Skip::begin(*value.first()?).run(value)?;
+        let end = Skip::begin(*value.first()?).run(value).or(open.then_some(value.len()))?;
         if &key[1..key.len() - 1] == name.as_bytes() {
             return Some(&value[..end]);
         }

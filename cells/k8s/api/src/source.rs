@@ -50,6 +50,10 @@ impl Source for ApiServer {
         self.0.is_some()
     }
 
+    fn tells_troubles(&self) -> bool {
+        true
+    }
+
     fn watch(&self, what: Selection) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
         match &self.0 {
             Some(connection) => connection.follow(Target::of(&what)),

@@ -1,11 +1,16 @@
 //! What goes wrong with a request, and what to do about it.
 
-use std::io;
+mod connection;
+
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use rustls::CertificateError;
+use jiff::Timestamp;
 use serde::Deserialize;
+
+use crate::access::Names;
+
+pub(crate) use connection::of_connection;
 
 /// Why a request has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +32,8 @@ pub(crate) enum What {
     Cut,
     /// Nothing has come for too long.
     Stalled,
+    /// What comes is too little for too long.
+    Slow,
     /// What came is not what an API server says.
     Nonsense,
     /// 400, 422 and others that will not change.
@@ -43,6 +50,8 @@ pub(crate) enum What {
     Conflict,
     /// 410: the version is too old.
     Gone,
+    /// The server's versions go back.
+    Rewound,
     /// 504: the server does not know the version yet.
     TooNew,
     /// 429 and 503.
@@ -58,6 +67,7 @@ impl What {
             What::Unreachable => "unreachable",
             What::Cut => "cut",
             What::Stalled => "stalled",
+            What::Slow => "slow",
             What::Nonsense => "nonsense",
             What::Invalid => "invalid",
             What::Unauthorized => "unauthorized",
@@ -66,6 +76,7 @@ impl What {
             What::Exists => "exists",
             What::Conflict => "conflict",
             What::Gone => "gone",
+            What::Rewound => "rewound",
             What::TooNew => "too-new",
             What::Busy => "busy",
             What::Failed => "failed",
@@ -94,6 +105,10 @@ impl Trouble {
         let after =
             headers.get(http::header::RETRY_AFTER).and_then(|after| after.to_str().ok()?.trim().parse().ok());
         let Some(said) = said else {
+            if speaks_tls(body) {
+                let text = format!("{} speaks TLS, and is asked without: make it https://", about.server);
+                return Trouble::new(What::Unreachable, text);
+            }
             let what = of_code(status.as_u16(), "", false);
             let mut trouble =
                 Trouble::new(what, about.explain(what, status.as_u16(), &excerpt(headers, body)));
@@ -147,6 +162,12 @@ fn of_code(code: u16, reason: &str, too_new: bool) -> What {
     }
 }
 
+/// Whether a server says that it wants TLS: those in Go, and nginx.
+fn speaks_tls(body: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(&body[..body.len().min(1000)]);
+    text.contains("HTTP request to an HTTPS server") || text.contains("HTTP request was sent to HTTPS port")
+}
+
 /// What an answer says that is no status: an HTML page of something in between, most often.
 fn excerpt(headers: &HeaderMap, body: &[u8]) -> String {
     let form = headers
@@ -177,22 +198,32 @@ pub(crate) struct About<'a> {
     /// The server.
     pub(crate) server: &'a str,
     /// Where the credentials are.
-    pub(crate) credentials: &'a str,
+    pub(crate) names: &'a Names,
 }
 
 impl About<'_> {
     fn explain(&self, what: What, code: u16, said: &str) -> String {
-        let About { name, verb, plural, group, server, credentials } = self;
+        let About { name, verb, plural, group, server, names } = self;
         let group = if group.is_empty() { "\"\"" } else { group };
         match what {
             What::Forbidden => format!(
                 "may not {verb} {name}: allow verb {verb} on resource {plural} of API group {group} in the agent's \
                  ClusterRole (the server says: {said})"
             ),
-            What::Unauthorized => format!(
-                "{server} does not accept the credentials of {credentials} (401): is the token expired, or of another \
-                 cluster? They are read again when they change"
-            ),
+            What::Unauthorized => {
+                let credentials = &names.credentials;
+                let certificate = names.certificate.as_ref();
+                match certificate.and_then(|one| Some((&one.name, one.fault(Timestamp::now())?))) {
+                    Some((certificate, fault)) => format!(
+                        "{server} does not accept the credentials of {credentials} (401). Of the client's certificate, \
+                         {certificate}: {fault}"
+                    ),
+                    None => format!(
+                        "{server} does not accept the credentials of {credentials} (401): is the token expired, or of \
+                         another cluster? They are read again when they change"
+                    ),
+                }
+            }
             What::NotFound => format!("{server} does not know {plural} of API group {group} (404: {said})"),
             _ => format!("{server} answers {code} to {verb} {name}: {said}"),
         }
@@ -224,108 +255,23 @@ struct Cause {
     message: String,
 }
 
-/// What a failed connection means. `authority`: where the CA's certificates are from.
-pub(crate) fn of_connection(error: &kube::Error, server: &str, authority: &str) -> Trouble {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    let mut last = error.to_string();
-    while let Some(error) = cause {
-        if let Some(text) = of_cause(error, server, authority) {
-            return Trouble::new(What::Unreachable, text);
-        }
-        last = error.to_string();
-        cause = error.source();
-    }
-    let text = format!(
-        "cannot use {server}: {last}; does an API server listen there, should it be https:// or another port?"
-    );
-    Trouble::new(What::Unreachable, text)
-}
-
-fn of_cause(error: &(dyn std::error::Error + 'static), server: &str, authority: &str) -> Option<String> {
-    if let Some(error) = error.downcast_ref::<rustls::Error>() {
-        return Some(of_tls(error, server, authority));
-    }
-    if let Some(mut io) = error.downcast_ref::<io::Error>() {
-        // Wrapped ones are no sources of each other.
-        while let Some(inner) = io.get_ref().and_then(|inner| inner.downcast_ref::<io::Error>()) {
-            io = inner;
-        }
-        if let Some(tls) = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            return Some(of_tls(tls, server, authority));
-        }
-        return Some(match io.kind() {
-            io::ErrorKind::ConnectionRefused => {
-                format!("cannot reach {server}: connection refused; is the API server running there?")
-            }
-            io::ErrorKind::TimedOut => {
-                format!(
-                    "cannot reach {server}: no answer in time; is there a route, does a firewall drop it?"
-                )
-            }
-            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-                format!("cannot reach {server}: {io}; is there a route?")
-            }
-            _ if io.to_string().contains("lookup address") => {
-                format!(
-                    "cannot resolve the name in {server}: {io}; check DNS (/etc/resolv.conf) or give an address"
-                )
-            }
-            _ if io.get_ref().is_some_and(|inner| inner.source().is_some() || inner.is::<io::Error>()) => {
-                return None;
-            }
-            _ => format!("the connection to {server} failed: {io}"),
-        });
-    }
-    None
-}
-
-fn of_tls(error: &rustls::Error, server: &str, authority: &str) -> String {
-    let rustls::Error::InvalidCertificate(wrong) = error else {
-        return match error {
-            rustls::Error::InvalidMessage(_) => {
-                format!("{server} does not speak TLS: should it be http:// ? ({error})")
-            }
-            rustls::Error::AlertReceived(alert) => {
-                format!(
-                    "{server} refuses the connection ({alert:?}): is the client certificate right and in time?"
-                )
-            }
-            _ => format!("no secure connection to {server}: {error}"),
-        };
-    };
-    match wrong {
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
-            "the certificate of {server} is not signed by the authority of {authority}: give that cluster's CA, or the \
-             address of that CA's server"
-        ),
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            format!("the certificate of {server} is not valid yet ({wrong}): is this machine's clock right?")
-        }
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => format!(
-            "the certificate of {server} has expired ({wrong}): renew it, or set this machine's clock"
-        ),
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => format!(
-            "the certificate of {server} is for another name ({wrong}): use a name that it has, or give tls-server-name"
-        ),
-        other => format!("the certificate of {server} is not accepted: {other}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ABOUT: About<'_> = About {
-        name: "pods",
-        verb: "watch",
-        plural: "pods",
-        group: "",
-        server: "https://10.0.0.1:6443",
-        credentials: "/etc/kubeconfig",
-    };
+    fn with_about<T>(then: impl FnOnce(&About<'_>) -> T) -> T {
+        let names = Names { credentials: "/etc/kubeconfig".to_owned(), ..Names::default() };
+        let server = "https://10.0.0.1:6443";
+        then(&About { name: "pods", verb: "watch", plural: "pods", group: "", server, names: &names })
+    }
+
+    fn answer_with(headers: &HeaderMap, code: u16, body: &str) -> Trouble {
+        let code = StatusCode::from_u16(code).unwrap();
+        with_about(|about| Trouble::of_answer(code, headers, body.as_bytes(), about))
+    }
 
     fn answer(code: u16, body: &str) -> Trouble {
-        Trouble::of_answer(StatusCode::from_u16(code).unwrap(), &HeaderMap::new(), body.as_bytes(), &ABOUT)
+        answer_with(&HeaderMap::new(), code, body)
     }
 
     #[test]
@@ -342,22 +288,9 @@ mod tests {
         assert_eq!(page.what, What::Failed);
         assert!(page.text.contains("(no content type: \"<html> <h1>Bad Gateway</h1>\")"), "{page}");
         assert!(answer(401, "").text.contains("credentials of /etc/kubeconfig"));
-    }
-
-    #[test]
-    fn connections_say_what_to_do() {
-        let text = |error: io::Error| {
-            of_connection(&kube::Error::Service(Box::new(io::Error::other(error))), "https://s", "/ca").text
-        };
-        let tls = |wrong| {
-            text(io::Error::new(io::ErrorKind::InvalidData, rustls::Error::InvalidCertificate(wrong)))
-        };
-        assert!(tls(CertificateError::UnknownIssuer).contains("not signed by the authority of /ca"));
-        assert!(tls(CertificateError::NotValidYet).contains("is this machine's clock right?"));
-        assert!(tls(CertificateError::Expired).contains("has expired"));
-        assert!(tls(CertificateError::NotValidForName).contains("is for another name"));
-        assert!(text(io::ErrorKind::ConnectionRefused.into()).contains("is the API server running there?"));
-        assert!(text(io::Error::other("failed to lookup address information: x")).contains("check DNS"));
+        let other = answer(400, "Client sent an HTTP request to an HTTPS server.\n");
+        assert_eq!(other.what, What::Unreachable);
+        assert!(other.text.ends_with("make it https://"), "{other}");
     }
 
     #[test]
@@ -369,11 +302,11 @@ mod tests {
         assert_eq!((busy.what, busy.after), (What::Busy, Some(Duration::from_secs(1))));
         let mut headers = HeaderMap::new();
         headers.insert(http::header::RETRY_AFTER, "7".parse().unwrap());
-        let busy = Trouble::of_answer(StatusCode::SERVICE_UNAVAILABLE, &headers, b"", &ABOUT);
+        let busy = answer_with(&headers, 503, "");
         assert_eq!((busy.what, busy.after), (What::Busy, Some(Duration::from_secs(7))));
         let ahead = r#"{"kind":"Status","reason":"Timeout","code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
         assert_eq!(answer(504, ahead).what, What::TooNew);
-        assert_eq!(Trouble::of_event(ahead.as_bytes(), &ABOUT).what, What::TooNew);
+        assert_eq!(with_about(|about| Trouble::of_event(ahead.as_bytes(), about)).what, What::TooNew);
         assert_eq!(answer(409, r#"{"kind":"Status","reason":"AlreadyExists"}"#).what, What::Exists);
     }
 }

@@ -17,6 +17,11 @@ pub trait Source: Send + Sync + 'static {
     /// Whether it has objects of a kind at all. One that has not is not asked for them.
     fn has(&self, kind: Kind) -> bool;
 
+    /// Whether it tells its troubles in health and log itself: who reads it does not do so once more.
+    fn tells_troubles(&self) -> bool {
+        false
+    }
+
     /// What there is, and then what changes, for ever.
     ///
     /// The stream begins with [`Restart`](WatchEvent::Restart), objects and [`Listed`](WatchEvent::Listed): all that there
@@ -84,6 +89,13 @@ pub enum WatchEvent {
         json: Bytes,
         /// Where it was read.
         origin: SmolStr,
+    },
+    /// There is such an object, and its source cannot show it: what it was before counts.
+    Unreadable {
+        /// Its name, if that much is known of it.
+        key: Option<Key>,
+        /// What is wrong with it, and what to do.
+        reason: String,
     },
     /// The object is gone.
     Deleted(Key),

@@ -31,7 +31,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Takes an event; what it says of objects: `restart`, `listed`, `applied web`, `deleted web`. Errors and signs of life
+    /// Takes an event; what it says of objects: `restart`, `listed`, `applied web`, `unreadable web`, `deleted web`. Errors and signs of life
     /// say nothing.
     ///
     /// # Panics
@@ -58,6 +58,14 @@ impl Reader {
             Ok(WatchEvent::Deleted(key)) => {
                 known.remove(&key);
                 Some(format!("deleted {}", key.name))
+            }
+            Ok(WatchEvent::Unreadable { key, reason }) => {
+                let before = key.as_ref().and_then(|key| Some((key.clone(), self.objects.get(key)?.clone())));
+                if let Some(list) = &mut self.list {
+                    list.extend(before);
+                }
+                self.errors.push(reason);
+                Some(format!("unreadable {}", key.unwrap_or_default().name))
             }
             Ok(WatchEvent::Progress) => None,
             Err(error) => {

@@ -33,6 +33,11 @@ impl Files {
         Ok(content)
     }
 
+    /// Something that counts as content although it is in no file.
+    pub(super) fn note(&mut self, content: &[u8]) {
+        content.hash(&mut self.content);
+    }
+
     /// Differs when the content of a file does.
     pub(super) fn content(&self) -> u64 {
         self.content.finish()

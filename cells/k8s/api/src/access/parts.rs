@@ -2,8 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use kube::config::{AuthInfo, Cluster, Kubeconfig};
 
+use super::certificate::Certificate;
+use super::exec;
 use super::files::Files;
 use super::uri;
 use crate::error::Error;
@@ -22,8 +25,14 @@ pub(super) enum Fault {
 pub(super) struct Parts {
     /// The key of the user's entry.
     pub(super) user: String,
+    /// The key of the cluster's entry.
+    pub(super) cluster: String,
     /// The file of the CA's certificates.
     pub(super) authority: Option<PathBuf>,
+    /// The client's certificate.
+    pub(super) certificate: Option<Certificate>,
+    /// When credentials end that a command has given.
+    pub(super) expires: Option<Timestamp>,
 }
 
 fn fault<T>(key: impl Into<String>, reason: impl Into<String>) -> Result<T, Fault> {
@@ -60,19 +69,23 @@ pub(super) fn check(kubeconfig: &mut Kubeconfig, files: &mut Files) -> Result<Pa
     let names = named(kubeconfig.auth_infos.iter().map(|user| &user.name));
     // Without a name requests have no credentials.
     let Some(name) = context.user.filter(|name| !name.is_empty()) else {
-        return Ok(Parts { user: format!("{key}.user"), authority });
+        let (user, cluster) = (format!("{key}.user"), cluster_key);
+        return Ok(Parts { user, cluster, authority, certificate: None, expires: None });
     };
     let Some(user) = kubeconfig.auth_infos.iter_mut().find(|user| user.name == name) else {
         return fault(format!("{key}.user"), format!("there is no user {name:?}; give one of: {names}"));
     };
     let mut key = format!("users[{name}].user");
+    let (mut certificate, mut expires) = (None, None);
     if let Some(user) = &mut user.auth_info {
-        check_user(user, &key, files)?;
-        if let Some(command) = user.exec.as_ref().and_then(|exec| exec.command.as_ref()) {
+        let command = user.exec.as_ref().and_then(|exec| exec.command.clone());
+        expires = ask_command(user, cluster.cluster.as_ref(), &key, files)?;
+        certificate = check_user(user, &key, files)?;
+        if let Some(command) = command {
             key = format!("{key}.exec.command: {command:?}");
         }
     }
-    Ok(Parts { user: key, authority })
+    Ok(Parts { user: key, cluster: cluster_key, authority, certificate, expires })
 }
 
 /// Gives the file of the CA's certificates.
@@ -95,7 +108,33 @@ fn check_cluster(cluster: Option<&Cluster>, key: &str, files: &mut Files) -> Res
     Ok(Some(file))
 }
 
-fn check_user(user: &mut AuthInfo, key: &str, files: &mut Files) -> Result<(), Fault> {
+/// Puts credentials in the place of the command that gives them; gives when they end.
+fn ask_command(
+    user: &mut AuthInfo,
+    cluster: Option<&Cluster>,
+    key: &str,
+    files: &mut Files,
+) -> Result<Option<Timestamp>, Fault> {
+    let Some(exec) = user.exec.take() else { return Ok(None) };
+    let command = exec.command.clone().unwrap_or_default();
+    let given = exec::run(&exec, cluster, exec::LIMIT)
+        .map_err(|reason| Fault::Key(format!("{key}.exec.command: {command:?}"), reason))?;
+    let data =
+        [given.token.as_deref(), given.client_certificate_data.as_deref(), given.client_key_data.as_deref()];
+    data.into_iter().flatten().for_each(|data| files.note(data.as_bytes()));
+    if let Some(token) = given.token {
+        user.token = Some(token.trim().to_owned().into());
+    }
+    if let (Some(certificate), Some(private)) = (given.client_certificate_data, given.client_key_data) {
+        (user.client_certificate, user.client_key) = (None, None);
+        user.client_certificate_data = Some(exec::base64(certificate.as_bytes()));
+        user.client_key_data = Some(exec::base64(private.as_bytes()).into());
+    }
+    Ok(given.expires)
+}
+
+/// Gives the client's certificate.
+fn check_user(user: &mut AuthInfo, key: &str, files: &mut Files) -> Result<Option<Certificate>, Fault> {
     if user.auth_provider.is_some() {
         return fault(
             format!("{key}.auth-provider"),
@@ -112,17 +151,24 @@ fn check_user(user: &mut AuthInfo, key: &str, files: &mut Files) -> Result<(), F
     {
         return fault(format!("{key}.{name}"), "is missing; a certificate and its key go together");
     }
-    for (file, _, _) in pairs.into_iter().filter(|(_, data, _)| !data) {
+    let mut certificate = None;
+    for (file, _, name) in pairs.into_iter().filter(|(_, data, _)| !data) {
         let remedy = "it must hold the client's certificate, or its key, in PEM";
-        file.iter()
-            .try_for_each(|file| files.read(Path::new(file), remedy).map(drop))
-            .map_err(Fault::File)?;
+        let Some(file) = file else { continue };
+        let content = files.read(Path::new(file), remedy).map_err(Fault::File)?;
+        if name == "client-certificate" {
+            certificate = Some(Certificate::of_pem(format!("{key}.{name}: {file}"), &content));
+        }
+    }
+    if let Some(data) = &user.client_certificate_data {
+        certificate = Some(Certificate::of_data(format!("{key}.client-certificate-data"), data));
     }
     if user.token.is_some() {
         // Its own type keeps it secret, except when it is written.
         let written = serde_json::to_value(&*user).unwrap_or_default();
         let token = written["token"].as_str().unwrap_or_default();
-        return check_token(token).map_err(|reason| Fault::Key(format!("{key}.token"), reason.to_owned()));
+        check_token(token).map_err(|reason| Fault::Key(format!("{key}.token"), reason.to_owned()))?;
+        return Ok(certificate);
     }
     if let Some(file) = user.token_file.take().map(PathBuf::from) {
         let remedy = "it must hold the token of the agent's service account, and nothing else";
@@ -132,7 +178,7 @@ fn check_user(user: &mut AuthInfo, key: &str, files: &mut Files) -> Result<(), F
             .map_err(|reason| Fault::File(Error::Read { file, reason: reason.to_owned(), remedy }))?;
         user.token = Some(token.into());
     }
-    Ok(())
+    Ok(certificate)
 }
 
 /// A header takes nothing else. What it is instead stays a secret.

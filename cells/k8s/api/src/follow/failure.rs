@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use k8s_types::SourceError;
+use tokio::time::Instant;
 
 use super::Follow;
 use crate::definitions::Defined;
@@ -11,6 +12,12 @@ use crate::pace::spread;
 use crate::target::Ask;
 use crate::trouble::{Trouble, What};
 
+/// Watches that may be cut in a row before that is told.
+const MAX_CUTS: u32 = 5;
+
+/// Versions that go back again within this time are of one trouble.
+const REWINDS: Duration = Duration::from_secs(600);
+
 impl Follow {
     /// Something has come that makes sense, or a watch has stood for a while: the next failure is the first. True if
     /// there was trouble before.
@@ -18,6 +25,7 @@ impl Follow {
         if self.backoff.attempts() > 0 {
             self.backoff.reset();
         }
+        self.cuts = 0;
         let was = std::mem::take(&mut self.failures) > 0;
         if self.listed {
             if was {
@@ -36,8 +44,9 @@ impl Follow {
         self.state.restart();
         let first = self.backoff.attempts() == 0;
         // A watch that stood and was cut is nothing to tell of: it goes on where it was.
-        let usual = self.listed && self.failures == 0 && self.backoff.attempts() < 5;
-        let usual = usual && matches!(trouble.what, What::Cut | What::Stalled | What::Gone);
+        let cut = matches!(trouble.what, What::Cut | What::Stalled | What::Gone);
+        self.cuts += u32::from(cut);
+        let usual = self.listed && cut && self.cuts < MAX_CUTS;
         match reading.map(|reading| (reading.ask, reading.items)) {
             Some((Ask::Stream { .. }, _)) if !self.listed => self.broken_streams += 1,
             // They come again.
@@ -53,7 +62,16 @@ impl Follow {
                 self.version.clear();
                 if first { Duration::ZERO } else { backoff }
             }
-            What::Invalid => {
+            What::Rewound => {
+                self.listed = false;
+                self.version.clear();
+                let (count, last) = self.rewinds;
+                let again = last.is_some_and(|last| last.elapsed() < REWINDS);
+                self.rewinds = (if again { count + 1 } else { 1 }, Some(Instant::now()));
+                if again { spread(self.pace.retry.1) } else { Duration::ZERO }
+            }
+            // Who talks nonsense is not believed what he has said before.
+            What::Invalid | What::Nonsense => {
                 self.proceed = None;
                 self.listed = false;
                 self.version.clear();
@@ -82,9 +100,14 @@ impl Follow {
             return None;
         }
         self.state.failed(trouble.what);
+        let told = is_told(if trouble.what == What::Rewound { self.rewinds.0 } else { self.failures });
+        // What the server has as a whole is told once, by the link.
+        if trouble.is_of_server() || (cut && self.link.status().is_err()) {
+            self.health.ok("Waits for the API server");
+            return told.then_some(SourceError(trouble.text));
+        }
         self.health.degraded(format!("No changes of {} are seen", self.target.name), &trouble);
-        let told = is_told(self.failures);
-        if told && !trouble.is_of_server() {
+        if told {
             self.told = true;
             tracing::warn!(watch = self.target.name, failures = self.failures, error = %trouble, "Cannot follow objects");
         }

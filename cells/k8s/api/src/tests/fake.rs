@@ -63,6 +63,8 @@ pub(super) struct State {
     /// Objects of a page at most.
     pub(super) page: usize,
     pub(super) bookmarks: bool,
+    /// The uid of the cluster.
+    pub(super) cluster: &'static str,
     /// Every answer says that there are no more than the first of these, whatever comes.
     pub(super) token: Option<String>,
 }
@@ -89,6 +91,7 @@ impl Fake {
             chunk: usize::MAX,
             page: 500,
             bookmarks: true,
+            cluster: "this",
             token: None,
         };
         Fake {
@@ -141,6 +144,16 @@ impl Fake {
     pub(super) fn lose(&self, plural: &str, namespace: &str, name: &str) {
         let mut state = self.state.lock();
         state.objects.get_mut(plural).map(|all| all.remove(&Key::new(namespace, name)));
+    }
+
+    /// Tells watches of something that is not so.
+    pub(super) fn lie(&self, plural: &str, kind: &'static str, object: Value) {
+        let mut state = self.state.lock();
+        state.version += 1;
+        let version = state.version;
+        state.events.push((version, plural.to_owned(), kind, object));
+        drop(state);
+        self.changed.send_modify(|n| *n += 1);
     }
 
     /// Breaks off all watches.
@@ -198,6 +211,11 @@ impl Fake {
             let version =
                 json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4", "platform": "linux/amd64"});
             return Ok(whole(200, "application/json", version.to_string().into_bytes()));
+        }
+        if uri == crate::link::IDENTITY {
+            let uid = self.state.lock().cluster;
+            let list = json!({"metadata": {}, "items": [{"metadata": {"name": "kube-system", "uid": uid}}]});
+            return Ok(whole(200, "application/json", list.to_string().into_bytes()));
         }
         let plural = uri.path().rsplit('/').next().unwrap_or_default().to_owned();
         if !self.state.lock().objects.contains_key(&plural) {

@@ -292,17 +292,3 @@ async fn an_idle_watch_asks_for_little() {
     assert!(requests.len() <= 62 && lists(&requests).len() == 1, "{requests:?}");
     bench.end().await;
 }
-
-#[tokio::test(start_paused = true)]
-async fn an_object_that_is_too_large_is_left_out_and_named() {
-    let fake = with_pods(2);
-    let bench = Bench::new(fake, Kind::Pod).await;
-    bench.until_true("pods").await;
-    bench.fake.state.lock().chunk = 1 << 20;
-    bench.fake.put("pods", "shop", "huge", &json!("x".repeat(crate::scan::MAX_OBJECT)));
-    bench.fake.put("pods", "shop", "small", &json!(1));
-    bench.until("what follows", |reader| reader.objects().contains_key(&Key::new("shop", "small"))).await;
-    let errors = bench.errors();
-    assert_eq!(errors, ["pods shop/huge has more than 16 MiB and is left out: make it smaller"]);
-    bench.end().await;
-}

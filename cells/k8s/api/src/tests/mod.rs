@@ -4,6 +4,7 @@ mod fake;
 mod follow;
 mod random;
 mod scan;
+mod trust;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,0 +1,228 @@
+//! Commands that give credentials: `exec` of a kubeconfig (`client.authentication.k8s.io`).
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use kube::config::{Cluster, ExecAuthCluster, ExecConfig, ExecInteractiveMode};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Deserialize;
+use serde_json::json;
+
+/// How long a command may take: one that asks a server over a network and tries again.
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
+
+/// Bytes that a command may say.
+const MOST: u64 = 1 << 20;
+
+/// How often it is looked whether a command has ended.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Credentials of a command.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Given {
+    pub(super) token: Option<String>,
+    /// In PEM.
+    pub(super) client_certificate_data: Option<String>,
+    /// In PEM.
+    pub(super) client_key_data: Option<String>,
+    expiration_timestamp: Option<String>,
+    /// When they are to be asked for again.
+    #[serde(skip)]
+    pub(super) expires: Option<Timestamp>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Answer {
+    kind: String,
+    status: Option<Given>,
+}
+
+/// Runs the command. It and all that it has started are killed when it takes longer than `limit`. Blocks.
+pub(super) fn run(exec: &ExecConfig, cluster: Option<&Cluster>, limit: Duration) -> Result<Given, String> {
+    let name = exec.command.as_deref().filter(|name| !name.is_empty());
+    let name = name.ok_or("command is missing; give the program that prints an ExecCredential")?;
+    if exec.interactive_mode == Some(ExecInteractiveMode::Always) {
+        return Err("interactiveMode is Always, and the agent has no terminal; give Never".to_owned());
+    }
+    let mut spec = json!({"interactive": false});
+    if exec.provide_cluster_info {
+        let cluster =
+            cluster.map(ExecAuthCluster::try_from).transpose().map_err(|error| error.to_string())?;
+        spec["cluster"] = serde_json::to_value(cluster).map_err(|error| error.to_string())?;
+    }
+    let info = json!({"apiVersion": exec.api_version, "kind": "ExecCredential", "spec": spec});
+    let memory = |name: &str| memfd_create(name, MemfdFlags::CLOEXEC).map_err(|error| error.to_string());
+    let (said, complained) = (memory("exec-stdout")?, memory("exec-stderr")?);
+    let end = |fd: &OwnedFd| fd.try_clone().map_err(|error| error.to_string());
+    let mut command = Command::new(name);
+    command
+        .args(exec.args.iter().flatten())
+        .env("KUBERNETES_EXEC_INFO", info.to_string())
+        .stdin(Stdio::null())
+        .stdout(end(&said)?)
+        .stderr(end(&complained)?)
+        .process_group(0);
+    for variable in exec.env.iter().flatten() {
+        if let (Some(name), Some(value)) = (variable.get("name"), variable.get("value")) {
+            command.env(name, value);
+        }
+    }
+    let mut child = command.spawn().map_err(|error| match &exec.install_hint {
+        Some(hint) => format!("cannot be run: {error}; {hint}"),
+        None => format!("cannot be run: {error}; install it, or give its path"),
+    })?;
+    let said = File::from(said);
+    let status = wait(&mut child, &said, limit)?;
+    if !status.success() {
+        let complaint = String::from_utf8_lossy(&read(File::from(complained))?).into_owned();
+        let complaint = complaint.split_whitespace().collect::<Vec<_>>().join(" ");
+        let complaint: String = complaint.chars().take(300).collect();
+        return Err(format!("ended with {status}: {complaint:?}"));
+    }
+    parse(&read(said)?)
+}
+
+/// Waits for the end, and brings it about when that takes too long.
+fn wait(child: &mut Child, said: &File, limit: Duration) -> Result<ExitStatus, String> {
+    let begin = Instant::now();
+    let fault = loop {
+        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+            return Ok(status);
+        }
+        if begin.elapsed() >= limit {
+            break format!(
+                "has not ended within {} s and was killed; does it wait for somebody?",
+                limit.as_secs_f32()
+            );
+        }
+        if said.metadata().is_ok_and(|said| said.len() > MOST) {
+            break format!("has said more than {MOST} bytes and was killed");
+        }
+        std::thread::sleep(LOOK);
+    };
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    Err(fault)
+}
+
+fn read(mut file: File) -> Result<Vec<u8>, String> {
+    let mut content = Vec::new();
+    let read = file.rewind().and_then(|()| file.take(MOST).read_to_end(&mut content));
+    read.map(|_| content).map_err(|error: io::Error| error.to_string())
+}
+
+/// What it has said stays a secret.
+fn parse(said: &[u8]) -> Result<Given, String> {
+    const RIGHT: &str = "it must print an ExecCredential in JSON whose status has a token, or clientCertificateData and \
+                         clientKeyData";
+    let answer: Answer = serde_json::from_slice(said).map_err(|error| {
+        format!("has said what is none at line {}, column {}; {RIGHT}", error.line(), error.column())
+    })?;
+    let mut given = answer.status.filter(|_| answer.kind == "ExecCredential").unwrap_or_default();
+    if given.client_certificate_data.is_some() != given.client_key_data.is_some()
+        || (given.token.is_none() && given.client_key_data.is_none())
+    {
+        return Err(format!("has given no credentials; {RIGHT}"));
+    }
+    if let Some(text) = given.expiration_timestamp.take().filter(|text| !text.is_empty()) {
+        let time = text.parse().map_err(|_| {
+            format!("status.expirationTimestamp: {text:?} is wrong; give a time like 2026-01-31T12:00:00Z")
+        })?;
+        given.expires = Some(time);
+    }
+    Ok(given)
+}
+
+/// Base64 (RFC 4648), which a kubeconfig has its data in.
+pub(super) fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let word = (0..3).fold(0_u32, |word, at| word << 8 | u32::from(chunk.get(at).copied().unwrap_or(0)));
+        for at in 0..4 {
+            let digit = DIGITS[(word >> (18 - 6 * at) & 63) as usize];
+            text.push(if at > chunk.len() { '=' } else { char::from(digit) });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        for (bytes, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("fooba", "Zm9vYmE=")]
+        {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+        assert_eq!(base64(&[0xfb, 0xff, 0xfe]), "+//+");
+    }
+
+    fn shell(script: &str, limit: Duration) -> Result<Given, String> {
+        let exec = json!({
+            "apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/sh", "args": ["-c", script],
+            "env": [{"name": "WORD", "value": "w-1"}], "provideClusterInfo": true,
+        });
+        let cluster = json!({"server": "https://192.0.2.1"});
+        run(&serde_json::from_value(exec).unwrap(), Some(&serde_json::from_value(cluster).unwrap()), limit)
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_command_gives_credentials() {
+        let given = shell(
+            r#"echo "$KUBERNETES_EXEC_INFO" | grep -q '"server":"https://192.0.2.1"' || exit 3
+            echo '{"kind":"ExecCredential","status":{"token":"'"$WORD"'","expirationTimestamp":"2030-01-01T00:00:00Z"}}'"#,
+            LONG,
+        );
+        let given = given.unwrap();
+        assert_eq!(given.token.as_deref(), Some("w-1"));
+        assert_eq!(given.expires.unwrap().to_string(), "2030-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn what_a_command_does_wrong_is_told() {
+        let wrong = |script: &str| shell(script, LONG).unwrap_err();
+        assert_eq!(wrong("echo ' no  way' >&2; exit 7"), "ended with exit status: 7: \"no way\"");
+        let none = wrong("echo token-of-mine");
+        assert!(none.contains("line 1, column 2") && !none.contains("mine"), "{none}");
+        assert!(wrong("echo '{\"kind\":\"ExecCredential\"}'").starts_with("has given no credentials"));
+        let late = "echo '{\"kind\":\"ExecCredential\",\"status\":{\"token\":\"t\",\"expirationTimestamp\":\"soon\"}}'";
+        assert!(wrong(late).starts_with("status.expirationTimestamp: \"soon\" is wrong"));
+        assert!(wrong("yes").starts_with("has said more than 1048576 bytes"));
+        let exec = serde_json::from_value(json!({"command": "no-such-command-here"})).unwrap();
+        assert!(run(&exec, None, LONG).unwrap_err().starts_with("cannot be run: No such file"));
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_killed_with_all_that_it_has_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("children");
+        let script = format!("sleep 1000 & echo $$ $! > {}; wait", file.display());
+        let fault = shell(&script, Duration::from_secs(2)).unwrap_err();
+        assert!(fault.starts_with("has not ended within 2 s and was killed"), "{fault}");
+        for pid in std::fs::read_to_string(file).unwrap().split_whitespace() {
+            let state = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let begin = Instant::now();
+            // Nobody may be there to bury it.
+            while !state(pid).is_empty() && !state(pid).contains(") Z ") {
+                assert!(begin.elapsed() < LONG, "{} lives", state(pid));
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+}

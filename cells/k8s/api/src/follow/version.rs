@@ -1,0 +1,41 @@
+//! Versions: how far a watch has come.
+
+use super::Follow;
+use crate::scan::find;
+use crate::trouble::{Trouble, What};
+
+impl Follow {
+    /// Takes the version of an object that a list ends with.
+    pub(super) fn version_of(&mut self, object: &[u8]) {
+        if let Some(version) = version(object) {
+            self.version.clear();
+            self.version.push_str(version);
+        }
+    }
+
+    /// The same of one that a watch tells of. Versions only grow: a server where they do not has lost what came later, or is
+    /// another one than before, and what it has said counts no more.
+    pub(super) fn advance(&mut self, object: &[u8]) -> Result<(), Trouble> {
+        let number = |text: &str| text.parse::<u64>().ok();
+        if let Some(now) = version(object).and_then(number)
+            && number(&self.version).is_some_and(|before| now < before)
+        {
+            let url = self.reading.as_ref().map(|reading| reading.lease.url.clone()).unwrap_or_default();
+            let text = format!(
+                "{url} goes back in time: version {now} of {} after {}. All are listed again; was etcd restored, or do \
+                 servers of several clusters answer at this address?",
+                self.target.name, self.version
+            );
+            return Err(Trouble::new(What::Rewound, text));
+        }
+        self.version_of(object);
+        Ok(())
+    }
+}
+
+/// `metadata.resourceVersion`.
+fn version(object: &[u8]) -> Option<&str> {
+    let version = find(object, "metadata").and_then(|metadata| find(metadata, "resourceVersion"))?;
+    let version = std::str::from_utf8(version.strip_prefix(b"\"")?.strip_suffix(b"\"")?).ok()?;
+    (!version.is_empty()).then_some(version)
+}

@@ -1,0 +1,56 @@
+//! Which cluster the servers are of.
+
+use std::time::Duration;
+
+use http::Method;
+use kube::client::Body;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::{Link, request};
+use crate::trouble::What;
+
+/// What tells a cluster from another; a list, which the agent's roles allow.
+pub(crate) const IDENTITY: &str = "/api/v1/namespaces?fieldSelector=metadata.name%3Dkube-system";
+
+impl Link {
+    /// Asks which cluster it is, unless that is known since the server was last away: the uid of its namespace
+    /// `kube-system`, as usual. Objects of another one are not those of before: all connections are given up, and watches
+    /// list anew.
+    pub(crate) async fn identify(&self, limit: Duration) {
+        let lease = self.lease();
+        if self.state.lock().identified {
+            return;
+        }
+        let request = request(Method::GET, IDENTITY, "application/json", Body::empty());
+        let asked = self.ask_by(&lease, request, "namespace kube-system", "namespaces", "");
+        let uid = match timeout(limit, asked).await {
+            Ok(Ok(list)) => {
+                let list: Value = serde_json::from_slice(&list).unwrap_or_default();
+                list["items"][0]["metadata"]["uid"].as_str().map(str::to_owned)
+            }
+            Ok(Err(trouble)) if matches!(trouble.what, What::Forbidden | What::NotFound) => None,
+            Ok(Err(_)) | Err(_) => return,
+        };
+        let mut state = self.state.lock();
+        if lease.generation != state.generation {
+            return;
+        }
+        state.identified = true;
+        let Some(uid) = uid else { return };
+        if state.cluster.0.as_ref().is_some_and(|before| *before != uid) {
+            let url = &*lease.url;
+            tracing::warn!(
+                server = url,
+                cluster = uid,
+                "Another cluster answers, all objects are listed again"
+            );
+            state.cluster.1 += 1;
+            state.cluster.0 = Some(uid);
+            drop(state);
+            self.cut.send_modify(|cuts| *cuts += 1);
+        } else {
+            state.cluster.0 = Some(uid);
+        }
+    }
+}
