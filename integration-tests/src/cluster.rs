@@ -92,6 +92,28 @@ impl Cluster {
         RemoteTable::new(Address::Unix(self.node.socket()), name)
     }
 
+    /// Rows of health that are not well, as JSON.
+    #[must_use]
+    pub fn unwell(&self) -> Vec<String> {
+        let health = self.node.get("/statedb/dump/health");
+        let rows = health["health"].as_array().into_iter().flatten();
+        rows.filter(|row| row["Level"] == "Degraded").map(Value::to_string).collect()
+    }
+
+    /// Waits until nothing is unwell.
+    ///
+    /// # Panics
+    /// When something is for too long; with it and the agent's log.
+    pub fn until_well(&self) {
+        let well = || match self.unwell() {
+            rows if rows.is_empty() => Ok(()),
+            rows => Err(rows.join("\n")),
+        };
+        if let Err(rows) = try_wait_until(LIMIT, well) {
+            panic!("still unwell:\n{rows}\n{}", self.node.log());
+        }
+    }
+
     /// Waits until the tables have exactly what kubectl shows; how many objects those are, by table.
     ///
     /// # Panics

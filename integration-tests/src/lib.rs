@@ -19,6 +19,7 @@ pub mod scripts;
 mod services;
 pub mod soak;
 mod spoiler;
+mod tls;
 
 pub use api_server::ApiServer;
 pub use build::other_build;
@@ -30,6 +31,7 @@ pub use pod::{Pod, plugin, plugin_input};
 pub use rights::{Right, asked, granted};
 pub use services::{ServiceFixture, state_file};
 pub use spoiler::{Real, Spoiler};
+pub use tls::{Authority, Front, Identity, TlsServer, Valid};
 
 /// The example of CONTRIBUTING.md, so that it stays true.
 #[cfg(doctest)]

@@ -51,6 +51,12 @@ pub struct Real<'a> {
 }
 
 impl Real<'_> {
+    /// What was asked for.
+    #[must_use]
+    pub fn asked(&self) -> &str {
+        self.request.lines().next().unwrap_or_default()
+    }
+
     /// Its bytes as they come.
     pub fn stream(&self) -> io::Result<UnixStream> {
         let mut stream = UnixStream::connect(self.socket)?;
@@ -99,13 +105,14 @@ impl Spoiler {
         format!("http://{}", self.address())
     }
 
-    /// From now on requests whose address contains `word` are answered so; those under way are cut.
+    /// From now on requests whose address contains `word` are answered so, and no longer as before; those under way are cut.
     pub fn spoil(
         &self,
         word: &'static str,
         spoil: impl Fn(&mut TcpStream, Real<'_>) -> io::Result<()> + Send + Sync + 'static,
     ) {
         let mut state = self.shared.state();
+        state.spoils.retain(|(other, _)| *other != word);
         state.spoils.push((word, Arc::new(spoil)));
         cut(&mut state, word);
     }
@@ -174,7 +181,7 @@ fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
 }
 
 /// Head and body of a request.
-fn request(client: &mut TcpStream) -> io::Result<(String, String)> {
+pub(crate) fn request(client: &mut impl Read) -> io::Result<(String, String)> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 16 << 10];
     loop {

@@ -41,3 +41,41 @@ fn an_api_server_that_dies_is_left_for_the_other_one_and_back() {
     cluster.stage.kill_server(1).unwrap();
     is_followed(first, 2);
 }
+
+#[test]
+fn an_api_server_that_falls_silent_is_left_for_the_other_one_and_back() {
+    require_root!();
+    let options = StageOptions { second: true, ..StageOptions::default() };
+    let mut cluster = Cluster::with(&options, &custom_resource_definitions());
+    let second = cluster.stage.gate_to(1).unwrap();
+    let urls = format!("{},{}", cluster.gate.url(), second.url());
+    cluster.node.config.insert("k8s-api-server-urls".to_owned(), urls);
+    cluster.node.config.insert("k8s-heartbeat-timeout".to_owned(), "3s".to_owned());
+    cluster.start();
+    let first = &cluster.gate;
+    let write = |version| {
+        let objects = KINDS.iter().flat_map(|kind| (0..3).map(|n| object(*kind, n, version)));
+        cluster.stage.apply(&list(objects.collect())).unwrap();
+    };
+    write(0);
+    cluster.until_equal();
+    cluster.until_well();
+
+    // It accepts connections, and those that are open stay so; nobody ever answers.
+    for (silent, serves, version) in [(first, &second, 1), (&second, first, 2)] {
+        let read = cluster.node.log().len();
+        silent.hold();
+        write(version);
+        let counts = cluster.until_equal();
+        assert_eq!((counts["k8s-services"], counts["k8s-pods"]), (4, 3));
+        wait_until("all is well with this server", LIMIT, || {
+            serves.connections() >= KINDS.len() && cluster.unwell().is_empty()
+        });
+        let log = cluster.node.log()[read..].to_owned();
+        let warned: Vec<&str> = log.lines().filter(|line| line.contains("level=warn")).collect();
+        let told = format!("{} has shown no sign of life for 3 s", silent.url());
+        assert!(warned.len() == 1 && warned[0].contains(&told), "{told}\n{log}");
+        silent.cut();
+        silent.open();
+    }
+}

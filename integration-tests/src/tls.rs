@@ -1,0 +1,276 @@
+//! A server that speaks TLS in front of one that does not, with certificates that tests choose.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+
+use crate::spoiler::request;
+
+/// How long an ended connection is read to its end.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Who signs certificates, by openssl.
+#[derive(Debug)]
+pub struct Authority {
+    folder: PathBuf,
+    name: String,
+}
+
+/// A certificate and its key, files in PEM.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+/// When a certificate is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Valid {
+    /// In the year 2020.
+    Before,
+    /// From 2020 to 2099.
+    Now,
+    /// In the year 2099.
+    Later,
+}
+
+impl Authority {
+    /// A new one, with its files in a folder.
+    ///
+    /// # Panics
+    /// When openssl fails.
+    #[must_use]
+    pub fn new(folder: &Path, name: &str) -> Self {
+        let this = Self { folder: folder.to_owned(), name: name.to_owned() };
+        let (key, certificate) = (this.file("key"), this.certificate());
+        let subject = format!("/CN={name}");
+        let arguments = ["req", "-x509", "-days", "30000", "-subj", &subject, "-out", path(&certificate)];
+        openssl(&[&arguments[..], &NEW_KEY, &["-keyout", path(&key)]].concat());
+        fs::write(this.file("index"), "").unwrap();
+        let config = format!(
+            "[ca]\ndefault_ca=c\n[c]\ndatabase={}\nnew_certs_dir={}\nrand_serial=yes\ndefault_md=sha256\npolicy=p\n\
+             unique_subject=no\ncopy_extensions=copy\n[p]\ncommonName=supplied\n",
+            this.file("index").display(),
+            this.folder.display()
+        );
+        fs::write(this.file("cnf"), config).unwrap();
+        this
+    }
+
+    /// The file of its own certificate.
+    #[must_use]
+    pub fn certificate(&self) -> PathBuf {
+        self.file("crt")
+    }
+
+    /// A certificate for these names, as openssl has them: `DNS:a,IP:127.0.0.1`. `file`: what its files are called.
+    ///
+    /// # Panics
+    /// When openssl fails.
+    #[must_use]
+    pub fn issue(&self, file: &str, names: &str, valid: Valid) -> Identity {
+        let of = |end: &str| self.folder.join(format!("{}-{file}.{end}", self.name));
+        let identity = Identity { certificate: of("crt"), key: of("key") };
+        let (asked, names) = (of("csr"), format!("subjectAltName={names}"));
+        let subject = format!("/CN={file}");
+        let arguments = ["req", "-new", "-subj", &subject, "-addext", &names, "-out", path(&asked)];
+        openssl(&[&arguments[..], &NEW_KEY, &["-keyout", path(&identity.key)]].concat());
+        let [from, to] = match valid {
+            Valid::Before => ["20200101000000Z", "20210101000000Z"],
+            Valid::Now => ["20200101000000Z", "20990101000000Z"],
+            Valid::Later => ["20990101000000Z", "20991231000000Z"],
+        };
+        let (config, authority, key) = (self.file("cnf"), self.certificate(), self.file("key"));
+        let by = ["-config", path(&config), "-cert", path(&authority), "-keyfile", path(&key)];
+        let files = ["-in", path(&asked), "-out", path(&identity.certificate), "-notext"];
+        openssl(&[&["ca", "-batch", "-startdate", from, "-enddate", to], &by[..], &files[..]].concat());
+        identity
+    }
+
+    fn file(&self, end: &str) -> PathBuf {
+        self.folder.join(format!("{}.{end}", self.name))
+    }
+}
+
+const NEW_KEY: [&str; 5] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn openssl(arguments: &[&str]) {
+    let output = Command::new("openssl").args(arguments).output().expect("openssl: run tools/setup test");
+    assert!(output.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What becomes of a connection.
+#[derive(Clone)]
+pub enum Front {
+    /// TLS, and then what is behind.
+    Tls(Arc<ServerConfig>),
+    /// An answer in HTTP without TLS.
+    Plain,
+    /// It ends when the client has said the first word.
+    Cut,
+}
+
+impl Front {
+    /// TLS with this certificate; of clients those with a certificate of `clients` are let in, else all.
+    ///
+    /// # Panics
+    /// When the files are not what they should be.
+    #[must_use]
+    pub fn tls(identity: &Identity, clients: Option<&Authority>) -> Self {
+        let provider = Arc::new(default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone());
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        let read = |file: &Path| CertificateDer::from_pem_file(file).unwrap();
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(authority) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(read(&authority.certificate())).unwrap();
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder.with_client_cert_verifier(verifier.build().unwrap())
+            }
+        };
+        let key = PrivateKeyDer::from_pem_file(&identity.key).unwrap();
+        Self::Tls(Arc::new(builder.with_single_cert(vec![read(&identity.certificate)], key).unwrap()))
+    }
+}
+
+/// HTTP/1.1 over TLS, one request a connection, before a server without TLS.
+pub struct TlsServer {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    behind: SocketAddr,
+    state: Mutex<State>,
+}
+
+struct State {
+    front: Front,
+    /// Both ends of connections.
+    connections: Vec<TcpStream>,
+}
+
+impl fmt::Debug for TlsServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.url())
+    }
+}
+
+impl TlsServer {
+    /// Listens in the calling thread's namespace.
+    ///
+    /// # Panics
+    /// When it cannot.
+    #[must_use]
+    pub fn new(behind: SocketAddr, front: Front) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let state = Mutex::new(State { front, connections: Vec::new() });
+        let shared = Arc::new(Shared { behind, state });
+        let (theirs, state) = (listener.try_clone().unwrap(), shared.clone());
+        Builder::new().name("tls-server".to_owned()).spawn(move || accept(&theirs, &state)).unwrap();
+        Self { listener, shared }
+    }
+
+    /// Its URL.
+    ///
+    /// # Panics
+    /// Never.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("https://{}", self.listener.local_addr().unwrap())
+    }
+
+    /// From now on connections are taken so; those that are open are cut.
+    pub fn be(&self, front: Front) {
+        let mut state = self.shared.state();
+        state.front = front;
+        cut(&mut state);
+    }
+}
+
+impl Drop for TlsServer {
+    fn drop(&mut self) {
+        cut(&mut self.shared.state());
+        if let Ok(listener) = self.listener.try_clone() {
+            let _ = TcpStream::from(OwnedFd::from(listener)).shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn cut(state: &mut State) {
+    for stream in state.connections.drain(..) {
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    while let Ok((client, _)) = listener.accept() {
+        let shared = shared.clone();
+        // A client that cannot be served loses its connection.
+        let serve = move || serve(client, &shared);
+        let _ = Builder::new().name("tls-client".to_owned()).spawn(serve);
+    }
+}
+
+fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
+    let front = {
+        let mut state = shared.state();
+        state.connections.retain(|stream| stream.peer_addr().is_ok());
+        state.front.clone()
+    };
+    let served = match front {
+        Front::Tls(config) => secured(client.try_clone()?, config, shared),
+        Front::Plain => {
+            client.read(&mut [0; 16 << 10])?;
+            client.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        }
+        Front::Cut => client.read(&mut [0; 16 << 10]).map(drop),
+    };
+    // What was said arrives, as the client's own last words are taken.
+    client.shutdown(Shutdown::Write)?;
+    client.set_read_timeout(Some(LINGER))?;
+    while client.read(&mut [0; 16 << 10])? > 0 {}
+    served
+}
+
+fn secured(client: TcpStream, config: Arc<ServerConfig>, shared: &Shared) -> io::Result<()> {
+    let connection = ServerConnection::new(config).map_err(io::Error::other)?;
+    let mut client = StreamOwned::new(connection, client);
+    let (head, body) = request(&mut client)?;
+    let mut behind = TcpStream::connect(shared.behind)?;
+    write!(behind, "{head}\r\n\r\n{body}")?;
+    // From the first word of the answer on it can be cut: before, that would be another fault.
+    behind.peek(&mut [0])?;
+    let streams = [behind.try_clone()?, client.sock.try_clone()?];
+    shared.state().connections.extend(streams);
+    io::copy(&mut behind, &mut client)?;
+    client.conn.send_close_notify();
+    client.flush()
+}
