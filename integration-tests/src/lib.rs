@@ -29,7 +29,7 @@ pub use http::{Answer, request};
 pub use node::{Node, binary, pod_manifest};
 pub use pod::{Pod, plugin, plugin_input};
 pub use rights::{Right, asked, granted};
-pub use services::{ServiceFixture, state_file};
+pub use services::{ServiceFixture, many_services, state_file};
 pub use spoiler::{Real, Spoiler};
 pub use tls::{Authority, Front, Identity, TlsServer, Valid};
 

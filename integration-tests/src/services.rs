@@ -6,6 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bpf::RawMap;
 use serde_json::{Value, json};
 use test_kit::try_wait_until;
 
@@ -86,7 +87,65 @@ pub fn state_file(services: &[ServiceFixture]) -> String {
     json!({"services": services, "endpoints": slices}).to_string()
 }
 
+/// A state file of so many services with one TCP port and one backend each, and these.
+#[must_use]
+pub fn many_services(count: u32, services: &[ServiceFixture]) -> String {
+    let mut file: Value = state_file(services).parse().unwrap_or_default();
+    for n in 1..=count {
+        let [_, a, b, c] = n.to_be_bytes();
+        let name = format!("s{n}");
+        let service = json!({"metadata": {"name": name}, "spec": {"clusterIP": format!("11.{a}.{b}.{c}"), "ports": [{"port": 80}]}});
+        let slice = json!({
+            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}},
+            "addressType": "IPv4",
+            "ports": [{"port": 8080}],
+            "endpoints": [{"addresses": [format!("12.{a}.{b}.{c}")]}],
+        });
+        for (key, object) in [("services", service), ("endpoints", slice)] {
+            file[key].as_array_mut().into_iter().for_each(|list| list.push(object.clone()));
+        }
+    }
+    file.to_string()
+}
+
 impl Node {
+    /// The rows of the load balancer maps, as bytes.
+    ///
+    /// # Panics
+    /// When a map cannot be read.
+    #[must_use]
+    pub fn service_rows(&self) -> BTreeMap<&'static str, BTreeMap<Vec<u8>, Vec<u8>>> {
+        let names = [
+            "cilium_lb4_services_v2",
+            "cilium_lb6_services_v2",
+            "cilium_lb4_backends_v3",
+            "cilium_lb6_backends_v3",
+            "cilium_lb4_reverse_nat",
+            "cilium_lb6_reverse_nat",
+            "cilium_lb4_source_range",
+            "cilium_lb6_source_range",
+            "cilium_lb_affinity_match",
+        ];
+        let rows = |name: &'static str| {
+            let map = RawMap::open(&self.pin(name)).unwrap();
+            let (layout, (keys, values)) = (map.layout(), map.entries().unwrap());
+            let keys = keys.chunks(layout.key_size as usize).map(<[u8]>::to_vec);
+            (name, keys.zip(values.chunks(layout.value_size as usize).map(<[u8]>::to_vec)).collect())
+        };
+        names.into_iter().map(rows).collect()
+    }
+
+    /// How long the agent's latest start took to bring the services of all sources into the maps once it knew them, in
+    /// milliseconds, and how many such starts there were, as its log says.
+    #[must_use]
+    pub fn services_synced(&self) -> (usize, Option<u64>) {
+        let log = self.log();
+        let lines: Vec<&str> =
+            log.lines().filter(|line| line.contains("Services of all sources are in the maps")).collect();
+        let ms = lines.last().and_then(|line| line.split(" ms=").nth(1)?.split(' ').next()?.parse().ok());
+        (lines.len(), ms)
+    }
+
     /// Lets the agent follow a state file of that name from its next start on; the file is empty at first.
     pub fn follow_services(&mut self, file: &str) {
         let path = self.sandbox().dir().join(file);
