@@ -248,7 +248,7 @@ fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
     let served = match front {
         Front::Tls(config) => secured(client.try_clone()?, config, shared),
         Front::Plain => {
-            client.read(&mut [0; 16 << 10])?;
+            client.read(&mut [0; 16 << 10]).map(drop)?;
             client.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         }
         Front::Cut => client.read(&mut [0; 16 << 10]).map(drop),
