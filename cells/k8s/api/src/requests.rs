@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use http::{HeaderValue, Method, header};
-use k8s_types::{Api, ApiError, Key, Kind, Patch, Preconditions, SmolStr};
+use k8s_types::{Answer, Api, ApiError, Key, Kind, Patch, Preconditions, SmolStr};
 use kube::client::Body;
 use serde_json::json;
 
@@ -29,7 +28,7 @@ impl Requests {
         name: String,
         body: Bytes,
         form: &'static str,
-    ) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    ) -> Answer<Bytes> {
         let link = self.0.clone();
         async move {
             let empty = body.is_empty();
@@ -43,7 +42,7 @@ impl Requests {
         .boxed()
     }
 
-    fn put(&self, kind: Kind, object: Bytes, status: bool) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    fn put(&self, kind: Kind, object: Bytes, status: bool) -> Answer<Bytes> {
         let key = key(&object);
         if key.name.is_empty() {
             return unnamed(kind);
@@ -52,7 +51,7 @@ impl Requests {
     }
 }
 
-fn unnamed<T: Send + 'static>(kind: Kind) -> BoxFuture<'static, Result<T, ApiError>> {
+fn unnamed<T: Send + 'static>(kind: Kind) -> Answer<T> {
     let error = ApiError::Invalid(format!("the {kind} has no metadata.name: give it one"));
     std::future::ready(Err(error)).boxed()
 }
@@ -81,14 +80,14 @@ fn failed(trouble: Trouble) -> ApiError {
 }
 
 impl Api for Requests {
-    fn get(&self, kind: Kind, key: &Key) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    fn get(&self, kind: Kind, key: &Key) -> Answer<Bytes> {
         if key.name.is_empty() {
             return unnamed(kind);
         }
         self.send(Method::GET, kind, path_of(kind, key, false), key.to_string(), Bytes::new(), JSON)
     }
 
-    fn create(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    fn create(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
         let key = key(&object);
         let namespace = Some(&key.namespace).filter(|namespace| !namespace.is_empty());
         let default = SmolStr::new_static(k8s_types::DEFAULT_NAMESPACE);
@@ -96,21 +95,15 @@ impl Api for Requests {
         self.send(Method::POST, kind, uri, key.to_string(), object, JSON)
     }
 
-    fn update(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    fn update(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
         self.put(kind, object, false)
     }
 
-    fn update_status(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    fn update_status(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
         self.put(kind, object, true)
     }
 
-    fn patch(
-        &self,
-        kind: Kind,
-        key: &Key,
-        status: bool,
-        patch: Patch,
-    ) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    fn patch(&self, kind: Kind, key: &Key, status: bool, patch: Patch) -> Answer<Bytes> {
         if key.name.is_empty() {
             return unnamed(kind);
         }
@@ -122,12 +115,7 @@ impl Api for Requests {
         self.send(Method::PATCH, kind, path_of(kind, key, status), key.to_string(), body, form)
     }
 
-    fn delete(
-        &self,
-        kind: Kind,
-        key: &Key,
-        only_if: Preconditions,
-    ) -> BoxFuture<'static, Result<(), ApiError>> {
+    fn delete(&self, kind: Kind, key: &Key, only_if: Preconditions) -> Answer<()> {
         if key.name.is_empty() {
             return unnamed(kind);
         }

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{BoxFuture, ready};
-use k8s_types::{Api, ApiError, DEFAULT_NAMESPACE, Key, Kind, Patch, Preconditions};
+use futures::future::ready;
+use k8s_types::{Answer, Api, ApiError, DEFAULT_NAMESPACE, Key, Kind, Patch, Preconditions};
 use serde_json::Value;
 use statedb::Writer;
 
@@ -16,31 +16,25 @@ use crate::{patch, refused};
 /// What is checked is what a server checks of an object's name, uid and version; of its fields, only their types. What it
 /// fills in - defaults, generations, times - it does not.
 impl Api for Tracker {
-    fn get(&self, kind: Kind, key: &Key) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    fn get(&self, kind: Kind, key: &Key) -> Answer<Bytes> {
         let of = Type::from(kind);
         let found = Tracker::get(self, of.domain(), &of.gvr, key).map(|object| json(object.value()));
         ready(found).boxed()
     }
 
-    fn create(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    fn create(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
         self.answer(move |w| create(w, request(kind, &object)?))
     }
 
-    fn update(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    fn update(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
         self.answer(move |w| replace(w, kind, Part::AllButStatus, request(kind, &object)?))
     }
 
-    fn update_status(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    fn update_status(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
         self.answer(move |w| replace(w, kind, Part::Status, request(kind, &object)?))
     }
 
-    fn patch(
-        &self,
-        kind: Kind,
-        key: &Key,
-        status: bool,
-        patch: Patch,
-    ) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    fn patch(&self, kind: Kind, key: &Key, status: bool, patch: Patch) -> Answer<Bytes> {
         let (key, part) = (key.clone(), if status { Part::Status } else { Part::AllButStatus });
         self.answer(move |w| {
             let stored = live(w, &kind.into(), &key)?;
@@ -56,12 +50,7 @@ impl Api for Tracker {
         })
     }
 
-    fn delete(
-        &self,
-        kind: Kind,
-        key: &Key,
-        only_if: Preconditions,
-    ) -> BoxFuture<'static, Result<(), ApiError>> {
+    fn delete(&self, kind: Kind, key: &Key, only_if: Preconditions) -> Answer<()> {
         let (tracker, key) = (self.clone(), key.clone());
         let delete = move |w: &mut Writer<'_, Object>| {
             let of = Type::from(kind);
@@ -87,7 +76,7 @@ impl Tracker {
     fn answer(
         &self,
         request: impl FnOnce(&mut Writer<'_, Object>) -> Result<Bytes, ApiError> + Send + 'static,
-    ) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    ) -> Answer<Bytes> {
         let tracker = self.clone();
         async move { tracker.objects.transact(request).0 }.boxed()
     }

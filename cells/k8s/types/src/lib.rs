@@ -45,5 +45,7 @@ pub use problem::{Problem, Refusal, push_member};
 pub use resource::{Resource, decode, with_type};
 pub use slim::IntOrString;
 pub use smol_str::SmolStr;
-pub use source::{Api, ApiError, Key, Patch, Preconditions, Selection, Source, SourceError, WatchEvent};
+pub use source::{
+    Answer, Api, ApiError, Key, Patch, Preconditions, Selection, Source, SourceError, WatchEvent,
+};
 pub use time::Time;

@@ -133,38 +133,30 @@ impl fmt::Display for Key {
 #[error("{0}")]
 pub struct SourceError(pub String);
 
+/// What comes of a request.
+pub type Answer<T> = BoxFuture<'static, Result<T, ApiError>>;
+
 /// Requests about single objects. Each is one request to the server: no retries, no queue.
 ///
 /// Objects are JSON with `apiVersion` and `kind`. What comes back is the object as the server has it then.
 pub trait Api: Send + Sync + 'static {
     /// The object as it is.
-    fn get(&self, kind: Kind, key: &Key) -> BoxFuture<'static, Result<Bytes, ApiError>>;
+    fn get(&self, kind: Kind, key: &Key) -> Answer<Bytes>;
 
     /// Makes an object. [`ApiError::AlreadyExists`] if there is one.
-    fn create(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>>;
+    fn create(&self, kind: Kind, object: Bytes) -> Answer<Bytes>;
 
     /// Replaces an object. With `metadata.resourceVersion` in it only that version, else [`ApiError::Conflict`].
-    fn update(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>>;
+    fn update(&self, kind: Kind, object: Bytes) -> Answer<Bytes>;
 
     /// Replaces an object's status and nothing else.
-    fn update_status(&self, kind: Kind, object: Bytes) -> BoxFuture<'static, Result<Bytes, ApiError>>;
+    fn update_status(&self, kind: Kind, object: Bytes) -> Answer<Bytes>;
 
     /// Changes an object.
-    fn patch(
-        &self,
-        kind: Kind,
-        key: &Key,
-        status: bool,
-        patch: Patch,
-    ) -> BoxFuture<'static, Result<Bytes, ApiError>>;
+    fn patch(&self, kind: Kind, key: &Key, status: bool, patch: Patch) -> Answer<Bytes>;
 
     /// Deletes an object, if it is the one that the preconditions say.
-    fn delete(
-        &self,
-        kind: Kind,
-        key: &Key,
-        only_if: Preconditions,
-    ) -> BoxFuture<'static, Result<(), ApiError>>;
+    fn delete(&self, kind: Kind, key: &Key, only_if: Preconditions) -> Answer<()>;
 }
 
 /// How an object is changed.
