@@ -44,6 +44,9 @@ impl Used {
     }
 
     fn hold(&mut self, frontend: u16, state: BackendState) {
+        if self.by.contains(&(frontend, state)) {
+            return;
+        }
         let before = self.state();
         match self.by.iter_mut().find(|(by, _)| *by == frontend) {
             Some((_, before)) => *before = state,

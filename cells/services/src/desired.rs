@@ -159,23 +159,23 @@ impl Desired {
         let unhealthy = |backend: &Backend| {
             backend.unhealthy || !quarantined.is_empty() && quarantined.contains(&backend.address)
         };
-        let mut backends: SmallVec<[(bool, &Backend); 2]> =
-            frontend.backends.iter().map(|backend| (unhealthy(backend), &**backend)).collect();
-        backends.sort_by(|(a_unhealthy, a), (b_unhealthy, b)| {
-            let by_use = (a_unhealthy, a.state).cmp(&(b_unhealthy, b.state));
-            by_use.then_with(|| a.address.cmp(&b.address))
-        });
-        let of_state = |state| backends.iter().filter(|(bad, b)| !bad && b.state == state).count() as u16;
+        debug_assert!(frontend.backends.is_sorted_by_key(|backend| backend.address));
+        let mut backends: SmallVec<[((bool, BackendState), &Backend); 2]> = (frontend.backends.iter())
+            .map(|backend| ((unhealthy(backend), backend.state), &**backend))
+            .collect();
+        // Those of one use stay in order of their addresses.
+        backends.sort_by_key(|(by_use, _)| *by_use);
+        let of_state = |state| backends.iter().filter(|(by_use, _)| *by_use == (false, state)).count() as u16;
         let healthy = of_state(BackendState::Active);
         // The last resort, when there is no other.
         let active = if healthy == 0 { of_state(BackendState::Terminating) } else { healthy };
         let (mut slots, mut without_slot) = (Wanted::with_capacity(count), Wanted::new());
-        for (_, backend) in &backends {
-            let pairs = match backend.state {
+        for ((_, state), backend) in &backends {
+            let pairs = match state {
                 BackendState::Maintenance => &mut without_slot,
                 _ => &mut slots,
             };
-            pairs.push((backend.address, backend.state));
+            pairs.push((backend.address, *state));
         }
         let affinity = service.session_affinity.map_or(0, |timeout| timeout.as_secs().clamp(1, MAX_TIMEOUT));
         let flags = flags(frontend, &address, proxy, settings);

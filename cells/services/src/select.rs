@@ -40,7 +40,8 @@ impl Selection<'_> {
     /// The backends of the frontend. `rows` are all rows of the service in the table's order: by address, the most
     /// believed source first.
     pub(crate) fn of<'r>(&self, rows: impl Iterator<Item = &'r Obj<Backend>>) -> Chosen {
-        let mut fitting: Vec<Obj<Backend>> = Vec::new();
+        // Mostly as many as before.
+        let mut fitting: Vec<Obj<Backend>> = Vec::with_capacity(self.frontend.backends.len().max(1));
         let mut last = None;
         for row in rows {
             // Of one address only the first row counts, whether it is chosen or not.
