@@ -86,6 +86,10 @@ impl Tabled for CiliumCIDRGroup {
     }
 }
 
+impl Tabled for CiliumLocalRedirectPolicy {
+    const TABLE: &'static str = "k8s-ciliumlocalredirectpolicies";
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -119,8 +123,4 @@ mod tests {
         let group = json!({"metadata": {"name": "offices"}, "spec": {"externalCIDRs": ["192.0.2.0/24"]}});
         assert_eq!(row::<CiliumCIDRGroup>(&group), ["offices", "192.0.2.0/24"]);
     }
-}
-
-impl Tabled for CiliumLocalRedirectPolicy {
-    const TABLE: &'static str = "k8s-ciliumlocalredirectpolicies";
 }

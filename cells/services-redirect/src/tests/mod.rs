@@ -13,8 +13,9 @@ use k8s::core::Pod;
 use k8s::{Resource, Row};
 use prometheus_client::metrics::histogram::Histogram;
 use serde_json::{Value, json};
-use services::testing::{Direct, FakeMaps};
-use services::{Backend, FrontendParams, FrontendType, LbAddress, Service, ServiceName, Source};
+use services::{
+    Backend, FrontendParams, FrontendType, LbAddress, Service, ServiceName, ServicesWriter, Source,
+};
 use statedb::RwTable;
 
 use crate::config::Ranges;
@@ -67,14 +68,14 @@ struct World {
     pods: RwTable<Row<Pod>>,
     policies: RwTable<LocalRedirectPolicy>,
     skips: RwTable<DesiredSkip>,
-    balancer: Direct,
+    writer: ServicesWriter,
     controller: Controller,
 }
 
 impl World {
     fn new() -> World {
-        let balancer = Direct::new(Arc::<FakeMaps>::default()).unwrap();
-        let frontends = balancer.writer().frontends();
+        let writer = services::testing::writer().unwrap();
+        let frontends = writer.frontends();
         let db = frontends.db();
         let (objects, pods, policies, skips) =
             (db.table().unwrap(), db.table().unwrap(), db.table().unwrap(), db.table().unwrap());
@@ -85,9 +86,9 @@ impl World {
             policies: RwTable::clone(&policies),
             skips: RwTable::clone(&skips),
         };
-        let (writer, histogram) = (balancer.writer().clone(), Histogram::new([1.0]));
-        let controller = Controller::new(writer, tables, Ranges::default(), histogram);
-        World { objects, pods, policies, skips, balancer, controller }
+        let histogram = Histogram::new([1.0]);
+        let controller = Controller::new(writer.clone(), tables, Ranges::default(), histogram);
+        World { objects, pods, policies, skips, writer, controller }
     }
 
     fn policy(&mut self, name: &str, spec: Option<Value>) {
@@ -107,7 +108,7 @@ impl World {
     /// A service of ports `UDP/53 dns` and `TCP/80 web`, as far as wanted, each with a backend of its own.
     fn service(&mut self, name: &str, ip: &str, wanted: Option<[bool; 2]>) {
         let service = ServiceName::new("ns", name);
-        let mut txn = self.balancer.writer().write();
+        let mut txn = self.writer.write();
         let Some(wanted) = wanted else {
             txn.delete_service(&service);
             txn.set_backends(&service, Source::Kubernetes, Vec::new());
@@ -140,7 +141,7 @@ impl World {
 
     /// Frontends: `SERVICE TYPE -> REDIRECT = BACKENDS` by address.
     fn frontends(&self) -> BTreeMap<String, String> {
-        let table = self.balancer.writer().frontends();
+        let table = self.writer.frontends();
         let snapshot = table.snapshot();
         let shown = |frontend: &services::Frontend| {
             let backends: Vec<String> =
@@ -153,13 +154,13 @@ impl World {
     }
 
     fn services(&self) -> Vec<String> {
-        let table = self.balancer.writer().services();
+        let table = self.writer.services();
         let snapshot = table.snapshot();
         table.all(&snapshot).map(|service| service.name.to_string()).collect()
     }
 
     fn backends(&self) -> Vec<String> {
-        let table = self.balancer.writer().backends();
+        let table = self.writer.backends();
         let snapshot = table.snapshot();
         let shown = |row: &Backend| {
             let names: Vec<&str> = row.port_names.iter().map(|name| name.as_str()).collect();

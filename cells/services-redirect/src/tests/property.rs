@@ -102,7 +102,7 @@ proptest! {
         prop_assert_eq!(world.backends(), fresh.backends());
         prop_assert_eq!(world.skips(), fresh.skips());
         // Once all is as it is to be, nothing is written any more.
-        let table = world.balancer.writer().frontends();
+        let table = world.writer.frontends();
         let before = table.revision(&table.snapshot());
         world.settle();
         prop_assert_eq!(table.revision(&table.snapshot()), before);

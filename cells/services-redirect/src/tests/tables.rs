@@ -134,11 +134,11 @@ fn a_policy_that_becomes_malformed_goes() {
 #[test]
 fn services_wait_for_policies_and_policies_for_the_other_sources() {
     let mut world = World::new();
-    let other = world.balancer.writer().register("other");
-    let frontends = world.balancer.writer().frontends();
+    let other = world.writer.register("other");
+    let frontends = world.writer.frontends();
     world.settle();
     assert!(!frontends.initialized(&frontends.snapshot()));
-    world.balancer.writer().complete(other);
+    world.writer.complete(other);
     let pending: Vec<String> =
         frontends.pending_initializers(&frontends.snapshot()).iter().map(ToString::to_string).collect();
     assert_eq!(pending, ["lrp-controller"]);

@@ -33,19 +33,26 @@ pub struct Direct {
     handle: Handle,
 }
 
+/// Writes to tables of services that nobody takes to any maps, of both families and with the default rules. Other tables
+/// beside them: `writer().services().db()`.
+pub fn writer() -> Result<ServicesWriter, MapError> {
+    let db = Db::new();
+    let (services, frontends, backends) = (db.table()?, db.table()?, db.table()?);
+    let place = || Place { node: "node".to_owned(), zone: None };
+    let (questions, rules) = (Questions::new(place, BTreeSet::new), Rules::default());
+    let families = Families { v4: true, v6: true };
+    let events = Events::default();
+    Ok(ServicesWriter::new(services, frontends, backends, questions, families, rules, events))
+}
+
 impl Direct {
     /// Takes the maps over, with empty tables, and runs the reconciler until `work` is done. The tables count as
     /// complete after the first [`reflect`](Self::reflect).
     pub async fn run(maps: Arc<dyn LbMaps>, work: impl AsyncFnOnce(&mut Direct)) -> Result<(), MapError> {
-        let db = Db::new();
-        let families = Families { v4: true, v6: true };
+        let (writer, families) = (writer()?, Families { v4: true, v6: true });
+        let services = writer.services();
         let (manifests, slices): (RwTable<Row<Manifest>>, RwTable<Row<EndpointSlice>>) =
-            (db.table()?, db.table()?);
-        let (services, frontends, backends) = (db.table()?, db.table()?, db.table()?);
-        let place = || Place { node: "node".to_owned(), zone: None };
-        let (questions, rules) = (Questions::new(place, BTreeSet::new), Rules::default());
-        let writer =
-            ServicesWriter::new(services, frontends, backends, questions, families, rules, Events::default());
+            (services.db().table()?, services.db().table()?);
         let objects = (manifests.reader(), slices.reader());
         let reflector = Reflector::new(writer.clone(), objects, families, String::new(), BTreeMap::new);
         let settings = Settings::of(&ServicesConfig::default());

@@ -10,7 +10,7 @@ mod commands;
 mod direct;
 
 pub use commands::commands;
-pub use direct::Direct;
+pub use direct::{Direct, writer};
 
 /// Rows of all maps.
 pub type FakeRows = HashMap<Key, Value, foldhash::fast::RandomState>;
