@@ -266,7 +266,8 @@ async fn a_wrong_authority_is_named_and_its_replacement_is_taken() {
     until("the refusal", || !reader.lock().unwrap().errors.is_empty()).await;
     let error = reader.lock().unwrap().errors[0].clone();
     assert!(
-        error.contains(&format!("is not signed by the authority of {named}: give that cluster's CA")),
+        error.contains("is not signed by the authority of ")
+            && error.contains(&format!("certificate-authority: {named}: give that cluster's CA")),
         "{error}"
     );
     fs::copy(right, &authority).unwrap();

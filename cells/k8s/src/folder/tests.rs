@@ -318,7 +318,7 @@ async fn what_is_refused_is_told_and_what_it_named_stays() {
     );
     world.replace("x.yaml", &good);
     world.hive.until("all is well", || world.hive.health("k8s.cluster-folder").level == Level::Ok).await;
-    assert_eq!(world.pods(), "a=1 b=1");
+    world.until_pods("a=1 b=1").await;
     world.hive.stop().await;
 }
 
