@@ -88,7 +88,7 @@ fn live_options_change_others_wait_and_wrong_ones_change_nothing() {
         "option=cluster-name",
         "configured=other",
     ]);
-    assert_eq!(r.drift(), "1");
+    wait_until("the metric to count it", PATIENCE, || r.drift() == "1");
     wait_until("health to name the option", PATIENCE, || {
         let text = r.configuration_health();
         text.contains("cluster-name: running with \"default\"") && text.contains("says \"other\"")

@@ -60,7 +60,7 @@ fn a_file_becomes_rows_and_stays_over_restarts() {
     let id = before["10.96.0.1"].0;
     assert_eq!(
         in_kernel["10.96.0.1:80/TCP (0)"],
-        json!([format!("0.0.0.0:0 ({id}) (0) [ClusterIP, non-routable]")])
+        json!([format!("0.0.0.0:0 ({id}) (0) [ClusterIP, non-routable] ")])
     );
     assert_eq!(in_kernel["10.96.0.1:80/TCP (2)"], json!([format!("10.1.0.2:8080/TCP ({id}) (2)")]));
     assert!(in_kernel.get("[fd00:96::1]:80/TCP (1)").is_some(), "{in_kernel}");

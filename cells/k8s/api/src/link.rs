@@ -405,10 +405,21 @@ impl Link {
     }
 
     /// The server has failed: the next one is tried, if there are several. What is told is told again in an hour.
-    fn failed(&self, lease: &Lease, trouble: Trouble) -> Trouble {
+    fn failed(&self, lease: &Lease, mut trouble: Trouble) -> Trouble {
         let mut state = self.state.lock();
         if lease.generation != state.generation {
             return trouble; // of a client that is not in use any more
+        }
+        if trouble.what == What::Dropped {
+            match &state.trouble {
+                Some(known) => trouble.text.clone_from(known),
+                // The next connection may tell the reason.
+                None if state.failed < DROPPED => {
+                    state.failed += 1;
+                    return trouble;
+                }
+                None => {}
+            }
         }
         state.failed += 1;
         state.identified = false;
@@ -448,6 +459,9 @@ pub(crate) fn request(method: Method, uri: &str, accept: &'static str, body: Bod
     headers.insert(header::USER_AGENT, HeaderValue::from_static(AGENT));
     request
 }
+
+/// Connections in a row that may end without a reason before that is told.
+const DROPPED: u64 = 3;
 
 /// Who asks, for the server's log.
 const AGENT: &str = concat!("apiary/", env!("CARGO_PKG_VERSION"));

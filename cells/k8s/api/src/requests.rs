@@ -66,6 +66,7 @@ fn failed(trouble: Trouble) -> ApiError {
         What::Forbidden | What::Unauthorized => ApiError::Forbidden(text),
         What::Gone => ApiError::Expired(text),
         What::Unreachable
+        | What::Dropped
         | What::Cut
         | What::Stalled
         | What::Slow

@@ -28,6 +28,8 @@ pub(crate) struct Trouble {
 pub(crate) enum What {
     /// The server cannot be reached, or does not answer in time.
     Unreachable,
+    /// The connection ended before the request was sent; who has it learns no reason.
+    Dropped,
     /// The connection was lost in the middle of an answer.
     Cut,
     /// Nothing has come for too long.
@@ -65,6 +67,7 @@ impl What {
     pub(crate) fn name(self) -> &'static str {
         match self {
             What::Unreachable => "unreachable",
+            What::Dropped => "dropped",
             What::Cut => "cut",
             What::Stalled => "stalled",
             What::Slow => "slow",
@@ -91,7 +94,7 @@ impl Trouble {
 
     /// Whether the server as a whole is to blame, and all requests have it.
     pub(crate) fn is_of_server(&self) -> bool {
-        matches!(self.what, What::Unreachable | What::Unauthorized)
+        matches!(self.what, What::Unreachable | What::Dropped | What::Unauthorized)
     }
 
     /// What a server's answer says that is none of success.

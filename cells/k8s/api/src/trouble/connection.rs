@@ -19,6 +19,13 @@ pub(crate) fn of_connection(error: &kube::Error, server: &str, names: &Names) ->
             return Trouble::new(What::Unreachable, text);
         }
         last = error.to_string();
+        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled) {
+            let text = format!(
+                "the connection to {server} ended before anything was asked: {}",
+                asked_for_certificate(names)
+            );
+            return Trouble::new(What::Dropped, text);
+        }
         cause = error.source();
     }
     let text = format!(
