@@ -160,7 +160,8 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
         self
     }
 
-    /// How often to prune, beginning when the table is initialized. Default: every hour; zero: only when asked.
+    /// How often to prune, beginning when the table is initialized and every object that it has by then has been tried.
+    /// Default: every hour; zero: only when asked.
     pub fn prune(mut self, interval: Duration) -> Self {
         self.options.prune = interval;
         self

@@ -75,7 +75,8 @@ impl Handle {
         *self.progress.borrow()
     }
 
-    /// Asks for a prune as soon as the table is initialized. Several requests before that are one.
+    /// Asks for a prune as soon as the table is initialized and every object that it had then has been tried. Several
+    /// requests before that are one.
     pub fn prune(&self) {
         self.prune.notify_one();
     }

@@ -261,6 +261,13 @@ impl<T: TableSpec + Clone> Core<T> {
         w.try_insert(object).is_ok()
     }
 
+    /// The table's revision if all its sources have spoken; a watch that closes when they have.
+    pub(crate) fn complete(&self) -> (Option<u64>, Watch) {
+        let snapshot = self.table.snapshot();
+        let (initialized, watch) = self.table.initialized_watch(&snapshot);
+        (initialized.then(|| self.table.revision(&snapshot)), watch)
+    }
+
     /// Removes from the target what the table does not have.
     pub(crate) async fn prune(&mut self) -> OpResult {
         let (table, snapshot) = (self.table.reader(), self.table.snapshot());

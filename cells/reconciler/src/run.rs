@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use hive::JobCx;
 use statedb::{TableSpec, Watch};
 use tokio::sync::{Notify, watch};
@@ -95,9 +96,15 @@ impl<T: TableSpec + Clone> Rounds<T> {
         let mut prune_wanted = prune_every.is_some();
         let mut next_prune = prune_every.map(|interval| start + interval);
         let mut first = true;
+        // The table's revision when it was known to be complete: nothing is pruned before all of it has had its turn.
+        let mut complete = None;
         loop {
             let working = self.job.as_ref().map(JobCx::working);
             limit.wait().await;
+            let mut initialized = Watch::closed();
+            if complete.is_none() {
+                (complete, initialized) = self.core.complete();
+            }
             let round = self.core.round().await;
             if round.worked {
                 limit.used();
@@ -111,15 +118,10 @@ impl<T: TableSpec + Clone> Rounds<T> {
                 prune_wanted = true;
                 next_prune = prune_every.map(|interval| now + interval);
             }
-            let mut initialized = Watch::closed();
-            let mut pruned = false;
-            if prune_wanted {
-                let (ready, watch) = self.core.table.initialized_watch(&self.core.table.snapshot());
-                initialized = watch;
-                if ready {
-                    (prune_wanted, pruned) = (false, true);
-                    self.prune_now().await;
-                }
+            let pruned = prune_wanted && complete.is_some_and(|revision| progress.attempted >= revision);
+            if pruned {
+                prune_wanted = false;
+                self.prune_now().await;
             }
             if std::mem::take(&mut first) || round.worked || round.changed || pruned {
                 (self.report)(self.core.report(self.prune_error.as_deref()));
@@ -130,7 +132,7 @@ impl<T: TableSpec + Clone> Rounds<T> {
             tokio::select! {
                 biased;
                 () = round.more.changed() => {}
-                () = initialized.changed(), if prune_wanted => {}
+                () = initialized.changed(), if prune_wanted && complete.is_none() => {}
                 () = self.prune.notified() => prune_wanted = true,
                 () = sleep_until(due.unwrap_or(now)), if due.is_some() => {}
             }
@@ -138,6 +140,8 @@ impl<T: TableSpec + Clone> Rounds<T> {
     }
 
     async fn prune_now(&mut self) {
+        // Who has asked by now means this one.
+        self.prune.notified().now_or_never();
         self.prunes.send_modify(|prunes| prunes.begun += 1);
         self.prune_error = match self.core.prune().await {
             Ok(()) => None,

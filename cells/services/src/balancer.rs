@@ -51,8 +51,6 @@ pub(crate) struct Balancer {
     pub(crate) expansions: HashMap<LbAddress, BTreeSet<IpAddr>>,
     /// Backends that an earlier run had found unhealthy, by frontend.
     pub(crate) quarantined: HashMap<LbAddress, BTreeSet<LbAddress>>,
-    /// What nobody has asked for of an earlier run is gone.
-    pub(crate) pruned: bool,
     /// Numbers of frontends of versions that did not tell protocols apart.
     pub(crate) of_any_protocol: HashMap<LbAddress, u16>,
 }

@@ -284,8 +284,6 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
         if handle.wait_until(all.revision(&snapshot)).await.is_ok() {
             let (frontends, ms) = (all.len(&snapshot), begin.elapsed().as_millis() as u64);
             tracing::info!(frontends, ms, "Services of all sources are in the maps");
-            // The first prune waits until all frontends have had their turn.
-            handle.prune();
         }
         std::future::pending().await
     };

@@ -42,10 +42,6 @@ impl Surroundings {
         found.filter(|frontend| frontend.is_reconciled()).cloned()
     }
 
-    fn any_waits(&self, snapshot: &Snapshot) -> bool {
-        self.frontends.all(snapshot).any(|frontend| frontend.status.is_pending())
-    }
-
     /// Where a port of the node has rows: at all addresses for such ports that are not a frontend of their own.
     fn expansion(&self, snapshot: &Snapshot, address: LbAddress, settings: &Settings) -> Vec<LbAddress> {
         let same = |ip: &&IpAddr| ip.is_ipv4() == address.ip.is_ipv4();
@@ -361,10 +357,6 @@ impl Ops<Frontend> for LbOps {
     }
 
     fn prune(&mut self, cx: &OpCx<'_>, frontends: Rows<'_, Frontend>) -> OpResult {
-        // Frontends that have not had their turn yet are still to ask for their rows.
-        if !self.balancer.pruned && self.surroundings.any_waits(cx.snapshot) {
-            return Ok(());
-        }
         let waits = |address: &LbAddress| self.surroundings.frontend(cx.snapshot, *address).is_some();
         let Pruned { hurt, changed } = self.balancer.prune_but(waits)?;
         let hurt: Vec<_> = frontends.filter(|frontend| self.is_hurt(&hurt, frontend)).collect();

@@ -44,7 +44,6 @@ impl Balancer {
             last_table: LastTable::default(),
             expansions: HashMap::new(),
             quarantined: HashMap::new(),
-            pruned: false,
             of_any_protocol: HashMap::new(),
         };
         balancer.take_over();
@@ -177,7 +176,6 @@ impl Balancer {
 
     /// The same, but for frontends of the earlier run that the tables have: they wait for room.
     pub(crate) fn prune_but(&mut self, waits: impl Fn(&LbAddress) -> bool) -> Result<Pruned, MapError> {
-        self.pruned = true;
         let restored = self.frontends.iter().filter(|(_, record)| record.restored);
         let unclaimed: Vec<LbAddress> =
             restored.map(|(address, _)| *address).filter(|address| !waits(address)).collect();

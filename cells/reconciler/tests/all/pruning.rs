@@ -28,6 +28,42 @@ async fn nothing_is_pruned_before_all_sources_are_done() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_pruned_before_all_objects_have_had_their_turn() {
+    let mut world = World::new();
+    world.put(0..2500); // three rounds
+    world.target.set(7, Mood::Fail); // tried once is enough
+    let handle = world.run(world.builder());
+    handle.prune();
+    pass(10 * MS).await;
+    let log = world.target.take_log();
+    let before = log.iter().position(|line| line.starts_with("prune")).unwrap();
+    assert_eq!(log[..before].len(), 2500, "{:?}", &log[..before.min(5)]);
+    assert_eq!(
+        log.iter().filter(|line| line.starts_with("prune")).count(),
+        1,
+        "the request before is the same"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_writes_without_end_does_not_keep_the_first_prune_away() {
+    let mut world = World::new();
+    world.put(0..30);
+    let (source, _) = world.routes.transact(|w| w.register_initializer("source"));
+    world.run(world.builder().round(10, 1000, 1));
+    world.routes.transact(|w| source.done(w));
+    for more in 1..100 {
+        world.put(more * 100..more * 100 + 20); // twice as many as a round takes
+        pass(MS).await;
+    }
+    let log = world.target.take_log();
+    let before = log.iter().position(|line| line.starts_with("prune")).expect("one while it writes");
+    let tried: Vec<u32> =
+        log[..before].iter().filter_map(|line| line.strip_prefix("update ")?.parse().ok()).collect();
+    assert!((0..30).all(|id| tried.contains(&id)), "{tried:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn pruned_at_once_then_every_interval_and_on_request() {
     let mut world = World::new();
     world.put([1]);
