@@ -9,7 +9,7 @@ use services::{Backend, LbAddress};
 use statedb::Changes;
 
 use crate::diag::Diag;
-use crate::round::{Ended, Sockets, is_alive};
+use crate::round::{Ended, Of, Sockets, is_alive};
 
 /// How long a change waits for others.
 const BATCH_TIME: Duration = Duration::from_millis(50);
@@ -33,22 +33,30 @@ pub(crate) async fn follow(sockets: Sockets, mut changes: Changes<Backend>, cx: 
     }
     let sockets = Arc::new(sockets);
     let mut total = 0;
+    // What has gone while no agent ran is known once all sources have spoken.
+    let mut is_start = true;
     loop {
-        let (batch, watch) = changes.read(&sockets.backends.snapshot(), BATCH);
-        let gone: HashSet<LbAddress> = batch
+        let snapshot = sockets.backends.snapshot();
+        let (batch, watch) = changes.read(&snapshot, BATCH);
+        let (initialized, all_spoke) = sockets.backends.initialized_watch(&snapshot);
+        let lost: HashSet<LbAddress> = batch
             .iter()
             .filter(|change| change.deleted || !is_alive(&change.object))
             .map(|change| change.object.address)
             .collect();
-        if !gone.is_empty() {
+        let of = if is_start && initialized { Of::All } else { Of::Lost(lost) };
+        if !matches!(&of, Of::Lost(lost) if lost.is_empty()) {
             let _working = cx.working();
             let sockets = sockets.clone();
-            let ended = hive::blocking(move || sockets.end(&gone)).await;
+            let ended = hive::blocking(move || sockets.end(&of)).await;
+            // A round that failed is repeated with the next change.
+            is_start &= !initialized || ended.is_err();
             total += tell(&cx.health, ended, total);
         }
         if batch.len() < BATCH {
             tokio::select! {
                 () = watch.changed() => {}
+                () = all_spoke.changed(), if !initialized => {}
                 () = cx.cancelled() => return Ok(()),
             }
             let rest = tokio::time::sleep(BATCH_TIME);

@@ -10,7 +10,8 @@
 //! is gone when it was deleted, is neither active nor terminating, or was found unhealthy. UDP, and TCP with
 //! `lb-sock-terminate-all-protos`; in the agent's network namespace, and with `bpf-lb-sock-terminate-pod-connections` in those
 //! of pods, which are files of the folder `netns` below `state-dir`. Entering these takes `CAP_SYS_ADMIN`, which the agent
-//! keeps for it then. On a kernel without `SOCK_DESTROY` (`CONFIG_INET_DIAG_DESTROY`) health says so and the job ends.
+//! keeps for it then. Once all sources of services have spoken after a start, all such sockets are looked at: backends may have
+//! gone while no agent ran. On a kernel without `SOCK_DESTROY` (`CONFIG_INET_DIAG_DESTROY`) health says so and the job ends.
 //!
 //! **What is missing.** The programs of this agent do not translate at sockets yet: nobody but the programs of another
 //! agent on the node writes the maps, which health says (`socket-lb`). As long as they are empty, a round costs nothing.

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bpf::{Layout, MapFlags, MapSpec, MapType, RawMap, UpdateMode};
 use hive::prelude::*;
@@ -14,8 +14,8 @@ use local_node::{LocalNode, StateConfig};
 use maps::FamilyConfig;
 use services::testing::FakeMaps;
 use services::{
-    Backend, BackendState, FrontendParams, FrontendType, LbAddress, LbMapsProvider, Protocol, Service,
-    ServiceName, ServicesWriter, Source,
+    Backend, BackendState, FrontendParams, FrontendType, Initializers, LbAddress, LbMapsProvider, Protocol,
+    Service, ServiceName, ServicesWriter, Source,
 };
 use services_sockets::{Diag, ReverseSockets, Transport};
 use test_kit::{Sandbox, require_root, skip};
@@ -67,10 +67,22 @@ struct Node {
     hive: TestHive,
     writer: Arc<ServicesWriter>,
     maps: Maps,
+    source: Option<Initializers>,
 }
 
 impl Node {
     async fn start(sandbox: &Sandbox, options: &[(&str, &str)]) -> Node {
+        let mut node = Node::silent(sandbox, options).await;
+        node.speak();
+        node
+    }
+
+    /// One whose source of services has yet to say what it knows.
+    async fn silent(sandbox: &Sandbox, options: &[(&str, &str)]) -> Node {
+        let source = Arc::new(Mutex::new(None));
+        let slot = source.clone();
+        let register =
+            move |writer: Arc<ServicesWriter>| *slot.lock().unwrap() = Some(writer.register("a-source"));
         let maps = Maps::new();
         let (v4, v6) = (maps.v4.try_clone().unwrap(), maps.v6.try_clone().unwrap());
         let open =
@@ -83,6 +95,7 @@ impl Node {
             services::control_plane(),
             supply(Arc::new(ReverseSockets::new(open))),
             services_sockets::termination(),
+            module("a-source", "A source of services", [invoke(register)]),
         ];
         let mut hive = TestHive::needing::<ServicesWriter>(cells)
             .set("bpf-lb-sock", "true")
@@ -92,7 +105,13 @@ impl Node {
         }
         hive.start().await;
         let writer = hive.get::<ServicesWriter>();
-        Node { hive, writer, maps }
+        let source = source.lock().unwrap().take();
+        Node { hive, writer, maps, source }
+    }
+
+    /// The source has said all that it knows.
+    fn speak(&mut self) {
+        self.writer.complete(self.source.take().unwrap());
     }
 
     /// A service with a frontend for UDP and TCP, and these backends.
@@ -235,6 +254,59 @@ fn sockets_end_with_the_backend_that_they_were_led_to() {
         node.hive.until("all are counted", || job().message == "6 sockets ended").await;
         assert_eq!(job().level, Level::Ok);
         assert_eq!(node.hive.health("socket-termination.socket-lb").level, Level::Degraded);
+        node.hive.stop().await;
+    });
+}
+
+#[test]
+fn a_start_ends_sockets_of_backends_that_went_while_no_agent_ran() {
+    require_root!();
+    if !supported() {
+        skip!("this kernel cannot end sockets (CONFIG_INET_DIAG_DESTROY)");
+    }
+    in_sandbox(async |sandbox| {
+        let pod = sandbox.netns("pod").unwrap();
+        symlink(pod.path(), sandbox.dir().join("state/netns/pod")).unwrap();
+        let mut node = Node::silent(sandbox, &[]).await;
+        let table = node.writer.frontends();
+        let (web, other, nobody): (SocketAddr, SocketAddr, SocketAddr) = (
+            "10.96.0.1:53".parse().unwrap(),
+            "10.96.0.2:53".parse().unwrap(),
+            "10.96.0.3:53".parse().unwrap(),
+        );
+        let (first, second) = ("127.0.0.1:5301".parse().unwrap(), "127.0.0.1:5302".parse().unwrap());
+        let led = |socket: (UdpSocket, SocketAddr), frontend: SocketAddr| {
+            node.maps.led(&socket.0, socket.1, frontend);
+            socket.0
+        };
+        let gone = led(udp("127.0.0.1:5309"), web);
+        let gone_in_pod = led(pod.run(|| udp("127.0.0.1:5309")), nobody);
+        let of_another_service = led(udp("127.0.0.1:5302"), web);
+        let stays = led(udp("127.0.0.1:5301"), web);
+        let of_no_service = led(udp("127.0.0.1:5301"), nobody);
+        let by_itself = udp("127.0.0.1:5309").0;
+        node.service("web", web, &[(first, ACTIVE)]);
+        node.service("other", other, &[(second, ACTIVE)]);
+        // Somebody is still to speak: a backend that comes later is none that has gone.
+        let probe = led(udp("127.0.0.1:5310"), web);
+        node.service(
+            "probe",
+            "10.96.0.9:53".parse().unwrap(),
+            &[("127.0.0.1:5310".parse().unwrap(), ACTIVE)],
+        );
+        node.service("probe", "10.96.0.9:53".parse().unwrap(), &[]);
+        node.until_ended("a socket of a backend that went meanwhile", &probe).await;
+        assert!(!table.initialized(&table.snapshot()) && lives(&gone) && lives(&gone_in_pod));
+
+        node.speak();
+        node.until_ended("the socket whose backend is gone", &gone).await;
+        node.until_ended("the pod's socket whose backend is gone", &gone_in_pod).await;
+        node.until_ended("the socket whose service has lost the backend", &of_another_service).await;
+        assert!(lives(&stays), "its service has the backend");
+        assert!(lives(&of_no_service), "its service is unknown, its backend is there");
+        assert!(lives(&by_itself), "nobody led it there");
+        let job = || node.hive.health("socket-termination.job-socket-termination").message;
+        node.hive.until("all are counted", || job() == "4 sockets ended").await;
         node.hive.stop().await;
     });
 }
