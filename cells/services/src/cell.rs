@@ -210,6 +210,7 @@ fn state_file(
         families: Families { v4: families.enable_ipv4, v6: families.enable_ipv6 },
         largest: memory.unwrap_or_default().largest_input(k8s::MAX_FILE),
         initializers: Some(writer.register("state-file")),
+        refused: Vec::new(),
         writer: (*writer).clone(),
     };
     jobs.one_shot("file-reflector", move |cx: JobCx| file.follow(cx));

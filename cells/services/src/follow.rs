@@ -10,6 +10,8 @@ use hive::prelude::*;
 use tokio::time::sleep;
 
 use crate::convert::Families;
+use crate::error::Refused;
+use crate::freed::freed;
 use crate::source::Source;
 use crate::state_file::{self, StateFileError};
 use crate::writer::{Initializers, ServicesWriter};
@@ -30,6 +32,8 @@ pub(crate) struct StateFile {
     pub(crate) writer: ServicesWriter,
     /// Until the file was read: nothing in the kernel counts as stale before.
     pub(crate) initializers: Option<Initializers>,
+    /// Its services that are not in the tables.
+    pub(crate) refused: Vec<Refused>,
 }
 
 impl StateFile {
@@ -64,6 +68,7 @@ impl StateFile {
                     due = Some(self.interval);
                 }
                 () = sleep(due.unwrap_or_default()), if due.is_some() => due = self.load(health).await,
+                () = freed(&self.refused, &self.writer), if !self.refused.is_empty() => due = self.load(health).await,
             }
         }
     }
@@ -73,6 +78,7 @@ impl StateFile {
     async fn load(&mut self, health: &Health) -> Option<Duration> {
         let (path, families, writer) = (self.path.clone(), self.families, self.writer.clone());
         let largest = self.largest;
+        self.refused.clear();
         // A large file takes long enough to hold up others.
         let read = hive::blocking(move || {
             let state = state_file::read(&path, families, largest)?;
@@ -92,6 +98,7 @@ impl StateFile {
                     tracing::error!(path = %self.path.display(), error, "Services of the state file are refused");
                     health.degraded("Failure processing services", error);
                 }
+                self.refused = refused;
             }
             Err(error @ StateFileError::Missing(_)) => {
                 let trouble = match first {
@@ -154,6 +161,7 @@ mod tests {
                     families: Families { v4: true, v6: true },
                     largest: k8s::MAX_FILE,
                     initializers: Some(of_hive.register("state-file")),
+                    refused: Vec::new(),
                     writer: of_hive.clone(),
                 };
                 jobs.one_shot("follow", move |cx: JobCx| file.follow(cx));
@@ -232,6 +240,35 @@ mod tests {
 
         std::fs::write(&path, "").unwrap();
         hive.until("an empty file to empty the tables", || names(&writer).is_empty()).await;
+        hive.stop().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_refused_service_is_taken_once_its_address_is_free() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lb.yaml");
+        std::fs::write(&path, "").unwrap();
+        let (mut hive, writer) = following(&path).await;
+        writer.services().wait_initialized().await;
+        let holder = crate::ServiceName::new("ns", "holder");
+        let frontend = crate::FrontendParams {
+            address: "10.96.0.1:80/TCP".parse().unwrap(),
+            kind: crate::FrontendType::LocalRedirect,
+            port_name: "".into(),
+            service_port: 80,
+        };
+        let mut txn = writer.write();
+        txn.upsert_service(crate::Service::new(holder.clone(), Source::Local), vec![frontend]).unwrap();
+        txn.commit();
+        std::fs::write(&path, ONE).unwrap();
+        let told = |hive: &TestHive| hive.health("file-reflector.job-follow");
+        hive.until("the refusal to be told", || told(&hive).level == Level::Degraded).await;
+        assert_eq!(names(&writer), ["ns/holder"]);
+        let mut txn = writer.write();
+        txn.delete_service(&holder);
+        txn.commit();
+        hive.until("the service to be taken", || names(&writer) == ["default/one"]).await;
+        hive.until("all to be well", || told(&hive).level == Level::Ok).await;
         hive.stop().await;
     }
 

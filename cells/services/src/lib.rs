@@ -41,7 +41,7 @@
 //!   health says (`node-ports`). At addresses of the node they come back at once when a frontend that had the address goes.
 //! - Of slots behind the count of an earlier run only those of active backends count as unhealthy; the others say
 //!   themselves that they are leaving.
-//! - A service that was refused is tried again with every change, not only with its own.
+//! - A service that was refused is taken once nothing stands against it any more, whoever did; not only with its own changes.
 //! - A wrong field of a cluster's object is told in health (`passed-over`) and in the log, not only left out. Services for
 //!   nodes with certain labels are looked at again when the node's labels change.
 //! - A state file with any wrong field changes nothing, and says which, in which line. A port without protocol is TCP. As
@@ -61,6 +61,7 @@ mod desired;
 pub mod dump;
 mod error;
 mod follow;
+mod freed;
 mod frontend;
 mod ids;
 mod kernel;

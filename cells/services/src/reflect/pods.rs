@@ -8,12 +8,13 @@ use std::time::Duration;
 use hive::JobCx;
 use k8s::Row;
 use k8s::core::{ContainerPort, Pod};
-use statedb::{Changes, Table, Watch};
+use statedb::{Changes, Obj, Query, Table, TableSpec, Watch};
 
 use crate::address::LbAddress;
 use crate::backend::Backend;
 use crate::convert::{self, Families};
 use crate::error::Refused;
+use crate::freed::{any_freed, freed};
 use crate::frontend::{FrontendParams, FrontendType};
 use crate::name::ServiceName;
 use crate::service::Service;
@@ -73,6 +74,7 @@ impl HostPorts {
                 () = cx.cancelled() => return Ok(()),
                 () = watch.changed() => {}
                 () = self.pods.wait_initialized(), if self.initializers.is_some() => continue,
+                () = freed(self.refused.values().flatten(), &self.writer), if !self.refused.is_empty() => {}
             }
             if changed {
                 tokio::select! {
@@ -88,7 +90,10 @@ impl HostPorts {
         let snapshot = self.pods.snapshot();
         let complete = self.pods.initialized(&snapshot);
         let (changes, watch) = self.changes.read(&snapshot, usize::MAX);
-        if !changes.is_empty() {
+        let refused = self.refused.values().flatten();
+        let is_freed = any_freed(refused, &self.writer, &self.writer.frontends().snapshot());
+        let changed = !changes.is_empty() || is_freed;
+        if changed {
             let writer = self.writer.clone();
             let mut txn = writer.write();
             // Those that go make room for others.
@@ -97,8 +102,15 @@ impl HostPorts {
             for change in gone {
                 self.put(&mut txn, &change.object, Vec::new());
             }
-            for change in there {
-                let pod: &Pod = &change.object;
+            let there: Vec<Obj<Row<Pod>>> = there.into_iter().map(|change| change.object.clone()).collect();
+            // Who had their ports may have gone.
+            let again = self.refused.keys().filter_map(|name| {
+                let pod = self.pods.get(&snapshot, Query::primary(name.clone()))?;
+                (!there.iter().any(|there| there.key() == *name) && !is_over(pod)).then(|| pod.clone())
+            });
+            let again: Vec<Obj<Row<Pod>>> = again.collect();
+            for pod in there.iter().chain(&again) {
+                let pod: &Pod = pod;
                 let runs = pod.status.phase == "Running" && !pod.spec.host_network;
                 if runs && pod.metadata.deletion_timestamp.is_none() {
                     let ports = self.ports(pod);
@@ -110,24 +122,25 @@ impl HostPorts {
         if complete && let Some(initializers) = self.initializers.take() {
             self.writer.complete(initializers);
         }
-        (!changes.is_empty(), watch)
+        (changed, watch)
     }
 
     /// Makes these the ports of a pod. What an earlier pod of the name has left goes.
     fn put(&mut self, txn: &mut ServicesTxn<'_>, pod: &Pod, ports: Vec<HostPort>) {
-        let start = format!("{}/{}:host-port:", pod.metadata.namespace, pod.metadata.name);
+        let pod_name = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);
+        let start = format!("{pod_name}:host-port:");
         for name in txn.names(&start) {
             if !ports.iter().any(|(service, ..)| service.name == name) {
                 txn.delete_service(&name);
                 txn.set_backends(&name, Source::Kubernetes, Vec::new());
             }
         }
-        self.refused.remove(&start);
+        self.refused.remove(&pod_name);
         for (service, frontends, backends) in ports {
             let name = service.name.clone();
             match txn.upsert_service(service, frontends) {
                 Ok(()) => txn.set_backends(&name, Source::Kubernetes, backends),
-                Err(error) => self.refused.entry(start.clone()).or_default().push(error),
+                Err(error) => self.refused.entry(pod_name.clone()).or_default().push(error),
             }
         }
     }

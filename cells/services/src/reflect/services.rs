@@ -13,6 +13,7 @@ use statedb::{Changes, Table, TableSpec, Watch};
 use crate::annotations;
 use crate::convert::{self, Families};
 use crate::error::Refused;
+use crate::freed::{any_freed, freed};
 use crate::name::ServiceName;
 use crate::reflect::passed_over::{PassedOver, of_service, of_slice};
 use crate::service::Service;
@@ -119,6 +120,7 @@ impl Reflector {
                 () = round.slices.changed() => {}
                 () = node.changed() => {}
                 () = self.initialized(), if !self.initializers.is_empty() => continue,
+                () = freed(self.refused.values(), &self.writer), if !self.refused.is_empty() => {}
             }
             let wait = if round.changed { wait } else { wait.min(ALONG) };
             tokio::select! {
@@ -159,7 +161,8 @@ impl Reflector {
             false => self.for_certain_nodes(&snapshot),
         };
         self.last_labels = labels.clone();
-        let changed = !services.is_empty() || !slices.is_empty() || !again.is_empty();
+        let is_freed = any_freed(self.refused.values(), &self.writer, &self.writer.frontends().snapshot());
+        let changed = !services.is_empty() || !slices.is_empty() || !again.is_empty() || is_freed;
         if changed {
             let writer = self.writer.clone();
             let mut txn = writer.write();

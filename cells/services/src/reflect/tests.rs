@@ -1,5 +1,6 @@
 //! Objects in, tables out.
 
+mod refused;
 mod slices;
 
 use std::collections::BTreeMap;
