@@ -37,18 +37,32 @@ fn each(since: Duration, times: usize) -> f64 {
     (computed() - since).as_secs_f64() * 1e6 / times as f64
 }
 
+/// Measures all, or the parts that are named: `cargo bench --bench maps -- fake memory`.
 fn main() {
-    maglev();
+    let named: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let wanted = |part: &str| named.is_empty() || named.iter().any(|name| name == part);
+    if wanted("maglev") {
+        maglev();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
-        many("fake maps", || Arc::new(FakeMaps::with_capacity(ROWS as usize)), 2.0).await;
+        if wanted("fake") {
+            many("fake maps", || Arc::new(FakeMaps::with_capacity(ROWS as usize)), 2.0).await;
+        }
         match rustix::process::geteuid().is_root() {
+            _ if !wanted("kernel") => {}
             true => many("the kernel's maps", kernel, 4.0).await,
             false => println!("services: not measured with the kernel's maps, which takes root"),
         }
-        memory().await;
-        one_of_many().await;
-        churn().await;
+        if wanted("memory") {
+            memory().await;
+        }
+        if wanted("one") {
+            one_of_many().await;
+        }
+        if wanted("churn") {
+            churn().await;
+        }
     });
 }
 

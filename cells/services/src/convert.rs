@@ -9,6 +9,7 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 use k8s::SmolStr;
 use k8s::core::{self, Endpoint, EndpointConditions, LoadBalancerIngress, ServicePort, ServiceSpec};
+use smallvec::SmallVec;
 
 use crate::address::{LbAddress, Protocol, Scope};
 use crate::annotations;
@@ -16,6 +17,7 @@ use crate::backend::{Backend, BackendState, DEFAULT_WEIGHT, Zone};
 use crate::frontend::{FrontendParams, FrontendType};
 use crate::name::ServiceName;
 use crate::service::{ForwardingMode, Service, TrafficDistribution, TrafficPolicy};
+pub use crate::shared::Names;
 use crate::source::Source;
 
 /// Label of services that are to have no frontends.
@@ -63,6 +65,7 @@ pub fn service(
     manifest: &core::Service,
     source: Source,
     families: Families,
+    names: &mut Names,
 ) -> (Service, Vec<FrontendParams>) {
     let policy = |local| if local { TrafficPolicy::Local } else { TrafficPolicy::Cluster };
     let core::Service { metadata, spec, .. } = manifest;
@@ -81,11 +84,11 @@ pub fn service(
         load_balancer_class: spec.load_balancer_class.clone(),
         health_check_node_port: spec.health_check_node_port,
         source_ranges: ranges.filter_map(|r| IpNetwork::new(r.network(), r.prefix()).ok()).collect(),
-        port_names: port_names(&spec.ports),
+        port_names: names.of_service.of(&port_names(&spec.ports)),
         traffic_distribution: distribution(manifest),
         ..Service::new(ServiceName::new(&metadata.namespace, &metadata.name), source)
     };
-    (service, frontends(manifest, families))
+    (service, frontends(manifest, families, names))
 }
 
 fn external_local(spec: &ServiceSpec) -> bool {
@@ -97,11 +100,12 @@ fn internal_local(spec: &ServiceSpec) -> bool {
 }
 
 /// Ports by name, sorted; of one name the last counts.
-fn port_names(ports: &[ServicePort]) -> Arc<[(SmolStr, u16)]> {
-    let mut names: Vec<(SmolStr, u16)> = ports.iter().rev().map(|p| (p.name.clone(), p.port)).collect();
+fn port_names(ports: &[ServicePort]) -> SmallVec<[(SmolStr, u16); 4]> {
+    let mut names: SmallVec<[(SmolStr, u16); 4]> =
+        ports.iter().rev().map(|p| (p.name.clone(), p.port)).collect();
     names.sort_by(|a, b| a.0.cmp(&b.0));
     names.dedup_by(|later, earlier| later.0 == earlier.0);
-    names.into()
+    names
 }
 
 fn forwarding_mode(manifest: &core::Service) -> ForwardingMode {
@@ -137,7 +141,7 @@ fn distribution(manifest: &core::Service) -> TrafficDistribution {
 }
 
 /// The frontends in order of their addresses. Of two with one address the first counts.
-fn frontends(manifest: &core::Service, families: Families) -> Vec<FrontendParams> {
+fn frontends(manifest: &core::Service, families: Families, names: &mut Names) -> Vec<FrontendParams> {
     let core::Service { metadata, spec, status } = manifest;
     let headless = spec.cluster_ip == "None" || spec.cluster_ips.iter().any(|ip| ip == "None");
     if headless || metadata.labels.get(HEADLESS).is_some() {
@@ -169,7 +173,7 @@ fn frontends(manifest: &core::Service, families: Families) -> Vec<FrontendParams
             }
         };
     for port in &spec.ports {
-        let name: Arc<str> = port.name.as_str().into();
+        let name = names.of_frontend.of(&port.name);
         let named = (port, &name);
         for ip in &cluster_ips {
             add(FrontendType::ClusterIP, *ip, port.port, external, named);
@@ -213,11 +217,16 @@ fn node_port_families(spec: &ServiceSpec, cluster_ips: &[IpAddr]) -> [bool; 2] {
 }
 
 /// The backends of a slice, and what of it was passed over. None if it belongs to no service.
-pub fn slice(manifest: &core::EndpointSlice, source: Source, families: Families) -> Option<Vec<Backend>> {
+pub fn slice(
+    manifest: &core::EndpointSlice,
+    source: Source,
+    families: Families,
+    names: &mut Names,
+) -> Option<Vec<Backend>> {
     let service = manifest.metadata.labels.get(k8s::SERVICE_NAME)?;
     let name = ServiceName::new(&manifest.metadata.namespace, service);
     let mut backends = Vec::new();
-    add_backends(manifest, &name, source, families, &mut backends);
+    add_backends(manifest, &name, source, families, names, &mut backends);
     Some(backends)
 }
 
@@ -227,17 +236,18 @@ pub(crate) fn add_backends(
     name: &ServiceName,
     source: Source,
     families: Families,
+    shared: &mut Names,
     backends: &mut Vec<Backend>,
 ) {
     let weight = weight(manifest);
     // One port under several names is one backend with several names.
-    let mut ports: Vec<((u16, Protocol), Vec<SmolStr>)> = Vec::with_capacity(manifest.ports.len());
+    let mut ports: SmallVec<[((u16, Protocol), PortNames); 2]> = SmallVec::new();
     for port in &manifest.ports {
         if let Some(number) = port.port.filter(|number| *number != 0)
             && let Some(protocol) = protocol(port.protocol.as_deref().unwrap_or_default())
         {
             let at = ports.iter().position(|(port, _)| *port == (number, protocol)).unwrap_or_else(|| {
-                ports.push(((number, protocol), Vec::new()));
+                ports.push(((number, protocol), PortNames::new()));
                 ports.len() - 1
             });
             let names = &mut ports[at].1;
@@ -246,8 +256,10 @@ pub(crate) fn add_backends(
     }
     ports.sort_by_key(|(port, _)| *port);
     // All backends of a port share its names.
-    let ports: Vec<(u16, Protocol, Arc<[SmolStr]>)> =
-        ports.into_iter().map(|((number, protocol), names)| (number, protocol, names.into())).collect();
+    let shared = |((number, protocol), names): &((u16, Protocol), PortNames)| {
+        (*number, *protocol, shared.of_backend.of(names))
+    };
+    let ports: SmallVec<[_; 2]> = ports.iter().map(shared).collect();
     backends.reserve(manifest.endpoints.len());
     for endpoint in &manifest.endpoints {
         let zone = zone(endpoint).map(Arc::new);
@@ -290,8 +302,11 @@ fn zone(endpoint: &Endpoint) -> Option<Zone> {
     known.then_some(Zone { zone, for_zones })
 }
 
+/// Names of one port: hardly ever more than one.
+type PortNames = SmallVec<[SmolStr; 1]>;
+
 /// Adds names that are not there yet.
-fn add_names<'n>(names: &mut Vec<SmolStr>, more: impl IntoIterator<Item = &'n SmolStr>) {
+fn add_names<'n>(names: &mut PortNames, more: impl IntoIterator<Item = &'n SmolStr>) {
     for name in more {
         if !names.contains(name) {
             names.push(name.clone());
@@ -324,14 +339,14 @@ pub fn merge(backends: impl IntoIterator<Item = Backend>) -> Vec<Backend> {
         }
         // Without names it serves all ports.
         let all = first.port_names.is_empty() || backend.port_names.is_empty();
-        let mut names = if all { Vec::new() } else { first.port_names.to_vec() };
+        let mut names = PortNames::new();
         if !all {
-            add_names(&mut names, &*backend.port_names);
+            add_names(&mut names, first.port_names.iter().chain(&*backend.port_names));
         }
         if backend.state < first.state {
             std::mem::swap(first, backend);
         }
-        first.port_names = names.into();
+        first.port_names = names.as_slice().into();
         true
     });
     merged

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reconciler::{Status, StatusKind};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
-use statedb::{Index, IndexDef, Obj, Query, TableSpec, age};
+use statedb::{Index, IndexDef, Obj, Prefix, Query, TableSpec, age};
 
 use crate::address::LbAddress;
 use crate::backend::Backend;
@@ -78,9 +78,10 @@ pub struct Frontend {
 
 impl Frontend {
     /// A frontend that has no backends yet.
-    pub(crate) fn new(params: FrontendParams, service: Obj<Service>, status: Status) -> Frontend {
+    pub(crate) fn new(params: FrontendParams, service: Obj<Service>) -> Frontend {
         let none: Arc<[Obj<Backend>]> = Arc::default();
         let (backends, health_check_backends) = (none.clone(), none);
+        let status = Status::pending();
         Frontend { params, service, backends, health_check_backends, redirect_to: None, id: 0, status }
     }
 
@@ -97,6 +98,11 @@ impl Frontend {
     /// All frontends that use the backends of this service in place of their own's.
     pub(crate) fn by_redirect(service: &ServiceName) -> Query<Frontend> {
         BY_REDIRECT.query(service.as_str())
+    }
+
+    /// All frontends that use the backends of another service.
+    pub(crate) fn redirected() -> Prefix<Frontend> {
+        BY_REDIRECT.prefix("")
     }
 
     /// Whether the maps are to have it; its status says why not.

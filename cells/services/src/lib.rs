@@ -82,6 +82,7 @@ mod room;
 pub mod rows;
 mod select;
 mod service;
+mod shared;
 mod shown;
 mod source;
 mod state_file;

@@ -87,31 +87,35 @@ impl Mirror {
 
     /// Writes the rows that are not there already.
     pub(crate) fn put(&mut self, mut rows: Vec<(Key, Value)>) -> Result<(), MapError> {
-        rows.retain(|(key, value)| self.rows.get(key) != Some(Some(*value)));
+        rows.retain(|(key, value)| self.rows.replace(*key, *value) != Some(Some(*value)));
         if rows.is_empty() {
             return Ok(());
         }
         let result = self.maps.put(&rows);
-        self.written(rows, result)
+        self.written(rows.into_iter().map(|(key, _)| key), result)
     }
 
     /// Writes the Maglev tables that are not there already.
     pub(crate) fn put_tables(&mut self, mut tables: Vec<(Key, Arc<[u32]>)>) -> Result<(), MapError> {
-        let row = |(key, table): &(Key, Arc<[u32]>)| (*key, Value::Maglev(digest(table)));
-        tables.retain(|table| {
-            let (key, value) = row(table);
-            self.rows.get(&key) != Some(Some(value))
+        tables.retain(|(key, table)| {
+            let value = Value::Maglev(digest(table));
+            self.rows.replace(*key, value) != Some(Some(value))
         });
         if tables.is_empty() {
             return Ok(());
         }
         let result = self.maps.put_tables(&tables);
-        self.written(tables.iter().map(row).collect(), result)
+        self.written(tables.into_iter().map(|(key, _)| key), result)
     }
 
-    fn written(&mut self, rows: Vec<(Key, Value)>, result: Result<(), MapError>) -> Result<(), MapError> {
-        for (key, value) in rows {
-            self.rows.insert(key, result.is_ok().then_some(value));
+    /// Of rows that were noted as written; after a failure nobody knows which were.
+    fn written(
+        &mut self,
+        keys: impl Iterator<Item = Key>,
+        result: Result<(), MapError>,
+    ) -> Result<(), MapError> {
+        if result.is_err() {
+            keys.for_each(|key| _ = self.rows.insert(key, None));
         }
         self.tell_levels();
         result

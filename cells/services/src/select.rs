@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use k8s::SmolStr;
+use smallvec::SmallVec;
 use statedb::Obj;
 
 use crate::address::Scope;
@@ -36,12 +37,21 @@ pub(crate) struct Chosen {
     pub(crate) to_check: Arc<[Obj<Backend>]>,
 }
 
+type Fitting = SmallVec<[Obj<Backend>; 2]>;
+
+fn shared(fitting: Fitting) -> Arc<[Obj<Backend>]> {
+    match fitting.spilled() {
+        true => fitting.into_vec().into(),
+        false => fitting.as_slice().into(),
+    }
+}
+
 impl Selection<'_> {
     /// The backends of the frontend. `rows` are all rows of the service in the table's order: by address, the most
     /// believed source first.
     pub(crate) fn of<'r>(&self, rows: impl Iterator<Item = &'r Obj<Backend>>) -> Chosen {
         // Mostly as many as before.
-        let mut fitting: Vec<Obj<Backend>> = Vec::with_capacity(self.frontend.backends.len().max(1));
+        let mut fitting = Fitting::with_capacity(self.frontend.backends.len());
         let mut last = None;
         for row in rows {
             // Of one address only the first row counts, whether it is chosen or not.
@@ -51,13 +61,13 @@ impl Selection<'_> {
         }
         if !self.is_checked {
             self.prefer(&mut fitting);
-            let backends: Arc<[Obj<Backend>]> = fitting.into();
+            let backends = shared(fitting);
             return Chosen { to_check: backends.clone(), backends };
         }
         let to_check: Arc<[Obj<Backend>]> = fitting.as_slice().into();
         self.prefer(&mut fitting);
         fitting.retain(|row| row.state != BackendState::Active || row.unhealthy_updated_at.is_some());
-        Chosen { backends: fitting.into(), to_check }
+        Chosen { backends: shared(fitting), to_check }
     }
 
     fn fits(&self, row: &Backend) -> bool {
@@ -71,7 +81,7 @@ impl Selection<'_> {
     }
 
     /// Leaves out backends that are elsewhere, if there are such that may take connections where they should be.
-    fn prefer(&self, rows: &mut Vec<Obj<Backend>>) {
+    fn prefer(&self, rows: &mut Fitting) {
         if !self.topology || self.frontend.redirect_to.is_some() {
             return;
         }
@@ -86,7 +96,7 @@ impl Selection<'_> {
             TrafficDistribution::PreferSameNode => {
                 let here = |row: &Obj<Backend>| row.node_name == self.place.node;
                 if candidates().any(here) {
-                    rows.retain(here);
+                    rows.retain(|row| here(row));
                 }
             }
             TrafficDistribution::PreferSameZone | TrafficDistribution::PreferClose => {
@@ -97,7 +107,7 @@ impl Selection<'_> {
                     row.zone.as_ref().is_some_and(|place| place.for_zones.contains(zone))
                 };
                 if candidates().any(ours) && candidates().all(hints) {
-                    rows.retain(ours);
+                    rows.retain(|row| ours(row));
                 }
             }
         }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::convert::{self, Families};
 use crate::reflect::passed_over::{of_annotations, of_weight};
+use crate::shared::Names;
 use crate::source::Source;
 use crate::writer::State;
 
@@ -87,12 +88,13 @@ pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
     for name in top.keys().filter(|name| !["services", "endpoints"].contains(&name.as_str())) {
         faults.add(name, "is no field of a state file; give services and endpoints");
     }
-    let mut names = HashSet::new();
+    let (mut names, mut port_names) = (HashSet::new(), Names::default());
     for (path, manifest) in items(top.get("services"), "services", &mut faults) {
         match k8s::manifest::<Service>(manifest) {
             Ok(manifest) => {
                 of_annotations(&manifest).iter().for_each(|problem| warn(&path, problem));
-                let (service, frontends) = convert::service(&manifest, Source::Api, families);
+                let (service, frontends) =
+                    convert::service(&manifest, Source::Api, families, &mut port_names);
                 match names.insert(service.name.clone()) {
                     true => state.services.push((service, frontends)),
                     false => {
@@ -108,7 +110,7 @@ pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
         match k8s::manifest::<EndpointSlice>(manifest) {
             Ok(manifest) => {
                 of_weight(&manifest).iter().for_each(|problem| warn(&path, problem));
-                match convert::slice(&manifest, Source::Api, families) {
+                match convert::slice(&manifest, Source::Api, families, &mut port_names) {
                     Some(of_slice) => backends.extend(of_slice),
                     None => {
                         let path = format!("{path}.metadata.labels");

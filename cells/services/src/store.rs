@@ -80,7 +80,16 @@ impl Store {
 
     /// Sets a row; false if it was there, or may have been.
     pub(crate) fn insert(&mut self, key: Key, value: Option<Value>) -> bool {
-        let new = match (key, value) {
+        self.set(key, value).is_none()
+    }
+
+    /// Sets a row to a value; gives what [`get`](Self::get) would have given before.
+    pub(crate) fn replace(&mut self, key: Key, value: Value) -> Option<Option<Value>> {
+        self.set(key, Some(value))
+    }
+
+    fn set(&mut self, key: Key, value: Option<Value>) -> Option<Option<Value>> {
+        let before = match (key, value) {
             (Key::Service(address, slot), None | Some(Value::Service(_))) => {
                 let row = match value {
                     Some(Value::Service(row)) => Slot::Row(row),
@@ -88,35 +97,42 @@ impl Store {
                 };
                 self.set_slot(address, slot, row)
             }
-            (Key::Backend(family, id), None) => self.backends.insert((family, id), None).is_none(),
-            (Key::Backend(family, id), Some(Value::Backend(row))) => {
-                self.backends.insert((family, id), Some(row)).is_none()
+            (Key::Backend(family, id), None | Some(Value::Backend(_))) => {
+                let row = match value {
+                    Some(Value::Backend(row)) => Some(row),
+                    _ => None,
+                };
+                self.backends.insert((family, id), row).map(|before| before.map(Value::Backend))
             }
-            (Key::ReverseNat(family, id), None) => self.reverse.insert((family, id), None).is_none(),
-            (Key::ReverseNat(family, id), Some(Value::ReverseNat(ip, port))) => {
-                self.reverse.insert((family, id), Some((ip, port))).is_none()
+            (Key::ReverseNat(family, id), None | Some(Value::ReverseNat(..))) => {
+                let row = match value {
+                    Some(Value::ReverseNat(ip, port)) => Some((ip, port)),
+                    _ => None,
+                };
+                let before = self.reverse.insert((family, id), row);
+                before.map(|before| before.map(|(ip, port)| Value::ReverseNat(ip, port)))
             }
-            (key, value) => self.others.insert(key, value).is_none(),
+            (key, value) => self.others.insert(key, value),
         };
-        self.counts[key.map().index()] += usize::from(new);
-        new
+        self.counts[key.map().index()] += usize::from(before.is_none());
+        before
     }
 
-    fn set_slot(&mut self, address: LbAddress, slot: u16, row: Slot) -> bool {
+    fn set_slot(&mut self, address: LbAddress, slot: u16, row: Slot) -> Option<Option<Value>> {
         let at = usize::from(slot);
         let key = Key::Service(address, slot);
         let near = at < GAP || at < self.slots(&address).len() + GAP;
         if !near {
             let value = row.known().flatten().map(Value::Service);
-            return self.others.insert(key, value).is_none();
+            return self.others.insert(key, value);
         }
         let slots = self.slots.entry(address).or_default();
         if at >= slots.len() {
             slots.resize(at + 1, Slot::Missing);
         }
-        let before = std::mem::replace(&mut slots[at], row);
-        let far = !self.others.is_empty() && self.others.remove(&key).is_some();
-        before == Slot::Missing && !far
+        let before = std::mem::replace(&mut slots[at], row).known().map(|row| row.map(Value::Service));
+        let far = if self.others.is_empty() { None } else { self.others.remove(&key) };
+        before.or(far)
     }
 
     /// Forgets a row.
@@ -217,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_are_those_of_a_plain_map(steps in proptest::collection::vec((key(), 0u8..3, any::<u16>()), 0..60)) {
+        fn rows_are_those_of_a_plain_map(steps in proptest::collection::vec((key(), 0u8..4, any::<u16>()), 0..60)) {
             let (mut store, mut plain) = (Store::default(), BTreeMap::new());
             for (key, step, number) in steps {
                 match step {
@@ -225,8 +241,12 @@ mod tests {
                         store.remove(&key);
                         plain.remove(&key);
                     }
+                    1 => {
+                        let row = value(&key, number);
+                        prop_assert_eq!(store.replace(key, row), plain.insert(key, Some(row)));
+                    }
                     step => {
-                        let row = (step == 1).then(|| value(&key, number));
+                        let row = (step == 2).then(|| value(&key, number));
                         prop_assert_eq!(store.insert(key, row), plain.insert(key, row).is_none());
                     }
                 }

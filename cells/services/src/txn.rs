@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use reconciler::{Status, StatusKind};
+use smallvec::SmallVec;
 use statedb::{Obj, Prefix, Query};
 
 use crate::address::LbAddress;
@@ -17,26 +18,33 @@ use crate::name::ServiceName;
 use crate::select::{Chosen, Place, Selection};
 use crate::service::{ProxyRedirect, Service};
 use crate::source::Source;
+use crate::store::FastMap;
 use crate::writer::{IsChecked, ServicesWriter, State, Tables};
 
 /// Changes that become visible together. Dropped without [`commit`](ServicesTxn::commit), nothing has happened.
 #[must_use = "a transaction that is not committed changes nothing"]
 pub struct ServicesTxn<'a> {
     txn: Tables<'a>,
-    /// Of the table of frontends, before the transaction.
-    revision: u64,
     place: Place,
     is_checked: Option<Arc<IsChecked>>,
     writer: &'a ServicesWriter,
-    /// Services whose frontends choose their backends anew at the commit, some more than once.
-    touched: Vec<ServiceName>,
+    /// Services whose backends have changed: what uses them is to choose anew at the commit.
+    touched: FastMap<ServiceName, Users>,
+}
+
+/// Which frontends are yet to see that the backends of a service have changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Users {
+    /// Its own, and those of other services that are led to it.
+    All,
+    /// Its own were written since.
+    Others,
 }
 
 impl<'a> ServicesTxn<'a> {
-    pub(crate) fn new(writer: &'a ServicesWriter, mut txn: Tables<'a>) -> ServicesTxn<'a> {
-        let revision = txn.split().1.revision();
+    pub(crate) fn new(writer: &'a ServicesWriter, txn: Tables<'a>) -> ServicesTxn<'a> {
         let (place, is_checked) = ((writer.questions.place)(), writer.questions.is_checked());
-        ServicesTxn { txn, revision, place, is_checked, writer, touched: Vec::new() }
+        ServicesTxn { txn, place, is_checked, writer, touched: FastMap::default() }
     }
 
     /// Creates or replaces a service and its set of frontends. Refused as a whole if another service has one of the
@@ -69,8 +77,8 @@ impl<'a> ServicesTxn<'a> {
         let (_, frontends, _) = self.txn.split();
         let Some(frontend) = frontends.get(Frontend::by_address(address)).cloned() else { return false };
         if frontend.redirect_to != to {
-            self.touched.push(frontend.service.name.clone());
-            frontends.insert(Frontend { redirect_to: to, ..(*frontend).clone() });
+            let frontend = Frontend { redirect_to: to, ..(*frontend).clone() };
+            self.put_frontend(frontend);
         }
         true
     }
@@ -87,9 +95,8 @@ impl<'a> ServicesTxn<'a> {
         let Some(service) = services.get(Service::by_name(name)).cloned() else { return false };
         let of_service: Vec<Obj<Frontend>> = frontends.list(Frontend::by_service(name)).cloned().collect();
         for frontend in of_service {
-            frontends.insert(Frontend { service: service.clone(), ..(*frontend).clone() });
+            self.put_frontend(Frontend { service: service.clone(), ..(*frontend).clone() });
         }
-        self.touched.push(name.clone());
         true
     }
 
@@ -97,7 +104,7 @@ impl<'a> ServicesTxn<'a> {
     pub(crate) fn touch_all(&mut self, concerned: impl Fn(&Service) -> bool) {
         let services = self.txn.split().0.all().filter(|service| concerned(service));
         let names: Vec<ServiceName> = services.map(|service| service.name.clone()).collect();
-        self.touched.extend(names);
+        self.touched.extend(names.into_iter().map(|name| (name, Users::All)));
     }
 
     /// Without ports of the node that somebody else serves, and without addresses of load balancers at which a NodePort
@@ -260,29 +267,35 @@ impl<'a> ServicesTxn<'a> {
         for name in gone {
             self.delete_service(&name);
         }
-        for (service, frontends) in accepted.into_values() {
-            let existing = self.service(&service.name);
-            self.put_service(existing, service, frontends);
-        }
+        // Backends first: frontends are written with those that there are.
         for backend in state.backends {
             wanted.entry(backend.service_name.clone()).or_default().push(backend);
         }
         for (service, backends) in wanted {
             self.set_backends(&service, source, backends);
         }
+        for (service, frontends) in accepted.into_values() {
+            let existing = self.service(&service.name);
+            self.put_service(existing, service, frontends);
+        }
         refused
     }
 
     /// Makes the changes visible.
     pub fn commit(mut self) {
-        let mut touched = std::mem::take(&mut self.touched);
-        touched.sort_unstable();
-        touched.dedup();
-        for name in &touched {
+        let touched = std::mem::take(&mut self.touched);
+        let own = touched.iter().filter(|(_, users)| **users == Users::All);
+        let mut own: Vec<&ServiceName> = own.map(|(name, _)| name).collect();
+        own.sort_unstable();
+        for name in own {
             self.choose(Frontend::by_service(name));
         }
-        for name in &touched {
-            self.choose(Frontend::by_redirect(name));
+        if self.txn.split().1.prefix(Frontend::redirected()).next().is_some() {
+            let mut touched: Vec<&ServiceName> = touched.keys().collect();
+            touched.sort_unstable();
+            for name in touched {
+                self.choose(Frontend::by_redirect(name));
+            }
         }
         self.txn.commit();
     }
@@ -341,29 +354,40 @@ impl<'a> ServicesTxn<'a> {
             services.insert(service);
         }
         let Some(service) = services.get(Service::by_name(&name)).cloned() else { return };
-        for params in params {
-            let old = frontends.get(Frontend::by_address(&params.address)).cloned();
-            if old.as_ref().is_some_and(|old| old.params == params && old.service.same(&service)) {
+        let known = params.iter().map(|params| frontends.get(Frontend::by_address(&params.address)).cloned());
+        let known: SmallVec<[Option<Obj<Frontend>>; 2]> = known.collect();
+        let stays = |params: &FrontendParams, old: &Option<Obj<Frontend>>| {
+            old.as_ref().is_some_and(|old| old.params == *params && old.service.same(&service))
+        };
+        let any = params.iter().zip(&known).any(|(params, old)| !stays(params, old));
+        for (params, old) in params.into_iter().zip(known) {
+            if stays(&params, &old) && !(any && old.as_ref().is_some_and(|old| waits_for_number(old))) {
                 continue;
             }
             // Rows of a frontend that changes hands stay under their number.
-            let status = status(&params, self.writer);
-            let frontend = match old {
+            self.put_frontend(match old {
                 Some(old) => Frontend {
                     redirect_to: old.redirect_to.clone().filter(|_| old.service.name == name),
                     params,
                     service: service.clone(),
-                    status,
                     ..(*old).clone()
                 },
-                None => Frontend::new(params, service.clone(), status),
-            };
-            frontends.insert(frontend);
-            touch(&mut self.touched, &name);
+                None => Frontend::new(params, service.clone()),
+            });
         }
-        if changed {
-            touch(&mut self.touched, &name);
+        if changed && let Some(users) = self.touched.get_mut(&name) {
+            *users = Users::Others;
         }
+    }
+
+    /// Writes a frontend with the backends that there are, to be reconciled.
+    fn put_frontend(&mut self, frontend: Frontend) {
+        let (_, table, backends) = self.txn.split();
+        let chooser =
+            Chooser { writer: self.writer, place: &self.place, is_checked: self.is_checked.as_deref() };
+        let Chosen { backends, to_check: health_check_backends } = chooser.choose(&frontend, backends);
+        let status = status(&frontend.params, self.writer);
+        table.insert(Frontend { backends, health_check_backends, status, ..frontend });
     }
 
     fn put_backend(&mut self, mut backend: Backend) {
@@ -383,31 +407,23 @@ impl<'a> ServicesTxn<'a> {
     /// Chooses the backends of frontends; those that get others are to be reconciled.
     fn choose(&mut self, frontends: Query<Frontend>) {
         let (_, table, backends) = self.txn.split();
-        let before = self.revision;
-        let frontends: Vec<Obj<Frontend>> = table.list(frontends).cloned().collect();
+        let chooser =
+            Chooser { writer: self.writer, place: &self.place, is_checked: self.is_checked.as_deref() };
+        let frontends: SmallVec<[Obj<Frontend>; 2]> = table.list(frontends).cloned().collect();
         let choose = |frontend: Obj<Frontend>| {
-            let from = frontend.redirect_to.as_ref().unwrap_or(&frontend.service.name);
-            let selection = Selection {
-                frontend: &frontend,
-                place: &self.place,
-                topology: self.writer.rules.topology,
-                is_checked: self.is_checked.as_ref().is_some_and(|is| is(&frontend.service)),
-            };
-            let chosen = selection.of(backends.prefix(Backend::of_service(from)));
+            let chosen = chooser.choose(&frontend, backends);
             let both = |a: &Arc<[Obj<Backend>]>, b| Arc::ptr_eq(a, b);
             let one = both(&chosen.backends, &chosen.to_check)
                 && both(&frontend.backends, &frontend.health_check_backends);
-            let changed = frontend.revision() > before
-                || !same(&chosen.backends, &frontend.backends)
+            let changed = !same(&chosen.backends, &frontend.backends)
                 || !one && !same(&chosen.to_check, &frontend.health_check_backends);
             (frontend, chosen, changed)
         };
-        let chosen: Vec<(Obj<Frontend>, Chosen, bool)> = frontends.into_iter().map(choose).collect();
+        let chosen: SmallVec<[(Obj<Frontend>, Chosen, bool); 2]> =
+            frontends.into_iter().map(choose).collect();
         let any = chosen.iter().any(|(.., changed)| *changed);
         for (frontend, chosen, changed) in chosen {
-            // Those that have no number yet come once more as well, all in order of their addresses: so they get their
-            // numbers, however many transactions it took to say what they are.
-            if changed || (any && frontend.id == 0 && frontend.status.kind() == StatusKind::Pending) {
+            if changed || (any && waits_for_number(&frontend)) {
                 let status = status(&frontend.params, self.writer);
                 let Chosen { backends, to_check: health_check_backends } = chosen;
                 table.insert(Frontend { backends, health_check_backends, status, ..(*frontend).clone() });
@@ -416,10 +432,37 @@ impl<'a> ServicesTxn<'a> {
     }
 }
 
-/// Notes that the frontends of a service are to choose their backends anew.
-fn touch(touched: &mut Vec<ServiceName>, name: &ServiceName) {
-    if touched.last() != Some(name) {
-        touched.push(name.clone());
+/// Chooses the backends of frontends.
+struct Chooser<'t> {
+    writer: &'t ServicesWriter,
+    place: &'t Place,
+    is_checked: Option<&'t IsChecked>,
+}
+
+impl Chooser<'_> {
+    fn choose(&self, frontend: &Frontend, backends: &statedb::Writer<'_, Backend>) -> Chosen {
+        let from = frontend.redirect_to.as_ref().unwrap_or(&frontend.service.name);
+        let selection = Selection {
+            frontend,
+            place: self.place,
+            topology: self.writer.rules.topology,
+            is_checked: self.is_checked.is_some_and(|is| is(&frontend.service)),
+        };
+        selection.of(backends.prefix(Backend::of_service(from)))
+    }
+}
+
+/// Frontends that have no number yet are written once more with others of their service, all in order of their addresses:
+/// so they get their numbers, however many transactions it took to say what they are.
+fn waits_for_number(frontend: &Frontend) -> bool {
+    frontend.id == 0 && frontend.status.kind() == StatusKind::Pending
+}
+
+/// Notes that whoever uses the backends of a service is to choose anew.
+fn touch(touched: &mut FastMap<ServiceName, Users>, name: &ServiceName) {
+    match touched.get_mut(name) {
+        Some(users) => *users = Users::All,
+        None => _ = touched.insert(name.clone(), Users::All),
     }
 }
 

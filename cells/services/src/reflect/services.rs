@@ -17,11 +17,12 @@ use crate::freed::{any_freed, freed};
 use crate::name::ServiceName;
 use crate::reflect::passed_over::{PassedOver, of_service, of_slice};
 use crate::service::Service;
+use crate::shared::Names;
 use crate::source::Source;
 use crate::txn::ServicesTxn;
 use crate::writer::{Initializers, ServicesWriter};
 
-use super::slices::Slices;
+use super::slices::{Affected, Slices};
 
 /// Objects with this label are for the proxy of that name.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
@@ -41,6 +42,7 @@ pub(crate) struct Reflector {
     service_changes: Changes<Row<Manifest>>,
     slice_changes: Changes<Row<EndpointSlice>>,
     families: Families,
+    names: Names,
     /// The name of this proxy in [`PROXY_NAME`]; empty for the proxy of all objects without that label.
     proxy_name: String,
     /// Labels of this node, now and at the last round.
@@ -76,6 +78,7 @@ impl Reflector {
             services,
             slices,
             families,
+            names: Names::default(),
             proxy_name,
             labels: Box::new(labels),
             last_labels: Labels::new(),
@@ -166,19 +169,8 @@ impl Reflector {
         if changed {
             let writer = self.writer.clone();
             let mut txn = writer.write();
-            again.extend(self.refused.keys().cloned());
-            for change in services.iter() {
-                let key: SmolStr = change.object.key().into();
-                again.remove(&key);
-                let object = (!change.deleted).then_some(&*change.object);
-                self.take_service(&mut txn, key, object.map(|row| &**row), &labels);
-            }
-            // Who had their addresses may have gone.
-            for key in again {
-                let row = self.services.get(&snapshot, statedb::Query::primary(key.to_string())).cloned();
-                self.take_service(&mut txn, key, row.as_ref().map(|row| &***row), &labels);
-            }
-            let mut affected = Vec::new();
+            // Backends first: frontends are written with those that there are.
+            let mut affected = Affected::default();
             for change in slices.iter() {
                 let key: SmolStr = change.object.key().into();
                 let slice = (!change.deleted).then_some(&*change.object);
@@ -192,6 +184,18 @@ impl Reflector {
                 self.of_services.take(key, &change.object, service, &mut affected);
             }
             self.of_services.write(affected, &mut txn);
+            again.extend(self.refused.keys().cloned());
+            for change in services.iter() {
+                let key: SmolStr = change.object.key().into();
+                again.remove(&key);
+                let object = (!change.deleted).then_some(&*change.object);
+                self.take_service(&mut txn, key, object.map(|row| &**row), &labels);
+            }
+            // Who had their addresses may have gone.
+            for key in again {
+                let row = self.services.get(&snapshot, statedb::Query::primary(key.to_string())).cloned();
+                self.take_service(&mut txn, key, row.as_ref().map(|row| &***row), &labels);
+            }
             txn.commit();
         }
         if complete && !more {
@@ -221,7 +225,10 @@ impl Reflector {
             }
             return;
         };
-        let (service, frontends): (Service, _) = convert::service(object, Source::Kubernetes, self.families);
+        let (families, names) = (self.families, &mut self.names);
+        let (mut service, frontends): (Service, _) =
+            convert::service(object, Source::Kubernetes, families, names);
+        service.name = self.of_services.same_name(service.name);
         if let Err(error) = txn.upsert_service(service, frontends) {
             self.refused.insert(key, error);
         }

@@ -9,6 +9,7 @@ use crate::address::LbAddress;
 use crate::backend::Backend;
 use crate::convert::{self, Families};
 use crate::name::ServiceName;
+use crate::shared::Names;
 use crate::source::Source;
 use crate::store::FastMap;
 use crate::txn::ServicesTxn;
@@ -18,6 +19,7 @@ type Slice = Obj<Row<EndpointSlice>>;
 /// The slices of all services, as they were last taken.
 pub(super) struct Slices {
     families: Families,
+    names: Names,
     service_of: FastMap<SmolStr, ServiceName>,
     of_service: FastMap<ServiceName, Group>,
 }
@@ -31,12 +33,22 @@ struct Group {
     overlaps: bool,
 }
 
-/// What is to be looked at again of a service: all, or a slice that has become another.
-pub(super) type Affected = (ServiceName, Option<(Slice, Slice)>);
+/// The services whose backends are to be looked at again: all of them, or those of a slice that has become another.
+pub(super) type Affected = FastMap<ServiceName, Option<(Slice, Slice)>>;
 
 impl Slices {
     pub(super) fn new(families: Families) -> Slices {
-        Slices { families, service_of: FastMap::default(), of_service: FastMap::default() }
+        Slices {
+            families,
+            names: Names::default(),
+            service_of: FastMap::default(),
+            of_service: FastMap::default(),
+        }
+    }
+
+    /// The name of a service as its slices have it, which is in memory once for all of them.
+    pub(super) fn same_name(&self, name: ServiceName) -> ServiceName {
+        self.of_service.get_key_value(&name).map(|(known, _)| known.clone()).unwrap_or(name)
     }
 
     /// Notes a slice, and whose it is, if it is somebody's; adds the services whose backends are others now.
@@ -45,7 +57,7 @@ impl Slices {
         key: SmolStr,
         slice: &Slice,
         service: Option<ServiceName>,
-        affected: &mut Vec<Affected>,
+        affected: &mut Affected,
     ) {
         let name = |slice: &Slice| slice.metadata.name.clone();
         let before = self.service_of.get(&key).cloned();
@@ -57,36 +69,31 @@ impl Slices {
                     self.of_service.remove(before);
                 }
             }
-            affected.push((before.clone(), None));
+            affected.insert(before.clone(), None);
         }
         let Some(service) = service else { return };
-        // One name for all that have it.
-        let known = self.of_service.get_key_value(&service).map(|(name, _)| name.clone());
-        let service = known.unwrap_or(service);
+        let service = self.same_name(service);
         let group = self.of_service.entry(service.clone()).or_default();
         match group.slices.binary_search_by_key(&name(slice), name) {
             Ok(at) => {
                 let before = std::mem::replace(&mut group.slices[at], slice.clone());
-                affected.push((service, Some((before, slice.clone()))));
+                let part = Some((before, slice.clone()));
+                affected.entry(service).and_modify(|part| *part = None).or_insert(part);
             }
             Err(at) => {
                 group.slices.insert(at, slice.clone());
                 self.service_of.insert(key, service.clone());
-                affected.push((service, None));
+                affected.insert(service, None);
             }
         }
     }
 
     /// Writes the backends of the services that are affected.
-    pub(super) fn write(&mut self, mut affected: Vec<Affected>, txn: &mut ServicesTxn<'_>) {
-        affected.sort_by(|(a, _), (b, _)| a.cmp(b));
-        for of_service in affected.chunk_by(|(a, _), (b, _)| a == b) {
-            let done = match of_service {
-                [(name, Some((before, now)))] => self.write_part(name, before, now, txn),
-                _ => false,
-            };
-            if !done && let Some((name, _)) = of_service.first() {
-                self.write_all(name, txn);
+    pub(super) fn write(&mut self, affected: Affected, txn: &mut ServicesTxn<'_>) {
+        for (name, part) in affected {
+            let done = part.is_some_and(|(before, now)| self.write_part(&name, &before, &now, txn));
+            if !done {
+                self.write_all(&name, txn);
             }
         }
     }
@@ -96,7 +103,8 @@ impl Slices {
         let mut backends = Vec::new();
         if let Some(group) = self.of_service.get_mut(name) {
             for slice in &group.slices {
-                convert::add_backends(slice, name, Source::Kubernetes, self.families, &mut backends);
+                let (families, names) = (self.families, &mut self.names);
+                convert::add_backends(slice, name, Source::Kubernetes, families, names, &mut backends);
             }
             let count = backends.len();
             backends = convert::merge(backends);
@@ -106,13 +114,20 @@ impl Slices {
     }
 
     /// What is different in one of several slices, unless others have a say in it; gives whether that was all.
-    fn write_part(&self, name: &ServiceName, before: &Slice, now: &Slice, txn: &mut ServicesTxn<'_>) -> bool {
+    fn write_part(
+        &mut self,
+        name: &ServiceName,
+        before: &Slice,
+        now: &Slice,
+        txn: &mut ServicesTxn<'_>,
+    ) -> bool {
         if self.of_service.get(name).is_none_or(|group| group.overlaps || group.slices.len() < 2) {
             return false;
         }
-        let of = |slice: &Slice| {
+        let mut of = |slice: &Slice| {
             let mut backends = Vec::new();
-            convert::add_backends(slice, name, Source::Kubernetes, self.families, &mut backends);
+            let (families, names) = (self.families, &mut self.names);
+            convert::add_backends(slice, name, Source::Kubernetes, families, names, &mut backends);
             convert::merge(backends)
         };
         let (before, mut now) = (of(before), of(now));
