@@ -305,9 +305,16 @@ impl Controller {
                 }
                 Cookie::NoEndpoint => None,
             };
-            let (policy, addresses) = match wanted {
-                Some(wanted) => (Some(wanted.policy.clone()), wanted.addresses.clone()),
-                None => (old.policy.clone(), BTreeMap::new()),
+            // What somebody else has written into the row stays.
+            let before = self.applied.skips.get(pod);
+            let mut addresses = old.skips.clone();
+            addresses.retain(|service, _| before.is_none_or(|skips| !skips.addresses.contains_key(service)));
+            let policy = match wanted {
+                Some(wanted) => {
+                    addresses.extend(wanted.addresses.clone());
+                    Some(wanted.policy.clone())
+                }
+                None => old.policy.clone(),
             };
             changed.extend(old.with(policy, addresses, netns_cookie));
         }

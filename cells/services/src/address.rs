@@ -97,9 +97,9 @@ pub struct LbAddress {
 }
 
 impl LbAddress {
-    /// An address of external scope.
+    /// An address of external scope. An IPv4 address that is written as one of IPv6 (`::ffff:1.2.3.4`) is the IPv4 address.
     pub fn new(ip: IpAddr, port: u16, protocol: Protocol) -> LbAddress {
-        LbAddress { ip, port, protocol, scope: Scope::External }
+        LbAddress { ip: ip.to_canonical(), port, protocol, scope: Scope::External }
     }
 
     /// The bytes that tables are sorted by: 16 of the address, 4 of the cluster, port, letter of the protocol, scope.
@@ -188,7 +188,7 @@ fn parse(text: &str) -> Option<LbAddress> {
     };
     let (host, protocol) = text.rsplit_once('/')?;
     let (ip, port) = split_port(host)?;
-    Some(LbAddress { ip, port: port?, protocol: Protocol::from_name(protocol)?, scope })
+    Some(LbAddress { scope, ..LbAddress::new(ip, port?, Protocol::from_name(protocol)?) })
 }
 
 /// `1.2.3.4`, `[::1]`, with or without a port.
@@ -276,6 +276,14 @@ mod tests {
         {
             assert_eq!(text.parse::<LbAddress>(), Err(BadAddress(text.to_owned())));
         }
+    }
+
+    /// Both have the same key in tables.
+    #[test]
+    fn an_ipv4_address_in_the_form_of_ipv6_is_one_of_ipv4() {
+        let mapped = LbAddress::new("::ffff:1.2.3.4".parse().unwrap(), 80, Protocol::Tcp);
+        assert_eq!(mapped, address("1.2.3.4:80/TCP"));
+        assert_eq!(address("[::ffff:1.2.3.4]:80/TCP/i"), address("1.2.3.4:80/TCP/i"));
     }
 
     #[test]

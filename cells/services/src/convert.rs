@@ -166,7 +166,7 @@ fn frontends(manifest: &core::Service, families: Families, names: &mut Names) ->
             }
             let Some(protocol) = protocol(&port.protocol) else { return };
             for &scope in scopes.iter().filter(|_| families.has(&ip) && number != 0) {
-                let address = LbAddress { ip, port: number, protocol, scope };
+                let address = LbAddress { scope, ..LbAddress::new(ip, number, protocol) };
                 let params =
                     FrontendParams { address, kind, port_name: name.clone(), service_port: port.port };
                 frontends.push(params);

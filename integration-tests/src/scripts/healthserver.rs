@@ -8,7 +8,6 @@ use anyhow::{Context, bail};
 use hive::prelude::*;
 use hive_script::{Call, Command, Output};
 use services::{ProxyRedirect, ServiceName, ServicesWriter};
-use services_health::ListenOn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -34,9 +33,8 @@ pub(super) const FAILING: &[&str] = {
 pub(super) fn cells(maps: Cell) -> Vec<Cell> {
     let address = address();
     let environment = Arc::new(Environment(vec![("HEALTHADDR", address.to_string())]));
-    let mut cells = loadbalancer::cells(maps);
+    let mut cells = loadbalancer::cells_at(maps, address);
     cells.extend([
-        supply(Arc::new(ListenOn(address))),
         supply(environment),
         module(
             "healthserver-test-commands",
@@ -48,7 +46,7 @@ pub(super) fn cells(maps: Cell) -> Vec<Cell> {
 }
 
 /// A loopback address for each hive: the first is by the process's number as the original's, others are apart from it.
-fn address() -> IpAddr {
+pub(super) fn address() -> IpAddr {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let apart = COUNT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x2006);
     let [_, a, b, c] = std::process::id().wrapping_add(apart).to_be_bytes();

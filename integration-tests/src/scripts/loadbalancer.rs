@@ -1,6 +1,7 @@
 //! The load balancer on a node called `testnode`: objects from the tracker, node addresses from scripts, real maps as
 //! root and otherwise maps in memory that fail now and then.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,10 @@ use local_node::{LocalNode, NodeName};
 use maps::{FamilyConfig, MapsConfig, Specs};
 use services::testing::{FakeMaps, Fault};
 use services::{KernelMaps, LbMapsProvider, MapOperations, ServicesConfig};
+use services_health::ListenOn;
 use statedb::RwTable;
+
+use super::healthserver;
 
 pub(super) const DEFAULTS: &[&str] = &[
     "--lb-retry-backoff-min=10ms",
@@ -35,6 +39,11 @@ pub(super) struct FaultConfig {
 }
 
 pub(super) fn cells(maps: Cell) -> Vec<Cell> {
+    cells_at(maps, healthserver::address())
+}
+
+/// With servers for health checks at this address.
+pub(super) fn cells_at(maps: Cell, address: IpAddr) -> Vec<Cell> {
     let of_this_node =
         |node: Arc<NodeName>| Selection::all(Pod::KIND).with_fields(&format!("spec.nodeName={}", &**node));
     let tables = [
@@ -56,6 +65,7 @@ pub(super) fn cells(maps: Cell) -> Vec<Cell> {
         ::metrics::cell(),
         services::control_plane(),
         services_health::cell(),
+        supply(Arc::new(ListenOn(address))),
         services::testing::commands(),
         maps,
     ]

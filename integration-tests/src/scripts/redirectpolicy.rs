@@ -14,6 +14,7 @@ use super::loadbalancer::{self, FaultConfig};
 /// Nothing fails on purpose.
 pub(super) const DEFAULTS: &[&str] = &[
     "--enable-local-redirect-policy",
+    "--kube-proxy-replacement=true",
     "--lb-test-fault-probability=0",
     // Objects of one command are taken together, also on a busy machine.
     "--lb-reflector-wait-time=50ms",
@@ -22,6 +23,7 @@ pub(super) const DEFAULTS: &[&str] = &[
 /// One operation of ten fails.
 pub(super) const FAKE_DEFAULTS: &[&str] = &[
     "--enable-local-redirect-policy",
+    "--kube-proxy-replacement=true",
     "--lb-retry-backoff-min=10ms",
     "--lb-retry-backoff-max=10ms",
     "--lb-reflector-wait-time=50ms",

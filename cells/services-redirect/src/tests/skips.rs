@@ -61,6 +61,24 @@ fn rows_wait_for_the_cookie_and_go_with_their_policy() {
 }
 
 #[test]
+fn what_somebody_else_has_written_into_a_row_stays() {
+    let mut world = World::new();
+    let read = DesiredSkip::FROM_VALUE.unwrap();
+    let by_hand = json!({
+        "podnamespacedname": "ns/a", "netnscookie": 5, "status": {"kind": "Pending"},
+        "skipredirectforfrontends": {"ns/hand:local-redirect": ["192.0.2.1:53/UDP"]},
+    });
+    world.skips.transact(|txn| txn.insert(read(by_hand).unwrap()));
+    world.pod("a", Some(pod("a", "a", "10.0.0.1", true)));
+    world.policy("p", Some(spec("169.254.1.1")));
+    world.settle();
+    assert_eq!(columns(&world, "ns/a")[2..4], ["169.254.1.1:53/UDP, 192.0.2.1:53/UDP", "5"]);
+    world.policy("p", None);
+    world.settle();
+    assert_eq!(columns(&world, "ns/a")[2..4], ["192.0.2.1:53/UDP", "5"]);
+}
+
+#[test]
 fn redirected_frontends_of_services_are_skipped() {
     let mut world = World::new();
     world.service("s", "10.96.0.1", Some([true, true]));
