@@ -93,6 +93,9 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
     let repairs = Repairs::default();
     if let Some(metrics) = &p.metrics {
         repairs.register(metrics);
+        let conntrack = p.conntrack.clone();
+        let name = "adv_connect_and_lb_sctp_enabled";
+        metrics.register_feature(name, "Whether SCTP is tracked", move || conntrack.get().enable_sctp);
     }
     let host = HostJob {
         live: Live::new(p.config, p.conntrack, p.services)?,

@@ -31,6 +31,7 @@ mod agent;
 mod cell;
 mod commands;
 mod config;
+mod feature;
 mod number;
 mod plot;
 mod process;

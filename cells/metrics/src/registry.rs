@@ -8,6 +8,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Metric, Registry};
 
+use crate::feature::{Feature, with_defaults};
 use crate::selection::Selection;
 use crate::text;
 
@@ -79,6 +80,23 @@ impl Metrics {
     pub fn register_off(&self, name: &str, help: &str, metric: impl Metric) {
         self.selection.lock().off_by_default(format!("{PREFIX}_{}", exported(name, &metric)));
         self.register(name, help, metric);
+    }
+
+    /// Adds the gauge `feature_<name>`, which is 1 while the feature is on. As in the original, one that is off is exported
+    /// only with the variable `CILIUM_FEATURE_METRICS_WITH_DEFAULTS=true`.
+    pub fn register_feature(&self, name: &str, help: &str, is_on: impl Fn() -> bool + Send + Sync + 'static) {
+        self.add_feature(name, help, is_on, with_defaults());
+    }
+
+    fn add_feature(
+        &self,
+        name: &str,
+        help: &str,
+        is_on: impl Fn() -> bool + Send + Sync + 'static,
+        always: bool,
+    ) {
+        let (name, help) = (format!("feature_{name}"), format!("{help}."));
+        self.register_collector(Feature { name, help, is_on, always });
     }
 
     /// Adds metrics that are read when somebody asks for them.
@@ -201,6 +219,22 @@ mod tests {
              # TYPE cilium_endpoint gauge\n\
              cilium_endpoint 2\n"
         );
+    }
+
+    #[test]
+    fn features_that_are_off_are_told_on_request() {
+        let metrics = Metrics::default();
+        let on = Arc::new(AtomicBool::new(true));
+        let asked = on.clone();
+        metrics.add_feature("vtep_enabled", "VTEP", move || asked.load(Ordering::Relaxed), false);
+        metrics.add_feature("bgp_enabled", "BGP", || false, true);
+        let bgp = "# HELP cilium_feature_bgp_enabled BGP.\n# TYPE cilium_feature_bgp_enabled gauge\n\
+                   cilium_feature_bgp_enabled 0\n";
+        let vtep = "# HELP cilium_feature_vtep_enabled VTEP.\n# TYPE cilium_feature_vtep_enabled gauge\n\
+                    cilium_feature_vtep_enabled 1\n";
+        assert_eq!(metrics.text(), format!("{bgp}{vtep}"));
+        on.store(false, Ordering::Relaxed);
+        assert_eq!(metrics.text(), bgp);
     }
 
     #[test]

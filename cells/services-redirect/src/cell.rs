@@ -10,7 +10,6 @@ use k8s::cilium::CiliumLocalRedirectPolicy;
 use k8s::core::Pod;
 use maps::{FamilyConfig, Maps};
 use metrics::Metrics;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use reconciler::Reconciler;
 use services::{Backend, ServicesWriter};
@@ -74,13 +73,9 @@ fn follow(p: FollowParams) -> anyhow::Result<()> {
     if let Some(metrics) = &p.metrics {
         let help = "Duration of a round of the controller of local redirect policies in seconds";
         metrics.register("localredirectpolicy_controller_duration_seconds", help, durations.clone());
-        // What is off is not told, as the original does it.
-        if p.config.enable_local_redirect_policy {
-            let enabled = Gauge::<i64>::default();
-            enabled.set(1);
-            let name = "feature_network_policies_local_redirect_policy_enabled";
-            metrics.register(name, "Whether the agent follows local redirect policies", enabled);
-        }
+        let (name, on) =
+            ("network_policies_local_redirect_policy_enabled", p.config.enable_local_redirect_policy);
+        metrics.register_feature(name, "Whether local redirect policies are in force", move || on);
     }
     let Some(pods) = p.pods.filter(|_| p.config.enable_local_redirect_policy) else { return Ok(()) };
     let tables = Tables {

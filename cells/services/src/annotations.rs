@@ -11,6 +11,10 @@ pub(crate) const WEIGHT: &str = "service.cilium.io/weight";
 /// By which older services ask for backends of their zone.
 pub(crate) const TOPOLOGY: [&str; 2] =
     ["service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode"];
+/// Whether backends of other clusters are its, too: `true`; the second is its older name.
+pub(crate) const GLOBAL: [&str; 2] = ["service.cilium.io/global", "io.cilium/global-service"];
+/// Which of them are preferred: `local`, `remote` or `none`; the second is its older name.
+pub(crate) const AFFINITY: [&str; 2] = ["service.cilium.io/affinity", "io.cilium/service-affinity"];
 /// How its packets come to backends of other nodes: `dsr` or `snat`.
 pub(crate) const FORWARDING_MODE: &str = "service.cilium.io/forwarding-mode";
 /// The only type of frontends that it is to have.

@@ -54,7 +54,7 @@ pub fn control_plane() -> Cell {
                 statedb::table::<Backend>(),
                 provide(writer),
                 provide(route),
-                provide(|| Member(StatusSource::new("services", rest::status))),
+                provide(status),
             ],
         ),
         module(
@@ -153,7 +153,8 @@ fn place(node: &Table<LocalNode>) -> Place {
     let snapshot = node.snapshot();
     let Some(node) = node.get(&snapshot, LocalNode::query()) else { return Place::default() };
     let zone = node.labels.get(ZONE).filter(|zone| !zone.is_empty());
-    Place { node: node.name.clone(), zone: zone.map(|zone| zone.as_str().into()) }
+    let zone = zone.map(|zone| zone.as_str().into());
+    Place { node: node.name.clone(), zone, cluster_id: node.cluster_id }
 }
 
 /// The label of a node that names its zone.
@@ -187,6 +188,10 @@ async fn follow_node(
             () = cx.cancelled() => return Ok(()),
         }
     }
+}
+
+fn status(config: Config<ServicesConfig>) -> Member<StatusSource> {
+    Member(StatusSource::new("services", move |status| rest::status(&config, status)))
 }
 
 fn route(frontends: Arc<Table<Frontend>>) -> Member<Route> {
@@ -224,10 +229,19 @@ struct ReconcileParams {
     control: Arc<Control>,
     metrics: Option<Arc<Metrics>>,
     addresses: Option<Arc<Table<NodeAddress>>>,
+    health: Health,
     jobs: JobGroup,
 }
 
 fn reconcile(p: ReconcileParams) {
+    let without_effect = p.config.without_effect();
+    if !without_effect.is_empty() {
+        let message = format!(
+            "{} option(s) have no effect: the datapath has no programs for them yet",
+            without_effect.len()
+        );
+        p.health.scope("options").degraded(message, without_effect.join(", "));
+    }
     let jobs = p.jobs.clone();
     jobs.one_shot("reconcile", move |cx: JobCx| run(p, cx));
 }

@@ -68,6 +68,15 @@ pub struct ServicesConfig {
     /// Let services choose by annotation service.cilium.io/forwarding-mode
     #[flag(default = false)]
     pub bpf_lb_mode_annotation: bool,
+    /// How packets that dsr sends to other nodes carry the address of the service: opt, ipip or geneve
+    #[flag(default = "opt")]
+    pub bpf_lb_dsr_dispatch: String,
+    /// Take the source address of packets for backends on other nodes from the route, not from the device
+    #[flag(default = false)]
+    pub enable_dynamic_source_lookup_nodeport: bool,
+    /// Give addresses of pools to load balancers; without it those without a class are not of this cluster's agents
+    #[flag(default = true)]
+    pub enable_lb_ipam: bool,
     /// Numbers of zones in the rows of backends, 1 to 255: zone=number, separated by commas
     #[flag(default = "", file_only)]
     pub fixed_zone_mapping: BTreeMap<String, String>,
@@ -98,6 +107,9 @@ impl Default for ServicesConfig {
             bpf_lb_source_range_all_types: false,
             bpf_lb_mode: "snat".to_owned(),
             bpf_lb_mode_annotation: false,
+            bpf_lb_dsr_dispatch: "opt".to_owned(),
+            enable_dynamic_source_lookup_nodeport: false,
+            enable_lb_ipam: true,
             fixed_zone_mapping: BTreeMap::new(),
             k8s_service_proxy_name: String::new(),
         }
@@ -129,6 +141,9 @@ impl ServicesConfig {
         }
         if !["snat", "dsr", "hybrid"].contains(&self.bpf_lb_mode.as_str()) {
             return wrong("bpf-lb-mode", &self.bpf_lb_mode, "give snat, dsr or hybrid");
+        }
+        if !["opt", "ipip", "geneve"].contains(&self.bpf_lb_dsr_dispatch.as_str()) {
+            return wrong("bpf-lb-dsr-dispatch", &self.bpf_lb_dsr_dispatch, "give opt, ipip or geneve");
         }
         if self.bpf_lb_mode == "hybrid" && self.bpf_lb_mode_annotation {
             let right = "with hybrid the protocol decides; give false, or set bpf-lb-mode to snat or dsr";
@@ -165,6 +180,18 @@ impl ServicesConfig {
     pub fn table_size(&self) -> Option<u32> {
         let used = self.bpf_lb_algorithm == "maglev" || self.bpf_lb_algorithm_annotation;
         used.then_some(self.bpf_lb_maglev_table_size)
+    }
+
+    /// Options that are set, with their values, for which the datapath has no programs yet.
+    pub(crate) fn without_effect(&self) -> Vec<String> {
+        let mut options = Vec::new();
+        if self.bpf_lb_dsr_dispatch != "opt" {
+            options.push(format!("bpf-lb-dsr-dispatch={}", self.bpf_lb_dsr_dispatch));
+        }
+        if self.enable_dynamic_source_lookup_nodeport {
+            options.push("enable-dynamic-source-lookup-nodeport=true".to_owned());
+        }
+        options
     }
 
     /// The ports that are for NodePort services alone.
@@ -234,6 +261,7 @@ mod tests {
             of(ServicesConfig { bpf_lb_maglev_table_size: 16_000, ..Default::default() }),
             of(ServicesConfig { bpf_lb_maglev_hash_seed: "short".to_owned(), ..Default::default() }),
             of(ServicesConfig { bpf_lb_mode: "direct".to_owned(), ..Default::default() }),
+            of(ServicesConfig { bpf_lb_dsr_dispatch: "gre".to_owned(), ..Default::default() }),
             of(ServicesConfig {
                 bpf_lb_mode: "hybrid".to_owned(),
                 bpf_lb_mode_annotation: true,
@@ -245,6 +273,7 @@ mod tests {
             "bpf-lb-maglev-table-size",
             "bpf-lb-maglev-hash-seed",
             "bpf-lb-mode",
+            "bpf-lb-dsr-dispatch",
             "bpf-lb-mode-annotation",
         ];
         for (text, option) in wrong.iter().zip(options) {
@@ -278,6 +307,15 @@ mod tests {
             let error = ServicesConfig { node_port_range, ..Default::default() }.validate().unwrap_err();
             assert!(error.to_string().contains("the first and the last port"), "{error}");
         }
+        assert_eq!(ServicesConfig::default().without_effect(), [] as [String; 0]);
+        let config = ServicesConfig {
+            bpf_lb_dsr_dispatch: "geneve".to_owned(),
+            enable_dynamic_source_lookup_nodeport: true,
+            ..Default::default()
+        };
+        config.validate().unwrap();
+        let told = ["bpf-lb-dsr-dispatch=geneve", "enable-dynamic-source-lookup-nodeport=true"];
+        assert_eq!(config.without_effect(), told);
         assert_eq!(ServicesConfig::default().node_ports().unwrap(), 30_000..=32_767);
         let config = ServicesConfig { default_lb_service_ipam: "x".to_owned(), ..Default::default() };
         assert!(config.validate().unwrap_err().to_string().contains("give lbipam, nodeipam or none"));

@@ -102,7 +102,7 @@ impl Settings {
     pub(crate) fn of(config: &ServicesConfig) -> Settings {
         let tables = Maglev::new(config.bpf_lb_maglev_table_size, &config.bpf_lb_maglev_hash_seed);
         Settings {
-            owns_classless: config.default_lb_service_ipam == "lbipam",
+            owns_classless: config.enable_lb_ipam && config.default_lb_service_ipam == "lbipam",
             maglev: config.bpf_lb_algorithm == "maglev",
             algorithm_annotation: config.bpf_lb_algorithm_annotation,
             tables: tables.unwrap_or_default(),

@@ -68,6 +68,7 @@ mod kernel;
 mod levels;
 pub mod maglev;
 mod maglev_map;
+mod mesh;
 mod metrics;
 mod mirror;
 mod name;

@@ -113,14 +113,25 @@ pub(crate) fn register_features(metrics: &metrics::Metrics, config: &ServicesCon
     configuration.get_or_create(&labels.to_vec()).set(1);
     let name = "feature_adv_connect_and_lb_node_port_configuration";
     metrics.register(name, "Node port configuration of the agent", configuration);
-    // What is off is not told, as the original does it.
-    if config.kube_proxy_replacement {
-        let enabled = Gauge::<i64>::default();
-        enabled.set(1);
-        let name = "feature_adv_connect_and_lb_kube_proxy_replacement_enabled";
-        metrics.register(name, "Whether the agent serves all services of the node", enabled);
+    let replaces = config.kube_proxy_replacement;
+    let name = "adv_connect_and_lb_kube_proxy_replacement_enabled";
+    metrics.register_feature(name, "Whether the agent serves all services of the node", move || replaces);
+    for (feature, what) in ABSENT {
+        let name = format!("adv_connect_and_lb_{feature}_enabled");
+        metrics.register_feature(&name, &format!("Whether the agent has {what}"), || false);
     }
 }
+
+/// Features of the original's group that this agent does not have.
+const ABSENT: [(&str, &str); 7] = [
+    ("bandwidth_manager", "a bandwidth manager"),
+    ("bgp", "a BGP control plane"),
+    ("cilium_envoy_config", "CiliumEnvoyConfigs"),
+    ("egress_gateway", "egress gateways"),
+    ("l2_lb", "announcements of services on layer 2"),
+    ("l2_pod_announcement", "announcements of pods on layer 2"),
+    ("vtep", "VXLAN tunnel endpoints"),
+];
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,9 @@ use api_models::{
 use statedb::Table;
 
 use crate::address::{LbAddress, Scope};
+use crate::annotations;
 use crate::backend::Backend;
+use crate::config::ServicesConfig;
 use crate::frontend::{Frontend, FrontendType};
 use crate::name::ServiceName;
 use crate::service::NatPolicy;
@@ -28,19 +30,72 @@ pub(crate) fn list(frontends: &Table<Frontend>) -> Vec<Model> {
 }
 
 /// What of kube-proxy's duties the agent has taken over, in `GET /healthz`.
-pub(crate) fn status(status: &mut StatusResponse) {
-    let off = Some(Switch::default());
+///
+/// The datapath serves services where packets of pods come in, so what clients from outside use is off.
+pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
+    let replaces = config.kube_proxy_replacement;
+    let (off, replaced) = (Some(Switch::default()), replaces.then_some(Switch { enabled: true }));
     let features = KubeProxyReplacementFeatures {
+        annotations: replaces.then(|| looked_at(config)).into_iter().flatten().collect(),
+        graceful_termination: replaced,
         external_ips: off.clone(),
         host_port: off.clone(),
         nat46x64: Some(Nat46X64::default()),
-        node_port: Some(NodePort::default()),
+        node_port: Some(if replaces { node_port(config) } else { NodePort::default() }),
         session_affinity: Some(Switch { enabled: true }),
         socket_lb: off.clone(),
         socket_lb_tracing: off,
         ..KubeProxyReplacementFeatures::default()
     };
-    status.kube_proxy_replacement.get_or_insert_default().features = Some(features);
+    let replacement = status.kube_proxy_replacement.get_or_insert_default();
+    replacement.mode = if replaces { "True" } else { "False" }.to_owned();
+    replacement.features = Some(features);
+}
+
+/// How ports of the node are in the maps; that they are not served yet is said by `enabled`.
+fn node_port(config: &ServicesConfig) -> NodePort {
+    let ports = config.node_ports().unwrap_or(0..=0);
+    let has_maglev = config.bpf_lb_algorithm == "maglev";
+    let mode = match config.bpf_lb_mode.as_str() {
+        "dsr" => "DSR",
+        "hybrid" => "Hybrid",
+        _ => "SNAT",
+    };
+    let dsr_mode = match config.bpf_lb_dsr_dispatch.as_str() {
+        "geneve" => "Geneve",
+        "ipip" => "IPIP",
+        _ => "IP Option/Extension",
+    };
+    let has_dsr = mode != "SNAT" || config.bpf_lb_mode_annotation;
+    NodePort {
+        acceleration: "None".to_owned(),
+        algorithm: if has_maglev { "Maglev" } else { "Random" }.to_owned(),
+        dsr_mode: if has_dsr { dsr_mode } else { "" }.to_owned(),
+        enabled: false,
+        lut_size: if has_maglev { config.bpf_lb_maglev_table_size.into() } else { 0 },
+        mode: mode.to_owned(),
+        port_max: (*ports.end()).into(),
+        port_min: (*ports.start()).into(),
+    }
+}
+
+/// The annotations of services that are looked at, in order.
+fn looked_at(config: &ServicesConfig) -> Vec<String> {
+    let optional = [
+        (annotations::FORWARDING_MODE, config.bpf_lb_mode_annotation),
+        (annotations::ALGORITHM, config.bpf_lb_algorithm_annotation),
+    ];
+    let optional = optional.into_iter().filter(|(_, on)| *on).map(|(name, _)| name);
+    let always = [
+        annotations::NODE,
+        annotations::NODE_SELECTOR,
+        annotations::PROXY_DELEGATION,
+        annotations::SOURCE_RANGES_POLICY,
+        annotations::TYPE,
+    ];
+    let mut names: Vec<String> = always.into_iter().chain(optional).map(str::to_owned).collect();
+    names.sort_unstable();
+    names
 }
 
 fn model(frontend: &Frontend) -> Model {

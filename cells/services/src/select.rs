@@ -9,6 +9,7 @@ use statedb::Obj;
 use crate::address::Scope;
 use crate::backend::{Backend, BackendState};
 use crate::frontend::{Frontend, FrontendParams, FrontendType};
+use crate::mesh::{is_global, prefer_cluster};
 use crate::service::{Service, TrafficDistribution, TrafficPolicy};
 
 /// Where this node is.
@@ -18,6 +19,15 @@ pub(crate) struct Place {
     pub(crate) node: String,
     /// Its zone, if its labels tell.
     pub(crate) zone: Option<SmolStr>,
+    /// The number of its cluster, 0 for none.
+    pub(crate) cluster_id: u32,
+}
+
+impl Place {
+    /// Whether a backend is of another cluster.
+    pub(crate) fn is_remote(&self, row: &Backend) -> bool {
+        row.cluster_id != 0 && row.cluster_id != self.cluster_id
+    }
 }
 
 /// What decides about the backends of a frontend.
@@ -37,7 +47,7 @@ pub(crate) struct Chosen {
     pub(crate) to_check: Arc<[Obj<Backend>]>,
 }
 
-type Fitting = SmallVec<[Obj<Backend>; 2]>;
+pub(crate) type Fitting = SmallVec<[Obj<Backend>; 2]>;
 
 fn shared(fitting: Fitting) -> Arc<[Obj<Backend>]> {
     match fitting.spilled() {
@@ -52,21 +62,28 @@ impl Selection<'_> {
     pub(crate) fn of<'r>(&self, rows: impl Iterator<Item = &'r Obj<Backend>>) -> Chosen {
         // Mostly as many as before.
         let mut fitting = Fitting::with_capacity(self.frontend.backends.len());
-        let mut last = None;
+        let (mut last, mut any_remote) = (None, false);
         for row in rows {
             // Of one address only the first row counts, whether it is chosen or not.
             if last.replace(row.address) != Some(row.address) && self.fits(row) {
+                any_remote |= self.place.is_remote(row);
                 fitting.push(row.clone());
             }
         }
         if !self.is_checked {
             self.prefer(&mut fitting);
+            if any_remote {
+                prefer_cluster(&self.frontend.service, self.place, &mut fitting);
+            }
             let backends = shared(fitting);
             return Chosen { to_check: backends.clone(), backends };
         }
         let to_check: Arc<[Obj<Backend>]> = fitting.as_slice().into();
         self.prefer(&mut fitting);
         fitting.retain(|row| row.state != BackendState::Active || row.unhealthy_updated_at.is_some());
+        if any_remote {
+            prefer_cluster(&self.frontend.service, self.place, &mut fitting);
+        }
         Chosen { backends: shared(fitting), to_check }
     }
 
@@ -75,6 +92,7 @@ impl Selection<'_> {
         row.address.protocol == address.protocol
             && row.address.ip.is_ipv4() == address.ip.is_ipv4()
             && row.serves(port_name)
+            && (!self.place.is_remote(row) || is_global(&self.frontend.service))
             && (!local_only(&self.frontend.params, &self.frontend.service)
                 || row.node_name.is_empty()
                 || row.node_name == self.place.node)

@@ -4,6 +4,7 @@ mod faults;
 mod kernel;
 mod kills;
 mod maps;
+mod mesh;
 mod model;
 mod property;
 mod rules;
@@ -44,7 +45,7 @@ pub(crate) fn writer_with(rules: Rules) -> ServicesWriter {
     let db = Db::new();
     let (services, frontends, backends) = (db.table(), db.table(), db.table());
     let tables = (services.unwrap(), frontends.unwrap(), backends.unwrap());
-    let place = || Place { node: NODE.to_owned(), zone: Some("north".into()) };
+    let place = || Place { node: NODE.to_owned(), zone: Some("north".into()), cluster_id: 3 };
     let node_port_addresses = || BTreeSet::from([[192, 0, 2, 90].into()]);
     let questions = Questions::new(place, node_port_addresses);
     ServicesWriter::new(tables.0, tables.1, tables.2, questions, FAMILIES, rules, Events::default())

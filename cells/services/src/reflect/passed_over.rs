@@ -11,7 +11,7 @@ use k8s::core::{EndpointSlice, Service};
 use k8s::{Problem, SmolStr};
 
 use crate::service::ForwardingMode;
-use crate::{annotations, convert};
+use crate::{annotations, convert, mesh};
 
 /// Objects of a health row that are named with their faults.
 const NAMED: usize = 8;
@@ -118,7 +118,12 @@ pub(crate) fn of_annotations(manifest: &Service) -> Vec<Problem> {
         wrong_one(annotations::FORWARDING_MODE, is_mode, "dsr or snat"),
         wrong_one(annotations::NODE_SELECTOR, is_selector, nowhere),
     ];
-    found.into_iter().flatten().collect()
+    let is_bool = |text: &str| ["true", "false"].iter().any(|right| text.eq_ignore_ascii_case(right));
+    let of_mesh = annotations::GLOBAL
+        .map(|name| wrong_one(name, is_bool, "true or false"))
+        .into_iter()
+        .chain(annotations::AFFINITY.map(|name| wrong_one(name, mesh::is_affinity, "local, remote or none")));
+    found.into_iter().chain(of_mesh).flatten().collect()
 }
 
 /// Fields of a slice that make no backend, although somebody wants one.

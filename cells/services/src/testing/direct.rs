@@ -38,7 +38,7 @@ pub struct Direct {
 pub fn writer() -> Result<ServicesWriter, MapError> {
     let db = Db::new();
     let (services, frontends, backends) = (db.table()?, db.table()?, db.table()?);
-    let place = || Place { node: "node".to_owned(), zone: None };
+    let place = || Place { node: "node".to_owned(), ..Place::default() };
     let (questions, rules) = (Questions::new(place, BTreeSet::new), Rules::default());
     let families = Families { v4: true, v6: true };
     let events = Events::default();

@@ -194,3 +194,40 @@ fn ports_of_the_node_are_somebody_elses_without_the_replacement() {
         assert_eq!(shown(&writer), expected);
     }
 }
+
+/// What of kube-proxy's duties health says is taken over, as JSON.
+fn replaced(config: &crate::ServicesConfig) -> serde_json::Value {
+    let mut status = api_models::StatusResponse::default();
+    crate::rest::status(config, &mut status);
+    serde_json::to_value(status.kube_proxy_replacement.unwrap()).unwrap()
+}
+
+#[test]
+fn health_says_which_duties_of_kube_proxy_are_taken_over() {
+    let config = crate::ServicesConfig::default();
+    let off = replaced(&config);
+    assert_eq!((&off["mode"], &off["features"]["nodePort"]), (&"False".into(), &serde_json::json!({})));
+    let on = replaced(&crate::ServicesConfig { kube_proxy_replacement: true, ..config.clone() });
+    assert_eq!(on["mode"], "True");
+    // Not served yet, so not enabled.
+    let ports = serde_json::json!({
+        "acceleration": "None", "algorithm": "Random", "mode": "SNAT", "portMax": 32767, "portMin": 30000,
+    });
+    let features = &on["features"];
+    assert_eq!(features["nodePort"], ports);
+    assert_eq!(features["gracefulTermination"], serde_json::json!({"enabled": true}));
+    assert_eq!(features["hostPort"], serde_json::json!({}));
+    let named = |features: &serde_json::Value| features["annotations"].as_array().unwrap().len();
+    assert_eq!(named(features), 5);
+    let on = replaced(&crate::ServicesConfig {
+        kube_proxy_replacement: true,
+        bpf_lb_algorithm: "maglev".to_owned(),
+        bpf_lb_algorithm_annotation: true,
+        bpf_lb_mode: "dsr".to_owned(),
+        bpf_lb_dsr_dispatch: "geneve".to_owned(),
+        ..config
+    });
+    let ports = &on["features"]["nodePort"];
+    assert_eq!([&ports["algorithm"], &ports["mode"], &ports["dsrMode"]], ["Maglev", "DSR", "Geneve"]);
+    assert_eq!((&ports["lutSize"], named(&on["features"])), (&16381.into(), 6));
+}

@@ -183,7 +183,8 @@ fn used(writer: &ServicesWriter, address: &str) -> Vec<String> {
 fn the_zone_of_the_node_is_followed() {
     let zone = Arc::new(std::sync::Mutex::new(None));
     let of_node = zone.clone();
-    let place = move || Place { node: NODE.to_owned(), zone: of_node.lock().unwrap().clone() };
+    let place =
+        move || Place { node: NODE.to_owned(), zone: of_node.lock().unwrap().clone(), ..Place::default() };
     let service = Service { traffic_distribution: D::PreferClose, ..Service::new(web(), Source::Api) };
     let meant = |address: &str, zone: &str| {
         let zone = Zone { zone: zone.into(), for_zones: vec![zone.into()] };
