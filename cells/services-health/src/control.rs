@@ -6,7 +6,7 @@ use std::time::Duration;
 use devices::NodeAddress;
 use hive::JobHandle;
 use hive::prelude::*;
-use services::{Frontend, Initializers, ServiceName, ServicesWriter};
+use services::{Frontend, Initializers, ServiceName, ServicesWriter, told};
 use statedb::{Changes, Snapshot, Table, Watch};
 
 use crate::listener::Server;
@@ -153,7 +153,7 @@ impl Control {
         if refused.is_empty() {
             row.close();
         } else {
-            let error = refused.join("\n");
+            let error = told(refused);
             if row.degraded_anew("Health checks at load balancer addresses have no answer", &error) {
                 tracing::error!(error, "Health checks at load balancer addresses have no answer");
             }
@@ -169,8 +169,7 @@ impl Control {
         if taken.is_empty() {
             row.close();
         } else {
-            let error: Vec<String> = taken.iter().map(ToString::to_string).collect();
-            let error = error.join("\n");
+            let error = told(&taken);
             if row.degraded_anew("Services have the same healthCheckNodePort", &error) {
                 tracing::error!(error, "Services have the same healthCheckNodePort");
             }

@@ -96,10 +96,10 @@ impl Controller {
             conflicts.iter().map(move |conflict| format!("{policy}: {conflict}"))
         });
         let malformed = self.malformed.iter().map(|(name, error)| format!("{name}: {error}"));
-        let errors: Vec<String> = malformed.chain(conflicts).collect();
-        match errors.is_empty() {
+        let error = services::told(malformed.chain(conflicts));
+        match error.is_empty() {
             true => cx.health.ok("Running"),
-            false => cx.health.degraded("Local redirect policies are not followed", errors.join("\n")),
+            false => cx.health.degraded("Local redirect policies are not followed", error),
         }
     }
 

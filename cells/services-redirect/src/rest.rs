@@ -14,10 +14,17 @@ pub(crate) fn get_lrp(
     backends: &Table<Backend>,
     pods: Option<&Table<Row<Pod>>>,
 ) -> Response {
+    Response::json(200, &list(policies, backends, pods))
+}
+
+/// The policies by namespace and name.
+pub(crate) fn list(
+    policies: &Table<LocalRedirectPolicy>,
+    backends: &Table<Backend>,
+    pods: Option<&Table<Row<Pod>>>,
+) -> Vec<LRPSpec> {
     let snapshot = policies.snapshot();
-    let list: Vec<LRPSpec> =
-        policies.all(&snapshot).map(|policy| model(policy, backends, pods, &snapshot)).collect();
-    Response::json(200, &list)
+    policies.all(&snapshot).map(|policy| model(policy, backends, pods, &snapshot)).collect()
 }
 
 fn model(

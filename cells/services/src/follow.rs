@@ -14,6 +14,7 @@ use crate::error::Refused;
 use crate::freed::freed;
 use crate::source::Source;
 use crate::state_file::{self, StateFileError};
+use crate::told::told;
 use crate::writer::{Initializers, ServicesWriter};
 
 /// How long to wait until a file that cannot be read is tried again.
@@ -93,8 +94,7 @@ impl StateFile {
                     tracing::info!(path = %self.path.display(), services, backends, "Loaded the state file");
                     health.ok(message);
                 } else {
-                    let errors: Vec<String> = refused.iter().map(ToString::to_string).collect();
-                    let error = errors.join("\n");
+                    let error = told(&refused);
                     tracing::error!(path = %self.path.display(), error, "Services of the state file are refused");
                     health.degraded("Failure processing services", error);
                 }

@@ -92,6 +92,7 @@ mod store;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod told;
 mod txn;
 mod wildcards;
 mod writer;
@@ -111,5 +112,6 @@ pub use service::{
 };
 pub use source::Source;
 pub use state_file::{StateFileError, parse as parse_state_file, read as read_state_file};
+pub use told::told;
 pub use txn::ServicesTxn;
 pub use writer::{Initializers, Rules, ServicesWriter, State};

@@ -2,6 +2,7 @@
 
 mod parse;
 mod property;
+mod rest;
 mod skips;
 mod tables;
 

@@ -19,6 +19,7 @@ use crate::frontend::{FrontendParams, FrontendType};
 use crate::name::ServiceName;
 use crate::service::Service;
 use crate::source::Source;
+use crate::told::told;
 use crate::txn::ServicesTxn;
 use crate::writer::{Initializers, ServicesWriter};
 
@@ -62,9 +63,8 @@ impl HostPorts {
         loop {
             let (changed, watch) = self.round();
             if changed {
-                let errors: Vec<String> = self.refused.values().flatten().map(ToString::to_string).collect();
-                let error = errors.join("\n");
-                if errors.is_empty() {
+                let error = told(self.refused.values().flatten());
+                if error.is_empty() {
                     cx.health.ok("Running");
                 } else if cx.health.degraded_anew("Failure processing pods", &error) {
                     tracing::error!(error, "Ports of the host are refused");

@@ -19,6 +19,7 @@ use crate::reflect::passed_over::{PassedOver, of_service, of_slice};
 use crate::service::Service;
 use crate::shared::Names;
 use crate::source::Source;
+use crate::told::told;
 use crate::txn::ServicesTxn;
 use crate::writer::{Initializers, ServicesWriter};
 
@@ -143,8 +144,7 @@ impl Reflector {
             cx.health.ok("Running");
             return;
         }
-        let errors: Vec<String> = self.refused.values().map(ToString::to_string).collect();
-        let error = errors.join("\n");
+        let error = told(self.refused.values());
         if cx.health.degraded_anew("Failure processing services", &error) {
             tracing::error!(error, "Services of the cluster are refused");
         }
