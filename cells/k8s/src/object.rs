@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use k8s_types::schema::{Strictness, check};
-use k8s_types::{DEFAULT_NAMESPACE, Key, Kind, Problem, Refusal, Resource};
+use k8s_types::{DEFAULT_NAMESPACE, Key, Kind, Problem, Refusal, Resource, SmolStr};
 
 use crate::policy::but_rules;
 
@@ -40,20 +40,41 @@ pub(crate) fn key_of(kind: Kind, manifest: &Value) -> Option<ObjectKey> {
 /// Checks a manifest, and makes of it what an API server would: what it leaves out is filled in. A pod that no node is
 /// named for is this node's, since nobody else would schedule it.
 pub(crate) fn object(kind: Kind, manifest: &Value, node: &str) -> Result<(ObjectKey, Bytes), Refusal> {
+    checked(kind, manifest)?;
+    let mut object = manifest.clone();
+    complete(kind, &mut object, node);
+    let key = key_of(kind, &object).ok_or_else(|| Problem::new("metadata.name", "is missing"))?;
+    // Keys are strings and numbers are finite: nothing here can fail to be JSON.
+    Ok((key, serde_json::to_vec(&object).unwrap_or_default().into()))
+}
+
+fn checked(kind: Kind, manifest: &Value) -> Result<(), Refusal> {
     let problems = match kind {
         Kind::CiliumNetworkPolicy | Kind::CiliumClusterwideNetworkPolicy => {
             but_rules(kind, manifest, Strictness::Manifest)
         }
         _ => check(kind, manifest, Strictness::Manifest),
     };
-    if !problems.is_empty() {
-        return Err(Refusal(problems));
+    if problems.is_empty() { Ok(()) } else { Err(Refusal(problems)) }
+}
+
+/// The same as [`manifest`] for one that is written like this, as JSON: in less time.
+pub fn manifest_of_json<T: Resource>(manifest: &Value, json: &str) -> Result<T, Refusal> {
+    match T::KIND {
+        // More is to be filled in.
+        Kind::Namespace | Kind::Pod => self::manifest(manifest),
+        kind => {
+            checked(kind, manifest)?;
+            let mut object: T = k8s_types::decode(json.as_bytes())?;
+            let namespace = &mut object.metadata_mut().namespace;
+            match kind.namespaced() {
+                true if namespace.is_empty() => *namespace = DEFAULT_NAMESPACE.into(),
+                true => {}
+                false => *namespace = SmolStr::default(),
+            }
+            Ok(object)
+        }
     }
-    let mut object = manifest.clone();
-    complete(kind, &mut object, node);
-    let key = key_of(kind, &object).ok_or_else(|| Problem::new("metadata.name", "is missing"))?;
-    // Keys are strings and numbers are finite: nothing here can fail to be JSON.
-    Ok((key, serde_json::to_vec(&object).unwrap_or_default().into()))
 }
 
 /// Reads a manifest of a file that is no folder's: checked, and completed as an API server would.

@@ -7,10 +7,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use k8s::core::{EndpointSlice, Service};
-use k8s::{Document, Problem, Refusal};
+use k8s::{Document, JsonItem, Problem, Refusal};
 use serde_json::Value;
 
+use crate::backend::Backend;
 use crate::convert::{self, Families};
+use crate::frontend::FrontendParams;
+use crate::name::ServiceName;
 use crate::reflect::passed_over::{of_annotations, of_weight};
 use crate::shared::Names;
 use crate::source::Source;
@@ -68,6 +71,9 @@ pub fn read(path: &Path, families: Families, largest: u64) -> Result<State, Stat
 
 /// What a state file's content says. An empty one says that there are no services.
 pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
+    if let Some(state) = parse_json(content, families) {
+        return Ok(state);
+    }
     let mut documents = k8s::documents_of_bytes(content).into_iter();
     let Some(document) = documents.next() else { return Ok(State::default()) };
     let document = document.map_err(|broken| vec![broken.to_string()])?;
@@ -76,9 +82,8 @@ pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
         return Err(vec![format!("line {line}: is a second document; join both into one")]);
     }
     let mut faults = Faults::default();
-    let mut state = State::default();
     let top = match &document.value {
-        Value::Null => return Ok(state),
+        Value::Null => return Ok(State::default()),
         Value::Object(top) => top,
         _ => {
             faults.add("", "expected an object with services and endpoints");
@@ -88,46 +93,103 @@ pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
     for name in top.keys().filter(|name| !["services", "endpoints"].contains(&name.as_str())) {
         faults.add(name, "is no field of a state file; give services and endpoints");
     }
-    let (mut names, mut port_names) = (HashSet::new(), Names::default());
-    for (path, manifest) in items(top.get("services"), "services", &mut faults) {
-        match k8s::manifest::<Service>(manifest) {
+    let mut objects = Objects::new(families);
+    for (path, item) in items(top.get("services"), "services", &mut faults) {
+        match k8s::manifest::<Service>(item) {
             Ok(manifest) => {
-                of_annotations(&manifest).iter().for_each(|problem| warn(&path, problem));
-                let (service, frontends) =
-                    convert::service(&manifest, Source::Api, families, &mut port_names);
-                match names.insert(service.name.clone()) {
-                    true => state.services.push((service, frontends)),
-                    false => {
-                        faults.add(&path, &format!("service {} is given twice; remove one", service.name))
-                    }
-                }
+                _ = objects.service(&manifest, || path.clone()).map_err(|fault| faults.add(&path, &fault))
             }
             Err(refusal) => faults.refused(&path, refusal),
         }
     }
-    let mut backends = Vec::new();
-    for (path, manifest) in items(top.get("endpoints"), "endpoints", &mut faults) {
-        match k8s::manifest::<EndpointSlice>(manifest) {
+    for (path, item) in items(top.get("endpoints"), "endpoints", &mut faults) {
+        match k8s::manifest::<EndpointSlice>(item) {
             Ok(manifest) => {
-                of_weight(&manifest).iter().for_each(|problem| warn(&path, problem));
-                match convert::slice(&manifest, Source::Api, families, &mut port_names) {
-                    Some(of_slice) => backends.extend(of_slice),
-                    None => {
-                        let path = format!("{path}.metadata.labels");
-                        faults.add(&path, "names no service; add label kubernetes.io/service-name");
-                    }
-                }
+                let label = |fault| faults.add(&format!("{path}.metadata.labels"), fault);
+                _ = objects.slice(&manifest, || path.clone()).map_err(label);
             }
             Err(refusal) => faults.refused(&path, refusal),
         }
     }
-    state.backends = convert::merge(backends);
+    let state = objects.state();
     if faults.0.is_empty() { Ok(state) } else { Err(faults.texts(&document)) }
 }
 
-/// Says of an annotation that it does nothing.
-fn warn(item: &str, problem: &Problem) {
-    tracing::warn!(annotation = %format_args!("{item}.{}", problem.path), "Ignoring an annotation: {}", problem.reason);
+/// The state of a file that is JSON without faults: object by object, so that it takes no more memory than one of them.
+/// `None` for every other file.
+fn parse_json(content: &[u8], families: Families) -> Option<State> {
+    let text = std::str::from_utf8(content).ok()?;
+    let mut objects = Objects::new(families);
+    let whole = k8s::json_items(text, &["services", "endpoints"], |JsonItem { list, at, value, text }| {
+        let path = || format!("{list}[{at}]");
+        match list {
+            "services" => match k8s::manifest_of_json::<Service>(&value, text) {
+                Ok(manifest) => objects.service(&manifest, path).is_ok(),
+                Err(_) => false,
+            },
+            _ => match k8s::manifest_of_json::<EndpointSlice>(&value, text) {
+                Ok(manifest) => objects.slice(&manifest, path).is_ok(),
+                Err(_) => false,
+            },
+        }
+    });
+    whole.then(|| objects.state())
+}
+
+/// What the objects of a file say.
+struct Objects {
+    families: Families,
+    names: HashSet<ServiceName>,
+    port_names: Names,
+    services: Vec<(crate::service::Service, Vec<FrontendParams>)>,
+    backends: Vec<Backend>,
+    /// Annotations that do nothing.
+    ignored: Vec<Problem>,
+}
+
+impl Objects {
+    fn new(families: Families) -> Objects {
+        let (names, port_names) = (HashSet::new(), Names::default());
+        let (services, backends, ignored) = (Vec::new(), Vec::new(), Vec::new());
+        Objects { families, names, port_names, services, backends, ignored }
+    }
+
+    /// Takes a service, or says what is wrong with it among the others.
+    fn service(&mut self, manifest: &Service, path: impl Fn() -> String) -> Result<(), String> {
+        self.ignore(of_annotations(manifest), path);
+        let (service, frontends) =
+            convert::service(manifest, Source::Api, self.families, &mut self.port_names);
+        if !self.names.insert(service.name.clone()) {
+            return Err(format!("service {} is given twice; remove one", service.name));
+        }
+        self.services.push((service, frontends));
+        Ok(())
+    }
+
+    /// Takes the backends of a slice, or says what is wrong with its labels.
+    fn slice(&mut self, manifest: &EndpointSlice, path: impl Fn() -> String) -> Result<(), &'static str> {
+        self.ignore(of_weight(manifest), path);
+        let backends = convert::slice(manifest, Source::Api, self.families, &mut self.port_names);
+        self.backends.extend(backends.ok_or("names no service; add label kubernetes.io/service-name")?);
+        Ok(())
+    }
+
+    fn ignore(&mut self, problems: impl IntoIterator<Item = Problem>, path: impl Fn() -> String) {
+        self.ignored.extend(
+            problems.into_iter().map(|Problem { path: field, reason }| Problem {
+                path: format!("{}.{field}", path()),
+                reason,
+            }),
+        );
+    }
+
+    /// What they say together; tells of what is ignored.
+    fn state(self) -> State {
+        for Problem { path, reason } in self.ignored {
+            tracing::warn!(annotation = %path, "Ignoring an annotation: {reason}");
+        }
+        State { services: self.services, backends: convert::merge(self.backends) }
+    }
 }
 
 /// The items of a list with their paths.

@@ -53,6 +53,45 @@ fn every_fault_has_its_line_its_path_and_a_remedy() {
 }
 
 #[test]
+fn json_is_read_object_by_object_and_says_what_the_whole_document_says() {
+    let text = r#"{"endpoints": [
+        {"metadata": {"name": "a", "labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
+         "ports": [{"port": 8080}], "endpoints": [{"addresses": ["10.0.0.2"]}, {"addresses": ["10.0.0.1"], "zone": null}]},
+        {"metadata": {"name": "b", "namespace": null, "labels": {"kubernetes.io/service-name": "w\u0065b"}},
+         "addressType": "IPv4", "ports": [{"port": 8080, "name": "http"}], "endpoints": [{"addresses": ["10.0.0.3"]}]}],
+      "services": [{"kind": "Service", "metadata": {"name": "web"}, "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}},
+        {"metadata": {"name": "web", "namespace": "app", "annotations": {"service.cilium.io/type": "nothing"}}}]}"#;
+    // With a mark in front it is read as a document.
+    let document = format!("---\n{text}");
+    assert_eq!(parse_json(document.as_bytes(), BOTH), None);
+    let state = parse(document.as_bytes(), BOTH).unwrap();
+    assert_eq!((state.services.len(), state.backends.len()), (2, 3));
+    assert_eq!(state.services[0].0.name.to_string(), "default/web");
+    assert_eq!(parse_json(text.as_bytes(), BOTH), Some(state));
+}
+
+#[test]
+fn faults_of_json_are_told_by_the_reader_of_documents() {
+    for text in [
+        r#"{"services": [{"metadata": {"name": "a"}}, {"metadata": {"name": "a"}}]}"#,
+        r#"{"services": [{"metadata": {"name": "a"}, "specs": {}}]}"#,
+        r#"{"services": [{"metadata": {"name": "a"}, "kind": "Pod"}]}"#,
+        r#"{"services": [{"metadata": {}}]}"#,
+        r#"{"services": [7]}"#,
+        r#"{"endpoints": [{"metadata": {"name": "a"}, "addressType": "IPv4"}]}"#,
+        r#"{"services": [], "services": []}"#,
+        r#"{"service": []}"#,
+        r#"{"services": []}{"services": []}"#,
+        r#"{"services": [{"metadata": {"name": "a"}}]"#,
+    ] {
+        assert_eq!(parse_json(text.as_bytes(), BOTH), None, "{text}");
+        assert!(!faults(text).is_empty(), "{text}");
+    }
+    assert_eq!(parse_json(b"{\"services\": null}", BOTH), None);
+    assert_eq!(parse(b"{\"services\": null}", BOTH).unwrap(), State::default());
+}
+
+#[test]
 fn families_that_are_off_are_passed_over() {
     let text = "services:\n- metadata: {name: web}\n  spec: {clusterIPs: [10.96.0.1, 'fd00::1'], ports: [{port: 80}]}\n\
                 endpoints:\n- metadata: {name: a, labels: {kubernetes.io/service-name: web}}\n  addressType: IPv6\n  \

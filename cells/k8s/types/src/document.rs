@@ -1,8 +1,10 @@
 //! Files of manifests as documents: YAML of many documents, JSON, lists.
 
+mod items;
 mod json;
 mod yaml;
 
+pub use items::{JsonItem, json_items};
 pub(crate) use yaml::plain_string;
 
 use std::collections::HashMap;

@@ -35,7 +35,8 @@ mod time;
 pub mod yaml;
 
 pub use document::{
-    Broken, Document, ItemPath, Lines, MAX_DEPTH, MAX_FILE, Manifest, documents, documents_of_bytes,
+    Broken, Document, ItemPath, JsonItem, Lines, MAX_DEPTH, MAX_FILE, Manifest, documents,
+    documents_of_bytes, json_items,
 };
 pub use kind::{Kind, KindVisitor, Scope};
 pub use meta::{

@@ -49,7 +49,7 @@ fn newlines(text: &str) -> usize {
 }
 
 /// A value without double names.
-struct Node(Value);
+pub(super) struct Node(pub(super) Value);
 
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
