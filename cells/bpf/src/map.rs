@@ -111,16 +111,23 @@ impl<K: Pod, V: Pod> Map<K, V> {
         Ok(values_of(&keys).into_iter().zip(values_of(&values)).collect())
     }
 
-    /// [`Map::entries`] for a large map of which few rows are wanted: those for which `keep` is true.
-    pub fn filter(&self, mut keep: impl FnMut(&K, &V) -> bool) -> Result<Vec<(K, V)>> {
-        let mut kept = Vec::new();
+    /// Shows all entries, in the kernel's order, and keeps none of them.
+    pub fn visit(&self, mut visit: impl FnMut(K, V)) -> Result<()> {
         self.raw.scan(|keys, values| {
             let values = values.chunks_exact(size_of::<V>());
             let rows = keys.chunks_exact(size_of::<K>()).zip(values);
-            kept.extend(
-                rows.filter_map(|(k, v)| Some((K::from_bytes(k)?, V::from_bytes(v)?)))
-                    .filter(|(k, v)| keep(k, v)),
-            );
+            rows.filter_map(|(k, v)| Some((K::from_bytes(k)?, V::from_bytes(v)?)))
+                .for_each(|(k, v)| visit(k, v));
+        })
+    }
+
+    /// [`Map::entries`] for a large map of which few rows are wanted: those for which `keep` is true.
+    pub fn filter(&self, mut keep: impl FnMut(&K, &V) -> bool) -> Result<Vec<(K, V)>> {
+        let mut kept = Vec::new();
+        self.visit(|k, v| {
+            if keep(&k, &v) {
+                kept.push((k, v));
+            }
         })?;
         Ok(kept)
     }

@@ -202,18 +202,18 @@ where
     }
 
     fn rows(&self, rows: &mut Vec<(Key, Value)>) -> Result<(), MapError> {
-        rows.extend(self.services.entries()?.into_iter().map(|(key, value)| {
+        self.services.visit(|key, value| {
             let protocol = Protocol::from_number(key.proto);
             let scope = if key.scope == 0 { Scope::External } else { Scope::Internal };
             let address =
                 LbAddress { ip: key.address.to_ip(), port: u16::from_be(key.dport), protocol, scope };
-            (Key::Service(address, key.backend_slot), Value::Service(value))
-        }));
+            rows.push((Key::Service(address, key.backend_slot), Value::Service(value)));
+        })?;
         let family = A::FAMILY;
-        let entries = self.backends.entries()?.into_iter();
-        rows.extend(entries.map(|(id, row)| (Key::Backend(family, id), backend(&row))));
-        let entries = self.reverse.entries()?.into_iter();
-        rows.extend(entries.map(|(id, row)| (Key::ReverseNat(family, u16::from_be(id)), reverse_nat(&row))));
+        self.backends.visit(|id, row| rows.push((Key::Backend(family, id), backend(&row))))?;
+        self.reverse.visit(|id, row| {
+            rows.push((Key::ReverseNat(family, u16::from_be(id)), reverse_nat(&row)));
+        })?;
         rows.extend(self.ranges.keys()?.into_iter().filter_map(|key| {
             let bits = key.prefixlen.checked_sub(A::STATIC_BITS)?;
             let range = IpNetwork::new(key.address.to_ip(), u8::try_from(bits).ok()?).ok()?;

@@ -22,7 +22,7 @@ impl Mirror {
     pub(crate) fn load(maps: Arc<dyn LbMaps>) -> Result<Mirror, MapError> {
         let levels = Arc::<Levels>::default();
         levels.set_capacities(|map| maps.capacity(map));
-        let rows = maps.rows()?.into_iter().collect();
+        let rows = maps.rows()?.into();
         let mirror = Mirror { maps, rows, levels };
         mirror.tell_levels();
         Ok(mirror)
@@ -30,7 +30,7 @@ impl Mirror {
 
     /// Reads the maps again; gives the rows that others have changed.
     pub(crate) fn reload(&mut self) -> Result<HashSet<Key>, MapError> {
-        let rows: Store = self.maps.rows()?.into_iter().collect();
+        let rows: Store = self.maps.rows()?.into();
         let before = std::mem::replace(&mut self.rows, rows);
         self.tell_levels();
         let missing = before.iter().filter(|(key, value)| self.rows.get(key) != Some(*value));

@@ -83,7 +83,8 @@ impl Balancer {
             self.backends.restore(id, row);
         }
         masters.sort();
-        let mut by_id = HashMap::new();
+        let mut by_id = FastMap::default();
+        self.frontends.reserve(masters.len());
         for (address, id) in masters {
             // Rows of versions that did not tell protocols apart give their numbers to those that come.
             let known = address.protocol != Protocol::Any;

@@ -189,9 +189,14 @@ impl Store {
     }
 }
 
-impl FromIterator<(Key, Value)> for Store {
-    fn from_iter<I: IntoIterator<Item = (Key, Value)>>(rows: I) -> Store {
+impl From<Vec<(Key, Value)>> for Store {
+    fn from(rows: Vec<(Key, Value)>) -> Store {
         let mut store = Store::default();
+        // Tables that grow are hashed again and again.
+        let count = |of: fn(&Key) -> bool| rows.iter().filter(|(key, _)| of(key)).count();
+        store.slots.reserve(count(|key| matches!(key, Key::Service(_, 0))));
+        store.backends.reserve(count(|key| matches!(key, Key::Backend(..))));
+        store.reverse.reserve(count(|key| matches!(key, Key::ReverseNat(..))));
         for (key, value) in rows {
             store.insert(key, Some(value));
         }
