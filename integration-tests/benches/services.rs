@@ -1,15 +1,17 @@
-//! A kill -9 and a start with 50,000 services in the maps, packets through one of them meanwhile. Prints one row a number
-//! (name, measured, unit, goal, met, peer), tab separated.
+//! A kill -9 and a start with 50,000 services in the maps, packets through one of them meanwhile; the agent's memory with
+//! them. Prints one row a number (name, measured, unit, goal, met, peer), tab separated.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use integration_tests::measure::{no_rows, percentile, row, seconds};
+use integration_tests::measure::{no_rows, peak, percentile, resident, row, seconds};
 use integration_tests::{Node, ServiceFixture, many_services};
 use test_kit::{UdpFlow, try_wait_until};
 
 const COUNT: u32 = 50_000;
 const RESTARTS: usize = 5;
+/// After what was needed to read the file was given back.
+const SETTLED: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(300);
 
 fn main() {
@@ -43,11 +45,16 @@ fn main() {
         node.wait_ready();
         assert!(node.service_rows() == before, "rows have changed\n{}", node.log());
     }
+    let highest = peak(node.agent_pid());
+    std::thread::sleep(SETTLED);
+    let settled = resident(node.agent_pid());
     let report = flow.stop();
     assert!(report.is_perfect(), "{report:?}\n{}", node.log());
     row("restart with 50k services: sources complete to in step", percentile(synced, 50), "s", 0.5);
     row("restart with 50k services: maps read", percentile(read, 50), "s", 0.5);
     row("restart with 50k services: exec to in step", percentile(whole, 50), "s", 2.0);
+    row("memory with 50k services 30 s after a restart", settled, "MB", 150.0);
+    row("peak of memory during a restart with 50k services", highest, "MB", 200.0);
 }
 
 fn until(node: &Node, ready: impl Fn() -> bool) {
