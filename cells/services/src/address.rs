@@ -218,10 +218,9 @@ impl IndexKey for LbAddress {
         key.push(&self.key());
     }
 
+    /// A beginning of an address, too: nothing has it as its key, but there are keys behind it.
     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
-        let wrong = || KeyParseError { text: text.to_owned(), expected: EXPECTED };
-        parse(text.trim()).ok_or_else(wrong)?.encode(key);
-        Ok(())
+        LbAddress::encode_text_prefix(text, key)
     }
 
     /// An address without port, with port, or an IPv4 prefix of whole bytes.

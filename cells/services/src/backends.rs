@@ -261,11 +261,14 @@ impl Backends {
         self.used.get(&id).into_iter().flat_map(|used| used.by.iter().map(|(by, _)| *by))
     }
 
-    /// How many are used by frontends that this is true for, and how many are not.
+    /// How many are used by frontends that this is true for, and how many are not, where one without a protocol is one of
+    /// each.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn counts(&self, is_known: impl Fn(u16) -> bool) -> (usize, usize) {
-        let used = self.used.values().filter(|used| used.by.iter().any(|(by, _)| is_known(*by))).count();
-        (used, self.used.len() - used)
+        let is_used = |used: &&Used| used.by.iter().any(|(by, _)| is_known(*by));
+        let (used, unused): (Vec<&Used>, Vec<&Used>) = self.used.values().partition(is_used);
+        let each = |used: &&Used| if used.address.protocol == Protocol::Any { 3 } else { 1 };
+        (used.len(), unused.iter().map(each).sum())
     }
 
     /// Numbers in use, for tests.

@@ -60,6 +60,12 @@ fn parsed<T: FromStr>(texts: &[SmolStr]) -> impl Iterator<Item = T> {
     texts.iter().filter_map(|text| text.trim().parse().ok())
 }
 
+/// A range of addresses: one of them, and how many of its bits count.
+pub(crate) fn range(text: &str) -> Option<IpNetwork> {
+    let (ip, bits) = text.trim().split_once('/')?;
+    IpNetwork::new(ip.parse().ok()?, bits.parse().ok()?).ok()
+}
+
 /// A service with its frontends.
 pub fn service(
     manifest: &core::Service,
@@ -72,7 +78,8 @@ pub fn service(
     let client_ip = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
     let affinity = client_ip.and_then(|client_ip| u64::try_from(client_ip.timeout_seconds?).ok());
     let affinity = Duration::from_secs(affinity.unwrap_or(DEFAULT_AFFINITY));
-    let ranges = parsed::<IpNetwork>(&spec.load_balancer_source_ranges);
+    // An address alone is no range.
+    let ranges = spec.load_balancer_source_ranges.iter().filter_map(|text| range(text));
     let service = Service {
         labels: metadata.labels.clone(),
         annotations: metadata.annotations.clone(),
@@ -112,7 +119,7 @@ fn forwarding_mode(manifest: &core::Service) -> ForwardingMode {
     let Some(text) = manifest.metadata.annotations.get(annotations::FORWARDING_MODE) else {
         return ForwardingMode::Default;
     };
-    ForwardingMode::from_name(text).unwrap_or_default()
+    ForwardingMode::from_name(&text.to_ascii_lowercase()).unwrap_or_default()
 }
 
 /// The type of this name that [`annotations::TYPE`] may ask for.
@@ -140,10 +147,11 @@ fn distribution(manifest: &core::Service) -> TrafficDistribution {
     }
 }
 
-/// The frontends in order of their addresses. Of two with one address the first counts.
+/// The frontends in order of their addresses. Of two with one address the later one counts, in the order of types below.
 fn frontends(manifest: &core::Service, families: Families, names: &mut Names) -> Vec<FrontendParams> {
     let core::Service { metadata, spec, status } = manifest;
-    let headless = spec.cluster_ip == "None" || spec.cluster_ips.iter().any(|ip| ip == "None");
+    let none = |ip: &SmolStr| ip.eq_ignore_ascii_case("None");
+    let headless = none(&spec.cluster_ip) || spec.cluster_ips.iter().any(none);
     if headless || metadata.labels.get(HEADLESS).is_some() {
         return Vec::new();
     }
@@ -199,19 +207,18 @@ fn frontends(manifest: &core::Service, families: Families, names: &mut Names) ->
             add(FrontendType::ExternalIPs, ip, port.port, external, named);
         }
     }
-    // In the order of the sort the first stays first.
+    frontends.reverse();
     frontends.sort_by_key(|frontend| frontend.address);
     frontends.dedup_by_key(|frontend| frontend.address);
     frontends
 }
 
-/// Whether ports of the node are for IPv4, for IPv6: as the service says, else as its addresses are. One that says nothing
-/// is for IPv4.
+/// Whether ports of the node are for IPv4, for IPv6: as the service says, else as its addresses are.
 fn node_port_families(spec: &ServiceSpec, cluster_ips: &[IpAddr]) -> [bool; 2] {
     let said = |family| spec.ip_families.iter().any(|said| said == family);
     let has = |of_family: fn(&IpAddr) -> bool| cluster_ips.iter().any(of_family);
     match [said("IPv4"), said("IPv6")] {
-        [false, false] => [has(IpAddr::is_ipv4) || !has(IpAddr::is_ipv6), has(IpAddr::is_ipv6)],
+        [false, false] => [has(IpAddr::is_ipv4), has(IpAddr::is_ipv6)],
         said => said,
     }
 }
@@ -294,12 +301,11 @@ fn of<'e>(said: &'e Option<SmolStr>, endpoint: &'e Endpoint, label: &str) -> Opt
     said.as_ref().filter(|said| !said.is_empty()).or_else(older)
 }
 
+/// Hints without a zone are of no use: somebody has filled them in by half.
 fn zone(endpoint: &Endpoint) -> Option<Zone> {
+    let zone = of(&endpoint.zone, endpoint, ZONE).filter(|zone| !zone.is_empty())?.clone();
     let hints = endpoint.hints.iter().flat_map(|hints| &hints.for_zones);
-    let for_zones: Vec<SmolStr> = hints.map(|zone| zone.name.clone()).collect();
-    let zone = of(&endpoint.zone, endpoint, ZONE).cloned().unwrap_or_default();
-    let known = !zone.is_empty() || !for_zones.is_empty();
-    known.then_some(Zone { zone, for_zones })
+    Some(Zone { zone, for_zones: hints.map(|zone| zone.name.clone()).collect() })
 }
 
 /// Names of one port: hardly ever more than one.

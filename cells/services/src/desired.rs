@@ -150,7 +150,7 @@ impl Desired {
         }
         let service = &frontend.service;
         let proxy = service.proxy_port(frontend.params.service_port);
-        if proxy.is_some() && service.session_affinity.is_some() {
+        if !service.proxy_redirects.is_empty() && service.session_affinity.is_some() {
             return Err(Impossible::ProxyWithAffinity);
         }
         if service.loopback_host_port && service.delegates_if_local() {

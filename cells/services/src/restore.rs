@@ -65,6 +65,11 @@ impl Balancer {
                         inactive.insert(address, (row.count, row.count.saturating_add(row.qcount)));
                     }
                 }
+                // Nobody asks for them, but scripts count them.
+                #[cfg(any(test, feature = "test-util"))]
+                (Key::Service(address, 0), _) if address.protocol == Protocol::Any => {
+                    self.of_any_protocol.insert(address, 0);
+                }
                 (Key::Service(address, slot @ 1..), Some(Value::Service(row))) => {
                     slots.push((address, slot, row));
                 }

@@ -269,7 +269,7 @@ impl Service {
     /// `service.cilium.io/proxy-delegation`).
     pub fn delegates_if_local(&self) -> bool {
         let said = self.annotations.get(annotations::PROXY_DELEGATION);
-        said.is_some_and(|said| said == "delegate-if-local")
+        said.is_some_and(|said| said.eq_ignore_ascii_case("delegate-if-local"))
     }
 
     /// The port of the proxy that takes connections to a port of the service.
@@ -320,7 +320,7 @@ impl Service {
 }
 
 /// Labels of a manifest as the original shows them, each with its source.
-struct Labelled<'a>(&'a StringMap);
+struct Labelled<'a>(&'a StringMap, Source);
 
 #[derive(Serialize)]
 struct Labelling<'a> {
@@ -331,8 +331,9 @@ struct Labelling<'a> {
 
 impl Serialize for Labelled<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer
-            .collect_map(self.0.iter().map(|(key, value)| (key, Labelling { key, value, source: "k8s" })))
+        serializer.collect_map(
+            self.0.iter().map(|(key, value)| (key, Labelling { key, value, source: self.1.name() })),
+        )
     }
 }
 
@@ -349,7 +350,8 @@ impl Shown for Service {
     fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
         fields.add("Name", &self.name)?;
         fields.add("Source", &self.source)?;
-        fields.add("Labels", &Labelled(&self.labels))?;
+        let made = self.labels.is_empty() && self.name.name().contains(':');
+        fields.map("Labels", &Labelled(&self.labels, self.source), made)?;
         fields.map("Annotations", &self.annotations, self.annotations.is_empty())?;
         fields.map("Selector", &self.selector, self.selector.is_empty())?;
         fields.add("NatPolicy", self.nat_policy.name())?;

@@ -16,7 +16,7 @@ use crate::frontend::{Frontend, FrontendParams, FrontendType};
 use crate::metrics::Action;
 use crate::name::ServiceName;
 use crate::select::{Chosen, Place, Selection};
-use crate::service::{ProxyRedirect, Service};
+use crate::service::{ForwardingMode, ProxyRedirect, Service};
 use crate::source::Source;
 use crate::store::FastMap;
 use crate::writer::{IsChecked, ServicesWriter, State, Tables};
@@ -332,6 +332,9 @@ impl<'a> ServicesTxn<'a> {
         mut params: Vec<FrontendParams>,
     ) {
         let name = service.name.clone();
+        if !self.writer.rules.modes {
+            service.forwarding_mode = ForwardingMode::Default;
+        }
         let (services, frontends, _) = self.txn.split();
         if let Some(existing) = &existing {
             // They do not come from its source.

@@ -27,11 +27,13 @@ pub struct Rules {
     pub node_ports: bool,
     /// Whether services may prefer backends of this node or its zone (`enable-service-topology`).
     pub topology: bool,
+    /// Whether services may choose how packets come to backends of other nodes (`bpf-lb-mode-annotation`).
+    pub modes: bool,
 }
 
 impl Default for Rules {
     fn default() -> Rules {
-        Rules { node_port_range: 30_000..=32_767, node_ports: true, topology: false }
+        Rules { node_port_range: 30_000..=32_767, node_ports: true, topology: false, modes: false }
     }
 }
 

@@ -16,6 +16,7 @@ use maps::{FamilyConfig, MapsConfig, Specs};
 use services::testing::{FakeMaps, Fault};
 use services::{KernelMaps, LbMapsProvider, MapOperations, ServicesConfig};
 use services_health::ListenOn;
+use services_redirect::RedirectConfig;
 use statedb::RwTable;
 
 use super::healthserver;
@@ -38,7 +39,24 @@ pub(super) struct FaultConfig {
     pub(super) lb_test_fault_probability: f64,
 }
 
+/// An option that scripts may set although no sockets are ended here.
+#[derive(hive::Config)]
+struct SocketConfig {
+    /// End TCP sockets, too
+    #[flag(default = false)]
+    #[expect(dead_code, reason = "read by nobody")]
+    lb_sock_terminate_all_protos: bool,
+}
+
+/// Without local redirect policies, whose options may be set all the same.
 pub(super) fn cells(maps: Cell) -> Vec<Cell> {
+    let mut cells = balancer(maps);
+    cells.push(module("redirect-options", "Options of redirect policies", [config::<RedirectConfig>()]));
+    cells
+}
+
+/// What redirect policies stand beside.
+pub(super) fn balancer(maps: Cell) -> Vec<Cell> {
     cells_at(maps, healthserver::address())
 }
 
@@ -53,7 +71,8 @@ pub(super) fn cells_at(maps: Cell, address: IpAddr) -> Vec<Cell> {
         k8s::selected::<Pod, _>(of_this_node),
     ];
     let addresses = [statedb::table::<NodeAddress>(), invoke(|_: Arc<RwTable<NodeAddress>>| ())];
-    let options = [config::<FamilyConfig>(), config::<MapsConfig>(), config::<FaultConfig>()];
+    let options =
+        [config::<FamilyConfig>(), config::<MapsConfig>(), config::<FaultConfig>(), config::<SocketConfig>()];
     vec![
         k8s_tracker::cell(),
         supply(Arc::new(NodeName::new("testnode"))),

@@ -46,7 +46,7 @@ pub(super) fn fake_cells() -> Vec<Cell> {
 }
 
 fn of(lb_maps: Cell, skip_maps: Cell) -> Vec<Cell> {
-    let mut cells = loadbalancer::cells(lb_maps);
+    let mut cells = loadbalancer::balancer(lb_maps);
     cells.extend([services_redirect::control_plane(), skip_maps]);
     cells
 }

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use hive::Health;
-use ipnetwork::IpNetwork;
 use k8s::core::{EndpointSlice, Service};
 use k8s::{Problem, SmolStr};
 
@@ -93,9 +92,12 @@ pub(crate) fn of_service(manifest: &Service) -> Vec<Problem> {
         }
     }
     unread::<IpAddr>(&spec.external_ips, list("spec.externalIPs"), ADDRESS, &mut problems);
-    let ranges = &spec.load_balancer_source_ranges;
-    let path = list("spec.loadBalancerSourceRanges");
-    unread::<IpNetwork>(ranges, path, "a prefix such as 192.0.2.0/24", &mut problems);
+    for (index, text) in spec.load_balancer_source_ranges.iter().enumerate() {
+        if !text.is_empty() && convert::range(text).is_none() {
+            let path = format!("spec.loadBalancerSourceRanges[{index}]");
+            problems.push(wrong(path, text, "a prefix such as 192.0.2.0/24"));
+        }
+    }
     let ingress = manifest.status.load_balancer.ingress.iter().map(|ingress| &ingress.ip);
     let path = |index| format!("status.loadBalancer.ingress[{index}].ip");
     unread::<IpAddr>(ingress, path, ADDRESS, &mut problems);
@@ -110,13 +112,13 @@ pub(crate) fn of_annotations(manifest: &Service) -> Vec<Problem> {
         Some(wrong(format!("metadata.annotations[{name:?}]"), value, right))
     };
     let is_type = |name: &str| convert::askable_type(name).is_some();
-    let is_mode = |name: &str| ForwardingMode::from_name(name).is_some();
+    let is_mode = |name: &str| ForwardingMode::from_name(&name.to_ascii_lowercase()).is_some();
     let is_selector = |text: &str| k8s::selects(text, |_| None).is_ok();
-    let nowhere = "a selector of labels; the service is for no node";
+    let everywhere = "a selector of labels; the service is for all nodes";
     let found = [
         wrong_one(annotations::TYPE, is_type, "ClusterIP, NodePort or LoadBalancer"),
         wrong_one(annotations::FORWARDING_MODE, is_mode, "dsr or snat"),
-        wrong_one(annotations::NODE_SELECTOR, is_selector, nowhere),
+        wrong_one(annotations::NODE_SELECTOR, is_selector, everywhere),
     ];
     let is_bool = |text: &str| ["true", "false"].iter().any(|right| text.eq_ignore_ascii_case(right));
     let of_mesh = annotations::GLOBAL

@@ -289,8 +289,8 @@ pub(crate) struct Round {
 fn is_exposed(service: &Manifest, labels: &Labels) -> bool {
     let annotations = &service.metadata.annotations;
     if let Some(selector) = annotations.get(annotations::NODE_SELECTOR) {
-        // One that cannot be read is for no node, which is told with other wrong fields.
-        return k8s::selects(selector, |name| labels.get(name).map(String::as_str)).unwrap_or(false);
+        // One that cannot be read is for all nodes, which is told with other wrong fields.
+        return k8s::selects(selector, |name| labels.get(name).map(String::as_str)).unwrap_or(true);
     }
     let wanted = annotations.get(annotations::NODE);
     wanted.is_none_or(|wanted| labels.get(annotations::NODE).is_some_and(|label| label == wanted.as_str()))

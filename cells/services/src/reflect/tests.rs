@@ -166,14 +166,14 @@ fn services_are_for_the_nodes_that_they_name() {
         .service(annotated("sel", "10.96.0.3", selector, "rack in (r6, r7)"))
         .service(annotated("sel-not", "10.96.0.4", selector, "rack notin (r7)"))
         .service(annotated("wrong", "10.96.0.5", selector, "rack of (r7)"));
-    assert_eq!(cluster.names(), ["ns/match", "ns/sel"]);
+    assert_eq!(cluster.names(), ["ns/match", "ns/sel", "ns/wrong"]);
     cluster.service(annotated("match", "10.96.0.1", node, "core"));
-    assert_eq!(cluster.names(), ["ns/sel"]);
+    assert_eq!(cluster.names(), ["ns/sel", "ns/wrong"]);
     // Another proxy's.
     let mut object = service("sel", "10.96.0.3", json!({}));
     object["metadata"]["labels"] = json!({"service.kubernetes.io/service-proxy-name": "other"});
     cluster.service(object);
-    assert_eq!(cluster.names(), [] as [String; 0]);
+    assert_eq!(cluster.names(), ["ns/wrong"]);
 }
 
 #[test]
@@ -468,7 +468,7 @@ fn annotations_that_say_nothing_are_told() {
     let mut weighted = slice("a-1", "a", &["10.0.0.1"]);
     weighted["metadata"]["annotations"] = json!({"service.cilium.io/weight": "70000"});
     cluster.slice(weighted);
-    assert_eq!(cluster.names(), ["ns/a", "ns/b"]);
+    assert_eq!(cluster.names(), ["ns/a", "ns/b", "ns/c"]);
     assert_eq!(
         cluster.reflector.passed_over(),
         [
@@ -477,7 +477,7 @@ fn annotations_that_say_nothing_are_told() {
             "Service ns/a: metadata.annotations[\"service.cilium.io/type\"]: 'All' is not ClusterIP, NodePort or \
              LoadBalancer; metadata.annotations[\"service.cilium.io/forwarding-mode\"]: 'tunnel' is not dsr or snat",
             "Service ns/c: metadata.annotations[\"service.cilium.io/node-selector\"]: 'rack of (r7)' is not a selector of \
-             labels; the service is for no node",
+             labels; the service is for all nodes",
         ]
     );
 }

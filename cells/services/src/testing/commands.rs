@@ -1,5 +1,6 @@
 //! The commands `test/*` of scripts: what happens to a load balancer from outside, and what its reconciler remembers.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -95,7 +96,11 @@ fn on_writer(writer: Arc<ServicesWriter>) -> Members<Command> {
             let (namespace, name) =
                 service.split_once('/').with_context(|| format!("{service}: is not NAMESPACE/NAME"))?;
             let address: LbAddress = address.parse().with_context(|| address.to_owned())?;
-            let Ok(healthy) = healthy.parse() else { bail!("{healthy}: is neither true nor false") };
+            let healthy = match healthy {
+                "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
+                "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
+                other => bail!("{other}: is neither true nor false"),
+            };
             let mut txn = writer.write();
             let known =
                 txn.set_health(&ServiceName::new(namespace, name), &address, healthy, SystemTime::now());
@@ -134,16 +139,19 @@ impl Balancer {
             self.frontends.values().partition(|record| !record.restored);
         let (used, unused) =
             self.backends.counts(|frontend| known.iter().any(|record| record.id == frontend));
+        // A row without a protocol counts as one of each. The original knows expanded ports by family, protocol and number.
+        let at = |address: &LbAddress| (address.ip.is_ipv4(), address.protocol, address.port);
+        let expanded: HashSet<_> = self.expansions.keys().map(at).collect();
         [
             ("serviceIDs", known.len()),
-            ("restoredServiceIDs", restored.len() + self.of_any_protocol.len()),
+            ("restoredServiceIDs", restored.len() + 3 * self.of_any_protocol.len()),
             ("backendIDs", used),
             ("restoredBackendIDs", unused),
             ("backendStates", used),
-            ("backendReferences", known.iter().filter(|record| !record.backends.is_empty()).count()),
-            ("nodePortAddrByPort", self.expansions.len()),
+            ("backendReferences", known.len()),
+            ("nodePortAddrByPort", expanded.len()),
             ("prevSourceRanges", known.len()),
-            ("restoredQuarantines", self.quarantined.values().map(|backends| backends.len()).sum()),
+            ("restoredQuarantines", self.quarantined.len()),
             ("wildcardReferences", self.wildcards.len()),
         ]
     }
