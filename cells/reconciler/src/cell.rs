@@ -12,12 +12,9 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
     /// has a name, from the start of the hive to its stop. Its state is the first one's health.
     pub fn spawn(self, jobs: &JobGroup) -> Handle {
         let (handle, reconciler) = self.build();
-        let Reconciler { mut rounds, refresher } = reconciler;
-        let named = |job: &str| match handle.name() {
-            "" => job.to_owned(),
-            name => format!("{job}-{name}"),
-        };
-        jobs.one_shot(named("reconcile"), move |cx: JobCx| async move {
+        let reconciler = reconciler.refreshing_in(jobs);
+        let Reconciler { mut rounds, .. } = reconciler;
+        jobs.one_shot(named("reconcile", handle.name()), move |cx: JobCx| async move {
             let health = cx.health.clone();
             let mut report = rounds.report;
             rounds.report = Box::new(move |state| {
@@ -27,13 +24,29 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
             rounds.run_job(&cx).await;
             Ok(())
         });
-        if let Some(refresher) = refresher {
-            jobs.one_shot(named("refresh"), move |cx: JobCx| async move {
+        handle
+    }
+}
+
+impl<T: TableSpec + Clone> Reconciler<T> {
+    /// Leaves what was reconciled long ago to a job `refresh` of its own, which tells when the next is due.
+    #[must_use]
+    pub fn refreshing_in(mut self, jobs: &JobGroup) -> Self {
+        if let Some(refresher) = self.refresher.take() {
+            let name = named("refresh", &self.rounds.name);
+            jobs.one_shot(name, move |cx: JobCx| async move {
                 let tell = |until| cx.health.ok(format_args!("Next refresh in {until}"));
                 cx.token().run_until_cancelled(refresher.run(tell)).await;
                 Ok(())
             });
         }
-        handle
+        self
+    }
+}
+
+fn named(job: &str, name: &str) -> String {
+    match name {
+        "" => job.to_owned(),
+        name => format!("{job}-{name}"),
     }
 }

@@ -286,6 +286,7 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
         .refresh(REFRESH, 100)
         .report(move |state| state.tell(&health))
         .build();
+    let reconciler = reconciler.refreshing_in(&p.jobs);
     p.control.runs(maps, ops, handle.clone());
     let compare = async {
         loop {
