@@ -208,6 +208,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ),
     (
         "cells/local-node/src/host.rs",
+        "cells/metrics/src/feature.rs",
         "`K8S_NODE_NAME`, the name that Kubernetes gives; no option of the original",
     ),
     ("cli/src/main.rs", "the name by which the tool was called, which tells what it is to be"),
