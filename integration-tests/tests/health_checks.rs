@@ -118,7 +118,7 @@ fn sockets_end_with_their_backend_on_the_host_and_in_pods() {
     let of_pod = node.world().run(|| connected([192, 0, 2, 2]));
     let other = connected([192, 0, 2, 1]);
     node.write_services(&service(&["192.0.2.1"]));
-    for (name, socket) in [("host", of_host), ("pod", of_pod)] {
+    let until_aborted = |node: &Node, name: &str, socket: &UdpSocket| {
         let aborted = || match socket.take_error().unwrap() {
             Some(error) if error.kind() == ErrorKind::ConnectionAborted => Ok(()),
             error => Err(format!("{error:?}")),
@@ -126,6 +126,18 @@ fn sockets_end_with_their_backend_on_the_host_and_in_pods() {
         if let Err(error) = try_wait_until(Duration::from_secs(30), aborted) {
             panic!("{name}: {error:?}\n{}", node.log());
         }
-    }
-    assert!(other.take_error().unwrap().is_none() && other.peer_addr().is_ok());
+    };
+    until_aborted(&node, "host", &of_host);
+    until_aborted(&node, "pod", &of_pod);
+    let lives = |socket: &UdpSocket| socket.take_error().unwrap().is_none() && socket.peer_addr().is_ok();
+    assert!(lives(&other));
+
+    // Another goes while no agent runs.
+    let stays = connected([192, 0, 2, 3]);
+    node.kill();
+    node.write_services(&service(&["192.0.2.3"]));
+    node.spawn();
+    node.wait_ready();
+    until_aborted(&node, "of a backend that went meanwhile", &other);
+    assert!(lives(&stays));
 }
