@@ -208,8 +208,11 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ),
     (
         "cells/local-node/src/host.rs",
-        "cells/metrics/src/feature.rs",
         "`K8S_NODE_NAME`, the name that Kubernetes gives; no option of the original",
+    ),
+    (
+        "cells/metrics/src/feature.rs",
+        "`CILIUM_FEATURE_METRICS_WITH_DEFAULTS`, by which the original asks for gauges of features that are off",
     ),
     ("cli/src/main.rs", "the name by which the tool was called, which tells what it is to be"),
     ("cni/src/invocation.rs", "the variables of the CNI specification"),
