@@ -103,6 +103,43 @@ fn wrong_values_of_the_chart_are_named() {
     }
 }
 
+/// Options of the load balancer with values other than the defaults.
+const LOAD_BALANCER: &str = "\
+    bpf-lb-map-max=70000 bpf-lb-service-map-max=70001 bpf-lb-service-backend-map-max=70002 bpf-lb-rev-nat-map-max=70003 \
+    bpf-lb-affinity-map-max=70004 bpf-lb-source-range-map-max=70005 bpf-lb-maglev-map-max=70006 \
+    bpf-sock-rev-map-max=70007 node-port-range=31000,31999 bpf-lb-algorithm=maglev bpf-lb-algorithm-annotation=true \
+    bpf-lb-mode=dsr bpf-lb-mode-annotation=true bpf-lb-dsr-dispatch=geneve bpf-lb-external-clusterip=true \
+    bpf-lb-source-range-all-types=true enable-health-check-nodeport=false enable-health-check-loadbalancer-ip=true \
+    enable-service-topology=true enable-dynamic-source-lookup-nodeport=true lb-pressure-metrics-interval=0s \
+    lb-sock-terminate-all-protos=true lb-init-wait-timeout=2m lb-reflector-wait-time=1ms lb-retry-backoff-min=2s \
+    lb-retry-backoff-max=3s lb-state-file=/run/lb.yaml lb-state-file-interval=2s bpf-lb-maglev-table-size=251 \
+    bpf-lb-maglev-hash-seed=AAAAAAAAAAAAAAAA fixed-zone-mapping=a=1,b=2 enable-lb-ipam=false \
+    default-lb-service-ipam=nodeipam lrp-address-matcher-cidrs=169.254.0.0/16 nodeport-addresses=192.0.2.0/24";
+
+/// Values of them that are refused at the start.
+const WRONG: &str = "\
+    bpf-lb-map-max=-1 bpf-sock-rev-map-max=x node-port-range=2,1 bpf-lb-algorithm=hash bpf-lb-mode=direct \
+    bpf-lb-dsr-dispatch=gre enable-dynamic-source-lookup-nodeport=perhaps lb-pressure-metrics-interval=soon \
+    lb-reflector-wait-time=0s lb-state-file=/run/lb.toml bpf-lb-maglev-table-size=16000 bpf-lb-maglev-hash-seed=short \
+    fixed-zone-mapping=a=0 enable-lb-ipam=perhaps default-lb-service-ipam=dhcp lrp-address-matcher-cidrs=x";
+
+#[test]
+fn options_of_the_load_balancer_are_declared_and_checked() {
+    let pairs = |text: &'static str| text.split_whitespace().map(|word| word.split_once('=').unwrap());
+    let (_folder, builder) = on_folder(&pairs(LOAD_BALANCER).collect());
+    let hive = builder.build().unwrap();
+    assert_eq!(hive.settings().unknown(), []);
+    for (key, value) in pairs(LOAD_BALANCER) {
+        let setting = hive.settings().get(key).unwrap_or_else(|| panic!("no cell declares {key}"));
+        assert!(!setting.is_default(), "{key}={value}");
+    }
+    for (key, value) in pairs(WRONG) {
+        let (_folder, builder) = on_folder(&[(key, value)].into());
+        let Err(error) = builder.build() else { panic!("{key}={value} is taken") };
+        assert!(error.to_string().contains(&format!("option {key}")), "{key}={value}: {error}");
+    }
+}
+
 /// What a cell declares is what the original has under that name.
 #[test]
 fn declared_options_are_those_of_the_original() {

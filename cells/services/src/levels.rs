@@ -9,18 +9,10 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::rows::{Family, LbMap};
+use crate::rows::LbMap;
 
-/// The maps that are hash tables, of which the original tells the level.
-const MAPS: [LbMap; 7] = [
-    LbMap::Services(Family::V4),
-    LbMap::Services(Family::V6),
-    LbMap::Backends(Family::V4),
-    LbMap::Backends(Family::V6),
-    LbMap::ReverseNat(Family::V4),
-    LbMap::ReverseNat(Family::V6),
-    LbMap::AffinityMatch,
-];
+/// The maps that are hash tables, of which the original tells the level: they come before the others.
+const MAPS: &[LbMap] = LbMap::ALL.split_at(7).0;
 
 /// Rows of each map.
 #[derive(Debug, Default)]
@@ -31,15 +23,15 @@ pub(crate) struct Levels {
 
 impl Levels {
     pub(crate) fn set_capacities(&self, capacity: impl Fn(LbMap) -> usize) {
-        for (map, slot) in MAPS.into_iter().zip(&self.capacities) {
-            slot.store(capacity(map), Ordering::Relaxed);
+        for (map, slot) in MAPS.iter().zip(&self.capacities) {
+            slot.store(capacity(*map), Ordering::Relaxed);
         }
     }
 
     /// Notes how many rows each map has now.
     pub(crate) fn tell(&self, count: impl Fn(LbMap) -> usize) {
-        for (map, slot) in MAPS.into_iter().zip(&self.counts) {
-            slot.store(count(map), Ordering::Relaxed);
+        for (map, slot) in MAPS.iter().zip(&self.counts) {
+            slot.store(count(*map), Ordering::Relaxed);
         }
     }
 }
@@ -68,6 +60,7 @@ impl Collector for Pressure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rows::Family;
 
     #[test]
     fn maps_that_exist_tell_their_level() {

@@ -91,7 +91,7 @@ impl LbMap {
     /// How many there are.
     pub(crate) const COUNT: usize = 11;
 
-    /// All of them.
+    /// All of them, hash tables first.
     pub(crate) const ALL: [LbMap; LbMap::COUNT] = [
         LbMap::AffinityMatch,
         LbMap::Services(Family::V4),

@@ -14,8 +14,9 @@ mod tables;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use devices::NodeAddress;
 use reconciler::Reconciler;
-use statedb::{Db, Table};
+use statedb::{Db, RwTable, Table};
 
 use crate::address::LbAddress;
 use crate::balancer::Balancer;
@@ -25,7 +26,7 @@ use crate::frontend::Frontend;
 use crate::maglev::Maglev;
 use crate::metrics::Events;
 use crate::reconcile::{LbOps, Surroundings};
-use crate::rows::{Key, Value};
+use crate::rows::{Key, LbMaps, Value};
 use crate::select::Place;
 use crate::source::Source;
 use crate::testing::FakeMaps;
@@ -73,6 +74,21 @@ fn of(frontend: &Frontend, settings: &Settings) -> Desired {
 
 fn tables() -> Maglev {
     Maglev::new(251, "JLfvgnHc2kaSUFaI").unwrap()
+}
+
+/// An agent without a hive: its tables, the addresses of the node among them, and what reconciles them, which has taken the
+/// maps over.
+fn agent(maps: Arc<dyn LbMaps>) -> (ServicesWriter, RwTable<NodeAddress>, LbOps) {
+    let writer = writer();
+    let addresses: RwTable<NodeAddress> = writer.frontends().db().table().unwrap();
+    let surroundings = Surroundings {
+        settings: settings(),
+        addresses: Some(Arc::new((*addresses).clone())),
+        frontends: writer.frontends(),
+    };
+    let balancer = Balancer::restore(maps).unwrap();
+    let ops = LbOps { balancer, comparisons: Arc::default(), surroundings, unserved: Default::default() };
+    (writer, addresses, ops)
 }
 
 fn settings() -> Settings {

@@ -14,21 +14,11 @@ use tokio::net::TcpStream;
 use super::loadbalancer;
 use super::run::Environment;
 
-pub(super) const DEFAULTS: &[&str] = &[
-    "--lb-retry-backoff-min=10ms",
-    "--lb-retry-backoff-max=10ms",
-    "--lb-reflector-wait-time=10ms",
-    "--bpf-lb-maglev-table-size=1021",
-    "--kube-proxy-replacement=true",
-    "--enable-health-check-loadbalancer-ip=true",
-    "--lb-test-fault-probability=0",
-];
+/// Beside those of the load balancer.
+pub(super) const DEFAULTS: &[&str] = &["--enable-health-check-loadbalancer-ip=true"];
 
-/// The same with maps that fail now and then.
-pub(super) const FAILING: &[&str] = {
-    let (all_but_last, _) = DEFAULTS.split_at(DEFAULTS.len() - 1);
-    all_but_last
-};
+/// Nothing fails on purpose.
+pub(super) const FAULTLESS: &[&str] = &["--lb-test-fault-probability=0"];
 
 pub(super) fn cells(maps: Cell) -> Vec<Cell> {
     let address = address();

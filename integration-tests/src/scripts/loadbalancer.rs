@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ::metrics::Metrics;
 use devices::NodeAddress;
+use hive::config::{Foreign, Kind};
 use hive::prelude::*;
 use hive_script::{Condition, Retry};
 use k8s::core::{EndpointSlice, Namespace, Pod, Service};
@@ -28,6 +29,17 @@ pub(super) const DEFAULTS: &[&str] = &[
     "--bpf-lb-maglev-table-size=1021",
     "--kube-proxy-replacement=true",
 ];
+
+/// Options of the load balancer whose cells are not among these: they are taken and have no effect.
+pub(super) fn foreign() -> impl Iterator<Item = Foreign> {
+    let options = [
+        ("enable-local-redirect-policy", Kind::Bool),
+        ("lb-sock-terminate-all-protos", Kind::Bool),
+        ("lrp-address-matcher-cidrs", Kind::Strings),
+        ("nodeport-addresses", Kind::Strings),
+    ];
+    options.into_iter().map(|(name, kind)| Foreign::new(name, kind))
+}
 
 pub(super) const RETRY: Retry = Retry { first: Duration::from_millis(20), most: Duration::from_millis(500) };
 

@@ -9,7 +9,7 @@ use hive::prelude::*;
 use hive_script::{Archive, Engine, State, default_commands, hive_commands, stop_hive};
 use tokio::sync::Mutex;
 
-use super::Family;
+use super::{Family, loadbalancer};
 
 /// Variables that the cells of a family give to its scripts.
 pub(super) struct Environment(pub(super) Vec<(&'static str, String)>);
@@ -57,9 +57,9 @@ async fn run_in(family: &Family, script: &Path, work: &Path, log: &hive_script::
     ]);
     let arguments = archive.arguments().filter(|_| family.flags).unwrap_or_default();
     let work = work.display().to_string();
-    let defaults = family.defaults.iter().map(|&word| word.to_owned());
+    let defaults = family.defaults.iter().copied().flatten().map(|word| (*word).to_owned());
     let words = defaults.chain(arguments.iter().map(|word| word.replace("$WORK", &work)));
-    builder = builder.args(words);
+    builder = builder.args(words).foreign(loadbalancer::foreign());
     let mut hive = builder.build()?;
     hive.populate().await?;
     for (name, value) in hive.get::<Environment>().iter().flat_map(|environment| &environment.0) {

@@ -9,14 +9,20 @@ use test_kit::{require_root, wait_until};
 use crate::LIMIT;
 use crate::objects::{KINDS, list, object};
 
-#[test]
-fn an_api_server_that_dies_is_left_for_the_other_one_and_back() {
-    require_root!();
+/// A node that knows two servers and has not started, and the way to the second.
+fn two_servers() -> (Cluster, Gate) {
     let options = StageOptions { second: true, ..StageOptions::default() };
     let mut cluster = Cluster::with(&options, &custom_resource_definitions());
     let second = cluster.stage.gate_to(1).unwrap();
     let urls = format!("{},{}", cluster.gate.url(), second.url());
     cluster.node.config.insert("k8s-api-server-urls".to_owned(), urls);
+    (cluster, second)
+}
+
+#[test]
+fn an_api_server_that_dies_is_left_for_the_other_one_and_back() {
+    require_root!();
+    let (mut cluster, second) = two_servers();
     cluster.start();
     let first = &cluster.gate;
     assert_eq!(second.accepted(), 0, "the first one serves");
@@ -45,11 +51,7 @@ fn an_api_server_that_dies_is_left_for_the_other_one_and_back() {
 #[test]
 fn an_api_server_that_falls_silent_is_left_for_the_other_one_and_back() {
     require_root!();
-    let options = StageOptions { second: true, ..StageOptions::default() };
-    let mut cluster = Cluster::with(&options, &custom_resource_definitions());
-    let second = cluster.stage.gate_to(1).unwrap();
-    let urls = format!("{},{}", cluster.gate.url(), second.url());
-    cluster.node.config.insert("k8s-api-server-urls".to_owned(), urls);
+    let (mut cluster, second) = two_servers();
     cluster.node.config.insert("k8s-heartbeat-timeout".to_owned(), "3s".to_owned());
     cluster.start();
     let first = &cluster.gate;

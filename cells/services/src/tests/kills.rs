@@ -193,15 +193,7 @@ struct Agent {
 
 impl Agent {
     fn start(maps: Arc<dyn LbMaps>) -> Agent {
-        let writer = writer();
-        let addresses: RwTable<NodeAddress> = writer.frontends().db().table().unwrap();
-        let surroundings = Surroundings {
-            settings: settings(),
-            addresses: Some(Arc::new((*addresses).clone())),
-            frontends: writer.frontends(),
-        };
-        let balancer = Balancer::restore(maps).unwrap();
-        let ops = LbOps { balancer, comparisons: Arc::default(), surroundings, unserved: Default::default() };
+        let (writer, addresses, ops) = agent(maps);
         Agent { ops, writer, addresses }
     }
 

@@ -168,18 +168,10 @@ impl Node {
 
     /// A node whose maps have rows already.
     pub(super) fn on(maps: Arc<FakeMaps>) -> Node {
-        let writer = writer();
-        let addresses: RwTable<NodeAddress> = writer.frontends().db().table().unwrap();
-        let surroundings = Surroundings {
-            settings: settings(),
-            addresses: Some(Arc::new((*addresses).clone())),
-            frontends: writer.frontends(),
-        };
-        let balancer = Balancer::restore(maps.clone()).unwrap();
-        let (comparisons, unserved) = (Arc::default(), Default::default());
+        let (writer, addresses, ops) = agent(maps.clone());
         Node {
             maps,
-            ops: LbOps { balancer, comparisons, surroundings, unserved },
+            ops,
             writer,
             addresses,
             services: BTreeMap::new(),
