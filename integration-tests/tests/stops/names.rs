@@ -1,6 +1,7 @@
 //! Names in the place of numbers that may differ from run to run, so that two runs can be compared.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Map, Value};
 
@@ -156,17 +157,56 @@ fn named(names: &BTreeMap<u64, String>, id: u64, kind: &str) -> String {
     }
 }
 
-/// Replaces `from` where it is a word of its own: not within another number or address.
+/// Replaces `from` where it is a word of its own: not within another number or address, nor how long a prefix is.
 fn replace(text: &str, from: &str, to: &str) -> String {
+    let is_number = from.bytes().all(|byte| byte.is_ascii_digit());
     let mut result = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(from) {
         let (before, after) = (&rest[..at], &rest[at + from.len()..]);
         let within = |c: char| c.is_ascii_alphanumeric() || c == '.' || (c == ':' && from.contains(':'));
         let whole = !before.ends_with(within) && !after.starts_with(within);
+        let of_address = is_number && (is_length(before) || is_part(&rest[at - address(before).len()..]));
         result.push_str(before);
-        result.push_str(if whole { to } else { from });
+        result.push_str(if whole && !of_address { to } else { from });
         rest = after;
     }
     result + rest
+}
+
+/// What a text ends with that may be of an address.
+fn address(text: &str) -> &str {
+    &text[text.trim_end_matches(is_of_address).len()..]
+}
+
+fn is_of_address(c: char) -> bool {
+    c.is_ascii_hexdigit() || matches!(c, ':' | '.' | '[' | ']')
+}
+
+/// Whether what follows this text is how many bits of an address count.
+fn is_length(before: &str) -> bool {
+    before.strip_suffix('/').is_some_and(|before| address(before).parse::<IpAddr>().is_ok())
+}
+
+/// Whether a text begins with an address, or one with a port.
+fn is_part(text: &str) -> bool {
+    let end = text.find(|c| !is_of_address(c)).unwrap_or(text.len());
+    text[..end].parse::<IpAddr>().is_ok() || text[..end].parse::<SocketAddr>().is_ok()
+}
+
+#[test]
+fn numbers_are_named_where_they_are_words() {
+    for (text, named) in [
+        ("112", "<host>"),
+        ("/run/state/112/ep_config.json", "/run/state/<host>/ep_config.json"),
+        ("cilium_policy_v2_00112", "cilium_policy_v2_00112"),
+        ("fd00:10:244::/112 and 112", "fd00:10:244::/112 and <host>"),
+        ("10.0.0.1:112/TCP", "10.0.0.1:112/TCP"),
+        ("[fd00::1]:112", "[fd00::1]:112"),
+        ("fd00::112", "fd00::112"),
+        ("endpoint:112", "endpoint:<host>"),
+    ] {
+        assert_eq!(replace(text, "112", "<host>"), named);
+    }
+    assert_eq!(replace("fd00::1/112 fd00::12", "fd00::1", "<router v6>"), "<router v6>/112 fd00::12");
 }
