@@ -1,6 +1,7 @@
 //! What the kernel must have for the datapath, asked at start, and what it may have.
 
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::error::{Error, Result};
 use crate::link::{Direction, Link};
@@ -33,7 +34,41 @@ pub(crate) const fn instruction(code: u8, dst: u8, src: u8, imm: i32) -> u64 {
     })
 }
 
+/// The Linux releases that run a program which both calls functions of its own and makes tail calls, as all programs of
+/// the datapath do: JIT compilers learned it one architecture after the other (`bpf_jit_supports_subprog_tailcalls`).
+const CALLS_BESIDE_TAIL_CALLS_SINCE: &str = "5.10, on arm64 6.0";
+
 const RETURN_0: [u64; 2] = [instruction(0xb7, 0, 0, 0), instruction(0x95, 0, 0, 0)];
+
+/// Loads a program from instructions: the verifier's log, and the program or the refusal.
+type Load<'a> = dyn Fn(&[u64]) -> (String, io::Result<OwnedFd>) + 'a;
+
+/// Checks that a program may call a function of its own and make a tail call through `array`.
+fn check_calls_beside_tail_calls(array: BorrowedFd<'_>, load: &Load<'_>) -> Result<()> {
+    let register = |dst, src| instruction(0xbf, dst, src, 0);
+    const PSEUDO_CALL: u8 = 1;
+    const PSEUDO_MAP_FD: u8 = 1;
+    const TAIL_CALL: i32 = 12;
+    let program = [
+        register(6, 1),
+        instruction(0x85, 0, PSEUDO_CALL, 7), // to the function behind the first exit
+        register(1, 6),
+        instruction(0x18, 2, PSEUDO_MAP_FD, array.as_raw_fd()),
+        0,
+        instruction(0xb7, 3, 0, 0),
+        instruction(0x85, 0, 0, TAIL_CALL),
+        RETURN_0[0],
+        RETURN_0[1],
+        RETURN_0[0],
+        RETURN_0[1],
+    ];
+    load(&program).1.map(drop).map_err(|source| Error::Feature {
+        feature: "functions in programs that make tail calls (the kernel's BPF JIT compiler must support them and be on: net.core.bpf_jit_enable)",
+        purpose: "the whole datapath",
+        since: CALLS_BESIDE_TAIL_CALLS_SINCE,
+        source,
+    })
+}
 
 /// Asks the kernel for everything the datapath needs. The error names the first thing that is missing, what it is for
 /// and since when Linux has it. A few milliseconds; leaves nothing behind.
@@ -86,6 +121,12 @@ pub fn probe() -> Result<Features> {
             return Err(Error::Feature { feature, purpose, since, source });
         }
     }
+    let array = create(layout(MapType::ProgArray, 4, 4, MapFlags::NONE), None).map_err(missing(
+        "program arrays",
+        "programs that continue in other programs",
+        "4.2",
+    ))?;
+    check_calls_beside_tail_calls(array.as_fd(), &|program| load_instructions("probe", program))?;
     // Interface 0 does not exist: a kernel with tcx says ENODEV, one without EINVAL.
     let tcx = matches!(Link::tcx(&program, 0, Direction::Ingress), Err(e) if e.errno() == Some(libc::ENODEV));
     Ok(Features { tcx })
@@ -94,6 +135,43 @@ pub fn probe() -> Result<Features> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Linux before 6.0 on arm64, and every Linux whose JIT compiler is off, refuse the mix when it is loaded.
+    #[test]
+    fn a_kernel_without_calls_beside_tail_calls_is_refused_by_name() {
+        let refusal = |_: &[u64]| {
+            let log = "tail_calls are not allowed in programs with bpf-to-bpf calls".to_owned();
+            (log, Err(io::Error::from_raw_os_error(libc::EINVAL)))
+        };
+        let array = std::fs::File::open("/dev/null").unwrap();
+        let error = check_calls_beside_tail_calls(array.as_fd(), &refusal).unwrap_err().to_string();
+        for part in ["tail calls", "net.core.bpf_jit_enable", "arm64 6.0", "Invalid argument"] {
+            assert!(error.contains(part), "{part:?} is not in {error}");
+        }
+        let accepted = |_: &[u64]| (String::new(), Ok(std::fs::File::open("/dev/null").unwrap().into()));
+        check_calls_beside_tail_calls(array.as_fd(), &accepted).unwrap();
+    }
+
+    /// Otherwise the refusal above could come from a mistake in the probe's own program.
+    #[test]
+    fn the_kernel_here_takes_the_probe_of_calls_beside_tail_calls() {
+        test_kit::require_root!();
+        let layout = Layout {
+            map_type: MapType::ProgArray,
+            key_size: 4,
+            value_size: 4,
+            max_entries: 2,
+            flags: MapFlags::NONE,
+        };
+        let array = RawMap::create(&MapSpec { name: "probe".into(), layout, inner: None }).unwrap();
+        let seen = std::cell::RefCell::new(String::new());
+        let result = check_calls_beside_tail_calls(array.as_fd(), &|program| {
+            let (log, result) = load_instructions("probe", program);
+            seen.replace(log.clone());
+            (log, result)
+        });
+        assert!(result.is_ok(), "{}: {result:?}", seen.borrow());
+    }
 
     #[test]
     fn instructions_are_encoded_as_the_kernel_reads_them() {
