@@ -11,9 +11,9 @@ run: ## the agent in a playground with pods, a service, a policy; ONCE=1 checks 
 exec: ## CMD='apiary status' inside the running playground
 	@CMD="$(CMD)" tools/playground exec
 
-test: ## everything that .ci/run checks
-	@tools/setup test
-	@tools/test
+test: ## everything that .ci/run checks; FULL=1 KERNEL=5.10 (or 6.1) also on that kernel, emulated
+	@FULL="$(FULL)" KERNEL="$(KERNEL)" tools/setup test
+	@FULL="$(FULL)" KERNEL="$(KERNEL)" tools/test
 
 fuzz: ## looks for inputs that break a parser; RUNS=100000 of each target, TARGETS='cni config'
 	@tools/setup fuzz

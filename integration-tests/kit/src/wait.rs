@@ -5,9 +5,19 @@ use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Factor for the limits of waits on machines that are many times slower than usual, such as emulated ones.
+const TIME_FACTOR: &str = "APIARY_TIME_FACTOR";
+
+fn time_factor() -> u32 {
+    std::env::var(TIME_FACTOR).map_or(1, |value| {
+        value.parse().unwrap_or_else(|_| panic!("{TIME_FACTOR}={value}: not a positive integer"))
+    })
+}
+
 /// Polls `probe` every few milliseconds until it gives a value; the last
-/// error text when `limit` has passed.
+/// error text when `limit`, multiplied by `$APIARY_TIME_FACTOR`, has passed.
 pub fn try_wait_until<T>(limit: Duration, mut probe: impl FnMut() -> Result<T, String>) -> Result<T, String> {
+    let limit = limit * time_factor();
     let deadline = Instant::now() + limit;
     loop {
         match probe() {

@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use aya::maps::{Array, ArrayOfMaps, HashMap, LpmTrie, Map, MapData, PerCpuHashMap, ProgramArray, lpm_trie};
+use aya::programs::tc::qdisc_add_clsact;
 use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use datapath_abi::{
@@ -233,6 +234,8 @@ impl Datapath {
     pub(crate) fn attach(&mut self, program: &str, interface: &str, at: TcAttachType) -> Result<()> {
         let program: &mut SchedClassifier =
             self.ebpf.program_mut(program).with_context(|| format!("no program {program}"))?.try_into()?;
+        // Kernels before 6.6 attach by tc filters, below a qdisc. If it is there already this fails; without it `attach` does.
+        let _ = qdisc_add_clsact(interface);
         program.attach(interface, at)?;
         Ok(())
     }
