@@ -24,7 +24,7 @@ use crate::device_links::Style;
 use crate::host::{HOST_DEVICE, NET_DEVICE};
 use crate::kernel::{KernelDatapath, KernelOptions};
 use crate::live::Live;
-use crate::nftables;
+use crate::nftables::Chain;
 use crate::programs::ProgramSet;
 use crate::repairs::Repairs;
 use crate::services::ServicesConfig;
@@ -36,6 +36,9 @@ use crate::watchdog::{self, Watchdog};
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// How long endpoints that go are waited for before connections of all are forgotten at once.
 const DEPARTURES: Duration = Duration::from_millis(100);
+
+/// What a kernel without nftables means.
+const UNMARKED: &str = "The host's packets cannot be marked: policy takes them for the world's";
 
 /// Loads the programs, keeps the host's side; provides `Arc<dyn Datapath>`.
 pub fn cell() -> Cell {
@@ -169,12 +172,12 @@ impl HostJob {
     /// be told from those of the others, which must pass then.
     async fn refuse_unknown_pods(&self) {
         if !self.live.config.enable_identity_mark {
-            if let Err(error) = hive::blocking(nftables::remove_rule).await {
+            if let Err(error) = hive::blocking(|| Chain::UnknownPods.remove()).await {
                 tracing::debug!(%error, "No rule of nftables was removed");
             }
             return;
         }
-        if let Err(error) = hive::blocking(nftables::install_rule).await {
+        if let Err(error) = hive::blocking(|| Chain::UnknownPods.install()).await {
             tracing::warn!(%error, "Unannounced pods are held back only once their interface is seen: no rule in nftables");
         }
     }
@@ -275,7 +278,10 @@ impl HostJob {
                                 self.apply_settings(&cx).await;
                             }
                             self.maps.set_forwarding();
-                            cx.health.ok("host datapath ready");
+                            match report.unmarked {
+                                false => cx.health.ok("host datapath ready"),
+                                true => cx.health.degraded(UNMARKED, "no nftables in the kernel"),
+                            }
                             watchdog.confirm();
                             backoff.reset();
                             done = Some(desired);

@@ -15,6 +15,7 @@ use crate::device_links::{self, Place, Style};
 use crate::error::{DatapathError, Step};
 use crate::host::{self, HOST_DEVICE, HostDevices, HostSettings, NET_DEVICE};
 use crate::kernel::KernelDatapath;
+use crate::nftables::{self, Chain};
 use crate::programs::ProgramSet;
 use crate::rows;
 
@@ -32,6 +33,8 @@ pub(crate) struct Report {
     pub(crate) switched: usize,
     /// Places on devices that got a program.
     pub(crate) attached: usize,
+    /// The kernel has no nftables, so the host's packets have no mark.
+    pub(crate) unmarked: bool,
 }
 
 /// The host's side, with what it was brought to last.
@@ -42,6 +45,8 @@ pub(crate) struct Controller {
     style: Style,
     /// When programs were replaced whose array must go later.
     replaced: Option<Instant>,
+    /// Whether packets of the host are marked, once that was tried.
+    marked: Option<bool>,
     /// Whether maps may be on their way to another layout, which end when programs of before are nowhere any more.
     moving: bool,
     /// Places that run the programs in use, with the links they are held by: a link whose pin is removed lives on.
@@ -58,6 +63,7 @@ impl Controller {
             datapath,
             style,
             replaced: None,
+            marked: None,
             moving: true,
             attached: BTreeMap::new(),
             settled: None,
@@ -73,7 +79,7 @@ impl Controller {
     /// Applies what differs. Can be called again after an error, and after everything.
     pub(crate) fn apply(&mut self, desired: &Desired) -> Result<Report, DatapathError> {
         let mut nl = Netlink::open()?;
-        let mut report = Report::default();
+        let mut report = Report { unmarked: !self.mark_host_packets()?, ..Report::default() };
         let devices = host::ensure_devices(&mut nl)?;
         let constants = NodeConfig {
             host_ifindex: devices.host.index,
@@ -123,6 +129,23 @@ impl Controller {
         self.moving = false;
         self.datapath.set_ready();
         Ok(report)
+    }
+
+    /// Has the host's packets marked, which must be before programs take packets without a mark for the world's: those in
+    /// use may be of a build that did not. False if the kernel cannot.
+    fn mark_host_packets(&mut self) -> Result<bool, DatapathError> {
+        if let Some(marked) = self.marked {
+            return Ok(marked);
+        }
+        let marked = match Chain::HostPackets.install() {
+            Err(error) if nftables::is_unsupported(&error) => {
+                tracing::warn!(%error, "No rule in nftables to mark the host's packets, policy takes them for the world's");
+                false
+            }
+            result => result.map(|()| true).map_err(DatapathError::Rule)?,
+        };
+        self.marked = Some(marked);
+        Ok(marked)
     }
 
     /// Loads programs, and meanwhile makes the links that they will need: that waits, and verifying computes.

@@ -1,7 +1,11 @@
-//! The one rule of nftables: it holds back pods that nobody has announced.
+//! Rules of nftables: one marks the host's own packets, one holds back pods that nobody has announced.
+//!
+//! The first is the last of Cilium's rules in `CILIUM_OUTPUT`. It lives here until there is a cell for iptables, which will
+//! install it with the others.
 
 use std::io;
 
+use datapath_abi::mark;
 use netlink_sys::{Socket, SocketAddr};
 
 use crate::kernel::POD_INTERFACE_PREFIX;
@@ -17,88 +21,224 @@ const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
 const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
 const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
 const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
-const DELETIONS: [u16; 3] = [DELETE_TABLE, SUBSYSTEM << 8 | 5, SUBSYSTEM << 8 | 8];
+const DELETE_CHAIN: u16 = SUBSYSTEM << 8 | 5;
+const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
+const DELETIONS: [u16; 3] = [DELETE_TABLE, DELETE_CHAIN, DELETE_RULE];
 const DUMP: u16 = 0x300;
 const REQUEST: u16 = 1;
 const ACK: u16 = 4;
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
 const ERROR: u16 = 2;
+/// `EAFNOSUPPORT`.
+const ADDRESS_FAMILY_UNSUPPORTED: i32 = 97;
 const DONE: u16 = 3;
 const UNSPEC: u8 = 0;
 const INET: u8 = 1;
 const NESTED: u16 = 0x8000;
 const PRE_ROUTING: u32 = 0;
-/// Before connection tracking and everybody's `raw` tables (-300).
-const PRIORITY: i32 = -310;
+const LOCAL_OUT: u32 = 3;
 const ACCEPT: u32 = 1;
 const DROP: u32 = 0;
 const REGISTER: u32 = 1;
 const VERDICT_REGISTER: u32 = 0;
 const META_MARK: u32 = 3;
 const META_IN_NAME: u32 = 6;
+const NOT_EQUAL: u32 = 1;
 const META_IN_KIND: u32 = 26;
 const EQUAL: u32 = 0;
 
-/// The name of the rule's table, of the family `inet`.
+/// The name of the table of all rules, of the family `inet`.
 pub const RULE_TABLE: &str = "apiary";
 const TABLE: &[u8] = b"apiary\0";
-const CHAIN: &[u8] = b"unknown-pods\0";
-
-/// Puts the rule in place, or the newest one in the place of an older: one transaction.
-///
-/// ```text
-/// table inet apiary { chain unknown-pods {
-///     type filter hook prerouting priority -310; policy accept;
-///     iifname "lxc*" iifkind "veth" meta mark & 0xf00 == 0 counter drop
-/// } }
-/// ```
-pub(crate) fn install_rule() -> io::Result<()> {
-    let mut batch = without_table(0);
-    batch.message(NEW_TABLE, CREATE, INET, |m| m.attribute(1, TABLE));
-    batch.message(NEW_CHAIN, CREATE, INET, |m| {
-        m.attribute(1, TABLE);
-        m.attribute(3, CHAIN);
-        m.nested(4, |hook| {
-            hook.number(1, PRE_ROUTING);
-            hook.attribute(2, &PRIORITY.to_be_bytes());
-        });
-        m.number(5, ACCEPT);
-        m.attribute(7, b"filter\0");
-    });
-    batch.message(NEW_RULE, CREATE | APPEND | ACK, INET, |m| {
-        m.attribute(1, TABLE);
-        m.attribute(2, CHAIN);
-        m.nested(4, |list| {
-            list.meta(META_IN_NAME);
-            list.equals(POD_INTERFACE_PREFIX.as_bytes());
-            list.meta(META_IN_KIND);
-            list.equals(b"veth\0\0\0\0\0\0\0\0\0\0\0\0");
-            list.meta(META_MARK);
-            list.expression("bitwise", |data| {
-                data.number(1, REGISTER);
-                data.number(2, REGISTER);
-                data.number(3, 4);
-                data.nested(4, |mask| mask.attribute(1, &datapath_abi::mark::MAGIC_MASK.to_ne_bytes()));
-                data.nested(5, |xor| xor.attribute(1, &[0; 4]));
-            });
-            list.equals(&[0; 4]);
-            list.expression("counter", |_| {});
-            list.expression("immediate", |data| {
-                data.number(1, VERDICT_REGISTER);
-                data.nested(2, |value| value.nested(2, |verdict| verdict.number(1, DROP)));
-            });
-        });
-    });
-    batch.commit()
+/// A chain with one rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chain {
+    /// Marks what the host makes, before the programs of cilium_host read the mark.
+    ///
+    /// ```text
+    /// chain host-packets {
+    ///     type filter hook output priority 0; policy accept;
+    ///     meta mark & 0xf00 != { 0x400, 0x800, 0x900, 0xa00, 0xb00, 0xd00, 0xe00 } meta mark set meta mark & 0xfffff0ff | 0xc00
+    /// }
+    /// ```
+    ///
+    /// Marks of tunnels, proxies and encryption stay, as do the bits of others. A mark that carries an identity does not:
+    /// the host's answers have it from the packet of a pod (`fwmark_reflect`).
+    HostPackets,
+    /// Holds back what comes from pods' interfaces without the mark of our programs.
+    ///
+    /// ```text
+    /// chain unknown-pods {
+    ///     type filter hook prerouting priority -310; policy accept;
+    ///     iifname "lxc*" iifkind "veth" meta mark & 0xf00 == 0 counter drop
+    /// }
+    /// ```
+    UnknownPods,
 }
 
-/// Takes the rule away that an agent with other options has left.
+/// Kinds of marks that the host's packets may have got from processes and devices of the node: those that Cilium's rule
+/// leaves alone.
+const KEPT_MARKS: [u32; 7] = [
+    mark::OVERLAY,
+    mark::SKIP_TPROXY,
+    mark::PROXY_EGRESS_EPID,
+    mark::PROXY_INGRESS,
+    mark::PROXY_EGRESS,
+    mark::DECRYPT,
+    mark::ENCRYPT,
+];
+
+impl Chain {
+    fn name(self) -> &'static [u8] {
+        match self {
+            Chain::HostPackets => b"host-packets\0",
+            Chain::UnknownPods => b"unknown-pods\0",
+        }
+    }
+
+    /// Words for logs.
+    pub(crate) fn description(self) -> &'static str {
+        match self {
+            Chain::HostPackets => "rule of nftables that marks the host's packets (table inet apiary)",
+            Chain::UnknownPods => "rule of nftables against unknown pods (table inet apiary)",
+        }
+    }
+
+    /// The hook of netfilter, and where in it.
+    fn hook(self) -> (u32, i32) {
+        match self {
+            // Where Cilium's is, behind all that may set marks in `mangle` (-150) and `nat` (-100).
+            Chain::HostPackets => (LOCAL_OUT, 0),
+            // Before connection tracking and everybody's `raw` tables (-300).
+            Chain::UnknownPods => (PRE_ROUTING, -310),
+        }
+    }
+
+    fn rule(self, list: &mut Attributes) {
+        match self {
+            Chain::HostPackets => {
+                list.meta(META_MARK);
+                list.masked(mark::MAGIC_MASK, 0);
+                for kept in KEPT_MARKS {
+                    list.compare(NOT_EQUAL, &kept.to_ne_bytes());
+                }
+                list.meta(META_MARK);
+                list.masked(!mark::MAGIC_MASK, mark::HOST);
+                list.expression("meta", |data| {
+                    data.number(2, META_MARK);
+                    data.number(3, REGISTER);
+                });
+            }
+            Chain::UnknownPods => {
+                list.meta(META_IN_NAME);
+                list.compare(EQUAL, POD_INTERFACE_PREFIX.as_bytes());
+                list.meta(META_IN_KIND);
+                list.compare(EQUAL, b"veth\0\0\0\0\0\0\0\0\0\0\0\0");
+                list.meta(META_MARK);
+                list.masked(mark::MAGIC_MASK, 0);
+                list.compare(EQUAL, &[0; 4]);
+                list.expression("counter", |_| {});
+                list.expression("immediate", |data| {
+                    data.number(1, VERDICT_REGISTER);
+                    data.nested(2, |value| value.nested(2, |verdict| verdict.number(1, DROP)));
+                });
+            }
+        }
+    }
+
+    /// Puts the rule in place, or the newest one in the place of an older: one transaction, at no moment there is none.
+    pub(crate) fn install(self) -> io::Result<()> {
+        let mut batch = self.emptied();
+        batch.message(NEW_RULE, CREATE | APPEND | ACK, INET, |m| {
+            m.attribute(1, TABLE);
+            m.attribute(2, self.name());
+            m.nested(4, |list| self.rule(list));
+        });
+        batch.commit()
+    }
+
+    /// Removes the chain that an agent with other options has left.
+    pub(crate) fn remove(self) -> io::Result<()> {
+        let mut batch = self.emptied();
+        batch.message(DELETE_CHAIN, ACK, INET, |m| {
+            m.attribute(1, TABLE);
+            m.attribute(3, self.name());
+        });
+        batch.commit()
+    }
+
+    /// A transaction that begins with the chain, without a rule.
+    fn emptied(self) -> Batch {
+        let (hook, priority) = self.hook();
+        let mut batch = Batch::default();
+        batch.message(NEW_TABLE, CREATE, INET, |m| m.attribute(1, TABLE));
+        batch.message(NEW_CHAIN, CREATE, INET, |m| {
+            m.attribute(1, TABLE);
+            m.attribute(3, self.name());
+            m.nested(4, |data| {
+                data.number(1, hook);
+                data.attribute(2, &priority.to_be_bytes());
+            });
+            m.number(5, ACCEPT);
+            m.attribute(7, b"filter\0");
+        });
+        batch.message(DELETE_RULE, 0, INET, |m| {
+            m.attribute(1, TABLE);
+            m.attribute(2, self.name());
+        });
+        batch
+    }
+
+    /// Whether the rule is in place, or cannot be, as the kernel has no nftables. Its expressions are not looked at.
+    pub(crate) fn is_installed(self) -> io::Result<bool> {
+        let mut request = Batch::default();
+        let mut attributes = Attributes::default();
+        attributes.attribute(1, TABLE);
+        attributes.attribute(2, self.name());
+        request.raw(GET_RULE, REQUEST | DUMP, INET, 0, &attributes.0);
+        let socket = match request.send() {
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => return Ok(true),
+            socket => socket?,
+        };
+        let mut found = false;
+        loop {
+            let (answer, _) = socket.recv_from_full()?;
+            for (kind, message) in messages(&answer) {
+                match kind {
+                    NEW_RULE => found = true,
+                    DONE => return Ok(found),
+                    ERROR => {
+                        return match io::Error::from_raw_os_error(errno(message)) {
+                            // The subsystem is unknown.
+                            e if e.kind() == io::ErrorKind::InvalidInput => Ok(true),
+                            e => Err(e),
+                        };
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// Whether an error means that the kernel has no nftables for both families, or not all that the rules need.
+pub(crate) fn is_unsupported(error: &io::Error) -> bool {
+    // The protocol, the subsystem, the family `inet`, a kind of expression.
+    matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput | io::ErrorKind::NotFound)
+        || error.raw_os_error() == Some(ADDRESS_FAMILY_UNSUPPORTED)
+}
+
+/// Removes the table with all rules.
 ///
 /// # Errors
 /// When nftables refuses, or is not there.
 pub fn remove_rule() -> io::Result<()> {
-    without_table(ACK).commit()
+    let mut batch = Batch::default();
+    // Deleting needs the table to exist, making it does no harm if it does.
+    batch.message(NEW_TABLE, CREATE, INET, |m| m.attribute(1, TABLE));
+    batch.message(DELETE_TABLE, ACK, INET, |m| m.attribute(1, TABLE));
+    batch.commit()
 }
 
 /// Whether the rule's table is there. A kernel without nftables has none.
@@ -119,37 +259,6 @@ pub fn has_rule() -> io::Result<bool> {
     }
 }
 
-/// Whether the rule itself is in place, or cannot be, as the kernel has no nftables. Its expressions are not looked at.
-pub(crate) fn is_installed() -> io::Result<bool> {
-    let mut request = Batch::default();
-    let mut attributes = Attributes::default();
-    attributes.attribute(1, TABLE);
-    attributes.attribute(2, CHAIN);
-    request.raw(GET_RULE, REQUEST | DUMP, INET, 0, &attributes.0);
-    let socket = match request.send() {
-        Err(e) if e.kind() == io::ErrorKind::Unsupported => return Ok(true),
-        socket => socket?,
-    };
-    let mut found = false;
-    loop {
-        let (answer, _) = socket.recv_from_full()?;
-        for (kind, message) in messages(&answer) {
-            match kind {
-                NEW_RULE => found = true,
-                DONE => return Ok(found),
-                ERROR => {
-                    return match io::Error::from_raw_os_error(errno(message)) {
-                        // The subsystem is unknown.
-                        e if e.kind() == io::ErrorKind::InvalidInput => Ok(true),
-                        e => Err(e),
-                    };
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
 /// Whether a notification tells that something of ours was deleted.
 pub(crate) fn tells_of_deletion(notification: &[u8]) -> bool {
     messages(notification).any(|(kind, message)| {
@@ -167,15 +276,6 @@ pub(crate) fn messages(packet: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some((u16::from_ne_bytes([head[4], head[5]]), message))
     })
-}
-
-/// A transaction that begins without our table; `flags` are those of its deletion.
-fn without_table(flags: u16) -> Batch {
-    let mut batch = Batch::default();
-    // Deleting needs the table to exist, making it does no harm if it does.
-    batch.message(NEW_TABLE, CREATE, INET, |m| m.attribute(1, TABLE));
-    batch.message(DELETE_TABLE, flags, INET, |m| m.attribute(1, TABLE));
-    batch
 }
 
 /// Attributes of a message.
@@ -217,11 +317,22 @@ impl Attributes {
         });
     }
 
-    /// Goes on only if what was loaded begins with these bytes.
-    fn equals(&mut self, value: &[u8]) {
+    /// Changes the four bytes that were loaded: those of the mask stay, others are those of `bits`.
+    fn masked(&mut self, mask: u32, bits: u32) {
+        self.expression("bitwise", |data| {
+            data.number(1, REGISTER);
+            data.number(2, REGISTER);
+            data.number(3, 4);
+            data.nested(4, |inner| inner.attribute(1, &mask.to_ne_bytes()));
+            data.nested(5, |inner| inner.attribute(1, &bits.to_ne_bytes()));
+        });
+    }
+
+    /// Goes on only if what was loaded begins with these bytes, or does not.
+    fn compare(&mut self, operator: u32, value: &[u8]) {
         self.expression("cmp", |data| {
             data.number(1, REGISTER);
-            data.number(2, EQUAL);
+            data.number(2, operator);
             data.nested(3, |inner| inner.attribute(1, value));
         });
     }
@@ -297,27 +408,114 @@ fn errno(message: &[u8]) -> i32 {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_rule_replaces_itself() {
-        test_kit::require_root!();
-        let _sandbox = test_kit::Sandbox::new().unwrap();
-        if let Err(error) = install_rule()
-            && matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::NotFound)
-        {
-            test_kit::skip!("needs nf_tables in the kernel: {error}");
+    /// A sandbox with both rules; `None` if the kernel has no nf_tables.
+    fn installed() -> Option<test_kit::Sandbox> {
+        let sandbox = test_kit::Sandbox::new().unwrap();
+        for chain in CHAINS {
+            match chain.install() {
+                Err(error) if is_unsupported(&error) => return None,
+                result => result.unwrap(),
+            }
         }
-        assert!(has_rule().unwrap() && is_installed().unwrap());
-        install_rule().unwrap();
-        assert!(is_installed().unwrap());
+        Some(sandbox)
+    }
+
+    const CHAINS: [Chain; 2] = [Chain::HostPackets, Chain::UnknownPods];
+
+    #[test]
+    fn rules_replace_themselves_and_go_one_by_one() {
+        test_kit::require_root!();
+        let Some(_sandbox) = installed() else { test_kit::skip!("needs nf_tables in the kernel") };
+        let there = || CHAINS.map(|chain| chain.is_installed().unwrap());
+        assert!(has_rule().unwrap());
+        assert_eq!(there(), [true, true]);
+        CHAINS.iter().for_each(|chain| chain.install().unwrap());
+        assert_eq!(there(), [true, true]);
         let mut socket = Socket::new(NETLINK_NETFILTER).unwrap();
         socket.bind_auto().unwrap();
         socket.add_membership(crate::alarms::GROUP_NFTABLES).unwrap();
-        remove_rule().unwrap();
-        assert!(!has_rule().unwrap() && !is_installed().unwrap());
         socket.set_non_blocking(true).unwrap();
-        let told = |(packet, _): (Vec<u8>, _)| tells_of_deletion(&packet);
-        assert!(std::iter::from_fn(|| socket.recv_from_full().ok()).any(told));
+        let told = || {
+            let ours = |(packet, _): (Vec<u8>, _)| tells_of_deletion(&packet);
+            std::iter::from_fn(|| socket.recv_from_full().ok()).map(ours).fold(false, |any, ours| any | ours)
+        };
+        Chain::UnknownPods.remove().unwrap();
+        assert_eq!(there(), [true, false]);
+        assert!(told());
+        Chain::UnknownPods.remove().expect("what is not there can be removed");
+        remove_rule().unwrap();
+        assert!(!has_rule().unwrap());
+        assert_eq!(there(), [false, false]);
+        assert!(told());
         remove_rule().expect("what is not there can be removed");
+    }
+
+    /// Marks of packets as they leave the host, after those that others have given them. Kernel and processes are alike.
+    #[test]
+    fn the_hosts_packets_get_cilium_s_mark_and_keep_those_of_others() {
+        test_kit::require_root!();
+        test_kit::require_command!("nft");
+        let Some(sandbox) = installed() else { test_kit::skip!("needs nf_tables in the kernel") };
+        // Ports and marks before; none is reflected from a packet that was answered.
+        let marks = [
+            (0, 0xc00),
+            (0x4000, 0x4c00),
+            (0xffff_f0ff, 0xffff_fcff),
+            (0xc00, 0xc00),
+            (0x1234_0f05, 0x1234_0c05),
+            (0x200, 0xc00),
+            (0x300, 0xc00),
+            (0x500, 0xc00),
+            (0x400, 0x400),
+            (0x77_0800, 0x77_0800),
+            (0x900, 0x900),
+            (0x1234_0a05, 0x1234_0a05),
+            (0xb00, 0xb00),
+            (0xd00, 0xd00),
+            (0xe00, 0xe00),
+        ];
+        let port = |index: usize| 1001 + index;
+        let set = |(index, (before, _)): (usize, &(u32, u32))| {
+            format!("udp dport {} meta mark set {before};\n", port(index))
+        };
+        let seen = |(index, (_, after)): (usize, &(u32, u32))| {
+            format!("udp dport {} meta mark {after} counter;\n", port(index))
+        };
+        let set: String = marks.iter().enumerate().map(set).collect();
+        let seen: String = marks.iter().enumerate().map(seen).collect();
+        let rules = format!(
+            "table inet test {{\nchain before {{ type filter hook output priority -150;\n{set}}}\n\
+             chain after {{ type filter hook postrouting priority 0;\n{seen}\
+             icmp type echo-reply meta mark 0xc00 counter;\n\
+             icmpv6 type destination-unreachable meta mark 0xc00 counter;\n\
+             icmpv6 type nd-neighbor-solicit meta mark 0xc00 counter;\n\
+             tcp flags & rst == rst meta mark 0xc00 counter;\n\
+             tcp flags & (syn | ack | rst) == (syn | ack) meta mark 0xc00 counter;\n}}\n}}\n"
+        );
+        let file = sandbox.dir().join("rules.nft");
+        std::fs::write(&file, rules).unwrap();
+        let host = sandbox.host();
+        host.exec(&format!("nft -f {}", file.display())).unwrap();
+        host.ip("link set lo up").unwrap();
+        let outside = sandbox.netns("outside").unwrap();
+        host.veth("out0", &outside, "eth0").unwrap();
+        host.ip("addr add 2001:db8::1/64 dev out0 nodad").unwrap();
+        host.run(|| {
+            let socket = std::net::UdpSocket::bind(("::1", 0)).unwrap();
+            for index in 0..marks.len() {
+                // Errors of the sends before may be reported here.
+                while socket.send_to(b"x", ("::1", port(index) as u16)).is_err() {}
+            }
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            drop(std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+            std::net::TcpStream::connect("127.0.0.1:9").unwrap_err();
+            let away = std::net::UdpSocket::bind(("::", 0)).unwrap();
+            away.send_to(b"x", ("2001:db8::2", 9)).unwrap();
+        });
+        host.exec("ping -c1 -q 127.0.0.1").unwrap();
+        let counted = host.exec("nft list chain inet test after").unwrap();
+        let missed: Vec<&str> = counted.lines().filter(|line| line.contains("packets 0 ")).collect();
+        assert!(missed.is_empty() && counted.contains("packets 1 "), "{counted}");
     }
 
     #[test]
@@ -327,7 +525,7 @@ mod tests {
         let mut batch = Batch::default();
         batch.message(NEW_RULE, CREATE | APPEND | ACK, INET, |m| {
             m.attribute(1, b"absent\0");
-            m.attribute(2, CHAIN);
+            m.attribute(2, Chain::HostPackets.name());
         });
         let error = batch.commit().unwrap_err();
         assert_ne!(error.kind(), io::ErrorKind::InvalidData, "{error}");

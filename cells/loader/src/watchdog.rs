@@ -21,7 +21,7 @@ use crate::device_links;
 use crate::error::{DatapathError, Step};
 use crate::host::{self, HOST_DEVICE};
 use crate::kernel::{KernelDatapath, filter_name};
-use crate::nftables;
+use crate::nftables::Chain;
 use crate::repairs::{Kind, Repair, Repairs, repair};
 
 /// Looks are at least this far apart, whatever happens.
@@ -158,12 +158,15 @@ impl Controller {
     }
 }
 
-/// One look at everything; `guarded` if the rule of nftables is wanted. Blocks.
+/// One look at everything; `guarded` if the rule against unknown pods is wanted. Blocks.
 pub(crate) fn look(controller: &mut Controller, guarded: bool) -> Result<Vec<Repair>, DatapathError> {
     let mut repairs = controller.recheck()?;
-    if guarded && !nftables::is_installed().map_err(DatapathError::Rule)? {
-        nftables::install_rule().map_err(DatapathError::Rule)?;
-        repairs.push(repair(Kind::Rule, "rule of nftables against unknown pods (table inet apiary)"));
+    for chain in [Chain::HostPackets, Chain::UnknownPods] {
+        let wanted = guarded || chain == Chain::HostPackets;
+        if wanted && !chain.is_installed().map_err(DatapathError::Rule)? {
+            chain.install().map_err(DatapathError::Rule)?;
+            repairs.push(repair(Kind::Rule, chain.description()));
+        }
     }
     Ok(repairs)
 }

@@ -67,7 +67,8 @@ fn packets(config: &NodeConfig, variant: &str) -> Result<()> {
 /// The best of many runs; others share the machine.
 fn measure(datapath: &Datapath, program: &str, packet: &[u8], verdict: u32) -> Result<f64> {
     let ingress_ifindex = if program == FROM_HOST { 0 } else { IFINDEX };
-    let context = kit::context(Incoming { ingress_ifindex, ..Incoming::default() });
+    let mark = if program == FROM_HOST { Incoming::of_host().mark } else { 0 };
+    let context = kit::context(Incoming { mark, ingress_ifindex, ..Incoming::default() });
     let program = datapath.program(program)?;
     let mut best = f64::INFINITY;
     for _ in 0..RUNS {

@@ -6,6 +6,7 @@ use crate::drop::{Drop, Parties, dropped};
 use crate::endpoint;
 use crate::family::Family;
 use crate::flow;
+use crate::host::is_of_host;
 use crate::ipcache;
 use crate::ipv4::V4;
 use crate::ipv6::V6;
@@ -286,8 +287,7 @@ fn at_interface<F: Services>(skb: Skb) -> i32 {
     let (point, label) = match carried & mark::MAGIC_MASK {
         mark::PROXY_INGRESS | mark::PROXY_EGRESS => (FROM_PROXY, mark::identity(carried)),
         mark::IDENTITY => (FROM_STACK, mark::identity(carried)),
-        mark::HOST => (FROM_STACK, identity::HOST),
-        _ if skb.ingress_ifindex() == 0 => (FROM_STACK, identity::HOST),
+        _ if is_of_host(skb, carried) => (FROM_STACK, identity::HOST),
         _ => (FROM_STACK, F::world()),
     };
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {

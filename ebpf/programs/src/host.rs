@@ -20,9 +20,7 @@ pub(crate) fn from_host(skb: Skb) -> i32 {
     let (point, label) = match carried & mark::MAGIC_MASK {
         mark::PROXY_INGRESS | mark::PROXY_EGRESS => (FROM_PROXY, mark::identity(carried)),
         mark::IDENTITY => (FROM_HOST, mark::identity(carried)),
-        mark::HOST => (FROM_HOST, identity::HOST),
-        // Nobody marked it and no interface received it: this host made it.
-        _ if skb.ingress_ifindex() == 0 => (FROM_HOST, identity::HOST),
+        _ if is_of_host(skb, carried) => (FROM_HOST, identity::HOST),
         _ => (FROM_HOST, identity::WORLD),
     };
     skb.clear_cb();
@@ -42,6 +40,14 @@ pub(crate) fn from_host(skb: Skb) -> i32 {
         _ => return PASS,
     };
     drop_incoming(skb, missed, label)
+}
+
+/// True for a packet that this host made. The agent's rule in the output hook of netfilter marks those. That no interface
+/// received it proves nothing: Linux fragments IPv6 packets of others into new ones without that interface, but with the
+/// mark. Nor does the mark alone: IPVS and TEE send packets of others through that hook.
+#[inline(always)]
+pub(crate) fn is_of_host(skb: Skb, carried: u32) -> bool {
+    carried & mark::MAGIC_MASK == mark::HOST && skb.ingress_ifindex() == 0
 }
 
 /// An IP packet of the host's stack for a pod. One for nobody is dropped: it would come back into the stack, be

@@ -4,7 +4,7 @@ use crate::deliver::{self, Origin};
 use crate::drop::Drop;
 use crate::endpoint;
 use crate::family::Family;
-use crate::host::{at_host, drop_incoming};
+use crate::host::{at_host, drop_incoming, is_of_host};
 use crate::ipcache;
 use crate::maps::cilium_devices;
 use crate::skb::{ETH_IPV4, ETH_IPV6, PASS, Skb};
@@ -72,8 +72,7 @@ pub(crate) fn to_netdev(skb: Skb) -> i32 {
     let carried = skb.mark();
     let label = match carried & mark::MAGIC_MASK {
         mark::IDENTITY => mark::identity(carried),
-        mark::HOST => identity::HOST,
-        _ if skb.ingress_ifindex() == 0 => identity::HOST,
+        _ if is_of_host(skb, carried) => identity::HOST,
         _ => identity::UNKNOWN,
     };
     let at = at_host(TO_NETWORK, label, identity::UNKNOWN);

@@ -6,7 +6,7 @@
 //! **Needs**: root and iproute2 for sandboxes; [`require_root!`] turns their
 //! absence into a counted skip.
 //! **Gives**: [`Sandbox`], [`NetNs`], [`UdpFlow`] and [`TcpFlow`] (numbered
-//! packets), [`StallFlow`] (packets with times), [`Traced`] (a process killed
+//! packets), [`FragmentedDatagram`] (IPv6 fragments from any source address), [`StallFlow`] (packets with times), [`Traced`] (a process killed
 //! after its k-th write), [`Keeper`] (servers in a namespace of their own that end
 //! with the test's process), [`wait_until`], [`MachineState`] (nothing outside was
 //! touched), [`skip!`].
@@ -28,6 +28,7 @@
 //! assert!(report.is_perfect(), "{report:?}");
 //! ```
 
+mod fragments;
 mod keeper;
 mod machine;
 mod memory_group;
@@ -42,6 +43,7 @@ mod trace;
 mod udp;
 mod wait;
 
+pub use fragments::FragmentedDatagram;
 pub use keeper::Keeper;
 pub use machine::MachineState;
 pub use netns::NetNs;

@@ -3,7 +3,8 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::net::Ipv6Addr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -144,4 +145,37 @@ pub(crate) fn receive_stamped(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::R
         let at = libc::CMSG_DATA(header).cast::<libc::timespec>().read_unaligned();
         Ok((length as usize, Duration::new(at.tv_sec as u64, at.tv_nsec as u32)))
     }
+}
+
+/// A raw socket for IPv6 packets with their headers (`IPPROTO_RAW`), in the calling thread's namespace.
+pub(crate) fn raw_ipv6() -> io::Result<OwnedFd> {
+    // JUSTIFICATION: std has no raw sockets.
+    // SAFETY: takes no pointers; the descriptor is new and owned by nothing else.
+    unsafe {
+        let fd = libc::socket(libc::AF_INET6, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_RAW);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Sends an IPv6 packet with its header to where the routes to `destination` lead.
+pub(crate) fn send_ipv6(socket: &impl AsRawFd, packet: &[u8], destination: Ipv6Addr) -> io::Result<()> {
+    // JUSTIFICATION: std has no raw sockets.
+    // SAFETY: all zero is a valid sockaddr_in6; pointers and lengths describe values that live through the call.
+    let sent = unsafe {
+        let mut address: libc::sockaddr_in6 = std::mem::zeroed();
+        address.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+        address.sin6_addr.s6_addr = destination.octets();
+        libc::sendto(
+            socket.as_raw_fd(),
+            packet.as_ptr().cast(),
+            packet.len(),
+            0,
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

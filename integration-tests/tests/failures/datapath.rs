@@ -144,9 +144,9 @@ fn programs_that_were_removed_come_back_and_nothing_passes_meanwhile() {
             repairs(&node, "program") > before
         });
     }
-    // A rule that is gone comes back, too.
+    // Rules that are gone come back, too.
     loader::remove_rule().unwrap();
-    until(&node, "the rule", || repairs(&node, "nftables") == 1);
+    until(&node, "both rules", || repairs(&node, "nftables") == 2);
     sleep(Duration::from_millis(50));
     let report = flow.stop();
     let last = report.gaps.last().map_or(0, |gap| gap.1);

@@ -212,7 +212,7 @@ fn host_events_carry_the_host_endpoint() -> Result<()> {
     let mut datapath = Datapath::with_pods(&default_config())?;
     let mut ring = Ring::open(&mut datapath)?;
     let lost = eth(A.mac, A.mac, 0x0800, &ipv4(HOST_V4, OUTSIDE_V4, 64));
-    datapath.run_with(FROM_HOST, &lost, Incoming::default())?;
+    datapath.run_with(FROM_HOST, &lost, Incoming::of_host())?;
     let events = ring.read();
     assert_eq!(events.len(), 1);
     let (found, _) = split::<DropNotify>(&events[0], 0)?;

@@ -22,6 +22,11 @@ fn packet(source: IpAddr, destination: IpAddr) -> Vec<u8> {
 }
 
 fn local() -> Incoming {
+    Incoming::of_host()
+}
+
+/// Without the mark, but by no interface either: fragments that the stack has made of others' packets.
+fn unmarked() -> Incoming {
     Incoming::default()
 }
 
@@ -34,10 +39,12 @@ fn host_to_pod_is_delivered_with_the_senders_identity() -> Result<()> {
     test_kit::require_root!();
     let mut datapath = Datapath::with_pods(&default_config())?;
     datapath.set_identity(OUTSIDE_V4.into(), 20_000)?;
-    let cases: [(&str, IpAddr, Incoming, u32); 8] = [
+    let cases: [(&str, IpAddr, Incoming, u32); 10] = [
         ("made here", HOST_V4.into(), local(), identity::HOST),
         ("made here, IPv6", HOST_V6.into(), local(), identity::HOST),
-        ("marked as the host's", HOST_V4.into(), forwarded(mark::HOST), identity::HOST),
+        ("fragment of another", HOST_V4.into(), unmarked(), identity::WORLD_IPV4),
+        ("fragment of another, IPv6", HOST_V6.into(), unmarked(), identity::WORLD_IPV6),
+        ("forwarded by IPVS", HOST_V4.into(), forwarded(mark::HOST), identity::WORLD_IPV4),
         (
             "a pod's, by the stack",
             A.ipv4.into(),
@@ -175,6 +182,14 @@ fn stack_to_pod() -> Result<()> {
         assert_eq!((outcome.verdict, outcome.packet), (PASS, sent));
     }
     assert_eq!(datapath.counted(metric::FORWARDED, direction::INGRESS)?, 2);
+    for (name, incoming, expected) in [
+        ("made here", local(), identity::HOST),
+        ("fragment of another", unmarked(), identity::WORLD_IPV4),
+        ("forwarded by IPVS", forwarded(mark::HOST), identity::WORLD_IPV4),
+    ] {
+        let outcome = datapath.run_with(TO_CONTAINER, &packet(HOST_V4.into(), A.ipv4.into()), incoming)?;
+        assert_eq!((outcome.verdict, outcome.cb[mark::cb::SRC_LABEL]), (PASS, expected), "{name}");
+    }
     datapath.set_settings(&A, 0)?;
     assert_eq!(datapath.run(TO_CONTAINER, &packet(B.ipv4.into(), A.ipv4.into()))?.verdict, SHOT);
     assert_eq!(datapath.counted(drop::EP_NOT_READY, direction::INGRESS)?, 1);

@@ -115,11 +115,18 @@ pub(crate) fn default_config() -> NodeConfig {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Incoming {
     pub(crate) mark: u32,
-    /// Zero: this machine made the packet.
+    /// Zero: no interface received the packet.
     pub(crate) ingress_ifindex: u32,
     /// The interface it is at, if not [`IFINDEX`].
     pub(crate) at: Option<u32>,
     pub(crate) cb: [u32; 5],
+}
+
+impl Incoming {
+    /// A packet that the host's stack made, with the mark of the agent's rule in the output hook and a bit of others.
+    pub(crate) fn of_host() -> Self {
+        Self { mark: 0x4000 | mark::HOST, ..Self::default() }
+    }
 }
 
 /// What became of a packet.

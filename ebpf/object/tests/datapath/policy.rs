@@ -362,7 +362,7 @@ fn the_host_needs_a_row() -> Result<()> {
         let mut datapath = datapath(&config)?;
         datapath.set_policy(&A, &rows)?;
         let packet = eth(A.mac, A.mac, 0x0800, &ipv4(HOST_V4, A.ipv4, 64));
-        let from_host = |d: &Datapath| d.run_with(datapath_object::FROM_HOST, &packet, Incoming::default());
+        let from_host = |d: &Datapath| d.run_with(datapath_object::FROM_HOST, &packet, Incoming::of_host());
         let reason = datapath.dropped(direction::INGRESS, from_host)?;
         assert_eq!(reason, expected);
     }
