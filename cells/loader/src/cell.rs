@@ -15,7 +15,7 @@ use runtime_options::{Follower, Progress, RuntimeOption, follower};
 use statedb::{Table, Watch};
 use sysctl::{Setting, Sysctl};
 
-use crate::config::{ConntrackConfig, LoaderConfig, Notifications};
+use crate::config::{ConntrackConfig, HostRouting, LoaderConfig, Notifications};
 use crate::controller::{Controller, LOAD_THREADS, Report};
 use crate::datapath::Datapath;
 use crate::departed::OwnAddresses;
@@ -92,6 +92,11 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         Ok(())
     });
 
+    if !p.config.get().enable_host_legacy_routing && p.config.get().host_routing() == HostRouting::Legacy {
+        tracing::info!(
+            "BPF host routing needs kube-proxy replacement and masquerading in the datapath, falling back to legacy host routing"
+        );
+    }
     let (progress, follower) = follower("datapath");
     let repairs = Repairs::default();
     if let Some(metrics) = &p.metrics {
@@ -139,8 +144,7 @@ fn new_status(
         let tcx = config.enable_tcx && maps.features().tcx;
         status.attach_mode = if tcx { "tcx" } else { "tc" }.to_owned();
         if let Some(routing) = &mut status.routing {
-            let mode = if config.enable_host_legacy_routing { "Legacy" } else { "BPF" };
-            routing.intra_host_routing_mode = mode.to_owned();
+            routing.intra_host_routing_mode = config.host_routing().word().to_owned();
         }
         if let Some(firewall) = &mut status.host_firewall {
             let snapshot = devices.snapshot();

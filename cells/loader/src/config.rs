@@ -22,7 +22,7 @@ pub struct LoaderConfig {
     /// How often programs that somebody removed are attached again; 0 for never
     #[flag(default = "30s", live)]
     pub endpoint_bpf_prog_watchdog_interval: Duration,
-    /// Deliver packets to pods through the host's stack instead of into their namespace
+    /// Deliver packets of pods to pods of the node through their interface instead of into their namespace
     #[flag(default = false)]
     pub enable_host_legacy_routing: bool,
     /// Carry the source's identity in the mark of packets that leave by the host
@@ -156,7 +156,37 @@ pub struct OptionError {
     pub expected: &'static str,
 }
 
+/// How packets go between pods and the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostRouting {
+    /// By the host's stack, both ways.
+    Legacy,
+    /// Past it, both ways.
+    Bpf,
+}
+
+impl HostRouting {
+    /// The word in `GET /healthz` (`intra-host-routing-mode`).
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            HostRouting::Legacy => "Legacy",
+            HostRouting::Bpf => "BPF",
+        }
+    }
+}
+
+/// Whether packets of pods leave the node by `bpf_fib_lookup` and the programs replace kube-proxy and masquerading, which
+/// Cilium asks for before packets of devices are redirected past the stack. None of it is built: `to_stack` in
+/// `ebpf/programs/src/deliver.rs` is the only way out.
+const BPF_EGRESS: bool = false;
+
 impl LoaderConfig {
+    /// How packets go between pods and the network: past the stack in both directions or in none. What the host's connection
+    /// tracking sees one direction of is invalid to firewalls, and its replies get the node's address.
+    pub(crate) fn host_routing(&self) -> HostRouting {
+        if BPF_EGRESS && !self.enable_host_legacy_routing { HostRouting::Bpf } else { HostRouting::Legacy }
+    }
+
     /// The level of aggregation as the programs know it ([`datapath_abi::trace::aggregation`]).
     pub fn aggregation(&self) -> Result<u32, OptionError> {
         level(&self.monitor_aggregation).ok_or_else(|| OptionError {

@@ -9,7 +9,7 @@ use devices::{Device, NodeAddress, WILDCARD_DEVICE};
 use local_node::LocalNode;
 use maps::{FamilyConfig, MapsConfig};
 
-use crate::config::{ConntrackConfig, LoaderConfig, Notifications};
+use crate::config::{ConntrackConfig, HostRouting, LoaderConfig, Notifications};
 use crate::host::HostSettings;
 use crate::services::ServiceSettings;
 
@@ -97,6 +97,7 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         source_ip_verification: 1,
         arp_responder: facts.families.enable_ipv4.into(),
         redirect_peer: (!config.enable_host_legacy_routing).into(),
+        host_routing: (config.host_routing() == HostRouting::Bpf).into(),
         drop_notify: facts.notifications.drops.into(),
         trace_notify: facts.notifications.traces.into(),
         identity_mark: config.enable_identity_mark.into(),
@@ -238,6 +239,7 @@ pub(crate) mod tests {
         let constants = desired.constants;
         assert_eq!((constants.host_endpoint_id, constants.monitor_aggregation), (500, 3));
         assert_eq!((constants.drop_notify, constants.trace_notify, constants.redirect_peer), (1, 0, 1));
+        assert_eq!(constants.host_routing, 0, "the programs redirect in neither direction");
         assert_eq!((constants.sctp, constants.extended_protocols), (1, 0));
         assert_eq!((constants.icmp_rules, constants.allow_icmp_frag_needed), (1, 0));
         assert_eq!((constants.ipv4_fragments, constants.ipv6_fragments), (1, 0));

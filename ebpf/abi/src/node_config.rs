@@ -32,7 +32,7 @@ pub struct NodeConfig {
     pub source_ip_verification: u8,
     /// Answer ARP requests of pods (off in some chained setups).
     pub arp_responder: u8,
-    /// Deliver with `bpf_redirect_peer` (host routing, the opposite of `enable-host-legacy-routing`).
+    /// Deliver packets of pods to pods of the node with `bpf_redirect_peer`.
     pub redirect_peer: u8,
     /// Deliver through the pod's interface, where `cil_to_container` takes over (`enable-endpoint-routes`).
     pub endpoint_routes: u8,
@@ -95,8 +95,9 @@ pub struct NodeConfig {
     pub empty_services_drop: u8,
     /// It says so to the sender by ICMP (`service-no-backend-response=reject`).
     pub empty_services_reject: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// Deliver packets of devices with `bpf_redirect_peer`, past the host's stack (host routing). Only where packets of pods
+    /// leave past it as well: connection tracking of the host would see one direction.
+    pub host_routing: u8,
 }
 layout!(NodeConfig, 120, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
@@ -107,7 +108,7 @@ layout!(NodeConfig, 120, {
     ct_tcp_lifetime: 64, ct_any_lifetime: 68, ct_service_tcp_lifetime: 72, ct_service_any_lifetime: 76,
     ct_service_tcp_grace: 80, ct_syn_timeout: 84, ct_close_timeout: 88,
     service_loopback_ipv6: 92, service_loopback_ipv4: 108, ticks_in_256_seconds: 112, per_packet_lb: 116, empty_services_drop: 117,
-    empty_services_reject: 118, reserved: 119,
+    empty_services_reject: 118, host_routing: 119,
 });
 
 impl NodeConfig {

@@ -46,7 +46,7 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     per_packet_lb: 0,
     empty_services_drop: 0,
     empty_services_reject: 0,
-    reserved: 0,
+    host_routing: 0,
 };
 
 /// One field of [`NODE_CONFIG`]. Read by its own address, so that the verifier sees a constant, and volatile, so

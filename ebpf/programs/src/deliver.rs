@@ -35,8 +35,12 @@ pub(crate) fn to_pod<F: Family>(
     if origin == Origin::Pod {
         metrics::count(metric::FORWARDED, direction::EGRESS, FILE, line!() as u16, skb.len());
     }
-    // A packet on its way out of cilium_host cannot turn into one that comes in at the pod's side.
-    let redirect_peer = enabled!(redirect_peer) && origin != Origin::Host;
+    let redirect_peer = match origin {
+        Origin::Pod => enabled!(redirect_peer),
+        Origin::Network => enabled!(host_routing),
+        // A packet on its way out of cilium_host cannot turn into one that comes in at the pod's side.
+        Origin::Host => false,
+    };
     if enabled!(endpoint_routes) && !redirect_peer {
         skb.set_mark(mark::with_identity(mark::IDENTITY, src_label));
         return Ok(skb.redirect(ifindex));

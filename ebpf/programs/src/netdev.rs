@@ -21,7 +21,7 @@ const FILE: u8 = file::BPF_HOST;
 pub(crate) fn from_netdev(skb: Skb) -> i32 {
     skb.clear_cb();
     trace!(skb, at_host(FROM_NETWORK, identity::UNKNOWN, identity::UNKNOWN));
-    if !enabled!(redirect_peer) || is_l3_device(skb.ifindex()) {
+    if !enabled!(host_routing) || is_l3_device(skb.ifindex()) {
         return PASS;
     }
     let missed = match skb.protocol() {

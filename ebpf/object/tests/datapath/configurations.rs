@@ -12,14 +12,15 @@ use std::time::{Duration, Instant};
 type Switch = (&'static str, fn(&mut NodeConfig, bool));
 
 /// Those before this one decide where packets go, the others what is remembered and told of them.
-const FORWARDING: usize = 10;
+const FORWARDING: usize = 11;
 
-const SWITCHES: [Switch; 21] = [
+const SWITCHES: [Switch; 22] = [
     ("enable_ipv4", |c, on| c.enable_ipv4 = on.into()),
     ("enable_ipv6", |c, on| c.enable_ipv6 = on.into()),
     ("source_ip_verification", |c, on| c.source_ip_verification = on.into()),
     ("arp_responder", |c, on| c.arp_responder = on.into()),
     ("redirect_peer", |c, on| c.redirect_peer = on.into()),
+    ("host_routing", |c, on| c.host_routing = on.into()),
     ("endpoint_routes", |c, on| c.endpoint_routes = on.into()),
     ("drop_notify", |c, on| c.drop_notify = on.into()),
     ("trace_notify", |c, on| c.trace_notify = on.into()),
@@ -43,13 +44,14 @@ const SWITCHES: [Switch; 21] = [
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 23] = [
+const NAMED: [Named; 24] = [
     ("default", |_| {}),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
     ("ipv6-only", |c| c.enable_ipv4 = 0),
-    ("legacy-host-routing", |c| c.redirect_peer = 0),
-    ("legacy-host-routing-ipv4-only", |c| (c.redirect_peer, c.enable_ipv6) = (0, 0)),
-    ("legacy-host-routing-ipv6-only", |c| (c.redirect_peer, c.enable_ipv4) = (0, 0)),
+    ("legacy-host-routing", |c| (c.redirect_peer, c.host_routing) = (0, 0)),
+    ("legacy-host-routing-ipv4-only", |c| (c.redirect_peer, c.host_routing, c.enable_ipv6) = (0, 0, 0)),
+    ("legacy-host-routing-ipv6-only", |c| (c.redirect_peer, c.host_routing, c.enable_ipv4) = (0, 0, 0)),
+    ("redirect-peer-between-pods", |c| c.host_routing = 0),
     ("endpoint-routes", |c| (c.endpoint_routes, c.redirect_peer) = (1, 0)),
     ("endpoint-routes-host-routing", |c| c.endpoint_routes = 1),
     ("endpoint-routes-ipv4-only", |c| (c.endpoint_routes, c.redirect_peer, c.enable_ipv6) = (1, 0, 0)),
@@ -136,7 +138,7 @@ fn each_switch_alone_loads() -> Result<()> {
 fn all_pairs_of_switches_of_forwarding_load() -> Result<()> {
     test_kit::require_root!();
     let pairs = (0..FORWARDING).flat_map(|a| (0..a).map(move |b| only(&[b, a]))).collect::<Vec<_>>();
-    assert_eq!(pairs.len(), 45);
+    assert_eq!(pairs.len(), 55);
     load_all(&pairs)
 }
 

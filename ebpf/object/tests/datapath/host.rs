@@ -140,8 +140,8 @@ fn network_to_pod() -> Result<()> {
     let sent = packet(OUTSIDE_V4.into(), B.ipv4.into());
     assert_eq!(datapath.run(FROM_NETDEV, &sent)?.verdict, PASS);
 
-    // Without host routing the stack's routes lead to cilium_host.
-    let datapath = Datapath::with_pods(&NodeConfig { redirect_peer: 0, ..default_config() })?;
+    // Without host routing the stack's routes lead to cilium_host, however pods' packets are delivered.
+    let datapath = Datapath::with_pods(&NodeConfig { host_routing: 0, ..default_config() })?;
     for (source, destination) in cases {
         let sent = packet(source, destination);
         let outcome = datapath.run(FROM_NETDEV, &sent)?;

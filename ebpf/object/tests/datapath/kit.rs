@@ -107,6 +107,7 @@ pub(crate) fn default_config() -> NodeConfig {
         per_packet_lb: 1,
         empty_services_drop: 1,
         empty_services_reject: 1,
+        host_routing: 1,
         ..NodeConfig::default()
     }
 }

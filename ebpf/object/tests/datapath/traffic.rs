@@ -174,8 +174,12 @@ fn everybody_reaches_everybody() -> Result<()> {
     test_kit::require_root!();
     let variants = [
         ("host routing", default_config()),
-        ("legacy host routing", NodeConfig { redirect_peer: 0, ..default_config() }),
-        ("endpoint routes", NodeConfig { redirect_peer: 0, endpoint_routes: 1, ..default_config() }),
+        ("redirected between pods only", NodeConfig { host_routing: 0, ..default_config() }),
+        ("legacy host routing", NodeConfig { redirect_peer: 0, host_routing: 0, ..default_config() }),
+        (
+            "endpoint routes",
+            NodeConfig { redirect_peer: 0, host_routing: 0, endpoint_routes: 1, ..default_config() },
+        ),
         ("endpoint routes and host routing", NodeConfig { endpoint_routes: 1, ..default_config() }),
     ];
     for (what, config) in variants {
