@@ -115,6 +115,23 @@ fn a_pod_may_only_send_from_its_own_addresses() {
     assert!(metrics.contains("Invalid source ip"), "{metrics}");
 }
 
+/// One hop reaches the pod's node (a BGP session with a router on the node uses one), two reach the world behind it.
+#[test]
+fn a_pods_last_hop_reaches_its_node() {
+    require_root!();
+    let mut node = Node::started();
+    let pod = node.add_pod("a");
+    let routers = router(&node).map(|ip| ip.to_string());
+    let pings = |hops: &str, address: &str| pings(&pod.ns, &["-t", hops, address]);
+    for address in [Node::IPV4, Node::IPV6, &routers[0], &routers[1]] {
+        assert!(pings("1", address), "{address}\n{}", node.log());
+    }
+    for address in [Node::WORLD_IPV4, Node::WORLD_IPV6] {
+        assert!(pings("2", address), "{address}\n{}", node.log());
+        assert!(!pings("1", address), "{address}: the control");
+    }
+}
+
 /// The original's plugin puts the host's side up before the agent knows the endpoint.
 #[test]
 fn unknown_pods_are_dropped_at_the_hosts_side() {

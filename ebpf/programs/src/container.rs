@@ -177,7 +177,7 @@ fn forward<F: Services>(skb: Skb, me: &EndpointConfig, service: Service) -> Resu
     {
         return deliver::to_pod::<F>(skb, header, pod, me.identity, Origin::Pod);
     }
-    deliver::to_stack::<F>(skb, header, me.node_mac, me.identity)?;
+    deliver::to_stack(skb, me.identity);
     trace!(skb, of_connection(TO_STACK, me, me.identity, dst_label, &found));
     Ok(PASS)
 }

@@ -31,7 +31,7 @@ pub(crate) fn to_pod<F: Family>(
     origin: Origin,
 ) -> Result<i32, Drop> {
     let (ifindex, id) = (pod.ifindex, u32::from(pod.lxc_id));
-    F::route(skb, header, Some(pod.node_mac), pod.mac)?;
+    F::route(skb, header, pod.node_mac, pod.mac)?;
     if origin == Origin::Pod {
         metrics::count(metric::FORWARDED, direction::EGRESS, FILE, line!() as u16, skb.len());
     }
@@ -59,20 +59,11 @@ pub(crate) fn to_pod<F: Family>(
     Err(drop_here!(EP_NOT_READY))
 }
 
-/// Leaves a pod's packet to the routes of the host. Without endpoint routes this is a hop of its own: the packet
-/// is addressed to the host's side of the pod's interface.
+/// Leaves a pod's packet to the routes of the host, as it is: the host may be its receiver, and forwarding is a hop of
+/// the stack's.
 #[inline(always)]
-pub(crate) fn to_stack<F: Family>(
-    skb: Skb,
-    header: *mut F::Header,
-    node_mac: u64,
-    src_label: u32,
-) -> Result<(), Drop> {
-    if !enabled!(endpoint_routes) {
-        F::route(skb, header, None, node_mac)?;
-    }
+pub(crate) fn to_stack(skb: Skb, src_label: u32) {
     if enabled!(identity_mark) {
         skb.set_mark(mark::with_identity(mark::IDENTITY, src_label));
     }
-    Ok(())
 }

@@ -72,16 +72,14 @@ pub(crate) trait Family {
 
     /// Routes a packet: one hop less, new MAC addresses.
     #[inline(always)]
-    fn route(skb: Skb, header: *mut Self::Header, source: Option<u64>, destination: u64) -> Result<(), Drop> {
+    fn route(skb: Skb, header: *mut Self::Header, source: u64, destination: u64) -> Result<(), Drop> {
         // SAFETY: the header was checked by `header`, and nothing moved the packet since; the Ethernet header lies
         // before it.
         unsafe {
             Self::decrement_hops(skb, &mut *header)?;
             let eth = header.byte_sub(ETH_LEN).cast::<EthHeader>();
             (*eth).destination = mac(destination);
-            if let Some(source) = source {
-                (*eth).source = mac(source);
-            }
+            (*eth).source = mac(source);
         }
         Ok(())
     }

@@ -216,3 +216,36 @@ fn nobody_reaches_anybody_without_programs() -> Result<()> {
     assert!(node.flow(a, b, pod_b.ipv4)?.is_perfect());
     Ok(())
 }
+
+/// A packet for this node arrives with the hops that the pod gave it: 1 (a BGP session with a router on the node) and
+/// 255 (the check of RFC 5082) included. On its way out it loses the stack's hop and no other.
+#[test]
+fn only_forwarding_takes_a_hop_of_what_pods_send() -> Result<()> {
+    test_kit::require_root!();
+    for redirect_peer in [0, 1] {
+        let node = Node::new()?;
+        let mut datapath = node.datapath(&NodeConfig { redirect_peer, ..default_config() })?;
+        node.attach(&mut datapath, false)?;
+        let (a, pod) = &node.pods[0];
+        for hops in [1, 2, 64, 255] {
+            a.set_sysctl("net/ipv4/ip_default_ttl", &hops.to_string())?;
+            a.set_sysctl("net/ipv6/conf/eth0/hop_limit", &hops.to_string())?;
+            for address in [IpAddr::from(pod.ipv4), pod.ipv6.into()] {
+                let at_host = answered_hops(node.sandbox.host(), address)?;
+                assert_eq!(at_host, Some(hops), "{address}, to the host");
+                let outside = answered_hops(&node.world, address)?;
+                assert_eq!(outside, (hops > 1).then(|| hops - 1), "{address}, to the outside");
+            }
+        }
+        assert_eq!(datapath.counted(drop::TTL_EXCEEDED, direction::EGRESS)?, 0);
+    }
+    Ok(())
+}
+
+/// The hops that an answer to a ping arrives with; `None` if there is no answer.
+fn answered_hops(from: &NetNs, address: IpAddr) -> Result<Option<u32>> {
+    let output = from.command("ping").args(["-n", "-c1", "-W1"]).arg(address.to_string()).output()?;
+    let output = String::from_utf8(output.stdout)?;
+    let Some((_, rest)) = output.split_once("ttl=") else { return Ok(None) };
+    Ok(Some(rest.split(' ').next().context("no number")?.parse()?))
+}
