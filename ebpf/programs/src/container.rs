@@ -13,7 +13,7 @@ use crate::ipv6::V6;
 use crate::lb::{self, Service, Services};
 use crate::ndp;
 use crate::policy::{self, Way};
-use crate::skb::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_TYPE_MIN, PASS, Skb};
+use crate::skb::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_LEN, ETH_TYPE_MIN, PASS, Skb};
 use crate::trace::{self, Trace};
 use datapath_abi::drop::{SERVICE_BACKEND_NOT_FOUND, TTL_EXCEEDED};
 use datapath_abi::mark::{self, cb, delivery};
@@ -153,7 +153,8 @@ fn forward<F: Services>(skb: Skb, me: &EndpointConfig, service: Service) -> Resu
     let flow = flow::of::<F>(skb, ip, counted)?;
     let now = conntrack::now();
     let found = conntrack::lookup::<F>(skb, &flow, Direction::Egress, service.is_some(), now);
-    let dst_label = ipcache::identity_of::<F>(destination);
+    // The world's is a constant, which the verifier would follow through all that comes.
+    let dst_label = skb.forget(u64::from(ipcache::identity_of::<F>(destination))) as u32;
     if matches!(found.status, Status::New | Status::Established) {
         // Nobody writes a policy about a pod and itself.
         if !service.loopback {
@@ -241,6 +242,7 @@ fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32) -> Result<(
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let mut flow = flow::of::<F>(skb, unsafe { &*header }, direction::INGRESS)?;
+    let orig_ip = F::words(flow.source);
     let now = conntrack::now();
     let found = conntrack::lookup::<F>(skb, &flow, Direction::Ingress, false, now);
     if matches!(found.status, Status::New | Status::Established) {
@@ -259,7 +261,7 @@ fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32) -> Result<(
         lb::reply::<F>(skb, &mut flow, found.rev_nat, found.flags & ct_flag::LB_LOOPBACK != 0)?;
     }
     let at = of_connection(TO_LXC, me, src_label, me.identity, &found);
-    trace!(skb, Trace { dst_id: me.id, ifindex: me.ifindex, ..at });
+    trace!(skb, Trace { dst_id: me.id, ifindex: me.ifindex, orig_ip, ..at });
     Ok(())
 }
 
@@ -294,9 +296,11 @@ fn at_interface<F: Services>(skb: Skb) -> i32 {
         let parties = Parties { src_label: label, ..Parties::default() };
         return dropped(skb, drop_here!(EP_NOT_READY), direction::INGRESS, parties);
     };
-    trace!(skb, at_endpoint(point, me, label, identity::UNKNOWN));
+    let src_label = ipcache::sender_of::<F>(skb, label, ETH_LEN);
+    let at = at_endpoint(point, me, src_label, me.identity);
+    trace!(skb, Trace { dst_id: me.id, ifindex: skb.ingress_ifindex(), ..at });
     let Some(header) = F::header(skb) else {
-        return drop_received(skb, drop_here!(INVALID_PACKET_DROPPED), me, label);
+        return drop_received(skb, drop_here!(INVALID_PACKET_DROPPED), me, src_label);
     };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
@@ -304,7 +308,6 @@ fn at_interface<F: Services>(skb: Skb) -> i32 {
     if F::is_neighbour_discovery(skb, ip) && F::is_from_link(ip) {
         return PASS;
     }
-    let src_label = ipcache::resolve_source::<F>(label, F::source(ip));
     skb.set_cb(cb::SRC_LABEL, src_label);
     // It is at the pod's interface already: nothing to redirect.
     skb.set_cb(cb::DELIVERY_FLAGS, me.id << delivery::ENDPOINT_SHIFT);
@@ -315,7 +318,20 @@ fn at_interface<F: Services>(skb: Skb) -> i32 {
 #[inline(always)]
 fn at_endpoint(point: u8, me: &EndpointConfig, src_label: u32, dst_label: u32) -> Trace {
     let (reason, monitor, endpoint, flags) = (reason::UNKNOWN, true, me.id, me.flags);
-    Trace { point, reason, monitor, endpoint, flags, src_label, dst_label, dst_id: 0, ifindex: 0 }
+    let (dst_id, ifindex, l3_device, orig_ip) = (0, 0, false, [0; 4]);
+    Trace {
+        point,
+        reason,
+        monitor,
+        endpoint,
+        flags,
+        src_label,
+        dst_label,
+        dst_id,
+        ifindex,
+        l3_device,
+        orig_ip,
+    }
 }
 
 /// A packet of a connection at a point of an endpoint.

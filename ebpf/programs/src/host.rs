@@ -5,7 +5,7 @@ use crate::drop::{Drop, Parties, dropped};
 use crate::endpoint;
 use crate::family::Family;
 use crate::ipcache;
-use crate::skb::{ETH_IPV4, ETH_IPV6, PASS, Skb};
+use crate::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
 use crate::trace::Trace;
 use datapath_abi::mark::{self, cb};
 use datapath_abi::trace::{FROM_HOST, FROM_PROXY, TO_STACK, reason};
@@ -26,7 +26,8 @@ pub(crate) fn from_host(skb: Skb) -> i32 {
     skb.clear_cb();
     // The mark served; the stack's rules shall not match it again.
     skb.set_mark(0);
-    trace!(skb, at_host(point, label, identity::UNKNOWN));
+    let label = ipcache::sender(skb, label, ETH_LEN);
+    trace!(skb, Trace { ifindex: skb.ingress_ifindex(), ..at_host(point, label, identity::UNKNOWN) });
     skb.set_cb(cb::SRC_LABEL, label);
     let missed = match skb.protocol() {
         ETH_IPV4 if enabled!(enable_ipv4) => {
@@ -62,13 +63,11 @@ pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {
 }
 
 #[inline(always)]
-fn forward<F: Family>(skb: Skb, label: u32) -> Result<i32, Drop> {
+fn forward<F: Family>(skb: Skb, src_label: u32) -> Result<i32, Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
     let destination = F::destination(ip);
-    let label = if ipcache::is_world(label) { F::world() } else { label };
-    let src_label = ipcache::resolve_source::<F>(label, F::source(ip));
     if let Some(pod) = endpoint::local::<F>(destination) {
         if pod.flags & lxc_flag::HOST_DELIVERY != 0 {
             return Ok(PASS);
@@ -112,5 +111,18 @@ pub(crate) fn drop_incoming(skb: Skb, why: Drop, src_label: u32) -> i32 {
 pub(crate) fn at_host(point: u8, src_label: u32, dst_label: u32) -> Trace {
     let endpoint = node!(host_endpoint_id);
     let (reason, monitor) = (reason::UNKNOWN, true);
-    Trace { point, reason, monitor, endpoint, flags: 0, src_label, dst_label, dst_id: 0, ifindex: 0 }
+    let (flags, dst_id, ifindex, l3_device, orig_ip) = (0, 0, 0, false, [0; 4]);
+    Trace {
+        point,
+        reason,
+        monitor,
+        endpoint,
+        flags,
+        src_label,
+        dst_label,
+        dst_id,
+        ifindex,
+        l3_device,
+        orig_ip,
+    }
 }

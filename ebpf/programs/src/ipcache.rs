@@ -1,7 +1,10 @@
 //! Identities of addresses.
 
 use crate::family::Family;
+use crate::ipv4::V4;
+use crate::ipv6::V6;
 use crate::maps::cilium_ipcache_v2;
+use crate::skb::{ETH_IPV4, ETH_IPV6, Skb};
 use datapath_abi::{IpcacheKey, RemoteEndpointInfo, identity};
 
 /// The longest prefix that an address lies in.
@@ -34,6 +37,29 @@ pub(crate) fn resolve_source<F: Family>(label: u32, source: F::Address) -> u32 {
             info.sec_identity
         }
         _ => label,
+    }
+}
+
+/// The identity of the sender of a packet whose IP header begins at `offset`: `label` unless that says only where the packet
+/// comes from. UNKNOWN and any world become the world of the packet's family if the ipcache does not know the source.
+/// Other packets than IP keep the label.
+#[inline(always)]
+pub(crate) fn sender(skb: Skb, label: u32, offset: usize) -> u32 {
+    match skb.protocol() {
+        ETH_IPV4 if enabled!(enable_ipv4) => sender_of::<V4>(skb, label, offset),
+        ETH_IPV6 if enabled!(enable_ipv6) => sender_of::<V6>(skb, label, offset),
+        _ => label,
+    }
+}
+
+/// As [`sender`], of a packet of a family.
+#[inline(always)]
+pub(crate) fn sender_of<F: Family>(skb: Skb, label: u32, offset: usize) -> u32 {
+    let label = if label == identity::UNKNOWN || is_world(label) { F::world() } else { label };
+    match skb.pull_header::<F::Header>(offset) {
+        // SAFETY: checked by `pull_header`.
+        Some(header) => resolve_source::<F>(label, F::source(unsafe { &*header })),
+        None => label,
     }
 }
 

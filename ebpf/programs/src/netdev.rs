@@ -7,8 +7,8 @@ use crate::family::Family;
 use crate::host::{at_host, drop_incoming, is_of_host};
 use crate::ipcache;
 use crate::maps::cilium_devices;
-use crate::skb::{ETH_IPV4, ETH_IPV6, PASS, Skb};
-use crate::trace::Trace;
+use crate::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
+use crate::trace::{self, Trace};
 use datapath_abi::mark;
 use datapath_abi::trace::{FROM_NETWORK, TO_NETWORK};
 use datapath_abi::{file, identity, lxc_flag, slot};
@@ -20,8 +20,13 @@ const FILE: u8 = file::BPF_HOST;
 #[inline(always)]
 pub(crate) fn from_netdev(skb: Skb) -> i32 {
     skb.clear_cb();
-    trace!(skb, at_host(FROM_NETWORK, identity::UNKNOWN, identity::UNKNOWN));
-    if !enabled!(host_routing) || is_l3_device(skb.ifindex()) {
+    let told = trace::wanted(FROM_NETWORK, 0);
+    let l3_device = (told || enabled!(host_routing)) && is_l3_device(skb.ifindex());
+    // A lookup that packets without an event do not need.
+    let src_label = if told { sender(skb, l3_device) } else { identity::UNKNOWN };
+    let at = at_host(FROM_NETWORK, src_label, identity::UNKNOWN);
+    trace!(skb, Trace { ifindex: skb.ingress_ifindex(), l3_device, ..at });
+    if !enabled!(host_routing) || l3_device {
         return PASS;
     }
     let missed = match skb.protocol() {
@@ -35,7 +40,18 @@ pub(crate) fn from_netdev(skb: Skb) -> i32 {
         }
         _ => return PASS,
     };
-    drop_incoming(skb, missed, identity::UNKNOWN)
+    drop_incoming(skb, missed, sender(skb, l3_device))
+}
+
+/// The identity of the sender of a packet that came in by a device of the node.
+#[inline(always)]
+fn sender(skb: Skb, l3_device: bool) -> u32 {
+    // The header's place is a constant in each branch, as the verifier asks of packet pointers.
+    if l3_device {
+        ipcache::sender(skb, identity::UNKNOWN, 0)
+    } else {
+        ipcache::sender(skb, identity::UNKNOWN, ETH_LEN)
+    }
 }
 
 /// True for a device whose packets begin with the IP header; the stack routes those.
@@ -49,7 +65,7 @@ fn is_l3_device(ifindex: u32) -> bool {
 pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {
     match forward::<F>(skb) {
         Ok(verdict) => verdict,
-        Err(why) => drop_incoming(skb, why, F::world()),
+        Err(why) => drop_incoming(skb, why, ipcache::sender_of::<F>(skb, F::world(), ETH_LEN)),
     }
 }
 

@@ -27,8 +27,13 @@ pub(crate) struct Trace {
     pub(crate) dst_label: u32,
     /// The destination endpoint, or zero.
     pub(crate) dst_id: u32,
-    /// The interface the packet goes to, or zero.
+    /// The interface the packet goes to or, where it comes in, came from; or zero.
     pub(crate) ifindex: u32,
+    /// The device's packets have no Ethernet header.
+    pub(crate) l3_device: bool,
+    /// The packet's source address before reverse translation, as map keys hold it, at the only point behind it: the way
+    /// into a pod. Zero elsewhere.
+    pub(crate) orig_ip: [u32; 4],
 }
 
 /// Counts a packet at a point and reports it, with the file and line of the caller.
@@ -75,17 +80,25 @@ pub(crate) fn passed(skb: Skb, at: Trace, file: u8, line: u16) {
         let what = u64::from(at.point)
             | u64::from(at.reason) << 8
             | u64::from(at.endpoint as u16) << 16
-            | u64::from(at.dst_id as u16) << 32;
-        report(skb.raw(), what, at.src_label, at.dst_label, at.ifindex);
+            | u64::from(at.dst_id as u16) << 32
+            | u64::from(at.l3_device) << L3_DEVICE_SHIFT;
+        let labels = u64::from(at.src_label) | u64::from(at.dst_label) << 32;
+        // Elsewhere no stack is filled for it: the verifier would walk through what follows more often.
+        let orig_ip = if at.point == trace::TO_LXC { &raw const at.orig_ip } else { core::ptr::null() };
+        report(skb.raw(), what, labels, at.ifindex, orig_ip);
     }
 }
 
+/// The bit of a point's fields, as [`report`] takes them, that says that the device has no Ethernet header.
+const L3_DEVICE_SHIFT: u32 = 48;
+
 #[inline(never)]
-fn report(raw: *mut __sk_buff, what: u64, src_label: u32, dst_label: u32, ifindex: u32) -> i32 {
+fn report(raw: *mut __sk_buff, what: u64, labels: u64, ifindex: u32, orig_ip: *const [u32; 4]) -> i32 {
     let skb = Skb::from_raw(raw);
     let len = skb.len();
     let cap = capture_len(len);
-    let flags = if skb.protocol() == ETH_IPV6 { event::flag::IPV6 } else { 0 };
+    let family = if skb.protocol() == ETH_IPV6 { event::flag::IPV6 } else { 0 };
+    let device = if what >> L3_DEVICE_SHIFT & 1 != 0 { event::flag::L3_DEVICE } else { 0 };
     let message = TraceNotify {
         header: CaptureHeader {
             kind: event::TRACE,
@@ -98,13 +111,14 @@ fn report(raw: *mut __sk_buff, what: u64, src_label: u32, dst_label: u32, ifinde
             version: event::TRACE_VERSION,
             ext_version: 0,
         },
-        src_label,
-        dst_label,
+        src_label: labels as u32,
+        dst_label: (labels >> 32) as u32,
         dst_id: (what >> 32) as u16,
         reason: (what >> 8) as u8,
-        flags,
+        flags: family | device,
         ifindex,
-        orig_ip: [0; 4],
+        // SAFETY: null or live for the call.
+        orig_ip: if orig_ip.is_null() { [0; 4] } else { unsafe { *orig_ip } },
         ip_trace_id: 0,
     };
     send(skb, cap, &message);

@@ -1,13 +1,18 @@
 //! What the perf ring carries: the exact bytes of drop and trace events.
 
 use crate::kit::*;
-use crate::packet::*;
+use crate::l4::{SYN, TCP, addresses};
+use crate::packet::{ACK, eth, ipv4, ipv6};
+use crate::service::{FAMILIES, Node};
 use anyhow::{Context as _, Result};
 use aya::maps::perf::{PerfEvent, PerfEventArrayBuffer};
 use aya::maps::{MapData, PerfEventArray};
 use datapath_abi::event::{self, CaptureHeader, DropNotify, TraceNotify};
-use datapath_abi::{NodeConfig, Pod as Plain, drop, ep_flag, file, identity, trace};
-use datapath_object::{FROM_CONTAINER, FROM_HOST};
+use datapath_abi::{
+    NodeConfig, Pod as Plain, drop, ep_flag, file, identity, ipv4_word, ipv6_words, mark, slot, trace,
+};
+use datapath_object::{FROM_CONTAINER, FROM_HOST, FROM_NETDEV, TO_CONTAINER};
+use std::net::IpAddr;
 
 /// The reader's end of the ring, one part a CPU.
 pub(crate) struct Ring(Vec<PerfEventArrayBuffer<MapData>>);
@@ -116,7 +121,8 @@ fn a_trace_says_who_whom_and_where() -> Result<()> {
         reason,
         flags: event::flag::IPV6,
         ifindex,
-        orig_ip: [0; 4],
+        // Where reverse translation is behind it the event names the source that came.
+        orig_ip: if point == trace::TO_LXC { ipv6_words(A.ipv6) } else { [0; 4] },
         ip_trace_id: 0,
     };
     let points = [
@@ -219,4 +225,140 @@ fn host_events_carry_the_host_endpoint() -> Result<()> {
     assert_eq!((found.header.subtype, found.file), (drop::STALE_OR_UNROUTABLE_IP, file::BPF_HOST));
     assert_eq!((u32::from(found.header.source), found.src_label), (HOST_ENDPOINT, identity::HOST));
     Ok(())
+}
+
+/// An address as events hold it.
+fn words(ip: IpAddr) -> [u32; 4] {
+    match ip {
+        IpAddr::V4(ip) => [ipv4_word(ip), 0, 0, 0],
+        IpAddr::V6(ip) => ipv6_words(ip),
+    }
+}
+
+/// The only trace event of a point since the last call, and the packet in it.
+fn only(ring: &mut Ring, point: u8, what: &str) -> Result<(TraceNotify, Vec<u8>)> {
+    let mut found = Vec::new();
+    for event in ring.read().iter().filter(|event| event[..2] == [event::TRACE, point]) {
+        let (trace, _) = split::<TraceNotify>(event, 0)?;
+        let (_, packet) = split::<TraceNotify>(event, trace.header.len_cap)?;
+        found.push((trace, packet.to_vec()));
+    }
+    anyhow::ensure!(found.len() == 1, "{what}: {found:?}");
+    found.pop().context("no event")
+}
+
+/// The packet in the event carries the service's address, `orig_ip` the backend's: monitors show both.
+#[test]
+fn a_reply_through_a_service_names_its_backend() -> Result<()> {
+    test_kit::require_root!();
+    for family in FAMILIES {
+        let backend = family.b(8080);
+        let mut node = Node::with(&no_verdicts(), family, TCP, &[backend])?;
+        let mut ring = Ring::open(&mut node.datapath)?;
+        node.send(SYN)?;
+        let (sent, packet) = only(&mut ring, trace::TO_LXC, "the client's packet")?;
+        assert_eq!(addresses(&packet[14..]), (family.client().ip(), backend.ip()));
+        assert_eq!(sent.orig_ip, words(family.client().ip()), "{family:?}");
+        node.answer(backend, family.client(), SYN | ACK)?;
+        let (reply, packet) = only(&mut ring, trace::TO_LXC, "the reply")?;
+        assert_eq!(addresses(&packet[14..]), (family.vip().ip(), family.client().ip()));
+        assert_eq!((reply.orig_ip, reply.src_label), (words(backend.ip()), B.identity), "{family:?}");
+        // An error about the connection: from the backend, too.
+        node.receive(&family.error_about(&crate::l4::segment(family.client(), backend, TCP, ACK)))?;
+        let (error, _) = only(&mut ring, trace::TO_LXC, "an ICMP error")?;
+        assert_eq!((error.orig_ip, error.reason), (words(backend.ip()), trace::reason::CT_RELATED));
+    }
+    Ok(())
+}
+
+/// A packet to pod A from an address, where the host or a device has it.
+fn to_a(source: IpAddr) -> Vec<u8> {
+    match source {
+        IpAddr::V4(source) => eth(A.mac, B.mac, 0x0800, &ipv4(source, A.ipv4, 64)),
+        IpAddr::V6(source) => eth(A.mac, B.mac, 0x86dd, &ipv6(source, A.ipv6, 64)),
+    }
+}
+
+/// Events of packets that come in name the sender that policy will see, and the interface they came by.
+#[test]
+fn incoming_packets_are_told_of_with_their_senders() -> Result<()> {
+    test_kit::require_root!();
+    const KNOWN: u32 = 20_000;
+    const OTHER_V4: std::net::Ipv4Addr = std::net::Ipv4Addr::new(198, 51, 100, 10);
+    let everything = NodeConfig { monitor_aggregation: trace::aggregation::NONE, ..no_verdicts() };
+    for config in [everything, NodeConfig { redirect_peer: 0, endpoint_routes: 1, ..everything }] {
+        let mut datapath = Datapath::with_pods(&config)?;
+        datapath.set_identity(OUTSIDE_V4.into(), KNOWN)?;
+        datapath.set_identity(OUTSIDE_V6.into(), KNOWN)?;
+        let mut ring = Ring::open(&mut datapath)?;
+        let marked = Incoming {
+            mark: mark::with_identity(mark::IDENTITY, 777),
+            ingress_ifindex: IFINDEX,
+            ..Incoming::default()
+        };
+        let forwarded = Incoming { mark: 0, ..marked };
+        let host = Incoming { mark: mark::HOST, ingress_ifindex: 0, ..marked };
+        for (program, point, source, incoming, expected) in [
+            (FROM_NETDEV, trace::FROM_NETWORK, IpAddr::from(OUTSIDE_V4), forwarded, KNOWN),
+            (FROM_NETDEV, trace::FROM_NETWORK, OUTSIDE_V6.into(), forwarded, KNOWN),
+            (FROM_NETDEV, trace::FROM_NETWORK, OTHER_V4.into(), forwarded, identity::WORLD_IPV4),
+            (FROM_NETDEV, trace::FROM_NETWORK, HOST_V6.into(), forwarded, identity::WORLD_IPV6),
+            (FROM_HOST, trace::FROM_HOST, OUTSIDE_V4.into(), forwarded, KNOWN),
+            (FROM_HOST, trace::FROM_HOST, OUTSIDE_V6.into(), forwarded, KNOWN),
+            (FROM_HOST, trace::FROM_HOST, HOST_V4.into(), forwarded, identity::WORLD_IPV4),
+            (FROM_HOST, trace::FROM_HOST, HOST_V4.into(), host, identity::HOST),
+            (FROM_HOST, trace::FROM_HOST, A.ipv6.into(), marked, 777),
+            (TO_CONTAINER, trace::FROM_STACK, OUTSIDE_V4.into(), forwarded, KNOWN),
+            (TO_CONTAINER, trace::FROM_STACK, OUTSIDE_V6.into(), marked, 777),
+        ] {
+            datapath.run_with(program, &to_a(source), incoming)?;
+            let (found, _) = only(&mut ring, point, program)?;
+            let what = format!("{program} from {source}, mark {:#x}", incoming.mark);
+            assert_eq!((found.src_label, found.ifindex), (expected, incoming.ingress_ifindex), "{what}");
+            let into_a = point == trace::FROM_STACK;
+            let destination = if into_a { (A.identity, A.id) } else { (identity::UNKNOWN, 0) };
+            assert_eq!((found.dst_label, found.dst_id), destination, "{what}");
+        }
+        // Other protocols have no sender that anybody knows.
+        datapath.run(FROM_NETDEV, &eth(A.mac, B.mac, 0x88cc, &[0; 50]))?;
+        assert_eq!(only(&mut ring, trace::FROM_NETWORK, "LLDP")?.0.src_label, identity::UNKNOWN);
+        // A device without Ethernet headers: the IP header is at the beginning, so what a test run has there is one.
+        datapath.set_l3_device(IFINDEX)?;
+        let (v4, v6) = (to_a(OUTSIDE_V4.into()), to_a(OUTSIDE_V6.into()));
+        for (packet, source) in [
+            (&v4, IpAddr::from(<[u8; 4]>::try_from(&v4[12..16])?)),
+            (&v6, IpAddr::from(<[u8; 16]>::try_from(&v6[8..24])?)),
+        ] {
+            datapath.set_identity(source, KNOWN + 1)?;
+            datapath.run(FROM_NETDEV, packet)?;
+            let (found, _) = only(&mut ring, trace::FROM_NETWORK, "without Ethernet")?;
+            let l3 = found.flags & event::flag::L3_DEVICE;
+            assert_eq!((found.src_label, l3), (KNOWN + 1, event::flag::L3_DEVICE), "{source}");
+        }
+    }
+    Ok(())
+}
+
+/// Drops of what comes in name its sender as well.
+#[test]
+fn incoming_drops_name_their_senders() -> Result<()> {
+    test_kit::require_root!();
+    let mut datapath = Datapath::with_pods(&default_config())?;
+    datapath.set_identity(OUTSIDE_V4.into(), 20_000)?;
+    let mut ring = Ring::open(&mut datapath)?;
+    let last_hop = eth(A.mac, B.mac, 0x0800, &ipv4(OUTSIDE_V4, A.ipv4, 1));
+    let mut dropped = |datapath: &Datapath, program, reason| -> Result<()> {
+        assert_eq!(datapath.run(program, &last_hop)?.verdict, SHOT);
+        let events = ring.read();
+        let event = events.iter().find(|event| event[0] == event::DROP).context("no drop")?;
+        let (found, _) = split::<DropNotify>(event, 0)?;
+        assert_eq!((found.header.subtype, found.src_label), (reason, 20_000), "{program}");
+        Ok(())
+    };
+    dropped(&datapath, FROM_NETDEV, drop::TTL_EXCEEDED)?;
+    dropped(&datapath, FROM_HOST, drop::TTL_EXCEEDED)?;
+    datapath.empty_slot(slot::IPV4_FROM_NETDEV)?;
+    datapath.empty_slot(slot::IPV4_FROM_HOST)?;
+    dropped(&datapath, FROM_NETDEV, drop::MISSED_TAIL_CALL)?;
+    dropped(&datapath, FROM_HOST, drop::MISSED_TAIL_CALL)
 }
