@@ -22,6 +22,13 @@ const FILE: u8 = file::CONNTRACK;
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
+const ACK: u8 = 16;
+
+/// True for a packet that opens a connection: SYN alone. SYN|ACK answers one, perhaps late.
+#[inline(always)]
+fn opens(tcp_flags: u8) -> bool {
+    tcp_flags & (SYN | ACK) == SYN
+}
 
 const CLOSING: u16 = ct_flag::RX_CLOSING | ct_flag::TX_CLOSING;
 
@@ -305,7 +312,7 @@ fn hit<A>(entry: &mut CtEntry, skb: Skb, flow: &Flow<A>, direction: Direction, n
         if flow.tcp_flags & (RST | FIN) != 0 {
             close(entry, flow.tcp_flags, direction, now);
             monitor = true;
-        } else if flow.tcp_flags & SYN != 0 && entry.flags & CLOSING != 0 {
+        } else if opens(flow.tcp_flags) && entry.flags & CLOSING != 0 {
             entry.flags &= !(CLOSING | ct_flag::SEEN_NON_SYN);
             (entry.tx_flags_seen, entry.rx_flags_seen) = (0, 0);
             refresh(entry, true, flow.tcp_flags, direction, now);

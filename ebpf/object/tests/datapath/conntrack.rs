@@ -186,6 +186,46 @@ fn tcp_lives_and_ends_by_its_flags() -> Result<()> {
     Ok(())
 }
 
+/// A SYN|ACK of a connection that has ended, retransmitted or forged, is no new connection: it is judged as the reply it is,
+/// and leaves the row as it was.
+#[test]
+fn a_late_syn_ack_does_not_reopen_a_closed_connection() -> Result<()> {
+    test_kit::require_root!();
+    for family in FAMILIES {
+        for end in [FIN | ACK, RST] {
+            // Nobody may open a connection into the pod.
+            let mut c = Connection::new(&config(), family)?;
+            c.datapath.set_policy(&A, &ALLOW_ALL[..1])?;
+            for flags in [SYN, ACK] {
+                c.out(flags)?;
+            }
+            c.back(SYN | ACK)?;
+            c.out(end)?;
+            c.back(end)?;
+            c.change(|row| row.lifetime -= 5)?;
+            let closed = c.row()?;
+            assert_eq!(c.back(SYN | ACK)?, PASS, "{family:?}");
+            assert_eq!(c.row()?, closed, "{family:?}");
+            // The twin is a connection of its own, which policy denies.
+            assert_eq!(c.back(SYN)?, SHOT, "{family:?}");
+
+            // The other way: the pod's own SYN|ACK, late.
+            let mut c = Connection::new(&config(), family)?;
+            c.datapath.set_policy(&A, &ALLOW_ALL[1..])?;
+            c.back(SYN)?;
+            c.out(SYN | ACK)?;
+            c.back(ACK)?;
+            c.back(end)?;
+            c.out(end)?;
+            let closed = c.row()?;
+            assert_eq!(c.out(SYN | ACK)?, PASS, "{family:?}");
+            assert_eq!(c.row()?, closed, "{family:?}");
+            assert_eq!(c.out(SYN)?, SHOT, "{family:?}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_reset_ends_what_was_never_open() -> Result<()> {
     test_kit::require_root!();
