@@ -75,7 +75,7 @@ pub struct NodeConfig {
     pub ct_service_tcp_lifetime: u32,
     /// Life of other service rows (`bpf-ct-timeout-service-any`).
     pub ct_service_any_lifetime: u32,
-    /// How long a closed service row holds its backend (`bpf-ct-timeout-service-tcp-grace`).
+    /// How long a closed service row holds its backend against SYN|ACK (`bpf-ct-timeout-service-tcp-grace`).
     pub ct_service_tcp_grace: u32,
     /// Life of a TCP connection of which only the SYN was seen (`bpf-ct-timeout-regular-tcp-syn`).
     pub ct_syn_timeout: u32,

@@ -163,7 +163,8 @@ pub(crate) fn create<F: Family>(
 }
 
 /// The backend that a client's connection to a service went to, if it is known and the service is still the same.
-/// A new connection on old ports goes to a new backend once the old one is closed for long enough.
+/// A new connection on the ports of a closed one is not known. As in Cilium the grace time is for SYN|ACK alone, which may
+/// belong to the closed connection.
 #[inline(always)]
 pub(crate) fn lookup_service<F: Family>(
     skb: Skb,
@@ -174,9 +175,10 @@ pub(crate) fn lookup_service<F: Family>(
     let key = reversed::<F>(flow, Direction::Service);
     // SAFETY: null or a row of the map, which outlives the program's run.
     let entry = unsafe { row::<F>(&key, flow.is_tcp()).as_mut()? };
-    let reopened = flow.is_tcp() && flow.tcp_flags & SYN != 0 && entry.flags & CLOSING != 0;
+    let closing = flow.is_tcp() && entry.flags & CLOSING != 0;
     let rested = entry.last_tx_report.wrapping_add(node!(ct_service_tcp_grace)) <= now;
-    if entry.rev_nat_index != rev_nat || reopened && rested {
+    let reopened = closing && (opens(flow.tcp_flags) || flow.tcp_flags & SYN != 0 && rested);
+    if entry.rev_nat_index != rev_nat || reopened {
         return None;
     }
     hit(entry, skb, flow, Direction::Service, now);

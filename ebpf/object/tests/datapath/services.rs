@@ -2,6 +2,7 @@
 
 use crate::kit::*;
 use crate::l4::*;
+use crate::packet::{FIN, RST};
 use crate::service::*;
 use anyhow::Result;
 use datapath_abi::{NodeConfig, direction, drop, lb_backend_state};
@@ -91,6 +92,49 @@ fn a_direct_connection_stays_direct() -> Result<()> {
         let packet = frame(A.node_mac, A.mac, &segment(direct, family.b(8080), TCP, SYN));
         assert_eq!(seen_at(&node.datapath.sends(&packet)?).destination, family.b(8080));
         assert_eq!(seen_at(&node.answer(family.b(8080), direct, SYN | ACK)?).source, family.b(8080));
+    }
+    Ok(())
+}
+
+/// A client that opens a connection on the ports of one that has ended is sent to any backend, at once and not to the old
+/// one, which may be on its way out.
+#[test]
+fn a_new_connection_on_closed_ports_chooses_a_backend_anew() -> Result<()> {
+    test_kit::require_root!();
+    for family in FAMILIES {
+        for end in [FIN | ACK, RST] {
+            let mut node = Node::new(family, TCP, &[family.b(8080)])?;
+            for flags in [SYN, ACK] {
+                node.send(flags)?;
+            }
+            // The old backend still serves those that it has.
+            node.set_backends(&[family.b(8081)])?;
+            let goes_to =
+                |node: &Node, flags| Ok::<_, anyhow::Error>(seen_at(&node.send(flags)?).destination);
+            assert_eq!(goes_to(&node, SYN)?, family.b(8080), "the control: it has not ended");
+            node.send(end)?;
+            assert_eq!(goes_to(&node, ACK)?, family.b(8080), "the last packets of the connection");
+            assert_eq!(goes_to(&node, SYN | ACK)?, family.b(8080), "which this opens none");
+            assert_eq!(goes_to(&node, SYN)?, family.b(8081), "{family:?}, ended by {end}");
+            assert_eq!(goes_to(&node, ACK)?, family.b(8081), "{family:?}, ended by {end}");
+        }
+    }
+    Ok(())
+}
+
+/// A SYN|ACK may belong to the connection that has ended, until the grace time is over.
+#[test]
+fn a_syn_ack_stays_with_a_closed_connection_for_the_grace_time() -> Result<()> {
+    test_kit::require_root!();
+    for family in FAMILIES {
+        for (ct_service_tcp_grace, expected) in [(60, 8080), (0, 8081)] {
+            let config = NodeConfig { ct_service_tcp_grace, ..default_config() };
+            let mut node = Node::with(&config, family, TCP, &[family.b(8080)])?;
+            node.send(SYN)?;
+            node.send(RST)?;
+            node.set_backends(&[family.b(8081)])?;
+            assert_eq!(seen_at(&node.send(SYN | ACK)?).destination, family.b(expected), "{family:?}");
+        }
     }
     Ok(())
 }
