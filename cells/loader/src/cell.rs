@@ -271,9 +271,9 @@ impl HostJob {
                 Some(desired) => {
                     let (back, result) = blocking(controller, move |c| (c.apply(&desired), desired)).await;
                     controller = back;
-                    match result {
-                        (Ok(report), desired) => {
-                            report_load(&report, tcx);
+                    let (result, desired) = result;
+                    let result = match result {
+                        Ok(mut report) => {
                             if report.loaded.is_some() {
                                 self.refuse_unknown_pods().await;
                             }
@@ -282,6 +282,13 @@ impl HostJob {
                                 self.apply_settings(&cx).await;
                             }
                             self.maps.set_forwarding();
+                            report.not_switched.take().map_or(Ok(report), Err)
+                        }
+                        Err(error) => Err(error),
+                    };
+                    match result {
+                        Ok(report) => {
+                            report_load(&report, tcx);
                             match report.unmarked {
                                 false => cx.health.ok("host datapath ready"),
                                 true => cx.health.degraded(UNMARKED, "no nftables in the kernel"),
@@ -291,15 +298,14 @@ impl HostJob {
                             done = Some(desired);
                             (in_force, mixed) = (Some(notifications), false);
                         }
-                        (Err(error), _) => {
+                        Err(error) => {
                             if cx.health.degraded_anew("Could not bring the host's datapath up", &error) {
                                 tracing::warn!(%error, "Could not bring the host's datapath up, trying again");
                             }
                             self.progress.failed(&error);
-                            if in_force != Some(notifications) {
-                                // Taking the change back is a change, too.
-                                (done, mixed) = (None, true);
-                            }
+                            // What was done before may be half undone: also going back to it is a change.
+                            done = None;
+                            mixed |= in_force != Some(notifications);
                             wait = backoff.next_wait();
                         }
                     }
@@ -333,7 +339,7 @@ impl HostJob {
                 }
                 _ = host_endpoint.changed() => {}
                 () = sleep(wait) => {}
-                () = watchdog.due(), if done.is_some() => {
+                () = watchdog.due(), if self.datapath.programs().is_some() => {
                     let _working = cx.working();
                     let guarded = self.live.config.enable_identity_mark;
                     let (back, found) = blocking(controller, move |c| watchdog::look(c, guarded)).await;

@@ -25,9 +25,9 @@ pub(crate) const LOAD_THREADS: usize = 2;
 const GRACE: Duration = Duration::from_secs(1);
 
 /// What a round did, for the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// How long loading took, if programs were loaded.
+    /// How long loading took, if programs were loaded in this round or in one before that failed.
     pub(crate) loaded: Option<Duration>,
     /// Interfaces of pods that were switched to new programs.
     pub(crate) switched: usize,
@@ -35,6 +35,8 @@ pub(crate) struct Report {
     pub(crate) attached: usize,
     /// The kernel has no nftables, so the host's packets have no mark.
     pub(crate) unmarked: bool,
+    /// Why pods' interfaces still have programs of before; everything else is done. The round has to be repeated.
+    pub(crate) not_switched: Option<DatapathError>,
 }
 
 /// The host's side, with what it was brought to last.
@@ -43,12 +45,18 @@ pub(crate) struct Controller {
     pub(crate) maps: Arc<Maps>,
     pub(crate) datapath: Arc<KernelDatapath>,
     style: Style,
-    /// When programs were replaced whose array must go later.
+    /// How long loading took, as long as the programs are not everywhere.
+    loaded: Option<Duration>,
+    /// The programs that all pods' interfaces have.
+    switched: Option<Arc<ProgramSet>>,
+    /// When programs were replaced everywhere, whose array must go later.
     replaced: Option<Instant>,
     /// Whether packets of the host are marked, once that was tried.
     marked: Option<bool>,
     /// Whether maps may be on their way to another layout, which end when programs of before are nowhere any more.
     moving: bool,
+    /// Whether entries were copied into those maps: from then on programs write into them.
+    copied: bool,
     /// Places that run the programs in use, with the links they are held by: a link whose pin is removed lives on.
     pub(crate) attached: BTreeMap<Place, Option<Link>>,
     pub(crate) settled: Option<HostSettings>,
@@ -62,9 +70,12 @@ impl Controller {
             maps,
             datapath,
             style,
+            loaded: None,
+            switched: None,
             replaced: None,
             marked: None,
             moving: true,
+            copied: false,
             attached: BTreeMap::new(),
             settled: None,
             written: None,
@@ -92,7 +103,8 @@ impl Controller {
             None => {
                 let started = Instant::now();
                 let programs = Arc::new(self.load(constants, &places)?);
-                report.loaded = Some(started.elapsed());
+                self.loaded = Some(started.elapsed());
+                self.replaced = None;
                 self.attached.clear();
                 programs
             }
@@ -102,12 +114,24 @@ impl Controller {
             true => self.maps.fs().moves().step(|| "list maps of another layout".to_owned())?,
             false => Vec::new(),
         };
-        if report.loaded.is_some() {
-            for moving in &moves {
-                moving.copy().step(|| "bring entries into maps of another layout".to_owned())?;
+        report.loaded = self.loaded;
+        if !self.switched.as_ref().is_some_and(|switched| Arc::ptr_eq(switched, &programs)) {
+            // A second copy would overwrite what programs have written into the new maps since.
+            if !self.copied {
+                for moving in &moves {
+                    moving.copy().step(|| "bring entries into maps of another layout".to_owned())?;
+                }
+                self.copied = true;
             }
-            report.switched = self.datapath.switch(programs.clone(), &mut nl)?;
-            self.replaced = Some(Instant::now());
+            match self.datapath.switch(programs.clone(), &mut nl) {
+                Ok(switched) => {
+                    report.switched = switched;
+                    self.switched = Some(programs.clone());
+                }
+                // One interface must not keep the rest of the node waiting.
+                Err(error @ DatapathError::NotSwitched { .. }) => report.not_switched = Some(error),
+                Err(error) => return Err(error),
+            }
         }
         // The link's number is part of what is settled: a pair made anew has no address.
         if self.settled.as_ref() != Some(&desired.host) || report.loaded.is_some() {
@@ -123,10 +147,16 @@ impl Controller {
 
         report.attached = self.attach(&programs, &places)?;
         self.detach_others(&desired.devices, &mut nl)?;
+        if report.not_switched.is_some() {
+            return Ok(report);
+        }
         for moving in moves {
             moving.finish().step(|| "end the change of a map's layout".to_owned())?;
         }
         self.moving = false;
+        if self.loaded.take().is_some() {
+            self.replaced = Some(Instant::now());
+        }
         self.datapath.set_ready();
         Ok(report)
     }
@@ -163,7 +193,7 @@ impl Controller {
         })
     }
 
-    /// Removes arrays of programs that were replaced, a second later; how long until it has something to do.
+    /// Removes arrays of programs that were replaced everywhere, a second later; how long until it has something to do.
     pub(crate) fn retire(&mut self) -> Result<Option<Duration>, DatapathError> {
         let (Some(since), Some(programs)) = (self.replaced, self.datapath.programs()) else {
             return Ok(None);

@@ -139,25 +139,38 @@ pub(crate) fn pin(fs: &BpfFs, place: &Place) -> PathBuf {
     fs.device_links(&place.device).join(place.program)
 }
 
-/// Pins a link that is attached to its place.
-pub(crate) fn pin_again(fs: &BpfFs, place: &Place, link: &Link) -> Result<(), DatapathError> {
-    let folder = fs.device_links(&place.device);
-    std::fs::create_dir_all(&folder)
-        .map_err(|source| bpf::Error::File { operation: "create folder", path: folder.clone(), source })
-        .and_then(|()| link.pin(&pin(fs, place)))
-        .step(|| format!("pin the link of {}", place.filter()))
+/// Pins a link that is attached to its place, if its pin is missing or leads to another object. Whether that was so.
+pub(crate) fn pin_again(fs: &BpfFs, place: &Place, link: &Link) -> Result<bool, DatapathError> {
+    let (folder, path) = (fs.device_links(&place.device), pin(fs, place));
+    let step = || format!("pin the link of {}", place.filter());
+    let id = link.info().step(step)?.id;
+    let done = match Link::open(&path).and_then(|pinned| pinned.info()) {
+        Ok(pinned) if pinned.id == id => return Ok(false),
+        Err(e) if e.is_not_found() => std::fs::create_dir_all(&folder)
+            .map_err(|source| bpf::Error::File { operation: "create folder", path: folder.clone(), source })
+            .and_then(|()| link.pin(&path)),
+        _ => fs.replace_pin(&path, |pending| link.pin(pending)),
+    };
+    done.map(|()| true).step(step)
 }
 
-/// Whether the program still is in its place: by the link that is held, or by a filter.
-pub(crate) fn is_attached(place: &Place, link: Option<&Link>, tc: &Tc) -> Result<bool, DatapathError> {
+/// Whether the program with that id still is in its place: by the link that is held, or by a filter.
+pub(crate) fn is_attached(
+    place: &Place,
+    program: u32,
+    link: Option<&Link>,
+    tc: &Tc,
+) -> Result<bool, DatapathError> {
     let step = || format!("look for {}", place.filter());
     if let Some(link) = link {
-        return Ok(link.info().step(step)?.ifindex == Some(place.ifindex));
+        let info = link.info().step(step)?;
+        return Ok(info.ifindex == Some(place.ifindex) && info.program == program);
     }
     let filters = tc.filters(place.ifindex, place.direction());
+    let ours = |filter: &bpf::tc::Filter| filter.name == place.filter() && filter.program == program;
     match filters {
         Err(e) if e.is_not_found() => Ok(false),
-        found => Ok(found.step(step)?.iter().any(|filter| filter.name == place.filter())),
+        found => Ok(found.step(step)?.iter().any(ours)),
     }
 }
 

@@ -52,6 +52,17 @@ pub enum DatapathError {
         /// What the map holds.
         capacity: usize,
     },
+    /// Interfaces of pods still have programs of an earlier load.
+    #[error("{failed} of {interfaces} interfaces of pods have not got the new programs: {source}")]
+    NotSwitched {
+        /// How many interfaces failed.
+        failed: usize,
+        /// How many interfaces of pods there are.
+        interfaces: usize,
+        /// The first failure.
+        #[source]
+        source: Box<DatapathError>,
+    },
     /// A map of the node has no room.
     #[error(
         "{step}: {source}; its size is fixed: let pods run on other nodes, or remove rows that are not the agent's"
@@ -91,6 +102,7 @@ impl DatapathError {
             DatapathError::Kernel { source, .. } | DatapathError::Full { source, .. } => {
                 source.is_retryable()
             }
+            DatapathError::NotSwitched { source, .. } => source.is_retryable(),
             _ => false,
         }
     }

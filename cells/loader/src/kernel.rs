@@ -107,7 +107,8 @@ impl KernelDatapath {
     }
 
     /// Makes these programs the ones in use: attaches them to every pod's interface in place of the old ones, each
-    /// endpoint switches whole. Gives how many interfaces were switched.
+    /// endpoint switches whole. Gives how many interfaces were switched. Goes on where one fails and returns
+    /// [`DatapathError::NotSwitched`] at the end; until a further call succeeds, programs of before may run.
     pub fn switch(&self, programs: Arc<ProgramSet>, nl: &mut Netlink) -> Result<usize, DatapathError> {
         *self.programs.write().unwrap_or_else(PoisonError::into_inner) = Some(programs.clone());
         drop(self.attaching.write().unwrap_or_else(PoisonError::into_inner));
@@ -116,19 +117,34 @@ impl KernelDatapath {
         let endpoints: BTreeMap<u32, u16> =
             rows.iter().filter(|r| r.flags & ep_flag::LIVE != 0).map(|r| (r.ifindex, r.id as u16)).collect();
         let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
-        let mut switched = 0;
+        let (mut switched, mut failed, mut first_error) = (0, 0, None);
         let mut of_endpoints = BTreeMap::new();
         for link in nl.links()? {
             let endpoint = endpoints.get(&link.index).copied();
-            if (endpoint.is_some() || is_pod_interface(&link))
-                && self.attach_program(&programs, &tc, link.index, &link.name, endpoint)?
-            {
-                switched += 1;
-                of_endpoints.extend(endpoint.map(|id| (id, link.index)));
+            if endpoint.is_none() && !is_pod_interface(&link) {
+                continue;
+            }
+            match self.attach_program(&programs, &tc, link.index, &link.name, endpoint) {
+                Ok(true) => {
+                    switched += 1;
+                    of_endpoints.extend(endpoint.map(|id| (id, link.index)));
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    failed += 1;
+                    first_error.get_or_insert(error);
+                }
             }
         }
         *self.switched() = of_endpoints;
-        Ok(switched)
+        match first_error {
+            None => Ok(switched),
+            Some(source) => Err(DatapathError::NotSwitched {
+                failed,
+                interfaces: switched + failed,
+                source: Box::new(source),
+            }),
+        }
     }
 
     fn switched(&self) -> MutexGuard<'_, BTreeMap<u16, u32>> {
@@ -142,8 +158,10 @@ impl KernelDatapath {
         let _attaching = self.attaching.read().unwrap_or_else(PoisonError::into_inner);
         let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
         let name = filter_name(datapath_object::FROM_CONTAINER, ifname);
+        let program = programs.id(datapath_object::FROM_CONTAINER)?;
         let filters = tc.filters(ifindex, Direction::Ingress);
-        if filters.is_ok_and(|filters| filters.iter().any(|filter| filter.name == name)) {
+        let guards = |filter: &bpf::tc::Filter| filter.name == name && filter.program == program;
+        if filters.is_ok_and(|filters| filters.iter().any(guards)) {
             return Ok(false);
         }
         self.attach_program(&programs, &tc, ifindex, ifname, None)

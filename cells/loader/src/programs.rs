@@ -63,6 +63,12 @@ impl ProgramSet {
         self.collection.program(name).step(|| "choose a program".to_owned())
     }
 
+    /// The kernel's id of a program, by the program's name.
+    pub(crate) fn id(&self, name: &str) -> Result<u32, DatapathError> {
+        let info = self.program(name)?.info();
+        Ok(info.step(|| format!("ask for the id of program {name}"))?.id)
+    }
+
     /// The settings that were loaded.
     pub fn config(&self) -> &NodeConfig {
         &self.config
@@ -73,10 +79,16 @@ impl ProgramSet {
         &self.calls_pin
     }
 
-    /// Pins the programs' array again: without a pin it loses its programs when the agent stops.
-    pub(crate) fn repin(&self) -> Result<(), DatapathError> {
+    /// Pins the programs' array again if its pin is missing or leads to another map: without a pin it loses its programs
+    /// when the agent stops. Whether that was so.
+    pub(crate) fn repin(&self, fs: &BpfFs) -> Result<bool, DatapathError> {
         let array = self.collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
-        array.pin(&self.calls_pin).step(|| "pin the program array".to_owned())
+        let done = match RawMap::open(&self.calls_pin) {
+            Ok(pinned) if pinned.id() == array.id() => return Ok(false),
+            Err(e) if e.is_not_found() => array.pin(&self.calls_pin),
+            _ => fs.replace_pin(&self.calls_pin, |pending| array.pin(pending)),
+        };
+        done.map(|()| true).step(|| "pin the program array".to_owned())
     }
 
     /// Removes the pins of other loads' arrays, and of those of a Cilium agent before us, once no program of theirs is

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bpf::tc::Tc;
 use bpf::{Direction, Link};
-use datapath_abi::ep_flag;
+use datapath_abi::{EndpointConfig, ep_flag};
 use devices::Netlink;
 use hive::{Health, JobCx};
 use maps::{Comparisons, Maps, policy_name};
@@ -20,8 +20,9 @@ use crate::controller::Controller;
 use crate::device_links;
 use crate::error::{DatapathError, Step};
 use crate::host::{self, HOST_DEVICE};
-use crate::kernel::{KernelDatapath, filter_name};
+use crate::kernel::KernelDatapath;
 use crate::nftables::Chain;
+use crate::programs::ProgramSet;
 use crate::repairs::{Kind, Repair, Repairs, repair};
 
 /// Looks are at least this far apart, whatever happens.
@@ -65,56 +66,84 @@ impl KernelDatapath {
             }
         }
         repairs.extend(self.pool().repin()?.into_iter().map(|what| repair(Kind::Pin, what)));
-        if let Some(programs) = self.programs().filter(|programs| !programs.calls_pin().exists()) {
-            programs.repin()?;
+        if let Some(programs) = self.programs()
+            && programs.repin(self.maps().fs())?
+        {
             let name = programs.calls_pin().file_name().unwrap_or_default();
             repairs.push(repair(Kind::Pin, name.to_string_lossy()));
         }
         Ok(repairs)
     }
 
-    /// Attaches the program again where somebody removed it from an endpoint's interface (`tc qdisc del`).
+    /// Attaches the program again where it was removed from an endpoint's interface (`tc qdisc del`), or another program
+    /// has its place. Goes on where one fails and returns the first error at the end.
     pub fn reattach(&self, nl: &mut Netlink) -> Result<Vec<Repair>, DatapathError> {
         let Some(programs) = self.programs() else { return Ok(Vec::new()) };
         let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
         let links: BTreeMap<u32, String> = nl.links()?.into_iter().map(|l| (l.index, l.name)).collect();
-        let mut repairs = Vec::new();
+        let program = programs.id(datapath_object::FROM_CONTAINER)?;
+        let (mut repairs, mut first_error) = (Vec::new(), None);
         for row in self.rows() {
             let (id, ifindex) = (row.id as u16, row.ifindex);
             let Some(name) = links.get(&ifindex).filter(|_| row.flags & ep_flag::LIVE != 0) else { continue };
-            if self.is_attached(&tc, ifindex, name, id)? {
-                continue;
-            }
-            // Once more when nobody is at work on it: it may be in the making, or gone.
-            let _changing = self.change(id);
-            let _attaching = self.attaching.read().unwrap_or_else(PoisonError::into_inner);
-            if self.row(id) == row
-                && !self.is_attached(&tc, ifindex, name, id)?
-                && self.attach_program(&programs, &tc, ifindex, name, Some(id))?
-            {
-                repairs.push(repair(Kind::Program, format!("program of endpoint {id} on {name}")));
+            match self.reattach_one(&programs, program, &tc, &row, name) {
+                Ok(true) => {
+                    repairs.push(repair(Kind::Program, format!("program of endpoint {id} on {name}")));
+                }
+                Ok(false) => {}
+                Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
-        Ok(repairs)
+        first_error.map_or(Ok(repairs), Err)
     }
 
-    /// Whether the endpoint's program is on its interface, by filter or by a link taken over.
-    fn is_attached(&self, tc: &Tc, ifindex: u32, ifname: &str, id: u16) -> Result<bool, DatapathError> {
+    /// Whether the program had to be attached to the interface of the endpoint with that row.
+    fn reattach_one(
+        &self,
+        programs: &ProgramSet,
+        program: u32,
+        tc: &Tc,
+        row: &EndpointConfig,
+        ifname: &str,
+    ) -> Result<bool, DatapathError> {
+        let (id, ifindex) = (row.id as u16, row.ifindex);
+        if self.is_attached(tc, ifindex, ifname, id, program)? {
+            return Ok(false);
+        }
+        // Once more when nobody is at work on it: it may be in the making, or gone.
+        let _changing = self.change(id);
+        let _attaching = self.attaching.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(self.row(id) == *row
+            && !self.is_attached(tc, ifindex, ifname, id, program)?
+            && self.attach_program(programs, tc, ifindex, ifname, Some(id))?)
+    }
+
+    /// Whether the program with that id handles an endpoint's packets: by a link taken over, which runs before filters,
+    /// else by a filter.
+    fn is_attached(
+        &self,
+        tc: &Tc,
+        ifindex: u32,
+        ifname: &str,
+        id: u16,
+        program: u32,
+    ) -> Result<bool, DatapathError> {
         let name = datapath_object::FROM_CONTAINER;
+        let link = Link::open(&self.maps().fs().endpoint_links(id).join(name)).and_then(|link| link.info());
+        if let Ok(info) = link
+            && info.ifindex == Some(ifindex)
+        {
+            return Ok(info.program == program);
+        }
         let filters = match tc.filters(ifindex, Direction::Ingress) {
             // The interface went a moment ago.
             Err(e) if e.is_not_found() => return Ok(true),
             found => found.step(|| format!("list filters of {ifname}"))?,
         };
-        let filter = filter_name(name, ifname);
         // An interface that was renamed keeps the filter's name.
-        let ours =
-            |found: &bpf::tc::Filter| found.name == filter || found.name.starts_with("cil_from_container-");
-        if filters.iter().any(ours) {
-            return Ok(true);
-        }
-        let link = Link::open(&self.maps().fs().endpoint_links(id).join(name)).and_then(|link| link.info());
-        Ok(link.is_ok_and(|info| info.ifindex == Some(ifindex)))
+        Ok(filters
+            .iter()
+            .any(|found| found.program == program && found.name.starts_with("cil_from_container-")))
     }
 }
 
@@ -133,14 +162,15 @@ impl Controller {
         let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
         let mut lost = BTreeSet::new();
         let fs = self.maps.fs();
+        let programs = self.datapath.programs().ok_or(DatapathError::NotReady)?;
         for (place, link) in &self.attached {
-            if !device_links::is_attached(place, link.as_ref(), &tc)? {
+            let program = programs.id(place.program)?;
+            if !device_links::is_attached(place, program, link.as_ref(), &tc)? {
                 lost.insert(place.clone());
                 repairs.push(repair(Kind::Program, format!("program {}", place.filter())));
             } else if let Some(link) = link
-                && !device_links::pin(fs, place).exists()
+                && device_links::pin_again(fs, place, link)?
             {
-                device_links::pin_again(fs, place, link)?;
                 repairs.push(repair(Kind::Pin, format!("link of {}", place.filter())));
             }
         }

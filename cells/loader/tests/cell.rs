@@ -182,3 +182,145 @@ fn a_wrong_option_is_refused_by_name() {
     let expected = "option monitor-aggregation: 'much' is wrong; give none, lowest, low, medium or maximum";
     assert!(error.contains(expected), "{error}");
 }
+
+fn program(ifindex: u32) -> u32 {
+    let found = filters(ifindex);
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0].program
+}
+
+/// A filter of another protocol holds the priority of a pod's program: the kernel refuses every attachment there.
+#[test]
+fn pods_keep_old_programs_only_as_long_as_the_agent_reports_it() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let world = sandbox.netns("world").unwrap();
+    sandbox.host().veth("eth0", &world, "eth0").unwrap();
+    let pods: Vec<EndpointDatapath> = [7u16, 8]
+        .into_iter()
+        .map(|id| {
+            let ifname = format!("lxc{id}");
+            sandbox.host().ip(&format!("link add {ifname} type veth peer name p{id}")).unwrap();
+            let ifindex = link_by_name(&ifname).index;
+            let ipv4 = Some([10, 244, 0, id as u8].into());
+            EndpointDatapath { id, ifindex, ifname, ipv4, ..EndpointDatapath::default() }
+        })
+        .collect();
+    let [first, second] = [pods[0].ifindex, pods[1].ifindex];
+    let job = "loader.job-host-datapath";
+
+    run(async {
+        // Without the watchdog: the switch itself is what is tested.
+        let mut hive = hive(&sandbox).set("endpoint-bpf-prog-watchdog-interval", "0s");
+        hive.start().await;
+        let datapath: Arc<dyn Datapath> = hive.get();
+        datapath.expect_host(500);
+        tokio::time::timeout(Duration::from_secs(20), datapath.ready()).await.unwrap();
+        hive.until("the host's side", || hive.health(job).level == Level::Ok).await;
+        for pod in &pods {
+            datapath.attach(pod).unwrap();
+        }
+        datapath.attach_host(500).unwrap();
+        let old = program(second);
+        assert_eq!(program(first), old);
+        let maps: Arc<Maps> = hive.get();
+        let arrays = || {
+            let names = maps.fs().map_names().unwrap();
+            names.iter().filter(|name| name.starts_with("cilium_calls_shared_")).count()
+        };
+        hive.until("one program array", || arrays() == 1).await;
+
+        sandbox.host().exec("tc filter del dev lxc7 ingress").unwrap();
+        let other =
+            ["add", "dev", "lxc7", "ingress", "prio", "1", "protocol", "ip", "bpf", "bytecode", "1,6 0 0 0"];
+        let added = sandbox.host().command("tc").arg("filter").args(other).output().unwrap();
+        assert!(added.status.success(), "{added:?}");
+        datapath.attach_host(501).unwrap();
+
+        hive.until("a switch that failed", || hive.health(job).level == Level::Degraded).await;
+        // Retries come after 0.2, 0.4 and 0.8 s, arrays of programs that were replaced would go after 1 s.
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        let health = hive.health(job);
+        assert_eq!(health.level, Level::Degraded, "reported in force: {health:?}");
+        assert!(health.error.contains("lxc7"), "{health:?}");
+        assert_ne!(program(second), old, "one interface must not keep the others from new programs");
+        assert_eq!(arrays(), 2, "programs of before may run");
+        datapath.ready().await;
+
+        sandbox.host().exec("tc filter del dev lxc7 ingress").unwrap();
+        hive.until("the switch", || hive.health(job).level == Level::Ok).await;
+        assert_eq!(program(first), program(second));
+        hive.until("one program array", || arrays() == 1).await;
+        hive.stop().await;
+    });
+}
+
+/// A filter of the right name may hold a program of another load.
+#[test]
+fn the_watchdog_tells_programs_by_their_id() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let world = sandbox.netns("world").unwrap();
+    sandbox.host().veth("eth0", &world, "eth0").unwrap();
+    sandbox.host().ip("link add lxc7 type veth peer name p0").unwrap();
+    let ifindex = link_by_name("lxc7").index;
+    let tcx = bpf::probe().unwrap().tcx;
+    run(async {
+        let mut hive = hive(&sandbox);
+        hive.start().await;
+        let datapath: Arc<dyn Datapath> = hive.get();
+        datapath.expect_host(500);
+        tokio::time::timeout(Duration::from_secs(20), datapath.ready()).await.unwrap();
+        hive.until("the host's side", || hive.health("loader.job-host-datapath").level == Level::Ok).await;
+        let ipv4 = Some([10, 244, 0, 7].into());
+        let pod = EndpointDatapath {
+            id: 7,
+            ifindex,
+            ifname: "lxc7".to_owned(),
+            ipv4,
+            ..EndpointDatapath::default()
+        };
+        datapath.attach(&pod).unwrap();
+
+        // Programs that leave packets to others, under our names.
+        let passing = bpf::Program::passing_on().unwrap();
+        let right = program(ifindex);
+        let name = "cil_from_container-lxc7";
+        Tc::new().unwrap().attach(ifindex, Direction::Ingress, 1, name, &passing).unwrap();
+        assert_ne!(program(ifindex), right);
+        hive.until("the pod's program", || program(ifindex) == right).await;
+
+        if tcx {
+            let devices = sandbox.bpf_root().join("cilium/devices");
+            for pin in ["cilium_host/links/cil_from_host", "eth0/links/cil_from_netdev"] {
+                let pin = devices.join(pin);
+                let found = || Link::open(&pin).unwrap().info().unwrap();
+                let before = found();
+                Link::open(&pin).unwrap().update(&passing).unwrap();
+                assert_ne!(found().program, before.program);
+                hive.until("the device's program", || found() == before).await;
+            }
+            // The pin of one place leads to the link of another.
+            let pin = devices.join("eth0/links/cil_from_netdev");
+            let id = || Link::open(&pin).map(|link| link.info().unwrap().id).unwrap_or_default();
+            let before = id();
+            std::fs::remove_file(&pin).unwrap();
+            let other = Link::open(&devices.join("cilium_host/links/cil_to_host")).unwrap();
+            other.pin(&pin).unwrap();
+            assert_ne!(id(), before);
+            hive.until("the link's pin", || id() == before).await;
+        }
+        // The pin of the program array leads to another map.
+        let maps: Arc<Maps> = hive.get();
+        let names = maps.fs().map_names().unwrap();
+        let calls = names.into_iter().find(|name| name.starts_with("cilium_calls_shared_")).unwrap();
+        let pin = maps.path(&calls);
+        let id = || bpf::RawMap::open(&pin).map(|map| map.id()).unwrap_or_default();
+        let before = id();
+        std::fs::remove_file(&pin).unwrap();
+        maps.lxc().pin(&pin).unwrap();
+        assert_ne!(id(), before);
+        hive.until("the array's pin", || id() == before).await;
+        hive.stop().await;
+    });
+}
