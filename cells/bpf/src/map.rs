@@ -10,7 +10,7 @@ use datapath_abi::Pod;
 
 use crate::error::{Error, Result};
 use crate::raw_map::{RawMap, UpdateMode, possible_cpus};
-use crate::spec::{MapSpec, MapType};
+use crate::spec::MapSpec;
 
 /// The bytes of values that are nothing but their bytes.
 pub fn bytes_of<T: Pod>(values: &[T]) -> &[u8] {
@@ -274,14 +274,8 @@ impl ObjectMap {
         self.raw.delete(&slot.to_ne_bytes())
     }
 
-    /// The kernel number of the map in a slot. Program arrays do not tell.
+    /// The kernel number of the map or program in a slot. Some kernels do not tell of program arrays: `EOPNOTSUPP`.
     pub fn id(&self, slot: u32) -> Result<Option<u32>> {
-        if self.raw.layout().map_type == MapType::ProgArray {
-            return Err(Error::HandleType {
-                name: self.raw.name().to_owned(),
-                found: self.raw.layout().map_type,
-            });
-        }
         let mut id = [0; 4];
         Ok(self.raw.lookup(&slot.to_ne_bytes(), &mut id)?.then(|| u32::from_ne_bytes(id)))
     }

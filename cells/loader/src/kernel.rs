@@ -124,7 +124,17 @@ impl KernelDatapath {
             if endpoint.is_none() && !is_pod_interface(&link) {
                 continue;
             }
-            match self.attach_program(&programs, &tc, link.index, &link.name, endpoint) {
+            let attached =
+                self.attach_program(&programs, &tc, link.index, &link.name, endpoint).and_then(|attached| {
+                    let Some(id) = endpoint.filter(|_| attached) else { return Ok(attached) };
+                    // It may have been detached since.
+                    let _changing = self.change(id);
+                    if self.row(id).id == u32::from(id) {
+                        self.enter_policy_call(&programs, id)?;
+                    }
+                    Ok(attached)
+                });
+            match attached {
                 Ok(true) => {
                     switched += 1;
                     of_endpoints.extend(endpoint.map(|id| (id, link.index)));
@@ -327,6 +337,17 @@ impl KernelDatapath {
         u32::from(id) < self.maps.call_policy().raw().layout().max_entries
     }
 
+    /// Puts the policy program into the endpoint's place of `cilium_call_policy`.
+    fn enter_policy_call(&self, programs: &ProgramSet, id: u16) -> Result<(), DatapathError> {
+        match programs.program(datapath_object::LXC_POLICY) {
+            Ok(policy) if self.has_policy_call(id) => {
+                let entered = self.maps.call_policy().set(id.into(), policy);
+                entered.step(|| format!("endpoint {id}: enter its policy program"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn check_ready(&self, id: u16) -> Result<Arc<ProgramSet>, DatapathError> {
         if id == 0 {
             return Err(DatapathError::InvalidId { id });
@@ -351,7 +372,6 @@ impl Datapath for KernelDatapath {
 
         self.away.forget(id);
         let config = endpoint.config(slot);
-        let maps = &self.maps;
         if old != config {
             let step = || format!("endpoint {id}: write settings");
             // A row is copied in pieces: nobody may read half an old and half a new owner. Another identity of the same
@@ -369,13 +389,7 @@ impl Datapath for KernelDatapath {
         {
             let _attaching = self.attaching.read().unwrap_or_else(PoisonError::into_inner);
             let programs = self.programs().ok_or(DatapathError::NotReady)?;
-            if let Ok(policy) = programs.program(datapath_object::LXC_POLICY)
-                && self.has_policy_call(id)
-            {
-                maps.call_policy()
-                    .set(id.into(), policy)
-                    .step(|| format!("endpoint {id}: enter its policy program"))?;
-            }
+            self.enter_policy_call(&programs, id)?;
             let switched = self.switched().remove(&id) == Some(config.ifindex) && old == config;
             let attached = switched || {
                 let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;

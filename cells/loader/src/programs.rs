@@ -15,6 +15,9 @@ const CALLS_PIN: &str = "cilium_calls_shared_";
 /// How those of all agents begin.
 const ARRAYS: &str = "cilium_calls_";
 
+/// `EOPNOTSUPP` and the kernel's own `ENOTSUPP`: it does not tell what a program array holds.
+const NOT_SUPPORTED: [i32; 2] = [95, 524];
+
 /// Programs loaded together. They call each other through an array of their own, which stays pinned as long as one of
 /// them may run: an array that nobody holds loses its programs.
 #[derive(Debug)]
@@ -89,6 +92,32 @@ impl ProgramSet {
             _ => fs.replace_pin(&self.calls_pin, |pending| array.pin(pending)),
         };
         done.map(|()| true).step(|| "pin the program array".to_owned())
+    }
+
+    /// Enters programs again whose slot of the array is empty or holds another program. Gives their names. Nothing on
+    /// kernels that do not tell what is in a program array.
+    pub(crate) fn repair_calls(&self) -> Result<Vec<&'static str>, DatapathError> {
+        let array = self.collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
+        let calls =
+            array.try_clone().and_then(ObjectMap::new).step(|| "open the program array".to_owned())?;
+        let mut repaired = Vec::new();
+        for program in datapath_object::PROGRAMS {
+            let (Some(slot), Some(loaded)) = (program.slot, self.collection.programs.get(program.name))
+            else {
+                continue;
+            };
+            let found = match calls.id(slot) {
+                Err(e) if e.errno().is_some_and(|errno| NOT_SUPPORTED.contains(&errno)) => {
+                    return Ok(Vec::new());
+                }
+                found => found.step(|| format!("look into slot {slot} of the program array"))?,
+            };
+            if found != Some(self.id(program.name)?) {
+                calls.set(slot, loaded).step(|| format!("put program {} into slot {slot}", program.name))?;
+                repaired.push(program.name);
+            }
+        }
+        Ok(repaired)
     }
 
     /// Removes the pins of other loads' arrays, and of those of a Cilium agent before us, once no program of theirs is

@@ -72,6 +72,11 @@ impl KernelDatapath {
             let name = programs.calls_pin().file_name().unwrap_or_default();
             repairs.push(repair(Kind::Pin, name.to_string_lossy()));
         }
+        if let Some(programs) = self.programs() {
+            let called = programs.repair_calls()?;
+            repairs
+                .extend(called.into_iter().map(|name| repair(Kind::Program, format!("tail call to {name}"))));
+        }
         Ok(repairs)
     }
 

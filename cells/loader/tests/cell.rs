@@ -321,6 +321,15 @@ fn the_watchdog_tells_programs_by_their_id() {
         maps.lxc().pin(&pin).unwrap();
         assert_ne!(id(), before);
         hive.until("the array's pin", || id() == before).await;
+        // Slots of the array are emptied and changed.
+        let array = bpf::ObjectMap::open(&pin).unwrap();
+        let slots = || (0..array.raw().layout().max_entries).map(|slot| array.id(slot).unwrap());
+        let before: Vec<Option<u32>> = slots().collect();
+        let mut filled = (0u32..).zip(&before).filter_map(|(slot, id)| id.map(|_| slot));
+        array.unset(filled.next().unwrap()).unwrap();
+        array.set(filled.next().unwrap(), &passing).unwrap();
+        assert!(!slots().eq(before.iter().copied()));
+        hive.until("the programs that are called", || slots().eq(before.iter().copied())).await;
         hive.stop().await;
     });
 }

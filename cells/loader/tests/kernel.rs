@@ -148,11 +148,15 @@ fn a_restart_switches_every_endpoint_and_repairs_pins() {
     let second = start(&maps);
     assert_eq!(*second.host_endpoint().borrow(), 500);
     assert_eq!(second.restored().unwrap().len(), 3);
+    let programs = second.programs().unwrap();
+    let policy_program = programs.program(datapath_object::LXC_POLICY).unwrap().info().unwrap().id;
     for (i, p) in pods.iter().enumerate() {
         let found = filters(p.ifindex);
         assert_eq!(found.len(), 1);
         assert_ne!(found[0].program, before[i], "endpoint {} runs the new program", p.id);
         assert_eq!(slot(p.id.into()), slots[i]);
+        let called = maps.call_policy().id(p.id.into()).unwrap();
+        assert_eq!(called, Some(policy_program), "programs of another origin call the new one as well");
         let pinned = RawMap::open(&maps.path(&policy_name(p.id))).unwrap().info().unwrap().id;
         assert_eq!(maps.ep_policies().id(slots[i]).unwrap(), Some(pinned));
         assert_eq!(policy_rows(&maps, p.id), rows(p.id));
