@@ -4,8 +4,8 @@
 //! a third of the binary.
 
 use netlink_packet_core::{
-    DecodeError, Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload, NetlinkSerializable,
+    DecodeError, Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkDeserializable,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::io;
@@ -13,8 +13,11 @@ use std::io;
 /// Larger than any answer about one link; dumps come in several.
 const RECEIVE_BUFFER: usize = 64 << 10;
 
+/// How often an interrupted dump is taken.
+const DUMP_ATTEMPTS: usize = 10;
+
 /// A request of type `kind` (`RTM_*`).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Request<M> {
     pub(crate) kind: u16,
     pub(crate) message: M,
@@ -77,11 +80,17 @@ impl Netlink {
     }
 
     /// A request for all objects of a kind.
-    pub(crate) fn dump<M: Emitable>(&mut self, request: Request<M>) -> io::Result<Vec<Answer>> {
-        self.send(request, NLM_F_REQUEST | NLM_F_DUMP)?;
-        let mut all = Vec::new();
-        self.answers(|answer| all.push(answer))?;
-        Ok(all)
+    /// Complete: a dump that a change has interrupted is taken again, and is `Interrupted` at last.
+    pub(crate) fn dump<M: Emitable + Clone>(&mut self, request: Request<M>) -> io::Result<Vec<Answer>> {
+        for _ in 0..DUMP_ATTEMPTS {
+            self.send(request.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
+            let mut all = Vec::new();
+            match self.answers(|answer| all.push(answer)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                answered => return answered.map(|()| all),
+            }
+        }
+        Err(io::ErrorKind::Interrupted.into())
     }
 
     fn send<M: Emitable>(&mut self, request: Request<M>, flags: u16) -> io::Result<()> {
@@ -98,6 +107,7 @@ impl Netlink {
 
     /// Feeds answers to `take` until the acknowledgement, the end of a dump, or an error.
     fn answers(&mut self, mut take: impl FnMut(Answer)) -> io::Result<()> {
+        let mut interrupted = false;
         loop {
             self.buffer.clear();
             self.socket.recv(&mut self.buffer, 0)?;
@@ -110,8 +120,13 @@ impl Netlink {
                 if message.header.sequence_number != self.sequence {
                     continue;
                 }
+                interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
                 match message.payload {
                     NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+                    NetlinkPayload::Done(done) if done.code < 0 => {
+                        return Err(io::Error::from_raw_os_error(-done.code));
+                    }
+                    NetlinkPayload::Done(_) if interrupted => return Err(io::ErrorKind::Interrupted.into()),
                     NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(()),
                     NetlinkPayload::InnerMessage(answer) => take(answer),
                     _ => {}

@@ -396,17 +396,17 @@ impl RawMap {
         let mut key: Option<Vec<u8>> = None;
         let mut next = vec![0; self.layout.key_size as usize];
         let mut value = vec![0; self.value_len];
-        // A key deleted under the walk starts it again; the bound ends a walk that never would.
+        // A key deleted under the walk starts it again; the bound ends a walk that never would, with an error.
         for _ in 0..self.layout.max_entries as u64 * 2 + 2 {
             if !self.next_key(key.as_deref(), &mut next)? {
-                break;
+                return Ok(());
             }
             if self.lookup(&next, &mut value)? {
                 visit(&next, &value);
             }
             key = Some(next.clone());
         }
-        Ok(())
+        Err(self.error("walk to the end of map", io::ErrorKind::Interrupted.into()))
     }
 
     fn rows<'a>(&self, keys: &'a [u8], values: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {

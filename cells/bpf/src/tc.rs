@@ -16,6 +16,10 @@ const RTM_GETTFILTER: u16 = 46;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
+/// A change has interrupted a dump: it may have gaps.
+const NLM_F_DUMP_INTR: u16 = 0x10;
+/// How often an interrupted dump is taken.
+const DUMP_ATTEMPTS: usize = 10;
 const NLM_F_CREATE_EXCL: u16 = 0x600;
 const NLM_F_CREATE_REPLACE: u16 = 0x500;
 const NLMSG_ERROR: u16 = 2;
@@ -136,8 +140,7 @@ impl Tc {
 
     /// The cls_bpf filters of an interface in one direction; none without clsact.
     pub fn filters(&self, ifindex: u32, direction: Direction) -> Result<Vec<Filter>> {
-        let message = Message::new(RTM_GETTFILTER, NLM_F_DUMP, ifindex, 0, parent(direction), 0);
-        match self.request(message) {
+        match self.dump(ifindex, direction) {
             Ok(answers) => Ok(answers.iter().filter_map(|a| filter_of(a)).collect()),
             Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => Ok(Vec::new()),
             Err(source) => Err(tc_error("list tc filters", ifindex, source)),
@@ -147,8 +150,7 @@ impl Tc {
     /// Whether an interface has a clsact qdisc without any filter, of whatever kind, in either direction.
     pub fn is_clsact_empty(&self, ifindex: u32) -> Result<bool> {
         for direction in [Direction::Ingress, Direction::Egress] {
-            let message = Message::new(RTM_GETTFILTER, NLM_F_DUMP, ifindex, 0, parent(direction), 0);
-            match self.request(message) {
+            match self.dump(ifindex, direction) {
                 Ok(answers) if answers.is_empty() => {}
                 Ok(_) => return Ok(false),
                 // No clsact, or no interface.
@@ -159,6 +161,19 @@ impl Tc {
             }
         }
         Ok(true)
+    }
+
+    /// The bodies of all filters of an interface in one direction: complete, or an error.
+    fn dump(&self, ifindex: u32, direction: Direction) -> io::Result<Vec<Vec<u8>>> {
+        let mut result = Err(io::ErrorKind::Interrupted.into());
+        for _ in 0..DUMP_ATTEMPTS {
+            let message = Message::new(RTM_GETTFILTER, NLM_F_DUMP, ifindex, 0, parent(direction), 0);
+            result = self.request(message);
+            if !result.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::Interrupted) {
+                break;
+            }
+        }
+        result
     }
 
     fn removal(&self, message: Message, operation: &'static str, ifindex: u32) -> Result<bool> {
@@ -172,6 +187,7 @@ impl Tc {
     }
 
     /// Sends a message and collects the bodies of the answers until the acknowledgement or the dump's end.
+    /// `Interrupted` if a change has interrupted the dump.
     fn request(&self, mut message: Message) -> io::Result<Vec<Vec<u8>>> {
         let sequence = self.sequence.get().wrapping_add(1);
         self.sequence.set(sequence);
@@ -182,13 +198,15 @@ impl Tc {
         if sent < 0 {
             return Err(io::Error::last_os_error());
         }
-        let mut answers = Vec::new();
+        let mut answers = Answers::default();
         let mut buffer = vec![0u8; 32768];
         loop {
             // JUSTIFICATION: as in new().
             // SAFETY: buffer lives across the call and has the length given.
-            let got =
-                unsafe { libc::recv(self.socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+            let got = unsafe {
+                let flags = libc::MSG_TRUNC;
+                libc::recv(self.socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags)
+            };
             if got < 0 {
                 let error = io::Error::last_os_error();
                 if error.kind() == io::ErrorKind::Interrupted {
@@ -196,27 +214,47 @@ impl Tc {
                 }
                 return Err(error);
             }
-            let mut rest = &buffer[..got as usize];
-            while rest.len() >= HEADER {
-                let length = word(rest, 0) as usize;
-                if length < HEADER || length > rest.len() {
-                    return Err(io::Error::from(io::ErrorKind::InvalidData));
-                }
-                let (kind, answer_to) = (half(rest, 4), word(rest, 8));
-                let body = &rest[HEADER..length];
-                if answer_to == sequence {
-                    match kind {
-                        NLMSG_DONE => return Ok(answers),
-                        NLMSG_ERROR if body.len() >= 4 => match word(body, 0) as i32 {
-                            0 => return Ok(answers),
-                            errno => return Err(io::Error::from_raw_os_error(-errno)),
-                        },
-                        _ => answers.push(body.to_vec()),
-                    }
-                }
-                rest = &rest[length.next_multiple_of(4).min(rest.len())..];
+            let packet = buffer.get(..got as usize).ok_or(io::ErrorKind::InvalidData)?;
+            if answers.take(packet, sequence)? {
+                return Ok(answers.bodies);
             }
         }
+    }
+}
+
+/// Answers to one request, as they come in.
+#[derive(Debug, Default)]
+struct Answers {
+    bodies: Vec<Vec<u8>>,
+    interrupted: bool,
+}
+
+impl Answers {
+    /// Takes the messages of a packet; true at the end of all.
+    fn take(&mut self, packet: &[u8], sequence: u32) -> io::Result<bool> {
+        let mut rest = packet;
+        while rest.len() >= HEADER {
+            let length = word(rest, 0) as usize;
+            if length < HEADER || length > rest.len() {
+                return Err(io::Error::from(io::ErrorKind::InvalidData));
+            }
+            let (kind, flags, answer_to) = (half(rest, 4), half(rest, 6), word(rest, 8));
+            let body = &rest[HEADER..length];
+            if answer_to == sequence {
+                self.interrupted |= kind != NLMSG_ERROR && flags & NLM_F_DUMP_INTR != 0;
+                match kind {
+                    // The end of a dump carries its error, an acknowledgement that of the request.
+                    NLMSG_DONE | NLMSG_ERROR => match word(body, 0) as i32 {
+                        errno if errno < 0 => return Err(io::Error::from_raw_os_error(-errno)),
+                        _ if self.interrupted => return Err(io::ErrorKind::Interrupted.into()),
+                        _ => return Ok(true),
+                    },
+                    _ => self.bodies.push(body.to_vec()),
+                }
+            }
+            rest = &rest[length.next_multiple_of(4).min(rest.len())..];
+        }
+        Ok(false)
     }
 }
 
@@ -307,5 +345,41 @@ impl Message {
         self.0[..4].copy_from_slice(&length.to_ne_bytes());
         self.0[8..12].copy_from_slice(&sequence.to_ne_bytes());
         &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(messages: &[(u16, u16, &[u8])]) -> Vec<u8> {
+        let message = |(kind, flags, body): &(u16, u16, &[u8])| {
+            let mut message = Message::new(*kind, 0, 0, 0, 0, 0);
+            message.0.truncate(HEADER);
+            message.0[6..8].copy_from_slice(&flags.to_ne_bytes());
+            message.0.extend(*body);
+            message.finish(7).to_vec()
+        };
+        messages.iter().flat_map(message).collect()
+    }
+
+    #[test]
+    fn an_interrupted_or_failed_dump_is_an_error() {
+        let (filter, done) = ((RTM_NEWTFILTER, 2, &[1u8; 20][..]), (NLMSG_DONE, 2, &[0u8; 4][..]));
+        let mut whole = Answers::default();
+        assert!(!whole.take(&packet(&[filter]), 7).unwrap());
+        assert!(whole.take(&packet(&[filter, done]), 7).unwrap());
+        assert_eq!(whole.bodies.len(), 2);
+
+        // A message anywhere in the dump says that a change came between.
+        let interrupted = (RTM_NEWTFILTER, 2 | NLM_F_DUMP_INTR, filter.2);
+        let mut gaps = Answers::default();
+        assert!(!gaps.take(&packet(&[interrupted]), 7).unwrap());
+        assert_eq!(gaps.take(&packet(&[filter, done]), 7).unwrap_err().kind(), io::ErrorKind::Interrupted);
+
+        // Linux puts the error of a dump into its last message.
+        let failed = (NLMSG_DONE, 2, &(-libc::ENOMEM).to_ne_bytes()[..]);
+        let error = Answers::default().take(&packet(&[filter, failed]), 7).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOMEM));
     }
 }

@@ -50,7 +50,7 @@ fn new_devices(
     let starter = Follower { tables: follower.tables.clone(), selection: follower.selection.clone() };
     let slot = Arc::clone(&first);
     lifecycle.hook("devices").on_start(move |_| async move {
-        let monitor = starter.start().await?;
+        let monitor = starter.start_with_retry().await?;
         starter.tables.initialized(initializers);
         *slot.lock() = Some(monitor);
         Ok(())

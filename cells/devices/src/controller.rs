@@ -14,6 +14,9 @@ use crate::{
 
 /// Pause before a broken subscription is made anew.
 const RESTART: Duration = Duration::from_secs(1);
+/// Before the first subscription is tried again, growing up to [`RESTART`]; and how often.
+const START_RETRY: Duration = Duration::from_millis(50);
+const START_RETRIES: u32 = 10;
 /// Changes of devices that come together change the addresses once.
 const SETTLE: Duration = Duration::from_millis(10);
 
@@ -28,6 +31,20 @@ impl Follower {
     pub(crate) async fn start(&self) -> Result<Monitor, NetlinkError> {
         let (tables, selection) = (self.tables.clone(), self.selection.clone());
         Monitor::start(tables, selection, MonitorOptions::default()).await
+    }
+
+    /// [`Follower::start`] with retries: the agent does not start without it.
+    pub(crate) async fn start_with_retry(&self) -> Result<Monitor, NetlinkError> {
+        let mut backoff = hive::job::Backoff::exponential(START_RETRY, RESTART).retries(START_RETRIES);
+        loop {
+            match self.start().await {
+                Err(error) if error.is_retryable() => match backoff.next_wait() {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => return Err(error),
+                },
+                result => return result,
+            }
+        }
     }
 
     /// Follows the kernel until the job ends; `monitor` is the first subscription.

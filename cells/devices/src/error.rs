@@ -25,6 +25,14 @@ pub enum NetlinkError {
         /// What was wrong with the answer.
         detail: String,
     },
+    /// A list changed each time while the kernel wrote it: it would have gaps.
+    #[error("netlink: {request}: interrupted by changes {attempts} times in a row; try again")]
+    Interrupted {
+        /// What was asked.
+        request: String,
+        /// How often.
+        attempts: usize,
+    },
     /// The given interface does not exist.
     #[error("no network interface {0}")]
     NoLink(String),
@@ -35,6 +43,19 @@ impl NetlinkError {
         match self {
             Self::Refused { source, .. } => source.raw_os_error(),
             _ => None,
+        }
+    }
+
+    /// Whether the same request may succeed a moment later.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Interrupted { .. } => true,
+            Self::Refused { source, .. } | Self::Socket(source) => {
+                // EINTR, EAGAIN, ENOMEM, EBUSY, ENFILE, EMFILE, ENOBUFS.
+                matches!(source.raw_os_error(), Some(4 | 11 | 12 | 16 | 23 | 24 | 105))
+            }
+            Self::Answer { .. } | Self::NoLink(_) => false,
         }
     }
 

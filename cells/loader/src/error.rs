@@ -103,6 +103,7 @@ impl DatapathError {
                 source.is_retryable()
             }
             DatapathError::NotSwitched { source, .. } => source.is_retryable(),
+            DatapathError::Netlink(source) => source.is_retryable(),
             _ => false,
         }
     }

@@ -13,6 +13,8 @@ const SOCK_DESTROY: u16 = 21;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
+/// A change has interrupted a dump: it may have gaps.
+const NLM_F_DUMP_INTR: u8 = 0x10;
 
 /// Bytes of a netlink header, of `inet_diag_sockid`, of `inet_diag_msg`.
 const HEADER: usize = 16;
@@ -142,6 +144,7 @@ impl Diag {
         message.extend([0; 4]);
         message.extend(request);
         self.socket.send(&message, 0)?;
+        let mut interrupted = false;
         loop {
             self.buffer.clear();
             self.buffer.reserve(BUFFER);
@@ -159,12 +162,16 @@ impl Diag {
                 if u32_at(message, 8) != Some(self.sequence) {
                     continue;
                 }
+                interrupted |= message[6] & NLM_F_DUMP_INTR != 0;
                 match u16::from_ne_bytes([message[4], message[5]]) {
-                    NLMSG_DONE => return Ok(()),
-                    NLMSG_ERROR => match u32_at(message, HEADER).unwrap_or_default().cast_signed() {
-                        0 => return Ok(()),
-                        error => return Err(io::Error::from_raw_os_error(-error)),
-                    },
+                    // The end of a dump carries its error.
+                    NLMSG_DONE if interrupted => return Err(ErrorKind::Interrupted.into()),
+                    NLMSG_DONE | NLMSG_ERROR => {
+                        match u32_at(message, HEADER).unwrap_or_default().cast_signed() {
+                            0 => return Ok(()),
+                            error => return Err(io::Error::from_raw_os_error(-error)),
+                        }
+                    }
                     _ => sink(&message[HEADER..]),
                 }
             }
