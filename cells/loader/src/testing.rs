@@ -183,7 +183,8 @@ impl Datapath for FakeDatapath {
         let rows = state.policies.get_mut(&id).ok_or(DatapathError::NotAttached { id })?;
         for write in writes {
             match write {
-                PolicyWrite::Set(key, _) if rows.len() == capacity && !rows.contains_key(key) => {
+                // As LPM tries before Linux 6.13: a full one refuses also another value for a key that it has.
+                PolicyWrite::Set(..) if rows.len() >= capacity => {
                     return Err(DatapathError::PolicyFull { id, capacity });
                 }
                 PolicyWrite::Set(key, entry) => drop(rows.insert(*key, *entry)),

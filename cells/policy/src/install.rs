@@ -98,9 +98,13 @@ fn one(
     };
     match found {
         Plan::InPlace(writes) if writes.is_empty() => Ok(Way::Nothing),
-        Plan::InPlace(writes) if !work.swap => {
-            datapath.write_policy(work.endpoint, writes).map(|()| Way::InPlace)
-        }
+        Plan::InPlace(writes) if !work.swap => match datapath.write_policy(work.endpoint, writes) {
+            // The map has rows that the plan does not know of: each prefix of the writes is right, the rest by another map.
+            Err(DatapathError::PolicyFull { .. }) => {
+                datapath.swap_policy(work.endpoint, image).map(|()| Way::Swap)
+            }
+            written => written.map(|()| Way::InPlace),
+        },
         _ => datapath.swap_policy(work.endpoint, image).map(|()| Way::Swap),
     }
 }

@@ -54,7 +54,9 @@ pub fn plan(current: &Rows, wanted: &Rows, capacity: usize) -> Plan {
     let mut deletes: Vec<RowKey> =
         current.iter().map(|(key, _)| *key).filter(|key| wanted.get(key).is_none()).collect();
     let fresh = sets.iter().filter(|(key, _)| current.get(key).is_none()).count();
-    if current.len() + fresh > capacity {
+    // Before Linux 6.13 a full LPM trie refuses also the update of a key that it has.
+    let room_for_updates = usize::from(fresh < sets.len());
+    if current.len() + fresh + room_for_updates > capacity {
         return Plan::Swap;
     }
     let changed = || sets.iter().map(|(key, _)| key).chain(&deletes);

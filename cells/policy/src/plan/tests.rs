@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use datapath_abi::{PolicyEntry, policy_flag};
 use proptest::prelude::*;
 
@@ -100,6 +102,34 @@ fn a_map_that_would_overflow_on_the_way_is_replaced() {
     assert_eq!(plan(&peers(1..6), &peers(2..7), 5), Plan::Swap);
 }
 
+/// What an LPM trie of Linux before 6.13 makes of the writes: a full one refuses also updates of its keys.
+fn write_to_trie(current: &Rows, writes: &[PolicyWrite], capacity: usize) -> Result<Rows, PolicyWrite> {
+    let mut trie: BTreeMap<RowKey, PolicyEntry> = current.iter().map(|(key, entry)| (*key, *entry)).collect();
+    for write in writes {
+        match write {
+            PolicyWrite::Set(..) if trie.len() >= capacity => return Err(write.clone()),
+            PolicyWrite::Set(key, entry) => drop(trie.insert((*key).into(), *entry)),
+            PolicyWrite::Delete(key) => drop(trie.remove(&(*key).into())),
+        }
+    }
+    Ok(trie.into_iter().collect())
+}
+
+#[test]
+fn a_full_map_is_replaced_when_a_row_gets_another_value() {
+    let peers = |range: std::ops::Range<u32>| range.map(allow).collect::<Rows>();
+    let mut changed = peers(1..6);
+    changed.insert(row(5, 0, 0, true).0, row(5, 0, 0, true).1);
+    assert_eq!(plan(&peers(1..6), &changed, 5), Plan::Swap);
+    assert!(matches!(plan(&peers(1..6), &changed, 6), Plan::InPlace(_)));
+    // The new row fills the map before the other one changes.
+    changed.insert(allow(6).0, allow(6).1);
+    assert_eq!(plan(&peers(1..6), &changed, 6), Plan::Swap);
+    // Rows that only come or only go need no further room.
+    assert!(matches!(plan(&peers(1..6), &peers(1..7), 6), Plan::InPlace(_)));
+    assert!(matches!(plan(&peers(1..6), &peers(1..5), 5), Plan::InPlace(_)));
+}
+
 /// The control: the proof fails where it must.
 #[test]
 fn bad_orders_are_found() {
@@ -150,6 +180,19 @@ proptest! {
                 PolicyWrite::Set(key, _) | PolicyWrite::Delete(key) => RowKey::from(*key),
             }).collect();
             prop_assert_eq!(touched.len(), writes.len(), "each row is written once");
+        }
+    }
+
+    /// A map as large as its rows, or with room for one or two more.
+    #[test]
+    fn every_plan_in_place_fits_a_map_that_refuses_writes_when_full(
+        current in any_rows(), wanted in any_rows(), room in 0usize..3,
+    ) {
+        let capacity = current.len().max(wanted.len()) + room;
+        if let Plan::InPlace(writes) = plan(&current, &wanted, capacity) {
+            let written = write_to_trie(&current, &writes, capacity);
+            let all = |rows: &Rows| rows.iter().map(|(key, entry)| (*key, *entry)).collect::<BTreeMap<_, _>>();
+            prop_assert_eq!(written.as_ref().map(all), Ok(all(&wanted)));
         }
     }
 

@@ -168,6 +168,34 @@ async fn a_full_map_denies_its_endpoint_alone_says_so_and_recovers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_map_that_is_exactly_full_still_changes() {
+    let mut world = World::new();
+    world.write(&[("web", allow("web", "client", 80))], true);
+    let agent = world.start().await;
+    let (web, client) = (world.pod(7, "web"), world.subject(9, "client"));
+    agent.policies.enforce(web);
+    agent.policies.realized(7).await.unwrap();
+    assert!(world.ingress(7, client.identity, TCP | 80));
+    let rows = world.rows(7).len();
+    world.fake.set_policy_capacity(rows);
+
+    // The same row, with another verdict.
+    let mut deny = allow("web", "client", 80);
+    deny["ingressDeny"] = deny["ingress"].take();
+    deny["ingress"] = json!([]);
+    world.write(&[("web", deny)], false);
+    agent.hive.until("the verdict", || !world.ingress(7, client.identity, TCP | 80)).await;
+    agent.policies.realized(7).await.unwrap();
+    assert_eq!((world.rows(7).len(), agent.row(7).progress), (rows, Progress::Realized));
+    assert!(
+        matches!(policy_calls(&world).last(), Some(Call::SwapPolicy(7, _))),
+        "{:?}",
+        policy_calls(&world)
+    );
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_mode_of_enforcement_changes_while_the_agent_runs() {
     let mut world = World::new();
     world.write(&[], true);
