@@ -11,7 +11,7 @@ use identity::Identities;
 use ipam::{Ipam, RestoredAddress};
 use ipcache::IpcacheWriter;
 use k8s::core::{Namespace, Pod};
-use k8s::{Row, Sources};
+use k8s::{Api, Row, Source, Sources};
 use loader::Datapath;
 use local_node::{LocalNodeStore, StateConfig};
 use memory::MemoryLimit;
@@ -113,6 +113,8 @@ struct EndpointsParams {
     pods: Option<Arc<Table<Row<Pod>>>>,
     namespaces: Option<Arc<Table<Row<Namespace>>>>,
     sources: Option<Arc<Sources>>,
+    origins: Group<Arc<dyn Source>>,
+    api: Option<Arc<dyn Api>>,
     datapath: Arc<dyn Datapath>,
     node: Arc<LocalNodeStore>,
     memory: Option<Arc<MemoryLimit>>,
@@ -131,9 +133,16 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     let (gate, fence) = fence();
     let node = p.node.clone();
     let cluster = Arc::new(move || node.node().map(|node| node.cluster.clone()).unwrap_or_default());
-    let objects = p.pods.zip(p.namespaces);
-    let objects =
-        objects.map(|(pods, namespaces)| Objects { pods, namespaces, sources: p.sources.clone(), cluster });
+    let partial = p.origins.iter().filter(|source| !source.has_namespaces());
+    let partial = Arc::new(partial.map(|source| source.name().to_owned()).collect());
+    let objects = p.pods.zip(p.namespaces).map(|(pods, namespaces)| Objects {
+        pods,
+        namespaces,
+        sources: p.sources.clone(),
+        api: p.api.clone(),
+        partial,
+        cluster,
+    });
     let filter = Arc::new(config.filter()?);
     let context = Context {
         identities: (*p.identities).clone(),

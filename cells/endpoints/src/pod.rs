@@ -1,13 +1,15 @@
 //! What cluster objects say of a pod: labels and the names of its ports.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hive::Backoff;
 use k8s::core::{ContainerPort, Namespace, Pod};
-use k8s::{Row, Sources};
+use k8s::{Api, Key, Kind, Row, Sources};
 use labels::{K8S, Label, Labels, NAMESPACE_LABELS, POD_NAMESPACE, POLICY_CLUSTER, POLICY_SERVICE_ACCOUNT};
 use policy::NamedPorts;
-use statedb::Table;
+use statedb::{Snapshot, Table};
 
 use crate::filter::Filter;
 use crate::op_labels::OpLabels;
@@ -16,8 +18,17 @@ use crate::record::Record;
 /// The label that every namespace has.
 const METADATA_NAME: &str = "kubernetes.io/metadata.name";
 
-/// How long a request waits for the sources of cluster objects to look for its pod.
-const LOOK: Duration = Duration::from_secs(2);
+/// Annotation of the object that stands for a static pod; its value is the UID that the kubelet gives to the plugin.
+const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+
+/// How long a creation waits for the pod's object.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the watch of pods may lag until the API server is asked.
+const WATCH_LAG: Duration = Duration::from_millis(100);
+/// How long an answer of the API server may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between requests for a pod whose object is not known, at most.
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The tables of cluster objects, as far as endpoints care.
 #[derive(Clone)]
@@ -25,6 +36,10 @@ pub(crate) struct Objects {
     pub(crate) pods: Arc<Table<Row<Pod>>>,
     pub(crate) namespaces: Arc<Table<Row<Namespace>>>,
     pub(crate) sources: Option<Arc<Sources>>,
+    /// Requests to the API server, if there is one.
+    pub(crate) api: Option<Arc<dyn Api>>,
+    /// The sources whose pods may be in a namespace without an object.
+    pub(crate) partial: Arc<BTreeSet<String>>,
     /// The cluster's name, once it is known.
     pub(crate) cluster: Arc<dyn Fn() -> String + Send + Sync>,
 }
@@ -36,31 +51,130 @@ pub(crate) struct Metadata {
     pub(crate) ports: NamedPorts,
 }
 
+/// What the tables have of an endpoint's pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// Its object, and that of its namespace.
+    Found(Metadata),
+    /// No object of its name, or the endpoint is no pod.
+    NoPod,
+    /// The object of another pod of its name: the one before it, or the one after.
+    OtherPod,
+    /// Its object, but none of its namespace.
+    NoNamespace,
+}
+
 impl Objects {
-    /// What the objects say now of the endpoint's pod; nothing of one that has no object.
-    pub(crate) fn of(&self, record: &Record) -> Option<Metadata> {
+    /// Returns what the tables have of the endpoint's pod.
+    pub(crate) fn lookup(&self, record: &Record) -> Lookup {
         if record.k8s_pod_name.is_empty() {
-            return None;
+            return Lookup::NoPod;
         }
         let snapshot = self.pods.snapshot();
-        let pod = self.pods.get(&snapshot, Row::by_name(&record.k8s_namespace, &record.k8s_pod_name))?;
-        let namespace = self.namespaces.get(&snapshot, Row::by_name("", &record.k8s_namespace));
+        let by_name = Row::by_name(&record.k8s_namespace, &record.k8s_pod_name);
+        let Some(row) = self.pods.get(&snapshot, by_name) else { return Lookup::NoPod };
+        if !is_of(&row.object, record) {
+            return Lookup::OtherPod;
+        }
+        let partial = self.partial.contains(&*row.source);
+        self.metadata(&snapshot, &row.object, partial).map_or(Lookup::NoNamespace, Lookup::Found)
+    }
+
+    /// The metadata of a pod; none before its namespace is known, whose labels are part of the identity: rules that
+    /// deny by them would not select the pod, and rules that allow by their absence would.
+    fn metadata(&self, snapshot: &Snapshot, pod: &Pod, partial: bool) -> Option<Metadata> {
+        let namespace = self.namespaces.get(snapshot, Row::by_name("", &pod.metadata.namespace));
+        if namespace.is_none() && !(partial && self.namespaces.initialized(snapshot)) {
+            return None;
+        }
         let labels = labels(pod, namespace.map(|namespace| &namespace.object), &(self.cluster)());
         Some(Metadata { labels, ports: ports(pod) })
     }
 
-    /// Lets the sources look for a pod that has no object: it may have got one just now.
-    pub(crate) async fn look_for(&self, record: &Record) {
-        let Some(sources) = &self.sources else { return };
-        if !record.k8s_pod_name.is_empty()
-            && self.of(record).is_none()
-            && tokio::time::timeout(LOOK, sources.look()).await.is_err()
-        {
+    /// Looks for the pod of a new endpoint, whose object may have come just now: has folders read, and asks the API
+    /// server for it where the table has another pod of the name. Returns the metadata of the API server's answer, and
+    /// none where the tables have it or nothing has it: the endpoint begins as `reserved:init` then.
+    pub(crate) async fn look_for(&self, record: &Record) -> Option<Metadata> {
+        let has_namespace = || {
+            let snapshot = self.namespaces.snapshot();
+            self.namespaces.get(&snapshot, Row::by_name("", &record.k8s_namespace)).is_some()
+        };
+        let is_pod = !record.k8s_pod_name.is_empty();
+        if !is_pod || has_namespace() && matches!(self.lookup(record), Lookup::Found(_)) {
+            return None;
+        }
+        let lookup = async {
+            if let Some(sources) = &self.sources {
+                sources.look().await;
+            }
+            if self.lookup(record) != Lookup::OtherPod {
+                return None;
+            }
+            tokio::select! {
+                () = self.watch_for(record) => None,
+                metadata = self.fetch_until_known(record, || true) => metadata,
+            }
+        };
+        let found = tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await;
+        if found.is_err() {
             tracing::warn!(
                 pod = record.pod_name(),
-                "Cluster objects are slow; the pod begins as reserved:init"
+                uid = record.k8s_uid,
+                "The pod's object is not known yet; the pod begins as reserved:init"
             );
         }
+        found.ok().flatten()
+    }
+
+    /// Waits until the table has the endpoint's pod.
+    async fn watch_for(&self, record: &Record) {
+        loop {
+            let snapshot = self.pods.snapshot();
+            let by_name = Row::by_name(&record.k8s_namespace, &record.k8s_pod_name);
+            let (row, watch) = self.pods.get_watch(&snapshot, by_name);
+            if row.is_some_and(|row| is_of(&row.object, record)) {
+                return;
+            }
+            watch.changed().await;
+        }
+    }
+
+    /// Asks the API server for the endpoint's pod, again and again with a growing delay, until it has it or `wanted`
+    /// says that nobody needs it any more. Without an API server the watch is all there is: waits for ever.
+    pub(crate) async fn fetch_until_known(
+        &self,
+        record: &Record,
+        wanted: impl Fn() -> bool,
+    ) -> Option<Metadata> {
+        let Some(api) = &self.api else { return std::future::pending().await };
+        let key = Key::new(record.k8s_namespace.as_str(), record.k8s_pod_name.as_str());
+        let mut backoff = Backoff::exponential(WATCH_LAG, MAX_RETRY_INTERVAL);
+        while let Some(wait) = backoff.next_wait() {
+            tokio::time::sleep(wait).await;
+            if !wanted() {
+                return None;
+            }
+            let answer = tokio::time::timeout(REQUEST_TIMEOUT, api.get(Kind::Pod, &key)).await;
+            let pod = match answer {
+                Ok(Ok(json)) => k8s::decode::<Pod>(&json).map_err(|error| error.to_string()),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err("no answer in time".to_owned()),
+            };
+            let (pod, uid) = (pod, &record.k8s_uid);
+            match pod {
+                Ok(pod) if is_of(&pod, record) => {
+                    if let Some(metadata) = self.metadata(&self.pods.snapshot(), &pod, false) {
+                        return Some(metadata);
+                    }
+                }
+                Ok(pod) => {
+                    let found = &pod.metadata.uid;
+                    tracing::debug!(pod = %key, uid, %found, "The API server has another pod of the name");
+                }
+                Err(error) => tracing::debug!(pod = %key, uid, %error, "Unable to get the pod"),
+            }
+        }
+        None
     }
 
     /// Waits until all sources have said what there is.
@@ -68,6 +182,15 @@ impl Objects {
         self.pods.wait_initialized().await;
         self.namespaces.wait_initialized().await;
     }
+}
+
+/// Whether an object is that of an endpoint's pod, and not of another one of its name. The plugin says which UID the pod
+/// has; one that does not leaves the name to decide, as does a manifest without a UID. A static pod has the UID of its
+/// manifest, which its object carries as an annotation beside a UID of its own.
+pub(crate) fn is_of(pod: &Pod, record: &Record) -> bool {
+    let (uid, meta) = (record.k8s_uid.as_str(), &pod.metadata);
+    let mirrored = || meta.annotations.get(MIRROR_POD).is_some_and(|of| of == uid);
+    uid.is_empty() || meta.uid.is_empty() || meta.uid == uid || mirrored()
 }
 
 /// The labels of a pod: its own, those of its namespace, and those that the agent generates. A namespace without an

@@ -3,9 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use labels::K8S;
+
 use crate::endpoint::Endpoint;
 use crate::id::EndpointId;
-use crate::pod::Objects;
+use crate::pod::{Lookup, Metadata, Objects};
 use crate::service::{Endpoints, Refused};
 
 /// When an endpoint is looked at again for which there was no identity.
@@ -19,6 +24,7 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
     let (mut pods, mut namespaces, mut rows) =
         (objects.pods.changes(), objects.namespaces.changes(), table.changes());
     let mut failed: BTreeSet<EndpointId> = BTreeSet::new();
+    let mut fetches = Fetches::default();
     loop {
         let snapshot = table.snapshot();
         let (pod_changes, pod_watch) = pods.read(&snapshot, usize::MAX);
@@ -43,20 +49,73 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
             if row.is_none_or(|row| row.record.sec_label.is_none() || row.state.is_leaving()) {
                 continue;
             }
-            match endpoints.describe(id) {
-                Ok(true) => tracing::info!(endpointID = id.0, "Labels or ports of the pod have changed"),
-                Ok(false) | Err(Refused::NotFound) => {}
-                Err(error) => {
-                    tracing::warn!(endpointID = id.0, %error, "Unable to follow the labels of the pod");
-                    failed.insert(id);
-                }
+            if !describe(endpoints, id, None) {
+                failed.insert(id);
+            }
+            if row.is_some_and(|row| is_unknown(row, objects)) {
+                fetches.add(endpoints, objects, id);
             }
         }
         tokio::select! {
             () = pod_watch.changed() => {}
             () = namespace_watch.changed() => {}
             () = row_watch.changed() => {}
+            Some((id, metadata)) = fetches.running.next(), if !fetches.running.is_empty() => {
+                fetches.ids.remove(&id);
+                if metadata.is_some() && !describe(endpoints, id, metadata.as_ref()) {
+                    failed.insert(id);
+                }
+            }
             () = tokio::time::sleep(RETRY), if !failed.is_empty() => {}
         }
+    }
+}
+
+/// Brings an endpoint to what is known of its pod; false if that is to be tried again.
+fn describe(endpoints: &Endpoints, id: EndpointId, fetched: Option<&Metadata>) -> bool {
+    match endpoints.describe(id, fetched) {
+        Ok(true) => tracing::info!(endpointID = id.0, "Labels or ports of the pod have changed"),
+        Ok(false) | Err(Refused::NotFound) => {}
+        Err(error) => {
+            tracing::warn!(endpointID = id.0, %error, "Unable to follow the labels of the pod");
+            return false;
+        }
+    }
+    true
+}
+
+/// Whether nothing is known of the endpoint's pod but that the table has another one of its name.
+fn is_unknown(endpoint: &Endpoint, objects: &Objects) -> bool {
+    let labels = &endpoint.record.op_labels;
+    let described = [&labels.orchestration_identity, &labels.orchestration_info];
+    !described.iter().any(|labels| labels.0.values().any(|label| label.source == K8S))
+        && objects.lookup(&endpoint.record) == Lookup::OtherPod
+}
+
+/// Requests to the API server for pods, one an endpoint.
+#[derive(Default)]
+struct Fetches {
+    running: FuturesUnordered<BoxFuture<'static, (EndpointId, Option<Metadata>)>>,
+    ids: BTreeSet<EndpointId>,
+}
+
+impl Fetches {
+    /// Asks for an endpoint's pod until there is an answer, or the watch has it, or the endpoint goes.
+    fn add(&mut self, endpoints: &Endpoints, objects: &Objects, id: EndpointId) {
+        if objects.api.is_none() || !self.ids.insert(id) {
+            return;
+        }
+        let (table, objects) = (endpoints.table(), objects.clone());
+        self.running.push(Box::pin(async move {
+            let row = || table.get(&table.snapshot(), Endpoint::by_id(id)).cloned();
+            let Some(endpoint) = row() else { return (id, None) };
+            let wanted = || {
+                let same_pod = |row: &Endpoint| row.record.k8s_uid == endpoint.record.k8s_uid;
+                row().is_some_and(|row| {
+                    !row.state.is_leaving() && same_pod(&row) && is_unknown(&row, &objects)
+                })
+            };
+            (id, objects.fetch_until_known(&endpoint.record, wanted).await)
+        }));
     }
 }

@@ -22,7 +22,7 @@ use crate::fence::{Fence, NotOpen};
 use crate::filter::Filter;
 use crate::id::{EndpointId, Name};
 use crate::options::{BadOption, Defaults};
-use crate::pod::{self, Objects};
+use crate::pod::{self, Lookup, Metadata, Objects};
 use crate::record::{OptionMap, Record, SecurityLabel};
 use crate::state::State;
 
@@ -109,12 +109,13 @@ impl Endpoints {
         let mut record = change::record(request).map_err(Invalid::from)?;
         record.op_labels = change::labels(&request.labels, &self.context.filter)?;
         record.options = OptionMap { map: self.defaults.now() };
-        if let Some(objects) = &self.context.objects {
-            objects.look_for(&record).await;
-        }
+        let fetched = match &self.context.objects {
+            Some(objects) => objects.look_for(&record).await,
+            None => None,
+        };
         let addresses: Vec<IpAddr> = record.addresses().collect();
         let id = self.insert(record)?;
-        let made = match self.adopt(id, request) {
+        let made = match self.adopt(id, request, fetched.as_ref()) {
             Ok(()) if request.sync_build_endpoint => self.built(id).await,
             adopted => adopted,
         };
@@ -155,7 +156,12 @@ impl Endpoints {
     }
 
     /// Takes the endpoint's addresses over from whoever allocated them, gives it labels and identity and has it made.
-    fn adopt(&self, id: EndpointId, request: &EndpointChangeRequest) -> Result<(), Refused> {
+    fn adopt(
+        &self,
+        id: EndpointId,
+        request: &EndpointChangeRequest,
+        fetched: Option<&Metadata>,
+    ) -> Result<(), Refused> {
         let row = self.row(id).ok_or(Refused::NotFound)?;
         let addressing = request.addressing.clone().unwrap_or_default();
         if !row.record.datapath_configuration.external_ipam {
@@ -169,14 +175,15 @@ impl Endpoints {
                 handed.map_err(|error| Refused::Failed(error.to_string()))?;
             }
         }
-        self.describe(id).map(drop)
+        self.describe(id, fetched).map(drop)
     }
 
-    /// Brings labels, identity and names of ports to what the pod's object says now. True if something has changed.
+    /// Brings labels, identity and names of ports to what the pod's object says now, or the API server's answer
+    /// `fetched` while the tables have no object of the pod. True if something has changed.
     ///
     /// The row is looked up again if somebody has changed it meanwhile: the number is looked for, and may be written
     /// to disk, without anybody waiting for the table.
-    pub(crate) fn describe(&self, id: EndpointId) -> Result<bool, Refused> {
+    pub(crate) fn describe(&self, id: EndpointId, fetched: Option<&Metadata>) -> Result<bool, Refused> {
         loop {
             let row = self.row(id).filter(|row| !row.state.is_leaving()).ok_or(Refused::NotFound)?;
             if row.record.op_labels.is_reserved() {
@@ -184,7 +191,12 @@ impl Endpoints {
             }
             let mut record = (*row.record).clone();
             let mut named_ports = row.named_ports.clone();
-            if let Some(metadata) = self.context.objects.as_ref().and_then(|objects| objects.of(&record)) {
+            let metadata = match self.context.objects.as_ref().map(|objects| objects.lookup(&record)) {
+                Some(Lookup::Found(metadata)) => Some(metadata),
+                Some(_) => fetched.cloned(),
+                None => None,
+            };
+            if let Some(metadata) = metadata {
                 record.op_labels = pod::described(&record.op_labels, &metadata, &self.context.filter);
                 named_ports = metadata.ports;
             }

@@ -88,9 +88,10 @@ pub use error::Error;
 pub use events::{Said, Wrong, events};
 pub use filter::selects;
 pub use k8s_types::{
-    Api, ApiError, Broken, DEFAULT_NAMESPACE, Document, ItemPath, JsonItem, Key, Kind, Lines, MAX_DEPTH,
-    MAX_FILE, Manifest, ObjectMeta, Problem, Refusal, Resource, Selection, SmolStr, Source, SourceError,
-    StringMap, WatchEvent, cilium, core, documents, documents_of_bytes, json_items,
+    Answer, Api, ApiError, Broken, DEFAULT_NAMESPACE, Document, ItemPath, JsonItem, Key, Kind, Lines,
+    MAX_DEPTH, MAX_FILE, Manifest, ObjectMeta, Patch, Preconditions, Problem, Refusal, Resource, Selection,
+    SmolStr, Source, SourceError, StringMap, WatchEvent, cilium, core, decode, documents, documents_of_bytes,
+    json_items,
 };
 pub use object::{manifest, manifest_of_json};
 pub use policy::{PolicyKind, PolicyObject};

@@ -163,6 +163,11 @@ impl Source for Shelf {
         self.0.kinds.contains(&kind)
     }
 
+    /// A folder may have pods and no word of their namespaces.
+    fn has_namespaces(&self) -> bool {
+        false
+    }
+
     fn watch(&self, what: Selection) -> BoxStream<'static, Event> {
         let filter = match Filter::new(&what) {
             Ok(filter) => filter,

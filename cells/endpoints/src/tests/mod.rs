@@ -3,6 +3,7 @@
 mod crash;
 mod identity;
 mod life;
+mod recreated;
 mod whole;
 mod wire;
 
@@ -22,7 +23,7 @@ use k8s::core::{Namespace, Pod};
 use loader::Datapath;
 use loader::testing::{Call, FakeDatapath};
 use policy::testing::FakePolicies;
-use statedb::{Db, RwTable, Table};
+use statedb::{Db, Obj, RwTable, Table};
 
 use crate::Endpoint;
 use crate::fence::fence;
@@ -40,6 +41,8 @@ struct World {
     datapath: Arc<FakeDatapath>,
     map: Arc<FakeMap>,
     links: Links,
+    /// The API server.
+    api: Option<Arc<dyn k8s::Api>>,
 }
 
 impl World {
@@ -51,6 +54,7 @@ impl World {
             datapath: Arc::new(FakeDatapath::new()),
             map: Arc::new(FakeMap::default()),
             links: links.chain([("cilium_host".to_owned(), host)]).collect(),
+            api: None,
         }
     }
 
@@ -132,6 +136,8 @@ impl Agent {
             pods: Arc::new(pods.reader()),
             namespaces: Arc::new(namespaces.reader()),
             sources: None,
+            api: world.api.clone(),
+            partial: Arc::new([String::new()].into()),
             cluster: Arc::new(|| "default".to_owned()),
         };
         let filter = Arc::new(Filter::default());

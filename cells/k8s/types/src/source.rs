@@ -22,6 +22,12 @@ pub trait Source: Send + Sync + 'static {
         false
     }
 
+    /// Whether the namespaces of its objects are objects of its as well, as an API server sees to. A pod of a source that
+    /// does so is not known whole before its namespace is.
+    fn has_namespaces(&self) -> bool {
+        true
+    }
+
     /// What there is, and then what changes, for ever.
     ///
     /// The stream begins with [`Restart`](WatchEvent::Restart), objects and [`Listed`](WatchEvent::Listed): all that there
