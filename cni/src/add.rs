@@ -150,6 +150,12 @@ impl Attachment<'_> {
         let endpoint = agent.create_endpoint(&attachment, &request)?;
         let mac = self
             .finish(&mut host, host_index, &mut container, container_index, &endpoint, mac)
+            .and_then(|mac| {
+                let mut addresses = addresses.iter();
+                addresses
+                    .try_for_each(|address| container.wait_local(&self.invocation.interface, address.ip))?;
+                Ok(mac)
+            })
             .inspect_err(|_| drop(agent.delete_attachment(&attachment)))?;
 
         let result = AddResult {

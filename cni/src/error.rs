@@ -3,7 +3,9 @@
 use crate::version;
 use serde_json::json;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Why a call failed. The text is the `msg` of the CNI error document.
 #[derive(Debug, thiserror::Error)]
@@ -132,6 +134,19 @@ pub enum Error {
         interface: String,
         /// The kernel's error.
         source: io::Error,
+    },
+    /// The kernel does not receive for an address of the pod.
+    #[error(
+        "the pod does not receive packets to {address} {waited:?} after it was added to {interface:?}: the kernel has no \
+         local route to it; look at `ip -6 addr` for a duplicate, or at the node's load, and the runtime tries again"
+    )]
+    NotLocal {
+        /// The address.
+        address: IpAddr,
+        /// The interface.
+        interface: String,
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// A sysctl could not be set.
     #[error("unable to set sysctl {key} to {value:?}: {source}")]

@@ -19,7 +19,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Both ends' queue length; a veth has none by default, but qdiscs of users take theirs from it.
 const TX_QUEUE_LENGTH: u32 = 1000;
@@ -28,6 +28,11 @@ const TX_QUEUE_LENGTH: u32 = 1000;
 /// they are asked, so that the first answer is yes as a rule.
 const RUNNING_TRIES: u32 = 1000;
 const RUNNING_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long the kernel may take until it receives for an IPv6 address that was added, and the time between two looks.
+/// It takes some milliseconds, the first look finds it done as a rule.
+const LOCAL_TIMEOUT: Duration = Duration::from_secs(5);
+const LOCAL_PAUSE: Duration = Duration::from_micros(500);
 
 /// Of linux/rtnetlink.h, missing in libc.
 const RTM_NEWLINKPROP: u16 = 108;
@@ -129,6 +134,40 @@ impl Links {
             std::thread::sleep(RUNNING_PAUSE);
         }
         Ok(())
+    }
+
+    /// Waits until the namespace receives for an address, which an IPv4 address does once it is added. Of an IPv6 address
+    /// without duplicate detection the kernel inserts the local route in a work item after it has acknowledged the
+    /// address: until then sockets bind to it, and packets to it are dropped.
+    pub(crate) fn wait_local(&mut self, name: &str, address: IpAddr) -> Result<(), Error> {
+        let begin = Instant::now();
+        while address.is_ipv6() && !self.is_local(name, address)? {
+            if begin.elapsed() > LOCAL_TIMEOUT {
+                return Err(Error::NotLocal { address, interface: name.into(), waited: LOCAL_TIMEOUT });
+            }
+            std::thread::sleep(LOCAL_PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Whether a lookup of the route to an address says that packets to it are received here.
+    pub(crate) fn is_local(&mut self, name: &str, address: IpAddr) -> Result<bool, Error> {
+        /// Offset of `rtm_type` in `struct rtmsg`.
+        const TYPE: usize = 7;
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(address);
+        message.header.destination_prefix_length = if address.is_ipv6() { 128 } else { 32 };
+        message.attributes.push(RouteAttribute::Destination(route_address(address)));
+        match self.0.query(Request { kind: libc::RTM_GETROUTE, message }) {
+            Ok(answer) => Ok(answer.is_some_and(|answer| answer.0.get(TYPE) == Some(&libc::RTN_LOCAL))),
+            // Without any route to it.
+            Err(error) if error.raw_os_error() == Some(libc::ENETUNREACH) => Ok(false),
+            Err(source) => Err(Error::Link {
+                action: "look up the route to an address of",
+                interface: name.into(),
+                source,
+            }),
+        }
     }
 
     /// Removes an interface and so its peer; one that is gone already is fine.
@@ -287,4 +326,49 @@ fn route_address(address: IpAddr) -> RouteAddress {
 
 fn is_no_device(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENODEV)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use test_kit::Sandbox;
+
+    /// Without the wait a lookup right after the acknowledgement finds most addresses not local.
+    #[test]
+    fn an_ipv6_address_receives_once_it_was_waited_for() {
+        test_kit::require_root!();
+        let sandbox = Sandbox::new().unwrap();
+        let pod = sandbox.netns("pod").unwrap();
+        sandbox.host().veth("lxc0", &pod, "eth0").unwrap();
+        let stop = AtomicBool::new(false);
+        let add_all = || {
+            let mut links = Links::here().unwrap();
+            let index = links.index("eth0").unwrap().unwrap();
+            links.set_up(index, "eth0").unwrap();
+            let absent = IpAddr::from([0xfd09, 0, 0, 0, 0, 0, 1, 0]);
+            assert!(!links.is_local("eth0", absent).unwrap(), "no interface has it");
+            let is_late = |n: &u16| {
+                let ip = IpAddr::from([0xfd09, 0, 0, 0, 0, 0, 0, *n]);
+                let address = AddressPlan { ip, gateway: absent, routes: Vec::new() };
+                links.add_address(index, "eth0", &address).unwrap();
+                links.wait_local("eth0", ip).unwrap();
+                !links.is_local("eth0", ip).unwrap()
+            };
+            (1..=200).filter(is_late).collect::<Vec<_>>()
+        };
+        let late = std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop()
+                    }
+                });
+            }
+            let late = pod.run(add_all);
+            stop.store(true, Ordering::Relaxed);
+            late
+        });
+        assert!(late.is_empty(), "{} of 200: {late:?}", late.len());
+    }
 }

@@ -143,6 +143,41 @@ fn a_repeated_add_replaces_the_endpoint() {
     assert!(!node.call("ADD", CONFIG).ok, "an agent that keeps the endpoint");
 }
 
+/// The kernel acknowledges an IPv6 address before packets to it are received, on a busy machine some milliseconds.
+#[test]
+fn the_addresses_of_an_answer_receive_packets() {
+    test_kit::require_root!();
+    let node = Node::new();
+    let stop = AtomicUsize::new(0);
+    let mut late = Vec::new();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while stop.load(Ordering::Relaxed) == 0 {
+                    std::hint::spin_loop()
+                }
+            });
+        }
+        for n in 0..50 {
+            let answer = node.call("ADD", CONFIG);
+            let routes = node.pod.run(|| std::fs::read_to_string("/proc/thread-self/net/ipv6_route"));
+            if !answer.ok || !routes.unwrap().lines().any(is_local_route) {
+                late.push((n, answer));
+            }
+        }
+        stop.store(1, Ordering::Relaxed);
+    });
+    assert!(late.is_empty(), "{} of 50: {late:?}", late.len());
+}
+
+/// Whether a line of `/proc/net/ipv6_route` is the local route to the pod's address.
+fn is_local_route(line: &str) -> bool {
+    const RTF_LOCAL: u32 = 0x8000_0000;
+    let columns: Vec<&str> = line.split_ascii_whitespace().collect();
+    let flags = u32::from_str_radix(columns[8], 16).unwrap();
+    columns[0] == "fd090000000000000000000000000005" && flags & RTF_LOCAL != 0
+}
+
 #[test]
 fn a_removal_behind_an_answer_spares_the_next_pair() {
     test_kit::require_root!();
