@@ -40,6 +40,11 @@ const TAKE_UP: Duration = Duration::from_secs(1);
 /// How long endpoints of the run before may take until their jobs count as stuck; the steps in between have limits of
 /// their own.
 const REGENERATION: Duration = Duration::from_secs(300);
+/// Between tries to read from the kernel at a start, growing.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// Tries before the start fails.
+const START_RETRIES: u32 = 5;
 
 /// Gives `Arc<Endpoints>` and `Arc<Table<Endpoint>>`, restores endpoints, serves the operations under `/endpoint`.
 pub fn cell() -> Cell {
@@ -174,7 +179,9 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     let (service, own, datapath) = (endpoints.clone(), defaults.clone(), p.datapath.clone());
     p.lifecycle.hook("endpoint-restore").on_start(move |_| async move {
         let begin = Instant::now();
-        let links = (source.0)()?;
+        // A supervisor starts an agent anew that gives up, which costs more than a moment's wait.
+        let backoff = Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL).retries(START_RETRIES);
+        let links = start::read("list links", None, backoff, move || (source.0)()).await?;
         let options = renewed.as_ref().map(Defaults::now);
         // Without an answer nobody knows the interface of a damaged record.
         let known = || known_to.restored().unwrap_or_default();
@@ -218,10 +225,16 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     p.jobs.one_shot("finish-endpoint-restore", move |cx: JobCx| async move {
         let work = async {
             datapath.ready().await;
+            // Nobody may change endpoints before this is done: it is tried until it is.
+            let (health, backoff) =
+                (Some(&cx.health), || Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL));
+            let links = start::read("list links", health, backoff(), move || (source.0)()).await?;
+            let known = move || datapath.restored();
+            let known = start::read("list the datapath's endpoints", health, backoff(), known).await?;
             let working = cx.working_within(REGENERATION);
-            start::host(&service, &(source.0)()?, &defaults.now());
+            start::host(&service, &links, &defaults.now());
             let begin = Instant::now();
-            let applied = datapath.restored()?.into_iter().map(|known| (known.id, known.identity)).collect();
+            let applied = known.into_iter().map(|known| (known.id, known.identity)).collect();
             let (total, failed) = start::regenerate(&service, &applied).await;
             counts.phase("regeneration", begin.elapsed(), total - failed, failed, 0);
             table.transact(|txn| initializer.done(txn));
@@ -271,7 +284,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     let (source, ipam, health) = (p.links.clone(), p.ipam.clone(), p.health.scope("records"));
     p.jobs.one_shot("damaged-records", move |cx: JobCx| async move {
         let damaged = damaged.get().cloned().unwrap_or_default();
-        damaged::tell(damaged, || (source.0)(), &ipam, health, cx).await;
+        damaged::tell(damaged, move || (source.0)(), &ipam, health, cx).await;
         Ok(())
     });
     let (service, source, mut config) = (endpoints.clone(), p.links, p.config);
@@ -289,7 +302,8 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
             }
             let _working = cx.working();
             last = tokio::time::Instant::now();
-            match (source.0)() {
+            let source = source.clone();
+            match hive::blocking(move || (source.0)()).await {
                 Ok(links) => match &*sweep.run(&service, &links).await {
                     [] => cx.health.ok("all endpoints have their interface"),
                     [(id, interface), more @ ..] => {

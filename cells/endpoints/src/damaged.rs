@@ -148,9 +148,9 @@ impl Damaged {
 }
 
 /// Tells health of damaged records until none is left; gives back the addresses of those that somebody has dealt with.
-pub(crate) async fn tell<E: std::fmt::Display>(
+pub(crate) async fn tell<E: std::fmt::Display + Send + 'static>(
     mut damaged: Vec<Damaged>,
-    links: impl Fn() -> Result<Links, E>,
+    links: impl Fn() -> Result<Links, E> + Clone + Send + 'static,
     ipam: &Ipam,
     health: Health,
     cx: JobCx,
@@ -165,7 +165,7 @@ pub(crate) async fn tell<E: std::fmt::Display>(
             () = tokio::time::sleep(LOOK) => {}
             () = cx.cancelled() => return,
         }
-        match links() {
+        match hive::blocking(links.clone()).await {
             Ok(links) => damaged.retain(|damaged| {
                 let open = damaged.is_open(&links);
                 if !open {

@@ -2,9 +2,11 @@
 //! serve queued deletions, let requests in.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use datapath_abi::identity::HOST;
+use hive::{Backoff, Health};
 use identity::Identities;
 use ipam::Ipam;
 use loader::EndpointDatapath;
@@ -43,6 +45,33 @@ pub struct Link {
     pub mac: Option<Mac>,
     /// Index of the peer of a veth, in whichever namespace; zero without one.
     pub peer: u32,
+}
+
+/// Reads from the kernel, on a thread for blocking work; what fails is tried again with the delays of `backoff`, and is
+/// the result only when that gives up. Health and log have each error once.
+pub(crate) async fn read<T, E>(
+    what: &str,
+    health: Option<&Health>,
+    mut backoff: Backoff,
+    read: impl Fn() -> Result<T, E> + Clone + Send + 'static,
+) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: fmt::Display + Send + 'static,
+{
+    loop {
+        let error = match hive::blocking(read.clone()).await {
+            Ok(found) => return Ok(found),
+            Err(error) => error,
+        };
+        let Some(wait) = backoff.next_wait() else { return Err(error) };
+        if health
+            .is_none_or(|health| health.degraded_anew(format_args!("Unable to {what}, trying again"), &error))
+        {
+            tracing::warn!(%error, "Unable to {what}, trying again");
+        }
+        tokio::time::sleep(wait).await;
+    }
 }
 
 /// What was found of an earlier run.

@@ -63,6 +63,7 @@ struct State {
     endpoints: BTreeMap<u16, EndpointDatapath>,
     up: BTreeSet<u16>,
     failing: BTreeSet<u16>,
+    failing_dumps: usize,
     calls: Vec<Call>,
 }
 
@@ -87,6 +88,11 @@ impl FakeDatapath {
     /// Lets attaching that endpoint fail from now on.
     pub fn fail_attach(&self, id: u16) {
         self.state().failing.insert(id);
+    }
+
+    /// Lets the next so many dumps of endpoints fail.
+    pub fn fail_restored(&self, times: usize) {
+        self.state().failing_dumps = times;
     }
 
     /// Lets policy maps hold so many rows from now on.
@@ -212,7 +218,11 @@ impl Datapath for FakeDatapath {
     }
 
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {
-        let state = self.state();
+        let mut state = self.state();
+        if let Some(left) = state.failing_dumps.checked_sub(1) {
+            state.failing_dumps = left;
+            return Err(DatapathError::NotReady);
+        }
         Ok(state
             .endpoints
             .values()

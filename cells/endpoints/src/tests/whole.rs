@@ -8,6 +8,8 @@ use ipcache::IpcacheMap;
 use local_node::{LocalNode, LocalNodeStore, StateConfig};
 use serde_json::{Value, json};
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 
 struct Routes(Vec<Route>);
@@ -64,6 +66,11 @@ fn node() -> Cell {
 }
 
 async fn start(world: &World) -> TestHive {
+    let links = world.links.clone();
+    start_with(world, crate::testing::links(links)).await
+}
+
+async fn start_with(world: &World, links: Arc<crate::testing::LinkSource>) -> TestHive {
     let routes = provide(|routes: Group<Route>| Arc::new(Routes(routes.iter().cloned().collect())));
     let cells = [
         statedb::cell(),
@@ -77,10 +84,9 @@ async fn start(world: &World) -> TestHive {
         routes,
         supply(world.datapath.clone() as Arc<dyn Datapath>),
     ];
-    let links = world.links.clone();
     let mut hive = TestHive::needing::<Routes>(cells)
         .replace::<dyn IpcacheMap>(world.map.clone())
-        .replace(crate::testing::links(links))
+        .replace(links)
         .set("state-dir", world.folder.path().display());
     hive.start().await;
     hive
@@ -120,5 +126,33 @@ async fn a_restart_keeps_endpoints_and_serves_queued_deletions() {
         assert_eq!(restored["status"][field], second["status"][field], "{field}");
     }
     assert!(std::fs::read_dir(&queue).unwrap().all(|entry| entry.unwrap().file_name() == "lockfile"));
+    hive.stop().await;
+}
+
+/// One netlink socket that cannot be opened just after the start used to close CNI until a restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dumps_that_fail_at_a_start_are_tried_again() {
+    let world = World::new();
+    let mut hive = start(&world).await;
+    let first = hive.get::<Routes>().add(1).await;
+    hive.stop().await;
+
+    // Fails twice in the hook that reads records, twice in the job behind it; then the other dump fails twice.
+    let (links, calls) = (world.links.clone(), AtomicUsize::new(0));
+    let no_descriptor = || devices::NetlinkError::Socket(std::io::Error::from_raw_os_error(24));
+    let source = move || match calls.fetch_add(1, Ordering::Relaxed) {
+        0 | 1 | 3 | 4 => Err(no_descriptor()),
+        _ => Ok(links.clone()),
+    };
+    world.datapath.fail_restored(2);
+    let mut hive = start_with(&world, Arc::new(crate::testing::LinkSource(Box::new(source)))).await;
+    let routes = hive.get::<Routes>();
+    routes.add(2).await;
+    let (_, restored) = routes.call(Operation::GetEndpointID, &first["id"].to_string(), "").await;
+    let restored: Value = serde_json::from_str(&restored).unwrap();
+    assert_eq!(restored["status"]["state"], "ready");
+    let health = |hive: &TestHive| hive.health("endpoints.job-finish-endpoint-restore");
+    hive.until("health is well again", || health(&hive).level == Level::Stopped).await;
+    assert_eq!(health(&hive).message, "Endpoints restored");
     hive.stop().await;
 }
