@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
-use crate::ops::{AsyncOps, BatchOps, Kind, Ops, Target};
+use crate::ops::{AsyncOps, BatchOps, Kind, Ops, Target, guarded};
 use crate::progress::{Handle, Progress, Prunes};
 use crate::refresh::Refresher;
 use crate::report::Report;
@@ -54,12 +54,17 @@ pub struct StatusField<T> {
 }
 
 impl<T> StatusField<T> {
-    pub(crate) fn get(&self, object: &T) -> Status {
-        (self.get)(object)
+    /// Returns the status, or an error if the closure panicked.
+    pub(crate) fn get(&self, object: &T) -> Result<Status, String> {
+        guarded("reading the status", || (self.get)(object))
     }
 
-    pub(crate) fn set(&self, object: &mut T, status: Status) {
-        (self.set)(object, status);
+    /// Returns the object with the status, or an error if the closure panicked.
+    pub(crate) fn set(&self, mut object: T, status: Status) -> Result<T, String> {
+        guarded("writing the status", || {
+            (self.set)(&mut object, status);
+            object
+        })
     }
 }
 
@@ -98,7 +103,7 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
         self
     }
 
-    /// Where in an object this reconciler's status is.
+    /// Where in an object this reconciler's status is. A panic of these closures counts as a failure of the object.
     pub fn status(
         self,
         get: impl Fn(&T) -> &Status + Send + Sync + 'static,
@@ -139,7 +144,8 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
     }
 
     /// Carries what an operation stored in its object over to an object that somebody else has written meanwhile,
-    /// `|current, reconciled| current.handle = reconciled.handle`. Without it only the status is carried over.
+    /// `|current, reconciled| current.handle = reconciled.handle`. Without it only the status is carried over. A panic
+    /// counts as a failure of the object.
     pub fn merge(mut self, merge: impl Fn(&mut T, &T) + Send + Sync + 'static) -> Self {
         self.merge = Some(Box::new(merge));
         self
@@ -190,7 +196,7 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
         self
     }
 
-    /// Gets the state after each round that had something to do.
+    /// Gets the state after each round that had something to do. A panic is logged.
     pub fn report(mut self, report: impl FnMut(Report) + Send + 'static) -> Self {
         self.report = Box::new(report);
         self

@@ -53,7 +53,8 @@
 //! **Rounds.** Each takes up to 1000 changes, deletes first. Only objects that are `Pending` or `Refreshing` are
 //! touched; failures come again after 200 ms, 400 ms, ... up to a minute. Results are written back in one
 //! transaction: an object that somebody has written meanwhile keeps what was written and comes again, unless only
-//! another field has changed. Several reconcilers of one table each have their own status field, or share a
+//! another field has changed; an object whose key of a unique index another row has stays as it was, with the conflict
+//! as its error, and is retried. Several reconcilers of one table each have their own status field, or share a
 //! [`StatusSet`].
 //!
 //! **Prune** removes from the target what the table does not have: once when all initializers of the table are

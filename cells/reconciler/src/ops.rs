@@ -181,6 +181,11 @@ impl<T: TableSpec> Kind<T> {
     }
 }
 
+/// Runs a closure of the reconciler's user. A panic becomes an error, which says what panicked.
+pub(crate) fn guarded<R>(what: &str, closure: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(closure)).map_err(|panic| format!("{what} {}", panicked(&*panic)))
+}
+
 fn guard(op: impl FnOnce() -> OpResult) -> OpResult {
     catch_unwind(AssertUnwindSafe(op)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }

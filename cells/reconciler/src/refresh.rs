@@ -54,7 +54,14 @@ impl<T: TableSpec + Clone> Refresher<T> {
         let mut due: Vec<Obj<T>> = Vec::new();
         let mut wait = self.age;
         for object in self.table.by_revision(&snapshot, self.seen + 1) {
-            let status = self.status.get(object);
+            let status = match self.status.get(object) {
+                Ok(status) => status,
+                Err(error) => {
+                    self.skip(object, &error);
+                    self.seen = object.revision();
+                    continue;
+                }
+            };
             // Whoever wrote a time to come had another clock: the system's has been set back since.
             let since = status.updated_at();
             let at = if since > now { now } else { since + self.age };
@@ -77,13 +84,24 @@ impl<T: TableSpec + Clone> Refresher<T> {
         wait
     }
 
+    /// Leaves out an object whose status cannot be read or written, until its next write.
+    fn skip(&self, object: &Obj<T>, error: &str) {
+        tracing::warn!(
+            table = self.table.name(),
+            revision = object.revision(),
+            error,
+            "Object not refreshed"
+        );
+    }
+
     fn mark(&self, objects: &[Obj<T>], now: SystemTime) {
         let mut w = self.table.write();
         for object in objects {
-            let mut refreshed = (**object).clone();
-            self.status.set(&mut refreshed, Status::new(StatusKind::Refreshing, now));
-            // An object that was written meanwhile is fresh enough.
-            let _ = w.compare_and_swap(object.revision(), refreshed);
+            match self.status.set((**object).clone(), Status::new(StatusKind::Refreshing, now)) {
+                // An object that was written meanwhile is fresh enough.
+                Ok(refreshed) => drop(w.compare_and_swap(object.revision(), refreshed)),
+                Err(error) => self.skip(object, &error),
+            }
         }
         w.commit();
     }

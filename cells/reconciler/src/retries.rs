@@ -27,7 +27,24 @@ pub(crate) struct Retry<T> {
     due: Instant,
     /// The revision that failed first.
     revision: u64,
-    error: String,
+    failure: Failure,
+}
+
+/// Why something failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) error: String,
+    /// Whether the row says so in its status. If not, it is pending still.
+    pub(crate) recorded: bool,
+}
+
+/// A retry that is due.
+pub(crate) struct Due<T> {
+    pub(crate) key: KeyBuf,
+    /// See [`Retry::deleted`].
+    pub(crate) deleted: Option<Obj<T>>,
+    /// See [`Failure::recorded`].
+    pub(crate) recorded: bool,
 }
 
 pub(crate) struct Retries<T> {
@@ -48,7 +65,7 @@ impl<T> Retries<T> {
         key: KeyBuf,
         revision: u64,
         deleted: Option<Obj<T>>,
-        error: String,
+        failure: Failure,
         now: Instant,
     ) {
         let before = self.clear(&key);
@@ -57,7 +74,7 @@ impl<T> Retries<T> {
         let due = now + self.backoff.delay(failures);
         self.by_due.insert((due, key.clone()));
         self.by_revision.insert((revision, key.clone()));
-        self.items.insert(key, Retry { deleted, failures, due, revision, error });
+        self.items.insert(key, Retry { deleted, failures, due, revision, failure });
     }
 
     /// Forgets a key: it succeeded, or its object has changed and starts anew.
@@ -68,10 +85,14 @@ impl<T> Retries<T> {
         Some(item)
     }
 
-    /// The keys that are due, at most `limit`, with the deleted object if a delete is to be retried.
-    pub(crate) fn due(&self, now: Instant, limit: usize) -> Vec<(KeyBuf, Option<Obj<T>>)> {
+    /// Returns what is due, at most `limit`.
+    pub(crate) fn due(&self, now: Instant, limit: usize) -> Vec<Due<T>> {
         let due = self.by_due.iter().take_while(|(at, _)| *at <= now).take(limit);
-        due.map(|(_, key)| (key.clone(), self.items[key].deleted.clone())).collect()
+        let due = due.map(|(_, key)| {
+            let Retry { deleted, failure, .. } = &self.items[key];
+            Due { key: key.clone(), deleted: deleted.clone(), recorded: failure.recorded }
+        });
+        due.collect()
     }
 
     /// When the next one is due.
@@ -90,7 +111,7 @@ impl<T> Retries<T> {
 
     /// The errors, those of the oldest revisions first.
     pub(crate) fn errors(&self) -> impl Iterator<Item = &str> {
-        self.by_revision.iter().map(|(_, key)| self.items[key].error.as_str())
+        self.by_revision.iter().map(|(_, key)| self.items[key].failure.error.as_str())
     }
 }
 
@@ -102,6 +123,10 @@ mod tests {
         KeyBuf::of(&n)
     }
 
+    fn failure(error: &str) -> Failure {
+        Failure { error: error.to_owned(), recorded: true }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn waits_double_up_to_the_limit_and_start_anew_after_a_success() {
         let start = Instant::now();
@@ -109,7 +134,7 @@ mod tests {
             Retries::new(Backoff { min: Duration::from_millis(100), max: Duration::from_secs(1) });
         let mut waits = Vec::new();
         for _ in 0..5 {
-            retries.failed(key(1), 7, None, "no".into(), start);
+            retries.failed(key(1), 7, None, failure("no"), start);
             waits.push((retries.next_due().unwrap() - start).as_millis());
         }
         assert_eq!(waits, [200, 400, 800, 1000, 1000]);
@@ -117,7 +142,7 @@ mod tests {
         assert_eq!(retries.due(start + Duration::from_secs(1), 9).len(), 1);
         retries.clear(&key(1));
         assert_eq!((retries.len(), retries.next_due(), retries.failing_since()), (0, None, None));
-        retries.failed(key(1), 9, None, "no".into(), start);
+        retries.failed(key(1), 9, None, failure("no"), start);
         assert_eq!((retries.next_due().unwrap() - start).as_millis(), 200);
     }
 
@@ -126,9 +151,9 @@ mod tests {
         let now = Instant::now();
         let mut retries: Retries<()> =
             Retries::new(Backoff { min: Duration::from_millis(100), max: Duration::from_secs(60) });
-        retries.failed(key(1), 7, None, "a".into(), now);
-        retries.failed(key(2), 5, None, "b".into(), now);
-        retries.failed(key(2), 12, None, "c".into(), now);
+        retries.failed(key(1), 7, None, failure("a"), now);
+        retries.failed(key(2), 5, None, failure("b"), now);
+        retries.failed(key(2), 12, None, failure("c"), now);
         assert_eq!(retries.failing_since(), Some(5));
         assert_eq!(retries.errors().collect::<Vec<_>>(), ["c", "a"]);
         retries.clear(&key(2));

@@ -1,6 +1,7 @@
 //! The rounds: changes to operations to statuses.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -9,10 +10,10 @@ use tokio::time::Instant;
 
 use crate::builder::{Clock, Merge, StatusField};
 use crate::metrics::{Listener, Metrics};
-use crate::ops::{BatchEntry, Kind, OpResult, Target};
+use crate::ops::{BatchEntry, Kind, OpResult, Target, guarded};
 use crate::progress::Progress;
 use crate::report::Report;
-use crate::retries::Retries;
+use crate::retries::{Due, Failure, Retries};
 use crate::status::{Status, StatusKind};
 
 pub(crate) struct Core<T: TableSpec> {
@@ -38,7 +39,7 @@ pub(crate) struct Core<T: TableSpec> {
 pub(crate) struct Round {
     /// Objects were reconciled.
     pub(crate) worked: bool,
-    /// The table has changed.
+    /// The table has changed, or an object fails no more.
     pub(crate) changed: bool,
     /// Closes when there is more to do.
     pub(crate) more: Watch,
@@ -50,6 +51,14 @@ pub(crate) struct Work<T> {
     originals: Vec<Obj<T>>,
     updates: Vec<BatchEntry<T>>,
     deletes: Vec<BatchEntry<Obj<T>>>,
+}
+
+/// What became of an update.
+enum Outcome {
+    Done,
+    Failed(Failure),
+    /// The object was written or deleted meanwhile: that is a change, which is tried on its own account.
+    Superseded,
 }
 
 impl<T> Default for Work<T> {
@@ -75,19 +84,26 @@ impl<T: TableSpec + Clone> Core<T> {
         let snapshot = self.table.snapshot();
         self.floor = self.changes.seen() + 1;
         let (batch, more) = self.changes.read(&snapshot, self.round_size);
-        let changed = !batch.is_empty();
+        let mut changed = !batch.is_empty();
         let mut work = std::mem::take(&mut self.room);
         for change in batch {
             if change.deleted {
                 self.start_anew(&change.object);
                 work.deletes.push(BatchEntry::new(change.object, change.revision));
-            } else if self.status.get(&change.object).is_pending() {
-                self.start_anew(&change.object);
-                work.update(change.object);
+                continue;
+            }
+            match self.status.get(&change.object) {
+                Ok(status) if status.is_pending() => {
+                    self.start_anew(&change.object);
+                    work.update(change.object);
+                }
+                Ok(_) => {}
+                Err(error) => self.unreadable(&change.object, error),
             }
         }
         let done = self.reconcile(snapshot, work, false).await;
 
+        let failing = self.retries.len();
         let due = self.retries.due(Instant::now(), self.round_size.saturating_sub(done));
         let mut retried = 0;
         if !due.is_empty() {
@@ -95,6 +111,7 @@ impl<T: TableSpec + Clone> Core<T> {
             let work = self.retry(&snapshot, due);
             retried = self.reconcile(snapshot, work, true).await;
         }
+        changed |= self.retries.len() != failing;
         self.metrics.errors_current.set(self.retries.len());
         Round { worked: done + retried > 0, changed, more }
     }
@@ -106,19 +123,29 @@ impl<T: TableSpec + Clone> Core<T> {
         }
     }
 
+    /// Notes the failure of an object whose status cannot be read: whether it is pending shows at the retry.
+    fn unreadable(&mut self, object: &Obj<T>, error: String) {
+        self.metrics.errors.add(1);
+        let failure = Failure { error, recorded: false };
+        self.retries.failed(KeyBuf::of(&object.key()), object.revision(), None, failure, Instant::now());
+    }
+
     /// The objects behind the keys that are due, as they are now.
-    fn retry(&mut self, snapshot: &Snapshot, due: Vec<(KeyBuf, Option<Obj<T>>)>) -> Work<T> {
+    fn retry(&mut self, snapshot: &Snapshot, due: Vec<Due<T>>) -> Work<T> {
         let mut work = std::mem::take(&mut self.room);
-        for (key, deleted) in due {
-            let current = self.table.get(snapshot, Query::raw_primary(key.clone()));
+        for Due { key, deleted, recorded } in due {
+            let current = self.table.get(snapshot, Query::raw_primary(key.clone())).cloned();
             match (deleted, current) {
                 (Some(deleted), None) => {
                     let revision = deleted.revision();
                     work.deletes.push(BatchEntry::new(deleted, revision));
                 }
-                (None, Some(current)) if self.status.get(current).kind() == StatusKind::Error => {
-                    work.update(current.clone());
-                }
+                (None, Some(current)) => match self.status.get(&current) {
+                    Ok(status) if status.kind() == StatusKind::Error => work.update(current),
+                    Ok(status) if status.is_pending() && !recorded => work.update(current),
+                    Ok(_) => drop(self.retries.clear(&key)),
+                    Err(error) => self.unreadable(&current, error),
+                },
                 // Written or deleted since: that is a change, which is tried on its own account.
                 _ => drop(self.retries.clear(&key)),
             }
@@ -183,7 +210,8 @@ impl<T: TableSpec + Clone> Core<T> {
                 Err(error) => {
                     self.metrics.errors.add(1);
                     let key = KeyBuf::of(&object.key());
-                    self.retries.failed(key, revision, Some(object), error.to_string(), now);
+                    let failure = Failure { error: error.to_string(), recorded: false };
+                    self.retries.failed(key, revision, Some(object), failure, now);
                 }
             }
         }
@@ -199,27 +227,15 @@ impl<T: TableSpec + Clone> Core<T> {
         for (original, entry) in work.originals.drain(..).zip(work.updates.drain(..)) {
             let BatchEntry { object, result, .. } = entry;
             let key = KeyBuf::of(&original.key());
-            let error = match result {
-                Ok(()) if KeyBuf::of(&object.key()) != key => {
-                    Some("operation changed the primary key".to_owned())
-                }
-                result => result.err().map(|error| error.to_string()),
-            };
-            let status = match &error {
-                None => Status::new(StatusKind::Done, wall),
-                Some(error) => Status::new(StatusKind::Error, wall).with_error(error),
-            };
-            let stored = self.store(&mut w, &key, &original, object, status);
-            match error {
-                None => self.start_anew(&original),
-                Some(error) => {
-                    self.metrics.errors.add(1);
-                    if stored {
-                        let revision = if self.shared { self.floor } else { original.revision() };
-                        self.retries.failed(key, revision, None, error, now);
-                    } else {
-                        self.retries.clear(&key);
-                    }
+            let error = result.err().map(|error| error.to_string());
+            let failed = error.is_some();
+            let outcome = self.store(&mut w, &key, &original, object, error, wall);
+            self.metrics.errors.add(usize::from(failed || matches!(outcome, Outcome::Failed(_))));
+            match outcome {
+                Outcome::Done | Outcome::Superseded => self.start_anew(&original),
+                Outcome::Failed(failure) => {
+                    let revision = if self.shared { self.floor } else { original.revision() };
+                    self.retries.failed(key, revision, None, failure, now);
                 }
             }
         }
@@ -228,37 +244,73 @@ impl<T: TableSpec + Clone> Core<T> {
         self.changes.leave_out(written);
     }
 
-    /// Stores an object with its new status; gives whether it did.
+    /// Stores an object with its new status.
     ///
     /// An object that was written meanwhile gets the status only if the status it has is the one that was worked on:
-    /// then the write was about something else, such as another reconciler's status. Otherwise it comes again.
+    /// then the write was about something else, such as another reconciler's status.
+    ///
+    /// If the object cannot be stored as the operation left it, because another row has its key of a unique index or
+    /// because a closure panics, the row stays as it is and gets the error.
     fn store(
         &self,
         w: &mut statedb::Writer<'_, T>,
         key: &KeyBuf,
         original: &Obj<T>,
-        mut reconciled: T,
-        status: Status,
-    ) -> bool {
-        let object = match w.get(Query::raw_primary(key.clone())) {
-            Some(current) if current.same(original) => {
-                if KeyBuf::of(&reconciled.key()) != *key {
-                    reconciled = (**original).clone();
-                }
-                self.status.set(&mut reconciled, status);
-                reconciled
+        reconciled: T,
+        mut error: Option<String>,
+        wall: SystemTime,
+    ) -> Outcome {
+        let Some(current) = w.get(Query::raw_primary(key.clone())) else { return Outcome::Superseded };
+        let (written, row, what, object);
+        if current.same(original) {
+            (row, what, object) = (original, "operation", Ok(reconciled));
+        } else if self.same_status(current, original) {
+            written = current.clone();
+            (row, what, object) = (&written, "merge", self.merged(&written, &reconciled));
+        } else {
+            return Outcome::Superseded;
+        }
+        let stored = object.and_then(|object| {
+            if KeyBuf::of(&object.key()) != *key {
+                return Err(format!("{what} changed the primary key"));
             }
-            Some(current) if self.status.get(current).id() == self.status.get(original).id() => {
-                let mut current = (**current).clone();
-                if let Some(merge) = &self.merge {
-                    merge(&mut current, &reconciled);
-                }
-                self.status.set(&mut current, status);
-                current
+            let object = self.with_result(object, error.as_deref(), wall)?;
+            w.try_insert(object).map_err(|conflict| conflict.to_string())
+        });
+        let recorded = match stored {
+            Ok(_) => true,
+            Err(refused) => {
+                // The operation's own error says more than that its object was refused.
+                let error = error.get_or_insert(refused);
+                let failed = self.with_result((**row).clone(), Some(error), wall);
+                failed.is_ok_and(|failed| w.try_insert(failed).is_ok())
             }
-            _ => return false,
         };
-        w.try_insert(object).is_ok()
+        error.map_or(Outcome::Done, |error| Outcome::Failed(Failure { error, recorded }))
+    }
+
+    /// Whether both have the same status. False if one cannot be read: the change that made it so is read next, and reports it.
+    fn same_status(&self, a: &T, b: &T) -> bool {
+        let ids =
+            (self.status.get(a).map(|status| status.id()), self.status.get(b).map(|status| status.id()));
+        matches!(ids, (Ok(a), Ok(b)) if a == b)
+    }
+
+    /// Returns a copy of the row with what the operation stored in its object.
+    fn merged(&self, row: &T, reconciled: &T) -> Result<T, String> {
+        let mut merged = row.clone();
+        if let Some(merge) = &self.merge {
+            guarded("merge", || merge(&mut merged, reconciled))?;
+        }
+        Ok(merged)
+    }
+
+    fn with_result(&self, object: T, error: Option<&str>, wall: SystemTime) -> Result<T, String> {
+        let status = match error {
+            None => Status::new(StatusKind::Done, wall),
+            Some(error) => Status::new(StatusKind::Error, wall).with_error(error),
+        };
+        self.status.set(object, status)
     }
 
     /// The table's revision if all its sources have spoken; a watch that closes when they have.

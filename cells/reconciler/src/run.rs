@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::builder::Options;
+use crate::ops::guarded;
 use crate::progress::{Progress, Prunes};
 use crate::refresh::{Refresher, Until};
 use crate::report::Report;
@@ -124,7 +125,7 @@ impl<T: TableSpec + Clone> Rounds<T> {
                 self.prune_now().await;
             }
             if std::mem::take(&mut first) || round.worked || round.changed || pruned {
-                (self.report)(self.core.report(self.prune_error.as_deref()));
+                self.report_now();
             }
 
             drop(working);
@@ -136,6 +137,14 @@ impl<T: TableSpec + Clone> Rounds<T> {
                 () = self.prune.notified() => prune_wanted = true,
                 () = sleep_until(due.unwrap_or(now)), if due.is_some() => {}
             }
+        }
+    }
+
+    fn report_now(&mut self) {
+        let report = self.core.report(self.prune_error.as_deref());
+        if let Err(error) = guarded("the report", || (self.report)(report)) {
+            let table = self.core.table.name();
+            tracing::error!(table, reconciler = %self.name, error, "Report not delivered");
         }
     }
 

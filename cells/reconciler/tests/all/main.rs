@@ -1,5 +1,7 @@
 //! Reconcilers in virtual time against a target that fails, panics or is slow on demand.
 
+mod closures;
+mod conflicts;
 mod faults;
 mod model;
 mod progress;

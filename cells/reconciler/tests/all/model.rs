@@ -1,11 +1,15 @@
-//! Any order of writes, deletes and moods of the target against a naive model of what a reconciler does when.
+//! Any order of writes, deletes, moods of the target and conflicts of the handles that it gives, against a naive model of
+//! what a reconciler does when.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use statedb::Query;
+use reconciler::StatusKind;
+use statedb::{Db, Query, RwTable};
+use tokio::task::JoinSet;
 
+use crate::conflicts::{Lease, Lender, lease, leases_builder, own_handle};
 use crate::world::*;
 
 /// Between steps: no retry of any step falls near another step (they come 200, 600, 1400, ... ms after it).
@@ -18,6 +22,8 @@ enum Step {
     Delete(u32, u32),
     /// Every so many-th object fails from now on, or panics.
     Mood(u32, bool),
+    /// The target gives objects from here on, so many, the same handle: it is unique, so one of them can have it.
+    Lend(u32, u32, u32),
     Heal,
     /// So many steps without any.
     Rest(u64),
@@ -30,6 +36,7 @@ fn step(objects: u32) -> impl Strategy<Value = Step> {
         2 => some().prop_map(|(from, count)| Step::Delete(from, count)),
         2 => (2..7u32).prop_map(|nth| Step::Mood(nth, false)),
         1 => (700..999u32).prop_map(|nth| Step::Mood(nth, true)),
+        2 => (some(), 0..3u32).prop_map(|((from, count), handle)| Step::Lend(from, count, handle)),
         1 => Just(Step::Heal),
         2 => (1..20u64).prop_map(Step::Rest),
     ]
@@ -38,9 +45,14 @@ fn step(objects: u32) -> impl Strategy<Value = Step> {
 /// One operation at a time, one object at a time.
 #[derive(Default)]
 struct Naive {
-    rows: BTreeMap<u32, String>,
+    /// With the handles in the table.
+    rows: BTreeMap<u32, (String, Option<u32>)>,
+    /// The rows that have them.
+    owners: BTreeMap<u32, u32>,
     target: BTreeMap<u32, String>,
     moods: BTreeMap<u32, Mood>,
+    /// The handles that the target gives, where it gives no own one.
+    handles: BTreeMap<u32, u32>,
     /// When what failed comes again, and how often it has failed; deletes are of rows that are not there.
     retries: BTreeMap<u32, (u64, u32)>,
     operations: u64,
@@ -50,17 +62,45 @@ struct Naive {
 impl Naive {
     fn attempt(&mut self, id: u32, now: u64) {
         self.operations += 1;
-        if self.moods.contains_key(&id) {
+        let well = !self.moods.contains_key(&id);
+        let stored = self.store_handle(id);
+        if well {
+            match self.rows.get(&id) {
+                Some((via, _)) => drop(self.target.insert(id, via.clone())),
+                None => drop(self.target.remove(&id)),
+            }
+        }
+        if well && stored {
+            self.retries.remove(&id);
+        } else {
             self.errors += 1;
             let failures = self.retries.get(&id).map_or(1, |(_, failures)| failures + 1);
             self.retries.insert(id, (now + (100 << failures).min(60_000), failures));
-            return;
         }
-        self.retries.remove(&id);
-        match self.rows.get(&id) {
-            Some(via) => drop(self.target.insert(id, via.clone())),
-            None => drop(self.target.remove(&id)),
+    }
+
+    /// An operation that fails has stored its handle in the object, too. Returns false if the table refuses it.
+    fn store_handle(&mut self, id: u32) -> bool {
+        let Some((_, stored)) = self.rows.get_mut(&id) else { return true };
+        let handle = self.handles.get(&id).copied().unwrap_or(own_handle(id));
+        let free = *self.owners.entry(handle).or_insert(id) == id;
+        if free && let Some(released) = stored.replace(handle).filter(|released| *released != handle) {
+            self.owners.remove(&released);
         }
+        free
+    }
+
+    fn put(&mut self, id: u32, version: u8) {
+        self.delete(id);
+        self.rows.insert(id, (version.to_string(), None));
+    }
+
+    fn delete(&mut self, id: u32) -> bool {
+        let row = self.rows.remove(&id);
+        if let Some((_, Some(handle))) = &row {
+            self.owners.remove(handle);
+        }
+        row.is_some()
     }
 
     fn written(&mut self, id: u32, now: u64) {
@@ -79,26 +119,29 @@ impl Naive {
 }
 
 async fn compare(objects: u32, steps: Vec<Step>) {
-    let mut world = World::new();
-    let builder = world.builder().round(100_000, 1_000_000, 1000).prune(Duration::ZERO);
-    let handle = world.run(builder.refresh(Duration::ZERO, 1));
+    let table: RwTable<Lease> = Db::new().table().unwrap();
+    let lender = Lender::default();
+    let builder = leases_builder(&table).ops(lender.clone()).round(100_000, 1_000_000, 1000);
+    let (handle, reconciler) = builder.build();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(reconciler.run());
     let (mut naive, mut now) = (Naive::default(), 0);
     for step in steps {
         let ids = |from: u32, count: u32| (from..from + count).map(move |id| id % objects);
         let mut rest = 1;
         match step {
             Step::Put(from, count, version) => {
-                world.routes.transact(|w| {
+                table.transact(|w| {
                     for id in ids(from, count) {
-                        w.insert(route(id, &version.to_string()));
-                        naive.rows.insert(id, version.to_string());
+                        w.try_insert(lease(id, &version.to_string())).expect("a row without a handle");
+                        naive.put(id, version);
                     }
                 });
                 ids(from, count).for_each(|id| naive.written(id, now));
             }
             Step::Delete(from, count) => {
-                let there: Vec<u32> = ids(from, count).filter(|id| naive.rows.remove(id).is_some()).collect();
-                world.routes.transact(|w| {
+                let there: Vec<u32> = ids(from, count).filter(|id| naive.delete(*id)).collect();
+                table.transact(|w| {
                     for id in ids(from, count) {
                         w.delete(Query::primary(id));
                     }
@@ -108,30 +151,42 @@ async fn compare(objects: u32, steps: Vec<Step>) {
             Step::Mood(nth, panics) => {
                 let mood = if panics { Mood::Panic } else { Mood::Fail };
                 naive.moods.extend((0..objects).step_by(nth as usize).map(|id| (id, mood)));
-                world.target.0.lock().moods.clone_from(&naive.moods);
+                lender.target.0.lock().moods.clone_from(&naive.moods);
+            }
+            Step::Lend(from, count, handle) => {
+                naive.handles.extend(ids(from, count).map(|id| (id, handle)));
+                lender.handles.lock().clone_from(&naive.handles);
             }
             Step::Heal => {
                 naive.moods.clear();
-                world.target.heal();
+                naive.handles.clear();
+                lender.heal();
             }
             Step::Rest(steps) => rest = steps,
         }
         pass(Duration::from_millis(rest * STEP)).await;
         now += rest * STEP;
         naive.pass_until(now);
-        assert_eq!(world.target.0.lock().rows, naive.target);
+        assert_eq!(lender.target.0.lock().rows, naive.target);
+        let snapshot = table.snapshot();
+        let rows = table.all(&snapshot).map(|lease| (lease.id, (lease.via.clone(), lease.handle)));
+        assert_eq!(rows.collect::<BTreeMap<_, _>>(), naive.rows);
+        let failing = table.all(&snapshot).filter(|lease| lease.status.kind() == StatusKind::Error);
+        let failing_rows = naive.retries.keys().filter(|id| naive.rows.contains_key(id));
+        assert!(failing.map(|lease| &lease.id).eq(failing_rows), "failing rows say so");
         let metrics = handle.metrics();
         assert_eq!(
             (metrics.objects.value(), metrics.errors.value(), metrics.errors_current.value() as usize),
             (naive.operations, naive.errors, naive.retries.len())
         );
     }
-    world.target.heal();
-    let revision = world.routes.revision(&world.routes.snapshot());
+    lender.heal();
+    let revision = table.revision(&table.snapshot());
     handle.wait_until_ok(revision).await.unwrap();
-    assert_eq!(world.target.0.lock().rows, naive.rows, "all is well in the end");
-    let snapshot = world.routes.snapshot();
-    assert!(world.routes.all(&snapshot).all(|route| route.status.is_done()));
+    let rows: BTreeMap<u32, String> = naive.rows.into_iter().map(|(id, (via, _))| (id, via)).collect();
+    assert_eq!(lender.target.0.lock().rows, rows, "all is well in the end");
+    let snapshot = table.snapshot();
+    assert!(table.all(&snapshot).all(|lease| lease.status.is_done()));
 }
 
 fn run(objects: u32, steps: Vec<Step>) {

@@ -92,7 +92,7 @@ impl Target {
         }
     }
 
-    fn check(&self, op: &str, id: u32) -> OpResult {
+    pub(crate) fn check(&self, op: &str, id: u32) -> OpResult {
         self.0.lock().log.push(format!("{op} {id}"));
         self.hang(|state| state.moods.get(&id).copied());
         let state = self.0.lock();
