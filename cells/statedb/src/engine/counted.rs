@@ -4,9 +4,9 @@
 
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::process::abort;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::sync::{AtomicUsize, MAX_OWNERS, Ordering, too_many};
 
 /// A value that is dropped with the last pointer to it.
 pub(crate) struct Counted<V> {
@@ -47,8 +47,8 @@ impl<V> Clone for Counted<V> {
     #[inline]
     fn clone(&self) -> Self {
         // Relaxed: whoever has a pointer to copy has the value already.
-        if self.inner().count.fetch_add(1, Ordering::Relaxed) > isize::MAX as usize {
-            abort();
+        if self.inner().count.fetch_add(1, Ordering::Relaxed) > MAX_OWNERS {
+            too_many();
         }
         Counted { inner: self.inner, marker: PhantomData }
     }

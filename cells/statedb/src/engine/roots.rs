@@ -4,7 +4,9 @@
 
 use std::ptr::NonNull;
 
-use super::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Guarded, Mutex, Ordering};
+use super::sync::{
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Guarded, MAX_OWNERS, Mutex, Ordering, too_many,
+};
 
 /// Something that was put out of use.
 pub(crate) trait Garbage: Send {
@@ -79,6 +81,16 @@ struct Slot<R: Root> {
     root: Guarded<(u64, R)>,
 }
 
+impl<R: Root> Slot<R> {
+    /// Counts one more holder. Ends the process before leaked holders make the count wrap around.
+    #[inline(always)]
+    fn count(&self, order: Ordering) {
+        if self.holders.fetch_add(1, order) > MAX_OWNERS {
+            too_many();
+        }
+    }
+}
+
 // JUSTIFICATION: the pointers are owned or counted.
 // SAFETY: the protocol of this module is made for any thread; roots are read and dropped on several, garbage is freed
 // on any.
@@ -124,7 +136,7 @@ impl<R: Root> Roots<R> {
             // JUSTIFICATION: a reader neither waits nor allocates.
             // SAFETY: never null; slots are freed after the owner.
             let held = unsafe {
-                (*slot).holders.fetch_add(1, Ordering::SeqCst);
+                (*slot).count(Ordering::SeqCst);
                 Held(NonNull::new_unchecked(slot))
             };
             // Still current after the counting: the count came before the one for being current went away.
@@ -305,6 +317,7 @@ impl<R: Root> Held<R> {
         }
         let mut garbage = state.end(slot);
         let end = state.closed && state.live.is_empty();
+        // Another thread may free the lock as soon as it is unlocked: `parking_lot` does not touch it after that.
         drop(state);
         for garbage in garbage.drain(..) {
             // SAFETY: as `State::end` says.
@@ -376,7 +389,7 @@ unsafe fn free<R: Root>(shared: NonNull<Shared<R>>) {
 
 impl<R: Root> Clone for Held<R> {
     fn clone(&self) -> Self {
-        self.slot().holders.fetch_add(1, Ordering::Relaxed);
+        self.slot().count(Ordering::Relaxed);
         Held(self.0)
     }
 }
@@ -385,10 +398,11 @@ impl<R: Root> Drop for Held<R> {
     #[inline]
     fn drop(&mut self) {
         let holders = &self.slot().holders;
-        let mut count = holders.load(Ordering::Relaxed);
+        // Acquire: what the last one writes to the slot, when it leaves it, comes after all that others did to it.
+        let mut count = holders.load(Ordering::Acquire);
         // Not the last one goes without the lock, and does not look at anything afterwards.
         while count > 1 {
-            match holders.compare_exchange_weak(count, count - 1, Ordering::SeqCst, Ordering::Relaxed) {
+            match holders.compare_exchange_weak(count, count - 1, Ordering::SeqCst, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(now) => count = now,
             }

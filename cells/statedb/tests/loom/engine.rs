@@ -3,6 +3,12 @@
 pub(crate) mod sync {
     pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+    pub(crate) const MAX_OWNERS: usize = 16;
+
+    pub(crate) fn too_many() -> ! {
+        panic!("too many owners")
+    }
+
     pub(crate) struct Mutex<V>(loom::sync::Mutex<V>);
 
     impl<V> Mutex<V> {

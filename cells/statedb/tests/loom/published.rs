@@ -2,9 +2,11 @@
 
 #![expect(unsafe_code, reason = "looks at memory that the protocol guards")]
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use crate::engine::roots::{Garbage, Held, Root, Roots};
+use crate::engine::sync::MAX_OWNERS;
 use crate::*;
 use loom::sync::atomic::{AtomicU64, Ordering};
 
@@ -155,6 +157,23 @@ fn readers_come_and_go_while_slots_are_used_again() {
         drop(roots);
         all_freed(&nodes);
     });
+}
+
+/// In the product the process ends, long before the count could wrap around and a root be freed that is held.
+#[test]
+fn holders_that_leak_do_not_overflow_the_count() {
+    type Count = fn(&Roots<Tree>, &Held<Tree>) -> Held<Tree>;
+    let counts: [Count; 2] = [|roots, _| roots.current(), |_, held| held.clone()];
+    for count in counts {
+        model(move || {
+            let (roots, _) = world();
+            let held = roots.current();
+            let leak = || (0..=MAX_OWNERS).for_each(|_| std::mem::forget(count(&roots, &held)));
+            let panic = std::panic::catch_unwind(AssertUnwindSafe(leak)).expect_err("no limit");
+            assert_eq!(panic.downcast_ref(), Some(&"too many owners"));
+            assert_eq!(look(&held), 0);
+        });
+    }
 }
 
 /// Whether it goes before, while or after somebody writes: what only the reader still held does not stay.
