@@ -84,6 +84,7 @@ mod lpm;
 mod metrics;
 mod obj;
 mod observe;
+mod panics;
 mod persistent;
 mod query;
 mod reader;

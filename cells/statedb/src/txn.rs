@@ -11,9 +11,10 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::changes::Trackers;
 use crate::db::{Db, ReadSource, Snapshot};
-use crate::engine::{Edit, Working, keep_list};
+use crate::engine::{Working, keep_list};
 use crate::locks::{self, Held};
 use crate::metrics::{self, Handle, Metrics, UNNAMED};
+use crate::panics::Panics;
 use crate::root::{AnyVersionRef, Sealed, Versions};
 use crate::spec::TableSpec;
 use crate::table::{RwTable, Table};
@@ -115,7 +116,9 @@ pub trait AnyWriter {
     fn name(&self) -> &'static str;
     fn dirty(&self) -> bool;
     fn trackers(&self) -> Arc<Mutex<Trackers>>;
-    fn seal(&mut self, trackers: &mut Trackers, cleaned: Option<&mut Duration>) -> Sealed;
+    fn is_torn(&self) -> bool;
+    fn prepare(&mut self, trackers: &mut Trackers, cleaned: Option<&mut Duration>);
+    fn seal(&mut self) -> Sealed;
     fn wake(&mut self);
     fn wake_initialized(&self);
     fn after(&mut self, db: &Db);
@@ -140,8 +143,16 @@ impl<T: TableSpec> AnyWriter for Writer<'_, T> {
         self.meta.trackers.clone()
     }
 
-    fn seal(&mut self, trackers: &mut Trackers, cleaned: Option<&mut Duration>) -> Sealed {
-        Writer::seal(self, trackers, cleaned)
+    fn is_torn(&self) -> bool {
+        Writer::is_torn(self)
+    }
+
+    fn prepare(&mut self, trackers: &mut Trackers, cleaned: Option<&mut Duration>) {
+        Writer::prepare(self, trackers, cleaned);
+    }
+
+    fn seal(&mut self) -> Sealed {
+        Writer::seal(self)
     }
 
     fn wake(&mut self) {
@@ -230,6 +241,13 @@ impl<'a, W: Writers> Txn<'a, W> {
     ///
     /// In this order: new snapshots see the writes, watches close, the tables are free for the next writer,
     /// initialization is announced. A transaction without writes publishes and wakes nothing.
+    ///
+    /// # Panics
+    /// If a write of the transaction panicked, in a key or index function of the row's type, and the panic was caught: the
+    /// row may be in one index and not in another. The transaction is aborted.
+    ///
+    /// After the writes are visible a panic of foreign code - a waker, [`Metrics`](crate::Metrics), the drop of a replaced
+    /// row - goes on, once all else is done: the others are woken and told, the tables free, what was replaced freed.
     pub fn commit(mut self) -> Snapshot {
         let metrics = self.db.0.listener.get();
         let mut writers = self.writers.each_mut();
@@ -241,6 +259,13 @@ impl<'a, W: Writers> Txn<'a, W> {
             };
             metrics.iter().copied().for_each(tell);
         };
+        for writer in &writers {
+            assert!(
+                !writer.is_torn(),
+                "table `{}`: a write panicked, the transaction cannot be committed",
+                writer.name()
+            );
+        }
         writers.retain(|writer| writer.dirty());
         if writers.is_empty() {
             committed();
@@ -248,22 +273,23 @@ impl<'a, W: Writers> Txn<'a, W> {
         }
         let trackers: Few<_> = writers.iter().map(|writer| writer.trackers()).collect();
         let mut locked: Few<_> = trackers.iter().map(|trackers| trackers.lock()).collect();
-        let seal = |(writer, trackers): (&mut &mut dyn AnyWriter, &mut MutexGuard<'_, Trackers>)| {
+        for (writer, trackers) in writers.iter_mut().zip(&mut locked) {
             let mut cleaned = metrics.map(|_| Duration::ZERO);
-            let sealed = writer.seal(trackers, cleaned.as_mut());
+            writer.prepare(trackers, cleaned.as_mut());
             if let (Some(metrics), Some(took)) = (metrics, cleaned.filter(|took| !took.is_zero())) {
                 metrics.cleaned(writer.name(), took);
             }
-            sealed
-        };
-        let mut sealed: Few<_> = writers.iter_mut().zip(&mut locked).map(seal).collect();
+        }
+        let mut sealed: Few<_> = writers.iter_mut().map(|writer| writer.seal()).collect();
         let mut edits = Few::new();
         let (snapshot, before) = self.db.0.states.publish(|versions| edits = versions.replace(&mut sealed));
         drop(locked);
-        edits.iter().for_each(Edit::close_watches);
+        // Visible from here on: what is left is done whatever panics.
+        let mut panics = Panics::default();
+        edits.iter().for_each(|edit| edit.close_watches(&mut panics));
         let now = Instant::now();
-        for writer in &mut writers {
-            writer.wake();
+        panics.each(&mut writers, |writer| writer.wake());
+        for writer in &writers {
             writer.wrote(Written { at: now, held: now - started, place: self.place, handle: self.handle });
         }
         self.guards.clear();
@@ -271,8 +297,10 @@ impl<'a, W: Writers> Txn<'a, W> {
         if now - started > locks::LONG && locks::on_executor() {
             writers.iter().for_each(|writer| writer.took_long(self.place, now - started));
         }
-        writers.iter().for_each(|writer| writer.wake_initialized());
-        committed();
+        panics.each(&writers, |writer| writer.wake_initialized());
+        if metrics.is_some() {
+            panics.run(committed);
+        }
         let mut retired = Vec::new();
         for edit in &mut edits {
             match edit.take_retired() {
@@ -280,11 +308,12 @@ impl<'a, W: Writers> Txn<'a, W> {
                 more => retired.extend(more),
             }
         }
-        writers.iter_mut().for_each(|writer| writer.after(self.db));
+        panics.each(&mut writers, |writer| writer.after(self.db));
         // Their snapshots are the last that keep the state before, where nobody else looks at it.
         drop(writers);
-        drop(self.writers);
-        keep_list(before.retire(retired));
+        panics.run(|| drop(self.writers));
+        panics.run(|| keep_list(before.retire(retired)));
+        panics.resume();
         Snapshot::of(snapshot)
     }
 

@@ -11,6 +11,7 @@ use crate::error::Conflict;
 use crate::init::InitState;
 use crate::key::KeyBuf;
 use crate::obj::Obj;
+use crate::panics::Panics;
 use crate::root::{AnyVersionRef, Sealed};
 use crate::spec::{IndexDef, TableSpec};
 use crate::version::{Secondary, Version};
@@ -23,6 +24,9 @@ pub(crate) struct Work<T: TableSpec> {
     /// Keeps all that the version shares with the one before.
     base: Snapshot,
     position: usize,
+    /// A write is under way. Still set afterwards if code of the row's type panicked in the middle of it: some indexes have
+    /// the row, others do not.
+    torn: bool,
     /// Room for the keys of an index.
     keys: [Vec<KeyBuf>; 2],
 }
@@ -53,7 +57,12 @@ impl<T: TableSpec> Work<T> {
             }
         };
         let version = Some(Box::new(version));
-        Work { version, edit: Edit::new(birth), base, position, keys: Default::default() }
+        Work { version, edit: Edit::new(birth), base, position, torn: false, keys: Default::default() }
+    }
+
+    /// Whether a write panicked before it was complete.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.torn
     }
 
     /// All tables as they were at the beginning.
@@ -91,8 +100,9 @@ impl<T: TableSpec> Work<T> {
 
     /// Stores `object` under its primary key; gives the replaced one.
     pub(crate) fn put(&mut self, indexes: &[IndexDef<T>], key: &KeyBuf, object: T) -> Option<Obj<T>> {
-        let Work { version, edit, keys, .. } = self;
+        let Work { version, edit, keys, torn, .. } = self;
         let version = version.as_deref_mut().expect(SEALED);
+        let torn_before = std::mem::replace(torn, true);
         version.revision += 1;
         let new = Obj::new(edit.birth(), version.revision, object);
         // JUSTIFICATION: one count for a row in two indexes.
@@ -109,6 +119,7 @@ impl<T: TableSpec> Work<T> {
         if let Some(old) = old {
             old.retire(edit);
         }
+        *torn = torn_before;
         handle
     }
 
@@ -125,14 +136,19 @@ impl<T: TableSpec> Work<T> {
 
     /// Takes the row of a primary key out.
     pub(crate) fn remove(&mut self, indexes: &[IndexDef<T>], key: &KeyBuf) -> Option<Obj<T>> {
-        let Work { version, edit, keys, .. } = self;
+        let Work { version, edit, keys, torn, .. } = self;
         let version = version.as_deref_mut().expect(SEALED);
-        let old = version.primary.remove(edit, key.as_bytes())?;
+        let torn_before = std::mem::replace(torn, true);
+        let Some(old) = version.primary.remove(edit, key.as_bytes()) else {
+            *torn = torn_before;
+            return None;
+        };
         version.revision += 1;
         version.by_revision.remove(edit, old.revision());
         reindex(version.secondary.iter_mut(), edit, keys, indexes, key, Some(&old), None);
         let handle = Obj::clone(&old);
         old.retire(edit);
+        *torn = torn_before;
         Some(handle)
     }
 
@@ -232,13 +248,16 @@ impl<T: TableSpec> Deref for Work<T> {
 
 impl<T: TableSpec> Drop for Work<T> {
     fn drop(&mut self) {
-        let Some(version) = &mut self.version else { return };
-        let birth = self.edit.birth();
+        let Work { version: Some(version), edit, .. } = self else { return };
+        let birth = edit.birth();
         version.by_revision.abandon(birth);
         version.graveyard.abandon(birth);
-        version.secondary.iter_mut().for_each(|index| index.tree.abandon(birth));
-        version.graves.abandon(birth);
-        version.primary.abandon(birth);
-        self.edit.abandon();
+        // Drops rows, which is code of their type.
+        let mut panics = Panics::default();
+        panics.each(&mut version.secondary, |index| index.tree.abandon(birth));
+        panics.run(|| version.graves.abandon(birth));
+        panics.run(|| version.primary.abandon(birth));
+        panics.run(|| edit.abandon());
+        panics.resume();
     }
 }

@@ -11,6 +11,7 @@ use crate::error::{CasError, Conflict};
 use crate::init::{InitState, Initializer, Pending};
 use crate::key::KeyBuf;
 use crate::obj::Obj;
+use crate::panics::Panics;
 use crate::query::{AsQuery, KeyRange, Prefix};
 use crate::root::Sealed;
 use crate::rows::Rows;
@@ -44,7 +45,9 @@ struct Handed(Vec<Watch>);
 
 impl Drop for Handed {
     fn drop(&mut self) {
-        self.0.iter().for_each(Watch::close);
+        let mut panics = Panics::default();
+        panics.each(&self.0, Watch::close);
+        panics.resume();
     }
 }
 
@@ -287,10 +290,14 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         self.changed || self.initializes || self.touched
     }
 
-    /// Makes the version to publish. The trackers are locked until it is published, so that a new one either comes
+    pub(crate) fn is_torn(&self) -> bool {
+        self.work.is_torn()
+    }
+
+    /// Completes the version to publish. The trackers are locked until it is published, so that a new one either comes
     /// before and finds the deletes buried, or after and starts from the new version.
     /// Measures what the graveyard takes if there is something to measure it in.
-    pub(crate) fn seal(&mut self, trackers: &mut Trackers, cleaned: Option<&mut Duration>) -> Sealed {
+    pub(crate) fn prepare(&mut self, trackers: &mut Trackers, cleaned: Option<&mut Duration>) {
         let begin = cleaned.as_ref().filter(|_| !self.work.graveyard.is_empty()).map(|_| Instant::now());
         let slowest = trackers.slowest();
         let forgotten = match slowest {
@@ -317,11 +324,17 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         if self.changed {
             self.work.renew_watch();
         }
+    }
+
+    /// Takes the version to publish. Nothing in it is code of the row's type, so that of several tables all are sealed or
+    /// none.
+    pub(crate) fn seal(&mut self) -> Sealed {
         self.work.seal()
     }
 
     pub(crate) fn wake(&mut self) {
-        self.handed.0.clear();
+        // Not closed by its drop: these rows have come to be.
+        let _handed = std::mem::take(&mut self.handed.0);
         if self.changed {
             self.work.before().watch.close();
         }

@@ -5,6 +5,7 @@
 use std::cell::Cell;
 
 use super::roots::Garbage;
+use crate::panics::Panics;
 
 /// A transaction's work on the trees of one table.
 pub(crate) struct Edit {
@@ -64,12 +65,10 @@ impl Edit {
     }
 
     /// Closes the watches of all that is out of use.
-    pub(crate) fn close_watches(&self) {
-        for retired in &self.retired {
-            // JUSTIFICATION: one list holds things of several types.
-            // SAFETY: what is on the list has not been freed, and the function is the one of its type.
-            unsafe { (retired.fate.close)(retired.what) }
-        }
+    pub(crate) fn close_watches(&self, panics: &mut Panics) {
+        // JUSTIFICATION: one list holds things of several types.
+        // SAFETY: what is on the list has not been freed, and the function is the one of its type.
+        panics.each(&self.retired, |retired| unsafe { (retired.fate.close)(retired.what) });
     }
 
     /// The list, for the root that can still reach what is on it.
@@ -80,14 +79,14 @@ impl Edit {
     /// Frees what this transaction has both made and put out of use, after its trees are gone; the rest stays in use.
     pub(crate) fn abandon(&mut self) {
         let mut list = std::mem::take(&mut self.retired);
-        for retired in list.drain(..) {
-            if retired.birth == self.birth {
-                // JUSTIFICATION: an aborted transaction leaves nothing behind.
-                // SAFETY: nobody but this transaction could reach it, and its trees do not any more.
-                unsafe { retired.free() }
-            }
-        }
+        let mut panics = Panics::default();
+        panics.each(list.drain(..).filter(|retired| retired.birth == self.birth), |retired| {
+            // JUSTIFICATION: an aborted transaction leaves nothing behind.
+            // SAFETY: nobody but this transaction could reach it, and its trees do not any more.
+            unsafe { retired.free() }
+        });
         keep_list(list);
+        panics.resume();
     }
 }
 

@@ -8,6 +8,8 @@ use super::sync::{
     AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Guarded, MAX_OWNERS, Mutex, Ordering, too_many,
 };
 
+use crate::panics::Panics;
+
 /// Something that was put out of use.
 pub(crate) trait Garbage: Send {
     /// No root of a smaller number reaches it.
@@ -190,16 +192,18 @@ impl<R: Root> Drop for Roots<R> {
     fn drop(&mut self) {
         let mut garbage = Vec::new();
         let (last, before) = self.publish(|root| garbage = root.end());
-        before.retire(garbage);
+        let mut panics = Panics::default();
+        panics.run(|| drop(before.retire(garbage)));
         self.shared().state.lock().closed = true;
         // The count for being current.
-        drop(Held(last.0));
+        panics.run(|| drop(Held(last.0)));
+        panics.resume();
     }
 }
 
 impl<R: Root> Working<'_, R> {
     /// Lets go the slots that were left, from this place on.
-    fn let_go(&self, mut place: u32) {
+    fn let_go(&self, mut place: u32, panics: &mut Panics) {
         let mut garbage = Vec::new();
         let mut state = self.0.shared().state.lock();
         while place != 0 {
@@ -215,7 +219,7 @@ impl<R: Root> Working<'_, R> {
         drop(state);
         // JUSTIFICATION: outside of the lock.
         // SAFETY: as `State::end` says.
-        garbage.into_iter().for_each(|garbage| unsafe { garbage.free() });
+        panics.each(garbage, |garbage| unsafe { garbage.free() });
     }
 }
 
@@ -226,14 +230,15 @@ impl<R: Root> Drop for Working<'_, R> {
         let work = &self.0.shared().work;
         let mut now = work.load(Ordering::Relaxed);
         let mut helped = false;
+        let mut panics = Panics::default();
         loop {
             let left = first_left(now);
             let ends = left == 0 || helped && now >= 2 * WRITER;
             let next = now - if ends { WRITER } else { u64::from(left) };
             match work.compare_exchange(now, next, Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) if ends => return,
+                Ok(_) if ends => return panics.resume(),
                 Ok(_) => {
-                    self.let_go(left);
+                    self.let_go(left, &mut panics);
                     helped = true;
                     now = next;
                 }
@@ -319,14 +324,14 @@ impl<R: Root> Held<R> {
         let end = state.closed && state.live.is_empty();
         // Another thread may free the lock as soon as it is unlocked: `parking_lot` does not touch it after that.
         drop(state);
-        for garbage in garbage.drain(..) {
-            // SAFETY: as `State::end` says.
-            unsafe { garbage.free() }
-        }
+        let mut panics = Panics::default();
+        // SAFETY: as `State::end` says.
+        panics.each(garbage.drain(..), |garbage| unsafe { garbage.free() });
         if end {
             // SAFETY: closed, so no reader comes, and no root is held, so nobody is left.
             unsafe { free(shared) }
         }
+        panics.resume();
         garbage
     }
 }

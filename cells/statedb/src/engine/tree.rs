@@ -9,6 +9,7 @@ use super::leaf::Leaf;
 use super::link::{Child, Link, Removed};
 use super::node::{NodeMut, NodeRef, PREFIX};
 use super::range::Range;
+use crate::panics::Panics;
 use crate::watch::WatchCell;
 
 /// One version of an index. Reads give references that live as long as the version is borrowed.
@@ -193,14 +194,15 @@ impl<L: Leaf> Tree<L> {
     /// Frees what the edit has made. The tree is empty afterwards.
     pub(crate) fn abandon(&mut self, birth: u64) {
         self.len = 0;
-        let mut made = Vec::new();
+        let (mut made, mut panics) = (Vec::new(), Panics::default());
         // JUSTIFICATION: an aborted transaction leaves nothing behind.
         // SAFETY: a node of another birth is shared, and below it nothing is of this one, since whoever changes a node
         // changes all above it. Only this tree reaches what is of this birth, and it is not used any more.
         unsafe {
             self.root.take().dismantle(&|other| other == birth, &mut |retired| made.push(retired));
-            made.into_iter().for_each(|retired| super::roots::Garbage::free(retired));
+            panics.each(made, |retired| super::roots::Garbage::free(retired));
         }
+        panics.resume();
     }
 
     /// Puts everything out of use.

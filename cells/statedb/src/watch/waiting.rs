@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use smallvec::SmallVec;
 
 use super::sync::{AtomicBool, Mutex, Ordering};
+use crate::panics::Panics;
 
 /// What closes once, and who is told then.
 ///
@@ -40,15 +41,18 @@ impl<L> Waiting<L> {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Wakes the tasks, then gives the listeners to `tell`; does nothing if it has closed before.
+    /// Wakes the tasks, then gives the listeners to `tell`, also those after one that panics; does nothing if it has
+    /// closed before.
     pub(crate) fn close(&self, tell: impl FnMut(L)) {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
         // Whoever comes later finds it closed.
         let List { tasks, listeners, .. } = std::mem::take(&mut *self.list.lock());
-        tasks.into_iter().for_each(|(_, task)| task.wake());
-        listeners.into_iter().for_each(tell);
+        let mut panics = Panics::default();
+        panics.each(tasks, |(_, task)| task.wake());
+        panics.each(listeners, tell);
+        panics.resume();
     }
 
     /// Lets `add` put a listener on the list, unless it has closed; tells whether it was asked.

@@ -8,6 +8,7 @@ mod differential;
 mod lpm;
 mod model;
 mod observe;
+mod panics;
 mod promises;
 mod ranges;
 mod reference;

@@ -6,6 +6,8 @@ use loom::thread;
 
 mod changes;
 mod engine;
+#[path = "../../src/panics.rs"]
+mod panics;
 mod published;
 mod tracked;
 mod watch;

@@ -1,0 +1,75 @@
+//! Steps that are all run, although foreign code panics in some: wakers, metrics, the drop of rows.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// The first panic of some steps.
+#[derive(Default)]
+#[must_use = "a panic is resumed or lost"]
+pub(crate) struct Panics(Option<Box<dyn Any + Send>>);
+
+impl Panics {
+    /// Runs a step; returns whether it came to its end.
+    #[inline]
+    pub(crate) fn run(&mut self, step: impl FnOnce()) -> bool {
+        match catch_unwind(AssertUnwindSafe(step)) {
+            Ok(()) => true,
+            Err(panic) => {
+                self.keep(panic);
+                false
+            }
+        }
+    }
+
+    /// Runs a step for each item. Costs nothing per item: the items after one that panics are a second run.
+    #[inline]
+    pub(crate) fn each<I>(&mut self, items: impl IntoIterator<Item = I>, mut step: impl FnMut(I)) {
+        let mut items = items.into_iter();
+        while !self.run(|| {
+            for item in items.by_ref() {
+                step(item);
+            }
+        }) {}
+    }
+
+    #[cold]
+    fn keep(&mut self, panic: Box<dyn Any + Send>) {
+        match &self.0 {
+            None => self.0 = Some(panic),
+            // Its drop is foreign code, too.
+            Some(_) => std::mem::forget(panic),
+        }
+    }
+
+    /// Goes on with the first panic, unless the thread is in the middle of another: that one says more, and two end the
+    /// process.
+    #[inline]
+    pub(crate) fn resume(self) {
+        if let Some(panic) = self.0
+            && !std::thread::panicking()
+        {
+            resume_unwind(panic);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_items_are_run_and_the_first_panic_goes_on() {
+        let mut seen = Vec::new();
+        let mut panics = Panics::default();
+        panics.each(0..5, |n| {
+            seen.push(n);
+            assert!(n % 2 == 0, "{n} is odd");
+        });
+        assert!(!panics.run(|| panic!("another")));
+        assert!(panics.run(|| seen.push(9)));
+        assert_eq!(seen, [0, 1, 2, 3, 4, 9]);
+        let panic = catch_unwind(AssertUnwindSafe(|| panics.resume())).unwrap_err();
+        assert_eq!(panic.downcast_ref::<String>().unwrap(), "1 is odd");
+        Panics::default().resume();
+    }
+}
