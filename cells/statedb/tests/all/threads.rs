@@ -8,21 +8,24 @@ use std::time::Duration;
 use serde::Serialize;
 use statedb::{Db, Index, IndexDef, KeyRange, Query, RwTable, Snapshot, Table, TableSpec};
 
-/// What all accounts have together stays the same.
+/// What all accounts of a table have together stays the same. There are two such tables.
 #[derive(Clone, Serialize)]
-struct Account {
+struct Account<const SAVINGS: bool> {
     id: u64,
     owner: String,
     balance: i64,
 }
 
-const BY_OWNER: Index<Account, str> = Index::new("owner", |account, keys| keys.add(&account.owner));
 const ACCOUNTS: u64 = 300;
 const TOTAL: i64 = ACCOUNTS as i64 * 100;
 const COMMITS: u64 = 400;
 
-impl TableSpec for Account {
-    const NAME: &'static str = "accounts";
+impl<const SAVINGS: bool> Account<SAVINGS> {
+    const BY_OWNER: Index<Self, str> = Index::new("owner", |account, keys| keys.add(&account.owner));
+}
+
+impl<const SAVINGS: bool> TableSpec for Account<SAVINGS> {
+    const NAME: &'static str = if SAVINGS { "savings" } else { "accounts" };
     type Key<'a> = u64;
 
     fn key(&self) -> u64 {
@@ -30,7 +33,7 @@ impl TableSpec for Account {
     }
 
     fn indexes() -> Vec<IndexDef<Self>> {
-        vec![BY_OWNER.def()]
+        vec![Self::BY_OWNER.def()]
     }
 
     fn columns() -> &'static [&'static str] {
@@ -42,17 +45,17 @@ impl TableSpec for Account {
     }
 }
 
-fn account(id: u64, balance: i64) -> Account {
+fn account<const SAVINGS: bool>(id: u64, balance: i64) -> Account<SAVINGS> {
     Account { id, owner: format!("owner-{}", id % 7), balance }
 }
 
 /// Moves money, and now and then a whole account to a number far away, which splits and merges nodes.
-fn write(accounts: &RwTable<Account>) {
+fn write<const SAVINGS: bool>(accounts: &RwTable<Account<SAVINGS>>) {
     for round in 0..COMMITS {
         let (from, to) = (round * 7 % ACCOUNTS, round * 13 % ACCOUNTS);
         let mut w = accounts.write();
         let far = |id: u64| id << 40;
-        let place = |w: &statedb::Writer<'_, Account>, id| {
+        let place = |w: &statedb::Writer<'_, Account<SAVINGS>>, id| {
             if w.get(Query::primary(id)).is_some() { id } else { far(id) }
         };
         let (from, to) = (place(&w, from), place(&w, to));
@@ -70,11 +73,12 @@ fn write(accounts: &RwTable<Account>) {
     }
 }
 
-fn check(accounts: &Table<Account>, snapshot: &Snapshot) {
-    let sum = |rows: statedb::Rows<'_, Account>| rows.map(|account| account.balance).sum::<i64>();
+fn check<const SAVINGS: bool>(accounts: &Table<Account<SAVINGS>>, snapshot: &Snapshot) {
+    let sum = |rows: statedb::Rows<'_, Account<SAVINGS>>| rows.map(|account| account.balance).sum::<i64>();
     assert_eq!(sum(accounts.all(snapshot)), TOTAL);
     assert_eq!(sum(accounts.by_revision(snapshot, 0)), TOTAL);
-    let owners = (0..7).map(|owner| accounts.list(snapshot, BY_OWNER.query(&format!("owner-{owner}"))));
+    let owners =
+        (0..7).map(|owner| accounts.list(snapshot, Account::BY_OWNER.query(&format!("owner-{owner}"))));
     assert_eq!(owners.map(sum).sum::<i64>(), TOTAL);
     let (near, far) = (KeyRange::primary(..ACCOUNTS), KeyRange::primary(ACCOUNTS..));
     assert_eq!(sum(accounts.range(snapshot, near)) + sum(accounts.range(snapshot, far)), TOTAL);
@@ -83,26 +87,37 @@ fn check(accounts: &Table<Account>, snapshot: &Snapshot) {
 #[test]
 fn snapshots_are_whole_while_others_write() {
     let db = Db::new();
-    let accounts = db.table::<Account>().unwrap();
+    let accounts = db.table::<Account<false>>().unwrap();
+    let savings = db.table::<Account<true>>().unwrap();
     accounts.transact(|w| (0..ACCOUNTS).for_each(|id| drop(w.insert(account(id, 100)))));
+    savings.transact(|w| (0..ACCOUNTS).for_each(|id| drop(w.insert(account(id, 100)))));
+    let check_both = |snapshot: &Snapshot| {
+        check(&accounts, snapshot);
+        check(&savings, snapshot);
+    };
     let done = AtomicBool::new(false);
     let writing = || !done.load(Ordering::Relaxed);
     let mut reader = db.reader();
     std::thread::scope(|scope| {
-        let writers = [(); 2].map(|()| scope.spawn(|| write(&accounts)));
+        // Those of one table wait for each other, those of two publish side by side.
+        let writers = [
+            scope.spawn(|| write(&accounts)),
+            scope.spawn(|| write(&accounts)),
+            scope.spawn(|| write(&savings)),
+        ];
         // Each takes another way to a snapshot, and keeps some for a while.
         scope.spawn(|| {
             let mut held = Vec::new();
             while writing() {
                 held.push(db.snapshot());
-                check(&accounts, &held[held.len() - 1]);
+                check_both(&held[held.len() - 1]);
                 held.truncate(if held.len() > 8 { 3 } else { 8 });
             }
-            held.iter().for_each(|snapshot| check(&accounts, snapshot));
+            held.iter().for_each(check_both);
         });
         scope.spawn(|| {
             while writing() {
-                check(&accounts, reader.latest());
+                check_both(reader.latest());
             }
         });
         scope.spawn(|| {
@@ -120,7 +135,7 @@ fn snapshots_are_whole_while_others_write() {
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         done.store(true, Ordering::Relaxed);
     });
-    check(&accounts, &db.snapshot());
+    check_both(&db.snapshot());
 }
 
 /// A row that tells which thread has dropped it.

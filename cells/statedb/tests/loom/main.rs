@@ -1,5 +1,5 @@
-//! Models of the protocols between threads: every order in which two or three threads can run, with the memory model's
-//! liberties. The product's own code is compiled with loom's atomics, locks and cells.
+//! Models of the protocols between threads: every order in which two or three threads can run with up to three preemptions,
+//! with the memory model's liberties. The product's own code is compiled with loom's atomics, locks and cells.
 
 use loom::model::Builder;
 use loom::thread;
@@ -14,7 +14,11 @@ mod watch;
 mod watched;
 
 fn model(f: impl Fn() + Send + Sync + 'static) {
+    bounded_model(3, f);
+}
+
+fn bounded_model(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(preemptions);
     builder.check(f);
 }

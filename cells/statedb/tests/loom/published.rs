@@ -195,3 +195,85 @@ fn what_a_reader_leaves_is_freed_when_the_last_writer_ends() {
         all_freed(&nodes);
     });
 }
+
+/// The version of each of two tables.
+#[derive(Clone)]
+struct Tables([Arc<Node>; 2]);
+
+impl Root for Tables {
+    type Garbage = Unused;
+
+    fn end(&mut self) -> Vec<Unused> {
+        // Nodes of the end reach nothing.
+        std::mem::replace(&mut self.0, [node(0), node(0)]).map(Unused).into_iter().collect()
+    }
+}
+
+/// As a commit to one table: a new version in the place of the one before, which is put on the state before. Returns the
+/// new node.
+fn write_table(roots: &Roots<Tables>, table: usize, number: u64) -> Arc<Node> {
+    let _working = roots.work();
+    let new = node(number);
+    let mut old = None;
+    let (now, before) =
+        roots.publish(|tables| old = Some(std::mem::replace(&mut tables.0[table], new.clone())));
+    look_at_both(&now);
+    drop(now);
+    before.retire(old.map(Unused).into_iter().collect());
+    new
+}
+
+fn look_at_both(held: &Held<Tables>) -> [u64; 2] {
+    held.root().0.each_ref().map(|node| {
+        // SAFETY: held, so not freed, if the protocol is right.
+        node.freed.with(|freed| assert!(unsafe { !*freed }, "freed while it is held"));
+        assert!(node.number <= held.number(), "born after the state that has it");
+        node.number
+    })
+}
+
+/// Transactions on different tables publish side by side, `reading` goes on beside them: both tables have what was
+/// written, and what the writers retire, in the order in which they published or in the other, is freed once, when nobody
+/// reaches it.
+fn two_writers(preemptions: usize, reading: Option<fn(&Roots<Tables>)>) {
+    bounded_model(preemptions, move || {
+        let first = [node(0), node(0)];
+        let roots = Arc::new(Roots::new(Tables(first.clone())));
+        let other = {
+            let roots = roots.clone();
+            thread::spawn(move || write_table(&roots, 1, 1))
+        };
+        let reader = reading.map(|read| {
+            let roots = roots.clone();
+            thread::spawn(move || read(&roots))
+        });
+        let new = write_table(&roots, 0, 1);
+        let other = other.join().unwrap();
+        reader.into_iter().for_each(|reader| reader.join().unwrap());
+        let last = roots.current();
+        assert!(last.number() == 2 && Arc::ptr_eq(&last.root().0[0], &new));
+        assert!(Arc::ptr_eq(&last.root().0[1], &other));
+        drop(last);
+        all_freed(&first);
+        drop(roots);
+        all_freed(&[new, other]);
+    });
+}
+
+#[test]
+fn writers_of_two_tables_publish_side_by_side() {
+    two_writers(3, None);
+}
+
+/// Two preemptions of these three threads take seconds, three take minutes.
+#[test]
+fn a_reader_beside_writers_of_two_tables_sees_whole_states() {
+    two_writers(
+        2,
+        Some(|roots| {
+            let held = roots.current();
+            let seen = look_at_both(&held).iter().sum::<u64>();
+            assert_eq!(seen, held.number(), "a state has the writes of all before it");
+        }),
+    );
+}
