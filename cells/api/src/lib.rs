@@ -65,6 +65,7 @@ mod server;
 mod socket;
 mod status;
 mod tables;
+mod uuids;
 
 pub use cell::cell;
 pub use config::ApiConfig;
@@ -76,3 +77,4 @@ pub use request::Request;
 pub use response::Response;
 pub use route::Route;
 pub use status::StatusSource;
+pub use uuids::ControllerUuids;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use api::{DebugSource, Operation, Request, Response, Route};
+use api::{ControllerUuids, DebugSource, Operation, Request, Response, Route};
 use devices::{Device, Netlink};
 use hive::prelude::*;
 use identity::Identities;
@@ -156,6 +156,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
         filter: filter.clone(),
         objects: objects.clone(),
         memory: p.memory.unwrap_or_default(),
+        uuids: ControllerUuids::default(),
     };
     let (table, ipam) = ((*p.table).clone(), (*p.ipam).clone());
     let endpoints = Arc::new(Endpoints::new(table, ipam, fence, defaults.clone(), context));

@@ -1,19 +1,25 @@
 //! Endpoints as the REST API shows them.
 
+use api::ControllerUuids;
 use api_models as models;
 use models::{List, Required};
 
 use crate::endpoint::Endpoint;
-use crate::log::Change;
+use crate::log::{Change, Code};
 use crate::policy_model::PolicyView;
 use crate::record::Record;
 use crate::state::State;
 use labels::Labels;
 
 /// The whole endpoint.
-pub(crate) fn endpoint(endpoint: &Endpoint, policy: &PolicyView) -> models::Endpoint {
+pub(crate) fn endpoint(
+    endpoint: &Endpoint,
+    policy: &PolicyView,
+    uuids: &ControllerUuids,
+) -> models::Endpoint {
     let record = &*endpoint.record;
     let status = models::EndpointStatus {
+        controllers: vec![regeneration(endpoint, uuids)],
         external_identifiers: Some(identifiers(record)),
         health: Some(health(endpoint, policy)),
         identity: identity(record),
@@ -26,6 +32,31 @@ pub(crate) fn endpoint(endpoint: &Endpoint, policy: &PolicyView) -> models::Endp
         ..models::EndpointStatus::default()
     };
     models::Endpoint { id: record.id.into(), spec: Some(configuration(record)), status: Some(status) }
+}
+
+/// The reconciler's work for the endpoint: it retries with backoff what has failed.
+fn regeneration(endpoint: &Endpoint, uuids: &ControllerUuids) -> models::ControllerStatus {
+    let name = format!("endpoint-{}-regeneration-recovery", endpoint.record.id);
+    let outcomes = || endpoint.log.newest_first().filter(|change| change.code != Code::Warning);
+    let failures = || outcomes().filter(|change| change.code == Code::Failure);
+    let (consecutive, all) =
+        (outcomes().take_while(|change| change.code == Code::Failure).count(), failures().count());
+    let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let last = failures().next();
+    let runs = models::ControllerRuns {
+        consecutive_failure_count: count(consecutive),
+        failure_count: count(all),
+        last_failure_msg: last.map(|change| change.message.to_string()).unwrap_or_default(),
+        last_failure_timestamp: last.map(|change| change.at.into()).unwrap_or_default(),
+        last_success_timestamp: match endpoint.status.is_done() {
+            true => endpoint.status.updated_at().into(),
+            false => models::DateTime::default(),
+        },
+        success_count: i64::try_from(endpoint.builds).unwrap_or(i64::MAX),
+    };
+    let configuration = models::ControllerConfiguration { error_retry: true, ..Default::default() };
+    let uuid = uuids.of(&name);
+    models::ControllerStatus { configuration: Some(configuration), name, status: Some(runs), uuid }
 }
 
 /// The identity, once there is one.

@@ -183,7 +183,8 @@ pub(crate) fn get_healthz(endpoints: &Endpoints, request: &Request) -> Response 
 }
 
 fn whole(endpoints: &Endpoints, endpoint: &Endpoint) -> models::Endpoint {
-    model::endpoint(endpoint, &PolicyView::of(&endpoints.context, endpoint))
+    let context = &endpoints.context;
+    model::endpoint(endpoint, &PolicyView::of(context, endpoint), &context.uuids)
 }
 
 fn show(endpoints: &Endpoints, request: &Request, answer: impl FnOnce(&Endpoint) -> Response) -> Response {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, SystemTime};
 
+use api::ControllerUuids;
 use api_models::EndpointChangeRequest;
 use identity::Identities;
 use ipam::Ipam;
@@ -58,6 +59,7 @@ pub(crate) struct Context {
     pub(crate) objects: Option<Objects>,
     /// How much memory there is.
     pub(crate) memory: Arc<MemoryLimit>,
+    pub(crate) uuids: ControllerUuids,
 }
 
 /// Why a request for an endpoint is not fulfilled.

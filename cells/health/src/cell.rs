@@ -94,13 +94,14 @@ struct CollectorParams {
     sources: Group<StatusSource>,
     health: Arc<HealthTree>,
     lifecycle: Lifecycle,
+    all_jobs: Arc<Jobs>,
     jobs: JobGroup,
 }
 
 /// The first round in the start hook, which runs after those of the sources and before that of the REST server: whoever
 /// asks gets an answer. Then by a job, which proves that the agent's jobs move.
 fn new_collector(p: CollectorParams) -> Result<Arc<Collector>, Error> {
-    let collector = Arc::new(Collector::new(p.sources.to_vec(), p.health));
+    let collector = Arc::new(Collector::new(p.sources.to_vec(), p.health, p.all_jobs));
     let (limit, first) = (p.config.status_collector_probe_check_timeout, collector.clone());
     p.lifecycle.hook("status-collector").on_start(move |_| async move {
         let round = hive::blocking(move || first.round(SystemTime::now()));

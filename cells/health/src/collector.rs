@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use api::StatusSource;
+use api::{ControllerUuids, StatusSource};
 use api_models::{DateTime, Status, StatusResponse};
-use hive::job::Stuck;
+use hive::job::{Jobs, Stuck};
 use hive::{HealthTree, Level};
 use parking_lot::Mutex;
 
@@ -28,6 +28,8 @@ pub struct Question {
 pub struct Collector {
     sources: Vec<StatusSource>,
     health: Arc<HealthTree>,
+    jobs: Arc<Jobs>,
+    uuids: ControllerUuids,
     rounds: Mutex<Rounds>,
     /// Jobs that do not move, and since when.
     stuck: Mutex<BTreeMap<String, SystemTime>>,
@@ -46,8 +48,9 @@ struct Rounds {
 
 impl Collector {
     /// A collector that has had no round yet.
-    pub fn new(sources: Vec<StatusSource>, health: Arc<HealthTree>) -> Self {
-        Self { sources, health, rounds: Mutex::default(), stuck: Mutex::default() }
+    pub fn new(sources: Vec<StatusSource>, health: Arc<HealthTree>, jobs: Arc<Jobs>) -> Self {
+        let (uuids, rounds, stuck) = Default::default();
+        Self { sources, health, jobs, uuids, rounds, stuck }
     }
 
     /// A round: asks all sources and keeps the verdict for probes.
@@ -118,7 +121,7 @@ impl Collector {
             let StatusResponse { cilium, stale, .. } = status;
             return Some(StatusResponse { cilium, cluster, stale, ..Default::default() });
         }
-        status.controllers = jobs::controllers(&self.health.snapshot());
+        status.controllers = jobs::controllers(&self.health.snapshot(), &self.jobs.schedules(), &self.uuids);
         Some(status)
     }
 

@@ -2,11 +2,14 @@
 
 use api_models::{
     BandwidthManager, ClockSource, ClusterStatus, CniChainingStatus, EncryptionStatus, HostFirewall,
-    HubbleMetricsStatus, HubbleStatus, IdentityRange, K8sStatus, KubeProxyReplacement, Masquerading,
-    MasqueradingProtocols, Routing, Srv6, Status, StatusResponse,
+    HubbleMetricsStatus, HubbleStatus, IdentityRange, Ipv4BigTcp, Ipv6BigTcp, K8sStatus,
+    KubeProxyReplacement, Masquerading, MasqueradingProtocols, Routing, Srv6, Status, StatusResponse,
 };
 
 const DISABLED: &str = "Disabled";
+
+/// Bytes of a segment without BIG TCP: Linux' `GSO_LEGACY_MAX_SIZE` and `GRO_LEGACY_MAX_SIZE`.
+const MAX_SEGMENTS: i64 = 65_536;
 
 /// Cells put theirs over it.
 pub(crate) fn off() -> StatusResponse {
@@ -29,6 +32,8 @@ pub(crate) fn off() -> StatusResponse {
         hubble: Some(HubbleStatus { state: DISABLED.to_owned(), ..Default::default() }),
         hubble_metrics: Some(HubbleMetricsStatus { state: DISABLED.to_owned(), ..Default::default() }),
         identity_range: Some(IdentityRange { min_identity: 256, max_identity: 65535 }),
+        ipv4_big_tcp: Some(Ipv4BigTcp { max_gro: MAX_SEGMENTS, max_gso: MAX_SEGMENTS, enabled: false }),
+        ipv6_big_tcp: Some(Ipv6BigTcp { max_gro: MAX_SEGMENTS, max_gso: MAX_SEGMENTS, enabled: false }),
         kube_proxy_replacement: Some(KubeProxyReplacement { mode: "False".to_owned(), ..Default::default() }),
         kubernetes: Some(K8sStatus { state: DISABLED.to_owned(), ..Default::default() }),
         kvstore: Some(disabled()),
@@ -41,7 +46,7 @@ pub(crate) fn off() -> StatusResponse {
             intra_host_routing_mode: "Legacy".to_owned(),
             ..Default::default()
         }),
-        srv6: Some(Srv6::default()),
+        srv6: Some(Srv6 { srv6_encap_mode: "reduced".to_owned(), enabled: false }),
         ..Default::default()
     }
 }

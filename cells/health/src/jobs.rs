@@ -1,11 +1,31 @@
 //! Background jobs as what the original calls controllers.
 
-use api_models::{ControllerRuns, ControllerStatus, DateTime};
+use std::collections::BTreeMap;
+
+use api::ControllerUuids;
+use api_models::{ControllerConfiguration, ControllerRuns, ControllerStatus, DateTime, GoDuration};
+use hive::job::Schedule;
 use hive::{Level, Status};
 
-/// The jobs among the reporters of health, by name, with how their runs went.
-pub(crate) fn controllers(reports: &[Status]) -> Vec<ControllerStatus> {
-    reports.iter().filter_map(controller).collect()
+/// The jobs among the reporters of health, by name, with when they run and how their runs went. `schedules` has those of
+/// the reporters' paths.
+pub(crate) fn controllers(
+    reports: &[Status],
+    schedules: &BTreeMap<String, Schedule>,
+    uuids: &ControllerUuids,
+) -> Vec<ControllerStatus> {
+    let controllers = reports.iter().filter_map(|report| {
+        let (path, controller) = (report.path(), controller(report)?);
+        let schedule = schedules.get(&path).copied().unwrap_or_default();
+        let configuration = ControllerConfiguration {
+            error_retry: schedule.retries,
+            interval: GoDuration(schedule.interval.unwrap_or_default()),
+            ..ControllerConfiguration::default()
+        };
+        let uuid = uuids.of(&path);
+        Some(ControllerStatus { configuration: Some(configuration), uuid, ..controller })
+    });
+    controllers.collect()
 }
 
 /// A reporter is a job if the part of its path behind the module's names one: `job-X`, `timer-job-X`,

@@ -36,7 +36,7 @@
 //!     }
 //! });
 //! let hive = hive::Hive::builder(Vec::new()).build()?;
-//! let collector = Collector::new(vec![node], hive.health().clone());
+//! let collector = Collector::new(vec![node], hive.health().clone(), hive.jobs().clone());
 //! let question = Question { brief: false, require_k8s: true, require_modules: true };
 //! assert!(collector.status(question).is_none(), "before the first round");
 //! collector.round(SystemTime::now());
@@ -48,7 +48,7 @@
 //! ```
 //!
 //! **Differences from Cilium**: on the socket a degraded module makes the state `Warning` and names it; for probes it
-//! does not, for a restart cures nothing that a module retries. Controllers are the hive's jobs, without a UUID. The
+//! does not, for a restart cures nothing that a module retries. Controllers are the hive's jobs. The
 //! status on the socket is that of the moment, not that of the last round; probes get that of the last round.
 
 mod cell;

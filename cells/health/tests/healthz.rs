@@ -114,7 +114,53 @@ async fn the_parts_are_those_of_the_original() {
     let missing: Vec<_> =
         sample.as_object().unwrap().keys().filter(|part| ours.get(part.as_str()).is_none()).collect();
     // What only cells that are not in this hive, or features that are off, have to say.
-    assert_eq!(missing, ["bpf-maps", "ipam", "ipv4-big-tcp", "ipv6-big-tcp", "nodeMonitor", "proxy"]);
+    assert_eq!(missing, ["bpf-maps", "ipam", "nodeMonitor", "proxy"]);
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn parts_of_features_that_are_off_read_as_the_originals() {
+    let agent = Agent::start(vec![], vec![]).await;
+    let ours: serde_json::Value = serde_json::from_str(&agent.body("").await).unwrap();
+    let sample = include_str!("../../api/models/tests/samples/GET_healthz.json");
+    let sample: serde_json::Value = serde_json::from_str(sample).unwrap();
+    for part in ["ipv4-big-tcp", "ipv6-big-tcp", "srv6", "bandwidth-manager", "hubble-metrics", "encryption"]
+    {
+        assert_eq!(ours[part], sample[part], "{part}");
+    }
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn controllers_say_when_they_run_and_who_they_are() {
+    let slow = invoke(|jobs: JobGroup| {
+        jobs.timer("slow", std::time::Duration::from_secs(300), |_| async { Ok(()) });
+        jobs.one_shot("once", |cx: JobCx| async move {
+            cx.cancelled().await;
+            Ok(())
+        });
+        let backoff = Backoff::constant(std::time::Duration::from_secs(60));
+        jobs.one_shot_with_retry("again", backoff, |_| async { anyhow::bail!("no") });
+    });
+    let agent = Agent::start(vec![], vec![module("test", "Has jobs", [slow])]).await;
+    let uuids = |status: StatusResponse| -> Vec<_> {
+        status.controllers.into_iter().map(|controller| (controller.name, controller.uuid)).collect()
+    };
+    let first = agent.status("").await;
+    let configuration = |name: &str| {
+        let controller = first.controllers.iter().find(|controller| controller.name == name);
+        serde_json::to_value(controller.unwrap().configuration.as_ref().unwrap()).unwrap()
+    };
+    let timer = serde_json::json!({"error-retry": true, "interval": "5m0s"});
+    assert_eq!(configuration("test-slow"), timer);
+    assert_eq!(configuration("test-once"), serde_json::json!({}));
+    assert_eq!(configuration("test-again"), serde_json::json!({"error-retry": true}));
+    let (first, second) = (uuids(first), uuids(agent.status("").await));
+    assert_eq!(first, second);
+    let different: std::collections::BTreeSet<_> = first.iter().map(|(_, uuid)| uuid.len()).collect();
+    assert_eq!(different, [36].into());
+    let different: std::collections::BTreeSet<_> = first.iter().map(|(_, uuid)| uuid).collect();
+    assert_eq!(different.len(), first.len());
     agent.end().await;
 }
 

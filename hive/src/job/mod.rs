@@ -29,5 +29,5 @@ pub use handle::JobHandle;
 pub(crate) use handle::Running;
 pub use observer::ObserverJob;
 pub use one_shot::OneShotJob;
-pub use progress::{Jobs, Reason, Stuck, Watchdog, Working};
+pub use progress::{Jobs, Reason, Schedule, Stuck, Watchdog, Working};
 pub use timer::{TimerJob, Trigger};

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::Backoff;
 use super::JobHandle;
 use super::group::{Body, Env, JobCx, JobGroup, Spec};
+use super::progress::Schedule;
 use crate::event::JobKind;
 
 /// A job that runs once; added when dropped. See [`JobGroup::one_shot`].
@@ -51,6 +52,7 @@ impl OneShotJob {
         let body = move |env: Env| {
             async move {
                 env.cx.health.ok("Running");
+                env.cx.track.scheduled(Schedule { interval: None, retries: true });
                 loop {
                     let begin = Instant::now();
                     let Err(error) = env.attempt(|| f(env.cx.clone())).await else {

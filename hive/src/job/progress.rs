@@ -1,5 +1,6 @@
 //! Whether jobs move: counters that jobs keep, and a judge who compares samples of them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -20,6 +21,16 @@ pub struct Jobs {
     tracks: Mutex<Vec<Arc<Track>>>,
 }
 
+/// When a job runs. A job that runs once and is not retried has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// The time between two runs of a timer; `None` for jobs that run until they succeed, and for timers that only run
+    /// when triggered.
+    pub interval: Option<Duration>,
+    /// Whether a failed run is followed by another one.
+    pub retries: bool,
+}
+
 /// What a job tells of itself. No clock is read for it.
 pub(crate) struct Track {
     health: Health,
@@ -30,6 +41,8 @@ pub(crate) struct Track {
     /// Pieces of work that have begun and not ended.
     active: AtomicU32,
     deadline: Deadline,
+    schedule: OnceLock<Schedule>,
+    /// The longest time between two runs of a timer.
     period: OnceLock<Duration>,
     backlog: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
     state: AtomicU8,
@@ -84,6 +97,12 @@ impl Jobs {
         other
     }
 
+    /// How the jobs that have not ended run, by the paths of their reporters of health.
+    pub fn schedules(&self) -> BTreeMap<String, Schedule> {
+        let running = self.running();
+        running.iter().filter_map(|track| Some((track.health.path(), *track.schedule.get()?))).collect()
+    }
+
     fn running(&self) -> Vec<Arc<Track>> {
         let mut tracks = self.tracks.lock();
         tracks.retain(|track| track.state.load(Ordering::Relaxed) != ENDED);
@@ -103,6 +122,7 @@ impl Track {
             steps: AtomicU64::new(0),
             active: AtomicU32::new(0),
             deadline: Deadline::default(),
+            schedule: OnceLock::new(),
             period: OnceLock::new(),
             backlog: OnceLock::new(),
             state: AtomicU8::new(RUNNING),
@@ -155,6 +175,10 @@ impl Track {
 
     pub(crate) fn deadline(&self, deadline: Duration) {
         self.deadline.set(deadline);
+    }
+
+    pub(crate) fn scheduled(&self, schedule: Schedule) {
+        let _set_already = self.schedule.set(schedule);
     }
 
     pub(crate) fn every(&self, period: Duration) {

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use super::JobHandle;
 use super::backoff::spread;
 use super::group::{Env, JobCx, JobGroup, Spec};
+use super::progress::Schedule;
 use crate::event::JobKind;
 
 /// Makes a timer job run soon. Triggers that come before the run are served by one run.
@@ -121,6 +122,8 @@ impl Drop for TimerJob {
 impl Timer {
     async fn life(mut self, env: Env) {
         env.cx.health.ok("Primed");
+        let interval = (!self.interval.is_zero()).then_some(self.interval);
+        env.cx.track.scheduled(Schedule { interval, retries: true });
         if !self.interval.is_zero() {
             env.cx.track.every(self.interval.mul_f64(1.0 + self.jitter));
         }

@@ -164,6 +164,7 @@ impl Agent {
             filter,
             objects: Some(objects.clone()),
             memory: Arc::default(),
+            uuids: Default::default(),
         };
         let endpoints = Endpoints::new(table.clone(), ipam.clone(), fence, Defaults::default(), context);
         let ops = EndpointOps {

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use super::*;
 use crate::policy_model::PolicyView;
 use crate::state::State;
-use crate::{Record, model, rest};
+use crate::{Code, Record, model, rest};
 use labels::Label;
 use policy::{Filter, FilterPeer, Filters};
 
@@ -63,14 +63,34 @@ fn normal(text: &str) -> Value {
 fn an_endpoint_reads_as_the_originals() {
     let record: Record = serde_json::from_str(RECORD).unwrap();
     let endpoint = ready(record);
-    let ours = serde_json::to_string(&model::endpoint(&endpoint, &PolicyView::open(1))).unwrap();
+    let uuids = api::ControllerUuids::default();
+    let ours = serde_json::to_string(&model::endpoint(&endpoint, &PolicyView::open(1), &uuids)).unwrap();
     assert_eq!(normal(&ours), normal(ORIGINAL));
     let keys = |text: &str| {
         let value: Value = serde_json::from_str(text).unwrap();
         value["status"].as_object().unwrap().keys().cloned().collect::<Vec<_>>()
     };
-    let originals: Vec<_> = keys(ORIGINAL).into_iter().filter(|key| key != "controllers").collect();
-    assert_eq!(keys(&ours), originals);
+    assert_eq!(keys(&ours), keys(ORIGINAL));
+}
+
+#[test]
+fn an_endpoint_has_a_controller_that_counts_builds_and_failures() {
+    let uuids = api::ControllerUuids::default();
+    let controller = |endpoint: &Endpoint| {
+        let model = model::endpoint(endpoint, &PolicyView::open(1), &uuids);
+        let [controller] = &model.status.unwrap().controllers[..] else { panic!("one controller") };
+        (controller.name.clone(), controller.status.clone().unwrap())
+    };
+    let good = ready(serde_json::from_str(RECORD).unwrap());
+    let (name, runs) = controller(&good);
+    assert_eq!(name, format!("endpoint-{}-regeneration-recovery", good.record.id));
+    assert_eq!((runs.failure_count, runs.success_count), (0, i64::try_from(good.builds).unwrap()));
+    let bad = good.note(Code::Failure, "no room", good.log.last().unwrap().at);
+    let bad = bad.note(Code::Failure, "no room", good.log.last().unwrap().at);
+    let (_, runs) = controller(&bad);
+    assert_eq!((runs.consecutive_failure_count, runs.last_failure_msg.as_str()), (2, "no room"));
+    let (_, runs) = controller(&bad.note(Code::Ok, "made", good.log.last().unwrap().at));
+    assert_eq!((runs.consecutive_failure_count, runs.failure_count), (0, 2));
 }
 
 fn ready(record: Record) -> Endpoint {
