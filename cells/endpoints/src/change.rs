@@ -13,7 +13,7 @@ use crate::mac::Mac;
 use crate::op_labels::OpLabels;
 use crate::record::{DatapathConfiguration, Record};
 use crate::state::State;
-use labels::{GENERATED, Label, Labels, RESERVED};
+use labels::{GENERATED, Label, Labels, PORTS, RESERVED};
 
 /// The record a request describes. Its number is the wished one, zero for any.
 pub(crate) fn record(request: &EndpointChangeRequest) -> Result<Record, BadParameter> {
@@ -92,10 +92,10 @@ fn refuse_own(labels: &Labels) -> Result<(), Invalid> {
     if !reserved.is_empty() {
         return Err(Invalid::ReservedLabels(reserved.to_string()));
     }
-    let generated = labels.of_source(GENERATED);
-    match generated.is_empty() {
-        true => Ok(()),
-        false => Err(Invalid::GeneratedLabels(generated.to_string())),
+    let generated = [GENERATED, PORTS].map(|source| labels.of_source(source));
+    match generated.into_iter().find(|labels| !labels.is_empty()) {
+        None => Ok(()),
+        Some(generated) => Err(Invalid::GeneratedLabels(generated.to_string())),
     }
 }
 

@@ -112,7 +112,10 @@ impl Endpoint {
 
     /// An endpoint of an earlier run.
     pub fn restored(record: Record, now: SystemTime) -> Endpoint {
-        Endpoint::first(record, State::Restoring, "Restoring endpoint from previous run", now)
+        // Rules may name its ports before the sources of pods have been read.
+        let named_ports = crate::named_ports::of_labels(&record.op_labels.identity());
+        let first = Endpoint::first(record, State::Restoring, "Restoring endpoint from previous run", now);
+        Endpoint { named_ports, ..first }
     }
 
     fn first(record: Record, state: State, message: &str, now: SystemTime) -> Endpoint {

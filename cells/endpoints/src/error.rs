@@ -59,7 +59,7 @@ pub enum Invalid {
     /// Labels of the `reserved` source are the agent's.
     #[error("not allowed to add reserved labels: {0}")]
     ReservedLabels(String),
-    /// Labels of the `cilium-generated` source are the agent's.
+    /// Labels of the sources `cilium-generated` and `gen` are the agent's.
     #[error("not allowed to add generated labels: {0}")]
     GeneratedLabels(String),
     /// The request carried labels, none of which remains after filtering.

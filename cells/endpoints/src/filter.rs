@@ -1,6 +1,6 @@
 //! Which labels make up an identity: `--labels` and `--label-prefix-file`, and the prefixes that count without them.
 
-use labels::{Label, Labels, RESERVED};
+use labels::{Label, Labels, PORTS, RESERVED};
 use regex::Regex;
 
 use crate::prefix_file::{BadFile, Listed, PrefixFile};
@@ -125,13 +125,16 @@ impl Filter {
     }
 
     /// The longest that is included against the shortest that is not: a rule makes exceptions from those that match less.
+    /// Labels of the agent's own always count: pods whose named ports differ need rows of their own.
     fn counts(&self, label: &Label) -> bool {
         let lengths = |exclude| {
             let rules = self.rules.iter().filter(move |rule| rule.exclude == exclude);
             rules.filter_map(|rule| rule.matches(label)).filter(|length| *length > 0)
         };
         let (included, excluded) = (lengths(false).max(), lengths(true).min());
-        label.source == RESERVED || included > excluded || (!self.named && excluded.is_none())
+        [RESERVED, PORTS].contains(&label.source.as_str())
+            || included > excluded
+            || (!self.named && excluded.is_none())
     }
 }
 
@@ -206,6 +209,10 @@ mod tests {
             ["app.kubernetes.io/name", "init", "io.cilium.k8s.policy.cluster", "io.kubernetes.pod.namespace"];
         assert_eq!(keys(&only, &ALL), expected);
         assert_eq!(keys(&only, &["k8s:role-of=x", "container:role=x", "k8s:tier=1"]), ["role-of", "tier"]);
+        assert_eq!(
+            keys(&only, &["gen:io.cilium.k8s.named-ports=http.TCP.80"]),
+            ["io.cilium.k8s.named-ports"]
+        );
         let without = Filter::new(["!app\\.kubernetes\\.io/version", "!k8s:app$"]).unwrap();
         assert_eq!(
             keys(&without, &["k8s:app=x", "k8s:app.kubernetes.io/version=1", "k8s:apps=x", "k8s:other=1"]),

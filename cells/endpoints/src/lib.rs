@@ -46,6 +46,7 @@ mod log;
 mod mac;
 mod metrics;
 mod model;
+mod named_ports;
 mod op_labels;
 mod options;
 mod pod;

@@ -7,11 +7,14 @@ use std::time::Duration;
 use hive::Backoff;
 use k8s::core::{ContainerPort, Namespace, Pod};
 use k8s::{Api, Key, Kind, Row, Sources};
-use labels::{K8S, Label, Labels, NAMESPACE_LABELS, POD_NAMESPACE, POLICY_CLUSTER, POLICY_SERVICE_ACCOUNT};
+use labels::{
+    K8S, Label, Labels, NAMESPACE_LABELS, POD_NAMESPACE, POLICY_CLUSTER, POLICY_SERVICE_ACCOUNT, PORTS,
+};
 use policy::NamedPorts;
 use statedb::{Snapshot, Table};
 
 use crate::filter::Filter;
+use crate::named_ports;
 use crate::op_labels::OpLabels;
 use crate::record::Record;
 
@@ -51,6 +54,15 @@ pub(crate) struct Metadata {
     pub(crate) ports: NamedPorts,
 }
 
+impl Metadata {
+    fn of(pod: &Pod, namespace: Option<&Namespace>, cluster: &str) -> Metadata {
+        let ports = ports(pod);
+        let named = named_ports::labels(&ports);
+        let labels = labels(pod, namespace, cluster).0.into_values().chain(named).collect();
+        Metadata { labels, ports }
+    }
+}
+
 /// What the tables have of an endpoint's pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lookup {
@@ -87,22 +99,22 @@ impl Objects {
         if namespace.is_none() && !(partial && self.namespaces.initialized(snapshot)) {
             return None;
         }
-        let labels = labels(pod, namespace.map(|namespace| &namespace.object), &(self.cluster)());
-        Some(Metadata { labels, ports: ports(pod) })
+        Some(Metadata::of(pod, namespace.map(|namespace| &namespace.object), &(self.cluster)()))
     }
 
     /// Looks for the pod of a new endpoint, whose object may have come just now: has folders read, and asks the API
     /// server for it where the table has another pod of the name. Returns the metadata of the API server's answer, and
     /// none where the tables have it or nothing has it: the endpoint begins as `reserved:init` then.
     pub(crate) async fn look_for(&self, record: &Record) -> Option<Metadata> {
-        let has_namespace = || {
-            let snapshot = self.namespaces.snapshot();
-            self.namespaces.get(&snapshot, Row::by_name("", &record.k8s_namespace)).is_some()
-        };
-        let is_pod = !record.k8s_pod_name.is_empty();
-        if !is_pod || has_namespace() && matches!(self.lookup(record), Lookup::Found(_)) {
+        let snapshot = self.pods.snapshot();
+        let by_name = Row::by_name(&record.k8s_namespace, &record.k8s_pod_name);
+        let pod = self.pods.get(&snapshot, by_name).filter(|row| is_of(&row.object, record));
+        let namespace = self.namespaces.get(&snapshot, Row::by_name("", &record.k8s_namespace));
+        let is_known = |row: &Row<Pod>| namespace.is_some() || self.partial.contains(&*row.source);
+        if record.k8s_pod_name.is_empty() || pod.is_some_and(|row| is_known(row)) {
             return None;
         }
+        drop(snapshot);
         let lookup = async {
             if let Some(sources) = &self.sources {
                 sources.look().await;
@@ -221,10 +233,8 @@ fn ports(pod: &Pod) -> NamedPorts {
 /// The protocol's number; none for one that has no ports.
 fn protocol(port: &ContainerPort) -> Option<u8> {
     match port.protocol.as_str() {
-        "" | "TCP" => Some(6),
-        "UDP" => Some(17),
-        "SCTP" => Some(132),
-        _ => None,
+        "" => named_ports::protocol("TCP"),
+        name => named_ports::protocol(name),
     }
 }
 
@@ -234,7 +244,8 @@ pub(crate) fn described(before: &OpLabels, metadata: &Metadata, filter: &Filter)
     let (identity, info) = filter.split(&metadata.labels);
     let kept = |labels: &Labels| -> Vec<Label> {
         let waiting = |label: &Label| label.source == labels::RESERVED && label.key == "init";
-        labels.0.values().filter(|label| label.source != K8S && !waiting(label)).cloned().collect()
+        let of_object = |label: &Label| [K8S, PORTS].contains(&label.source.as_str());
+        labels.0.values().filter(|label| !of_object(label) && !waiting(label)).cloned().collect()
     };
     let identity: Labels =
         kept(&before.orchestration_identity).into_iter().chain(identity.0.into_values()).collect();
@@ -280,8 +291,7 @@ mod tests {
     fn a_pod_has_the_labels_of_the_original() {
         let mut namespace = Namespace::default();
         namespace.metadata.labels = [("team", "a")].into_iter().collect();
-        let metadata =
-            |namespace| Metadata { labels: labels(&pod(), namespace, "default"), ports: ports(&pod()) };
+        let metadata = |namespace| Metadata::of(&pod(), namespace, "default");
         let described = described(&OpLabels::default(), &metadata(Some(&namespace)), &Filter::default());
         let expected = [
             "k8s:app=web",

@@ -9,6 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub const RESERVED: &str = "reserved";
 /// Source of labels that the agent derives from others.
 pub const GENERATED: &str = "cilium-generated";
+/// Source of labels that the agent makes of a pod's named ports.
+pub const PORTS: &str = "gen";
 /// Source of a label that was written without one.
 pub const UNSPECIFIED: &str = "unspec";
 

@@ -16,4 +16,4 @@ mod label;
 
 pub use array::LabelArray;
 pub use keys::*;
-pub use label::{GENERATED, Label, Labels, RESERVED, UNSPECIFIED};
+pub use label::{GENERATED, Label, Labels, PORTS, RESERVED, UNSPECIFIED};

@@ -80,15 +80,10 @@ async fn a_pod_has_the_labels_of_its_object_and_follows_it() {
     // A pod without an object waits for one, and is `init` until then.
     let second = agent.endpoints.create(&agent.request(2)).await.unwrap();
     assert_eq!((second.record.identity(), second.applied_identity), (5, 5));
-    let mut web = object(2, "web");
-    let port = ContainerPort { name: "HTTP".into(), container_port: 8080, ..ContainerPort::default() };
-    web.object.spec.containers = vec![Container { ports: vec![port], ..Container::default() }];
-    agent.pods.transact(|w| w.insert(web));
+    agent.pods.transact(|w| w.insert(object(2, "web")));
     let second = agent.until(second.id(), |row| row.applied_identity == first).await;
-    assert_eq!(second.named_ports.port("http", 6), Some(8080));
     let snapshot = agent.numbers.snapshot();
-    let row = agent.numbers.get(&snapshot, Identity::by_id(first)).unwrap();
-    assert_eq!((row.users.len(), row.named_ports().port("http", 6)), (2, Some(8080)));
+    assert_eq!(agent.numbers.get(&snapshot, Identity::by_id(first)).unwrap().users.len(), 2);
     assert_eq!(world.map.identity(&address(&second)), Some(first));
     assert_eq!(agent.users(5), Some(vec![]), "nobody is init any more");
 
@@ -267,4 +262,56 @@ async fn a_policy_that_cannot_be_written_fails_the_creation() {
     assert_eq!(error, "unable to regenerate endpoint: unable to write the policy of endpoint 77: no memory");
     assert!(world.files().is_empty() && agent.rows().is_empty() && world.map.prefixes().is_empty());
     assert_eq!(agent.users(5), Some(vec![]));
+}
+
+fn object_with_port(n: u16, app: &str, port: u16) -> Row<Pod> {
+    let mut pod = object(n, app);
+    let port = ContainerPort { name: "http".into(), container_port: port, ..ContainerPort::default() };
+    pod.object.spec.containers = vec![Container { ports: vec![port], ..Container::default() }];
+    pod
+}
+
+/// Two versions of a workload that name other ports: with one identity no rule could name the port of either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_whose_named_ports_differ_have_identities_of_their_own() {
+    let world = World::new();
+    let ports_of = |agent: &Agent, id: u32| {
+        let snapshot = agent.numbers.snapshot();
+        agent.numbers.get(&snapshot, Identity::by_id(id)).unwrap().named_ports().port("http", 6)
+    };
+    let (old, new, third) = {
+        let agent = Agent::start(&world).await;
+        agent.objects([object_with_port(1, "web", 8080), object_with_port(2, "web", 9090), object(3, "web")]);
+        let old = agent.endpoints.create(&agent.request(1)).await.unwrap();
+        let new = agent.endpoints.create(&agent.request(2)).await.unwrap();
+        let third = agent.endpoints.create(&agent.request(3)).await.unwrap();
+        let ids = [&old, &new, &third].map(|row| row.record.identity());
+        assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2], "{ids:?}");
+        assert_eq!((ports_of(&agent, ids[0]), ports_of(&agent, ids[1])), (Some(8080), Some(9090)));
+        let labels = &old.record.sec_label.as_ref().unwrap().labels;
+        assert!(
+            labels.texts().contains(&"gen:io.cilium.k8s.named-ports=http.TCP.8080".to_owned()),
+            "{labels}"
+        );
+        // A port that changes under a pod leads to the other identity.
+        agent.pods.transact(|w| w.insert(object_with_port(1, "web", 9090)));
+        agent.until(old.id(), |row| row.applied_identity == ids[1]).await;
+        agent.pods.transact(|w| w.insert(object_with_port(1, "web", 8080)));
+        agent.until(old.id(), |row| row.applied_identity == ids[0]).await;
+        (old, new, third)
+    };
+    // Rules may name ports before the sources of pods have been read again.
+    let agent = Agent::start(&world).await;
+    for (before, port) in [(&old, Some(8080)), (&new, Some(9090)), (&third, None)] {
+        let row = agent.until(before.id(), |row| row.builds > 0).await;
+        assert_eq!(
+            (row.applied_identity, row.record.identity()),
+            (before.record.identity(), row.applied_identity)
+        );
+        assert_eq!((row.named_ports.port("http", 6), ports_of(&agent, row.record.identity())), (port, port));
+    }
+    // A client cannot say so.
+    let refused =
+        agent.endpoints.relabel(&pod(3), &["gen:io.cilium.k8s.named-ports=x.TCP.1".to_owned()]).await;
+    assert!(refused.unwrap_err().to_string().starts_with("not allowed to add generated labels: "));
 }

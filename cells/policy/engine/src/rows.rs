@@ -119,6 +119,11 @@ impl NamedPorts {
         }
     }
 
+    /// Name, protocol and port of each, in the order of names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u8, u16)> {
+        self.0.iter().map(|(name, protocol, port)| (&**name, *protocol, *port))
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
