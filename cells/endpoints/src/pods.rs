@@ -43,16 +43,19 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
         }
         // A request that was under way may have written what an object said before.
         ids.extend(row_changes.iter().filter(|change| !change.deleted).map(|change| change.object.id()));
+        // One without an identity is being created: who creates it looks at the objects then.
+        ids.retain(|id| {
+            let row = table.get(&snapshot, Endpoint::by_id(*id));
+            row.is_some_and(|row| row.record.sec_label.is_some() && !row.state.is_leaving())
+        });
+        let ids: Vec<EndpointId> = ids.into_iter().collect();
+        for (id, outcome) in ids.iter().zip(endpoints.describe_all(&ids)) {
+            if !report(*id, outcome) {
+                failed.insert(*id);
+            }
+        }
         for id in ids {
-            // One without an identity is being created: who creates it looks at the objects then.
-            let row = table.get(&snapshot, Endpoint::by_id(id));
-            if row.is_none_or(|row| row.record.sec_label.is_none() || row.state.is_leaving()) {
-                continue;
-            }
-            if !describe(endpoints, id, None) {
-                failed.insert(id);
-            }
-            if row.is_some_and(|row| is_unknown(row, objects)) {
+            if table.get(&snapshot, Endpoint::by_id(id)).is_some_and(|row| is_unknown(row, objects)) {
                 fetches.add(endpoints, objects, id);
             }
         }
@@ -62,7 +65,8 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
             () = row_watch.changed() => {}
             Some((id, metadata)) = fetches.running.next(), if !fetches.running.is_empty() => {
                 fetches.ids.remove(&id);
-                if metadata.is_some() && !describe(endpoints, id, metadata.as_ref()) {
+                let is_known = metadata.is_some();
+                if is_known && !report(id, endpoints.describe(id, metadata.as_ref())) {
                     failed.insert(id);
                 }
             }
@@ -71,9 +75,9 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
     }
 }
 
-/// Brings an endpoint to what is known of its pod; false if that is to be tried again.
-fn describe(endpoints: &Endpoints, id: EndpointId, fetched: Option<&Metadata>) -> bool {
-    match endpoints.describe(id, fetched) {
+/// Logs what has become of an endpoint; false if that is to be tried again.
+fn report(id: EndpointId, outcome: Result<bool, Refused>) -> bool {
+    match outcome {
         Ok(true) => tracing::info!(endpointID = id.0, "Labels or ports of the pod have changed"),
         Ok(false) | Err(Refused::NotFound) => {}
         Err(error) => {

@@ -3,7 +3,8 @@
 //!
 //! Making an endpoint: record on disk, program and rows, policy, ipcache, interface up. One of another identity: its
 //! policy and what policies of others say of the new number, then record and rows, then the ipcache; packets carry the
-//! new number only where everybody knows it, and the old one stays known in quarantine. Removing one: rows, ipcache,
+//! new number only where everybody knows it, and the old one stays known in quarantine. Of several that change together,
+//! as by labels of their namespace, policy keeps what it says of each two of them until both carry the new one. Removing one: rows, ipcache,
 //! identity, addresses, record. So whatever the kernel has of an endpoint is also on disk, and a start after a kill at any step
 //! finds all of it.
 
@@ -100,6 +101,7 @@ impl BatchOps<Endpoint> for EndpointOps {
 impl EndpointOps {
     /// Brings each row's endpoint to where the row says it should be; waits for the ipcache once for all.
     fn make(&self, batch: &mut [BatchEntry<Endpoint>]) {
+        let leaving = leaving(batch);
         let mut building = Vec::new();
         for entry in batch {
             match entry.object.state {
@@ -113,7 +115,7 @@ impl EndpointOps {
                 // Nothing to do before there is an identity, or before the datapath is known to be ready.
                 State::WaitingForIdentity | State::Restoring | State::Disconnected | State::Invalid => {}
                 State::WaitingToRegenerate | State::Regenerating | State::Ready => {
-                    entry.result = self.announce(&entry.object);
+                    entry.result = self.announce(&entry.object, &leaving);
                     building.push(entry);
                 }
             }
@@ -123,6 +125,7 @@ impl EndpointOps {
             entry.result = self.prepare(&entry.object.record);
         }
         self.publish(&mut building);
+        self.end_transition(&building, &leaving);
         for entry in building {
             if entry.result.is_ok() && entry.object.record.has_interface() {
                 entry.result = self.datapath.up(&datapath(&entry.object.record)).map_err(Into::into);
@@ -148,7 +151,8 @@ impl EndpointOps {
     }
 
     /// Holds the identity and says whom policy is about. A new endpoint is attached before: nothing passes it yet.
-    fn announce(&self, endpoint: &Endpoint) -> OpResult {
+    /// `leaving`: identities that several endpoints give up together.
+    fn announce(&self, endpoint: &Endpoint, leaving: &BTreeSet<u32>) -> OpResult {
         let record = &*endpoint.record;
         if let Some(label) = record.sec_label.as_ref().filter(|_| !record.op_labels.is_reserved()) {
             let user = Endpoint::user(record.id);
@@ -162,15 +166,25 @@ impl EndpointOps {
         if is_new(endpoint) {
             self.prepare(record)?;
         }
-        if let Some(label) = record.sec_label.as_ref().filter(|_| record.has_interface()) {
-            self.policies.enforce(Subject {
-                endpoint: record.id,
-                identity: label.id,
-                labels: LabelArray::from(&label.labels),
-                named_ports: endpoint.named_ports.clone(),
-            });
+        if let Some(subject) = subject(endpoint) {
+            match changes_identity(endpoint) && !leaving.is_empty() {
+                true => self.policies.enforce_in_transition(subject, leaving),
+                false => self.policies.enforce(subject),
+            }
         }
         Ok(())
+    }
+
+    /// Packets and the ipcache carry the new identities: policy need not know the pairs of before any more. Its rows go
+    /// behind this, as it takes them for nobody.
+    fn end_transition(&self, building: &[&mut BatchEntry<Endpoint>], leaving: &BTreeSet<u32>) {
+        if leaving.is_empty() {
+            return;
+        }
+        // What a program has looked up before it still meets.
+        std::thread::sleep(IN_FLIGHT);
+        let changed = building.iter().filter(|entry| entry.result.is_ok() && changes_identity(&entry.object));
+        changed.filter_map(|entry| subject(&entry.object)).for_each(|subject| self.policies.enforce(subject));
     }
 
     /// Waits until the kernel has the policies: those of the endpoints, and of all others what they say of new
@@ -277,6 +291,36 @@ impl EndpointOps {
 
 /// How long an endpoint waits for its policy, which takes milliseconds once all sources have been read.
 const POLICY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a program may take from an identity that it has looked up to the policy map.
+const IN_FLIGHT: Duration = Duration::from_millis(1);
+
+/// The endpoint as policy sees it; none for one without an interface or an identity.
+fn subject(endpoint: &Endpoint) -> Option<Subject> {
+    let label = endpoint.record.sec_label.as_ref().filter(|_| endpoint.record.has_interface())?;
+    Some(Subject {
+        endpoint: endpoint.record.id,
+        identity: label.id,
+        labels: LabelArray::from(&label.labels),
+        named_ports: endpoint.named_ports.clone(),
+    })
+}
+
+/// Whether packets of the endpoint carry an identity that it is to give up.
+fn changes_identity(endpoint: &Endpoint) -> bool {
+    let builds = matches!(endpoint.state, State::WaitingToRegenerate | State::Regenerating | State::Ready);
+    builds && !is_new(endpoint) && endpoint.applied_identity != endpoint.record.identity()
+}
+
+/// The identities that endpoints of a batch give up, if there are several such endpoints: one that changes alone meets
+/// peers that stay as they are, and policy has rows about both of its identities for them.
+fn leaving(batch: &[BatchEntry<Endpoint>]) -> BTreeSet<u32> {
+    let changing = || batch.iter().map(|entry| &entry.object).filter(|endpoint| changes_identity(endpoint));
+    match changing().nth(1) {
+        Some(_) => changing().map(|endpoint| endpoint.applied_identity).collect(),
+        None => BTreeSet::new(),
+    }
+}
 
 /// Whether the kernel does not know the endpoint yet.
 fn is_new(endpoint: &Endpoint) -> bool {

@@ -187,40 +187,82 @@ impl Endpoints {
     /// to disk, without anybody waiting for the table.
     pub(crate) fn describe(&self, id: EndpointId, fetched: Option<&Metadata>) -> Result<bool, Refused> {
         loop {
-            let row = self.row(id).filter(|row| !row.state.is_leaving()).ok_or(Refused::NotFound)?;
-            if row.record.op_labels.is_reserved() {
-                return Ok(false);
-            }
-            let mut record = (*row.record).clone();
-            let mut named_ports = row.named_ports.clone();
-            let metadata = match self.context.objects.as_ref().map(|objects| objects.lookup(&record)) {
-                Some(Lookup::Found(metadata)) => Some(metadata),
-                Some(_) => fetched.cloned(),
-                None => None,
-            };
-            if let Some(metadata) = metadata {
-                record.op_labels = pod::described(&record.op_labels, &metadata, &self.context.filter);
-                named_ports = metadata.ports;
-            }
-            self.identify(&mut record)?;
-            if record == *row.record && named_ports == row.named_ports {
-                return Ok(false);
-            }
-            let now = SystemTime::now();
+            let row = self.row(id).ok_or(Refused::NotFound)?;
+            let Some(next) = self.described(&row, fetched)? else { return Ok(false) };
             let mut txn = self.table.write();
             if !txn.get(Endpoint::by_id(id)).is_some_and(|current| current.same(&row)) {
                 continue;
             }
-            let other = record.sec_label != row.record.sec_label;
-            let next = Endpoint { named_ports, ..row.with_record(record) };
-            let next = if other { next.identified(RESOLVING, now) } else { next };
-            txn.insert(match next.state {
-                State::Restoring => next,
-                _ => next.triggered("LabelsUpdate", UPDATED, now),
-            });
+            txn.insert(next);
             txn.commit();
             return Ok(true);
         }
+    }
+
+    /// As [`describe`](Self::describe) for several at once: what changes of them changes in one transaction, so that the
+    /// reconciler meets all of it. Returns what has become of each, in order.
+    pub(crate) fn describe_all(&self, ids: &[EndpointId]) -> Vec<Result<bool, Refused>> {
+        let describe = |id: &EndpointId| {
+            let row = self.row(*id).ok_or(Refused::NotFound)?;
+            Ok(self.described(&row, None)?.map(|next| (row, next)))
+        };
+        let described: Vec<_> = ids.iter().map(describe).collect();
+        let mut overtaken = Vec::new();
+        let mut outcomes = Vec::with_capacity(ids.len());
+        let mut txn = self.table.write();
+        for described in described {
+            outcomes.push(match described {
+                Ok(Some((row, next))) => {
+                    let id = row.id();
+                    if txn.get(Endpoint::by_id(id)).is_some_and(|current| current.same(&row)) {
+                        txn.insert(next);
+                    } else {
+                        overtaken.push((outcomes.len(), id));
+                    }
+                    Ok(true)
+                }
+                Ok(None) => Ok(false),
+                Err(error) => Err(error),
+            });
+        }
+        txn.commit();
+        for (at, id) in overtaken {
+            outcomes[at] = self.describe(id, None);
+        }
+        outcomes
+    }
+
+    /// The row as the pod's object has it; none if it is so already.
+    fn described(&self, row: &Endpoint, fetched: Option<&Metadata>) -> Result<Option<Endpoint>, Refused> {
+        if row.state.is_leaving() {
+            return Err(Refused::NotFound);
+        }
+        if row.record.op_labels.is_reserved() {
+            return Ok(None);
+        }
+        let mut record = (*row.record).clone();
+        let mut named_ports = row.named_ports.clone();
+        let metadata = match self.context.objects.as_ref().map(|objects| objects.lookup(&record)) {
+            Some(Lookup::Found(metadata)) => Some(metadata),
+            Some(_) => fetched.cloned(),
+            None => None,
+        };
+        if let Some(metadata) = metadata {
+            record.op_labels = pod::described(&record.op_labels, &metadata, &self.context.filter);
+            named_ports = metadata.ports;
+        }
+        self.identify(&mut record)?;
+        if record == *row.record && named_ports == row.named_ports {
+            return Ok(None);
+        }
+        let now = SystemTime::now();
+        let other = record.sec_label != row.record.sec_label;
+        let next = Endpoint { named_ports, ..row.with_record(record) };
+        let next = if other { next.identified(RESOLVING, now) } else { next };
+        Ok(Some(match next.state {
+            State::Restoring => next,
+            _ => next.triggered("LabelsUpdate", UPDATED, now),
+        }))
     }
 
     /// Gives a record the number of its labels.

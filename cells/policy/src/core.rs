@@ -12,7 +12,7 @@ use policy_engine::{
     Settings,
 };
 
-use crate::endpoint::{EndpointPolicy, Progress, RowCounts, Subject};
+use crate::endpoint::{EndpointPolicy, Progress, RowCounts, Subject, Transition};
 use crate::install::{Way, Work, install};
 use crate::repository::Staged;
 use crate::rows::{RowKey, Rows};
@@ -46,6 +46,7 @@ pub(crate) struct Computed {
 #[derive(Debug)]
 struct Installed {
     subject: Subject,
+    transition: Option<Arc<Transition>>,
     announced: u64,
     generation: u64,
     /// None if only the kernel knows.
@@ -162,9 +163,10 @@ impl Core {
             }
             // The map of another endpoint that has the id now is another one.
             let old = self.endpoints.remove(&id).filter(|old| old.announced == row.announced);
-            let (subject, announced) = (row.subject.clone(), row.announced);
+            let (subject, announced, transition) =
+                (row.subject.clone(), row.announced, row.transition.clone());
             let rows = old.and_then(|old| old.rows);
-            self.endpoints.insert(id, Installed { subject, announced, generation, rows });
+            self.endpoints.insert(id, Installed { subject, transition, announced, generation, rows });
         }
         self.endpoints.retain(|id, _| seen.contains(id));
     }
@@ -202,9 +204,17 @@ impl Core {
         for (id, endpoint) in &mut self.endpoints {
             let id_of = self.audiences.get(&audience(&endpoint.subject));
             let Some(computed) = id_of.and_then(|id| self.computed.get(id)) else { continue };
-            let done = endpoint.rows.as_ref().is_some_and(|rows| Arc::ptr_eq(rows, &computed.rows));
+            let before =
+                endpoint.transition.as_ref().filter(|_| computed.full.is_none()).and_then(|change| {
+                    let id = self.audiences.get(&audience(&change.from))?;
+                    let before = self.computed.get(id).filter(|before| before.full.is_none())?;
+                    let both = computed.rows.with_verdicts_of(&before.rows, &change.peers);
+                    (both.len() <= self.datapath.policy_capacity()).then(|| Arc::new(both))
+                });
+            let rows = before.unwrap_or_else(|| computed.rows.clone());
+            let done = endpoint.rows.as_ref().is_some_and(|held| Arc::ptr_eq(held, &rows));
             if !done {
-                let (mut current, mut wanted) = (endpoint.rows.take(), computed.rows.clone());
+                let (mut current, mut wanted) = (endpoint.rows.take(), rows);
                 if self.keep_prefixes
                     && current.is_none()
                     && computed.full.is_none()
@@ -251,8 +261,10 @@ impl Core {
             &mut self.change,
             Change { revision: self.engine.revision(), ..Change::default() },
         );
-        let wanted: HashSet<Audience> =
-            self.endpoints.values().map(|endpoint| audience(&endpoint.subject)).collect();
+        let subjects = self.endpoints.values().flat_map(|endpoint| {
+            [Some(&endpoint.subject), endpoint.transition.as_ref().map(|change| &change.from)]
+        });
+        let wanted: HashSet<Audience> = subjects.flatten().map(audience).collect();
         self.audiences.retain(|audience, _| wanted.contains(audience));
         let capacity = self.datapath.policy_capacity();
         let mut refreshed: HashSet<ComputedId> = HashSet::new();

@@ -1,5 +1,6 @@
 //! The table `endpoint-policies`: for each endpoint, whom it is about and what of its policy is in the kernel.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use labels::LabelArray;
@@ -19,6 +20,18 @@ pub struct Subject {
     pub labels: LabelArray,
     /// The ports that rules may name.
     pub named_ports: NamedPorts,
+}
+
+/// Identities of several endpoints that change together, as seen from one of them: until packets and the ipcache carry the
+/// new ones, traffic with a peer that still has its old identity gets the verdict that it had. The rows of the new subject
+/// are about the old identity, too, but about a pair of which one side has changed and the other has not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Transition {
+    /// The endpoint before.
+    pub from: Subject,
+    /// The old identities of all that change.
+    pub peers: BTreeSet<u32>,
 }
 
 /// How far an endpoint's policy has come.
@@ -50,6 +63,8 @@ pub struct RowCounts {
 pub struct EndpointPolicy {
     /// Whom it is about.
     pub subject: Subject,
+    /// The change of identities that is under way.
+    pub transition: Option<Arc<Transition>>,
     /// Number of the call that announced the endpoint: the same id after another call is another endpoint.
     pub announced: u64,
     /// Number of the call that changed the subject last.
@@ -88,6 +103,7 @@ impl EndpointPolicy {
     pub(crate) fn new(subject: Subject, number: u64) -> EndpointPolicy {
         EndpointPolicy {
             subject,
+            transition: None,
             announced: number,
             generation: number,
             revision: 0,

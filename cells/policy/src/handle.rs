@@ -1,11 +1,12 @@
 //! The handle by which others have policy enforced on endpoints.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use statedb::{RwTable, Table};
 
-use crate::endpoint::{EndpointPolicy, Progress, Subject};
+use crate::endpoint::{EndpointPolicy, Progress, Subject, Transition};
 
 /// Has policy enforced on endpoints. Cheap to clone.
 #[derive(Clone)]
@@ -59,6 +60,25 @@ impl Policies {
     /// [`realized`](Self::realized) waits for it. Before all sources have been read nothing is written: an endpoint of
     /// the run before keeps its rows, a new one stays denied.
     pub fn enforce(&self, subject: Subject) {
+        self.change(subject, |_| None);
+    }
+
+    /// As [`enforce`](Self::enforce) for an endpoint whose identity changes together with those of others: traffic with
+    /// peers that carry one of these old identities keeps its verdicts until `enforce` is called for the subject.
+    pub fn enforce_in_transition(&self, subject: Subject, peers: &BTreeSet<u32>) {
+        let identity = subject.identity;
+        self.change(subject, |row| {
+            let from = match &row.transition {
+                Some(transition) => transition.from.clone(),
+                None => row.subject.clone(),
+            };
+            // Nothing is known of the rules before for an endpoint of the run before.
+            let has_changed = from.identity != identity && row.realized > 0;
+            has_changed.then(|| Arc::new(Transition { from, peers: peers.clone() }))
+        });
+    }
+
+    fn change(&self, subject: Subject, transition: impl FnOnce(&EndpointPolicy) -> Option<Arc<Transition>>) {
         let (progress, realized) = match self.begin {
             Progress::Realized => (Progress::Realized, self.revision()),
             other => (other, 0),
@@ -66,10 +86,14 @@ impl Policies {
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let mut txn = self.table.write();
         match txn.get(EndpointPolicy::by_endpoint(subject.endpoint)) {
-            Some(row) if row.subject == subject => return,
             Some(row) => {
+                let transition = transition(row);
+                if row.subject == subject && row.transition == transition {
+                    return;
+                }
+                let (generation, error) = (number, None);
                 let row =
-                    EndpointPolicy { subject, generation: number, progress, error: None, ..(**row).clone() };
+                    EndpointPolicy { subject, transition, generation, progress, error, ..(**row).clone() };
                 txn.insert(row);
             }
             None => {

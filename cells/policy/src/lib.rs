@@ -55,7 +55,7 @@ pub mod why;
 
 pub use cell::cell;
 pub use config::PolicyConfig;
-pub use endpoint::{EndpointPolicy, Progress, RowCounts, Subject};
+pub use endpoint::{EndpointPolicy, Progress, RowCounts, Subject, Transition};
 pub use handle::{NotRealized, Policies};
 pub use l4::l4_policy;
 pub use object::{ObjectId, ObjectState, PolicyStatus};

@@ -1,7 +1,8 @@
 //! Rows of a policy map: their order, and which of them decides about a packet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::RangeInclusive;
 
 use datapath_abi::{PolicyEntry, PolicyKey, policy_flag};
 
@@ -44,6 +45,11 @@ impl RowKey {
     /// Whether packets of the other key are packets of this one; peers and directions do not count.
     pub fn covers(&self, other: &RowKey) -> bool {
         self.bits <= other.bits && masked(other.l4, self.bits) == self.l4
+    }
+
+    /// All keys of a direction and peer.
+    fn span_of(egress: bool, peer: u32) -> RangeInclusive<RowKey> {
+        RowKey { egress, peer, bits: 0, l4: 0 }..=RowKey { egress, peer, bits: u8::MAX, l4: u32::MAX }
     }
 
     /// First protocol and port of the key and the one after its last.
@@ -158,9 +164,7 @@ impl Rows {
 
     /// What the rows of a peer cover.
     pub(crate) fn spans(&self, egress: bool, peer: u32) -> impl Iterator<Item = (u32, u32)> {
-        let first = RowKey { egress, peer, bits: 0, l4: 0 };
-        let last = RowKey { egress, peer, bits: u8::MAX, l4: u32::MAX };
-        self.rows.range(first..=last).map(|(key, _)| key.span())
+        self.rows.range(RowKey::span_of(egress, peer)).map(|(key, _)| key.span())
     }
 
     /// The longest row of a peer that matches.
@@ -169,6 +173,39 @@ impl Rows {
             let key = RowKey::new(egress, peer, bits, l4);
             self.rows.get(&key).map(|entry| (key, *entry))
         })
+    }
+
+    /// These rows with others in place of those of some peers: rows that give traffic with them the verdicts of `before`,
+    /// whatever these rows say about everyone.
+    pub(crate) fn with_verdicts_of(&self, before: &Rows, peers: &BTreeSet<u32>) -> Rows {
+        let others = self.rows.iter().filter(|(key, _)| !peers.contains(&key.peer));
+        let mut both: Rows = others.map(|(key, entry)| (*key, *entry)).collect();
+        for (peer, egress) in
+            peers.iter().filter(|peer| **peer != 0).flat_map(|peer| [(*peer, false), (*peer, true)])
+        {
+            both.insert(RowKey::new(egress, peer, 0, 0), before.flattened(egress, peer, 0, 0));
+            for of in [peer, 0] {
+                for (key, _) in before.rows.range(RowKey::span_of(egress, of)) {
+                    both.insert(RowKey { peer, ..*key }, before.flattened(egress, peer, key.bits, key.l4));
+                }
+            }
+        }
+        both
+    }
+
+    /// A row for all packets that a key's bits match and no longer key does, with the verdict that they get, and above
+    /// every other row.
+    fn flattened(&self, egress: bool, peer: u32, bits: u8, l4: u32) -> PolicyEntry {
+        let row = |of| {
+            let lengths = (0..=bits).rev().filter(|bits| self.lengths >> bits & 1 != 0);
+            lengths.map(|bits| RowKey::new(egress, of, bits, l4)).find_map(|key| self.rows.get(&key).copied())
+        };
+        let flags = bits << policy_flag::PREFIX_SHIFT;
+        let above = PolicyEntry { flags, precedence: HIGHEST, ..PolicyEntry::default() };
+        match decide(row(peer), row(0)) {
+            Verdict::Allow { proxy_port, auth_type } => PolicyEntry { proxy_port, auth_type, ..above },
+            Verdict::Deny | Verdict::NoMatch => PolicyEntry { flags: flags | policy_flag::DENY, ..above },
+        }
     }
 
     /// The row that decides about a packet, as the programs look it up: that of the peer's identity against that of
@@ -246,4 +283,69 @@ pub(crate) fn decide(of_peer: Option<PolicyEntry>, of_all: Option<PolicyEntry>) 
 fn wins(all: &PolicyEntry, peer: &PolicyEntry) -> bool {
     peer.precedence != HIGHEST
         && (all.precedence, all.lpm_prefix_length()) > (peer.precedence, peer.lpm_prefix_length())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEERS: [u32; 4] = [0, 300, 301, 302];
+
+    /// Numbers below a limit, the same in every run.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: u32) -> u32 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) as u32 % limit
+        }
+
+        fn rows(&mut self) -> Rows {
+            let count = self.below(12);
+            (0..count).map(|_| self.row()).collect()
+        }
+
+        fn row(&mut self) -> (RowKey, PolicyEntry) {
+            let bits = [0, 8, 20, 24][self.below(4) as usize];
+            let port = self.below(4) * 8 + self.below(2);
+            let l4 = [6, 17][self.below(2) as usize] << 16 | port;
+            let precedence = [1, 2, HIGHEST][self.below(3) as usize];
+            // Only denies are above everything else.
+            let deny = u8::from(precedence == HIGHEST || self.below(5) < 2) * policy_flag::DENY;
+            let flags = bits << policy_flag::PREFIX_SHIFT | deny;
+            let peer = PEERS[self.below(4) as usize];
+            let key = RowKey::new(self.below(2) == 0, peer, bits, l4);
+            (key, PolicyEntry { flags, precedence, ..PolicyEntry::default() })
+        }
+    }
+
+    /// Peers that keep their verdicts have those of before, all others those of the new rows.
+    #[test]
+    fn rows_with_verdicts_of_before_are_exactly_that() {
+        let mut random = Random(10);
+        let mut different = 0;
+        for _ in 0..2000 {
+            let (before, after) = (random.rows(), random.rows());
+            let peers = BTreeSet::from([300, 302]);
+            let both = after.with_verdicts_of(&before, &peers);
+            for egress in [false, true] {
+                for peer in [300, 301, 302, 303] {
+                    for (protocol, port) in
+                        [1, 6, 17].into_iter().flat_map(|p| (0..40).map(move |port| (p, port)))
+                    {
+                        let l4 = protocol << 16 | port;
+                        let expected = if peers.contains(&peer) { &before } else { &after };
+                        let (expected, found) =
+                            (expected.verdict(egress, peer, l4), both.verdict(egress, peer, l4));
+                        assert!(
+                            found.same(expected),
+                            "{before:?}\n{after:?}\n{egress} {peer} {l4:#x}: {found:?}"
+                        );
+                        different += usize::from(!after.verdict(egress, peer, l4).same(found));
+                    }
+                }
+            }
+        }
+        assert!(different > 10_000, "{different} verdicts that the new rows alone would have changed");
+    }
 }
