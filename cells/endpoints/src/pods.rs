@@ -49,7 +49,9 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
             row.is_some_and(|row| row.record.sec_label.is_some() && !row.state.is_leaving())
         });
         let ids: Vec<EndpointId> = ids.into_iter().collect();
-        for (id, outcome) in ids.iter().zip(endpoints.describe_all(&ids)) {
+        let (service, described) = (endpoints.clone(), ids.clone());
+        let outcomes = hive::blocking(move || service.describe_all(&described)).await;
+        for (id, outcome) in ids.iter().zip(outcomes) {
             if !report(*id, outcome) {
                 failed.insert(*id);
             }
@@ -66,7 +68,9 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
             Some((id, metadata)) = fetches.running.next(), if !fetches.running.is_empty() => {
                 fetches.ids.remove(&id);
                 let is_known = metadata.is_some();
-                if is_known && !report(id, endpoints.describe(id, metadata.as_ref())) {
+                let service = endpoints.clone();
+                let describe = move || service.describe(id, metadata.as_ref());
+                if is_known && !report(id, hive::blocking(describe).await) {
                     failed.insert(id);
                 }
             }

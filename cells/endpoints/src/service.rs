@@ -117,7 +117,10 @@ impl Endpoints {
         };
         let addresses: Vec<IpAddr> = record.addresses().collect();
         let id = self.insert(record)?;
-        let made = match self.adopt(id, request, fetched.as_ref()) {
+        // A new identity is written to a file.
+        let (endpoints, asked) = (self.clone(), request.clone());
+        let adopted = hive::blocking(move || endpoints.adopt(id, &asked, fetched.as_ref())).await;
+        let made = match adopted {
             Ok(()) if request.sync_build_endpoint => self.built(id).await,
             adopted => adopted,
         };
@@ -265,7 +268,8 @@ impl Endpoints {
         }))
     }
 
-    /// Gives a record the number of its labels.
+    /// Gives a record the number of its labels. May write a file, so that it is for threads for blocking work, as are
+    /// its callers.
     fn identify(&self, record: &mut Record) -> Result<(), Refused> {
         let labels: Labels = record.op_labels.identity();
         if record.sec_label.as_ref().is_some_and(|label| label.labels == labels) {
@@ -320,7 +324,8 @@ impl Endpoints {
 
     async fn replace(&self, old: &Endpoint, mut record: Record, why: &str) -> Result<(), Refused> {
         let (id, now) = (old.id(), SystemTime::now());
-        self.identify(&mut record)?;
+        let endpoints = self.clone();
+        let record = hive::blocking(move || endpoints.identify(&mut record).map(|()| record)).await?;
         {
             let mut txn = self.table.write();
             let others = |address| {

@@ -33,7 +33,8 @@ impl Identities {
     }
 
     /// The number of a label set, which the user holds from now on. A new number is on disk when this returns. Costs a
-    /// write of the file for labels that have no number yet, else some map operations.
+    /// write of the file for labels that have no number yet, else some map operations; waits for writes of others. For
+    /// threads for blocking work.
     pub fn allocate(&self, labels: &Labels, user: &str) -> Result<u32, Error> {
         let labels = LabelArray::from(labels);
         let held = self.store.hold();

@@ -93,7 +93,7 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
             table.wait_initialized().await;
             local.wait_settled().await;
             tokio::time::sleep(grace).await;
-            local.release_restored()
+            hive::blocking(move || local.release_restored()).await
         };
         tokio::select! {
             released = work => match released {
@@ -106,8 +106,11 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
     });
     let workloads = identities.clone();
     p.jobs.timer("identity-gc", SWEEP, move |_| {
-        workloads.sweep(Instant::now());
-        std::future::ready(Ok(()))
+        let workloads = workloads.clone();
+        async move {
+            hive::blocking(move || workloads.sweep(Instant::now())).await;
+            Ok(())
+        }
     });
     Arc::new(Handles { identities, prefixes })
 }

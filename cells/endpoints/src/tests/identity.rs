@@ -315,3 +315,16 @@ async fn pods_whose_named_ports_differ_have_identities_of_their_own() {
         agent.endpoints.relabel(&pod(3), &["gen:io.cilium.k8s.named-ports=x.TCP.1".to_owned()]).await;
     assert!(refused.unwrap_err().to_string().starts_with("not allowed to add generated labels: "));
 }
+
+/// A new identity is written to a file under a lock: on the one thread of this runtime everybody else would wait.
+#[tokio::test(flavor = "current_thread")]
+async fn identities_are_allocated_off_the_async_workers() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    agent.objects([object(1, "web")]);
+    let endpoint = agent.endpoints.create(&agent.request(1)).await.unwrap();
+    agent.pods.transact(|w| w.insert(object(1, "db")));
+    agent.until(endpoint.id(), |row| row.record.op_labels.identity().0["app"].value == "db").await;
+    let describers = world.describers.lock();
+    assert!(!describers.is_empty() && !describers.contains(&std::thread::current().id()));
+}

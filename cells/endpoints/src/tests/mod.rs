@@ -7,10 +7,11 @@ mod recreated;
 mod whole;
 mod wire;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use ::identity::Identity;
@@ -41,6 +42,8 @@ struct World {
     datapath: Arc<FakeDatapath>,
     map: Arc<FakeMap>,
     links: Links,
+    /// Threads on which endpoints were described.
+    describers: Arc<parking_lot::Mutex<HashSet<ThreadId>>>,
     /// The API server.
     api: Option<Arc<dyn k8s::Api>>,
 }
@@ -54,6 +57,7 @@ impl World {
             datapath: Arc::new(FakeDatapath::new()),
             map: Arc::new(FakeMap::default()),
             links: links.chain([("cilium_host".to_owned(), host)]).collect(),
+            describers: Arc::default(),
             api: None,
         }
     }
@@ -138,7 +142,13 @@ impl Agent {
             sources: None,
             api: world.api.clone(),
             partial: Arc::new([String::new()].into()),
-            cluster: Arc::new(|| "default".to_owned()),
+            cluster: Arc::new({
+                let describers = world.describers.clone();
+                move || {
+                    describers.lock().insert(std::thread::current().id());
+                    "default".to_owned()
+                }
+            }),
         };
         let filter = Arc::new(Filter::default());
         let node = Node {
