@@ -22,7 +22,7 @@ use crate::part::Part;
 use crate::plan::Plan;
 use crate::scope::Core;
 use crate::shutdown::{Reason, Shutdowner};
-use crate::signals::{AbortOnDrop, Signals, exit_after};
+use crate::signals::{Armed, ProcessGuard};
 
 /// How long a start or stop may go on beyond its limit.
 const HARD_LIMIT: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ pub struct Hive {
     arguments: Arguments,
     usage: String,
     limits: Times,
-    owns_process: bool,
+    process: Option<ProcessGuard>,
 }
 
 pub(crate) struct Parts {
@@ -83,7 +83,7 @@ impl Hive {
             arguments,
             usage,
             limits,
-            owns_process: false,
+            process: None,
         }
     }
 
@@ -243,16 +243,16 @@ impl Hive {
 
     /// Ends the process when a start or stop hangs although its limit is over, which only code that blocks a thread can
     /// bring about.
-    fn watchdog(&self, what: &'static str, limit: Duration) -> Option<AbortOnDrop> {
-        let hooks = self.owns_process.then(|| self.shared.hooks.clone())?;
-        Some(exit_after(limit + HARD_LIMIT, move || {
+    fn watchdog(&self, what: &'static str, limit: Duration) -> Option<Armed> {
+        let hooks = self.shared.hooks.clone();
+        self.process.as_ref()?.exit_after(limit + HARD_LIMIT, move || {
             let name = |hook: &HookId| format!("hook `{}` of module `{}`", hook.name, hook.module);
             let culprit = match hooks.current() {
                 hooks if hooks.is_empty() => "a constructor".to_owned(),
                 hooks => hooks.iter().map(name).collect::<Vec<_>>().join(", "),
             };
             tracing::error!("The {what} hangs in {culprit}, exiting");
-        }))
+        })
     }
 
     /// Starts, waits until somebody asks for a shutdown, stops. Handles no signals; several hives may run so in one
@@ -270,16 +270,15 @@ impl Hive {
     }
 
     /// Like [`run_until_shutdown`](Hive::run_until_shutdown) for a hive that owns its process: SIGTERM and SIGINT stop
-    /// it, also while it starts; a second signal, 100 ms later or more, ends the process at once, as does a start or stop that hangs 5 s beyond
-    /// its limit.
+    /// it, also while it starts; a second signal, 100 ms later or more, ends the process at once, as does a start or stop
+    /// that hangs 5 s beyond its limit. Both come from a thread of the operating system: they do not need one of the
+    /// runtime's threads to be free.
     pub async fn run(mut self) -> Outcome {
-        self.owns_process = true;
-        let signals = match Signals::install() {
-            Ok(signals) => signals,
-            Err(error) => return outcome(None, Err(HiveError::Signals(error)), Ok(())),
-        };
         let shutdown = self.shared.shutdown.clone();
-        let _watching = signals.watch(move |name| shutdown.request(Reason::Signal(name)));
+        match ProcessGuard::spawn(move |name| shutdown.request(Reason::Signal(name))) {
+            Ok(guard) => self.process = Some(guard),
+            Err(error) => return outcome(None, Err(HiveError::Signals(error)), Ok(())),
+        }
         self.run_until_shutdown().await
     }
 }

@@ -1,26 +1,106 @@
-//! Signals that stop a process.
+//! Ending a process by signals and by limits, from a thread that no task of the process can hold up.
 
+use std::future::pending;
 use std::io;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep_until};
 
-/// SIGTERM and SIGINT, caught from now on.
-pub(crate) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
+/// Exit code of a start or stop that hangs.
+const HANGS: i32 = 255;
 
-/// What a shell reports for a process that a signal ended.
+/// What a shell reports for a process that a signal ended, less the signal.
 const KILLED: i32 = 128;
 
 /// What comes so soon after a signal is that signal once more: to the process, and to its group.
 const SAME: Duration = Duration::from_millis(100);
 
+/// How long the last line may take to be logged: the log may be what hangs.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A thread of the operating system that receives SIGTERM and SIGINT and keeps a deadline. It has a runtime of its own: the
+/// hive's may have a single thread, or all of them blocked, which is what the second signal and the deadline are for.
+pub(crate) struct ProcessGuard {
+    /// None only while it is dropped, which ends the thread.
+    deadlines: Option<UnboundedSender<Option<Deadline>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// When the process ends, and what it says.
+struct Deadline {
+    at: Instant,
+    last_words: Box<dyn FnOnce() + Send>,
+}
+
+/// A deadline of a [`ProcessGuard`]; without it there is none.
+pub(crate) struct Armed(UnboundedSender<Option<Deadline>>);
+
+/// SIGTERM and SIGINT, caught from now on.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl ProcessGuard {
+    /// Starts the thread. It calls `first` at the first signal and ends the process at the second.
+    pub(crate) fn spawn(first: impl FnOnce(&'static str) + Send + 'static) -> io::Result<Self> {
+        let (deadlines, received) = unbounded_channel();
+        let (installed, ready) = mpsc::channel();
+        let run = move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(installed.send(Err(error))),
+            };
+            runtime.block_on(async move {
+                match Signals::install() {
+                    Ok(signals) => {
+                        let _ = installed.send(Ok(()));
+                        guard(signals, received, first).await;
+                    }
+                    Err(error) => drop(installed.send(Err(error))),
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("process-guard".to_owned()).spawn(run)?;
+        ready.recv().unwrap_or_else(|_| Err(io::Error::other("the thread for signals panicked")))?;
+        Ok(ProcessGuard { deadlines: Some(deadlines), thread: Some(thread) })
+    }
+
+    /// Calls `last_words` and ends the process when the time is over, unless what it gives is dropped before.
+    pub(crate) fn exit_after(
+        &self,
+        limit: Duration,
+        last_words: impl FnOnce() + Send + 'static,
+    ) -> Option<Armed> {
+        let deadlines = self.deadlines.clone()?;
+        let deadline = Deadline { at: Instant::now() + limit, last_words: Box::new(last_words) };
+        // Without the thread the process is at its end.
+        deadlines.send(Some(deadline)).ok()?;
+        Some(Armed(deadlines))
+    }
+}
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        let _ = self.0.send(None);
+    }
+}
+
+impl Drop for ProcessGuard {
+    fn drop(&mut self) {
+        self.deadlines = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
 impl Signals {
-    pub(crate) fn install() -> io::Result<Self> {
+    fn install() -> io::Result<Self> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -33,41 +113,60 @@ impl Signals {
             _ = self.interrupt.recv() => ("interrupt", SignalKind::interrupt().as_raw_value()),
         }
     }
+}
 
-    /// Calls `first` at the first signal and ends the process at the second.
-    #[expect(clippy::disallowed_methods, reason = "must answer while the hive's own tasks hang")]
-    pub(crate) fn watch(mut self, first: impl FnOnce(&'static str) + Send + 'static) -> AbortOnDrop {
-        AbortOnDrop(tokio::spawn(async move {
-            let (name, _) = self.next().await;
-            first(name);
-            let begin = Instant::now();
-            let (name, number) = loop {
-                let signal = self.next().await;
-                if begin.elapsed() >= SAME {
-                    break signal;
+/// Runs until all senders of deadlines are gone.
+async fn guard(
+    mut signals: Signals,
+    mut deadlines: UnboundedReceiver<Option<Deadline>>,
+    first: impl FnOnce(&'static str),
+) {
+    let (mut first, mut last_signal) = (Some(first), Instant::now());
+    let mut deadline: Option<Deadline> = None;
+    loop {
+        let due = deadline.as_ref().map(|deadline| deadline.at);
+        let over = async {
+            match due {
+                Some(at) => sleep_until(at).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            changed = deadlines.recv() => match changed {
+                Some(changed) => deadline = changed,
+                None => return,
+            },
+            (name, number) = signals.next() => match first.take() {
+                Some(first) => {
+                    last_signal = Instant::now();
+                    first(name);
                 }
-            };
-            tracing::error!(signal = name, "Second signal received, exiting at once");
-            std::process::exit(KILLED + number);
-        }))
+                None if last_signal.elapsed() < SAME => {}
+                None => exit(KILLED + number, move || {
+                    tracing::error!(signal = name, "Second signal received, exiting at once");
+                }),
+            },
+            () = over => {
+                if let Some(Deadline { last_words, .. }) = deadline.take() {
+                    exit(HANGS, last_words);
+                }
+            }
+        }
     }
 }
 
-/// Calls `last_words` and ends the process when the time is over, unless the guard is dropped before.
-#[expect(clippy::disallowed_methods, reason = "must act while the hive's own tasks hang")]
-pub(crate) fn exit_after(limit: Duration, last_words: impl FnOnce() + Send + 'static) -> AbortOnDrop {
-    AbortOnDrop(tokio::spawn(async move {
-        tokio::time::sleep(limit).await;
+/// Ends the process after the last words, which get a thread of their own: they may wait for a log that nobody reads, or for
+/// a lock.
+#[expect(clippy::disallowed_methods, reason = "must end the process while the hive's own tasks hang")]
+fn exit(code: i32, last_words: impl FnOnce() + Send + 'static) -> ! {
+    let (said, done) = mpsc::channel::<()>();
+    let say = move || {
         last_words();
-        std::process::exit(255);
-    }))
-}
-
-/// A task that ends with its owner.
-pub(crate) struct AbortOnDrop(JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+        drop(said);
+    };
+    // Without a thread nothing is said.
+    let _ = std::thread::Builder::new().name("last-words".to_owned()).spawn(say);
+    let _ = done.recv_timeout(LAST_WORDS);
+    std::process::exit(code)
 }

@@ -2,6 +2,8 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use hive::prelude::*;
@@ -15,6 +17,46 @@ fn say(line: &str) {
     out.flush().unwrap();
 }
 
+const WORKERS: usize = 2;
+
+/// Whether a part's stop hook blocks its thread.
+fn blocks(part: &str) -> bool {
+    ["blocked", "alone", "workers", "log"].iter().any(|start| part.starts_with(start))
+}
+
+/// Blocks every worker of the runtime.
+#[expect(clippy::disallowed_methods, reason = "a hive would notice")]
+fn block_workers() {
+    let blocked = Arc::new(Barrier::new(WORKERS + 1));
+    for _ in 0..WORKERS {
+        let blocked = blocked.clone();
+        tokio::spawn(async move {
+            blocked.wait();
+            std::thread::sleep(Duration::from_secs(60));
+        });
+    }
+    blocked.wait();
+    say("all blocked");
+}
+
+static LOG_BLOCKS: AtomicBool = AtomicBool::new(false);
+
+/// A log that stops to take lines, as a pipe that is full.
+struct BlockingLog;
+
+impl std::io::Write for BlockingLog {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        while LOG_BLOCKS.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A hive that tells what it does and waits where the part says.
 fn play(part: &'static str) -> ExitCode {
     let cells = module(
@@ -23,7 +65,13 @@ fn play(part: &'static str) -> ExitCode {
         [invoke(move |lifecycle: Lifecycle| {
             let stop = move |_| async move {
                 say("stopping");
-                if part == "blocked" {
+                if part == "log" {
+                    LOG_BLOCKS.store(true, Ordering::SeqCst);
+                }
+                if part.starts_with("workers") {
+                    block_workers();
+                }
+                if blocks(part) {
                     std::thread::sleep(Duration::from_secs(60));
                 }
                 if part == "stuck" || part == "twice" {
@@ -41,8 +89,16 @@ fn play(part: &'static str) -> ExitCode {
             });
         })],
     );
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let limit = if part == "blocked" { Duration::from_millis(10) } else { Duration::from_secs(60) };
+    if part == "log" {
+        tracing_subscriber::fmt().with_writer(|| BlockingLog).init();
+    }
+    let mut runtime = match part.starts_with("alone") {
+        true => tokio::runtime::Builder::new_current_thread(),
+        false => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = runtime.worker_threads(WORKERS).enable_all().build().unwrap();
+    let twice = part.ends_with("twice");
+    let limit = if blocks(part) && !twice { Duration::from_millis(10) } else { Duration::from_secs(60) };
     let hive = Hive::builder(cells).stop_timeout(limit).build().unwrap();
     let outcome = runtime.block_on(hive.run());
     say(&format!("{:?} {}", outcome.signal, outcome.errors.len()));
@@ -160,4 +216,62 @@ fn a_blocked_stop_ends_the_process() {
     player.kill("-TERM");
     player.expect("stopping");
     assert_eq!(player.code(), Some(255));
+}
+
+/// The same where no thread is left to the runtime, which is what the limit is for.
+#[test]
+fn a_blocked_stop_ends_the_process_on_a_single_thread() {
+    play_if_asked("alone");
+    let mut player = Player::new("alone", "a_blocked_stop_ends_the_process_on_a_single_thread");
+    player.expect("ready");
+    player.kill("-TERM");
+    player.expect("stopping");
+    assert_eq!(player.code(), Some(255));
+}
+
+#[test]
+fn a_blocked_stop_ends_the_process_with_all_workers_blocked() {
+    play_if_asked("workers");
+    let mut player = Player::new("workers", "a_blocked_stop_ends_the_process_with_all_workers_blocked");
+    player.expect("ready");
+    player.kill("-TERM");
+    player.expect("all blocked");
+    assert_eq!(player.code(), Some(255));
+}
+
+/// Also if nobody reads what it writes to its log.
+#[test]
+fn a_blocked_stop_ends_the_process_with_a_blocked_log() {
+    play_if_asked("log");
+    let mut player = Player::new("log", "a_blocked_stop_ends_the_process_with_a_blocked_log");
+    player.expect("ready");
+    player.kill("-TERM");
+    player.expect("stopping");
+    assert_eq!(player.code(), Some(255));
+}
+
+#[test]
+fn a_second_signal_ends_the_process_on_a_single_blocked_thread() {
+    play_if_asked("alone-twice");
+    let mut player =
+        Player::new("alone-twice", "a_second_signal_ends_the_process_on_a_single_blocked_thread");
+    player.expect("ready");
+    player.kill("-INT");
+    player.expect("stopping");
+    std::thread::sleep(Duration::from_millis(150));
+    player.kill("-INT");
+    assert_eq!(player.code(), Some(128 + 2));
+}
+
+#[test]
+fn a_second_signal_ends_the_process_with_all_workers_blocked() {
+    play_if_asked("workers-twice");
+    let mut player =
+        Player::new("workers-twice", "a_second_signal_ends_the_process_with_all_workers_blocked");
+    player.expect("ready");
+    player.kill("-INT");
+    player.expect("all blocked");
+    std::thread::sleep(Duration::from_millis(150));
+    player.kill("-INT");
+    assert_eq!(player.code(), Some(128 + 2));
 }

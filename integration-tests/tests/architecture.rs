@@ -159,7 +159,10 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("hive/src/job/blocking.rs", "`hive::blocking` itself"),
     ("hive/src/job/progress.rs", "counts what `hive::blocking` has begun, for the job that waits for it"),
     ("hive/src/random/mod.rs", "a runtime for each random hive of the test"),
-    ("hive/src/signals.rs", "the second signal ends the process, whatever the hive does"),
+    (
+        "hive/src/signals.rs",
+        "the second signal and the limits end the process, whatever the hive and its runtime do",
+    ),
 ];
 
 /// Files that go over all options whatever struct they belong to, and why. Everything else has a configuration struct,
