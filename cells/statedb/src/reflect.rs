@@ -43,7 +43,8 @@ pub enum Event<T> {
 /// written, and those that are equal stay as they are, so that nobody is woken for them. The first list completes the
 /// table in the same transaction. Between lists what the source says is written as it comes: all that is there at a moment
 /// is one transaction of up to 1,000 events, nothing is waited for, and the source is asked for more once it is
-/// written.
+/// written. Within a transaction rows are deleted first, then written in the order in which the source named each of
+/// them first, so readers of changes see the order of arrival. The rows of a list come in order of their keys.
 ///
 /// A list that comes in pieces is gathered until its end, so readers never see a part of it. Of rows that are equal
 /// to those of the table only handles are kept meanwhile: a list again of a large table costs little.
@@ -123,6 +124,38 @@ enum Listed<T> {
 enum Step<T> {
     Put(T),
     Gone,
+}
+
+/// Coalesced events: the last step of each row, in the order in which the rows arrived first.
+struct Steps<T> {
+    positions: BTreeMap<KeyBuf, usize>,
+    steps: Vec<(KeyBuf, Step<T>)>,
+}
+
+impl<T> Steps<T> {
+    fn new() -> Self {
+        Steps { positions: BTreeMap::new(), steps: Vec::new() }
+    }
+
+    /// Replaces the step of a row, which keeps its position.
+    fn insert(&mut self, key: KeyBuf, step: Step<T>) {
+        match self.positions.get(&key) {
+            Some(position) => self.steps[*position].1 = step,
+            None => {
+                self.positions.insert(key.clone(), self.steps.len());
+                self.steps.push((key, step));
+            }
+        }
+    }
+
+    fn get(&self, key: &KeyBuf) -> Option<&Step<T>> {
+        self.positions.get(key).map(|position| &self.steps[*position].1)
+    }
+
+    fn clear(&mut self) {
+        self.positions.clear();
+        self.steps.clear();
+    }
 }
 
 impl<T: TableSpec + Clone + PartialEq> Reflector<T> {
@@ -210,7 +243,7 @@ impl<T: TableSpec + Clone> Reflector<T> {
     /// Writes what was said: in one transaction, but for lists, which are transactions of their own.
     pub fn apply(&mut self, events: Vec<Event<T>>) -> Applied {
         let mut applied = Applied::default();
-        let mut steps: BTreeMap<KeyBuf, Step<T>> = BTreeMap::new();
+        let mut steps = Steps::new();
         for event in events {
             match event {
                 Event::Replace(rows) => {
@@ -231,7 +264,7 @@ impl<T: TableSpec + Clone> Reflector<T> {
                 }
                 Event::Upsert(row) => match &mut self.listing {
                     Some(_) => self.list(row, &steps),
-                    None => drop(steps.insert(key(&row), Step::Put(row))),
+                    None => steps.insert(key(&row), Step::Put(row)),
                 },
                 Event::Keep(query) => {
                     let Some(key) = self.primary(query).filter(|_| self.listing.is_some()) else { continue };
@@ -241,13 +274,13 @@ impl<T: TableSpec + Clone> Reflector<T> {
                     let Some(key) = self.primary(query) else { continue };
                     match &mut self.listing {
                         Some(listing) => drop(listing.remove(&key)),
-                        None => drop(steps.insert(key, Step::Gone)),
+                        None => steps.insert(key, Step::Gone),
                     }
                 }
             }
         }
-        if !steps.is_empty() {
-            self.write(steps, &mut applied);
+        if !steps.steps.is_empty() {
+            self.write(steps.steps, &mut applied);
         }
         applied
     }
@@ -261,11 +294,11 @@ impl<T: TableSpec + Clone> Reflector<T> {
     }
 
     /// Notes a row of a list. What is still to be written came before the list.
-    fn list(&mut self, row: T, unwritten: &BTreeMap<KeyBuf, Step<T>>) {
+    fn list(&mut self, row: T, unwritten: &Steps<T>) {
         let snapshot = self.table.snapshot();
         let key = key(&row);
         let stored = self.table.get(&snapshot, Query::raw_primary(key.clone()));
-        let own = |stored: &&Obj<T>| !unwritten.contains_key(&key) && (self.owns)(stored);
+        let own = |stored: &&Obj<T>| unwritten.get(&key).is_none() && (self.owns)(stored);
         let listed = match stored.filter(own) {
             Some(stored) => match (self.merge)(stored, row.clone()) {
                 None => Listed::Same(stored.clone()),
@@ -277,7 +310,7 @@ impl<T: TableSpec + Clone> Reflector<T> {
     }
 
     /// Notes a row that a list has without saying what it is.
-    fn keep(&mut self, key: KeyBuf, unwritten: &BTreeMap<KeyBuf, Step<T>>) {
+    fn keep(&mut self, key: KeyBuf, unwritten: &Steps<T>) {
         let listed = match unwritten.get(&key) {
             Some(Step::Put(row)) => Some(Listed::New(row.clone())),
             Some(Step::Gone) => None,
@@ -321,7 +354,7 @@ impl<T: TableSpec + Clone> Reflector<T> {
         });
     }
 
-    fn write(&mut self, steps: BTreeMap<KeyBuf, Step<T>>, applied: &mut Applied) {
+    fn write(&mut self, steps: Vec<(KeyBuf, Step<T>)>, applied: &mut Applied) {
         let Reflector { table, owns, merge, refused, .. } = self;
         table.transact(|w| {
             let mut puts = Vec::new();

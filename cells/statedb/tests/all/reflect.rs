@@ -42,6 +42,19 @@ fn a_list_is_a_difference_in_one_transaction_and_completes_the_table() {
 }
 
 #[test]
+fn rows_of_a_batch_are_written_in_the_order_in_which_they_arrived() {
+    let pods = table();
+    let mut reflector = Reflector::new("source", &pods);
+    reflector.apply(vec![Event::Replace(vec![of(5, 80)])]);
+    let upserts = [9, 1, 7, 9, 3].map(|id| Event::Upsert(of(id, 80)));
+    let events = upserts.into_iter().chain([Event::Delete(Query::primary(5)), Event::Upsert(of(1, 81))]);
+    reflector.apply(events.collect());
+    let snapshot = pods.snapshot();
+    let order: Vec<(u8, u16)> = pods.by_revision(&snapshot, 0).map(|pod| (pod.id, pod.ports[0])).collect();
+    assert_eq!(order, [(9, 80), (1, 81), (7, 80), (3, 80)], "a row that comes again keeps its place");
+}
+
+#[test]
 fn a_list_in_pieces_is_not_seen_before_its_end() {
     let pods = table();
     let mut reflector = Reflector::new("source", &pods);
