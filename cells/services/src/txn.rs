@@ -1,6 +1,6 @@
 //! Changes of services, frontends and backends that become visible together.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -29,7 +29,38 @@ pub struct ServicesTxn<'a> {
     is_checked: Option<Arc<IsChecked>>,
     writer: &'a ServicesWriter,
     /// Services whose backends have changed: what uses them is to choose anew at the commit.
-    touched: FastMap<ServiceName, Users>,
+    touched: Touched,
+}
+
+/// Services whose backends have changed, in the order of their last changes.
+#[derive(Default)]
+struct Touched {
+    services: FastMap<ServiceName, (Users, usize)>,
+    count: usize,
+}
+
+impl Touched {
+    /// Notes that whoever uses the backends of a service is to choose anew.
+    fn touch(&mut self, name: &ServiceName) {
+        self.count += 1;
+        match self.services.get_mut(name) {
+            Some(known) => *known = (Users::All, self.count),
+            None => _ = self.services.insert(name.clone(), (Users::All, self.count)),
+        }
+    }
+
+    /// Notes that the frontends of a service itself have seen its backends.
+    fn written(&mut self, name: &ServiceName) {
+        if let Some((users, _)) = self.services.get_mut(name) {
+            *users = Users::Others;
+        }
+    }
+
+    fn in_order(&self) -> Vec<(&ServiceName, Users)> {
+        let mut services: Vec<_> = self.services.iter().collect();
+        services.sort_unstable_by_key(|(_, (_, position))| *position);
+        services.into_iter().map(|(name, (users, _))| (name, *users)).collect()
+    }
 }
 
 /// Which frontends are yet to see that the backends of a service have changed.
@@ -44,7 +75,7 @@ enum Users {
 impl<'a> ServicesTxn<'a> {
     pub(crate) fn new(writer: &'a ServicesWriter, txn: Tables<'a>) -> ServicesTxn<'a> {
         let (place, is_checked) = ((writer.questions.place)(), writer.questions.is_checked());
-        ServicesTxn { txn, place, is_checked, writer, touched: FastMap::default() }
+        ServicesTxn { txn, place, is_checked, writer, touched: Touched::default() }
     }
 
     /// Creates or replaces a service and its set of frontends. Refused as a whole if another service has one of the
@@ -103,8 +134,9 @@ impl<'a> ServicesTxn<'a> {
     /// The frontends of these services choose their backends anew.
     pub(crate) fn touch_all(&mut self, concerned: impl Fn(&Service) -> bool) {
         let services = self.txn.split().0.all().filter(|service| concerned(service));
-        let names: Vec<ServiceName> = services.map(|service| service.name.clone()).collect();
-        self.touched.extend(names.into_iter().map(|name| (name, Users::All)));
+        let mut services: Vec<&Obj<Service>> = services.collect();
+        services.sort_unstable_by_key(|service| service.revision());
+        services.into_iter().for_each(|service| self.touched.touch(&service.name));
     }
 
     /// Without ports of the node that somebody else serves, and without addresses of load balancers at which a NodePort
@@ -184,7 +216,7 @@ impl<'a> ServicesTxn<'a> {
         }
         for row in stale {
             table.delete(Query::of(&*row));
-            touch(&mut self.touched, service);
+            self.touched.touch(service);
         }
         for backend in backends {
             self.put_backend(backend);
@@ -207,7 +239,7 @@ impl<'a> ServicesTxn<'a> {
         let (_, _, table) = self.txn.split();
         for address in gone {
             table.delete(Query::of(&Backend::new(service.clone(), *address, source)));
-            touch(&mut self.touched, service);
+            self.touched.touch(service);
         }
         changed.into_iter().for_each(|backend| self.put_backend(backend));
     }
@@ -227,7 +259,7 @@ impl<'a> ServicesTxn<'a> {
             if row.unhealthy == healthy || row.unhealthy_updated_at.is_none() {
                 let unhealthy_updated_at = Some(at);
                 table.insert(Backend { unhealthy: !healthy, unhealthy_updated_at, ..(**row).clone() });
-                touch(&mut self.touched, service);
+                self.touched.touch(service);
             }
         }
         !rows.is_empty()
@@ -236,7 +268,7 @@ impl<'a> ServicesTxn<'a> {
     /// Makes what a source says exactly this; gives the services that were refused, each as a whole.
     pub fn replace(&mut self, source: Source, state: State) -> Vec<Refused> {
         let mut refused = Vec::new();
-        let mut accepted: BTreeMap<ServiceName, (Service, Vec<FrontendParams>)> = BTreeMap::new();
+        let mut accepted: Vec<(Service, Vec<FrontendParams>)> = Vec::new();
         let mut claimed: HashMap<LbAddress, ServiceName> = HashMap::new();
         for (service, frontends) in state.services {
             let frontends = self.allowed(&service, frontends);
@@ -250,14 +282,15 @@ impl<'a> ServicesTxn<'a> {
                 Err(error) => refused.push(error),
                 Ok(_) => {
                     claimed.extend(frontends.iter().map(|f| (f.address, service.name.clone())));
-                    accepted.insert(service.name.clone(), (service, frontends));
+                    accepted.push((service, frontends));
                 }
             }
         }
+        let kept: HashSet<ServiceName> = accepted.iter().map(|(service, _)| service.name.clone()).collect();
         let (services, _, backends) = self.txn.split();
         let gone: Vec<ServiceName> = services
             .all()
-            .filter(|service| service.source == source && !accepted.contains_key(&service.name))
+            .filter(|service| service.source == source && !kept.contains(&service.name))
             .map(|service| service.name.clone())
             .collect();
         let mut wanted: BTreeMap<ServiceName, Vec<Backend>> = BTreeMap::new();
@@ -274,7 +307,7 @@ impl<'a> ServicesTxn<'a> {
         for (service, backends) in wanted {
             self.set_backends(&service, source, backends);
         }
-        for (service, frontends) in accepted.into_values() {
+        for (service, frontends) in accepted {
             let existing = self.service(&service.name);
             self.put_service(existing, service, frontends);
         }
@@ -284,16 +317,13 @@ impl<'a> ServicesTxn<'a> {
     /// Makes the changes visible.
     pub fn commit(mut self) {
         let touched = std::mem::take(&mut self.touched);
-        let own = touched.iter().filter(|(_, users)| **users == Users::All);
-        let mut own: Vec<&ServiceName> = own.map(|(name, _)| name).collect();
-        own.sort_unstable();
-        for name in own {
+        let touched = touched.in_order();
+        // Frontends get their ids in the order in which they are written: that of arrival.
+        for (name, _) in touched.iter().filter(|(_, users)| *users == Users::All) {
             self.choose(Frontend::by_service(name));
         }
-        if self.txn.split().1.prefix(Frontend::redirected()).next().is_some() {
-            let mut touched: Vec<&ServiceName> = touched.keys().collect();
-            touched.sort_unstable();
-            for name in touched {
+        if !touched.is_empty() && self.txn.split().1.prefix(Frontend::redirected()).next().is_some() {
+            for (name, _) in touched {
                 self.choose(Frontend::by_redirect(name));
             }
         }
@@ -378,8 +408,8 @@ impl<'a> ServicesTxn<'a> {
                 None => Frontend::new(params, service.clone()),
             });
         }
-        if changed && let Some(users) = self.touched.get_mut(&name) {
-            *users = Users::Others;
+        if changed {
+            self.touched.written(&name);
         }
     }
 
@@ -403,7 +433,7 @@ impl<'a> ServicesTxn<'a> {
                 return;
             }
         }
-        touch(&mut self.touched, &backend.service_name);
+        self.touched.touch(&backend.service_name);
         table.insert(backend);
     }
 
@@ -459,14 +489,6 @@ impl Chooser<'_> {
 /// so they get their numbers, however many transactions it took to say what they are.
 fn waits_for_number(frontend: &Frontend) -> bool {
     frontend.id == 0 && frontend.status.kind() == StatusKind::Pending
-}
-
-/// Notes that whoever uses the backends of a service is to choose anew.
-fn touch(touched: &mut FastMap<ServiceName, Users>, name: &ServiceName) {
-    match touched.get_mut(name) {
-        Some(users) => *users = Users::All,
-        None => _ = touched.insert(name.clone(), Users::All),
-    }
 }
 
 fn same(a: &[Obj<Backend>], b: &[Obj<Backend>]) -> bool {

@@ -145,13 +145,14 @@ impl HostPorts {
         }
     }
 
+    /// The ports of a pod, in order of its containers.
     fn ports(&self, pod: &Pod) -> Vec<HostPort> {
         let mut ips: Vec<IpAddr> = pod.status.pod_ips.iter().filter_map(|ip| ip.ip.parse().ok()).collect();
         if ips.is_empty() {
             ips.extend(pod.status.pod_ip.parse::<IpAddr>());
         }
         ips.retain(|ip| self.families.has(ip));
-        let mut services: BTreeMap<ServiceName, HostPort> = BTreeMap::new();
+        let mut services: Vec<HostPort> = Vec::new();
         let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
         for port in containers.flat_map(|container| &container.ports).filter(|port| port.host_port != 0) {
             let meta = &pod.metadata;
@@ -166,9 +167,11 @@ impl HostPorts {
             }
             let Some(protocol) = convert::protocol(&port.protocol) else { continue };
             let name = ServiceName::host_port(&meta.namespace, &meta.name, port.host_port, &meta.uid);
-            let (service, frontends, backends) = services
-                .entry(name.clone())
-                .or_insert_with(|| (Service::new(name.clone(), Source::Kubernetes), Vec::new(), Vec::new()));
+            let at = services.iter().position(|(service, ..)| service.name == name).unwrap_or_else(|| {
+                services.push((Service::new(name.clone(), Source::Kubernetes), Vec::new(), Vec::new()));
+                services.len() - 1
+            });
+            let (service, frontends, backends) = &mut services[at];
             let (addresses, loopback) = host_addresses(port, &ips);
             service.loopback_host_port |= loopback;
             for ip in addresses {

@@ -33,8 +33,33 @@ struct Group {
     overlaps: bool,
 }
 
-/// The services whose backends are to be looked at again: all of them, or those of a slice that has become another.
-pub(super) type Affected = FastMap<ServiceName, Option<(Slice, Slice)>>;
+/// The services whose backends are to be computed again, in the order of the slices that have changed first.
+#[derive(Default)]
+pub(super) struct Affected {
+    positions: FastMap<ServiceName, usize>,
+    services: Vec<(ServiceName, Scope)>,
+}
+
+/// Which backends of a service are to be computed again.
+enum Scope {
+    /// Those of all its slices.
+    All,
+    /// Those of one slice, which was replaced.
+    Part(Slice, Slice),
+}
+
+impl Affected {
+    /// Adds a service; one that is there already is computed as a whole.
+    fn add(&mut self, service: ServiceName, scope: Scope) {
+        match self.positions.get(&service) {
+            Some(position) => self.services[*position].1 = Scope::All,
+            None => {
+                self.positions.insert(service.clone(), self.services.len());
+                self.services.push((service, scope));
+            }
+        }
+    }
+}
 
 impl Slices {
     pub(super) fn new(families: Families) -> Slices {
@@ -69,7 +94,7 @@ impl Slices {
                     self.of_service.remove(before);
                 }
             }
-            affected.insert(before.clone(), None);
+            affected.add(before.clone(), Scope::All);
         }
         let Some(service) = service else { return };
         let service = self.same_name(service);
@@ -77,21 +102,23 @@ impl Slices {
         match group.slices.binary_search_by_key(&name(slice), name) {
             Ok(at) => {
                 let before = std::mem::replace(&mut group.slices[at], slice.clone());
-                let part = Some((before, slice.clone()));
-                affected.entry(service).and_modify(|part| *part = None).or_insert(part);
+                affected.add(service, Scope::Part(before, slice.clone()));
             }
             Err(at) => {
                 group.slices.insert(at, slice.clone());
                 self.service_of.insert(key, service.clone());
-                affected.insert(service, None);
+                affected.add(service, Scope::All);
             }
         }
     }
 
     /// Writes the backends of the services that are affected.
     pub(super) fn write(&mut self, affected: Affected, txn: &mut ServicesTxn<'_>) {
-        for (name, part) in affected {
-            let done = part.is_some_and(|(before, now)| self.write_part(&name, &before, &now, txn));
+        for (name, scope) in affected.services {
+            let done = match scope {
+                Scope::All => false,
+                Scope::Part(before, now) => self.write_part(&name, &before, &now, txn),
+            };
             if !done {
                 self.write_all(&name, txn);
             }

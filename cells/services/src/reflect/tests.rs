@@ -135,6 +135,25 @@ fn slices_of_a_service_count_together_and_may_move() {
 }
 
 #[test]
+fn frontends_are_written_in_the_order_in_which_their_objects_arrived() {
+    let mut cluster = Cluster::new(&[]);
+    let order = |cluster: &Cluster| {
+        let (table, snapshot) = (cluster.writer.frontends(), cluster.writer.frontends().snapshot());
+        table.by_revision(&snapshot, 0).map(|row| row.service.name.to_string()).collect::<Vec<_>>()
+    };
+    for (name, ip) in [("z", "10.96.0.3"), ("a", "10.96.0.1"), ("m", "10.96.0.2")] {
+        cluster.service(service(name, ip, json!({})));
+    }
+    cluster.round();
+    assert_eq!(order(&cluster), ["ns/z", "ns/a", "ns/m"]);
+    // Slices that come later have the frontends written once more, before they have ids.
+    cluster.slice(slice("z-1", "z", &["10.0.0.1"])).slice(slice("m-1", "m", &["10.0.0.2"]));
+    cluster.slice(slice("a-1", "a", &["10.0.0.3"])).slice(slice("z-2", "z", &["10.0.0.4"]));
+    cluster.round();
+    assert_eq!(order(&cluster), ["ns/z", "ns/m", "ns/a"]);
+}
+
+#[test]
 fn a_refused_service_is_taken_when_the_owner_of_its_address_goes() {
     let mut cluster = Cluster::new(&[]);
     let shared = json!({"externalIPs": ["192.0.2.1"]});
