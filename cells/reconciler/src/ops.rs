@@ -41,6 +41,10 @@ pub trait BatchOps<T: TableSpec>: Ops<T> {
 
     /// As [`Ops::delete`] for each entry; sets the result of those that failed. Comes before the updates of a round.
     fn delete_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Obj<T>>]);
+
+    /// Announces the updates that follow the deletes of a round which has both, before these: so that what a deleted
+    /// object gives up and an updated one takes over can stay in place.
+    fn announce_updates(&mut self, _cx: &OpCx<'_>, _updates: &[BatchEntry<T>]) {}
 }
 
 /// Operations on a target that answers later. Dropping a future of these must leave the target usable: it happens
@@ -145,8 +149,23 @@ impl<T: TableSpec> Target<T> {
         &mut self,
         snapshot: &Snapshot,
         batch: &mut [BatchEntry<Obj<T>>],
+        updates: &[BatchEntry<T>],
         retry: bool,
     ) {
+        if let Kind::Batch(ops) = &mut self.kind
+            && !retry
+            && let Some(last) = updates.last()
+        {
+            let cx = OpCx { snapshot, revision: last.revision };
+            // An optimization of the operations that follow, which do without it.
+            let announced = guard(|| {
+                ops.announce_updates(&cx, updates);
+                Ok(())
+            });
+            if let Err(error) = announced {
+                tracing::error!(%error, "Updates of a round could not be announced");
+            }
+        }
         apply!(self, snapshot, batch, retry, delete, delete_batch, deletes);
     }
 

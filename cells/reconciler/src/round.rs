@@ -158,9 +158,10 @@ impl<T: TableSpec + Clone> Core<T> {
         let count = work.len();
         self.metrics.objects.add(count);
         if !work.deletes.is_empty() {
-            work.deletes = self
-                .on_target(&snapshot, work.deletes, move |target, snapshot, batch| {
-                    async move { target.delete(snapshot, batch, retry).await }.boxed()
+            let args = (work.deletes, work.updates);
+            (work.deletes, work.updates) = self
+                .on_target(&snapshot, args, move |target, snapshot, (batch, updates)| {
+                    async move { target.delete(snapshot, batch, updates, retry).await }.boxed()
                 })
                 .await;
             self.deleted(&mut work.deletes);

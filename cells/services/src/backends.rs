@@ -1,14 +1,16 @@
 //! Backends in the kernel: numbers by address, and which frontends use them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
+use statedb::Obj;
 
 use crate::address::{LbAddress, Protocol};
-use crate::backend::BackendState;
+use crate::backend::{Backend, BackendState};
 use crate::ids::Ids;
 use crate::rows::{BackendValue, Family, Key, Value, kernel_state};
-use crate::store::FastMap;
+use crate::store::{FastMap, FastSet};
 
 /// Backends of all frontends. One address has one number, whoever uses it.
 #[derive(Debug)]
@@ -22,6 +24,29 @@ pub(crate) struct Backends {
     orphans: BTreeSet<Key>,
     /// Backends whose rows may have another state, since a frontend has let go of them.
     changed: BTreeSet<u32>,
+    /// What the updates that follow use: a backend among it that loses its last user stays for the next one.
+    announced: Announced,
+    /// Backends without users that stay so.
+    awaited: Vec<u32>,
+}
+
+/// Backends of updates that are about to come.
+#[derive(Debug, Default)]
+struct Announced {
+    lists: Vec<Arc<[Obj<Backend>]>>,
+    /// Their addresses, once they are asked for.
+    addresses: Option<FastSet<LbAddress>>,
+}
+
+impl Announced {
+    fn has(&mut self, address: &LbAddress) -> bool {
+        if self.lists.is_empty() {
+            return false;
+        }
+        let lists = &self.lists;
+        let of_lists = || lists.iter().flat_map(|list| list.iter()).map(|backend| backend.address).collect();
+        self.addresses.get_or_insert_with(of_lists).contains(address)
+    }
 }
 
 #[derive(Debug)]
@@ -78,7 +103,29 @@ impl Backends {
             used: FastMap::default(),
             orphans: BTreeSet::new(),
             changed: BTreeSet::new(),
+            announced: Announced::default(),
+            awaited: Vec::new(),
         }
+    }
+
+    /// Says which backends frontends use that are written next. Costs nothing per backend unless one loses its last user
+    /// before.
+    pub(crate) fn announce(&mut self, lists: impl Iterator<Item = Arc<[Obj<Backend>]>>) {
+        self.announced = Announced { lists: lists.collect(), addresses: None };
+    }
+
+    /// Ends what [`announce`](Self::announce) began; gives whether any backend is left without a user.
+    pub(crate) fn drop_awaited(&mut self) -> bool {
+        self.announced = Announced::default();
+        let unused = |used: &Used| used.by.is_empty();
+        let mut any = false;
+        for id in std::mem::take(&mut self.awaited) {
+            if self.used.get(&id).is_some_and(unused) {
+                self.drop_unused(id);
+                any = true;
+            }
+        }
+        any
     }
 
     /// Takes over a row of an earlier run. Of two rows of one address the first is given to new users.
@@ -213,6 +260,7 @@ impl Backends {
         used.by.retain(|(by, _)| *by != frontend);
         used.stale = true;
         match used.by.is_empty() {
+            true if self.announced.has(&used.address) => self.awaited.push(id),
             true => self.drop_unused(id),
             false => _ = self.changed.insert(id),
         }

@@ -384,6 +384,14 @@ impl Balancer {
         self.mirror.put(rows)
     }
 
+    /// Ends the wait for updates that were announced: backends that none of them has taken over go.
+    pub(crate) fn drop_awaited(&mut self) -> Result<(), MapError> {
+        match self.backends.drop_awaited() {
+            true => self.settle(),
+            false => Ok(()),
+        }
+    }
+
     /// Brings rows of backends up to date that frontends have let go of. Also what an earlier failure has left.
     pub(crate) fn settle(&mut self) -> Result<(), MapError> {
         let (changed, orphans) = self.backends.left_over();

@@ -106,4 +106,8 @@ impl BatchOps<Frontend> for Shared {
     fn delete_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Obj<Frontend>>]) {
         self.lock().delete_batch(cx, batch);
     }
+
+    fn announce_updates(&mut self, cx: &OpCx<'_>, updates: &[BatchEntry<Frontend>]) {
+        self.lock().announce_updates(cx, updates);
+    }
 }

@@ -377,6 +377,17 @@ impl BatchOps<Frontend> for LbOps {
                 Err(error) => entry.result = Err(error),
             }
         }
+        // An update that is repeated deletes what is left over.
+        if let Err(error) = self.balancer.drop_awaited()
+            && let Some(last) = batch.last_mut()
+            && last.result.is_ok()
+        {
+            last.result = Err(error.into());
+        }
+    }
+
+    fn announce_updates(&mut self, _: &OpCx<'_>, updates: &[BatchEntry<Frontend>]) {
+        self.balancer.backends.announce(updates.iter().map(|entry| entry.object.backends.clone()));
     }
 
     fn delete_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Obj<Frontend>>]) {

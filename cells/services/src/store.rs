@@ -1,6 +1,6 @@
 //! Rows of all maps in little memory: slots of a frontend together, the others by their numbers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use datapath_abi::LbService;
@@ -11,6 +11,9 @@ use crate::rows::{BackendValue, Family, Key, LbMap, Value};
 
 /// A hash table for keys that are hashed and compared in a few steps.
 pub(crate) type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
+/// A set of such keys.
+pub(crate) type FastSet<K> = HashSet<K, foldhash::fast::RandomState>;
 
 /// A slot that is so far behind the others is not kept among them.
 const GAP: usize = 8;

@@ -91,6 +91,24 @@ impl<'a> ServicesTxn<'a> {
         Ok(())
     }
 
+    /// The same with the backends that a source gives to the service. Addresses of services that `yields` is true for do
+    /// not count as taken: the frontends there change hands and keep their ids. A service that is refused keeps the
+    /// backends that it had.
+    pub(crate) fn upsert_service_with_backends(
+        &mut self,
+        service: Service,
+        frontends: Vec<FrontendParams>,
+        backends: Vec<Backend>,
+        yields: impl Fn(&Service) -> bool,
+    ) -> Result<(), Refused> {
+        let frontends = self.allowed(&service, frontends);
+        let existing = self.check(&service, &frontends, yields)?;
+        // Backends first: frontends are written with those that there are.
+        self.set_backends(&service.name, service.source, backends);
+        self.put_service(existing, service, frontends);
+        Ok(())
+    }
+
     /// The service of that name.
     pub fn service(&mut self, name: &ServiceName) -> Option<Obj<Service>> {
         self.txn.split().0.get(Service::by_name(name)).cloned()
@@ -372,15 +390,10 @@ impl<'a> ServicesTxn<'a> {
         }
         let changed = existing.as_ref().is_none_or(|existing| **existing != service);
         params.sort_by_key(|params| params.address);
+        let mut stale: Vec<LbAddress> = Vec::new();
         if existing.is_some() {
-            let stale: Vec<LbAddress> = frontends
-                .list(Frontend::by_service(&name))
-                .map(|frontend| frontend.address())
-                .filter(|address| params.binary_search_by_key(address, |params| params.address).is_err())
-                .collect();
-            for address in stale {
-                frontends.delete(Frontend::by_address(&address));
-            }
+            stale.extend(frontends.list(Frontend::by_service(&name)).map(|frontend| frontend.address()));
+            stale.retain(|address| params.binary_search_by_key(address, |params| params.address).is_err());
         }
         if changed {
             self.writer.events.count(if existing.is_some() { Action::Update } else { Action::Add });
@@ -410,6 +423,10 @@ impl<'a> ServicesTxn<'a> {
         }
         if changed {
             self.touched.written(&name);
+        }
+        // Last, so that no backend is without a user in between: it keeps its id.
+        for address in stale {
+            self.txn.split().1.delete(Frontend::by_address(&address));
         }
     }
 

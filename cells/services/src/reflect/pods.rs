@@ -125,23 +125,22 @@ impl HostPorts {
         (changed, watch)
     }
 
-    /// Makes these the ports of a pod. What an earlier pod of the name has left goes.
+    /// Makes these the ports of a pod. What it had before, and what an earlier pod of the name has left, goes last: a
+    /// backend that changes ports is never without a user and keeps its id.
     fn put(&mut self, txn: &mut ServicesTxn<'_>, pod: &Pod, ports: Vec<HostPort>) {
         let pod_name = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);
-        let start = format!("{pod_name}:host-port:");
-        for name in txn.names(&start) {
-            if !ports.iter().any(|(service, ..)| service.name == name) {
-                txn.delete_service(&name);
-                txn.set_backends(&name, Source::Kubernetes, Vec::new());
-            }
-        }
+        let mut stale = txn.names(&format!("{pod_name}:host-port:"));
+        stale.retain(|name| !ports.iter().any(|(service, ..)| service.name == *name));
         self.refused.remove(&pod_name);
         for (service, frontends, backends) in ports {
-            let name = service.name.clone();
-            match txn.upsert_service(service, frontends) {
-                Ok(()) => txn.set_backends(&name, Source::Kubernetes, backends),
-                Err(error) => self.refused.entry(pod_name.clone()).or_default().push(error),
+            let yields = |owner: &Service| stale.contains(&owner.name);
+            if let Err(error) = txn.upsert_service_with_backends(service, frontends, backends, yields) {
+                self.refused.entry(pod_name.clone()).or_default().push(error);
             }
+        }
+        for name in stale {
+            txn.delete_service(&name);
+            txn.set_backends(&name, Source::Kubernetes, Vec::new());
         }
     }
 
