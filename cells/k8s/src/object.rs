@@ -41,6 +41,10 @@ pub(crate) fn key_of(kind: Kind, manifest: &Value) -> Option<ObjectKey> {
 /// named for is this node's, since nobody else would schedule it.
 pub(crate) fn object(kind: Kind, manifest: &Value, node: &str) -> Result<(ObjectKey, Bytes), Refusal> {
     checked(kind, manifest)?;
+    completed(kind, manifest, node)
+}
+
+fn completed(kind: Kind, manifest: &Value, node: &str) -> Result<(ObjectKey, Bytes), Refusal> {
     let mut object = manifest.clone();
     complete(kind, &mut object, node);
     let key = key_of(kind, &object).ok_or_else(|| Problem::new("metadata.name", "is missing"))?;
@@ -59,12 +63,12 @@ fn checked(kind: Kind, manifest: &Value) -> Result<(), Refusal> {
 }
 
 /// The same as [`manifest`] for one that is written like this, as JSON: in less time.
-pub fn manifest_of_json<T: Resource>(manifest: &Value, json: &str) -> Result<T, Refusal> {
+pub fn manifest_of_json<T: Resource>(manifest: &Value, json: &str) -> Result<(T, Vec<Problem>), Refusal> {
     match T::KIND {
         // More is to be filled in.
         Kind::Namespace | Kind::Pod => self::manifest(manifest),
         kind => {
-            checked(kind, manifest)?;
+            let unknown = unknown_fields(kind, manifest)?;
             let mut object: T = k8s_types::decode(json.as_bytes())?;
             let namespace = &mut object.metadata_mut().namespace;
             match kind.namespaced() {
@@ -72,15 +76,28 @@ pub fn manifest_of_json<T: Resource>(manifest: &Value, json: &str) -> Result<T, 
                 true => {}
                 false => *namespace = SmolStr::default(),
             }
-            Ok(object)
+            Ok((object, unknown))
         }
     }
 }
 
-/// Reads a manifest of a file that is no folder's: checked, and completed as an API server would.
-pub fn manifest<T: Resource>(manifest: &Value) -> Result<T, Refusal> {
-    let (_, json) = object(T::KIND, manifest, "")?;
-    k8s_types::decode(&json)
+/// Reads a manifest of a file in a format of Cilium's: checked, and completed as an API server would. Fields that are not
+/// known are ignored, as Cilium does, and given besides.
+pub fn manifest<T: Resource>(manifest: &Value) -> Result<(T, Vec<Problem>), Refusal> {
+    let unknown = unknown_fields(T::KIND, manifest)?;
+    let (_, json) = completed(T::KIND, manifest, "")?;
+    Ok((k8s_types::decode(&json)?, unknown))
+}
+
+/// The fields of a manifest that are not known, if nothing else is wrong with it.
+fn unknown_fields(kind: Kind, manifest: &Value) -> Result<Vec<Problem>, Refusal> {
+    let problems = check(kind, manifest, Strictness::Manifest);
+    // Seldom: twice is cheaper than to tell the sorts of problems apart everywhere.
+    let wrong = match problems.is_empty() {
+        true => Vec::new(),
+        false => check(kind, manifest, Strictness::Server),
+    };
+    if wrong.is_empty() { Ok(problems) } else { Err(Refusal(wrong)) }
 }
 
 fn complete(kind: Kind, object: &mut Value, node: &str) {

@@ -217,6 +217,7 @@ fn state_file(
         largest: memory.unwrap_or_default().largest_input(k8s::MAX_FILE),
         initializers: Some(writer.register("state-file")),
         refused: Vec::new(),
+        has_passed_over: false,
         writer: (*writer).clone(),
     };
     jobs.one_shot("file-reflector", move |cx: JobCx| file.follow(cx));

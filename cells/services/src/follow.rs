@@ -13,7 +13,7 @@ use crate::convert::Families;
 use crate::error::Refused;
 use crate::freed::freed;
 use crate::source::Source;
-use crate::state_file::{self, StateFileError};
+use crate::state_file::{self, Loaded, StateFileError};
 use crate::told::told;
 use crate::writer::{Initializers, ServicesWriter};
 
@@ -22,6 +22,9 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// How often at most the file is read when the kernel does not tell of changes.
 const UNWATCHED: Duration = Duration::from_secs(1);
+
+/// How many fields without effect health names.
+const MAX_REPORTED_FIELDS: usize = 8;
 
 /// A state file to follow.
 pub(crate) struct StateFile {
@@ -35,6 +38,8 @@ pub(crate) struct StateFile {
     pub(crate) initializers: Option<Initializers>,
     /// Its services that are not in the tables.
     pub(crate) refused: Vec<Refused>,
+    /// Whether health says that some of its fields have no effect.
+    pub(crate) has_passed_over: bool,
 }
 
 impl StateFile {
@@ -74,6 +79,27 @@ impl StateFile {
         }
     }
 
+    /// Reports fields without effect, as long as the file has any.
+    fn report_passed_over(&mut self, health: &Health, fields: &[String]) {
+        let row = health.scope("passed-over");
+        if fields.is_empty() {
+            if std::mem::take(&mut self.has_passed_over) {
+                row.close();
+            }
+            return;
+        }
+        self.has_passed_over = true;
+        let mut texts = fields[..fields.len().min(MAX_REPORTED_FIELDS)].to_vec();
+        if fields.len() > MAX_REPORTED_FIELDS {
+            texts.push(format!("and {} more", fields.len() - MAX_REPORTED_FIELDS));
+        }
+        let (message, error) =
+            (format!("{} field(s) of the state file are passed over", fields.len()), texts.join("\n"));
+        if row.degraded_anew(message, &error) {
+            tracing::warn!(path = %self.path.display(), error, "Fields of the state file are passed over");
+        }
+    }
+
     /// Reads the file and makes the tables say what it says. A removed file changes nothing, as does a wrong one. Gives
     /// when to try again, if nobody may tell.
     async fn load(&mut self, health: &Health) -> Option<Duration> {
@@ -82,13 +108,14 @@ impl StateFile {
         self.refused.clear();
         // A large file takes long enough to hold up others.
         let read = hive::blocking(move || {
-            let state = state_file::read(&path, families, largest)?;
+            let Loaded { state, passed_over } = state_file::load(&path, families, largest)?;
             let counts = (state.services.len(), state.backends.len());
-            Ok((counts, writer.replace(Source::Api, state)))
+            Ok((counts, passed_over, writer.replace(Source::Api, state)))
         });
         let first = self.initializers.is_some();
         match read.await {
-            Ok(((services, backends), refused)) => {
+            Ok(((services, backends), passed_over, refused)) => {
+                self.report_passed_over(health, &passed_over);
                 let message = format!("{services} services and {backends} backends");
                 if refused.is_empty() {
                     tracing::info!(path = %self.path.display(), services, backends, "Loaded the state file");
@@ -162,6 +189,7 @@ mod tests {
                     largest: k8s::MAX_FILE,
                     initializers: Some(of_hive.register("state-file")),
                     refused: Vec::new(),
+                    has_passed_over: false,
                     writer: of_hive.clone(),
                 };
                 jobs.one_shot("follow", move |cx: JobCx| file.follow(cx));

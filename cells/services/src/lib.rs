@@ -44,8 +44,11 @@
 //! - A service that was refused is taken once nothing stands against it any more, whoever did; not only with its own changes.
 //! - A wrong field of a cluster's object is told in health (`passed-over`) and in the log, not only left out. Services for
 //!   nodes with certain labels are looked at again when the node's labels change.
-//! - A state file with any wrong field changes nothing, and says which, in which line. A port without protocol is TCP. As
-//!   long as the file is wrong from the start, services of an earlier run stay.
+//! - A state file with any wrong field changes nothing, and says which, in which line; fields that are not known are
+//!   ignored as in Cilium, and reported. A port without protocol is TCP. As long as the file is wrong from the start,
+//!   services of an earlier run stay.
+//! - An address in two slices of a service is one backend with the names of both and the better state. A source range with
+//!   blanks around it counts, as for the API server: without it the service would be open to all.
 
 mod address;
 mod annotations;

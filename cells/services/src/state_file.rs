@@ -47,6 +47,19 @@ pub enum StateFileError {
 
 /// Reads a state file of at most so many bytes; a larger one is not read at all.
 pub fn read(path: &Path, families: Families, largest: u64) -> Result<State, StateFileError> {
+    load(path, families, largest).map(|loaded| loaded.state)
+}
+
+/// What a state file says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Loaded {
+    pub(crate) state: State,
+    /// What in it has no effect: fields that are not known, and annotations that say nothing.
+    pub(crate) passed_over: Vec<String>,
+}
+
+/// As [`read`], with what has no effect.
+pub(crate) fn load(path: &Path, families: Families, largest: u64) -> Result<Loaded, StateFileError> {
     let unreadable = |source: std::io::Error| match source.kind() {
         std::io::ErrorKind::NotFound => StateFileError::Missing(path.to_owned()),
         _ => StateFileError::Unreadable { path: path.to_owned(), source },
@@ -66,16 +79,21 @@ pub fn read(path: &Path, families: Families, largest: u64) -> Result<State, Stat
     if metadata.len().max(content.len() as u64) > largest {
         return Err(wrong(vec![format!("is too long; shorten it to {largest} bytes")]));
     }
-    parse(&content, families).map_err(wrong)
+    parse_all(&content, families).map_err(wrong)
 }
 
-/// What a state file's content says. An empty one says that there are no services.
+/// What a state file's content says. An empty one says that there are no services; what is not known is ignored.
 pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
-    if let Some(state) = parse_json(content, families) {
-        return Ok(state);
+    parse_all(content, families).map(|loaded| loaded.state)
+}
+
+/// As [`parse`], with what has no effect.
+fn parse_all(content: &[u8], families: Families) -> Result<Loaded, Vec<String>> {
+    if let Some(loaded) = parse_json(content, families) {
+        return Ok(loaded);
     }
     let mut documents = k8s::documents_of_bytes(content).into_iter();
-    let Some(document) = documents.next() else { return Ok(State::default()) };
+    let Some(document) = documents.next() else { return Ok(Loaded::default()) };
     let document = document.map_err(|broken| vec![broken.to_string()])?;
     if let Some(second) = documents.next() {
         let line = second.map_or_else(|broken| broken.line, |document| document.line);
@@ -83,20 +101,21 @@ pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
     }
     let mut faults = Faults::default();
     let top = match &document.value {
-        Value::Null => return Ok(State::default()),
+        Value::Null => return Ok(Loaded::default()),
         Value::Object(top) => top,
         _ => {
             faults.add("", "expected an object with services and endpoints");
             return Err(faults.texts(&document));
         }
     };
-    for name in top.keys().filter(|name| !["services", "endpoints"].contains(&name.as_str())) {
-        faults.add(name, "is no field of a state file; give services and endpoints");
-    }
     let mut objects = Objects::new(families);
+    let unknown = top.keys().filter(|name| !["services", "endpoints"].contains(&name.as_str()));
+    let unknown = unknown.map(|name| Problem::new(name, "is no field of a state file"));
+    objects.passed_over.extend(unknown);
     for (path, item) in items(top.get("services"), "services", &mut faults) {
         match k8s::manifest::<Service>(item) {
-            Ok(manifest) => {
+            Ok((manifest, unknown)) => {
+                objects.pass_over(unknown, || path.clone());
                 _ = objects.service(&manifest, || path.clone()).map_err(|fault| faults.add(&path, &fault))
             }
             Err(refusal) => faults.refused(&path, refusal),
@@ -104,36 +123,42 @@ pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
     }
     for (path, item) in items(top.get("endpoints"), "endpoints", &mut faults) {
         match k8s::manifest::<EndpointSlice>(item) {
-            Ok(manifest) => {
+            Ok((manifest, unknown)) => {
+                objects.pass_over(unknown, || path.clone());
                 let label = |fault| faults.add(&format!("{path}.metadata.labels"), fault);
                 _ = objects.slice(&manifest, || path.clone()).map_err(label);
             }
             Err(refusal) => faults.refused(&path, refusal),
         }
     }
-    let state = objects.state();
-    if faults.0.is_empty() { Ok(state) } else { Err(faults.texts(&document)) }
+    if faults.0.is_empty() { Ok(objects.loaded()) } else { Err(faults.texts(&document)) }
 }
 
 /// The state of a file that is JSON without faults: object by object, so that it takes no more memory than one of them.
 /// `None` for every other file.
-fn parse_json(content: &[u8], families: Families) -> Option<State> {
+fn parse_json(content: &[u8], families: Families) -> Option<Loaded> {
     let text = std::str::from_utf8(content).ok()?;
     let mut objects = Objects::new(families);
     let whole = k8s::json_items(text, &["services", "endpoints"], |JsonItem { list, at, value, text }| {
         let path = || format!("{list}[{at}]");
         match list {
             "services" => match k8s::manifest_of_json::<Service>(&value, text) {
-                Ok(manifest) => objects.service(&manifest, path).is_ok(),
+                Ok((manifest, unknown)) => {
+                    objects.pass_over(unknown, path);
+                    objects.service(&manifest, path).is_ok()
+                }
                 Err(_) => false,
             },
             _ => match k8s::manifest_of_json::<EndpointSlice>(&value, text) {
-                Ok(manifest) => objects.slice(&manifest, path).is_ok(),
+                Ok((manifest, unknown)) => {
+                    objects.pass_over(unknown, path);
+                    objects.slice(&manifest, path).is_ok()
+                }
                 Err(_) => false,
             },
         }
     });
-    whole.then(|| objects.state())
+    whole.then(|| objects.loaded())
 }
 
 /// What the objects of a file say.
@@ -143,20 +168,20 @@ struct Objects {
     port_names: Names,
     services: Vec<(crate::service::Service, Vec<FrontendParams>)>,
     backends: Vec<Backend>,
-    /// Annotations that do nothing.
-    ignored: Vec<Problem>,
+    /// Fields that are not known, and annotations that do nothing.
+    passed_over: Vec<Problem>,
 }
 
 impl Objects {
     fn new(families: Families) -> Objects {
         let (names, port_names) = (HashSet::new(), Names::default());
-        let (services, backends, ignored) = (Vec::new(), Vec::new(), Vec::new());
-        Objects { families, names, port_names, services, backends, ignored }
+        let (services, backends, passed_over) = (Vec::new(), Vec::new(), Vec::new());
+        Objects { families, names, port_names, services, backends, passed_over }
     }
 
     /// Takes a service, or says what is wrong with it among the others.
     fn service(&mut self, manifest: &Service, path: impl Fn() -> String) -> Result<(), String> {
-        self.ignore(of_annotations(manifest), path);
+        self.pass_over(of_annotations(manifest), path);
         let (service, frontends) =
             convert::service(manifest, Source::Api, self.families, &mut self.port_names);
         if !self.names.insert(service.name.clone()) {
@@ -168,14 +193,14 @@ impl Objects {
 
     /// Takes the backends of a slice, or says what is wrong with its labels.
     fn slice(&mut self, manifest: &EndpointSlice, path: impl Fn() -> String) -> Result<(), &'static str> {
-        self.ignore(of_weight(manifest), path);
+        self.pass_over(of_weight(manifest), path);
         let backends = convert::slice(manifest, Source::Api, self.families, &mut self.port_names);
         self.backends.extend(backends.ok_or("names no service; add label kubernetes.io/service-name")?);
         Ok(())
     }
 
-    fn ignore(&mut self, problems: impl IntoIterator<Item = Problem>, path: impl Fn() -> String) {
-        self.ignored.extend(
+    fn pass_over(&mut self, problems: impl IntoIterator<Item = Problem>, path: impl Fn() -> String) {
+        self.passed_over.extend(
             problems.into_iter().map(|Problem { path: field, reason }| Problem {
                 path: format!("{}.{field}", path()),
                 reason,
@@ -183,12 +208,10 @@ impl Objects {
         );
     }
 
-    /// What they say together; tells of what is ignored.
-    fn state(self) -> State {
-        for Problem { path, reason } in self.ignored {
-            tracing::warn!(annotation = %path, "Ignoring an annotation: {reason}");
-        }
-        State { services: self.services, backends: convert::merge(self.backends) }
+    /// What they say together.
+    fn loaded(self) -> Loaded {
+        let state = State { services: self.services, backends: convert::merge(self.backends) };
+        Loaded { state, passed_over: self.passed_over.iter().map(Problem::to_string).collect() }
     }
 }
 

@@ -27,13 +27,7 @@ fn json_and_yaml_say_the_same() {
 fn every_fault_has_its_line_its_path_and_a_remedy() {
     assert_eq!(faults("services: [oops\nendpoints: {}\n").len(), 1);
     assert_eq!(faults("- a\n"), ["line 1: expected an object with services and endpoints"]);
-    assert_eq!(
-        faults("services: {}\nservice: []\n"),
-        [
-            "line 2: service: is no field of a state file; give services and endpoints",
-            "line 1: services: expected a list"
-        ]
-    );
+    assert_eq!(faults("services: {}\nservice: []\n"), ["line 1: services: expected a list"]);
     assert_eq!(
         faults("services: []\n---\nservices: []\n"),
         ["line 3: is a second document; join both into one"]
@@ -67,20 +61,37 @@ fn json_is_read_object_by_object_and_says_what_the_whole_document_says() {
     let state = parse(document.as_bytes(), BOTH).unwrap();
     assert_eq!((state.services.len(), state.backends.len()), (2, 3));
     assert_eq!(state.services[0].0.name.to_string(), "default/web");
-    assert_eq!(parse_json(text.as_bytes(), BOTH), Some(state));
+    let Loaded { state: of_json, passed_over } = parse_json(text.as_bytes(), BOTH).unwrap();
+    assert_eq!((of_json, passed_over.len()), (state, 1));
+    assert!(passed_over[0].starts_with("services[1].metadata.annotations[\"service.cilium.io/type\"]: "));
+}
+
+#[test]
+fn unknown_keys_are_told_and_ignored() {
+    let yaml = "comment: x\nservices:\n- metadata: {name: web, mood: good}\n  spec: {clusterIP: 10.96.0.1, ports: [{port: 80, hint: h}]}\n\
+                endpointSlices: []\n";
+    let Loaded { state, passed_over } = parse_all(yaml.as_bytes(), BOTH).unwrap();
+    assert_eq!(state.services[0].1[0].address.to_string(), "10.96.0.1:80/TCP");
+    let paths: Vec<&str> = passed_over.iter().filter_map(|text| text.split(": ").next()).collect();
+    assert_eq!(
+        paths,
+        ["comment", "endpointSlices", "services[0].metadata.mood", "services[0].spec.ports[0].hint"]
+    );
+    let json = r#"{"services": [{"metadata": {"name": "web", "mood": "good"},
+                   "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80, "hint": "h"}]}}]}"#;
+    let of_json = parse_json(json.as_bytes(), BOTH).unwrap();
+    assert_eq!((of_json.state, of_json.passed_over.len()), (state, 2));
 }
 
 #[test]
 fn faults_of_json_are_told_by_the_reader_of_documents() {
     for text in [
         r#"{"services": [{"metadata": {"name": "a"}}, {"metadata": {"name": "a"}}]}"#,
-        r#"{"services": [{"metadata": {"name": "a"}, "specs": {}}]}"#,
         r#"{"services": [{"metadata": {"name": "a"}, "kind": "Pod"}]}"#,
         r#"{"services": [{"metadata": {}}]}"#,
         r#"{"services": [7]}"#,
         r#"{"endpoints": [{"metadata": {"name": "a"}, "addressType": "IPv4"}]}"#,
         r#"{"services": [], "services": []}"#,
-        r#"{"service": []}"#,
         r#"{"services": []}{"services": []}"#,
         r#"{"services": [{"metadata": {"name": "a"}}]"#,
     ] {

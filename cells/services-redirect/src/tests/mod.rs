@@ -179,5 +179,5 @@ impl World {
 }
 
 fn row<T: Resource + k8s::Tabled>(object: &Value) -> Row<T> {
-    Row::of(k8s::manifest(object).unwrap_or_else(|error| panic!("{error}: {object}")))
+    Row::of(k8s::manifest(object).unwrap_or_else(|error| panic!("{error}: {object}")).0)
 }

@@ -26,7 +26,8 @@ struct Cluster {
 }
 
 fn row<T: Resource + k8s::Tabled>(object: Value) -> Row<T> {
-    Row::of(k8s::manifest(&object).unwrap_or_else(|error| panic!("{error}: {object}")))
+    let (object, _) = k8s::manifest(&object).unwrap_or_else(|error| panic!("{error}: {object}"));
+    Row::of(object)
 }
 
 impl Cluster {
