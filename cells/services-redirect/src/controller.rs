@@ -21,6 +21,13 @@ use crate::skip::DesiredSkip;
 /// What comes within this time is taken together.
 const SETTLE: Duration = Duration::from_millis(100);
 
+/// How long changes of pods rest before they count, as Cilium's table of pods gathers them: a service that is deleted along
+/// with its pods goes first then, and does not get its own backends for a moment in place of those of the policy.
+const POD_REST: Duration = Duration::from_millis(50);
+
+/// How often at most a round waits once more because pods go on changing.
+const MAX_POD_RESTS: usize = 4;
+
 /// The initializer's name.
 pub(crate) const INITIALIZER: &str = "lrp-controller";
 
@@ -69,13 +76,13 @@ impl Controller {
     /// Follows them until the agent stops.
     pub(crate) async fn follow(mut self, cx: JobCx) -> anyhow::Result<()> {
         cx.health.ok("Running");
+        let mut snapshot = self.tables.objects.snapshot();
         loop {
             let begin = Instant::now();
             let round = hive::blocking(move || {
-                let snapshot = self.round();
+                self.round(&snapshot);
                 (self, snapshot)
             });
-            let snapshot;
             (self, snapshot) = round.await;
             self.durations.observe(begin.elapsed().as_secs_f64());
             self.report(&cx);
@@ -86,9 +93,25 @@ impl Controller {
             }
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
-                () = tokio::time::sleep(SETTLE) => {}
+                settled = self.settled() => snapshot = settled,
             }
         }
+    }
+
+    /// The tables after [`SETTLE`], later if pods have changed within [`POD_REST`].
+    async fn settled(&self) -> Snapshot {
+        let pods = &self.tables.pods;
+        tokio::time::sleep(SETTLE - POD_REST).await;
+        let mut snapshot = pods.snapshot();
+        for _ in 0..=MAX_POD_RESTS {
+            let before = pods.revision(&snapshot);
+            tokio::time::sleep(POD_REST).await;
+            snapshot = pods.snapshot();
+            if pods.revision(&snapshot) == before {
+                break;
+            }
+        }
+        snapshot
     }
 
     fn report(&self, cx: &JobCx) {
@@ -146,28 +169,26 @@ impl Controller {
         }
     }
 
-    /// Brings the tables to what the objects say; gives the snapshot that it has looked at.
-    pub(crate) fn round(&mut self) -> Snapshot {
-        let snapshot = self.tables.objects.snapshot();
-        self.read(&snapshot);
+    /// Brings the tables to what the objects say in a snapshot.
+    pub(crate) fn round(&mut self, snapshot: &Snapshot) {
+        self.read(snapshot);
         let policies: Vec<_> = {
             let now = self.tables.policies.snapshot();
             self.tables.policies.all(&now).cloned().collect()
         };
         let pods: Vec<Candidate> = match policies.is_empty() {
             true => Vec::new(),
-            false => self.tables.pods.all(&snapshot).filter_map(|pod| Candidate::of(pod)).collect(),
+            false => self.tables.pods.all(snapshot).filter_map(|pod| Candidate::of(pod)).collect(),
         };
-        let seen = Seen { table: self.writer.frontends(), snapshot: &snapshot };
+        let seen = Seen { table: self.writer.frontends(), snapshot };
         let desired = evaluate(policies.iter().map(|policy| &**policy), &pods, &seen);
         self.tell(&desired);
-        if self.differs(&desired, &snapshot) {
+        if self.differs(&desired, snapshot) {
             self.apply(&desired);
         }
-        self.skip(&desired, &snapshot);
+        self.skip(&desired, snapshot);
         self.applied = desired;
-        self.complete(&snapshot);
-        snapshot
+        self.complete(snapshot);
     }
 
     /// Brings the table of policies to what the objects say.

@@ -8,7 +8,7 @@
 //!
 //! **Life.** A policy of an address (`addressMatcher`) makes frontends of its own, one of a service (`serviceMatcher`)
 //! redirects the service's cluster addresses; both lead to ready pods of this node in the policy's namespace, and only
-//! as long as there are any. Changes are taken together for 100 ms, then all policies are evaluated anew; the tables get
+//! as long as there are any. Changes are taken together for 100 ms, those of pods once they rest for 50 ms, then all policies are evaluated anew; the tables get
 //! what differs. Services are complete (`lrp-controller`) once policies, pods and all other sources of services were
 //! taken in, so that a restart never leads a redirected frontend to backends of its own.
 //!

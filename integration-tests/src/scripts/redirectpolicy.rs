@@ -17,7 +17,7 @@ pub(super) const DEFAULTS: &[&str] = &[
     "--kube-proxy-replacement=true",
     "--lb-test-fault-probability=0",
     // Objects of one command are taken together, also on a busy machine.
-    "--lb-reflector-wait-time=50ms",
+    "--lb-reflector-wait-time=20ms",
 ];
 
 /// One operation of ten fails.
@@ -26,7 +26,7 @@ pub(super) const FAKE_DEFAULTS: &[&str] = &[
     "--kube-proxy-replacement=true",
     "--lb-retry-backoff-min=10ms",
     "--lb-retry-backoff-max=10ms",
-    "--lb-reflector-wait-time=50ms",
+    "--lb-reflector-wait-time=20ms",
 ];
 
 pub(super) const RETRY: Retry = Retry { first: Duration::from_millis(10), most: Duration::from_millis(500) };

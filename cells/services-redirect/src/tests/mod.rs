@@ -136,8 +136,12 @@ impl World {
     /// Rounds until nothing changes, as the job makes them.
     fn settle(&mut self) {
         for _ in 0..3 {
-            self.controller.round();
+            self.round();
         }
+    }
+
+    fn round(&mut self) {
+        self.controller.round(&self.pods.snapshot());
     }
 
     /// Frontends: `SERVICE TYPE -> REDIRECT = BACKENDS` by address.

@@ -70,7 +70,7 @@ fn take(world: &mut World, step: &Step) {
         Step::Service(index, ports) => {
             world.service(&format!("s{index}"), &format!("10.96.0.{index}"), *ports);
         }
-        Step::Round => drop(world.controller.round()),
+        Step::Round => world.round(),
     }
 }
 
