@@ -123,6 +123,11 @@ impl<T: Tabled> TableSpec for Row<T> {
     fn row(&self) -> Vec<String> {
         T::cells(self)
     }
+
+    /// Under the same names as in JSON.
+    fn yaml(&self) -> Option<String> {
+        serde_json::to_string(self).ok()
+    }
 }
 
 impl<T: Tabled> Serialize for Row<T> {

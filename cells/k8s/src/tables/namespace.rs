@@ -27,7 +27,9 @@ impl Tabled for Namespace {
         #[serde(rename_all = "camelCase")]
         struct Shown<'r> {
             name: &'r SmolStr,
+            #[serde(skip_serializing_if = "is_empty")]
             labels: &'r StringMap,
+            #[serde(skip_serializing_if = "is_empty")]
             annotations: &'r StringMap,
             #[serde(serialize_with = "time")]
             updated_at: SystemTime,
@@ -36,6 +38,11 @@ impl Tabled for Namespace {
         let (name, labels, annotations) = (&meta.name, &meta.labels, &meta.annotations);
         Shown { name, labels, annotations, updated_at: row.updated_at }.serialize(to)
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_empty(map: &&StringMap) -> bool {
+    map.is_empty()
 }
 
 /// `a=b, c=d`.
@@ -57,6 +64,11 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&row).unwrap(),
             r#"{"name":"shop","labels":{"a":"2","z":"1"},"annotations":{"Ex.com/B":"c"},"updatedAt":"1970-01-01T00:00:00Z"}"#
+        );
+        let plain = Row::of(k8s_types::decode::<Namespace>(br#"{"metadata": {"name": "shop"}}"#).unwrap());
+        assert_eq!(
+            serde_json::to_string(&plain).unwrap(),
+            r#"{"name":"shop","updatedAt":"1970-01-01T00:00:00Z"}"#
         );
     }
 }

@@ -1,10 +1,13 @@
 //! Table `k8s-pods`.
 
-use k8s_types::SmolStr;
+use std::time::SystemTime;
+
 use k8s_types::core::{Container, ContainerPort, Pod};
+use k8s_types::{ObjectMeta, OwnerReference, Resource, Shared, SmolStr};
+use serde::{Serialize, Serializer};
 
 use crate::pool::Pool;
-use crate::row::{Row, Tabled};
+use crate::row::{Row, Tabled, time};
 
 impl Tabled for Pod {
     const TABLE: &'static str = "k8s-pods";
@@ -25,6 +28,30 @@ impl Tabled for Pod {
             row.status.phase.to_string(),
             row.age(),
         ]
+    }
+
+    /// As Cilium has it: with kind and version, without the metadata that its slim type lacks.
+    fn write<S: Serializer>(row: &Row<Self>, to: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Shown<'r> {
+            kind: &'static str,
+            api_version: &'static str,
+            #[serde(flatten)]
+            object: &'r Pod,
+            #[serde(serialize_with = "time")]
+            updated_at: SystemTime,
+        }
+        let owner = |owner: &OwnerReference| OwnerReference { block_owner_deletion: None, ..owner.clone() };
+        let metadata = ObjectMeta {
+            creation_timestamp: None,
+            finalizers: Shared::default(),
+            owner_references: row.metadata.owner_references.iter().map(owner).collect(),
+            ..row.metadata.clone()
+        };
+        let object = Pod { metadata, ..row.object.clone() };
+        let (kind, api_version) = (Pod::KIND.name(), Pod::KIND.api_version());
+        Shown { kind, api_version, object: &object, updated_at: row.updated_at }.serialize(to)
     }
 
     fn share(&mut self, pool: &mut Pool) {
@@ -96,7 +123,8 @@ mod tests {
         );
         let shown: Value = serde_json::to_value(&row).unwrap();
         let members: Vec<&str> = shown.as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!(members.len(), 4, "{members:?}");
+        assert_eq!(members.len(), 6, "{members:?}");
+        assert_eq!((&shown["kind"], &shown["apiVersion"]), (&json!("Pod"), &json!("v1")));
         assert_eq!(shown["metadata"]["name"], "bee");
         assert_eq!(shown["status"]["podIPs"], pod["status"]["podIPs"]);
         assert_eq!(shown["updatedAt"], "1970-01-01T00:00:00Z");

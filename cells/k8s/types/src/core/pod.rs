@@ -82,8 +82,31 @@ slim! {
         pub pod_ips: Vec<PodIp>,
         /// When its node took it.
         pub start_time: Option<Time>,
+        /// How its containers are.
+        pub container_statuses: Vec<ContainerStatus>,
         /// `Guaranteed`, `Burstable` or `BestEffort`.
         pub qos_class: SmolStr,
+    }
+
+    /// How a container is.
+    pub struct ContainerStatus {
+        /// What it does.
+        always pub state: ContainerState,
+        /// The id that its runtime has given it, with the runtime's name in front.
+        #[serde(rename = "containerID")]
+        pub container_id: Box<str>,
+    }
+
+    /// What a container does.
+    pub struct ContainerState {
+        /// It runs.
+        pub running: Option<ContainerStateRunning>,
+    }
+
+    /// A container that runs.
+    pub struct ContainerStateRunning {
+        /// Since when.
+        pub started_at: Option<Time>,
     }
 
     /// How a pod is.
