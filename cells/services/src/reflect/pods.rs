@@ -187,7 +187,7 @@ impl HostPorts {
                 }
             }
         }
-        services.into_values().collect()
+        services
     }
 }
 
@@ -195,25 +195,24 @@ fn is_over(pod: &Pod) -> bool {
     matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
-/// Where a port of the host is, and whether for the host itself alone. An address that stands for all, said by name, is
-/// nowhere, as in the original.
+/// Where a port of the host is, and whether for the host itself alone. An unspecified address, given by name, is nowhere,
+/// as in Cilium; a loopback address is there even if the pod has no address of its family, then without backends.
 fn host_addresses(port: &ContainerPort, pod: &[IpAddr]) -> (Vec<IpAddr>, bool) {
-    let all = |like: &dyn Fn(&IpAddr) -> bool| {
-        let mut families: Vec<IpAddr> = Vec::new();
-        for ip in pod.iter().filter(|ip| like(ip)) {
-            let all: IpAddr = match ip {
-                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-            };
-            if !families.contains(&all) {
-                families.push(all);
-            }
+    let unspecified = |ip: &IpAddr| -> IpAddr {
+        match ip {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         }
-        families
     };
+    let mut families: Vec<IpAddr> = Vec::new();
+    for all in pod.iter().map(unspecified) {
+        if !families.contains(&all) {
+            families.push(all);
+        }
+    }
     match port.host_ip.parse::<IpAddr>() {
-        Err(_) => (all(&|_| true), false),
-        Ok(ip) if ip.is_loopback() => (all(&|of_pod| of_pod.is_ipv4() == ip.is_ipv4()), true),
+        Err(_) => (families, false),
+        Ok(ip) if ip.is_loopback() => (vec![unspecified(&ip)], true),
         Ok(ip) if ip.is_unspecified() => (Vec::new(), false),
         Ok(ip) => (vec![ip], false),
     }

@@ -272,6 +272,15 @@ fn a_port_of_the_host_is_where_the_pod_wants_it() {
 }
 
 #[test]
+fn a_port_at_the_loopback_address_of_another_family_has_a_frontend_without_backends() {
+    let mut cluster = Cluster::new(&[]);
+    let mut pod = pod("u", "Running", json!([{"containerPort": 1, "hostPort": 3, "hostIP": "127.0.0.1"}]));
+    pod["status"] = json!({"phase": "Running", "podIP": "fd50::7", "podIPs": [{"ip": "fd50::7"}]});
+    cluster.pod(pod);
+    assert_eq!(cluster.frontends(), ["0.0.0.0:3/TCP ns/dns:host-port:3:u "]);
+}
+
+#[test]
 fn labels_choose_the_proxy_of_an_object() {
     let label = |mut object: Value, proxy: &str| {
         object["metadata"]["labels"]["service.kubernetes.io/service-proxy-name"] = json!(proxy);
