@@ -53,6 +53,8 @@ pub(crate) struct Balancer {
     pub(crate) quarantined: HashMap<LbAddress, BTreeSet<LbAddress>>,
     /// Numbers of frontends of versions that did not tell protocols apart.
     pub(crate) of_any_protocol: HashMap<LbAddress, u16>,
+    /// Rows for all ports of an address that were there at the start, until the first comparison.
+    pub(crate) restored_wildcards: usize,
 }
 
 impl Balancer {

@@ -262,7 +262,8 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
     let restored = balancer.restored();
     if restored > 0 {
         let ms = begin.elapsed().as_millis() as u64;
-        tracing::info!(count = restored, ms, "Restored services of the previous run");
+        let wildcards = balancer.restored_wildcards;
+        tracing::info!(count = restored, wildcards, ms, "Restored services of the previous run");
         tokio::select! {
             () = frontends.wait_initialized() => {}
             () = tokio::time::sleep(p.config.lb_init_wait_timeout) => {

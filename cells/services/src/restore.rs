@@ -45,6 +45,7 @@ impl Balancer {
             expansions: HashMap::new(),
             quarantined: HashMap::new(),
             of_any_protocol: HashMap::new(),
+            restored_wildcards: 0,
         };
         balancer.take_over();
         Ok(balancer)
@@ -65,10 +66,8 @@ impl Balancer {
                         inactive.insert(address, (row.count, row.count.saturating_add(row.qcount)));
                     }
                 }
-                // Nobody asks for them, but scripts count them.
-                #[cfg(any(test, feature = "test-util"))]
                 (Key::Service(address, 0), _) if address.protocol == Protocol::Any => {
-                    self.of_any_protocol.insert(address, 0);
+                    self.restored_wildcards += 1;
                 }
                 (Key::Service(address, slot @ 1..), Some(Value::Service(row))) => {
                     slots.push((address, slot, row));
@@ -186,6 +185,7 @@ impl Balancer {
         let unclaimed: Vec<LbAddress> =
             restored.map(|(address, _)| *address).filter(|address| !waits(address)).collect();
         self.of_any_protocol.drain().for_each(|(_, id)| self.ids.give_back(id.into()));
+        self.restored_wildcards = 0;
         let mut result = self.remove(&unclaimed).into_iter().collect::<Result<(), _>>();
         self.backends.drop_all_unused();
         result = result.and(self.settle());

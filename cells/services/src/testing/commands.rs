@@ -144,7 +144,10 @@ impl Balancer {
         let expanded: HashSet<_> = self.expansions.keys().map(at).collect();
         [
             ("serviceIDs", known.len()),
-            ("restoredServiceIDs", restored.len() + 3 * self.of_any_protocol.len()),
+            (
+                "restoredServiceIDs",
+                restored.len() + 3 * (self.of_any_protocol.len() + self.restored_wildcards),
+            ),
             ("backendIDs", used),
             ("restoredBackendIDs", unused),
             ("backendStates", used),
