@@ -156,6 +156,11 @@ impl Backends {
         !self.zones.is_empty()
     }
 
+    /// The ids of backends.
+    pub(crate) fn ids(&mut self) -> &mut Ids {
+        &mut self.ids
+    }
+
     /// Says that a number stands somewhere in the maps.
     pub(crate) fn seen(&mut self, id: u32) {
         self.ids.seen(id);

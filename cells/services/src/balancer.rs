@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use datapath_abi::{LbService, lb_flag2};
 
@@ -15,6 +16,7 @@ use crate::address::{LbAddress, Protocol, Scope};
 use crate::backend::BackendState;
 use crate::backends::{Backends, NoNumber};
 use crate::desired::Desired;
+use crate::id_file::{BACKENDS_AHEAD, FRONTENDS_AHEAD, IdFile, Positions};
 use crate::ids::Ids;
 use crate::maglev::{LastTable, Share, digest};
 use crate::mirror::Mirror;
@@ -55,6 +57,8 @@ pub(crate) struct Balancer {
     pub(crate) of_any_protocol: HashMap<LbAddress, u16>,
     /// Rows for all ports of an address that were there at the start, until the first comparison.
     pub(crate) restored_wildcards: usize,
+    /// Where ids are reserved before they are in use.
+    pub(crate) id_file: Option<Arc<IdFile>>,
 }
 
 impl Balancer {
@@ -91,6 +95,7 @@ impl Balancer {
 
     /// Writes what is planned; when the maps refuse something, one by one.
     fn flush(&mut self, chunk: &mut Vec<Plan<'_>>, results: &mut Vec<Result<u16, Failed>>) {
+        self.reserve_ids();
         let plans = std::mem::take(chunk);
         let first = results.len();
         match self.write(&plans) {
@@ -106,6 +111,34 @@ impl Balancer {
                 }
             }
             Ok(()) => results.extend(plans.iter().map(|plan| Ok(plan.id))),
+        }
+    }
+
+    /// Has the file know the ids that were given, and many to come. Seldom anything to do.
+    fn reserve_ids(&mut self) {
+        let Some(file) = &self.id_file else { return };
+        let backends = self.backends.ids();
+        if self.ids.is_reservation_due(FRONTENDS_AHEAD) || backends.is_reservation_due(BACKENDS_AHEAD) {
+            file.store(Positions {
+                frontends: self.ids.reserve_ahead(FRONTENDS_AHEAD),
+                backends: backends.reserve_ahead(BACKENDS_AHEAD),
+            });
+        }
+    }
+
+    /// Goes on with the ids that follow those of the previous run, as the file says.
+    pub(crate) fn resume_ids(&mut self, file: Arc<IdFile>) {
+        let positions = file.positions();
+        self.ids.resume(positions.map(|positions| positions.frontends));
+        self.backends.ids().resume(positions.map(|positions| positions.backends));
+        self.id_file = Some(file);
+    }
+
+    /// Has the file know exactly which ids come next: nothing is given any more. No file is made for ids that never were.
+    pub(crate) fn release_reserved_ids(&mut self) {
+        let (frontends, backends) = (self.ids.position_after(0), self.backends.ids().position_after(0));
+        if let Some(file) = self.id_file.as_ref().filter(|file| file.positions().is_some()) {
+            file.store(Positions { frontends, backends });
         }
     }
 

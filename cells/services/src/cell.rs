@@ -9,11 +9,12 @@ use std::time::Instant;
 use api::{Operation, Route, StatusSource};
 use devices::NodeAddress;
 use hive::prelude::*;
-use local_node::LocalNode;
+use local_node::{LocalNode, StateConfig};
 use maps::FamilyConfig;
 use memory::MemoryLimit;
 use metrics::Metrics;
 use reconciler::Reconciler;
+use state_file::Rewrite;
 use statedb::{RwTable, Table};
 
 use crate::backend::Backend;
@@ -25,6 +26,7 @@ use crate::convert::Families;
 use crate::desired::Settings;
 use crate::follow::StateFile;
 use crate::frontend::Frontend;
+use crate::id_file::{self, IdFile};
 use crate::levels::Pressure;
 use crate::metrics::{Events, register_features};
 use crate::provider::{self, LbMapsProvider};
@@ -65,7 +67,12 @@ pub fn control_plane() -> Cell {
         module(
             "loadbalancer-reconciler",
             "Frontends into the load balancer maps",
-            [provide(|| Arc::new(Control::default())), provide(commands), invoke(reconcile)],
+            [
+                provide(|| Arc::new(Control::default())),
+                provide(commands),
+                supply(Member(id_file::version())),
+                invoke(reconcile),
+            ],
         ),
     ])
 }
@@ -231,6 +238,9 @@ struct ReconcileParams {
     control: Arc<Control>,
     metrics: Option<Arc<Metrics>>,
     addresses: Option<Arc<Table<NodeAddress>>>,
+    /// Where ids are kept for the next run; without it they are not.
+    state: Option<Config<StateConfig>>,
+    lifecycle: Lifecycle,
     health: Health,
     jobs: JobGroup,
 }
@@ -245,15 +255,24 @@ fn reconcile(p: ReconcileParams) {
         p.health.scope("options").degraded(message, without_effect.join(", "));
     }
     let jobs = p.jobs.clone();
-    jobs.one_shot("reconcile", move |cx: JobCx| run(p, cx));
+    let ids = p.state.as_ref().map(|state| Arc::new(IdFile::new(state.state().join(id_file::FILE))));
+    if let Some(file) = &ids {
+        let (again, before) = (file.clone(), file.clone());
+        file.rewrite_by(Rewrite::new(&p.jobs, &p.health, id_file::FILE, move || again.write()));
+        p.lifecycle.hook("service-ids").on_start(move |_| async move { Ok(before.load()?) });
+    }
+    jobs.one_shot("reconcile", move |cx: JobCx| run(p, ids, cx));
 }
 
 /// Takes the maps over, waits for the sources if an earlier run has left services in them, then reconciles.
-async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
+async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow::Result<()> {
     let comparisons = p.maps.comparisons.clone();
     let frontends = p.writer.frontends_for_statuses();
     let begin = Instant::now();
-    let Some((maps, balancer)) = take_over(&p, &cx).await else { return Ok(()) };
+    let Some((maps, mut balancer)) = take_over(&p, &cx).await else { return Ok(()) };
+    if let Some(ids) = ids {
+        balancer.resume_ids(ids);
+    }
     if let Some(metrics) = &p.metrics
         && !p.config.lb_pressure_metrics_interval.is_zero()
     {
@@ -289,7 +308,7 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
         .report(move |state| state.tell(&health))
         .build();
     let reconciler = reconciler.refreshing_in(&p.jobs);
-    p.control.runs(maps, ops, handle.clone());
+    p.control.runs(maps, ops.clone(), handle.clone());
     let compare = async {
         loop {
             comparisons.turn(KEEPER).await;
@@ -307,10 +326,12 @@ async fn run(p: ReconcileParams, cx: JobCx) -> anyhow::Result<()> {
         std::future::pending().await
     };
     tokio::select! {
-        () = reconciler.run_job(&cx) => Ok(()),
-        () = compare => Ok(()),
-        () = synced => Ok(()),
+        () = reconciler.run_job(&cx) => {}
+        () = compare => {}
+        () = synced => {}
     }
+    hive::blocking(move || ops.lock().balancer.release_reserved_ids()).await;
+    Ok(())
 }
 
 /// Opens the maps and reads what an earlier run has left in them, until it succeeds; none when the agent stops first.

@@ -44,7 +44,7 @@ impl Shared {
         Shared(Arc::new(Mutex::new(ops)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, LbOps> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LbOps> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

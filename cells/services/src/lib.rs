@@ -1,13 +1,15 @@
 //! Services, frontends and backends as tables, load balancer maps as their mirror.
 //!
 //! **Owns** the tables `services`, `frontends` and `backends`, and the rows of the pinned maps
-//! `cilium_lb{4,6}_{services_v2,backends_v3,reverse_nat,source_range,maglev}` and `cilium_lb_affinity_match`.
+//! `cilium_lb{4,6}_{services_v2,backends_v3,reverse_nat,source_range,maglev}` and `cilium_lb_affinity_match`; the file
+//! `service-ids.json` of the agent's state.
 //! **Needs** the maps, the node's name and addresses.
 //! **Gives** [`ServicesWriter`] to the sources, the tables to readers, `GET /service`. Sources of its own are the state file of
 //! option `lb-state-file`, and Services, EndpointSlices and Pods of the cluster, where the hive has their tables. The commands
 //! `lb/*` look at the maps.
 //!
-//! **Life.** Numbers of an earlier run are read from the maps and stay. Nothing in the maps is changed before all sources
+//! **Life.** Ids of the previous run are read from the maps and stay; new ones follow the position in `service-ids.json`, so
+//! that ids which connections may still name are not given to others. Nothing in the maps is changed before all sources
 //! that were [registered](ServicesWriter::register) have said what they know (or `lb-init-wait-timeout` is over), and
 //! nothing is deleted as stale before they have. Nothing is removed at stop: the kernel goes on.
 //!
@@ -66,6 +68,7 @@ mod error;
 mod follow;
 mod freed;
 mod frontend;
+mod id_file;
 mod ids;
 mod kernel;
 mod levels;

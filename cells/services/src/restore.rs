@@ -46,6 +46,7 @@ impl Balancer {
             quarantined: HashMap::new(),
             of_any_protocol: HashMap::new(),
             restored_wildcards: 0,
+            id_file: None,
         };
         balancer.take_over();
         Ok(balancer)

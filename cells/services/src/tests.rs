@@ -1,6 +1,7 @@
 //! Tests of the cell without a kernel: tables, maps in memory, the state file.
 
 mod faults;
+mod ids;
 mod kernel;
 mod kills;
 mod maps;

@@ -17,8 +17,9 @@ const COUNTERS: [&str; 2] = ["cilium_metrics", "cilium_ratelimit_metrics"];
 const UNSTEADY: [&str; 2] = ["identities", "neighbors"];
 
 /// Files and folders that are made when there is something to write for the first time, and stay.
-const LASTING: [&str; 8] = [
+const LASTING: [&str; 9] = [
     "state/identities.json",
+    "state/service-ids.json",
     // Folders of last good versions; what is in them goes with what it is of.
     "state/manifests",
     "state/manifests/cluster-folder",

@@ -1,0 +1,108 @@
+//! The file of ids that may have been in use.
+//!
+//! Rows of connection tracking and affinity name services and backends by their ids for hours after these are gone, and
+//! the maps do not tell which ids were released last. So the file holds where the allocators are at most: it is written
+//! before they come there, many ids ahead, and exactly at a stop. It is not flushed to the disk, as no connection
+//! outlives the machine.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use state_file::{Error, Rewrite, Schema, StateFile, Version, set_aside};
+
+/// The name of the file in the folder of the agent's state.
+pub(crate) const FILE: &str = "service-ids.json";
+
+/// How many ids of frontends one write is good for: as many are passed over after a kill.
+pub(crate) const FRONTENDS_AHEAD: u32 = 256;
+
+/// The same for ids of backends.
+pub(crate) const BACKENDS_AHEAD: u32 = 4096;
+
+/// A position that an allocator has not passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Position {
+    pub(crate) next: u32,
+    /// All ids were given at least once: those before and behind the position are equally old.
+    pub(crate) wrapped: bool,
+}
+
+/// The content of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Positions {
+    pub(crate) frontends: Position,
+    pub(crate) backends: Position,
+}
+
+impl Schema for Positions {
+    const VERSION: u32 = 1;
+    const HOLDS: &'static str = "the ids of services and backends that may still be in use by connections";
+}
+
+/// The version of the file.
+pub(crate) fn version() -> Version {
+    Version::of::<Positions>()
+}
+
+/// The file, and what it is to hold.
+#[derive(Debug)]
+pub(crate) struct IdFile {
+    file: StateFile,
+    content: Mutex<Option<Positions>>,
+    rewrite: OnceLock<Rewrite>,
+}
+
+impl IdFile {
+    pub(crate) fn new(path: impl Into<PathBuf>) -> IdFile {
+        IdFile { file: StateFile::new(path), content: Mutex::default(), rewrite: OnceLock::new() }
+    }
+
+    /// Has a job write again what could not be written.
+    pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
+        // Set once, by the cell.
+        let _ = self.rewrite.set(rewrite);
+    }
+
+    /// Reads the file. A damaged one is put aside and counts as missing.
+    pub(crate) fn load(&self) -> Result<(), Error> {
+        let loaded = match self.file.load::<Positions>() {
+            Err(error @ Error::Damaged { .. }) => {
+                let kept = set_aside(self.file.path())?;
+                if let Some(rewrite) = self.rewrite.get() {
+                    let consequence = "new services and backends get ids far from those in use";
+                    rewrite.put_aside(&error, &kept, consequence);
+                }
+                None
+            }
+            loaded => loaded?,
+        };
+        *self.content.lock() = loaded;
+        Ok(())
+    }
+
+    /// What the file holds, or is about to.
+    pub(crate) fn positions(&self) -> Option<Positions> {
+        *self.content.lock()
+    }
+
+    /// Replaces the content. What fails here is tried again by the job, and nobody waits for it: ids are given all the
+    /// same.
+    pub(crate) fn store(&self, positions: Positions) {
+        let before = self.content.lock().replace(positions);
+        if before != Some(positions) {
+            let written = self.write();
+            if let Some(rewrite) = self.rewrite.get() {
+                rewrite.tried(&written);
+            }
+        }
+    }
+
+    /// Writes the content, if there is any.
+    pub(crate) fn write(&self) -> Result<(), Error> {
+        // Held while it is written: an older content does not replace a newer one.
+        let content = self.content.lock();
+        content.map_or(Ok(()), |positions| self.file.store(&positions))
+    }
+}
