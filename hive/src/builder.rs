@@ -357,7 +357,7 @@ pub(crate) fn schema(
     presets: Vec<Preset>,
 ) -> Schema {
     let mut schema = Schema::default();
-    schema.foreign = foreign.into_iter().map(|option| (option.name.clone(), option)).collect();
+    schema.foreign = Arc::new(foreign.into_iter().map(|option| (option.name.clone(), option)).collect());
     let mut faults = vec![];
     let mut declare = |flags: Vec<Flag>, declared_by: Site| {
         for mut flag in flags {

@@ -78,3 +78,21 @@ fn tables_are_asked_by_the_keys_that_clients_write() {
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
     assert_eq!(changes.next(), None);
 }
+
+#[test]
+fn the_configuration_has_every_member_of_the_original() {
+    require_root!();
+    let node = Node::started();
+    let members = |configuration: &Value| {
+        let map = configuration["status"]["daemonConfigurationMap"].as_object().unwrap();
+        map.iter().map(|(name, value)| (name.clone(), std::mem::discriminant(value))).collect::<Vec<_>>()
+    };
+    let sample = include_str!("../../cells/api/models/tests/samples/GET_config.json");
+    let ours = node.get("/v1/config");
+    assert_eq!(members(&ours), members(&serde_json::from_str(sample).unwrap()));
+    let map = &ours["status"]["daemonConfigurationMap"];
+    // Of an option that a cell declares, of one that is only accepted, and of one in an object.
+    assert_eq!(map["IPAM"], "cluster-pool");
+    assert_eq!(map["ToFQDNsMaxDeferredConnectionDeletes"], 10_000);
+    assert_eq!(map["HiveConfig"]["StartTimeout"], 300_000_000_000_u64);
+}

@@ -9,6 +9,7 @@ use devices::Device;
 use hive::Settings;
 use hive::prelude::*;
 use local_node::{LocalNodeStore, StateConfig};
+use maps::ClockConfig;
 use runtime_options::{Follower, RuntimeOption};
 use state_file::{Rewrite, Version};
 use statedb::{RwTable, Table};
@@ -72,8 +73,13 @@ pub fn cell() -> Cell {
     module("daemonconfig", "The configuration in force", cells)
 }
 
-fn new_fixed(config: Config<CniConfig>, settings: Arc<Settings>) -> anyhow::Result<Arc<Fixed>> {
-    let running = names::daemon_configuration(&settings, &rfc3339(SystemTime::now()));
+fn new_fixed(
+    config: Config<CniConfig>,
+    settings: Arc<Settings>,
+    clock: Option<Config<ClockConfig>>,
+) -> anyhow::Result<Arc<Fixed>> {
+    let clock = clock.map(|clock| clock.clock());
+    let running = names::daemon_configuration(&settings, clock, &rfc3339(SystemTime::now()));
     Ok(Arc::new(Fixed { config: (*config).clone(), running }))
 }
 

@@ -3,100 +3,73 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use bpf::Clock;
+use hive::Settings;
 use hive::config::{Kind, parse_duration};
-use hive::{Setting, Settings};
 use serde_json::{Value, json};
 
-/// Options and their names in `daemonConfigurationMap`. Options that only cells of the original know are not there.
-const NAMES: [(&str, &str); 64] = [
-    ("allow-icmp-frag-needed", "AllowICMPFragNeeded"),
-    ("bpf-auth-map-max", "AuthMapEntries"),
-    ("bpf-conntrack-accounting", "BPFConntrackAccounting"),
-    ("bpf-ct-global-any-max", "CTMapEntriesGlobalAny"),
-    ("bpf-ct-global-tcp-max", "CTMapEntriesGlobalTCP"),
-    ("bpf-ct-timeout-regular-any", "CTMapEntriesTimeoutAny"),
-    ("bpf-ct-timeout-regular-tcp", "CTMapEntriesTimeoutTCP"),
-    ("bpf-ct-timeout-regular-tcp-fin", "CTMapEntriesTimeoutFIN"),
-    ("bpf-ct-timeout-regular-tcp-syn", "CTMapEntriesTimeoutSYN"),
-    ("bpf-ct-timeout-service-any", "CTMapEntriesTimeoutSVCAny"),
-    ("bpf-ct-timeout-service-tcp", "CTMapEntriesTimeoutSVCTCP"),
-    ("bpf-ct-timeout-service-tcp-grace", "CTMapEntriesTimeoutSVCTCPGrace"),
-    ("bpf-distributed-lru", "BPFDistributedLRU"),
-    ("bpf-events-drop-enabled", "BPFEventsDropEnabled"),
-    ("bpf-events-policy-verdict-enabled", "BPFEventsPolicyVerdictEnabled"),
-    ("bpf-events-trace-enabled", "BPFEventsTraceEnabled"),
-    ("bpf-fragments-map-max", "FragmentsMapEntries"),
-    ("bpf-map-dynamic-size-ratio", "BPFMapsDynamicSizeRatio"),
-    ("bpf-nat-global-max", "NATMapEntriesGlobal"),
-    ("bpf-neigh-global-max", "NeighMapEntriesGlobal"),
-    ("bpf-root", "BPFRoot"),
-    ("cgroup-root", "CGroupRoot"),
-    ("cluster-health-port", "ClusterHealthPort"),
-    ("cluster-id", "ClusterID"),
-    ("cluster-name", "ClusterName"),
-    ("config", "ConfigFile"),
-    ("config-dir", "ConfigDir"),
-    ("container-ip-local-reserved-ports", "ContainerIPLocalReservedPorts"),
-    ("datapath-mode", "DatapathMode"),
-    ("debug", "Debug"),
-    ("debug-verbose", "DebugVerbose"),
-    ("devices", "Devices"),
-    ("enable-bpf-clock-probe", "EnableBPFClockProbe"),
-    ("enable-extended-ip-protocols", "EnableExtendedIPProtocols"),
-    ("enable-health-checking", "EnableHealthChecking"),
-    ("enable-icmp-rules", "EnableICMPRules"),
-    ("enable-ipv4", "EnableIPv4"),
-    ("enable-ipv4-fragment-tracking", "EnableIPv4FragmentsTracking"),
-    ("enable-ipv6", "EnableIPv6"),
-    ("enable-ipv6-fragment-tracking", "EnableIPv6FragmentsTracking"),
-    ("enable-policy", "EnablePolicy"),
-    ("enable-sctp", "EnableSCTP"),
-    ("enable-source-ip-verification", "EnableSourceIPVerification"),
-    ("force-device-detection", "ForceDeviceRequired"),
-    ("install-uplink-routes-for-delegated-ipam", "InstallUplinkRoutesForDelegatedIPAM"),
-    ("ipam", "IPAM"),
-    ("ipv4-node", "IPv4NodeAddr"),
-    ("ipv4-range", "IPv4Range"),
-    ("ipv6-cluster-alloc-cidr", "IPv6ClusterAllocCIDR"),
-    ("ipv6-node", "IPv6NodeAddr"),
-    ("ipv6-range", "IPv6Range"),
-    ("keep-config", "KeepConfig"),
-    ("local-max-addr-scope", "AddressScopeMax"),
-    ("log-driver", "LogDriver"),
-    ("log-opt", "LogOpt"),
-    ("max-connected-clusters", "MaxConnectedClusters"),
-    ("monitor-aggregation", "MonitorAggregation"),
-    ("monitor-aggregation-interval", "MonitorAggregationInterval"),
-    ("policy-accounting", "PolicyAccounting"),
-    ("policy-audit-mode", "PolicyAuditMode"),
-    ("preallocate-bpf-maps", "PreAllocateMaps"),
-    ("procfs", "ProcFs"),
-    ("socket-path", "SocketPath"),
-    ("state-dir", "RunDir"),
-];
+/// The members of `daemonConfigurationMap` and the options that they show; its head says how it is read.
+const NAMES: &str = include_str!("names.tsv");
 
-/// The settings in force. Options that no cell of this agent declares are not in force.
-pub(crate) fn daemon_configuration(settings: &Settings, created: &str) -> BTreeMap<String, Value> {
-    let mut map: BTreeMap<String, Value> = NAMES
-        .iter()
-        .filter_map(|(key, name)| Some(((*name).to_owned(), value(name, settings.get(key)?))))
-        .collect();
-    if let Some(run) = settings.get("state-dir") {
-        map.insert("StateDir".to_owned(), json!(Path::new(&run.value).join("state")));
+/// Rows of [`NAMES`]: the member, its option or none, and how it is shown.
+fn names() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    NAMES.lines().filter(|line| !line.starts_with('#')).map(|line| {
+        let mut columns = line.split('\t');
+        let mut column = || columns.next().unwrap_or_default();
+        (column(), column(), column())
+    })
+}
+
+/// The settings in force. Options that neither a cell of this agent declares nor the hive accepts are left out.
+pub(crate) fn daemon_configuration(
+    settings: &Settings,
+    clock: Option<Clock>,
+    created: &str,
+) -> BTreeMap<String, Value> {
+    let mut map = BTreeMap::new();
+    for (name, key, shown) in names() {
+        let value = match key {
+            "" => serde_json::from_str(shown).ok(),
+            key => settings.value(key).map(|(kind, text)| value(kind, &text, shown, settings)),
+        };
+        let Some(value) = value else { continue };
+        match name.split_once('.') {
+            None => drop(map.insert(name.to_owned(), value)),
+            Some((object, member)) => {
+                let object = map.entry(object.to_owned()).or_insert_with(|| json!({}));
+                object[member] = value;
+            }
+        }
     }
+    // As Cilium's command `bpf ct list` reads them.
+    let (source, hz) = match clock {
+        Some(Clock::Jiffies { hz, .. }) => (1, hz),
+        _ => (0, 0),
+    };
+    map.insert("ClockSource".to_owned(), json!(source));
+    map.insert("KernelHz".to_owned(), json!(hz));
     map.insert("CreationTime".to_owned(), json!(created));
     map
 }
 
-/// A setting in the JSON type that Go gives it: durations are nanoseconds.
-fn value(name: &str, setting: &Setting) -> Value {
-    let text = setting.value.as_str();
-    let kind = match name {
-        // Options that are words here and become numbers and maps when they are read.
-        "AddressScopeMax" => Kind::Int(64),
-        "LogOpt" => Kind::Map,
-        _ => setting.kind,
+/// A value in the JSON type that Go gives it: durations are nanoseconds.
+fn value(kind: Kind, text: &str, shown: &str, settings: &Settings) -> Value {
+    let kind = match shown {
+        "null" if text.is_empty() || text == "{}" => return Value::Null,
+        "tcp-flags" => return tcp_flags(text),
+        "base" => return json!(text.split('/').next()),
+        "int" => Kind::Int(64),
+        "map" => Kind::Map,
+        _ => kind,
     };
+    if let Some(below) = shown.strip_prefix("join:") {
+        return json!(Path::new(text).join(below));
+    }
+    if let Some(needed) = shown.strip_prefix("if:")
+        && settings.value(needed).is_none_or(|(_, needed)| needed != "true")
+    {
+        return Value::Bool(false);
+    }
     let parsed = match kind {
         Kind::Bool => text.parse().ok().map(Value::Bool),
         Kind::Int(_) => text.parse::<i64>().ok().map(Value::from),
@@ -112,6 +85,14 @@ fn value(name: &str, setting: &Setting) -> Value {
     parsed.unwrap_or_else(|| Value::from(text))
 }
 
+/// The bits of a TCP header for names of flags; a name that is none counts for nothing.
+fn tcp_flags(text: &str) -> Value {
+    const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
+    let bit =
+        |name: &str| FLAGS.iter().position(|flag| *flag == name).map_or(0, |position| 1_u32 << position);
+    json!(text.split(',').map(|name| bit(name.trim())).sum::<u32>())
+}
+
 fn map(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| {
         text.split(',')
@@ -123,17 +104,30 @@ fn map(text: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
-    /// Every name is one that the original prints.
+    /// Every name is one that the original prints, and nothing of what it prints is missing.
     #[test]
     fn names_are_those_of_the_original() {
         let sample = include_str!("../../api/models/tests/samples/GET_config.json");
         let sample: Value = serde_json::from_str(sample).unwrap();
         let known = sample["status"]["daemonConfigurationMap"].as_object().unwrap();
-        for (key, name) in NAMES {
-            assert!(known.contains_key(name), "{key} is not {name}");
+        let mut missing: BTreeSet<&str> = known.keys().map(String::as_str).collect();
+        for (name, key, _) in names() {
+            let (object, member) = name.split_once('.').unwrap_or((name, ""));
+            let is_known =
+                known.get(object).is_some_and(|value| member.is_empty() || value.get(member).is_some());
+            assert!(is_known, "{key} is not {name}");
+            missing.remove(object);
         }
-        assert!(NAMES.is_sorted());
+        assert_eq!(missing, ["ClockSource", "CreationTime", "KernelHz"].into());
+    }
+
+    #[test]
+    fn flags_are_bits() {
+        assert_eq!(tcp_flags("syn,fin,rst"), json!(7));
+        assert_eq!(tcp_flags(""), json!(0));
     }
 }

@@ -1,6 +1,7 @@
 //! The declared options of a hive.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::error::ConfigError;
 use super::kind::{Form, Kind};
@@ -72,7 +73,7 @@ pub(crate) struct Schema {
     pub(crate) flags: BTreeMap<&'static str, Declared>,
     aliases: HashMap<&'static str, &'static str>,
     shorts: BTreeMap<char, &'static str>,
-    pub(crate) foreign: BTreeMap<String, Foreign>,
+    pub(crate) foreign: Arc<BTreeMap<String, Foreign>>,
 }
 
 pub(crate) struct Declared {

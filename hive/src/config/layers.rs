@@ -295,7 +295,8 @@ fn combine(schema: &Schema, layers: &[Layer], unknown: Vec<Unknown>, renamed: Ve
     let figment = layers.iter().fold(Figment::new(), |figment, layer| figment.merge(layer));
     let values =
         figment.data().ok().and_then(|mut profiles| profiles.remove(&Profile::Default)).unwrap_or_default();
-    let mut settings = Settings { unknown, renamed, ..Settings::default() };
+    let foreign = schema.foreign.clone();
+    let mut settings = Settings { unknown, renamed, foreign, ..Settings::default() };
     for (key, parsed) in values {
         let layer = figment.get_metadata(parsed.tag()).map(|metadata| metadata.name.as_ref());
         let layer = layers.iter().find(|candidate| Some(candidate.name) == layer);

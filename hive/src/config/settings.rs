@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use figment::Figment;
 use figment::value::Value;
 
 use super::error::{BadValue, ConfigError};
+use super::flag::{Foreign, Known};
 use super::kind::Kind;
 use super::observed::{self, Observed, Said};
 
@@ -130,6 +132,7 @@ pub struct Renamed {
 pub struct Settings {
     pub(crate) declared: BTreeMap<String, Setting>,
     pub(crate) unused: Vec<Setting>,
+    pub(crate) foreign: Arc<BTreeMap<String, Foreign>>,
     pub(crate) unknown: Vec<Unknown>,
     pub(crate) renamed: Vec<Renamed>,
     pub(crate) figment: Figment,
@@ -157,6 +160,16 @@ impl Settings {
     /// [default](Setting::is_default) ask for something that this program does not do.
     pub fn unused(&self) -> &[Setting] {
         &self.unused
+    }
+
+    /// Returns the type and the value of an option: of one that a cell declares, or of one that the hive was told to
+    /// accept, which is at its default unless it was set. The value of a secret is not shown.
+    pub fn value(&self, key: &str) -> Option<(Kind, String)> {
+        let unused = || self.unused.iter().find(|setting| setting.key == key);
+        match self.get(key).or_else(unused) {
+            Some(setting) => Some((setting.kind, setting.value.clone())),
+            None => self.foreign.get(key).map(|option| (option.kind, Known::Foreign(option).default())),
+        }
     }
 
     /// Keys that were set and that nobody knows.
