@@ -21,6 +21,11 @@ pub enum Clock {
     },
 }
 
+/// The time since the machine started, without the time that it slept: what `bpf_ktime_get_ns` gives to programs.
+pub fn monotonic() -> Duration {
+    time(libc::CLOCK_MONOTONIC)
+}
+
 /// How far jiffies are shifted, so that 32 bits hold them for long.
 const SHIFT: u32 = 8;
 

@@ -42,7 +42,7 @@ mod sys;
 pub mod tc;
 
 pub use bpffs::{BpfFs, Origin, is_bpffs, names_in, unpin};
-pub use clock::Clock;
+pub use clock::{Clock, monotonic};
 pub use datapath_abi::Pod;
 pub use error::{Error, Result};
 pub use link::{Direction, Link, LinkInfo};
@@ -51,5 +51,5 @@ pub use moving::Move;
 pub use object::{Collection, ObjectFile};
 pub use probe::{Features, probe};
 pub use prog::{Program, ProgramInfo, TestRun};
-pub use raw_map::{MapInfo, RawMap, UpdateMode, possible_cpus};
+pub use raw_map::{MapInfo, RawMap, UpdateMode, WriteObserver, possible_cpus};
 pub use spec::{Layout, MapFlags, MapSpec, MapType, Verdict};

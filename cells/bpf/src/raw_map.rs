@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::spec::{Layout, MapFlags, MapSpec, MapType};
@@ -44,6 +45,16 @@ pub struct RawMap {
     layout: Layout,
     /// Bytes of a value in system calls: per-CPU maps have one, rounded up to 8, for each possible CPU.
     value_len: usize,
+    observer: Option<Arc<dyn WriteObserver>>,
+}
+
+/// Sees what is written through a handle and its clones, after each system call. It must not write the map itself.
+pub trait WriteObserver: std::fmt::Debug + Send + Sync {
+    /// An entry has been created or replaced, or could not be.
+    fn updated(&self, key: &[u8], value: &[u8], result: &Result<()>);
+
+    /// An entry has been deleted, or could not be.
+    fn deleted(&self, key: &[u8], result: &Result<()>);
 }
 
 impl RawMap {
@@ -107,7 +118,12 @@ impl RawMap {
             true => (layout.value_size as usize).next_multiple_of(8) * possible_cpus(),
             false => layout.value_size as usize,
         };
-        Ok(RawMap { fd, id: info.id, name: name.to_owned(), layout, value_len })
+        Ok(RawMap { fd, id: info.id, name: name.to_owned(), layout, value_len, observer: None })
+    }
+
+    /// The same handle, whose writes an observer sees.
+    pub fn observed_by(self, observer: Arc<dyn WriteObserver>) -> RawMap {
+        RawMap { observer: Some(observer), ..self }
     }
 
     /// The full name given at creation, or the pin's.
@@ -151,7 +167,8 @@ impl RawMap {
     /// Another handle on the same map.
     pub fn try_clone(&self) -> Result<RawMap> {
         let fd = self.fd.try_clone().map_err(|e| self.error("duplicate map", e))?;
-        Ok(RawMap { fd, name: self.name.clone(), ..*self })
+        let (name, observer) = (self.name.clone(), self.observer.clone());
+        Ok(RawMap { fd, name, observer, ..*self })
     }
 
     /// Pins the map; an existing pin is an error.
@@ -197,9 +214,13 @@ impl RawMap {
         };
         // JUSTIFICATION: the kernel reads key and value.
         // SAFETY: both slices live across the call and have the kernel's sizes, asserted above.
-        unsafe { sys::bpf(Command::MapUpdate, &mut attr) }
+        let result = unsafe { sys::bpf(Command::MapUpdate, &mut attr) }
             .map(drop)
-            .map_err(|e| self.refused("update map", e))
+            .map_err(|e| self.refused("update map", e));
+        if let Some(observer) = &self.observer {
+            observer.updated(key, value, &result);
+        }
+        result
     }
 
     /// Deletes an entry; false if there was none.
@@ -210,11 +231,15 @@ impl RawMap {
         let mut attr = ElementAttr { key: self.key(key), ..self.element_attr() };
         // JUSTIFICATION: the kernel reads the key.
         // SAFETY: the slice lives across the call and has the kernel's size, asserted in key().
-        match unsafe { sys::bpf(Command::MapDelete, &mut attr) } {
-            Ok(_) => Ok(true),
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        let result = match unsafe { sys::bpf(Command::MapDelete, &mut attr) } {
+            Ok(_) => Ok(()),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
             Err(e) => Err(self.error("delete from map", e)),
+        };
+        if let Some(observer) = &self.observer {
+            observer.deleted(key, &result);
         }
+        result.map(|()| true)
     }
 
     /// Deletes an entry and gives what was in it, at one stroke; false if there was none. Hash maps on Linux 5.14 or newer,
@@ -275,16 +300,20 @@ impl RawMap {
         };
         // JUSTIFICATION: the kernel reads keys and values.
         // SAFETY: count times the kernel's sizes, asserted above; both live across the call.
-        match unsafe { sys::bpf(Command::MapUpdateBatch, &mut attr) } {
+        let result = match unsafe { sys::bpf(Command::MapUpdateBatch, &mut attr) } {
             Ok(_) => Ok(()),
             Err(e) if no_batch(&e) => {
                 for (key, value) in self.rows(keys, values) {
                     self.update(key, value, UpdateMode::Any)?;
                 }
-                Ok(())
+                return Ok(());
             }
             Err(e) => Err(self.refused("update many rows of map", e)),
+        };
+        if let Some(observer) = &self.observer {
+            self.rows(keys, values).for_each(|(key, value)| observer.updated(key, value, &result));
         }
+        result
     }
 
     /// Deletes many entries; missing ones are no error.
@@ -303,10 +332,20 @@ impl RawMap {
             };
             // JUSTIFICATION: the kernel reads the keys.
             // SAFETY: count times the kernel's key size; the slice lives across the call.
-            match unsafe { sys::bpf(Command::MapDeleteBatch, &mut attr) } {
-                Ok(_) => return Ok(()),
+            let deleted = unsafe { sys::bpf(Command::MapDeleteBatch, &mut attr) };
+            let observed = |keys: &[u8]| {
+                if let Some(observer) = &self.observer {
+                    keys.chunks_exact(size).for_each(|key| observer.deleted(key, &Ok(())));
+                }
+            };
+            match deleted {
+                Ok(_) => {
+                    observed(rest);
+                    return Ok(());
+                }
                 // It stops at a missing key, having deleted `count` before it.
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
+                    observed(&rest[..(attr.count as usize * size).min(rest.len())]);
                     rest = &rest[((attr.count as usize + 1) * size).min(rest.len())..];
                 }
                 Err(e) if no_batch(&e) => {

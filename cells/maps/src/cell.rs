@@ -9,10 +9,11 @@ use memory::MemoryLimit;
 use metrics::Metrics;
 use statedb::RwTable;
 
-use crate::config::{ClockConfig, FamilyConfig, MapsConfig};
+use crate::config::{ClockConfig, FamilyConfig, LivenessConfig, MapsConfig};
 use crate::counters::Counters;
 use crate::fit::Fit;
 use crate::maps::Maps;
+use crate::runtime;
 use crate::specs::{POLICY_PREFIX, Specs};
 use crate::table::MapRow;
 
@@ -30,10 +31,12 @@ pub fn cell() -> Cell {
             "Pinned BPF maps",
             [
                 config::<MapsConfig>(),
+                config::<LivenessConfig>(),
                 statedb::table::<MapRow>(),
                 provide(new_maps),
                 provide(new_routes),
                 provide(new_status),
+                invoke(runtime::start),
             ],
         ),
     ])

@@ -34,6 +34,15 @@ impl ClockConfig {
     }
 }
 
+/// How often programs learn that the agent runs.
+#[derive(Clone, Copy, Debug, PartialEq, hive::Config)]
+#[config(group = "eBPF maps")]
+pub struct LivenessConfig {
+    /// How often to tell the datapath that the agent runs
+    #[flag(default = "1s")]
+    pub agent_liveness_update_interval: std::time::Duration,
+}
+
 /// Where the maps are and how large. Sizes take effect at the next start: a map of another size is replaced by one that
 /// holds its entries.
 #[derive(Clone, Debug, PartialEq, hive::Config)]

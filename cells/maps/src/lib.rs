@@ -2,7 +2,7 @@
 //!
 //! **Owns** the pins in `<bpf-root>/tc/globals` as a whole and the table `bpf-maps`; what stands in the maps is written
 //! by the cells whose state it is. **Needs** root and a bpf file system, which it mounts when absent. **Gives**
-//! `Arc<Maps>` with typed handles, `Table<MapRow>`, and answers to `GET /map` and `GET /map/{name}`.
+//! `Arc<Maps>` with typed handles, `Table<MapRow>`, and answers to `GET /map`, `GET /map/{name}` and `GET /map/{name}/events`.
 //!
 //! **Life.** Built from options without touching the kernel. The start hook opens what the datapath uses; a job creates
 //! the others afterwards, several at a time, and fills the table. Nothing is removed at stop: the kernel is the truth.
@@ -33,11 +33,14 @@ mod comparison;
 mod config;
 mod counters;
 mod error;
+mod events;
 mod fit;
 mod footprint;
+mod lb_text;
 mod maps;
 mod pins;
 mod rest;
+mod runtime;
 mod schema;
 pub mod size;
 mod specs;
@@ -47,7 +50,7 @@ pub mod text;
 
 pub use cell::cell;
 pub use comparison::Comparisons;
-pub use config::{ClockConfig, FamilyConfig, MapsConfig, OutOfRange};
+pub use config::{ClockConfig, FamilyConfig, LivenessConfig, MapsConfig, OutOfRange};
 pub use error::{Error, Result};
 pub use fit::Fit;
 pub use maps::{Maps, mount};

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use crate::comparison::Comparisons;
 use crate::config::{FamilyConfig, MapsConfig};
 use crate::error::{Error, Result};
+use crate::events::Journals;
 use crate::schema;
 use crate::specs::Specs;
 
@@ -30,6 +31,7 @@ pub struct Maps {
     pub(crate) others: Mutex<BTreeMap<String, Arc<Mutex<Option<RawMap>>>>>,
     forwarding: watch::Sender<bool>,
     pub(crate) comparisons: Arc<Comparisons>,
+    pub(crate) journals: Journals,
 }
 
 #[derive(Debug)]
@@ -70,8 +72,8 @@ impl Maps {
     /// The maps of these forms.
     pub fn of(specs: Specs) -> Maps {
         let forwarding = watch::Sender::new(false);
-        let comparisons = Arc::default();
-        Maps { specs, opened: OnceLock::new(), others: Mutex::default(), forwarding, comparisons }
+        let (opened, others, comparisons, journals) = Default::default();
+        Maps { specs, opened, others, forwarding, comparisons, journals }
     }
 
     /// The forms of the maps.
@@ -177,7 +179,7 @@ impl Maps {
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         match &*slot {
             Some(map) => Ok(map.try_clone()?),
-            None => Ok(slot.insert(self.open_spec(fs, spec)?).try_clone()?),
+            None => Ok(slot.insert(self.observed(self.open_spec(fs, spec)?)).try_clone()?),
         }
     }
 
@@ -216,7 +218,15 @@ impl Maps {
 
     fn open_named(&self, fs: &BpfFs, name: &str) -> Result<RawMap> {
         let spec = self.spec(name).ok_or_else(|| Error::Unknown { name: name.to_owned() })?;
-        self.open_spec(fs, &spec)
+        Ok(self.observed(self.open_spec(fs, &spec)?))
+    }
+
+    /// The map, with its writes in its journal if it has one.
+    fn observed(&self, map: RawMap) -> RawMap {
+        match self.journals.of(map.name()) {
+            Some(journal) => map.observed_by(journal.clone()),
+            None => map,
+        }
     }
 
     fn open_spec(&self, fs: &BpfFs, spec: &MapSpec) -> Result<RawMap> {

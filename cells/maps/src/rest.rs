@@ -1,4 +1,5 @@
-//! Answers to `GET /map` and `GET /map/{name}`: which maps are pinned and what is in them, read when asked.
+//! Answers to `GET /map`, `GET /map/{name}` and `GET /map/{name}/events`: which maps are pinned and what is in them,
+//! read when asked, and what was written to them of late.
 
 use std::sync::Arc;
 
@@ -10,8 +11,9 @@ use crate::maps::Maps;
 use crate::specs::OWN_MAPS;
 use crate::text::{self, Shown};
 
-/// The two operations.
+/// The three operations.
 pub(crate) fn routes(maps: Arc<Maps>) -> Vec<Route> {
+    let written = maps.clone();
     let list = {
         let maps = maps.clone();
         // Reading large maps takes milliseconds, which no other request shall wait for.
@@ -24,7 +26,12 @@ pub(crate) fn routes(maps: Arc<Maps>) -> Vec<Route> {
         let (maps, name) = (maps.clone(), request.param("name").to_owned());
         async move { hive::blocking(move || named(&maps, &name)).await }
     });
-    vec![list, one]
+    let events = Route::new(Operation::GetMapNameEvents, move |request: Request| {
+        let journal = written.journals.of(request.param("name"));
+        let follow = request.query_bool("follow").unwrap_or(false);
+        std::future::ready(journal.map_or_else(|| Response::empty(404), |journal| journal.answer(follow)))
+    });
+    vec![list, one, events]
 }
 
 fn all(maps: &Maps) -> Response {

@@ -8,7 +8,7 @@ use datapath_abi::{
     ipcache_flag, ipv4_from_word, ipv6_from_words, lxc_flag,
 };
 
-use crate::POLICY_PREFIX;
+use crate::{POLICY_PREFIX, lb_text};
 
 /// A row in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +44,10 @@ pub fn shown(name: &str) -> Shown {
         | "cilium_skip_lb6"
         | "cilium_l2_responder_v4"
         | "cilium_l2_responder_v6" => Shown::Null,
+        "cilium_lb4_maglev" | "cilium_lb6_maglev" | "cilium_lb4_reverse_sk" | "cilium_lb6_reverse_sk" => {
+            Shown::Empty
+        }
+        balancer if balancer.starts_with("cilium_lb") => Shown::Rows,
         policy if policy.starts_with(POLICY_PREFIX) => Shown::Rows,
         _ => Shown::Empty,
     }
@@ -57,7 +61,8 @@ pub fn rows(map: &RawMap) -> bpf::Result<Vec<RowText>> {
     Ok(pairs.filter_map(|(key, value)| row(map.name(), key, value)).collect())
 }
 
-fn row(name: &str, key: &[u8], value: &[u8]) -> Option<RowText> {
+/// A row of the map of that name in words.
+pub(crate) fn row(name: &str, key: &[u8], value: &[u8]) -> Option<RowText> {
     let (key, value) = match name {
         "cilium_lxc" => {
             let key = EndpointKey::from_bytes(key)?;
@@ -84,7 +89,7 @@ fn row(name: &str, key: &[u8], value: &[u8]) -> Option<RowText> {
             let (key, value) = (PolicyKey::from_bytes(key)?, PolicyEntry::from_bytes(value)?);
             (policy_key(&key), policy_value(&value))
         }
-        _ => return None,
+        _ => lb_text::row(name, key, value)?,
     };
     Some(RowText { key, value })
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::{Operation, Request, Route};
-use datapath_abi::{EndpointInfo, EndpointKey, PolicyEntry, PolicyKey};
+use datapath_abi::{EndpointInfo, EndpointKey, LbService, LbServiceKey, PolicyEntry, PolicyKey};
 use hive::prelude::*;
 use maps::{FamilyConfig, MapRow, Maps, MapsConfig, policy_name};
 use statedb::Table;
@@ -33,6 +33,39 @@ async fn get(
     let status = response.status().as_u16();
     let body = response.body().await;
     (status, serde_json::from_slice(&body).unwrap_or(serde_json::Value::Null))
+}
+
+async fn events(hive: &TestHive, map: &str) -> String {
+    let routes: Arc<Routes> = hive.get();
+    let route = routes.0.iter().find(|r| r.operation() == Operation::GetMapNameEvents).unwrap();
+    let response = route.call(Request::new(Operation::GetMapNameEvents, &[("name", map)])).await;
+    assert_eq!(response.status().as_u16(), 200);
+    String::from_utf8(response.body().await.to_vec()).unwrap()
+}
+
+#[test]
+fn programs_learn_the_time_and_that_the_agent_runs() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut hive = TestHive::new(cells())
+            .set("bpf-root", sandbox.bpf_root().display())
+            .set("agent-liveness-update-interval", "10ms")
+            .set("preallocate-bpf-maps", "false");
+        hive.start().await;
+        let maps: Arc<Maps> = hive.get();
+        let row = |row: u32| maps.runtime_config().lookup(&row).unwrap().unwrap();
+        hive.until("both rows to be written", || row(0) > 0 && row(1) > 0).await;
+        let seen = row(1);
+        hive.until("another sign of life", || row(1) > seen).await;
+        let monotonic = u64::try_from(bpf::monotonic().as_nanos()).unwrap();
+        assert!(monotonic - row(1) < 10_000_000_000, "{} at {monotonic}", row(1));
+        let utc = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        let told = (monotonic >> 9) + row(0);
+        assert!(told.abs_diff(u64::try_from(utc.as_nanos() >> 9).unwrap()) < 1_000_000_000 >> 9, "{told}");
+        hive.stop().await;
+    });
 }
 
 #[test]
@@ -98,6 +131,26 @@ fn maps_are_open_in_the_hooks_of_users_and_shown_by_the_api() {
                 && find("ep_config").is_none()
                 && find("cilium_events").is_none()
         );
+        // Rows of the load balancer's maps, and the last writes to them, through whichever handle.
+        let services = maps.shared("cilium_lb4_services_v2").unwrap().unwrap();
+        let services: bpf::Map<LbServiceKey<u32>, LbService> = bpf::Map::new(services).unwrap();
+        let service = LbServiceKey {
+            address: u32::from_ne_bytes([10, 96, 0, 1]),
+            dport: 80_u16.to_be(),
+            proto: 6,
+            ..LbServiceKey::default()
+        };
+        services.update_batch(&[(service, LbService::default())]).unwrap();
+        let (_, rows) = get(&hive, Operation::GetMapName, &[("name", "cilium_lb4_services_v2")]).await;
+        assert_eq!(rows["cache"][0]["key"], "10.96.0.1:80/TCP (0)");
+        services.delete_batch(&[service]).unwrap();
+        let (_, rows) = get(&hive, Operation::GetMapName, &[("name", "cilium_lb4_services_v2")]).await;
+        assert_eq!(rows["cache"], serde_json::json!([]));
+        let events = events(&hive, "cilium_lb4_services_v2").await;
+        assert_eq!(events.lines().count(), 2, "{events}");
+        assert!(events.lines().last().unwrap().starts_with("{\"action\":\"delete\","), "{events}");
+        assert!(self::events(&hive, "cilium_lxc").await.contains("\"key\":\"10.0.0.7:0\""));
+        assert_eq!(get(&hive, Operation::GetMapNameEvents, &[("name", "cilium_metrics")]).await.0, 404);
         assert_eq!(get(&hive, Operation::GetMapName, &[("name", "none")]).await.0, 404);
         assert_eq!(get(&hive, Operation::GetMapName, &[("name", "../globals")]).await.0, 404);
         hive.stop().await;
