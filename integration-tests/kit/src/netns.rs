@@ -18,8 +18,9 @@ pub struct NetNs {
 }
 
 impl NetNs {
-    /// Bind-mounts the calling thread's namespace at `path`.
+    /// Bind-mounts the calling thread's namespace, which is new, at `path`.
     pub(crate) fn pin_current(path: PathBuf) -> io::Result<Self> {
+        reset_inherited()?;
         let source = "/proc/thread-self/ns/net";
         File::create(&path)?;
         sys::mount(source, &path, "", libc::MS_BIND)?;
@@ -126,6 +127,19 @@ impl NetNs {
     }
 }
 
+/// IPv4 settings that a new namespace takes from the machine's first one (`net.core.devconf_inherit_init_net`), at the
+/// kernel's defaults: Docker turns forwarding on, systemd the reverse path filter, and no test may depend on either.
+const INHERITED: [(&str, &str); 3] = [
+    ("net/ipv4/ip_forward", "0"),
+    ("net/ipv4/conf/all/rp_filter", "0"),
+    ("net/ipv4/conf/default/rp_filter", "0"),
+];
+
+/// Gives the calling thread's namespace the kernel's defaults.
+fn reset_inherited() -> io::Result<()> {
+    INHERITED.iter().try_for_each(|(key, value)| std::fs::write(Path::new("/proc/sys").join(key), value))
+}
+
 fn checked(line: &str, output: Output) -> io::Result<String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -147,4 +161,27 @@ pub(crate) fn on_thread<T: Send>(name: &str, work: impl FnOnce() -> T + Send) ->
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Sandbox, require_root};
+
+    #[test]
+    fn a_namespace_has_the_kernels_defaults_whatever_the_machine_has() {
+        require_root!();
+        let sandbox = Sandbox::new().unwrap();
+        for ns in [sandbox.host().clone(), sandbox.netns("pod").unwrap()] {
+            for (key, value) in INHERITED {
+                assert_eq!(ns.sysctl(key).unwrap(), value, "{key}");
+                // As on a machine with Docker.
+                ns.set_sysctl(key, "1").unwrap();
+            }
+            ns.run(reset_inherited).unwrap();
+            for (key, value) in INHERITED {
+                assert_eq!(ns.sysctl(key).unwrap(), value, "{key}");
+            }
+        }
+    }
 }

@@ -12,11 +12,17 @@ use integration_tests::scripts::{FAMILIES, Family, family_of, family_of_path, ru
 
 const UNKNOWN_FAMILY: u8 = 77;
 
+const USAGE: &str = "Usage: script-runner [--family NAME] [-v] FILE...";
+
 fn main() -> ExitCode {
     let Arguments { name, verbose, files } = match arguments(std::env::args().skip(1)) {
-        Ok(arguments) => arguments,
+        Ok(Some(arguments)) => arguments,
+        Ok(None) => {
+            println!("{}", help());
+            return ExitCode::SUCCESS;
+        }
         Err(error) => {
-            eprintln!("{error}\nUsage: script-runner [--family NAME] [-v] FILE...");
+            eprintln!("{error}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
@@ -27,8 +33,7 @@ fn main() -> ExitCode {
     let mut scripts = vec![];
     for file in &files {
         let Some(family) = family(file) else {
-            let known: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
-            eprintln!("{}: unknown family, known are {}", file.display(), known.join(", "));
+            eprintln!("{}: unknown family, known are {}", file.display(), known_families());
             return ExitCode::from(UNKNOWN_FAMILY);
         };
         scripts.push((family, file.as_path()));
@@ -59,27 +64,68 @@ async fn run_all(scripts: &[(&Family, &Path)], verbose: bool) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
+fn known_families() -> String {
+    FAMILIES.iter().map(|family| family.name).collect::<Vec<_>>().join(", ")
+}
+
+fn help() -> String {
+    format!(
+        "Runs scripts against the cells of their family.\n\n{USAGE}\n\n  \
+           --family NAME  the family of all files; otherwise that of each file's path\n  \
+           -v             show the log of scripts that pass, too\n  \
+           -h, --help     show this\n\n\
+         Families: {}\n\
+         Exit code: 0 all pass, 1 any fails, {UNKNOWN_FAMILY} a family is not known, 2 wrong command line",
+        known_families()
+    )
+}
+
 fn indented(log: &str) -> String {
     log.lines().map(|line| format!("    | {line}")).collect::<Vec<_>>().join("\n")
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Arguments {
     name: Option<String>,
     verbose: bool,
     files: Vec<PathBuf>,
 }
 
-fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+/// `None` if help is asked for.
+fn arguments(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
     let mut arguments = Arguments::default();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--family" => arguments.name = Some(words.next().ok_or("--family needs a name")?),
             _ if let Some(name) = word.strip_prefix("--family=") => arguments.name = Some(name.to_owned()),
             "-v" => arguments.verbose = true,
+            "-h" | "--help" => return Ok(None),
             _ if word.starts_with('-') => return Err(format!("unknown option {word}")),
             _ => arguments.files.push(PathBuf::from(word)),
         }
     }
-    if arguments.files.is_empty() { Err("no files".to_owned()) } else { Ok(arguments) }
+    if arguments.files.is_empty() { Err("no files".to_owned()) } else { Ok(Some(arguments)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Option<Arguments>, String> {
+        arguments(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn help_is_no_unknown_option() {
+        assert!(read("--help").unwrap().is_none() && read("-v -h").unwrap().is_none());
+        let help = help();
+        assert!(help.contains(USAGE) && FAMILIES.iter().all(|family| help.contains(family.name)), "{help}");
+        assert_eq!(read("--halp").unwrap_err(), "unknown option --halp");
+        assert_eq!(read("-v").unwrap_err(), "no files");
+        let arguments = read("--family example -v a b").unwrap().unwrap();
+        assert_eq!(
+            (arguments.name.as_deref(), arguments.verbose, arguments.files.len()),
+            (Some("example"), true, 2)
+        );
+    }
 }
