@@ -188,3 +188,24 @@ fn mac(line: &str) -> String {
 fn index(line: &str) -> u32 {
     line.split(':').next().unwrap().trim().parse().unwrap()
 }
+
+/// The stack answers for addresses of the interface that it is asked at, here one of the node's, and takes up who asked.
+#[test]
+fn a_pod_resolves_an_address_of_the_host_on_its_link() {
+    require_root!();
+    let mut node = Node::started();
+    let pod = node.add_pod("a");
+    let device = host_side(&pod);
+    node.host().ip(&format!("addr add {}/128 dev {device} nodad", Node::IPV6)).unwrap();
+    pod.ns.ip(&format!("route add {}/128 dev eth0", Node::IPV6)).unwrap();
+    assert!(pings(&pod.ns, &["-I", &pod.ipv6.to_string(), Node::IPV6]), "{}", node.log());
+    let resolved = pod.ns.ip(&format!("neigh show {} dev eth0", Node::IPV6)).unwrap();
+    let expected = mac(&node.host().ip(&format!("-o link show {device}")).unwrap());
+    assert!(resolved.contains(&format!("lladdr {expected}")), "{resolved}");
+    let learned = node.host().ip(&format!("-6 neigh show dev {device}")).unwrap();
+    let own = mac(&pod.ns.ip("-o link show eth0").unwrap());
+    assert!(learned.contains(&format!("{} lladdr {own}", pod.ipv6)), "{learned}");
+    // The control: an address of nobody is not resolved.
+    pod.ns.ip("route add 2001:db8::99/128 dev eth0").unwrap();
+    assert!(!pings(&pod.ns, &["-I", &pod.ipv6.to_string(), "2001:db8::99"]));
+}

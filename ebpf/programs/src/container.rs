@@ -105,7 +105,7 @@ fn admit<F: Services>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
     if F::is_neighbour_discovery(skb, ip) {
-        return ndp::dispatch(skb);
+        return ndp::dispatch(skb, me);
     }
     if enabled!(source_ip_verification)
         && me.flags & ep_flag::SOURCE_CHECK != 0

@@ -59,8 +59,9 @@ pub(crate) fn to_pod<F: Family>(
     Err(drop_here!(EP_NOT_READY))
 }
 
-/// Leaves a pod's packet to the routes of the host, as it is: the host may be its receiver, and forwarding is a hop of
-/// the stack's.
+/// Marks a pod's packet with its identity and leaves it to the host's stack, as it is: the host may be its receiver, and
+/// forwarding is a hop of the stack's. Everything that a pod's program leaves to the stack needs the mark: a packet of a
+/// pod without it is one that nobody has announced, which a rule of nftables drops.
 #[inline(always)]
 pub(crate) fn to_stack(skb: Skb, src_label: u32) {
     if enabled!(identity_mark) {

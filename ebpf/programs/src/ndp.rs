@@ -1,6 +1,7 @@
 //! ICMPv6 that is answered for the node: neighbour discovery of pods, and packets whose hops ended.
 
 use crate::container::drop_sent;
+use crate::deliver;
 use crate::drop::Drop;
 use crate::endpoint;
 use crate::family::Family;
@@ -72,16 +73,23 @@ pub(crate) fn is_neighbour_message(skb: Skb, header: &Ipv6Header) -> bool {
 
 /// Solicitations go on in their own program, advertisements to the stack.
 #[inline(always)]
-pub(crate) fn dispatch(skb: Skb) -> Result<i32, Drop> {
+pub(crate) fn dispatch(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     let mut kind = 0u8;
     if !skb.load(ICMP_OFFSET, &mut kind) {
         return Err(drop_here!(INVALID_PACKET_DROPPED));
     }
     if kind != NEIGHBOUR_SOLICITATION {
-        return Ok(PASS);
+        return Ok(pass(skb, me));
     }
     skb.tail_call(slot::ICMP6_NS);
     Err(drop_here!(MISSED_TAIL_CALL))
+}
+
+/// Leaves a message to the stack. Without the mark the rule against unknown pods would drop it.
+#[inline(always)]
+fn pass(skb: Skb, me: &EndpointConfig) -> i32 {
+    deliver::to_stack(skb, me.identity);
+    PASS
 }
 
 /// Answers a pod's solicitation: for the router and for pods of this node with the MAC address of the host's side.
@@ -106,7 +114,7 @@ fn answer(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     let target = solicitation.target;
     // The pod's own address: it looks for duplicates and must not find one.
     if V6::same(target, me.ipv6) {
-        return Ok(PASS);
+        return Ok(pass(skb, me));
     }
     let router = node!(router_ipv6);
     let flags = if V6::same(target, router) {
@@ -116,7 +124,7 @@ fn answer(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
         SOLICITED | OVERRIDE
     } else {
         match endpoint::local::<V6>(target) {
-            Some(row) if row.flags & lxc_flag::HOST != 0 => return Ok(PASS),
+            Some(row) if row.flags & lxc_flag::HOST != 0 => return Ok(pass(skb, me)),
             Some(_) => SOLICITED | OVERRIDE,
             None => return Err(drop_here!(UNKNOWN_L3_TARGET_ADDRESS)),
         }

@@ -3,7 +3,7 @@
 use crate::kit::*;
 use crate::packet::*;
 use anyhow::Result;
-use datapath_abi::{NodeConfig, direction, drop};
+use datapath_abi::{NodeConfig, direction, drop, mark};
 use datapath_object::FROM_CONTAINER;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -93,16 +93,21 @@ fn other_neighbour_discovery() -> Result<()> {
     test_kit::require_root!();
     let mut datapath = Datapath::with_pods(&default_config())?;
     let ask = |target| eth(A.node_mac, A.mac, IPV6, &solicitation(A.ipv6, target, Some(A.mac)));
+    // Without it the stack of a node drops what comes from a pod.
+    let marked = mark::with_identity(mark::IDENTITY, A.identity);
     // The host answers for itself; the pod's own address is a search for duplicates.
     for target in [HOST_V6, A.ipv6] {
         let outcome = datapath.run(FROM_CONTAINER, &ask(target))?;
         assert_eq!((outcome.verdict, outcome.packet), (PASS, ask(target)), "{target}");
+        assert_eq!(outcome.mark, marked, "{target}");
     }
     let duplicates = eth(A.node_mac, A.mac, IPV6, &solicitation(Ipv6Addr::UNSPECIFIED, A.ipv6, None));
-    assert_eq!(datapath.run(FROM_CONTAINER, &duplicates)?.verdict, PASS);
+    let outcome = datapath.run(FROM_CONTAINER, &duplicates)?;
+    assert_eq!((outcome.verdict, outcome.mark), (PASS, marked));
     // Advertisements are for the stack, whatever their source.
     let advertisement = icmpv6("fe80::1".parse()?, "ff02::1".parse()?, 255, vec![136; 24]);
-    assert_eq!(datapath.run(FROM_CONTAINER, &eth(A.node_mac, A.mac, IPV6, &advertisement))?.verdict, PASS);
+    let outcome = datapath.run(FROM_CONTAINER, &eth(A.node_mac, A.mac, IPV6, &advertisement))?;
+    assert_eq!((outcome.verdict, outcome.mark), (PASS, marked));
     // Nobody's address.
     assert_eq!(datapath.run(FROM_CONTAINER, &ask(OUTSIDE_V6))?.verdict, SHOT);
     assert_eq!(datapath.counted(drop::UNKNOWN_L3_TARGET_ADDRESS, direction::EGRESS)?, 1);
