@@ -125,16 +125,24 @@ layout!(FragmentKey4, 12, { daddr: 0, saddr: 4, id: 8, proto: 10, pad: 11 });
 pub struct FragmentKey6 {
     /// Identification as on the wire.
     pub id: u32,
-    /// IP protocol.
+    /// Next header of the Fragment header.
     pub proto: u8,
+    /// What the row holds: zero for ports, or [`FragmentKey6::PROTOCOL`]. Padding in Cilium.
+    pub row: u8,
     /// Zero.
-    pub pad: [u8; 3],
+    pub pad: [u8; 2],
     /// Source address as on the wire.
     pub saddr: [u32; 4],
     /// Destination address as on the wire.
     pub daddr: [u32; 4],
 }
-layout!(FragmentKey6, 40, { id: 0, proto: 4, pad: 5, saddr: 8, daddr: 24 });
+layout!(FragmentKey6, 40, { id: 0, proto: 4, row: 5, pad: 6, saddr: 8, daddr: 24 });
+
+impl FragmentKey6 {
+    /// The row's `sport` is the protocol behind the extension headers of the first piece. Only datagrams with such headers
+    /// behind the Fragment header have this row.
+    pub const PROTOCOL: u8 = 1;
+}
 
 /// Value of the fragment maps (4 bytes): the ports of the first piece, as on the wire.
 #[repr(C)]

@@ -2,7 +2,7 @@
 
 use crate::btf::Rows;
 use crate::drop::Drop;
-use crate::flow::Upper;
+use crate::flow::{Datagram, Upper};
 use crate::packet::{EthHeader, mac};
 use crate::skb::{ETH_LEN, Skb};
 use datapath_abi::{CtEntry, CtTuple, EndpointConfig, FragmentPorts};
@@ -62,7 +62,9 @@ pub(crate) trait Family {
     /// Whether the ports of fragments are remembered.
     fn tracks_fragments() -> bool;
     fn fragments() -> Rows<Self::FragmentKey, FragmentPorts>;
-    fn fragment_key(header: &Self::Header, upper: &Upper) -> Self::FragmentKey;
+    fn fragment_key(datagram: &Datagram<Self::Address>) -> Self::FragmentKey;
+    /// The key under which the protocol of a datagram is, if its later pieces do not tell it.
+    fn protocol_key(key: &Self::FragmentKey) -> Option<Self::FragmentKey>;
 
     /// The header of a packet; `None` if the packet is too short for it.
     #[inline(always)]

@@ -36,6 +36,8 @@ pub(crate) struct Upper {
     pub(crate) piece: Piece,
     /// The datagram's identification, as on the wire.
     pub(crate) id: u32,
+    /// The protocol that all pieces of the datagram name.
+    pub(crate) shared_protocol: u8,
 }
 
 /// Headers end before: four extension headers are 8 KB at the most.
@@ -45,10 +47,18 @@ impl Upper {
     /// The same, as one of many that the verifier does not tell apart.
     #[inline(always)]
     pub(crate) fn any(self, skb: Skb) -> Self {
-        let packed = u64::from(self.protocol) | u64::from(self.piece.0) << 8 | (self.offset as u64) << 48;
+        let packed = u64::from(self.protocol)
+            | u64::from(self.piece.0) << 8
+            | u64::from(self.shared_protocol) << 16
+            | (self.offset as u64) << 48;
         let packed = skb.forget(packed);
-        let piece = Piece((packed >> 8) as u8 & 3);
-        Self { protocol: packed as u8, piece, offset: (packed >> 48) as usize & OFFSET_MASK, ..self }
+        Self {
+            protocol: packed as u8,
+            piece: Piece((packed >> 8) as u8 & 3),
+            shared_protocol: (packed >> 16) as u8,
+            offset: (packed >> 48) as usize & OFFSET_MASK,
+            ..self
+        }
     }
 }
 
@@ -117,7 +127,8 @@ const ICMP_BYTES: usize = 8;
 /// In place of a direction: fragments are not counted, as another program looks at the packet again.
 pub(crate) const UNCOUNTED: u8 = 0;
 
-/// The flow of a packet. The ports of later fragments are those of the first. Never moves the packet.
+/// The flow of a packet. The ports of later fragments are those of the first, as is the protocol where an extension header
+/// stands between. Never moves the packet.
 #[inline(always)]
 pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<Flow<F::Address>, Drop> {
     let upper = F::upper(skb, ip)?;
@@ -138,9 +149,20 @@ pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<F
     }
     if upper.piece == Piece::LATER {
         if direction != UNCOUNTED {
-            metrics::count(metric::FRAG_PACKET, direction, FILE, line!() as u16, skb.len());
+            count(metric::FRAG_PACKET, direction, line!() as u16, skb.len());
         }
-        recall::<F>(ip, &upper, &mut flow)?;
+        let first = recall::<F>(&Datagram::of(&flow, &upper));
+        if first == UNKNOWN {
+            return Err(drop_here!(FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND));
+        }
+        let (sport, dport) = (first as u16, (first >> 16) as u16);
+        flow.protocol = (first >> 32) as u8;
+        if flow.protocol == F::ICMP {
+            flow.icmp = [u16::from_be(dport) as u8, 0];
+            set_icmp::<F>(&mut flow, sport);
+        } else {
+            (flow.sport, flow.dport) = (sport, dport);
+        }
         return Ok(flow.any(skb));
     }
     match upper.protocol {
@@ -168,11 +190,24 @@ pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<F
     }
     if upper.piece == Piece::FIRST {
         if direction != UNCOUNTED {
-            metrics::count(metric::FRAG_PACKET, direction, FILE, line!() as u16, skb.len());
+            count(metric::FRAG_PACKET, direction, line!() as u16, skb.len());
         }
-        remember::<F>(skb, ip, &upper, &flow, direction);
+        let ports = if flow.protocol == F::ICMP {
+            // The type goes where an echo has no port, so that policy judges all pieces alike.
+            [flow.sport | flow.dport, u16::from(flow.icmp[0]).to_be()]
+        } else {
+            [flow.sport, flow.dport]
+        };
+        remember::<F>(&Datagram::of(&flow, &upper), flow.protocol, ports, direction, skb.len());
     }
     Ok(flow.any(skb))
+}
+
+/// Counts a piece. A function of its own: what stays on its stack does not keep the verifier's paths apart.
+#[inline(never)]
+fn count(reason: u8, direction: u8, line: u16, bytes: u32) -> i32 {
+    metrics::count(reason, direction, FILE, line, bytes);
+    0
 }
 
 /// Ports of an ICMP message whose type is known.
@@ -188,32 +223,71 @@ fn set_icmp<F: Family>(flow: &mut Flow<F::Address>, identifier: u16) {
     }
 }
 
-/// Keeps the ports of a first fragment for those that follow. The packet goes on if there is no room.
-#[inline(always)]
-fn remember<F: Family>(skb: Skb, ip: &F::Header, upper: &Upper, flow: &Flow<F::Address>, direction: u8) {
-    let ports = if flow.protocol == F::ICMP {
-        // The type goes where an echo has no port, so that policy judges all pieces alike.
-        FragmentPorts { sport: flow.sport | flow.dport, dport: u16::from(flow.icmp[0]).to_be() }
-    } else {
-        FragmentPorts { sport: flow.sport, dport: flow.dport }
-    };
-    if F::fragments().insert(&F::fragment_key(ip, upper), &ports).is_err() {
-        metrics::count(metric::FRAG_PACKET_UPDATE, direction, FILE, line!() as u16, skb.len());
+/// What all pieces of a datagram have in common.
+pub(crate) struct Datagram<A> {
+    pub(crate) source: A,
+    pub(crate) destination: A,
+    /// As on the wire.
+    pub(crate) id: u32,
+    /// The protocol in the header that makes them pieces: in IPv6 perhaps an extension header's, the first of those that
+    /// only the first piece has.
+    pub(crate) protocol: u8,
+}
+
+impl<A: Copy> Datagram<A> {
+    #[inline(always)]
+    fn of(flow: &Flow<A>, upper: &Upper) -> Self {
+        let (source, destination) = (flow.source, flow.destination);
+        Self { source, destination, id: upper.id, protocol: upper.shared_protocol }
     }
 }
 
-/// The ports of a later fragment.
-#[inline(always)]
-fn recall<F: Family>(ip: &F::Header, upper: &Upper, flow: &mut Flow<F::Address>) -> Result<(), Drop> {
-    // SAFETY: null or a row of the map, which outlives the program's run.
-    let Some(ports) = (unsafe { F::fragments().pointer(&F::fragment_key(ip, upper)).as_ref() }) else {
-        return Err(drop_here!(FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND));
+/// Keeps the ports of a first fragment for those that follow, and the protocol if they do not tell it. The packet goes on
+/// if there is no room. A function of its own, as [`count`].
+#[inline(never)]
+fn remember<F: Family>(
+    datagram: &Datagram<F::Address>,
+    protocol: u8,
+    [sport, dport]: [u16; 2],
+    direction: u8,
+    bytes: u32,
+) -> i32 {
+    let key = F::fragment_key(datagram);
+    let told = match F::protocol_key(&key) {
+        Some(key) => {
+            let protocol = FragmentPorts { sport: u16::from(protocol), dport: 0 };
+            F::fragments().insert(&key, &protocol).is_ok()
+        }
+        None => true,
     };
-    if upper.protocol == F::ICMP {
-        flow.icmp = [u16::from_be(ports.dport) as u8, 0];
-        set_icmp::<F>(flow, ports.sport);
-    } else {
-        (flow.sport, flow.dport) = (ports.sport, ports.dport);
+    if !told || F::fragments().insert(&key, &FragmentPorts { sport, dport }).is_err() {
+        metrics::count(metric::FRAG_PACKET_UPDATE, direction, FILE, line!() as u16, bytes);
     }
-    Ok(())
+    0
+}
+
+/// The ports of a later fragment, and its protocol in the upper half; [`UNKNOWN`] without the first one. A function of its
+/// own, as [`count`].
+#[inline(never)]
+fn recall<F: Family>(datagram: &Datagram<F::Address>) -> u64 {
+    let key = F::fragment_key(datagram);
+    let protocol = match F::protocol_key(&key) {
+        Some(key) => match remembered::<F>(&key) {
+            Some(row) => row.sport as u8,
+            None => return UNKNOWN,
+        },
+        None => datagram.protocol,
+    };
+    match remembered::<F>(&key) {
+        Some(ports) => u64::from(ports.sport) | u64::from(ports.dport) << 16 | u64::from(protocol) << 32,
+        None => UNKNOWN,
+    }
+}
+
+const UNKNOWN: u64 = u64::MAX;
+
+#[inline(always)]
+fn remembered<F: Family>(key: &F::FragmentKey) -> Option<&'static FragmentPorts> {
+    // SAFETY: null or a row of the map, which outlives the program's run.
+    unsafe { F::fragments().pointer(key).as_ref() }
 }

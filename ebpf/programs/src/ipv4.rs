@@ -3,7 +3,7 @@
 use crate::btf::Rows;
 use crate::drop::Drop;
 use crate::family::Family;
-use crate::flow::{Piece, Upper};
+use crate::flow::{Datagram, Piece, Upper};
 use crate::maps::{cilium_ct_any4_global, cilium_ct4_global, cilium_ipv4_frag_datagrams};
 use crate::packet::{Ipv4Header, checksum_changed};
 use crate::skb::{ETH_LEN, Skb};
@@ -107,7 +107,7 @@ impl Family for V4 {
             Piece::LATER
         };
         let (protocol, id) = (header.protocol, u32::from(header.id));
-        Ok(Upper { protocol, offset: ETH_LEN + (words << 2), piece, id })
+        Ok(Upper { protocol, offset: ETH_LEN + (words << 2), piece, id, shared_protocol: protocol })
     }
 
     #[inline(always)]
@@ -141,8 +141,13 @@ impl Family for V4 {
     }
 
     #[inline(always)]
-    fn fragment_key(header: &Ipv4Header, upper: &Upper) -> FragmentKey4 {
-        let (daddr, saddr) = (header.destination, header.source);
-        FragmentKey4 { daddr, saddr, id: upper.id as u16, proto: upper.protocol, pad: 0 }
+    fn fragment_key(datagram: &Datagram<u32>) -> FragmentKey4 {
+        let (daddr, saddr) = (datagram.destination, datagram.source);
+        FragmentKey4 { daddr, saddr, id: datagram.id as u16, proto: datagram.protocol, pad: 0 }
+    }
+
+    #[inline(always)]
+    fn protocol_key(_: &FragmentKey4) -> Option<FragmentKey4> {
+        None
     }
 }

@@ -3,7 +3,7 @@
 use crate::btf::Rows;
 use crate::drop::Drop;
 use crate::family::Family;
-use crate::flow::{Piece, Upper};
+use crate::flow::{Datagram, Piece, Upper};
 use crate::maps::{cilium_ct_any6_global, cilium_ct6_global, cilium_ipv6_frag_datagrams};
 use crate::ndp;
 use crate::packet::Ipv6Header;
@@ -118,6 +118,7 @@ impl Family for V6 {
             offset: ETH_LEN + size_of::<Ipv6Header>(),
             piece: Piece::WHOLE,
             id: 0,
+            shared_protocol: 0,
         };
         // Else what is read behind the header would change what is known of the header, differently for each protocol.
         upper = upper.any(skb);
@@ -137,12 +138,17 @@ impl Family for V6 {
                         (usize::from(length) + 1) << 3
                     }
                 }
+                // No receiver puts a fragment of a fragment together.
+                FRAGMENT if upper.piece != Piece::WHOLE => {
+                    return Err(drop_here!(INVALID_IPV6_EXTENSION_HEADER));
+                }
                 FRAGMENT => {
                     let mut fragment = FragmentHeader::default();
                     if !skb.load(upper.offset, &mut fragment) {
                         return Err(drop_here!(INVALID_PACKET_DROPPED));
                     }
                     upper.protocol = fragment.next_header;
+                    upper.shared_protocol = fragment.next_header;
                     upper.id = fragment.id;
                     upper.piece = match (fragment.offset & OFFSET, fragment.offset & MORE) {
                         (0, 0) => Piece::WHOLE,
@@ -200,8 +206,18 @@ impl Family for V6 {
     }
 
     #[inline(always)]
-    fn fragment_key(header: &Ipv6Header, upper: &Upper) -> FragmentKey6 {
-        let (saddr, daddr) = (header.source, header.destination);
-        FragmentKey6 { id: upper.id, proto: upper.protocol, pad: [0; 3], saddr, daddr }
+    fn fragment_key(datagram: &Datagram<[u32; 4]>) -> FragmentKey6 {
+        let (saddr, daddr) = (datagram.source, datagram.destination);
+        FragmentKey6 { id: datagram.id, proto: datagram.protocol, row: 0, pad: [0; 2], saddr, daddr }
+    }
+
+    #[inline(always)]
+    fn protocol_key(key: &FragmentKey6) -> Option<FragmentKey6> {
+        match key.proto {
+            HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS | AUTHENTICATION => {
+                Some(FragmentKey6 { row: FragmentKey6::PROTOCOL, ..*key })
+            }
+            _ => None,
+        }
     }
 }

@@ -53,6 +53,94 @@ fn later_pieces_have_the_ports_of_the_first() -> Result<()> {
     Ok(())
 }
 
+/// IPv6 extension headers (IANA protocol numbers).
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const OPTIONS: u8 = 60;
+
+/// Extension headers of sixteen bytes each in front of a payload, and the number of the first. Lengths are in units of eight
+/// bytes beside the first eight, of four beside the first two words for authentication.
+fn extended(headers: &[u8], upper: u8, payload: &[u8]) -> (u8, Vec<u8>) {
+    headers.iter().rev().fold((upper, payload.to_vec()), |(next, payload), header| {
+        let length = if *header == AUTHENTICATION { 2 } else { 1 };
+        (*header, [&[next, length][..], &[0; 14], &payload].concat())
+    })
+}
+
+/// Both pieces of an IPv6 datagram with extension headers before the Fragment header, which every piece has, and behind it,
+/// which the first has only.
+fn extended_pieces(before: &[u8], behind: &[u8], id: u32, upper: u8, header: &[u8]) -> [Vec<u8>; 2] {
+    let (next, first) = extended(behind, upper, header);
+    let offset = (first.len() as u16).div_ceil(8) << 3;
+    let piece = |field: u16, payload: &[u8]| {
+        let fragment = [&[next, 0][..], &field.to_be_bytes(), &id.to_be_bytes(), payload].concat();
+        let (first, payload) = extended(before, FRAGMENT, &fragment);
+        ip(A.ipv6.into(), OUTSIDE_V6.into(), first, &payload)
+    };
+    [piece(1, &first), piece(offset, &[7; 24])]
+}
+
+/// Later pieces do not say which protocol lies behind the extension headers of the first.
+#[test]
+fn pieces_with_extension_headers_behind_the_fragment_header_belong_together() -> Result<()> {
+    test_kit::require_root!();
+    const SHAPES: [(&[u8], &[u8]); 12] = [
+        (&[], &[]),
+        (&[HOP_BY_HOP], &[]),
+        (&[OPTIONS], &[]),
+        (&[HOP_BY_HOP, OPTIONS, ROUTING], &[]),
+        (&[], &[OPTIONS]),
+        (&[], &[ROUTING]),
+        (&[], &[AUTHENTICATION]),
+        (&[], &[AUTHENTICATION, OPTIONS]),
+        (&[], &[OPTIONS, ROUTING, OPTIONS]),
+        (&[HOP_BY_HOP], &[OPTIONS]),
+        (&[ROUTING], &[AUTHENTICATION, OPTIONS]),
+        (&[OPTIONS, ROUTING], &[OPTIONS]),
+    ];
+    for (before, behind) in SHAPES {
+        let shape = format!("{before:?} before, {behind:?} behind");
+        let mut datapath = Datapath::with_pods(&default_config())?;
+        let allowed = |protocol, port| row(OUT, 0, protocol, Some((port, 16)), Kind::Allow(0));
+        datapath.set_policy(&A, &[allowed(UDP, 53), allowed(TCP, 53), allowed(58, 128)])?;
+        for (id, protocol, header, expected) in [
+            (1, UDP, udp_ports(40000, 53), None),
+            (2, UDP, udp_ports(40000, 54), Some(drop::POLICY_DENIED)),
+            (3, TCP, tcp(40000, 53, ACK), None),
+            (4, TCP, tcp(40000, 54, ACK), Some(drop::POLICY_DENIED)),
+            (5, 58, icmp(128, 0, 99), None),
+            (6, 58, icmp(133, 0, 99), Some(drop::POLICY_DENIED)),
+        ] {
+            let [first, later] = extended_pieces(before, behind, id, protocol, &header);
+            let unknown = Some(drop::FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND);
+            assert_eq!(sends(&mut datapath, &later)?, unknown, "{shape}, {id}: without the first");
+            assert_eq!(sends(&mut datapath, &first)?, expected, "{shape}, {id}: the first");
+            assert_eq!(sends(&mut datapath, &later)?, expected, "{shape}, {id}: the one that follows");
+        }
+        // The pieces of a datagram are of one connection, which has a row for itself and, but for TCP, one for errors.
+        let rows = |datapath: &mut Datapath, map| Ok::<_, anyhow::Error>(datapath.rows::<38, 56>(map)?.len());
+        assert_eq!(rows(&mut datapath, "cilium_ct6_global")?, 1, "{shape}");
+        assert_eq!(rows(&mut datapath, "cilium_ct_any6_global")?, 3, "{shape}: UDP, ping, errors of all");
+    }
+    Ok(())
+}
+
+/// A fragment of a fragment is none: no receiver puts it together (Linux refuses it, too).
+#[test]
+fn fragments_of_fragments_are_refused() -> Result<()> {
+    test_kit::require_root!();
+    let mut datapath = Datapath::with_pods(&default_config())?;
+    for inner in [0u16, 1, 3 << 3] {
+        let [a, b] = inner.to_be_bytes();
+        let header = [&[UDP, 0, a, b, 0, 0, 0, 1][..], &udp_ports(40000, 53)].concat();
+        let [first, _] = extended_pieces(&[], &[], 2, FRAGMENT, &header);
+        assert_eq!(sends(&mut datapath, &first)?, Some(drop::INVALID_IPV6_EXTENSION_HEADER), "{inner}");
+    }
+    Ok(())
+}
+
 #[test]
 fn pieces_of_tcp_and_of_pings_pass_alike() -> Result<()> {
     test_kit::require_root!();
