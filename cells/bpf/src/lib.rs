@@ -47,7 +47,7 @@ pub use datapath_abi::Pod;
 pub use error::{Error, Result};
 pub use link::{Direction, Link, LinkInfo};
 pub use map::{Map, ObjectMap, PerCpuMap, bytes_of, values_of};
-pub use moving::Move;
+pub use moving::{MOVING, Move};
 pub use object::{Collection, ObjectFile};
 pub use probe::{Features, probe};
 pub use prog::{Program, ProgramInfo, TestRun};

@@ -15,7 +15,7 @@ use crate::raw_map::{RawMap, UpdateMode, possible_cpus};
 use crate::spec::{Layout, MapSpec, MapType, Verdict};
 
 /// Ends the name of the pin of a map that is about to take another's place.
-const NEXT: &str = "_next";
+pub const MOVING: &str = "_next";
 
 /// A map that is about to take another's place.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl BpfFs {
     pub fn moves(&self) -> Result<Vec<Move>> {
         let mut moves = Vec::new();
         for name in names_in(&self.globals())? {
-            if let Some(of) = name.strip_suffix(NEXT) {
+            if let Some(of) = name.strip_suffix(MOVING) {
                 let (pin, next) = (self.map(of), self.map(&name));
                 moves.push(Move { old: RawMap::open(&pin)?, new: RawMap::open(&next)?, pin, next });
             }
@@ -98,7 +98,7 @@ impl Move {
 
 fn next_of(pin: &Path) -> PathBuf {
     let mut next = pin.as_os_str().to_owned();
-    next.push(NEXT);
+    next.push(MOVING);
     PathBuf::from(next)
 }
 

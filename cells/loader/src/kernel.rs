@@ -256,6 +256,22 @@ impl KernelDatapath {
         Ok(slot)
     }
 
+    /// Gives the slot from [`KernelDatapath::policy`] back after a failure, unless a settings row names it by now.
+    fn release_policy(&self, id: u16, slot: u32) {
+        let row = self.row(id);
+        if row.policy_slot == slot {
+            return;
+        }
+        if row.id == 0 {
+            let forgotten =
+                unpin(&self.maps.path(&policy_name(id))).and(self.maps.ep_ids().delete(&id.into()));
+            if let Err(error) = forgotten {
+                tracing::debug!(endpointID = id, %error, "The next prune removes names of the endpoint");
+            }
+        }
+        self.pool.give_back(slot);
+    }
+
     /// Writes the id into the list of ids, before anything else of the endpoint.
     pub(crate) fn note_id(&self, id: u16, slot: u32) -> Result<(), DatapathError> {
         self.maps.ep_ids().update(&id.into(), &slot).step(|| format!("endpoint {id}: note its id"))
@@ -376,10 +392,14 @@ impl Datapath for KernelDatapath {
             let step = || format!("endpoint {id}: write settings");
             // A row is copied in pieces: nobody may read half an old and half a new owner. Another identity of the same
             // owner is one aligned word, which is copied whole: no packet has to drop meanwhile.
-            if old.flags & ep_flag::LIVE != 0 && old.ifindex != config.ifindex {
-                self.write_row(id, &EndpointConfig::default()).step(step)?;
+            let written = match old.flags & ep_flag::LIVE != 0 && old.ifindex != config.ifindex {
+                true => self.write_row(id, &EndpointConfig::default()),
+                false => Ok(()),
+            };
+            if let Err(error) = written.and_then(|()| self.write_row(id, &config)).step(step) {
+                self.release_policy(id, slot);
+                return Err(error);
             }
-            self.write_row(id, &config).step(step)?;
         }
         let before = EndpointDatapath::from_config(&old);
         if old.id != 0 && old.ifindex != config.ifindex {
@@ -460,16 +480,21 @@ impl Datapath for KernelDatapath {
         let _changing = self.change(id);
         let old = self.row(id);
         let policy_slot = self.policy(id, &old)?;
-        if let Some(map) = self.pool.map(policy_slot)? {
-            policy::allow_all(&map, id)?;
-        }
         let row = EndpointConfig {
             id: id.into(),
             identity: identity::HOST,
             policy_slot,
             ..EndpointConfig::default()
         };
-        self.write_row(id, &row).step(|| format!("host endpoint {id}: write settings"))?;
+        let allowed = self.pool.map(policy_slot).and_then(|map| match map {
+            Some(map) => policy::allow_all(&map, id),
+            None => Ok(()),
+        });
+        let step = || format!("host endpoint {id}: write settings");
+        if let Err(error) = allowed.and_then(|()| self.write_row(id, &row).step(step)) {
+            self.release_policy(id, policy_slot);
+            return Err(error);
+        }
         self.expect_host(id);
         Ok(())
     }

@@ -51,7 +51,7 @@ pub(crate) fn swap(
     if rows.len() > capacity {
         return Err(DatapathError::PolicyFull { id, capacity });
     }
-    let (old, _) = open(datapath, id)?;
+    let (old, old_map) = open(datapath, id)?;
     let pool = datapath.pool();
     let (slot, map) = pool.take()?;
     let filled = told(datapath, id, map.update_batch(rows))
@@ -62,10 +62,16 @@ pub(crate) fn swap(
         let step = || format!("endpoint {id}: switch to another policy map");
         datapath.write_row(id, &row).step(step)
     });
-    match switched {
-        Ok(()) => pool.give_back(old.policy_slot),
-        Err(_) => pool.give_back(slot),
+    if switched.is_ok() {
+        pool.give_back(old.policy_slot);
+        return switched;
     }
+    // The settings row still names the old slot: the endpoint's names must not lead to a map that others get.
+    let back = datapath.note_id(id, old.policy_slot).and_then(|()| datapath.pin_policy(id, &old_map));
+    if let Err(error) = back {
+        tracing::debug!(endpointID = id, %error, "The watchdog pins the policy map again");
+    }
+    pool.give_back(slot);
     switched
 }
 

@@ -177,7 +177,12 @@ impl PolicyPool {
         let given: Vec<_> = self.given().iter().map(|(slot, map)| (*slot, map.clone())).collect();
         let pins = self.pins()?;
         let mut done = Vec::new();
-        for (slot, map) in given.into_iter().filter(|(slot, _)| !pins.contains(slot)) {
+        for (slot, map) in given {
+            // Those in reserve are compared when they are taken.
+            let is_right = |pinned: RawMap| pinned.id() == map.raw().id();
+            if pins.contains(&slot) && RawMap::open(&self.path(slot)).is_ok_and(is_right) {
+                continue;
+            }
             self.pin(slot, map.raw())?;
             done.push(format!("policy map in slot {slot}"));
         }
@@ -244,7 +249,7 @@ impl PolicyPool {
         Ok(())
     }
 
-    fn id(&self, slot: u32) -> Result<Option<u32>, DatapathError> {
+    pub(crate) fn id(&self, slot: u32) -> Result<Option<u32>, DatapathError> {
         self.maps.ep_policies().id(slot).step(|| format!("look into policy slot {slot}"))
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bpf::tc::Tc;
-use bpf::{Direction, Link};
+use bpf::{Direction, Link, RawMap};
 use datapath_abi::{EndpointConfig, ep_flag};
 use devices::Netlink;
 use hive::{Health, JobCx};
@@ -40,8 +40,9 @@ const BROKEN: &str = "Parts of the datapath may have been removed and cannot be 
     long as the agent runs";
 
 impl KernelDatapath {
-    /// Mounts the bpf file system, and pins maps, policy maps and the array of programs, where those are missing.
-    pub(crate) fn repair_pins(&self) -> Result<Vec<Repair>, DatapathError> {
+    /// Mounts the bpf file system, and pins maps, policy maps and the array of programs, where those pins are missing or
+    /// lead to other maps.
+    pub fn repair_pins(&self) -> Result<Vec<Repair>, DatapathError> {
         let done = self.maps().repin()?;
         let mut repairs = Vec::new();
         if done.mounted {
@@ -50,19 +51,18 @@ impl KernelDatapath {
         }
         repairs.extend(done.pins.into_iter().map(|name| repair(Kind::Pin, name)));
         for id in self.rows().into_iter().map(|row| row.id as u16) {
-            let name = policy_name(id);
-            if done.found.contains(&name) {
+            if self.policy_pin_is_right(id)? {
                 continue;
             }
             let _changing = self.change(id);
             // It may have gone since, or be in the making.
             let row = self.row(id);
-            if row.id != u32::from(id) || self.maps().path(&name).exists() {
+            if row.id != u32::from(id) || self.policy_pin_is_right(id)? {
                 continue;
             }
             if let Some(map) = self.pool().map(row.policy_slot)? {
                 self.pin_policy(id, &map)?;
-                repairs.push(repair(Kind::Pin, name));
+                repairs.push(repair(Kind::Pin, policy_name(id)));
             }
         }
         repairs.extend(self.pool().repin()?.into_iter().map(|what| repair(Kind::Pin, what)));
@@ -78,6 +78,12 @@ impl KernelDatapath {
                 .extend(called.into_iter().map(|name| repair(Kind::Program, format!("tail call to {name}"))));
         }
         Ok(repairs)
+    }
+
+    /// Whether the endpoint's pin leads to the map that its settings name.
+    fn policy_pin_is_right(&self, id: u16) -> Result<bool, DatapathError> {
+        let Ok(pinned) = RawMap::open(&self.maps().path(&policy_name(id))) else { return Ok(false) };
+        Ok(self.pool().id(self.row(id).policy_slot)? == Some(pinned.id()))
     }
 
     /// Attaches the program again where it was removed from an endpoint's interface (`tc qdisc del`), or another program

@@ -436,6 +436,41 @@ fn repair(datapath: &KernelDatapath) -> Vec<String> {
     datapath.repair_rows(&links).unwrap()
 }
 
+/// A pin that is there may lead to another map.
+#[test]
+fn pins_that_lead_to_other_maps_are_replaced() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    for id in [7, 8] {
+        datapath.attach(&pod(&sandbox, id)).unwrap();
+    }
+    let slot = maps.ep_config().lookup(&7).unwrap().unwrap().policy_slot;
+    let slot_pin = maps.fs().policy_maps().join(format!("slot_{slot:05}"));
+    let pins = [maps.path(&policy_name(7)), slot_pin, maps.path("cilium_lxc"), maps.path("ep_config")];
+    let ids = || pins.clone().map(|pin| RawMap::open(&pin).map(|map| map.id()).unwrap_or_default());
+    let before = ids();
+    assert!(datapath.repair_pins().unwrap().is_empty());
+
+    // The other endpoint's map, a map of the same form without rows, maps of other forms.
+    let others = [
+        RawMap::open(&maps.path(&policy_name(8))).unwrap(),
+        RawMap::create(&maps.policy_spec(7)).unwrap(),
+        RawMap::create(&maps.spec("cilium_lxc").unwrap()).unwrap(),
+        RawMap::open(&maps.path("cilium_metrics")).unwrap(),
+    ];
+    for (pin, other) in pins.iter().zip(&others) {
+        std::fs::remove_file(pin).unwrap();
+        other.pin(pin).unwrap();
+    }
+    assert!(before.iter().zip(ids()).all(|(before, now)| *before != now));
+    let repaired = datapath.repair_pins().unwrap();
+    assert_eq!(repaired.len(), pins.len(), "{repaired:?}");
+    assert_eq!(ids(), before);
+    assert!(datapath.repair_pins().unwrap().is_empty());
+}
+
 #[test]
 fn rows_that_others_remove_or_overwrite_are_written_again() {
     require_root!();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bpf::{Map, RawMap};
 use datapath_abi::{PolicyEntry, PolicyKey};
 use kit::{maps, pod, start};
-use loader::{Datapath, DatapathError, KernelDatapath, PolicyWrite};
+use loader::{Datapath, DatapathError, KernelDatapath, PolicyWrite, QUARANTINE};
 use maps::{FamilyConfig, Maps, MapsConfig, policy_name};
 use test_kit::{Sandbox, require_root};
 
@@ -110,6 +110,40 @@ fn a_full_map_is_named_and_the_old_rows_stay_after_a_swap_that_failed() {
     datapath.write_policy(7, &[PolicyWrite::Delete(key(1))]).unwrap();
     let deny = PolicyEntry { flags: 1, ..PolicyEntry::allow(0) };
     datapath.write_policy(7, &[PolicyWrite::Set(key(2), deny)]).unwrap();
+}
+
+/// Frozen settings refuse the write that switches the endpoint to the filled map.
+#[test]
+fn a_swap_that_failed_leaves_the_names_of_the_map_in_force() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    datapath.attach(&pod(&sandbox, 7)).unwrap();
+    datapath.swap_policy(7, &[allow(1)]).unwrap();
+    let slot = maps.ep_config().lookup(&7).unwrap().unwrap().policy_slot;
+    let (in_slot, pinned) = numbers(&maps, 7);
+    assert_eq!((in_slot, maps.ep_ids().lookup(&7).unwrap()), (Some(pinned), Some(slot)));
+
+    maps.ep_config().raw().freeze().unwrap();
+    let error = datapath.swap_policy(7, &[allow(2)]).unwrap_err();
+    assert!(error.to_string().contains("switch to another policy map"), "{error}");
+    assert_eq!(maps.ep_ids().lookup(&7).unwrap(), Some(slot));
+    assert_eq!(numbers(&maps, 7), (in_slot, pinned), "the pin is the map of the settings row");
+    let map: Map<PolicyKey, PolicyEntry> = Map::open(&maps.path(&policy_name(7))).unwrap();
+    assert_eq!(map.entries().unwrap(), [allow(1)]);
+    assert_eq!(peers(&datapath, 7), [1]);
+
+    // Nor does an endpoint that cannot be made keep a slot.
+    let ready = datapath.pool().ready();
+    let other = pod(&sandbox, 8);
+    for _ in 0..3 {
+        datapath.attach(&other).unwrap_err();
+        datapath.attach_host(500).unwrap_err();
+    }
+    std::thread::sleep(QUARANTINE + Duration::from_millis(50));
+    datapath.pool().tend().unwrap();
+    assert_eq!(datapath.pool().ready(), ready + 2, "with those of both swaps");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use bpf::RawMap;
+use bpf::{MOVING, MapType, RawMap};
 
 use crate::error::Result;
 use crate::maps::Maps;
@@ -25,27 +25,27 @@ const OPENED: [&str; 7] = [
 pub struct Repinned {
     /// The bpf file system was not mounted any more.
     pub mounted: bool,
-    /// Names of the maps that had no pin.
+    /// Names of the maps that had no pin or that of another map.
     pub pins: Vec<String>,
     /// Names of all pins in the maps' folder afterwards.
     pub found: BTreeSet<String>,
 }
 
 impl Maps {
-    /// Mounts the bpf file system again if somebody has unmounted it, and pins the open maps that have no pin. The maps
-    /// themselves live on meanwhile, by the agent's descriptors. Costs reading one folder when all is well.
+    /// Mounts the bpf file system again if somebody has unmounted it, and pins the open maps that have no pin or whose pin
+    /// leads to another map. The maps themselves live on meanwhile, by the agent's descriptors. Costs reading one folder
+    /// and opening each pin when all is well.
     pub fn repin(&self) -> Result<Repinned> {
         let mut done = Repinned { mounted: self.fs().mount_again()?, ..Repinned::default() };
         done.found = self.fs().map_names()?.into_iter().collect();
         for name in OPENED.into_iter().chain(OWN_MAPS) {
-            if let Some(map) = self.raw(name).filter(|_| !done.found.contains(name)) {
+            if let Some(map) = self.raw(name) {
                 self.pin_again(&mut done, name, map)?;
             }
         }
         let others: Vec<_> = {
             let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-            let missing = others.iter().filter(|(name, _)| !done.found.contains(*name));
-            missing.map(|(name, slot)| (name.clone(), slot.clone())).collect()
+            others.iter().map(|(name, slot)| (name.clone(), slot.clone())).collect()
         };
         for (name, slot) in others {
             // Whoever holds it is opening the map, and pins it.
@@ -58,7 +58,21 @@ impl Maps {
     }
 
     fn pin_again(&self, done: &mut Repinned, name: &str, map: &RawMap) -> Result<()> {
-        map.pin(&self.path(name))?;
+        // On its way to another layout: its pin is the old map's until programs of before are gone.
+        if done.found.contains(&format!("{name}{MOVING}")) {
+            return Ok(());
+        }
+        let path = self.path(name);
+        if !done.found.contains(name) {
+            map.pin(&path)?;
+        } else if map.layout().map_type == MapType::HashOfMaps
+            || RawMap::open(&path).is_ok_and(|pinned| pinned.id() == map.id())
+        {
+            // The owner of maglev tables replaces the map when their size changes.
+            return Ok(());
+        } else {
+            self.fs().replace_pin(&path, |pending| map.pin(pending))?;
+        }
         done.pins.push(name.to_owned());
         done.found.insert(name.to_owned());
         Ok(())
