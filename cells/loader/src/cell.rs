@@ -463,7 +463,8 @@ async fn keep_pool(datapath: Arc<KernelDatapath>, cx: JobCx) -> anyhow::Result<(
             }
         }
         drop(working);
-        let rest = datapath.pool().any_resting().then_some(crate::QUARANTINE).or(retry);
+        let rest = datapath.pool().any_resting().then_some(crate::QUARANTINE);
+        let rest = rest.or(retry).or_else(|| datapath.pool().next_shrink());
         tokio::select! {
             () = cx.cancelled() => return Ok(()),
             () = datapath.pool().wanted() => {}

@@ -74,4 +74,4 @@ pub use pool::{PolicyMap, PolicyPool, READY, READY_FIRST};
 pub use programs::ProgramSet;
 pub use repairs::{Kind as RepairKind, Repair};
 pub use services::ServicesConfig;
-pub use slots::QUARANTINE;
+pub use slots::{QUARANTINE, SHRINK_INTERVAL};

@@ -1,7 +1,8 @@
 //! Policy maps that sit in their slots before an endpoint needs them.
 //!
 //! Putting a map into `ep_policies` waits for a grace period (8 ms), a batch of 256 for one as well: so maps are put in
-//! ahead, and taking one costs three system calls. A slot is never emptied again; its map is.
+//! ahead, and taking one costs three system calls. A slot that endpoints leave keeps its map, emptied; those that are
+//! beyond the reserve for a while are destroyed.
 //!
 //! A map of maps tells the numbers of its maps, which only `CAP_SYS_ADMIN` can open. So each map has a pin of its slot in a
 //! folder of our own, made before the map gets into the slot, and those that were given out are kept open as well: the
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bpf::{Map, RawMap, names_in, unpin};
 use datapath_abi::{PolicyEntry, PolicyKey};
@@ -27,6 +28,9 @@ pub const READY: usize = 256;
 
 /// Maps that a start makes ready, and as many are made at once later: in the time of a grace period fewer are taken.
 pub const READY_FIRST: usize = 64;
+
+/// Maps that are destroyed at once, 8 ms each: pods that come meanwhile do not wait longer for new ones.
+const DESTROYED_AT_ONCE: usize = 32;
 
 /// The policy map of an endpoint.
 pub type PolicyMap = Map<PolicyKey, PolicyEntry>;
@@ -148,13 +152,17 @@ impl PolicyPool {
         self.wanted.notify_one();
     }
 
-    /// Makes rested slots ready, and creates maps when half of them are gone: a batch after the other, 8 to 11 ms each, on
-    /// nobody's path. Gives how many are ready.
+    /// Makes rested slots ready, creates maps when half of them are gone (a batch after the other, 8 to 11 ms each, on
+    /// nobody's path), and destroys some that nobody needed for a while. Gives how many are ready.
     pub fn tend(&self) -> Result<usize, DatapathError> {
-        let rested = self.slots().rested(Instant::now());
+        self.tend_at(Instant::now())
+    }
+
+    /// [`PolicyPool::tend`] as of a time.
+    pub fn tend_at(&self, now: Instant) -> Result<usize, DatapathError> {
+        let rested = self.slots().rested(now);
         for (index, slot) in rested.iter().enumerate() {
             if let Err(error) = self.empty(*slot) {
-                let now = Instant::now();
                 rested[index..].iter().for_each(|slot| self.slots().rest(*slot, now));
                 return Err(error);
             }
@@ -167,7 +175,35 @@ impl PolicyPool {
             self.fill(&missing)?;
             self.slots().add(missing.into_iter().rev());
         }
+        self.shrink(now)?;
         Ok(self.slots().ready())
+    }
+
+    /// Destroys the maps of some slots beyond the reserve. Emptying a slot waits for a grace period, so there are few at
+    /// once.
+    fn shrink(&self, now: Instant) -> Result<(), DatapathError> {
+        let surplus = self.slots().surplus(now, DESTROYED_AT_ONCE);
+        for (index, slot) in surplus.iter().enumerate() {
+            // A kill in between leaves a pin of an empty slot, which a start removes.
+            let destroyed = self
+                .maps
+                .ep_policies()
+                .unset(*slot)
+                .and_then(|_| unpin(&self.path(*slot)))
+                .step(|| format!("destroy the policy map in slot {slot}"));
+            if let Err(error) = destroyed {
+                self.slots().add(surplus[index..].iter().copied());
+                return Err(error);
+            }
+            self.given().remove(slot);
+            self.slots().return_numbers([*slot]);
+        }
+        Ok(())
+    }
+
+    /// How long until [`PolicyPool::tend`] may have maps to destroy.
+    pub fn next_shrink(&self) -> Option<Duration> {
+        self.slots().next_shrink(Instant::now())
     }
 
     /// Pins again what somebody has unpinned: maps that were given out from what is open; those in reserve, which nobody

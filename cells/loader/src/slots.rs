@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 /// How long a slot rests after its endpoint went: packets under way may still look into its map.
 pub const QUARANTINE: Duration = Duration::from_secs(1);
 
+/// How long slots beyond the reserve must have been free before their maps are destroyed: what comes and goes in waves
+/// shall not wait for a grace period a map each time.
+pub const SHRINK_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Slots by state. Slot 0 is never given out: a settings row that is all zero names it.
 #[derive(Debug)]
 pub(crate) struct Slots {
@@ -19,6 +23,9 @@ pub(crate) struct Slots {
     /// How many have been given out.
     taken: usize,
     reserve: Reserve,
+    /// The fewest that were free since the last shrinking, and when that was.
+    lowest_free: usize,
+    shrunk: Option<Instant>,
 }
 
 /// How many slots shall be ready.
@@ -34,7 +41,7 @@ impl Slots {
     /// No slot has a map; slots are numbered below `limit`.
     pub(crate) fn new(limit: u32, reserve: Reserve) -> Slots {
         let (free, resting, spare) = (Vec::new(), VecDeque::new(), Vec::new());
-        Slots { free, resting, spare, fresh: 1, limit, taken: 0, reserve }
+        Slots { free, resting, spare, fresh: 1, limit, taken: 0, reserve, lowest_free: 0, shrunk: None }
     }
 
     /// Takes over slots of a run before: `occupied` have a map, `used` are endpoints'. Gives those that are free now,
@@ -50,7 +57,33 @@ impl Slots {
     /// A slot with an empty map, if one is ready.
     pub(crate) fn take(&mut self) -> Option<u32> {
         self.taken += 1;
-        self.free.pop()
+        let slot = self.free.pop();
+        self.lowest_free = self.lowest_free.min(self.free.len());
+        slot
+    }
+
+    /// Withdraws up to `count` slots whose maps are to be destroyed: those that no taker of the last
+    /// [`SHRINK_INTERVAL`] needed, beyond the reserve. The longest unused ones; they are the caller's until
+    /// [`Slots::return_numbers`] or [`Slots::add`].
+    pub(crate) fn surplus(&mut self, now: Instant, count: usize) -> Vec<u32> {
+        let since = *self.shrunk.get_or_insert(now);
+        if now.duration_since(since) < SHRINK_INTERVAL {
+            return Vec::new();
+        }
+        let surplus = self.lowest_free.min(self.free.len()).saturating_sub(self.target());
+        if surplus <= count {
+            self.shrunk = Some(now);
+            self.lowest_free = self.free.len() - surplus;
+        } else {
+            self.lowest_free -= count;
+        }
+        self.free.drain(..surplus.min(count)).collect()
+    }
+
+    /// When [`Slots::surplus`] may have some next; `None` while no more than the reserve is free.
+    pub(crate) fn next_shrink(&self, now: Instant) -> Option<Duration> {
+        let since = self.shrunk.unwrap_or(now);
+        (self.free.len() > self.target()).then(|| (since + SHRINK_INTERVAL).saturating_duration_since(now))
     }
 
     /// Whether less than half of what shall be ready is.
@@ -174,6 +207,35 @@ mod tests {
         assert!(slots.any_resting());
         assert_eq!(slots.rested(start + Duration::from_secs(2)), [6]);
         assert!(!slots.any_resting());
+    }
+
+    #[test]
+    fn slots_beyond_the_reserve_are_surplus_once_nobody_needs_them() {
+        let mut slots = slots(65536, 4, 4);
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        slots.add(1..=20);
+        assert_eq!(slots.next_shrink(start), Some(SHRINK_INTERVAL));
+        assert!(slots.surplus(start, 100).is_empty());
+        // A wave takes all but two, and gives them back.
+        let taken: Vec<u32> = (0..18).filter_map(|_| slots.take()).collect();
+        slots.add(taken);
+        assert!(slots.surplus(at(59), 100).is_empty());
+        assert!(slots.surplus(at(60), 100).is_empty(), "the wave needed them");
+        for _ in 0..3 {
+            let slot = slots.take().unwrap();
+            slots.add([slot]);
+        }
+        assert!(slots.surplus(at(119), 100).is_empty());
+        // 19 were enough, of which 4 are the reserve; a few at once.
+        assert_eq!(slots.surplus(at(120), 10).len(), 10);
+        assert_eq!(slots.next_shrink(at(120)), Some(Duration::ZERO));
+        assert_eq!(slots.surplus(at(120), 10).len(), 5);
+        assert_eq!(slots.ready(), 5);
+        assert!(slots.surplus(at(120), 10).is_empty());
+        assert_eq!(slots.surplus(at(180), 10).len(), 1);
+        assert_eq!((slots.ready(), slots.next_shrink(at(240))), (4, None));
+        assert!(slots.surplus(at(240), 10).is_empty());
     }
 
     #[test]

@@ -4,11 +4,12 @@ mod kit;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use bpf::{Map, RawMap, unpin};
 use datapath_abi::{PolicyEntry, PolicyKey};
 use kit::{maps, pod, start};
-use loader::{Datapath, KernelDatapath, READY, READY_FIRST};
+use loader::{Datapath, KernelDatapath, QUARANTINE, READY, READY_FIRST, SHRINK_INTERVAL};
 use maps::{Maps, policy_name};
 use test_kit::{Sandbox, require_root};
 
@@ -143,4 +144,37 @@ fn the_reserve_grows_once_pods_come() {
     }
     assert_eq!(pool.tend().unwrap(), READY);
     assert_eq!(slots(&maps).len(), READY + READY_FIRST / 2 + 1);
+}
+
+#[test]
+fn the_pool_shrinks_after_many_endpoints_have_gone() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    let pool = datapath.pool();
+    let taken: Vec<u32> = (0..600).map(|_| pool.take().unwrap().0).collect();
+    let begin = Instant::now();
+    pool.tend_at(begin).unwrap();
+    let peak = slots(&maps).len();
+    assert!(peak >= 600 + READY / 2, "{peak}");
+    for slot in taken {
+        pool.give_back(slot);
+    }
+    let mut now = begin + QUARANTINE + Duration::from_secs(1);
+    pool.tend_at(now).unwrap();
+    assert_eq!(slots(&maps).len(), peak, "the next wave finds them");
+    // One interval in which they were used, one in which nobody needed them.
+    now += 2 * SHRINK_INTERVAL;
+    pool.tend_at(now).unwrap();
+    now += SHRINK_INTERVAL;
+    for _ in 0..peak / 32 + 1 {
+        pool.tend_at(now).unwrap();
+    }
+    assert_eq!((pool.ready(), slots(&maps).len()), (READY, READY));
+
+    // Their numbers serve again.
+    let again: Vec<u32> = (0..400).map(|_| pool.take().unwrap().0).collect();
+    assert!(again.iter().all(|slot| *slot as usize <= peak), "{again:?}");
+    slots(&maps);
 }
