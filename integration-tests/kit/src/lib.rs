@@ -6,7 +6,8 @@
 //! **Needs**: root and iproute2 for sandboxes; [`require_root!`] turns their
 //! absence into a counted skip.
 //! **Gives**: [`Sandbox`], [`NetNs`], [`UdpFlow`] and [`TcpFlow`] (numbered
-//! packets), [`FragmentedDatagram`] (IPv6 fragments from any source address), [`StallFlow`] (packets with times), [`Traced`] (a process killed
+//! packets), [`FragmentedDatagram`] (IPv6 fragments from any source address), [`PacketSocket`] (frames byte for byte),
+//! [`StallFlow`] (packets with times), [`Traced`] (a process killed
 //! after its k-th write), [`Keeper`] (servers in a namespace of their own that end
 //! with the test's process), [`wait_until`], [`MachineState`] (nothing outside was
 //! touched), [`skip!`].
@@ -33,6 +34,7 @@ mod keeper;
 mod machine;
 mod memory_group;
 mod netns;
+mod packet_socket;
 mod process;
 mod sandbox;
 mod skip;
@@ -47,6 +49,7 @@ pub use fragments::FragmentedDatagram;
 pub use keeper::Keeper;
 pub use machine::MachineState;
 pub use netns::NetNs;
+pub use packet_socket::PacketSocket;
 pub use process::Process;
 pub use sandbox::{Sandbox, SandboxOptions};
 pub use skip::{SkipValue, has_command, is_root, record_skip};
