@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aya::maps::perf::{PerfEvent, PerfEventArrayBuffer};
 use aya::maps::{Map, MapData, PerfEventArray};
-use datapath_abi::event::{CaptureHeader, DROP, TRACE};
+use datapath_abi::event::{CaptureHeader, DROP, DropNotify, TRACE};
 use datapath_abi::{Pod as _, trace};
 
 use crate::Node;
@@ -35,6 +35,15 @@ pub enum Event {
     },
 }
 
+/// A dropped packet.
+#[derive(Clone, Debug)]
+pub struct Dropped {
+    /// Why.
+    pub reason: u8,
+    /// Its first bytes, from the Ethernet header on.
+    pub frame: Vec<u8>,
+}
+
 impl Events {
     /// The events of a node from now on.
     ///
@@ -62,22 +71,42 @@ impl Events {
         self.read()
     }
 
+    /// The packets that were dropped since the last call of any kind, or since the start.
+    pub fn dropped(&mut self) -> Vec<Dropped> {
+        let mut dropped = Vec::new();
+        self.for_each(|header, bytes| {
+            if header.kind == DROP {
+                let end = size_of::<DropNotify>() + usize::from(header.len_cap);
+                let frame = bytes[size_of::<DropNotify>()..end].to_vec();
+                dropped.push(Dropped { reason: header.subtype, frame });
+            }
+        });
+        dropped
+    }
+
     fn read(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
+        self.for_each(|header, _| {
+            let (endpoint, subtype) = (header.source, header.subtype);
+            match header.kind {
+                DROP => events.push(Event::Drop { endpoint, reason: subtype }),
+                TRACE => events.push(Event::Trace { endpoint, point: subtype }),
+                _ => {}
+            }
+        });
+        events
+    }
+
+    fn for_each(&mut self, mut take: impl FnMut(CaptureHeader, &[u8])) {
         for part in &mut self.0 {
             part.for_each(|event| {
                 let PerfEvent::Sample { head, tail } = event else { return };
                 let bytes = [head, tail].concat();
-                let Some(header) = CaptureHeader::from_bytes(&bytes) else { return };
-                let (endpoint, subtype) = (header.source, header.subtype);
-                match header.kind {
-                    DROP => events.push(Event::Drop { endpoint, reason: subtype }),
-                    TRACE => events.push(Event::Trace { endpoint, point: subtype }),
-                    _ => {}
+                if let Some(header) = CaptureHeader::from_bytes(&bytes) {
+                    take(header, &bytes);
                 }
             });
         }
-        events
     }
 }
 
