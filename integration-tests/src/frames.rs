@@ -104,6 +104,8 @@ pub struct Packet {
     pub ethertype: Option<u16>,
     /// An IEEE 802.1Q tag.
     pub vlan: Option<u16>,
+    /// Sent behind the Ethernet header instead of an IP packet.
+    pub raw: Option<Vec<u8>>,
 }
 
 /// Where a piece belongs.
@@ -163,6 +165,7 @@ impl Packet {
             destination_mac,
             ethertype,
             vlan,
+            raw: None,
         }
     }
 
@@ -190,6 +193,39 @@ impl Packet {
         let header = [&kind[..], &[0, 0], &word.to_be_bytes()].concat();
         let protocol = if source.is_ipv4() { ICMP } else { ICMPV6 };
         Self::new(source, destination, protocol, [&header[..], rest, &Token::PLACEHOLDER].concat())
+    }
+
+    /// An ARP packet for IPv4 (RFC 826). Both addresses are of IPv4.
+    #[must_use]
+    pub fn arp(operation: u16, sender: (Mac, IpAddr), target: (Mac, IpAddr)) -> Self {
+        let mut body = vec![0, 1, 8, 0, 6, 4];
+        body.extend(operation.to_be_bytes());
+        for (mac, ip) in [sender, target] {
+            body.extend(mac);
+            body.extend(octets(ip));
+        }
+        Self::new(sender.1, target.1, 0, Vec::new()).with(|p| {
+            p.ethertype = Some(0x0806);
+            p.raw = Some(body);
+        })
+    }
+
+    /// A neighbour solicitation or advertisement (RFC 4861): type, flags, the neighbour and its MAC address, and a token
+    /// in an option that nobody knows.
+    #[must_use]
+    pub fn neighbour(addresses: [IpAddr; 2], kind: u8, flags: u32, neighbour: IpAddr, mac: Mac) -> Self {
+        let option = if kind == 135 { 1 } else { 2 };
+        let [source, destination] = addresses;
+        let parts = [
+            &[kind, 0, 0, 0][..],
+            &flags.to_be_bytes(),
+            &octets(neighbour),
+            &[option, 1],
+            &mac,
+            &[253, 2, 0, 0, 0, 0, 0, 0],
+            &Token::PLACEHOLDER,
+        ];
+        Self::new(source, destination, ICMPV6, parts.concat()).with(|p| p.hops = 255)
     }
 
     /// The same with a change.
@@ -306,7 +342,8 @@ impl Packet {
         let kind = self.ethertype.unwrap_or(if self.source.is_ipv4() { 0x0800 } else { 0x86dd });
         let tag = self.vlan.map(|id| [0x8100, id].map(u16::to_be_bytes).concat()).unwrap_or_default();
         let (source, destination) = (self.source_mac.unwrap_or(own), self.destination_mac.unwrap_or(peer));
-        [&destination[..], &source, &tag, &kind.to_be_bytes(), &self.bytes()].concat()
+        let body = self.raw.clone().unwrap_or_else(|| self.bytes());
+        [&destination[..], &source, &tag, &kind.to_be_bytes(), &body].concat()
     }
 }
 

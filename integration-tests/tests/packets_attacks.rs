@@ -9,8 +9,12 @@ mod fragments;
 mod icmp;
 #[path = "packets_attacks/limits.rs"]
 mod limits;
+#[path = "packets_attacks/neighbours.rs"]
+mod neighbours;
 #[path = "packets_attacks/spoofed.rs"]
 mod spoofed;
+#[path = "packets_attacks/windows.rs"]
+mod windows;
 
 use arena::{Arena, FRIENDS, HOSTS, Place};
 use test_kit::require_root;
@@ -70,4 +74,14 @@ fn icmp_errors_need_a_connection() {
     let mut cases = icmp::errors(&arena);
     cases.extend(icmp::related(&arena));
     arena.check(&cases);
+}
+
+#[test]
+fn forged_neighbours_are_believed_by_nobody() {
+    require_root!();
+    let mut arena = Arena::new();
+    let mut cases = neighbours::of_arp(&arena);
+    cases.extend(neighbours::of_ndp(&arena));
+    arena.check(&cases);
+    neighbours::assert_unchanged(&mut arena);
 }

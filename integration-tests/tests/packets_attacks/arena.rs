@@ -138,7 +138,7 @@ fn mac(text: &str) -> Mac {
 }
 
 /// The MAC address of an interface of a namespace.
-fn mac_of(ns: &NetNs, interface: &str) -> Mac {
+pub(crate) fn mac_of(ns: &NetNs, interface: &str) -> Mac {
     let line = ns.ip(&format!("-o link show {interface}")).unwrap();
     mac(line.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap())
 }
@@ -262,6 +262,21 @@ impl Arena {
     /// The MAC address of a place's end of its link.
     pub(crate) fn mac(&self, place: Place) -> Mac {
         self.links[&place].own
+    }
+
+    /// The frame by which a place sends a packet.
+    pub(crate) fn frame(&self, from: Place, packet: &Packet) -> Vec<u8> {
+        packet.frame(self.links[&from].own, self.links[&from].peer)
+    }
+
+    /// Every frame with a token that has arrived at pods or in the world since the last call, one by one.
+    pub(crate) fn arrivals(&self) -> Vec<(Token, Place)> {
+        let mut arrivals = Vec::new();
+        for (place, link) in &self.links {
+            let tokens = link.socket.received().into_iter().filter_map(|frame| Token::find(&frame));
+            arrivals.extend(tokens.map(|token| (token, *place)));
+        }
+        arrivals
     }
 
     /// Sends one packet with a token of its own.
