@@ -269,6 +269,12 @@ impl Arena {
         packet.frame(self.links[&from].own, self.links[&from].peer)
     }
 
+    /// The reasons for which programs have dropped packets since the last call, by their tokens.
+    pub(crate) fn dropped(&mut self) -> BTreeSet<(Token, u8)> {
+        let dropped = self.events.dropped();
+        dropped.iter().filter_map(|drop| Some((Token::find(&drop.frame)?, drop.reason))).collect()
+    }
+
     /// Every frame with a token that has arrived at pods or in the world since the last call, one by one.
     pub(crate) fn arrivals(&self) -> Vec<(Token, Place)> {
         let mut arrivals = Vec::new();

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
+use datapath_abi::drop::POLICY_DENIED;
 use integration_tests::cast::{eventually, identity};
 use integration_tests::frames::{Packet, Token};
 use integration_tests::{Node, Pod, pod_manifest};
@@ -356,6 +357,7 @@ fn the_next_pod_of_an_address_inherits_nothing() {
         let name = format!("heir{round}");
         let ns = arena.node.sandbox().netns(&name).unwrap();
         arena.node.apply(&format!("pod-{name}.yaml"), &pod_manifest("default", &name, &[("app", "heir")]));
+        arena.dropped();
         let flood = EarlyFlood::start(&ns, arena.node.host(), attempts.clone());
         let heir = Pod::add(&arena.node, "default", &name, &ns).unwrap();
         sleep(WHILE);
@@ -367,6 +369,11 @@ fn the_next_pod_of_an_address_inherits_nothing() {
             continue;
         }
         assert!(sent > 50, "{sent}");
+        // It was policy that dropped them, once the address was the sender's own.
+        let dropped = arena.dropped();
+        for token in [rights_again, answer_again] {
+            assert!(dropped.contains(&(token, POLICY_DENIED)), "{dropped:?}");
+        }
         // The twin: the world gets what the heir sends, once it is asked lawfully.
         let link = PacketSocket::open(&heir.ns, "eth0").unwrap();
         let lawful = Packet::udp(address, arena.ip(World, false), (SPORT, OPEN));
