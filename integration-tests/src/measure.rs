@@ -133,7 +133,7 @@ impl Candidate {
     /// When the agent has no address, or the pair cannot be made.
     #[must_use]
     pub fn new(node: &Node, pods: &NetNs, number: usize) -> Self {
-        let (host, peer) = (format!("lxcbench{number}"), format!("eth{number}"));
+        let (host, peer) = (format!("lxc{number:012x}"), format!("eth{number}"));
         let ns = pods.path().display();
         node.host().ip(&format!("link add {host} type veth peer name {peer} netns {ns}")).unwrap();
         let read = |file: &str| {

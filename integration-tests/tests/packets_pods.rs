@@ -139,7 +139,7 @@ fn unknown_pods_are_dropped_at_the_hosts_side() {
     let mut node = Node::started();
     let known = node.add_pod("known");
     let stranger = node.sandbox().netns("stranger").unwrap();
-    node.host().veth("lxcstranger", &stranger, "eth0").unwrap();
+    node.host().veth("lxc57a26e500001", &stranger, "eth0").unwrap();
     let gateway = router(&node)[0];
     let taken = [known.ipv4, gateway].map(|ip| ip.to_string());
     let own = ["10.244.0.200", "10.244.0.201", "10.244.0.202"];
@@ -148,7 +148,7 @@ fn unknown_pods_are_dropped_at_the_hosts_side() {
         .ip_batch(&format!(
             "addr add {own}/32 dev eth0\nroute add {gateway}/32 dev eth0\nroute add default via {gateway}\n\
              neigh add {gateway} lladdr {} dev eth0\n",
-            mac(&node.host().ip("-o link show lxcstranger").unwrap())
+            mac(&node.host().ip("-o link show lxc57a26e500001").unwrap())
         ))
         .unwrap();
     let reaches = |address: &str| pings(&stranger, &[address]);
@@ -163,11 +163,11 @@ fn unknown_pods_are_dropped_at_the_hosts_side() {
     node.apply("stranger.yaml", &pod_manifest("default", "stranger", &[("name", "stranger")]));
     let body = format!(
         r#"{{"k8s-namespace":"default","k8s-pod-name":"stranger","container-id":"stranger","container-interface-name":"eth0","state":"waiting-for-identity",
-            "interface-name":"lxcstranger","interface-index":{},"mac":"{}","host-mac":"{}",
+            "interface-name":"lxc57a26e500001","interface-index":{},"mac":"{}","host-mac":"{}",
             "addressing":{{"ipv4":"{own}"}},"sync-build-endpoint":true}}"#,
-        index(&node.host().ip("-o link show lxcstranger").unwrap()),
+        index(&node.host().ip("-o link show lxc57a26e500001").unwrap()),
         mac(&stranger.ip("-o link show eth0").unwrap()),
-        mac(&node.host().ip("-o link show lxcstranger").unwrap()),
+        mac(&node.host().ip("-o link show lxc57a26e500001").unwrap()),
     );
     let answer = node.request("PUT", "/v1/endpoint/cni-attachment-id:stranger:eth0", Some(&body)).unwrap();
     assert_eq!(answer.status, 201, "{answer:?}\n{}", node.log());
@@ -208,4 +208,64 @@ fn a_pod_resolves_an_address_of_the_host_on_its_link() {
     // The control: an address of nobody is not resolved.
     pod.ns.ip("route add 2001:db8::99/128 dev eth0").unwrap();
     assert!(!pings(&pod.ns, &["-I", &pod.ipv6.to_string(), "2001:db8::99"]));
+}
+
+/// A veth of the node's namespace with an address of its own, forwarded like any other.
+fn foreign(node: &Node, name: &str, network: u8) -> NetNs {
+    let ns = node.sandbox().netns(&format!("foreign{network}")).unwrap();
+    node.host().veth(name, &ns, "eth0").unwrap();
+    node.host()
+        .ip_batch(&format!(
+            "addr add 198.51.{network}.1/24 dev {name}\naddr add fd0f:{network}::1/64 dev {name} nodad\n"
+        ))
+        .unwrap();
+    ns.ip_batch(&format!(
+        "addr add 198.51.{network}.2/24 dev eth0\naddr add fd0f:{network}::2/64 dev eth0 nodad\n\
+         route add default via 198.51.{network}.1\nroute add default via fd0f:{network}::1\n"
+    ))
+    .unwrap();
+    ns
+}
+
+/// Whether a foreign namespace reaches the node, and the world through it, in both families.
+fn foreign_passes(ns: &NetNs) -> Vec<&'static str> {
+    let targets = [Node::IPV4, Node::IPV6, Node::WORLD_IPV4, Node::WORLD_IPV6];
+    targets.into_iter().filter(|target| pings(ns, &[target])).collect()
+}
+
+/// LXC, Incus and administrators name veths so.
+#[test]
+fn veths_of_others_named_lxc_are_left_alone() {
+    require_root!();
+    let mut node = Node::started();
+    let pod = node.add_pod("a");
+    let all = [Node::IPV4, Node::IPV6, Node::WORLD_IPV4, Node::WORLD_IPV6];
+    let mut others = Vec::new();
+    for (network, name) in
+        ["lxc1234_eth0", "lxcbr0-like", "lxcguest", "lxc66da2a01a00g"].into_iter().enumerate()
+    {
+        let ns = foreign(&node, name, network as u8);
+        assert_eq!(foreign_passes(&ns), all, "{name}\n{}", node.log());
+        others.push((name, ns));
+    }
+    let filters = |name: &str| node_filters(&node, name);
+    assert!(others.iter().all(|(name, _)| filters(name).is_empty()));
+    // The control: a name as CNI plugins give it is a pod's that nobody has announced.
+    let unknown = foreign(&node, "lxc66da2a01a00f", 99);
+    assert_eq!(foreign_passes(&unknown), [] as [&str; 0]);
+    assert!(filters("lxc66da2a01a00f").contains("cil_from_container"));
+    // What an earlier build has attached to a veth of another name goes at the next start.
+    node.kill();
+    node.host().ip("link set lxc66da2a01a00f down").unwrap();
+    node.host().ip("link set lxc66da2a01a00f name lxcguest2").unwrap();
+    node.host().ip("link set lxcguest2 up").unwrap();
+    node.host().ip("addr replace fd0f:99::1/64 dev lxcguest2 nodad").unwrap();
+    assert_eq!(foreign_passes(&unknown), [] as [&str; 0]);
+    node.start();
+    assert_eq!(foreign_passes(&unknown), all, "{}\n{}", node_filters(&node, "lxcguest2"), node.log());
+    talk(node.host(), &pod.ns, pod.ipv4).unwrap();
+}
+
+fn node_filters(node: &Node, name: &str) -> String {
+    node.host().exec(&format!("tc filter show dev {name} ingress")).unwrap()
 }

@@ -193,6 +193,12 @@ struct EarlyPod {
     body: String,
 }
 
+/// The name of a pod's interface in the form that CNI plugins give it; pods have names of six characters at most.
+fn device(name: &str) -> String {
+    let digits: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
+    format!("lxc{digits:0<12}")
+}
+
 fn early_pod(node: &Node, name: &str) -> EarlyPod {
     let answer = node.request("POST", &format!("/v1/ipam?owner=default/{name}"), None).unwrap();
     assert_eq!(answer.status, 201, "{answer:?}");
@@ -202,7 +208,7 @@ fn early_pod(node: &Node, name: &str) -> EarlyPod {
     let gateway = |family: &str| text(&ipam["host-addressing"][family]["ip"]);
     let (gateway4, gateway6) = (gateway("ipv4"), gateway("ipv6"));
     let ns = node.sandbox().netns(name).unwrap();
-    let device = format!("lxc{name}");
+    let device = device(name);
     let (host_mac, mac) = ("0a:00:00:00:00:01", "0a:00:00:00:00:02");
     // Everything but the link is prepared, so that the very first packet leaves with it.
     node.host()
@@ -246,7 +252,7 @@ fn a_denied_pod_whose_link_is_up_before_it_is_announced_gets_nothing_through() {
             let sender = Sender::start(&pod.ns, others.addresses.clone());
             let back = Sender::start(&open.ns, pod.addresses.to_vec());
             // The order of the original's plugin: the link is up, then the agent is told.
-            node.host().ip(&format!("link set lxc{name} up")).unwrap();
+            node.host().ip(&format!("link set {} up", device(&name))).unwrap();
             thread::sleep(Duration::from_millis(100));
             let before = (others.senders_among(&pod.addresses), inside.senders());
             assert!(
@@ -289,7 +295,7 @@ fn an_unannounced_pod_gets_nothing_through_from_its_first_packet() {
     for index in 0..4 * PODS {
         let pod = early_pod(&node, &format!("u{index}"));
         let sender = Sender::start(&pod.ns, others.addresses.clone());
-        node.host().ip(&format!("link set lxcu{index} up")).unwrap();
+        node.host().ip(&format!("link set {} up", device(&format!("u{index}")))).unwrap();
         thread::sleep(Duration::from_millis(30));
         assert!(sender.stop() > 0);
         let through = others.senders();

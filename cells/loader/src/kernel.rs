@@ -21,6 +21,8 @@ use crate::programs::ProgramSet;
 
 /// How names of pods' host-side interfaces begin.
 pub const POD_INTERFACE_PREFIX: &str = "lxc";
+/// How many hexadecimal digits follow: the first of a digest of container and interface.
+pub(crate) const POD_INTERFACE_DIGITS: usize = 12;
 
 /// What the datapath of a node lets its users choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +118,7 @@ impl KernelDatapath {
         let rows = self.rows();
         let endpoints: BTreeMap<u32, u16> =
             rows.iter().filter(|r| r.flags & ep_flag::LIVE != 0).map(|r| (r.ifindex, r.id as u16)).collect();
+        let any_endpoint: BTreeSet<u32> = rows.iter().map(|row| row.ifindex).collect();
         let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
         let (mut switched, mut failed, mut first_error) = (0, 0, None);
         let mut of_endpoints = BTreeMap::new();
@@ -144,6 +147,9 @@ impl KernelDatapath {
                     failed += 1;
                     first_error.get_or_insert(error);
                 }
+            }
+            if !is_pod_interface(&link) && !any_endpoint.contains(&link.index) {
+                self.release(&tc, &link)?;
             }
         }
         *self.switched() = of_endpoints;
@@ -175,6 +181,24 @@ impl KernelDatapath {
             return Ok(false);
         }
         self.attach_program(&programs, &tc, ifindex, ifname, None)
+    }
+
+    /// Removes the program from a veth that is of no pod by its name: earlier builds took every one whose name begins with
+    /// `lxc` for a pod's, LXC's among them.
+    fn release(&self, tc: &Tc, link: &devices::Link) -> Result<(), DatapathError> {
+        if link.kind != "veth" || !link.name.starts_with(POD_INTERFACE_PREFIX) {
+            return Ok(());
+        }
+        let prefix = filter_name(datapath_object::FROM_CONTAINER, "");
+        let step = || format!("detach the program from {}", link.name);
+        let filters = match tc.filters(link.index, Direction::Ingress) {
+            Err(e) if e.is_not_found() => return Ok(()),
+            filters => filters.step(step)?,
+        };
+        for filter in filters.iter().filter(|filter| filter.name.starts_with(&prefix)) {
+            tc.detach(link.index, Direction::Ingress, filter.priority).step(step)?;
+        }
+        Ok(())
     }
 
     /// Puts the program on an interface; false if the interface is gone. An endpoint taken over from Cilium keeps its
@@ -538,7 +562,11 @@ pub(crate) fn filter_name(program: &str, interface: &str) -> String {
     format!("{program}-{interface}")
 }
 
-/// Whether a link looks like the host side of a pod.
+/// Whether a link is named as CNI plugins (Cilium's and ours) name the host side of a pod: `lxc` and 12 hexadecimal digits.
+/// Cilium's gives it no other sign before it announces the endpoint, so another veth of such a name counts as one.
 pub fn is_pod_interface(link: &devices::Link) -> bool {
-    link.kind == "veth" && link.name.starts_with(POD_INTERFACE_PREFIX)
+    let digits = link.name.strip_prefix(POD_INTERFACE_PREFIX).unwrap_or_default();
+    link.kind == "veth"
+        && digits.len() == POD_INTERFACE_DIGITS
+        && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }

@@ -8,7 +8,7 @@ use std::io;
 use datapath_abi::mark;
 use netlink_sys::{Socket, SocketAddr};
 
-use crate::kernel::POD_INTERFACE_PREFIX;
+use crate::kernel::{POD_INTERFACE_DIGITS, POD_INTERFACE_PREFIX};
 
 // Numbers of linux/netfilter/nfnetlink.h and nf_tables.h.
 pub(crate) const NETLINK_NETFILTER: isize = 12;
@@ -41,6 +41,9 @@ const LOCAL_OUT: u32 = 3;
 const ACCEPT: u32 = 1;
 const DROP: u32 = 0;
 const REGISTER: u32 = 1;
+const SECOND_REGISTER: u32 = 2;
+/// `IFNAMSIZ`: a name with the zeros behind it, as it is loaded.
+const INTERFACE_NAME: usize = 16;
 const VERDICT_REGISTER: u32 = 0;
 const META_MARK: u32 = 3;
 const META_IN_NAME: u32 = 6;
@@ -71,9 +74,12 @@ pub(crate) enum Chain {
     /// ```text
     /// chain unknown-pods {
     ///     type filter hook prerouting priority -310; policy accept;
-    ///     iifname "lxc*" iifkind "veth" meta mark & 0xf00 == 0 counter drop
+    ///     iifname "lxc*" iifkind "veth" meta mark & 0xf00 == 0 DIGITS counter drop
     /// }
     /// ```
+    ///
+    /// DIGITS stands for two comparisons for each of the other 12 characters of the name: from `0` to `f`, not from `:` to
+    /// `` ` ``. Veths of others, such as `lxc1234_eth0`, are not held back.
     UnknownPods,
 }
 
@@ -138,6 +144,12 @@ impl Chain {
                 list.meta(META_MARK);
                 list.masked(mark::MAGIC_MASK, 0);
                 list.compare(EQUAL, &[0; 4]);
+                // Marked packets, which are nearly all, do not get here.
+                list.meta(META_IN_NAME);
+                let first = POD_INTERFACE_PREFIX.len();
+                for position in first..first + POD_INTERFACE_DIGITS {
+                    list.hexadecimal(position);
+                }
                 list.expression("counter", |_| {});
                 list.expression("immediate", |data| {
                     data.number(1, VERDICT_REGISTER);
@@ -326,6 +338,30 @@ impl Attributes {
             data.nested(4, |inner| inner.attribute(1, &mask.to_ne_bytes()));
             data.nested(5, |inner| inner.attribute(1, &bits.to_ne_bytes()));
         });
+    }
+
+    /// Goes on only if a character of the interface name that was loaded is a lower-case hexadecimal digit.
+    fn hexadecimal(&mut self, position: usize) {
+        let at = |byte| {
+            let mut name = [0; INTERFACE_NAME];
+            name[position] = byte;
+            name
+        };
+        self.expression("bitwise", |data| {
+            data.number(1, REGISTER);
+            data.number(2, SECOND_REGISTER);
+            data.number(3, INTERFACE_NAME as u32);
+            data.nested(4, |mask| mask.attribute(1, &at(0xff)));
+            data.nested(5, |xor| xor.attribute(1, &at(0)));
+        });
+        for (operator, from, to) in [(EQUAL, b'0', b'f'), (NOT_EQUAL, b'9' + 1, b'a' - 1)] {
+            self.expression("range", |data| {
+                data.number(1, SECOND_REGISTER);
+                data.number(2, operator);
+                data.nested(3, |value| value.attribute(1, &at(from)));
+                data.nested(4, |value| value.attribute(1, &at(to)));
+            });
+        }
     }
 
     /// Goes on only if what was loaded begins with these bytes, or does not.

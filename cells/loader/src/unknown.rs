@@ -4,7 +4,9 @@
 //! its packets: the program that [`guard`] attaches as soon as the interface is seen, which drops with 203, and until
 //! then a rule of nftables in the way of every packet that the host's stack gets from such an interface without the
 //! mark that our programs give. The rule needs no interface to exist, so there is no moment before it.
-
+//!
+//! Both go by the form of the names that CNI plugins give, as nothing else tells a pod's interface from another veth before it
+//! is announced. A veth of somebody else that has just such a name is held back like a pod's.
 //!
 //! The same events tell of pods' interfaces that go away or come back under their endpoints (`away.rs`).
 
@@ -70,7 +72,7 @@ pub(crate) async fn guard(
             }
         }
         match last {
-            None => cx.health.ok(format!("{} interfaces of pods", known.len())),
+            None => cx.health.ok(format!("{} interfaces that may be of pods", known.len())),
             Some(error) => {
                 let message = format!("{} interfaces of pods could not be guarded", failed.len());
                 if cx.health.degraded_anew(message, &error) {
@@ -81,7 +83,7 @@ pub(crate) async fn guard(
     }
 }
 
-/// What a change of the table says of a pod's interface. One that has another name and another address than before is
+/// What a change of the table says of a veth: endpoints that were announced may have interfaces of any name. One that has another name and another address than before is
 /// another one: its number was taken before anybody could see that it was free.
 fn event(known: &mut BTreeMap<u32, (String, HardwareAddr)>, link: &Link, deleted: bool) -> Option<Event> {
     let index = link.index;
@@ -89,12 +91,12 @@ fn event(known: &mut BTreeMap<u32, (String, HardwareAddr)>, link: &Link, deleted
         return known.remove(&index).map(|_| Event::Gone);
     }
     let before = known.remove(&index);
-    let renamed = before.is_some();
     let other = before.is_some_and(|(name, mac)| name != link.name && mac != link.hardware_addr);
-    if is_pod_interface(link) || renamed && !other {
+    let veth = link.kind == "veth";
+    if veth {
         known.insert(index, (link.name.clone(), link.hardware_addr.clone()));
     }
-    match (other, is_pod_interface(link)) {
+    match (other, veth) {
         (true, _) => Some(Event::Replaced(link.clone())),
         (false, true) => Some(Event::Here(link.clone())),
         (false, false) => None,
@@ -119,10 +121,10 @@ fn handle(datapath: &KernelDatapath, index: u32, event: &Event) -> Result<(), Da
     {
         tracing::debug!(endpointID = id, index, "The interface of an endpoint has gone");
     }
-    if let Event::Here(link) | Event::Replaced(link) = event
-        && is_pod_interface(link)
-    {
-        datapath.guard(index, &link.name)?;
+    if let Event::Here(link) | Event::Replaced(link) = event {
+        if is_pod_interface(link) {
+            datapath.guard(index, &link.name)?;
+        }
         if let Some(id) = datapath.interface_back(link)? {
             tracing::info!(endpointID = id, interface = %link.name, "The interface of an endpoint is back");
         }
@@ -134,11 +136,31 @@ fn handle(datapath: &KernelDatapath, index: u32, event: &Event) -> Result<(), Da
 mod tests {
     use super::*;
 
+    #[test]
+    fn only_names_of_cni_plugins_are_of_pods() {
+        let is_pod = |name: &str| is_pod_interface(&link(1, name, 1));
+        for name in ["lxc66da2a01a005", "lxc000000000000", "lxcabcdefabcdef"] {
+            assert!(is_pod(name), "{name}");
+        }
+        for name in [
+            "lxc",
+            "lxcbr0",
+            "lxc1234_eth0",
+            "lxc66da2a01a00",
+            "lxc66da2a01a00g",
+            "lxc66DA2A01A005",
+            "lxc_health",
+        ] {
+            assert!(!is_pod(name), "{name}");
+        }
+        assert!(!is_pod_interface(&Link { kind: "bridge".to_owned(), ..link(1, "lxc66da2a01a005", 1) }));
+    }
+
     fn link(index: u32, name: &str, mac: u8) -> Link {
         Link {
             index,
             name: name.to_owned(),
-            kind: "veth".to_owned(),
+            kind: if name.starts_with("eth") { "dummy" } else { "veth" }.to_owned(),
             hardware_addr: HardwareAddr::new(&[2, 0, 0, 0, 0, mac]),
             ..Link::default()
         }
@@ -156,7 +178,7 @@ mod tests {
         assert!(event(&link(7, "eth1", 4), true).is_none(), "not a pod's");
         assert!(event(&link(8, "eth1", 4), false).is_none());
         assert!(matches!(event(&link(7, "lxca", 1), false), Some(Event::Here(_))));
-        assert!(event(&link(7, "host0", 1), false).is_none(), "still the pod's");
+        assert!(matches!(event(&link(7, "host0", 1), false), Some(Event::Here(_))), "still the pod's");
         assert!(matches!(event(&link(7, "host0", 1), true), Some(Event::Gone)));
     }
 }

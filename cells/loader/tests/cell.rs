@@ -112,13 +112,13 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         assert_eq!(maps.devices().keys().unwrap(), [eth0]);
 
         // A foreign CNI plugin makes an interface: the program that drops is on it before anybody asks.
-        sandbox.host().ip("link add lxcnew type veth peer name p0").unwrap();
-        let new = link_by_name("lxcnew");
+        sandbox.host().ip("link add lxc00000000beef type veth peer name p0").unwrap();
+        let new = link_by_name("lxc00000000beef");
         hive.until("the guard", || filters(new.index).len() == 1).await;
         let endpoint = EndpointDatapath {
             id: 7,
             ifindex: new.index,
-            ifname: "lxcnew".to_owned(),
+            ifname: "lxc00000000beef".to_owned(),
             ipv4: Some([10, 244, 0, 7].into()),
             ..EndpointDatapath::default()
         };
@@ -141,7 +141,7 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         })
         .await;
         // What somebody removes comes back: a pod's program, a host route, the host devices.
-        sandbox.host().exec("tc qdisc del dev lxcnew clsact").unwrap();
+        sandbox.host().exec("tc qdisc del dev lxc00000000beef clsact").unwrap();
         hive.until("the pod's program", || filters(new.index).len() == 1).await;
         let route = || sandbox.host().ip("-4 route show dev cilium_host").unwrap_or_default();
         sandbox.host().ip("route del 10.244.0.0/16").unwrap();
@@ -153,14 +153,14 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
     assert!(attached(), "nothing is taken down at stop");
 
     let before = tcx.then(|| pins.map(id));
-    let old = filters(link_by_name("lxcnew").index)[0].program;
+    let old = filters(link_by_name("lxc00000000beef").index)[0].program;
     run(async {
         let mut hive = hive(&sandbox);
         hive.start().await;
         let datapath: Arc<dyn Datapath> = hive.get();
         assert_eq!(datapath.restored().unwrap().len(), 1, "known before programs are loaded");
         datapath.ready().await;
-        let filters = filters(link_by_name("lxcnew").index);
+        let filters = filters(link_by_name("lxc00000000beef").index);
         assert_eq!(filters.len(), 1);
         assert_ne!(filters[0].program, old);
         if let Some(before) = before {

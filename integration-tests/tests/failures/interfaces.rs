@@ -49,8 +49,8 @@ fn the_number_of_an_interface_that_is_gone_is_nobodys() {
     let stranger = node.sandbox().netns("stranger").unwrap();
     node.host()
         .ip_batch(&format!(
-            "link del {name}\nlink add lxcstranger index {number} type veth peer name eth0 netns {}\n\
-             link set lxcstranger up\n",
+            "link del {name}\nlink add lxc57a26e500001 index {number} type veth peer name eth0 netns {}\n\
+             link set lxc57a26e500001 up\n",
             stranger.path().display()
         ))
         .unwrap();
