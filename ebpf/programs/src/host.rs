@@ -6,7 +6,7 @@ use crate::endpoint;
 use crate::family::Family;
 use crate::ipcache;
 use crate::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
-use crate::trace::Trace;
+use crate::trace::{self, Trace};
 use datapath_abi::mark::{self, cb};
 use datapath_abi::trace::{FROM_HOST, FROM_PROXY, TO_STACK, reason};
 use datapath_abi::{direction, file, identity, lxc_flag, slot};
@@ -26,8 +26,9 @@ pub(crate) fn from_host(skb: Skb) -> i32 {
     skb.clear_cb();
     // The mark served; the stack's rules shall not match it again.
     skb.set_mark(0);
-    let label = ipcache::sender(skb, label, ETH_LEN);
-    trace!(skb, Trace { ifindex: skb.ingress_ifindex(), ..at_host(point, label, identity::UNKNOWN) });
+    // The next program looks in any case; events are the only ones that cannot wait for it.
+    let sender = if trace::wanted(point, 0) { ipcache::sender(skb, label, ETH_LEN) } else { label };
+    trace!(skb, Trace { ifindex: skb.ingress_ifindex(), ..at_host(point, sender, identity::UNKNOWN) });
     skb.set_cb(cb::SRC_LABEL, label);
     let missed = match skb.protocol() {
         ETH_IPV4 if enabled!(enable_ipv4) => {
@@ -40,7 +41,7 @@ pub(crate) fn from_host(skb: Skb) -> i32 {
         }
         _ => return PASS,
     };
-    drop_incoming(skb, missed, label)
+    drop_incoming(skb, missed, sender)
 }
 
 /// True for a packet that this host made. The agent's rule in the output hook of netfilter marks those. That no interface
@@ -58,16 +59,18 @@ pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {
     let label = skb.cb(cb::SRC_LABEL);
     match forward::<F>(skb, label) {
         Ok(verdict) => verdict,
-        Err(why) => drop_incoming(skb, why, label),
+        Err(why) => drop_incoming(skb, why, ipcache::sender_of::<F>(skb, label, ETH_LEN)),
     }
 }
 
 #[inline(always)]
-fn forward<F: Family>(skb: Skb, src_label: u32) -> Result<i32, Drop> {
+fn forward<F: Family>(skb: Skb, label: u32) -> Result<i32, Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
     let destination = F::destination(ip);
+    let label = if ipcache::is_world(label) { F::world() } else { label };
+    let src_label = ipcache::resolve_source::<F>(label, F::source(ip));
     if let Some(pod) = endpoint::local::<F>(destination) {
         if pod.flags & lxc_flag::HOST_DELIVERY != 0 {
             return Ok(PASS);

@@ -40,7 +40,7 @@ pub(crate) fn from_netdev(skb: Skb) -> i32 {
         }
         _ => return PASS,
     };
-    drop_incoming(skb, missed, sender(skb, l3_device))
+    drop_incoming(skb, missed, src_label)
 }
 
 /// The identity of the sender of a packet that came in by a device of the node.
