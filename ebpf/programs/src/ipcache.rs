@@ -69,12 +69,12 @@ pub(crate) fn is_world(label: u32) -> bool {
     matches!(label, identity::WORLD | identity::WORLD_IPV4 | identity::WORLD_IPV6)
 }
 
-/// True for identities that say where a packet came from rather than who sent it.
+/// True for identities that say where a packet came from rather than who sent it. The ingress proxy's is not one.
 #[inline(always)]
 fn is_reserved(label: u32) -> bool {
     const REMOTE_NODE_SCOPE: u32 = 2;
     label < identity::UNMANAGED
-        || matches!(label, identity::REMOTE_NODE | identity::KUBE_APISERVER | identity::INGRESS)
+        || matches!(label, identity::REMOTE_NODE | identity::KUBE_APISERVER)
         || is_world(label)
         || label >> 24 == REMOTE_NODE_SCOPE
 }

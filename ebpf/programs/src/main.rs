@@ -7,6 +7,17 @@
 //! it), [`arp`] and [`ndp`] (neighbours), [`family`] with
 //! [`ipv4`] and [`ipv6`] (the packet), [`trace`], [`drop`] and [`metrics`] (what is told about it).
 //!
+//! Differences from Cilium 1.20, held by tests in `ebpf/object/tests` but for the last:
+//! - Fragments of ICMP are tracked like others, where Cilium drops them: large pings pass.
+//! - Four IPv6 extension headers pass, where Cilium allows three; RFC 8200 has no limit.
+//! - An allowed ICMP packet counts for the policy entry of its type, so `bpf policy get` shows it there; Cilium counts it
+//!   under the packet's port, for which there is no entry.
+//! - A packet to a service without backends that is left to the node's routes (`enable-no-service-endpoints-routable`
+//!   false) is subject to egress policy, which Cilium skips.
+//! - A policy entry that asks for authentication drops with 189 always: there is no authentication yet.
+//! - `cil_to_netdev` is not attached, so there are no TO_NETWORK events and metrics. Cilium attaches it for what works on
+//!   packets that leave (kube-proxy replacement, BPF masquerade, host firewall, encryption), none of which is there yet.
+//!
 //! Rules that the verifier asks for: no panics, no slices, packet pointers checked by [`skb::Skb::header`] and
 //! taken again after every helper that moves the packet, context and `.rodata` fields read one by one.
 #![no_std]

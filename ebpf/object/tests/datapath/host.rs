@@ -201,3 +201,17 @@ fn stack_to_pod() -> Result<()> {
     );
     Ok(())
 }
+
+/// The ingress proxy's identity is one of its own, no word for where a packet comes from: the ipcache does not replace it.
+#[test]
+fn packets_of_the_ingress_proxy_keep_their_identity() -> Result<()> {
+    test_kit::require_root!();
+    let mut datapath = Datapath::with_pods(&default_config())?;
+    datapath.set_identity(OUTSIDE_V4.into(), 20_000)?;
+    for (label, expected) in [(identity::INGRESS, identity::INGRESS), (identity::KUBE_APISERVER, 20_000)] {
+        let incoming = forwarded(mark::with_identity(mark::IDENTITY, label));
+        let outcome = datapath.run_with(FROM_HOST, &packet(OUTSIDE_V4.into(), B.ipv4.into()), incoming)?;
+        assert_eq!(outcome.cb[mark::cb::SRC_LABEL], expected, "{label}");
+    }
+    Ok(())
+}

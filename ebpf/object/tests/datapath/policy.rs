@@ -271,6 +271,25 @@ fn what_a_row_decides_is_counted() -> Result<()> {
     Ok(())
 }
 
+/// Packets count for the row that let them pass; an ICMP row's port is a type, which the packet's ports are not.
+#[test]
+fn icmp_counts_for_the_row_of_its_type() -> Result<()> {
+    test_kit::require_root!();
+    for ((pod, peer), protocol, request) in [(families()[0], 1, 8), (families()[1], 58, 128)] {
+        let mut datapath = datapath(&default_config())?;
+        let kind = u16::from(request);
+        datapath.set_policy(&A, &[row(OUT, 0, protocol, Some((kind, 16)), Kind::Allow(0))])?;
+        datapath.sends(&ip(pod, peer, protocol, &icmp(request, 0, 4711)))?;
+        let stats =
+            PerCpuHashMap::<_, [u8; 12], [u64; 2]>::try_from(datapath.take_map("cilium_policystats")?)?;
+        let keys = stats.keys().collect::<Result<Vec<_>, _>>()?;
+        let found = keys.iter().map(|key| PolicyStatsKey::from_bytes(key)).collect::<Option<Vec<_>>>();
+        let found = found.context("short key")?.into_iter().map(|key| (key.protocol, key.dport));
+        assert_eq!(found.collect::<Vec<_>>(), [(protocol, kind.to_be())]);
+    }
+    Ok(())
+}
+
 /// Monitors hear of drops and of new connections, with what decided.
 #[test]
 fn verdicts_are_told() -> Result<()> {

@@ -96,6 +96,21 @@ fn a_direct_connection_stays_direct() -> Result<()> {
     Ok(())
 }
 
+/// What is left to the routes of the node, for want of a backend, is what policy lets out.
+#[test]
+fn policy_judges_packets_to_services_without_backends() -> Result<()> {
+    test_kit::require_root!();
+    for family in FAMILIES {
+        let routed = NodeConfig { empty_services_drop: 0, ..default_config() };
+        let mut node = Node::with(&routed, family, TCP, &[])?;
+        assert_eq!(node.send(SYN)?.verdict, PASS, "{family:?}, the control");
+        node.datapath.deny(&A)?;
+        assert_eq!(node.send(SYN)?.verdict, SHOT, "{family:?}");
+        assert_eq!(node.datapath.counted(drop::POLICY_DENIED, direction::EGRESS)?, 1, "{family:?}");
+    }
+    Ok(())
+}
+
 /// A client that opens a connection on the ports of one that has ended is sent to any backend, at once and not to the old
 /// one, which may be on its way out.
 #[test]
