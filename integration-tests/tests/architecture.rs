@@ -125,6 +125,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
         "a task for each connection, at most as many as fit; the server's job waits for them",
     ),
     ("cells/conntrack/src/collect.rs", "the rest between two chunks of rows, in `hive::blocking`"),
+    ("cells/devices/src/netlink/socket.rs", "waits before an interrupted list is asked for again"),
     ("cells/endpoints/src/reconcile.rs", "the future of one operation, in the blocking work of a reconciler"),
     ("cells/health/src/kubelet.rs", "a task for each connection, on the thread below"),
     (

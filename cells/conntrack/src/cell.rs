@@ -12,6 +12,7 @@ use crate::collect::{Collected, collect};
 use crate::config::ConntrackGcConfig;
 use crate::interval::{Interval, MIN_INTERVAL};
 use crate::metrics::{Kind, Numbers};
+use crate::signals::{self, Families, Requests};
 
 /// How long one map may take, with millions of rows and a rest after each chunk of them.
 const ROUND: Duration = Duration::from_secs(600);
@@ -42,14 +43,17 @@ fn start(p: GcParams) {
     let kind = |family, protocol| Kind { family, protocol };
     let mut collected = Vec::new();
     if p.families.enable_ipv4 {
-        collected.push(("cilium_ct4_global", kind("ipv4", "TCP")));
-        collected.push(("cilium_ct_any4_global", kind("ipv4", "non-TCP")));
+        collected.push((Families::IPV4, "cilium_ct4_global", kind("ipv4", "TCP")));
+        collected.push((Families::IPV4, "cilium_ct_any4_global", kind("ipv4", "non-TCP")));
     }
     if p.families.enable_ipv6 {
-        collected.push(("cilium_ct6_global", kind("ipv6", "TCP")));
-        collected.push(("cilium_ct_any6_global", kind("ipv6", "non-TCP")));
+        collected.push((Families::IPV6, "cilium_ct6_global", kind("ipv6", "TCP")));
+        collected.push((Families::IPV6, "cilium_ct_any6_global", kind("ipv6", "non-TCP")));
     }
-    let kinds: Vec<Kind> = collected.iter().map(|(_, kind)| *kind).collect();
+    let kinds: Vec<Kind> = collected.iter().map(|(.., kind)| *kind).collect();
+    let requests = Arc::new(Requests::default());
+    let (maps, asked) = (p.maps.clone(), requests.clone());
+    p.jobs.one_shot("signals", move |cx: JobCx| signals::read(maps, asked, cx));
     let gc = Gc {
         interval: Interval::new((*p.config.get()).clone()),
         config: p.config,
@@ -57,6 +61,7 @@ fn start(p: GcParams) {
         maps: p.maps,
         numbers: Numbers::new(&p.metrics, &kinds),
         collected,
+        requests,
     };
     p.jobs.one_shot("collect", move |cx: JobCx| gc.run(cx));
 }
@@ -67,7 +72,9 @@ struct Gc {
     clock: ClockConfig,
     maps: Arc<Maps>,
     numbers: Numbers,
-    collected: Vec<(&'static str, Kind)>,
+    collected: Vec<(Families, &'static str, Kind)>,
+    /// Families whose maps are full.
+    requests: Arc<Requests>,
 }
 
 impl Gc {
@@ -79,10 +86,21 @@ impl Gc {
         let mut early = true;
         let mut wait = MIN_INTERVAL.min(self.interval.current());
         let mut backoff = Backoff::exponential(RETRY_MIN, RETRY_MAX);
+        let mut requested = Families::default();
+        let mut last_requested: Option<Instant> = None;
         loop {
+            let mut pause = wait.saturating_sub(last.elapsed());
+            if !requested.is_empty() {
+                let rest = last_requested.map(|last| MIN_INTERVAL.saturating_sub(last.elapsed()));
+                pause = pause.min(rest.unwrap_or_default());
+            }
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
-                () = tokio::time::sleep(wait.saturating_sub(last.elapsed())) => {}
+                () = tokio::time::sleep(pause) => {}
+                families = self.requests.next() => {
+                    requested = requested.with(families);
+                    continue;
+                }
                 () = self.config.changed() => {
                     let interval = self.interval.follow((*self.config.get()).clone());
                     self.numbers.interval(interval);
@@ -91,8 +109,12 @@ impl Gc {
                 }
             }
             let working = cx.working_within(ROUND);
+            let is_due = wait <= last.elapsed();
             let (mut total, mut most, mut failed) = (Collected::default(), 0.0, None);
-            for (name, kind) in self.collected.clone() {
+            for (family, name, kind) in self.collected.clone() {
+                if !is_due && !requested.contains(family) {
+                    continue;
+                }
                 let (maps, clock, cancelled) = (self.maps.clone(), clock.clone(), cx.token().clone());
                 let begin = Instant::now();
                 let round = hive::blocking(move || -> anyhow::Result<(Collected, u32)> {
@@ -116,6 +138,15 @@ impl Gc {
                 }
             }
             drop(working);
+            if !std::mem::take(&mut requested).is_empty() {
+                last_requested = Some(Instant::now());
+            }
+            if !is_due && failed.is_none() {
+                wait = wait.min(self.interval.after_signal(most));
+                self.numbers.interval(self.interval.current());
+                cx.health.ok(format!("{} connections, {} ended: after a signal", total.alive, total.deleted));
+                continue;
+            }
             (last, early) = (Instant::now(), failed.is_some());
             wait = self.interval.after(most);
             self.numbers.interval(wait);

@@ -55,6 +55,13 @@ impl Interval {
         self.current
     }
 
+    /// The interval after a round that a signal asked for: shorter if much had ended, never longer, as it comes before its
+    /// time.
+    pub(crate) fn after_signal(&mut self, deleted: f64) -> Duration {
+        self.current = self.current.min(self.limited(next_interval(self.current, deleted)));
+        self.current
+    }
+
     /// The interval by other options. One that is chosen again begins anew.
     pub(crate) fn follow(&mut self, config: ConntrackGcConfig) -> Duration {
         let was_fixed = !self.config.conntrack_gc_interval.is_zero();
@@ -108,6 +115,8 @@ mod tests {
         assert_eq!([0.0, 0.0, 0.8].map(|d| free.after(d).as_secs()), [450, 675, 135]);
         let mut bounded = interval(0, 400);
         assert_eq!([0.0, 0.0, 0.5].map(|d| bounded.after(d).as_secs()), [400, 400, 200]);
+        let mut signalled = interval(0, 0);
+        assert_eq!([0.0, 0.5, 0.1].map(|d| signalled.after_signal(d).as_secs()), [300, 150, 150]);
         let mut fixed = interval(7, 400);
         assert_eq!(
             (fixed.current().as_secs(), fixed.after(0.0).as_secs(), fixed.after(1.0).as_secs()),

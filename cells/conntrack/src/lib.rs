@@ -9,6 +9,9 @@
 //! the maps 4,096 rows at a time and rests between, so that a full map of 500,000 rows takes about a second of time and
 //! a third of it of a CPU.
 //!
+//! A signal of the datapath that a map takes no more rows (perf ring `cilium_signals`) asks for a round through the maps of
+//! that family before its time. Thousands of them are one round, and such rounds are ten seconds apart.
+//!
 //! A row that ended is taken out together with its value: if a packet has refreshed it since it was read, it is put back,
 //! unless the datapath was faster. A live connection therefore keeps its row.
 //!
@@ -23,14 +26,15 @@
 //! assert_eq!(next_interval(five_minutes, 0.01), Duration::from_secs(450));
 //! ```
 //!
-//! **Differences from Cilium.** The original deletes what it has read as ended even if a packet came in between. A round
-//! is not started by the datapath's signal of a full map: an LRU map makes room by itself.
+//! **Differences from Cilium.** The original deletes what it has read as ended even if a packet came in between. Rounds
+//! that signals ask for are ten seconds apart; the original starts the next one at once.
 
 mod cell;
 mod collect;
 mod config;
 mod interval;
 mod metrics;
+mod signals;
 
 pub use cell::cell;
 pub use collect::{Collected, MAPS, collect, ends_among, forget};

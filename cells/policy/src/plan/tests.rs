@@ -107,7 +107,7 @@ fn write_to_trie(current: &Rows, writes: &[PolicyWrite], capacity: usize) -> Res
     let mut trie: BTreeMap<RowKey, PolicyEntry> = current.iter().map(|(key, entry)| (*key, *entry)).collect();
     for write in writes {
         match write {
-            PolicyWrite::Set(..) if trie.len() >= capacity => return Err(write.clone()),
+            PolicyWrite::Set(..) if trie.len() >= capacity => return Err(*write),
             PolicyWrite::Set(key, entry) => drop(trie.insert((*key).into(), *entry)),
             PolicyWrite::Delete(key) => drop(trie.remove(&(*key).into())),
         }

@@ -1,0 +1,201 @@
+//! Signals of the datapath that a map takes no more entries: the perf ring `cilium_signals`.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use aya::maps::perf::{PerfEvent, PerfEventArrayBuffer};
+use aya::maps::{Map, MapData, PerfEventArray};
+use datapath_abi::Pod;
+use datapath_abi::signal::{CT_FILL_UP, FAMILY_V4, FAMILY_V6, FillUp, NAT_FILL_UP};
+use hive::JobCx;
+use hive::job::Backoff;
+use maps::Maps;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+/// The map of the rings, one a CPU.
+const MAP: &str = "cilium_signals";
+/// Pages of a ring: 128 signals. More are counted as lost by the kernel, and mean the same.
+const PAGES: usize = 1;
+/// Pause between two reads: a packet that is dropped for a full map sends a signal, and there may be millions.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+/// A ring that cannot be opened is tried again after this, at first and at most.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// Address families, as a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Families(u8);
+
+impl Families {
+    pub(crate) const IPV4: Families = Families(1);
+    pub(crate) const IPV6: Families = Families(2);
+    const BOTH: Families = Families(3);
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn contains(self, other: Families) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    pub(crate) fn with(self, other: Families) -> Families {
+        Families(self.0 | other.0)
+    }
+}
+
+/// Families whose maps are full, from the reader of signals to the collection: any number of signals is one request.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    families: AtomicU8,
+    notify: Notify,
+}
+
+impl Requests {
+    fn add(&self, families: Families) {
+        if !families.is_empty() {
+            self.families.fetch_or(families.0, Ordering::AcqRel);
+            self.notify.notify_one();
+        }
+    }
+
+    /// Takes what was requested; waits until something is. Nothing is lost when the future is dropped.
+    pub(crate) async fn next(&self) -> Families {
+        loop {
+            self.notify.notified().await;
+            let families = Families(self.families.swap(0, Ordering::AcqRel));
+            if !families.is_empty() {
+                return families;
+            }
+        }
+    }
+}
+
+type Ring = AsyncFd<PerfEventArrayBuffer<MapData>>;
+
+/// Reads signals until the job ends.
+pub(crate) async fn read(maps: Arc<Maps>, requests: Arc<Requests>, cx: JobCx) -> anyhow::Result<()> {
+    let mut backoff = Backoff::exponential(RETRY_MIN, RETRY_MAX);
+    let mut rings = loop {
+        match open(&maps) {
+            Ok(rings) => break rings,
+            Err(error) => {
+                let message = "Could not open the ring of signals: full maps wait for the interval";
+                if cx.health.degraded_anew(message, format_args!("{error:#}")) {
+                    tracing::warn!(error = %format_args!("{error:#}"), "Could not open the ring of signals, trying again");
+                }
+                tokio::select! {
+                    () = cx.cancelled() => return Ok(()),
+                    () = tokio::time::sleep(backoff.next_wait().unwrap_or(RETRY_MAX)) => {}
+                }
+            }
+        }
+    };
+    cx.health.ok(format!("Running on {} CPUs", rings.len()));
+    loop {
+        tokio::select! {
+            () = cx.cancelled() => return Ok(()),
+            ready = readable(&rings) => ready?,
+        }
+        let all = Families::default();
+        requests.add(rings.iter_mut().fold(all, |all, ring| all.with(drain(ring.get_mut()))));
+        tokio::select! {
+            () = cx.cancelled() => return Ok(()),
+            () = tokio::time::sleep(DEBOUNCE) => {}
+        }
+    }
+}
+
+/// The rings of all CPUs that are online; of none if this node has no such map.
+fn open(maps: &Maps) -> anyhow::Result<Vec<Ring>> {
+    let Some(map) = maps.shared(MAP)? else { return Ok(Vec::new()) };
+    let map = MapData::from_fd(map.as_fd().try_clone_to_owned()?)?;
+    let mut array = PerfEventArray::try_from(Map::from_map_data(map)?)?;
+    let cpus = aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
+    let open = |cpu| {
+        let ring = array.open(cpu, Some(PAGES)).with_context(|| format!("open the ring of CPU {cpu}"))?;
+        follow(ring).context("watch a ring")
+    };
+    cpus.into_iter().map(open).collect()
+}
+
+#[expect(
+    deprecated,
+    reason = "sound with a ring, whose descriptor stays the same; its successor is an unsafe function"
+)]
+fn follow(ring: PerfEventArrayBuffer<MapData>) -> io::Result<Ring> {
+    AsyncFd::with_interest(ring, Interest::READABLE)
+}
+
+/// Waits until a ring has something to read.
+async fn readable(rings: &[Ring]) -> io::Result<()> {
+    if rings.is_empty() {
+        return std::future::pending().await;
+    }
+    let all = rings.iter().map(|ring| Box::pin(ring.ready(Interest::READABLE)));
+    let (ready, ..) = futures::future::select_all(all).await;
+    // Before the rings are read: what comes afterwards wakes again.
+    ready?.clear_ready();
+    Ok(())
+}
+
+/// Reads all that a ring has.
+fn drain(ring: &mut PerfEventArrayBuffer<MapData>) -> Families {
+    let (mut all, mut lost) = (Families::default(), false);
+    ring.for_each(|event| match event {
+        PerfEvent::Sample { head, tail } => all = all.with(families(&[head, tail].concat())),
+        PerfEvent::Lost { .. } => lost = true,
+    });
+    // What did not fit any more is as what did, as far as that tells.
+    if lost && all.is_empty() { Families::BOTH } else { all }
+}
+
+/// The families whose maps a signal calls full. Others than those of full maps ask for nothing here.
+fn families(message: &[u8]) -> Families {
+    // The kernel pads messages.
+    let signal = message.get(..size_of::<FillUp>()).and_then(FillUp::from_bytes);
+    match signal {
+        Some(FillUp { signal: CT_FILL_UP | NAT_FILL_UP, family: FAMILY_V4 }) => Families::IPV4,
+        Some(FillUp { signal: CT_FILL_UP | NAT_FILL_UP, family: FAMILY_V6 }) => Families::IPV6,
+        _ => Families::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_of_full_maps_name_their_family() {
+        let of = |signal: u32, family: u32| {
+            let padded = [signal.to_ne_bytes(), family.to_ne_bytes(), [0; 4]].concat();
+            (families(&padded), families(&padded[..8]))
+        };
+        assert_eq!(of(CT_FILL_UP, FAMILY_V4), (Families::IPV4, Families::IPV4));
+        assert_eq!(of(NAT_FILL_UP, FAMILY_V6), (Families::IPV6, Families::IPV6));
+        assert_eq!(of(CT_FILL_UP, 7).0, Families::default());
+        // Another layout follows.
+        assert_eq!(of(datapath_abi::signal::AUTH_REQUIRED, FAMILY_V6).0, Families::default());
+        assert_eq!(families(&[1, 0, 0, 0]), Families::default());
+    }
+
+    #[tokio::test]
+    async fn any_number_of_signals_is_one_request() {
+        let requests = Requests::default();
+        for _ in 0..10_000 {
+            requests.add(Families::IPV4);
+        }
+        requests.add(Families::IPV6);
+        requests.add(Families::default());
+        assert_eq!(requests.next().await, Families::BOTH);
+        assert!(tokio::time::timeout(Duration::from_millis(10), requests.next()).await.is_err());
+        requests.add(Families::IPV6);
+        assert_eq!(requests.next().await, Families::IPV6);
+    }
+}
