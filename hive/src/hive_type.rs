@@ -163,6 +163,9 @@ impl Hive {
         self.expect_state("populate", &[State::Built])?;
         let result = self.construct().await;
         self.shared.hooks.set_state(if result.is_ok() { State::Populated } else { State::Failed });
+        if result.is_err() {
+            self.shared.hooks.drop_pending();
+        }
         result
     }
 
@@ -197,6 +200,8 @@ impl Hive {
             Err(error) => {
                 self.shared.hooks.abort_all();
                 self.shared.hooks.set_state(State::Failed);
+                // Of a constructor that failed: no hook has run.
+                self.shared.hooks.drop_pending();
                 let (error, cancelled) = (error.to_string(), error.is_orderly());
                 events.emit(Event::StartFailed { error, duration, cancelled });
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use hive::prelude::*;
-use hive::{Event, HiveError};
+use hive::{Event, HiveError, JobHandle};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
@@ -178,6 +178,64 @@ async fn a_failed_start_leaves_no_task() {
     let metrics = tokio::runtime::Handle::current().metrics();
     tokio::task::yield_now().await;
     assert_eq!(metrics.num_alive_tasks(), 0);
+}
+
+/// Adds a job and keeps its handle. What the job holds tells when it is dropped.
+fn kept_handle(
+    kept: &Arc<Mutex<Option<JobHandle>>>,
+    held: Arc<()>,
+) -> impl Fn(JobGroup) + Send + Sync + use<> {
+    let kept = kept.clone();
+    move |jobs: JobGroup| {
+        let held = held.clone();
+        let job = jobs.one_shot("late", move |_| async move {
+            drop(held);
+            Ok(())
+        });
+        *kept.lock() = Some(job.submit());
+    }
+}
+
+async fn ends(handle: &JobHandle) {
+    tokio::time::timeout(SECOND, handle.finished()).await.expect("the job never ends");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_hook_never_runs_is_finished_when_the_start_has_failed() {
+    let (kept, held) = (Arc::default(), Arc::new(()));
+    let add = kept_handle(&kept, held.clone());
+    let mut hive = TestHive::new(invoke(move |lifecycle: Lifecycle, jobs: JobGroup| {
+        lifecycle.hook("fails").on_start(|_| async { anyhow::bail!("x") });
+        add(jobs);
+    }));
+    hive.try_start().await.unwrap_err();
+    let handle = kept.lock().take().unwrap();
+    ends(&handle).await;
+    assert_eq!(Arc::strong_count(&held), 2, "one is the constructor's");
+    // The hive is still there.
+    drop(hive);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_of_a_hive_that_cannot_be_populated_is_finished() {
+    let kept = Arc::default();
+    let add = kept_handle(&kept, Arc::default());
+    let mut hive = TestHive::new([invoke(add), invoke(|| -> anyhow::Result<()> { anyhow::bail!("x") })]);
+    hive.try_start().await.unwrap_err();
+    let handle = kept.lock().take().unwrap();
+    ends(&handle).await;
+    drop(hive);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_of_a_hive_that_is_not_started_is_finished_with_it() {
+    let kept = Arc::default();
+    let mut hive = Hive::builder(invoke(kept_handle(&kept, Arc::default()))).build().unwrap();
+    hive.populate().await.unwrap();
+    let handle = kept.lock().take().unwrap();
+    tokio::time::timeout(SECOND, handle.finished()).await.expect_err("it may be started yet");
+    drop(hive);
+    ends(&handle).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -333,8 +333,11 @@ impl Spec {
             State::Built | State::Populated => {
                 let running: Arc<Mutex<Option<Running>>> = Arc::default();
                 let (started, job) = (running.clone(), handle.clone());
+                // Dropped with the hook if that never runs.
+                let unused = handle.ends_when_dropped();
                 let start = move |_| async move {
                     *started.lock() = Some(Running::spawn(env, body, job));
+                    unused.disarm();
                     Ok(())
                 };
                 let stop = move |_| async move {

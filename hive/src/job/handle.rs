@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument;
 
 use super::group::{Body, Env};
@@ -49,6 +49,11 @@ impl JobHandle {
         self.done.cancel();
     }
 
+    /// Ends the job when it is dropped.
+    pub(super) fn ends_when_dropped(&self) -> DropGuard {
+        self.done.clone().drop_guard()
+    }
+
     /// Tells the job to end.
     pub fn cancel(&self) {
         self.token.cancel();
@@ -59,7 +64,7 @@ impl JobHandle {
         self.done.is_cancelled()
     }
 
-    /// Ends when the job has ended.
+    /// Ends when the job has ended, or will never run: its hive has failed to start, or is gone.
     pub async fn finished(&self) {
         self.done.cancelled().await;
     }
@@ -100,7 +105,7 @@ impl Running {
         let shared = env.group.shared.clone();
         let (name, module, health) = (env.name.clone(), env.group.module.clone(), env.cx.health.clone());
         let span = shared.events.job_span(&module, &env.bare);
-        let done = handle.done.clone().drop_guard();
+        let done = handle.ends_when_dropped();
         let (events, job, owner) = (shared.events.clone(), name.clone(), module.clone());
         let track = env.cx.track.clone();
         if let Some(other) = shared.jobs.add(&track) {

@@ -1,6 +1,7 @@
 //! All hooks of a hive, and the jobs that were added after construction.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use parking_lot::Mutex;
 use tokio::task::{AbortHandle, JoinHandle};
 use tracing::instrument::WithSubscriber;
 
-use super::State;
 use super::order::{self, Along, Order, Place, Uses};
 use super::run::{CancelSource, HookFn, HookRun, Limits, Never};
+use super::{State, panic_text};
 use crate::error::{HiveError, HookError, HookFailure};
 use crate::event::{Event, Events, HookId, Phase};
 use crate::job::Running;
@@ -202,6 +203,20 @@ impl Hooks {
         drop(hooks);
     }
 
+    /// Drops the start hooks that have not run, once none will: whoever waits for their jobs need not wait any longer.
+    pub(crate) fn drop_pending(&self) {
+        let mut inner = self.inner.lock();
+        let start = |hook: &mut Hook| Some((hook.id.clone(), hook.start.take()?));
+        let pending: Vec<(HookId, HookFn)> = inner.hooks.iter_mut().filter_map(start).collect();
+        drop(inner);
+        for (hook, start) in pending {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(start))) {
+                let (error, HookId { name, module, .. }) = (panic_text(&*panic), hook);
+                tracing::error!(error, %name, %module, "A start hook panicked when it was dropped");
+            }
+        }
+    }
+
     /// Runs the start hooks, also those added meanwhile, which come last. Hooks without a start count as started.
     pub(crate) async fn start(
         &self,
@@ -210,6 +225,9 @@ impl Hooks {
         cancel: &dyn CancelSource,
     ) -> Result<(), StartFailure> {
         let result = self.start_all(ordering, limits, cancel).await;
+        if result.is_err() {
+            self.drop_pending();
+        }
         let mut inner = self.inner.lock();
         inner.current.clear();
         result.map_err(|failure| StartFailure { failure, started: inner.started.len() })
