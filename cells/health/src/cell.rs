@@ -67,6 +67,8 @@ fn new_table(p: TableParams) {
     let ended = history.clone();
     p.lifecycle
         .hook("health-history")
+        // What other hooks report belongs to this run.
+        .first()
         .on_start(move |_| async move {
             let history = folder.map(|folder| History::open(tree.clone(), &folder));
             tree.note("Started", VERSION);

@@ -94,6 +94,47 @@ async fn history_goes_on_over_restarts() {
     assert_eq!(text.lines().collect::<Vec<_>>(), expected);
 }
 
+/// Also what ends in a start hook before that of the table's cell, or in a stop hook behind it.
+#[tokio::test]
+async fn a_run_begins_and_ends_the_history() {
+    let folder = tempfile::tempdir().unwrap();
+    let hooks = |tree: Arc<HealthTree>, health: Health, lifecycle: Lifecycle| {
+        tree.set_clock(then);
+        let (start, stop) = (health.scope("start"), health.scope("stop"));
+        start.ok("ok");
+        stop.ok("ok");
+        lifecycle
+            .hook("early")
+            .on_start(move |_| async move {
+                start.stopped("done");
+                Ok(())
+            })
+            .on_stop(move |_| async move {
+                stop.stopped("done");
+                Ok(())
+            });
+    };
+    let cells = [
+        statedb::cell(),
+        config::<StateConfig>(),
+        module("agent", "x", module("m", "Has hooks", invoke(hooks))),
+        module("test", "The table", [health::table(), invoke(|_: Arc<Table<Report>>| ())]),
+    ];
+    let mut hive = TestHive::new(cells).set("state-dir", folder.path().display());
+    hive.start().await;
+    hive.stop().await;
+    let text = std::fs::read_to_string(folder.path().join("state/cilium-agent-health-history.log")).unwrap();
+    let lines: Vec<_> =
+        text.lines().map(|line| line.split(" | ").skip(1).collect::<Vec<_>>().join(" ")).collect();
+    let expected = [
+        "Started 1.20.0",
+        "Stopped          agent.m.start: done",
+        "Stopped          agent.m.stop: done",
+        "Stopped 1.20.0",
+    ];
+    assert_eq!(lines, expected);
+}
+
 /// A history that cannot be written is told and keeps nobody from anything.
 #[tokio::test]
 async fn a_folder_in_the_place_of_the_file_is_told() {
