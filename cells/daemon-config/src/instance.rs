@@ -22,7 +22,8 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Takes the folder for this process. The folder and `state` below it are made if they are not there.
+    /// Takes the folder for this process. The folder, `state` below it and `templates` in that are made if they are not
+    /// there.
     pub fn take(folder: &Path) -> Result<Self, Error> {
         fs::create_dir_all(folder).map_err(file("create", folder))?;
         let path = folder.join(NAME);
@@ -53,7 +54,8 @@ impl Instance {
                 // The lock is what counts, the number is for humans.
                 tracing::warn!(%error, "Going on without the pid in the pid file");
             }
-            let state = folder.join("state");
+            // Compiled programs are looked for in the second one (`cilium-dbg bpf sha list`); this agent compiles none.
+            let state = folder.join("state/templates");
             DirBuilder::new().recursive(true).mode(0o750).create(&state).map_err(file("create", &state))?;
             return Ok(Self { path, _lock: lock });
         }
@@ -112,7 +114,9 @@ mod tests {
         let path = run.join("cilium.pid");
         assert_eq!(fs::read_to_string(&path).unwrap(), std::process::id().to_string());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
-        assert_eq!(fs::metadata(run.join("state")).unwrap().permissions().mode() & 0o777, 0o750);
+        for folder in ["state", "state/templates"] {
+            assert_eq!(fs::metadata(run.join(folder)).unwrap().permissions().mode() & 0o777, 0o750);
+        }
         let error = Instance::take(&run).unwrap_err().to_string();
         assert_eq!(
             error,

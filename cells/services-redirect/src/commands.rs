@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use hive::prelude::*;
 use hive_script::{Call, Command, Output};
 
@@ -13,17 +13,12 @@ pub(crate) fn commands(maps: Arc<SkipMapsProvider>) -> Member<Command> {
     let dump = Command::new("skiplbmap", "dump the skip maps", move |call: Call| {
         let maps = maps.clone();
         async move {
-            let text = dump(&maps)?;
-            match call.at_most_one()? {
-                None => Ok(Output::text(text)),
-                Some(file) => {
-                    call.state.write(file, text)?;
-                    Ok(Output::none())
-                }
-            }
+            let file = call.at_most_one()?.context("invalid usage: output file needed")?;
+            call.state.write(file, dump(&maps)?)?;
+            Ok(Output::none())
         }
     });
-    Member(dump.takes("[file]"))
+    Member(dump.takes("file"))
 }
 
 fn dump(maps: &SkipMapsProvider) -> anyhow::Result<String> {

@@ -69,7 +69,7 @@ pub(crate) fn commands(control: Arc<Control>) -> Members<Command> {
             }
         });
     Members(vec![
-        dumps.takes("[file]"),
+        dumps.takes("(output file)"),
         empty,
         saves.detail("Services, backends, reverse NAT and source ranges. Further copies are added to it."),
         restores

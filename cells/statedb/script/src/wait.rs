@@ -26,7 +26,7 @@ pub(crate) fn commands(db: &Arc<Db>) -> Vec<Command> {
             .flag(timeout())
             .flag(Flag::text("grep", "only rows that match this")),
         command(db, "db/empty", "Check that tables are empty", |db, call| async move { empty(&db, &call) })
-            .takes("table..."),
+            .takes("table"),
         command(db, "db/initialized", "Wait until tables are initialized", initialized)
             .takes("table...")
             .flag(timeout()),
