@@ -3,6 +3,8 @@
 
 #[path = "packets_attacks/arena.rs"]
 mod arena;
+#[path = "packets_attacks/defects.rs"]
+mod defects;
 #[path = "packets_attacks/fragments.rs"]
 mod fragments;
 #[path = "packets_attacks/icmp.rs"]
@@ -84,4 +86,35 @@ fn forged_neighbours_are_believed_by_nobody() {
     cases.extend(neighbours::of_ndp(&arena));
     arena.check(&cases);
     neighbours::assert_unchanged(&mut arena);
+}
+
+#[test]
+fn options_behind_the_fragment_header_do_not_part_a_datagram() {
+    require_root!();
+    let mut arena = Arena::new();
+    let cases = defects::options_behind_the_fragment_header(&arena);
+    arena.check(&cases);
+}
+
+#[test]
+fn the_last_hop_to_the_node_and_the_world_is_enough() {
+    require_root!();
+    let mut arena = Arena::new();
+    let cases = defects::hops_of_the_stack(&arena);
+    arena.check(&cases);
+}
+
+#[test]
+fn a_late_answer_is_no_new_connection() {
+    require_root!();
+    let mut arena = Arena::new();
+    let cases = defects::late_answers(&arena);
+    arena.check(&cases);
+}
+
+#[test]
+fn the_host_answers_a_pod_that_solicits_its_address() {
+    require_root!();
+    let mut arena = Arena::new();
+    defects::assert_host_is_a_neighbour(&mut arena);
 }

@@ -264,6 +264,11 @@ impl Arena {
         self.links[&place].own
     }
 
+    /// A place's end of its link.
+    pub(crate) fn socket(&self, place: Place) -> &PacketSocket {
+        &self.links[&place].socket
+    }
+
     /// The frame by which a place sends a packet.
     pub(crate) fn frame(&self, from: Place, packet: &Packet) -> Vec<u8> {
         packet.frame(self.links[&from].own, self.links[&from].peer)
