@@ -36,8 +36,8 @@ impl Panics {
     fn keep(&mut self, panic: Box<dyn Any + Send>) {
         match &self.0 {
             None => self.0 = Some(panic),
-            // Its drop is foreign code, too.
-            Some(_) => std::mem::forget(panic),
+            // Its drop is foreign code, too; what that panics with is leaked.
+            Some(_) => std::mem::forget(catch_unwind(AssertUnwindSafe(|| drop(panic)))),
         }
     }
 
