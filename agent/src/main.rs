@@ -65,17 +65,17 @@ fn obey(hive: Hive) -> Result<ExitCode, ConfigError> {
         },
         ["version"] => print(VERSION),
         ["config"] => print(&dump::text(hive.settings())),
-        words if let Some(picture) = pictures::of(&hive, words) => match picture {
-            Ok(picture) => print(&picture),
-            Err(error) => {
+        words => match pictures::of(&hive, words) {
+            Some(Ok(picture)) => print(&picture),
+            Some(Err(error)) => {
                 tracing::error!(target: logging::FATAL, %error, "The running agent was not asked");
                 ExitCode::FAILURE
             }
+            None => {
+                tracing::error!(command = words.join(" "), "Unknown command\n{USAGE}");
+                ExitCode::FAILURE
+            }
         },
-        other => {
-            tracing::error!(command = other.join(" "), "Unknown command\n{USAGE}");
-            ExitCode::FAILURE
-        }
     })
 }
 

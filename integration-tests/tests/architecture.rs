@@ -503,6 +503,71 @@ fn every_dependency_has_its_reason() {
     }
 }
 
+/// Syntax that is newer than the workspace's `rust-version`, which compiles with the toolchain of the tests nevertheless:
+/// `if let` guards of match arms, stable since 1.95. For newer functions of the standard library there is clippy's
+/// `incompatible_msrv`, a part of the test command.
+#[test]
+fn the_sources_need_no_newer_compiler() {
+    let newer = |path: &PathBuf| {
+        let text = std::fs::read_to_string(path).unwrap();
+        let code =
+            text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+        if_let_guards(&code)
+            .into_iter()
+            .map(|guard| format!("{}: {guard}", path.display()))
+            .collect::<Vec<_>>()
+    };
+    let folders = [
+        "agent",
+        "cells",
+        "cli",
+        "cni",
+        "config",
+        "ebpf/abi",
+        "examples",
+        "fuzz",
+        "hive",
+        "integration-tests",
+    ];
+    let found: Vec<String> = rust_files(&folders, &["target"]).iter().flat_map(newer).collect();
+    assert_eq!(found, Vec::<String>::new());
+
+    // It would find them.
+    let (keyword, arm) = ("if let", "=> {}");
+    assert_eq!(if_let_guards(&format!("x {keyword} Some(S {{ a }}) = f(|y| {{ y }}) {arm}")).len(), 1);
+    assert_eq!(if_let_guards(&format!("_ {keyword} A = a\n    && b {arm}")).len(), 1);
+    assert!(
+        if_let_guards(&format!("{keyword} Some(S {{ a }}) = f(|y| {{ y }}) {{ match b {{ _ {arm} }} }}"))
+            .is_empty()
+    );
+    assert!(if_let_guards(&format!("_ => {keyword} A = a {{ b }}, c {arm}")).is_empty());
+}
+
+/// The `if let`s whose condition ends with the arrow of a match arm instead of a block.
+fn if_let_guards(code: &str) -> Vec<&str> {
+    // In two parts: this file is searched, too.
+    let starts = code.match_indices(concat!("if ", "let ")).map(|(at, _)| &code[at..]);
+    let is_guard = |text: &&str| {
+        let equals = [" = ", " =\n"].into_iter().filter_map(|equals| text.find(equals)).min();
+        let Some(condition) = equals.map(|at| &text[at + 3..]) else { return false };
+        let mut depth = 0;
+        for (at, c) in condition.char_indices() {
+            match c {
+                '(' | '[' => depth += 1,
+                ')' | ']' => depth -= 1,
+                '{' if depth == 0 => return false,
+                '=' if depth == 0 && condition[at..].starts_with("=>") => return true,
+                _ => {}
+            }
+            if depth < 0 {
+                return false;
+            }
+        }
+        false
+    };
+    starts.filter(is_guard).map(|text| text.lines().next().unwrap_or_default()).collect()
+}
+
 #[test]
 fn the_sources_stay_readable() {
     // nine of ten files under 500 lines, none over 1,000

@@ -59,11 +59,12 @@ fn escape<'a>(text: &'a str, in_class: bool, out: &mut String) -> &'a str {
         'S' => Some(("^", "\\t\\n\\f\\r ")),
         _ => None,
     };
+    if let Some((negation, members)) = ascii {
+        // A class within a class is a union in the crate's syntax, which is what is meant.
+        out.push_str(&format!("[{negation}{members}]"));
+        return after;
+    }
     match c {
-        _ if let Some((negation, members)) = ascii => {
-            // A class within a class is a union in the crate's syntax, which is what is meant.
-            out.push_str(&format!("[{negation}{members}]"));
-        }
         'b' | 'B' if !in_class => out.push_str(&format!("(?-u:\\{c})")),
         'C' if !in_class => out.push_str("(?s-u:.)"),
         'Q' if !in_class => {

@@ -97,11 +97,13 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments
     while let Some(word) = words.next() {
         match word.as_str() {
             "--family" => arguments.name = Some(words.next().ok_or("--family needs a name")?),
-            _ if let Some(name) = word.strip_prefix("--family=") => arguments.name = Some(name.to_owned()),
             "-v" => arguments.verbose = true,
             "-h" | "--help" => return Ok(None),
-            _ if word.starts_with('-') => return Err(format!("unknown option {word}")),
-            _ => arguments.files.push(PathBuf::from(word)),
+            _ => match word.strip_prefix("--family=") {
+                Some(name) => arguments.name = Some(name.to_owned()),
+                None if word.starts_with('-') => return Err(format!("unknown option {word}")),
+                None => arguments.files.push(PathBuf::from(word)),
+            },
         }
     }
     if arguments.files.is_empty() { Err("no files".to_owned()) } else { Ok(Some(arguments)) }
