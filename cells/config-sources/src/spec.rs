@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::Error;
 
@@ -24,7 +25,6 @@ pub enum SourceKind {
 
 /// An object that has configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ConfigSource {
     /// What sort of object.
     pub kind: SourceKind,
@@ -38,7 +38,7 @@ pub struct ConfigSource {
 
 /// Which keys of the first source those after it may change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Overrides {
     /// Only these, if there are any.
     #[serde(default, deserialize_with = "keys")]
@@ -53,18 +53,38 @@ fn keys<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
+/// Logs the keys of an option's value that are not known. They are ignored, as in Cilium.
+fn report_unknown_keys(option: &str, text: &str, known: &[&str]) {
+    for key in unknown_keys(text, known) {
+        tracing::warn!(option, key, "Ignoring a key that is not known; give one of {}", known.join(", "));
+    }
+}
+
+/// The keys of an object, or of the objects of a list, that are none of these.
+fn unknown_keys(text: &str, known: &[&str]) -> Vec<String> {
+    let objects = match serde_json::from_str(text) {
+        Ok(Value::Array(items)) => items,
+        Ok(value) => vec![value],
+        Err(_) => Vec::new(),
+    };
+    let keys = objects.iter().filter_map(Value::as_object).flat_map(|object| object.keys());
+    keys.filter(|key| !known.contains(&key.as_str())).cloned().collect()
+}
+
 impl Overrides {
     /// Reads the value of the option `config-sources-overrides`; an empty one forbids nothing.
     pub fn parse(text: &str) -> Result<Overrides, Error> {
         if text.trim().is_empty() {
             return Ok(Overrides::default());
         }
-        serde_json::from_str(text).map_err(|reason| Error::Option {
+        let overrides = serde_json::from_str(text).map_err(|reason| Error::Option {
             option: "config-sources-overrides",
             value: text.to_owned(),
             reason: reason.to_string(),
             expected: r#"{"allowConfigKeys":["KEY"],"denyConfigKeys":["KEY"]}"#,
-        })
+        })?;
+        report_unknown_keys("config-sources-overrides", text, &["allowConfigKeys", "denyConfigKeys"]);
+        Ok(overrides)
     }
 
     /// Whether sources after the first may change this key.
@@ -101,6 +121,7 @@ impl ConfigSource {
         }
         let sources: Vec<ConfigSource> =
             serde_json::from_str(text).map_err(|reason| wrong(reason.to_string()))?;
+        report_unknown_keys("config-sources", text, &["kind", "namespace", "name"]);
         for (at, source) in sources.iter().enumerate() {
             let lacks = |what: &str| wrong(format!("entry {at}, a {}, has no {what}", source.kind.word()));
             if source.name.is_empty() {
@@ -190,6 +211,16 @@ mod tests {
         assert_eq!(ConfigSource::parse_list(" ").unwrap(), []);
         let error = Overrides::parse("[1").unwrap_err().to_string();
         assert!(error.contains("config-sources-overrides") && error.contains("allowConfigKeys"), "{error}");
+    }
+
+    #[test]
+    fn unknown_keys_are_ignored_and_reported() {
+        let text = r#"[{"kind":"node","name":"n","nmae":"m"},{"kind":"node","name":"o"}]"#;
+        assert_eq!(ConfigSource::parse_list(text).unwrap().len(), 2);
+        assert_eq!(unknown_keys(text, &["kind", "namespace", "name"]), ["nmae"]);
+        let text = r#"{"denyConfigKeys":["a"],"newer":{}}"#;
+        assert_eq!(Overrides::parse(text).unwrap().deny_config_keys, ["a"]);
+        assert_eq!(unknown_keys(text, &["allowConfigKeys", "denyConfigKeys"]), ["newer"]);
     }
 
     #[test]
