@@ -106,7 +106,7 @@ slim! {
     /// A container that runs.
     pub struct ContainerStateRunning {
         /// Since when.
-        pub started_at: Option<Time>,
+        always pub started_at: Option<Time>,
     }
 
     /// How a pod is.
