@@ -382,7 +382,7 @@ impl BatchOps<Frontend> for LbOps {
             && let Some(last) = batch.last_mut()
             && last.result.is_ok()
         {
-            last.result = Err(error.into());
+            last.result = Err(error);
         }
     }
 
