@@ -94,6 +94,8 @@ const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/health/src/watch.rs", "since when a job is stuck, in the status"),
     ("cells/k8s/src/events.rs", "when an object was read, in its row"),
     ("cells/k8s/src/numbers.rs", "when something was last heard of a kind, in a metric"),
+    ("cells/maps/src/events.rs", "when a map was written, in `GET /map/{name}/events`"),
+    ("cells/maps/src/runtime.rs", "the offset between the clocks, which programs add to theirs"),
     ("cells/reconciler/src/builder.rs", "where the times in statuses begin; they go on by tokio's clock"),
     ("cells/reconciler/src/status.rs", "times in statuses that were not made by a reconciler"),
     ("cli/src/get/mod.rs", "how long ago objects were made"),
