@@ -136,7 +136,7 @@ mod tests {
         let is_ours = |got: &Vec<u8>| got[12..14] == [0x88, 0xb5];
         crate::wait_until("the link carries", std::time::Duration::from_secs(5), || {
             here.send(&frame).unwrap();
-            there.received().iter().any(|got| *got == frame)
+            there.received().contains(&frame)
         });
         assert!(!here.received().iter().any(is_ours));
     }
