@@ -71,7 +71,7 @@ pub(crate) fn late_answers(arena: &Arena) -> Vec<Case> {
     cases
 }
 
-/// The host answers a pod that solicits one of its addresses.
+/// The host answers a pod that solicits one of its addresses. Linux does so for those of the interface it is asked at.
 ///
 /// # Panics
 /// When it does not.
@@ -79,6 +79,8 @@ pub(crate) fn assert_host_is_a_neighbour(arena: &mut Arena) {
     const ADVERTISEMENT: u8 = 136;
     let (own, host) = (arena.ip(Mallory, true), arena.ip(Host, true));
     let mac = arena.mac(Mallory);
+    let device = arena.mallory.result["interfaces"][0]["name"].as_str().unwrap();
+    arena.node.host().ip(&format!("addr add {host}/128 dev {device} nodad")).unwrap();
     for target in [arena.router(true), host] {
         let solicitation = Packet::neighbour([own, target], 135, 0, target, mac);
         wait_until(&format!("an advertisement of {target}"), Duration::from_secs(3), || {
