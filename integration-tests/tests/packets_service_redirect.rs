@@ -150,7 +150,8 @@ fn skip_map(node: &Node) -> String {
     // The command needs a file, and the shell writes only files in this folder.
     let file = tempfile::Builder::new().prefix("apiary-skip").tempfile_in("/tmp").unwrap();
     let path = file.path().to_str().unwrap();
-    let printed = node.apiary(&["shell", "--shell-sock-path", &node.config["shell-sock-path"], "skiplbmap", path]);
+    let printed =
+        node.apiary(&["shell", "--shell-sock-path", &node.config["shell-sock-path"], "skiplbmap", path]);
     assert!(printed.is_empty(), "{printed}");
     std::fs::read_to_string(path).unwrap()
 }
