@@ -152,7 +152,7 @@ fn drain(ring: &mut PerfEventArrayBuffer<MapData>) -> Families {
         PerfEvent::Sample { head, tail } => all = all.with(families(&[head, tail].concat())),
         PerfEvent::Lost { .. } => lost = true,
     });
-    // What did not fit any more is as what did, as far as that tells.
+    // Assume that lost signals were of the same families as those read; without any of them, of both.
     if lost && all.is_empty() { Families::BOTH } else { all }
 }
 

@@ -86,7 +86,7 @@ async fn run(
         let read = hive::blocking(move || reader.reload()).await;
         teller.tell(read, unwatched.as_ref(), ClusterDrift::of(&values, &live));
         tokio::select! {
-            changed = files.changed(unwatched.is_none()) => changed?,
+            () = files.changed(unwatched.is_none()) => {}
             () = objects.changed() => {}
         }
     }
@@ -112,25 +112,27 @@ impl Files {
         }
     }
 
-    /// Waits until something may have changed and is quiet again.
-    async fn changed(&mut self, followed: bool) -> io::Result<()> {
+    /// Waits until something may have changed and is quiet again. A watch that fails is replaced by polling, until
+    /// another one can be made.
+    async fn changed(&mut self, followed: bool) {
         match (&self.place, &mut self.watch) {
             (None, _) => std::future::pending().await,
             (Some(_), Ok(watch)) if followed => {
-                watch.changed().await?;
-                settle(watch).await
+                if let Err(error) = quiet_after_change(watch).await {
+                    self.watch = Err(error);
+                }
             }
             (Some(_), watch) => {
                 sleep(UNWATCHED).await;
                 *watch = FileWatch::new();
-                Ok(())
             }
         }
     }
 }
 
-/// Waits until it is quiet.
-async fn settle(watch: &mut FileWatch) -> io::Result<()> {
+/// Waits for a change, and then until there are no more for [`QUIET`].
+async fn quiet_after_change(watch: &mut FileWatch) -> io::Result<()> {
+    watch.changed().await?;
     let latest = Instant::now() + LATEST;
     while Instant::now() < latest {
         match timeout(QUIET, watch.changed()).await {
@@ -232,4 +234,21 @@ impl Teller {
 
 fn joined(items: &[impl ToString]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The state after an error of the watch, which used to end the job.
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_failed_is_reported_and_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = Files::new(Some(folder.path().to_owned()));
+        files.watch = Err(io::Error::other("the queue cannot be read"));
+        let unwatched = files.follow().unwrap_err();
+        assert_eq!(unwatched.to_string(), "the queue cannot be read");
+        files.changed(false).await;
+        files.follow().unwrap();
+    }
 }

@@ -9,7 +9,7 @@ pub enum NetlinkError {
     /// The kernel refused the request.
     #[error("netlink: {request}: {source}")]
     Refused {
-        /// What was asked, with its subject.
+        /// The request, with its subject.
         request: String,
         /// The kernel's answer.
         source: io::Error,
@@ -20,7 +20,7 @@ pub enum NetlinkError {
     /// The kernel's answer could not be understood.
     #[error("netlink: {request}: answer not understood: {detail}")]
     Answer {
-        /// What was asked.
+        /// The request.
         request: String,
         /// What was wrong with the answer.
         detail: String,
@@ -28,7 +28,7 @@ pub enum NetlinkError {
     /// A list changed each time while the kernel wrote it: it would have gaps.
     #[error("netlink: {request}: interrupted by changes {attempts} times in a row; try again")]
     Interrupted {
-        /// What was asked.
+        /// The request.
         request: String,
         /// How often.
         attempts: usize,

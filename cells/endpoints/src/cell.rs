@@ -1,5 +1,6 @@
 //! The wiring: table, reconciler, start, REST.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -86,7 +87,7 @@ fn links() -> Result<Links, devices::NetlinkError> {
 /// The addresses of the records, for the allocator, which starts before this cell.
 fn restored_addresses(files: Arc<StateFolder>) -> Member<ipam::Restored> {
     Member(ipam::Restored::new(move || {
-        let found = files.scan().unwrap_or_default().into_iter();
+        let found = files.scan().map_err(io::Error::other)?.into_iter();
         let records = found.filter_map(|found| found.record?.ok());
         let addresses =
             records.filter(|record| !record.datapath_configuration.external_ipam).flat_map(|record| {
@@ -98,7 +99,7 @@ fn restored_addresses(files: Arc<StateFolder>) -> Member<ipam::Restored> {
                     owner: owner.clone(),
                 })
             });
-        addresses.collect()
+        Ok(addresses.collect())
     }))
 }
 
@@ -180,7 +181,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     let (service, own, datapath) = (endpoints.clone(), defaults.clone(), p.datapath.clone());
     p.lifecycle.hook("endpoint-restore").on_start(move |_| async move {
         let begin = Instant::now();
-        // A supervisor starts an agent anew that gives up, which costs more than a moment's wait.
+        // Retry before giving up: a restart of the agent by its supervisor takes longer than these delays.
         let backoff = Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL).retries(START_RETRIES);
         let links = start::read("list links", None, backoff, move || (source.0)()).await?;
         let options = renewed.as_ref().map(Defaults::now);

@@ -63,7 +63,7 @@ impl Metadata {
     }
 }
 
-/// What the tables have of an endpoint's pod.
+/// The result of a lookup of an endpoint's pod in the tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lookup {
     /// Its object, and that of its namespace.
@@ -151,8 +151,8 @@ impl Objects {
         }
     }
 
-    /// Asks the API server for the endpoint's pod, again and again with a growing delay, until it has it or `wanted`
-    /// says that nobody needs it any more. Without an API server the watch is all there is: waits for ever.
+    /// Requests the endpoint's pod from the API server, with retries and backoff, until it is found or `wanted` returns
+    /// false. Never returns without an API server: the watch is then the only source.
     pub(crate) async fn fetch_until_known(
         &self,
         record: &Record,

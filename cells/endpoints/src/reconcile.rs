@@ -175,13 +175,12 @@ impl EndpointOps {
         Ok(())
     }
 
-    /// Packets and the ipcache carry the new identities: policy need not know the pairs of before any more. Its rows go
-    /// behind this, as it takes them for nobody.
+    /// Removes the rows of previous identities from policy maps, once packets and the ipcache carry the new ones.
     fn end_transition(&self, building: &[&mut BatchEntry<Endpoint>], leaving: &BTreeSet<u32>) {
         if leaving.is_empty() {
             return;
         }
-        // What a program has looked up before it still meets.
+        // Programs in flight may still hold an identity that they looked up before.
         std::thread::sleep(IN_FLIGHT);
         let changed = building.iter().filter(|entry| entry.result.is_ok() && changes_identity(&entry.object));
         changed.filter_map(|entry| subject(&entry.object)).for_each(|subject| self.policies.enforce(subject));

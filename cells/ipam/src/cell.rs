@@ -1,5 +1,6 @@
 //! The wiring: table, router addresses, expiration, REST.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,11 +33,14 @@ pub struct RestoredAddress {
 /// Addresses that earlier runs gave away, from the cells that remember them: they are reserved before any other
 /// address is given, the router's included. Read once at start.
 #[derive(Clone)]
-pub struct Restored(Arc<dyn Fn() -> Vec<RestoredAddress> + Send + Sync>);
+pub struct Restored(Arc<dyn Fn() -> io::Result<Vec<RestoredAddress>> + Send + Sync>);
 
 impl Restored {
-    /// Asks `read` at start.
-    pub fn new(read: impl Fn() -> Vec<RestoredAddress> + Send + Sync + 'static) -> Restored {
+    /// Calls `read` at start, on a thread for blocking work.
+    ///
+    /// # Errors
+    /// An error of `read` fails the start: without the addresses in use the allocator would give them to others.
+    pub fn new(read: impl Fn() -> io::Result<Vec<RestoredAddress>> + Send + Sync + 'static) -> Restored {
         Restored(Arc::new(read))
     }
 }
@@ -69,7 +73,8 @@ fn ipam(p: IpamParams) -> Arc<Ipam> {
     let (allocator, node, restored) = (ipam.clone(), p.node, p.restored);
     p.lifecycle.hook("ipam").on_start(move |_| async move {
         for known in restored.iter() {
-            for RestoredAddress { address, endpoint, owner } in (known.0)() {
+            let read = known.0.clone();
+            for RestoredAddress { address, endpoint, owner } in hive::blocking(move || read()).await? {
                 // An address outside of today's ranges is no reason not to start; its endpoint decides.
                 if let Err(error) = allocator.hand_over(address, None, &format!("{owner} [restored]"), endpoint) {
                     tracing::warn!(ip = %address, endpointID = endpoint, %error, "Restored address is not available");
@@ -169,7 +174,7 @@ mod tests {
                     endpoint: n as u16 + 1,
                     owner: format!("default/p{n}"),
                 };
-                restored.iter().enumerate().map(one).collect()
+                Ok(restored.iter().enumerate().map(one).collect())
             }))
         });
         let mut hive =
@@ -177,6 +182,21 @@ mod tests {
         hive.start().await;
         let store = hive.get::<LocalNodeStore>();
         (hive, store)
+    }
+
+    #[tokio::test]
+    async fn restored_addresses_that_cannot_be_read_fail_the_start() {
+        let node = local_node::testing::given(LocalNode {
+            name: "node".into(),
+            ipv4_alloc_cidr: Some("10.0.0.0/29".parse().unwrap()),
+            ..LocalNode::default()
+        });
+        let unreadable =
+            provide(|| Member(Restored::new(|| Err(io::Error::other("read /state: too many open files")))));
+        let mut hive =
+            TestHive::needing::<Ipam>([statedb::cell(), metrics::cell(), node, cell(), unreadable]);
+        let error = hive.try_start().await.unwrap_err().to_string();
+        assert!(error.contains("read /state: too many open files"), "{error}");
     }
 
     #[tokio::test]

@@ -1,10 +1,12 @@
 //! The loop: backends as they go, fifty milliseconds at a time.
 
 use std::collections::HashSet;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hive::prelude::*;
+use rustix::io::Errno;
 use services::{Backend, LbAddress};
 use statedb::Changes;
 
@@ -17,14 +19,27 @@ const BATCH_TIME: Duration = Duration::from_millis(50);
 /// Changes of a round at most.
 const BATCH: usize = 1000;
 
+/// Delays between probes of the kernel while it lacks resources.
+const PROBE_DELAY_MIN: Duration = Duration::from_millis(200);
+const PROBE_DELAY_MAX: Duration = Duration::from_secs(30);
+
 /// Ends sockets of backends that go, until the agent stops or the kernel turns out not to be able to.
 pub(crate) async fn follow(sockets: Sockets, mut changes: Changes<Backend>, cx: JobCx) -> anyhow::Result<()> {
     let transports = sockets.transports.clone();
-    let supported = hive::blocking(move || {
+    let probe = move || {
         let mut diag = Diag::open()?;
-        transports.into_iter().try_for_each(|transport| diag.can_destroy(transport))
-    });
-    if let Err(error) = supported.await {
+        transports.iter().try_for_each(|&transport| diag.can_destroy(transport))
+    };
+    let report = |error: &io::Error| {
+        const MESSAGE: &str = "Could not ask whether the kernel can end sockets, trying again";
+        if cx.health.degraded_anew(MESSAGE, error) {
+            tracing::warn!(%error, "{MESSAGE}");
+        }
+    };
+    let Some(supported) = cx.token().run_until_cancelled(supported(probe, report)).await else {
+        return Ok(());
+    };
+    if let Err(error) = supported {
         const MESSAGE: &str = "The kernel cannot end sockets: those of backends that go stay connected";
         tracing::error!(%error, "{MESSAGE}");
         let remedy = "needs Linux with CONFIG_INET_DIAG, CONFIG_INET_UDP_DIAG and CONFIG_INET_DIAG_DESTROY";
@@ -67,6 +82,28 @@ pub(crate) async fn follow(sockets: Sockets, mut changes: Changes<Backend>, cx: 
     }
 }
 
+/// Probes whether the kernel can end sockets, until it gives an answer that will stay: a lack of descriptors or memory
+/// says nothing about the kernel.
+async fn supported(
+    probe: impl Fn() -> io::Result<()> + Clone + Send + 'static,
+    report: impl Fn(&io::Error),
+) -> io::Result<()> {
+    let mut backoff = Backoff::exponential(PROBE_DELAY_MIN, PROBE_DELAY_MAX);
+    loop {
+        match hive::blocking(probe.clone()).await {
+            Err(error) if is_transient(&error) => report(&error),
+            answer => return answer,
+        }
+        tokio::time::sleep(backoff.next_wait().unwrap_or(PROBE_DELAY_MAX)).await;
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    let transient =
+        [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::AGAIN, Errno::INTR, Errno::BUSY];
+    Errno::from_io_error(error).is_some_and(|errno| transient.contains(&errno))
+}
+
 /// Says how a round went; gives how many sockets were ended.
 fn tell(health: &Health, ended: anyhow::Result<Ended>, before: usize) -> usize {
     match ended {
@@ -94,5 +131,31 @@ fn tell(health: &Health, ended: anyhow::Result<Ended>, before: usize) -> usize {
             }
             sockets
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Probes a kernel with these answers; the number of probes, and their result.
+    async fn probed(answers: &'static [Result<(), Errno>]) -> (usize, io::Result<()>) {
+        let probes = Arc::new(AtomicUsize::new(0));
+        let count = probes.clone();
+        let probe = move || Ok(answers[count.fetch_add(1, Ordering::Relaxed)]?);
+        let result = supported(probe, |_| {}).await;
+        (probes.load(Ordering::Relaxed), result)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lack_of_descriptors_at_the_start_does_not_end_the_job() {
+        let (probes, result) =
+            probed(&[Err(Errno::MFILE), Err(Errno::NOBUFS), Err(Errno::MFILE), Ok(())]).await;
+        assert_eq!(probes, 4);
+        result.unwrap();
+        let (probes, result) = probed(&[Err(Errno::NOMEM), Err(Errno::OPNOTSUPP), Ok(())]).await;
+        assert_eq!((probes, result.unwrap_err().raw_os_error()), (2, Some(Errno::OPNOTSUPP.raw_os_error())));
     }
 }

@@ -135,7 +135,7 @@ async fn a_recreated_pod_has_its_own_labels_while_the_watch_lags() {
     stage.server.has(&new);
     let endpoint = stage.create(1, "uid-2").await;
     assert_eq!(stage.app(&endpoint).as_deref(), Some("untrusted"), "from the API server, within the ADD");
-    // What the watch still says of the one before is no news of this one.
+    // Events about the previous pod, which the watch still delivers, must not change this one.
     let mut terminating = pod("uid-1", "trusted");
     terminating["metadata"]["labels"]["phase"] = "ends".into();
     stage.watched(&terminating);
