@@ -119,13 +119,12 @@ fn a_wrong_file_changes_nothing_and_is_told_of() {
             "{\"services\": [{\"metadata\": {\"name\": \"web\"}, \"spec\": {\"clusterIP\": \"10.96\"}}]}",
             "services[0].spec.clusterIP",
         ),
-        ("{\"service\": []}", "give services and endpoints"),
     ] {
         node.write_services(text);
         until(&node, told, || node.log().contains(told));
         assert_eq!(rows(&node), before);
     }
-    // An agent that starts on it keeps what the kernel has.
+    // An agent that starts on a wrong one keeps what the kernel has.
     node.kill();
     node.start();
     std::thread::sleep(Duration::from_millis(300));
@@ -136,7 +135,14 @@ fn a_wrong_file_changes_nothing_and_is_told_of() {
     until(&node, "the good file is used", || {
         shown(&node).get("10.96.0.1").is_some_and(|(_, ips)| *ips == ["10.1.0.7"])
     });
-    // An empty one says that there is nothing.
+    // As in Cilium, an unknown key is ignored, and reported: a file without `services` has none.
+    node.write_services("{\"service\": []}");
+    until(&node, "the unknown key is reported", || {
+        node.log().contains("service: is no field of a state file")
+    });
+    until(&node, "all is gone", || rows(&node).as_object().unwrap().is_empty());
+    node.write_services(&file(&[web]));
+    until(&node, "the service is back", || shown(&node).contains_key("10.96.0.1"));
     node.write_services("");
     until(&node, "all is gone", || rows(&node).as_object().unwrap().is_empty());
 }

@@ -1,5 +1,6 @@
 //! The wiring: rounds, the operation on the socket, the kubelet's server.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -65,9 +66,12 @@ fn new_table(p: TableParams) {
     let history = Arc::new(OnceLock::new());
     let (tree, opened) = (p.tree, history.clone());
     let ended = history.clone();
+    // A start that other cells refuse must leave no file behind.
+    let started = Arc::new(AtomicBool::new(false));
+    let past_refusals = started.clone();
     p.lifecycle
         .hook("health-history")
-        // What other hooks report belongs to this run.
+        // Reports of other hooks belong to this run.
         .first()
         .on_start(move |_| async move {
             let history = folder.map(|folder| History::open(tree.clone(), &folder));
@@ -78,9 +82,15 @@ fn new_table(p: TableParams) {
         .on_stop(move |_| async move {
             let Some((tree, history)) = ended.get() else { return Ok(()) };
             tree.note("Stopped", VERSION);
-            history.as_ref().map_or(Ok(()), History::write)?;
+            if past_refusals.load(Ordering::Relaxed) {
+                history.as_ref().map_or(Ok(()), History::write)?;
+            }
             Ok(())
         });
+    p.lifecycle.hook("health-history-file").on_start(move |_| async move {
+        started.store(true, Ordering::Relaxed);
+        Ok(())
+    });
     p.jobs.one_shot("module-status-metrics", move |cx: JobCx| async move {
         match history.get() {
             Some((_, Some(history))) => history.follow(cx).await,
