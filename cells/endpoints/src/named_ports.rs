@@ -38,7 +38,7 @@ pub(crate) fn labels(ports: &NamedPorts) -> Vec<Label> {
     values.into_iter().enumerate().map(label).collect()
 }
 
-/// Reads the named ports of labels that [`labels`] made; other labels say nothing.
+/// Reads the named ports of labels that [`labels()`] made; other labels say nothing.
 pub(crate) fn of_labels(labels: &Labels) -> NamedPorts {
     let ours = labels.0.values().filter(|label| label.source == PORTS && label.key.starts_with(KEY));
     let ports = ours.flat_map(|label| label.value.split(SEPARATOR)).filter_map(|text| {

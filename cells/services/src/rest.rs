@@ -36,7 +36,7 @@ pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
     let replaces = config.kube_proxy_replacement;
     let (off, replaced) = (Some(Switch::default()), replaces.then_some(Switch { enabled: true }));
     let features = KubeProxyReplacementFeatures {
-        annotations: replaces.then(|| looked_at(config).into()).unwrap_or_default(),
+        annotations: if replaces { looked_at(config).into() } else { Default::default() },
         graceful_termination: replaced,
         external_ips: off.clone(),
         host_port: off.clone(),

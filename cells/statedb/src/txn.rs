@@ -246,7 +246,7 @@ impl<'a, W: Writers> Txn<'a, W> {
     /// If a write of the transaction panicked, in a key or index function of the row's type, and the panic was caught: the
     /// row may be in one index and not in another. The transaction is aborted.
     ///
-    /// After the writes are visible a panic of foreign code - a waker, [`Metrics`](crate::Metrics), the drop of a replaced
+    /// After the writes are visible a panic of foreign code - a waker, [`Metrics`], the drop of a replaced
     /// row - goes on, once all else is done: the others are woken and told, the tables free, what was replaced freed.
     pub fn commit(mut self) -> Snapshot {
         let metrics = self.db.0.listener.get();
