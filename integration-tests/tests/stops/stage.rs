@@ -35,6 +35,8 @@ impl Stage {
     pub(crate) fn empty() -> Stage {
         let mut node = Node::new();
         node.follow_services("services.json");
+        // A stage is settled when the agent writes nothing more.
+        node.config.insert("agent-liveness-update-interval".into(), "1h".into());
         let actors = Actors::new(Vec::new(), &[]);
         Stage { node, agent: None, program: None, actors, pods: Vec::new(), guests: Vec::new() }
     }
