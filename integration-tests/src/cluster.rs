@@ -204,15 +204,28 @@ fn slim(kind: Kind, object: &Value) -> Value {
         }
     }
     let mut value = kind.visit(Slim(object.to_string()));
-    if kind == Kind::Namespace {
-        // Its row is what the agent uses of it.
-        let [labels, annotations] =
-            ["labels", "annotations"].map(|name| match value["metadata"][name].take() {
-                Value::Null => json!({}),
-                map => map,
+    match kind {
+        Kind::Namespace => {
+            // Only the fields that the agent uses; empty ones are left out.
+            let metadata = value["metadata"].as_object_mut().unwrap();
+            metadata.retain(|field, value| {
+                ["name", "labels", "annotations"].contains(&field.as_str()) && *value != json!({})
             });
-        let name = &object["metadata"]["name"];
-        return json!({"metadata": {"name": name, "labels": labels, "annotations": annotations}});
+            return json!({"metadata": metadata});
+        }
+        // Cilium's slim type: with kind and version, without some metadata.
+        Kind::Pod => {
+            let metadata = value["metadata"].as_object_mut().unwrap();
+            metadata.remove("creationTimestamp");
+            metadata.remove("finalizers");
+            for owner in
+                metadata.get_mut("ownerReferences").and_then(Value::as_array_mut).into_iter().flatten()
+            {
+                owner.as_object_mut().unwrap().remove("blockOwnerDeletion");
+            }
+            return value;
+        }
+        _ => {}
     }
     let members = value.as_object_mut().unwrap();
     members.remove("apiVersion");
