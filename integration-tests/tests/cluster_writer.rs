@@ -90,9 +90,10 @@ fn an_agent_with_the_roles_of_the_chart_writes_all_it_has_to() {
         others.finish().await;
     });
 
-    // The roles allow to write what was written here, and nothing else.
+    // The roles allow to write what was written here, and nothing else. Pods are read one by one by the endpoints' cell.
+    let reads_pod = |right: &Right| right.verb == "get" && right.resource == "pods";
     let writes = |rights: BTreeSet<Right>| -> Vec<Right> {
-        rights.into_iter().filter(|right| !right.follows()).collect()
+        rights.into_iter().filter(|right| !right.follows() && !reads_pod(right)).collect()
     };
     let (asked, refused) = asked(&stage);
     assert_eq!(refused.len(), 1, "only what the test is about: {refused:?}");

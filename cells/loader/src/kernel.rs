@@ -125,6 +125,12 @@ impl KernelDatapath {
         for link in nl.links()? {
             let endpoint = endpoints.get(&link.index).copied();
             if endpoint.is_none() && !is_pod_interface(&link) {
+                if !any_endpoint.contains(&link.index)
+                    && let Err(error) = self.release(&tc, &link)
+                {
+                    failed += 1;
+                    first_error.get_or_insert(error);
+                }
                 continue;
             }
             let attached =
@@ -147,9 +153,6 @@ impl KernelDatapath {
                     failed += 1;
                     first_error.get_or_insert(error);
                 }
-            }
-            if !is_pod_interface(&link) && !any_endpoint.contains(&link.index) {
-                self.release(&tc, &link)?;
             }
         }
         *self.switched() = of_endpoints;
