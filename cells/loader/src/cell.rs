@@ -37,7 +37,7 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 /// How long endpoints that go are waited for before connections of all are forgotten at once.
 const DEPARTURES: Duration = Duration::from_millis(100);
 
-/// What a kernel without nftables means.
+/// The health message on kernels without nftables.
 const UNMARKED: &str = "The host's packets cannot be marked: policy takes them for the world's";
 
 /// Loads the programs, keeps the host's side; provides `Arc<dyn Datapath>`.
@@ -303,7 +303,7 @@ impl HostJob {
                                 tracing::warn!(%error, "Could not bring the host's datapath up, trying again");
                             }
                             self.progress.failed(&error);
-                            // What was done before may be half undone: also going back to it is a change.
+                            // The failed round may have undone parts of the previous state: going back is a change, too.
                             done = None;
                             mixed |= in_force != Some(notifications);
                             wait = backoff.next_wait();

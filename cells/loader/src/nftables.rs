@@ -1,4 +1,4 @@
-//! Rules of nftables: one marks the host's own packets, one holds back pods that nobody has announced.
+//! Rules of nftables: one marks the host's own packets, one drops packets of pods that have no endpoint yet.
 //!
 //! The first is the last of Cilium's rules in `CILIUM_OUTPUT`. It lives here until there is a cell for iptables, which will
 //! install it with the others.

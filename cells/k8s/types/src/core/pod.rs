@@ -90,14 +90,14 @@ slim! {
 
     /// How a container is.
     pub struct ContainerStatus {
-        /// What it does.
+        /// The state of the container.
         always pub state: ContainerState,
         /// The id that its runtime has given it, with the runtime's name in front.
         #[serde(rename = "containerID")]
         pub container_id: Box<str>,
     }
 
-    /// What a container does.
+    /// The state of a container.
     pub struct ContainerState {
         /// It runs.
         pub running: Option<ContainerStateRunning>,
