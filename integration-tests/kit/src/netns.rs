@@ -106,12 +106,16 @@ impl NetNs {
         checked("ip -batch -", child.wait_with_output()?)
     }
 
-    /// Makes a veth pair, `name` here and `peer_name` born inside `peer`, both up.
+    /// Makes a veth pair, `name` here and `peer_name` born inside `peer`, both up and without duplicate address detection.
     pub fn veth(&self, name: &str, peer: &NetNs, peer_name: &str) -> io::Result<()> {
         let target = peer.path.display();
         self.ip(&format!("link add {name} type veth peer name {peer_name} netns {target}"))?;
-        self.ip(&format!("link set {name} up"))?;
-        peer.ip(&format!("link set {peer_name} up"))?;
+        // A router resolves the next hop of a forwarded IPv6 packet from its link-local address, and sends no neighbour
+        // solicitation at all while that address is tentative: for a second or two a new link would lose packets.
+        for (netns, name) in [(self, name), (peer, peer_name)] {
+            netns.set_sysctl(&format!("net/ipv6/conf/{name}/accept_dad"), "0")?;
+            netns.ip(&format!("link set {name} up"))?;
+        }
         Ok(())
     }
 
