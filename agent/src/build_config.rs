@@ -20,7 +20,7 @@ Usage: agent build-config [OPTIONS]   write the configuration of this node, whic
 pub(crate) fn run() -> ExitCode {
     let (filter, level) = log_level::filter();
     LogOptions::default().install(filter, &level, false);
-    let cells = [k8s_api::cell(), config_sources::build(Surroundings::of_process())];
+    let cells = [k8s_client::cell(), config_sources::build(Surroundings::of_process())];
     let ended = match Hive::builder(cells).process("CILIUM_").build() {
         Ok(hive) if hive.arguments().help => {
             return print(&format!("{USAGE}\nOptions:\n{}", hive.usage()));

@@ -32,12 +32,12 @@ pub fn cells() -> Cell {
 pub fn infrastructure() -> Cell {
     let cells = [
         options::cell(),
-        memory::cell(),
+        memory_limit::cell(),
         statedb::cell(),
         metrics::cell(),
         api::cell(),
         daemon_config::cell(),
-        health::cell(),
+        status::cell(),
         timeline::cell(),
         statedb_script::cell(),
         hive_shell::cell(),
@@ -48,7 +48,7 @@ pub fn infrastructure() -> Cell {
 /// The kernel's side: maps, devices, settings, programs.
 #[must_use]
 pub fn datapath() -> Cell {
-    let cells = [maps::cell(), devices::cell(), sysctl::cell(), loader::cell(), conntrack::cell()];
+    let cells = [maps::cell(), devices::cell(), sysctl::cell(), loader::cell(), conntrack_gc::cell()];
     module("datapath", "Datapath", cells)
 }
 
@@ -59,19 +59,19 @@ pub fn control_plane() -> Cell {
         "controlplane",
         "Control plane",
         [
-            k8s_api::cell(),
-            k8s::cell(),
+            k8s_client::cell(),
+            k8s_tables::cell(),
             k8s_writer::cell(),
             local_node::cell(),
             identity::cell(),
             ipam::cell(),
             ipcache::cell(),
-            services::cell(),
-            services_health::cell(),
-            services_sockets::cell(),
+            loadbalancer::cell(),
+            loadbalancer_healthserver::cell(),
+            loadbalancer_sockets::cell(),
             policy::cell(),
             endpoints::cell(),
-            services_redirect::cell(),
+            loadbalancer_redirectpolicy::cell(),
         ],
     )
 }

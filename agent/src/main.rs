@@ -18,10 +18,10 @@ use hive::{ConfigError, Hive, HiveError, group};
 use logging::{LogConfig, LogOptions};
 
 #[global_allocator]
-static ALLOCATOR: memory::Counting = memory::Counting;
+static ALLOCATOR: memory_limit::Counting = memory_limit::Counting;
 
 fn main() -> ExitCode {
-    memory::tune_allocator();
+    memory_limit::tune_allocator();
     if std::env::args_os().nth(1).is_some_and(|word| word == build_config::WORD) {
         return build_config::run();
     }

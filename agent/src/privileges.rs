@@ -8,13 +8,13 @@ use std::os::unix::fs::MetadataExt as _;
 
 use hive::prelude::*;
 use hive::{ConfigError, Hive};
+use loadbalancer_sockets::SocketConfig;
 use maps::MapsConfig;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities,
 };
-use services_sockets::SocketConfig;
 
 use crate::logging;
 

@@ -211,7 +211,7 @@ fn the_help_text_has_units_and_headings() {
 fn live_options_are_those_of_the_documentation() {
     let hive = Hive::builder(agent::cells()).build().unwrap();
     let live: Vec<&str> = hive.settings().iter().filter(|s| s.live).map(|s| s.key.as_str()).collect();
-    let listed = include_str!("../../cells/daemon-config/src/lib.rs").lines();
+    let listed = include_str!("../../cells/config/daemon-config/src/lib.rs").lines();
     let listed = listed.filter_map(|line| line.strip_prefix("//! | `")?.split_once("` |"));
     let mut listed: Vec<&str> = listed.flat_map(|(names, _)| names.split("`, `")).collect();
     // That of the binary, beside the cells that others take.

@@ -1,6 +1,6 @@
 //! Answers of an API server, as they arrive: the same pieces in chunks of any size, and what a whole parser reads.
 
-use k8s_api::scan::{Piece, Shape, Splitter, find};
+use k8s_client::scan::{Piece, Shape, Splitter, find};
 use serde_json::Value;
 
 fn pieces(shape: Shape, body: &[u8], chunk: usize) -> (Vec<Piece>, bool) {

@@ -82,14 +82,14 @@ fn again(hive: &Hive, args: &[String]) {
 fn options() -> Vec<Cell> {
     vec![
         config::<api::ApiConfig>(),
-        config::<conntrack::ConntrackGcConfig>(),
+        config::<conntrack_gc::ConntrackGcConfig>(),
         config::<daemon_config::CniConfig>(),
         config::<devices::DevicesConfig>(),
         config::<devices::NodeAddressConfig>(),
         config::<endpoints::EndpointsConfig>(),
-        config::<health::HealthConfig>(),
+        config::<status::HealthConfig>(),
         config::<identity::IdentityConfig>(),
-        config::<k8s::K8sConfig>(),
+        config::<k8s_tables::K8sConfig>(),
         config::<loader::LoaderConfig>(),
         config::<loader::ConntrackConfig>(),
         config::<loader::ServicesConfig>(),
@@ -100,7 +100,7 @@ fn options() -> Vec<Cell> {
         config::<maps::MapsConfig>(),
         config::<metrics::MetricsConfig>(),
         config::<policy::PolicyConfig>(),
-        config::<services::ServicesConfig>(),
+        config::<loadbalancer::ServicesConfig>(),
         config::<sysctl::SysctlConfig>(),
     ]
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use services::convert::Families;
-use services::parse_state_file;
+use loadbalancer::convert::Families;
+use loadbalancer::parse_state_file;
 
 /// The file.
 pub(crate) fn run(data: &[u8]) {

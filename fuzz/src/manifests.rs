@@ -1,7 +1,7 @@
 //! Manifests of the cluster's folder: documents, then objects of every kind.
 
-use k8s::core::{EndpointSlice, Namespace, Pod, Service};
-use k8s::{PolicyKind, PolicyObject, Refusal, documents_of_bytes, manifest};
+use k8s_tables::core::{EndpointSlice, Namespace, Pod, Service};
+use k8s_tables::{PolicyKind, PolicyObject, Refusal, documents_of_bytes, manifest};
 use serde_json::Value;
 
 /// A file.

@@ -6,8 +6,8 @@ use std::str::FromStr;
 use endpoints::{Mac, Name};
 use hive::config::{format_duration, parse_duration};
 use labels::Label;
+use loadbalancer::{LbAddress, ServiceName};
 use runtime_options::RuntimeOption;
-use services::{LbAddress, ServiceName};
 
 use crate::input::{parts, text};
 

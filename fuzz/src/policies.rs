@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s::{PolicyKind, PolicyObject};
+use k8s_tables::{PolicyKind, PolicyObject};
 use labels::{Label, LabelArray};
 use policy_engine::{Decision, Direction, Engine, Key, Kind, NamedPorts, Resolved, Row, Settings, parse};
 use serde_json::Value;
@@ -16,7 +16,7 @@ pub(crate) fn run(data: &[u8]) {
     let settings = Settings::default();
     let mut forward = engine(&settings);
     let mut policies = Vec::new();
-    for document in k8s::documents_of_bytes(data).into_iter().flatten() {
+    for document in k8s_tables::documents_of_bytes(data).into_iter().flatten() {
         for manifest in document.manifests() {
             if let Some(policy) = read(manifest.value, &settings) {
                 forward.set(policy.clone());

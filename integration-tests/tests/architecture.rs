@@ -17,20 +17,20 @@ const LAYERS: &[&[&str]] = &[
         "labels",
         "state-file",
         "file-watch",
-        "connections",
+        "http-server",
     ],
-    &["metrics", "memory", "policy-engine", "k8s-types"],
+    &["metrics", "memory-limit", "policy-engine", "k8s-types"],
     &["api-models", "api-client", "api", "statedb-remote"],
     &["datapath-abi", "datapath-object", "bpf"],
     &["maps", "devices", "sysctl"],
-    &["local-node", "runtime-options", "k8s", "k8s-api", "k8s-tracker", "k8s-writer"],
-    &["loader", "conntrack"],
+    &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
+    &["loader", "conntrack-gc"],
     &["identity"],
-    &["ipcache", "services"],
-    &["ipam", "policy", "services-health", "services-sockets"],
+    &["ipcache", "loadbalancer"],
+    &["ipam", "policy", "loadbalancer-healthserver", "loadbalancer-sockets"],
     &["endpoints"],
-    &["config-sources", "services-redirect"],
-    &["daemon-config", "health"],
+    &["config-sources", "loadbalancer-redirectpolicy"],
+    &["daemon-config", "status"],
     &["cleanup"],
     &["agent", "apiary-cni", "apiary"],
     &["test-kit", "cluster-stage", "integration-tests", "fuzz"],
@@ -40,62 +40,68 @@ const LAYERS: &[&[&str]] = &[
 /// Each line: a file, and why it may.
 const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
     (
-        "cells/health/src/collector.rs",
+        "cells/infra/status/src/collector.rs",
         "when each source of the status worked last; the answer is made from it",
     ),
     (
-        "cells/k8s/src/shelf.rs",
+        "cells/kubernetes/tables/src/shelf.rs",
         "what a source without a server has, read by its watches alone; others read the tables",
     ),
     (
-        "cells/loader/src/away.rs",
+        "cells/datapath/loader/src/away.rs",
         "endpoints whose interface is away, until it or the endpoint is gone for good; asked once by who looks after them",
     ),
     (
-        "cells/loader/src/departed.rs",
+        "cells/datapath/loader/src/departed.rs",
         "addresses of pods that have left, until their connections are forgotten: a list of work, which nobody reads",
     ),
     (
-        "cells/loader/src/kernel.rs",
+        "cells/datapath/loader/src/kernel.rs",
         "settings rows as they were written, which those of the kernel are compared with; endpoints that a switch of \
          programs has served, until they are made again",
     ),
     (
-        "cells/loader/src/pool.rs",
+        "cells/datapath/loader/src/pool.rs",
         "descriptors of policy maps that endpoints have; the maps themselves and their pins are the state",
     ),
     (
-        "cells/maps/src/comparison.rs",
+        "cells/datapath/maps/src/comparison.rs",
         "when each keeper of rows may compare again; asked once a turn by itself",
     ),
     (
-        "cells/maps/src/maps.rs",
+        "cells/datapath/maps/src/maps.rs",
         "descriptors of maps that are opened one by one; the maps themselves are the state",
     ),
     (
-        "cells/state-file/src/records.rs",
+        "lib/state-file/src/records.rs",
         "contents of files that wait to be written, taken by the job that writes them",
     ),
-    ("cells/metrics/src/registry.rs", "which metrics the operator switched; read while metrics register"),
-    ("cells/metrics/src/sampler.rs", "samples of the last two hours, which only the shell's commands show"),
+    (
+        "cells/infra/metrics/src/registry.rs",
+        "which metrics the operator switched; read while metrics register",
+    ),
+    (
+        "cells/infra/metrics/src/sampler.rs",
+        "samples of the last two hours, which only the shell's commands show",
+    ),
 ];
 
 /// Files that read the system's clock, which may jump by days: each only to show or to log a time. Whatever waits, expires
 /// or is compared goes by a clock that never goes back (`Instant`, tokio's time, the kernel's `CLOCK_MONOTONIC`).
 const WALL_CLOCK: &[(&str, &str)] = &[
-    ("cells/daemon-config/src/cell.rs", "when the agent was started, in its stored configuration"),
-    ("cells/endpoints/src/gc.rs", "times in an endpoint's log"),
-    ("cells/endpoints/src/reconcile.rs", "times in an endpoint's log"),
-    ("cells/endpoints/src/service.rs", "times in an endpoint's log"),
-    ("cells/endpoints/src/start.rs", "times in an endpoint's log"),
-    ("cells/health/src/cell.rs", "since when a source fails, in the status"),
-    ("cells/health/src/commands.rs", "how old reports are, in the tree that is shown"),
-    ("cells/health/src/thread.rs", "the time in the answer that kube-proxy would give"),
-    ("cells/health/src/watch.rs", "since when a job is stuck, in the status"),
-    ("cells/k8s/src/events.rs", "when an object was read, in its row"),
-    ("cells/k8s/src/numbers.rs", "when something was last heard of a kind, in a metric"),
-    ("cells/maps/src/events.rs", "when a map was written, in `GET /map/{name}/events`"),
-    ("cells/maps/src/runtime.rs", "the offset between the clocks, which programs add to theirs"),
+    ("cells/config/daemon-config/src/cell.rs", "when the agent was started, in its stored configuration"),
+    ("cells/endpoint/endpoints/src/gc.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/reconcile.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/service.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/start.rs", "times in an endpoint's log"),
+    ("cells/infra/status/src/cell.rs", "since when a source fails, in the status"),
+    ("cells/infra/status/src/commands.rs", "how old reports are, in the tree that is shown"),
+    ("cells/infra/status/src/thread.rs", "the time in the answer that kube-proxy would give"),
+    ("cells/infra/status/src/watch.rs", "since when a job is stuck, in the status"),
+    ("cells/kubernetes/tables/src/events.rs", "when an object was read, in its row"),
+    ("cells/kubernetes/tables/src/numbers.rs", "when something was last heard of a kind, in a metric"),
+    ("cells/datapath/maps/src/events.rs", "when a map was written, in `GET /map/{name}/events`"),
+    ("cells/datapath/maps/src/runtime.rs", "the offset between the clocks, which programs add to theirs"),
     ("cells/reconciler/src/builder.rs", "where the times in statuses begin; they go on by tokio's clock"),
     ("cells/reconciler/src/status.rs", "times in statuses that were not made by a reconciler"),
     ("cli/src/get/mod.rs", "how long ago objects were made"),
@@ -110,52 +116,64 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("agent/src/build_config.rs", "the runtime of a command"),
     ("agent/src/main.rs", "the runtime"),
     (
-        "cells/api/src/cell.rs",
+        "cells/infra/api/src/cell.rs",
         "requests whose client has gone come to their end; the server's job waits for them",
     ),
-    ("cells/api/src/layers.rs", "as above"),
+    ("cells/infra/api/src/layers.rs", "as above"),
     (
-        "cells/api/src/tables/mod.rs",
+        "cells/infra/api/src/tables/mod.rs",
         "changes of a table, sent as long as the client takes them; the server's job waits",
     ),
     (
-        "cells/bpf/src/object.rs",
+        "cells/datapath/bpf/src/object.rs",
         "programs are verified side by side; the threads end before the call returns",
     ),
     (
-        "cells/connections/src/serve.rs",
+        "lib/http-server/src/serve.rs",
         "a task for each connection, at most as many as fit; the server's job waits for them",
     ),
-    ("cells/conntrack/src/collect.rs", "the rest between two chunks of rows, in `hive::blocking`"),
-    ("cells/devices/src/netlink/socket.rs", "waits before an interrupted list is asked for again"),
-    ("cells/endpoints/src/reconcile.rs", "the future of one operation, in the blocking work of a reconciler"),
-    ("cells/health/src/kubelet.rs", "a task for each connection, on the thread below"),
     (
-        "cells/health/src/thread.rs",
+        "cells/datapath/conntrack-gc/src/collect.rs",
+        "the rest between two chunks of rows, in `hive::blocking`",
+    ),
+    ("cells/node/devices/src/netlink/socket.rs", "waits before an interrupted list is asked for again"),
+    (
+        "cells/endpoint/endpoints/src/reconcile.rs",
+        "the future of one operation, in the blocking work of a reconciler",
+    ),
+    ("cells/infra/status/src/kubelet.rs", "a task for each connection, on the thread below"),
+    (
+        "cells/infra/status/src/thread.rs",
         "the thread that answers the kubelet when no job moves and watches the jobs themselves",
     ),
     (
-        "cells/k8s/api/src/access.rs",
+        "cells/kubernetes/client/src/access.rs",
         "the library reads the files of a kubeconfig in a future that waits for nothing, in `hive::blocking`",
     ),
     (
-        "cells/k8s/api/src/access/exec.rs",
+        "cells/kubernetes/client/src/access/exec.rs",
         "waits for a command that gives credentials, off the runtime's threads",
     ),
     (
-        "cells/loader/src/controller.rs",
+        "cells/datapath/loader/src/controller.rs",
         "links of devices are made while programs are loaded; the thread ends before the call returns",
     ),
-    ("cells/loader/src/programs.rs", "maps are opened side by side; the threads end before the call returns"),
-    ("cells/maps/src/maps.rs", "maps are made side by side; the threads end before the call returns"),
-    ("cells/metrics/src/server.rs", "a task for each connection; the server's job waits for them"),
-    ("cells/services-health/src/listener.rs", "as above"),
     (
-        "cells/services-sockets/src/namespaces.rs",
+        "cells/datapath/loader/src/programs.rs",
+        "maps are opened side by side; the threads end before the call returns",
+    ),
+    (
+        "cells/datapath/maps/src/maps.rs",
+        "maps are made side by side; the threads end before the call returns",
+    ),
+    ("cells/infra/metrics/src/server.rs", "a task for each connection; the server's job waits for them"),
+    ("cells/loadbalancer/healthserver/src/listener.rs", "as above"),
+    (
+        "cells/loadbalancer/sockets/src/namespaces.rs",
         "a thread that enters a pod's namespace never leaves it; it ends before the call returns",
     ),
     (
-        "cells/policy/src/install.rs",
+        "cells/policy/cell/src/install.rs",
         "maps of many endpoints are written side by side; the threads end before the call returns",
     ),
     ("hive/shell/src/serve.rs", "a task for each client; the listener's job waits for them"),
@@ -173,29 +191,35 @@ const OWN_THREADS: &[(&str, &str)] = &[
 const ALL_OPTIONS: &[(&str, &str)] = &[
     ("agent/src/dump.rs", "shows all options that are in force"),
     ("agent/src/options.rs", "tells of options that no cell declares"),
-    ("cells/api/src/cell.rs", "hands them to the file below"),
-    ("cells/api/src/debug.rs", "shows all options to whoever looks for a fault"),
-    ("cells/daemon-config/src/cell.rs", "hands them to the files below"),
-    ("cells/daemon-config/src/cluster.rs", "asks where an option comes from"),
+    ("cells/infra/api/src/cell.rs", "hands them to the file below"),
+    ("cells/infra/api/src/debug.rs", "shows all options to whoever looks for a fault"),
+    ("cells/config/daemon-config/src/cell.rs", "hands them to the files below"),
+    ("cells/config/daemon-config/src/cluster.rs", "asks where an option comes from"),
     (
-        "cells/daemon-config/src/files.rs",
+        "cells/config/daemon-config/src/files.rs",
         "stores the options of the configuration folder, as the original does",
     ),
-    ("cells/daemon-config/src/names.rs", "shows all options under the original's names"),
+    ("cells/config/daemon-config/src/names.rs", "shows all options under the original's names"),
     (
-        "cells/daemon-config/src/runtime.rs",
+        "cells/config/daemon-config/src/runtime.rs",
         "follows options of several cells that the API changes under other names",
     ),
-    ("cells/daemon-config/src/spec.rs", "options of several cells that the API changes under other names"),
-    ("cells/daemon-config/src/table.rs", "shows where each option comes from"),
-    ("cells/health/src/cell.rs", "asks whether an option was set"),
-    ("cells/k8s/api/src/cell.rs", "asks which features are on, whose kinds the server has to know"),
+    (
+        "cells/config/daemon-config/src/spec.rs",
+        "options of several cells that the API changes under other names",
+    ),
+    ("cells/config/daemon-config/src/table.rs", "shows where each option comes from"),
+    ("cells/infra/status/src/cell.rs", "asks whether an option was set"),
+    ("cells/kubernetes/client/src/cell.rs", "asks which features are on, whose kinds the server has to know"),
 ];
 
 /// Tests of cells in a hive with loops of their own that look again and again, and why. The others wait by `TestHive::until`,
 /// which gives up by itself and tells the log and the health.
 const OWN_WAITS: &[(&str, &str)] = &[
-    ("cells/health/tests/liveness.rs", "probes as the kubelet makes them: the hive's runtime is what hangs"),
+    (
+        "cells/infra/status/tests/liveness.rs",
+        "probes as the kubelet makes them: the hive's runtime is what hangs",
+    ),
     ("cells/statedb/script/tests/recorded.rs", "waits for what a script shows, which has the hive meanwhile"),
     ("hive/shell/tests/shell.rs", "clients that block a thread of their own, beside the hive's"),
 ];
@@ -203,21 +227,21 @@ const OWN_WAITS: &[(&str, &str)] = &[
 /// Files that read the process's environment or command line, and why. Everything else is an option.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("agent/src/main.rs", "the home folder, where the configuration file may be"),
-    ("cells/api/client/src/address.rs", "`CILIUM_SOCK`, by which all clients of Cilium find the agent"),
+    ("cells/infra/api/client/src/address.rs", "`CILIUM_SOCK`, by which all clients of Cilium find the agent"),
     (
-        "cells/config-sources/src/build.rs",
+        "cells/config/sources/src/build.rs",
         "`K8S_NODE_NAME` and `CILIUM_K8S_NAMESPACE`, as the defaults of the command `build-config`",
     ),
     (
-        "cells/k8s/api/src/cell.rs",
+        "cells/kubernetes/client/src/cell.rs",
         "`KUBERNETES_SERVICE_HOST` and `_PORT`, by which all pods find the API server",
     ),
     (
-        "cells/local-node/src/host.rs",
+        "cells/node/local/src/host.rs",
         "`K8S_NODE_NAME`, the name that Kubernetes gives; no option of the original",
     ),
     (
-        "cells/metrics/src/feature.rs",
+        "cells/infra/metrics/src/feature.rs",
         "`CILIUM_FEATURE_METRICS_WITH_DEFAULTS`, by which the original asks for gauges of features that are off",
     ),
     ("cli/src/main.rs", "the name by which the tool was called, which tells what it is to be"),
@@ -291,7 +315,7 @@ fn cells_do_not_know_the_agent() {
 
 /// Every Rust file below the cells, without tests.
 fn sources() -> Vec<PathBuf> {
-    sources_of(&["cells"])
+    sources_of(&["cells", "lib"])
 }
 
 /// Source files below these folders, without those of tests, benchmarks and examples.
@@ -377,7 +401,7 @@ fn state_that_others_read_lives_in_tables() {
 #[test]
 fn the_systems_clock_is_only_read_to_be_shown() {
     let reads = ["SystemTime::now", "CLOCK_REALTIME", "Utc::now", "Local::now"];
-    let found = files_with(&["agent", "cells", "cli", "cni", "hive"], &reads);
+    let found = files_with(&["agent", "cells", "cli", "cni", "hive", "lib"], &reads);
     let allowed: BTreeSet<String> = WALL_CLOCK.iter().map(|(file, _)| (*file).to_owned()).collect();
     assert_eq!(found, allowed, "files that read the system's clock (left) against those that may (right)");
 }
@@ -400,7 +424,7 @@ fn what_runs_beside_is_a_job() {
     ];
     let allowed = OWN_THREADS.iter().map(|(file, _)| (*file).to_owned()).collect();
     assert_eq!(
-        files_with(&["agent", "cells", "hive"], &ways),
+        files_with(&["agent", "cells", "hive", "lib"], &ways),
         allowed,
         "files with threads or tasks of their own (left) against those that may (right)"
     );
@@ -414,7 +438,7 @@ fn options_are_read_from_configuration_structs() {
         let ways = ["hive::Setting", "hive.settings()", "hive().settings()", "watch_settings"];
         imported || ways.iter().any(|way| line.contains(way))
     };
-    let mut found = files_where(&["agent", "cells", "cli", "cni"], all);
+    let mut found = files_where(&["agent", "cells", "cli", "cni", "lib"], all);
     // Written to the log as a whole.
     assert!(found.remove("agent/src/main.rs"), "the check itself can find something");
     let allowed = ALL_OPTIONS.iter().map(|(file, _)| (*file).to_owned()).collect();
@@ -429,7 +453,9 @@ fn tests_wait_by_their_hive() {
         lines.last().is_some_and(|line| line.contains("sleep(")) && lines.iter().any(is_loop)
     };
     let mut found = BTreeSet::new();
-    for path in rust_files(&["agent", "cells", "examples", "fuzz", "hive/shaku", "hive/shell"], &["target"]) {
+    for path in
+        rust_files(&["agent", "cells", "examples", "fuzz", "lib", "hive/shaku", "hive/shell"], &["target"])
+    {
         let text = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         if text.contains("TestHive") && (1..=lines.len()).any(|n| polls(&lines[n.saturating_sub(4)..n])) {
@@ -443,7 +469,7 @@ fn tests_wait_by_their_hive() {
 #[test]
 fn the_environment_is_read_by_the_hive() {
     let ways = ["env::var", "env::args", "env::home_dir"];
-    let found = files_with(&["agent", "cells", "cli", "cni", "hive"], &ways);
+    let found = files_with(&["agent", "cells", "cli", "cni", "hive", "lib"], &ways);
     let allowed = ENVIRONMENT.iter().map(|(file, _)| (*file).to_owned()).collect();
     assert_eq!(found, allowed, "files that read the environment (left) against those that may (right)");
 }
@@ -530,6 +556,7 @@ fn the_sources_need_no_newer_compiler() {
         "fuzz",
         "hive",
         "integration-tests",
+        "lib",
     ];
     let found: Vec<String> = rust_files(&folders, &["target"]).iter().flat_map(newer).collect();
     assert_eq!(found, Vec::<String>::new());

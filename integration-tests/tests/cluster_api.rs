@@ -30,7 +30,7 @@ impl Client {
         let taken: Arc<Mutex<Option<Arc<dyn Source>>>> = Arc::default();
         let given = taken.clone();
         let take = move |sources: Group<Arc<dyn Source>>| *given.lock().unwrap() = sources.first().cloned();
-        let cells = [k8s_api::cell(), module("reader", "x", [invoke(take)])];
+        let cells = [k8s_client::cell(), module("reader", "x", [invoke(take)])];
         let mut hive = TestHive::new(cells)
             .set("k8s-kubeconfig-path", kubeconfig.display())
             .set("crd-wait-timeout", "0s");

@@ -1,4 +1,4 @@
-//! A real API server through `k8s-api`, by the assertions that the tracker of scripts is held to as well.
+//! A real API server through `k8s-client`, by the assertions that the tracker of scripts is held to as well.
 
 use std::sync::Arc;
 use std::sync::Once;
@@ -16,7 +16,7 @@ async fn connected(gate: &Gate, namespace: String) -> (TestHive, ApiServer) {
         Arc::new(ApiServer { source, api: api.expect("no server"), namespace: namespace.clone() })
     };
     let kubeconfig = gate.kubeconfig(User::Agent).unwrap();
-    let cells = [k8s_api::cell(), module("taken", "What there is", [provide(taken)])];
+    let cells = [k8s_client::cell(), module("taken", "What there is", [provide(taken)])];
     let mut hive = TestHive::needing::<ApiServer>(cells)
         .set("k8s-kubeconfig-path", kubeconfig.display())
         .set("k8s-client-qps", 100)

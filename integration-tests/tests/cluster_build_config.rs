@@ -101,7 +101,7 @@ async fn build_from_tracker(folder: &Path) -> Vec<String> {
     let cells = [
         statedb::cell(),
         hive_script::cell(),
-        k8s_tracker::cell(),
+        k8s_fake_apiserver::cell(),
         module("objects", "Those of the test", [invoke(create)]),
         config_sources::build(surroundings),
     ];

@@ -1,6 +1,6 @@
 //! Writes to a real API server: what the writer's own tests say of the tracker, and what only a server can do.
 
-#[path = "../../cells/k8s/writer/tests/all/flows.rs"]
+#[path = "../../cells/kubernetes/writer/tests/all/flows.rs"]
 mod flows;
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use tokio::time::sleep;
 async fn agent(gate: &Gate, user: User) -> TestHive {
     let mut hive = TestHive::new([
         statedb::cell(),
-        k8s_api::cell(),
+        k8s_client::cell(),
         k8s_writer::cell(),
         invoke(|_: Arc<Writer>, _: Arc<Table<Write>>, _: Option<Arc<dyn Api>>| ()),
     ])

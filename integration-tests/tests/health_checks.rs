@@ -6,8 +6,8 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use integration_tests::{Node, ServiceFixture, state_file};
+use loadbalancer_sockets::{Diag, Transport};
 use serde_json::json;
-use services_sockets::{Diag, Transport};
 use test_kit::{require_root, try_wait_until};
 
 const PORT: u16 = 31_500;

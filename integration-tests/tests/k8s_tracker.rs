@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use integration_tests::ApiServer;
-use k8s_tracker::Tracker;
+use k8s_fake_apiserver::Tracker;
 use k8s_types::Kind;
 use statedb::Db;
 

@@ -87,7 +87,7 @@ fn the_configuration_has_every_member_of_the_original() {
         let map = configuration["status"]["daemonConfigurationMap"].as_object().unwrap();
         map.iter().map(|(name, value)| (name.clone(), std::mem::discriminant(value))).collect::<Vec<_>>()
     };
-    let sample = include_str!("../../cells/api/models/tests/samples/GET_config.json");
+    let sample = include_str!("../../cells/infra/api/models/tests/samples/GET_config.json");
     let ours = node.get("/v1/config");
     assert_eq!(members(&ours), members(&serde_json::from_str(sample).unwrap()));
     let map = &ours["status"]["daemonConfigurationMap"];

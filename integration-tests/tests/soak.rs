@@ -4,7 +4,7 @@ use integration_tests::soak::{Plan, Sample, growth, run};
 use test_kit::{require_command, require_root};
 
 #[global_allocator]
-static ALLOCATOR: memory::Counting = memory::Counting;
+static ALLOCATOR: memory_limit::Counting = memory_limit::Counting;
 
 #[test]
 fn everything_is_as_it_was_after_many_pods_and_kills() {
@@ -34,7 +34,7 @@ fn a_real_leak_would_be_seen() {
                 drop((0..20).map(|pod| format!("pod {pod} of cycle {cycle}")).collect::<Vec<_>>());
                 std::mem::forget(vec![1u8; forgotten]);
             }
-            let allocated = memory::allocated().expect("this process counts");
+            let allocated = memory_limit::allocated().expect("this process counts");
             Sample { cycles: at * 125, allocated, ..Sample::default() }
         };
         growth(&(0..40).map(sample).collect::<Vec<_>>())

@@ -26,7 +26,7 @@ pub(super) fn hive(folder: &Path, socket: &Path) -> TestHive {
         metrics::cell(),
         node(),
         config::<loader::LoaderConfig>(),
-        k8s::cell(),
+        k8s_tables::cell(),
         identity::cell(),
         ipam::cell(),
         ipcache::cell(),

@@ -3,5 +3,5 @@
 use hive::prelude::*;
 
 pub(super) fn cells() -> Vec<Cell> {
-    vec![k8s_tracker::cell(), config_sources::cell()]
+    vec![k8s_fake_apiserver::cell(), config_sources::cell()]
 }

@@ -36,5 +36,5 @@ pub(super) fn cells() -> Vec<Cell> {
             stopped.stopped("now stopped");
         }),
     ];
-    vec![module("agent", "Reporters", reporters), module("test", "The table", [health::table()])]
+    vec![module("agent", "Reporters", reporters), module("test", "The table", [status::table()])]
 }

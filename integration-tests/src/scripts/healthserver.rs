@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use ::loadbalancer::{ProxyRedirect, ServiceName, ServicesWriter};
 use anyhow::{Context, bail};
 use hive::prelude::*;
 use hive_script::{Call, Command, Output};
-use services::{ProxyRedirect, ServiceName, ServicesWriter};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 pub(super) fn cells() -> Vec<Cell> {
     let fixture = [invoke(create), provide(update_status)];
-    vec![k8s_tracker::cell(), module("fake-client", "A node, and updates of a status", fixture)]
+    vec![k8s_fake_apiserver::cell(), module("fake-client", "A node, and updates of a status", fixture)]
 }
 
 async fn create(api: Arc<dyn Api>) -> anyhow::Result<()> {

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use hive::prelude::*;
-use k8s::core::{Namespace, Pod};
-use k8s::{Resource, Selection};
+use k8s_tables::core::{Namespace, Pod};
+use k8s_tables::{Resource, Selection};
 use local_node::NodeName;
 
 pub(super) fn cells() -> Vec<Cell> {
     let of_this_node =
         |node: Arc<NodeName>| Selection::all(Pod::KIND).with_fields(&format!("spec.nodeName={}", &**node));
-    let tables = [k8s::table::<Namespace>(), k8s::selected::<Pod, _>(of_this_node)];
+    let tables = [k8s_tables::table::<Namespace>(), k8s_tables::selected::<Pod, _>(of_this_node)];
     vec![
-        k8s_tracker::cell(),
+        k8s_fake_apiserver::cell(),
         supply(Arc::new(NodeName::new("testnode"))),
         module("k8s-tables", "Tables of cluster objects", tables),
-        module("health", "The table", health::table()),
+        module("health", "The table", status::table()),
     ]
 }

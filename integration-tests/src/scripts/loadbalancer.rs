@@ -5,19 +5,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::loadbalancer::testing::{FakeMaps, Fault};
+use ::loadbalancer::{KernelMaps, LbMapsProvider, MapOperations, ServicesConfig};
 use ::metrics::Metrics;
 use devices::NodeAddress;
 use hive::config::{Foreign, Kind};
 use hive::prelude::*;
 use hive_script::{Condition, Retry};
-use k8s::core::{EndpointSlice, Namespace, Pod, Service};
-use k8s::{Resource, Selection};
+use k8s_tables::core::{EndpointSlice, Namespace, Pod, Service};
+use k8s_tables::{Resource, Selection};
+use loadbalancer_healthserver::ListenOn;
+use loadbalancer_redirectpolicy::RedirectConfig;
 use local_node::{LocalNode, NodeName};
 use maps::{FamilyConfig, MapsConfig, Specs};
-use services::testing::{FakeMaps, Fault};
-use services::{KernelMaps, LbMapsProvider, MapOperations, ServicesConfig};
-use services_health::ListenOn;
-use services_redirect::RedirectConfig;
 use statedb::RwTable;
 
 use super::healthserver;
@@ -78,27 +78,27 @@ pub(super) fn cells_at(maps: Cell, address: IpAddr) -> Vec<Cell> {
     let of_this_node =
         |node: Arc<NodeName>| Selection::all(Pod::KIND).with_fields(&format!("spec.nodeName={}", &**node));
     let tables = [
-        k8s::table::<Namespace>(),
-        k8s::table::<Service>(),
-        k8s::table::<EndpointSlice>(),
-        k8s::selected::<Pod, _>(of_this_node),
+        k8s_tables::table::<Namespace>(),
+        k8s_tables::table::<Service>(),
+        k8s_tables::table::<EndpointSlice>(),
+        k8s_tables::selected::<Pod, _>(of_this_node),
     ];
     let addresses = [statedb::table::<NodeAddress>(), invoke(|_: Arc<RwTable<NodeAddress>>| ())];
     let options =
         [config::<FamilyConfig>(), config::<MapsConfig>(), config::<FaultConfig>(), config::<SocketConfig>()];
     vec![
-        k8s_tracker::cell(),
+        k8s_fake_apiserver::cell(),
         supply(Arc::new(NodeName::new("testnode"))),
         local_node::testing::given(LocalNode { name: "testnode".to_owned(), ..LocalNode::default() }),
         module("k8s-tables", "Tables of cluster objects", tables),
         module("node-address", "The table node-addresses", addresses),
-        module("health", "The table", health::table()),
+        module("health", "The table", status::table()),
         module("options", "Options of other cells", options),
         ::metrics::cell(),
-        services::control_plane(),
-        services_health::cell(),
+        ::loadbalancer::control_plane(),
+        loadbalancer_healthserver::cell(),
         supply(Arc::new(ListenOn(address))),
-        services::testing::commands(),
+        ::loadbalancer::testing::commands(),
         maps,
     ]
 }

@@ -36,6 +36,6 @@ pub(super) fn cells() -> Vec<Cell> {
     vec![
         ::metrics::cell(),
         module("test", "Three metrics", fill),
-        module("health", "The table", health::table()),
+        module("health", "The table", status::table()),
     ]
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use hive::prelude::*;
 use hive_script::Retry;
+use loadbalancer_redirectpolicy::testing::FakeSkipMaps;
+use loadbalancer_redirectpolicy::{KernelSkipMaps, SkipMapsProvider};
 use maps::{FamilyConfig, MapsConfig, Specs};
-use services_redirect::testing::FakeSkipMaps;
-use services_redirect::{KernelSkipMaps, SkipMapsProvider};
 
 use super::loadbalancer::{self, FaultConfig};
 
@@ -47,7 +47,7 @@ pub(super) fn fake_cells() -> Vec<Cell> {
 
 fn of(lb_maps: Cell, skip_maps: Cell) -> Vec<Cell> {
     let mut cells = loadbalancer::balancer(lb_maps);
-    cells.extend([services_redirect::control_plane(), skip_maps]);
+    cells.extend([loadbalancer_redirectpolicy::control_plane(), skip_maps]);
     cells
 }
 

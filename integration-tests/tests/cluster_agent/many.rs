@@ -112,7 +112,7 @@ fn many_objects_of_each_kind_while_watches_are_cut_every_second() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let server = module("server", "The API server", [invoke(|_: Option<Arc<dyn Api>>| ())]);
-            let mut hive = TestHive::new([k8s_api::cell(), server])
+            let mut hive = TestHive::new([k8s_client::cell(), server])
                 .set("k8s-kubeconfig-path", kubeconfig.display())
                 .set("k8s-client-qps", 0);
             hive.start().await;

@@ -17,7 +17,7 @@ pub(crate) mod service;
 /// Pins of a 1.20 agent without those of endpoints (name, type, sizes, flags), and their twins of IPv6.
 pub(crate) const PINS: &str = include_str!("pinned-maps.tsv");
 /// The record of an endpoint of a 1.20 agent.
-const RECORD: &str = include_str!("../../../cells/endpoints/tests/samples/ep_config.json");
+const RECORD: &str = include_str!("../../../cells/endpoint/endpoints/tests/samples/ep_config.json");
 /// A recorded label of its pod, and those that pods of a cluster have beside.
 const CLUSTER: &str = r#""io.cilium.k8s.policy.cluster":{"#;
 const OF_CLUSTER_PODS: [&str; 2] =

@@ -1,0 +1,78 @@
+//! Options as `GET` shows and `PATCH /config` wants them.
+
+use api_models::{ConfigurationMap, DaemonConfigurationSpec};
+use hive::Settings;
+use runtime_options::{BadOption, POLICY_ENFORCEMENT, RuntimeOption};
+
+use crate::error::Error;
+
+/// The values at the start. `setting` gives the text of an option of the agent, if it is set.
+fn initial(setting: impl Fn(&str) -> Option<String>) -> Result<Vec<RuntimeOption>, Error> {
+    RuntimeOption::initial(setting).map_err(|(key, value, wrong)| Error::Option {
+        key,
+        value,
+        expected: wrong.expected(),
+    })
+}
+
+/// The values that these settings ask for.
+pub(crate) fn of_settings(settings: &Settings) -> Result<Vec<RuntimeOption>, Error> {
+    initial(|key| {
+        let unused = settings.unused().iter().find(|setting| setting.key == key);
+        settings.get(key).or(unused).map(|setting| setting.value.clone())
+    })
+}
+
+/// The options that a request wants, with their values as they are printed; all or none.
+pub(crate) fn wanted(spec: &DaemonConfigurationSpec) -> Result<Vec<RuntimeOption>, BadOption> {
+    // The enforcement of policy has a field of its own.
+    let mut wanted = Vec::new();
+    for (name, value) in &spec.options {
+        if name.eq_ignore_ascii_case(POLICY_ENFORCEMENT) {
+            return Err(BadOption::Unknown(name.clone()));
+        }
+        wanted.push(RuntimeOption::new(name, value)?);
+    }
+    if !spec.policy_enforcement.is_empty() {
+        wanted.push(RuntimeOption::new(POLICY_ENFORCEMENT, &spec.policy_enforcement)?);
+    }
+    Ok(wanted)
+}
+
+/// The options as the API shows them.
+pub(crate) fn spec<'a>(options: impl Iterator<Item = &'a RuntimeOption>) -> DaemonConfigurationSpec {
+    let mut all: ConfigurationMap =
+        options.map(|option| (option.name.to_owned(), option.value.clone())).collect();
+    let policy_enforcement = all.remove(POLICY_ENFORCEMENT).unwrap_or_default();
+    DaemonConfigurationSpec { options: all, policy_enforcement }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_values_are_those_of_the_original() {
+        let options = initial(|_| None).unwrap();
+        let spec = spec(options.iter());
+        let sample = include_str!("../../../infra/api/models/tests/samples/GET_config.json");
+        let sample: api_models::DaemonConfiguration = serde_json::from_str(sample).unwrap();
+        assert_eq!(Some(spec), sample.spec);
+    }
+
+    #[test]
+    fn a_wrong_start_value_names_the_option_of_the_agent() {
+        let error = initial(|key| (key == "enable-policy").then(|| "perhaps".to_owned())).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "enable-policy: \"perhaps\" is wrong, expected default, always or never"
+        );
+    }
+
+    #[test]
+    fn the_enforcement_of_policy_is_no_option_among_the_others() {
+        let options = ConfigurationMap::from([(POLICY_ENFORCEMENT.to_owned(), "always".to_owned())]);
+        let spec = DaemonConfigurationSpec { options, ..Default::default() };
+        assert_eq!(wanted(&spec), Err(BadOption::Unknown(POLICY_ENFORCEMENT.to_owned())));
+    }
+}

@@ -1,0 +1,168 @@
+//! Collection in real maps.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bpf::{Clock, Map, MapFlags, MapSpec, MapType, UpdateMode};
+use conntrack_gc::{collect, forget};
+use datapath_abi::{CtEntry, CtTuple4, CtTuple6, ipv4_word, ipv6_words};
+use hive::prelude::*;
+use maps::Maps;
+use metrics::Metrics;
+use test_kit::{Sandbox, require_root};
+
+type Connections = Map<CtTuple4, CtEntry>;
+
+fn map(entries: u32) -> Connections {
+    Map::create(&MapSpec::new("ct", MapType::LruHash, 14, 56, entries, MapFlags::NONE)).unwrap()
+}
+
+fn key(number: u32) -> CtTuple4 {
+    CtTuple4 { daddr: number, saddr: 1, dport: 2, sport: 3, nexthdr: 6, flags: 0 }
+}
+
+fn row(lifetime: u32) -> CtEntry {
+    CtEntry { lifetime, ..CtEntry::default() }
+}
+
+fn go_on() -> bool {
+    true
+}
+
+#[test]
+fn rows_that_ended_go_and_the_others_stay() {
+    require_root!();
+    let connections = map(200_000);
+    let now = Clock::Seconds.now().unwrap();
+    // Every third has ended; one that ends this second lives.
+    let lifetime = |number: u32| match number % 3 {
+        0 => now - 1,
+        1 => now + 100,
+        _ => now + 1,
+    };
+    let rows: Vec<_> = (0..30_000).map(|number| (key(number), row(lifetime(number)))).collect();
+    connections.update_batch(&rows).unwrap();
+    let found = collect(connections.raw(), &Clock::Seconds, Duration::ZERO, go_on).unwrap();
+    assert_eq!((found.alive, found.deleted, found.saved), (20_000, 10_000, 0));
+    let left = connections.entries().unwrap();
+    assert_eq!(left.len(), 20_000);
+    assert!(left.iter().all(|(_, row)| row.lifetime >= now));
+    // Told to stop, it stops.
+    let mut chunks = 0;
+    let found = collect(connections.raw(), &Clock::Seconds, Duration::ZERO, || {
+        chunks += 1;
+        false
+    });
+    assert!(found.unwrap().alive < 20_000 && chunks > 0);
+}
+
+#[test]
+fn connections_of_an_address_are_forgotten() {
+    require_root!();
+    let (gone, stays) = (Ipv4Addr::new(10, 0, 0, 7), Ipv4Addr::new(10, 0, 0, 8));
+    let connections = map(1000);
+    let tuple = |daddr, saddr, sport| CtTuple4 {
+        daddr: ipv4_word(daddr),
+        saddr: ipv4_word(saddr),
+        sport,
+        ..CtTuple4::default()
+    };
+    let keys = [tuple(gone, stays, 1), tuple(stays, gone, 2), tuple(stays, stays, 3)];
+    for key in keys {
+        connections.update(&key, &row(u32::MAX)).unwrap();
+    }
+    assert_eq!(forget(connections.raw(), &[gone.into()].into()).unwrap(), 2);
+    assert_eq!(connections.keys().unwrap(), keys[2..]);
+    // The same bytes are no address of the other family.
+    let spec = MapSpec::new("ct", MapType::LruHash, 38, 56, 1000, MapFlags::NONE);
+    let connections: Map<CtTuple6, CtEntry> = Map::create(&spec).unwrap();
+    let (gone, stays) = ("fd00::7".parse().unwrap(), "fd00::8".parse().unwrap());
+    for (daddr, saddr) in [(gone, stays), (stays, gone), (stays, stays)] {
+        let (daddr, saddr) = (ipv6_words(daddr), ipv6_words(saddr));
+        connections.update(&CtTuple6 { daddr, saddr, ..CtTuple6::default() }, &row(u32::MAX)).unwrap();
+    }
+    assert_eq!(forget(connections.raw(), &[Ipv4Addr::new(0xfd, 0, 0, 0).into()].into()).unwrap(), 0);
+    assert_eq!(forget(connections.raw(), &[gone.into()].into()).unwrap(), 2);
+    assert_eq!(connections.keys().unwrap().len(), 1);
+}
+
+/// Packets come in for rows that have just ended, while they are collected: a row that a packet has refreshed is there
+/// afterwards, always. The control: of those that no packet found, none is.
+#[test]
+fn a_live_connection_keeps_its_row() {
+    require_root!();
+    const ROWS: u32 = 20_000;
+    for round in 0..5 {
+        let connections = map(4 * ROWS);
+        let now = Clock::Seconds.now().unwrap();
+        let rows: Vec<_> = (0..ROWS).map(|number| (key(number), row(now - 1))).collect();
+        connections.update_batch(&rows).unwrap();
+        let start = AtomicBool::new(false);
+        let refreshed = std::thread::scope(|scope| {
+            let packets = scope.spawn(|| {
+                while !start.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
+                let mut refreshed = Vec::new();
+                for number in (0..ROWS).filter(|number| number % 2 == round % 2) {
+                    // As a packet: only a row that it finds.
+                    if connections.update_mode(&key(number), &row(now + 1000), UpdateMode::Replace).is_ok() {
+                        refreshed.push(number);
+                    }
+                }
+                refreshed
+            });
+            start.store(true, Ordering::Release);
+            let found = collect(connections.raw(), &Clock::Seconds, Duration::ZERO, go_on).unwrap();
+            assert!(found.deleted >= ROWS as usize / 2);
+            packets.join().unwrap()
+        });
+        let missing =
+            refreshed.iter().filter(|number| connections.lookup(&key(**number)).unwrap().is_none()).count();
+        assert_eq!(missing, 0, "of {} refreshed rows", refreshed.len());
+        assert_eq!(connections.entries().unwrap().len(), refreshed.len());
+    }
+}
+
+#[test]
+fn the_cell_collects_and_counts() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let all = [statedb::cell(), metrics::cell(), maps::cell(), conntrack_gc::cell()];
+        let mut hive = TestHive::new(all)
+            .set("bpf-root", sandbox.bpf_root().display())
+            .set("enable-ipv6", "false")
+            .set("bpf-map-dynamic-size-ratio", "0")
+            .set("bpf-ct-global-tcp-max", "4096")
+            .set("bpf-ct-global-any-max", "4096")
+            .set("conntrack-gc-interval", "1s");
+        hive.start().await;
+        let maps: Arc<Maps> = hive.get();
+        let connections = Connections::new(maps.shared("cilium_ct4_global").unwrap().unwrap()).unwrap();
+        let now = Clock::Seconds.now().unwrap();
+        connections.update(&key(1), &row(now + 1000)).unwrap();
+        connections.update(&key(2), &row(now - 1)).unwrap();
+        hive.until("the collection", || connections.lookup(&key(2)).unwrap().is_none()).await;
+        assert!(connections.lookup(&key(1)).unwrap().is_some());
+        let metrics: Arc<Metrics> = hive.get();
+        let deleted = "_gc_entries{family=\"ipv4\",protocol=\"TCP\",status=\"deleted\"} 1";
+        hive.until("the collection to be counted", || metrics.text().contains(deleted)).await;
+        let text = metrics.text();
+        for line in [
+            "cilium_datapath_conntrack_gc_interval_seconds{global=\"global\"} 1",
+            "cilium_datapath_conntrack_gc_key_fallbacks_total{family=\"ipv4\",protocol=\"non-TCP\"} 0",
+            "cilium_datapath_conntrack_dump_resets_total{area=\"conntrack\",name=\"dump_interrupts\",family=\"ipv4\"} 0",
+            "cilium_datapath_conntrack_gc_entries{family=\"ipv4\",protocol=\"TCP\",status=\"alive\"} 1",
+            "cilium_datapath_conntrack_gc_runs_total{family=\"ipv4\",protocol=\"TCP\",status=\"completed\"}",
+            "cilium_datapath_conntrack_gc_duration_seconds_count{family=\"ipv4\",protocol=\"TCP\",status=\"completed\"}",
+        ] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+        assert!(!text.contains("ipv6"), "a family that is off");
+        hive.stop().await;
+    });
+}

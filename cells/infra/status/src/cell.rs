@@ -1,0 +1,212 @@
+//! The wiring: rounds, the operation on the socket, the kubelet's server.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+use api::{Operation, Request, Response, Route, StatusSource};
+use hive::config::Source;
+use hive::job::Jobs;
+use hive::prelude::*;
+use hive::{HealthChange, HealthTree, Settings};
+use k8s_tables::Row;
+use k8s_tables::core::Node;
+use local_node::{LocalNode, StateConfig};
+use maps::FamilyConfig;
+use metrics::VERSION;
+use parking_lot::Mutex;
+use statedb::{RwTable, Table};
+use tokio::time::timeout;
+
+use crate::collector::{Collector, Question};
+use crate::commands;
+use crate::config::HealthConfig;
+use crate::error::Error;
+use crate::history::History;
+use crate::kubelet::Port;
+use crate::proxy::{self, Proxy};
+use crate::report::Report;
+use crate::thread::Thread;
+use crate::watch::Watch;
+
+/// `GET /healthz` on the socket and for the kubelet, and the [`table`].
+pub fn cell() -> Cell {
+    let cells = [config::<HealthConfig>(), provide(new_collector), provide(new_route), invoke(new_server)];
+    group([
+        module("agent-healthz", "Status of the agent for its socket and the kubelet", cells),
+        module("health", "Health of all modules as a table and as a history", table()),
+    ])
+}
+
+/// The table `health`, the history in the state folder if there is one, and the commands that show both, for the module
+/// around it.
+pub fn table() -> Cell {
+    group([statedb::table::<Report>(), invoke(new_table), provide(commands::commands)])
+}
+
+#[derive(Params)]
+struct TableParams {
+    tree: Arc<HealthTree>,
+    table: Arc<RwTable<Report>>,
+    state: Option<Config<StateConfig>>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+}
+
+/// The job is called as the original's, since its row is in the table, which scripts compare.
+fn new_table(p: TableParams) {
+    let table = RwTable::clone(&p.table);
+    p.tree.mirror(move |change| {
+        let (_old, _snapshot) = table.transact(|w| match change {
+            HealthChange::Report(status) => w.insert(Report::from(status)),
+            HealthChange::Closed(status) => w.delete(Report::by_identifier(&status.path())),
+        });
+    });
+    let folder = p.state.map(|state| state.state());
+    let history = Arc::new(OnceLock::new());
+    let (tree, opened) = (p.tree, history.clone());
+    let ended = history.clone();
+    // A start that other cells refuse must leave no file behind.
+    let started = Arc::new(AtomicBool::new(false));
+    let past_refusals = started.clone();
+    p.lifecycle
+        .hook("health-history")
+        // Reports of other hooks belong to this run.
+        .first()
+        .on_start(move |_| async move {
+            let history = folder.map(|folder| History::open(tree.clone(), &folder));
+            tree.note("Started", VERSION);
+            let _first = opened.set((tree, history));
+            Ok(())
+        })
+        .on_stop(move |_| async move {
+            let Some((tree, history)) = ended.get() else { return Ok(()) };
+            tree.note("Stopped", VERSION);
+            if past_refusals.load(Ordering::Relaxed) {
+                history.as_ref().map_or(Ok(()), History::write)?;
+            }
+            Ok(())
+        });
+    p.lifecycle.hook("health-history-file").on_start(move |_| async move {
+        started.store(true, Ordering::Relaxed);
+        Ok(())
+    });
+    p.jobs.one_shot("module-status-metrics", move |cx: JobCx| async move {
+        match history.get() {
+            Some((_, Some(history))) => history.follow(cx).await,
+            _ => cx.cancelled().await,
+        }
+        Ok(())
+    });
+}
+
+#[derive(Params)]
+struct CollectorParams {
+    config: Config<HealthConfig>,
+    sources: Group<StatusSource>,
+    health: Arc<HealthTree>,
+    lifecycle: Lifecycle,
+    all_jobs: Arc<Jobs>,
+    jobs: JobGroup,
+}
+
+/// The first round in the start hook, which runs after those of the sources and before that of the REST server: whoever
+/// asks gets an answer. Then by a job, which proves that the agent's jobs move.
+fn new_collector(p: CollectorParams) -> Result<Arc<Collector>, Error> {
+    let collector = Arc::new(Collector::new(p.sources.to_vec(), p.health, p.all_jobs));
+    let (limit, first) = (p.config.status_collector_probe_check_timeout, collector.clone());
+    p.lifecycle.hook("status-collector").on_start(move |_| async move {
+        let round = hive::blocking(move || first.round(SystemTime::now()));
+        timeout(limit, round).await.map_err(|_| Error::NoFirstRound(limit))?;
+        Ok(())
+    });
+    let rounds = collector.clone();
+    p.jobs.timer("status-collector", p.config.status_collector_interval, move |cx: JobCx| {
+        let collector = rounds.clone();
+        async move {
+            collector.round(SystemTime::now());
+            cx.health.ok("status collected");
+            Ok(())
+        }
+    });
+    Ok(collector)
+}
+
+fn new_route(collector: Arc<Collector>) -> Member<Route> {
+    Member(Route::new(Operation::GetHealthz, move |request: Request| {
+        let question = Question {
+            brief: request.header_bool("brief").unwrap_or(false),
+            require_k8s: request.header_bool("require-k8s-connectivity").unwrap_or(true),
+            require_modules: true,
+        };
+        let answer = match collector.status(question) {
+            Some(status) => Response::json(200, &status),
+            None => Response::error(503, "the agent is starting"),
+        };
+        std::future::ready(answer)
+    }))
+}
+
+#[derive(Params)]
+struct ServerParams {
+    config: Config<HealthConfig>,
+    /// Of an agent that has them to switch off.
+    families: Option<Config<FamilyConfig>>,
+    settings: Arc<Settings>,
+    node: Option<Arc<Table<LocalNode>>>,
+    nodes: Option<Arc<Table<Row<Node>>>>,
+    collector: Arc<Collector>,
+    jobs: Arc<Jobs>,
+    health: Health,
+    lifecycle: Lifecycle,
+}
+
+fn new_server(p: ServerParams) {
+    let proxy = kube_proxy(&p);
+    let families = p.families.map_or_else(FamilyConfig::default, |families| FamilyConfig::clone(&families));
+    // The original has the default and does not look at it: its probes pass while the API server is away.
+    let option = p.settings.get("agent-health-require-k8s-connectivity");
+    let is_set = option.is_some_and(|option| option.source != Source::Default);
+    let port = Port {
+        port: p.config.agent_health_port,
+        ipv4: families.enable_ipv4,
+        ipv6: families.enable_ipv6,
+        require_k8s: is_set && p.config.agent_health_require_k8s_connectivity,
+    };
+    let deadline = p.config.status_collector_failure_threshold;
+    let running = Arc::new(Mutex::new(None));
+    let thread = running.clone();
+    p.lifecycle
+        .hook("agent-healthz")
+        .on_start(move |_| async move {
+            let watch = Watch::new(p.jobs, deadline, p.collector.clone(), p.health.scope("watchdog"));
+            let server = p.health.scope("job-agent-healthz-server");
+            *running.lock() = Some(Thread::start(port, proxy, watch, p.collector, server).await?);
+            Ok(())
+        })
+        .on_stop(move |_| async move {
+            let thread = thread.lock().take();
+            if let Some(thread) = thread {
+                thread.stop().await;
+            }
+            Ok(())
+        });
+}
+
+/// Where load balancers ask as they ask kube-proxy, if they do.
+fn kube_proxy(p: &ServerParams) -> Option<Proxy> {
+    let address = &p.config.kube_proxy_replacement_healthz_bind_address;
+    if address.is_empty() {
+        return None;
+    }
+    let health = p.health.scope("kube-proxy-healthz");
+    if p.settings.get("kube-proxy-replacement").is_none_or(|option| option.value != "true") {
+        let error =
+            "kube-proxy-replacement-healthz-bind-address has no effect without kube-proxy-replacement";
+        health.degraded("Nobody answers in the place of kube-proxy", error);
+        return None;
+    }
+    // It was checked with the options.
+    let address = proxy::address(address).ok()?;
+    Some(Proxy { address, node: p.node.clone(), nodes: p.nodes.clone(), health })
+}

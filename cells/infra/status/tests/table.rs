@@ -1,0 +1,153 @@
+//! The table `health` and the history, as the original has them.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hive::prelude::*;
+use hive::{HealthTree, Level};
+use local_node::StateConfig;
+use statedb::{Table, TableSpec};
+use status::Report;
+
+/// One second after the epoch.
+fn then() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1)
+}
+
+/// A module whose reporters do everything that a reporter can.
+fn reporters(tree: Arc<HealthTree>, health: Health) {
+    tree.set_clock(then);
+    health.scope("c0").ok("ok");
+    let closed = health.scope("degraded-closed");
+    closed.degraded("broken", "err2");
+    closed.close();
+    health.scope("degraded").degraded("broken", "err2");
+    health.scope("stopped").ok("ok");
+    health.scope("stopped").stopped("now stopped");
+}
+
+fn hive(folder: &std::path::Path) -> TestHive {
+    let cells = [
+        statedb::cell(),
+        config::<StateConfig>(),
+        module("agent", "x", module("m", "Reports", invoke(reporters))),
+        module("test", "The table", [status::table(), invoke(|_: Arc<Table<Report>>| ())]),
+    ];
+    TestHive::new(cells).set("state-dir", folder.display())
+}
+
+#[tokio::test]
+async fn a_row_for_each_reporter() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut hive = hive(folder.path());
+    hive.start().await;
+    tokio::task::yield_now().await;
+    let table = hive.get::<Table<Report>>();
+    let snapshot = table.snapshot();
+    let mut rows: Vec<Vec<String>> = table.all(&snapshot).map(|row| row.row()).collect();
+    rows.iter_mut().for_each(|row| drop(row.drain(5..7)));
+    assert_eq!(
+        rows,
+        [
+            ["agent.m", "c0", "OK", "ok", "", "1"],
+            ["agent.m", "degraded", "Degraded", "broken", "err2", "1"],
+            ["agent.m", "stopped", "Stopped", "ok", "", "1"],
+            ["test", "job-module-status-metrics", "OK", "Running", "", "1"],
+        ]
+    );
+    let degraded = table.list(&snapshot, Report::by_level(Level::Degraded));
+    assert_eq!(degraded.map(|row| row.key().to_owned()).collect::<Vec<_>>(), ["agent.m.degraded"]);
+    let stopped = table.get(&snapshot, Report::by_identifier("agent.m.stopped")).unwrap();
+    assert_eq!(
+        serde_json::to_value(&**stopped).unwrap(),
+        serde_json::json!({
+            "ID": {"Module": ["agent", "m"], "Component": ["stopped"]},
+            "Level": "Stopped", "Message": "ok", "Error": "", "LastOK": "1970-01-01T00:00:01Z",
+            "Updated": "1970-01-01T00:00:01Z", "Stopped": "1970-01-01T00:00:01Z", "Final": "now stopped", "Count": 1
+        })
+    );
+    hive.stop().await;
+}
+
+#[tokio::test]
+async fn history_goes_on_over_restarts() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let mut hive = hive(folder.path());
+        hive.start().await;
+        hive.stop().await;
+    }
+    let file = folder.path().join("state/cilium-agent-health-history.log");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let run = [
+        "Degraded         | agent.m.degraded-closed: broken | err2",
+        "Closed(Degraded) | agent.m.degraded-closed: broken | err2",
+        "Degraded         | agent.m.degraded: broken | err2",
+        "Stopped          | agent.m.stopped: now stopped",
+        "Started | 1.20.0",
+        "Stopped | 1.20.0",
+    ];
+    let expected: Vec<String> =
+        run.iter().chain(&run).map(|line| format!("1970-01-01T00:00:01Z | {line}")).collect();
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+}
+
+/// Also what ends in a start hook before that of the table's cell, or in a stop hook behind it.
+#[tokio::test]
+async fn a_run_begins_and_ends_the_history() {
+    let folder = tempfile::tempdir().unwrap();
+    let hooks = |tree: Arc<HealthTree>, health: Health, lifecycle: Lifecycle| {
+        tree.set_clock(then);
+        let (start, stop) = (health.scope("start"), health.scope("stop"));
+        start.ok("ok");
+        stop.ok("ok");
+        lifecycle
+            .hook("early")
+            .on_start(move |_| async move {
+                start.stopped("done");
+                Ok(())
+            })
+            .on_stop(move |_| async move {
+                stop.stopped("done");
+                Ok(())
+            });
+    };
+    let cells = [
+        statedb::cell(),
+        config::<StateConfig>(),
+        module("agent", "x", module("m", "Has hooks", invoke(hooks))),
+        module("test", "The table", [status::table(), invoke(|_: Arc<Table<Report>>| ())]),
+    ];
+    let mut hive = TestHive::new(cells).set("state-dir", folder.path().display());
+    hive.start().await;
+    hive.stop().await;
+    let text = std::fs::read_to_string(folder.path().join("state/cilium-agent-health-history.log")).unwrap();
+    let lines: Vec<_> =
+        text.lines().map(|line| line.split(" | ").skip(1).collect::<Vec<_>>().join(" ")).collect();
+    let expected = [
+        "Started 1.20.0",
+        "Stopped          agent.m.start: done",
+        "Stopped          agent.m.stop: done",
+        "Stopped 1.20.0",
+    ];
+    assert_eq!(lines, expected);
+}
+
+/// A history that cannot be written is told and keeps nobody from anything.
+#[tokio::test]
+async fn a_folder_in_the_place_of_the_file_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("state/cilium-agent-health-history.log/x")).unwrap();
+    let mut hive = hive(folder.path());
+    hive.start().await;
+    let tree = hive.hive().health().clone();
+    let mut changes = tree.watch();
+    let told = || tree.at("test.job-module-status-metrics").is_some_and(|s| s.level == Level::Degraded);
+    while !told() {
+        tokio::time::timeout(Duration::from_secs(10), changes.changed()).await.unwrap().unwrap();
+    }
+    let error = hive.try_stop().await.unwrap_err().to_string();
+    assert!(error.contains("health-history"), "{error}");
+}

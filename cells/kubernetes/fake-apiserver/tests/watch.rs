@@ -1,0 +1,94 @@
+//! What is the tracker's own of its watches. What they share with those of a server is tested with one beside it.
+
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use k8s_fake_apiserver::Tracker;
+use k8s_types::{Kind, Selection, Source, SourceError, WatchEvent};
+use serde_json::Value;
+use statedb::Db;
+
+fn tracker() -> Tracker {
+    Tracker::new(&Db::new().table().unwrap())
+}
+
+fn namespace(name: &str, labels: &str) -> String {
+    format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}, labels: {{{labels}}}}}}}")
+}
+
+/// All that a watch says now.
+fn said(events: &mut BoxStream<'static, Result<WatchEvent, SourceError>>) -> Vec<String> {
+    let mut said = Vec::new();
+    while let Some(Some(event)) = events.next().now_or_never() {
+        said.push(match event {
+            Ok(WatchEvent::Applied { json, .. }) => {
+                let object: Value = serde_json::from_slice(&json).unwrap();
+                format!("{} {}", object["metadata"]["name"].as_str().unwrap(), object["metadata"]["labels"])
+            }
+            Ok(WatchEvent::Deleted(key)) => format!("no {key}"),
+            Ok(other) => format!("{other:?}"),
+            Err(error) => error.to_string(),
+        });
+    }
+    said
+}
+
+#[tokio::test]
+async fn lists_are_in_order_of_names_and_changes_as_they_came() {
+    let tracker = tracker();
+    for name in ["b", "c", "a"] {
+        tracker.add(&namespace(name, "")).unwrap();
+    }
+    tracker.delete(&namespace("c", "")).unwrap();
+    let mut events = tracker.watch(Selection::all(Kind::Namespace));
+    assert_eq!(said(&mut events), ["Restart", "a {}", "b {}", "Listed"]);
+    for name in ["b", "a"] {
+        tracker.update(&namespace(name, "x: '1'"), false).unwrap();
+    }
+    tracker.add(&namespace("c", "")).unwrap();
+    tracker.delete(&namespace("b", "")).unwrap();
+    assert_eq!(said(&mut events), ["a {\"x\":\"1\"}", "c {}", "no b"], "of each object what it has become");
+    tracker.add(&namespace("d", "")).unwrap();
+    tracker.delete(&namespace("d", "")).unwrap();
+    assert_eq!(said(&mut events), [""; 0], "of what it never was told of it is not told the end");
+}
+
+#[tokio::test]
+async fn labels_select_nothing() {
+    let tracker = tracker();
+    tracker.add(&namespace("a", "team: blue")).unwrap();
+    let mut events = tracker.watch(Selection::all(Kind::Namespace).with_labels("team=red"));
+    tracker.add(&namespace("b", "")).unwrap();
+    assert_eq!(said(&mut events), ["Restart", "a {\"team\":\"blue\"}", "b {}", "Listed"]);
+}
+
+#[tokio::test]
+async fn a_selector_that_cannot_be_read_is_told() {
+    let mut events = tracker().watch(Selection::all(Kind::Pod).with_fields("spec.nodeName"));
+    assert_eq!(said(&mut events), ["invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'"]);
+}
+
+#[tokio::test]
+async fn whoever_was_there_before_a_resync_lists_again() {
+    let tracker = tracker();
+    tracker.add(&namespace("a", "")).unwrap();
+    tracker.add("{apiVersion: v1, kind: Node, metadata: {name: one}}").unwrap();
+    let watch = |kind| tracker.watch(Selection::all(kind));
+    let (mut early, mut asleep, mut nodes) =
+        (watch(Kind::Namespace), watch(Kind::Namespace), watch(Kind::Node));
+    for events in [&mut early, &mut asleep, &mut nodes] {
+        assert_eq!(said(events).len(), 3);
+    }
+    tracker.resync(&Kind::Namespace.into(), &[namespace("b", "")]).unwrap();
+    assert_eq!(said(&mut early), ["Restart", "b {}", "Listed"]);
+    tracker.add(&namespace("b", "x: '1'")).unwrap();
+    assert_eq!(said(&mut early), ["b {\"x\":\"1\"}"]);
+    tracker.delete(&namespace("b", "")).unwrap();
+    assert_eq!(said(&mut early), ["no b"]);
+    // All that has changed since was written over by now: it is still known that a resync was among it.
+    assert_eq!(said(&mut asleep), ["Restart", "Listed"]);
+    assert_eq!(said(&mut nodes), [""; 0]);
+    tracker.resync::<String>(&Kind::Namespace.into(), &[]).unwrap();
+    assert_eq!(said(&mut early), ["Restart", "Listed"]);
+    let wrong = tracker.resync(&Kind::Node.into(), &[namespace("b", "")]).unwrap_err();
+    assert_eq!(wrong.to_string(), "b is v1.namespaces, expected v1.nodes");
+}

@@ -1,0 +1,382 @@
+//! The source that reads a folder of manifests and follows its changes.
+
+mod file;
+mod follow;
+mod keep;
+mod last_good;
+mod manifests;
+mod memory;
+mod outcome;
+mod place;
+mod report;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hive::Members;
+use inotify::Inotify;
+use memory_limit::MemoryLimit;
+use state_file::Version;
+use tokio::time::Instant;
+
+use self::file::{Found, Signature};
+pub(crate) use self::follow::follow;
+pub(crate) use self::keep::{Keep, records};
+use self::last_good::LastGood;
+pub(crate) use self::manifests::Manifests;
+pub(crate) use self::memory::Memory;
+use self::outcome::Outcome;
+pub(crate) use self::report::{Report, SourceMetrics};
+use self::watch::Watch;
+use crate::MAX_FILE;
+use crate::shelf::Shelf;
+
+/// How long what a file said stays in force after the file has gone: editors and scripts that replace a file by two
+/// steps have done the second one by then.
+const GONE: Duration = Duration::from_millis(100);
+
+/// The same for the whole folder.
+const FOLDER_GONE: Duration = Duration::from_secs(1);
+
+/// Files that are read before what is in them is taken.
+const AT_ONCE: usize = 16;
+
+/// Times that things may change while they are looked at, before others have their turn.
+const TRIES: usize = 8;
+
+/// How long to wait until there may be room in memory for a file that was not taken, or one can be read again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The versions of the files that folders are remembered by.
+pub(crate) fn versions() -> Members<Version> {
+    Members(vec![memory::version(), Version::of::<LastGood>()])
+}
+
+/// A folder of manifests: what is watched, what was read, where it goes.
+pub(crate) struct Folder {
+    path: PathBuf,
+    manifests: Manifests,
+    shelf: Shelf,
+    report: Report,
+    memory: Memory,
+    keep: Keep,
+    limit: Arc<MemoryLimit>,
+    watch: Option<Watch>,
+    /// Where the folder is now, without links.
+    place: Option<PathBuf>,
+    /// The state in which files were read last.
+    known: BTreeMap<String, Option<Signature>>,
+    /// Files that are gone, and when that counts.
+    leaving: BTreeMap<String, Instant>,
+    /// When to look again for what there was no room for, or what could not be read: nobody tells when that has changed.
+    again: Option<Instant>,
+    /// Whether everything was read once, and whether that was told.
+    complete: bool,
+    completed: bool,
+}
+
+impl Folder {
+    pub(crate) fn new(
+        path: PathBuf,
+        manifests: Manifests,
+        shelf: Shelf,
+        report: Report,
+        memory: Memory,
+        keep: Keep,
+        limit: Arc<MemoryLimit>,
+    ) -> Folder {
+        Folder {
+            path,
+            manifests,
+            shelf,
+            report,
+            memory,
+            keep,
+            limit,
+            watch: None,
+            place: None,
+            known: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            again: None,
+            complete: false,
+            completed: false,
+        }
+    }
+
+    fn start(&mut self, inotify: Inotify) -> io::Result<()> {
+        self.watch = Some(Watch::new(inotify));
+        self.look(true)?;
+        self.report.late(None, &self.manifests);
+        Ok(())
+    }
+
+    /// When nobody tells of changes.
+    fn look_unwatched(&mut self, error: &io::Error) -> io::Result<()> {
+        self.watch = None;
+        let fault = format!("changes are noticed after a second only: {error}; see fs.inotify in sysctl");
+        self.report.late(Some(&fault), &self.manifests);
+        let looked = self.look(false);
+        self.forget()?;
+        looked
+    }
+
+    /// When the next file that is gone is to be forgotten, or one to be read for which there was no room.
+    fn next_deadline(&self) -> Option<Instant> {
+        let leaving = self.leaving.iter().filter(|(name, _)| !self.is_written(name));
+        leaving.map(|(_, &deadline)| deadline).chain(self.again).min()
+    }
+
+    /// The largest file that is read.
+    fn largest(&self) -> u64 {
+        self.limit.largest_input(MAX_FILE)
+    }
+
+    fn is_written(&self, name: &str) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.is_written(name))
+    }
+
+    fn is_touched(&self, name: &str) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.is_touched(name))
+    }
+
+    /// Does what the kernel's events ask for, and those that come meanwhile; looks at everything if so asked.
+    fn handle(&mut self, mut look: bool) -> io::Result<()> {
+        look |= self.again.take_if(|due| *due <= Instant::now()).is_some();
+        for _ in 0..TRIES {
+            let Some(watch) = &mut self.watch else { break };
+            watch.drain()?;
+            if watch.is_idle() && !look {
+                break;
+            }
+            let todo = watch.take();
+            if let Some(place) = self.place.clone() {
+                // Before anything else: somebody may wait for just these.
+                let outcome = self.read(&place, todo.read.into_iter().collect())?;
+                self.apply(outcome);
+            }
+            if look || todo.look || todo.all {
+                self.look(todo.all)?;
+            }
+            look = false;
+        }
+        self.forget()
+    }
+
+    /// Files that have been gone, or empty, for long enough.
+    fn forget(&mut self) -> io::Result<()> {
+        let mut outcome = Outcome::default();
+        let now = Instant::now();
+        let due = |(name, due): &(&String, &Instant)| **due <= now && !self.is_written(name);
+        let due: Vec<String> = self.leaving.iter().filter(due).map(|(name, _)| name.clone()).collect();
+        for name in due {
+            self.leaving.remove(&name);
+            let place = self.place.as_ref().map(|place| place.join(&name));
+            let found = place.map_or(Found::Nothing, |place| file::read(&place, self.largest()));
+            if let Some(watch) = &mut self.watch {
+                watch.drain()?;
+            }
+            match found {
+                // Its events will tell.
+                _ if self.is_touched(&name) => {}
+                Found::Changing => {}
+                Found::Nothing => outcome.add(self.manifests.remove(&name)),
+                // Empty since another moment.
+                Found::File(signature, Ok(content))
+                    if content.is_empty() && self.known.get(&name) != Some(&signature) =>
+                {
+                    self.known.insert(name.clone(), signature);
+                    self.leaving.insert(name, now + GONE);
+                }
+                Found::File(signature, content) => self.take(&name, signature, content, &mut outcome),
+            }
+        }
+        self.apply(outcome);
+        Ok(())
+    }
+
+    /// Finds the folder and its files again and reads those that have changed; all of them if so asked.
+    fn look(&mut self, all: bool) -> io::Result<()> {
+        let mut found = place::find(&self.path);
+        if let Some(watch) = &mut self.watch {
+            for _ in 0..TRIES {
+                if !watch.place(std::mem::take(&mut found.wanted))? {
+                    break;
+                }
+                found = place::find(&self.path);
+            }
+        }
+        self.place = found.place.as_ref().ok().cloned();
+        let mut outcome = Outcome::default();
+        let names = match (found.place, found.names) {
+            (Ok(place), Ok(names)) => {
+                if let Some(watch) = &mut self.watch {
+                    watch.drain()?;
+                }
+                let changed = names.iter().filter(|(name, signature)| {
+                    let same = !all && signature.is_some() && self.known.get(*name) == Some(*signature);
+                    !self.is_written(name) && (!same || self.leaving.contains_key(*name))
+                });
+                let changed = changed.map(|(name, _)| name.clone()).collect();
+                outcome = self.read(&place, changed)?;
+                self.memory.note(true);
+                self.report.folder(None, &self.manifests);
+                names.into_keys().collect()
+            }
+            // Somebody mounts it late: what it said in the run before stays in force.
+            (Err(error), _)
+                if error.kind() == io::ErrorKind::NotFound && !self.complete && self.memory.knows() =>
+            {
+                let fault = format!(
+                    "{} is missing and was there in the run before: policies stay as they are; make it, empty for an \
+                     empty cluster",
+                    self.path.display()
+                );
+                self.report.folder(Some(&fault), &self.manifests);
+                return Ok(());
+            }
+            (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {
+                self.memory.note(false);
+                self.report.folder(None, &self.manifests);
+                BTreeSet::new()
+            }
+            // What is there cannot be seen: nothing goes.
+            (Err(error), _) | (_, Err(error)) => {
+                let fault = format!(
+                    "{} cannot be read: {error}; policies stay as they are; make it a folder that the agent may read",
+                    self.path.display()
+                );
+                self.report.folder(Some(&fault), &self.manifests);
+                self.again = Some(Instant::now() + AGAIN);
+                return Ok(());
+            }
+        };
+        let wait = if self.place.is_some() { GONE } else { FOLDER_GONE };
+        let gone: Vec<String> = self
+            .manifests
+            .files()
+            .filter(|name| !names.contains(&***name))
+            .map(|name| name.to_string())
+            .collect();
+        for name in gone {
+            self.lose(name, wait, &mut outcome);
+        }
+        if !self.complete {
+            outcome.add(self.begin(&names));
+        }
+        self.complete = true;
+        self.apply(outcome);
+        Ok(())
+    }
+
+    /// Files that are there and could not be read yet say what they said in the run before; those that are gone say
+    /// nothing any more.
+    fn begin(&mut self, names: &BTreeSet<String>) -> Outcome {
+        let mut outcome = Outcome::default();
+        for name in self.keep.unasked() {
+            match names.contains(&name) {
+                true => outcome.add(self.restore(&name)),
+                false => self.keep.forget(&name),
+            }
+        }
+        outcome
+    }
+
+    /// What a file said in the run before, unless it was read already.
+    fn restore(&mut self, name: &str) -> Outcome {
+        match self.keep.before(name) {
+            Some(before) => self.manifests.restore(name, &before),
+            None => Outcome::default(),
+        }
+    }
+
+    /// Reads files. What somebody wrote meanwhile is not believed: it is read again when it is closed.
+    fn read(&mut self, place: &Path, names: Vec<String>) -> io::Result<Outcome> {
+        let mut outcome = Outcome::default();
+        let largest = self.largest();
+        let mut names = names.iter().peekable();
+        while names.peek().is_some() {
+            let (mut found, mut bytes) = (Vec::new(), 0);
+            while found.len() < AT_ONCE
+                && bytes < largest
+                && let Some(name) = names.next()
+            {
+                let read = file::read(&place.join(name), largest);
+                bytes += read.bytes();
+                found.push((name, read));
+            }
+            if let Some(watch) = &mut self.watch {
+                watch.drain()?;
+            }
+            for (name, found) in found {
+                outcome.add(self.restore(name));
+                match found {
+                    _ if self.is_touched(name) => {}
+                    Found::Changing => {}
+                    Found::Nothing => self.lose(name.clone(), GONE, &mut outcome),
+                    // It may be empty for being written anew, of which the kernel tells a little later.
+                    Found::File(signature, Ok(content)) if content.is_empty() && self.manifests.has(name) => {
+                        if self.known.get(name) != Some(&signature) {
+                            outcome.add(self.manifests.leave(name));
+                            self.leaving.insert(name.clone(), Instant::now() + GONE);
+                            self.known.insert(name.clone(), signature);
+                        }
+                    }
+                    Found::File(signature, content) => self.take(name, signature, content, &mut outcome),
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// What a file says counts from now on.
+    fn take(
+        &mut self,
+        name: &str,
+        signature: Option<Signature>,
+        content: Result<Vec<u8>, String>,
+        outcome: &mut Outcome,
+    ) {
+        let before = self.known.insert(name.to_owned(), signature).flatten();
+        self.leaving.remove(name);
+        let grows =
+            content.as_ref().is_ok_and(|content| content.len() as u64 > before.map_or(0, |s| s.size()));
+        // The first reading is what was in force before: without it pods would be without their policies.
+        if let (true, true, Err(full)) = (grows, self.complete, self.limit.room()) {
+            self.known.remove(name);
+            self.again = Some(Instant::now() + AGAIN);
+            outcome.add(self.manifests.set(name, Err(format!("is not taken now: {full}"))));
+            return;
+        }
+        if signature.is_none() {
+            self.again = Some(Instant::now() + AGAIN);
+        }
+        outcome.add(self.manifests.set(name, content.as_deref().map_err(Clone::clone)));
+    }
+
+    fn lose(&mut self, name: String, wait: Duration, outcome: &mut Outcome) {
+        self.known.remove(&name);
+        if self.manifests.has(&name) && !self.leaving.contains_key(&name) {
+            outcome.add(self.manifests.leave(&name));
+            self.leaving.insert(name, Instant::now() + wait);
+        }
+    }
+
+    fn apply(&mut self, outcome: Outcome) {
+        if outcome.is_empty() && self.complete == self.completed {
+            return;
+        }
+        self.completed = self.complete;
+        self.shelf.write(outcome.changes, self.complete);
+        self.report.files(outcome.rows, outcome.gone, &self.manifests);
+        for (name, good) in outcome.good {
+            self.keep.note(&name, good, self.manifests.accepted());
+        }
+    }
+}

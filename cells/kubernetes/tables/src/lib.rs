@@ -1,0 +1,104 @@
+//! Cluster objects as tables: Kubernetes' own and those of `cilium.io`, from every source there is.
+//!
+//! **Owns** a table for each kind that the agent reads ([`tables()`]): rows are a [`Row<T>`](Row) of its type, which has only
+//! the fields that are used. `k8s-policies` has both kinds of policies, as they were written. `k8s-sources` has the files
+//! of manifests with what is wrong with them.
+//! **Needs** sources, members of `Group<Arc<dyn Source>>`: an API server, the tracker of a script. The folders of
+//! [`K8sConfig`] are sources, too: `cluster-folder`, a folder that is the cluster, and `static-cnp-path`, one of policies.
+//! **Gives** `Arc<Table<Row<T>>>` of each table; [`table()`] and [`selected`] for tables of further kinds; [`events()`] for those who
+//! follow a source without a table. Who misses an object that may have come just now waits for [`Sources::look`].
+//! `GET /apiary/k8s-<plural>` lists the objects of a kind for `apiary get`, whole, as the tables' own JSON may not be.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use k8s_tables::{Row, core::Service};
+//! use statedb::Table;
+//!
+//! fn cluster_ip(services: &Table<Row<Service>>) -> Option<String> {
+//!     let snapshot = services.snapshot();
+//!     let service = services.get(&snapshot, Row::by_name("kube-system", "kube-dns"))?;
+//!     Some(service.spec.cluster_ip.to_string())
+//! }
+//! ```
+//!
+//! **Life of a table.** A job for each source that has the kind (`k8s-reflector-<table>-<source>`) keeps it equal to what
+//! the source says. A list is a difference in one transaction, and the first one completes the table; without any source
+//! it is complete and empty. Of an object that is wrong the last good version stays, also over lists; health, one line of
+//! the log and `k8s_wrong_objects` tell of it until it is right or gone. An object that two sources have is the one's that
+//! had it first, as long as that one has it. Policies of two sources are two policies.
+//!
+//! **Life of a folder.** A job reads it once and follows its changes as the kernel tells them: a file that is closed after
+//! writing or renamed into place is read at once, one that is being written is not. Links are followed, so that a mounted
+//! ConfigMap and a folder replaced as a whole are noticed. What a file said stays for 0.1 s after it has gone or is empty
+//! (1 s for the whole folder), for those who replace it in two steps. Only a rename is exact: the kernel tells of a change
+//! in place a moment after it, in which half a file can be read. What one file says of a kind is one transaction, up to
+//! 1,000 objects; its kinds follow each other within milliseconds, in no order.
+//!
+//! **A manifest that is wrong** is refused with file, document, line, path and remedy in `k8s-sources`, in health and
+//! once in the log; all others apply. What it named stays as it was before, also as it was in the run before: what files
+//! said when they were right is kept in `state/manifests`. What a manifest leaves out is filled in as an API server would;
+//! a pod that names no node is this node's.
+//!
+//! ```
+//! use k8s_tables::core::Pod;
+//!
+//! let text = "
+//! apiVersion: v1
+//! kind: Pod
+//! metadata: {name: web-0, namespace: shop, labels: {app: web}}
+//! spec:
+//!   containers: [{name: web, ports: [{name: http, containerPort: 0}]}]
+//! ";
+//! let document = k8s_tables::documents(text).remove(0).unwrap();
+//! let refusal = k8s_tables::manifest::<Pod>(&document.value).unwrap_err();
+//! assert_eq!(
+//!     refusal.to_string(),
+//!     "spec.containers[0].ports[0].containerPort: expected a whole number from 1 to 65535, found 0"
+//! );
+//! assert_eq!(document.lines().of(&refusal.0[0].path), 6);
+//! ```
+//!
+//! **Names.** Of several manifests of one object in a folder the last counts, by file name and place, as after
+//! `kubectl apply -f FOLDER`. Sub-folders are not read.
+
+mod cell;
+mod config;
+mod error;
+mod events;
+mod faults;
+mod filter;
+mod folder;
+mod numbers;
+mod object;
+mod page;
+mod policy;
+mod pool;
+mod reflect;
+mod row;
+mod shelf;
+mod source_file;
+mod sources;
+mod table;
+mod tables;
+
+pub use cell::{cell, pods, tables};
+pub use config::K8sConfig;
+pub use error::Error;
+pub use events::{Said, Wrong, events};
+pub use filter::selects;
+pub use k8s_types::{
+    Answer, Api, ApiError, Broken, DEFAULT_NAMESPACE, Document, ItemPath, JsonItem, Key, Kind, Lines,
+    MAX_DEPTH, MAX_FILE, Manifest, ObjectMeta, Patch, Preconditions, Problem, Refusal, Resource, Selection,
+    SmolStr, Source, SourceError, StringMap, WatchEvent, cilium, core, decode, documents, documents_of_bytes,
+    json_items,
+};
+pub use object::{manifest, manifest_of_json};
+pub use policy::{PolicyKind, PolicyObject};
+pub use pool::Pool;
+pub use row::{Row, Tabled};
+pub use shelf::{Change, Raw, Shelf};
+pub use source_file::{ManifestFault, SourceFile};
+pub use sources::Sources;
+pub use table::{optional, selected, table};
+pub use tables::SERVICE_NAME;

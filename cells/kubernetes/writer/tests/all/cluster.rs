@@ -1,0 +1,58 @@
+//! The cluster that is written to, as others see and change it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use k8s_fake_apiserver::{Domain, Gvr, Tracker};
+use k8s_types::{Api, Key, Kind, Preconditions};
+use serde_json::Value;
+use statedb::Db;
+
+/// All that others do happens at once.
+#[derive(Clone)]
+pub(crate) struct Cluster(Arc<Tracker>);
+
+impl Default for Cluster {
+    fn default() -> Cluster {
+        Cluster(Arc::new(Tracker::new(&Db::new().table().unwrap())))
+    }
+}
+
+impl Cluster {
+    pub(crate) fn api(&self) -> Arc<dyn Api> {
+        self.0.clone()
+    }
+
+    pub(crate) fn object(&self, kind: Kind, key: &Key) -> Option<Value> {
+        let object = Api::get(&*self.0, kind, key).now_or_never().unwrap().ok()?;
+        Some(serde_json::from_slice(&object).unwrap())
+    }
+
+    /// The objects of a kind by name.
+    pub(crate) fn objects(&self, kind: Kind) -> BTreeMap<String, Value> {
+        let objects = self.0.list(Domain::Any, &Gvr::from(kind), None);
+        objects.iter().map(|object| (object.name().to_string(), object.value().clone())).collect()
+    }
+
+    /// Somebody else makes an object.
+    pub(crate) fn make(&self, kind: Kind, key: &Key, mut object: Value) {
+        object["apiVersion"] = kind.api_version().into();
+        object["kind"] = kind.name().into();
+        object["metadata"]["name"] = key.name.as_str().into();
+        object["metadata"]["namespace"] = key.namespace.as_str().into();
+        self.0.create(kind, object.to_string().into()).now_or_never().unwrap().unwrap();
+    }
+
+    /// Somebody else changes an object, if it is there.
+    pub(crate) fn change(&self, kind: Kind, key: &Key, change: impl FnOnce(&mut Value)) {
+        let Some(mut object) = self.object(kind, key) else { return };
+        change(&mut object);
+        Api::update(&*self.0, kind, object.to_string().into()).now_or_never().unwrap().unwrap();
+    }
+
+    /// Somebody else deletes an object, if it is there.
+    pub(crate) fn remove(&self, kind: Kind, key: &Key) {
+        drop(Api::delete(&*self.0, kind, key, Preconditions::default()).now_or_never().unwrap());
+    }
+}

@@ -1,0 +1,362 @@
+//! The wiring: tables, writer, state file, reconciler, REST.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
+
+use api::{Operation, Route, StatusSource};
+use devices::NodeAddress;
+use hive::prelude::*;
+use local_node::{LocalNode, StateConfig};
+use maps::FamilyConfig;
+use memory_limit::MemoryLimit;
+use metrics::Metrics;
+use reconciler::Reconciler;
+use state_file::Rewrite;
+use statedb::{RwTable, Table};
+
+use crate::backend::Backend;
+use crate::balancer::Balancer;
+use crate::commands::commands;
+use crate::config::ServicesConfig;
+use crate::control::{Control, Shared};
+use crate::convert::Families;
+use crate::desired::Settings;
+use crate::follow::StateFile;
+use crate::frontend::Frontend;
+use crate::id_file::{self, IdFile};
+use crate::levels::Pressure;
+use crate::metrics::{Events, register_features};
+use crate::provider::{self, LbMapsProvider};
+use crate::reconcile::{KEEPER, LbOps, Surroundings, Unserved};
+use crate::rows::{LbMaps, MapError};
+use crate::select::Place;
+use crate::service::Service;
+use crate::writer::{Questions, Rules, ServicesWriter};
+use crate::{reflect, rest};
+
+/// Gives `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; keeps the node's load balancer maps
+/// like them, follows the state file, serves `GET /service`.
+pub fn cell() -> Cell {
+    group([control_plane(), provider::pinned()])
+}
+
+/// The same for the maps that somebody else provides as `Arc<LbMapsProvider>`.
+pub fn control_plane() -> Cell {
+    group([
+        module(
+            "loadbalancer-writer",
+            "Services, frontends and backends",
+            [
+                config::<ServicesConfig>(),
+                statedb::table::<Service>(),
+                statedb::table::<Frontend>(),
+                statedb::table::<Backend>(),
+                provide(writer),
+                provide(route),
+                provide(status),
+            ],
+        ),
+        module(
+            "loadbalancer-reflectors",
+            "Sources of services",
+            [module("file-reflector", "Services of a file", [invoke(state_file)]), reflect::cell()],
+        ),
+        module(
+            "loadbalancer-reconciler",
+            "Frontends into the load balancer maps",
+            [
+                provide(|| Arc::new(Control::default())),
+                provide(commands),
+                supply(Member(id_file::version())),
+                invoke(reconcile),
+            ],
+        ),
+    ])
+}
+
+#[derive(Params)]
+struct WriterParams {
+    config: Config<ServicesConfig>,
+    families: Config<FamilyConfig>,
+    services: Arc<RwTable<Service>>,
+    frontends: Arc<RwTable<Frontend>>,
+    backends: Arc<RwTable<Backend>>,
+    node: Arc<Table<LocalNode>>,
+    metrics: Option<Arc<Metrics>>,
+    addresses: Option<Arc<Table<NodeAddress>>>,
+    jobs: JobGroup,
+}
+
+fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
+    let events = Events::default();
+    if let Some(metrics) = p.metrics {
+        events.register(&metrics);
+        register_features(&metrics, &p.config);
+    }
+    let rules = Rules {
+        node_port_range: p.config.node_ports()?,
+        node_ports: p.config.kube_proxy_replacement,
+        topology: p.config.enable_service_topology,
+        modes: p.config.bpf_lb_mode_annotation,
+    };
+    let (node, addresses) = (p.node.clone(), p.addresses.clone());
+    let node_port_addresses = move || addresses.as_deref().map(node_port_addresses).unwrap_or_default();
+    let questions = Questions::new(move || place(&node), node_port_addresses);
+    let families = Families { v4: p.families.enable_ipv4, v6: p.families.enable_ipv6 };
+    let tables = ((*p.services).clone(), (*p.frontends).clone(), (*p.backends).clone());
+    let topology = rules.topology;
+    let writer =
+        Arc::new(ServicesWriter::new(tables.0, tables.1, tables.2, questions, families, rules, events));
+    let (node, of_node) = (p.node, writer.clone());
+    p.jobs.one_shot("node-addr-reconciler", move |cx| follow_node(of_node, node, topology, cx));
+    if topology {
+        // The job above follows the zone, too.
+        p.jobs.one_shot("zone-watcher", |cx: JobCx| async move {
+            cx.health.ok("Watching local node zone topology changes");
+            cx.cancelled().await;
+            Ok(())
+        });
+    }
+    if let Some(addresses) = p.addresses {
+        let writer = writer.clone();
+        p.jobs.one_shot("wildcard-addr-reconciler", move |cx| follow_addresses(writer, addresses, cx));
+    }
+    Ok(writer)
+}
+
+/// How often at most frontends are written again because the node's addresses have changed.
+const ADDRESS_PACE: Duration = Duration::from_secs(1);
+
+/// Has frontends brought in again that depend on the node's addresses: a first change at once, those that follow together.
+pub(crate) async fn follow_addresses(
+    writer: Arc<ServicesWriter>,
+    addresses: Arc<Table<NodeAddress>>,
+    cx: JobCx,
+) -> anyhow::Result<()> {
+    cx.health.ok("Running");
+    let mut known: BTreeSet<(IpAddr, bool)> = BTreeSet::new();
+    let follow = async {
+        loop {
+            let snapshot = addresses.snapshot();
+            let watch = addresses.watch(&snapshot);
+            let now: BTreeSet<(IpAddr, bool)> =
+                addresses.all(&snapshot).map(|row| (row.addr, row.node_port)).collect();
+            let changed: BTreeSet<IpAddr> = now.symmetric_difference(&known).map(|(ip, _)| *ip).collect();
+            if !changed.is_empty() {
+                writer.node_addresses_changed(&changed);
+                tokio::time::sleep(ADDRESS_PACE).await;
+            }
+            known = now;
+            watch.changed().await;
+        }
+    };
+    cx.token().run_until_cancelled(follow).await.unwrap_or(Ok(()))
+}
+
+/// Where the node is, as its row says.
+fn place(node: &Table<LocalNode>) -> Place {
+    let snapshot = node.snapshot();
+    let Some(node) = node.get(&snapshot, LocalNode::query()) else { return Place::default() };
+    let zone = node.labels.get(ZONE).filter(|zone| !zone.is_empty());
+    let zone = zone.map(|zone| zone.as_str().into());
+    Place { node: node.name.clone(), zone, cluster_id: node.cluster_id }
+}
+
+/// The label of a node that names its zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+fn node_port_addresses(addresses: &Table<NodeAddress>) -> BTreeSet<IpAddr> {
+    let snapshot = addresses.snapshot();
+    addresses.all(&snapshot).filter(|row| row.node_port).map(|row| row.addr).collect()
+}
+
+/// Has backends chosen anew when the node has another name or zone.
+async fn follow_node(
+    writer: Arc<ServicesWriter>,
+    node: Arc<Table<LocalNode>>,
+    topology: bool,
+    cx: JobCx,
+) -> anyhow::Result<()> {
+    cx.health.ok("Running");
+    let mut known: Option<Place> = None;
+    loop {
+        let watch = node.watch(&node.snapshot());
+        let now = place(&node);
+        if known.as_ref() != Some(&now) {
+            let renamed = known.as_ref().is_none_or(|known| known.node != now.node);
+            let by_zone = |service: &Service| topology && service.traffic_distribution.is_by_zone();
+            writer.choose_again(|service| renamed || by_zone(service));
+            known = Some(now);
+        }
+        tokio::select! {
+            () = watch.changed() => {}
+            () = cx.cancelled() => return Ok(()),
+        }
+    }
+}
+
+fn status(config: Config<ServicesConfig>) -> Member<StatusSource> {
+    Member(StatusSource::new("services", move |status| rest::status(&config, status)))
+}
+
+fn route(frontends: Arc<Table<Frontend>>) -> Member<Route> {
+    Member(Route::new(Operation::GetService, move |_| {
+        let answer = rest::get_service(&frontends);
+        async move { answer }
+    }))
+}
+
+fn state_file(
+    config: Config<ServicesConfig>,
+    families: Config<FamilyConfig>,
+    memory: Option<Arc<MemoryLimit>>,
+    writer: Arc<ServicesWriter>,
+    jobs: JobGroup,
+) {
+    let Some(path) = config.state_file() else { return };
+    let file = StateFile {
+        path,
+        interval: config.lb_state_file_interval,
+        families: Families { v4: families.enable_ipv4, v6: families.enable_ipv6 },
+        largest: memory.unwrap_or_default().largest_input(k8s_tables::MAX_FILE),
+        initializers: Some(writer.register("state-file")),
+        refused: Vec::new(),
+        has_passed_over: false,
+        writer: (*writer).clone(),
+    };
+    jobs.one_shot("file-reflector", move |cx: JobCx| file.follow(cx));
+}
+
+#[derive(Params)]
+struct ReconcileParams {
+    config: Config<ServicesConfig>,
+    writer: Arc<ServicesWriter>,
+    maps: Arc<LbMapsProvider>,
+    control: Arc<Control>,
+    metrics: Option<Arc<Metrics>>,
+    addresses: Option<Arc<Table<NodeAddress>>>,
+    /// Where ids are kept for the next run; without it they are not.
+    state: Option<Config<StateConfig>>,
+    lifecycle: Lifecycle,
+    health: Health,
+    jobs: JobGroup,
+}
+
+fn reconcile(p: ReconcileParams) {
+    let without_effect = p.config.without_effect();
+    if !without_effect.is_empty() {
+        let message = format!(
+            "{} option(s) have no effect: the datapath has no programs for them yet",
+            without_effect.len()
+        );
+        p.health.scope("options").degraded(message, without_effect.join(", "));
+    }
+    let jobs = p.jobs.clone();
+    let ids = p.state.as_ref().map(|state| Arc::new(IdFile::new(state.state().join(id_file::FILE))));
+    if let Some(file) = &ids {
+        let (again, before) = (file.clone(), file.clone());
+        file.rewrite_by(Rewrite::new(&p.jobs, &p.health, id_file::FILE, move || again.write()));
+        p.lifecycle.hook("service-ids").on_start(move |_| async move { Ok(before.load()?) });
+    }
+    jobs.one_shot("reconcile", move |cx: JobCx| run(p, ids, cx));
+}
+
+/// Takes the maps over, waits for the sources if an earlier run has left services in them, then reconciles.
+async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow::Result<()> {
+    let comparisons = p.maps.comparisons.clone();
+    let frontends = p.writer.frontends_for_statuses();
+    let begin = Instant::now();
+    let Some((maps, mut balancer)) = take_over(&p, &cx).await else { return Ok(()) };
+    if let Some(ids) = ids {
+        balancer.resume_ids(ids);
+    }
+    if let Some(metrics) = &p.metrics
+        && !p.config.lb_pressure_metrics_interval.is_zero()
+    {
+        metrics.register_collector(Pressure(balancer.mirror.levels()));
+    }
+    let restored = balancer.restored();
+    if restored > 0 {
+        let ms = begin.elapsed().as_millis() as u64;
+        let wildcards = balancer.restored_wildcards;
+        tracing::info!(count = restored, wildcards, ms, "Restored services of the previous run");
+        tokio::select! {
+            () = frontends.wait_initialized() => {}
+            () = tokio::time::sleep(p.config.lb_init_wait_timeout) => {
+                tracing::warn!("Not all sources of services have spoken, going on with those that have");
+            }
+            () = cx.cancelled() => return Ok(()),
+        }
+    }
+    let all = p.writer.frontends();
+    let surroundings =
+        Surroundings { settings: Settings::of(&p.config), addresses: p.addresses, frontends: all.clone() };
+    let unserved = Unserved::new(cx.health.scope("node-ports"));
+    let ops = Shared::new(LbOps { balancer, comparisons: comparisons.clone(), surroundings, unserved });
+    let health = cx.health.clone();
+    let (handle, reconciler) = Reconciler::builder(frontends)
+        .status(|frontend| &frontend.status, |frontend, status| frontend.status = status)
+        .merge(|current, reconciled| current.id = reconciled.id)
+        .batch_ops(ops.clone())
+        .blocking()
+        .retry(p.config.lb_retry_backoff_min, p.config.lb_retry_backoff_max)
+        .prune(REFRESH)
+        .refresh(REFRESH, 100)
+        .report(move |state| state.tell(&health))
+        .build();
+    let reconciler = reconciler.refreshing_in(&p.jobs);
+    p.control.runs(maps, ops.clone(), handle.clone());
+    let compare = async {
+        loop {
+            comparisons.turn(KEEPER).await;
+            handle.prune();
+        }
+    };
+    let begin = Instant::now();
+    let synced = async {
+        all.wait_initialized().await;
+        let snapshot = all.snapshot();
+        if handle.wait_until(all.revision(&snapshot)).await.is_ok() {
+            let (frontends, ms) = (all.len(&snapshot), begin.elapsed().as_millis() as u64);
+            tracing::info!(frontends, ms, "Services of all sources are in the maps");
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        () = reconciler.run_job(&cx) => {}
+        () = compare => {}
+        () = synced => {}
+    }
+    hive::blocking(move || ops.lock().balancer.release_reserved_ids()).await;
+    Ok(())
+}
+
+/// Opens the maps and reads what an earlier run has left in them, until it succeeds; none when the agent stops first.
+async fn take_over(p: &ReconcileParams, cx: &JobCx) -> Option<(Arc<dyn LbMaps>, Balancer)> {
+    let (first, longest) = (p.config.lb_retry_backoff_min, p.config.lb_retry_backoff_max);
+    let mut wait = first;
+    loop {
+        let provider = p.maps.clone();
+        let read = hive::blocking(move || {
+            let maps = provider.open()?;
+            let balancer = Balancer::restore(maps.clone())?;
+            Ok::<_, MapError>((maps, balancer))
+        });
+        match read.await {
+            Ok(read) => return Some(read),
+            Err(error) => {
+                if cx.health.degraded_anew("Cannot take over the load balancer maps", &error) {
+                    tracing::error!(%error, "Cannot take over the load balancer maps");
+                }
+            }
+        }
+        cx.token().run_until_cancelled(tokio::time::sleep(wait)).await?;
+        wait = (wait * 2).min(longest.max(first));
+    }
+}
+
+/// How often the maps are compared as a whole.
+const REFRESH: Duration = Duration::from_secs(1800);

@@ -1,0 +1,126 @@
+//! Which services want a server, where, by their frontends.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::net::IpAddr;
+
+use loadbalancer::{Frontend, FrontendType, LbAddress, Scope, ServiceName, TrafficPolicy};
+use reconciler::StatusKind;
+
+/// What a service wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Where load balancers ask.
+    pub(crate) port: u16,
+    /// The load balancers' addresses.
+    pub(crate) load_balancers: BTreeSet<IpAddr>,
+    /// Whether all frontends were tried once: those of ours are numbered after them.
+    pub(crate) settled: bool,
+    frontends: Vec<LbAddress>,
+}
+
+/// What a service with these frontends wants; none if it wants no server.
+pub(crate) fn of<'f>(frontends: impl Iterator<Item = &'f Frontend>) -> Option<Wanted> {
+    let mut wanted: Option<Wanted> = None;
+    for frontend in frontends {
+        let service = &frontend.service;
+        let address = frontend.address();
+        let kind = frontend.params.kind;
+        let asks = service.health_check_node_port > 0 && service.ext_traffic_policy == TrafficPolicy::Local;
+        let may = matches!(kind, FrontendType::LoadBalancer | FrontendType::NodePort);
+        if !asks || !may || address.scope != Scope::External {
+            continue;
+        }
+        let wanted = wanted.get_or_insert_with(|| Wanted {
+            port: service.health_check_node_port,
+            load_balancers: BTreeSet::new(),
+            settled: true,
+            frontends: Vec::new(),
+        });
+        if kind == FrontendType::LoadBalancer {
+            wanted.load_balancers.insert(address.ip);
+        }
+        wanted.settled &= frontend.id != 0 || frontend.status.kind() != StatusKind::Pending;
+        wanted.frontends.push(address);
+    }
+    wanted
+}
+
+/// What all services want, and who has which port.
+#[derive(Debug, Default)]
+pub(crate) struct All {
+    services: BTreeMap<ServiceName, Wanted>,
+    /// Whose each frontend is: one that changes hands is told as the new owner's alone.
+    of_address: HashMap<LbAddress, ServiceName>,
+}
+
+impl All {
+    /// The services that a change of a frontend concerns.
+    pub(crate) fn concerned(&self, frontend: &Frontend) -> impl Iterator<Item = ServiceName> {
+        let service = &frontend.service;
+        let its = service.health_check_node_port > 0 || self.services.contains_key(&service.name);
+        let before = self.of_address.get(&frontend.address()).cloned();
+        its.then(|| service.name.clone()).into_iter().chain(before)
+    }
+
+    pub(crate) fn get(&self, name: &ServiceName) -> Option<&Wanted> {
+        self.services.get(name)
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &ServiceName> {
+        self.services.keys()
+    }
+
+    /// Notes what a service wants now; true if that has changed.
+    pub(crate) fn set(&mut self, name: &ServiceName, wanted: Option<Wanted>) -> bool {
+        let before = match &wanted {
+            Some(wanted) => self.services.insert(name.clone(), wanted.clone()),
+            None => self.services.remove(name),
+        };
+        let changed = before != wanted;
+        for address in before.into_iter().flat_map(|before| before.frontends) {
+            if self.of_address.get(&address) == Some(name) {
+                self.of_address.remove(&address);
+            }
+        }
+        for address in wanted.into_iter().flat_map(|wanted| wanted.frontends) {
+            self.of_address.insert(address, name.clone());
+        }
+        changed
+    }
+
+    /// Who gets which port: who has it already, else the first by name. Also those who do not get theirs.
+    pub(crate) fn ports(
+        &self,
+        has: impl Fn(u16) -> Option<ServiceName>,
+    ) -> (BTreeMap<u16, ServiceName>, Vec<Taken>) {
+        let mut owners: BTreeMap<u16, ServiceName> = BTreeMap::new();
+        let mut taken = Vec::new();
+        let is_owner = |(name, wanted): &(&ServiceName, &Wanted)| has(wanted.port).as_ref() == Some(*name);
+        let (first, rest): (Vec<_>, Vec<_>) = self.services.iter().partition(is_owner);
+        for (name, wanted) in first.into_iter().chain(rest) {
+            match owners.get(&wanted.port) {
+                None => drop(owners.insert(wanted.port, name.clone())),
+                Some(owner) => {
+                    taken.push(Taken { port: wanted.port, owner: owner.clone(), service: name.clone() });
+                }
+            }
+        }
+        (owners, taken)
+    }
+}
+
+/// A port that a service wants and another one has.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) port: u16,
+    pub(crate) owner: ServiceName,
+    pub(crate) service: ServiceName,
+}
+
+impl fmt::Display for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Taken { port, owner, service } = self;
+        write!(f, "healthCheckNodePort {port} of service {service} is {owner}'s; give one of them another")
+    }
+}

@@ -1,0 +1,55 @@
+//! The wiring: options, maps, the job.
+
+use std::sync::Arc;
+
+use hive::prelude::*;
+use loadbalancer::ServicesWriter;
+use local_node::StateConfig;
+use maps::Maps;
+
+use crate::config::SocketConfig;
+use crate::diag::Transport;
+use crate::follow::follow;
+use crate::reverse::ReverseSockets;
+use crate::round::Sockets;
+
+/// Ends sockets of backends that go, by the node's pinned maps.
+pub fn cell() -> Cell {
+    let pinned = |maps: Arc<Maps>| Arc::new(ReverseSockets::pinned(maps));
+    group([termination(), module("socket-maps", "Sockets that were led to backends", [provide(pinned)])])
+}
+
+/// The same by the maps that somebody else provides as `Arc<ReverseSockets>`.
+pub fn termination() -> Cell {
+    let cells = [config::<SocketConfig>(), invoke(start)];
+    module("socket-termination", "Ends sockets that are connected to backends that are gone", cells)
+}
+
+#[derive(Params)]
+struct Needs {
+    config: Config<SocketConfig>,
+    state: Config<StateConfig>,
+    writer: Arc<ServicesWriter>,
+    reverse: Arc<ReverseSockets>,
+    jobs: JobGroup,
+    health: Health,
+}
+
+fn start(p: Needs) {
+    if !p.config.is_on() {
+        return;
+    }
+    let transports = match p.config.lb_sock_terminate_all_protos {
+        true => vec![Transport::Udp, Transport::Tcp],
+        false => vec![Transport::Udp],
+    };
+    let (frontends, backends) = (p.writer.frontends(), p.writer.backends());
+    let changes = backends.changes().named("socket-termination");
+    let namespaces = p.config.enters_pods().then(|| p.state.run().join("netns"));
+    let sockets = Sockets { frontends, backends, reverse: p.reverse, namespaces, transports };
+    p.health.scope("socket-lb").degraded(
+        "Services are not translated at sockets yet",
+        "bpf-lb-sock has no programs: services are translated at the pods' interfaces; sockets of others' programs are ended",
+    );
+    p.jobs.one_shot("socket-termination", move |cx: JobCx| follow(sockets, changes, cx));
+}

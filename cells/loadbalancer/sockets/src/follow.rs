@@ -1,0 +1,161 @@
+//! The loop: backends as they go, fifty milliseconds at a time.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hive::prelude::*;
+use loadbalancer::{Backend, LbAddress};
+use rustix::io::Errno;
+use statedb::Changes;
+
+use crate::diag::Diag;
+use crate::round::{Ended, Of, Sockets, is_alive};
+
+/// How long a change waits for others.
+const BATCH_TIME: Duration = Duration::from_millis(50);
+
+/// Changes of a round at most.
+const BATCH: usize = 1000;
+
+/// Delays between probes of the kernel while it lacks resources.
+const PROBE_DELAY_MIN: Duration = Duration::from_millis(200);
+const PROBE_DELAY_MAX: Duration = Duration::from_secs(30);
+
+/// Ends sockets of backends that go, until the agent stops or the kernel turns out not to be able to.
+pub(crate) async fn follow(sockets: Sockets, mut changes: Changes<Backend>, cx: JobCx) -> anyhow::Result<()> {
+    let transports = sockets.transports.clone();
+    let probe = move || {
+        let mut diag = Diag::open()?;
+        transports.iter().try_for_each(|&transport| diag.can_destroy(transport))
+    };
+    let report = |error: &io::Error| {
+        const MESSAGE: &str = "Could not ask whether the kernel can end sockets, trying again";
+        if cx.health.degraded_anew(MESSAGE, error) {
+            tracing::warn!(%error, "{MESSAGE}");
+        }
+    };
+    let Some(supported) = cx.token().run_until_cancelled(supported(probe, report)).await else {
+        return Ok(());
+    };
+    if let Err(error) = supported {
+        const MESSAGE: &str = "The kernel cannot end sockets: those of backends that go stay connected";
+        tracing::error!(%error, "{MESSAGE}");
+        let remedy = "needs Linux with CONFIG_INET_DIAG, CONFIG_INET_UDP_DIAG and CONFIG_INET_DIAG_DESTROY";
+        cx.health.degraded(MESSAGE, format!("{error}; {remedy}"));
+        return Ok(());
+    }
+    let sockets = Arc::new(sockets);
+    let mut total = 0;
+    // What has gone while no agent ran is known once all sources have spoken.
+    let mut is_start = true;
+    loop {
+        let snapshot = sockets.backends.snapshot();
+        let (batch, watch) = changes.read(&snapshot, BATCH);
+        let (initialized, all_spoke) = sockets.backends.initialized_watch(&snapshot);
+        let lost: HashSet<LbAddress> = batch
+            .iter()
+            .filter(|change| change.deleted || !is_alive(&change.object))
+            .map(|change| change.object.address)
+            .collect();
+        let of = if is_start && initialized { Of::All } else { Of::Lost(lost) };
+        if !matches!(&of, Of::Lost(lost) if lost.is_empty()) {
+            let _working = cx.working();
+            let sockets = sockets.clone();
+            let ended = hive::blocking(move || sockets.end(&of)).await;
+            // A round that failed is repeated with the next change.
+            is_start &= !initialized || ended.is_err();
+            total += tell(&cx.health, ended, total);
+        }
+        if batch.len() < BATCH {
+            tokio::select! {
+                () = watch.changed() => {}
+                () = all_spoke.changed(), if !initialized => {}
+                () = cx.cancelled() => return Ok(()),
+            }
+            let rest = tokio::time::sleep(BATCH_TIME);
+            if cx.token().run_until_cancelled(rest).await.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Probes whether the kernel can end sockets, until it gives an answer that will stay: a lack of descriptors or memory
+/// says nothing about the kernel.
+async fn supported(
+    probe: impl Fn() -> io::Result<()> + Clone + Send + 'static,
+    report: impl Fn(&io::Error),
+) -> io::Result<()> {
+    let mut backoff = Backoff::exponential(PROBE_DELAY_MIN, PROBE_DELAY_MAX);
+    loop {
+        match hive::blocking(probe.clone()).await {
+            Err(error) if is_transient(&error) => report(&error),
+            answer => return answer,
+        }
+        tokio::time::sleep(backoff.next_wait().unwrap_or(PROBE_DELAY_MAX)).await;
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    let transient =
+        [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::AGAIN, Errno::INTR, Errno::BUSY];
+    Errno::from_io_error(error).is_some_and(|errno| transient.contains(&errno))
+}
+
+/// Says how a round went; gives how many sockets were ended.
+fn tell(health: &Health, ended: anyhow::Result<Ended>, before: usize) -> usize {
+    match ended {
+        Err(error) => {
+            if health.degraded_anew("Sockets of backends that are gone may stay connected", &error) {
+                tracing::warn!(%error, "Sockets of backends that are gone may stay connected");
+            }
+            0
+        }
+        Ok(Ended { sockets, closed }) => {
+            if sockets > 0 {
+                tracing::info!(
+                    count = sockets,
+                    "Ended sockets that were connected to backends that are gone"
+                );
+            }
+            match closed.first {
+                None => health.ok(format!("{} sockets ended", before + sockets)),
+                Some(error) => {
+                    let message = format!("{} network namespaces cannot be looked into", closed.count);
+                    if health.degraded_anew(&message, &error) {
+                        tracing::warn!(error, "{message}");
+                    }
+                }
+            }
+            sockets
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Probes a kernel with these answers; the number of probes, and their result.
+    async fn probed(answers: &'static [Result<(), Errno>]) -> (usize, io::Result<()>) {
+        let probes = Arc::new(AtomicUsize::new(0));
+        let count = probes.clone();
+        let probe = move || Ok(answers[count.fetch_add(1, Ordering::Relaxed)]?);
+        let result = supported(probe, |_| {}).await;
+        (probes.load(Ordering::Relaxed), result)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lack_of_descriptors_at_the_start_does_not_end_the_job() {
+        let (probes, result) =
+            probed(&[Err(Errno::MFILE), Err(Errno::NOBUFS), Err(Errno::MFILE), Ok(())]).await;
+        assert_eq!(probes, 4);
+        result.unwrap();
+        let (probes, result) = probed(&[Err(Errno::NOMEM), Err(Errno::OPNOTSUPP), Ok(())]).await;
+        assert_eq!((probes, result.unwrap_err().raw_os_error()), (2, Some(Errno::OPNOTSUPP.raw_os_error())));
+    }
+}

@@ -1,0 +1,168 @@
+//! The wiring.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use api::{Operation, Page, Route};
+use hive::prelude::*;
+use identity::{Identity, Prefixes};
+use ipcache::{Entry, IpcacheWriter};
+use k8s_tables::PolicyObject;
+use loader::{Datapath, LoaderConfig};
+use local_node::{LocalNodeConfig, StateConfig};
+use maps::FamilyConfig;
+use metrics::Metrics;
+use runtime_options::{Follower, RuntimeOption, follower};
+use statedb::{RwTable, Table};
+
+use crate::config::PolicyConfig;
+use crate::core::Core;
+use crate::endpoint::EndpointPolicy;
+use crate::handle::Policies;
+use crate::job::{Inputs, Job};
+use crate::keep::{self, Keep};
+use crate::metrics::{Numbers, PolicyState};
+use crate::object::PolicyStatus;
+use crate::rest;
+use crate::selectors::{PeerSelector, SubjectSelector};
+use crate::state::Shared;
+use crate::why::Why;
+
+/// Gives `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `selectors` and `subject-selectors`, keeps
+/// policy maps, serves the operations under `/policy`.
+pub fn cell() -> Cell {
+    module(
+        "policy",
+        "Network policy",
+        [
+            config::<PolicyConfig>(),
+            supply(Member(keep::version())),
+            statedb::table::<EndpointPolicy>(),
+            statedb::table::<PolicyStatus>(),
+            statedb::table::<PeerSelector>(),
+            statedb::table::<SubjectSelector>(),
+            provide_private(shared),
+            provide(policies),
+            provide(routes),
+            provide(why),
+        ],
+    )
+}
+
+#[derive(Params)]
+struct SharedParams {
+    config: Config<PolicyConfig>,
+    node: Config<LocalNodeConfig>,
+    families: Config<FamilyConfig>,
+    loader: Config<LoaderConfig>,
+    datapath: Arc<dyn Datapath>,
+    state: Option<Config<StateConfig>>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+    health: Health,
+}
+
+fn shared(p: SharedParams) -> anyhow::Result<Arc<Shared>> {
+    let settings = p.config.settings(&p.node, &p.families, &p.loader)?;
+    let keep = p.state.map_or_else(Keep::default, |state| {
+        let records = keep::records(state.state().join("policies"));
+        records.run("last-good-policies", &p.lifecycle, &p.jobs, &p.health);
+        Keep::new(records)
+    });
+    Ok(Arc::new(Shared::new(Core::new(settings, p.datapath), keep)))
+}
+
+#[derive(Params)]
+struct PolicyParams {
+    config: ConfigWatch<PolicyConfig>,
+    shared: Arc<Shared>,
+    endpoints: Arc<RwTable<EndpointPolicy>>,
+    statuses: Arc<RwTable<PolicyStatus>>,
+    selectors: Arc<RwTable<PeerSelector>>,
+    subject_selectors: Arc<RwTable<SubjectSelector>>,
+    objects: Arc<Table<PolicyObject>>,
+    identities: Arc<Table<Identity>>,
+    options: Option<Arc<Table<RuntimeOption>>>,
+    prefixes: Arc<Prefixes>,
+    ipcache: Arc<IpcacheWriter>,
+    datapath: Arc<dyn Datapath>,
+    metrics: Arc<Metrics>,
+    jobs: JobGroup,
+}
+
+fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
+    let settings = p.shared.lock().core.engine().settings().clone();
+    // The repository begins at revision 1, as the original's.
+    let revision = Arc::new(AtomicU64::new(1));
+    let policies = Policies::new((*p.endpoints).clone(), revision.clone());
+    let numbers = Numbers::default();
+    let state =
+        PolicyState { endpoints: p.endpoints.reader(), datapath: p.datapath, config: p.config.clone() };
+    numbers.repository(p.shared.lock().core.engine());
+    numbers.register(&p.metrics, state);
+    let (follow, follower) = follower("policy");
+    let config = p.config.get();
+    let job = Job {
+        shared: (*p.shared).clone(),
+        inputs: Inputs {
+            objects: p.objects,
+            identities: p.identities,
+            options: p.options,
+            enable_cnp: config.enable_cilium_network_policy,
+            enable_ccnp: config.enable_cilium_clusterwide_network_policy,
+        },
+        endpoints: (*p.endpoints).clone(),
+        statuses: (*p.statuses).clone(),
+        selectors: (*p.selectors).clone(),
+        subject_selectors: (*p.subject_selectors).clone(),
+        prefixes: p.prefixes,
+        initializer: Some(p.ipcache.register("policy")),
+        ipcache: p.ipcache,
+        revision,
+        settings,
+        follow,
+        numbers,
+        config: p.config,
+    };
+    p.jobs.one_shot("policy-maps", move |cx: JobCx| job.run(cx));
+    (Arc::new(policies), Member(follower))
+}
+
+fn routes(
+    shared: Arc<Shared>,
+    selectors: Arc<Table<PeerSelector>>,
+    subject_selectors: Arc<Table<SubjectSelector>>,
+) -> Members<Route> {
+    let policy = move |_| {
+        let shared = shared.clone();
+        async move { shared.with(move |state| rest::policy(state.core.engine())).await }
+    };
+    let peers = move |_| {
+        let snapshot = selectors.snapshot();
+        std::future::ready(rest::selectors(selectors.all(&snapshot).map(|row| &row.0)))
+    };
+    let subjects = move |_| {
+        let snapshot = subject_selectors.snapshot();
+        std::future::ready(rest::selectors(subject_selectors.all(&snapshot).map(|row| &row.0)))
+    };
+    Members(vec![
+        Route::new(Operation::GetPolicy, policy),
+        Route::new(Operation::GetPolicySelectors, peers),
+        Route::new(Operation::GetPolicySubjectSelectors, subjects),
+    ])
+}
+
+fn why(
+    shared: Arc<Shared>,
+    endpoints: Arc<Table<EndpointPolicy>>,
+    identities: Arc<Table<Identity>>,
+    ipcache: Arc<Table<Entry>>,
+    datapath: Arc<dyn Datapath>,
+) -> Member<Page> {
+    let endpoints = (*endpoints).clone();
+    let why = Why { shared: (*shared).clone(), endpoints, identities, ipcache, datapath };
+    Member(Page::new("why", move |query| {
+        let why = why.clone();
+        async move { hive::blocking(move || why.answer(&query)).await }
+    }))
+}

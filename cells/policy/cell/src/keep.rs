@@ -1,0 +1,71 @@
+//! The last good version of each policy, on the disk: in force at a start whose version is refused.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use k8s_tables::PolicyObject;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use state_file::{Records, Schema, Version};
+
+/// What is lost with a damaged record.
+const CONSEQUENCE: &str = "if that policy is refused now, what it said before is not in force";
+
+/// A policy that was right.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LastGood {
+    origin: String,
+    manifest: Arc<Value>,
+}
+
+impl Schema for LastGood {
+    const VERSION: u32 = 1;
+    const HOLDS: &'static str = "the last good version of a policy, which stays in force while it is refused";
+}
+
+/// The version of the records.
+pub(crate) fn version() -> Version {
+    Version::of::<LastGood>()
+}
+
+/// A record for each policy, in this folder.
+pub(crate) fn records(folder: PathBuf) -> Arc<Records<LastGood>> {
+    Arc::new(Records::new(folder, CONSEQUENCE))
+}
+
+/// The records, for the repository. Without any nothing is kept.
+#[derive(Debug, Default)]
+pub(crate) struct Keep(Option<Arc<Records<LastGood>>>);
+
+impl Keep {
+    pub(crate) fn new(records: Arc<Records<LastGood>>) -> Keep {
+        Keep(Some(records))
+    }
+
+    /// The version of a policy that was right in the run before; given once.
+    pub(crate) fn before(&self, key: &str, now: &PolicyObject) -> Option<PolicyObject> {
+        let LastGood { origin, manifest: body } = self.0.as_ref()?.claim(key)?;
+        Some(PolicyObject { origin, body, ..now.clone() })
+    }
+
+    /// This version is right.
+    pub(crate) fn note(&self, key: &str, object: &PolicyObject) {
+        if let Some(records) = &self.0 {
+            records.put(key, &LastGood { origin: object.origin.clone(), manifest: object.body.clone() });
+        }
+    }
+
+    /// The policy is gone.
+    pub(crate) fn forget(&self, key: &str) {
+        if let Some(records) = &self.0 {
+            records.remove(key);
+        }
+    }
+
+    /// Forgets policies of the run before that are not there any more.
+    pub(crate) fn retain(&self, known: &BTreeSet<String>) {
+        let Some(records) = &self.0 else { return };
+        records.unclaimed().iter().filter(|key| !known.contains(*key)).for_each(|key| records.remove(key));
+    }
+}

@@ -1,0 +1,344 @@
+//! Policy objects of all sources, each checked: what of them shall be in force. No kernel, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+use k8s_tables::{PolicyKind, PolicyObject};
+use labels::{Label, LabelArray};
+use policy_engine::{Entry, Kind, Peers, Policy, Refusal, ResourceId, Selector, Settings, parse};
+
+use crate::keep::Keep;
+use crate::object::{ObjectId, ObjectState, PolicyStatus};
+
+/// The source that reads the folder of that option.
+pub(crate) const STATIC_CNP_PATH: &str = "static-cnp-path";
+/// The source of labels of its rules, as the original has it.
+const DIRECTORY: &str = "directory";
+
+/// What is known of an object.
+#[derive(Debug)]
+struct Known {
+    origin: Arc<str>,
+    /// The last version that was right.
+    good: Option<Policy>,
+    /// What is wrong with the version now.
+    refusal: Option<Refusal>,
+}
+
+/// All objects.
+#[derive(Debug, Default)]
+pub(crate) struct Repository {
+    objects: BTreeMap<ObjectId, Known>,
+    /// The last good versions, for the next run.
+    keep: Keep,
+    /// Prefixes that have identities and are in the ipcache because of rules.
+    held: BTreeSet<IpNetwork>,
+}
+
+/// Policies that shall be in force from now on; `None` for one that goes.
+pub(crate) type Staged = BTreeMap<ResourceId, Option<Policy>>;
+
+impl Repository {
+    /// None yet. Last good versions are kept there.
+    pub(crate) fn new(keep: Keep) -> Repository {
+        Repository { keep, ..Repository::default() }
+    }
+
+    /// All sources have spoken: what they have not named is gone.
+    pub(crate) fn begun(&mut self) {
+        self.keep.retain(&self.objects.keys().map(ObjectId::key).collect());
+    }
+
+    /// Takes a new version of an object. Gives why it is refused, if it is; what was in force before stays then, also
+    /// what was in the run before.
+    pub(crate) fn upsert(
+        &mut self,
+        object: &PolicyObject,
+        settings: &Settings,
+        staged: &mut Staged,
+    ) -> Option<&Refusal> {
+        let id = id(object);
+        let parsed = parse(id.kind, &object.body, settings).map(|policy| labelled(policy, object));
+        let known = self.objects.entry(id.clone()).or_insert_with(|| Known {
+            origin: "".into(),
+            good: None,
+            refusal: None,
+        });
+        known.origin = object.origin.as_str().into();
+        match parsed {
+            Ok(policy) => {
+                (known.good, known.refusal) = (Some(policy), None);
+                self.keep.note(&id.key(), object);
+                self.stage(&id, staged);
+            }
+            Err(refusal) => {
+                known.refusal = Some(refusal);
+                if known.good.is_none()
+                    && let Some(before) = self.keep.before(&id.key(), object)
+                    && let Ok(policy) = parse(id.kind, &before.body, settings)
+                {
+                    known.good = Some(labelled(policy, &before));
+                    self.stage(&id, staged);
+                }
+            }
+        }
+        self.objects.get(&id)?.refusal.as_ref()
+    }
+
+    /// Forgets an object.
+    pub(crate) fn remove(&mut self, object: &PolicyObject, staged: &mut Staged) {
+        let id = id(object);
+        if self.objects.remove(&id).is_some() {
+            self.keep.forget(&id.key());
+            self.stage(&id, staged);
+        }
+    }
+
+    /// What has become of an object. `applied`: the revision at which its resource was taken.
+    pub(crate) fn status(&self, object: &ObjectId, applied: u64) -> Option<PolicyStatus> {
+        let known = self.objects.get(object)?;
+        let state = match (&known.refusal, &known.good) {
+            (None, _) => ObjectState::Applied,
+            (Some(_), None) => ObjectState::Refused,
+            (Some(_), Some(_)) => ObjectState::RefusedPreviousInForce,
+        };
+        let rules = known.good.as_ref().map_or(0, |policy| policy.entries.len());
+        Some(PolicyStatus {
+            object: object.clone(),
+            origin: known.origin.clone(),
+            state,
+            revision: if known.good.is_some() { applied } else { 0 },
+            rules,
+            problems: match (&known.refusal, &known.good) {
+                (Some(refusal), _) => refusal.problems.clone(),
+                (None, Some(good)) => good.warnings.clone(),
+                (None, None) => Vec::new(),
+            },
+        })
+    }
+
+    /// Objects of which the version now is refused.
+    pub(crate) fn refused(&self) -> impl Iterator<Item = (&ObjectId, &Arc<str>, &Refusal)> {
+        self.objects.iter().filter_map(|(id, known)| Some((id, &known.origin, known.refusal.as_ref()?)))
+    }
+
+    /// Where the objects behind a resource were read.
+    pub(crate) fn origins(&self, resource: &ResourceId) -> Vec<Arc<str>> {
+        self.behind(resource).map(|(_, known)| known.origin.clone()).collect()
+    }
+
+    /// Prefixes of policies that have no identity yet.
+    pub(crate) fn missing(&self, staged: &Staged) -> Vec<IpNetwork> {
+        let named: BTreeSet<IpNetwork> = staged.values().flatten().flat_map(prefixes).collect();
+        named.difference(&self.held).copied().collect()
+    }
+
+    /// These prefixes have identities and are in the ipcache.
+    pub(crate) fn hold(&mut self, prefixes: impl IntoIterator<Item = IpNetwork>) {
+        self.held.extend(prefixes);
+    }
+
+    /// Prefixes that are neither named by rules in force nor by policies that wait; they are not held from now on.
+    pub(crate) fn drop_unnamed(&mut self, named: BTreeSet<IpNetwork>, waiting: &Staged) -> Vec<IpNetwork> {
+        let mut wanted = named;
+        wanted.extend(waiting.values().flatten().flat_map(prefixes));
+        let gone: Vec<IpNetwork> = self.held.difference(&wanted).copied().collect();
+        self.held.retain(|held| wanted.contains(held));
+        gone
+    }
+
+    fn behind(&self, resource: &ResourceId) -> impl Iterator<Item = (&ObjectId, &Known)> {
+        self.objects.iter().filter(move |(id, _)| {
+            (id.kind, &id.namespace, &id.name) == (resource.kind, &resource.namespace, &resource.name)
+        })
+    }
+
+    /// What all sources say about the resource of an object, as one policy.
+    fn stage(&self, id: &ObjectId, staged: &mut Staged) {
+        let resource = ResourceId { kind: id.kind, namespace: id.namespace.clone(), name: id.name.clone() };
+        let mut all: Option<Policy> = None;
+        for policy in self.behind(&resource).filter_map(|(_, known)| known.good.as_ref()) {
+            match &mut all {
+                None => all = Some(policy.clone()),
+                Some(all) => all.entries.extend(policy.entries.iter().cloned()),
+            }
+        }
+        staged.insert(resource, all);
+    }
+}
+
+/// Whom an object's row is about.
+pub(crate) fn id(object: &PolicyObject) -> ObjectId {
+    let kind = match object.kind {
+        PolicyKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
+        PolicyKind::CiliumClusterwideNetworkPolicy => Kind::CiliumClusterwideNetworkPolicy,
+    };
+    ObjectId {
+        source: object.source.clone(),
+        kind,
+        namespace: object.namespace.clone(),
+        name: object.name.clone(),
+    }
+}
+
+/// The prefixes that rules of a policy name, exceptions included, as networks; not those of everybody.
+pub(crate) fn prefixes(policy: &Policy) -> BTreeSet<IpNetwork> {
+    let peers = policy.entries.iter().filter_map(|entry| match &entry.peers {
+        Peers::Of(selectors) => Some(selectors),
+        Peers::All | Peers::Nothing => None,
+    });
+    let cidrs = peers.flatten().filter_map(|selector| match selector {
+        Selector::Cidr(cidr) => Some(cidr),
+        _ => None,
+    });
+    let named = cidrs.flat_map(|cidr| std::iter::once(cidr.prefix).chain(cidr.except.iter().copied()));
+    named
+        .filter(|prefix| prefix.prefix() > 0)
+        .filter_map(|prefix| IpNetwork::new(prefix.network(), prefix.prefix()).ok())
+        .collect()
+}
+
+/// Rules of a file in `static-cnp-path` carry labels of that source, as the original's do.
+fn labelled(mut policy: Policy, object: &PolicyObject) -> Policy {
+    if &*object.source != STATIC_CNP_PATH {
+        return policy;
+    }
+    // The origin ends with the document's number.
+    let file = object.origin.split(", document ").next().unwrap_or_default();
+    let file = file.rsplit('/').next().unwrap_or_default();
+    let label = |key: &str, value: &str| Label {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        source: DIRECTORY.to_owned(),
+    };
+    let mut own = vec![
+        label("filename", file),
+        label("io.cilium.k8s.policy.namespace", &object.namespace),
+        label("policy-derived-from", object.kind.name()),
+    ];
+    own.retain(|label| !label.value.is_empty());
+    let relabel = |entry: &mut Entry| {
+        let written = entry.labels.iter().filter(|text| !text.starts_with(GENERATED_LABELS));
+        let all: LabelArray = own.iter().cloned().chain(written.map(|text| Label::parse(text))).collect();
+        entry.labels = all.texts().into();
+    };
+    policy.entries.iter_mut().for_each(relabel);
+    policy
+}
+
+/// How labels begin that rules have by the object they are written in.
+const GENERATED_LABELS: &str = "k8s:io.cilium.k8s.policy.";
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::keep::records;
+
+    fn object(source: &str, name: &str, port: serde_json::Value) -> PolicyObject {
+        let manifest = json!({
+            "metadata": {"name": name, "namespace": "shop"},
+            "spec": {
+                "endpointSelector": {},
+                "ingress": [{
+                    "fromCIDR": ["10.1.2.3/8"],
+                    "toPorts": [{"ports": [{"port": port, "protocol": "TCP"}]}],
+                }],
+            },
+        });
+        let decoded = PolicyObject::decode(PolicyKind::CiliumNetworkPolicy, &manifest).unwrap();
+        PolicyObject { source: source.into(), origin: format!("/etc/p/{name}.yaml, document 1"), ..decoded }
+    }
+
+    fn resource(name: &str) -> ResourceId {
+        ResourceId { kind: Kind::CiliumNetworkPolicy, namespace: "shop".into(), name: name.into() }
+    }
+
+    #[test]
+    fn a_refused_version_leaves_the_one_before_in_force() {
+        let (mut repository, settings) = (Repository::default(), Settings::default());
+        let mut staged = Staged::new();
+        assert!(repository.upsert(&object("folder", "web", json!("80")), &settings, &mut staged).is_none());
+        let web = resource("web");
+        assert_eq!(staged[&web].as_ref().unwrap().entries.len(), 1);
+        assert_eq!(prefixes(staged[&web].as_ref().unwrap()), BTreeSet::from(["10.0.0.0/8".parse().unwrap()]));
+        staged.clear();
+        let wrong = object("folder", "web", json!("99999"));
+        let refusal = repository.upsert(&wrong, &settings, &mut staged).unwrap();
+        assert_eq!(refusal.problems[0].path, "spec.ingress[0].toPorts[0].ports[0].port");
+        assert!(staged.is_empty(), "nothing changes");
+        let status = repository.status(&id(&wrong), 7).unwrap();
+        assert_eq!((status.state, status.revision), (ObjectState::RefusedPreviousInForce, 7));
+        let new = object("folder", "other", json!("99999"));
+        repository.upsert(&new, &settings, &mut staged);
+        assert!(staged.is_empty());
+        assert_eq!(repository.status(&id(&new), 0).unwrap().state, ObjectState::Refused);
+        assert_eq!(repository.refused().count(), 2);
+        repository.remove(&wrong, &mut staged);
+        assert_eq!(staged[&web], None);
+    }
+
+    #[test]
+    fn what_was_in_force_in_the_run_before_stays_while_it_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings::default();
+        // One run: what is read, then what is staged and in force.
+        let run = |objects: &[PolicyObject]| {
+            let kept = records(folder.path().join("policies"));
+            kept.restore().unwrap();
+            let (mut repository, mut staged) = (Repository::new(Keep::new(kept.clone())), Staged::new());
+            for object in objects {
+                repository.upsert(object, &settings, &mut staged);
+            }
+            repository.begun();
+            kept.write().unwrap();
+            let states: Vec<ObjectState> =
+                objects.iter().map(|object| repository.status(&id(object), 1).unwrap().state).collect();
+            (staged, states)
+        };
+        let web = |port| object("folder", "web", port);
+        run(&[web(json!("80")), object("folder", "other", json!("81"))]);
+        for _ in 0..2 {
+            let (staged, states) = run(&[web(json!("99999"))]);
+            assert_eq!(states, [ObjectState::RefusedPreviousInForce]);
+            assert_eq!(staged[&resource("web")].as_ref().unwrap().entries.len(), 1);
+        }
+        let (staged, states) = run(&[object("folder", "other", json!("99999"))]);
+        assert!(staged.is_empty(), "it was gone in the run before");
+        assert_eq!(states, [ObjectState::Refused]);
+        let (_, states) = run(&[web(json!("99999"))]);
+        assert_eq!(states, [ObjectState::Refused], "and so was this one");
+        let (staged, states) = run(&[web(json!("80")), object(STATIC_CNP_PATH, "web", json!("99999"))]);
+        assert_eq!(
+            states,
+            [ObjectState::Applied, ObjectState::Refused],
+            "another source's is another policy"
+        );
+        assert_eq!(staged.len(), 1);
+    }
+
+    #[test]
+    fn two_sources_of_one_name_are_both_in_force() {
+        let (mut repository, settings) = (Repository::default(), Settings::default());
+        let mut staged = Staged::new();
+        repository.upsert(&object("folder", "web", json!("80")), &settings, &mut staged);
+        repository.upsert(&object(STATIC_CNP_PATH, "web", json!("81")), &settings, &mut staged);
+        let both = staged[&resource("web")].clone().unwrap();
+        assert_eq!(both.entries.len(), 2);
+        let labels = |entry: &Entry| entry.labels.to_vec();
+        assert_eq!(
+            labels(&both.entries[1]),
+            [
+                "directory:filename=web.yaml",
+                "directory:io.cilium.k8s.policy.namespace=shop",
+                "directory:policy-derived-from=CiliumNetworkPolicy"
+            ]
+        );
+        assert!(labels(&both.entries[0])[0].starts_with("k8s:io.cilium.k8s.policy."));
+        staged.clear();
+        repository.remove(&object(STATIC_CNP_PATH, "web", json!("81")), &mut staged);
+        assert_eq!(staged[&resource("web")].as_ref().unwrap().entries.len(), 1);
+    }
+}

@@ -1,0 +1,229 @@
+//! The cell in a hive, its neighbours in memory.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use api::{Page, Route};
+use hive::prelude::*;
+use identity::{Identities, Identity, Prefixes};
+use ipcache::IpcacheWriter;
+use ipcache::testing::FakeMap;
+use k8s_tables::{PolicyKind, PolicyObject};
+use labels::{LabelArray, Labels};
+use loader::testing::FakeDatapath;
+use loader::{Datapath, EndpointDatapath, LoaderConfig};
+use local_node::LocalNodeConfig;
+use maps::FamilyConfig;
+use metrics::Metrics;
+use runtime_options::RuntimeOption;
+use serde_json::{Value, json};
+use statedb::{Db, Initializer, RwTable, Table};
+
+use policy::{EndpointPolicy, NamedPorts, Policies, PolicyStatus, Rows, Subject};
+
+pub(crate) const TCP: u32 = 6 << 16;
+
+/// The neighbours of the cell.
+pub(crate) struct World {
+    pub(crate) db: Arc<Db>,
+    pub(crate) datapath: Arc<dyn Datapath>,
+    pub(crate) fake: Arc<FakeDatapath>,
+    pub(crate) ipcache: Arc<FakeMap>,
+    pub(crate) identities: Identities,
+    pub(crate) prefixes: Arc<Prefixes>,
+    folder: Arc<RwTable<PolicyObject>>,
+    initializer: Option<Initializer<PolicyObject>>,
+    pub(crate) options: RwTable<RuntimeOption>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) identity_table: Arc<Table<Identity>>,
+    pub(crate) objects: Arc<Table<PolicyObject>>,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        let fake = Arc::new(FakeDatapath::new());
+        World { fake: fake.clone(), ..World::of(fake) }
+    }
+
+    /// With another datapath than the one in memory.
+    pub(crate) fn of(datapath: Arc<dyn Datapath>) -> World {
+        World::with(datapath, None)
+    }
+
+    /// With identities of prefixes in a file of this folder.
+    pub(crate) fn with(datapath: Arc<dyn Datapath>, folder: Option<&std::path::Path>) -> World {
+        let db = Arc::new(Db::new());
+        let (identities, prefixes, identity_table) = identity::testing::of(&db, folder);
+        let policies = Arc::new(db.table::<PolicyObject>().unwrap());
+        let (initializer, _) = policies.transact(|w| w.register_initializer("cluster-folder"));
+        World {
+            datapath,
+            fake: Arc::default(),
+            ipcache: Arc::new(FakeMap::default()),
+            identities,
+            prefixes: Arc::new(prefixes),
+            folder: policies.clone(),
+            initializer: Some(initializer),
+            options: db.table().unwrap(),
+            metrics: Arc::new(Metrics::default()),
+            identity_table: Arc::new(identity_table),
+            objects: Arc::new(policies.reader()),
+            db,
+        }
+    }
+
+    /// The cell among these neighbours, started.
+    pub(crate) async fn start(&self) -> Agent {
+        let ipcache_map: Arc<dyn ipcache::IpcacheMap> = self.ipcache.clone();
+        let datapath = self.datapath.clone();
+        let options = Arc::new(self.options.reader());
+        let entries = self.db.table().unwrap();
+        let make_ipcache = move |jobs: JobGroup| {
+            let (writer, table, reconciler) = ipcache::testing::ipcache(entries.clone(), ipcache_map.clone());
+            jobs.one_shot("ipcache", move |cx: JobCx| async move {
+                reconciler.run_until(async move { cx.cancelled().await }).await;
+                Ok(())
+            });
+            (Arc::new(writer), Arc::new(table))
+        };
+        let surfaces = Arc::new(Mutex::new((Vec::new(), Vec::new())));
+        let keep = surfaces.clone();
+        let neighbours = vec![
+            supply(self.db.clone()),
+            supply(self.metrics.clone()),
+            supply(datapath),
+            supply(options),
+            supply(self.prefixes.clone()),
+            supply(self.identity_table.clone()),
+            supply(self.objects.clone()),
+            config::<LocalNodeConfig>(),
+            config::<FamilyConfig>(),
+            config::<LoaderConfig>(),
+            module("ipcache", "An ipcache", [provide(make_ipcache)]),
+            policy::cell(),
+            invoke(|_: Arc<Policies>, _: Arc<IpcacheWriter>, _: Arc<Table<ipcache::Entry>>| ()),
+            invoke(|_: Arc<Table<EndpointPolicy>>, _: Arc<Table<PolicyStatus>>| ()),
+            invoke(|_: Arc<hive::HealthTree>| ()),
+            invoke(move |routes: Group<Route>, pages: Group<Page>| {
+                *keep.lock().unwrap() = (routes.to_vec(), pages.to_vec());
+            }),
+        ];
+        let mut hive = TestHive::new(neighbours);
+        hive.start().await;
+        let policies = (*hive.get::<Policies>()).clone();
+        Agent { hive, policies, surfaces }
+    }
+
+    /// Policies by name and spec; `Null` deletes. `complete`: the folder has been read once.
+    pub(crate) fn write(&mut self, policies: &[(&str, Value)], complete: bool) {
+        let initializer = if complete { self.initializer.take() } else { None };
+        self.folder.transact(|w| {
+            for (name, spec) in policies {
+                let kind = PolicyKind::CiliumNetworkPolicy;
+                if spec.is_null() {
+                    w.delete(PolicyObject::by_name("cluster-folder", kind, "shop", name));
+                    continue;
+                }
+                let manifest = json!({"metadata": {"name": name, "namespace": "shop"}, "spec": spec});
+                let object = PolicyObject::decode(kind, &manifest).unwrap();
+                let (source, origin) = ("cluster-folder".into(), format!("{name}.yaml, document 1"));
+                w.insert(PolicyObject { source, origin, ..object });
+            }
+            if let Some(initializer) = initializer {
+                initializer.done(w);
+            }
+        });
+    }
+
+    /// A pod that the datapath knows, as its identity and subject.
+    pub(crate) fn pod(&self, endpoint: u16, app: &str) -> Subject {
+        let attached =
+            EndpointDatapath { id: endpoint, ifindex: endpoint.into(), ..EndpointDatapath::default() };
+        self.datapath.attach(&attached).unwrap();
+        self.subject(endpoint, app)
+    }
+
+    pub(crate) fn subject(&self, endpoint: u16, app: &str) -> Subject {
+        let labels = labels(app);
+        let identity = self.identities.allocate(&labels, &format!("endpoint/{endpoint}")).unwrap();
+        let labels = LabelArray::from(&labels);
+        Subject { endpoint, identity, labels, named_ports: NamedPorts::default() }
+    }
+
+    pub(crate) fn rows(&self, endpoint: u16) -> Rows {
+        self.datapath.policy_rows(endpoint).unwrap().into_iter().collect()
+    }
+
+    /// What the map says of a packet to the endpoint from a peer.
+    pub(crate) fn ingress(&self, endpoint: u16, peer: u32, l4: u32) -> bool {
+        self.rows(endpoint).verdict(false, peer, l4).passes()
+    }
+}
+
+/// The cell, running.
+pub(crate) struct Agent {
+    pub(crate) hive: TestHive,
+    pub(crate) policies: Policies,
+    pub(crate) surfaces: Arc<Mutex<(Vec<Route>, Vec<Page>)>>,
+}
+
+impl Agent {
+    pub(crate) async fn end(mut self) {
+        self.hive.stop().await;
+    }
+
+    pub(crate) fn row(&self, endpoint: u16) -> EndpointPolicy {
+        let table = self.policies.table();
+        let snapshot = table.snapshot();
+        (**table.get(&snapshot, EndpointPolicy::by_endpoint(endpoint)).unwrap()).clone()
+    }
+
+    pub(crate) fn statuses(&self) -> Vec<PolicyStatus> {
+        let table = self.hive.get::<Table<PolicyStatus>>();
+        let snapshot = table.snapshot();
+        table.all(&snapshot).map(|row| (**row).clone()).collect()
+    }
+}
+
+pub(crate) fn labels(app: &str) -> Labels {
+    let namespace = "k8s:io.kubernetes.pod.namespace=shop";
+    Labels::parse([&*format!("k8s:app={app}"), namespace, "k8s:io.cilium.k8s.policy.cluster=default"])
+}
+
+/// To pods of an app, from pods of another, on a port.
+pub(crate) fn allow(to: &str, from: &str, port: u16) -> Value {
+    json!({
+        "endpointSelector": {"matchLabels": {"app": to}},
+        "ingress": [{
+            "fromEndpoints": [{"matchLabels": {"app": from}}],
+            "toPorts": [{"ports": [{"port": port.to_string(), "protocol": "TCP"}]}],
+        }],
+    })
+}
+
+/// To pods of an app, from prefixes.
+pub(crate) fn allow_cidr(to: &str, prefixes: &[&str]) -> Value {
+    json!({"endpointSelector": {"matchLabels": {"app": to}}, "ingress": [{"fromCIDR": prefixes}]})
+}
+
+/// Ends a thread of a test, whether the test succeeds or not.
+#[derive(Default)]
+pub(crate) struct Done(AtomicBool);
+
+pub(crate) struct Ended<'a>(&'a Done);
+
+impl Done {
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn at_the_end(&self) -> Ended<'_> {
+        Ended(self)
+    }
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
+    }
+}
