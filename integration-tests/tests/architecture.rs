@@ -501,7 +501,7 @@ fn files_where(folders: &[&str], is_so: impl Fn(&str) -> bool) -> BTreeSet<Strin
 fn what_the_documents_name_exists() {
     let read = |name: &str| std::fs::read_to_string(root().join(name)).unwrap();
     let architecture = read("ARCHITECTURE.md");
-    assert!(architecture.lines().count() <= 200, "it is the reader's entrance and stays short");
+    assert!(architecture.lines().count() <= 260, "it is the reader's entrance and stays short");
     let text = architecture + &read("SPECIFICATION.md");
     let mut wrong = Vec::new();
     let words: Vec<&str> = text.split('`').collect();
