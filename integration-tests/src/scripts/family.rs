@@ -97,7 +97,7 @@ pub const FAMILIES: &[Family] = &[
     Family {
         name: "k8s",
         folders: &["pkg/k8s/client/testutils"],
-        cells: k8s_tables::cells,
+        cells: k8s::cells,
         flags: false,
         defaults: &[],
         retry: DEFAULT_RETRY,
