@@ -21,7 +21,7 @@ static ALLOCATED: [Count; COUNTS] = [const { Count(AtomicI64::new(0)) }; COUNTS]
 ///
 /// ```
 /// #[global_allocator]
-/// static ALLOCATOR: memory_limit::Counting = memory::Counting;
+/// static ALLOCATOR: memory_limit::Counting = memory_limit::Counting;
 ///
 /// let before = memory_limit::allocated().unwrap();
 /// let held = vec![1u8; 1 << 20];
