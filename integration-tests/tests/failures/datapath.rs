@@ -98,7 +98,10 @@ fn pins_come_back_and_nothing_stops_when_they_or_their_file_system_go() {
         pinned_maps(&node) == maps && link_ids(&node) == links
     });
     until(&node, "all are counted", || repairs(&node, "pin") >= (maps.len() + links.len()) as u64);
-    assert_eq!(logged(&node, "Somebody removed or changed parts of the datapath"), 1, "{}", node.log());
+    // Counters and the log follow the repair, a moment later.
+    let told = || logged(&node, "Somebody removed or changed parts of the datapath");
+    until(&node, "it is logged", || told() > 0);
+    assert_eq!(told(), 1, "{}", node.log());
 
     // The kernel's objects live on by the agent's descriptors alone.
     for mount in ["/sys/fs/bpf", node.sandbox().bpf_root().to_str().unwrap()] {
@@ -107,6 +110,7 @@ fn pins_come_back_and_nothing_stops_when_they_or_their_file_system_go() {
     until(&node, "the same maps and links are pinned in another file system", || {
         pinned_maps(&node) == maps && link_ids(&node) == links
     });
+    until(&node, "the mount is counted", || repairs(&node, "bpffs") > 0);
     assert_eq!(repairs(&node, "bpffs"), 1);
     until_well(&node);
 
@@ -177,6 +181,7 @@ fn links_that_were_detached_are_made_again() {
                 info.is_ok_and(|info| info.ifindex.is_some_and(|index| index != 0))
             })
     });
+    until(&node, "all are counted", || repairs(&node, "program") >= before.len() as u64);
     assert_eq!(repairs(&node, "program"), before.len() as u64);
     assert_perfect(traffic(&node, &a, &b), &node);
     assert!(health(&node).starts_with("Ok "), "{}", health(&node));
@@ -230,6 +235,6 @@ fn the_host_devices_their_addresses_and_routes_come_back() {
         });
     }
     assert_perfect(flows, &node);
-    assert!(repairs(&node, "network") >= 3, "{}", node.log());
+    until(&node, "repairs are counted", || repairs(&node, "network") >= 3);
     until_well(&node);
 }
