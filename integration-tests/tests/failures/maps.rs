@@ -30,9 +30,17 @@ fn fill(node: &Node, name: &str, key: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
         }
         n += count;
     }
-    // A map that others use at the same moment refuses now and then what it has room for.
-    while map.update(&key(n), &value, UpdateMode::Any).is_ok() {
-        keys.extend(key(n));
+    // A map that another CPU changes at the same moment refuses now and then what it has room for, so it is full only when
+    // it goes on to refuse.
+    let mut refused = 0;
+    while refused < 100 {
+        if map.update(&key(n), &value, UpdateMode::Any).is_ok() {
+            keys.extend(key(n));
+            refused = 0;
+        } else {
+            refused += 1;
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
         n += 1;
         assert!(n < 2 * entries, "{name} has no end");
     }
