@@ -105,9 +105,10 @@ impl Endpoint {
         EndpointId(self.record.id)
     }
 
-    /// A new endpoint; nothing is done for it before it has an identity.
+    /// A new endpoint. There is nothing to reconcile before it has an identity.
     pub fn created(record: Record, now: SystemTime) -> Endpoint {
-        Endpoint::first(record, State::WaitingForIdentity, "Endpoint creation", now)
+        let first = Endpoint::first(record, State::WaitingForIdentity, "Endpoint creation", now);
+        Endpoint { status: Status::done(), ..first }
     }
 
     /// An endpoint of an earlier run.

@@ -1,15 +1,16 @@
 //! The C library's allocator, set to what an agent needs: little to do, a lot at times, and pages that go back.
 #![expect(unsafe_code, reason = "the C library's allocator has no safe interface")]
 
-/// Free memory at the heap's end beyond which it goes back to the kernel at once.
+/// Free memory at the heap's end beyond which it goes back to the kernel at once. A request for an endpoint takes and
+/// frees about 100 kB several times: with less than that kept, the heap's end moves nine times for each.
 #[cfg(target_env = "gnu")]
-const TRIM: libc::c_int = 64 << 10;
+const TRIM: libc::c_int = 512 << 10;
 /// Allocations of this size are mappings of their own, which go back when they are freed.
 #[cfg(target_env = "gnu")]
 const MAPPED: libc::c_int = 64 << 10;
 /// What the heap grows by.
 #[cfg(target_env = "gnu")]
-const PAD: libc::c_int = 32 << 10;
+const PAD: libc::c_int = 128 << 10;
 
 /// Sets the allocator up: one arena instead of eight a CPU, and no freed memory kept. To be called first in `main`.
 ///

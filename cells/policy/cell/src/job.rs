@@ -82,18 +82,35 @@ struct Progressing {
     first: bool,
     /// Whether maps are being compared with what they shall be.
     comparing: bool,
+    /// Whether the last round is to be repeated.
+    failed: bool,
     backoff: Backoff,
+    /// The endpoints of the last round, and the revision of its options.
+    known: (Vec<EndpointVersion>, u64),
 }
+
+/// Id, announcement and generation of an endpoint's row: a row with the same ones has the same subject.
+type EndpointVersion = (u16, u64, u64);
 
 /// How far a round came at once.
 enum Step {
-    Brought(Round),
+    Brought(Round, Finished),
     /// Policies name prefixes that have no identities.
     Prefixes {
         staged: Staged,
         settings: Settings,
         new: Vec<IpNetwork>,
     },
+}
+
+/// The outcome of [`Job::finish`].
+struct Finished {
+    /// Objects with their statuses; without one if they are gone.
+    statuses: Vec<(Option<PolicyStatus>, ObjectId)>,
+    /// Prefixes that no policy names any more.
+    unnamed: Vec<IpNetwork>,
+    /// Objects that are refused.
+    refused: Option<String>,
 }
 
 /// What a round has to say.
@@ -125,7 +142,9 @@ impl Job {
             unsettled: BTreeSet::new(),
             first: true,
             comparing: false,
+            failed: false,
             backoff: Backoff::exponential(RETRY.0, RETRY.1),
+            known: Default::default(),
         };
         let mut last_comparison = tokio::time::Instant::now();
         loop {
@@ -136,24 +155,29 @@ impl Job {
             let (objects, objects_watch) = progressing.objects.read(&snapshot, usize::MAX);
             let (identities, identities_watch) = progressing.identities.read(&snapshot, usize::MAX);
 
-            let end = self.round(&mut progressing, &snapshot, objects, identities).await?;
-            let retry = match &end.trouble {
-                Some(trouble) => {
-                    self.follow.failed(trouble);
-                    progressing.backoff.next_wait()
+            let known = self.known(&snapshot);
+            // The job's own writes of how far endpoints have come wake it, too.
+            let is_same = objects.is_empty() && identities.is_empty() && known == progressing.known;
+            let mut retry = None;
+            if !is_same || progressing.first || progressing.comparing || progressing.failed {
+                progressing.known = known;
+                let end = self.round(&mut progressing, &snapshot, objects, identities).await?;
+                progressing.failed = end.trouble.is_some();
+                match &end.trouble {
+                    Some(trouble) => {
+                        self.follow.failed(trouble);
+                        retry = progressing.backoff.next_wait();
+                    }
+                    None => progressing.backoff.reset(),
                 }
-                None => {
-                    progressing.backoff.reset();
-                    None
+                match (end.trouble, end.full, end.refused) {
+                    (Some(trouble), ..) => {
+                        cx.health.degraded("Unable to bring policy into force, trying again", trouble);
+                    }
+                    (None, Some(full), _) => cx.health.degraded("Endpoints are denied wholly", full),
+                    (None, None, Some(refused)) => cx.health.degraded("Policies are refused", refused),
+                    (None, None, None) => cx.health.ok(format!("at revision {}", self.revision())),
                 }
-            };
-            match (end.trouble, end.full, end.refused) {
-                (Some(trouble), ..) => {
-                    cx.health.degraded("Unable to bring policy into force, trying again", trouble);
-                }
-                (None, Some(full), _) => cx.health.degraded("Endpoints are denied wholly", full),
-                (None, None, Some(refused)) => cx.health.degraded("Policies are refused", refused),
-                (None, None, None) => cx.health.ok(format!("at revision {}", self.revision())),
             }
             drop(working);
             let comparison = self.config.get().bpf_policy_map_full_reconciliation_interval;
@@ -172,6 +196,14 @@ impl Job {
                 }
             }
         }
+    }
+
+    /// Returns the endpoints that the snapshot has, and the revision of its options.
+    fn known(&self, snapshot: &Snapshot) -> (Vec<EndpointVersion>, u64) {
+        let rows = self.endpoints.all(snapshot);
+        let versions = rows.map(|row| (row.subject.endpoint, row.announced, row.generation)).collect();
+        let options = self.inputs.options.as_ref().map_or(0, |options| options.revision(snapshot));
+        (versions, options)
     }
 
     /// Waits until the endpoints of the run before have been announced, or have gone.
@@ -218,7 +250,8 @@ impl Job {
         let sources: BTreeSet<Arc<str>> = objects.iter().map(|change| change.object.source.clone()).collect();
         let mut staged = std::mem::take(&mut progressing.staged);
         let (numbers, revision) = (self.numbers.clone(), self.revision.clone());
-        let first = progressing.first;
+        let (first, finish) = (progressing.first, self.finish());
+        let unsettled = progressing.unsettled.clone();
         let step = self
             .shared
             .with(move |state| {
@@ -230,15 +263,19 @@ impl Job {
                 state.core.set_endpoints(rows.iter());
                 let new = state.repository.missing(&staged);
                 match new.is_empty() {
-                    true => Step::Brought(state.bring(settings, staged, &revision)),
+                    true => {
+                        let round = state.bring(settings, staged, &revision);
+                        Step::Brought(round, finish(state, unsettled, &Staged::new()))
+                    }
                     false => Step::Prefixes { staged, settings, new },
                 }
             })
             .await;
-        let (round, mut trouble) = match step {
-            Step::Brought(round) => (round, None),
+        let (round, finished, trouble) = match step {
+            Step::Brought(round, finished) => (round, Some(finished), None),
             Step::Prefixes { staged, settings, new } => {
-                self.bring_with_prefixes(progressing, staged, settings, new).await?
+                let (round, trouble) = self.bring_with_prefixes(progressing, staged, settings, new).await?;
+                (round, None, trouble)
             }
         };
         let waits = trouble.is_some();
@@ -252,29 +289,17 @@ impl Job {
         let text = |outcome: &Outcome| {
             format!("endpoint {}: {}", outcome.endpoint, outcome.error.as_deref().unwrap_or_default())
         };
-        trouble = trouble.or_else(|| of(Progress::Failed).next().map(text));
+        let trouble = trouble.or_else(|| of(Progress::Failed).next().map(text));
         let full = of(Progress::Full).next().map(text);
 
-        let waiting = progressing.staged.clone();
         let settled = if waits { BTreeSet::new() } else { std::mem::take(&mut progressing.unsettled) };
-        let (at, numbers) = (self.revision(), self.numbers.clone());
-        let changed = !settled.is_empty();
-        let (peers, subjects) = (self.selectors.clone(), self.subject_selectors.clone());
-        let (statuses, unnamed, refused) = self
-            .shared
-            .with(move |state| {
-                let [of_peers, of_subjects] = state.core.take_selector_changes();
-                bring(&peers, of_peers, PeerSelector::by_text);
-                bring(&subjects, of_subjects, SubjectSelector::by_text);
-                let status = |object: ObjectId| (state.repository.status(&object, at), object);
-                let statuses: Vec<_> = settled.into_iter().map(status).collect();
-                if changed {
-                    numbers.repository(state.core.engine());
-                }
-                let named = state.core.engine().prefixes();
-                (statuses, state.repository.drop_unnamed(named, &waiting), state.refused())
-            })
-            .await;
+        let Finished { statuses, unnamed, refused } = match finished {
+            Some(finished) => finished,
+            None => {
+                let (finish, waiting) = (self.finish(), progressing.staged.clone());
+                self.shared.with(move |state| finish(state, settled, &waiting)).await
+            }
+        };
         self.settle(statuses);
         self.release(unnamed).await?;
         // Nothing is in force before the first policies are.
@@ -291,6 +316,31 @@ impl Job {
             }
         }
         Ok(End { trouble, full, refused })
+    }
+
+    /// Returns the last step of a round, which is for the thread that has the state: the tables of selectors, and what
+    /// has become of `settled` objects. `waiting`: policies that wait for identities of their prefixes.
+    fn finish(&self) -> impl FnOnce(&mut State, BTreeSet<ObjectId>, &Staged) -> Finished + Send + use<> {
+        let (revision, numbers) = (self.revision.clone(), self.numbers.clone());
+        let (peers, subjects) = (self.selectors.clone(), self.subject_selectors.clone());
+        move |state, settled, waiting| {
+            let at = revision.load(Ordering::Acquire);
+            let [of_peers, of_subjects] = state.core.take_selector_changes();
+            bring(&peers, of_peers, PeerSelector::by_text);
+            bring(&subjects, of_subjects, SubjectSelector::by_text);
+            let changed = !settled.is_empty();
+            let status = |object: ObjectId| (state.repository.status(&object, at), object);
+            let statuses = settled.into_iter().map(status).collect();
+            if changed {
+                numbers.repository(state.core.engine());
+            }
+            let named = state.core.engine().prefixes();
+            Finished {
+                statuses,
+                unnamed: state.repository.drop_unnamed(named, waiting),
+                refused: state.refused(),
+            }
+        }
     }
 
     /// Brings policies into force that name new prefixes: identities first. Gives what the policies wait for, if
