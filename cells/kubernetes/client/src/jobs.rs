@@ -48,6 +48,7 @@ pub(crate) async fn heartbeat(link: Arc<Link>, limit: Duration) -> Result<()> {
 /// Reads credentials again when their files change, and when a server has refused them.
 pub(crate) async fn follow_credentials(link: Arc<Link>, cx: JobCx) -> Result<()> {
     let mut watches: Vec<FileWatch> = Vec::new();
+    let mut followed = Vec::new();
     let mut last = Instant::now();
     loop {
         let files = link.files();
@@ -58,17 +59,22 @@ pub(crate) async fn follow_credentials(link: Arc<Link>, cx: JobCx) -> Result<()>
         for (watch, file) in watches.iter_mut().zip(&files) {
             watch.follow(file)?;
         }
-        let mut changes: FuturesUnordered<_> = watches.iter_mut().map(FileWatch::changed).collect();
-        tokio::select! {
-            Some(changed) = changes.next() => changed?,
-            () = link.suspect.notified() => {
-                tokio::time::sleep_until(last + AGAIN).await;
+        // A file may have changed between being read and being watched: it is read again then.
+        if files == followed {
+            let mut changes: FuturesUnordered<_> = watches.iter_mut().map(FileWatch::changed).collect();
+            tokio::select! {
+                Some(changed) = changes.next() => changed?,
+                () = suspected(&link, last + AGAIN) => {}
+                () = ending(link.good_for()) => {}
+                () = cx.cancelled() => return Ok(()),
             }
-            () = ending(link.good_for()) => {}
-            () = cx.cancelled() => return Ok(()),
+            drop(changes);
+            if cx.token().run_until_cancelled(tokio::time::sleep(SETTLE)).await.is_none() {
+                return Ok(());
+            }
         }
-        drop(changes);
-        tokio::time::sleep(SETTLE).await;
+        let is_new = files != followed;
+        followed = files;
         last = Instant::now();
         let reload = link.clone();
         match hive::blocking(move || reload.reload()).await {
@@ -76,6 +82,7 @@ pub(crate) async fn follow_credentials(link: Arc<Link>, cx: JobCx) -> Result<()>
                 tracing::info!("Credentials for the API server are read anew");
                 cx.health.ok("read anew");
             }
+            Ok(false) if is_new => {}
             Ok(false) => cx.health.ok("unchanged"),
             Err(error) => {
                 if cx.health.degraded_anew("The credentials of before are used", &error) {
@@ -85,6 +92,12 @@ pub(crate) async fn follow_credentials(link: Arc<Link>, cx: JobCx) -> Result<()>
             }
         }
     }
+}
+
+/// Waits until a server has refused the credentials, or they could not be read, and at least until `earliest`.
+async fn suspected(link: &Link, earliest: Instant) {
+    link.suspect.notified().await;
+    tokio::time::sleep_until(earliest).await;
 }
 
 /// Waits until credentials are about to end, if they do.

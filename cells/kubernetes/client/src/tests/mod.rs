@@ -1,5 +1,6 @@
 //! Watches against a server with faults, in virtual time.
 
+mod credentials;
 mod fake;
 mod follow;
 mod random;
