@@ -11,7 +11,7 @@ run: ## the agent in a playground with pods, a service, a policy; ONCE=1 checks 
 exec: ## CMD='apiary status' inside the running playground; PLAYGROUND=n which one, if several run
 	@PLAYGROUND="$(PLAYGROUND)" CMD="$(CMD)" tools/playground exec
 
-test: ## everything that .ci/run checks; FULL=1 KERNEL=5.10 (or 6.1) also on that kernel, emulated
+test: ## everything that .ci/run checks; FULL=1 all cases of exhaustive tests, KERNEL=5.10 (or 6.1) also on that kernel, emulated
 	@FULL="$(FULL)" KERNEL="$(KERNEL)" tools/setup test
 	@FULL="$(FULL)" KERNEL="$(KERNEL)" tools/test
 

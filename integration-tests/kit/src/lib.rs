@@ -10,7 +10,7 @@
 //! [`StallFlow`] (packets with times), [`Traced`] (a process killed
 //! after its k-th write), [`Keeper`] (servers in a namespace of their own that end
 //! with the test's process), [`wait_until`], [`MachineState`] (nothing outside was
-//! touched), [`skip!`].
+//! touched), [`skip!`], [`Slice`] (the part of an exhaustive test that a run covers).
 //!
 //! Namespaces belong to threads: the thread that makes a sandbox is inside it
 //! until the drop, and so are threads, processes and runtimes that it starts.
@@ -38,6 +38,7 @@ mod packet_socket;
 mod process;
 mod sandbox;
 mod skip;
+mod slice;
 mod stall;
 mod sys;
 mod tcp;
@@ -53,6 +54,7 @@ pub use packet_socket::PacketSocket;
 pub use process::Process;
 pub use sandbox::{Sandbox, SandboxOptions};
 pub use skip::{SkipValue, has_command, is_root, record_skip};
+pub use slice::Slice;
 pub use stall::{StallFlow, StallReport};
 pub use sys::receive_buffer;
 pub use tcp::{TcpFlow, TcpReport};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::time::Duration;
 
-use test_kit::Write;
+use test_kit::{Slice, Write};
 
 use crate::snapshot::Snapshot;
 use crate::stage::{Call, Stage};
@@ -112,16 +112,22 @@ impl Scenario<'_> {
         self.run_share(1, 1);
     }
 
-    /// Stops after the `first` write and each `step`-th from there: several tests share what takes long.
+    /// Stops after the writes of this run's slice, which are one in three: for what has a hundred of them.
     ///
     /// # Panics
     /// As [`Scenario::run`].
-    pub(crate) fn run_share(&self, first: u64, step: usize) {
+    pub(crate) fn run_slice(&self, first: u64, step: u64) {
+        let slice = Slice::of(3);
+        self.run_share(first + step * slice.index, step * slice.count);
+    }
+
+    /// Stops after the `first` write and each `step`-th from there: several tests share what takes long.
+    fn run_share(&self, first: u64, step: u64) {
         let (stage, undisturbed) = self.undisturbed();
         let mut stage = Some(stage);
         let mut kinds = Kinds::default();
         let mut failures = Vec::new();
-        for k in (first..).step_by(step) {
+        for k in (first..).step_by(step as usize) {
             let Some(write) = self.stop(&mut stage, k, &undisturbed, &mut failures) else { break };
             kinds.count(&write);
             if failures.len() >= SHOWN {
@@ -130,7 +136,7 @@ impl Scenario<'_> {
         }
         match step {
             1 => kinds.print(self.name),
-            _ => kinds.print(&format!("{} (write {first} and each {step}nd from there)", self.name)),
+            _ => kinds.print(&format!("{} (write {first} and every {step} from there)", self.name)),
         }
         assert!(failures.is_empty(), "{}", failures.join("\n"));
     }
