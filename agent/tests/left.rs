@@ -3,9 +3,9 @@
 use std::fs;
 use std::process::Stdio;
 
+use datapath_api::Datapath;
 use hive::prelude::*;
 use integration_tests::Node;
-use loader::Datapath;
 use test_kit::require_root;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -72,7 +72,7 @@ fn no_job_and_no_object_outlives_the_agent() {
     spawn(&mut node, true);
     assert!(!node.terminate().success());
     let log = node.log();
-    let left = "something is left of the hive\n  object Arc<dyn loader::datapath::Datapath>";
+    let left = "something is left of the hive\n  object Arc<dyn datapath_api::datapath::Datapath>";
     assert!(log.contains(left), "{log}");
     assert!(!log.contains("\n  job "), "{log}");
 }

@@ -214,7 +214,9 @@ pub use cell::{
     Cell, IntoCells, config, decorate, decorate_all, group, invoke, module, provide, provide_private, scope,
     supply,
 };
-pub use config::{Arguments, Config, ConfigError, ConfigSpec, ConfigWatch, LiveConfig, Setting, Settings};
+pub use config::{
+    Arguments, Config, ConfigError, ConfigSpec, ConfigWatch, LiveConfig, OptionError, Setting, Settings,
+};
 pub use constructor::{ParamList, Shape};
 pub use error::{GraphError, HiveError, HookError, HookFailure, Place, Site};
 pub use event::{Event, Events, HookId, JobKind, Phase};

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use datapath_api::Datapath;
+use datapath_api::testing::FakeDatapath;
 use devices::{Device, NodeAddress};
 use endpoints::Endpoints;
 use hive::TestHive;
 use hive::prelude::*;
 use ipcache::IpcacheMap;
 use ipcache::testing::FakeMap;
-use loader::Datapath;
-use loader::testing::FakeDatapath;
 use local_node::{LocalNode, LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
 

@@ -1,6 +1,7 @@
-//! Labels of workloads and identities, with the source each came from.
+//! Labels of workloads and identities, with the source each came from, and the names of their ports: the facts by which
+//! policy selects them.
 //!
-//! Owns: reading and printing `source:key=value`, sets of labels, the keys that the agent itself writes. Needs nothing.
+//! Owns: reading and printing `source:key=value`, sets of labels, the keys that the agent itself writes, named ports. Needs nothing.
 //!
 //! ```
 //! use labels::{Label, LabelArray, Labels};
@@ -13,7 +14,9 @@
 mod array;
 mod keys;
 mod label;
+mod named_ports;
 
 pub use array::LabelArray;
 pub use keys::*;
 pub use label::{GENERATED, Label, Labels, PORTS, RESERVED, UNSPECIFIED};
+pub use named_ports::NamedPorts;

@@ -8,10 +8,11 @@ mod kit;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use datapath_api::{Datapath, EndpointDatapath};
 use devices::Netlink;
 use kit::{maps, node_config, pod, start};
 use loader::device_links::{self, Place, Style};
-use loader::{Datapath, EndpointDatapath, KernelDatapath, ProgramSet, host};
+use loader::{KernelDatapath, ProgramSet, host};
 use maps::{FamilyConfig, Maps, MapsConfig};
 use test_kit::Sandbox;
 

@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use datapath_abi::{EndpointConfig, ep_flag, mac_from_word};
 use devices::{Link, Netlink};
 
-use crate::error::{DatapathError, Step};
 use crate::kernel::KernelDatapath;
+use datapath_api::{DatapathError, Step};
 
 /// Endpoints whose interface is away, by its number.
 #[derive(Debug, Default)]

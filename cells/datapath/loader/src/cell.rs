@@ -17,7 +17,6 @@ use sysctl::{Setting, Sysctl};
 
 use crate::config::{ConntrackConfig, HostRouting, LoaderConfig, Notifications};
 use crate::controller::{Controller, LOAD_THREADS, Report};
-use crate::datapath::Datapath;
 use crate::departed::OwnAddresses;
 use crate::desired::{Desired, Facts};
 use crate::device_links::Style;
@@ -31,6 +30,7 @@ use crate::services::ServicesConfig;
 use crate::sysctls;
 use crate::unknown;
 use crate::watchdog::{self, Watchdog};
+use datapath_api::Datapath;
 
 /// How long a failed round waits before the next, at most.
 const RETRY_MAX: Duration = Duration::from_secs(30);
@@ -82,8 +82,10 @@ struct Tables {
 
 fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Follower>)> {
     let maps = p.maps.clone();
-    let filter_priority = p.config.get().bpf_filter_priority;
-    let datapath = Arc::new(KernelDatapath::new(p.maps.clone(), KernelOptions { filter_priority }));
+    let config = p.config.get();
+    let options =
+        KernelOptions { filter_priority: config.bpf_filter_priority, icmp_rules: config.enable_icmp_rules };
+    let datapath = Arc::new(KernelDatapath::new(p.maps.clone(), options));
     let (restored, node) = (datapath.clone(), p.tables.node.clone());
     p.lifecycle.hook("datapath").on_start(move |_| async move {
         restored.departed().set_own_addresses(own_addresses(&node));

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use hive::OptionError;
 use runtime_options::{
     DROP_NOTIFICATION, MONITOR_AGGREGATION_LEVEL, POLICY_VERDICT_NOTIFICATION, RuntimeOption,
     TRACE_NOTIFICATION, level,
@@ -142,18 +143,6 @@ impl Notifications {
         }
         self
     }
-}
-
-/// An option with a value that is not one of its words or numbers.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("option {option}: '{value}' is wrong; give {expected}")]
-pub struct OptionError {
-    /// The option's name.
-    pub option: &'static str,
-    /// Its value.
-    pub value: String,
-    /// What would be right.
-    pub expected: &'static str,
 }
 
 /// How packets go between pods and the network.

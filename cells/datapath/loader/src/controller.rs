@@ -12,12 +12,12 @@ use maps::Maps;
 
 use crate::desired::{Desired, NativeDevice};
 use crate::device_links::{self, Place, Style};
-use crate::error::{DatapathError, Step};
 use crate::host::{self, HOST_DEVICE, HostDevices, HostSettings, NET_DEVICE};
 use crate::kernel::KernelDatapath;
 use crate::nftables::{self, Chain};
 use crate::programs::ProgramSet;
 use crate::rows;
+use datapath_api::{DatapathError, Step};
 
 /// Threads that verify programs at once.
 pub(crate) const LOAD_THREADS: usize = 2;

@@ -18,7 +18,7 @@ use ipnetwork::IpNetwork;
 use maps::Maps;
 use tokio::sync::Notify;
 
-use crate::error::{DatapathError, Step};
+use datapath_api::{DatapathError, Step};
 
 /// Endpoints of which rows are left.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use bpf::tc::Tc;
 use bpf::{BpfFs, Direction, Link, Program, names_in, unpin};
 
-use crate::error::{DatapathError, Step};
+use datapath_api::{DatapathError, Step};
 
 /// `ENOLINK`: the device of a link is gone. The same on all architectures of Linux.
 const ENOLINK: i32 = 67;

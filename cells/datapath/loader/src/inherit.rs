@@ -7,11 +7,11 @@ use datapath_abi::{EndpointConfig, ep_flag, identity};
 use maps::{POLICY_PREFIX, policy_name};
 
 use crate::adopt;
-use crate::datapath::EndpointDatapath;
-use crate::error::{DatapathError, Step};
 use crate::kernel::KernelDatapath;
 use crate::policy;
 use crate::restore::{Found, plan};
+use datapath_api::EndpointDatapath;
+use datapath_api::{DatapathError, Step};
 
 /// Empty slots in a row after which there are no more maps: several times what is reserved at once.
 const SLOT_GAP: u32 = 4 * crate::READY as u32;

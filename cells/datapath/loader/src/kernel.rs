@@ -12,12 +12,12 @@ use maps::{Maps, policy_name};
 use tokio::sync::watch;
 
 use crate::away::Away;
-use crate::datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
 use crate::departed::Departed;
-use crate::error::{DatapathError, Step};
 use crate::policy;
 use crate::pool::{PolicyMap, PolicyPool};
 use crate::programs::ProgramSet;
+use datapath_api::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
+use datapath_api::{DatapathError, Step};
 
 /// How names of pods' host-side interfaces begin.
 pub const POD_INTERFACE_PREFIX: &str = "lxc";
@@ -29,6 +29,8 @@ pub(crate) const POD_INTERFACE_DIGITS: usize = 12;
 pub struct KernelOptions {
     /// Priority of tc filters (`bpf-filter-priority`).
     pub filter_priority: u16,
+    /// Whether programs judge ICMP messages by their type (`enable-icmp-rules`).
+    pub icmp_rules: bool,
 }
 
 /// Endpoints in the kernel's maps, their programs on their interfaces.
@@ -543,6 +545,10 @@ impl Datapath for KernelDatapath {
 
     fn policy_capacity(&self) -> usize {
         self.maps.policy_spec(0).layout.max_entries as usize
+    }
+
+    fn icmp_rules(&self) -> bool {
+        self.options.icmp_rules
     }
 
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {

@@ -3,11 +3,11 @@
 //! **Owns** the rows and pins of endpoints (`ep_config`, `ep_ids`, `ep_by_ifindex`, `ep_policies`, `cilium_policy_v2_NNNNN`,
 //! `cilium_lxc`, `cilium_devices`), the devices `cilium_host` and `cilium_net` with the router's addresses and the
 //! routes to the pods, programs on interfaces, tcx links under `cilium/devices`. **Needs** `Arc<Maps>`, the tables
-//! `local-node`, `devices` and `node-addresses`, perhaps `runtime-options`, `Arc<Sysctl>`, root. **Gives** [`Datapath`] as `Arc<dyn Datapath>`.
+//! `local-node`, `devices` and `node-addresses`, perhaps `runtime-options`, `Arc<Sysctl>`, root. **Gives** [`datapath_api::Datapath`] as `Arc<dyn Datapath>`.
 //!
 //! **Life.** The start hook reads what the run before left and repairs pins after the settings rows (`restore.rs`). A
 //! job waits for the router's address, then loads one set of programs, switches every pod's interface to it
-//! ([`Datapath::ready`] resolves), makes addresses and routes, and puts programs on devices; it goes on to follow the
+//! (`Datapath::ready` resolves), makes addresses and routes, and puts programs on devices; it goes on to follow the
 //! tables: a node-wide switch changed by `PATCH /config` is another load, whose programs replace those in use in place
 //! (tens of milliseconds, no packet lost), and the request waits for it. Other jobs keep policy maps ready in their
 //! slots and guard interfaces of pods that nobody has announced; a rule of nftables (table `inet apiary`) holds those
@@ -15,16 +15,6 @@
 //! temporary here and belongs to the cell for iptables. Every `endpoint-bpf-prog-watchdog-interval`, and when the kernel tells of a removal, everything is compared
 //! with what should be there and put back (`watchdog.rs`).
 //! Nothing is taken down at stop: packets go on.
-//!
-//! ```no_run
-//! use loader::{Datapath, DatapathError, EndpointDatapath};
-//!
-//! async fn create(datapath: &dyn Datapath, endpoint: EndpointDatapath) -> Result<(), DatapathError> {
-//!     datapath.ready().await;
-//!     datapath.attach(&endpoint)?; // 0.1 ms: policy map, settings, interface, program, addresses
-//!     datapath.up(&endpoint) // now the pod may send
-//! }
-//! ```
 //!
 //! **Differences from Cilium.** One set of programs serves all endpoints: creating one loads nothing and waits for no
 //! grace period. Pods' interfaces have tc filters, no pin under `cilium/endpoints`; an endpoint taken over with a pinned
@@ -38,11 +28,9 @@ mod away;
 mod cell;
 mod config;
 mod controller;
-mod datapath;
 mod departed;
 mod desired;
 pub mod device_links;
-mod error;
 pub mod host;
 mod inherit;
 mod kernel;
@@ -58,16 +46,12 @@ mod services;
 mod slots;
 mod sweep;
 mod sysctls;
-#[cfg(any(test, feature = "test-util"))]
-pub mod testing;
 mod unknown;
 mod watchdog;
 
 pub use cell::cell;
-pub use config::{ConntrackConfig, LoaderConfig, OptionError};
-pub use datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
+pub use config::{ConntrackConfig, LoaderConfig};
 pub use departed::{Departed, OwnAddresses};
-pub use error::DatapathError;
 pub use kernel::{KernelDatapath, KernelOptions, POD_INTERFACE_PREFIX, is_pod_interface};
 pub use nftables::{RULE_TABLE, has_rule, remove_rule};
 pub use pool::{PolicyMap, PolicyPool, READY, READY_FIRST};

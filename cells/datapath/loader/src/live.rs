@@ -2,8 +2,9 @@
 
 use hive::ConfigWatch;
 
-use crate::config::{ConntrackConfig, LoaderConfig, Notifications, OptionError};
+use crate::config::{ConntrackConfig, LoaderConfig, Notifications};
 use crate::services::{ServiceSettings, ServicesConfig};
+use hive::OptionError;
 
 /// The options in force, and how to notice that they are others.
 #[derive(Debug)]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use datapath_abi::{EndpointConfig, PolicyEntry, PolicyKey};
 
-use crate::datapath::{Datapath, PolicyWrite};
-use crate::error::{DatapathError, Step};
 use crate::kernel::KernelDatapath;
 use crate::pool::PolicyMap;
+use datapath_api::{Datapath, PolicyWrite};
+use datapath_api::{DatapathError, Step};
 
 /// `ENOSPC`, the same on all architectures of Linux: what a full trie answers.
 const ENOSPC: i32 = 28;

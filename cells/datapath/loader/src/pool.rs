@@ -20,8 +20,8 @@ use maps::Maps;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 
-use crate::error::{DatapathError, Step};
 use crate::slots::{Reserve, Slots};
+use datapath_api::{DatapathError, Step};
 
 /// Maps that are kept ready once pods come: 2.4 MB.
 pub const READY: usize = 256;

@@ -8,7 +8,7 @@ use bpf::{BpfFs, Collection, MapSpec, ObjectFile, ObjectMap, Program, RawMap, un
 use datapath_abi::{NodeConfig, Pod};
 use maps::Maps;
 
-use crate::error::{DatapathError, Step};
+use datapath_api::{DatapathError, Step};
 
 /// How the pins of program arrays begin; the array's kernel number follows.
 const CALLS_PIN: &str = "cilium_calls_shared_";

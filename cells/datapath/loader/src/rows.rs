@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use datapath_abi::{EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, ep_flag, lxc_flag};
 use devices::Link;
 
-use crate::datapath::EndpointDatapath;
-use crate::error::{DatapathError, Step};
 use crate::kernel::KernelDatapath;
+use datapath_api::EndpointDatapath;
+use datapath_api::{DatapathError, Step};
 
 /// A row of `cilium_lxc`, in words.
 pub(crate) fn address(key: &EndpointKey) -> String {

@@ -1,6 +1,6 @@
 //! The options of services in the datapath, in Cilium's spelling; constants of the programs.
 
-use crate::config::OptionError;
+use hive::OptionError;
 
 /// What becomes of packets that pods send to services.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]

@@ -6,8 +6,8 @@ use bpf::{names_in, unpin};
 use datapath_abi::lxc_flag;
 use maps::POLICY_PREFIX;
 
-use crate::error::{DatapathError, Step};
 use crate::kernel::KernelDatapath;
+use datapath_api::{DatapathError, Step};
 
 impl KernelDatapath {
     /// Removes pins and rows of endpoints that are not known. Gives how many.

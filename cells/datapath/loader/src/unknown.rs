@@ -18,8 +18,8 @@ use devices::{Device, HardwareAddr, Link, Netlink};
 use hive::JobCx;
 use statedb::Table;
 
-use crate::error::DatapathError;
 use crate::kernel::{KernelDatapath, is_pod_interface};
+use datapath_api::DatapathError;
 
 /// When to try again what has failed.
 const RETRY: Duration = Duration::from_secs(1);

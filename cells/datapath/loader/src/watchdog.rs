@@ -18,12 +18,12 @@ use tokio::time::Instant;
 use crate::alarms::Alarms;
 use crate::controller::Controller;
 use crate::device_links;
-use crate::error::{DatapathError, Step};
 use crate::host::{self, HOST_DEVICE};
 use crate::kernel::KernelDatapath;
 use crate::nftables::Chain;
 use crate::programs::ProgramSet;
 use crate::repairs::{Kind, Repair, Repairs, repair};
+use datapath_api::{DatapathError, Step};
 
 /// Looks are at least this far apart, whatever happens.
 const PAUSE: Duration = Duration::from_secs(1);

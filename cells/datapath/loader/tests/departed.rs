@@ -4,7 +4,8 @@ use std::net::Ipv4Addr;
 
 use bpf::Map;
 use datapath_abi::{CtEntry, CtTuple4, PolicyStatsKey, PolicyStatsValue, ipv4_word};
-use loader::{Datapath, EndpointDatapath, OwnAddresses};
+use datapath_api::{Datapath, EndpointDatapath};
+use loader::OwnAddresses;
 use test_kit::{Sandbox, require_root};
 
 mod kit;

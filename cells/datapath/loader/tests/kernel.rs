@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use bpf::tc::Tc;
 use bpf::{Direction, Link, Map, RawMap};
 use datapath_abi::{EndpointInfo, EndpointKey, PolicyEntry, PolicyKey, ep_flag};
+use datapath_api::{Datapath, DatapathError, EndpointDatapath};
 use devices::Netlink;
 use loader::device_links::{self, Attached, Place, Style};
 use loader::host::{self, HostSettings};
-use loader::{Datapath, DatapathError, EndpointDatapath, KernelDatapath, ProgramSet, READY_FIRST};
+use loader::{KernelDatapath, ProgramSet, READY_FIRST};
 use maps::{Maps, policy_name};
 use test_kit::{Sandbox, require_root};
 
@@ -268,7 +269,7 @@ fn a_sweep_removes_what_nobody_knows_and_nothing_else() {
     let policies: Vec<String> =
         maps.fs().map_names().unwrap().into_iter().filter(|n| n.starts_with("cilium_policy_")).collect();
     assert_eq!(policies, ["cilium_policy_v2_00001", "cilium_policy_v2_00500"]);
-    assert_eq!(datapath.prune(&BTreeSet::from([1, 500])).unwrap(), loader::Pruned::default());
+    assert_eq!(datapath.prune(&BTreeSet::from([1, 500])).unwrap(), datapath_api::Pruned::default());
 }
 
 #[test]

@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use datapath_api::Datapath;
 use devices::Netlink;
 use kit::{allow_all, furnish, maps, node_config, pod_with_namespace, start};
-use loader::{Datapath, ProgramSet};
+use loader::ProgramSet;
 use maps::Maps;
 use test_kit::{Sandbox, UdpFlow, require_root, wait_until};
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use bpf::{Map, RawMap};
 use datapath_abi::{PolicyEntry, PolicyKey};
+use datapath_api::{Datapath, DatapathError, PolicyWrite};
 use kit::{maps, pod, start};
-use loader::{Datapath, DatapathError, KernelDatapath, PolicyWrite, QUARANTINE};
+use loader::{KernelDatapath, QUARANTINE};
 use maps::{FamilyConfig, Maps, MapsConfig, policy_name};
 use test_kit::{Sandbox, require_root};
 

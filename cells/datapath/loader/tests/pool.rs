@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use bpf::{Map, RawMap, unpin};
 use datapath_abi::{PolicyEntry, PolicyKey};
+use datapath_api::Datapath;
 use kit::{maps, pod, start};
-use loader::{Datapath, KernelDatapath, QUARANTINE, READY, READY_FIRST, SHRINK_INTERVAL};
+use loader::{KernelDatapath, QUARANTINE, READY, READY_FIRST, SHRINK_INTERVAL};
 use maps::{Maps, policy_name};
 use test_kit::{Sandbox, require_root};
 
@@ -122,7 +123,7 @@ fn an_endpoint_keeps_its_map_while_all_pins_are_gone() {
     }
     unpin(&maps.path(&policy_name(7))).unwrap();
     datapath
-        .write_policy(7, &[loader::PolicyWrite::Set(PolicyKey::any(true), PolicyEntry::allow(0))])
+        .write_policy(7, &[datapath_api::PolicyWrite::Set(PolicyKey::any(true), PolicyEntry::allow(0))])
         .unwrap();
     assert_eq!(datapath.policy_rows(7).unwrap().len(), 1);
     // A map of the reserve that nobody can open is replaced when it is wanted.

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use api::{ControllerUuids, DebugSource, Operation, Request, Response, Route};
+use datapath_api::Datapath;
 use devices::{Device, Netlink};
 use hive::prelude::*;
 use identity::Identities;
@@ -13,7 +14,6 @@ use ipam::{Ipam, RestoredAddress};
 use ipcache::IpcacheWriter;
 use k8s_tables::core::{Namespace, Pod};
 use k8s_tables::{Api, Row, Source, Sources};
-use loader::Datapath;
 use local_node::{LocalNodeStore, StateConfig};
 use memory_limit::MemoryLimit;
 use policy::Policies;

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use datapath_api::EndpointDatapath;
 use hive::{Health, JobCx};
 use ipam::Ipam;
-use loader::EndpointDatapath;
 use serde::{Deserialize, Serialize};
 use state_file::{Schema, StateFile};
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use policy::NamedPorts;
+use labels::NamedPorts;
 use reconciler::Status;
 use serde::Serialize;
 use statedb::{Index, Query, TableSpec};

@@ -4,8 +4,8 @@
 //! Cilium's form: `gen:io.cilium.k8s.named-ports=dns.UDP.53_http.TCP.8080`, ports in the order of their names. A value
 //! that would be longer than a label's may be goes on in `...named-ports-1`, `-2` and so on.
 
+use labels::NamedPorts;
 use labels::{Label, Labels, PORTS};
-use policy::NamedPorts;
 
 const KEY: &str = "io.cilium.k8s.named-ports";
 /// Between the ports of a value; no part of a port's name.

@@ -7,10 +7,10 @@ use std::time::Duration;
 use hive::Backoff;
 use k8s_tables::core::{ContainerPort, Namespace, Pod};
 use k8s_tables::{Api, Key, Kind, Row, Sources};
+use labels::NamedPorts;
 use labels::{
     K8S, Label, Labels, NAMESPACE_LABELS, POD_NAMESPACE, POLICY_CLUSTER, POLICY_SERVICE_ACCOUNT, PORTS,
 };
-use policy::NamedPorts;
 use statedb::{Snapshot, Table};
 
 use crate::filter::Filter;

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use datapath_abi::ep_flag;
+use datapath_api::{Datapath, EndpointDatapath};
 use identity::Identities;
 use ipam::Ipam;
 use ipcache::{Change, Claim, IpcacheWriter, Mapping, Pod, Source};
 use ipnetwork::IpNetwork;
 use labels::LabelArray;
-use loader::{Datapath, EndpointDatapath};
 use policy::{NotRealized, Policies, Subject};
 use reconciler::{BatchEntry, BatchOps, Builder, OpCx, OpResult, Operations, Ops, Reconciler, StatusField};
 use statedb::{Obj, Rows, RwTable};

@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use api::ControllerUuids;
 use api_models::EndpointChangeRequest;
+use datapath_api::Datapath;
 use identity::Identities;
 use ipam::Ipam;
 use labels::Labels;
-use loader::Datapath;
 use memory_limit::MemoryLimit;
 use policy::Policies;
 use reconciler::{Status, StatusKind};

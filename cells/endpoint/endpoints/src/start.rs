@@ -6,10 +6,10 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use datapath_abi::identity::HOST;
+use datapath_api::EndpointDatapath;
 use hive::{Backoff, Health};
 use identity::Identities;
 use ipam::Ipam;
-use loader::EndpointDatapath;
 use reconciler::StatusKind;
 use statedb::{RwTable, Table};
 

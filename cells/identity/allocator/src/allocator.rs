@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use labels::NamedPorts;
 use labels::{LabelArray, Labels};
-use policy_engine::NamedPorts;
 use state_file::Rewrite;
 use statedb::{Initializer, Obj, RwTable, Writer};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use labels::LabelArray;
-use policy_engine::NamedPorts;
+use labels::NamedPorts;
 use serde::{Serialize, Serializer};
 use statedb::{Index, Query, TableSpec};
 

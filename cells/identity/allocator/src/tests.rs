@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use labels::NamedPorts;
 use labels::{LabelArray, Labels};
-use policy_engine::NamedPorts;
 use statedb::Db;
 
 use crate::allocator::QUARANTINE;

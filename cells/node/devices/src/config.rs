@@ -2,7 +2,9 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::{NodeAddressRules, OptionError, Selection};
+use hive::OptionError;
+
+use crate::{NodeAddressRules, Selection};
 
 /// Which devices face the network.
 #[derive(Clone, Debug, hive::Config)]

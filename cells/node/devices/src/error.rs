@@ -71,15 +71,3 @@ impl NetlinkError {
         matches!(self, Self::NoLink(_)) || matches!(self.code(), Some(2 | 19 | 3 | 99))
     }
 }
-
-/// An option has a value that it cannot have.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("option {option}: '{value}' is wrong; give {expected}")]
-pub struct OptionError {
-    /// Name of the option.
-    pub option: &'static str,
-    /// What was given.
-    pub value: String,
-    /// What would be right.
-    pub expected: &'static str,
-}

@@ -59,7 +59,7 @@ mod tables;
 pub use cell::cell;
 pub use config::{DevicesConfig, NodeAddressConfig};
 pub use device::{Device, DeviceAddress, HOST_DEVICE, HardwareAddr, Link};
-pub use error::{NetlinkError, OptionError};
+pub use error::NetlinkError;
 pub use neighbor::Neighbor;
 pub use netlink::Netlink;
 pub use node_address::{NodeAddress, NodeAddressRules, WILDCARD_DEVICE, node_addresses};

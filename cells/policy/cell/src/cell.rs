@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use api::{Operation, Page, Route};
+use datapath_api::Datapath;
 use hive::prelude::*;
 use identity::{Identity, Prefixes};
 use ipcache::{Entry, IpcacheWriter};
 use k8s_tables::PolicyObject;
-use loader::{Datapath, LoaderConfig};
 use local_node::{LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
 use metrics::Metrics;
@@ -54,7 +54,6 @@ struct SharedParams {
     config: Config<PolicyConfig>,
     node: Config<LocalNodeConfig>,
     families: Config<FamilyConfig>,
-    loader: Config<LoaderConfig>,
     datapath: Arc<dyn Datapath>,
     state: Option<Config<StateConfig>>,
     lifecycle: Lifecycle,
@@ -63,7 +62,7 @@ struct SharedParams {
 }
 
 fn shared(p: SharedParams) -> anyhow::Result<Arc<Shared>> {
-    let settings = p.config.settings(&p.node, &p.families, &p.loader)?;
+    let settings = p.config.settings(&p.node, &p.families, p.datapath.icmp_rules())?;
     let keep = p.state.map_or_else(Keep::default, |state| {
         let records = keep::records(state.state().join("policies"));
         records.run("last-good-policies", &p.lifecycle, &p.jobs, &p.health);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use loader::{LoaderConfig, OptionError};
+use hive::OptionError;
 use local_node::LocalNodeConfig;
 use maps::FamilyConfig;
 use policy_engine::{Enforcement, Settings};
@@ -41,7 +41,7 @@ impl PolicyConfig {
         &self,
         node: &LocalNodeConfig,
         families: &FamilyConfig,
-        loader: &LoaderConfig,
+        icmp_rules: bool,
     ) -> Result<Settings, OptionError> {
         Ok(Settings {
             cluster: node.cluster_name.as_str().into(),
@@ -54,7 +54,7 @@ impl PolicyConfig {
             node_selector_labels: false,
             non_default_deny: self.enable_non_default_deny_policies,
             extended_protocols: false,
-            icmp_rules: loader.enable_icmp_rules,
+            icmp_rules,
         })
     }
 

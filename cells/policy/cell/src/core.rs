@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use datapath_abi::{PolicyEntry, policy_flag};
+use datapath_api::Datapath;
 use identity::Identity;
-use loader::Datapath;
 use policy_engine::{
     Basis, Change, Direction, Engine, Filters, Key, NamedPorts, ResolveError, Resolved, Row, SelectorChanges,
     Settings,

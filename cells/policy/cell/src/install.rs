@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use datapath_abi::{PolicyEntry, PolicyKey};
-use loader::{Datapath, DatapathError};
+use datapath_api::{Datapath, DatapathError};
 
 use crate::plan::{Plan, plan};
 use crate::rows::Rows;

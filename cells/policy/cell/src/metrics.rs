@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datapath_abi::ep_flag;
+use datapath_api::Datapath;
 use hive::ConfigWatch;
-use loader::Datapath;
 use metrics::Metrics;
 use policy_engine::Engine;
 use prometheus_client::collector::Collector;

@@ -17,7 +17,7 @@ mod check;
 use std::collections::BTreeSet;
 
 use datapath_abi::PolicyEntry;
-use loader::PolicyWrite;
+use datapath_api::PolicyWrite;
 
 pub use check::{Violation, WrongVerdict, check};
 

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use api::{Query, Response};
 use datapath_abi::{PolicyEntry, identity as reserved};
+use datapath_api::Datapath;
 use identity::Identity;
 use ipcache::Entry;
 use ipnetwork::IpNetwork;
-use loader::Datapath;
 use policy_engine::{Direction, Reason};
 use serde::Serialize;
 use statedb::{Snapshot, Table};

@@ -8,10 +8,10 @@ use labels::LabelArray;
 
 use crate::identities::{Identities, Identity};
 use crate::model::{Action, Direction, Peers, Policy, Ports, ResourceId, Subject};
-use crate::rows::NamedPorts;
 use crate::selections::{Selections, SelectorId};
 use crate::selector::Selector;
 use crate::settings::Settings;
+use labels::NamedPorts;
 
 /// Policies and identities, from which the rows of any endpoint follow. Every change is incremental and tells whose
 /// rows it may have changed.

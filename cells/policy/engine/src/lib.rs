@@ -65,6 +65,7 @@ pub use basis::Basis;
 pub use engine::{Change, Engine, Rule};
 pub use explain::Explanation;
 pub use filters::{Filter, FilterPeer, Filters};
+pub use labels::NamedPorts;
 pub use listing::{SelectorChanges, SelectorRow};
 pub use lookup::{Decision, Verdict, lookup};
 pub use model::{
@@ -75,7 +76,7 @@ pub use parse::parse;
 pub use plan::{Match, Reason};
 pub use refusal::{Problem, Refusal};
 pub use resolve::{ResolveError, Resolved, RowChange};
-pub use rows::{Key, L4, NamedPorts, Row};
+pub use rows::{Key, L4, Row};
 pub use selections::HOST;
 pub use selector::{CidrSelector, Requirement, Selector, Test};
 pub use settings::{Enforcement, Settings};

@@ -8,9 +8,10 @@ use labels::RESERVED;
 use crate::engine::{Engine, Rule, StoredRule};
 use crate::model::{Action, Direction, Port, PortSpec, Ports};
 use crate::priority::{FIRST, Tier, first_priority, precedence};
-use crate::rows::{L4, NamedPorts};
+use crate::rows::L4;
 use crate::selections::{HOST, SelectorId};
 use crate::settings::Enforcement;
+use labels::NamedPorts;
 
 /// Why a row exists.
 #[derive(Debug, Clone, PartialEq, Eq)]

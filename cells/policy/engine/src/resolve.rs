@@ -7,8 +7,9 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::model::Direction;
 use crate::plan::{Match, Part, Peer, Plan, Reason, Side, Traffic};
-use crate::rows::{Key, L4, NamedPorts, Row};
+use crate::rows::{Key, L4, Row};
 use crate::selections::HOST;
+use labels::NamedPorts;
 
 /// The policy of an endpoint as rows of its map.
 #[derive(Debug, Clone)]

@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use datapath_abi::{NodeConfig, PolicyEntry, PolicyKey, ipv4_word, ipv6_words};
+use datapath_api::{Datapath, EndpointDatapath};
 use devices::Netlink;
-use loader::{Datapath, EndpointDatapath, KernelDatapath, KernelOptions, ProgramSet};
+use loader::{KernelDatapath, KernelOptions, ProgramSet};
 use maps::{FamilyConfig, Maps, MapsConfig};
 use test_kit::{NetNs, Sandbox};
 
@@ -22,7 +23,7 @@ fn mac_text(id: u16) -> String {
     mac(id).map(|byte| format!("{byte:02x}")).join(":")
 }
 
-pub const OPTIONS: KernelOptions = KernelOptions { filter_priority: 1 };
+pub const OPTIONS: KernelOptions = KernelOptions { filter_priority: 1, icmp_rules: true };
 
 pub fn maps(sandbox: &Sandbox) -> Arc<Maps> {
     let config = MapsConfig {

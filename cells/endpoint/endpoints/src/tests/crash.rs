@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datapath_abi::{PolicyEntry, PolicyKey};
+use datapath_api::{DatapathError, EndpointDatapath, PolicyWrite, Pruned};
 use futures::future::BoxFuture;
-use loader::{DatapathError, EndpointDatapath, PolicyWrite, Pruned};
 
 use super::*;
 use crate::id::Name;
@@ -76,6 +76,10 @@ impl Datapath for Fused {
 
     fn policy_capacity(&self) -> usize {
         self.inner.policy_capacity()
+    }
+
+    fn icmp_rules(&self) -> bool {
+        self.inner.icmp_rules()
     }
 
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {

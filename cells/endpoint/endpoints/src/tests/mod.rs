@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use ::identity::Identity;
 use api_models::{AddressPair, EndpointChangeRequest};
+use datapath_api::Datapath;
+use datapath_api::testing::{Call, FakeDatapath};
 use hive::prelude::*;
 use ipam::{Ipam, Node};
 use ipcache::testing::FakeMap;
 use k8s_tables::Row;
 use k8s_tables::core::{Namespace, Pod};
-use loader::Datapath;
-use loader::testing::{Call, FakeDatapath};
 use policy::testing::FakePolicies;
 use statedb::{Db, Obj, RwTable, Table};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use loader::PolicyWrite;
+use datapath_api::PolicyWrite;
 
 use crate::rows::{RowKey, Rows, Verdict, decide};
 

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use bpf::RawMap;
 use datapath_abi::{NodeConfig, PolicyEntry, PolicyKey};
+use datapath_api::{Datapath, EndpointDatapath};
 use devices::Netlink;
-use loader::{Datapath, EndpointDatapath, KernelDatapath, KernelOptions, PolicyMap, ProgramSet};
+use loader::{KernelDatapath, KernelOptions, PolicyMap, ProgramSet};
 use maps::{FamilyConfig, Maps, MapsConfig};
 use policy::{Progress, Subject};
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ fn maps(sandbox: &Sandbox, rows: u32) -> Arc<Maps> {
 
 /// What an agent does at its start.
 fn datapath(maps: &Arc<Maps>) -> Arc<KernelDatapath> {
-    let datapath = KernelDatapath::new(maps.clone(), KernelOptions { filter_priority: 1 });
+    let datapath = KernelDatapath::new(maps.clone(), KernelOptions { filter_priority: 1, icmp_rules: true });
     datapath.restore().unwrap();
     datapath.pool().tend().unwrap();
     let programs = Arc::new(ProgramSet::load(maps, NodeConfig::default(), 2).unwrap());

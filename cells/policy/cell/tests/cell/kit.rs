@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use api::{Page, Route};
+use datapath_api::testing::FakeDatapath;
+use datapath_api::{Datapath, EndpointDatapath};
 use hive::prelude::*;
 use identity::{Identities, Identity, Prefixes};
 use ipcache::IpcacheWriter;
 use ipcache::testing::FakeMap;
 use k8s_tables::{PolicyKind, PolicyObject};
 use labels::{LabelArray, Labels};
-use loader::testing::FakeDatapath;
-use loader::{Datapath, EndpointDatapath, LoaderConfig};
 use local_node::LocalNodeConfig;
 use maps::FamilyConfig;
 use metrics::Metrics;
@@ -98,7 +98,6 @@ impl World {
             supply(self.objects.clone()),
             config::<LocalNodeConfig>(),
             config::<FamilyConfig>(),
-            config::<LoaderConfig>(),
             module("ipcache", "An ipcache", [provide(make_ipcache)]),
             policy::cell(),
             invoke(|_: Arc<Policies>, _: Arc<IpcacheWriter>, _: Arc<Table<ipcache::Entry>>| ()),

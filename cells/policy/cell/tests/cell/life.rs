@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datapath_abi::{PolicyEntry, PolicyKey};
+use datapath_api::testing::Call;
 use hive::prelude::*;
-use loader::testing::Call;
 use policy::{NotRealized, ObjectState, Progress};
 use runtime_options::RuntimeOption;
 use serde_json::{Value, json};

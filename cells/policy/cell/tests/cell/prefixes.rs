@@ -2,10 +2,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datapath_abi::{PolicyEntry, PolicyKey};
+use datapath_api::Datapath;
+use datapath_api::testing::FakeDatapath;
 use ipcache::testing::FakeMap;
 use ipnetwork::IpNetwork;
-use loader::Datapath;
-use loader::testing::FakeDatapath;
 use policy::{Rows, Verdict};
 use serde_json::{Value, json};
 

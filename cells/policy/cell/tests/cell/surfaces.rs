@@ -123,7 +123,7 @@ async fn why_tells_the_rule_the_row_and_the_drop() {
 
     // An endpoint that is audited lets it pass, and says so.
     let flags = datapath_abi::ep_flag::POLICY_AUDIT;
-    let audited = loader::EndpointDatapath { id: 7, ifindex: 7, flags, ..Default::default() };
+    let audited = datapath_api::EndpointDatapath { id: 7, ifindex: 7, flags, ..Default::default() };
     world.datapath.attach(&audited).unwrap();
     let (_, answer) = why(&agent, &[("src", "8"), ("dst", "7"), ("port", "81")]).await;
     assert_eq!((&answer["allowed"], &answer["ingress"]["audited"]), (&json!(true), &json!(true)));
@@ -137,7 +137,7 @@ async fn why_tells_the_rule_the_row_and_the_drop() {
 
     // Rows that somebody else has written count, and are told of.
     let everyone = (datapath_abi::PolicyKey::any(false), datapath_abi::PolicyEntry::allow(0));
-    world.datapath.write_policy(7, &[loader::PolicyWrite::Set(everyone.0, everyone.1)]).unwrap();
+    world.datapath.write_policy(7, &[datapath_api::PolicyWrite::Set(everyone.0, everyone.1)]).unwrap();
     let (_, answer) = why(&agent, &[("src", "8"), ("dst", "7"), ("port", "81")]).await;
     assert_eq!((&answer["allowed"], &answer["ingress"]["differs"]), (&json!(true), &json!(true)));
 

@@ -110,8 +110,11 @@ impl DatapathError {
 }
 
 /// Adds the step to errors of the kernel.
-pub(crate) trait Step<T> {
+pub trait Step<T> {
     /// Names the step, in words and with its subject, built only on failure.
+    ///
+    /// # Errors
+    /// The error with the step.
     fn step(self, step: impl FnOnce() -> String) -> Result<T, DatapathError>;
 }
 

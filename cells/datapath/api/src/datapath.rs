@@ -165,6 +165,9 @@ pub trait Datapath: Send + Sync + 'static {
     /// How many rows a policy map holds at most (`bpf-policy-map-max`).
     fn policy_capacity(&self) -> usize;
 
+    /// Whether the programs judge ICMP messages by their type (`enable-icmp-rules`).
+    fn icmp_rules(&self) -> bool;
+
     /// The endpoints that the kernel knows, by id, without the host endpoint; interfaces without names.
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError>;
 

@@ -33,8 +33,8 @@ pub enum Call {
 /// Keeps endpoints in memory, records calls in order, and fails where it is told to.
 ///
 /// ```
-/// use loader::testing::{Call, FakeDatapath};
-/// use loader::{Datapath, EndpointDatapath};
+/// use datapath_api::testing::{Call, FakeDatapath};
+/// use datapath_api::{Datapath, EndpointDatapath};
 ///
 /// let datapath = FakeDatapath::new();
 /// let endpoint = EndpointDatapath { id: 7, ifindex: 3, ..EndpointDatapath::default() };
@@ -43,7 +43,7 @@ pub enum Call {
 /// assert_eq!(datapath.calls(), [Call::Attach(7), Call::Up(7)]);
 /// datapath.fail_attach(8);
 /// assert!(datapath.attach(&EndpointDatapath { id: 8, ..endpoint }).is_err());
-/// # Ok::<(), loader::DatapathError>(())
+/// # Ok::<(), datapath_api::DatapathError>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct FakeDatapath {
@@ -215,6 +215,10 @@ impl Datapath for FakeDatapath {
 
     fn policy_capacity(&self) -> usize {
         self.state().policy_capacity.unwrap_or(POLICY_CAPACITY)
+    }
+
+    fn icmp_rules(&self) -> bool {
+        true
     }
 
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {

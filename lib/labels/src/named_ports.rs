@@ -1,0 +1,49 @@
+//! Names of ports.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+/// The port numbers behind names: container ports of an endpoint, or of all endpoints of an identity.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
+pub struct NamedPorts(BTreeSet<(Arc<str>, u8, u16)>);
+
+impl NamedPorts {
+    /// Adds a port; the name counts in lower case.
+    pub fn add(&mut self, name: &str, protocol: u8, port: u16) {
+        self.0.insert((name.to_lowercase().into(), protocol, port));
+    }
+
+    /// The one port with this name and protocol; none if there are several.
+    pub fn port(&self, name: &str, protocol: u8) -> Option<u16> {
+        let mut ports = self.0.iter().filter(|(known, of, _)| **known == *name && *of == protocol);
+        match (ports.next(), ports.next()) {
+            (Some((_, _, port)), None) => Some(*port),
+            _ => None,
+        }
+    }
+
+    /// Name, protocol and port of each, in the order of names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u8, u16)> {
+        self.0.iter().map(|(name, protocol, port)| (&**name, *protocol, *port))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes over the ports of another.
+    pub fn extend(&mut self, other: &NamedPorts) {
+        self.0.extend(other.0.iter().cloned());
+    }
+}
+
+impl<N: AsRef<str>> FromIterator<(N, u8, u16)> for NamedPorts {
+    fn from_iter<T: IntoIterator<Item = (N, u8, u16)>>(ports: T) -> NamedPorts {
+        let mut all = NamedPorts::default();
+        ports.into_iter().for_each(|(name, protocol, port)| all.add(name.as_ref(), protocol, port));
+        all
+    }
+}
