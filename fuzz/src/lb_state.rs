@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use loadbalancer::convert::Families;
+use loadbalancer::Families;
 use loadbalancer::parse_state_file;
 
 /// The file.

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use endpoints::{Deletion, Record, StateFolder, restore};
+use endpoints::restore::plan;
+use endpoints::{Deletion, Record, StateFolder};
 use statedb::Db;
 
 use crate::input::parts;
@@ -31,7 +32,7 @@ fn folder(record: &[u8]) {
     fs::write(directory.join("ep_config.json"), record).unwrap();
     let found = StateFolder::new(&folder).scan().unwrap();
     assert_eq!(found.len(), 1);
-    let plan = restore::plan(found, |_| Some(7));
+    let plan = plan::plan(found, |_| Some(7));
     assert!(plan.restore.len() + plan.discard.len() <= 1);
     assert_eq!(fs::read(directory.join("ep_config.json")).unwrap(), record);
 }

@@ -49,20 +49,20 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "what a source without a server has, read by its watches alone; others read the tables",
     ),
     (
-        "cells/datapath/loader/src/away.rs",
+        "cells/datapath/loader/src/endpoints/away.rs",
         "endpoints whose interface is away, until it or the endpoint is gone for good; asked once by who looks after them",
     ),
     (
-        "cells/datapath/loader/src/departed.rs",
+        "cells/datapath/loader/src/endpoints/departed.rs",
         "addresses of pods that have left, until their connections are forgotten: a list of work, which nobody reads",
     ),
     (
-        "cells/datapath/loader/src/kernel.rs",
+        "cells/datapath/loader/src/endpoints/kernel.rs",
         "settings rows as they were written, which those of the kernel are compared with; endpoints that a switch of \
          programs has served, until they are made again",
     ),
     (
-        "cells/datapath/loader/src/pool.rs",
+        "cells/datapath/loader/src/endpoints/pool.rs",
         "descriptors of policy maps that endpoints have; the maps themselves and their pins are the state",
     ),
     (
@@ -93,8 +93,8 @@ const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/config/daemon-config/src/cell.rs", "when the agent was started, in its stored configuration"),
     ("cells/endpoint/endpoints/src/gc.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/reconcile.rs", "times in an endpoint's log"),
-    ("cells/endpoint/endpoints/src/service.rs", "times in an endpoint's log"),
-    ("cells/endpoint/endpoints/src/start.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/requests/service.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/restore/start.rs", "times in an endpoint's log"),
     ("cells/infra/status/src/cell.rs", "since when a source fails, in the status"),
     ("cells/infra/status/src/commands.rs", "how old reports are, in the tree that is shown"),
     ("cells/infra/status/src/thread.rs", "the time in the answer that kube-proxy would give"),
@@ -156,11 +156,11 @@ const OWN_THREADS: &[(&str, &str)] = &[
         "waits for a command that gives credentials, off the runtime's threads",
     ),
     (
-        "cells/datapath/loader/src/controller.rs",
+        "cells/datapath/loader/src/interfaces/controller.rs",
         "links of devices are made while programs are loaded; the thread ends before the call returns",
     ),
     (
-        "cells/datapath/loader/src/programs.rs",
+        "cells/datapath/loader/src/programs/set.rs",
         "maps are opened side by side; the threads end before the call returns",
     ),
     (
@@ -302,6 +302,50 @@ fn no_arrow_points_to_a_later_layer() {
         }
     }
     assert_eq!(wrong, Vec::<String>::new());
+}
+
+/// The line of a `mod.rs` that names what a folder inside a crate depends on.
+const SIBLINGS: &str = "//! Sibling folders that it uses: ";
+
+/// Folders inside a crate that say which siblings they use: each uses just those, and none is used back.
+#[test]
+fn inner_folders_use_the_siblings_that_they_name() {
+    let mut folders: BTreeMap<PathBuf, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for file in rust_files(&["cells", "hive", "lib"], &["target"]) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let Some(line) = text.lines().find_map(|line| line.strip_prefix(SIBLINGS)) else { continue };
+        let (folder, crate_folder) = (file.parent().unwrap(), file.ancestors().nth(2).unwrap());
+        let named = line.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        folders.entry(crate_folder.to_owned()).or_default().insert(name, named);
+    }
+    assert!(folders.len() >= 3, "{folders:?}");
+    for (crate_folder, named) in folders {
+        let name = crate_folder.strip_prefix(root()).unwrap().display();
+        for (folder, siblings) in &named {
+            let mut used = BTreeSet::new();
+            for file in rust_files(&[crate_folder.join(folder).to_str().unwrap()], &["tests"]) {
+                if file.ends_with("tests.rs") {
+                    continue;
+                }
+                let text = std::fs::read_to_string(&file).unwrap();
+                let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
+                let paths = code.split("crate::").skip(1).filter_map(|rest| rest.split("::").next());
+                used.extend(
+                    paths.filter(|path| named.contains_key(*path) && path != folder).map(str::to_owned),
+                );
+            }
+            assert_eq!(&used, siblings, "{name}/{folder}: left what is used, right what its mod.rs names");
+        }
+        // What is used by nobody any more is taken away until nothing is left.
+        let mut left = named;
+        while !left.is_empty() {
+            let used: BTreeSet<String> = left.values().flatten().cloned().collect();
+            let before = left.len();
+            left.retain(|folder, _| used.contains(folder));
+            assert!(left.len() < before, "{name}: a circle among {:?}", left.keys());
+        }
+    }
 }
 
 #[test]

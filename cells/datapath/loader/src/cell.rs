@@ -16,20 +16,20 @@ use statedb::{Table, Watch};
 use sysctl::{Setting, Sysctl};
 
 use crate::config::{ConntrackConfig, HostRouting, LoaderConfig, Notifications};
-use crate::controller::{Controller, LOAD_THREADS, Report};
-use crate::departed::OwnAddresses;
-use crate::desired::{Desired, Facts};
-use crate::device_links::Style;
-use crate::host::{HOST_DEVICE, NET_DEVICE};
-use crate::kernel::{KernelDatapath, KernelOptions};
-use crate::live::Live;
-use crate::nftables::Chain;
-use crate::programs::ProgramSet;
-use crate::repairs::Repairs;
+use crate::endpoints::departed::OwnAddresses;
+use crate::endpoints::kernel::{KernelDatapath, KernelOptions};
+use crate::guard::nftables::Chain;
+use crate::guard::unknown;
+use crate::interfaces::controller::{Controller, LOAD_THREADS, Report};
+use crate::interfaces::desired::{Desired, Facts};
+use crate::interfaces::device_links::Style;
+use crate::interfaces::host::{HOST_DEVICE, NET_DEVICE};
+use crate::interfaces::sysctls;
+use crate::programs::live::Live;
+use crate::programs::set::ProgramSet;
 use crate::services::ServicesConfig;
-use crate::sysctls;
-use crate::unknown;
-use crate::watchdog::{self, Watchdog};
+use crate::watchdog::job::{self, Watchdog};
+use crate::watchdog::repairs::Repairs;
 use datapath_api::Datapath;
 
 /// How long a failed round waits before the next, at most.
@@ -344,7 +344,7 @@ impl HostJob {
                 () = watchdog.due(), if self.datapath.programs().is_some() => {
                     let _working = cx.working();
                     let guarded = self.live.config.enable_identity_mark;
-                    let (back, found) = blocking(controller, move |c| watchdog::look(c, guarded)).await;
+                    let (back, found) = blocking(controller, move |c| job::look(c, guarded)).await;
                     controller = back;
                     if watchdog.report(found, &self.repairs) {
                         done = None;

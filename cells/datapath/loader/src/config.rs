@@ -264,7 +264,8 @@ mod tests {
     fn report_flags_have_names() {
         let flags = |names: &[&str]| {
             let monitor_aggregation_flags = names.iter().map(|name| (*name).to_owned()).collect();
-            ConntrackConfig { monitor_aggregation_flags, ..crate::desired::tests::conntrack() }.report_flags()
+            ConntrackConfig { monitor_aggregation_flags, ..crate::interfaces::desired::tests::conntrack() }
+                .report_flags()
         };
         assert_eq!(flags(&["syn", "FIN", " rst"]), Ok(7));
         assert_eq!(flags(&["all"]), Ok(0xff));

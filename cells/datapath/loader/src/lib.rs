@@ -5,7 +5,7 @@
 //! routes to the pods, programs on interfaces, tcx links under `cilium/devices`. **Needs** `Arc<Maps>`, the tables
 //! `local-node`, `devices` and `node-addresses`, perhaps `runtime-options`, `Arc<Sysctl>`, root. **Gives** [`datapath_api::Datapath`] as `Arc<dyn Datapath>`.
 //!
-//! **Life.** The start hook reads what the run before left and repairs pins after the settings rows (`restore.rs`). A
+//! **Life.** The start hook reads what the run before left and repairs pins after the settings rows (`restore`). A
 //! job waits for the router's address, then loads one set of programs, switches every pod's interface to it
 //! (`Datapath::ready` resolves), makes addresses and routes, and puts programs on devices; it goes on to follow the
 //! tables: a node-wide switch changed by `PATCH /config` is another load, whose programs replace those in use in place
@@ -13,7 +13,7 @@
 //! slots and guard interfaces of pods that nobody has announced; a rule of nftables (table `inet apiary`) holds those
 //! back until then. Another marks the host's packets, before programs are in force that know them by that mark; it is
 //! temporary here and belongs to the cell for iptables. Every `endpoint-bpf-prog-watchdog-interval`, and when the kernel tells of a removal, everything is compared
-//! with what should be there and put back (`watchdog.rs`).
+//! with what should be there and put back (`watchdog`).
 //! Nothing is taken down at stop: packets go on.
 //!
 //! **Differences from Cilium.** One set of programs serves all endpoints: creating one loads nothing and waits for no
@@ -22,40 +22,25 @@
 //! attached when an endpoint goes, and drop. There, packets of an unannounced pod take the host's routes; here they go
 //! nowhere.
 
-mod adopt;
-mod alarms;
-mod away;
 mod cell;
 mod config;
-mod controller;
-mod departed;
-mod desired;
-pub mod device_links;
-pub mod host;
-mod inherit;
-mod kernel;
-mod live;
-mod nftables;
-mod policy;
-mod pool;
+mod endpoints;
+mod guard;
+mod interfaces;
 mod programs;
-mod repairs;
 mod restore;
-mod rows;
 mod services;
-mod slots;
-mod sweep;
-mod sysctls;
-mod unknown;
 mod watchdog;
 
 pub use cell::cell;
 pub use config::{ConntrackConfig, LoaderConfig};
-pub use departed::{Departed, OwnAddresses};
-pub use kernel::{KernelDatapath, KernelOptions, POD_INTERFACE_PREFIX, is_pod_interface};
-pub use nftables::{RULE_TABLE, has_rule, remove_rule};
-pub use pool::{PolicyMap, PolicyPool, READY, READY_FIRST};
-pub use programs::ProgramSet;
-pub use repairs::{Kind as RepairKind, Repair};
+pub use endpoints::departed::{Departed, OwnAddresses};
+pub use endpoints::kernel::{KernelDatapath, KernelOptions, POD_INTERFACE_PREFIX, is_pod_interface};
+pub use endpoints::pool::{PolicyMap, PolicyPool, READY, READY_FIRST};
+pub use endpoints::slots::{QUARANTINE, SHRINK_INTERVAL};
+pub use guard::nftables::{RULE_TABLE, has_rule, remove_rule};
+pub use interfaces::device_links;
+pub use interfaces::host;
+pub use programs::set::ProgramSet;
 pub use services::ServicesConfig;
-pub use slots::{QUARANTINE, SHRINK_INTERVAL};
+pub use watchdog::repairs::{Kind as RepairKind, Repair};

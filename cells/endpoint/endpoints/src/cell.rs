@@ -20,19 +20,22 @@ use policy::Policies;
 use runtime_options::{RuntimeOption, SOURCE_IP_VERIFICATION};
 use statedb::{Obj, RwTable, Table};
 
+use crate::api::rest;
 use crate::config::EndpointsConfig;
-use crate::endpoint::Endpoint;
-use crate::fence::fence;
-use crate::files::StateFolder;
-use crate::mac::Mac;
+use crate::gc;
+use crate::identity_labels::pod::Objects;
 use crate::metrics::Counts;
-use crate::options::{Defaults, Options};
-use crate::pod::Objects;
-use crate::queue::DeletionQueue;
+use crate::model::endpoint::Endpoint;
+use crate::model::mac::Mac;
+use crate::model::options::{Defaults, Options};
 use crate::reconcile::{EndpointOps, builder};
-use crate::service::{Context, Endpoints};
-use crate::start::{self, Link, Links};
-use crate::{damaged, gc, pods, rest};
+use crate::requests::fence::fence;
+use crate::requests::pods;
+use crate::requests::service::{Context, Endpoints};
+use crate::restore::damaged;
+use crate::restore::files::StateFolder;
+use crate::restore::queue::DeletionQueue;
+use crate::restore::start::{self, Link, Links};
 
 /// How long requests wait for cluster objects after a start.
 const OBJECTS_PATIENCE: Duration = Duration::from_secs(20);

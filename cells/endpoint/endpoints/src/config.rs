@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use crate::filter::Filter;
-use crate::prefix_file;
+use crate::identity_labels::filter::Filter;
+use crate::identity_labels::prefix_file;
 
 /// What new endpoints are like. Changes take effect for endpoints made after the next start;
 /// `PATCH /config` changes source verification for those that are made from then on.

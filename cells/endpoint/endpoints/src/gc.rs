@@ -5,12 +5,12 @@ use std::time::SystemTime;
 
 use statedb::Batch;
 
-use crate::endpoint::Endpoint;
-use crate::id::EndpointId;
-use crate::record::Record;
-use crate::service::Endpoints;
-use crate::start::{Link, Links};
-use crate::state::State;
+use crate::model::endpoint::Endpoint;
+use crate::model::id::EndpointId;
+use crate::model::record::Record;
+use crate::model::state::State;
+use crate::requests::service::Endpoints;
+use crate::restore::start::{Link, Links};
 
 /// Why an endpoint is made again.
 const ANOTHER_NUMBER: &str = "another number of its interface";

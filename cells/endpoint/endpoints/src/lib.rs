@@ -31,36 +31,16 @@
 //! hold no readable record are left alone and named in the log. A change of identity waits for policy instead of for
 //! a grace period.
 
+mod api;
 mod cell;
-mod change;
 mod config;
-mod damaged;
-mod endpoint;
-pub mod error;
-mod fence;
-mod files;
-mod filter;
 mod gc;
-mod id;
-mod log;
-mod mac;
+mod identity_labels;
 mod metrics;
 mod model;
-mod named_ports;
-mod op_labels;
-mod options;
-mod pod;
-mod pods;
-mod policy_model;
-mod prefix_file;
-mod queue;
 mod reconcile;
-mod record;
-mod rest;
+mod requests;
 pub mod restore;
-mod service;
-mod start;
-mod state;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 #[cfg(test)]
@@ -68,18 +48,19 @@ mod tests;
 
 pub use cell::cell;
 pub use config::EndpointsConfig;
-pub use endpoint::Endpoint;
-pub use fence::NotOpen;
-pub use files::{Found, StateFolder};
-pub use filter::{BadPrefix, Filter};
-pub use id::{EndpointId, Name};
-pub use log::{Change, Code, Log};
-pub use mac::Mac;
-pub use op_labels::OpLabels;
-pub use options::{BadOption, Options};
-pub use prefix_file::BadFile;
-pub use queue::{Deletion, DeletionQueue, Queued};
-pub use record::{DatapathConfiguration, OptionMap, Record, SecurityLabel};
-pub use service::{Endpoints, Refused};
-pub use start::{Link, Links, Outcome};
-pub use state::State;
+pub use identity_labels::filter::{BadPrefix, Filter};
+pub use identity_labels::prefix_file::BadFile;
+pub use model::endpoint::Endpoint;
+pub use model::error;
+pub use model::id::{EndpointId, Name};
+pub use model::log::{Change, Code, Log};
+pub use model::mac::Mac;
+pub use model::op_labels::OpLabels;
+pub use model::options::{BadOption, Options};
+pub use model::record::{DatapathConfiguration, OptionMap, Record, SecurityLabel};
+pub use model::state::State;
+pub use requests::fence::NotOpen;
+pub use requests::service::{Endpoints, Refused};
+pub use restore::files::{Found, StateFolder};
+pub use restore::queue::{Deletion, DeletionQueue, Queued};
+pub use restore::start::{Link, Links, Outcome};

@@ -12,8 +12,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use statedb::Table;
 
-use crate::endpoint::Endpoint;
-use crate::state::State;
+use crate::model::endpoint::Endpoint;
+use crate::model::state::State;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Regeneration {

@@ -24,14 +24,14 @@ use policy::{NotRealized, Policies, Subject};
 use reconciler::{BatchEntry, BatchOps, Builder, OpCx, OpResult, Operations, Ops, Reconciler, StatusField};
 use statedb::{Obj, Rows, RwTable};
 
-use crate::endpoint::Endpoint;
-use crate::files::StateFolder;
-use crate::id::EndpointId;
-use crate::log::Code;
-use crate::mac::Mac;
 use crate::metrics::Counts;
-use crate::record::Record;
-use crate::state::State;
+use crate::model::endpoint::Endpoint;
+use crate::model::id::EndpointId;
+use crate::model::log::Code;
+use crate::model::mac::Mac;
+use crate::model::record::Record;
+use crate::model::state::State;
+use crate::restore::files::StateFolder;
 
 /// What endpoints are made of.
 pub(crate) struct EndpointOps {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::start::Links;
+use crate::restore::start::Links;
 
 pub use crate::cell::LinkSource;
 

@@ -17,25 +17,26 @@ use reconciler::Reconciler;
 use state_file::Rewrite;
 use statedb::{RwTable, Table};
 
-use crate::backend::Backend;
-use crate::balancer::Balancer;
 use crate::commands::commands;
 use crate::config::ServicesConfig;
-use crate::control::{Control, Shared};
-use crate::convert::Families;
-use crate::desired::Settings;
-use crate::follow::StateFile;
-use crate::frontend::Frontend;
-use crate::id_file::{self, IdFile};
-use crate::levels::Pressure;
+use crate::lbmap::levels::Pressure;
+use crate::lbmap::provider::{self, LbMapsProvider};
+use crate::lbmap::rows::{LbMaps, MapError};
 use crate::metrics::{Events, register_features};
-use crate::provider::{self, LbMapsProvider};
-use crate::reconcile::{KEEPER, LbOps, Surroundings, Unserved};
-use crate::rows::{LbMaps, MapError};
-use crate::select::Place;
-use crate::service::Service;
-use crate::writer::{Questions, Rules, ServicesWriter};
-use crate::{reflect, rest};
+use crate::model::backend::Backend;
+use crate::model::families::Families;
+use crate::model::frontend::Frontend;
+use crate::model::service::Service;
+use crate::reconciler::balancer::Balancer;
+use crate::reconciler::control::{Control, Shared};
+use crate::reconciler::desired::Settings;
+use crate::reconciler::id_file::{self, IdFile};
+use crate::reconciler::operations::{KEEPER, LbOps, Surroundings, Unserved};
+use crate::reflectors::objects as reflect;
+use crate::reflectors::state_file_job::StateFile;
+use crate::rest;
+use crate::writer::select::Place;
+use crate::writer::services_writer::{Questions, Rules, ServicesWriter};
 
 /// Gives `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; keeps the node's load balancer maps
 /// like them, follows the state file, serves `GET /service`.

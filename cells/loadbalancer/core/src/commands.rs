@@ -7,10 +7,10 @@ use hive::prelude::*;
 use hive_script::{Call, Command, Flag, Output};
 use parking_lot::Mutex;
 
-use crate::address::Protocol;
-use crate::control::Control;
-use crate::dump::dump;
-use crate::rows::{Key, Value};
+use crate::lbmap::dump::dump;
+use crate::lbmap::rows::{Key, Value};
+use crate::model::address::Protocol;
+use crate::reconciler::control::Control;
 
 pub(crate) fn commands(control: Arc<Control>) -> Members<Command> {
     let saved = Arc::new(Mutex::new(Vec::new()));

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::maglev::{Maglev, TABLE_SIZES};
+use crate::lbmap::maglev::{Maglev, TABLE_SIZES};
 
 /// Where services come from and how their rows are kept.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]

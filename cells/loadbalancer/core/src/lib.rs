@@ -52,72 +52,40 @@
 //! - An address in two slices of a service is one backend with the names of both and the better state. A source range with
 //!   blanks around it counts, as for the API server: without it the service would be open to all.
 
-mod address;
-mod annotations;
-mod backend;
-mod backends;
-mod balancer;
 mod cell;
 mod commands;
 mod config;
-mod control;
-pub mod convert;
-mod desired;
-pub mod dump;
-mod error;
-mod follow;
-mod freed;
-mod frontend;
-mod id_file;
-mod ids;
-mod kernel;
-mod levels;
-pub mod maglev;
-mod maglev_map;
-mod mesh;
+mod lbmap;
 mod metrics;
-mod mirror;
-mod name;
-mod numbers;
-mod provider;
-mod reconcile;
-mod record;
-mod reflect;
+mod model;
+mod reconciler;
+mod reflectors;
 mod rest;
-mod restore;
-mod room;
-pub mod rows;
-mod select;
-mod service;
-mod shared;
-mod shown;
-mod source;
-mod state_file;
-mod store;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
-mod told;
-mod txn;
-mod wildcards;
 mod writer;
 
-pub use address::{BadAddress, LbAddress, Protocol, Scope};
-pub use backend::{Backend, BackendKey, BackendState, DEFAULT_WEIGHT, Zone};
 pub use cell::{cell, control_plane};
 pub use config::{ServicesConfig, WrongOption};
-pub use error::Refused;
-pub use frontend::{Frontend, FrontendParams, FrontendType};
-pub use kernel::KernelMaps;
+pub use lbmap::dump;
+pub use lbmap::kernel::KernelMaps;
+pub use lbmap::maglev;
+pub use lbmap::provider::LbMapsProvider;
+pub use lbmap::rows;
 pub use metrics::MapOperations;
-pub use name::ServiceName;
-pub use provider::LbMapsProvider;
-pub use service::{
+pub use model::address::{BadAddress, LbAddress, Protocol, Scope};
+pub use model::backend::{Backend, BackendKey, BackendState, DEFAULT_WEIGHT, Zone};
+pub use model::error::Refused;
+pub use model::error_summary::told;
+pub use model::families::Families;
+pub use model::frontend::{Frontend, FrontendParams, FrontendType};
+pub use model::name::ServiceName;
+pub use model::service::{
     Algorithm, ForwardingMode, NatPolicy, ProxyRedirect, Service, TrafficDistribution, TrafficPolicy,
 };
-pub use source::Source;
-pub use state_file::{StateFileError, parse as parse_state_file, read as read_state_file};
-pub use told::told;
-pub use txn::ServicesTxn;
-pub use writer::{Initializers, Rules, ServicesWriter, State};
+pub use model::source::Source;
+pub use reflectors::state_file::{StateFileError, parse as parse_state_file, read as read_state_file};
+pub use writer::services_writer::{Initializers, Rules, ServicesWriter, State};
+pub use writer::txn::ServicesTxn;

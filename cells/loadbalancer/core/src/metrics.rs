@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
 use crate::config::ServicesConfig;
-use crate::rows::LbMap;
+use crate::lbmap::rows::LbMap;
 
 /// What happened to a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -136,7 +136,7 @@ const ABSENT: [(&str, &str); 7] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::Family as Of;
+    use crate::lbmap::rows::Family as Of;
 
     #[test]
     fn operations_are_told_by_map_and_outcome() {

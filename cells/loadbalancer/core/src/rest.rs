@@ -9,14 +9,14 @@ use api_models::{
 };
 use statedb::Table;
 
-use crate::address::{LbAddress, Scope};
-use crate::annotations;
-use crate::backend::Backend;
 use crate::config::ServicesConfig;
-use crate::frontend::{Frontend, FrontendType};
-use crate::name::ServiceName;
-use crate::service::NatPolicy;
-use crate::source::Source;
+use crate::model::address::{LbAddress, Scope};
+use crate::model::annotations;
+use crate::model::backend::Backend;
+use crate::model::frontend::{Frontend, FrontendType};
+use crate::model::name::ServiceName;
+use crate::model::service::NatPolicy;
+use crate::model::source::Source;
 
 pub(crate) fn get_service(frontends: &Table<Frontend>) -> Response {
     Response::json(200, &list(frontends))

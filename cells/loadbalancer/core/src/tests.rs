@@ -19,19 +19,19 @@ use devices::NodeAddress;
 use reconciler::Reconciler;
 use statedb::{Db, RwTable, Table};
 
-use crate::address::LbAddress;
-use crate::balancer::Balancer;
-use crate::convert::Families;
-use crate::desired::{Desired, Settings};
-use crate::frontend::Frontend;
-use crate::maglev::Maglev;
+use crate::lbmap::maglev::Maglev;
+use crate::lbmap::rows::{Key, LbMaps, Value};
 use crate::metrics::Events;
-use crate::reconcile::{LbOps, Surroundings};
-use crate::rows::{Key, LbMaps, Value};
-use crate::select::Place;
-use crate::source::Source;
+use crate::model::address::LbAddress;
+use crate::model::families::Families;
+use crate::model::frontend::Frontend;
+use crate::model::source::Source;
+use crate::reconciler::balancer::Balancer;
+use crate::reconciler::desired::{Desired, Settings};
+use crate::reconciler::operations::{LbOps, Surroundings};
 use crate::testing::FakeMaps;
-use crate::writer::{Questions, Rules, ServicesWriter, State};
+use crate::writer::select::Place;
+use crate::writer::services_writer::{Questions, Rules, ServicesWriter, State};
 
 const NODE: &str = "alpha";
 

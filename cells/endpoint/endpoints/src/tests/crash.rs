@@ -8,7 +8,7 @@ use datapath_api::{DatapathError, EndpointDatapath, PolicyWrite, Pruned};
 use futures::future::BoxFuture;
 
 use super::*;
-use crate::id::Name;
+use crate::model::id::Name;
 
 /// Where the agent stops: before or after the n-th call.
 #[derive(Debug, Clone, Copy)]

@@ -6,9 +6,9 @@ use k8s_tables::core::{Container, ContainerPort};
 use policy::EndpointPolicy;
 
 use super::*;
-use crate::id::{EndpointId, Name};
-use crate::record::{Record, SecurityLabel};
-use crate::state::State;
+use crate::model::id::{EndpointId, Name};
+use crate::model::record::{Record, SecurityLabel};
+use crate::model::state::State;
 use labels::Labels;
 
 fn pod(n: u16) -> Name {

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::gc::Sweep;
-use crate::id::{EndpointId, Name};
-use crate::queue::DeletionQueue;
-use crate::record::Record;
-use crate::service::Refused;
-use crate::state::State;
+use crate::model::id::{EndpointId, Name};
+use crate::model::record::Record;
+use crate::model::state::State;
+use crate::requests::service::Refused;
+use crate::restore::queue::DeletionQueue;
 
 fn pod(n: u16) -> Name {
     Name::Pod(format!("default/p{n}"))

@@ -27,14 +27,14 @@ use policy::testing::FakePolicies;
 use statedb::{Db, Obj, RwTable, Table};
 
 use crate::Endpoint;
-use crate::fence::fence;
-use crate::files::StateFolder;
-use crate::filter::Filter;
-use crate::options::{Defaults, Options};
-use crate::pod::Objects;
+use crate::identity_labels::filter::Filter;
+use crate::identity_labels::pod::Objects;
+use crate::model::options::{Defaults, Options};
 use crate::reconcile::{EndpointOps, builder};
-use crate::service::{Context, Endpoints};
-use crate::start::{self, Link, Links, Outcome};
+use crate::requests::fence::fence;
+use crate::requests::service::{Context, Endpoints};
+use crate::restore::files::StateFolder;
+use crate::restore::start::{self, Link, Links, Outcome};
 
 /// What outlives an agent: files, kernel, links.
 struct World {
@@ -202,7 +202,7 @@ impl Agent {
             Ok(())
         });
         jobs.one_shot("pods", |_| async move {
-            crate::pods::follow(&follower, &objects).await;
+            crate::requests::pods::follow(&follower, &objects).await;
             Ok(())
         });
         start::host(&endpoints, &world.links, &Options::default());

@@ -6,9 +6,11 @@ use serde_json::{Value, json};
 use std::time::SystemTime;
 
 use super::*;
-use crate::policy_model::PolicyView;
-use crate::state::State;
-use crate::{Code, Record, model, rest};
+use crate::api::model;
+use crate::api::policy_model::PolicyView;
+use crate::api::rest;
+use crate::model::state::State;
+use crate::{Code, Record};
 use labels::Label;
 use policy::{Filter, FilterPeer, Filters};
 

@@ -11,11 +11,11 @@ use hive::prelude::*;
 use hive_script::{Call, Command, Output};
 use local_node::LocalNodeStore;
 
-use crate::address::LbAddress;
-use crate::balancer::Balancer;
-use crate::control::Control;
-use crate::name::ServiceName;
-use crate::writer::ServicesWriter;
+use crate::model::address::LbAddress;
+use crate::model::name::ServiceName;
+use crate::reconciler::balancer::Balancer;
+use crate::reconciler::control::Control;
+use crate::writer::services_writer::ServicesWriter;
 
 /// Gives the commands `test/*` to a hive with [`control_plane()`](crate::control_plane) and a node of which
 /// `Arc<LocalNodeStore>` is there.

@@ -10,16 +10,16 @@ use k8s_tables::core::{EndpointSlice, Service as Manifest};
 use reconciler::{Handle, Reconciler};
 use statedb::{Db, RwTable};
 
-use crate::balancer::Balancer;
 use crate::config::ServicesConfig;
-use crate::convert::Families;
-use crate::desired::Settings;
+use crate::lbmap::rows::{LbMaps, MapError};
 use crate::metrics::Events;
-use crate::reconcile::{LbOps, Surroundings, Unserved};
-use crate::reflect::Reflector;
-use crate::rows::{LbMaps, MapError};
-use crate::select::Place;
-use crate::writer::{Questions, Rules, ServicesWriter};
+use crate::model::families::Families;
+use crate::reconciler::balancer::Balancer;
+use crate::reconciler::desired::Settings;
+use crate::reconciler::operations::{LbOps, Surroundings, Unserved};
+use crate::reflectors::objects::Reflector;
+use crate::writer::select::Place;
+use crate::writer::services_writer::{Questions, Rules, ServicesWriter};
 
 /// The tables of objects, the reflector, the writer and the reconciler with the agent's default options, which do what
 /// there is to do when they are told to.

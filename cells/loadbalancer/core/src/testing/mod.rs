@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::maglev::digest;
-use crate::rows::{Key, LbMap, LbMaps, MapError, Value};
+use crate::lbmap::maglev::digest;
+use crate::lbmap::rows::{Key, LbMap, LbMaps, MapError, Value};
 
 mod commands;
 mod direct;

@@ -2,7 +2,7 @@
 
 use super::model::{actual, expected, leads_nowhere};
 use super::*;
-use crate::balancer::Failed;
+use crate::reconciler::balancer::Failed;
 use crate::testing::Fault;
 
 fn with_backends(addresses: &[&str]) -> State {
@@ -179,8 +179,8 @@ fn backends_of_a_full_map_can_be_exchanged() {
     maps.tamper(|rows| {
         for id in 100..104 {
             let address = LbAddress::new([10, 9, 0, id as u8].into(), 1, crate::Protocol::Tcp);
-            let value = crate::rows::BackendValue { address, state: 0, zone: 0 };
-            rows.insert(Key::Backend(crate::rows::Family::V4, id), Value::Backend(value));
+            let value = crate::lbmap::rows::BackendValue { address, state: 0, zone: 0 };
+            rows.insert(Key::Backend(crate::lbmap::rows::Family::V4, id), Value::Backend(value));
         }
     });
     let mut balancer = Balancer::restore(maps.clone()).unwrap();
@@ -230,7 +230,7 @@ fn rows_that_somebody_has_changed_are_put_right() {
         rows.remove(&slot);
         rows.insert(Key::AffinityMatch(77, 77), Value::Present);
         let reverse = Value::ReverseNat([192, 0, 2, 1].into(), 1);
-        rows.insert(Key::ReverseNat(crate::rows::Family::V4, 1), reverse);
+        rows.insert(Key::ReverseNat(crate::lbmap::rows::Family::V4, 1), reverse);
     });
     let hurt = balancer.prune().unwrap().hurt;
     assert_eq!(hurt.len(), 1);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::*;
-use crate::id_file::{FILE, IdFile};
+use crate::reconciler::id_file::{FILE, IdFile};
 
 /// A balancer that has taken the maps over and goes on with the ids of the file in a folder.
 fn started(maps: &Arc<FakeMaps>, folder: &Path) -> Balancer {

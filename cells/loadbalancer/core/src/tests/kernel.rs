@@ -8,7 +8,7 @@ use test_kit::{Sandbox, require_root};
 use super::model::{actual, expected};
 use super::*;
 use crate::KernelMaps;
-use crate::rows::{Family, LbMap, LbMaps};
+use crate::lbmap::rows::{Family, LbMap, LbMaps};
 
 const FAMILIES: FamilyConfig = FamilyConfig { enable_ipv4: true, enable_ipv6: true };
 
@@ -143,15 +143,16 @@ fn tables_are_maps_of_their_own_and_of_the_size_of_the_option() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
     let (maps, kernel) = opened(&sandbox, 64);
-    let shares = [("10.55.0.1:9696/TCP", 7), ("10.55.0.2:9696/TCP", 9)]
-        .map(|(address, id)| crate::maglev::Share { address: address.parse().unwrap(), weight: 100, id });
+    let shares = [("10.55.0.1:9696/TCP", 7), ("10.55.0.2:9696/TCP", 9)].map(|(address, id)| {
+        crate::lbmap::maglev::Share { address: address.parse().unwrap(), weight: 100, id }
+    });
     let table: Arc<[u32]> = tables().table(&shares).into();
     let keys = [Key::Maglev(Family::V4, 3), Key::Maglev(Family::V6, 0x102)];
     kernel.put_tables(&keys.map(|key| (key, table.clone()))).unwrap();
     for key in keys {
         assert_eq!(kernel.table(&key).unwrap(), Some(table.clone()));
     }
-    let digest = Value::Maglev(crate::maglev::digest(&table));
+    let digest = Value::Maglev(crate::lbmap::maglev::digest(&table));
     assert_eq!(rows(&kernel), BTreeMap::from(keys.map(|key| (key, digest))));
     let raw = bpf::RawMap::open(&maps.path("cilium_lb6_maglev")).unwrap();
     assert_eq!(raw.entries().unwrap().0, [1, 2], "numbers are big endian");

@@ -13,7 +13,7 @@ use test_kit::require_root;
 
 use super::model::{actual, expected_at};
 use super::*;
-use crate::rows::{Family, LbMap, LbMaps, MapError};
+use crate::lbmap::rows::{Family, LbMap, LbMaps, MapError};
 use crate::testing::FakeRows;
 use crate::{FrontendParams, FrontendType, KernelMaps, Service, ServiceName};
 

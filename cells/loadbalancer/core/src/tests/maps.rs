@@ -315,13 +315,16 @@ fn rows_that_did_not_tell_protocols_apart_give_their_numbers() {
         let old = std::mem::take(rows).into_iter().map(|(key, value)| match (key, value) {
             (Key::Service(address, slot), value) => (Key::Service(any(&address), slot), value),
             (key, Value::Backend(row)) => {
-                (key, Value::Backend(crate::rows::BackendValue { address: any(&row.address), ..row }))
+                (key, Value::Backend(crate::lbmap::rows::BackendValue { address: any(&row.address), ..row }))
             }
             row => row,
         });
         rows.extend(old);
         // Numbers that are given anew are others.
-        rows.insert(Key::ReverseNat(crate::rows::Family::V4, 7), Value::ReverseNat([10, 9, 9, 9].into(), 1));
+        rows.insert(
+            Key::ReverseNat(crate::lbmap::rows::Family::V4, 7),
+            Value::ReverseNat([10, 9, 9, 9].into(), 1),
+        );
     });
     let mut node = Node::on(node.maps.clone());
     node.state(said());

@@ -3,10 +3,10 @@
 use statedb::Obj;
 
 use super::*;
-use crate::backend::{Backend, BackendState};
-use crate::frontend::{FrontendParams, FrontendType};
-use crate::name::ServiceName;
-use crate::service::Service;
+use crate::model::backend::{Backend, BackendState};
+use crate::model::frontend::{FrontendParams, FrontendType};
+use crate::model::name::ServiceName;
+use crate::model::service::Service;
 
 const ADDRESS: &str = "10.96.0.1:80/TCP";
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::*;
-use crate::backend::{Backend, BackendState as S};
-use crate::frontend::FrontendParams;
-use crate::maglev::{Share, digest};
-use crate::service::{Algorithm, TrafficPolicy};
+use crate::lbmap::maglev::{Share, digest};
+use crate::model::backend::{Backend, BackendState as S};
+use crate::model::frontend::FrontendParams;
+use crate::model::service::{Algorithm, TrafficPolicy};
 use crate::testing::FakeRows;
 
 /// The maps that a state should lead to, each frontend and backend as a line that names addresses instead of numbers.
@@ -190,7 +190,7 @@ pub(super) fn actual(rows: &BTreeMap<Key, Value>) -> BTreeSet<String> {
         }
         let matches: Vec<String> = matches.into_values().collect();
         let (count, timeout) = (usize::from(row.count), row.backend_id.into());
-        let family = crate::rows::Family::of(address.ip);
+        let family = crate::lbmap::rows::Family::of(address.ip);
         let table = match left.remove(&Key::Maglev(family, id)) {
             None => "none",
             Some(Value::Maglev(found)) if found == digest(&tables().table(&shares)) => "right",
@@ -207,7 +207,7 @@ pub(super) fn behind(rows: &BTreeMap<Key, Value>) -> BTreeSet<(LbAddress, LbAddr
     let of_slot = |(key, value): (&Key, &Value)| {
         let (Key::Service(address, slot @ 1..), Value::Service(row)) = (key, value) else { return None };
         let Some(Value::Service(master)) = rows.get(&Key::master(*address)) else { return None };
-        let family = crate::rows::Family::of(address.ip);
+        let family = crate::lbmap::rows::Family::of(address.ip);
         match rows.get(&Key::Backend(family, row.backend_id)) {
             Some(Value::Backend(backend)) if *slot > master.count => Some((*address, backend.address)),
             _ => None,
@@ -229,7 +229,7 @@ pub(super) fn leads_nowhere(rows: &FakeRows) -> Option<String> {
         if sends_on && !rows.contains_key(&Key::master(internal)) {
             return Some(format!("{address} has no internal scope"));
         }
-        let family = crate::rows::Family::of(address.ip);
+        let family = crate::lbmap::rows::Family::of(address.ip);
         (1..=row.count).find_map(|slot| match rows.get(&Key::Service(*address, slot)) {
             Some(Value::Service(row)) if rows.contains_key(&Key::Backend(family, row.backend_id)) => None,
             other => Some(format!("{address} slot {slot} of {}: {other:?}", row.count)),

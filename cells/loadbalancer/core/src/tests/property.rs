@@ -11,9 +11,9 @@ use statedb::RwTable;
 
 use super::model::{actual, behind, expected_where, leads_nowhere};
 use super::*;
-use crate::backend::{Backend, BackendState};
-use crate::frontend::{FrontendParams, FrontendType};
-use crate::service::{Service, TrafficPolicy};
+use crate::model::backend::{Backend, BackendState};
+use crate::model::frontend::{FrontendParams, FrontendType};
+use crate::model::service::{Service, TrafficPolicy};
 use crate::testing::Fault;
 use crate::{Protocol, Scope, ServiceName};
 
@@ -190,7 +190,7 @@ impl Node {
     fn say(&mut self) {
         let state = State {
             services: self.services.values().cloned().collect(),
-            backends: crate::convert::merge(self.backends.values().flatten().cloned()),
+            backends: crate::reflectors::convert::merge(self.backends.values().flatten().cloned()),
         };
         self.state(state);
     }

@@ -7,11 +7,11 @@ use hive::prelude::*;
 use statedb::RwTable;
 
 use super::*;
-use crate::backend::Backend;
-use crate::frontend::{FrontendParams, FrontendType};
-use crate::name::ServiceName;
-use crate::reconcile::{LbOps, Surroundings};
-use crate::service::{NatPolicy, ProxyRedirect, Service};
+use crate::model::backend::Backend;
+use crate::model::frontend::{FrontendParams, FrontendType};
+use crate::model::name::ServiceName;
+use crate::model::service::{NatPolicy, ProxyRedirect, Service};
+use crate::reconciler::operations::{LbOps, Surroundings};
 
 fn web() -> ServiceName {
     ServiceName::new("app", "web")

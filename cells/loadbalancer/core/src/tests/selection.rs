@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::address::{Protocol, Scope};
-use crate::backend::{Backend, BackendState, Zone};
-use crate::frontend::{FrontendParams, FrontendType};
-use crate::name::ServiceName;
-use crate::service::{ProxyRedirect, Service, TrafficDistribution as D, TrafficPolicy};
+use crate::model::address::{Protocol, Scope};
+use crate::model::backend::{Backend, BackendState, Zone};
+use crate::model::frontend::{FrontendParams, FrontendType};
+use crate::model::name::ServiceName;
+use crate::model::service::{ProxyRedirect, Service, TrafficDistribution as D, TrafficPolicy};
 
 fn web() -> ServiceName {
     ServiceName::new("ns", "web")

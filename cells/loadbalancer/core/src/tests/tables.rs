@@ -3,7 +3,7 @@
 use statedb::TableSpec;
 
 use super::*;
-use crate::error::Refused;
+use crate::model::error::Refused;
 
 fn web(extra: &str) -> String {
     format!(

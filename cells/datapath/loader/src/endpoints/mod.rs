@@ -1,0 +1,11 @@
+//! Endpoints in the kernel: their rows, pins, filters and policy maps; the implementation of `Datapath`.
+//!
+//! Sibling folders that it uses: `programs`.
+
+pub(crate) mod away;
+pub(crate) mod departed;
+pub(crate) mod kernel;
+pub(crate) mod policy;
+pub(crate) mod pool;
+pub(crate) mod rows;
+pub(crate) mod slots;

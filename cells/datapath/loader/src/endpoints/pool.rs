@@ -1,0 +1,333 @@
+//! Policy maps that sit in their slots before an endpoint needs them.
+//!
+//! Putting a map into `ep_policies` waits for a grace period (8 ms), a batch of 256 for one as well: so maps are put in
+//! ahead, and taking one costs three system calls. A slot that endpoints leave keeps its map, emptied; those that are
+//! beyond the reserve for a while are destroyed.
+//!
+//! A map of maps tells the numbers of its maps, which only `CAP_SYS_ADMIN` can open. So each map has a pin of its slot in a
+//! folder of our own, made before the map gets into the slot, and those that were given out are kept open as well: the
+//! pins may go while packets are judged by what is in the maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bpf::{Map, RawMap, names_in, unpin};
+use datapath_abi::{PolicyEntry, PolicyKey};
+use maps::Maps;
+use rustix::process::{Resource, getrlimit};
+use tokio::sync::Notify;
+
+use crate::endpoints::slots::{Reserve, Slots};
+use datapath_api::{DatapathError, Step};
+
+/// Maps that are kept ready once pods come: 2.4 MB.
+pub const READY: usize = 256;
+
+/// Maps that a start makes ready, and as many are made at once later: in the time of a grace period fewer are taken.
+pub const READY_FIRST: usize = 64;
+
+/// Maps that are destroyed at once, 8 ms each: pods that come meanwhile do not wait longer for new ones.
+const DESTROYED_AT_ONCE: usize = 32;
+
+/// The policy map of an endpoint.
+pub type PolicyMap = Map<PolicyKey, PolicyEntry>;
+
+/// The pool of policy maps of a node.
+#[derive(Debug)]
+pub struct PolicyPool {
+    maps: Arc<Maps>,
+    slots: Mutex<Slots>,
+    /// The maps of slots that were given out, a descriptor each.
+    given: Mutex<BTreeMap<u32, Arc<PolicyMap>>>,
+    /// How many maps are open at once while they are made.
+    at_once: usize,
+    wanted: Notify,
+}
+
+impl PolicyPool {
+    /// An empty pool.
+    pub fn new(maps: Arc<Maps>) -> PolicyPool {
+        let reserve = Reserve { first: READY_FIRST, grown: READY };
+        let slots = Mutex::new(Slots::new(datapath_abi::EP_CONFIG_ENTRIES, reserve));
+        // Others need descriptors meanwhile.
+        let limit = getrlimit(Resource::Nofile).current.map_or(READY_FIRST, |limit| limit as usize / 16);
+        PolicyPool {
+            maps,
+            slots,
+            given: Mutex::default(),
+            at_once: limit.clamp(1, READY_FIRST),
+            wanted: Notify::new(),
+        }
+    }
+
+    /// Takes over the map that an endpoint has in a slot: by the slot's pin, else by this one, the endpoint's. False if
+    /// neither is the map with that number; nobody can open it then.
+    pub(crate) fn inherit(&self, slot: u32, id: u32, pinned: Option<&RawMap>) -> Result<bool, DatapathError> {
+        let step = || format!("take over the policy map in slot {slot}");
+        let map = match (self.open(slot, id)?, pinned.filter(|map| map.id() == id)) {
+            (Some(map), _) => map,
+            (None, Some(map)) => {
+                self.pin(slot, map)?;
+                map.try_clone().and_then(Map::new).step(step)?
+            }
+            (None, None) => return Ok(false),
+        };
+        self.given().insert(slot, Arc::new(map));
+        Ok(true)
+    }
+
+    /// Takes over the slots that have a map, of which endpoints use some. What cannot be opened, or is of another form, is
+    /// replaced.
+    pub fn restore(&self, occupied: &BTreeSet<u32>, used: &BTreeSet<u32>) -> Result<(), DatapathError> {
+        for slot in self.pins()?.into_iter().filter(|slot| !occupied.contains(slot)) {
+            unpin(&self.path(slot)).step(|| format!("remove the pin of slot {slot}"))?;
+        }
+        let free = self.slots().restore(occupied, used);
+        let wanted = self.maps.policy_spec(0).layout;
+        let mut other = Vec::new();
+        for slot in free {
+            let id = self.id(slot)?.unwrap_or_default();
+            match self.open(slot, id)?.filter(|map| map.raw().layout() == wanted) {
+                Some(map) => map.clear().step(|| format!("empty the policy map in slot {slot}"))?,
+                None => other.push(slot),
+            }
+        }
+        self.put_new(&other)
+    }
+
+    /// An empty map and its slot. Waits for a grace period only if none is ready, and makes some more then: whoever
+    /// takes many shall not wait for each.
+    pub fn take(&self) -> Result<(u32, Arc<PolicyMap>), DatapathError> {
+        // The guard must not live into the branch that waits.
+        let (ready, few) = {
+            let mut slots = self.slots();
+            (slots.take(), slots.are_few())
+        };
+        if few {
+            self.wanted.notify_one();
+        }
+        let slot = match ready {
+            Some(slot) => slot,
+            None => {
+                let reserved = self.slots().reserve(READY_FIRST);
+                let (slot, more) = reserved
+                    .split_first()
+                    .ok_or(DatapathError::NoSlot { slots: datapath_abi::EP_CONFIG_ENTRIES })?;
+                self.fill(&reserved)?;
+                self.slots().add(more.iter().rev().copied());
+                *slot
+            }
+        };
+        let map = match self.map(slot) {
+            // Emptied or unpinned behind our back.
+            Ok(None) => self.put_new(&[slot]).and_then(|()| self.map(slot)),
+            found => found,
+        };
+        match map {
+            Ok(Some(map)) => Ok((slot, map)),
+            failed => {
+                self.slots().add([slot]);
+                failed.and(Err(DatapathError::NoMap { slot }))
+            }
+        }
+    }
+
+    /// The map in a slot; `None` if the slot is empty, or what is in it cannot be opened.
+    pub fn map(&self, slot: u32) -> Result<Option<Arc<PolicyMap>>, DatapathError> {
+        let Some(id) = self.id(slot)? else { return Ok(None) };
+        if let Some(map) = self.given().get(&slot).filter(|map| map.raw().id() == id) {
+            return Ok(Some(map.clone()));
+        }
+        let Some(map) = self.open(slot, id)?.map(Arc::new) else { return Ok(None) };
+        self.given().insert(slot, map.clone());
+        Ok(Some(map))
+    }
+
+    /// Gives the slot of an endpoint that is gone back; it rests for a second.
+    pub fn give_back(&self, slot: u32) {
+        self.slots().rest(slot, Instant::now());
+        self.wanted.notify_one();
+    }
+
+    /// Makes rested slots ready, creates maps when half of them are gone (a batch after the other, 8 to 11 ms each, on
+    /// nobody's path), and destroys some that nobody needed for a while. Gives how many are ready.
+    pub fn tend(&self) -> Result<usize, DatapathError> {
+        self.tend_at(Instant::now())
+    }
+
+    /// [`PolicyPool::tend`] as of a time.
+    pub fn tend_at(&self, now: Instant) -> Result<usize, DatapathError> {
+        let rested = self.slots().rested(now);
+        for (index, slot) in rested.iter().enumerate() {
+            if let Err(error) = self.empty(*slot) {
+                rested[index..].iter().for_each(|slot| self.slots().rest(*slot, now));
+                return Err(error);
+            }
+            self.slots().add([*slot]);
+        }
+        let mut few = self.slots().are_few();
+        while few {
+            let missing = self.slots().missing();
+            few = !missing.is_empty();
+            self.fill(&missing)?;
+            self.slots().add(missing.into_iter().rev());
+        }
+        self.shrink(now)?;
+        Ok(self.slots().ready())
+    }
+
+    /// Destroys the maps of some slots beyond the reserve. Emptying a slot waits for a grace period, so there are few at
+    /// once.
+    fn shrink(&self, now: Instant) -> Result<(), DatapathError> {
+        let surplus = self.slots().surplus(now, DESTROYED_AT_ONCE);
+        for (index, slot) in surplus.iter().enumerate() {
+            // A kill in between leaves a pin of an empty slot, which a start removes.
+            let destroyed = self
+                .maps
+                .ep_policies()
+                .unset(*slot)
+                .and_then(|_| unpin(&self.path(*slot)))
+                .step(|| format!("destroy the policy map in slot {slot}"));
+            if let Err(error) = destroyed {
+                self.slots().add(surplus[index..].iter().copied());
+                return Err(error);
+            }
+            self.given().remove(slot);
+            self.slots().return_numbers([*slot]);
+        }
+        Ok(())
+    }
+
+    /// How long until [`PolicyPool::tend`] may have maps to destroy.
+    pub fn next_shrink(&self) -> Option<Duration> {
+        self.slots().next_shrink(Instant::now())
+    }
+
+    /// Pins again what somebody has unpinned: maps that were given out from what is open; those in reserve, which nobody
+    /// can open any more, are replaced. Gives what was done, in words.
+    pub(crate) fn repin(&self) -> Result<Vec<String>, DatapathError> {
+        let ready: BTreeSet<u32> = self.slots().free().iter().copied().collect();
+        let given: Vec<_> = self.given().iter().map(|(slot, map)| (*slot, map.clone())).collect();
+        let pins = self.pins()?;
+        let mut done = Vec::new();
+        for (slot, map) in given {
+            // Those in reserve are compared when they are taken.
+            let is_right = |pinned: RawMap| pinned.id() == map.raw().id();
+            if pins.contains(&slot) && RawMap::open(&self.path(slot)).is_ok_and(is_right) {
+                continue;
+            }
+            self.pin(slot, map.raw())?;
+            done.push(format!("policy map in slot {slot}"));
+        }
+        let lost = self.slots().withdraw(|slot| ready.contains(&slot) && !pins.contains(&slot));
+        if !lost.is_empty() {
+            self.fill(&lost)?;
+            done.push(format!("{} policy maps in reserve", lost.len()));
+            self.slots().add(lost);
+        }
+        Ok(done)
+    }
+
+    /// Resolves when [`PolicyPool::tend`] has something to do, now or after the rest of a slot.
+    pub async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// Whether [`PolicyPool::tend`] will have something to do soon.
+    pub fn any_resting(&self) -> bool {
+        self.slots().any_resting()
+    }
+
+    /// How many slots are ready.
+    pub fn ready(&self) -> usize {
+        self.slots().ready()
+    }
+
+    /// Puts maps into slots, each pinned before: a kill in between leaves a pin of an empty slot, or one beside the
+    /// endpoint's, which names what is still in the slot.
+    pub(crate) fn put(&self, maps: &[(u32, &RawMap)]) -> Result<(), DatapathError> {
+        if maps.is_empty() {
+            return Ok(());
+        }
+        for (slot, map) in maps {
+            self.pin(*slot, map)?;
+        }
+        let pairs = maps.iter().map(|(slot, map)| (*slot, map.as_fd()));
+        let step = || format!("put {} policy maps into slots", maps.len());
+        self.maps.ep_policies().set_batch(pairs).step(step)
+    }
+
+    /// Puts new maps into slots.
+    fn put_new(&self, slots: &[u32]) -> Result<(), DatapathError> {
+        let spec = self.maps.policy_spec(0).named("cilium_policy_v2");
+        for slots in slots.chunks(self.at_once) {
+            let made: bpf::Result<Vec<RawMap>> = slots.iter().map(|_| RawMap::create(&spec)).collect();
+            let made = made.step(|| format!("create {} policy maps", slots.len()))?;
+            self.put(&slots.iter().copied().zip(&made).collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
+    /// [`PolicyPool::put_new`] of slots that nobody has: they may be tried again after a failure.
+    fn fill(&self, slots: &[u32]) -> Result<(), DatapathError> {
+        self.put_new(slots).inspect_err(|_| self.slots().return_numbers(slots.iter().copied()))
+    }
+
+    fn empty(&self, slot: u32) -> Result<(), DatapathError> {
+        match self.map(slot)? {
+            Some(map) => map.clear().step(|| format!("empty the policy map in slot {slot}"))?,
+            None => self.put_new(&[slot])?,
+        }
+        self.given().remove(&slot);
+        Ok(())
+    }
+
+    pub(crate) fn id(&self, slot: u32) -> Result<Option<u32>, DatapathError> {
+        self.maps.ep_policies().id(slot).step(|| format!("look into policy slot {slot}"))
+    }
+
+    /// The map with that number by the slot's pin; `None` if there is no pin or it is another map.
+    fn open(&self, slot: u32, id: u32) -> Result<Option<PolicyMap>, DatapathError> {
+        let map = match RawMap::open(&self.path(slot)) {
+            Err(e) if e.is_not_found() => return Ok(None),
+            map => map.step(|| format!("open the policy map in slot {slot}"))?,
+        };
+        if map.id() != id {
+            return Ok(None);
+        }
+        Map::new(map).map(Some).step(|| format!("open the policy map in slot {slot}"))
+    }
+
+    fn pin(&self, slot: u32, map: &RawMap) -> Result<(), DatapathError> {
+        let path = self.path(slot);
+        match map.pin(&path) {
+            Err(e) if e.is_existing() => self.maps.fs().replace_pin(&path, |pending| map.pin(pending)),
+            other => other,
+        }
+        .step(|| format!("pin the policy map in slot {slot}"))
+    }
+
+    fn path(&self, slot: u32) -> PathBuf {
+        self.maps.fs().policy_maps().join(format!("{PIN}{slot:05}"))
+    }
+
+    /// The slots that have a pin.
+    fn pins(&self) -> Result<BTreeSet<u32>, DatapathError> {
+        let names = names_in(&self.maps.fs().policy_maps()).step(|| "list the pins of slots".to_owned())?;
+        Ok(names.iter().filter_map(|name| name.strip_prefix(PIN)?.parse().ok()).collect())
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn given(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<PolicyMap>>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How the pin of a slot begins; what follows is its number in five digits.
+const PIN: &str = "slot_";

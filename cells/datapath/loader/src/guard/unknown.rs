@@ -1,0 +1,184 @@
+//! Pods that nobody has announced: what they send goes nowhere, from their interface's first moment on.
+//!
+//! A foreign CNI plugin switches a pod's link on before the agent hears of the endpoint. Two things stand in the way of
+//! its packets: the program that [`guard`] attaches as soon as the interface is seen, which drops with 203, and until
+//! then a rule of nftables in the way of every packet that the host's stack gets from such an interface without the
+//! mark that our programs give. The rule needs no interface to exist, so there is no moment before it.
+//!
+//! Both go by the form of the names that CNI plugins give, as nothing else tells a pod's interface from another veth before it
+//! is announced. A veth of somebody else that has just such a name is held back like a pod's.
+//!
+//! The same events tell of pods' interfaces that go away or come back under their endpoints (`endpoints::away`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use devices::{Device, HardwareAddr, Link, Netlink};
+use hive::JobCx;
+use statedb::Table;
+
+use crate::endpoints::kernel::{KernelDatapath, is_pod_interface};
+use datapath_api::DatapathError;
+
+/// When to try again what has failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What has become of an interface.
+#[derive(Clone, Debug)]
+enum Event {
+    /// It is gone.
+    Gone,
+    /// It is new, or has changed.
+    Here(Link),
+    /// Another has its number.
+    Replaced(Link),
+}
+
+/// Attaches the program to pods' interfaces as they appear, and follows those of endpoints that go and come back.
+pub(crate) async fn guard(
+    datapath: Arc<KernelDatapath>,
+    devices: Arc<Table<Device>>,
+    cx: JobCx,
+) -> anyhow::Result<()> {
+    let mut changes = devices.changes();
+    let mut known: BTreeMap<u32, (String, HardwareAddr)> = BTreeMap::new();
+    let mut failed: BTreeMap<u32, Event> = BTreeMap::new();
+    loop {
+        let mut events = tokio::select! {
+            () = cx.cancelled() => return Ok(()),
+            () = tokio::time::sleep(RETRY), if !failed.is_empty() => BTreeMap::new(),
+            batch = changes.next() => batch
+                .iter()
+                .map(|change| (change.object.index, event(&mut known, &change.object.link, change.deleted)))
+                .filter_map(|(index, event)| Some((index, event?)))
+                .collect(),
+        };
+        for (index, event) in std::mem::take(&mut failed) {
+            events.entry(index).or_insert(event);
+        }
+        if events.is_empty() {
+            continue;
+        }
+        let _working = cx.working();
+        let guarding = datapath.clone();
+        let results: Vec<(u32, Event, Result<(), DatapathError>)> =
+            hive::blocking(move || handle_all(&guarding, events)).await;
+        let mut last = None;
+        for (index, event, result) in results {
+            if let Err(error) = result {
+                failed.insert(index, event);
+                last = Some(error);
+            }
+        }
+        match last {
+            None => cx.health.ok(format!("{} interfaces that may be of pods", known.len())),
+            Some(error) => {
+                let message = format!("{} interfaces of pods could not be guarded", failed.len());
+                if cx.health.degraded_anew(message, &error) {
+                    tracing::warn!(%error, count = failed.len(), "Could not guard interfaces of pods, trying again");
+                }
+            }
+        }
+    }
+}
+
+/// What a change of the table says of a veth: endpoints that were announced may have interfaces of any name. One that has another name and another address than before is
+/// another one: its number was taken before anybody could see that it was free.
+fn event(known: &mut BTreeMap<u32, (String, HardwareAddr)>, link: &Link, deleted: bool) -> Option<Event> {
+    let index = link.index;
+    if deleted {
+        return known.remove(&index).map(|_| Event::Gone);
+    }
+    let before = known.remove(&index);
+    let other = before.is_some_and(|(name, mac)| name != link.name && mac != link.hardware_addr);
+    let veth = link.kind == "veth";
+    if veth {
+        known.insert(index, (link.name.clone(), link.hardware_addr.clone()));
+    }
+    match (other, veth) {
+        (true, _) => Some(Event::Replaced(link.clone())),
+        (false, true) => Some(Event::Here(link.clone())),
+        (false, false) => None,
+    }
+}
+
+fn handle_all(
+    datapath: &KernelDatapath,
+    events: BTreeMap<u32, Event>,
+) -> Vec<(u32, Event, Result<(), DatapathError>)> {
+    let mut results = Vec::new();
+    for (index, event) in events {
+        let result = handle(datapath, index, &event);
+        results.push((index, event, result));
+    }
+    results
+}
+
+fn handle(datapath: &KernelDatapath, index: u32, event: &Event) -> Result<(), DatapathError> {
+    if let Event::Gone | Event::Replaced(_) = event
+        && let Some(id) = datapath.interface_gone(&mut Netlink::open()?, index)?
+    {
+        tracing::debug!(endpointID = id, index, "The interface of an endpoint has gone");
+    }
+    if let Event::Here(link) | Event::Replaced(link) = event {
+        if is_pod_interface(link) {
+            datapath.guard(index, &link.name)?;
+        }
+        if let Some(id) = datapath.interface_back(link)? {
+            tracing::info!(endpointID = id, interface = %link.name, "The interface of an endpoint is back");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_cni_plugins_are_of_pods() {
+        let is_pod = |name: &str| is_pod_interface(&link(1, name, 1));
+        for name in ["lxc66da2a01a005", "lxc000000000000", "lxcabcdefabcdef"] {
+            assert!(is_pod(name), "{name}");
+        }
+        for name in [
+            "lxc",
+            "lxcbr0",
+            "lxc1234_eth0",
+            "lxc66da2a01a00",
+            "lxc66da2a01a00g",
+            "lxc66DA2A01A005",
+            "lxc_health",
+        ] {
+            assert!(!is_pod(name), "{name}");
+        }
+        assert!(!is_pod_interface(&Link { kind: "bridge".to_owned(), ..link(1, "lxc66da2a01a005", 1) }));
+    }
+
+    fn link(index: u32, name: &str, mac: u8) -> Link {
+        Link {
+            index,
+            name: name.to_owned(),
+            kind: if name.starts_with("eth") { "dummy" } else { "veth" }.to_owned(),
+            hardware_addr: HardwareAddr::new(&[2, 0, 0, 0, 0, mac]),
+            ..Link::default()
+        }
+    }
+
+    #[test]
+    fn another_interface_is_told_from_one_that_was_renamed() {
+        let mut known = BTreeMap::new();
+        let mut event = |link: &Link, deleted| event(&mut known, link, deleted);
+        assert!(matches!(event(&link(7, "lxca", 1), false), Some(Event::Here(_))));
+        assert!(matches!(event(&link(7, "lxcb", 1), false), Some(Event::Here(_))));
+        assert!(matches!(event(&link(7, "lxcb", 2), false), Some(Event::Here(_))));
+        assert!(matches!(event(&link(7, "lxcc", 3), false), Some(Event::Replaced(_))));
+        assert!(matches!(event(&link(7, "eth1", 4), false), Some(Event::Replaced(_))));
+        assert!(event(&link(7, "eth1", 4), true).is_none(), "not a pod's");
+        assert!(event(&link(8, "eth1", 4), false).is_none());
+        assert!(matches!(event(&link(7, "lxca", 1), false), Some(Event::Here(_))));
+        assert!(matches!(event(&link(7, "host0", 1), false), Some(Event::Here(_))), "still the pod's");
+        assert!(matches!(event(&link(7, "host0", 1), true), Some(Event::Gone)));
+    }
+}

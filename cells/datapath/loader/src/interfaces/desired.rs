@@ -1,0 +1,274 @@
+//! What the host's side shall be, computed from options and tables: no kernel in here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use datapath_abi::{NodeConfig, ipv4_word, ipv6_words};
+use devices::{Device, NodeAddress, WILDCARD_DEVICE};
+use local_node::LocalNode;
+use maps::{FamilyConfig, MapsConfig};
+
+use crate::config::{ConntrackConfig, HostRouting, LoaderConfig, Notifications};
+use crate::interfaces::host::HostSettings;
+use crate::services::ServiceSettings;
+
+/// A device that faces the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NativeDevice {
+    /// Its number.
+    pub(crate) ifindex: u32,
+    /// Its MAC address; none for a device without Ethernet.
+    pub(crate) mac: Option<[u8; 6]>,
+}
+
+/// The host's side as it shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Desired {
+    /// Addresses and routes.
+    pub(crate) host: HostSettings,
+    /// Constants of the programs, without the numbers of devices, which the kernel gives.
+    pub(crate) constants: NodeConfig,
+    /// Devices that face the network, by name.
+    pub(crate) devices: BTreeMap<String, NativeDevice>,
+    /// The host's own addresses.
+    pub(crate) addresses: BTreeSet<IpAddr>,
+}
+
+/// The facts that [`Desired`] is computed from.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) config: &'a LoaderConfig,
+    pub(crate) conntrack: &'a ConntrackConfig,
+    pub(crate) services: &'a ServiceSettings,
+    pub(crate) clock: &'a bpf::Clock,
+    pub(crate) maps: &'a MapsConfig,
+    pub(crate) notifications: Notifications,
+    pub(crate) families: &'a FamilyConfig,
+    pub(crate) node: &'a LocalNode,
+    pub(crate) host_endpoint: u16,
+}
+
+impl Desired {
+    /// What follows from these facts and rows; `None` while the router has no address of an enabled family that pods
+    /// have addresses of.
+    pub(crate) fn compute<'a>(
+        facts: &Facts<'_>,
+        devices: impl Iterator<Item = &'a Device>,
+        addresses: impl Iterator<Item = &'a NodeAddress>,
+    ) -> Option<Desired> {
+        let (node, families) = (facts.node, facts.families);
+        let host = HostSettings {
+            router_ipv4: node.router_ipv4.filter(|_| families.enable_ipv4),
+            router_ipv6: node.router_ipv6.filter(|_| families.enable_ipv6),
+            pods_ipv4: node.ipv4_alloc_cidr.filter(|_| families.enable_ipv4),
+            pods_ipv6: node.ipv6_alloc_cidr.filter(|_| families.enable_ipv6),
+        };
+        if host.pods_ipv4.is_some() && host.router_ipv4.is_none()
+            || host.pods_ipv6.is_some() && host.router_ipv6.is_none()
+        {
+            return None;
+        }
+        let constants = constants(facts, &host);
+        let selected = devices.filter(|device| device.selected).map(|device| {
+            let native = NativeDevice { ifindex: device.index, mac: device.hardware_addr.ethernet() };
+            (device.name.clone(), native)
+        });
+        let enabled = |ip: &IpAddr| if ip.is_ipv4() { families.enable_ipv4 } else { families.enable_ipv6 };
+        let own = addresses.filter(|row| row.device_name != WILDCARD_DEVICE).map(|row| row.addr);
+        let routers = host.addresses().into_iter().map(|address| address.ip());
+        let addresses = own.chain(routers).filter(|ip| !ip.is_loopback()).filter(enabled).collect();
+        Some(Desired { constants, devices: selected.collect(), addresses, host })
+    }
+}
+
+fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
+    let (config, conntrack) = (facts.config, facts.conntrack);
+    let ticks = |span| facts.clock.ticks(span);
+    NodeConfig {
+        router_ipv6: host.router_ipv6.map_or([0; 4], ipv6_words),
+        router_ipv4: host.router_ipv4.map_or(0, ipv4_word),
+        host_endpoint_id: facts.host_endpoint.into(),
+        trace_payload_len: config.trace_payloadlen,
+        monitor_aggregation: facts.notifications.aggregation,
+        enable_ipv4: facts.families.enable_ipv4.into(),
+        enable_ipv6: facts.families.enable_ipv6.into(),
+        // Each endpoint has its own switch.
+        source_ip_verification: 1,
+        arp_responder: facts.families.enable_ipv4.into(),
+        redirect_peer: (!config.enable_host_legacy_routing).into(),
+        host_routing: (config.host_routing() == HostRouting::Bpf).into(),
+        drop_notify: facts.notifications.drops.into(),
+        trace_notify: facts.notifications.traces.into(),
+        identity_mark: config.enable_identity_mark.into(),
+        policy_verdict_notify: facts.notifications.verdicts.into(),
+        policy_accounting: config.policy_accounting.into(),
+        ct_accounting: conntrack.bpf_conntrack_accounting.into(),
+        icmp_rules: config.enable_icmp_rules.into(),
+        allow_icmp_frag_needed: config.allow_icmp_frag_needed.into(),
+        ipv4_fragments: facts.maps.enable_ipv4_fragment_tracking.into(),
+        ipv6_fragments: facts.maps.enable_ipv6_fragment_tracking.into(),
+        sctp: conntrack.enable_sctp.into(),
+        extended_protocols: conntrack.enable_extended_ip_protocols.into(),
+        jiffies_clock: facts.clock.is_jiffies().into(),
+        // Wrong names were refused when the options were read.
+        ct_report_flags: conntrack.report_flags().unwrap_or_default(),
+        ct_report_interval: ticks(conntrack.monitor_aggregation_interval),
+        ct_tcp_lifetime: ticks(conntrack.bpf_ct_timeout_regular_tcp),
+        ct_any_lifetime: ticks(conntrack.bpf_ct_timeout_regular_any),
+        ct_service_tcp_lifetime: ticks(conntrack.bpf_ct_timeout_service_tcp),
+        ct_service_any_lifetime: ticks(conntrack.bpf_ct_timeout_service_any),
+        ct_service_tcp_grace: ticks(conntrack.bpf_ct_timeout_service_tcp_grace),
+        ct_syn_timeout: ticks(conntrack.bpf_ct_timeout_regular_tcp_syn),
+        ct_close_timeout: ticks(conntrack.bpf_ct_timeout_regular_tcp_fin),
+        service_loopback_ipv6: facts.node.service_loopback_ipv6.map_or([0; 4], ipv6_words),
+        service_loopback_ipv4: facts.node.service_loopback_ipv4.map_or(0, ipv4_word),
+        ticks_in_256_seconds: ticks(Duration::from_secs(256)),
+        // Nobody translates sockets.
+        per_packet_lb: 1,
+        empty_services_drop: facts.services.drop_empty.into(),
+        empty_services_reject: facts.services.reject.into(),
+        ..NodeConfig::default()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use devices::{HardwareAddr, Link};
+
+    use super::*;
+
+    fn config() -> LoaderConfig {
+        LoaderConfig {
+            enable_tcx: true,
+            bpf_filter_priority: 1,
+            endpoint_bpf_prog_watchdog_interval: Duration::ZERO,
+            enable_host_legacy_routing: false,
+            enable_identity_mark: true,
+            trace_payloadlen: 128,
+            monitor_aggregation: "medium".to_owned(),
+            bpf_events_drop_enabled: true,
+            bpf_events_trace_enabled: false,
+            bpf_events_policy_verdict_enabled: true,
+            policy_accounting: true,
+            enable_icmp_rules: true,
+            allow_icmp_frag_needed: false,
+        }
+    }
+
+    pub(crate) fn conntrack() -> ConntrackConfig {
+        ConntrackConfig {
+            enable_sctp: true,
+            enable_extended_ip_protocols: false,
+            bpf_conntrack_accounting: false,
+            bpf_ct_timeout_regular_tcp: Duration::from_secs(8000),
+            bpf_ct_timeout_regular_any: Duration::from_secs(60),
+            bpf_ct_timeout_regular_tcp_fin: Duration::from_secs(10),
+            bpf_ct_timeout_regular_tcp_syn: Duration::from_secs(61),
+            bpf_ct_timeout_service_tcp: Duration::from_secs(8001),
+            bpf_ct_timeout_service_any: Duration::from_secs(62),
+            bpf_ct_timeout_service_tcp_grace: Duration::from_secs(63),
+            monitor_aggregation_interval: Duration::from_secs(5),
+            monitor_aggregation_flags: vec!["syn".to_owned(), "fin".to_owned()],
+        }
+    }
+
+    fn node() -> LocalNode {
+        LocalNode {
+            ipv4_alloc_cidr: Some("10.244.0.0/16".parse().unwrap()),
+            ipv6_alloc_cidr: Some("fd00::/64".parse().unwrap()),
+            router_ipv4: Some([10, 244, 0, 1].into()),
+            router_ipv6: Some("fd00::1".parse().unwrap()),
+            service_loopback_ipv4: Some([169, 254, 42, 1].into()),
+            ..LocalNode::default()
+        }
+    }
+
+    fn compute(node: &LocalNode, families: FamilyConfig) -> Option<Desired> {
+        let notifications = config().notifications().unwrap();
+        let facts = Facts {
+            config: &config(),
+            conntrack: &conntrack(),
+            services: &crate::services::tests::config().settings().unwrap(),
+            clock: &bpf::Clock::Seconds,
+            maps: &MapsConfig { enable_ipv6_fragment_tracking: false, ..MapsConfig::default() },
+            notifications,
+            families: &families,
+            node,
+            host_endpoint: 500,
+        };
+        let device = |index, name: &str, selected, mac: &[u8]| Device {
+            link: Link {
+                index,
+                name: name.to_owned(),
+                hardware_addr: HardwareAddr::new(mac),
+                ..Link::default()
+            },
+            selected,
+            ..Device::default()
+        };
+        let devices = [
+            device(2, "eth0", true, &[2, 0, 0, 0, 0, 1]),
+            device(3, "tun0", true, &[]),
+            device(4, "lxc1", false, &[2, 0, 0, 0, 0, 2]),
+        ];
+        let address = |ip: &str, name: &str| NodeAddress {
+            addr: ip.parse().unwrap(),
+            device_name: name.to_owned(),
+            node_port: false,
+            primary: false,
+        };
+        let addresses = [
+            address("10.99.0.1", "eth0"),
+            address("10.99.0.1", WILDCARD_DEVICE),
+            address("10.99.0.2", WILDCARD_DEVICE),
+            address("fd99::1", "eth0"),
+            address("127.0.0.1", "lo"),
+        ];
+        Desired::compute(&facts, devices.iter(), addresses.iter())
+    }
+
+    #[test]
+    fn selected_devices_and_own_addresses_with_the_routers() {
+        let desired = compute(&node(), FamilyConfig::default()).unwrap();
+        let names: Vec<&String> = desired.devices.keys().collect();
+        assert_eq!(names, ["eth0", "tun0"]);
+        assert_eq!(desired.devices["tun0"].mac, None);
+        let addresses: Vec<String> = desired.addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["10.99.0.1", "10.244.0.1", "fd00::1", "fd99::1"]);
+        let constants = desired.constants;
+        assert_eq!((constants.host_endpoint_id, constants.monitor_aggregation), (500, 3));
+        assert_eq!((constants.drop_notify, constants.trace_notify, constants.redirect_peer), (1, 0, 1));
+        assert_eq!(constants.host_routing, 0, "the programs redirect in neither direction");
+        assert_eq!((constants.sctp, constants.extended_protocols), (1, 0));
+        assert_eq!((constants.icmp_rules, constants.allow_icmp_frag_needed), (1, 0));
+        assert_eq!((constants.ipv4_fragments, constants.ipv6_fragments), (1, 0));
+        assert_eq!(constants.service_loopback_ipv4.to_ne_bytes(), [169, 254, 42, 1]);
+        assert_eq!((constants.empty_services_drop, constants.empty_services_reject), (1, 1));
+    }
+
+    #[test]
+    fn times_of_connections_are_those_of_the_options() {
+        let c = compute(&node(), FamilyConfig::default()).unwrap().constants;
+        assert_eq!((c.ct_tcp_lifetime, c.ct_any_lifetime, c.ct_close_timeout), (8000, 60, 10));
+        assert_eq!((c.ct_service_tcp_lifetime, c.ct_service_any_lifetime), (8001, 62));
+        assert_eq!(c.ticks_in_256_seconds, 256);
+        assert_eq!((c.ct_service_tcp_grace, c.ct_syn_timeout), (63, 61));
+        assert_eq!((c.ct_report_interval, c.ct_report_flags, c.jiffies_clock), (5, 3, 0));
+    }
+
+    #[test]
+    fn a_family_that_is_off_has_no_part_in_it() {
+        let off = FamilyConfig { enable_ipv4: true, enable_ipv6: false };
+        let desired = compute(&LocalNode { router_ipv6: None, ..node() }, off).unwrap();
+        assert_eq!(desired.host.pods_ipv6, None);
+        assert!(desired.addresses.iter().all(IpAddr::is_ipv4));
+        assert_eq!(desired.constants.enable_ipv6, 0);
+    }
+
+    #[test]
+    fn without_the_routers_address_there_is_nothing_to_do_yet() {
+        assert_eq!(compute(&LocalNode { router_ipv6: None, ..node() }, FamilyConfig::default()), None);
+        assert_eq!(compute(&LocalNode { router_ipv4: None, ..node() }, FamilyConfig::default()), None);
+    }
+}

@@ -1,0 +1,9 @@
+//! The host's side: `cilium_host` and `cilium_net`, programs on devices, addresses, routes, kernel settings.
+//!
+//! Sibling folders that it uses: `endpoints`, `guard`, `programs`.
+
+pub(crate) mod controller;
+pub(crate) mod desired;
+pub mod device_links;
+pub mod host;
+pub(crate) mod sysctls;

@@ -1,0 +1,54 @@
+//! The kernel settings that the host's side needs, all of them of the network namespace.
+
+use maps::FamilyConfig;
+use sysctl::{Name, Setting};
+
+use crate::interfaces::host::{HOST_DEVICE, NET_DEVICE};
+
+/// The settings in the order in which they are made: the node forwards, and replies may come by other devices than
+/// requests left by.
+pub(crate) fn settings(families: &FamilyConfig) -> Vec<Setting> {
+    let mut all: Vec<(&[&str], u8)> = vec![(&["net", "ipv4", "conf", "all", "rp_filter"], 0)];
+    if families.enable_ipv4 {
+        all.push((&["net", "ipv4", "ip_forward"], 1));
+        all.push((&["net", "ipv4", "conf", "all", "forwarding"], 1));
+    }
+    if families.enable_ipv6 {
+        all.push((&["net", "ipv6", "conf", "all", "disable_ipv6"], 0));
+        all.push((&["net", "ipv6", "conf", "all", "forwarding"], 1));
+    }
+    let mut settings: Vec<Setting> = all
+        .into_iter()
+        .filter_map(|(name, value)| Some(Setting::new(Name::new(name.to_vec()).ok()?, value)))
+        .collect();
+    for device in [HOST_DEVICE, NET_DEVICE] {
+        let v4 = [("forwarding", 1), ("rp_filter", 0), ("accept_local", 1), ("send_redirects", 0)];
+        let v4 = v4.into_iter().filter(|_| families.enable_ipv4).map(|(key, value)| ("ipv4", key, value));
+        let v6 = families.enable_ipv6.then_some(("ipv6", "forwarding", 1));
+        for (family, key, value) in v4.chain(v6) {
+            settings.extend(
+                Name::new(["net", family, "conf", device, key]).map(|name| Setting::new(name, value)),
+            );
+        }
+    }
+    // What the kernel was built without, or gives a namespace no say in, the node works without.
+    settings.extend(
+        Name::new(["net", "ipv4", "fib_multipath_use_neigh"]).map(|name| Setting::new(name, 1).optional()),
+    );
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_of_the_namespace_and_of_enabled_families() {
+        let both = settings(&FamilyConfig { enable_ipv4: true, enable_ipv6: true });
+        let names: Vec<String> = both.iter().map(|s| s.name.to_string()).collect();
+        assert!(names.iter().all(|n| n.starts_with("net.ipv4.") || n.starts_with("net.ipv6.")), "{names:?}");
+        assert!(names.contains(&"net.ipv4.conf.cilium_host.accept_local".to_owned()));
+        let v6 = settings(&FamilyConfig { enable_ipv4: false, enable_ipv6: true });
+        assert!(!v6.iter().any(|s| s.name.to_string() == "net.ipv4.ip_forward"));
+    }
+}

@@ -1,0 +1,6 @@
+//! One load of the shared programs, and the options that are compiled into them.
+//!
+//! Sibling folders that it uses: none.
+
+pub(crate) mod live;
+pub(crate) mod set;

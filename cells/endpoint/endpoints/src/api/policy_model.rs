@@ -1,0 +1,94 @@
+//! An endpoint's policy as the REST API shows it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api_models::{EndpointPolicy, EndpointPolicyStatus, List};
+use policy::{Filters, Progress, l4_policy};
+use runtime_options::POLICY_AUDIT_MODE;
+
+use crate::model::endpoint::Endpoint;
+use crate::requests::service::Context;
+
+/// What is known of an endpoint's policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PolicyView {
+    /// `none`, `ingress`, `egress` or `both`, the last three with `audit-` where packets pass all the same.
+    enabled: &'static str,
+    /// The revision that was computed last, and the one that the kernel has.
+    revisions: [u64; 2],
+    /// Peers that rows of the map allow, by direction; zero for everybody.
+    allowed: [BTreeSet<u32>; 2],
+    /// Peers that rows of the map deny.
+    denied: [BTreeSet<u32>; 2],
+    /// The rules of each of the revisions.
+    filters: [Arc<Filters>; 2],
+    /// Whether the kernel cannot have what is wanted.
+    pub(crate) failing: bool,
+}
+
+impl PolicyView {
+    /// That of an endpoint without a policy map of its own: everything passes.
+    pub(crate) fn open(revision: u64) -> PolicyView {
+        let everybody = || BTreeSet::from([0]);
+        PolicyView {
+            enabled: "none",
+            revisions: [revision; 2],
+            allowed: [everybody(), everybody()],
+            denied: Default::default(),
+            filters: Default::default(),
+            failing: false,
+        }
+    }
+
+    /// Reads the endpoint's policy map.
+    pub(crate) fn of(context: &Context, endpoint: &Endpoint) -> PolicyView {
+        let policies = &context.policies;
+        if !endpoint.record.has_interface() {
+            return PolicyView::open(policies.revision());
+        }
+        let table = policies.table();
+        let snapshot = table.snapshot();
+        let row = table.get(&snapshot, policy::EndpointPolicy::by_endpoint(endpoint.record.id));
+        let mut view = PolicyView { enabled: "none", allowed: Default::default(), ..PolicyView::open(0) };
+        if let Some(row) = row {
+            view.enabled = row.enabled_audited(endpoint.record.options.map.enabled(POLICY_AUDIT_MODE));
+            view.revisions = [row.revision, row.realized];
+            view.filters = [row.filters.clone(), row.realized_filters.clone()];
+            view.failing = matches!(row.progress, Progress::Full | Progress::Failed);
+        }
+        // A map that is not there yet has no rows.
+        for (key, entry) in context.datapath.policy_rows(endpoint.record.id).unwrap_or_default() {
+            let peers = if entry.deny() { &mut view.denied } else { &mut view.allowed };
+            peers[usize::from(key.egress == 1)].insert(key.sec_label);
+        }
+        view
+    }
+
+    /// The part of the endpoint's status.
+    pub(crate) fn model(&self, endpoint: &Endpoint) -> EndpointPolicyStatus {
+        let record = &endpoint.record;
+        let list = |peers: &BTreeSet<u32>| {
+            List((!peers.is_empty()).then(|| peers.iter().map(|&peer| peer.into()).collect()))
+        };
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let of = |revision: u64, filters: &Filters| EndpointPolicy {
+            allowed_egress_identities: list(&self.allowed[1]),
+            allowed_ingress_identities: list(&self.allowed[0]),
+            build: number(endpoint.builds),
+            denied_egress_identities: list(&self.denied[1]),
+            denied_ingress_identities: list(&self.denied[0]),
+            id: record.identity().into(),
+            l4: Some(l4_policy(filters)),
+            policy_enabled: self.enabled.to_owned(),
+            policy_revision: if endpoint.builds == 0 { 0 } else { number(revision) },
+            ..EndpointPolicy::default()
+        };
+        EndpointPolicyStatus {
+            proxy_policy_revision: if record.is_host() { 0 } else { number(self.revisions[1]) },
+            proxy_statistics: List(Some(Vec::new())),
+            realized: Some(of(self.revisions[1], &self.filters[1])),
+            spec: Some(of(self.revisions[0], &self.filters[0])),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Which labels make up an identity: `--labels` and `--label-prefix-file`, and the prefixes that count without them.
+
+use labels::{Label, Labels, PORTS, RESERVED};
+use regex::Regex;
+
+use crate::identity_labels::prefix_file::{BadFile, Listed, PrefixFile};
+
+/// What counts beside the user's own prefixes, and what does not: labels that change with every rollout or say nothing
+/// of the workload. Regular expressions, held against the beginning of keys.
+const DEFAULTS: [&str; 20] = [
+    "reserved:.*",
+    r"io\.kubernetes\.pod\.namespace",
+    r"io\.cilium\.k8s\.namespace\.labels",
+    r"io\.cilium\.k8s\.policy\.cluster",
+    r"io\.cilium\.k8s\.policy\.serviceaccount",
+    r"app\.kubernetes\.io",
+    r"!io\.kubernetes",
+    r"!kubernetes\.io",
+    r"!statefulset\.kubernetes\.io/pod-name",
+    r"!apps\.kubernetes\.io/pod-index",
+    r"!batch\.kubernetes\.io/job-completion-index",
+    r"!batch\.kubernetes\.io/controller-uid",
+    r"!.*beta\.kubernetes\.io",
+    r"!k8s\.io",
+    "!pod-template-generation",
+    "!pod-template-hash",
+    "!controller-revision-hash",
+    "!annotation.*",
+    "!controller-uid",
+    "!etcd_node",
+];
+
+/// Tells labels of the identity from those for information only.
+#[derive(Debug, Clone)]
+pub struct Filter {
+    rules: Vec<Rule>,
+    /// Whether the user has named what counts: nothing else does then, but what always counts.
+    named: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Rule {
+    exclude: bool,
+    /// Empty for every source.
+    source: String,
+    pattern: Pattern,
+}
+
+#[derive(Debug, Clone)]
+enum Pattern {
+    /// What matches at the beginning of a key.
+    Expression(Regex),
+    /// What a key begins with, of a file.
+    Text(String),
+}
+
+/// A prefix of `--labels` that is no regular expression.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("option labels: {prefix:?} is no regular expression for the beginning of a label's key: {problem}")]
+pub struct BadPrefix {
+    /// The prefix.
+    pub prefix: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl Default for Filter {
+    fn default() -> Filter {
+        let rules = DEFAULTS.into_iter().filter_map(|prefix| Rule::parse(prefix).ok()).collect();
+        Filter { rules, named: false }
+    }
+}
+
+impl Filter {
+    /// The defaults with the user's prefixes, `[SOURCE:][!]PATTERN` each; several may stand in one text with spaces
+    /// between, as in ConfigMaps of the original.
+    ///
+    /// ```
+    /// let filter = endpoints::Filter::new(["k8s:app k8s:role k8s:!app-hash"])?;
+    /// let labels = labels::Labels::parse(["k8s:app=web", "k8s:app-hash=7", "k8s:version=7", "reserved:host"]);
+    /// let (identity, info) = filter.split(&labels);
+    /// assert_eq!(identity.texts(), ["k8s:app=web", "reserved:host"]);
+    /// assert_eq!(info.texts(), ["k8s:app-hash=7", "k8s:version=7"]);
+    /// # Ok::<(), endpoints::BadPrefix>(())
+    /// ```
+    pub fn new<'a>(prefixes: impl IntoIterator<Item = &'a str>) -> Result<Filter, BadPrefix> {
+        Filter::default().with(prefixes)
+    }
+
+    /// The prefixes of a file in place of the defaults. Labels of the agent's own always count.
+    ///
+    /// ```
+    /// let file = r#"{"version": 1, "valid-prefixes": [{"prefix": "app", "source": "k8s"}]}"#;
+    /// let filter = endpoints::Filter::from_file(file)?;
+    /// let labels = labels::Labels::parse(["k8s:app=web", "k8s:version=7", "reserved:host"]);
+    /// assert_eq!(filter.split(&labels).0.texts(), ["k8s:app=web", "reserved:host"]);
+    /// # Ok::<(), endpoints::BadFile>(())
+    /// ```
+    pub fn from_file(json: &str) -> Result<Filter, BadFile> {
+        let prefixes = PrefixFile::parse(json)?.valid_prefixes;
+        let named = prefixes.iter().any(|prefix| !prefix.invert);
+        let rule = |Listed { prefix, source, invert }| Rule {
+            exclude: invert,
+            source,
+            pattern: Pattern::Text(prefix),
+        };
+        Ok(Filter { rules: prefixes.into_iter().map(rule).collect(), named })
+    }
+
+    /// With further prefixes, as those of [`new`](Filter::new).
+    pub fn with<'a>(mut self, prefixes: impl IntoIterator<Item = &'a str>) -> Result<Filter, BadPrefix> {
+        for prefix in prefixes.into_iter().flat_map(str::split_whitespace) {
+            let rule = Rule::parse(prefix)?;
+            self.named |= !rule.exclude;
+            self.rules.push(rule);
+        }
+        Ok(self)
+    }
+
+    /// Splits labels into those of the identity and those for information only.
+    pub fn split(&self, labels: &Labels) -> (Labels, Labels) {
+        let (identity, info): (Vec<Label>, Vec<Label>) =
+            labels.0.values().cloned().partition(|label| self.counts(label));
+        (identity.into_iter().collect(), info.into_iter().collect())
+    }
+
+    /// The longest that is included against the shortest that is not: a rule makes exceptions from those that match less.
+    /// Labels of the agent's own always count: pods whose named ports differ need rows of their own.
+    fn counts(&self, label: &Label) -> bool {
+        let lengths = |exclude| {
+            let rules = self.rules.iter().filter(move |rule| rule.exclude == exclude);
+            rules.filter_map(|rule| rule.matches(label)).filter(|length| *length > 0)
+        };
+        let (included, excluded) = (lengths(false).max(), lengths(true).min());
+        [RESERVED, PORTS].contains(&label.source.as_str())
+            || included > excluded
+            || (!self.named && excluded.is_none())
+    }
+}
+
+impl Rule {
+    /// `!` stands before the pattern, or before everything.
+    fn parse(prefix: &str) -> Result<Rule, BadPrefix> {
+        let before = prefix.strip_prefix('!');
+        let rest = before.unwrap_or(prefix);
+        let (source, rest) = rest.split_once(':').unwrap_or(("", rest));
+        let (exclude, pattern) = match rest.strip_prefix('!') {
+            Some(pattern) => (true, pattern),
+            None => (before.is_some(), rest),
+        };
+        let bad = |problem: String| BadPrefix { prefix: prefix.to_owned(), problem };
+        if pattern.is_empty() {
+            return Err(bad("it is empty".to_owned()));
+        }
+        let pattern = Regex::new(&format!("^(?:{pattern})")).map_err(|error| bad(error.to_string()))?;
+        let source = if source == labels::ANY { "" } else { source };
+        Ok(Rule { exclude, source: source.to_owned(), pattern: Pattern::Expression(pattern) })
+    }
+
+    /// How much of the label's key it matches.
+    fn matches(&self, label: &Label) -> Option<usize> {
+        if !self.source.is_empty() && self.source != label.source {
+            return None;
+        }
+        match &self.pattern {
+            Pattern::Expression(pattern) => pattern.find(&label.key).map(|found| found.len()),
+            Pattern::Text(prefix) => label.key.starts_with(prefix.as_str()).then_some(prefix.len()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(filter: &Filter, labels: &[&str]) -> Vec<String> {
+        filter.split(&Labels::parse(labels.iter().copied())).0.0.into_keys().collect()
+    }
+
+    const ALL: [&str; 8] = [
+        "k8s:app=web",
+        "k8s:app.kubernetes.io/name=web",
+        "k8s:io.kubernetes.pod.namespace=default",
+        "k8s:pod-template-hash=abc",
+        "k8s:io.kubernetes.container.hash=1",
+        "k8s:topology.beta.kubernetes.io/zone=a",
+        "k8s:io.cilium.k8s.policy.cluster=default",
+        "reserved:init",
+    ];
+
+    #[test]
+    fn rollout_labels_are_no_part_of_the_identity() {
+        let filter = Filter::default();
+        assert_eq!(filter.rules.len(), DEFAULTS.len(), "every default is a regular expression");
+        let expected = [
+            "app",
+            "app.kubernetes.io/name",
+            "init",
+            "io.cilium.k8s.policy.cluster",
+            "io.kubernetes.pod.namespace",
+        ];
+        assert_eq!(keys(&filter, &ALL), expected);
+    }
+
+    #[test]
+    fn what_the_user_names_is_all_that_counts() {
+        let only = Filter::new(["k8s:role", "k8s:tier"]).unwrap();
+        let expected =
+            ["app.kubernetes.io/name", "init", "io.cilium.k8s.policy.cluster", "io.kubernetes.pod.namespace"];
+        assert_eq!(keys(&only, &ALL), expected);
+        assert_eq!(keys(&only, &["k8s:role-of=x", "container:role=x", "k8s:tier=1"]), ["role-of", "tier"]);
+        assert_eq!(
+            keys(&only, &["gen:io.cilium.k8s.named-ports=http.TCP.80"]),
+            ["io.cilium.k8s.named-ports"]
+        );
+        let without = Filter::new(["!app\\.kubernetes\\.io/version", "!k8s:app$"]).unwrap();
+        assert_eq!(
+            keys(&without, &["k8s:app=x", "k8s:app.kubernetes.io/version=1", "k8s:apps=x", "k8s:other=1"]),
+            ["apps", "other"]
+        );
+        let error = Filter::new(["k8s:app("]).unwrap_err();
+        assert!(
+            error.to_string().starts_with("option labels: \"k8s:app(\" is no regular expression"),
+            "{error}"
+        );
+        assert!(Filter::new(["!"]).is_err());
+    }
+
+    /// The mark of what does not count stands after the source, as the original has it, or before.
+    #[test]
+    fn both_places_of_the_mark_mean_the_same() {
+        let labels = ["k8s:job-name=1", "container:job-name=1", "k8s:name=x"];
+        for prefix in ["k8s:!job-name", "!k8s:job-name"] {
+            let filter = Filter::new([prefix]).unwrap();
+            assert!(!filter.named, "{prefix}");
+            let info = filter.split(&Labels::parse(["k8s:job-name=1"])).1;
+            assert_eq!(info.texts(), ["k8s:job-name=1"], "{prefix}");
+            assert_eq!(keys(&filter, &labels[1..]), ["job-name", "name"], "{prefix}");
+        }
+        for prefix in ["any:!job-name", ":!job-name", "!job-name"] {
+            assert_eq!(keys(&Filter::new([prefix]).unwrap(), &labels), ["name"], "{prefix}");
+        }
+    }
+
+    /// Of exclusions the shortest counts: `app` and what follows are not excepted by a longer exclusion.
+    #[test]
+    fn the_longest_inclusion_is_held_against_the_shortest_exclusion() {
+        let filter = Filter::new(["!team", "!team-of-the-day", "team-of"]).unwrap();
+        let labels = ["k8s:team=1", "k8s:team-of=2", "k8s:team-of-the-day=3", "k8s:tea=4"];
+        assert_eq!(keys(&filter, &labels), ["team-of", "team-of-the-day"]);
+        assert_eq!(
+            keys(&Filter::new(["!x*"]).unwrap(), &["k8s:a=1", "k8s:x=1"]),
+            ["a"],
+            "nothing is no match"
+        );
+    }
+
+    #[test]
+    fn a_file_replaces_the_defaults() {
+        let file = r#"{"version": 1, "valid-prefixes": [
+            {"prefix": "a.", "source": "k8s"}, {"prefix": "a.b", "source": "k8s", "invert": true}]}"#;
+        let labels =
+            ["k8s:a.c=1", "k8s:a.bc=1", "k8s:axb=1", "container:a.c=1", "reserved:host", "k8s:app=1"];
+        let filter = Filter::from_file(file).unwrap();
+        assert_eq!(keys(&filter, &labels[..3]), ["a.c"]);
+        assert_eq!(keys(&filter, &labels[3..]), ["host"]);
+        assert_eq!(keys(&filter.with(["k8s:app"]).unwrap(), &labels[4..]), ["app", "host"]);
+        let only_without =
+            r#"{"version": 1, "valid-prefixes": [{"prefix": "b", "source": "k8s", "invert": true}]}"#;
+        let filter = Filter::from_file(only_without).unwrap();
+        assert_eq!(keys(&filter, &["k8s:b=1", "k8s:pod-template-hash=1"]), ["pod-template-hash"]);
+    }
+}

@@ -1,0 +1,282 @@
+//! The table `endpoints`: one immutable row an endpoint, and the changes a row can go through.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use labels::NamedPorts;
+use reconciler::Status;
+use serde::Serialize;
+use statedb::{Index, Query, TableSpec};
+
+use crate::model::id::{EndpointId, Name};
+use crate::model::log::{Code, Log};
+use crate::model::record::Record;
+use crate::model::state::State;
+
+/// A workload, or the host, as the agent sees it. Changes make a new value.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Endpoint {
+    /// What is kept on disk.
+    pub record: Arc<Record>,
+    /// The ports of the pod that policies may name.
+    pub named_ports: NamedPorts,
+    /// The identity that the kernel has for it; zero before it has any.
+    pub applied_identity: u32,
+    /// Where it stands.
+    #[serde(serialize_with = "state_name")]
+    pub state: State,
+    /// What happened to it.
+    #[serde(skip)]
+    pub log: Log,
+    /// Why its datapath is to be made again; the reason of the last time once that is done.
+    pub reason: Arc<str>,
+    /// How often its datapath has been made since the agent's start.
+    pub builds: u64,
+    /// Whether the kernel and the state folder are as this row says.
+    pub status: Status,
+}
+
+fn state_name<S: serde::Serializer>(state: &State, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(state.name())
+}
+
+const BY_ADDRESS: Index<Endpoint, IpAddr> =
+    Index::new("address", |e, keys| e.record.addresses().for_each(|address| keys.add(&address)));
+const BY_CONTAINER: Index<Endpoint, str> = Index::new("container-id", |e, keys| {
+    if !e.record.container_id.is_empty() {
+        keys.add(&e.record.container_id);
+    }
+});
+const BY_ATTACHMENT: Index<Endpoint, str> = Index::new("cni-attachment-id", |e, keys| {
+    let id = e.record.cni_attachment_id();
+    if !id.is_empty() {
+        keys.add(&id);
+    }
+});
+const BY_POD: Index<Endpoint, str> = Index::new("pod-name", |e, keys| {
+    if !e.record.k8s_pod_name.is_empty() {
+        keys.add(&e.record.pod_name());
+    }
+});
+
+impl Endpoint {
+    /// The endpoint with a number.
+    pub fn by_id(id: EndpointId) -> Query<Endpoint> {
+        Query::primary(id.0)
+    }
+
+    /// The endpoint with an address; there is at most one.
+    pub fn by_address(address: IpAddr) -> Query<Endpoint> {
+        BY_ADDRESS.query(&address)
+    }
+
+    /// The endpoints of a container.
+    pub fn by_container(id: &str) -> Query<Endpoint> {
+        BY_CONTAINER.query(id)
+    }
+
+    /// The endpoint of `CONTAINER:INTERFACE`; there is at most one.
+    pub fn by_attachment(id: &str) -> Query<Endpoint> {
+        BY_ATTACHMENT.query(id)
+    }
+
+    /// The endpoints of `NAMESPACE/POD`.
+    pub fn by_pod(name: &str) -> Query<Endpoint> {
+        BY_POD.query(name)
+    }
+
+    /// The question behind a request's `{id}`; `None` when no endpoint can have the name.
+    pub(crate) fn by_name(name: &Name) -> Option<Query<Endpoint>> {
+        Some(match name {
+            Name::Local(id) => Endpoint::by_id(*id),
+            Name::CniAttachment(id) => Endpoint::by_attachment(id),
+            Name::Container(id) => Endpoint::by_container(id),
+            Name::Pod(name) | Name::CiliumEndpoint(name) => Endpoint::by_pod(name),
+            Name::Ipv4(address) => Endpoint::by_address((*address)?.into()),
+            Name::Ipv6(address) => Endpoint::by_address((*address)?.into()),
+            Name::Nothing => return None,
+        })
+    }
+
+    /// The number.
+    pub fn id(&self) -> EndpointId {
+        EndpointId(self.record.id)
+    }
+
+    /// A new endpoint. There is nothing to reconcile before it has an identity.
+    pub fn created(record: Record, now: SystemTime) -> Endpoint {
+        let first = Endpoint::first(record, State::WaitingForIdentity, "Endpoint creation", now);
+        Endpoint { status: Status::done(), ..first }
+    }
+
+    /// An endpoint of an earlier run.
+    pub fn restored(record: Record, now: SystemTime) -> Endpoint {
+        // Rules may name its ports before the sources of pods have been read.
+        let named_ports = crate::model::named_ports::of_labels(&record.op_labels.identity());
+        let first = Endpoint::first(record, State::Restoring, "Restoring endpoint from previous run", now);
+        Endpoint { named_ports, ..first }
+    }
+
+    fn first(record: Record, state: State, message: &str, now: SystemTime) -> Endpoint {
+        Endpoint {
+            record: Arc::new(record),
+            named_ports: NamedPorts::default(),
+            applied_identity: 0,
+            state,
+            log: Log::default().with(now, Code::Ok, message, state),
+            reason: message.into(),
+            builds: 0,
+            status: Status::pending(),
+        }
+    }
+
+    /// The endpoint in another state. A state that may not follow is refused; the log tells so.
+    #[must_use]
+    pub fn enter(&self, next: State, message: &str, now: SystemTime) -> Endpoint {
+        if self.state.may_become(next) {
+            let log = self.log.with(now, Code::Ok, message, next);
+            Endpoint { state: next, log, ..self.clone() }
+        } else {
+            let message = format!("Skipped invalid state transition to {next} due to: {message}");
+            self.note(Code::Warning, &message, now)
+        }
+    }
+
+    /// The endpoint with one more line in its log.
+    #[must_use]
+    pub fn note(&self, code: Code, message: &str, now: SystemTime) -> Endpoint {
+        Endpoint { log: self.log.with(now, code, message, self.state), ..self.clone() }
+    }
+
+    /// The endpoint with another record; the datapath is not told yet.
+    #[must_use]
+    pub fn with_record(&self, record: Record) -> Endpoint {
+        Endpoint { record: Arc::new(record), ..self.clone() }
+    }
+
+    /// The endpoint once its labels have a number; what waits to be restored goes on waiting.
+    #[must_use]
+    pub fn identified(&self, why: &str, now: SystemTime) -> Endpoint {
+        match self.state {
+            State::Restoring => self.clone(),
+            State::WaitingForIdentity => self.enter(State::Ready, "Set identity for this endpoint", now),
+            _ => self.enter(State::WaitingForIdentity, why, now).enter(
+                State::Ready,
+                "Set identity for this endpoint",
+                now,
+            ),
+        }
+    }
+
+    /// Who holds its identity: a name that no other endpoint has.
+    pub(crate) fn user(id: u16) -> String {
+        format!("endpoint/{id}")
+    }
+
+    /// The endpoint with its datapath to be made again. One that waits for it already stays as it is; the row is
+    /// new all the same, so that a make in flight does not count for it.
+    #[must_use]
+    pub fn triggered(&self, reason: &str, why: &str, now: SystemTime) -> Endpoint {
+        let message = format!("Triggering endpoint regeneration due to {why}");
+        let next = match self.state {
+            State::WaitingToRegenerate => self.clone(),
+            _ => self.enter(State::WaitingToRegenerate, &message, now),
+        };
+        Endpoint { reason: reason.into(), status: Status::pending(), ..next }
+    }
+
+    /// The endpoint once its datapath is made.
+    #[must_use]
+    pub fn regenerated(&self, now: SystemTime) -> Endpoint {
+        let reason = &self.reason;
+        let done = self
+            .regenerating(now)
+            .enter(State::Ready, "Completed endpoint regeneration with no pending regeneration requests", now)
+            .note(Code::Ok, &format!("Successfully regenerated endpoint program (Reason: {reason})"), now);
+        Endpoint { builds: self.builds + 1, ..done }
+    }
+
+    /// The endpoint after its datapath could not be made; it stays `ready`, as in the original, and is tried again.
+    #[must_use]
+    pub fn failed(&self, error: &str, now: SystemTime) -> Endpoint {
+        let reason = &self.reason;
+        let message = format!("Error regenerating endpoint: {error} (Reason: {reason})");
+        match self.state {
+            State::Ready => self.note(Code::Failure, &message, now),
+            _ => self
+                .regenerating(now)
+                .enter(
+                    State::Ready,
+                    "Completed endpoint regeneration with no pending regeneration requests",
+                    now,
+                )
+                .note(Code::Failure, &message, now),
+        }
+    }
+
+    fn regenerating(&self, now: SystemTime) -> Endpoint {
+        let message = format!("Regenerating endpoint: {}", self.reason);
+        match self.state {
+            State::Ready => self
+                .enter(State::WaitingToRegenerate, "Triggering endpoint regeneration due to retry", now)
+                .enter(State::Regenerating, &message, now),
+            State::Restoring => self
+                .enter(State::WaitingToRegenerate, "Triggering endpoint regeneration due to restore", now)
+                .enter(State::Regenerating, &message, now),
+            _ => self.enter(State::Regenerating, &message, now),
+        }
+    }
+
+    /// Whether the last try to make the datapath failed with this error.
+    pub(crate) fn has_failed_with(&self, error: &str) -> bool {
+        let message = format!("Error regenerating endpoint: {error} (Reason: ");
+        let mut newest = self.log.newest_first().filter(|change| change.code != Code::Warning);
+        let decided = newest.find(|change| {
+            change.code == Code::Failure || change.message.starts_with("Successfully regenerated")
+        });
+        decided.is_some_and(|change| change.code == Code::Failure && change.message.starts_with(&message))
+    }
+
+    /// Whether the last try to make the datapath failed.
+    pub fn is_failing(&self) -> bool {
+        self.log
+            .newest_first()
+            .find(|change| change.code != Code::Warning)
+            .is_some_and(|c| c.code == Code::Failure)
+    }
+}
+
+impl TableSpec for Endpoint {
+    const NAME: &'static str = "endpoints";
+    type Key<'a> = u16;
+
+    fn key(&self) -> u16 {
+        self.record.id
+    }
+
+    fn indexes() -> Vec<statedb::IndexDef<Endpoint>> {
+        vec![BY_ADDRESS.def(), BY_CONTAINER.def(), BY_ATTACHMENT.def(), BY_POD.def()]
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["ID", "State", "Identity", "IPv4", "IPv6", "Interface", "Container", "Pod", "Status"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        let record = &self.record;
+        let text = |address: Option<IpAddr>| address.map(|a| a.to_string()).unwrap_or_default();
+        vec![
+            record.id.to_string(),
+            self.state.to_string(),
+            record.identity().to_string(),
+            text(record.ipv4.map(IpAddr::V4)),
+            text(record.ipv6.map(IpAddr::V6)),
+            record.if_name.clone(),
+            record.cni_attachment_id(),
+            record.pod_name(),
+            self.status.to_string(),
+        ]
+    }
+}

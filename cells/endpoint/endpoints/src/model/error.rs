@@ -1,0 +1,126 @@
+//! What can be wrong with a request; the texts are those clients of the original know.
+
+use std::path::PathBuf;
+
+use crate::model::id::EndpointId;
+
+/// Why an endpoint's name cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadId {
+    /// Before the colon stands no known kind of name.
+    #[error("unknown endpoint ID prefix {0:?}")]
+    UnknownPrefix(String),
+    /// A kind of name that only other nodes' endpoints have.
+    #[error("unsupported endpoint identifier")]
+    Unsupported,
+    /// The number cannot be read.
+    #[error("invalid numeric cilium id: strconv.ParseInt: parsing {text:?}: {reason}")]
+    NotANumber {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The number is no endpoint's.
+    #[error("endpoint id too large: {0}")]
+    TooLarge(i64),
+}
+
+/// Why an endpoint cannot be made or changed as asked. Nothing has been changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// The name in the path.
+    #[error(transparent)]
+    Id(#[from] BadId),
+    /// The body's fields.
+    #[error("unable to parse endpoint parameters: {0}")]
+    Parameters(#[from] BadParameter),
+    /// The wished number is taken.
+    #[error("endpoint ID {0} already exists")]
+    IdInUse(EndpointId),
+    /// The container's interface has an endpoint.
+    #[error("endpoint for CNI attachment ID {0} already exists")]
+    AttachmentInUse(String),
+    /// Another endpoint has the address; with its kind, as `ipv4:10.0.0.1`.
+    #[error("IP {0} is already in use")]
+    AddressInUse(String),
+    /// Another endpoint has the interface.
+    #[error(
+        "interface index {index} is endpoint {owner}'s: delete that endpoint first, or give another interface"
+    )]
+    InterfaceInUse {
+        /// Index of the interface.
+        index: u32,
+        /// Whose it is.
+        owner: EndpointId,
+    },
+    /// Labels of the `reserved` source are the agent's.
+    #[error("not allowed to add reserved labels: {0}")]
+    ReservedLabels(String),
+    /// Labels of the sources `cilium-generated` and `gen` are the agent's.
+    #[error("not allowed to add generated labels: {0}")]
+    GeneratedLabels(String),
+    /// The request carried labels, none of which remains after filtering.
+    #[error("no valid labels provided")]
+    NoLabels,
+    /// Host, health and other endpoints of the agent are not for clients to change.
+    #[error("endpoint may not be associated reserved labels")]
+    Reserved,
+    /// All 65535 numbers are in use.
+    #[error("no more endpoint IDs available")]
+    NoFreeId,
+}
+
+/// Which field of a request cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadParameter {
+    /// `mac` or `host-mac`
+    #[error("address {0}: invalid MAC address")]
+    Mac(String),
+    /// An address that is none, or of the other family.
+    #[error("ParseAddr({text:?}): {reason}")]
+    Address {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// An address in the other family's field.
+    #[error("invalid {family} address {text:?}")]
+    Family {
+        /// The family of the field.
+        family: &'static str,
+        /// What was given.
+        text: String,
+    },
+    /// A number outside its field.
+    #[error("{field} is out of range: {value}")]
+    Range {
+        /// The field of the request.
+        field: &'static str,
+        /// Its value.
+        value: i64,
+    },
+}
+
+/// A file of the state folder that cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// It cannot be read or written, or is damaged.
+    #[error(transparent)]
+    File(#[from] state_file::Error),
+    /// The record is readable, a value is not.
+    #[error("{path}: {key} has no usable value: {found:?}")]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// The record's key.
+        key: &'static str,
+        /// Its value.
+        found: String,
+    },
+}

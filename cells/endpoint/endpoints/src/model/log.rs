@@ -1,0 +1,96 @@
+//! The history of an endpoint's status, bounded.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::model::state::State;
+
+/// How many changes an endpoint remembers.
+pub(crate) const CAPACITY: usize = 256;
+
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// As wanted.
+    Ok,
+    /// Not as wanted, harmless.
+    Warning,
+    /// It failed.
+    Failure,
+}
+
+impl Code {
+    /// The word in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Code::Ok => "OK",
+            Code::Warning => "Warning",
+            Code::Failure => "Failure",
+        }
+    }
+}
+
+/// One change of an endpoint's status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// When.
+    pub at: SystemTime,
+    /// How it went.
+    pub code: Code,
+    /// What happened.
+    pub message: Arc<str>,
+    /// The state after it.
+    pub state: State,
+}
+
+impl Change {
+    /// The time as the API prints it, `2026-11-21T12:10:50Z`.
+    pub fn timestamp(&self) -> String {
+        api_models::rfc3339(self.at)
+    }
+}
+
+/// The last 256 changes, oldest first. Cheap to clone; pushing copies the list of pointers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Log(Arc<VecDeque<Change>>);
+
+impl Log {
+    /// The log with one more change, the oldest dropped when it is full.
+    #[must_use]
+    pub fn with(&self, now: SystemTime, code: Code, message: impl Into<Arc<str>>, state: State) -> Log {
+        let mut changes = (*self.0).clone();
+        if changes.len() == CAPACITY {
+            changes.pop_front();
+        }
+        changes.push_back(Change { at: now, code, message: message.into(), state });
+        Log(Arc::new(changes))
+    }
+
+    /// Newest first, as the API lists them.
+    pub fn newest_first(&self) -> impl Iterator<Item = &Change> {
+        self.0.iter().rev()
+    }
+
+    /// The last change.
+    pub fn last(&self) -> Option<&Change> {
+        self.0.back()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    #[test]
+    fn the_log_keeps_the_newest() {
+        let mut log = Log::default();
+        for n in 0..300 {
+            log = log.with(UNIX_EPOCH, Code::Ok, format!("change {n}"), State::Ready);
+        }
+        assert_eq!(log.newest_first().count(), CAPACITY);
+        assert_eq!(&*log.last().unwrap().message, "change 299");
+        assert_eq!(&*log.newest_first().last().unwrap().message, "change 44");
+    }
+}

@@ -1,0 +1,264 @@
+//! What is kept of an endpoint on disk: `ep_config.json`, key by key as Cilium writes it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use crate::model::mac::Mac;
+use crate::model::op_labels::OpLabels;
+use crate::model::options::Options;
+use labels::{Label, Labels};
+
+/// The durable half of an endpoint. Serialises to the original's `ep_config.json`: keys in its order, optional ones
+/// left out when empty. Unknown keys are ignored, missing ones take their default.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Record {
+    /// Number on this node.
+    #[serde(rename = "ID")]
+    pub id: u16,
+    /// Container id of the runtime.
+    #[serde(rename = "dockerID", skip_serializing_if = "String::is_empty", deserialize_with = "or_default")]
+    pub container_id: String,
+    /// The pod's network namespace.
+    #[serde(deserialize_with = "or_default")]
+    pub container_netns_path: String,
+    /// Host side of the pod's link.
+    #[serde(deserialize_with = "or_default")]
+    pub if_name: String,
+    /// Index of that interface.
+    pub if_index: u32,
+    /// Interface a secondary address belongs to, or zero.
+    pub parent_if_index: u32,
+    /// The interface inside the pod.
+    #[serde(deserialize_with = "or_default")]
+    pub container_if_name: String,
+    /// Not to be found by container id or pod name.
+    pub disable_legacy_identifiers: bool,
+    /// Labels.
+    #[serde(deserialize_with = "or_default")]
+    pub op_labels: OpLabels,
+    /// MAC inside the pod.
+    #[serde(rename = "LXCMAC", with = "text")]
+    pub mac: Option<Mac>,
+    /// IPv6 address.
+    #[serde(rename = "IPv6", with = "text")]
+    pub ipv6: Option<Ipv6Addr>,
+    /// Pool of the IPv6 address.
+    #[serde(rename = "IPv6IPAMPool", deserialize_with = "or_default")]
+    pub ipv6_pool: String,
+    /// IPv4 address.
+    #[serde(rename = "IPv4", with = "text")]
+    pub ipv4: Option<Ipv4Addr>,
+    /// Pool of the IPv4 address.
+    #[serde(rename = "IPv4IPAMPool", deserialize_with = "or_default")]
+    pub ipv4_pool: String,
+    /// MAC of the host side.
+    #[serde(rename = "NodeMAC", with = "text")]
+    pub node_mac: Option<Mac>,
+    /// Security identity.
+    pub sec_label: Option<SecurityLabel>,
+    /// Switches.
+    #[serde(deserialize_with = "or_default")]
+    pub options: OptionMap,
+    /// DNS rules of the policy, kept for the DNS proxy.
+    #[serde(rename = "DNSRules", skip_serializing_if = "Value::is_null")]
+    pub dns_rules: Value,
+    /// The same, newer form.
+    #[serde(rename = "DNSRulesV2", skip_serializing_if = "Value::is_null")]
+    pub dns_rules_v2: Value,
+    /// Names the pod has looked up.
+    #[serde(rename = "DNSHistory", deserialize_with = "or_default")]
+    pub dns_history: Vec<Value>,
+    /// Names that expired with connections still open.
+    #[serde(rename = "DNSZombies", deserialize_with = "or_default")]
+    pub dns_zombies: BTreeMap<String, Value>,
+    /// Pod.
+    #[serde(rename = "K8sPodName", deserialize_with = "or_default")]
+    pub k8s_pod_name: String,
+    /// Namespace of the pod.
+    #[serde(rename = "K8sNamespace", deserialize_with = "or_default")]
+    pub k8s_namespace: String,
+    /// UID of the pod.
+    #[serde(rename = "K8sUID", deserialize_with = "or_default")]
+    pub k8s_uid: String,
+    /// What the pod's plugin asked of the datapath.
+    #[serde(deserialize_with = "or_default")]
+    pub datapath_configuration: DatapathConfiguration,
+    /// UID of the CiliumEndpoint.
+    #[serde(rename = "CiliumEndpointUID", deserialize_with = "or_default")]
+    pub cilium_endpoint_uid: String,
+    /// Further marks, such as `property-fake`.
+    #[serde(deserialize_with = "or_default")]
+    pub properties: BTreeMap<String, Value>,
+    /// Cookie of the pod's network namespace.
+    pub netns_cookie: u64,
+    /// Routing table for the pod's traffic, or zero.
+    #[serde(rename = "RTInfo")]
+    pub rt_info: u32,
+}
+
+/// `SecLabel` of the record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecurityLabel {
+    /// Numeric identity.
+    pub id: u32,
+    /// The labels it stands for.
+    #[serde(default)]
+    pub labels: Labels,
+}
+
+impl SecurityLabel {
+    /// An identity with one label of the agent's own.
+    pub fn reserved(id: u32, key: &str) -> SecurityLabel {
+        SecurityLabel { id, labels: [Label::reserved(key)].into_iter().collect() }
+    }
+}
+
+/// `Options` of the record.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct OptionMap {
+    /// Values by name.
+    #[serde(default)]
+    pub map: Options,
+}
+
+/// What a CNI plugin may ask of the datapath for its pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct DatapathConfiguration {
+    /// No check of source addresses.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub disable_sip_verification: bool,
+    /// Addresses are somebody else's: neither reserved nor released here.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub external_ipam: bool,
+    /// A host route to the pod.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub install_endpoint_route: bool,
+    /// ARP is the pod's own business.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub require_arp_passthrough: bool,
+    /// A program towards the pod as well.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub require_egress_prog: bool,
+    /// Routing by the datapath; true when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub require_routing: Option<bool>,
+}
+
+impl Record {
+    /// The endpoint's addresses, IPv6 first as in the CNI result.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.ipv6.map(IpAddr::V6).into_iter().chain(self.ipv4.map(IpAddr::V4))
+    }
+
+    /// Whether it is the host's own endpoint.
+    pub fn is_host(&self) -> bool {
+        self.op_labels.orchestration_identity.0.get("host").is_some_and(|label| label.source == "reserved")
+    }
+
+    /// Whether it is the health endpoint, which every start makes anew.
+    pub fn is_health(&self) -> bool {
+        self.op_labels.orchestration_identity.0.get("health").is_some_and(|label| label.source == "reserved")
+    }
+
+    /// Whether it has an interface of its own that the datapath serves. Those of tests and of the host's own network
+    /// have none.
+    pub fn has_interface(&self) -> bool {
+        const WITHOUT: [&str; 3] =
+            ["property-fake-endpoint", "property-at-host-network-namespace", "property-without-bpf-endpoint"];
+        let set = |name: &&str| self.properties.get(*name).and_then(Value::as_bool).unwrap_or(false);
+        !self.is_host() && !WITHOUT.iter().any(set)
+    }
+
+    /// `CID:IFNAME`, `CID` without an interface name; empty without a container.
+    pub fn cni_attachment_id(&self) -> String {
+        match (self.container_id.as_str(), self.container_if_name.as_str()) {
+            ("", _) => String::new(),
+            (container, "") => container.to_owned(),
+            (container, interface) => format!("{container}:{interface}"),
+        }
+    }
+
+    /// `NAMESPACE/POD`, just `/` for what is no pod.
+    pub fn pod_name(&self) -> String {
+        format!("{}/{}", self.k8s_namespace, self.k8s_pod_name)
+    }
+
+    /// The identity's number; zero before there is one.
+    pub fn identity(&self) -> u32 {
+        self.sec_label.as_ref().map_or(0, |label| label.id)
+    }
+}
+
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Values that are text in the file, nothing being the empty text.
+mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => to.collect_str(value),
+            None => to.serialize_str(""),
+        }
+    }
+
+    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        match Option::<String>::deserialize(from)?.as_deref() {
+            None | Some("") => Ok(None),
+            Some(text) => text.parse().map(Some).map_err(|e| D::Error::custom(format!("{text:?}: {e}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The record of a real agent (reference samples/state/ep).
+    const ORIGINAL: &str = include_str!("../../tests/samples/ep_config.json");
+
+    #[test]
+    fn the_originals_record_survives_byte_by_byte() {
+        let record: Record = serde_json::from_str(ORIGINAL).unwrap();
+        assert_eq!(record.id, 2386);
+        assert_eq!(record.cni_attachment_id(), "cid-p1:eth0");
+        assert_eq!(record.pod_name(), "default/p1");
+        assert_eq!(record.identity(), 6592);
+        assert_eq!(serde_json::to_string(&record).unwrap(), ORIGINAL.trim_end());
+    }
+
+    #[test]
+    fn unknown_keys_are_ignored_and_missing_ones_defaulted() {
+        let record: Record =
+            serde_json::from_str(r#"{"ID":7,"ContainerName":"old","OpLabels":null,"DNSHistory":null}"#)
+                .unwrap();
+        assert_eq!(record.id, 7);
+        let written = serde_json::to_string(&record).unwrap();
+        let again: Record = serde_json::from_str(&written).unwrap();
+        assert_eq!(record, again);
+        assert!(written.contains(r#""DNSHistory":[],"DNSZombies":{}"#), "{written}");
+        assert!(!written.contains("dockerID"), "{written}");
+    }
+
+    #[test]
+    fn damaged_values_are_named() {
+        let error = serde_json::from_str::<Record>(r#"{"ID":7,"IPv4":"10.0.0.300"}"#).unwrap_err();
+        assert!(error.to_string().contains("10.0.0.300"), "{error}");
+    }
+}

@@ -1,0 +1,129 @@
+//! Endpoints follow the objects of their pods and namespaces.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use labels::K8S;
+
+use crate::identity_labels::pod::{Lookup, Metadata, Objects};
+use crate::model::endpoint::Endpoint;
+use crate::model::id::EndpointId;
+use crate::requests::service::{Endpoints, Refused};
+
+/// When an endpoint is looked at again for which there was no identity.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Brings labels and names of ports of all endpoints to what the objects say, as long as it is polled.
+pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
+    // Before all sources have spoken nothing is known to have changed.
+    objects.complete().await;
+    let table = endpoints.table();
+    let (mut pods, mut namespaces, mut rows) =
+        (objects.pods.changes(), objects.namespaces.changes(), table.changes());
+    let mut failed: BTreeSet<EndpointId> = BTreeSet::new();
+    let mut fetches = Fetches::default();
+    loop {
+        let snapshot = table.snapshot();
+        let (pod_changes, pod_watch) = pods.read(&snapshot, usize::MAX);
+        let (namespace_changes, namespace_watch) = namespaces.read(&snapshot, usize::MAX);
+        let (row_changes, row_watch) = rows.read(&snapshot, usize::MAX);
+        let mut ids = std::mem::take(&mut failed);
+        for change in pod_changes.iter().filter(|change| !change.deleted) {
+            let name = statedb::TableSpec::key(&*change.object);
+            ids.extend(table.list(&snapshot, Endpoint::by_pod(&name)).map(|row| row.id()));
+        }
+        let changed: BTreeSet<&str> =
+            namespace_changes.iter().map(|change| change.object.metadata.name.as_str()).collect();
+        if !changed.is_empty() {
+            let within = |row: &&Endpoint| changed.contains(row.record.k8s_namespace.as_str());
+            ids.extend(table.all(&snapshot).map(|row| &**row).filter(within).map(Endpoint::id));
+        }
+        // A request that was under way may have written what an object said before.
+        ids.extend(row_changes.iter().filter(|change| !change.deleted).map(|change| change.object.id()));
+        // One without an identity is being created: who creates it looks at the objects then.
+        ids.retain(|id| {
+            let row = table.get(&snapshot, Endpoint::by_id(*id));
+            row.is_some_and(|row| row.record.sec_label.is_some() && !row.state.is_leaving())
+        });
+        let ids: Vec<EndpointId> = ids.into_iter().collect();
+        let (service, described) = (endpoints.clone(), ids.clone());
+        let outcomes = hive::blocking(move || service.describe_all(&described)).await;
+        for (id, outcome) in ids.iter().zip(outcomes) {
+            if !report(*id, outcome) {
+                failed.insert(*id);
+            }
+        }
+        for id in ids {
+            if table.get(&snapshot, Endpoint::by_id(id)).is_some_and(|row| is_unknown(row, objects)) {
+                fetches.add(endpoints, objects, id);
+            }
+        }
+        tokio::select! {
+            () = pod_watch.changed() => {}
+            () = namespace_watch.changed() => {}
+            () = row_watch.changed() => {}
+            Some((id, metadata)) = fetches.running.next(), if !fetches.running.is_empty() => {
+                fetches.ids.remove(&id);
+                let is_known = metadata.is_some();
+                let service = endpoints.clone();
+                let describe = move || service.describe(id, metadata.as_ref());
+                if is_known && !report(id, hive::blocking(describe).await) {
+                    failed.insert(id);
+                }
+            }
+            () = tokio::time::sleep(RETRY), if !failed.is_empty() => {}
+        }
+    }
+}
+
+/// Logs what has become of an endpoint; false if that is to be tried again.
+fn report(id: EndpointId, outcome: Result<bool, Refused>) -> bool {
+    match outcome {
+        Ok(true) => tracing::info!(endpointID = id.0, "Labels or ports of the pod have changed"),
+        Ok(false) | Err(Refused::NotFound) => {}
+        Err(error) => {
+            tracing::warn!(endpointID = id.0, %error, "Unable to follow the labels of the pod");
+            return false;
+        }
+    }
+    true
+}
+
+/// Whether nothing is known of the endpoint's pod but that the table has another one of its name.
+fn is_unknown(endpoint: &Endpoint, objects: &Objects) -> bool {
+    let labels = &endpoint.record.op_labels;
+    let described = [&labels.orchestration_identity, &labels.orchestration_info];
+    !described.iter().any(|labels| labels.0.values().any(|label| label.source == K8S))
+        && objects.lookup(&endpoint.record) == Lookup::OtherPod
+}
+
+/// Requests to the API server for pods, one an endpoint.
+#[derive(Default)]
+struct Fetches {
+    running: FuturesUnordered<BoxFuture<'static, (EndpointId, Option<Metadata>)>>,
+    ids: BTreeSet<EndpointId>,
+}
+
+impl Fetches {
+    /// Asks for an endpoint's pod until there is an answer, or the watch has it, or the endpoint goes.
+    fn add(&mut self, endpoints: &Endpoints, objects: &Objects, id: EndpointId) {
+        if objects.api.is_none() || !self.ids.insert(id) {
+            return;
+        }
+        let (table, objects) = (endpoints.table(), objects.clone());
+        self.running.push(Box::pin(async move {
+            let row = || table.get(&table.snapshot(), Endpoint::by_id(id)).cloned();
+            let Some(endpoint) = row() else { return (id, None) };
+            let wanted = || {
+                let same_pod = |row: &Endpoint| row.record.k8s_uid == endpoint.record.k8s_uid;
+                row().is_some_and(|row| {
+                    !row.state.is_leaving() && same_pod(&row) && is_unknown(&row, &objects)
+                })
+            };
+            (id, objects.fetch_until_known(&endpoint.record, wanted).await)
+        }));
+    }
+}

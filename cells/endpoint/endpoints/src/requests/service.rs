@@ -1,0 +1,492 @@
+//! The handle on endpoints: making, changing and removing them as requests ask, and waiting for the outcome.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, SystemTime};
+
+use api::ControllerUuids;
+use api_models::EndpointChangeRequest;
+use datapath_api::Datapath;
+use identity::Identities;
+use ipam::Ipam;
+use labels::Labels;
+use memory_limit::MemoryLimit;
+use policy::Policies;
+use reconciler::{Status, StatusKind};
+use statedb::{Obj, RwTable, Table, TableTxn};
+
+use crate::identity_labels::filter::Filter;
+use crate::identity_labels::pod::{self, Lookup, Metadata, Objects};
+use crate::model::endpoint::Endpoint;
+use crate::model::error::Invalid;
+use crate::model::id::{EndpointId, Name};
+use crate::model::options::{BadOption, Defaults};
+use crate::model::record::{OptionMap, Record, SecurityLabel};
+use crate::model::state::State;
+use crate::requests::change;
+use crate::requests::fence::{Fence, NotOpen};
+
+/// How long a request waits for the endpoint it made or changed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why endpoints of other labels are made again.
+const UPDATED: &str = "LabelsUpdate: updated security labels";
+const RESOLVING: &str = "Triggering identity resolution due to updated identity labels";
+
+/// Makes, changes and removes endpoints. Cheap to clone.
+#[derive(Clone)]
+pub struct Endpoints {
+    table: RwTable<Endpoint>,
+    ipam: Ipam,
+    fence: Fence,
+    /// Options of new endpoints.
+    defaults: Defaults,
+    pub(crate) context: Context,
+    /// Where to look for a free number; numbers are used again as late as possible.
+    next_id: Arc<AtomicU16>,
+}
+
+/// Who tells endpoints what they are, and whom.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) identities: Identities,
+    pub(crate) policies: Policies,
+    /// For what the REST API shows of policy.
+    pub(crate) datapath: Arc<dyn Datapath>,
+    pub(crate) filter: Arc<Filter>,
+    /// Cluster objects, if the agent knows any.
+    pub(crate) objects: Option<Objects>,
+    /// How much memory there is.
+    pub(crate) memory: Arc<MemoryLimit>,
+    pub(crate) uuids: ControllerUuids,
+}
+
+/// Why a request for an endpoint is not fulfilled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The request cannot be right; nothing was changed.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// An option of the request cannot be right; nothing was changed.
+    #[error(transparent)]
+    Option(#[from] BadOption),
+    /// No endpoint has the name.
+    #[error("endpoint not found")]
+    NotFound,
+    /// The endpoint could not be made or changed; a new one is removed again.
+    #[error("{0}")]
+    Failed(String),
+    /// The endpoint would exceed the memory that the agent may use.
+    #[error("no room for another endpoint: {0}")]
+    Memory(#[from] memory_limit::Full),
+    /// The agent does not take requests for endpoints yet.
+    #[error(transparent)]
+    NotOpen(#[from] NotOpen),
+}
+
+impl Endpoints {
+    pub(crate) fn new(
+        table: RwTable<Endpoint>,
+        ipam: Ipam,
+        fence: Fence,
+        defaults: Defaults,
+        context: Context,
+    ) -> Endpoints {
+        // Numbers of an earlier run may still be in somebody's memory: begin anywhere.
+        let next_id = Arc::new(AtomicU16::new(rand::random()));
+        Endpoints { table, ipam, fence, defaults, context, next_id }
+    }
+
+    /// The table's reading half.
+    pub fn table(&self) -> Table<Endpoint> {
+        self.table.reader()
+    }
+
+    /// Makes an endpoint. With `sync-build-endpoint` it is ready when this returns.
+    pub async fn create(&self, request: &EndpointChangeRequest) -> Result<Obj<Endpoint>, Refused> {
+        self.fence.wait().await?;
+        self.context.memory.room()?;
+        let mut record = change::record(request).map_err(Invalid::from)?;
+        record.op_labels = change::labels(&request.labels, &self.context.filter)?;
+        record.options = OptionMap { map: self.defaults.now() };
+        let fetched = match &self.context.objects {
+            Some(objects) => objects.look_for(&record).await,
+            None => None,
+        };
+        let addresses: Vec<IpAddr> = record.addresses().collect();
+        let id = self.insert(record)?;
+        // A new identity is written to a file.
+        let (endpoints, asked) = (self.clone(), request.clone());
+        let adopted = hive::blocking(move || endpoints.adopt(id, &asked, fetched.as_ref())).await;
+        let made = match adopted {
+            Ok(()) if request.sync_build_endpoint => self.built(id).await,
+            adopted => adopted,
+        };
+        let made = made.and_then(|()| self.row(id).ok_or(Refused::NotFound));
+        if let Err(error) = &made {
+            tracing::warn!(endpointID = id.0, %error, "Creation of endpoint failed");
+            self.remove(id).await;
+            // A removal that came between may have been over before the addresses were handed over.
+            for address in addresses {
+                self.ipam.release_endpoint(address, id.0);
+            }
+        }
+        made
+    }
+
+    /// Puts a new endpoint into the table under a number of its own.
+    fn insert(&self, mut record: Record) -> Result<EndpointId, Invalid> {
+        let mut txn = self.table.write();
+        change::check(&txn, &record)?;
+        if let Some(address) = record.addresses().find(|&address| self.ipam.is_router(address)) {
+            return Err(Invalid::AddressInUse(prefixed(address)));
+        }
+        if record.id == 0 {
+            record.id = self.free_id(&txn)?;
+        }
+        let id = EndpointId(record.id);
+        txn.insert(Endpoint::created(record, SystemTime::now()));
+        txn.commit();
+        Ok(id)
+    }
+
+    fn free_id(&self, txn: &TableTxn<'_, Endpoint>) -> Result<u16, Invalid> {
+        (0..=u16::MAX)
+            .map(|_| self.next_id.fetch_add(1, Ordering::Relaxed))
+            // The last one has no place in `cilium_call_policy`, which has 65,535 of them from 0 on.
+            .find(|&id| ![0, u16::MAX].contains(&id) && txn.get(Endpoint::by_id(EndpointId(id))).is_none())
+            .ok_or(Invalid::NoFreeId)
+    }
+
+    /// Takes the endpoint's addresses over from whoever allocated them, gives it labels and identity and has it made.
+    fn adopt(
+        &self,
+        id: EndpointId,
+        request: &EndpointChangeRequest,
+        fetched: Option<&Metadata>,
+    ) -> Result<(), Refused> {
+        let row = self.row(id).ok_or(Refused::NotFound)?;
+        let addressing = request.addressing.clone().unwrap_or_default();
+        if !row.record.datapath_configuration.external_ipam {
+            for address in row.record.addresses() {
+                let token = match address.is_ipv4() {
+                    true => &addressing.ipv4_expiration_uuid,
+                    false => &addressing.ipv6_expiration_uuid,
+                };
+                let token = Some(token.as_str()).filter(|token| !token.is_empty());
+                let handed = self.ipam.hand_over(address, token, &row.record.pod_name(), id.0);
+                handed.map_err(|error| Refused::Failed(error.to_string()))?;
+            }
+        }
+        self.describe(id, fetched).map(drop)
+    }
+
+    /// Brings labels, identity and names of ports to what the pod's object says now, or the API server's answer
+    /// `fetched` while the tables have no object of the pod. True if something has changed.
+    ///
+    /// The row is looked up again if somebody has changed it meanwhile: the number is looked for, and may be written
+    /// to disk, without anybody waiting for the table.
+    pub(crate) fn describe(&self, id: EndpointId, fetched: Option<&Metadata>) -> Result<bool, Refused> {
+        loop {
+            let row = self.row(id).ok_or(Refused::NotFound)?;
+            let Some(next) = self.described(&row, fetched)? else { return Ok(false) };
+            let mut txn = self.table.write();
+            if !txn.get(Endpoint::by_id(id)).is_some_and(|current| current.same(&row)) {
+                continue;
+            }
+            txn.insert(next);
+            txn.commit();
+            return Ok(true);
+        }
+    }
+
+    /// As [`describe`](Self::describe) for several at once: what changes of them changes in one transaction, so that the
+    /// reconciler meets all of it. Returns what has become of each, in order.
+    pub(crate) fn describe_all(&self, ids: &[EndpointId]) -> Vec<Result<bool, Refused>> {
+        let describe = |id: &EndpointId| {
+            let row = self.row(*id).ok_or(Refused::NotFound)?;
+            Ok(self.described(&row, None)?.map(|next| (row, next)))
+        };
+        let described: Vec<_> = ids.iter().map(describe).collect();
+        let mut overtaken = Vec::new();
+        let mut outcomes = Vec::with_capacity(ids.len());
+        let mut txn = self.table.write();
+        for described in described {
+            outcomes.push(match described {
+                Ok(Some((row, next))) => {
+                    let id = row.id();
+                    if txn.get(Endpoint::by_id(id)).is_some_and(|current| current.same(&row)) {
+                        txn.insert(next);
+                    } else {
+                        overtaken.push((outcomes.len(), id));
+                    }
+                    Ok(true)
+                }
+                Ok(None) => Ok(false),
+                Err(error) => Err(error),
+            });
+        }
+        txn.commit();
+        for (at, id) in overtaken {
+            outcomes[at] = self.describe(id, None);
+        }
+        outcomes
+    }
+
+    /// The row as the pod's object has it; none if it is so already.
+    fn described(&self, row: &Endpoint, fetched: Option<&Metadata>) -> Result<Option<Endpoint>, Refused> {
+        if row.state.is_leaving() {
+            return Err(Refused::NotFound);
+        }
+        if row.record.op_labels.is_reserved() {
+            return Ok(None);
+        }
+        let mut record = (*row.record).clone();
+        let mut named_ports = row.named_ports.clone();
+        let metadata = match self.context.objects.as_ref().map(|objects| objects.lookup(&record)) {
+            Some(Lookup::Found(metadata)) => Some(metadata),
+            Some(_) => fetched.cloned(),
+            None => None,
+        };
+        if let Some(metadata) = metadata {
+            record.op_labels = pod::described(&record.op_labels, &metadata, &self.context.filter);
+            named_ports = metadata.ports;
+        }
+        self.identify(&mut record)?;
+        if record == *row.record && named_ports == row.named_ports {
+            return Ok(None);
+        }
+        let now = SystemTime::now();
+        let other = record.sec_label != row.record.sec_label;
+        let next = Endpoint { named_ports, ..row.with_record(record) };
+        let next = if other { next.identified(RESOLVING, now) } else { next };
+        Ok(Some(match next.state {
+            State::Restoring => next,
+            _ => next.triggered("LabelsUpdate", UPDATED, now),
+        }))
+    }
+
+    /// Gives a record the number of its labels. May write a file, so that it is for threads for blocking work, as are
+    /// its callers.
+    fn identify(&self, record: &mut Record) -> Result<(), Refused> {
+        let labels: Labels = record.op_labels.identity();
+        if record.sec_label.as_ref().is_some_and(|label| label.labels == labels) {
+            return Ok(());
+        }
+        let id = self.context.identities.allocate(&labels, &Endpoint::user(record.id));
+        let id = id.map_err(|error| Refused::Failed(format!("unable to resolve identity: {error}")))?;
+        record.sec_label = Some(SecurityLabel { id, labels });
+        Ok(())
+    }
+
+    /// Changes an endpoint's interface, MACs or addresses, and waits until it has them.
+    pub async fn patch(&self, name: &Name, request: &EndpointChangeRequest) -> Result<(), Refused> {
+        self.fence.wait().await?;
+        let wanted = change::record(request).map_err(Invalid::from)?;
+        let old = self.modifiable(name)?;
+        let Some(record) = change::patched(&old.record, wanted) else { return Ok(()) };
+        self.replace(&old, record, "endpoint was updated via API").await
+    }
+
+    /// Sets an endpoint's options, all or none, and its clients' labels if any are given.
+    pub async fn configure<'a>(
+        &self,
+        name: &Name,
+        options: impl IntoIterator<Item = (&'a str, &'a str)>,
+        user_labels: Option<&[String]>,
+    ) -> Result<(), Refused> {
+        self.fence.wait().await?;
+        let old = self.modifiable(name)?;
+        let mut record = (*old.record).clone();
+        record.options.map = record.options.map.changed(options)?;
+        if let Some(user) = user_labels {
+            record.op_labels = change::relabelled(&record.op_labels, user)?;
+        }
+        if record == *old.record {
+            return Ok(());
+        }
+        self.replace(&old, record, "endpoint configuration update via API").await
+    }
+
+    /// Sets the labels that clients may set.
+    pub async fn relabel(&self, name: &Name, user: &[String]) -> Result<(), Refused> {
+        self.fence.wait().await?;
+        let old = self.find(name).ok_or(Refused::NotFound)?;
+        let op_labels = change::relabelled(&old.record.op_labels, user)?;
+        if op_labels == old.record.op_labels {
+            return Ok(());
+        }
+        let record = Record { op_labels, ..(*old.record).clone() };
+        self.replace(&old, record, UPDATED).await
+    }
+
+    async fn replace(&self, old: &Endpoint, mut record: Record, why: &str) -> Result<(), Refused> {
+        let (id, now) = (old.id(), SystemTime::now());
+        let endpoints = self.clone();
+        let record = hive::blocking(move || endpoints.identify(&mut record).map(|()| record)).await?;
+        {
+            let mut txn = self.table.write();
+            let others = |address| {
+                txn.list(Endpoint::by_address(address)).find(|other| other.record.id != id.0).is_some()
+            };
+            let taken = |address| others(address) || self.ipam.is_router(address);
+            if let Some(address) = record.addresses().find(|&address| taken(address)) {
+                return Err(Invalid::AddressInUse(prefixed(address)).into());
+            }
+            change::check_interface(&txn, &record)?;
+            let Some(current) = txn.get(Endpoint::by_id(id)).filter(|e| !e.state.is_leaving()).cloned()
+            else {
+                return Err(Refused::NotFound);
+            };
+            let other = record.sec_label != current.record.sec_label;
+            let next = current.with_record(record);
+            let next = if other { next.identified(RESOLVING, now) } else { next };
+            txn.insert(next.triggered(if why == UPDATED { "LabelsUpdate" } else { why }, why, now));
+            txn.commit();
+        }
+        self.built(id).await.map_err(|_| {
+            let hint = "error while regenerating endpoint. For more info run: 'cilium-dbg endpoint get";
+            Refused::Failed(format!("{hint} {id}'"))
+        })
+    }
+
+    /// Removes the endpoint with the name. Returns how many steps failed; those are tried again.
+    pub async fn delete(&self, name: &Name) -> Result<usize, Refused> {
+        self.fence.wait().await?;
+        let id = self.modifiable(name)?.id();
+        Ok(usize::from(!self.remove(id).await))
+    }
+
+    /// Removes all endpoints of a container.
+    pub async fn delete_container(&self, container: &str) -> Result<usize, Refused> {
+        self.fence.wait().await?;
+        self.drain(container).await
+    }
+
+    /// As [`delete_container`](Self::delete_container), before requests are taken.
+    pub(crate) async fn drain(&self, container: &str) -> Result<usize, Refused> {
+        let snapshot = self.table.snapshot();
+        let ids: Vec<EndpointId> =
+            self.table.list(&snapshot, Endpoint::by_container(container)).map(|e| e.id()).collect();
+        if ids.is_empty() {
+            return Err(Refused::NotFound);
+        }
+        let removed = futures::future::join_all(ids.into_iter().map(|id| self.remove(id))).await;
+        Ok(removed.into_iter().filter(|removed| !removed).count())
+    }
+
+    /// Removes an endpoint and waits until the kernel has forgotten it; false if that failed for now.
+    pub(crate) async fn remove(&self, id: EndpointId) -> bool {
+        {
+            let mut txn = self.table.write();
+            // A row that somebody else has marked stays as it is: a new version of it would keep the outcome of the
+            // removal in flight from it.
+            let row = txn.get(Endpoint::by_id(id)).cloned();
+            let going = |state| matches!(state, State::Disconnecting | State::Disconnected);
+            if let Some(row) = row.filter(|row| !going(row.state)) {
+                let left = row.enter(State::Disconnecting, "Deleting endpoint", SystemTime::now());
+                txn.insert(Endpoint { status: Status::pending(), ..left });
+                txn.commit();
+            }
+        }
+        loop {
+            let snapshot = self.table.snapshot();
+            let (row, watch) = self.table.get_watch(&snapshot, Endpoint::by_id(id));
+            match row {
+                None => return true,
+                Some(row) if row.state == State::Disconnected => {
+                    let mut txn = self.table.write();
+                    txn.delete(Endpoint::by_id(id));
+                    txn.commit();
+                    return true;
+                }
+                Some(row) if row.status.kind() == StatusKind::Error => return false,
+                Some(_) => watch.changed().await,
+            }
+        }
+    }
+
+    /// The endpoint with the name, unless it is going.
+    pub fn find(&self, name: &Name) -> Option<Obj<Endpoint>> {
+        let snapshot = self.table.snapshot();
+        let legacy = matches!(name, Name::Container(_) | Name::Pod(_));
+        let mut rows = self.table.list(&snapshot, Endpoint::by_name(name)?);
+        rows.find(|row| !(row.state.is_leaving() || legacy && row.record.disable_legacy_identifiers)).cloned()
+    }
+
+    fn modifiable(&self, name: &Name) -> Result<Obj<Endpoint>, Refused> {
+        let row = self.find(name).ok_or(Refused::NotFound)?;
+        match row.record.op_labels.is_reserved() {
+            true => Err(Invalid::Reserved.into()),
+            false => Ok(row),
+        }
+    }
+
+    fn row(&self, id: EndpointId) -> Option<Obj<Endpoint>> {
+        self.table.get(&self.table.snapshot(), Endpoint::by_id(id)).cloned()
+    }
+
+    /// Changes a row, if it is there.
+    pub(crate) fn change(&self, id: EndpointId, change: impl FnOnce(&Endpoint) -> Endpoint) {
+        let mut txn = self.table.write();
+        if let Some(row) = txn.get(Endpoint::by_id(id)).cloned() {
+            txn.insert(change(&row));
+            txn.commit();
+        }
+    }
+
+    /// Changes rows in one transaction.
+    pub(crate) fn change_all(&self, ids: &[EndpointId], change: impl Fn(&Endpoint) -> Endpoint) {
+        let mut txn = self.table.write();
+        for &id in ids {
+            if let Some(row) = txn.get(Endpoint::by_id(id)).cloned() {
+                txn.insert(change(&row));
+            }
+        }
+        txn.commit();
+    }
+
+    /// Puts an endpoint of the agent's own into the table, complete but for its number; it waits to be regenerated.
+    pub(crate) fn insert_own(&self, mut record: Record) {
+        let mut txn = self.table.write();
+        if let Ok(id) = self.free_id(&txn) {
+            record.id = id;
+            txn.insert(Endpoint::restored(record, SystemTime::now()));
+            txn.commit();
+        }
+    }
+
+    /// Waits until the endpoint's datapath is as its row says, or cannot be.
+    async fn built(&self, id: EndpointId) -> Result<(), Refused> {
+        let outcome = async {
+            loop {
+                let snapshot = self.table.snapshot();
+                let (row, watch) = self.table.get_watch(&snapshot, Endpoint::by_id(id));
+                let Some(row) = row.filter(|row| !row.state.is_leaving()) else {
+                    let gone = "endpoint was deleted while processing the request";
+                    return Err(Refused::Failed(gone.to_owned()));
+                };
+                match row.status.kind() {
+                    StatusKind::Done if row.state == State::Ready => return Ok(()),
+                    StatusKind::Error => {
+                        let error = row.status.error().unwrap_or("unknown error");
+                        return Err(Refused::Failed(format!("unable to regenerate endpoint: {error}")));
+                    }
+                    _ => watch.changed().await,
+                }
+            }
+        };
+        let late = "timed out while waiting for initial endpoint generation to complete";
+        tokio::time::timeout(PATIENCE, outcome)
+            .await
+            .unwrap_or_else(|_| Err(Refused::Failed(late.to_owned())))
+    }
+}
+
+/// The address as it is named in texts, `ipv4:10.0.0.1`.
+fn prefixed(address: IpAddr) -> String {
+    let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
+    format!("{family}:{address}")
+}

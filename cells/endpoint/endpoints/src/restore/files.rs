@@ -1,0 +1,230 @@
+//! The state folder: one directory an endpoint, in it `ep_config.json`, replaced whole or not at all.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use state_file::StateFile;
+
+use crate::model::error::StateError;
+use crate::model::id::EndpointId;
+use crate::model::record::Record;
+
+/// Name of the record inside an endpoint's directory.
+pub(crate) const RECORD: &str = "ep_config.json";
+/// Directories that are kept of records that could not be read.
+const KEPT: usize = 32;
+/// In the name of what was put aside.
+const ASIDE: &str = ".unreadable";
+/// Bytes that a record may have: names that a pod has looked up are in it.
+const LIMIT: u64 = 16 << 20;
+
+/// `state/` of the agent. Nothing is flushed to the disk: the folder need not outlive the machine, as the pods do
+/// not either; a kill at any instruction leaves the old record or the new one.
+#[derive(Debug, Clone)]
+pub struct StateFolder {
+    root: PathBuf,
+}
+
+/// One directory found under `state/` that an endpoint may have left.
+#[derive(Debug)]
+pub struct Found {
+    /// Name of the directory.
+    pub directory: String,
+    /// The number its name begins with.
+    pub number: u64,
+    /// Whether the name is the number alone, not a stage of the original's build.
+    pub plain: bool,
+    /// Its record; `None` when there is no such file.
+    pub record: Option<Result<Record, StateError>>,
+    /// Whether there is nothing else either, but perhaps a record that was not finished: what a kill leaves between
+    /// making the directory and its record, or between removing them.
+    pub unfinished: bool,
+}
+
+impl StateFolder {
+    /// The folder at `root`, which need not exist yet.
+    pub fn new(root: impl Into<PathBuf>) -> StateFolder {
+        StateFolder { root: root.into() }
+    }
+
+    /// Where the folder is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Writes the endpoint's record in place of an older one, unless it is the same.
+    pub fn save(&self, record: &Record) -> Result<(), StateError> {
+        let file = file(&self.root.join(record.id.to_string()));
+        let json = serde_json::to_vec(record)
+            .map_err(|error| StateError::io("encode", file.path(), io::Error::from(error)))?;
+        Ok(file.write_changed(&json)?)
+    }
+
+    /// Removes the endpoint's directory; the record goes first, so that a half-removed directory is none. A
+    /// directory that is not there is fine.
+    pub fn remove(&self, id: EndpointId) -> Result<(), StateError> {
+        self.discard(&id.to_string())
+    }
+
+    /// Removes a directory by the name a scan gave.
+    pub fn discard(&self, name: &str) -> Result<(), StateError> {
+        let directory = self.root.join(name);
+        let record = directory.join(RECORD);
+        gone(fs::remove_file(&record)).map_err(|source| StateError::io("remove", &record, source))?;
+        gone(fs::remove_dir_all(&directory)).map_err(|source| StateError::io("remove", &directory, source))
+    }
+
+    /// Puts a directory out of the way, under a name that no scan looks at; of each three are kept, and of all not more
+    /// than `KEPT`. Returns its new place.
+    pub fn set_aside(&self, name: &str) -> Result<PathBuf, StateError> {
+        let kept = state_file::set_aside(&self.root.join(name))?;
+        let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+        let mut all: Vec<_> = self.asides().into_iter().filter(|path| *path != kept).collect();
+        all.sort_by_cached_key(|path| (modified(path), path.clone()));
+        let surplus = (all.len() + 1).saturating_sub(KEPT);
+        for path in all.into_iter().take(surplus) {
+            gone(fs::remove_dir_all(&path)).map_err(|source| StateError::io("remove", &path, source))?;
+        }
+        Ok(kept)
+    }
+
+    /// Directories that were put aside.
+    pub fn asides(&self) -> Vec<PathBuf> {
+        let aside = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains(ASIDE);
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        entries.filter(aside).map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    }
+
+    /// Gives a directory the name of its endpoint's number.
+    pub fn rename(&self, from: &str, id: EndpointId) -> Result<(), StateError> {
+        let (from, to) = (self.root.join(from), self.root.join(id.to_string()));
+        fs::rename(&from, &to).map_err(|source| StateError::io("rename", &from, source))
+    }
+
+    /// Reads what endpoints have left. Names that are no number (with `_next` or `_next_fail` behind it) are not
+    /// ours and not looked at. A folder that is not there is empty; one that cannot be read for now is an error.
+    pub fn scan(&self) -> Result<Vec<Found>, StateError> {
+        let entries = match fs::read_dir(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|source| StateError::io("read", &self.root, source))?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|source| StateError::io("read", &self.root, source))?;
+            let Ok(directory) = entry.file_name().into_string() else { continue };
+            let Some((number, plain)) = endpoint_directory(&directory) else { continue };
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let record = match file(&entry.path()).read_json() {
+                    // It may be whole: nobody decides about it who cannot read it.
+                    Err(error) if error.is_retryable() => return Err(error.into()),
+                    record => record.map_err(StateError::from).transpose(),
+                };
+                let unfinished = record.is_none() && is_unfinished(&entry.path());
+                found.push(Found { directory, number, plain, record, unfinished });
+            }
+        }
+        found.sort_by(|a, b| (a.number, &a.directory).cmp(&(b.number, &b.directory)));
+        Ok(found)
+    }
+}
+
+/// The number in the name of an endpoint's directory and whether it stands alone.
+fn endpoint_directory(name: &str) -> Option<(u64, bool)> {
+    let digits = name.strip_suffix("_next_fail").or_else(|| name.strip_suffix("_next")).unwrap_or(name);
+    let numeric = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number = numeric.then(|| digits.parse().ok()).flatten()?;
+    Some((number, digits == name))
+}
+
+fn file(directory: &Path) -> StateFile {
+    StateFile::new(directory.join(RECORD)).folder_mode(0o755).limit(LIMIT)
+}
+
+/// Whether a directory holds nothing but perhaps a record that never took its place.
+fn is_unfinished(directory: &Path) -> bool {
+    let mut names = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.all(|name| name.to_str().and_then(|name| name.strip_suffix(".next")) == Some(RECORD))
+}
+
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+impl StateError {
+    pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> StateError {
+        state_file::Error::io(action, path)(source).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_record_is_saved_replaced_and_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::new(folder.path().join("state"));
+        assert!(state.scan().unwrap().is_empty());
+        let mut record = Record { id: 12, ..Record::default() };
+        state.save(&record).unwrap();
+        record.if_name = "lxc1".into();
+        state.save(&record).unwrap();
+        let found = state.scan().unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].record.as_ref().unwrap().as_ref().unwrap(), &record);
+        let path = folder.path().join("state/12/ep_config.json");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing but the record stays");
+        state.remove(EndpointId(12)).unwrap();
+        state.remove(EndpointId(12)).unwrap();
+        assert!(state.scan().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_directory_of_which_a_kill_left_nothing_is_unfinished() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::new(folder.path());
+        for (directory, file) in [("12", None), ("13", Some("ep_config.json.next")), ("14", Some("notes"))] {
+            fs::create_dir(folder.path().join(directory)).unwrap();
+            let _ = file.map(|file| fs::write(folder.path().join(directory).join(file), "{").unwrap());
+        }
+        state.save(&Record { id: 15, ..Record::default() }).unwrap();
+        let unfinished: Vec<bool> = state.scan().unwrap().iter().map(|found| found.unfinished).collect();
+        assert_eq!(unfinished, [true, true, false, false]);
+    }
+
+    #[test]
+    fn what_is_put_aside_does_not_come_back_and_does_not_pile_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::new(folder.path());
+        for id in 1..=KEPT + 8 {
+            fs::create_dir(folder.path().join(id.to_string())).unwrap();
+            fs::write(folder.path().join(id.to_string()).join(RECORD), "{").unwrap();
+            let kept = state.set_aside(&id.to_string()).unwrap();
+            assert_eq!(fs::read_to_string(kept.join(RECORD)).unwrap(), "{");
+        }
+        assert!(state.scan().unwrap().is_empty());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), KEPT);
+    }
+
+    #[test]
+    fn foreign_names_are_left_alone() {
+        for (name, expected) in [
+            ("12", Some((12, true))),
+            ("12_next", Some((12, false))),
+            ("12_next_fail", Some((12, false))),
+            ("templates", None),
+            ("_next", None),
+            ("12x", None),
+            ("+12", None),
+            ("12_old", None),
+        ] {
+            assert_eq!(endpoint_directory(name), expected, "{name}");
+        }
+    }
+}

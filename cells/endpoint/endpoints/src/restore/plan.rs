@@ -1,0 +1,280 @@
+//! What a start makes of the endpoints an earlier run has left: a pure function of the state folder's records and the
+//! links that exist.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::model::id::EndpointId;
+use crate::model::record::Record;
+use crate::restore::files::Found;
+
+/// What to do with each directory.
+#[derive(Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Endpoints that go on, with the directories' names, in the order of their numbers.
+    pub restore: Vec<Restored>,
+    /// Directories to remove, each with the reason.
+    pub discard: Vec<Discarded>,
+    /// Directories that stay untouched and yield no endpoint.
+    pub ignore: Vec<Ignored>,
+    /// Directories whose record cannot be read.
+    pub damaged: Vec<Ignored>,
+}
+
+/// An endpoint that goes on.
+#[derive(Debug, PartialEq)]
+pub struct Restored {
+    /// Where its record was.
+    pub directory: String,
+    /// The record, its interface index brought up to date.
+    pub record: Record,
+}
+
+/// A directory that goes.
+#[derive(Debug, PartialEq)]
+pub struct Discarded {
+    /// Its name.
+    pub directory: String,
+    /// The endpoint whose kernel state goes as well, if it is nobody else's.
+    pub id: Option<EndpointId>,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// A directory that cannot be used.
+#[derive(Debug, PartialEq)]
+pub struct Ignored {
+    /// Its name.
+    pub directory: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// Why an endpoint of an earlier run does not go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// Its interface is gone.
+    InterfaceGone(String),
+    /// A stage of a build beside the finished directory.
+    Stage,
+    /// A kill has left it before it had a record, or after that was removed.
+    Unfinished,
+    /// Another directory has the endpoint's record as well.
+    Duplicate(EndpointId),
+    /// The health endpoint is made anew by each start.
+    Health,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::InterfaceGone(name) => write!(f, "interface {name} could not be found"),
+            Reason::Stage => f.write_str("unfinished build beside a finished one"),
+            Reason::Unfinished => f.write_str("a stop has left it without a record"),
+            Reason::Duplicate(id) => write!(f, "endpoint {id} has another directory"),
+            Reason::Health => f.write_str("health endpoints are made anew"),
+        }
+    }
+}
+
+/// Decides on every directory. `link` tells the index of the interface with a name.
+pub fn plan(found: Vec<Found>, link: impl Fn(&str) -> Option<u32>) -> Plan {
+    let mut plan = Plan::default();
+    let plain: Vec<u64> = found.iter().filter(|f| f.plain && !f.unfinished).map(|f| f.number).collect();
+    let mut chosen: BTreeMap<u16, (bool, Restored)> = BTreeMap::new();
+    for Found { directory, number, plain: is_plain, record, unfinished } in found {
+        if unfinished {
+            plan.discard.push(Discarded { directory, id: None, reason: Reason::Unfinished });
+            continue;
+        }
+        if !is_plain && plain.contains(&number) {
+            plan.discard.push(Discarded { directory, id: None, reason: Reason::Stage });
+            continue;
+        }
+        let record = match record {
+            None => {
+                plan.ignore.push(Ignored { directory, problem: "no ep_config.json".to_owned() });
+                continue;
+            }
+            Some(Err(error)) => {
+                plan.damaged.push(Ignored { directory, problem: error.to_string() });
+                continue;
+            }
+            Some(Ok(record)) if record.id == 0 => {
+                plan.damaged
+                    .push(Ignored { directory, problem: "record without an endpoint number".to_owned() });
+                continue;
+            }
+            Some(Ok(record)) => record,
+        };
+        // The directory named like its endpoint wins over any other with the same record.
+        let own = is_plain && number == u64::from(record.id);
+        let id = EndpointId(record.id);
+        let candidate = Restored { directory, record };
+        let loser = match chosen.remove(&id.0) {
+            None => {
+                chosen.insert(id.0, (own, candidate));
+                continue;
+            }
+            Some((true, first)) => {
+                chosen.insert(id.0, (true, first));
+                candidate
+            }
+            Some((false, first)) => {
+                chosen.insert(id.0, (own, candidate));
+                first
+            }
+        };
+        plan.discard.push(Discarded { directory: loser.directory, id: None, reason: Reason::Duplicate(id) });
+    }
+    for (_, candidate) in chosen.into_values() {
+        judge(&mut plan, candidate, &link);
+    }
+    plan
+}
+
+/// Keeps an endpoint whose interface is there, under the index that it has now.
+fn judge(plan: &mut Plan, candidate: Restored, link: &impl Fn(&str) -> Option<u32>) {
+    let Restored { directory, mut record } = candidate;
+    let id = EndpointId(record.id);
+    if record.is_health() {
+        plan.discard.push(Discarded { directory, id: Some(id), reason: Reason::Health });
+        return;
+    }
+    if record.has_interface() {
+        match link(&record.if_name) {
+            Some(index) => record.if_index = index,
+            None => {
+                let reason = Reason::InterfaceGone(record.if_name);
+                plan.discard.push(Discarded { directory, id: Some(id), reason });
+                return;
+            }
+        }
+    }
+    plan.restore.push(Restored { directory, record });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::op_labels::OpLabels;
+    use labels::Label;
+
+    fn record(id: u16, if_name: &str) -> Record {
+        Record { id, if_name: if_name.into(), if_index: 5, ..Record::default() }
+    }
+
+    fn found(directory: &str, number: u64, record: Record) -> Found {
+        let plain = directory.bytes().all(|b| b.is_ascii_digit());
+        Found { directory: directory.into(), number, plain, record: Some(Ok(record)), unfinished: false }
+    }
+
+    fn reserved(id: u16, key: &str) -> Record {
+        let orchestration_identity = [Label::reserved(key)].into_iter().collect();
+        let op_labels = OpLabels { orchestration_identity, ..OpLabels::default() };
+        Record { op_labels, ..record(id, "gone") }
+    }
+
+    fn links(name: &str) -> Option<u32> {
+        name.strip_prefix("lxc").and_then(|index| index.parse().ok())
+    }
+
+    #[test]
+    fn endpoints_with_an_interface_go_on_unchanged() {
+        let mut kept = record(12, "lxc5");
+        kept.ipv4 = Some([10, 0, 0, 7].into());
+        let plan = plan(vec![found("12", 12, kept.clone())], links);
+        assert_eq!(plan.restore, [Restored { directory: "12".into(), record: kept }]);
+        assert!(plan.discard.is_empty() && plan.ignore.is_empty());
+    }
+
+    #[test]
+    fn a_renumbered_interface_is_found_by_its_name() {
+        let plan = plan(vec![found("12", 12, record(12, "lxc77"))], links);
+        assert_eq!(plan.restore[0].record.if_index, 77);
+    }
+
+    #[test]
+    fn a_missing_interface_is_named() {
+        let plan = plan(vec![found("12", 12, record(12, "eth9"))], links);
+        let reason = Reason::InterfaceGone("eth9".into());
+        assert_eq!(reason.to_string(), "interface eth9 could not be found");
+        assert_eq!(plan.discard, [Discarded { directory: "12".into(), id: Some(EndpointId(12)), reason }]);
+    }
+
+    #[test]
+    fn stages_yield_to_the_finished_directory_and_serve_without_it() {
+        let list = vec![
+            found("12", 12, record(12, "lxc5")),
+            found("12_next", 12, record(12, "lxc6")),
+            found("13_next", 13, record(13, "lxc7")),
+        ];
+        let plan = plan(list, links);
+        let names: Vec<_> = plan.restore.iter().map(|r| r.directory.as_str()).collect();
+        assert_eq!(names, ["12", "13_next"]);
+        assert_eq!(plan.discard[0].reason, Reason::Stage);
+        assert_eq!(plan.discard[0].id, None, "the kernel state belongs to the finished one");
+    }
+
+    #[test]
+    fn of_duplicates_the_directory_with_the_right_number_wins() {
+        for order in [["12", "14"], ["14", "12"]] {
+            let list =
+                order.iter().map(|name| found(name, name.parse().unwrap(), record(12, "lxc5"))).collect();
+            let plan = plan(list, links);
+            assert_eq!(plan.restore[0].directory, "12");
+            assert_eq!(plan.discard[0].directory, "14");
+            assert_eq!(plan.discard[0].reason, Reason::Duplicate(EndpointId(12)));
+        }
+    }
+
+    #[test]
+    fn broken_directories_yield_nothing() {
+        let path = "state/12/ep_config.json".into();
+        let list = vec![
+            Found { directory: "11".into(), number: 11, plain: true, record: None, unfinished: false },
+            Found {
+                directory: "12".into(),
+                number: 12,
+                plain: true,
+                unfinished: false,
+                record: Some(Err(state_file::Error::Damaged { path, problem: "EOF".into() }.into())),
+            },
+            found("13", 13, record(0, "lxc1")),
+        ];
+        let plan = plan(list, links);
+        assert!(plan.restore.is_empty() && plan.discard.is_empty());
+        assert_eq!((plan.ignore.len(), plan.damaged.len()), (1, 2));
+        assert_eq!(plan.ignore[0].problem, "no ep_config.json");
+        assert!(plan.damaged[0].problem.starts_with("state/12/ep_config.json is damaged: EOF"));
+    }
+
+    #[test]
+    fn what_a_kill_has_left_without_a_record_goes() {
+        let found = Found { directory: "11".into(), number: 11, plain: true, record: None, unfinished: true };
+        let plan = plan(vec![found], links);
+        let reason = Reason::Unfinished;
+        assert_eq!(plan.discard, [Discarded { directory: "11".into(), id: None, reason }]);
+        assert!(plan.ignore.is_empty());
+    }
+
+    #[test]
+    fn endpoints_without_an_interface_of_their_own_need_none() {
+        let mut fake = record(12, "gone");
+        fake.properties.insert("property-fake-endpoint".into(), true.into());
+        let mut real = record(13, "gone");
+        real.properties.insert("property-fake-endpoint".into(), false.into());
+        let plan = plan(vec![found("12", 12, fake), found("13", 13, real)], links);
+        assert_eq!((plan.restore.len(), plan.discard.len()), (1, 1));
+        assert_eq!(plan.restore[0].directory, "12");
+    }
+
+    #[test]
+    fn host_and_health() {
+        let list = vec![found("1", 1, reserved(1, "host")), found("2", 2, reserved(2, "health"))];
+        let plan = plan(list, links);
+        assert_eq!(plan.restore.len(), 1, "the host endpoint needs no link of that name yet");
+        assert!(plan.restore[0].record.is_host());
+        assert_eq!(plan.discard[0].reason, Reason::Health);
+    }
+}

@@ -1,0 +1,74 @@
+//! Where the load balancer maps come from: the agent has pinned ones, tests have others.
+
+use std::fmt;
+use std::sync::Arc;
+
+use hive::prelude::*;
+use maps::{Comparisons, FamilyConfig, Maps};
+use metrics::Metrics;
+
+use crate::config::ServicesConfig;
+use crate::lbmap::kernel::KernelMaps;
+use crate::lbmap::rows::{LbMaps, MapError};
+use crate::metrics::MapOperations;
+
+type Open = dyn Fn() -> Result<Arc<dyn LbMaps>, MapError> + Send + Sync;
+
+/// How the load balancer maps are opened, and who is told when they were compared as a whole.
+pub struct LbMapsProvider {
+    open: Box<Open>,
+    pub(crate) comparisons: Arc<Comparisons>,
+}
+
+impl LbMapsProvider {
+    /// Maps that this function opens once the agent starts; it may be called again after it has failed.
+    pub fn new(
+        open: impl Fn() -> Result<Arc<dyn LbMaps>, MapError> + Send + Sync + 'static,
+    ) -> LbMapsProvider {
+        LbMapsProvider { open: Box::new(open), comparisons: Arc::default() }
+    }
+
+    /// The maps of the node, by their pins.
+    pub fn pinned(maps: Arc<Maps>, families: FamilyConfig, tables: Option<u32>) -> LbMapsProvider {
+        LbMapsProvider::counting(maps, families, tables, MapOperations::default())
+    }
+
+    fn counting(
+        maps: Arc<Maps>,
+        families: FamilyConfig,
+        tables: Option<u32>,
+        operations: MapOperations,
+    ) -> LbMapsProvider {
+        let comparisons = maps.comparisons().clone();
+        let open = move || {
+            let opened = KernelMaps::open(&maps, &families, tables)?.with_operations(operations.clone());
+            Ok(Arc::new(opened) as Arc<dyn LbMaps>)
+        };
+        LbMapsProvider { open: Box::new(open), comparisons }
+    }
+
+    pub(crate) fn open(&self) -> Result<Arc<dyn LbMaps>, MapError> {
+        (self.open)()
+    }
+}
+
+impl fmt::Debug for LbMapsProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LbMapsProvider")
+    }
+}
+
+/// Gives the pinned maps to the reconciler.
+pub(crate) fn pinned() -> Cell {
+    let provider = |maps: Arc<Maps>,
+                    families: Config<FamilyConfig>,
+                    config: Config<ServicesConfig>,
+                    metrics: Option<Arc<Metrics>>| {
+        let operations = MapOperations::default();
+        if let Some(metrics) = metrics {
+            operations.register(&metrics);
+        }
+        Arc::new(LbMapsProvider::counting(maps, (*families).clone(), config.table_size(), operations))
+    };
+    module("loadbalancer-maps", "The pinned maps of the load balancer", [provide(provider)])
+}

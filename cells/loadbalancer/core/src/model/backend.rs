@@ -1,0 +1,227 @@
+//! The table `backends`: where connections of a service can go, as each source says it.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use k8s_tables::SmolStr;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use statedb::{Index, IndexDef, IndexKey, KeyBuf, KeyParseError, Prefix, PrefixOf, Query, TableSpec};
+
+use crate::model::address::LbAddress;
+use crate::model::name::ServiceName;
+use crate::model::shown::{As, Fields, Form, Shown, yaml};
+use crate::model::source::Source;
+
+/// Weight of a backend that was given none.
+pub const DEFAULT_WEIGHT: u16 = 100;
+
+/// What a backend may be used for, most useful first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BackendState {
+    /// New connections.
+    #[default]
+    Active,
+    /// The connections it has, and new ones as the last resort.
+    Terminating,
+    /// The connections it has.
+    TerminatingNotServing,
+    /// The connections it has, until it is healthy again.
+    Quarantined,
+    /// Nothing.
+    Maintenance,
+}
+
+impl BackendState {
+    /// As in tables and in the REST API.
+    pub fn name(self) -> &'static str {
+        match self {
+            BackendState::Active => "active",
+            BackendState::Terminating => "terminating",
+            BackendState::TerminatingNotServing => "terminating-not-serving",
+            BackendState::Quarantined => "quarantined",
+            BackendState::Maintenance => "maintenance",
+        }
+    }
+}
+
+/// Where a backend is in the cloud's topology.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Zone {
+    /// Its zone.
+    pub zone: SmolStr,
+    /// The zones whose clients it is meant for; empty if nobody has said.
+    pub for_zones: Vec<SmolStr>,
+}
+
+/// A backend of a service, as one source says it. Of several rows of one address the most believed source's counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backend {
+    /// The service.
+    pub service_name: ServiceName,
+    /// Where it is.
+    pub address: LbAddress,
+    /// Names of the ports it serves; none stands for all.
+    pub port_names: Arc<[SmolStr]>,
+    /// Its share of new connections, where the algorithm regards it.
+    pub weight: u16,
+    /// Its node; empty counts as this one.
+    pub node_name: SmolStr,
+    /// Where it is in the topology.
+    pub zone: Option<Arc<Zone>>,
+    /// Its cluster, 0 for this one.
+    pub cluster_id: u32,
+    /// Who says it.
+    pub source: Source,
+    /// What the source says it may be used for.
+    pub state: BackendState,
+    /// Found unhealthy by whoever checks this service.
+    pub unhealthy: bool,
+    /// When that was said last.
+    pub unhealthy_updated_at: Option<SystemTime>,
+}
+
+impl Backend {
+    /// An active backend of default weight on this node.
+    pub fn new(service_name: ServiceName, address: LbAddress, source: Source) -> Backend {
+        Backend {
+            service_name,
+            address,
+            port_names: Arc::default(),
+            weight: DEFAULT_WEIGHT,
+            node_name: SmolStr::default(),
+            zone: None,
+            cluster_id: 0,
+            source,
+            state: BackendState::Active,
+            unhealthy: false,
+            unhealthy_updated_at: None,
+        }
+    }
+
+    /// All rows of a service, by address, the most believed source first.
+    pub fn of_service(service: &ServiceName) -> Prefix<Backend> {
+        Prefix::primary(service)
+    }
+
+    /// The rows of a service at an address.
+    pub(crate) fn of_service_at(service: &ServiceName, address: &LbAddress) -> Prefix<Backend> {
+        let mut key = KeyBuf::of(service.as_str());
+        address.encode(&mut key);
+        Prefix::raw_primary(key)
+    }
+
+    /// All rows of an address.
+    pub fn by_address(address: &LbAddress) -> Query<Backend> {
+        BY_ADDRESS.query(address)
+    }
+
+    /// Whether it is meant for traffic to a port of this name.
+    pub(crate) fn serves(&self, port_name: &str) -> bool {
+        port_name.is_empty()
+            || self.port_names.is_empty()
+            || self.port_names.iter().any(|name| name == port_name)
+    }
+
+    /// The state that counts: the source's, unless it was found unhealthy.
+    pub fn effective_state(&self) -> BackendState {
+        if self.unhealthy { BackendState::Quarantined } else { self.state }
+    }
+}
+
+impl Shown for Zone {
+    fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
+        fields.add("Zone", &self.zone)?;
+        fields.list("ForZones", &self.for_zones)
+    }
+}
+
+impl Shown for Backend {
+    fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
+        let form = fields.form;
+        fields.add("ServiceName", &self.service_name)?;
+        fields.add("Address", &self.address)?;
+        fields.list("PortNames", &self.port_names)?;
+        fields.add("Weight", &self.weight)?;
+        fields.add("NodeName", &self.node_name)?;
+        fields.add("Zone", &self.zone.as_deref().map(|zone| As(zone, form)))?;
+        fields.add("ClusterID", &self.cluster_id)?;
+        fields.add("Source", &self.source)?;
+        fields.add("State", &(self.state as u8))?;
+        fields.add("Unhealthy", &self.unhealthy)?;
+        fields.add("UnhealthyUpdatedAt", &self.unhealthy_updated_at.map(api_models::rfc3339))
+    }
+}
+
+impl Serialize for Backend {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        As(self, Form::Json).serialize(serializer)
+    }
+}
+
+/// Primary key of the table: service, address, priority of the source. As text the parts are joined by commas.
+pub struct BackendKey<'a> {
+    service: &'a str,
+    address: LbAddress,
+    priority: u8,
+}
+
+impl IndexKey for BackendKey<'_> {
+    fn encode(&self, key: &mut KeyBuf) {
+        self.service.encode(key);
+        self.address.encode(key);
+        key.push(&[self.priority]);
+    }
+
+    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        <(String, LbAddress, u8)>::encode_text(text, key)
+    }
+
+    fn encode_text_prefix(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
+        <(String, LbAddress, u8)>::encode_text_prefix(text, key)
+    }
+}
+
+impl PrefixOf<BackendKey<'static>> for ServiceName {
+    fn encode_prefix(&self, key: &mut KeyBuf) {
+        self.as_str().encode(key);
+    }
+}
+
+const BY_ADDRESS: Index<Backend, LbAddress> =
+    Index::new("address", |backend, keys| keys.add(&backend.address));
+
+impl TableSpec for Backend {
+    const NAME: &'static str = "backends";
+    const PRIMARY: &'static str = "key";
+    type Key<'a> = BackendKey<'a>;
+
+    fn key(&self) -> BackendKey<'_> {
+        let priority = self.source.priority();
+        BackendKey { service: self.service_name.as_str(), address: self.address, priority }
+    }
+
+    fn indexes() -> Vec<IndexDef<Self>> {
+        vec![BY_ADDRESS.def()]
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["Service", "Address", "Source", "Priority", "State", "PortNames", "NodeName"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.service_name.to_string(),
+            self.address.to_string(),
+            self.source.to_string(),
+            self.source.priority().to_string(),
+            self.state.name().to_owned(),
+            self.port_names.join(","),
+            self.node_name.to_string(),
+        ]
+    }
+
+    fn yaml(&self) -> Option<String> {
+        yaml(self)
+    }
+}

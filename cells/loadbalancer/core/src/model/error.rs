@@ -1,0 +1,27 @@
+//! What can go wrong with services.
+
+use crate::model::address::LbAddress;
+use crate::model::name::ServiceName;
+use crate::model::source::Source;
+
+/// Why the writer refused a service as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// Another service has one of its addresses.
+    #[error("frontend already owned by another service: {address} is owned by {owner}")]
+    Owned {
+        /// The address.
+        address: LbAddress,
+        /// Who has it.
+        owner: ServiceName,
+    },
+    /// A source that is believed more defines the service.
+    #[error("service {name} is defined by source {owner} already")]
+    Defined {
+        /// The service.
+        name: ServiceName,
+        /// The other source.
+        owner: Source,
+    },
+}

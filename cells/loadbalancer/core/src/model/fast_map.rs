@@ -1,0 +1,9 @@
+//! Hash tables for keys that are hashed and compared in a few steps.
+
+use std::collections::{HashMap, HashSet};
+
+/// A hash table for keys that are hashed and compared in a few steps.
+pub(crate) type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
+/// A set of such keys.
+pub(crate) type FastSet<K> = HashSet<K, foldhash::fast::RandomState>;

@@ -1,0 +1,200 @@
+//! The table `frontends`: addresses that are served, each with the backends chosen for it.
+
+use std::sync::Arc;
+
+use reconciler::{Status, StatusKind};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use statedb::{Index, IndexDef, Obj, Prefix, Query, TableSpec, age};
+
+use crate::model::address::LbAddress;
+use crate::model::backend::Backend;
+use crate::model::name::ServiceName;
+use crate::model::service::Service;
+use crate::model::shown::{As, Fields, Form, Shown, yaml};
+
+/// What kind of address a frontend is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrontendType {
+    /// Of the cluster alone.
+    ClusterIP,
+    /// A port of every node.
+    NodePort,
+    /// An address that somebody routes to the cluster.
+    ExternalIPs,
+    /// An address of a load balancer.
+    LoadBalancer,
+    /// A port of this node that leads to a pod.
+    HostPort,
+    /// An address that a policy leads to pods of this node.
+    LocalRedirect,
+}
+
+impl FrontendType {
+    /// As in tables and in the REST API.
+    pub fn name(self) -> &'static str {
+        match self {
+            FrontendType::ClusterIP => "ClusterIP",
+            FrontendType::NodePort => "NodePort",
+            FrontendType::ExternalIPs => "ExternalIPs",
+            FrontendType::LoadBalancer => "LoadBalancer",
+            FrontendType::HostPort => "HostPort",
+            FrontendType::LocalRedirect => "LocalRedirect",
+        }
+    }
+}
+
+/// What a source says of a frontend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FrontendParams {
+    /// Where it is.
+    pub address: LbAddress,
+    /// What kind of address that is.
+    pub kind: FrontendType,
+    /// Name of its port, which backends with names must have, too; empty for all.
+    pub port_name: Arc<str>,
+    /// The service's port, also of a node port.
+    pub service_port: u16,
+}
+
+/// A frontend with its service and backends.
+#[derive(Debug, Clone)]
+pub struct Frontend {
+    /// What its source says of it.
+    pub params: FrontendParams,
+    /// Its service.
+    pub service: Obj<Service>,
+    /// Where its connections go: rows of the table `backends`, by address, one an address.
+    pub backends: Arc<[Obj<Backend>]>,
+    /// The backends that are to be checked: the same, and those that nobody has checked yet where only checked ones count.
+    pub health_check_backends: Arc<[Obj<Backend>]>,
+    /// The service whose backends it uses in place of its own's.
+    pub redirect_to: Option<ServiceName>,
+    /// Number of its rows in the kernel, 0 before it has any.
+    pub id: u16,
+    /// Whether the kernel has it.
+    pub status: Status,
+}
+
+impl Frontend {
+    /// A frontend that has no backends yet.
+    pub(crate) fn new(params: FrontendParams, service: Obj<Service>) -> Frontend {
+        let none: Arc<[Obj<Backend>]> = Arc::default();
+        let (backends, health_check_backends) = (none.clone(), none);
+        let status = Status::pending();
+        Frontend { params, service, backends, health_check_backends, redirect_to: None, id: 0, status }
+    }
+
+    /// The frontend at an address.
+    pub fn by_address(address: &LbAddress) -> Query<Frontend> {
+        Query::primary(*address)
+    }
+
+    /// All frontends of a service, by address.
+    pub fn by_service(service: &ServiceName) -> Query<Frontend> {
+        BY_SERVICE.query(service.as_str())
+    }
+
+    /// All frontends that use the backends of this service in place of their own's.
+    pub(crate) fn by_redirect(service: &ServiceName) -> Query<Frontend> {
+        BY_REDIRECT.query(service.as_str())
+    }
+
+    /// All frontends that use the backends of another service.
+    pub(crate) fn redirected() -> Prefix<Frontend> {
+        BY_REDIRECT.prefix("")
+    }
+
+    /// Whether the maps are to have it; its status says why not.
+    pub fn is_reconciled(&self) -> bool {
+        self.status.kind() != StatusKind::Unset
+    }
+
+    /// Its address.
+    pub fn address(&self) -> LbAddress {
+        self.params.address
+    }
+}
+
+const BY_SERVICE: Index<Frontend, str> =
+    Index::new("service", |frontend, keys| keys.add(frontend.service.name.as_str()));
+
+const BY_REDIRECT: Index<Frontend, str> = Index::new("redirect-to", |frontend, keys| {
+    keys.extend(frontend.redirect_to.iter().map(ServiceName::as_str));
+});
+
+/// [`FrontendParams`] with the name of the service; YAML keeps them apart.
+struct Params<'f>(&'f Frontend);
+
+impl Shown for Params<'_> {
+    fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
+        let Frontend { params, service, .. } = self.0;
+        fields.add("Address", &params.address)?;
+        fields.add("Type", params.kind.name())?;
+        fields.add("ServiceName", &service.name)?;
+        fields.add("PortName", &*params.port_name)?;
+        fields.add("ServicePort", &params.service_port)
+    }
+}
+
+impl Shown for Frontend {
+    fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
+        match fields.form {
+            Form::Json => Params(self).fields(fields)?,
+            Form::Yaml => fields.add("FrontendParams", &As(&Params(self), Form::Yaml))?,
+        }
+        fields.add("Status", &self.status)?;
+        fields.rows("Backends", self.backends.iter().map(|backend| &**backend))?;
+        fields.rows("HealthCheckBackends", self.health_check_backends.iter().map(|backend| &**backend))?;
+        fields.add("ID", &self.id)?;
+        fields.add("RedirectTo", &self.redirect_to)
+    }
+}
+
+impl Serialize for Frontend {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        As(self, Form::Json).serialize(serializer)
+    }
+}
+
+impl TableSpec for Frontend {
+    const NAME: &'static str = "frontends";
+    const PRIMARY: &'static str = "address";
+    type Key<'a> = LbAddress;
+
+    fn key(&self) -> LbAddress {
+        self.params.address
+    }
+
+    fn indexes() -> Vec<IndexDef<Self>> {
+        vec![BY_SERVICE.def(), BY_REDIRECT.def()]
+    }
+
+    fn columns() -> &'static [&'static str] {
+        &["Address", "Type", "ServiceName", "PortName", "Backends", "RedirectTo", "Status", "Since", "Error"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        const SHOWN: usize = 5;
+        let shown: Vec<_> = self.backends.iter().take(SHOWN).map(|b| b.address.to_string()).collect();
+        let more = match self.backends.len() {
+            0..=SHOWN => String::new(),
+            all => format!(" + {} more ...", all - SHOWN),
+        };
+        vec![
+            self.params.address.to_string(),
+            self.params.kind.name().to_owned(),
+            self.service.name.to_string(),
+            self.params.port_name.to_string(),
+            shown.join(", ") + &more,
+            self.redirect_to.as_ref().map(ToString::to_string).unwrap_or_default(),
+            self.status.kind().to_string(),
+            age::since(self.status.updated_at()),
+            self.status.error().unwrap_or_default().to_owned(),
+        ]
+    }
+
+    fn yaml(&self) -> Option<String> {
+        yaml(self)
+    }
+}

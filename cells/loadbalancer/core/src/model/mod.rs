@@ -1,0 +1,18 @@
+//! Services, frontends and backends as rows of tables: values, their text forms and their errors.
+//!
+//! Sibling folders that it uses: none.
+
+pub(crate) mod address;
+pub(crate) mod annotations;
+pub(crate) mod backend;
+pub(crate) mod error;
+pub(crate) mod error_summary;
+pub(crate) mod families;
+pub(crate) mod fast_map;
+pub(crate) mod frontend;
+pub(crate) mod name;
+pub(crate) mod numbers;
+pub(crate) mod service;
+pub(crate) mod shared;
+pub(crate) mod shown;
+pub(crate) mod source;

@@ -1,0 +1,72 @@
+//! Lists and texts that many rows have, each once in memory.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use k8s_tables::SmolStr;
+
+/// So many different ones are found again; then it begins anew, which costs nothing but memory.
+const ROOM: usize = 1024;
+
+/// Values of rows, found again by what they are.
+pub(crate) struct Shared<T: ?Sized>(HashSet<Arc<T>, RandomState>);
+
+impl<T: ?Sized + Eq + Hash> Shared<T>
+where
+    Arc<T>: for<'v> From<&'v T>,
+{
+    /// The value that other rows have, too.
+    pub(crate) fn of(&mut self, value: &T) -> Arc<T> {
+        if let Some(known) = self.0.get(value) {
+            return known.clone();
+        }
+        if self.0.len() >= ROOM {
+            self.0.clear();
+        }
+        let new = Arc::<T>::from(value);
+        self.0.insert(new.clone());
+        new
+    }
+}
+
+impl<T: ?Sized> Default for Shared<T> {
+    fn default() -> Self {
+        Shared(HashSet::default())
+    }
+}
+
+/// Names of ports, of which nearly all services have the same few.
+#[derive(Default)]
+pub(crate) struct Names {
+    /// Of a frontend.
+    pub(crate) of_frontend: Shared<str>,
+    /// Of a service, with their numbers.
+    pub(crate) of_service: Shared<[(SmolStr, u16)]>,
+    /// Of a backend.
+    pub(crate) of_backend: Shared<[SmolStr]>,
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Names").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_texts_are_one_and_room_is_bounded() {
+        let mut shared = Shared::<str>::default();
+        let first = shared.of("http");
+        assert!(Arc::ptr_eq(&first, &shared.of("http")));
+        assert!(!Arc::ptr_eq(&first, &shared.of("https")));
+        (0..5 * ROOM).for_each(|n| _ = shared.of(&n.to_string()));
+        assert!(shared.0.len() <= ROOM);
+        assert_eq!(&*shared.of("http"), "http");
+    }
+}

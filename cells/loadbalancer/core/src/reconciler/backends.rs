@@ -1,0 +1,332 @@
+//! Backends in the kernel: numbers by address, and which frontends use them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use statedb::Obj;
+
+use crate::lbmap::rows::{BackendValue, Family, Key, Value, kernel_state};
+use crate::model::address::{LbAddress, Protocol};
+use crate::model::backend::{Backend, BackendState};
+use crate::model::fast_map::{FastMap, FastSet};
+use crate::reconciler::ids::Ids;
+
+/// Backends of all frontends. One address has one number, whoever uses it.
+#[derive(Debug)]
+pub(crate) struct Backends {
+    ids: Ids,
+    by_address: FastMap<LbAddress, u32>,
+    /// Numbers of the zones of those that are in one with a number.
+    zones: FastMap<LbAddress, u8>,
+    used: FastMap<u32, Used>,
+    /// Rows that nobody uses any more and that are still to be deleted.
+    orphans: BTreeSet<Key>,
+    /// Backends whose rows may have another state, since a frontend has let go of them.
+    changed: BTreeSet<u32>,
+    /// What the updates that follow use: a backend among it that loses its last user stays for the next one.
+    announced: Announced,
+    /// Backends without users that stay so.
+    awaited: Vec<u32>,
+}
+
+/// Backends of updates that are about to come.
+#[derive(Debug, Default)]
+struct Announced {
+    lists: Vec<Arc<[Obj<Backend>]>>,
+    /// Their addresses, once they are asked for.
+    addresses: Option<FastSet<LbAddress>>,
+}
+
+impl Announced {
+    fn has(&mut self, address: &LbAddress) -> bool {
+        if self.lists.is_empty() {
+            return false;
+        }
+        let lists = &self.lists;
+        let of_lists = || lists.iter().flat_map(|list| list.iter()).map(|backend| backend.address).collect();
+        self.addresses.get_or_insert_with(of_lists).contains(address)
+    }
+}
+
+#[derive(Debug)]
+struct Used {
+    address: LbAddress,
+    /// The maps may have another row of it.
+    stale: bool,
+    /// Numbers of frontends, and what each says of the state.
+    by: SmallVec<[(u16, BackendState); 2]>,
+}
+
+impl Used {
+    fn new(address: LbAddress) -> Used {
+        Used { address, stale: true, by: SmallVec::new() }
+    }
+
+    /// The best state that a frontend gives it.
+    fn state(&self) -> Option<BackendState> {
+        self.by.iter().map(|(_, state)| *state).min()
+    }
+
+    fn hold(&mut self, frontend: u16, state: BackendState) {
+        if self.by.contains(&(frontend, state)) {
+            return;
+        }
+        let before = self.state();
+        match self.by.iter_mut().find(|(by, _)| *by == frontend) {
+            Some((_, before)) => *before = state,
+            None => self.by.push((frontend, state)),
+        }
+        self.stale |= before != self.state();
+    }
+}
+
+/// A backend as a frontend holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) id: u32,
+    /// Its row is to be written, or may be.
+    pub(crate) stale: bool,
+}
+
+/// All numbers are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no number is left for another {0}; delete services")]
+pub(crate) struct NoNumber(pub(crate) &'static str);
+
+impl Backends {
+    pub(crate) fn new() -> Backends {
+        Backends {
+            ids: Ids::new(u32::MAX - 1),
+            by_address: FastMap::default(),
+            zones: FastMap::default(),
+            used: FastMap::default(),
+            orphans: BTreeSet::new(),
+            changed: BTreeSet::new(),
+            announced: Announced::default(),
+            awaited: Vec::new(),
+        }
+    }
+
+    /// Says which backends frontends use that are written next. Costs nothing per backend unless one loses its last user
+    /// before.
+    pub(crate) fn announce(&mut self, lists: impl Iterator<Item = Arc<[Obj<Backend>]>>) {
+        self.announced = Announced { lists: lists.collect(), addresses: None };
+    }
+
+    /// Ends what [`announce`](Self::announce) began; gives whether any backend is left without a user.
+    pub(crate) fn drop_awaited(&mut self) -> bool {
+        self.announced = Announced::default();
+        let unused = |used: &Used| used.by.is_empty();
+        let mut any = false;
+        for id in std::mem::take(&mut self.awaited) {
+            if self.used.get(&id).is_some_and(unused) {
+                self.drop_unused(id);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Takes over a row of an earlier run. Of two rows of one address the first is given to new users.
+    pub(crate) fn restore(&mut self, id: u32, row: BackendValue) {
+        let address = row.address;
+        if self.ids.reserve(id) {
+            self.set_zone(address, row.zone);
+            self.by_address.entry(address).or_insert(id);
+            self.used.insert(id, Used::new(address));
+        }
+    }
+
+    /// Says in which zone a backend is, 0 for none that has a number.
+    pub(crate) fn set_zone(&mut self, address: LbAddress, zone: u8) {
+        let before = match zone {
+            0 => self.zones.remove(&address),
+            zone => self.zones.insert(address, zone),
+        };
+        if before.unwrap_or(0) != zone
+            && let Some(used) = self.by_address.get(&address).and_then(|id| self.used.get_mut(id))
+        {
+            used.stale = true;
+        }
+    }
+
+    /// Whether any backend is in a zone that has a number.
+    pub(crate) fn has_zones(&self) -> bool {
+        !self.zones.is_empty()
+    }
+
+    /// The ids of backends.
+    pub(crate) fn ids(&mut self) -> &mut Ids {
+        &mut self.ids
+    }
+
+    /// Says that a number stands somewhere in the maps.
+    pub(crate) fn seen(&mut self, id: u32) {
+        self.ids.seen(id);
+    }
+
+    pub(crate) fn id(&self, address: &LbAddress) -> Option<u32> {
+        self.by_address.get(address).copied()
+    }
+
+    /// Makes the frontend a user of the backend.
+    pub(crate) fn hold(
+        &mut self,
+        address: LbAddress,
+        frontend: u16,
+        state: BackendState,
+    ) -> Result<Held, NoNumber> {
+        let id = match self.by_address.get(&address) {
+            Some(id) => *id,
+            None => {
+                let id = match self.of_any_protocol(address) {
+                    Some(id) => id,
+                    None => self.ids.take().ok_or(NoNumber("backend"))?,
+                };
+                self.by_address.insert(address, id);
+                id
+            }
+        };
+        let used = self.used.entry(id).or_insert_with(|| Used::new(address));
+        used.hold(frontend, state);
+        Ok(Held { id, stale: used.stale })
+    }
+
+    /// As [`hold`](Self::hold), if this is the number of that backend.
+    pub(crate) fn hold_known(
+        &mut self,
+        id: u32,
+        address: &LbAddress,
+        frontend: u16,
+        state: BackendState,
+    ) -> Option<Held> {
+        let used = self.used.get_mut(&id).filter(|used| used.address == *address)?;
+        used.hold(frontend, state);
+        Some(Held { id, stale: used.stale })
+    }
+
+    /// The maps have the rows of these.
+    pub(crate) fn written(&mut self, ids: &[u32]) {
+        for id in ids {
+            if let Some(used) = self.used.get_mut(id) {
+                used.stale = false;
+            }
+        }
+    }
+
+    /// Somebody else has changed the row of this number.
+    pub(crate) fn hurt(&mut self, id: u32) {
+        if let Some(used) = self.used.get_mut(&id) {
+            used.stale = true;
+        }
+    }
+
+    /// The number of a row that did not tell protocols apart, which becomes this backend's.
+    fn of_any_protocol(&mut self, address: LbAddress) -> Option<u32> {
+        let any = LbAddress { protocol: Protocol::Any, ..address };
+        let id = *self.by_address.get(&any)?;
+        let used = self.used.get_mut(&id).filter(|used| used.by.is_empty())?;
+        (used.address, used.stale) = (address, true);
+        self.by_address.remove(&any);
+        Some(id)
+    }
+
+    pub(crate) fn address(&self, id: u32) -> Option<LbAddress> {
+        self.used.get(&id).map(|used| used.address)
+    }
+
+    /// As [`hold`](Self::hold), for a backend of an earlier run that is known by its number only; false if there is none.
+    pub(crate) fn hold_restored(&mut self, id: u32, frontend: u16, state: BackendState) -> bool {
+        let Some(used) = self.used.get_mut(&id) else { return false };
+        used.hold(frontend, state);
+        true
+    }
+
+    /// The row of a backend: the best state that a frontend gives it.
+    pub(crate) fn row(&self, id: u32) -> Option<(Key, Value)> {
+        let used = self.used.get(&id)?;
+        let value = BackendValue {
+            address: used.address,
+            state: kernel_state(used.state()?),
+            zone: if self.zones.is_empty() { 0 } else { self.zones.get(&used.address).copied().unwrap_or(0) },
+        };
+        Some((Key::Backend(Family::of(used.address.ip), id), Value::Backend(value)))
+    }
+
+    /// Whether nobody but this frontend uses the backend.
+    pub(crate) fn is_only_of(&self, id: u32, frontend: u16) -> bool {
+        self.used.get(&id).is_some_and(|used| used.by.iter().all(|(by, _)| *by == frontend))
+    }
+
+    /// The frontend does not use the backend any more, nor do its rows in the kernel.
+    pub(crate) fn release(&mut self, id: u32, frontend: u16) {
+        let Some(used) = self.used.get_mut(&id) else { return };
+        used.by.retain(|(by, _)| *by != frontend);
+        used.stale = true;
+        match used.by.is_empty() {
+            true if self.announced.has(&used.address) => self.awaited.push(id),
+            true => self.drop_unused(id),
+            false => _ = self.changed.insert(id),
+        }
+    }
+
+    fn drop_unused(&mut self, id: u32) {
+        let Some(used) = self.used.remove(&id) else { return };
+        if self.by_address.get(&used.address) == Some(&id) {
+            self.by_address.remove(&used.address);
+            self.zones.remove(&used.address);
+        }
+        self.orphans.insert(Key::Backend(Family::of(used.address.ip), id));
+        self.ids.give_back(id);
+    }
+
+    /// Gives up the backends of an earlier run that no frontend has asked for.
+    pub(crate) fn drop_all_unused(&mut self) {
+        let unused: Vec<u32> =
+            self.used.iter().filter(|(_, used)| used.by.is_empty()).map(|(id, _)| *id).collect();
+        unused.into_iter().for_each(|id| self.drop_unused(id));
+    }
+
+    /// What releases have left to do: rows to write again, and rows to delete.
+    pub(crate) fn left_over(&mut self) -> (Vec<(Key, Value)>, Vec<Key>) {
+        // A number that is in use again is no orphan.
+        let used = &self.used;
+        self.orphans.retain(|key| !matches!(key, Key::Backend(_, id) if used.contains_key(id)));
+        let changed = self.changed.iter().filter_map(|id| self.row(*id)).collect();
+        (changed, self.orphans.iter().copied().collect())
+    }
+
+    /// That has been done.
+    pub(crate) fn settled(&mut self) {
+        self.orphans.clear();
+        self.changed.clear();
+    }
+
+    /// Whether frontends use the backend of this number and family.
+    pub(crate) fn is_used(&self, id: u32, family: Family) -> bool {
+        let used = self.used.get(&id).filter(|used| Family::of(used.address.ip) == family);
+        used.is_some_and(|used| !used.by.is_empty())
+    }
+
+    /// Numbers of the frontends that use a backend.
+    pub(crate) fn frontends(&self, id: u32) -> impl Iterator<Item = u16> {
+        self.used.get(&id).into_iter().flat_map(|used| used.by.iter().map(|(by, _)| *by))
+    }
+
+    /// How many are used by frontends that this is true for, and how many are not, where one without a protocol is one of
+    /// each.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn counts(&self, is_known: impl Fn(u16) -> bool) -> (usize, usize) {
+        let is_used = |used: &&Used| used.by.iter().any(|(by, _)| is_known(*by));
+        let (used, unused): (Vec<&Used>, Vec<&Used>) = self.used.values().partition(is_used);
+        let each = |used: &&Used| if used.address.protocol == Protocol::Any { 3 } else { 1 };
+        (used.len(), unused.iter().map(each).sum())
+    }
+
+    /// Numbers in use, for tests.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
+        self.ids.in_use()
+    }
+}

@@ -1,0 +1,445 @@
+//! Frontends into the maps: what is written in which order, and what is remembered of it.
+//!
+//! Every packet finds a living backend, or the one it would have found before: rows of backends come before the slots
+//! that name them, slots before the count that covers them, and all that is not named any more goes last. A failure at
+//! any point leaves that true; what may have been written is remembered until it is known to be gone.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use datapath_abi::{LbService, lb_flag2};
+
+use crate::lbmap::maglev::{LastTable, Share, digest};
+use crate::lbmap::rows::{Family, Key, LbMap, MapError, Value};
+use crate::model::address::{LbAddress, Protocol, Scope};
+use crate::model::backend::BackendState;
+use crate::model::fast_map::FastMap;
+use crate::model::numbers::{Numbers, add, difference};
+use crate::reconciler::backends::{Backends, NoNumber};
+use crate::reconciler::desired::Desired;
+use crate::reconciler::id_file::{BACKENDS_AHEAD, FRONTENDS_AHEAD, IdFile, Positions};
+use crate::reconciler::ids::Ids;
+use crate::reconciler::mirror::Mirror;
+use crate::reconciler::record::{Need, Plan, Record};
+use crate::reconciler::store::Slot;
+use crate::reconciler::wildcards::Wildcards;
+
+/// Why a frontend is not in the maps.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failed {
+    #[error("map {} is full: it has room for {capacity} rows, this frontend needs {missing} more; \
+             delete services or set a larger {}", .map.name(), .map.option())]
+    Full { map: LbMap, capacity: usize, missing: usize },
+    #[error(transparent)]
+    NoNumber(#[from] NoNumber),
+    #[error(transparent)]
+    Map(#[from] MapError),
+}
+
+/// The load balancer maps as their only writer sees them.
+pub(crate) struct Balancer {
+    pub(crate) mirror: Mirror,
+    pub(crate) ids: Ids,
+    pub(crate) frontends: FastMap<LbAddress, Record>,
+    pub(crate) backends: Backends,
+    /// Which frontends want the row for all ports of an address.
+    pub(crate) wildcards: Wildcards,
+    /// Highest slot of frontends of an earlier run that have no row of their own.
+    pub(crate) stray_slots: HashMap<LbAddress, u16>,
+    pub(crate) last_table: LastTable,
+    /// Addresses of the node that ports of the node have rows at, by the frontend that says so, scope and all.
+    pub(crate) expansions: HashMap<LbAddress, BTreeSet<IpAddr>>,
+    /// Backends that an earlier run had found unhealthy, by frontend.
+    pub(crate) quarantined: HashMap<LbAddress, BTreeSet<LbAddress>>,
+    /// Numbers of frontends of versions that did not tell protocols apart.
+    pub(crate) of_any_protocol: HashMap<LbAddress, u16>,
+    /// Rows for all ports of an address that were there at the start, until the first comparison.
+    pub(crate) restored_wildcards: usize,
+    /// Where ids are reserved before they are in use.
+    pub(crate) id_file: Option<Arc<IdFile>>,
+}
+
+impl Balancer {
+    /// Brings frontends into the maps, many at once; gives the number of each.
+    pub(crate) fn update(&mut self, batch: &[Desired]) -> Vec<Result<u16, Failed>> {
+        let mut results = Vec::with_capacity(batch.len());
+        let mut chunk = Vec::with_capacity(batch.len());
+        let (mut need, mut room) = (Need::default(), Need::room(&self.mirror));
+        for desired in batch {
+            need.add(desired);
+            if !need.fits(&room) {
+                // Space is scarce: what is planned is written first, then rows are counted one by one.
+                self.flush(&mut chunk, &mut results);
+                let fits = self.make_room(desired);
+                (need, room) = (Need::default(), Need::room(&self.mirror));
+                need.add(desired);
+                if let Err(error) = fits {
+                    need = Need::default();
+                    results.push(Err(error));
+                    continue;
+                }
+            }
+            match self.plan(desired) {
+                Ok(plan) => chunk.push(plan),
+                Err(error) => {
+                    self.flush(&mut chunk, &mut results);
+                    results.push(Err(error));
+                }
+            }
+        }
+        self.flush(&mut chunk, &mut results);
+        results
+    }
+
+    /// Writes what is planned; when the maps refuse something, one by one.
+    fn flush(&mut self, chunk: &mut Vec<Plan<'_>>, results: &mut Vec<Result<u16, Failed>>) {
+        self.reserve_ids();
+        let plans = std::mem::take(chunk);
+        let first = results.len();
+        match self.write(&plans) {
+            Err(error) if plans.len() == 1 => results.push(Err(Failed::Map(error))),
+            Err(_) => {
+                results.extend(plans.iter().map(|plan| Ok(plan.id)));
+                let mut order: Vec<usize> = (0..plans.len()).collect();
+                order.sort_by_key(|index| Reverse(plans[*index].desired.address.scope));
+                for index in order {
+                    if let Err(error) = self.write(&plans[index..=index]) {
+                        results[first + index] = Err(Failed::Map(error));
+                    }
+                }
+            }
+            Ok(()) => results.extend(plans.iter().map(|plan| Ok(plan.id))),
+        }
+    }
+
+    /// Has the file know the ids that were given, and many to come. Seldom anything to do.
+    fn reserve_ids(&mut self) {
+        let Some(file) = &self.id_file else { return };
+        let backends = self.backends.ids();
+        if self.ids.is_reservation_due(FRONTENDS_AHEAD) || backends.is_reservation_due(BACKENDS_AHEAD) {
+            file.store(Positions {
+                frontends: self.ids.reserve_ahead(FRONTENDS_AHEAD),
+                backends: backends.reserve_ahead(BACKENDS_AHEAD),
+            });
+        }
+    }
+
+    /// Goes on with the ids that follow those of the previous run, as the file says.
+    pub(crate) fn resume_ids(&mut self, file: Arc<IdFile>) {
+        let positions = file.positions();
+        self.ids.resume(positions.map(|positions| positions.frontends));
+        self.backends.ids().resume(positions.map(|positions| positions.backends));
+        self.id_file = Some(file);
+    }
+
+    /// Has the file know exactly which ids come next: nothing is given any more. No file is made for ids that never were.
+    pub(crate) fn release_reserved_ids(&mut self) {
+        let (frontends, backends) = (self.ids.position_after(0), self.backends.ids().position_after(0));
+        if let Some(file) = self.id_file.as_ref().filter(|file| file.positions().is_some()) {
+            file.store(Positions { frontends, backends });
+        }
+    }
+
+    /// Numbers for the frontend and its backends. From here on the maps may have its rows.
+    fn plan<'d>(&mut self, desired: &'d Desired) -> Result<Plan<'d>, Failed> {
+        let address = desired.address;
+        let record = match self.frontends.get_mut(&address) {
+            Some(record) => record,
+            None => {
+                let id = match self.id_of_any_protocol(address) {
+                    Some(id) => id,
+                    None => self.ids.take().ok_or(NoNumber("frontend"))? as u16,
+                };
+                let slots = self.stray_slots.remove(&address).unwrap_or(0);
+                self.frontends.entry(address).or_insert(Record { id, slots, ..Record::default() })
+            }
+        };
+        // Numbers of an earlier run may stand for one backend twice: the first one counts.
+        let known = if record.restored { &[][..] } else { &record.backends[..] };
+        let id = record.id;
+        let mut plan = Plan { desired, id, backends: Numbers::new(), stale: Numbers::new(), cleans: false };
+        let mut hold = || {
+            let wanted = desired.slots.iter().chain(&desired.without_slot);
+            let mut next = 0;
+            for (backend, state) in wanted {
+                // Most are where they were, or one further on.
+                let found = known.iter().enumerate().skip(next).take(2).find_map(|(place, number)| {
+                    let held = self.backends.hold_known(*number, backend, id, *state)?;
+                    next = place + 1;
+                    Some(held)
+                });
+                let held = match found {
+                    Some(held) => held,
+                    None => self.backends.hold(*backend, id, *state)?,
+                };
+                plan.backends.push(held.id);
+                if held.stale {
+                    plan.stale.push(held.id);
+                }
+            }
+            Ok(())
+        };
+        let held = hold();
+        record.restored = false;
+        if held.is_err() {
+            add(&mut record.backends, &plan.backends);
+        }
+        held.map_err(Failed::NoNumber)?;
+        plan.cleans = record.expect(&plan);
+        Ok(plan)
+    }
+
+    /// The number that versions without protocols have given to an address.
+    fn id_of_any_protocol(&mut self, address: LbAddress) -> Option<u16> {
+        if self.of_any_protocol.is_empty() {
+            return None;
+        }
+        self.of_any_protocol.remove(&LbAddress { protocol: Protocol::Any, ..address })
+    }
+
+    fn write(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
+        self.forget_unhealthy(plans)?;
+        let mut rows = Vec::with_capacity(2 * plans.len());
+        for Plan { desired, id, stale, .. } in plans {
+            let LbAddress { ip, port, .. } = desired.address;
+            rows.extend(stale.iter().filter_map(|backend| self.backends.row(*backend)));
+            rows.push((Key::ReverseNat(Family::of(ip), *id), Value::ReverseNat(ip, port)));
+            rows.extend(desired.ranges.iter().map(|range| (Key::SourceRange(*id, *range), Value::Present)));
+        }
+        for plan in plans {
+            let matches = plan.matches().iter();
+            rows.extend(matches.map(|backend| (Key::AffinityMatch(plan.id, *backend), Value::Present)));
+        }
+        self.mirror.put(rows)?;
+        plans.iter().for_each(|plan| self.backends.written(&plan.stale));
+
+        // Slots that are about to take no more connections leave the count before they get other backends.
+        let (mut counts, mut slots) = (Vec::new(), Vec::with_capacity(plans.len()));
+        let mut unsure = Vec::new();
+        for Plan { desired, id, backends, .. } in plans {
+            let known = self.mirror.slots(&desired.address);
+            match known.first() {
+                Some(Slot::Row(old)) if old.count > desired.active => counts.push((*desired, *old)),
+                Some(Slot::Unsure) => unsure.push(*desired),
+                _ => {}
+            }
+            let wanted = (1..=desired.slots.len() as u16).zip(backends);
+            for (slot, backend) in wanted {
+                let row = desired.slot(*id, *backend);
+                if known.get(usize::from(slot)) != Some(&Slot::Row(row)) {
+                    slots.push((Key::Service(desired.address, slot), Value::Service(row)));
+                }
+            }
+        }
+        for desired in unsure {
+            if let Some(Value::Service(old)) = self.mirror.get(&Key::master(desired.address))?
+                && old.count > desired.active
+            {
+                counts.push((desired, old));
+            }
+        }
+        let counts = counts.into_iter().map(|(desired, old)| {
+            (Key::master(desired.address), Value::Service(LbService { count: desired.active, ..old }))
+        });
+        self.mirror.put(counts.collect())?;
+        self.mirror.put(slots)?;
+        // A few at a time, for they are large.
+        plans.chunks(64).try_for_each(|plans| self.write_tables(plans))?;
+
+        let mut rows = Vec::with_capacity(2 * plans.len());
+        // The row of an external scope leads to the internal one, which therefore comes first.
+        let (internal, external): (Vec<&Plan<'_>>, Vec<&Plan<'_>>) =
+            plans.iter().partition(|plan| plan.desired.address.scope == Scope::Internal);
+        for plan in internal.iter().chain(&external) {
+            if let Some(needed) = plan.desired.needs
+                && !internal.iter().any(|plan| plan.desired.address == needed)
+                && self.mirror.get(&Key::master(needed))?.is_none()
+            {
+                return Err(format!("{needed} is not written yet").into());
+            }
+            rows.push(plan.desired.master(plan.id));
+            self.wildcards.want(plan.desired);
+            rows.extend(self.wildcards.row(plan.desired.address.ip));
+        }
+        self.mirror.put(rows)?;
+        self.clean(plans)
+    }
+
+    /// A start takes active backends behind the count for unhealthy ones. Where others come there, none are counted until
+    /// all is written: what a kill leaves in between is no word on anybody's health.
+    fn forget_unhealthy(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
+        let mut rows = Vec::new();
+        for plan in plans {
+            let key = Key::master(plan.desired.address);
+            if let Some(Value::Service(old)) = self.mirror.get(&key)?
+                && old.qcount > 0
+                && !self.stay_behind(plan, &old)?
+            {
+                rows.push((key, Value::Service(LbService { qcount: 0, ..old })));
+            }
+        }
+        self.mirror.put(rows)
+    }
+
+    /// Whether slots behind the count, and the states of their backends, are to be what they are.
+    fn stay_behind(&mut self, plan: &Plan<'_>, old: &LbService) -> Result<bool, MapError> {
+        let Plan { desired, backends, .. } = plan;
+        let slots = desired.slots.len();
+        let mut same =
+            old.count == desired.active && usize::from(old.qcount) == slots - usize::from(old.count);
+        for (slot, id) in (1..).zip(&backends[..slots]).skip(desired.active.into()) {
+            let held = self.mirror.get(&Key::Service(desired.address, slot))?;
+            same &= matches!(held, Some(Value::Service(row)) if row.backend_id == *id);
+            if let Some((key, row)) = self.backends.row(*id) {
+                same &= self.mirror.get(&key)? == Some(row);
+            }
+        }
+        Ok(same)
+    }
+
+    fn write_tables(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
+        let mut tables = Vec::new();
+        for Plan { desired, id, backends, .. } in plans {
+            let Some((maglev, weights)) = &desired.table else { continue };
+            let share = |((id, weight), (address, _)): ((&u32, &u16), &(LbAddress, BackendState))| Share {
+                address: *address,
+                weight: *weight,
+                id: *id,
+            };
+            let shares: Vec<Share> = backends.iter().zip(weights).zip(&desired.slots).map(share).collect();
+            let source = hash(&(maglev.size(), &shares));
+            let key = Key::Maglev(Family::of(desired.address.ip), *id);
+            let Some(record) = self.frontends.get_mut(&desired.address) else { continue };
+            if let Some((before, digest)) = record.more().table
+                && before == source
+                && self.mirror.get(&key)? == Some(Value::Maglev(digest))
+            {
+                continue;
+            }
+            let table = self.last_table.of(*maglev, &shares);
+            record.more().table = Some((source, digest(&table)));
+            tables.push((key, table));
+        }
+        self.mirror.put_tables(tables)
+    }
+
+    /// Deletes what the frontends had before and do not have any more.
+    fn clean(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
+        let mut keys = Vec::new();
+        for plan in plans {
+            let address = plan.desired.address;
+            if plan.desired.table.is_none() {
+                keys.push(Key::Maglev(Family::of(address.ip), plan.id));
+            }
+            if plan.desired.wildcard.is_none() && self.wildcards.row(address.ip).is_none() {
+                keys.push(Key::wildcard(address.ip));
+            }
+            if !plan.cleans {
+                continue;
+            }
+            let Some(record) = self.frontends.get(&address) else { continue };
+            let count = plan.desired.slots.len() as u16;
+            keys.extend((count..record.slots).map(|slot| Key::Service(address, slot + 1)));
+            let matches = difference(record.matches(), plan.matches());
+            keys.extend(matches.into_iter().map(|id| Key::AffinityMatch(plan.id, id)));
+            let gone = record.ranges().iter().filter(|range| !plan.desired.ranges.contains(range));
+            keys.extend(gone.map(|range| Key::SourceRange(plan.id, *range)));
+        }
+        self.mirror.delete(keys)?;
+        for plan in plans.iter().filter(|plan| plan.cleans) {
+            let Some(record) = self.frontends.get_mut(&plan.desired.address) else { continue };
+            let gone = difference(&record.backends, &plan.backends);
+            record.done(plan);
+            gone.into_iter().for_each(|gone| self.backends.release(gone, plan.id));
+        }
+        self.settle()
+    }
+
+    /// Removes frontends from the maps, all at once; when the maps refuse something, one by one.
+    pub(crate) fn remove(&mut self, batch: &[LbAddress]) -> Vec<Result<(), MapError>> {
+        match self.remove_all(batch) {
+            Err(error) if batch.len() == 1 => vec![Err(error)],
+            Err(_) => batch.iter().map(|address| self.remove_all(&[*address])).collect(),
+            Ok(()) => batch.iter().map(|_| Ok(())).collect(),
+        }
+    }
+
+    fn remove_all(&mut self, batch: &[LbAddress]) -> Result<(), MapError> {
+        self.part_scopes(batch)?;
+        let known = || batch.iter().filter(|address| self.frontends.contains_key(address));
+        let mut masters: Vec<LbAddress> = known().copied().collect();
+        // The row of an external scope leads to the internal one.
+        masters.sort_by_key(|address| address.scope);
+        let masters = masters.into_iter().map(Key::master).collect();
+        self.mirror.delete(masters)?;
+        let mut keys = Vec::new();
+        for address in batch {
+            let Some(record) = self.frontends.get(address) else { continue };
+            let id = record.id;
+            keys.extend((1..=record.slots).map(|slot| Key::Service(*address, slot)));
+            keys.extend(record.matches().iter().map(|backend| Key::AffinityMatch(id, *backend)));
+            keys.extend(record.ranges().iter().map(|range| Key::SourceRange(id, *range)));
+            keys.push(Key::ReverseNat(Family::of(address.ip), id));
+            keys.push(Key::Maglev(Family::of(address.ip), id));
+            self.wildcards.remove(address);
+            if self.wildcards.row(address.ip).is_none() {
+                keys.push(Key::wildcard(address.ip));
+            }
+        }
+        self.mirror.delete(keys)?;
+        let shared = batch.iter().filter_map(|address| self.wildcards.row(address.ip)).collect();
+        self.mirror.put(shared)?;
+        for address in batch {
+            self.expansions.remove(address);
+            self.quarantined.remove(address);
+            let Some(record) = self.frontends.remove(address) else { continue };
+            self.ids.give_back(record.id.into());
+            for backend in record.backends {
+                self.backends.release(backend, record.id);
+            }
+        }
+        self.settle()
+    }
+
+    /// Rows of external scopes that stay do not lead to internal ones any more that go, whatever comes of them later.
+    fn part_scopes(&mut self, batch: &[LbAddress]) -> Result<(), MapError> {
+        let mut rows = Vec::new();
+        for internal in batch.iter().filter(|address| address.scope == Scope::Internal) {
+            let external = LbAddress { scope: Scope::External, ..*internal };
+            if !batch.contains(&external)
+                && let Some(Value::Service(row)) = self.mirror.get(&Key::master(external))?
+                && row.flags2 & lb_flag2::TWO_SCOPES != 0
+            {
+                let flags2 = row.flags2 & !lb_flag2::TWO_SCOPES;
+                rows.push((Key::master(external), Value::Service(LbService { flags2, ..row })));
+            }
+        }
+        self.mirror.put(rows)
+    }
+
+    /// Ends the wait for updates that were announced: backends that none of them has taken over go.
+    pub(crate) fn drop_awaited(&mut self) -> Result<(), MapError> {
+        match self.backends.drop_awaited() {
+            true => self.settle(),
+            false => Ok(()),
+        }
+    }
+
+    /// Brings rows of backends up to date that frontends have let go of. Also what an earlier failure has left.
+    pub(crate) fn settle(&mut self) -> Result<(), MapError> {
+        let (changed, orphans) = self.backends.left_over();
+        self.mirror.put(changed)?;
+        self.mirror.delete(orphans)?;
+        self.backends.settled();
+        Ok(())
+    }
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,102 @@
+//! A frontend in maps that are nearly full: counted row by row, and its own former backends given up for new ones.
+
+use std::collections::BTreeMap;
+
+use datapath_abi::LbService;
+
+use crate::lbmap::rows::{Family, Key, LbMap, Value};
+use crate::model::numbers::difference;
+use crate::reconciler::balancer::{Balancer, Failed};
+use crate::reconciler::desired::Desired;
+
+impl Balancer {
+    /// Fails if a map has no room for the rows that the frontend does not have yet: there is no half a service.
+    pub(crate) fn make_room(&mut self, desired: &Desired) -> Result<(), Failed> {
+        let full = match self.fits(desired) {
+            Err(full @ Failed::Full { .. }) => full,
+            other => return other,
+        };
+        match full {
+            Failed::Full { map: LbMap::Backends(_), missing, .. } if self.give_way(desired, missing)? => {
+                self.fits(desired)
+            }
+            full => Err(full),
+        }
+    }
+
+    fn fits(&self, desired: &Desired) -> Result<(), Failed> {
+        let address = desired.address;
+        let family = Family::of(address.ip);
+        let id = self.frontends.get(&address).map(|record| record.id);
+        let mut keys: Vec<Key> = (0..=desired.slots.len() as u16).map(|n| Key::Service(address, n)).collect();
+        keys.extend(desired.wildcard.map(|_| Key::wildcard(address.ip)));
+        // Rows whose number is not given yet are new ones.
+        let mut new: BTreeMap<LbMap, usize> = BTreeMap::new();
+        for (index, (backend, _)) in desired.slots.iter().chain(&desired.without_slot).enumerate() {
+            let number = self.backends.id(backend);
+            match number {
+                Some(number) => keys.push(Key::Backend(family, number)),
+                None => *new.entry(LbMap::Backends(family)).or_default() += 1,
+            }
+            match (id, number) {
+                _ if index >= usize::from(desired.matches) => {}
+                (Some(id), Some(number)) => keys.push(Key::AffinityMatch(id, number)),
+                _ => *new.entry(LbMap::AffinityMatch).or_default() += 1,
+            }
+        }
+        match id {
+            Some(id) => {
+                keys.push(Key::ReverseNat(family, id));
+                keys.extend(desired.ranges.iter().map(|range| Key::SourceRange(id, *range)));
+                keys.extend(desired.table.as_ref().map(|_| Key::Maglev(family, id)));
+            }
+            None => {
+                new.insert(LbMap::ReverseNat(family), 1);
+                new.insert(LbMap::SourceRanges(family), desired.ranges.len());
+                new.insert(LbMap::Maglev(family), usize::from(desired.table.is_some()));
+            }
+        }
+        for key in keys.iter().filter(|key| !self.mirror.has(key)) {
+            *new.entry(key.map()).or_default() += 1;
+        }
+        for (map, count) in new {
+            let missing = count.saturating_sub(self.mirror.room(map));
+            if missing > 0 {
+                return Err(Failed::Full { map, capacity: self.mirror.capacity(map), missing });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the frontend's former backends out of the maps before its new ones come, if that makes room enough: for a
+    /// moment it has fewer, which is better than to keep former ones for ever. False if it would not help.
+    fn give_way(&mut self, desired: &Desired, missing: usize) -> Result<bool, Failed> {
+        let address = desired.address;
+        let Some(record) = self.frontends.get(&address) else { return Ok(false) };
+        let id = record.id;
+        let wanted = desired.slots.iter().chain(&desired.without_slot);
+        let wanted: Vec<u32> = wanted.filter_map(|(backend, _)| self.backends.id(backend)).collect();
+        let leaving = difference(&record.backends, &wanted);
+        if leaving.iter().filter(|backend| self.backends.is_only_of(**backend, id)).count() < missing {
+            return Ok(false);
+        }
+        let slots = record.slots;
+        if let Some(Value::Service(old)) = self.mirror.get(&Key::master(address))? {
+            let none = LbService { count: 0, qcount: 0, ..old };
+            self.mirror.put(vec![(Key::master(address), Value::Service(none))])?;
+        }
+        let mut keys: Vec<Key> = (1..=slots).map(|slot| Key::Service(address, slot)).collect();
+        keys.extend(leaving.iter().map(|backend| Key::AffinityMatch(id, *backend)));
+        self.mirror.delete(keys)?;
+        if let Some(record) = self.frontends.get_mut(&address) {
+            record.slots = 0;
+            record.backends.retain(|backend| !leaving.contains(backend));
+            if let Some(more) = &mut record.more {
+                more.matches.retain(|backend| !leaving.contains(backend));
+            }
+        }
+        leaving.iter().for_each(|backend| self.backends.release(*backend, id));
+        self.settle()?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,342 @@
+//! A frontend as the kernel should have it: order and counts of its slots, flags, timeout.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use datapath_abi::{LbService, lb_flag, lb_flag2};
+use ipnetwork::IpNetwork;
+use smallvec::SmallVec;
+
+use crate::config::ServicesConfig;
+use crate::lbmap::maglev::Maglev;
+use crate::lbmap::rows::{Key, Value};
+use crate::model::address::{LbAddress, Protocol, Scope};
+use crate::model::annotations;
+use crate::model::backend::{Backend, BackendState};
+use crate::model::frontend::{Frontend, FrontendType};
+use crate::model::service::{Algorithm, ForwardingMode, NatPolicy, TrafficPolicy};
+
+/// Longest time that a client stays with its backend: the field has 24 bits.
+const MAX_TIMEOUT: u64 = (1 << 24) - 1;
+
+/// Classes of load balancers whose addresses the agent itself announces.
+const OWN_CLASSES: [&str; 2] = ["io.cilium/bgp-control-plane", "io.cilium/l2-announcer"];
+
+/// Bits of flags and flags2.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Flags(pub(crate) u8, pub(crate) u8);
+
+/// Backends with what they may be used for.
+type Wanted = SmallVec<[(LbAddress, BackendState); 1]>;
+
+/// What the kernel should have of a frontend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Desired {
+    pub(crate) address: LbAddress,
+    pub(crate) flags: Flags,
+    /// Seconds; 0 for no affinity.
+    pub(crate) affinity: u32,
+    /// How many of the slots take new connections.
+    pub(crate) active: u16,
+    /// The backends in slots 1, 2, ..., usable ones first.
+    pub(crate) slots: Wanted,
+    /// Backends that have rows but no slot.
+    pub(crate) without_slot: Wanted,
+    /// How many of the slots clients may stay with.
+    pub(crate) matches: u16,
+    pub(crate) ranges: Vec<IpNetwork>,
+    /// Flags of the row for all ports of its address, if there is to be one.
+    pub(crate) wildcard: Option<Flags>,
+    /// The port of the proxy that takes its connections.
+    pub(crate) proxy: Option<u16>,
+    /// The row of the internal scope that this one sends clients inside the cluster on to.
+    pub(crate) needs: Option<LbAddress>,
+    /// Which algorithm the service itself has chosen.
+    pub(crate) algorithm: Option<Algorithm>,
+    /// How its table of Maglev is made, if it has one, and the weights of the backends that take new connections.
+    pub(crate) table: Option<(Maglev, Vec<u16>)>,
+}
+
+/// What is the same for all frontends.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Whether addresses of services without a class are the agent's to announce.
+    pub(crate) owns_classless: bool,
+    /// Whether all services have Maglev.
+    pub(crate) maglev: bool,
+    /// Whether services may choose.
+    pub(crate) algorithm_annotation: bool,
+    /// How tables are made.
+    pub(crate) tables: Maglev,
+    /// Whether addresses of the cluster serve clients from outside.
+    pub(crate) external_cluster_ip: bool,
+    /// Whether source ranges count for all types.
+    pub(crate) ranges_of_all_types: bool,
+    /// Protocols whose replies go straight to the client.
+    pub(crate) dsr: Dsr,
+    /// Whether services may choose that.
+    pub(crate) mode_annotation: bool,
+    /// Numbers of zones that have one.
+    pub(crate) zones: Arc<BTreeMap<String, u8>>,
+    /// The node's own addresses.
+    pub(crate) node_addresses: Vec<IpAddr>,
+    /// Those of them that ports of the node answer on.
+    pub(crate) node_port_addresses: BTreeSet<IpAddr>,
+}
+
+/// Which replies go straight to the client (`bpf-lb-mode`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Dsr {
+    /// None: all come back through this node (snat).
+    #[default]
+    Never,
+    /// Of TCP (hybrid).
+    Tcp,
+    /// All (dsr).
+    Always,
+}
+
+impl Settings {
+    /// As the options say, which have been checked.
+    pub(crate) fn of(config: &ServicesConfig) -> Settings {
+        let tables = Maglev::new(config.bpf_lb_maglev_table_size, &config.bpf_lb_maglev_hash_seed);
+        Settings {
+            owns_classless: config.enable_lb_ipam && config.default_lb_service_ipam == "lbipam",
+            maglev: config.bpf_lb_algorithm == "maglev",
+            algorithm_annotation: config.bpf_lb_algorithm_annotation,
+            tables: tables.unwrap_or_default(),
+            external_cluster_ip: config.bpf_lb_external_clusterip,
+            ranges_of_all_types: config.bpf_lb_source_range_all_types,
+            dsr: match config.bpf_lb_mode.as_str() {
+                "dsr" => Dsr::Always,
+                "hybrid" => Dsr::Tcp,
+                _ => Dsr::Never,
+            },
+            mode_annotation: config.bpf_lb_mode_annotation,
+            zones: config.zones().unwrap_or_default().into(),
+            node_addresses: Vec::new(),
+            node_port_addresses: BTreeSet::new(),
+        }
+    }
+}
+
+/// Why there can be no rows of a frontend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Impossible {
+    #[error("{0} backends are more than the {max} that a frontend can have", max = u16::MAX)]
+    TooMany(usize),
+    #[error("connections go to a proxy and stay with a backend: give up session affinity or the redirection")]
+    ProxyWithAffinity,
+    #[error(
+        "a host port of the loopback device cannot be left to a proxy: give up {}",
+        annotations::PROXY_DELEGATION
+    )]
+    DelegatedLoopback,
+}
+
+impl Desired {
+    /// The frontend at its own address, or at one of the node's that it expands to. Backends in `quarantined` were found
+    /// unhealthy in an earlier run, and nobody has said otherwise since.
+    pub(crate) fn of(
+        frontend: &Frontend,
+        address: LbAddress,
+        settings: &Settings,
+        quarantined: &BTreeSet<LbAddress>,
+    ) -> Result<Desired, Impossible> {
+        let count = frontend.backends.len();
+        if count > usize::from(u16::MAX) {
+            return Err(Impossible::TooMany(count));
+        }
+        let service = &frontend.service;
+        let proxy = service.proxy_port(frontend.params.service_port);
+        if !service.proxy_redirects.is_empty() && service.session_affinity.is_some() {
+            return Err(Impossible::ProxyWithAffinity);
+        }
+        if service.loopback_host_port && service.delegates_if_local() {
+            return Err(Impossible::DelegatedLoopback);
+        }
+        let unhealthy = |backend: &Backend| {
+            backend.unhealthy || !quarantined.is_empty() && quarantined.contains(&backend.address)
+        };
+        debug_assert!(frontend.backends.is_sorted_by_key(|backend| backend.address));
+        let mut backends: SmallVec<[((bool, BackendState), &Backend); 2]> = (frontend.backends.iter())
+            .map(|backend| ((unhealthy(backend), backend.state), &**backend))
+            .collect();
+        // Those of one use stay in order of their addresses.
+        backends.sort_by_key(|(by_use, _)| *by_use);
+        let of_state = |state| backends.iter().filter(|(by_use, _)| *by_use == (false, state)).count() as u16;
+        let healthy = of_state(BackendState::Active);
+        // The last resort, when there is no other.
+        let active = if healthy == 0 { of_state(BackendState::Terminating) } else { healthy };
+        let (mut slots, mut without_slot) = (Wanted::with_capacity(count), Wanted::new());
+        for ((_, state), backend) in &backends {
+            let pairs = match state {
+                BackendState::Maintenance => &mut without_slot,
+                _ => &mut slots,
+            };
+            pairs.push((backend.address, *state));
+        }
+        let affinity = service.session_affinity.map_or(0, |timeout| timeout.as_secs().clamp(1, MAX_TIMEOUT));
+        let flags = flags(frontend, &address, proxy, settings);
+        let family = |range: &&IpNetwork| range.is_ipv4() == address.ip.is_ipv4();
+        let mut ranges: Vec<IpNetwork> = service.source_ranges.iter().filter(family).copied().collect();
+        ranges.sort();
+        ranges.dedup();
+        let algorithm = settings.algorithm_annotation.then(|| service.algorithm()).flatten();
+        let table = has_table(frontend, &address, algorithm, settings) && active > 0;
+        let weights = || backends.iter().take(active.into()).map(|(_, backend)| backend.weight).collect();
+        Ok(Desired {
+            address,
+            flags,
+            affinity: affinity as u32,
+            active,
+            slots,
+            without_slot,
+            matches: if affinity == 0 { 0 } else { healthy },
+            ranges,
+            wildcard: wildcard(frontend, &address, settings),
+            algorithm,
+            proxy,
+            needs: None,
+            table: table.then(|| (settings.tables, weights())),
+        })
+    }
+
+    /// The row of slot 0.
+    pub(crate) fn master(&self, id: u16) -> (Key, Value) {
+        let algorithm = match self.algorithm {
+            None => 0,
+            Some(Algorithm::Random) => 1,
+            Some(Algorithm::Maglev) => 2,
+        };
+        let value = LbService {
+            backend_id: match self.proxy {
+                Some(port) => port.to_be().into(),
+                None => self.affinity | algorithm << 24,
+            },
+            count: self.active,
+            qcount: self.slots.len() as u16 - self.active,
+            ..self.row(id)
+        };
+        (Key::master(self.address), Value::Service(value))
+    }
+
+    /// The row of a slot.
+    pub(crate) fn slot(&self, id: u16, backend: u32) -> LbService {
+        LbService { backend_id: backend, ..self.row(id) }
+    }
+
+    fn row(&self, id: u16) -> LbService {
+        let Flags(flags, flags2) = self.flags;
+        LbService { rev_nat_index: id.to_be(), flags, flags2, ..LbService::default() }
+    }
+}
+
+/// Tables cost memory: unless a service asks for one, only addresses that are met from outside have them.
+fn has_table(
+    frontend: &Frontend,
+    address: &LbAddress,
+    chosen: Option<Algorithm>,
+    settings: &Settings,
+) -> bool {
+    let outside = match frontend.params.kind {
+        FrontendType::ClusterIP => settings.external_cluster_ip,
+        FrontendType::LocalRedirect => false,
+        _ => true,
+    };
+    let wanted = chosen.map_or(settings.maglev && outside, |chosen| chosen == Algorithm::Maglev);
+    wanted && !address.ip.is_unspecified()
+}
+
+fn flags(frontend: &Frontend, address: &LbAddress, proxy: Option<u16>, settings: &Settings) -> Flags {
+    let service = &frontend.service;
+    let kind = match frontend.redirect_to {
+        Some(_) => FrontendType::LocalRedirect,
+        None => frontend.params.kind,
+    };
+    let mut flags = type_flag(kind);
+    let mut flags2 = match kind {
+        FrontendType::LocalRedirect => lb_flag2::LOCAL_REDIRECT,
+        _ => 0,
+    };
+    let inside = kind == FrontendType::ClusterIP;
+    if !address.ip.is_unspecified() && (!inside || settings.external_cluster_ip) {
+        flags |= lb_flag::ROUTABLE;
+    }
+    if service.ext_traffic_policy == TrafficPolicy::Local {
+        flags |= lb_flag::EXT_LOCAL_SCOPE;
+    }
+    if service.int_traffic_policy == TrafficPolicy::Local {
+        flags2 |= lb_flag2::INT_LOCAL_SCOPE;
+    }
+    if service.ext_traffic_policy != service.int_traffic_policy && !inside {
+        flags2 |= lb_flag2::TWO_SCOPES;
+    }
+    let ranged = matches!(kind, FrontendType::LoadBalancer | FrontendType::ExternalIPs);
+    if !service.source_ranges.is_empty() && (ranged || settings.ranges_of_all_types) {
+        flags |= lb_flag::SOURCE_RANGE;
+        if service.denies_source_ranges() {
+            flags2 |= lb_flag2::QUARANTINED_OR_DENY;
+        }
+    }
+    if service.session_affinity.is_some() {
+        flags |= lb_flag::SESSION_AFFINITY;
+    }
+    if matches!(service.nat_policy, NatPolicy::Nat46 | NatPolicy::Nat64) {
+        flags2 |= lb_flag2::NAT_46X64;
+    }
+    if proxy.is_some() {
+        flags2 |= lb_flag2::L7_LOAD_BALANCER;
+    }
+    if service.loopback_host_port || service.delegates_if_local() {
+        flags2 |= lb_flag2::LOOPBACK;
+    }
+    if is_dsr(service.forwarding_mode, address, settings) {
+        flags2 |= lb_flag2::FORWARDING_DSR;
+    }
+    Flags(flags, flags2)
+}
+
+fn is_dsr(asked: ForwardingMode, address: &LbAddress, settings: &Settings) -> bool {
+    match asked {
+        ForwardingMode::Dsr if settings.mode_annotation => true,
+        ForwardingMode::Snat if settings.mode_annotation => false,
+        _ => match settings.dsr {
+            Dsr::Never => false,
+            Dsr::Tcp => address.protocol == Protocol::Tcp,
+            Dsr::Always => true,
+        },
+    }
+}
+
+fn type_flag(kind: FrontendType) -> u8 {
+    match kind {
+        FrontendType::ClusterIP => 0,
+        FrontendType::NodePort => lb_flag::NODE_PORT,
+        FrontendType::ExternalIPs => lb_flag::EXTERNAL_IP,
+        FrontendType::LoadBalancer => lb_flag::LOAD_BALANCER,
+        FrontendType::HostPort => lb_flag::HOST_PORT,
+        // A bit of the other flags.
+        FrontendType::LocalRedirect => 0,
+    }
+}
+
+/// Addresses of which the agent knows all ports get a row that tells packets for others from packets for nobody.
+fn wildcard(frontend: &Frontend, address: &LbAddress, settings: &Settings) -> Option<Flags> {
+    let kind = frontend.params.kind;
+    let own = match frontend.service.load_balancer_class.as_deref() {
+        None => settings.owns_classless,
+        Some(class) => OWN_CLASSES.contains(&class),
+    };
+    let wanted = matches!(kind, FrontendType::LoadBalancer | FrontendType::ClusterIP)
+        && address.scope == Scope::External
+        && own
+        && !settings.node_addresses.contains(&address.ip);
+    wanted.then(|| Flags(type_flag(kind), 0))
+}
+
+/// The row for all ports of an address.
+pub(crate) fn wildcard_row(ip: IpAddr, Flags(flags, flags2): Flags) -> (Key, Value) {
+    (Key::wildcard(ip), Value::Service(LbService { flags, flags2, ..LbService::default() }))
+}

@@ -1,0 +1,193 @@
+//! Numbers of frontends and backends in the kernel.
+
+use std::collections::HashSet;
+
+use foldhash::fast::RandomState;
+
+use crate::reconciler::id_file::Position;
+
+/// Hands out numbers from 1 upwards; one that was given back comes again only after all others, so that a row which
+/// still names it does not come to mean something else.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    used: HashSet<u32, RandomState>,
+    next: u32,
+    max: u32,
+    /// All were given at least once.
+    wrapped: bool,
+    /// So many from the next one on may be given before the file is to be written again.
+    reserved: u32,
+    /// More were given.
+    overdrawn: bool,
+}
+
+impl Ids {
+    pub(crate) fn new(max: u32) -> Ids {
+        Ids { used: HashSet::default(), next: 1, max, wrapped: false, reserved: 0, overdrawn: false }
+    }
+
+    /// Goes on where the previous run has been at most, as its file says; called once all ids of rows are known. Ids that
+    /// were released then may still be named by connections. Without a file, but with rows, it goes on half a cycle
+    /// further: as far as can be from the ids that were in use last.
+    pub(crate) fn resume(&mut self, file: Option<Position>) {
+        match file {
+            Some(Position { next, wrapped }) if (1..=self.max).contains(&next) => {
+                // Before all ids were given once, rows behind the position are of another agent that ran since.
+                if wrapped || next > self.next {
+                    self.next = next;
+                }
+                self.wrapped |= wrapped;
+            }
+            _ if self.next == 1 && self.used.is_empty() => {}
+            _ => {
+                let Position { next, wrapped } = self.position_after(self.max / 2);
+                (self.next, self.wrapped) = (next, wrapped);
+            }
+        }
+    }
+
+    /// Whether the file is to be written before the ids that were given last are in use.
+    pub(crate) fn is_reservation_due(&self, stride: u32) -> bool {
+        self.overdrawn || (self.reserved > 0 && self.reserved < stride / 2)
+    }
+
+    /// Reserves so many ids from the next one on; gives the position for the file.
+    pub(crate) fn reserve_ahead(&mut self, stride: u32) -> Position {
+        (self.reserved, self.overdrawn) = (stride, false);
+        self.position_after(stride)
+    }
+
+    /// The position after so many ids.
+    pub(crate) fn position_after(&self, count: u32) -> Position {
+        let (at, max) = (u64::from(self.next - 1) + u64::from(count), u64::from(self.max));
+        Position { next: (at % max) as u32 + 1, wrapped: self.wrapped || at >= max }
+    }
+
+    /// Moves on to the id after this one.
+    fn advance(&mut self) {
+        self.wrapped |= self.next >= self.max;
+        self.next = if self.next >= self.max { 1 } else { self.next + 1 };
+        self.overdrawn |= self.reserved == 0;
+        self.reserved = self.reserved.saturating_sub(1);
+    }
+
+    /// A free number; none if all are in use.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        if self.used.len() >= self.max as usize {
+            return None;
+        }
+        while self.used.contains(&self.next) {
+            self.advance();
+        }
+        let id = self.next;
+        self.used.insert(id);
+        self.advance();
+        Some(id)
+    }
+
+    /// Marks a number of an earlier run as used; false if it is already, or is none.
+    pub(crate) fn reserve(&mut self, id: u32) -> bool {
+        self.seen(id);
+        (1..=self.max).contains(&id) && self.used.insert(id)
+    }
+
+    /// Makes the next number a later one: some row names this one.
+    pub(crate) fn seen(&mut self, id: u32) {
+        if (self.next..=self.max).contains(&id) {
+            self.next = if id >= self.max { 1 } else { id + 1 };
+        }
+    }
+
+    pub(crate) fn give_back(&mut self, id: u32) {
+        self.used.remove(&id);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
+        self.used.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_again_only_after_all_others() {
+        let mut ids = Ids::new(4);
+        assert_eq!([ids.take(), ids.take()], [Some(1), Some(2)]);
+        ids.give_back(1);
+        assert_eq!([ids.take(), ids.take(), ids.take(), ids.take()], [Some(3), Some(4), Some(1), None]);
+        ids.give_back(3);
+        assert_eq!(ids.take(), Some(3));
+    }
+
+    #[test]
+    fn numbers_of_an_earlier_run_stay_and_later_ones_follow() {
+        let mut ids = Ids::new(100);
+        assert!(ids.reserve(7));
+        assert!(!ids.reserve(7) && !ids.reserve(0) && !ids.reserve(101));
+        assert_eq!(ids.take(), Some(8));
+        ids.seen(20);
+        assert_eq!(ids.take(), Some(21));
+    }
+
+    #[test]
+    fn ids_of_the_previous_run_are_not_given_again_after_a_kill() {
+        let (max, stride) = (1000, 10);
+        let mut ids = Ids::new(max);
+        let mut file = None;
+        let mut given = Vec::new();
+        for round in 0..40 {
+            for _ in 0..round % 7 {
+                let id = ids.take().unwrap();
+                assert!(!given.contains(&id), "round {round}");
+                given.push(id);
+            }
+            // The file is written before the ids are in use.
+            if ids.is_reservation_due(stride) {
+                file = Some(ids.reserve_ahead(stride));
+            }
+            if round % 5 == 4 {
+                // All were released, then a kill: the maps are empty.
+                ids = Ids::new(max);
+                ids.resume(file);
+            }
+        }
+        assert!(given.len() > 100 && given.iter().max() < Some(&500), "{given:?}");
+    }
+
+    #[test]
+    fn a_run_goes_on_at_the_position_of_the_file() {
+        let at = |next, wrapped| Some(Position { next, wrapped });
+        let resumed = |row: u32, file| {
+            let mut ids = Ids::new(100);
+            if row > 0 {
+                ids.reserve(row);
+            }
+            ids.resume(file);
+            ids.take().unwrap()
+        };
+        assert_eq!(resumed(0, None), 1, "nothing was there before");
+        assert_eq!(resumed(20, None), 71, "half a cycle further when the file is lost");
+        assert_eq!(resumed(70, None), 21);
+        assert_eq!(resumed(20, at(31, false)), 31);
+        assert_eq!(resumed(50, at(31, false)), 51, "another agent ran since");
+        assert_eq!(resumed(90, at(31, true)), 31);
+        assert_eq!(resumed(20, at(0, false)), 71, "no position at all");
+    }
+
+    #[test]
+    fn a_reservation_is_due_before_it_is_used_up() {
+        let mut ids = Ids::new(100);
+        assert!(!ids.is_reservation_due(10), "nothing was given");
+        ids.take();
+        assert!(ids.is_reservation_due(10));
+        assert_eq!(ids.reserve_ahead(10), Position { next: 12, wrapped: false });
+        (0..5).for_each(|_| _ = ids.take());
+        assert!(!ids.is_reservation_due(10));
+        ids.take();
+        assert!(ids.is_reservation_due(10));
+        assert_eq!(ids.reserve_ahead(96), Position { next: 4, wrapped: true });
+    }
+}

@@ -1,0 +1,149 @@
+//! What the maps are known to hold, so that only differences are written.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::lbmap::levels::Levels;
+use crate::lbmap::maglev::digest;
+use crate::lbmap::rows::{Key, LbMap, LbMaps, MapError, Value};
+use crate::model::address::LbAddress;
+use crate::reconciler::store::{Slot, Store};
+
+/// The maps, with a copy of their rows.
+pub(crate) struct Mirror {
+    maps: Arc<dyn LbMaps>,
+    /// `None` for a row that may be there: its last write or delete failed.
+    rows: Store,
+    levels: Arc<Levels>,
+}
+
+impl Mirror {
+    /// Reads the maps.
+    pub(crate) fn load(maps: Arc<dyn LbMaps>) -> Result<Mirror, MapError> {
+        let levels = Arc::<Levels>::default();
+        levels.set_capacities(|map| maps.capacity(map));
+        let rows = maps.rows()?.into();
+        let mirror = Mirror { maps, rows, levels };
+        mirror.tell_levels();
+        Ok(mirror)
+    }
+
+    /// Reads the maps again; gives the rows that others have changed.
+    pub(crate) fn reload(&mut self) -> Result<HashSet<Key>, MapError> {
+        let rows: Store = self.maps.rows()?.into();
+        let before = std::mem::replace(&mut self.rows, rows);
+        self.tell_levels();
+        let missing = before.iter().filter(|(key, value)| self.rows.get(key) != Some(*value));
+        let new = self.rows.iter().filter(|(key, _)| before.get(key).is_none());
+        Ok(missing.chain(new).map(|(key, _)| key).collect())
+    }
+
+    /// All rows, those that may be there without their values.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (Key, Option<Value>)> {
+        self.rows.iter()
+    }
+
+    /// How many rows there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// What is known of the slots of an address, from 0 on. What is missing may be there all the same, and is not
+    /// written again then.
+    pub(crate) fn slots(&self, address: &LbAddress) -> &[Slot] {
+        self.rows.slots(address)
+    }
+
+    /// Whether the row is, or may be, there.
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        self.rows.get(key).is_some()
+    }
+
+    /// The row as it is; asks the kernel where a failure has left it unknown.
+    pub(crate) fn get(&mut self, key: &Key) -> Result<Option<Value>, MapError> {
+        match self.rows.get(key) {
+            None => Ok(None),
+            Some(Some(value)) => Ok(Some(value)),
+            Some(None) => {
+                let value = self.maps.get(key)?;
+                match value {
+                    Some(value) => _ = self.rows.insert(*key, Some(value)),
+                    None => self.rows.remove(key),
+                }
+                Ok(value)
+            }
+        }
+    }
+
+    /// How many rows a map has room for.
+    pub(crate) fn room(&self, map: LbMap) -> usize {
+        self.capacity(map).saturating_sub(self.rows.count(map))
+    }
+
+    /// How many rows a map can have.
+    pub(crate) fn capacity(&self, map: LbMap) -> usize {
+        self.maps.capacity(map)
+    }
+
+    /// Writes the rows that are not there already.
+    pub(crate) fn put(&mut self, mut rows: Vec<(Key, Value)>) -> Result<(), MapError> {
+        rows.retain(|(key, value)| self.rows.replace(*key, *value) != Some(Some(*value)));
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let result = self.maps.put(&rows);
+        self.written(rows.into_iter().map(|(key, _)| key), result)
+    }
+
+    /// Writes the Maglev tables that are not there already.
+    pub(crate) fn put_tables(&mut self, mut tables: Vec<(Key, Arc<[u32]>)>) -> Result<(), MapError> {
+        tables.retain(|(key, table)| {
+            let value = Value::Maglev(digest(table));
+            self.rows.replace(*key, value) != Some(Some(value))
+        });
+        if tables.is_empty() {
+            return Ok(());
+        }
+        let result = self.maps.put_tables(&tables);
+        self.written(tables.into_iter().map(|(key, _)| key), result)
+    }
+
+    /// Of rows that were noted as written; after a failure nobody knows which were.
+    fn written(
+        &mut self,
+        keys: impl Iterator<Item = Key>,
+        result: Result<(), MapError>,
+    ) -> Result<(), MapError> {
+        if result.is_err() {
+            keys.for_each(|key| _ = self.rows.insert(key, None));
+        }
+        self.tell_levels();
+        result
+    }
+
+    /// Deletes the rows that are there.
+    pub(crate) fn delete(&mut self, mut keys: Vec<Key>) -> Result<(), MapError> {
+        keys.retain(|key| self.has(key));
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let result = self.maps.delete(&keys);
+        for key in keys {
+            match result {
+                Ok(()) => self.rows.remove(&key),
+                Err(_) => _ = self.rows.insert(key, None),
+            }
+        }
+        self.tell_levels();
+        result
+    }
+
+    /// How full the maps are, as it changes.
+    pub(crate) fn levels(&self) -> Arc<Levels> {
+        self.levels.clone()
+    }
+
+    fn tell_levels(&self) {
+        self.levels.tell(|map| self.rows.count(map));
+    }
+}

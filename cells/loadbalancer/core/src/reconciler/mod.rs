@@ -1,0 +1,17 @@
+//! Frontends into the maps: what a frontend wants, what the maps are known to hold, and the differences in order.
+//!
+//! Sibling folders that it uses: `lbmap`, `model`.
+
+pub(crate) mod backends;
+pub(crate) mod balancer;
+pub(crate) mod capacity;
+pub(crate) mod control;
+pub(crate) mod desired;
+pub(crate) mod id_file;
+pub(crate) mod ids;
+pub(crate) mod mirror;
+pub(crate) mod operations;
+pub(crate) mod record;
+pub(crate) mod restore;
+pub(crate) mod store;
+pub(crate) mod wildcards;

@@ -1,0 +1,136 @@
+//! What may be in the maps of a frontend, and what is to be there next.
+
+use ipnetwork::IpNetwork;
+
+use crate::lbmap::rows::{Family, LbMap};
+use crate::model::numbers::{Numbers, add};
+use crate::reconciler::desired::Desired;
+use crate::reconciler::mirror::Mirror;
+
+/// What may be in the maps of a frontend.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) id: u16,
+    /// Left by an earlier run, and nobody has asked for it yet.
+    pub(crate) restored: bool,
+    /// Slots 1 to this one.
+    pub(crate) slots: u16,
+    /// Backends that slots may name: those of the slots that were written last, in their order, and others behind them.
+    pub(crate) backends: Numbers,
+    /// What few frontends have.
+    pub(crate) more: Option<Box<More>>,
+}
+
+/// What few frontends have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct More {
+    pub(crate) matches: Numbers,
+    pub(crate) ranges: Vec<IpNetwork>,
+    /// What its table was made of, and the table's digest.
+    pub(crate) table: Option<(u64, u64)>,
+}
+
+impl Record {
+    pub(crate) fn more(&mut self) -> &mut More {
+        self.more.get_or_insert_default()
+    }
+
+    /// Backends that clients may stay with.
+    pub(crate) fn matches(&self) -> &[u32] {
+        self.more.as_ref().map_or(&[], |more| &more.matches)
+    }
+
+    pub(crate) fn ranges(&self) -> &[IpNetwork] {
+        self.more.as_ref().map_or(&[], |more| &more.ranges)
+    }
+
+    /// Notes all that is about to be written; true if it says more than what is wanted.
+    pub(crate) fn expect(&mut self, plan: &Plan<'_>) -> bool {
+        let Plan { desired, backends, .. } = plan;
+        let count = desired.slots.len() as u16;
+        let (matches, ranges) = (plan.matches(), &desired.ranges);
+        self.slots = self.slots.max(count);
+        if self.backends != *backends {
+            add(&mut self.backends, backends);
+        }
+        if self.matches() != matches {
+            add(&mut self.more().matches, matches);
+        }
+        if self.ranges() != ranges {
+            let more = self.more();
+            more.ranges.extend(ranges);
+            more.ranges.sort();
+            more.ranges.dedup();
+        }
+        self.slots != count
+            || self.backends != *backends
+            || self.matches() != matches
+            || self.ranges() != ranges
+    }
+
+    /// Notes that the maps have what was wanted, and nothing else.
+    pub(crate) fn done(&mut self, plan: &Plan<'_>) {
+        self.slots = plan.desired.slots.len() as u16;
+        self.backends = plan.backends.clone();
+        let table = self.more.as_ref().and_then(|more| more.table).filter(|_| plan.desired.table.is_some());
+        let (matches, ranges) = (plan.matches(), &plan.desired.ranges);
+        self.more = None;
+        if table.is_some() || !matches.is_empty() || !ranges.is_empty() {
+            let (matches, ranges) = (Numbers::from_slice(matches), ranges.clone());
+            self.more = Some(Box::new(More { matches, ranges, table }));
+        }
+    }
+}
+
+/// A frontend on its way into the maps.
+pub(crate) struct Plan<'d> {
+    pub(crate) desired: &'d Desired,
+    pub(crate) id: u16,
+    /// Numbers of the backends of the slots, then of those without.
+    pub(crate) backends: Numbers,
+    /// Those of them whose rows may have to be written.
+    pub(crate) stale: Numbers,
+    /// The maps may have more than it wants.
+    pub(crate) cleans: bool,
+}
+
+impl Plan<'_> {
+    /// The backends that clients may stay with.
+    pub(crate) fn matches(&self) -> &[u32] {
+        &self.backends[..usize::from(self.desired.matches)]
+    }
+}
+
+/// How many rows at most a frontend needs in each map.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Need([usize; LbMap::COUNT]);
+
+impl Need {
+    /// As if the maps had nothing of it.
+    pub(crate) fn add(&mut self, desired: &Desired) {
+        let family = Family::of(desired.address.ip);
+        let needs = [
+            (LbMap::Services(family), desired.slots.len() + 1 + usize::from(desired.wildcard.is_some())),
+            (LbMap::Backends(family), desired.slots.len() + desired.without_slot.len()),
+            (LbMap::ReverseNat(family), 1),
+            (LbMap::AffinityMatch, usize::from(desired.matches)),
+            (LbMap::SourceRanges(family), desired.ranges.len()),
+            (LbMap::Maglev(family), usize::from(desired.table.is_some())),
+        ];
+        needs.iter().for_each(|(map, count)| self.0[map.index()] += count);
+    }
+
+    /// Whether all maps have room for it.
+    pub(crate) fn fits(&self, room: &Need) -> bool {
+        self.0.iter().zip(&room.0).all(|(need, room)| need <= room)
+    }
+
+    /// The room that the maps have.
+    pub(crate) fn room(mirror: &Mirror) -> Need {
+        let mut room = Need::default();
+        for map in LbMap::ALL {
+            room.0[map.index()] = mirror.room(map);
+        }
+        room
+    }
+}

@@ -1,0 +1,270 @@
+//! What an earlier run has left in the maps: numbers that stay, and what is to go when nobody asks for it.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use datapath_abi::LbService;
+
+use crate::lbmap::maglev::LastTable;
+use crate::lbmap::rows::{Family, Key, LbMaps, MapError, Value, backend_state};
+use crate::model::address::{LbAddress, Protocol};
+use crate::model::backend::BackendState;
+use crate::model::fast_map::FastMap;
+use crate::model::frontend::Frontend;
+use crate::reconciler::backends::Backends;
+use crate::reconciler::balancer::Balancer;
+use crate::reconciler::ids::Ids;
+use crate::reconciler::mirror::Mirror;
+use crate::reconciler::record::Record;
+use crate::reconciler::wildcards::Wildcards;
+
+/// Largest number of a frontend.
+const MAX_FRONTEND: u32 = u16::MAX as u32 - 1;
+
+/// What a comparison of the whole maps has found.
+#[derive(Debug, Default)]
+pub(crate) struct Pruned {
+    /// Frontends that have lost rows to somebody else.
+    pub(crate) hurt: HashSet<LbAddress>,
+    /// Rows that somebody else has changed.
+    pub(crate) changed: HashSet<Key>,
+}
+
+impl Balancer {
+    /// Reads the maps. Nothing is changed before frontends are updated, removed or pruned.
+    pub(crate) fn restore(maps: Arc<dyn LbMaps>) -> Result<Balancer, MapError> {
+        let mirror = Mirror::load(maps)?;
+        let mut balancer = Balancer {
+            mirror,
+            ids: Ids::new(MAX_FRONTEND),
+            frontends: FastMap::default(),
+            backends: Backends::new(),
+            wildcards: Wildcards::default(),
+            stray_slots: HashMap::new(),
+            last_table: LastTable::default(),
+            expansions: HashMap::new(),
+            quarantined: HashMap::new(),
+            of_any_protocol: HashMap::new(),
+            restored_wildcards: 0,
+            id_file: None,
+        };
+        balancer.take_over();
+        Ok(balancer)
+    }
+
+    fn take_over(&mut self) {
+        let mut masters: Vec<(LbAddress, u16)> = Vec::new();
+        let mut slots: Vec<(LbAddress, u16, LbService)> = Vec::new();
+        let mut backends = Vec::new();
+        let mut states = FastMap::default();
+        let (mut matches, mut ranges) = (Vec::new(), Vec::new());
+        let mut inactive: HashMap<LbAddress, (u16, u16)> = HashMap::new();
+        for (key, value) in self.mirror.rows() {
+            match (key, value) {
+                (Key::Service(address, 0), Some(Value::Service(row))) if row.rev_nat_index != 0 => {
+                    masters.push((address, u16::from_be(row.rev_nat_index)));
+                    if row.qcount > 0 {
+                        inactive.insert(address, (row.count, row.count.saturating_add(row.qcount)));
+                    }
+                }
+                (Key::Service(address, 0), _) if address.protocol == Protocol::Any => {
+                    self.restored_wildcards += 1;
+                }
+                (Key::Service(address, slot @ 1..), Some(Value::Service(row))) => {
+                    slots.push((address, slot, row));
+                }
+                (Key::Backend(_, id), Some(Value::Backend(row))) => {
+                    backends.push((id, row));
+                    states.insert(id, backend_state(row.state));
+                }
+                (Key::AffinityMatch(id, backend), _) => matches.push((id, backend)),
+                (Key::SourceRange(id, range), _) => ranges.push((id, range)),
+                (Key::ReverseNat(_, id) | Key::Maglev(_, id), _) => self.ids.seen(id.into()),
+                _ => {}
+            }
+        }
+        backends.sort();
+        for (id, row) in backends {
+            self.backends.restore(id, row);
+        }
+        masters.sort();
+        let mut by_id = FastMap::default();
+        self.frontends.reserve(masters.len());
+        for (address, id) in masters {
+            // Rows of versions that did not tell protocols apart give their numbers to those that come.
+            let known = address.protocol != Protocol::Any;
+            if !known && self.ids.reserve(id.into()) {
+                self.of_any_protocol.insert(address, id);
+            }
+            if known && self.ids.reserve(id.into()) {
+                by_id.insert(id, address);
+                self.frontends.insert(address, Record { id, restored: true, ..Record::default() });
+            }
+        }
+        let mut found: HashMap<LbAddress, u16> = HashMap::new();
+        for (address, ..) in slots.iter().filter(|(address, ..)| inactive.contains_key(address)) {
+            *found.entry(*address).or_default() += 1;
+        }
+        inactive.retain(|address, (_, all)| found.get(address) == Some(all));
+        for (address, slot, row) in slots {
+            // Those that were leaving say so again themselves; an active one behind the count was unhealthy.
+            if inactive.get(&address).is_some_and(|(count, _)| slot > *count)
+                && states.get(&row.backend_id) == Some(&BackendState::Active)
+                && let Some(backend) = self.backends.address(row.backend_id)
+            {
+                self.quarantined.entry(address).or_default().insert(backend);
+            }
+            self.backends.seen(row.backend_id);
+            self.ids.seen(u16::from_be(row.rev_nat_index).into());
+            match self.frontends.get_mut(&address) {
+                Some(record) => {
+                    record.slots = record.slots.max(slot);
+                    let state = states.get(&row.backend_id).copied().unwrap_or_default();
+                    if self.backends.hold_restored(row.backend_id, record.id, state) {
+                        record.backends.push(row.backend_id);
+                    }
+                }
+                None => {
+                    let highest = self.stray_slots.entry(address).or_default();
+                    *highest = slot.max(*highest);
+                }
+            }
+        }
+        for (id, backend) in matches {
+            self.ids.seen(id.into());
+            self.backends.seen(backend);
+            if let Some(record) = by_id.get(&id).and_then(|address| self.frontends.get_mut(address)) {
+                record.more().matches.push(backend);
+            }
+        }
+        for (id, range) in ranges {
+            self.ids.seen(id.into());
+            if let Some(record) = by_id.get(&id).and_then(|address| self.frontends.get_mut(address)) {
+                record.more().ranges.push(range);
+            }
+        }
+        for record in self.frontends.values_mut() {
+            // Two slots may name one backend.
+            record.backends.sort_unstable();
+            record.backends.dedup();
+            record.more.iter_mut().for_each(|more| more.ranges.sort());
+        }
+    }
+
+    /// The backends of a frontend that were found unhealthy by an earlier run, if nobody has said otherwise since.
+    pub(crate) fn still_quarantined(
+        &mut self,
+        frontend: &Frontend,
+        address: LbAddress,
+    ) -> Option<&BTreeSet<LbAddress>> {
+        let quarantined = self.quarantined.get_mut(&address)?;
+        let waits = |backend: &LbAddress| {
+            let row = frontend.backends.iter().find(|row| row.address == *backend);
+            row.is_some_and(|row| row.unhealthy_updated_at.is_none() && row.state == BackendState::Active)
+        };
+        quarantined.retain(waits);
+        if quarantined.is_empty() {
+            self.quarantined.remove(&address);
+        }
+        self.quarantined.get(&address)
+    }
+
+    /// How many frontends of an earlier run nobody has asked for yet.
+    pub(crate) fn restored(&self) -> usize {
+        self.frontends.values().filter(|record| record.restored).count()
+    }
+
+    /// Deletes what no frontend has asked for, and tells which frontends have lost rows to somebody else.
+    #[cfg(test)]
+    pub(crate) fn prune(&mut self) -> Result<Pruned, MapError> {
+        self.prune_but(|_| false)
+    }
+
+    /// The same, but for frontends of the earlier run that the tables have: they wait for room.
+    pub(crate) fn prune_but(&mut self, waits: impl Fn(&LbAddress) -> bool) -> Result<Pruned, MapError> {
+        let restored = self.frontends.iter().filter(|(_, record)| record.restored);
+        let unclaimed: Vec<LbAddress> =
+            restored.map(|(address, _)| *address).filter(|address| !waits(address)).collect();
+        self.of_any_protocol.drain().for_each(|(_, id)| self.ids.give_back(id.into()));
+        self.restored_wildcards = 0;
+        let mut result = self.remove(&unclaimed).into_iter().collect::<Result<(), _>>();
+        self.backends.drop_all_unused();
+        result = result.and(self.settle());
+        let changed = self.mirror.reload()?;
+        let owners = Owners::of(self);
+        let waiting = self.frontends.iter().filter(|(_, record)| record.restored);
+        let waiting: HashSet<Key> = waiting.map(|(address, _)| Key::wildcard(address.ip)).collect();
+        let strangers = self.mirror.rows().map(|(key, _)| key).filter(|key| !owners.have(self, key));
+        let strangers: Vec<Key> = strangers.filter(|key| !waiting.contains(key)).collect();
+        let hurt = changed.iter().flat_map(|key| owners.served(self, key)).collect();
+        // A frontend's own row goes before those it leads to.
+        let (masters, others): (Vec<Key>, Vec<Key>) =
+            strangers.into_iter().partition(|key| matches!(key, Key::Service(_, 0)));
+        let count = masters.len() + others.len();
+        result = result.and(self.mirror.delete(masters)).and_then(|()| self.mirror.delete(others));
+        self.stray_slots.clear();
+        for key in &changed {
+            if let Key::Backend(_, id) = key {
+                self.backends.hurt(*id);
+            }
+        }
+        if count > 0 {
+            tracing::info!(count, "Deleted load balancer rows that belong to no service");
+        }
+        result.map(|()| Pruned { hurt, changed })
+    }
+}
+
+/// Whose numbers are whose.
+struct Owners {
+    by_id: FastMap<u16, LbAddress>,
+    matches: HashSet<(u16, u32), foldhash::fast::RandomState>,
+}
+
+impl Owners {
+    fn of(balancer: &Balancer) -> Owners {
+        let frontends = || balancer.frontends.iter();
+        let matches = frontends().flat_map(|(_, record)| record.matches().iter().map(|b| (record.id, *b)));
+        Owners {
+            by_id: frontends().map(|(address, record)| (record.id, *address)).collect(),
+            matches: matches.collect(),
+        }
+    }
+
+    /// The frontend of a number, if it is of this family.
+    fn frontend(&self, id: u16, family: Family) -> Option<&LbAddress> {
+        self.by_id.get(&id).filter(|address| Family::of(address.ip) == family)
+    }
+
+    /// Whether a row is somebody's.
+    fn have(&self, balancer: &Balancer, key: &Key) -> bool {
+        let record = |id| balancer.frontends.get(self.by_id.get(id)?);
+        match key {
+            Key::Service(address, slot) => match balancer.frontends.get(address) {
+                Some(record) => *slot <= record.slots,
+                None => *key == Key::wildcard(address.ip) && balancer.wildcards.row(address.ip).is_some(),
+            },
+            Key::Backend(family, id) => balancer.backends.is_used(*id, *family),
+            Key::ReverseNat(family, id) | Key::Maglev(family, id) => self.frontend(*id, *family).is_some(),
+            Key::AffinityMatch(id, backend) => self.matches.contains(&(*id, *backend)),
+            Key::SourceRange(id, range) => record(id).is_some_and(|record| record.ranges().contains(range)),
+        }
+    }
+
+    /// The frontends that a row serves, if it is somebody's.
+    fn served(&self, balancer: &Balancer, key: &Key) -> Vec<LbAddress> {
+        match key {
+            _ if !self.have(balancer, key) => Vec::new(),
+            Key::Service(address, _) if balancer.frontends.contains_key(address) => vec![*address],
+            Key::Service(address, _) => balancer.wildcards.of(address.ip).collect(),
+            Key::Backend(_, id) => {
+                let by = balancer.backends.frontends(*id);
+                by.filter_map(|id| self.by_id.get(&id)).copied().collect()
+            }
+            Key::ReverseNat(_, id)
+            | Key::Maglev(_, id)
+            | Key::AffinityMatch(id, _)
+            | Key::SourceRange(id, _) => self.by_id.get(id).copied().into_iter().collect(),
+        }
+    }
+}

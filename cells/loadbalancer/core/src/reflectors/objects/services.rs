@@ -1,0 +1,298 @@
+//! Services and endpoint slices: each round takes all that has changed since the one before, in one transaction.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hive::JobCx;
+use k8s_tables::core::{Endpoint, EndpointSlice, Service as Manifest};
+use k8s_tables::{ObjectMeta, Row, SmolStr};
+use local_node::LocalNode;
+use statedb::{Changes, Table, TableSpec, Watch};
+
+use crate::model::annotations;
+use crate::model::error::Refused;
+use crate::model::error_summary::told;
+use crate::model::families::Families;
+use crate::model::name::ServiceName;
+use crate::model::service::Service;
+use crate::model::shared::Names;
+use crate::model::source::Source;
+use crate::reflectors::convert;
+use crate::reflectors::objects::passed_over::{PassedOver, of_service, of_slice};
+use crate::writer::freed::{any_freed, freed};
+use crate::writer::services_writer::{Initializers, ServicesWriter};
+use crate::writer::txn::ServicesTxn;
+
+use super::slices::{Affected, Slices};
+
+/// Objects with this label are for the proxy of that name.
+const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// Who copies slices of other clusters, which come by another way.
+const MESH_CONTROLLER: &str = "endpointslice-mesh-controller.cilium.io";
+/// Changes of a table that are one transaction at most.
+const BATCH: usize = 500;
+
+type Labels = BTreeMap<String, String>;
+
+/// Keeps services and backends of source `k8s` equal to the objects.
+pub(crate) struct Reflector {
+    writer: ServicesWriter,
+    services: Table<Row<Manifest>>,
+    slices: Table<Row<EndpointSlice>>,
+    service_changes: Changes<Row<Manifest>>,
+    slice_changes: Changes<Row<EndpointSlice>>,
+    families: Families,
+    names: Names,
+    /// The name of this proxy in [`PROXY_NAME`]; empty for the proxy of all objects without that label.
+    proxy_name: String,
+    /// Labels of this node, now and at the last round.
+    labels: Box<dyn Fn() -> Labels + Send + Sync>,
+    last_labels: Labels,
+    of_services: Slices,
+    /// Services that could not be written; they are tried again with the next change.
+    refused: BTreeMap<SmolStr, Refused>,
+    passed_over: PassedOver,
+    /// Until both tables were read to the end of their first lists.
+    initializers: Vec<Initializers>,
+}
+
+/// How long a change waits for what comes along with it: a service and its slices are told one after the other.
+const ALONG: Duration = Duration::from_millis(20);
+
+/// How long a start waits for the lists of both kinds: a service alone would be written without backends first.
+const LISTS: Duration = Duration::from_millis(500);
+
+impl Reflector {
+    pub(crate) fn new(
+        writer: ServicesWriter,
+        (services, slices): (Table<Row<Manifest>>, Table<Row<EndpointSlice>>),
+        families: Families,
+        proxy_name: String,
+        labels: impl Fn() -> Labels + Send + Sync + 'static,
+    ) -> Reflector {
+        Reflector {
+            initializers: vec![writer.register("k8s-services"), writer.register("k8s-endpoints")],
+            writer,
+            service_changes: services.changes().named("loadbalancer-reflector").limit(BATCH),
+            slice_changes: slices.changes().named("loadbalancer-reflector").limit(BATCH),
+            services,
+            slices,
+            families,
+            names: Names::default(),
+            proxy_name,
+            labels: Box::new(labels),
+            last_labels: Labels::new(),
+            of_services: Slices::new(families),
+            refused: BTreeMap::new(),
+            passed_over: PassedOver::default(),
+        }
+    }
+
+    /// Follows the objects until the agent stops. A change after a quiet time is taken almost at once, with what comes along
+    /// with it; those that follow within the wait are taken together.
+    pub(crate) async fn follow(
+        mut self,
+        wait: Duration,
+        node: Arc<Table<LocalNode>>,
+        cx: JobCx,
+    ) -> anyhow::Result<()> {
+        cx.health.ok("Running");
+        tokio::select! {
+            () = cx.cancelled() => return Ok(()),
+            () = self.initialized() => tokio::time::sleep(wait.min(ALONG)).await,
+            () = tokio::time::sleep(LISTS) => {}
+        }
+        loop {
+            // Services may be for nodes with certain labels alone.
+            let node = node.watch(&node.snapshot());
+            let round = hive::blocking(move || {
+                let round = self.round();
+                (self, round)
+            });
+            let (this, round) = round.await;
+            self = this;
+            if round.changed {
+                self.report(&cx);
+            }
+            if round.more {
+                continue;
+            }
+            tokio::select! {
+                () = cx.cancelled() => return Ok(()),
+                () = round.services.changed() => {}
+                () = round.slices.changed() => {}
+                () = node.changed() => {}
+                () = self.initialized(), if !self.initializers.is_empty() => continue,
+                () = freed(self.refused.values(), &self.writer), if !self.refused.is_empty() => {}
+            }
+            let wait = if round.changed { wait } else { wait.min(ALONG) };
+            tokio::select! {
+                () = cx.cancelled() => return Ok(()),
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    async fn initialized(&self) {
+        tokio::join!(self.services.wait_initialized(), self.slices.wait_initialized());
+    }
+
+    fn report(&mut self, cx: &JobCx) {
+        self.passed_over.tell(&cx.health);
+        if self.refused.is_empty() {
+            cx.health.ok("Running");
+            return;
+        }
+        let error = told(self.refused.values());
+        if cx.health.degraded_anew("Failure processing services", &error) {
+            tracing::error!(error, "Services of the cluster are refused");
+        }
+    }
+
+    /// Takes the changes there are.
+    pub(crate) fn round(&mut self) -> Round {
+        let snapshot = self.services.snapshot();
+        // What is said to be complete here is in the changes that follow.
+        let complete = self.services.initialized(&snapshot) && self.slices.initialized(&snapshot);
+        let (services, service_watch) = self.service_changes.read(&snapshot, BATCH);
+        let (slices, slice_watch) = self.slice_changes.read(&snapshot, BATCH);
+        let more = services.len() == BATCH || slices.len() == BATCH;
+        let labels = (self.labels)();
+        let mut again: BTreeSet<SmolStr> = match labels == self.last_labels {
+            true => BTreeSet::new(),
+            false => self.for_certain_nodes(&snapshot),
+        };
+        self.last_labels = labels.clone();
+        let is_freed = any_freed(self.refused.values(), &self.writer, &self.writer.frontends().snapshot());
+        let changed = !services.is_empty() || !slices.is_empty() || !again.is_empty() || is_freed;
+        if changed {
+            let writer = self.writer.clone();
+            let mut txn = writer.write();
+            // Backends first: frontends are written with those that there are.
+            let mut affected = Affected::default();
+            for change in slices.iter() {
+                let key: SmolStr = change.object.key().into();
+                let slice = (!change.deleted).then_some(&*change.object);
+                let service = slice.and_then(|slice| self.service_of(slice));
+                if let Some(slice) = slice.filter(|_| service.is_some()) {
+                    let ending = |endpoint: &&Endpoint| endpoint.conditions.terminating == Some(true);
+                    self.writer.events.count_terminating(slice.endpoints.iter().filter(ending).count());
+                }
+                let problems = slice.filter(|_| service.is_some()).map(|slice| of_slice(slice));
+                self.passed_over.note("EndpointSlice", &key, &problems.unwrap_or_default());
+                self.of_services.take(key, &change.object, service, &mut affected);
+            }
+            self.of_services.write(affected, &mut txn);
+            again.extend(self.refused.keys().cloned());
+            for change in services.iter() {
+                let key: SmolStr = change.object.key().into();
+                again.remove(&key);
+                let object = (!change.deleted).then_some(&*change.object);
+                self.take_service(&mut txn, key, object.map(|row| &**row), &labels);
+            }
+            // Who had their addresses may have gone.
+            for key in again {
+                let row = self.services.get(&snapshot, statedb::Query::primary(key.to_string())).cloned();
+                self.take_service(&mut txn, key, row.as_ref().map(|row| &***row), &labels);
+            }
+            txn.commit();
+        }
+        if complete && !more {
+            for initializers in self.initializers.drain(..) {
+                self.writer.complete(initializers);
+            }
+        }
+        Round { changed, more, services: service_watch, slices: slice_watch }
+    }
+
+    fn take_service(
+        &mut self,
+        txn: &mut ServicesTxn<'_>,
+        key: SmolStr,
+        object: Option<&Manifest>,
+        labels: &Labels,
+    ) {
+        self.refused.remove(&key);
+        let object = object.filter(|object| self.is_ours(&object.metadata));
+        let problems = object.map(of_service).unwrap_or_default();
+        let object = object.filter(|object| is_exposed(object, labels));
+        self.passed_over.note("Service", &key, &problems);
+        let Some(object) = object else {
+            let name = ServiceName::of_key(&key);
+            if txn.service(&name).is_some_and(|service| service.source == Source::Kubernetes) {
+                txn.delete_service(&name);
+            }
+            return;
+        };
+        let (families, names) = (self.families, &mut self.names);
+        let (mut service, frontends): (Service, _) =
+            convert::service(object, Source::Kubernetes, families, names);
+        service.name = self.of_services.same_name(service.name);
+        if let Err(error) = txn.upsert_service(service, frontends) {
+            self.refused.insert(key, error);
+        }
+    }
+
+    /// Services that are for nodes with certain labels alone.
+    fn for_certain_nodes(&self, snapshot: &statedb::Snapshot) -> BTreeSet<SmolStr> {
+        let certain = |service: &&statedb::Obj<Row<Manifest>>| {
+            let annotations = &service.metadata.annotations;
+            annotations.get(annotations::NODE).is_some()
+                || annotations.get(annotations::NODE_SELECTOR).is_some()
+        };
+        self.services.all(snapshot).filter(certain).map(|service| service.key().into()).collect()
+    }
+
+    /// Whether an object is for this proxy.
+    fn is_ours(&self, metadata: &ObjectMeta) -> bool {
+        metadata.labels.get(PROXY_NAME).map_or("", SmolStr::as_str) == self.proxy_name
+    }
+
+    fn service_of(&self, slice: &EndpointSlice) -> Option<ServiceName> {
+        let labels = &slice.metadata.labels;
+        if !self.is_ours(&slice.metadata)
+            || labels.get(MANAGED_BY).is_some_and(|manager| manager == MESH_CONTROLLER)
+            || !matches!(slice.address_type.as_str(), "IPv4" | "IPv6")
+        {
+            return None;
+        }
+        Some(ServiceName::new(&slice.metadata.namespace, labels.get(k8s_tables::SERVICE_NAME)?))
+    }
+}
+
+#[cfg(test)]
+impl Reflector {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.of_services.is_empty()
+    }
+
+    pub(crate) fn passed_over(&self) -> Vec<String> {
+        self.passed_over.errors()
+    }
+
+    pub(crate) fn errors(&self) -> Vec<String> {
+        self.refused.values().map(ToString::to_string).collect()
+    }
+}
+
+/// What came of a round, and what to wait for.
+pub(crate) struct Round {
+    pub(crate) changed: bool,
+    /// There is more to take already.
+    pub(crate) more: bool,
+    services: Watch,
+    slices: Watch,
+}
+
+/// Whether the service is for this node.
+fn is_exposed(service: &Manifest, labels: &Labels) -> bool {
+    let annotations = &service.metadata.annotations;
+    if let Some(selector) = annotations.get(annotations::NODE_SELECTOR) {
+        // One that cannot be read is for all nodes, which is told with other wrong fields.
+        return k8s_tables::selects(selector, |name| labels.get(name).map(String::as_str)).unwrap_or(true);
+    }
+    let wanted = annotations.get(annotations::NODE);
+    wanted.is_none_or(|wanted| labels.get(annotations::NODE).is_some_and(|label| label == wanted.as_str()))
+}

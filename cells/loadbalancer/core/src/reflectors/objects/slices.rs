@@ -1,0 +1,185 @@
+//! Which slices a service has, and what a change of one of them changes.
+
+use k8s_tables::core::EndpointSlice;
+use k8s_tables::{Row, SmolStr};
+use smallvec::SmallVec;
+use statedb::Obj;
+
+use crate::model::address::LbAddress;
+use crate::model::backend::Backend;
+use crate::model::families::Families;
+use crate::model::fast_map::FastMap;
+use crate::model::name::ServiceName;
+use crate::model::shared::Names;
+use crate::model::source::Source;
+use crate::reflectors::convert;
+use crate::writer::txn::ServicesTxn;
+
+type Slice = Obj<Row<EndpointSlice>>;
+
+/// The slices of all services, as they were last taken.
+pub(super) struct Slices {
+    families: Families,
+    names: Names,
+    service_of: FastMap<SmolStr, ServiceName>,
+    of_service: FastMap<ServiceName, Group>,
+}
+
+/// The slices of a service.
+#[derive(Default)]
+struct Group {
+    /// In order of their names, so that nothing depends on which came first.
+    slices: SmallVec<[Slice; 2]>,
+    /// Some backend is in more than one of them, or was.
+    overlaps: bool,
+}
+
+/// The services whose backends are to be computed again, in the order of the slices that have changed first.
+#[derive(Default)]
+pub(super) struct Affected {
+    positions: FastMap<ServiceName, usize>,
+    services: Vec<(ServiceName, Scope)>,
+}
+
+/// Which backends of a service are to be computed again.
+enum Scope {
+    /// Those of all its slices.
+    All,
+    /// Those of one slice, which was replaced.
+    Part(Slice, Slice),
+}
+
+impl Affected {
+    /// Adds a service; one that is there already is computed as a whole.
+    fn add(&mut self, service: ServiceName, scope: Scope) {
+        match self.positions.get(&service) {
+            Some(position) => self.services[*position].1 = Scope::All,
+            None => {
+                self.positions.insert(service.clone(), self.services.len());
+                self.services.push((service, scope));
+            }
+        }
+    }
+}
+
+impl Slices {
+    pub(super) fn new(families: Families) -> Slices {
+        Slices {
+            families,
+            names: Names::default(),
+            service_of: FastMap::default(),
+            of_service: FastMap::default(),
+        }
+    }
+
+    /// The name of a service as its slices have it, which is in memory once for all of them.
+    pub(super) fn same_name(&self, name: ServiceName) -> ServiceName {
+        self.of_service.get_key_value(&name).map(|(known, _)| known.clone()).unwrap_or(name)
+    }
+
+    /// Notes a slice, and whose it is, if it is somebody's; adds the services whose backends are others now.
+    pub(super) fn take(
+        &mut self,
+        key: SmolStr,
+        slice: &Slice,
+        service: Option<ServiceName>,
+        affected: &mut Affected,
+    ) {
+        let name = |slice: &Slice| slice.metadata.name.clone();
+        let before = self.service_of.get(&key).cloned();
+        if let Some(before) = before.as_ref().filter(|before| service.as_ref() != Some(*before)) {
+            self.service_of.remove(&key);
+            if let Some(group) = self.of_service.get_mut(before) {
+                group.slices.retain(|other| name(other) != name(slice));
+                if group.slices.is_empty() {
+                    self.of_service.remove(before);
+                }
+            }
+            affected.add(before.clone(), Scope::All);
+        }
+        let Some(service) = service else { return };
+        let service = self.same_name(service);
+        let group = self.of_service.entry(service.clone()).or_default();
+        match group.slices.binary_search_by_key(&name(slice), name) {
+            Ok(at) => {
+                let before = std::mem::replace(&mut group.slices[at], slice.clone());
+                affected.add(service, Scope::Part(before, slice.clone()));
+            }
+            Err(at) => {
+                group.slices.insert(at, slice.clone());
+                self.service_of.insert(key, service.clone());
+                affected.add(service, Scope::All);
+            }
+        }
+    }
+
+    /// Writes the backends of the services that are affected.
+    pub(super) fn write(&mut self, affected: Affected, txn: &mut ServicesTxn<'_>) {
+        for (name, scope) in affected.services {
+            let done = match scope {
+                Scope::All => false,
+                Scope::Part(before, now) => self.write_part(&name, &before, &now, txn),
+            };
+            if !done {
+                self.write_all(&name, txn);
+            }
+        }
+    }
+
+    /// What all slices of a service say together.
+    fn write_all(&mut self, name: &ServiceName, txn: &mut ServicesTxn<'_>) {
+        let mut backends = Vec::new();
+        if let Some(group) = self.of_service.get_mut(name) {
+            for slice in &group.slices {
+                let (families, names) = (self.families, &mut self.names);
+                convert::add_backends(slice, name, Source::Kubernetes, families, names, &mut backends);
+            }
+            let count = backends.len();
+            backends = convert::merge(backends);
+            group.overlaps = backends.len() < count;
+        }
+        txn.set_backends(name, Source::Kubernetes, backends);
+    }
+
+    /// What is different in one of several slices, unless others have a say in it; gives whether that was all.
+    fn write_part(
+        &mut self,
+        name: &ServiceName,
+        before: &Slice,
+        now: &Slice,
+        txn: &mut ServicesTxn<'_>,
+    ) -> bool {
+        if self.of_service.get(name).is_none_or(|group| group.overlaps || group.slices.len() < 2) {
+            return false;
+        }
+        let mut of = |slice: &Slice| {
+            let mut backends = Vec::new();
+            let (families, names) = (self.families, &mut self.names);
+            convert::add_backends(slice, name, Source::Kubernetes, families, names, &mut backends);
+            convert::merge(backends)
+        };
+        let (before, mut now) = (of(before), of(now));
+        let find = |backends: &[Backend], address: &LbAddress| {
+            backends.binary_search_by_key(address, |backend| backend.address).ok()
+        };
+        let gone: Vec<LbAddress> = before
+            .iter()
+            .map(|backend| backend.address)
+            .filter(|address| find(&now, address).is_none())
+            .collect();
+        now.retain(|backend| find(&before, &backend.address).is_none_or(|at| before[at] != *backend));
+        let mut new = now.iter().filter(|backend| find(&before, &backend.address).is_none());
+        if new.any(|backend| txn.has_backend(backend)) {
+            return false;
+        }
+        txn.change_backends(name, Source::Kubernetes, &gone, now);
+        true
+    }
+}
+
+#[cfg(test)]
+impl Slices {
+    pub(super) fn is_empty(&self) -> bool {
+        self.service_of.is_empty() && self.of_service.is_empty()
+    }
+}

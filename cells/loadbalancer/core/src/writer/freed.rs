@@ -1,0 +1,45 @@
+//! Services that were refused: whether they may be taken now.
+
+use statedb::Snapshot;
+
+use crate::model::error::Refused;
+use crate::model::frontend::Frontend;
+use crate::model::service::Service;
+use crate::writer::services_writer::ServicesWriter;
+
+/// Whether what stood against one of these is over.
+pub(crate) fn any_freed<'r>(
+    refused: impl IntoIterator<Item = &'r Refused>,
+    writer: &ServicesWriter,
+    snapshot: &Snapshot,
+) -> bool {
+    let (services, frontends) = (writer.services(), writer.frontends());
+    refused.into_iter().any(|refused| match refused {
+        Refused::Owned { address, owner } => {
+            let frontend = frontends.get(snapshot, Frontend::by_address(address));
+            frontend.is_none_or(|frontend| frontend.service.name != *owner)
+        }
+        Refused::Defined { name, owner } => {
+            services.get(snapshot, Service::by_name(name)).is_none_or(|service| service.source != *owner)
+        }
+    })
+}
+
+/// Waits until it is. Who stood against them may be of another source, whose changes nobody else would tell.
+pub(crate) async fn freed<'r>(
+    refused: impl IntoIterator<Item = &'r Refused> + Clone,
+    writer: &ServicesWriter,
+) {
+    let (services, frontends) = (writer.services(), writer.frontends());
+    loop {
+        let snapshot = frontends.snapshot();
+        if any_freed(refused.clone(), writer, &snapshot) {
+            return;
+        }
+        let (services, frontends) = (services.watch(&snapshot), frontends.watch(&snapshot));
+        tokio::select! {
+            () = services.changed() => {}
+            () = frontends.changed() => {}
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Backends of other clusters: whether a service has them, and which clusters' it prefers. What this cluster shows to others
+//! (`service.cilium.io/shared`) is not this agent's: it exports nothing.
+
+use statedb::Obj;
+
+use crate::model::annotations;
+use crate::model::backend::{Backend, BackendState};
+use crate::model::service::Service;
+use crate::writer::select::{Fitting, Place};
+
+/// Whether backends of other clusters are its, too (annotation `service.cilium.io/global`).
+pub(crate) fn is_global(service: &Service) -> bool {
+    said(service, annotations::GLOBAL).is_some_and(|said| said.eq_ignore_ascii_case("true"))
+}
+
+/// Whether a value of the annotation `service.cilium.io/affinity` says something.
+pub(crate) fn is_affinity(text: &str) -> bool {
+    ["local", "remote", "none", ""].iter().any(|right| text.eq_ignore_ascii_case(right))
+}
+
+/// Leaves out the backends of this cluster or those of others, as the annotation `service.cilium.io/affinity` says, while
+/// there is one of the preferred that is well.
+pub(crate) fn prefer_cluster(service: &Service, place: &Place, rows: &mut Fitting) {
+    let Some(affinity) = said(service, annotations::AFFINITY) else { return };
+    let remote = match affinity {
+        _ if affinity.eq_ignore_ascii_case("local") => false,
+        _ if affinity.eq_ignore_ascii_case("remote") => true,
+        _ => return,
+    };
+    let is_preferred = |row: &Obj<Backend>| place.is_remote(row) == remote;
+    let is_well = |row: &Obj<Backend>| row.state == BackendState::Active && !row.unhealthy;
+    if rows.iter().any(|row| is_preferred(row) && is_well(row)) {
+        rows.retain(|row| is_preferred(row));
+    }
+}
+
+/// What an annotation says, by its name or its older one.
+fn said<'s>(service: &'s Service, names: [&str; 2]) -> Option<&'s str> {
+    names.iter().find_map(|name| service.annotations.get(name)).map(|said| said.as_str())
+}

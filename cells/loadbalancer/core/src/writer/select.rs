@@ -1,0 +1,144 @@
+//! Which of a service's backends a frontend uses.
+
+use std::sync::Arc;
+
+use k8s_tables::SmolStr;
+use smallvec::SmallVec;
+use statedb::Obj;
+
+use crate::model::address::Scope;
+use crate::model::backend::{Backend, BackendState};
+use crate::model::frontend::{Frontend, FrontendParams, FrontendType};
+use crate::model::service::{Service, TrafficDistribution, TrafficPolicy};
+use crate::writer::mesh::{is_global, prefer_cluster};
+
+/// Where this node is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its name.
+    pub(crate) node: String,
+    /// Its zone, if its labels tell.
+    pub(crate) zone: Option<SmolStr>,
+    /// The number of its cluster, 0 for none.
+    pub(crate) cluster_id: u32,
+}
+
+impl Place {
+    /// Whether a backend is of another cluster.
+    pub(crate) fn is_remote(&self, row: &Backend) -> bool {
+        row.cluster_id != 0 && row.cluster_id != self.cluster_id
+    }
+}
+
+/// What decides about the backends of a frontend.
+pub(crate) struct Selection<'s> {
+    pub(crate) frontend: &'s Frontend,
+    pub(crate) place: &'s Place,
+    /// Whether backends may be preferred by where they are.
+    pub(crate) topology: bool,
+    /// Whether somebody checks the backends of its service.
+    pub(crate) is_checked: bool,
+}
+
+/// Backends by address, one row each.
+pub(crate) struct Chosen {
+    pub(crate) backends: Arc<[Obj<Backend>]>,
+    /// Those that are to be checked.
+    pub(crate) to_check: Arc<[Obj<Backend>]>,
+}
+
+pub(crate) type Fitting = SmallVec<[Obj<Backend>; 2]>;
+
+fn shared(fitting: Fitting) -> Arc<[Obj<Backend>]> {
+    match fitting.spilled() {
+        true => fitting.into_vec().into(),
+        false => fitting.as_slice().into(),
+    }
+}
+
+impl Selection<'_> {
+    /// The backends of the frontend. `rows` are all rows of the service in the table's order: by address, the most
+    /// believed source first.
+    pub(crate) fn of<'r>(&self, rows: impl Iterator<Item = &'r Obj<Backend>>) -> Chosen {
+        // Mostly as many as before.
+        let mut fitting = Fitting::with_capacity(self.frontend.backends.len());
+        let (mut last, mut any_remote) = (None, false);
+        for row in rows {
+            // Of one address only the first row counts, whether it is chosen or not.
+            if last.replace(row.address) != Some(row.address) && self.fits(row) {
+                any_remote |= self.place.is_remote(row);
+                fitting.push(row.clone());
+            }
+        }
+        if !self.is_checked {
+            self.prefer(&mut fitting);
+            if any_remote {
+                prefer_cluster(&self.frontend.service, self.place, &mut fitting);
+            }
+            let backends = shared(fitting);
+            return Chosen { to_check: backends.clone(), backends };
+        }
+        let to_check: Arc<[Obj<Backend>]> = fitting.as_slice().into();
+        self.prefer(&mut fitting);
+        fitting.retain(|row| row.state != BackendState::Active || row.unhealthy_updated_at.is_some());
+        if any_remote {
+            prefer_cluster(&self.frontend.service, self.place, &mut fitting);
+        }
+        Chosen { backends: shared(fitting), to_check }
+    }
+
+    fn fits(&self, row: &Backend) -> bool {
+        let FrontendParams { address, port_name, .. } = &self.frontend.params;
+        row.address.protocol == address.protocol
+            && row.address.ip.is_ipv4() == address.ip.is_ipv4()
+            && row.serves(port_name)
+            && (!self.place.is_remote(row) || is_global(&self.frontend.service))
+            && (!local_only(&self.frontend.params, &self.frontend.service)
+                || row.node_name.is_empty()
+                || row.node_name == self.place.node)
+    }
+
+    /// Leaves out backends that are elsewhere, if there are such that may take connections where they should be.
+    fn prefer(&self, rows: &mut Fitting) {
+        if !self.topology || self.frontend.redirect_to.is_some() {
+            return;
+        }
+        let candidates = || {
+            rows.iter().filter(|row| {
+                !matches!(row.state, BackendState::Terminating | BackendState::TerminatingNotServing)
+                    && !(self.is_checked && (row.unhealthy || row.unhealthy_updated_at.is_none()))
+            })
+        };
+        match self.frontend.service.traffic_distribution {
+            TrafficDistribution::Default => {}
+            TrafficDistribution::PreferSameNode => {
+                let here = |row: &Obj<Backend>| row.node_name == self.place.node;
+                if candidates().any(here) {
+                    rows.retain(|row| here(row));
+                }
+            }
+            TrafficDistribution::PreferSameZone | TrafficDistribution::PreferClose => {
+                let Some(zone) = &self.place.zone else { return };
+                let hints =
+                    |row: &Obj<Backend>| row.zone.as_ref().is_some_and(|zone| !zone.for_zones.is_empty());
+                let ours = |row: &Obj<Backend>| {
+                    row.zone.as_ref().is_some_and(|place| place.for_zones.contains(zone))
+                };
+                if candidates().any(ours) && candidates().all(hints) {
+                    rows.retain(|row| ours(row));
+                }
+            }
+        }
+    }
+}
+
+/// Whether only backends of this node count. The cluster address has only the external scope and obeys the internal
+/// policy.
+fn local_only(frontend: &FrontendParams, service: &Service) -> bool {
+    let policy = match (frontend.kind, frontend.address.scope) {
+        (FrontendType::HostPort | FrontendType::LocalRedirect, _) => return false,
+        (FrontendType::ClusterIP, _) | (_, Scope::Internal) => service.int_traffic_policy,
+        (_, Scope::External) => service.ext_traffic_policy,
+    };
+    policy == TrafficPolicy::Local
+}

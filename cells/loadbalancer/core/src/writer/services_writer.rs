@@ -1,0 +1,202 @@
+//! The writer of all sources: services with their frontends, backends, and which frontend uses which backends.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use reconciler::{Status, StatusKind};
+use statedb::{Initializer, Obj, RwTable, Table, Txn, Writer};
+
+use crate::metrics::Events;
+use crate::model::backend::Backend;
+use crate::model::error::Refused;
+use crate::model::families::Families;
+use crate::model::frontend::{Frontend, FrontendParams, FrontendType};
+use crate::model::service::Service;
+use crate::model::source::Source;
+use crate::writer::select::Place;
+use crate::writer::txn::ServicesTxn;
+
+/// What options say of all services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// Which ports are for NodePort services alone (`node-port-range`).
+    pub node_port_range: RangeInclusive<u16>,
+    /// Whether NodePort services have frontends at ports of the node (`kube-proxy-replacement`).
+    pub node_ports: bool,
+    /// Whether services may prefer backends of this node or its zone (`enable-service-topology`).
+    pub topology: bool,
+    /// Whether services may choose how packets come to backends of other nodes (`bpf-lb-mode-annotation`).
+    pub modes: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules { node_port_range: 30_000..=32_767, node_ports: true, topology: false, modes: false }
+    }
+}
+
+pub(crate) type IsChecked = dyn Fn(&Service) -> bool + Send + Sync;
+
+/// What the writer asks about the node and by whom services are checked.
+#[derive(Clone)]
+pub(crate) struct Questions {
+    /// Where this node is, for policies that want its backends alone.
+    pub(crate) place: Arc<dyn Fn() -> Place + Send + Sync>,
+    /// Addresses of the node at which NodePort services answer.
+    pub(crate) node_port_addresses: Arc<dyn Fn() -> BTreeSet<IpAddr> + Send + Sync>,
+    is_checked: Arc<RwLock<Option<Arc<IsChecked>>>>,
+}
+
+impl Questions {
+    pub(crate) fn new(
+        place: impl Fn() -> Place + Send + Sync + 'static,
+        node_port_addresses: impl Fn() -> BTreeSet<IpAddr> + Send + Sync + 'static,
+    ) -> Questions {
+        Questions {
+            place: Arc::new(place),
+            node_port_addresses: Arc::new(node_port_addresses),
+            is_checked: Arc::default(),
+        }
+    }
+
+    pub(crate) fn is_checked(&self) -> Option<Arc<IsChecked>> {
+        self.is_checked.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Writes services, frontends and backends for every source. Cheap to clone.
+#[derive(Clone)]
+pub struct ServicesWriter {
+    pub(crate) services: RwTable<Service>,
+    pub(crate) frontends: RwTable<Frontend>,
+    pub(crate) backends: RwTable<Backend>,
+    pub(crate) questions: Questions,
+    pub(crate) families: Families,
+    pub(crate) rules: Rules,
+    pub(crate) events: Events,
+}
+
+/// A source that has yet to say what it knows; nothing in the kernel counts as stale before all have.
+#[must_use = "the tables stay uninitialised until `complete` is called"]
+pub struct Initializers(Initializer<Service>, Initializer<Frontend>, Initializer<Backend>);
+
+/// All that a source knows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    /// Services, each with its frontends.
+    pub services: Vec<(Service, Vec<FrontendParams>)>,
+    /// Backends of these and of other services.
+    pub backends: Vec<Backend>,
+}
+
+impl ServicesWriter {
+    pub(crate) fn new(
+        services: RwTable<Service>,
+        frontends: RwTable<Frontend>,
+        backends: RwTable<Backend>,
+        questions: Questions,
+        families: Families,
+        rules: Rules,
+        events: Events,
+    ) -> ServicesWriter {
+        ServicesWriter { services, frontends, backends, questions, families, rules, events }
+    }
+
+    /// Services, for reading.
+    pub fn services(&self) -> Table<Service> {
+        self.services.reader()
+    }
+
+    /// Frontends, for reading.
+    pub fn frontends(&self) -> Table<Frontend> {
+        self.frontends.reader()
+    }
+
+    /// Backends, for reading.
+    pub fn backends(&self) -> Table<Backend> {
+        self.backends.reader()
+    }
+
+    /// Registers a source. Until it calls [`complete`](Self::complete) nothing is taken from the kernel as stale.
+    pub fn register(&self, name: &str) -> Initializers {
+        let mut txn = self.tables();
+        let (s, f, b) = txn.split();
+        let initializers = Initializers(
+            s.register_initializer(name),
+            f.register_initializer(name),
+            b.register_initializer(name),
+        );
+        txn.commit();
+        initializers
+    }
+
+    /// Says that a source has said all it knew at first.
+    pub fn complete(&self, initializers: Initializers) {
+        let mut txn = self.tables();
+        let (s, f, b) = txn.split();
+        initializers.0.done(s);
+        initializers.1.done(f);
+        initializers.2.done(b);
+        txn.commit();
+    }
+
+    /// A transaction on services, frontends and backends. Keep it short.
+    pub fn write(&self) -> ServicesTxn<'_> {
+        ServicesTxn::new(self, self.tables())
+    }
+
+    /// Makes what a source says exactly this, in one transaction; gives the services that were refused, each as a
+    /// whole.
+    pub fn replace(&self, source: Source, state: State) -> Vec<Refused> {
+        let mut txn = self.write();
+        let refused = txn.replace(source, state);
+        txn.commit();
+        refused
+    }
+
+    /// Says which services are checked by somebody: their backends count from when they were first
+    /// [found healthy or not](ServicesTxn::set_health).
+    pub fn set_is_service_health_checked(&self, is: impl Fn(&Service) -> bool + Send + Sync + 'static) {
+        *self.questions.is_checked.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(is));
+        self.choose_again(|_| true);
+    }
+
+    /// Chooses the backends of services anew: something that decides about them besides the tables has changed.
+    pub(crate) fn choose_again(&self, concerned: impl Fn(&Service) -> bool) {
+        let mut txn = self.write();
+        txn.touch_all(concerned);
+        txn.commit();
+    }
+
+    /// These addresses have become the node's, or are not any more: whether a frontend's address has a row for all its
+    /// ports depends on it, and where ports of the node have rows.
+    pub(crate) fn node_addresses_changed(&self, addresses: &BTreeSet<IpAddr>) {
+        let mut txn = self.frontends.write();
+        let of_node = |kind| matches!(kind, FrontendType::NodePort | FrontendType::HostPort);
+        // Those that have no number yet come along, so that all get theirs in the order in which they came.
+        let concerned = |frontend: &&Obj<Frontend>| {
+            let new = frontend.id == 0 && frontend.status.kind() == StatusKind::Pending;
+            let concerned = addresses.contains(&frontend.address().ip) || of_node(frontend.params.kind);
+            frontend.is_reconciled() && (concerned || new)
+        };
+        let mut again: Vec<Obj<Frontend>> = txn.all().filter(concerned).cloned().collect();
+        again.sort_by_key(|frontend| frontend.revision());
+        for frontend in again {
+            txn.insert(Frontend { status: Status::pending(), ..(*frontend).clone() });
+        }
+        txn.commit();
+    }
+
+    /// For the reconciler, which writes the statuses.
+    pub(crate) fn frontends_for_statuses(&self) -> RwTable<Frontend> {
+        self.frontends.clone()
+    }
+
+    fn tables(&self) -> Tables<'_> {
+        self.services.db().write((&self.services, &self.frontends, &self.backends))
+    }
+}
+
+pub(crate) type Tables<'a> = Txn<'a, (Writer<'a, Service>, Writer<'a, Frontend>, Writer<'a, Backend>)>;
