@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 run: ## the agent in a playground with pods, a service, a policy; ONCE=1 checks and leaves, HOST=1 runs on the host
 	@tools/setup run
-	@tools/build
+	@tools/build $(if $(HOST),release,quick)
 	@ONCE="$(ONCE)" HOST="$(HOST)" tools/playground run
 
 exec: ## CMD='apiary status' inside the running playground; PLAYGROUND=n which one, if several run

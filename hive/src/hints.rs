@@ -1,20 +1,6 @@
 //! Names that are close to one another: "did you mean".
 
-/// The number of single-character edits between two words.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let above = row[j + 1];
-            row[j + 1] = (diagonal + usize::from(ca != *cb)).min(above + 1).min(row[j] + 1);
-            diagonal = above;
-        }
-    }
-    row[b.len()]
-}
+use strsim::levenshtein;
 
 /// The candidate nearest to `word`, if one is near enough to be meant.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -22,7 +8,7 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
     candidates
         .into_iter()
         .filter(|candidate| *candidate != word && candidate.len().abs_diff(word.len()) <= limit)
-        .map(|candidate| (distance(word, candidate), candidate))
+        .map(|candidate| (levenshtein(word, candidate), candidate))
         .filter(|(d, _)| *d <= limit)
         .min()
         .map(|(_, candidate)| candidate)
@@ -37,7 +23,7 @@ pub(crate) fn likeness(want: &str, have: &str) -> Option<usize> {
     if have.contains(want) || want.contains(have) {
         return Some(1);
     }
-    Some(distance(have, want)).filter(|d| *d <= 1 + want.len() / 4)
+    Some(levenshtein(have, want)).filter(|d| *d <= 1 + want.len() / 4)
 }
 
 /// A type name without `dyn` and auto traits, which make different keys of what reads as one trait.

@@ -187,7 +187,7 @@ mod error;
 mod event;
 mod graph;
 mod handles;
-mod health;
+pub mod health;
 mod hints;
 mod hive_type;
 pub mod job;

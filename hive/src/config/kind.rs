@@ -4,7 +4,7 @@ use std::fmt;
 
 use figment::value::{Num, Value};
 
-use super::duration::{format_duration, parse_duration};
+use super::{format_duration, parse_duration};
 
 /// The type of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,6 @@
 
 mod args;
 mod dir;
-mod duration;
 mod error;
 mod file;
 mod flag;
@@ -32,10 +31,10 @@ use std::sync::Arc;
 
 pub use args::Arguments;
 pub(crate) use args::parse as parse_args;
-pub use duration::{format_duration, parse_duration};
 pub use error::{BadValue, ConfigError};
 pub(crate) use flag::{CONFIG_DIR, CONFIG_FILE, Schema};
 pub use flag::{Flag, Foreign};
+pub use go_duration::{format as format_duration, parse as parse_duration};
 pub(crate) use kind::Form;
 pub use kind::Kind;
 pub use layers::Origin;

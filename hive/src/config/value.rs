@@ -9,8 +9,8 @@ use std::time::Duration;
 use figment::value::Value;
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
-use super::duration::format_duration;
 use super::error::ConfigError;
+use super::format_duration;
 use super::kind::Kind;
 use super::settings::Settings;
 

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::SystemTime;
 
+use jiff::Timestamp;
+
 use super::{Level, Status};
 
 /// Lines kept at most; older ones go.
@@ -69,16 +71,7 @@ pub(super) fn note(now: SystemTime, what: &str, text: &str) -> String {
 /// A time in UTC with seconds; a time before 1970 is written as 1970.
 fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    // Years that begin in March have their odd day at the end; 400 of them are 146,097 days.
-    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    let year = era * 400 + year + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    Timestamp::from_second(seconds.cast_signed()).unwrap_or_default().to_string()
 }
 
 #[cfg(test)]

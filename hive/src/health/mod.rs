@@ -1,6 +1,9 @@
 //! The health of modules and of parts of them, as a tree that others read and watch.
 
 mod history;
+mod summary;
+
+pub use summary::{SHOWN, summarize};
 
 use std::collections::BTreeMap;
 use std::fmt;

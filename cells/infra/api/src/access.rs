@@ -1,6 +1,7 @@
 //! Which operations are allowed: `--enable-cilium-api-server-access`.
 
 use std::collections::BTreeSet;
+use strsim::levenshtein;
 
 use crate::error::Error;
 use crate::operation::Operation;
@@ -55,26 +56,11 @@ impl Access {
         if let Some(&operation) = Operation::ALL.iter().find(|op| op.name() == name) {
             return Ok(operation);
         }
-        let nearest = Operation::ALL.iter().map(|op| op.name()).min_by_key(|known| distance(known, name));
-        let nearest = nearest.filter(|known| distance(known, name) <= known.len() / 3);
+        let distance = |known: &&str| levenshtein(&known.to_lowercase(), &name.to_lowercase());
+        let nearest = Operation::ALL.iter().map(|op| op.name()).min_by_key(distance);
+        let nearest = nearest.filter(|known| distance(known) <= known.len() / 3);
         Err(Error::UnknownOperation { name: name.to_owned(), nearest })
     }
-}
-
-/// How many letters must be put in, taken out or replaced to make one word of the other, whatever their case.
-fn distance(one: &str, other: &str) -> usize {
-    let (one, other) = (one.to_lowercase(), other.to_lowercase());
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in other.bytes().enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use hive::health::summarize;
 use prometheus_client::metrics::gauge::Gauge;
 use statedb::KeyBuf;
 
@@ -87,15 +88,8 @@ impl Faults {
 
     /// What health says.
     pub(crate) fn summary(&self) -> Option<String> {
-        let mut texts = self.now.values();
-        let mut summary = texts.by_ref().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
-        match texts.count() {
-            _ if self.now.is_empty() => return None,
-            0 => {}
-            more => _ = write!(summary, "; and {more} more"),
-        }
-        summary.push_str(". What was in force of them before stays");
-        Some(summary)
+        let summary = summarize(self.now.values(), SHOWN, "; ");
+        Some(format!("{summary}. What was in force of them before stays")).filter(|_| !self.now.is_empty())
     }
 
     fn text(&self, wrong: &Wrong) -> String {

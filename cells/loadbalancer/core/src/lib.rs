@@ -78,7 +78,6 @@ pub use metrics::MapOperations;
 pub use model::address::{BadAddress, LbAddress, Protocol, Scope};
 pub use model::backend::{Backend, BackendKey, BackendState, DEFAULT_WEIGHT, Zone};
 pub use model::error::Refused;
-pub use model::error_summary::told;
 pub use model::families::Families;
 pub use model::frontend::{Frontend, FrontendParams, FrontendType};
 pub use model::name::ServiceName;

@@ -1,12 +1,13 @@
 //! The loop: frontends as they change, services that lead to the servers, the servers themselves.
 
+use hive::health::{SHOWN, summarize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use devices::NodeAddress;
 use hive::JobHandle;
 use hive::prelude::*;
-use loadbalancer::{Frontend, Initializers, ServiceName, ServicesWriter, told};
+use loadbalancer::{Frontend, Initializers, ServiceName, ServicesWriter};
 use statedb::{Changes, Snapshot, Table, Watch};
 
 use crate::listener::Server;
@@ -153,7 +154,7 @@ impl Control {
         if refused.is_empty() {
             row.close();
         } else {
-            let error = told(refused);
+            let error = summarize(refused, SHOWN, "\n");
             if row.degraded_anew("Health checks at load balancer addresses have no answer", &error) {
                 tracing::error!(error, "Health checks at load balancer addresses have no answer");
             }
@@ -169,7 +170,7 @@ impl Control {
         if taken.is_empty() {
             row.close();
         } else {
-            let error = told(&taken);
+            let error = summarize(&taken, SHOWN, "\n");
             if row.degraded_anew("Services have the same healthCheckNodePort", &error) {
                 tracing::error!(error, "Services have the same healthCheckNodePort");
             }

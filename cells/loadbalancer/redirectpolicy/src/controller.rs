@@ -1,5 +1,6 @@
 //! Keeps the tables as the policies want them.
 
+use hive::health::{SHOWN, summarize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -119,7 +120,7 @@ impl Controller {
             conflicts.iter().map(move |conflict| format!("{policy}: {conflict}"))
         });
         let malformed = self.malformed.iter().map(|(name, error)| format!("{name}: {error}"));
-        let error = loadbalancer::told(malformed.chain(conflicts));
+        let error = summarize(malformed.chain(conflicts), SHOWN, "\n");
         match error.is_empty() {
             true => cx.health.ok("Running"),
             false => cx.health.degraded("Local redirect policies are not followed", error),

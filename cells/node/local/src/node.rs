@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 use serde::{Serialize, Serializer};
 use statedb::{Index, IndexDef, Query, TableSpec};
@@ -135,30 +136,11 @@ struct Cidr {
 impl Cidr {
     fn new(network: IpNetwork) -> Self {
         let mask = match network.mask() {
-            IpAddr::V4(mask) => base64(&mask.octets()),
-            IpAddr::V6(mask) => base64(&mask.octets()),
+            IpAddr::V4(mask) => BASE64_STANDARD.encode(mask.octets()),
+            IpAddr::V6(mask) => BASE64_STANDARD.encode(mask.octets()),
         };
         Self { ip: network.network(), mask }
     }
-}
-
-/// Bytes as Go's JSON writes them.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let byte = |i: usize| u32::from(chunk.get(i).copied().unwrap_or(0));
-        let group = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for digit in 0..4 {
-            if digit <= chunk.len() {
-                let index = (group >> (18 - 6 * digit)) & 63;
-                text.push(char::from(DIGITS[index as usize]));
-            } else {
-                text.push('=');
-            }
-        }
-    }
-    text
 }
 
 fn text<T: ToString>(ip: Option<T>) -> String {
@@ -298,13 +280,5 @@ mod tests {
         );
         let other = LocalNode { cluster: "east".into(), ..node };
         assert_eq!(other.full_name(), "east/peer1");
-    }
-
-    #[test]
-    fn masks_are_base64() {
-        assert_eq!(base64(&[255, 255, 0, 0]), "//8AAA==");
-        assert_eq!(base64(&[0xff; 16]), "/////////////////////w==");
-        assert_eq!(base64(b"Man"), "TWFu");
-        assert_eq!(base64(b"Ma"), "TWE=");
     }
 }

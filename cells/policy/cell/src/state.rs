@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hive::health::summarize;
 use identity::Identity;
 use k8s_tables::PolicyObject;
 use policy_engine::Settings;
@@ -106,14 +107,7 @@ impl State {
     /// Objects that are refused, for health: the first ones by name.
     pub(crate) fn refused(&self) -> Option<String> {
         const SHOWN: usize = 5;
-        let all: Vec<String> =
-            self.repository.refused().map(|(_, origin, refusal)| format!("{origin}: {refusal}")).collect();
-        let more = all.len().saturating_sub(SHOWN);
-        let text = all.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join("; ");
-        match (all.is_empty(), more) {
-            (true, _) => None,
-            (false, 0) => Some(text),
-            (false, more) => Some(format!("{text}; and {more} more")),
-        }
+        let all = self.repository.refused().map(|(_, origin, refusal)| format!("{origin}: {refusal}"));
+        Some(summarize(all, SHOWN, "; ")).filter(|text| !text.is_empty())
     }
 }

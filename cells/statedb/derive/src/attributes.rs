@@ -64,22 +64,6 @@ pub(crate) fn unknown(attribute: &str, item: &Item, known: &[&str]) -> syn::Erro
 
 /// The name that was probably meant.
 pub(crate) fn nearest<'n>(word: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
-    let distances = names.into_iter().map(|name| (distance(word, name), name));
+    let distances = names.into_iter().map(|name| (strsim::levenshtein(word, name), name));
     distances.min().filter(|(distance, name)| *distance <= 2 && *distance < name.len()).map(|(_, name)| name)
-}
-
-/// How many letters are added, left out or wrong.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = i;
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let exchanged = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = exchanged.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }

@@ -30,6 +30,7 @@ mod error;
 mod key;
 mod rows;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -106,7 +107,8 @@ impl<T: DeserializeOwned> RemoteTable<T> {
     }
 
     fn ask(&self, index: &str, key: &dyn RemoteKey, lowerbound: bool) -> Result<Rows<T>, Error> {
-        let question = Question { key: key::base64(&key.to_bytes()), table: &self.name, index, lowerbound };
+        let question =
+            Question { key: BASE64_STANDARD.encode(key.to_bytes()), table: &self.name, index, lowerbound };
         let question = serde_json::to_vec(&question).map_err(|source| Error::Row { source })?;
         Rows::new(self.send("/statedb/query", Some(&question))?)
     }

@@ -196,6 +196,5 @@ fn boolean(text: &str) -> Result<bool, String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration: Result<api_models::GoDuration, _> = serde_json::from_value(text.into());
-    duration.map(|duration| duration.0).map_err(|_| format!("unable to parse duration {text:?}"))
+    hive::config::parse_duration(text).map_err(|_| format!("unable to parse duration {text:?}"))
 }

@@ -1,5 +1,6 @@
 //! The parts of a kubeconfig that the current context names, checked: what is wrong is told with its key.
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -127,8 +128,8 @@ fn ask_command(
     }
     if let (Some(certificate), Some(private)) = (given.client_certificate_data, given.client_key_data) {
         (user.client_certificate, user.client_key) = (None, None);
-        user.client_certificate_data = Some(exec::base64(certificate.as_bytes()));
-        user.client_key_data = Some(exec::base64(private.as_bytes()).into());
+        user.client_certificate_data = Some(BASE64_STANDARD.encode(certificate));
+        user.client_key_data = Some(BASE64_STANDARD.encode(private).into());
     }
     Ok(given.expires)
 }

@@ -301,26 +301,8 @@ pub(super) fn quoted(text: &str) -> String {
 /// The known name that differs by case, or by at most two letters.
 pub fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     let limit = if name.len() < 5 { 1 } else { 2 };
-    let distance = |other: &&str| edits(name, other);
+    let letters = |text: &str| text.chars().take(64).collect::<String>().to_ascii_lowercase();
+    let name = letters(name);
+    let distance = |other: &&str| strsim::osa_distance(&name, &letters(other));
     known.min_by_key(distance).filter(|other| distance(other) <= limit)
-}
-
-/// How many letters are to be added, removed, replaced or swapped with their neighbour; their case does not matter.
-fn edits(a: &str, b: &str) -> usize {
-    let letters = |text: &str| text.chars().take(64).map(|c| c.to_ascii_lowercase()).collect::<Vec<char>>();
-    let (a, b) = (letters(a), letters(b));
-    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
 }

@@ -4,6 +4,7 @@
 //! Texts, hash, order and turns are those of the original byte for byte: a connection that another node takes over, or
 //! this one after an upgrade, goes on to the same backend.
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -194,24 +195,7 @@ fn text(address: &LbAddress) -> String {
 
 /// Bytes of a seed: base64 with its padding, 12 bytes.
 pub(crate) fn decode_seed(text: &str) -> Option<[u8; 12]> {
-    let digit = |c: u8| match c {
-        b'A'..=b'Z' => Some(c - b'A'),
-        b'a'..=b'z' => Some(c - b'a' + 26),
-        b'0'..=b'9' => Some(c - b'0' + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    };
-    let text: &[u8; 16] = text.as_bytes().try_into().ok()?;
-    let mut seed = [0; 12];
-    for (bytes, digits) in seed.chunks_exact_mut(3).zip(text.chunks_exact(4)) {
-        let mut word = 0_u32;
-        for c in digits {
-            word = word << 6 | u32::from(digit(*c)?);
-        }
-        bytes.copy_from_slice(&word.to_be_bytes()[1..]);
-    }
-    Some(seed)
+    BASE64_STANDARD.decode(text).ok()?.try_into().ok()
 }
 
 /// MurmurHash3 of 128 bits for 64-bit machines, as its author published it; both halves have the same seed.

@@ -6,7 +6,6 @@ pub(crate) mod address;
 pub(crate) mod annotations;
 pub(crate) mod backend;
 pub(crate) mod error;
-pub(crate) mod error_summary;
 pub(crate) mod families;
 pub(crate) mod fast_map;
 pub(crate) mod frontend;

@@ -88,13 +88,7 @@ pub(crate) fn yaml<T: Shown>(row: &T) -> Option<String> {
 
 /// Whole seconds as Go prints them: `3h0m0s`, `1m30s`, `45s`.
 pub(crate) fn go_duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    match (hours, minutes) {
-        (0, 0) => format!("{rest}s"),
-        (0, _) => format!("{minutes}m{rest}s"),
-        _ => format!("{hours}h{minutes}m{rest}s"),
-    }
+    hive::config::format_duration(Duration::from_secs(duration.as_secs()))
 }
 
 #[cfg(test)]

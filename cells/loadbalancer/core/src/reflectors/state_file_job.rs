@@ -1,5 +1,6 @@
 //! Follows the state file: reads it when it has changed and was left alone for a while.
 
+use hive::health::{SHOWN, summarize};
 use std::convert::Infallible;
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +11,6 @@ use hive::prelude::*;
 use tokio::time::sleep;
 
 use crate::model::error::Refused;
-use crate::model::error_summary::told;
 use crate::model::families::Families;
 use crate::model::source::Source;
 use crate::reflectors::state_file::{self, Loaded, StateFileError};
@@ -89,12 +89,8 @@ impl StateFile {
             return;
         }
         self.has_passed_over = true;
-        let mut texts = fields[..fields.len().min(MAX_REPORTED_FIELDS)].to_vec();
-        if fields.len() > MAX_REPORTED_FIELDS {
-            texts.push(format!("and {} more", fields.len() - MAX_REPORTED_FIELDS));
-        }
-        let (message, error) =
-            (format!("{} field(s) of the state file are passed over", fields.len()), texts.join("\n"));
+        let message = format!("{} field(s) of the state file are passed over", fields.len());
+        let error = summarize(fields, MAX_REPORTED_FIELDS, "\n");
         if row.degraded_anew(message, &error) {
             tracing::warn!(path = %self.path.display(), error, "Fields of the state file are passed over");
         }
@@ -121,7 +117,7 @@ impl StateFile {
                     tracing::info!(path = %self.path.display(), services, backends, "Loaded the state file");
                     health.ok(message);
                 } else {
-                    let error = told(&refused);
+                    let error = summarize(&refused, SHOWN, "\n");
                     tracing::error!(path = %self.path.display(), error, "Services of the state file are refused");
                     health.degraded("Failure processing services", error);
                 }

@@ -1,6 +1,7 @@
 //! What of a Service or an EndpointSlice cannot be understood: each field with its value. A server of another version or
 //! without checks may send such; the rest of the object counts.
 
+use hive::health::summarize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -36,11 +37,7 @@ impl PassedOver {
             }
             return false;
         }
-        let mut texts: Vec<String> = problems.iter().take(TOLD).map(Problem::to_string).collect();
-        if problems.len() > TOLD {
-            texts.push(format!("and {} more", problems.len() - TOLD));
-        }
-        let error = texts.join("; ");
+        let error = summarize(problems, TOLD, "; ");
         let anew = self.objects.get(&(kind, key.clone())) != Some(&error);
         if anew {
             tracing::warn!(kind, object = %key, error, "Wrong fields of an object are passed over");
@@ -60,17 +57,18 @@ impl PassedOver {
         }
         self.told = true;
         let message = format!("Wrong fields of {} object(s) are passed over", self.objects.len());
-        row.degraded_anew(message, self.errors().join("\n"));
+        row.degraded_anew(message, self.summary());
     }
 
     /// The first objects, each with its faults.
-    pub(super) fn errors(&self) -> Vec<String> {
+    fn summary(&self) -> String {
         let text = |((kind, key), error): (&(&str, SmolStr), &String)| format!("{kind} {key}: {error}");
-        let mut lines: Vec<String> = self.objects.iter().take(NAMED).map(text).collect();
-        if self.objects.len() > NAMED {
-            lines.push(format!("and {} more", self.objects.len() - NAMED));
-        }
-        lines
+        summarize(self.objects.iter().map(text), NAMED, "\n")
+    }
+
+    #[cfg(test)]
+    pub(super) fn errors(&self) -> Vec<String> {
+        self.summary().lines().map(str::to_owned).collect()
     }
 }
 

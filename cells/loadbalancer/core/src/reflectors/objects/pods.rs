@@ -1,5 +1,6 @@
 //! Ports of the host that lead to this node's pods.
 
+use hive::health::{SHOWN, summarize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
@@ -13,7 +14,6 @@ use statedb::{Changes, Obj, Query, Table, TableSpec, Watch};
 use crate::model::address::LbAddress;
 use crate::model::backend::Backend;
 use crate::model::error::Refused;
-use crate::model::error_summary::told;
 use crate::model::families::Families;
 use crate::model::frontend::{FrontendParams, FrontendType};
 use crate::model::name::ServiceName;
@@ -64,7 +64,7 @@ impl HostPorts {
         loop {
             let (changed, watch) = self.round();
             if changed {
-                let error = told(self.refused.values().flatten());
+                let error = summarize(self.refused.values().flatten(), SHOWN, "\n");
                 if error.is_empty() {
                     cx.health.ok("Running");
                 } else if cx.health.degraded_anew("Failure processing pods", &error) {

@@ -1,5 +1,6 @@
 //! Services and endpoint slices: each round takes all that has changed since the one before, in one transaction.
 
+use hive::health::{SHOWN, summarize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,6 @@ use statedb::{Changes, Table, TableSpec, Watch};
 
 use crate::model::annotations;
 use crate::model::error::Refused;
-use crate::model::error_summary::told;
 use crate::model::families::Families;
 use crate::model::name::ServiceName;
 use crate::model::service::Service;
@@ -145,7 +145,7 @@ impl Reflector {
             cx.health.ok("Running");
             return;
         }
-        let error = told(self.refused.values());
+        let error = summarize(self.refused.values(), SHOWN, "\n");
         if cx.health.degraded_anew("Failure processing services", &error) {
             tracing::error!(error, "Services of the cluster are refused");
         }

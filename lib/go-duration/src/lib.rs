@@ -1,4 +1,12 @@
-//! Durations as Go writes them: `1h15m30.5s`, `300ms`.
+//! Durations as Go writes and reads them: `1h15m30.5s`, `300ms`.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! let duration = go_duration::parse("1m30.5s").unwrap();
+//! assert_eq!(duration, Duration::from_millis(90_500));
+//! assert_eq!(go_duration::format(duration), "1m30.5s");
+//! ```
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -16,7 +24,7 @@ const UNITS: [(&str, u64); 8] = [
 
 /// Parses a duration in Go's syntax: decimal numbers, each with a unit (`ns`, `us`, `ms`, `s`, `m`, `h`); `0` needs none.
 /// Go's durations end at 292 years, so do these; negative ones are refused.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
+pub fn parse(text: &str) -> Result<Duration, String> {
     let unsigned = text.strip_prefix('+').unwrap_or(text);
     if let Some(positive) = unsigned.strip_prefix('-') {
         nanoseconds(positive)?;
@@ -55,7 +63,7 @@ fn nanoseconds(text: &str) -> Result<u64, String> {
 }
 
 /// Writes a duration as Go does: `1h15m30.5s`, `0s`, `1.5ms`.
-pub fn format_duration(duration: Duration) -> String {
+pub fn format(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let below_second = [(1_000_000, "ms"), (1_000, "\u{b5}s"), (1, "ns")];
     if nanos == 0 {
@@ -102,7 +110,7 @@ mod tests {
             ("2us3ns", 2_003),
             ("1\u{b5}s", 1_000),
         ] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_nanos(nanos)), "{text}");
+            assert_eq!(parse(text), Ok(Duration::from_nanos(nanos)), "{text}");
         }
         for (text, error) in [
             ("", "empty"),
@@ -115,14 +123,14 @@ mod tests {
             ("9999999h", "too long"),
             ("99999999999999999999999999999999999999999h", "too long"),
         ] {
-            assert_eq!(parse_duration(text), Err(error.to_owned()), "{text}");
+            assert_eq!(parse(text), Err(error.to_owned()), "{text}");
         }
     }
 
     #[test]
     fn writes_what_go_writes() {
         for text in ["0s", "1ns", "1.5\u{b5}s", "300ms", "1.001s", "30s", "5m0s", "1h0m0s", "1h15m30.5s"] {
-            assert_eq!(format_duration(parse_duration(text).unwrap()), text);
+            assert_eq!(format(parse(text).unwrap()), text);
         }
     }
 
@@ -130,12 +138,12 @@ mod tests {
         #[test]
         fn text_and_back(nanos in 0..=i64::MAX as u64) {
             let duration = Duration::from_nanos(nanos);
-            prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
+            prop_assert_eq!(parse(&format(duration)), Ok(duration));
         }
 
         #[test]
         fn never_panics(text in ".{0,20}") {
-            let _ = parse_duration(&text);
+            let _ = parse(&text);
         }
     }
 }
