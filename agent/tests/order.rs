@@ -167,7 +167,7 @@ fn any_order(seed: u64, first: &BTreeSet<String>, second: &BTreeSet<String>) {
     let (endpoints, identities) = (cast.node.endpoints(), cast.identities());
     let (allowed, denied) = (cast.allowed(LONG), cast.denied());
     sleep(WHILE);
-    let connections = cast.connections();
+    let connections = cast.all_connections();
     cast.node.stop();
     let again = seed + 1_000_000;
     order(&mut cast.node, Some(again));

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use test_kit::{NetNs, TcpFlow, UdpFlow};
+use test_kit::{NetNs, TcpFlow, UdpFlow, try_wait_until};
 
 use crate::{Node, Pod, ServiceFixture};
 
@@ -134,6 +134,21 @@ impl Cast {
         let port = format!(":{}", LONG + 8000);
         let of_long = list.lines().filter(|line| line.contains(&port));
         of_long.map(|line| line.split(" expires=").next().unwrap().to_owned()).collect()
+    }
+
+    /// The [`connections`](Cast::connections) once each flow of [`allowed`](Cast::allowed) has its two, one an end.
+    ///
+    /// # Panics
+    /// When they do not come.
+    #[must_use]
+    pub fn all_connections(&self) -> BTreeSet<String> {
+        // UDP and TCP, IPv4 and IPv6.
+        let complete = || match self.connections() {
+            all if all.len() >= 8 => Ok(all),
+            some => Err(format!("{some:#?}")),
+        };
+        try_wait_until(Duration::from_secs(20), complete)
+            .unwrap_or_else(|some| panic!("connections are missing: {some}\n{}", self.node.log()))
     }
 
     /// Numbers of prefixes, as the REST API has them.

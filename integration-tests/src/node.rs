@@ -296,7 +296,9 @@ impl Node {
     pub fn stop(&mut self) {
         let mut agent = self.agent.take().expect("the agent runs");
         agent.terminate().unwrap();
-        let status = agent.wait(Duration::from_secs(20)).unwrap();
+        // What is written to disk at the end may wait for what others write.
+        let status =
+            agent.wait(Duration::from_secs(60)).unwrap_or_else(|error| panic!("{error}\n{}", self.log()));
         assert!(status.success(), "the agent ended with {status}\nlog of the agent:\n{}", self.log());
     }
 

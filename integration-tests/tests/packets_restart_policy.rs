@@ -35,7 +35,7 @@ fn restarts_with_policy_lose_nothing_and_open_nothing() {
     let long = cast.allowed(LONG);
     let never = cast.denied();
     sleep(Duration::from_millis(100));
-    let connections = cast.connections();
+    let connections = cast.all_connections();
     // Each of UDP and TCP, of both families: at the client's side and at the server's.
     assert!(connections.len() >= 8, "{connections:#?}");
     for end in [End::Terminate, End::Kill] {

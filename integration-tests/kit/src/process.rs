@@ -46,15 +46,25 @@ impl Process {
         self.child.wait()
     }
 
-    /// Waits until it has ended, at most `limit`.
+    /// Waits until it has ended, at most `limit`. The error says what each of its threads waits for in the kernel.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
         let child = &mut self.child;
         try_wait_until(limit, || match child.try_wait() {
             Ok(Some(status)) => Ok(status),
-            Ok(None) => Err(format!("process {} still runs", child.id())),
+            Ok(None) => Err(format!("process {} still runs:\n{}", child.id(), threads(child.id()))),
             Err(error) => Err(error.to_string()),
         })
     }
+}
+
+/// Name, place in the kernel and system call of each thread of a process, a line each.
+fn threads(process: u32) -> String {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
+    let lines = tasks.into_iter().flatten().flatten().map(|task| {
+        let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        format!("{}: {} {}", read("comm").trim(), read("wchan").trim(), read("syscall").trim())
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 impl Drop for Process {
