@@ -45,15 +45,15 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "when each source of the status worked last; the answer is made from it",
     ),
     (
-        "cells/kubernetes/tables/src/shelf.rs",
+        "cells/kubernetes/tables/src/in_memory_source.rs",
         "what a source without a server has, read by its watches alone; others read the tables",
     ),
     (
-        "cells/datapath/loader/src/endpoints/away.rs",
+        "cells/datapath/loader/src/endpoints/detached_interfaces.rs",
         "endpoints whose interface is away, until it or the endpoint is gone for good; asked once by who looks after them",
     ),
     (
-        "cells/datapath/loader/src/endpoints/departed.rs",
+        "cells/datapath/loader/src/endpoints/conntrack_purge.rs",
         "addresses of pods that have left, until their connections are forgotten: a list of work, which nobody reads",
     ),
     (
@@ -66,7 +66,7 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "descriptors of policy maps that endpoints have; the maps themselves and their pins are the state",
     ),
     (
-        "cells/datapath/maps/src/comparison.rs",
+        "cells/datapath/maps/src/drift_checks.rs",
         "when each keeper of rows may compare again; asked once a turn by itself",
     ),
     (

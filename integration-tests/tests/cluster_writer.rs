@@ -11,7 +11,7 @@ use cluster_stage::{Gate, Stage, StageOptions, User};
 use hive::prelude::*;
 use integration_tests::{Right, asked, granted};
 use k8s_types::{Api, Key, Kind, Patch};
-use k8s_writer::{Step, Target, Wish, Write, Writer};
+use k8s_writer::{Mutation, Step, Target, Write, Writer};
 use serde_json::json;
 use statedb::Table;
 use test_kit::require_root;
@@ -66,9 +66,9 @@ fn an_agent_with_the_roles_of_the_chart_writes_all_it_has_to() {
         let (node, annotations) = (Key::new("", "n1"), json!({"metadata": {"annotations": {"a": "b"}}}));
         stage.apply("{apiVersion: v1, kind: Node, metadata: {name: n1}}").unwrap();
         let patch = Patch::Strategic(annotations.to_string().into());
-        let wish = Wish::request(Step::Patch { patch, status: true });
+        let mutation = Mutation::request(Step::Patch { patch, status: true });
         let refused = Target::new(Kind::Node, node);
-        ground.writer.want(refused, wish);
+        ground.writer.enqueue(refused, mutation);
         let health = || hive.hive().health().at("k8s-writer.patch-nodes/status");
         hive.until("the refusal is told", || health().is_some()).await;
         let row = health().unwrap();
@@ -112,8 +112,8 @@ fn an_api_server_that_is_killed_and_comes_back_gets_the_newest_wishes() {
         let writer = hive.get::<Writer>();
         let name = |i: usize| Key::new("default", format!("pod-{i}"));
         let target = |i: usize| Target::new(Kind::CiliumEndpoint, name(i));
-        let status = |id: usize| Wish::edit(move |object| object["status"]["id"] = json!(id));
-        let first: Vec<_> = (0..40).map(|i| writer.want(target(i), status(1))).collect();
+        let status = |id: usize| Mutation::edit(move |object| object["status"]["id"] = json!(id));
+        let first: Vec<_> = (0..40).map(|i| writer.enqueue(target(i), status(1))).collect();
         let mut uids = Vec::new();
         for ticket in first {
             uids.push(ticket.done().await.unwrap().uid().unwrap());
@@ -121,12 +121,12 @@ fn an_api_server_that_is_killed_and_comes_back_gets_the_newest_wishes() {
         stage.kill_api_server().unwrap();
         for id in 2..6 {
             for i in 0..40 {
-                writer.want(target(i), status(id));
+                writer.enqueue(target(i), status(id));
             }
             sleep(Duration::from_millis(500)).await;
         }
         for (i, uid) in uids.iter().enumerate().take(20) {
-            writer.want(target(i), Wish::delete(Some(uid.clone())));
+            writer.enqueue(target(i), Mutation::delete(Some(uid.clone())));
         }
         let rows = hive.get::<Table<Write>>();
         assert_eq!(rows.len(&rows.snapshot()), 40);

@@ -7,23 +7,23 @@ use crate::error::Error;
 use crate::file::gone;
 
 /// How many damaged ones are kept of each file: `NAME.unreadable`, the newest, then `NAME.unreadable-1` and so on.
-pub const ASIDES: usize = 3;
+pub const MAX_CORRUPT_COPIES: usize = 3;
 
 /// Moves a file or folder out of the way, whatever it is, without looking into it. Returns its new name.
-pub fn set_aside(path: &Path) -> Result<PathBuf, Error> {
+pub fn quarantine(path: &Path) -> Result<PathBuf, Error> {
     set_aside_as(path, path)
 }
 
-/// As [`set_aside`], under the name that a file at `base` would get.
+/// As [`quarantine`], under the name that a file at `base` would get.
 pub(crate) fn set_aside_as(path: &Path, base: &Path) -> Result<PathBuf, Error> {
     let name = |n: usize| -> PathBuf {
         let mut name = base.as_os_str().to_owned();
         name.push(if n == 0 { ".unreadable".to_owned() } else { format!(".unreadable-{n}") });
         name.into()
     };
-    let last = name(ASIDES - 1);
+    let last = name(MAX_CORRUPT_COPIES - 1);
     remove(&last).map_err(Error::io("remove", last))?;
-    for n in (0..ASIDES - 1).rev() {
+    for n in (0..MAX_CORRUPT_COPIES - 1).rev() {
         gone(fs::rename(name(n), name(n + 1))).map_err(Error::io("rename", name(n)))?;
     }
     fs::rename(path, name(0)).map_err(Error::io("put aside", path))?;

@@ -2,7 +2,7 @@
 //!
 //! **Owns** no file: each cell owns its own and keeps it through this crate. **Gives** [`StateFile`] (one file),
 //! [`Records`] (a file for each key, written by a job), [`Rewrite`] (writes again what could not be written, with a row
-//! of health), [`set_aside`] (a damaged file or folder, out of the way), [`Schema`] (the version in files of our own
+//! of health), [`quarantine`] (a damaged file or folder, out of the way), [`Schema`] (the version in files of our own
 //! form).
 //!
 //! **Writing.** A file is written beside its place under the name `NAME.next` and renamed into it, so that a stop at any
@@ -16,7 +16,7 @@
 //! **Reading** takes a regular file of bounded size and nothing else: no link is followed, no pipe waited for.
 //!
 //! **What a file can be**, and what its owner does:
-//! - *damaged* ([`Error::Damaged`]): put aside by [`set_aside`], told in log and health, and the agent goes on with
+//! - *damaged* ([`Error::Damaged`]): put aside by [`quarantine`], told in log and health, and the agent goes on with
 //!   what kernel and other files know;
 //! - *from a newer agent* ([`Error::Newer`]): the start fails and the file stays untouched. To go on would be to forget
 //!   what it holds - whose identity a number is, which policy holds - while programs and pods still go by it; the
@@ -59,7 +59,7 @@ mod records;
 mod rewrite;
 mod schema;
 
-pub use aside::{ASIDES, set_aside};
+pub use aside::{MAX_CORRUPT_COPIES, quarantine};
 pub use error::Error;
 pub use file::{LIMIT, StateFile, open_for_lock, open_to_read};
 pub use records::Records;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use state_file::{ASIDES, Error, Records, Schema, StateFile, open_for_lock, set_aside};
+use state_file::{Error, MAX_CORRUPT_COPIES, Records, Schema, StateFile, open_for_lock, quarantine};
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Numbers {
@@ -140,7 +140,7 @@ fn what_is_no_file_is_neither_followed_nor_waited_for() {
         let error = file.read().unwrap_err();
         assert!(matches!(&error, Error::Damaged { problem: found, .. } if found == problem), "{error}");
         open_for_lock(&path, 0o600).unwrap_err();
-        let kept = set_aside(&path).unwrap();
+        let kept = quarantine(&path).unwrap();
         assert_eq!(file.read().unwrap(), None);
         assert!(kept.symlink_metadata().is_ok());
     }
@@ -206,7 +206,7 @@ fn versions_are_migrated_or_refused() {
 fn of_damaged_files_the_last_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a");
-    for n in 0..ASIDES + 2 {
+    for n in 0..MAX_CORRUPT_COPIES + 2 {
         match n % 2 {
             0 => fs::write(&path, n.to_string()).unwrap(),
             _ => {
@@ -214,13 +214,13 @@ fn of_damaged_files_the_last_are_kept() {
                 fs::write(path.join("inside"), n.to_string()).unwrap();
             }
         }
-        assert_eq!(set_aside(&path).unwrap(), folder.path().join("a.unreadable"));
+        assert_eq!(quarantine(&path).unwrap(), folder.path().join("a.unreadable"));
     }
     assert_eq!(names(folder.path()), ["a.unreadable", "a.unreadable-1", "a.unreadable-2"]);
     assert_eq!(fs::read_to_string(folder.path().join("a.unreadable")).unwrap(), "4");
     assert_eq!(fs::read_to_string(folder.path().join("a.unreadable-1/inside")).unwrap(), "3");
     let missing: PathBuf = folder.path().join("missing");
-    assert!(set_aside(&missing).unwrap_err().to_string().contains("missing"));
+    assert!(quarantine(&missing).unwrap_err().to_string().contains("missing"));
 }
 
 fn records(folder: &Path) -> Records<Numbers> {

@@ -16,7 +16,7 @@ use statedb::{Table, Watch};
 use sysctl::{Setting, Sysctl};
 
 use crate::config::{ConntrackConfig, HostRouting, LoaderConfig, Notifications};
-use crate::endpoints::departed::OwnAddresses;
+use crate::endpoints::conntrack_purge::OwnAddresses;
 use crate::endpoints::kernel::{KernelDatapath, KernelOptions};
 use crate::guard::nftables::Chain;
 use crate::guard::unknown;
@@ -88,7 +88,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
     let datapath = Arc::new(KernelDatapath::new(p.maps.clone(), options));
     let (restored, node) = (datapath.clone(), p.tables.node.clone());
     p.lifecycle.hook("datapath").on_start(move |_| async move {
-        restored.departed().set_own_addresses(own_addresses(&node));
+        restored.conntrack_purge().set_own_addresses(own_addresses(&node));
         let count = hive::blocking(move || restored.restore()).await?;
         tracing::info!(count, "Endpoints in the datapath");
         Ok(())
@@ -124,7 +124,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
     let pool = datapath.clone();
     p.jobs.one_shot("policy-maps", move |cx: JobCx| keep_pool(pool, cx));
     let (left, shared) = (datapath.clone(), maps.clone());
-    p.jobs.one_shot("departed-endpoints", move |cx: JobCx| forget_departed(left, shared, cx));
+    p.jobs.one_shot("departed-endpoints", move |cx: JobCx| purge_deleted_endpoints(left, shared, cx));
     let (guarded, devices) = (datapath.clone(), p.tables.devices);
     p.jobs.one_shot("unknown-interfaces", move |cx: JobCx| unknown::guard(guarded, devices, cx));
     Ok((datapath, Member(follower)))
@@ -405,13 +405,17 @@ fn own_addresses(node: &Table<LocalNode>) -> OwnAddresses {
     }
 }
 
-/// Forgets what is left of endpoints that are gone, of many at once.
-async fn forget_departed(datapath: Arc<KernelDatapath>, maps: Arc<Maps>, cx: JobCx) -> anyhow::Result<()> {
+/// Purges entries of deleted endpoints, many endpoints in one scan.
+async fn purge_deleted_endpoints(
+    datapath: Arc<KernelDatapath>,
+    maps: Arc<Maps>,
+    cx: JobCx,
+) -> anyhow::Result<()> {
     let mut backoff = hive::job::Backoff::exponential(Duration::from_millis(200), RETRY_MAX);
     loop {
         tokio::select! {
             () = cx.cancelled() => return Ok(()),
-            () = datapath.departed().noted() => {}
+            () = datapath.conntrack_purge().scheduled() => {}
         }
         // Pods go in groups.
         let mut wait = Some(DEPARTURES);
@@ -422,7 +426,7 @@ async fn forget_departed(datapath: Arc<KernelDatapath>, maps: Arc<Maps>, cx: Job
             }
             let _working = cx.working();
             let (left, shared) = (datapath.clone(), maps.clone());
-            match hive::blocking(move || left.departed().forget(&shared)).await {
+            match hive::blocking(move || left.conntrack_purge().purge(&shared)).await {
                 Ok(count) => {
                     cx.health.ok(format!("forgot {count} connections and counts"));
                     backoff.reset();

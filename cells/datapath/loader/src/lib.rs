@@ -34,7 +34,7 @@ mod watchdog;
 
 pub use cell::cell;
 pub use config::{ConntrackConfig, LoaderConfig};
-pub use endpoints::departed::{Departed, OwnAddresses};
+pub use endpoints::conntrack_purge::{ConntrackPurge, OwnAddresses};
 pub use endpoints::kernel::{KernelDatapath, KernelOptions, POD_INTERFACE_PREFIX, is_pod_interface};
 pub use endpoints::pool::{PolicyMap, PolicyPool, READY, READY_FIRST};
 pub use endpoints::slots::{QUARANTINE, SHRINK_INTERVAL};

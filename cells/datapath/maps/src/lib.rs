@@ -29,9 +29,9 @@
 
 pub mod catalog;
 mod cell;
-mod comparison;
 mod config;
 mod counters;
+mod drift_checks;
 mod error;
 mod events;
 mod fit;
@@ -49,8 +49,8 @@ mod table;
 pub mod text;
 
 pub use cell::cell;
-pub use comparison::Comparisons;
 pub use config::{ClockConfig, FamilyConfig, LivenessConfig, MapsConfig, OutOfRange};
+pub use drift_checks::DriftChecks;
 pub use error::{Error, Result};
 pub use fit::Fit;
 pub use maps::{Maps, mount};

@@ -12,8 +12,8 @@ use datapath_abi::{
 };
 use tokio::sync::watch;
 
-use crate::comparison::Comparisons;
 use crate::config::{FamilyConfig, MapsConfig};
+use crate::drift_checks::DriftChecks;
 use crate::error::{Error, Result};
 use crate::events::Journals;
 use crate::schema;
@@ -30,7 +30,7 @@ pub struct Maps {
     /// Maps opened one by one. Who comes second waits: opening can replace a pin.
     pub(crate) others: Mutex<BTreeMap<String, Arc<Mutex<Option<RawMap>>>>>,
     forwarding: watch::Sender<bool>,
-    pub(crate) comparisons: Arc<Comparisons>,
+    pub(crate) comparisons: Arc<DriftChecks>,
     pub(crate) journals: Journals,
 }
 

@@ -20,7 +20,7 @@
 //! use endpoints::{StateFolder, restore};
 //!
 //! let folder = std::env::temp_dir().join("no-such-state-folder");
-//! let plan = restore::plan(StateFolder::new(folder).scan()?, |name| (name == "lxc12345").then_some(7));
+//! let plan = restore::plan::plan(StateFolder::new(folder).scan()?, |name| (name == "lxc12345").then_some(7));
 //! assert!(plan.restore.is_empty() && plan.discard.is_empty());
 //! # Ok::<(), endpoints::error::StateError>(())
 //! ```

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use labels::{LabelArray, Labels};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
-use state_file::{Rewrite, Schema, StateFile, Version, set_aside};
+use state_file::{Rewrite, Schema, StateFile, Version, quarantine};
 
 use crate::error::Error;
 use crate::identity::Identity;
@@ -95,7 +95,7 @@ impl Held<'_> {
         };
         match read {
             Err(error @ state_file::Error::Damaged { .. }) => {
-                let kept = set_aside(file.path())?;
+                let kept = quarantine(file.path())?;
                 if let Some(rewrite) = self.0.rewrite.get() {
                     rewrite.put_aside(&error, &kept, consequence);
                 }

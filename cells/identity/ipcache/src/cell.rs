@@ -12,7 +12,7 @@ use maps::Maps;
 use statedb::{RwTable, Snapshot, Table};
 
 use crate::entry::Entry;
-use crate::reconcile::{IpcacheMap, KEEPER, MapOps, builder};
+use crate::reconcile::{IpcacheMap, MapOps, OWNER, builder};
 use crate::rest;
 use crate::restore;
 use crate::seeds::{Host, seeds};
@@ -78,7 +78,7 @@ fn writer(p: WriterParams) -> Arc<IpcacheWriter> {
     p.jobs.one_shot("compare", move |cx: JobCx| async move {
         loop {
             tokio::select! {
-                () = comparisons.turn(KEEPER) => pruned.prune(),
+                () = comparisons.turn(OWNER) => pruned.prune(),
                 () = cx.cancelled() => return Ok(()),
             }
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use datapath_abi::{IpcacheKey, RemoteEndpointInfo};
-use maps::Comparisons;
+use maps::DriftChecks;
 use reconciler::{BatchEntry, BatchOps, Builder, OpCx, OpResult, Operations, Ops, Reconciler, StatusField};
 use statedb::{Obj, Rows, RwTable};
 
@@ -48,11 +48,11 @@ impl IpcacheMap for maps::Maps {
 /// The reconciler's operations.
 pub(crate) struct MapOps {
     pub(crate) map: Arc<dyn IpcacheMap>,
-    pub(crate) comparisons: Arc<Comparisons>,
+    pub(crate) comparisons: Arc<DriftChecks>,
 }
 
 /// Who compares `cilium_ipcache_v2`.
-pub(crate) const KEEPER: &str = "ipcache";
+pub(crate) const OWNER: &str = "ipcache";
 
 impl Ops<Entry> for MapOps {
     fn update(&mut self, _: &OpCx<'_>, entry: &mut Entry) -> OpResult {
@@ -89,7 +89,7 @@ impl Ops<Entry> for MapOps {
         let prefix =
             |key: &IpcacheKey| kernel::prefix(key).map(|prefix| prefix.to_string()).unwrap_or_default();
         let repaired = repaired.iter().map(|key| format!("cilium_ipcache_v2: {}", prefix(key))).collect();
-        self.comparisons.compared(KEEPER, count, repaired);
+        self.comparisons.compared(OWNER, count, repaired);
         Ok(())
     }
 }

@@ -20,10 +20,10 @@ use crate::jobs::{follow_credentials, follow_definitions, heartbeat, wait_for_de
 use crate::limiter::Limiter;
 use crate::link::Link;
 use crate::metrics::{ClientMetrics, Watches};
-use crate::pace::Pace;
 use crate::requests::Requests;
 use crate::source::{ApiServer, Connection};
 use crate::status;
+use crate::watch_timeouts::WatchTimeouts;
 
 /// An API server as a source of cluster objects, and requests to it. Without a configured server the source has nothing and
 /// there is no `Arc<dyn Api>`.
@@ -38,7 +38,7 @@ struct ClientParams {
     settings: Arc<Settings>,
     metrics: Option<Arc<Metrics>>,
     /// Of tests, which are less patient.
-    pace: Option<Arc<Pace>>,
+    pace: Option<Arc<WatchTimeouts>>,
     jobs: JobGroup,
     health: Health,
     shutdown: Shutdowner,
@@ -67,7 +67,7 @@ async fn new_client(p: ClientParams) -> Result<Client, Error> {
         link: link.clone(),
         definitions: Definitions::new(required(is_on)),
         watches,
-        pace: p.pace.map_or_else(Pace::default, |pace| *pace),
+        pace: p.pace.map_or_else(WatchTimeouts::default, |pace| *pace),
         health: p.health.clone(),
     };
     start(&p.jobs, &p.config, &connection, &p.shutdown);

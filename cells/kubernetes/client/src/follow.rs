@@ -21,16 +21,16 @@ use crate::access::root_of;
 use crate::definitions::{Defined, Definitions, GROUP, name};
 use crate::link::{Lease, Link, request};
 use crate::metrics::WatchState;
-use crate::pace::{Pace, spread};
+use crate::request_error::{ErrorKind, RequestError};
 use crate::scan::{Shape, Splitter};
 use crate::target::{Ask, Target};
-use crate::trouble::{Trouble, What};
+use crate::watch_timeouts::{WatchTimeouts, spread};
 
 /// Streams that broke off in the middle of the list before pages are asked for, which go on where they were.
 const MAX_BROKEN_STREAMS: u32 = 2;
 
 /// Bytes that count as something, as a whole object does: who sends less of one for too long is too slow.
-const MUCH: usize = 64 << 10;
+const MIN_PROGRESS_BYTES: usize = 64 << 10;
 
 /// A watch that ends so soon was none.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub(crate) struct Follow {
     link: Arc<Link>,
     target: Target,
     definitions: Definitions,
-    pace: Pace,
+    pace: WatchTimeouts,
     state: Arc<WatchState>,
     health: Health,
     reading: Option<Reading>,
@@ -99,7 +99,7 @@ impl Follow {
         link: Arc<Link>,
         target: Target,
         definitions: Definitions,
-        pace: Pace,
+        pace: WatchTimeouts,
         state: Arc<WatchState>,
         health: Health,
     ) -> Follow {
@@ -161,7 +161,7 @@ impl Follow {
     }
 
     /// Asks what is to be asked next.
-    async fn open(&mut self) -> Result<Option<WatchEvent>, Trouble> {
+    async fn open(&mut self) -> Result<Option<WatchEvent>, RequestError> {
         self.pause().await;
         if !self.defined().await {
             self.told_absent = true;
@@ -189,7 +189,7 @@ impl Follow {
         let sent = self.link.send(&lease, request, name, plural, group).await;
         let body = match sent {
             Ok(answer) => answer.into_body(),
-            Err(trouble) if trouble.what == What::Invalid && matches!(ask, Ask::Stream { .. }) => {
+            Err(trouble) if trouble.what == ErrorKind::Invalid && matches!(ask, Ask::Stream { .. }) => {
                 self.link.does_not_stream(&lease);
                 return Ok(None);
             }
@@ -274,7 +274,7 @@ impl Follow {
     }
 
     /// Reads on.
-    async fn read(&mut self) -> Result<Option<WatchEvent>, Trouble> {
+    async fn read(&mut self) -> Result<Option<WatchEvent>, RequestError> {
         let Some(reading) = &mut self.reading else { return Ok(None) };
         match reading.pieces.piece() {
             Ok(Some(piece)) => {
@@ -288,7 +288,7 @@ impl Follow {
                      a login page?",
                     reading.lease.url, self.target.name
                 );
-                return Err(Trouble::new(What::Nonsense, text));
+                return Err(RequestError::new(ErrorKind::Nonsense, text));
             }
         }
         let lists = !self.listed;
@@ -307,7 +307,7 @@ impl Follow {
         let frame = tokio::select! {
             biased;
             Ok(()) = reading.cuts.changed() => {
-                return Err(Trouble::new(What::Cut, format!("the connection to {} was given up", reading.lease.url)));
+                return Err(RequestError::new(ErrorKind::Cut, format!("the connection to {} was given up", reading.lease.url)));
             }
             frame = timeout(limit, reading.body.frame()) => frame,
             () = sleep_until(settled.unwrap_or(reading.opened)), if settled.is_some() => {
@@ -318,7 +318,7 @@ impl Follow {
         match frame {
             Ok(Some(Ok(frame))) => {
                 if let Ok(data) = frame.into_data() {
-                    if reading.slow.0 + data.len() >= MUCH {
+                    if reading.slow.0 + data.len() >= MIN_PROGRESS_BYTES {
                         reading.slow = (0, Duration::ZERO);
                     } else if lists || !reading.pieces.is_between() {
                         reading.slow.0 += data.len();
@@ -332,15 +332,15 @@ impl Follow {
                 }
                 Ok(None)
             }
-            Ok(Some(Err(error))) => Err(Trouble::new(
-                What::Cut,
+            Ok(Some(Err(error))) => Err(RequestError::new(
+                ErrorKind::Cut,
                 format!("the answer of {url} about {about} broke off: {}", root_of(&error)),
             )),
             Ok(None)
                 if !reading.pieces.is_between() || (lists && !matches!(reading.ask, Ask::Stream { .. })) =>
             {
-                Err(Trouble::new(
-                    What::Cut,
+                Err(RequestError::new(
+                    ErrorKind::Cut,
                     format!("the answer of {url} about {about} broke off in the middle"),
                 ))
             }
@@ -350,8 +350,8 @@ impl Follow {
                 self.reading = None;
                 Ok(None)
             }
-            Ok(None) if reading.opened.elapsed() < AT_ONCE => Err(Trouble::new(
-                What::Cut,
+            Ok(None) if reading.opened.elapsed() < AT_ONCE => Err(RequestError::new(
+                ErrorKind::Cut,
                 format!("{url} ends the watch of {about} at once; is it an API server?"),
             )),
             Ok(None) => {
@@ -373,10 +373,10 @@ impl Follow {
                         "{url} is too slow: {bytes} bytes about {about} within {silence} s, and no whole object; is the \
                          network that slow, or a proxy on the way?"
                     );
-                    return Err(Trouble::new(What::Slow, text));
+                    return Err(RequestError::new(ErrorKind::Slow, text));
                 }
                 let text = format!("{url} has said nothing about {about} for {} s", limit.as_secs());
-                Err(Trouble::new(What::Stalled, text))
+                Err(RequestError::new(ErrorKind::Stalled, text))
             }
         }
     }

@@ -26,7 +26,7 @@ mod jobs;
 mod limiter;
 mod link;
 mod metrics;
-mod pace;
+mod request_error;
 mod requests;
 pub mod scan;
 mod source;
@@ -34,8 +34,8 @@ mod status;
 mod target;
 #[cfg(test)]
 mod tests;
-mod trouble;
 mod version;
+mod watch_timeouts;
 
 pub use cell::cell;
 pub use config::ApiServerConfig;

@@ -21,8 +21,8 @@ use crate::connect::Connect;
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::metrics::ClientMetrics;
+use crate::request_error::{About, ErrorKind, RequestError, of_connection};
 use crate::target::{template, verb};
-use crate::trouble::{About, Trouble, What, of_connection};
 use crate::version::Version;
 
 /// How long an answer may take to begin.
@@ -207,7 +207,7 @@ impl Link {
         name: &str,
         plural: &str,
         group: &str,
-    ) -> Result<Response<Body>, Trouble> {
+    ) -> Result<Response<Body>, RequestError> {
         let waited = self.limiter.acquire().await;
         let (method, uri) = (request.method().clone(), request.uri().to_string());
         let path = template(&uri);
@@ -221,7 +221,7 @@ impl Link {
             Ok(()) = cuts.changed() => {
                 self.metrics.called(&lease.host, &method, "<error>", &path, asked.elapsed());
                 let text = format!("the connection to {} was given up before it has answered", lease.url);
-                return Err(Trouble::new(What::Cut, text));
+                return Err(RequestError::new(ErrorKind::Cut, text));
             }
         };
         let answer = match answer {
@@ -234,7 +234,7 @@ impl Link {
                 self.metrics.called(&lease.host, &method, "<error>", &path, asked.elapsed());
                 let text =
                     format!("{} does not answer: {verb} {name} has waited {} s", lease.url, ANSWER.as_secs());
-                return Err(self.failed(lease, Trouble::new(What::Unreachable, text)));
+                return Err(self.failed(lease, RequestError::new(ErrorKind::Unreachable, text)));
             }
         };
         self.metrics.called(&lease.host, &method, answer.status().as_str(), &path, asked.elapsed());
@@ -246,8 +246,8 @@ impl Link {
         let (head, body) = answer.into_parts();
         let body = timeout(ANSWER, limited(body, MAX_TROUBLE)).await;
         let body = body.ok().and_then(Result::ok).unwrap_or_default();
-        let trouble = Trouble::of_answer(head.status, &head.headers, &body, &about);
-        if trouble.what == What::Unauthorized {
+        let trouble = RequestError::of_answer(head.status, &head.headers, &body, &about);
+        if trouble.what == ErrorKind::Unauthorized {
             self.suspect.notify_one();
         }
         if trouble.is_of_server() {
@@ -264,7 +264,7 @@ impl Link {
         name: &str,
         plural: &str,
         group: &str,
-    ) -> Result<Bytes, Trouble> {
+    ) -> Result<Bytes, RequestError> {
         self.ask_by(&self.lease(), request, name, plural, group).await
     }
 
@@ -275,29 +275,29 @@ impl Link {
         name: &str,
         plural: &str,
         group: &str,
-    ) -> Result<Bytes, Trouble> {
+    ) -> Result<Bytes, RequestError> {
         let answer = self.send(lease, request, name, plural, group).await?;
         match timeout(ANSWER, limited(answer.into_body(), MAX_ANSWER)).await {
             Ok(Ok(body)) => Ok(body),
-            Ok(Err(reason)) => Err(Trouble::new(
-                What::Cut,
+            Ok(Err(reason)) => Err(RequestError::new(
+                ErrorKind::Cut,
                 format!("the answer of {} about {name} broke off: {reason}", lease.url),
             )),
-            Err(_) => Err(Trouble::new(
-                What::Stalled,
+            Err(_) => Err(RequestError::new(
+                ErrorKind::Stalled,
                 format!("the answer of {} about {name} does not end", lease.url),
             )),
         }
     }
 
     /// Asks the server for its version; that is its sign of life.
-    pub(crate) async fn version(&self, lease: &Lease, limit: Duration) -> Result<Version, Trouble> {
+    pub(crate) async fn version(&self, lease: &Lease, limit: Duration) -> Result<Version, RequestError> {
         let request = request(Method::GET, "/version", "application/json", Body::empty());
         let answer = match timeout(limit, self.ask_by(lease, request, "its version", "version", "")).await {
             Ok(answer) => answer?,
             Err(_) => {
                 let text = format!("{} has shown no sign of life for {} s", lease.url, limit.as_secs_f32());
-                return Err(self.failed(lease, Trouble::new(What::Unreachable, text)));
+                return Err(self.failed(lease, RequestError::new(ErrorKind::Unreachable, text)));
             }
         };
         let version: Version = serde_json::from_slice(&answer).map_err(|error| {
@@ -306,7 +306,7 @@ impl Link {
                 lease.url,
                 String::from_utf8_lossy(&answer)
             );
-            Trouble::new(What::Nonsense, text.chars().take(300).collect::<String>())
+            RequestError::new(ErrorKind::Nonsense, text.chars().take(300).collect::<String>())
         })?;
         let mut state = self.state.lock();
         if state.version.as_ref() != Some(&version) {
@@ -405,12 +405,12 @@ impl Link {
     }
 
     /// The server has failed: the next one is tried, if there are several. What is told is told again in an hour.
-    fn failed(&self, lease: &Lease, mut trouble: Trouble) -> Trouble {
+    fn failed(&self, lease: &Lease, mut trouble: RequestError) -> RequestError {
         let mut state = self.state.lock();
         if lease.generation != state.generation {
             return trouble; // of a client that is not in use any more
         }
-        if trouble.what == What::Dropped {
+        if trouble.what == ErrorKind::Dropped {
             match &state.trouble {
                 Some(known) => trouble.text.clone_from(known),
                 // The next connection may tell the reason.

@@ -17,8 +17,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::time::Instant;
 
+use crate::request_error::ErrorKind;
 use crate::target::Target;
-use crate::trouble::What;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
@@ -97,7 +97,7 @@ pub(crate) struct WatchState {
     listed: AtomicBool,
     excused: AtomicBool,
     /// When it failed last, and why.
-    failed: Mutex<Option<(Instant, What)>>,
+    failed: Mutex<Option<(Instant, ErrorKind)>>,
 }
 
 impl WatchState {
@@ -140,7 +140,7 @@ impl WatchState {
     }
 
     /// It cannot go on for this reason.
-    pub(crate) fn failed(&self, why: What) {
+    pub(crate) fn failed(&self, why: ErrorKind) {
         *self.failed.lock() = Some((Instant::now(), why));
     }
 

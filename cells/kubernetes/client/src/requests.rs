@@ -10,9 +10,9 @@ use kube::client::Body;
 use serde_json::json;
 
 use crate::link::{Link, request};
+use crate::request_error::{ErrorKind, RequestError};
 use crate::scan::key;
 use crate::target::{path, path_of};
-use crate::trouble::{Trouble, What};
 
 /// Requests to an API server.
 pub(crate) struct Requests(pub(crate) Arc<Link>);
@@ -56,25 +56,25 @@ fn unnamed<T: Send + 'static>(kind: Kind) -> Answer<T> {
     std::future::ready(Err(error)).boxed()
 }
 
-fn failed(trouble: Trouble) -> ApiError {
-    let Trouble { what, text, after } = trouble;
+fn failed(trouble: RequestError) -> ApiError {
+    let RequestError { what, text, after } = trouble;
     match what {
-        What::NotFound => ApiError::NotFound(text),
-        What::Exists => ApiError::AlreadyExists(text),
-        What::Conflict => ApiError::Conflict(text),
-        What::Invalid => ApiError::Invalid(text),
-        What::Forbidden | What::Unauthorized => ApiError::Forbidden(text),
-        What::Gone => ApiError::Expired(text),
-        What::Unreachable
-        | What::Dropped
-        | What::Cut
-        | What::Stalled
-        | What::Slow
-        | What::Nonsense
-        | What::Rewound
-        | What::TooNew
-        | What::Busy
-        | What::Failed => {
+        ErrorKind::NotFound => ApiError::NotFound(text),
+        ErrorKind::Exists => ApiError::AlreadyExists(text),
+        ErrorKind::Conflict => ApiError::Conflict(text),
+        ErrorKind::Invalid => ApiError::Invalid(text),
+        ErrorKind::Forbidden | ErrorKind::Unauthorized => ApiError::Forbidden(text),
+        ErrorKind::Gone => ApiError::Expired(text),
+        ErrorKind::Unreachable
+        | ErrorKind::Dropped
+        | ErrorKind::Cut
+        | ErrorKind::Stalled
+        | ErrorKind::Slow
+        | ErrorKind::Nonsense
+        | ErrorKind::Rewound
+        | ErrorKind::TooNew
+        | ErrorKind::Busy
+        | ErrorKind::Failed => {
             ApiError::Unavailable { message: text, retry_after: after.map(|after| after.as_secs()) }
         }
     }

@@ -11,8 +11,8 @@ use crate::definitions::Definitions;
 use crate::follow::Follow;
 use crate::link::Link;
 use crate::metrics::{WatchState, Watches};
-use crate::pace::Pace;
 use crate::target::Target;
+use crate::watch_timeouts::WatchTimeouts;
 
 /// The name of the source, which names of jobs have.
 pub(crate) const NAME: &str = "daemon-k8s";
@@ -26,7 +26,7 @@ pub(crate) struct Connection {
     pub(crate) link: Arc<Link>,
     pub(crate) definitions: Definitions,
     pub(crate) watches: Watches,
-    pub(crate) pace: Pace,
+    pub(crate) pace: WatchTimeouts,
     pub(crate) health: Health,
 }
 

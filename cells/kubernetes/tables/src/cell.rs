@@ -15,10 +15,10 @@ use statedb::{RwTable, Table};
 
 use crate::config::K8sConfig;
 use crate::folder::{self, Folder, Keep, Manifests, Memory, Report, SourceMetrics, follow, records};
+use crate::in_memory_source::InMemorySource;
 use crate::numbers::Numbers;
 use crate::page::page;
 use crate::policy::{PolicyKind, PolicyObject};
-use crate::shelf::Shelf;
 use crate::source_file::SourceFile;
 use crate::sources::Sources;
 use crate::table::{Reflecting, selected, table};
@@ -135,7 +135,7 @@ fn folders(p: FolderParams) -> Result<Members<Arc<dyn Source>>, Error> {
     ];
     for (option, value, accepted) in sources {
         let Some(path) = folder(option, value)? else { continue };
-        let shelf = Shelf::new(option, accepted);
+        let shelf = InMemorySource::new(option, accepted);
         shelves.push(Arc::new(shelf.clone()));
         let health = p.health.scope(option);
         let report = Report::new(option, value, accepted, p.files.clone(), health, numbers.clone());

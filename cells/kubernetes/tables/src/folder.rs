@@ -36,7 +36,7 @@ use self::outcome::Outcome;
 pub(crate) use self::report::{Report, SourceMetrics};
 use self::watch::Watch;
 use crate::MAX_FILE;
-use crate::shelf::Shelf;
+use crate::in_memory_source::InMemorySource;
 
 /// How long what a file said stays in force after the file has gone: editors and scripts that replace a file by two
 /// steps have done the second one by then.
@@ -63,7 +63,7 @@ pub(crate) fn versions() -> Members<Version> {
 pub(crate) struct Folder {
     path: PathBuf,
     manifests: Manifests,
-    shelf: Shelf,
+    shelf: InMemorySource,
     report: Report,
     memory: Memory,
     keep: Keep,
@@ -86,7 +86,7 @@ impl Folder {
     pub(crate) fn new(
         path: PathBuf,
         manifests: Manifests,
-        shelf: Shelf,
+        shelf: InMemorySource,
         report: Report,
         memory: Memory,
         keep: Keep,

@@ -69,6 +69,7 @@ mod events;
 mod faults;
 mod filter;
 mod folder;
+mod in_memory_source;
 mod numbers;
 mod object;
 mod page;
@@ -76,7 +77,6 @@ mod policy;
 mod pool;
 mod reflect;
 mod row;
-mod shelf;
 mod source_file;
 mod sources;
 mod table;
@@ -87,6 +87,7 @@ pub use config::K8sConfig;
 pub use error::Error;
 pub use events::{Said, Wrong, events};
 pub use filter::selects;
+pub use in_memory_source::{Change, InMemorySource, Raw};
 pub use k8s_types::{
     Answer, Api, ApiError, Broken, DEFAULT_NAMESPACE, Document, ItemPath, JsonItem, Key, Kind, Lines,
     MAX_DEPTH, MAX_FILE, Manifest, ObjectMeta, Patch, Preconditions, Problem, Refusal, Resource, Selection,
@@ -97,7 +98,6 @@ pub use object::{manifest, manifest_of_json};
 pub use policy::{PolicyKind, PolicyObject};
 pub use pool::Pool;
 pub use row::{Row, Tabled};
-pub use shelf::{Change, Raw, Shelf};
 pub use source_file::{ManifestFault, SourceFile};
 pub use sources::Sources;
 pub use table::{optional, selected, table};

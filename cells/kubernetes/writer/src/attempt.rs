@@ -1,4 +1,4 @@
-//! One attempt at a wish: a look, a decision, a request.
+//! One attempt at a mutation: a look, a decision, a request.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::metrics::Numbers;
+use crate::mutation::{Look, Mutation, Step, Verb, Written};
 use crate::target::Target;
-use crate::wish::{Look, Step, Verb, Wish, Written};
 
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,25 +33,25 @@ pub(crate) struct Requests<'a> {
 }
 
 impl Requests<'_> {
-    /// Tries a wish once, without a look at first if it is `blind`; tells whether the next try may be so. A wish that
+    /// Tries a mutation once, without a look at first if it is `blind`; tells whether the next try may be so. A mutation that
     /// panics has failed.
-    pub(crate) async fn attempt(self, wish: &Wish, blind: bool) -> (Attempt, bool) {
-        let tried = AssertUnwindSafe(self.tried(wish, blind)).catch_unwind().await;
+    pub(crate) async fn attempt(self, mutation: &Mutation, blind: bool) -> (Attempt, bool) {
+        let tried = AssertUnwindSafe(self.tried(mutation, blind)).catch_unwind().await;
         tried.unwrap_or_else(|_| {
-            let error = ApiError::Invalid("the wish panicked, which is a fault of the agent".into());
+            let error = ApiError::Invalid("the mutation panicked, which is a fault of the agent".into());
             (Attempt::Failed { verb: Verb::Get, error }, false)
         })
     }
 
-    async fn tried(self, wish: &Wish, blind: bool) -> (Attempt, bool) {
-        if let Some(first) = wish.first.as_ref().filter(|_| blind) {
+    async fn tried(self, mutation: &Mutation, blind: bool) -> (Attempt, bool) {
+        if let Some(first) = mutation.first.as_ref().filter(|_| blind) {
             match self.step(first.clone(), None).await {
                 Attempt::Failed { error, .. } if says_stale(&error) => {}
                 other => return (other, true),
             }
         }
-        match self.look(&wish.look).await {
-            Ok(present) => (self.step((wish.decide)(present.as_ref()), present.as_ref()).await, false),
+        match self.look(&mutation.look).await {
+            Ok(present) => (self.step((mutation.decide)(present.as_ref()), present.as_ref()).await, false),
             Err(error) => (Attempt::Failed { verb: Verb::Get, error }, false),
         }
     }

@@ -1,11 +1,11 @@
-//! What the agent writes to the cluster: a queue of wishes, one for each object.
+//! What the agent writes to the cluster: a queue of mutations, one for each object.
 //!
 //! **Owns** the table `k8s-writes`: what is still to be written, and why it is not yet.
-//! **Needs** an `Arc<dyn Api>`; without one each wish ends at once with [`NotWritten::NoServer`].
+//! **Needs** an `Arc<dyn Api>`; without one each mutation ends at once with [`NotWritten::NoServer`].
 //! **Gives** `Arc<`[`Writer`]`>`.
 //!
-//! A [`Wish`] is a function that looks at an object as the server has it and says the next [`Step`]. Who wants something else
-//! of the object wishes again: only the newest wish counts, and it is carried out however long that takes.
+//! A [`Mutation`] is a function that looks at an object as the server has it and returns the next [`Step`]. A caller that wants
+//! something else of the object enqueues another one: only the newest mutation counts, and it is retried until it is done.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -13,13 +13,13 @@
 //!
 //! use hive::prelude::*;
 //! use k8s_types::{Key, Kind};
-//! use k8s_writer::{NotWritten, Target, Wish, Writer};
+//! use k8s_writer::{NotWritten, Target, Mutation, Writer};
 //!
 //! /// Get, change, put; make it if it is not there; at most 10 times, 500 ms apart.
 //! async fn publish(writer: Arc<Writer>, node: &str, addresses: serde_json::Value) -> Result<(), NotWritten> {
-//!     let wish = Wish::edit(move |node| node["spec"]["addresses"] = addresses.clone())
+//!     let mutation = Mutation::edit(move |node| node["spec"]["addresses"] = addresses.clone())
 //!         .tries(10, Duration::from_millis(500));
-//!     writer.want(Target::new(Kind::CiliumNode, Key::new("", node)), wish).done().await?;
+//!     writer.enqueue(Target::new(Kind::CiliumNode, Key::new("", node)), mutation).done().await?;
 //!     Ok(())
 //! }
 //!
@@ -42,7 +42,7 @@
 //! and a request every 10 s.
 //!
 //! **Stop.** What is due is carried out for half a second; then everybody who still waits is told
-//! [`NotWritten::Stopped`]. Nothing is kept for the next run, whose cells wish for what they want then.
+//! [`NotWritten::Stopped`]. Nothing is kept for the next run, whose cells enqueue what they want then.
 //!
 //! **Why no reconciler** (`cells/reconciler`): requests of many objects are under way at a time, and how long an object waits is
 //! the server's state before it is the object's own.
@@ -52,16 +52,16 @@
 mod attempt;
 mod cell;
 mod metrics;
+mod mutation;
 mod refusals;
 mod run;
 mod schedule;
 mod target;
-mod wish;
 mod write;
 mod writer;
 
 pub use cell::cell;
+pub use mutation::{Mutation, NotWritten, Step, Verb, Written};
 pub use target::Target;
-pub use wish::{NotWritten, Step, Verb, Wish, Written};
 pub use write::{Write, WriteState};
 pub use writer::{Ticket, Writer};

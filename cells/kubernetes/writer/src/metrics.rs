@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use statedb::Table;
 
-use crate::wish::Verb;
+use crate::mutation::Verb;
 use crate::write::{Write, WriteState};
 
 /// The queue's name in the metrics of all queues.
@@ -58,11 +58,11 @@ impl Default for Numbers {
 
 impl Numbers {
     pub(crate) fn register(&self, metrics: &metrics::Metrics, table: Table<Write>) {
-        let help = "Number of wishes for objects of the cluster";
+        let help = "Number of mutations of objects of the cluster";
         metrics.register("k8s_workqueue_adds_total", help, self.adds.clone());
         let help = "Number of attempts that failed and were made again";
         metrics.register("k8s_workqueue_retries_total", help, self.retries.clone());
-        let help = "Seconds from a wish to its first attempt";
+        let help = "Seconds from a mutation to its first attempt";
         metrics.register("k8s_workqueue_queue_duration_seconds", help, self.waits.clone());
         let help = "Seconds of an attempt";
         metrics.register("k8s_workqueue_work_duration_seconds", help, self.works.clone());
@@ -126,7 +126,7 @@ impl Collector for Levels {
                 longest,
             ),
             ("k8s_workqueue_unfinished_work_seconds", "Seconds of all attempts now", unfinished),
-            ("k8s_workqueue_oldest_seconds", "Age of the oldest wish that is not fulfilled", oldest),
+            ("k8s_workqueue_oldest_seconds", "Age of the oldest mutation that is not fulfilled", oldest),
         ] {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(value).encode(family.encode_family(&[("name", QUEUE.name)])?)?;

@@ -6,7 +6,7 @@ use hive::Health;
 use k8s_types::{ApiError, Kind};
 use statedb::{Snapshot, Table};
 
-use crate::wish::Verb;
+use crate::mutation::Verb;
 use crate::write::{Write, WriteState};
 
 /// The refusals that are told at the moment.
@@ -31,7 +31,7 @@ impl Refusals {
     pub(crate) fn tell(&mut self, snapshot: &Snapshot) {
         let mut first: BTreeMap<(Kind, Verb), &Write> = BTreeMap::new();
         for row in self.table.all(snapshot).filter(|row| row.state == WriteState::Refused) {
-            first.entry((row.wish.target.kind, row.verb)).or_insert(row);
+            first.entry((row.mutation.target.kind, row.verb)).or_insert(row);
         }
         self.told.retain(|place, health| {
             let stays = first.contains_key(place);

@@ -1,4 +1,4 @@
-//! The job that carries wishes out.
+//! The job that carries mutations out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::attempt::{Attempt, Requests};
 use crate::metrics::Numbers;
+use crate::mutation::NotWritten;
 use crate::refusals::{Refusals, with_remedy};
 use crate::schedule::{Class, Schedule, Turn, Verdict};
-use crate::wish::NotWritten;
-use crate::write::{Wished, Write, WriteState};
+use crate::write::{QueuedMutation, Write, WriteState};
 use crate::writer::Writer;
 
 /// How long what is pending may take when the agent stops: the original's pods have a second for all of their stop.
@@ -38,7 +38,7 @@ pub(crate) struct Runner {
 /// An attempt that has come to its end.
 struct Finished {
     turn: Turn,
-    wish: Arc<Wished>,
+    mutation: Arc<QueuedMutation>,
     began: Instant,
     attempt: Attempt,
     blind: bool,
@@ -73,10 +73,10 @@ impl Runner {
                 self.refusals.tell(&snapshot);
             }
             for change in changes {
-                let Wished { target, number, wish, .. } = &*change.object.wish;
+                let QueuedMutation { target, number, mutation, .. } = &*change.object.mutation;
                 match change.deleted {
                     true => self.schedule.remove(target),
-                    false => self.schedule.put(now, target, *number, wish.limit),
+                    false => self.schedule.put(now, target, *number, mutation.limit),
                 }
                 if !change.deleted && change.object.state == WriteState::Waiting {
                     self.numbers.added();
@@ -101,13 +101,13 @@ impl Runner {
         }
     }
 
-    /// Begins attempts, those whose wish is still the newest.
+    /// Begins attempts, those whose mutation is still the newest.
     fn begin(&mut self, turns: Vec<Turn>, flying: &mut Flying) {
         let now = Instant::now();
         self.table.transact(|w| {
             for turn in turns {
                 let object = turn.target.to_string();
-                let row = w.get(Write::by_object(&object)).filter(|row| row.wish.number == turn.number);
+                let row = w.get(Write::by_object(&object)).filter(|row| row.mutation.number == turn.number);
                 let Some(mut row) = row.map(|row| (**row).clone()) else {
                     self.schedule.left_out(&turn);
                     continue;
@@ -121,7 +121,7 @@ impl Runner {
                     self.api.clone(),
                     self.numbers.clone(),
                     turn,
-                    row.wish.clone(),
+                    row.mutation.clone(),
                 )));
                 w.insert(row);
             }
@@ -129,7 +129,7 @@ impl Runner {
     }
 
     fn finish(&mut self, finished: Finished, health: &Health) {
-        let Finished { turn, wish, began, attempt, blind } = finished;
+        let Finished { turn, mutation, began, attempt, blind } = finished;
         let now = Instant::now();
         let class = match &attempt {
             Attempt::Failed { error, .. } => Some(Class::of(error)),
@@ -139,7 +139,7 @@ impl Runner {
         self.numbers.ended((now - began).as_secs_f64(), verdict == Verdict::Again);
         let object = turn.target.to_string();
         self.table.transact(|w| {
-            let Some(row) = w.get(Write::by_object(&object)).filter(|row| row.wish.number == turn.number)
+            let Some(row) = w.get(Write::by_object(&object)).filter(|row| row.mutation.number == turn.number)
             else {
                 return;
             };
@@ -155,12 +155,12 @@ impl Runner {
         });
         self.tell_gate(&attempt, health);
         match (attempt, verdict) {
-            (Attempt::Done(written), _) => wish.tell(Ok(written)),
-            (Attempt::GaveUp(reason), _) => wish.tell(Err(NotWritten::GaveUp { target: object, reason })),
-            (Attempt::Failed { .. }, Verdict::Replaced) => wish.superseded(),
+            (Attempt::Done(written), _) => mutation.tell(Ok(written)),
+            (Attempt::GaveUp(reason), _) => mutation.tell(Err(NotWritten::GaveUp { target: object, reason })),
+            (Attempt::Failed { .. }, Verdict::Replaced) => mutation.superseded(),
             (Attempt::Failed { verb, error }, Verdict::Exhausted) => {
-                let tries = wish.wish.limit.map_or(0, |limit| limit.tries);
-                wish.tell(Err(NotWritten::Failed { target: object, verb, tries, error }));
+                let tries = mutation.mutation.limit.map_or(0, |limit| limit.tries);
+                mutation.tell(Err(NotWritten::Failed { target: object, verb, tries, error }));
             }
             (Attempt::Failed { .. }, _) => {}
         }
@@ -188,9 +188,9 @@ impl Drop for Runner {
     }
 }
 
-async fn attempt(api: Arc<dyn Api>, numbers: Numbers, turn: Turn, wish: Arc<Wished>) -> Finished {
+async fn attempt(api: Arc<dyn Api>, numbers: Numbers, turn: Turn, mutation: Arc<QueuedMutation>) -> Finished {
     let began = Instant::now();
     let requests = Requests { api: &*api, target: &turn.target, numbers: &numbers };
-    let (attempt, blind) = requests.attempt(&wish.wish, turn.blind).await;
-    Finished { began, attempt, blind, wish, turn }
+    let (attempt, blind) = requests.attempt(&mutation.mutation, turn.blind).await;
+    Finished { began, attempt, blind, mutation, turn }
 }

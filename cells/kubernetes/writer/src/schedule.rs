@@ -7,8 +7,8 @@ use hive::Backoff;
 use k8s_types::{ApiError, Key, Kind};
 use tokio::time::Instant;
 
+use crate::mutation::Limit;
 use crate::target::Target;
-use crate::wish::Limit;
 
 /// Objects that are written at the same time.
 const AT_ONCE: usize = 8;
@@ -26,13 +26,13 @@ const PROBE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 const REFUSED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
 
 /// The longest that a server is obeyed when it asks to wait.
-const OBEYED: Duration = Duration::from_secs(120);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 /// How a failure is met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     /// The server is away or too busy, and may have said how long.
-    Trouble(Option<Duration>),
+    RequestError(Option<Duration>),
     /// The object was not as thought.
     Moved,
     /// Not before somebody has changed something.
@@ -42,9 +42,9 @@ pub(crate) enum Class {
 impl Class {
     pub(crate) fn of(error: &ApiError) -> Class {
         match error {
-            ApiError::Unavailable { retry_after, .. } => {
-                Class::Trouble(retry_after.map(|seconds| Duration::from_secs(seconds).min(OBEYED)))
-            }
+            ApiError::Unavailable { retry_after, .. } => Class::RequestError(
+                retry_after.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER)),
+            ),
             // What is made in a namespace that is going is not missed for long.
             ApiError::Forbidden(message) if message.contains("because it is being terminated") => {
                 Class::Moved
@@ -61,13 +61,13 @@ impl Class {
 /// What follows from an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The wish is over.
+    /// The mutation is over.
     Over,
     /// It is tried again.
     Again,
     /// It was tried as often as it was to be.
     Exhausted,
-    /// Another wish has taken its place meanwhile.
+    /// Another mutation has taken its place meanwhile.
     Replaced,
 }
 
@@ -92,7 +92,7 @@ struct Entry {
     refusals: u32,
 }
 
-/// Which wishes there are, when each is due, and how the server is doing. At most one request an object is under way.
+/// Which mutations there are, when each is due, and how the server is doing. At most one request an object is under way.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     entries: HashMap<Target, Entry>,
@@ -107,7 +107,7 @@ pub(crate) struct Schedule {
 #[derive(Debug, Default)]
 struct Gate {
     closed: Option<Closed>,
-    /// The wish that has failed last, if no answer came since.
+    /// The mutation that has failed last, if no answer came since.
     suspect: Option<u64>,
 }
 
@@ -115,17 +115,17 @@ struct Gate {
 struct Closed {
     until: Instant,
     probes: u32,
-    /// The wish that is tried now.
+    /// The mutation that is tried now.
     probe: Option<u64>,
 }
 
 impl Schedule {
-    /// There is this wish now, and no other for its target.
+    /// There is this mutation now, and no other for its target.
     pub(crate) fn put(&mut self, now: Instant, target: &Target, number: u64, limit: Option<Limit>) {
         if self.entries.get(target).is_some_and(|entry| entry.number == number) {
             return;
         }
-        // The server's troubles are not those of the wish before: the turns of probes go on.
+        // The server's troubles are not those of the mutation before: the turns of probes go on.
         let troubles = self.entries.get(target).map_or(0, |entry| entry.troubles);
         self.remove(target);
         self.due.insert((now, number), target.clone());
@@ -133,7 +133,7 @@ impl Schedule {
         self.entries.insert(target.clone(), entry);
     }
 
-    /// There is no wish for this target any more.
+    /// There is no mutation for this target any more.
     pub(crate) fn remove(&mut self, target: &Target) {
         if let Some(entry) = self.entries.remove(target) {
             self.due.remove(&(entry.due, entry.number));
@@ -161,7 +161,7 @@ impl Schedule {
         Some(Turn { target, number, blind })
     }
 
-    /// A turn is not taken: its wish has gone.
+    /// A turn is not taken: its mutation has gone.
     pub(crate) fn left_out(&mut self, turn: &Turn) {
         self.busy.remove(&(turn.target.kind, turn.target.key.clone()));
         if let Some(closed) = self.gate.closed.as_mut().filter(|closed| closed.probe == Some(turn.number)) {
@@ -202,11 +202,11 @@ impl Schedule {
         entry.blind = blind;
         let wait = match (class, entry.limit) {
             // It goes as soon as the server is there again.
-            (Class::Trouble(_), _) if closed => {
+            (Class::RequestError(_), _) if closed => {
                 entry.troubles += 1;
                 Duration::ZERO
             }
-            (Class::Trouble(_), _) => after(TROUBLE, &mut entry.troubles),
+            (Class::RequestError(_), _) => after(TROUBLE, &mut entry.troubles),
             (_, Some(limit)) => {
                 entry.moves += 1;
                 if entry.moves >= limit.tries {
@@ -249,7 +249,7 @@ impl Schedule {
 impl Gate {
     /// Takes an answer; true if the server is taken to be away from now on.
     fn answered(&mut self, now: Instant, number: u64, failure: Option<Class>) -> bool {
-        let Some(Class::Trouble(asked)) = failure else {
+        let Some(Class::RequestError(asked)) = failure else {
             *self = Gate::default();
             return false;
         };

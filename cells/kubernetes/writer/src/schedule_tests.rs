@@ -4,7 +4,7 @@ fn target(name: &str) -> Target {
     Target::new(Kind::CiliumEndpoint, Key::new("shop", name))
 }
 
-const AWAY: Option<Class> = Some(Class::Trouble(None));
+const AWAY: Option<Class> = Some(Class::RequestError(None));
 
 fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -91,7 +91,7 @@ fn waits_grow_by_the_class_of_the_failure() {
         waits
     };
     for (class, (min, max)) in
-        [(Class::Moved, MOVED), (Class::Trouble(None), TROUBLE), (Class::Refused, REFUSED)]
+        [(Class::Moved, MOVED), (Class::RequestError(None), TROUBLE), (Class::Refused, REFUSED)]
     {
         let waits = waits(class, 12);
         assert!(waits[0] >= min.mul_f64(0.79) && waits[0] <= min.mul_f64(1.21), "{class:?}: {waits:?}");
@@ -197,7 +197,9 @@ fn tries_are_those_that_the_server_has_answered() {
     let limit = Limit { tries: 3, apart: Duration::from_millis(500) };
     queue.schedule.put(queue.now, &target("a"), 1, Some(limit));
     let mut verdicts = Vec::new();
-    for class in [Class::Moved, Class::Trouble(None), Class::Refused, Class::Trouble(None), Class::Moved] {
+    for class in
+        [Class::Moved, Class::RequestError(None), Class::Refused, Class::RequestError(None), Class::Moved]
+    {
         let turn = queue.next().unwrap();
         verdicts.push(queue.end(&turn, Some(class)));
         if verdicts.len() == 1 {

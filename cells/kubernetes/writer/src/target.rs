@@ -1,4 +1,4 @@
-//! What a wish is about.
+//! What a mutation is about.
 
 use std::fmt;
 
@@ -16,12 +16,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// An object as a whole. A wish about it takes the place of those about its parts.
+    /// An object as a whole. A mutation about it takes the place of those about its parts.
     pub fn new(kind: Kind, key: Key) -> Target {
         Target { kind, key, part: "" }
     }
 
-    /// A part of the object, by a name of the wisher's choice: wishes about other parts stay.
+    /// A part of the object, by a name of the caller's choice: mutations about other parts stay.
     #[must_use]
     pub fn part(self, part: &'static str) -> Target {
         Target { part, ..self }

@@ -8,10 +8,10 @@ use statedb::{Table, age};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::mutation::{Mutation, NotWritten, Verb, Written};
 use crate::target::Target;
-use crate::wish::{NotWritten, Verb, Wish, Written};
 
-/// A row of `k8s-writes`: the newest wish about an object. It is there until it is fulfilled.
+/// A row of `k8s-writes`: the newest mutation about an object. It is there until it is fulfilled.
 #[derive(Clone, Debug, Serialize, Table)]
 #[table(name = "k8s-writes")]
 pub struct Write {
@@ -26,7 +26,7 @@ pub struct Write {
     pub attempts: u32,
     /// Why it failed last.
     pub error: String,
-    /// When it was wished for.
+    /// When it was enqueued.
     #[column("Age", with = |since: &Instant| age::of(since.elapsed()))]
     #[serde(rename = "age", serialize_with = "seconds")]
     pub since: Instant,
@@ -36,10 +36,10 @@ pub struct Write {
     pub(crate) tried: Option<Instant>,
     #[column(skip)]
     #[serde(skip)]
-    pub(crate) wish: Arc<Wished>,
+    pub(crate) mutation: Arc<QueuedMutation>,
 }
 
-/// How far a wish is.
+/// How far a mutation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriteState {
     /// To be tried.
@@ -79,16 +79,16 @@ fn seconds<S: Serializer>(since: &Instant, serializer: S) -> Result<S::Ok, S::Er
     serializer.serialize_u64(since.elapsed().as_secs())
 }
 
-/// A wish with its number and who waits for it.
+/// A mutation with its number and who waits for it.
 #[derive(Debug)]
-pub(crate) struct Wished {
+pub(crate) struct QueuedMutation {
     pub(crate) target: Target,
     pub(crate) number: u64,
-    pub(crate) wish: Wish,
+    pub(crate) mutation: Mutation,
     pub(crate) told: watch::Sender<Option<Result<Written, NotWritten>>>,
 }
 
-impl Wished {
+impl QueuedMutation {
     /// Tells who waits for it how it has ended; the first word counts.
     pub(crate) fn tell(&self, end: Result<Written, NotWritten>) {
         self.told.send_if_modified(|told| {

@@ -1,4 +1,4 @@
-//! The handle by which cells wish.
+//! The handle by which cells enqueue mutations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,11 +7,11 @@ use statedb::{RwTable, Writer as TableWriter};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::mutation::{Mutation, NotWritten, Written};
 use crate::target::Target;
-use crate::wish::{NotWritten, Wish, Written};
-use crate::write::{Wished, Write, WriteState};
+use crate::write::{QueuedMutation, Write, WriteState};
 
-/// Takes wishes about objects of the cluster.
+/// Takes mutations about objects of the cluster.
 #[derive(Debug)]
 pub struct Writer {
     /// None without an API server.
@@ -26,67 +26,67 @@ impl Writer {
         Writer { table, stopped: AtomicBool::new(false), numbers: AtomicU64::new(1) }
     }
 
-    /// Whether there is an API server to write to. Without one wishes end at once.
+    /// Whether there is an API server to write to. Without one mutations end at once.
     pub fn has_server(&self) -> bool {
         self.table.is_some()
     }
 
-    /// Wishes for an object: from now on this counts, and no wish for it before. It is carried out as soon as the server
-    /// lets, whether or not somebody waits for the ticket.
-    pub fn want(&self, target: Target, wish: Wish) -> Ticket {
+    /// Enqueues a mutation of an object: from now on this counts, and no mutation of it before. It is carried out as soon as the
+    /// server lets, whether or not somebody waits for the ticket.
+    pub fn enqueue(&self, target: Target, mutation: Mutation) -> Ticket {
         let (told, end) = watch::channel(None);
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let wished = Arc::new(Wished { target, number, wish, told });
-        let ticket = Ticket { target: wished.target.to_string(), end };
+        let queued = Arc::new(QueuedMutation { target, number, mutation, told });
+        let ticket = Ticket { target: queued.target.to_string(), end };
         let Some(table) = &self.table else {
-            wished.tell(Err(NotWritten::NoServer { target: ticket.target.clone() }));
+            queued.tell(Err(NotWritten::NoServer { target: ticket.target.clone() }));
             return ticket;
         };
         table.transact(|w| {
             if self.stopped.load(Ordering::Relaxed) {
-                return wished.tell(Err(NotWritten::Stopped { target: ticket.target.clone() }));
+                return queued.tell(Err(NotWritten::Stopped { target: ticket.target.clone() }));
             }
-            withdraw(w, &wished.target);
+            withdraw(w, &queued.target);
             w.insert(Write {
                 object: ticket.target.clone(),
-                verb: wished.wish.verb(),
+                verb: queued.mutation.verb(),
                 state: WriteState::Waiting,
                 attempts: 0,
                 error: String::new(),
                 since: Instant::now(),
                 tried: None,
-                wish: wished.clone(),
+                mutation: queued.clone(),
             });
         });
         ticket
     }
 
-    /// Withdraws what is wished for an object, and for its parts. A request that is under way comes to its end.
+    /// Withdraws the mutation of an object, and for its parts. A request that is under way comes to its end.
     pub fn forget(&self, target: &Target) {
         if let Some(table) = &self.table {
             table.transact(|w| withdraw(w, target));
         }
     }
 
-    /// Ends the taking of wishes; gives those that are left, whose waiters are told.
+    /// Ends the taking of mutations; gives those that are left, whose waiters are told.
     pub(crate) fn close(&self) -> Vec<String> {
         let Some(table) = &self.table else { return Vec::new() };
         let (left, _) = table.transact(|w| {
             self.stopped.store(true, Ordering::Relaxed);
-            let left: Vec<Arc<Wished>> = w.all().map(|row| row.wish.clone()).collect();
+            let left: Vec<Arc<QueuedMutation>> = w.all().map(|row| row.mutation.clone()).collect();
             w.delete_all();
             left
         });
-        let tell = |wished: Arc<Wished>| {
-            let target = wished.target.to_string();
-            wished.tell(Err(NotWritten::Stopped { target: target.clone() }));
+        let tell = |queued: Arc<QueuedMutation>| {
+            let target = queued.target.to_string();
+            queued.tell(Err(NotWritten::Stopped { target: target.clone() }));
             target
         };
         left.into_iter().map(tell).collect()
     }
 }
 
-/// Removes what is wished for a target; if it is a whole object, for its parts too. What is being tried is told by
+/// Removes the mutation of a target; if it is a whole object, for its parts too. What is being tried is told by
 /// whoever tries it.
 fn withdraw(w: &mut TableWriter<'_, Write>, target: &Target) {
     let name = target.to_string();
@@ -98,12 +98,12 @@ fn withdraw(w: &mut TableWriter<'_, Write>, target: &Target) {
         if let Some(row) = w.delete(Write::by_object(&object))
             && row.state != WriteState::Writing
         {
-            row.wish.superseded();
+            row.mutation.superseded();
         }
     }
 }
 
-/// A wish to wait for. Dropping it changes nothing.
+/// A mutation to wait for. Dropping it changes nothing.
 #[derive(Debug)]
 pub struct Ticket {
     target: String,
@@ -111,7 +111,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Waits until the wish is fulfilled or over.
+    /// Waits until the mutation is fulfilled or over.
     pub async fn done(mut self) -> Result<Written, NotWritten> {
         let stopped = NotWritten::Stopped { target: self.target };
         match self.end.wait_for(Option::is_some).await {

@@ -31,12 +31,12 @@ use crate::reconciler::balancer::Balancer;
 use crate::reconciler::control::{Control, Shared};
 use crate::reconciler::desired::Settings;
 use crate::reconciler::id_file::{self, IdFile};
-use crate::reconciler::operations::{KEEPER, LbOps, Surroundings, Unserved};
+use crate::reconciler::operations::{LbOps, OWNER, ReconcileContext, Unserved};
 use crate::reflectors::objects as reflect;
 use crate::reflectors::state_file_job::StateFile;
 use crate::rest;
 use crate::writer::select::Place;
-use crate::writer::services_writer::{Questions, Rules, ServicesWriter};
+use crate::writer::services_writer::{NodeInfo, Rules, ServicesWriter};
 
 /// Gives `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; keeps the node's load balancer maps
 /// like them, follows the state file, serves `GET /service`.
@@ -105,12 +105,12 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
     };
     let (node, addresses) = (p.node.clone(), p.addresses.clone());
     let node_port_addresses = move || addresses.as_deref().map(node_port_addresses).unwrap_or_default();
-    let questions = Questions::new(move || place(&node), node_port_addresses);
+    let node_info = NodeInfo::new(move || place(&node), node_port_addresses);
     let families = Families { v4: p.families.enable_ipv4, v6: p.families.enable_ipv6 };
     let tables = ((*p.services).clone(), (*p.frontends).clone(), (*p.backends).clone());
     let topology = rules.topology;
     let writer =
-        Arc::new(ServicesWriter::new(tables.0, tables.1, tables.2, questions, families, rules, events));
+        Arc::new(ServicesWriter::new(tables.0, tables.1, tables.2, node_info, families, rules, events));
     let (node, of_node) = (p.node, writer.clone());
     p.jobs.one_shot("node-addr-reconciler", move |cx| follow_node(of_node, node, topology, cx));
     if topology {
@@ -225,7 +225,7 @@ fn state_file(
         largest: memory.unwrap_or_default().largest_input(k8s_tables::MAX_FILE),
         initializers: Some(writer.register("state-file")),
         refused: Vec::new(),
-        has_passed_over: false,
+        has_invalid_fields: false,
         writer: (*writer).clone(),
     };
     jobs.one_shot("file-reflector", move |cx: JobCx| file.follow(cx));
@@ -293,10 +293,13 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
         }
     }
     let all = p.writer.frontends();
-    let surroundings =
-        Surroundings { settings: Settings::of(&p.config), addresses: p.addresses, frontends: all.clone() };
+    let context = ReconcileContext {
+        settings: Settings::of(&p.config),
+        addresses: p.addresses,
+        frontends: all.clone(),
+    };
     let unserved = Unserved::new(cx.health.scope("node-ports"));
-    let ops = Shared::new(LbOps { balancer, comparisons: comparisons.clone(), surroundings, unserved });
+    let ops = Shared::new(LbOps { balancer, comparisons: comparisons.clone(), context, unserved });
     let health = cx.health.clone();
     let (handle, reconciler) = Reconciler::builder(frontends)
         .status(|frontend| &frontend.status, |frontend, status| frontend.status = status)
@@ -312,7 +315,7 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
     p.control.runs(maps, ops.clone(), handle.clone());
     let compare = async {
         loop {
-            comparisons.turn(KEEPER).await;
+            comparisons.turn(OWNER).await;
             handle.prune();
         }
     };

@@ -28,10 +28,10 @@ use crate::model::frontend::Frontend;
 use crate::model::source::Source;
 use crate::reconciler::balancer::Balancer;
 use crate::reconciler::desired::{Desired, Settings};
-use crate::reconciler::operations::{LbOps, Surroundings};
+use crate::reconciler::operations::{LbOps, ReconcileContext};
 use crate::testing::FakeMaps;
 use crate::writer::select::Place;
-use crate::writer::services_writer::{Questions, Rules, ServicesWriter, State};
+use crate::writer::services_writer::{NodeInfo, Rules, ServicesWriter, State};
 
 const NODE: &str = "alpha";
 
@@ -49,8 +49,8 @@ pub(crate) fn writer_with(rules: Rules) -> ServicesWriter {
     let tables = (services.unwrap(), frontends.unwrap(), backends.unwrap());
     let place = || Place { node: NODE.to_owned(), zone: Some("north".into()), cluster_id: 3 };
     let node_port_addresses = || BTreeSet::from([[192, 0, 2, 90].into()]);
-    let questions = Questions::new(place, node_port_addresses);
-    ServicesWriter::new(tables.0, tables.1, tables.2, questions, FAMILIES, rules, Events::default())
+    let node_info = NodeInfo::new(place, node_port_addresses);
+    ServicesWriter::new(tables.0, tables.1, tables.2, node_info, FAMILIES, rules, Events::default())
 }
 
 /// What a state file says.
@@ -82,13 +82,13 @@ fn tables() -> Maglev {
 fn agent(maps: Arc<dyn LbMaps>) -> (ServicesWriter, RwTable<NodeAddress>, LbOps) {
     let writer = writer();
     let addresses: RwTable<NodeAddress> = writer.frontends().db().table().unwrap();
-    let surroundings = Surroundings {
+    let context = ReconcileContext {
         settings: settings(),
         addresses: Some(Arc::new((*addresses).clone())),
         frontends: writer.frontends(),
     };
     let balancer = Balancer::restore(maps).unwrap();
-    let ops = LbOps { balancer, comparisons: Arc::default(), surroundings, unserved: Default::default() };
+    let ops = LbOps { balancer, comparisons: Arc::default(), context, unserved: Default::default() };
     (writer, addresses, ops)
 }
 

@@ -3,7 +3,7 @@
 //! A socket that was led to a backend when it connected stays with it: a UDP client would send into the void for as long as
 //! it lives. This cell has the kernel abort such sockets (`SOCK_DESTROY`), whose owner gets `ECONNABORTED` and connects anew.
 //!
-//! **Owns** nothing that lasts. **Needs** the tables of [`services`], and the pinned maps `cilium_lb{4,6}_reverse_sk`, by which
+//! **Owns** nothing that lasts. **Needs** the tables of [`loadbalancer`], and the pinned maps `cilium_lb{4,6}_reverse_sk`, by which
 //! it knows the sockets that were led to a backend: all others are left alone. **Gives** nothing to other cells.
 //!
 //! **Life.** On with `bpf-lb-sock` or `bpf-lb-sock-hostns-only`. What happens to backends within 50 ms is one round. A backend

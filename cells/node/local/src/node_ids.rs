@@ -18,7 +18,7 @@ use crate::{LocalNode, LocalNodeStore};
 
 const NAME: &str = "cilium_node_map_v2";
 /// Who compares it.
-const KEEPER: &str = "node-ids";
+const OWNER: &str = "node-ids";
 /// The map is made beside the start, by the cell of the maps.
 const WAIT: Duration = Duration::from_millis(50);
 
@@ -87,7 +87,7 @@ impl NodeIds {
                         cx.health.ok(format_args!("node id {id}"));
                         if comparing {
                             let changed = changed.iter().map(|ip| format!("{NAME}: {ip}")).collect();
-                            maps.comparisons().compared(KEEPER, own, changed);
+                            maps.comparisons().compared(OWNER, own, changed);
                         }
                     }
                     Err(error) => cx.health.degraded("Node id not written", error),
@@ -96,7 +96,7 @@ impl NodeIds {
             drop(snapshot);
             comparing = tokio::select! {
                 () = watch.changed() => false,
-                () = maps.comparisons().turn(KEEPER) => true,
+                () = maps.comparisons().turn(OWNER) => true,
             };
         }
     }

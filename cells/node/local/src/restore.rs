@@ -49,7 +49,7 @@ pub(crate) fn read(state: &Path) -> Result<Routers, Error> {
         Ok(text) => Ok(text.as_deref().map(parse).unwrap_or_default()),
         Err(error @ state_file::Error::Damaged { .. }) => {
             tracing::warn!(%error, "Going on without the file of the router's addresses, which is written anew");
-            state_file::set_aside(error.path())?;
+            state_file::quarantine(error.path())?;
             Ok(Routers::default())
         }
         Err(error) => Err(error.into()),

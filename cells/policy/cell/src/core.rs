@@ -172,7 +172,7 @@ impl Core {
     }
 
     /// What the maps hold is not known any more: the next round reads and corrects them.
-    pub(crate) fn distrust_maps(&mut self) {
+    pub(crate) fn invalidate_map_cache(&mut self) {
         self.endpoints.values_mut().for_each(|endpoint| endpoint.rows = None);
     }
 

@@ -72,7 +72,7 @@ pub(crate) struct Job {
 }
 
 /// What goes from round to round.
-struct Progressing {
+struct RoundState {
     objects: Changes<PolicyObject>,
     identities: Changes<Identity>,
     /// Policies that wait for identities of their prefixes.
@@ -135,7 +135,7 @@ impl Job {
             () = complete => {}
             () = cx.cancelled() => return Ok(()),
         }
-        let mut progressing = Progressing {
+        let mut rounds = RoundState {
             objects: self.inputs.objects.changes(),
             identities: self.inputs.identities.changes(),
             staged: Staged::new(),
@@ -152,23 +152,23 @@ impl Job {
             let snapshot = self.endpoints.snapshot();
             let (_, endpoints_watch) = self.endpoints.all_watch(&snapshot);
             let options_watch = self.inputs.options.as_ref().map(|table| table.all_watch(&snapshot).1);
-            let (objects, objects_watch) = progressing.objects.read(&snapshot, usize::MAX);
-            let (identities, identities_watch) = progressing.identities.read(&snapshot, usize::MAX);
+            let (objects, objects_watch) = rounds.objects.read(&snapshot, usize::MAX);
+            let (identities, identities_watch) = rounds.identities.read(&snapshot, usize::MAX);
 
             let known = self.known(&snapshot);
             // The job's own writes of how far endpoints have come wake it, too.
-            let is_same = objects.is_empty() && identities.is_empty() && known == progressing.known;
+            let is_same = objects.is_empty() && identities.is_empty() && known == rounds.known;
             let mut retry = None;
-            if !is_same || progressing.first || progressing.comparing || progressing.failed {
-                progressing.known = known;
-                let end = self.round(&mut progressing, &snapshot, objects, identities).await?;
-                progressing.failed = end.trouble.is_some();
+            if !is_same || rounds.first || rounds.comparing || rounds.failed {
+                rounds.known = known;
+                let end = self.round(&mut rounds, &snapshot, objects, identities).await?;
+                rounds.failed = end.trouble.is_some();
                 match &end.trouble {
                     Some(trouble) => {
                         self.follow.failed(trouble);
-                        retry = progressing.backoff.next_wait();
+                        retry = rounds.backoff.next_wait();
                     }
-                    None => progressing.backoff.reset(),
+                    None => rounds.backoff.reset(),
                 }
                 match (end.trouble, end.full, end.refused) {
                     (Some(trouble), ..) => {
@@ -191,8 +191,8 @@ impl Job {
                 () = self.config.changed() => {}
                 () = tokio::time::sleep_until(last_comparison + comparison), if !comparison.is_zero() => {
                     last_comparison = tokio::time::Instant::now();
-                    self.shared.with(|state| state.core.distrust_maps()).await;
-                    progressing.comparing = true;
+                    self.shared.with(|state| state.core.invalidate_map_cache()).await;
+                    rounds.comparing = true;
                 }
             }
         }
@@ -233,7 +233,7 @@ impl Job {
     /// Brings everything to where the snapshot has it.
     async fn round(
         &mut self,
-        progressing: &mut Progressing,
+        rounds: &mut RoundState,
         snapshot: &Snapshot,
         objects: Batch<PolicyObject>,
         identities: Batch<Identity>,
@@ -246,12 +246,12 @@ impl Job {
             PolicyKind::CiliumClusterwideNetworkPolicy => self.inputs.enable_ccnp,
         };
         let objects: Vec<_> = objects.into_iter().filter(|change| counted(&change.object)).collect();
-        progressing.unsettled.extend(objects.iter().map(|change| id(&change.object)));
+        rounds.unsettled.extend(objects.iter().map(|change| id(&change.object)));
         let sources: BTreeSet<Arc<str>> = objects.iter().map(|change| change.object.source.clone()).collect();
-        let mut staged = std::mem::take(&mut progressing.staged);
+        let mut staged = std::mem::take(&mut rounds.staged);
         let (numbers, revision) = (self.numbers.clone(), self.revision.clone());
-        let (first, finish) = (progressing.first, self.finish());
-        let unsettled = progressing.unsettled.clone();
+        let (first, finish) = (rounds.first, self.finish());
+        let unsettled = rounds.unsettled.clone();
         let step = self
             .shared
             .with(move |state| {
@@ -259,7 +259,7 @@ impl Job {
                 if first {
                     state.repository.begun();
                 }
-                state.learn(&identities);
+                state.apply_identity_changes(&identities);
                 state.core.set_endpoints(rows.iter());
                 let new = state.repository.missing(&staged);
                 match new.is_empty() {
@@ -274,13 +274,13 @@ impl Job {
         let (round, finished, trouble) = match step {
             Step::Brought(round, finished) => (round, Some(finished), None),
             Step::Prefixes { staged, settings, new } => {
-                let (round, trouble) = self.bring_with_prefixes(progressing, staged, settings, new).await?;
+                let (round, trouble) = self.bring_with_prefixes(rounds, staged, settings, new).await?;
                 (round, None, trouble)
             }
         };
         let waits = trouble.is_some();
         self.numbers.round(&round, self.revision(), &sources, started.elapsed());
-        if std::mem::take(&mut progressing.comparing) && round.in_place + round.swapped > 0 {
+        if std::mem::take(&mut rounds.comparing) && round.in_place + round.swapped > 0 {
             let (in_place, swapped) = (round.in_place, round.swapped);
             tracing::warn!(in_place, swapped, "Policy maps were not as written; somebody else changes them");
         }
@@ -292,11 +292,11 @@ impl Job {
         let trouble = trouble.or_else(|| of(Progress::Failed).next().map(text));
         let full = of(Progress::Full).next().map(text);
 
-        let settled = if waits { BTreeSet::new() } else { std::mem::take(&mut progressing.unsettled) };
+        let settled = if waits { BTreeSet::new() } else { std::mem::take(&mut rounds.unsettled) };
         let Finished { statuses, unnamed, refused } = match finished {
             Some(finished) => finished,
             None => {
-                let (finish, waiting) = (self.finish(), progressing.staged.clone());
+                let (finish, waiting) = (self.finish(), rounds.staged.clone());
                 self.shared.with(move |state| finish(state, settled, &waiting)).await
             }
         };
@@ -304,7 +304,7 @@ impl Job {
         self.release(unnamed).await?;
         // Nothing is in force before the first policies are.
         if !waits {
-            if std::mem::take(&mut progressing.first) {
+            if std::mem::take(&mut rounds.first) {
                 let (revision, endpoints) = (self.revision(), round.outcomes.len());
                 tracing::info!(revision, endpoints, "Policies of all sources are in force");
             }
@@ -347,23 +347,23 @@ impl Job {
     /// they do.
     async fn bring_with_prefixes(
         &self,
-        progressing: &mut Progressing,
+        rounds: &mut RoundState,
         staged: Staged,
         settings: Settings,
         new: Vec<IpNetwork>,
     ) -> anyhow::Result<(Round, Option<String>)> {
         let (allocator, prefixes) = (self.prefixes.clone(), new.clone());
         let allocated = hive::blocking(move || allocator.allocate(&prefixes)).await;
-        let (identities, _) = progressing.identities.read(&self.inputs.identities.snapshot(), usize::MAX);
+        let (identities, _) = rounds.identities.read(&self.inputs.identities.snapshot(), usize::MAX);
         let numbers = match allocated {
             Ok(numbers) => numbers,
             Err(error) => {
                 tracing::warn!(%error, "Unable to give identities to prefixes of policies, trying again");
-                progressing.staged = staged;
+                rounds.staged = staged;
                 // Rules that are in force stay so for endpoints that come; at a start there are none, and maps stay.
-                let (first, revision) = (progressing.first, self.revision.clone());
+                let (first, revision) = (rounds.first, self.revision.clone());
                 let go_on = move |state: &mut State| {
-                    state.learn(&identities);
+                    state.apply_identity_changes(&identities);
                     match first {
                         true => Round::default(),
                         false => state.bring(settings, Staged::new(), &revision),
@@ -374,10 +374,10 @@ impl Job {
         };
         // At a start nothing is known of the rules that the maps follow: they get the new rows first and lose the old
         // ones last, as packets carry the old numbers until the ipcache has the new ones.
-        let first = progressing.first;
+        let first = rounds.first;
         self.shared
             .with(move |state| {
-                state.learn(&identities);
+                state.apply_identity_changes(&identities);
                 if !first {
                     state.core.round();
                 }

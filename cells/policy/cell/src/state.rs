@@ -76,7 +76,7 @@ impl State {
     }
 
     /// Tells the engine which identities there are.
-    pub(crate) fn learn(&mut self, identities: &Batch<Identity>) {
+    pub(crate) fn apply_identity_changes(&mut self, identities: &Batch<Identity>) {
         for change in identities {
             match change.deleted {
                 true => self.core.remove_identity(change.object.id),

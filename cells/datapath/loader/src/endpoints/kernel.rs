@@ -11,8 +11,8 @@ use futures::future::{BoxFuture, FutureExt};
 use maps::{Maps, policy_name};
 use tokio::sync::watch;
 
-use crate::endpoints::away::Away;
-use crate::endpoints::departed::Departed;
+use crate::endpoints::conntrack_purge::ConntrackPurge;
+use crate::endpoints::detached_interfaces::DetachedInterfaces;
 use crate::endpoints::policy;
 use crate::endpoints::pool::{PolicyMap, PolicyPool};
 use crate::programs::set::ProgramSet;
@@ -39,8 +39,8 @@ pub struct KernelDatapath {
     maps: Arc<Maps>,
     options: KernelOptions,
     pub(crate) pool: PolicyPool,
-    departed: Departed,
-    away: Away,
+    conntrack_purge: ConntrackPurge,
+    detached_interfaces: DetachedInterfaces,
     /// Settings rows as they were written last: who overwrites one in the kernel does not change what is wanted.
     settings: Mutex<BTreeMap<u16, EndpointConfig>>,
     /// The programs that new attachments get.
@@ -65,8 +65,8 @@ impl KernelDatapath {
             pool: PolicyPool::new(maps.clone()),
             maps,
             options,
-            departed: Departed::default(),
-            away: Away::default(),
+            conntrack_purge: ConntrackPurge::default(),
+            detached_interfaces: DetachedInterfaces::default(),
             settings: Mutex::default(),
             programs: RwLock::new(None),
             attaching: RwLock::new(()),
@@ -87,12 +87,12 @@ impl KernelDatapath {
     }
 
     /// Endpoints that the datapath has to forget, for whoever sees to it.
-    pub fn departed(&self) -> &Departed {
-        &self.departed
+    pub fn conntrack_purge(&self) -> &ConntrackPurge {
+        &self.conntrack_purge
     }
 
-    pub(crate) fn away(&self) -> &Away {
-        &self.away
+    pub(crate) fn detached_interfaces(&self) -> &DetachedInterfaces {
+        &self.detached_interfaces
     }
 
     /// The host endpoint's id, 0 while there is none, and its changes.
@@ -415,7 +415,7 @@ impl Datapath for KernelDatapath {
         let old = self.row(id);
         let slot = self.policy(id, &old)?;
 
-        self.away.forget(id);
+        self.detached_interfaces.forget(id);
         let config = endpoint.config(slot);
         if old != config {
             let step = || format!("endpoint {id}: write settings");
@@ -453,9 +453,9 @@ impl Datapath for KernelDatapath {
         if old.id != 0 && (before.ipv4, before.ipv6) != (endpoint.ipv4, endpoint.ipv6) {
             self.remove_addresses(&before)?;
             let left = before.addresses().filter(|ip| !endpoint.addresses().any(|own| own == *ip));
-            self.departed.note(left);
+            self.conntrack_purge.add_addresses(left);
         }
-        self.departed.settle(&self.maps, endpoint.addresses())?;
+        self.conntrack_purge.purge_before_reuse(&self.maps, endpoint.addresses())?;
         self.write_addresses(endpoint)
     }
 
@@ -474,7 +474,7 @@ impl Datapath for KernelDatapath {
     fn detach(&self, id: u16) -> Result<bool, DatapathError> {
         self.check_ready(id)?;
         let _changing = self.change(id);
-        self.away.forget(id);
+        self.detached_interfaces.forget(id);
         let old = self.row(id);
         // Only the settings row knows the interface: behind a kill in between nobody would find what leads to it.
         if old.ifindex != 0 {
@@ -493,8 +493,8 @@ impl Datapath for KernelDatapath {
         unpin(&pin).step(|| format!("endpoint {id}: remove its policy pin"))?;
         self.maps.ep_ids().delete(&id.into()).step(|| format!("endpoint {id}: forget its id"))?;
         self.pool.give_back(old.policy_slot);
-        self.departed.note(EndpointDatapath::from_config(&old).addresses());
-        self.departed.note_endpoint(id);
+        self.conntrack_purge.add_addresses(EndpointDatapath::from_config(&old).addresses());
+        self.conntrack_purge.add_endpoint(id);
         Ok(old.id != 0)
     }
 
@@ -562,7 +562,7 @@ impl Datapath for KernelDatapath {
         for id in &unknown {
             self.detach(*id)?;
         }
-        self.departed.look();
+        self.conntrack_purge.request_full_scan();
         Ok(Pruned { endpoints: unknown, leftovers: self.sweep_leftovers(known)? })
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Sibling folders that it uses: `programs`.
 
-pub(crate) mod away;
-pub(crate) mod departed;
+pub(crate) mod conntrack_purge;
+pub(crate) mod detached_interfaces;
 pub(crate) mod kernel;
 pub(crate) mod policy;
 pub(crate) mod pool;

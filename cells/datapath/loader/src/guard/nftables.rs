@@ -545,8 +545,8 @@ mod tests {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             drop(std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap());
             std::net::TcpStream::connect("127.0.0.1:9").unwrap_err();
-            let away = std::net::UdpSocket::bind(("::", 0)).unwrap();
-            away.send_to(b"x", ("2001:db8::2", 9)).unwrap();
+            let detached_interfaces = std::net::UdpSocket::bind(("::", 0)).unwrap();
+            detached_interfaces.send_to(b"x", ("2001:db8::2", 9)).unwrap();
         });
         host.exec("ping -c1 -q 127.0.0.1").unwrap();
         let counted = host.exec("nft list chain inet test after").unwrap();

@@ -8,7 +8,7 @@
 //! Both go by the form of the names that CNI plugins give, as nothing else tells a pod's interface from another veth before it
 //! is announced. A veth of somebody else that has just such a name is held back like a pod's.
 //!
-//! The same events tell of pods' interfaces that go away or come back under their endpoints (`endpoints::away`).
+//! The same events tell of pods' interfaces that go away or come back under their endpoints (`endpoints::detached_interfaces`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use bpf::{Direction, Link, RawMap};
 use datapath_abi::{EndpointConfig, ep_flag};
 use devices::Netlink;
 use hive::{Health, JobCx};
-use maps::{Comparisons, Maps, policy_name};
+use maps::{DriftChecks, Maps, policy_name};
 use tokio::time::Instant;
 
 use crate::endpoints::kernel::KernelDatapath;
@@ -220,7 +220,7 @@ pub(crate) struct Watchdog {
     last: Instant,
     /// An alarm has asked for this look: it may have come before what it tells of, so another follows.
     alarmed: bool,
-    comparisons: Arc<Comparisons>,
+    comparisons: Arc<DriftChecks>,
     /// When other keepers of rows are to compare theirs.
     compare_at: Instant,
     /// A look is under way to others' repairs.

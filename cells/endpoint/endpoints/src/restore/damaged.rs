@@ -74,7 +74,7 @@ impl Damaged {
             interface: known.map(|known| Interface { index: known.ifindex, mac: mac(known) }),
             addresses: known.into_iter().flat_map(EndpointDatapath::addresses).collect(),
         };
-        let directory = match files.set_aside(endpoint) {
+        let directory = match files.quarantine(endpoint) {
             Ok(kept) => {
                 if let Err(error) = StateFile::new(kept.join(NOTE)).store(&note) {
                     tracing::warn!(%error, "The next run will not tell of this damaged record");

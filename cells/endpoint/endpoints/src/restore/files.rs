@@ -77,8 +77,8 @@ impl StateFolder {
 
     /// Puts a directory out of the way, under a name that no scan looks at; of each three are kept, and of all not more
     /// than `KEPT`. Returns its new place.
-    pub fn set_aside(&self, name: &str) -> Result<PathBuf, StateError> {
-        let kept = state_file::set_aside(&self.root.join(name))?;
+    pub fn quarantine(&self, name: &str) -> Result<PathBuf, StateError> {
+        let kept = state_file::quarantine(&self.root.join(name))?;
         let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
         let mut all: Vec<_> = self.asides().into_iter().filter(|path| *path != kept).collect();
         all.sort_by_cached_key(|path| (modified(path), path.clone()));
@@ -205,7 +205,7 @@ mod tests {
         for id in 1..=KEPT + 8 {
             fs::create_dir(folder.path().join(id.to_string())).unwrap();
             fs::write(folder.path().join(id.to_string()).join(RECORD), "{").unwrap();
-            let kept = state.set_aside(&id.to_string()).unwrap();
+            let kept = state.quarantine(&id.to_string()).unwrap();
             assert_eq!(fs::read_to_string(kept.join(RECORD)).unwrap(), "{");
         }
         assert!(state.scan().unwrap().is_empty());

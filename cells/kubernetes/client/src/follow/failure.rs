@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use super::Follow;
 use crate::definitions::Defined;
 use crate::is_told;
-use crate::pace::spread;
+use crate::request_error::{ErrorKind, RequestError};
 use crate::target::Ask;
-use crate::trouble::{Trouble, What};
+use crate::watch_timeouts::spread;
 
 /// Watches that may be cut in a row before that is told.
 const MAX_CUTS: u32 = 5;
@@ -39,12 +39,12 @@ impl Follow {
     }
 
     /// Decides what comes next; gives what the reader is told.
-    pub(super) fn trouble(&mut self, trouble: Trouble) -> Option<SourceError> {
+    pub(super) fn trouble(&mut self, trouble: RequestError) -> Option<SourceError> {
         let reading = self.reading.take();
         self.state.restart();
         let first = self.backoff.attempts() == 0;
         // A watch that stood and was cut is nothing to tell of: it goes on where it was.
-        let cut = matches!(trouble.what, What::Cut | What::Stalled | What::Gone);
+        let cut = matches!(trouble.what, ErrorKind::Cut | ErrorKind::Stalled | ErrorKind::Gone);
         self.cuts += u32::from(cut);
         let usual = self.listed && cut && self.cuts < MAX_CUTS;
         match reading.map(|reading| (reading.ask, reading.items)) {
@@ -56,13 +56,13 @@ impl Follow {
         self.failures += u64::from(!usual);
         let backoff = self.backoff.next_wait().unwrap_or(self.pace.retry.1);
         self.delay = match trouble.what {
-            What::Gone | What::TooNew => {
+            ErrorKind::Gone | ErrorKind::TooNew => {
                 self.whole = self.proceed.take().is_some();
                 self.listed = false;
                 self.version.clear();
                 if first { Duration::ZERO } else { backoff }
             }
-            What::Rewound => {
+            ErrorKind::Rewound => {
                 self.listed = false;
                 self.version.clear();
                 let (count, last) = self.rewinds;
@@ -71,17 +71,17 @@ impl Follow {
                 if again { spread(self.pace.retry.1) } else { Duration::ZERO }
             }
             // Who talks nonsense is not believed what he has said before.
-            What::Invalid | What::Nonsense => {
+            ErrorKind::Invalid | ErrorKind::Nonsense => {
                 self.proceed = None;
                 self.listed = false;
                 self.version.clear();
                 backoff
             }
-            What::Forbidden => {
+            ErrorKind::Forbidden => {
                 self.state.excuse(true);
                 spread(self.pace.refused)
             }
-            What::NotFound
+            ErrorKind::NotFound
                 if self.target.kind.is_some_and(|kind| self.definitions.of(kind) == Defined::Unknown) =>
             {
                 self.state.excuse(true);
@@ -94,13 +94,13 @@ impl Follow {
             return None;
         }
         // A kind that was defined a moment ago is not served yet.
-        let starts = matches!(trouble.what, What::Busy | What::NotFound) && self.failures < 10;
+        let starts = matches!(trouble.what, ErrorKind::Busy | ErrorKind::NotFound) && self.failures < 10;
         if starts {
             self.health.ok(format!("Waits for the server: {trouble}"));
             return None;
         }
         self.state.failed(trouble.what);
-        let told = is_told(if trouble.what == What::Rewound { self.rewinds.0 } else { self.failures });
+        let told = is_told(if trouble.what == ErrorKind::Rewound { self.rewinds.0 } else { self.failures });
         // What the server has as a whole is told once, by the link.
         if trouble.is_of_server() || (cut && self.link.status().is_err()) {
             self.health.ok("Waits for the API server");

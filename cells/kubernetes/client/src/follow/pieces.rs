@@ -5,12 +5,12 @@ use k8s_types::{SmolStr, WatchEvent};
 use tokio::time::Instant;
 
 use super::Follow;
-use crate::pace::spread;
+use crate::request_error::{About, ErrorKind, RequestError};
 use crate::scan::{EventKind, Piece, find, key, text};
-use crate::trouble::{About, Trouble, What};
+use crate::watch_timeouts::spread;
 
 impl Follow {
-    pub(super) fn take(&mut self, piece: Piece) -> Result<Option<WatchEvent>, Trouble> {
+    pub(super) fn take(&mut self, piece: Piece) -> Result<Option<WatchEvent>, RequestError> {
         match piece {
             Piece::Event { kind, object } => self.event(kind, object),
             Piece::Item(object) => {
@@ -31,7 +31,7 @@ impl Follow {
                      smaller",
                     self.target.name
                 );
-                Err(Trouble::new(What::Nonsense, text))
+                Err(RequestError::new(ErrorKind::Nonsense, text))
             }
             Piece::TooLarge { kind, key } => {
                 match &mut self.reading {
@@ -45,7 +45,7 @@ impl Follow {
         }
     }
 
-    fn event(&mut self, kind: EventKind, object: Bytes) -> Result<Option<WatchEvent>, Trouble> {
+    fn event(&mut self, kind: EventKind, object: Bytes) -> Result<Option<WatchEvent>, RequestError> {
         let more = match kind {
             EventKind::Added => 1,
             EventKind::Modified => 0,
@@ -63,7 +63,7 @@ impl Follow {
                     server: &url,
                     names: &names,
                 };
-                return Err(Trouble::of_event(&object, &about));
+                return Err(RequestError::of_event(&object, &about));
             }
         };
         if self.listed {
@@ -84,7 +84,7 @@ impl Follow {
         WatchEvent::Applied { json, origin: SmolStr::default() }
     }
 
-    fn bookmark(&mut self, object: &[u8]) -> Result<Option<WatchEvent>, Trouble> {
+    fn bookmark(&mut self, object: &[u8]) -> Result<Option<WatchEvent>, RequestError> {
         if self.listed {
             self.advance(object)?;
             self.progress();
@@ -103,7 +103,7 @@ impl Follow {
         Ok(None)
     }
 
-    fn end_of_page(&mut self, metadata: &[u8]) -> Result<Option<WatchEvent>, Trouble> {
+    fn end_of_page(&mut self, metadata: &[u8]) -> Result<Option<WatchEvent>, RequestError> {
         self.reading = None;
         self.proceed = text(metadata, "continue").filter(|token| !token.is_empty());
         if self.proceed.is_some() {
@@ -114,7 +114,7 @@ impl Follow {
             Some(version) if !version.is_empty() => self.version = version,
             _ => {
                 let text = format!("the list of {} has no metadata.resourceVersion", self.target.name);
-                return Err(Trouble::new(What::Nonsense, text));
+                return Err(RequestError::new(ErrorKind::Nonsense, text));
             }
         }
         Ok(Some(self.all_listed()))

@@ -1,8 +1,8 @@
 //! Versions: how far a watch has come.
 
 use super::Follow;
+use crate::request_error::{ErrorKind, RequestError};
 use crate::scan::find;
-use crate::trouble::{Trouble, What};
 
 impl Follow {
     /// Takes the version of an object that a list ends with.
@@ -15,7 +15,7 @@ impl Follow {
 
     /// The same of one that a watch tells of. Versions only grow: a server where they do not has lost what came later, or is
     /// another one than before, and what it has said counts no more.
-    pub(super) fn advance(&mut self, object: &[u8]) -> Result<(), Trouble> {
+    pub(super) fn advance(&mut self, object: &[u8]) -> Result<(), RequestError> {
         let number = |text: &str| text.parse::<u64>().ok();
         if let Some(now) = version(object).and_then(number)
             && number(&self.version).is_some_and(|before| now < before)
@@ -26,7 +26,7 @@ impl Follow {
                  servers of several clusters answer at this address?",
                 self.target.name, self.version
             );
-            return Err(Trouble::new(What::Rewound, text));
+            return Err(RequestError::new(ErrorKind::Rewound, text));
         }
         self.version_of(object);
         Ok(())

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::{Link, request};
-use crate::trouble::What;
+use crate::request_error::ErrorKind;
 
 /// What tells a cluster from another; a list, which the agent's roles allow.
 pub(crate) const IDENTITY: &str = "/api/v1/namespaces?fieldSelector=metadata.name%3Dkube-system";
@@ -29,7 +29,7 @@ impl Link {
                 let list: Value = serde_json::from_slice(&list).unwrap_or_default();
                 list["items"][0]["metadata"]["uid"].as_str().map(str::to_owned)
             }
-            Ok(Err(trouble)) if matches!(trouble.what, What::Forbidden | What::NotFound) => None,
+            Ok(Err(trouble)) if matches!(trouble.what, ErrorKind::Forbidden | ErrorKind::NotFound) => None,
             Ok(Err(_)) | Err(_) => return,
         };
         let mut state = self.state.lock();

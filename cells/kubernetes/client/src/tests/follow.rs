@@ -194,7 +194,7 @@ async fn another_server_takes_over() {
         with_pods(3),
         Kind::Pod,
         &["http://dead", "http://dead2", "http://lives"],
-        Pace::default(),
+        WatchTimeouts::default(),
     )
     .await;
     let begun = tokio::time::Instant::now();
@@ -227,7 +227,8 @@ async fn no_sign_of_life_gives_up_all_connections() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_falls_silent_is_left_for_the_other_one() {
-    let bench = Bench::with(with_pods(3), Kind::Pod, &["http://one", "http://two"], Pace::default()).await;
+    let bench =
+        Bench::with(with_pods(3), Kind::Pod, &["http://one", "http://two"], WatchTimeouts::default()).await;
     bench.until_true("pods").await;
     let (link, limit) = (bench.connection.link.clone(), Duration::from_secs(10));
     crate::jobs::heartbeat(link.clone(), limit).await.unwrap();

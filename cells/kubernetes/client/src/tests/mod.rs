@@ -21,8 +21,8 @@ use crate::definitions::Definitions;
 use crate::limiter::Limiter;
 use crate::link::Link;
 use crate::metrics::{ClientMetrics, Watches};
-use crate::pace::Pace;
 use crate::source::{ApiServer, Connection};
+use crate::watch_timeouts::WatchTimeouts;
 
 use fake::Fake;
 
@@ -43,10 +43,10 @@ struct Bench {
 
 impl Bench {
     async fn new(fake: Fake, kind: Kind) -> Bench {
-        Bench::with(fake, kind, &[], Pace::default()).await
+        Bench::with(fake, kind, &[], WatchTimeouts::default()).await
     }
 
-    async fn with(fake: Fake, kind: Kind, urls: &[&str], pace: Pace) -> Bench {
+    async fn with(fake: Fake, kind: Kind, urls: &[&str], pace: WatchTimeouts) -> Bench {
         let health: Arc<Mutex<Option<Health>>> = Arc::default();
         let given = health.clone();
         let mut hive =

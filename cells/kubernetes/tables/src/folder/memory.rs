@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
-use state_file::{Rewrite, Schema, StateFile, Version, set_aside};
+use state_file::{Rewrite, Schema, StateFile, Version, quarantine};
 
 /// What the file says. It is there as long as the folder is.
 #[derive(Debug, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ impl Memory {
         let before = match kept.file.load::<Known>() {
             Ok(known) => known.is_some_and(|known| known.folder == kept.folder),
             Err(error @ state_file::Error::Damaged { .. }) => {
-                let aside = set_aside(kept.file.path())?;
+                let aside = quarantine(kept.file.path())?;
                 if let Some(rewrite) = kept.rewrite.get() {
                     rewrite.put_aside(
                         &error,

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::last_good::Taken;
+use crate::in_memory_source::Change;
 use crate::object::ObjectKey;
-use crate::shelf::Change;
 use crate::source_file::SourceFile;
 
 /// What came of a change of files.

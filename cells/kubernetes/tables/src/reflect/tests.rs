@@ -10,7 +10,7 @@ use statedb::{Db, Table};
 use super::*;
 use crate::numbers::Numbers;
 use crate::row::Row;
-use crate::{Change, Raw, Shelf, Sources, selected, table};
+use crate::{Change, InMemorySource, Raw, Sources, selected, table};
 
 fn pod(name: &str, phase: &str) -> Change {
     let json = format!(
@@ -41,14 +41,14 @@ fn shown(table: &RwTable<Row<Pod>>) -> String {
 
 /// A source and its rows, without a job.
 struct Lone {
-    shelf: Shelf,
+    shelf: InMemorySource,
     reflection: Reflection<Row<Pod>>,
     events: Box<dyn Stream<Item = Result<Said<Row<Pod>>, SourceError>> + Send + Unpin>,
 }
 
 impl Lone {
     fn new(name: &str, table: &RwTable<Row<Pod>>) -> Lone {
-        let shelf = Shelf::new(name, &[Kind::Pod]);
+        let shelf = InMemorySource::new(name, &[Kind::Pod]);
         let what = Selection::all(Kind::Pod);
         let reflection = Reflection::new(Arc::new(shelf.clone()), what, table.clone(), Numbers::default());
         let events = Box::new(reflection.watch());
@@ -260,7 +260,7 @@ proptest! {
 
 #[tokio::test]
 async fn tables_follow_sources_in_a_hive() {
-    let shelf = Shelf::new("daemon-k8s", &[Kind::Pod, Kind::Namespace]);
+    let shelf = InMemorySource::new("daemon-k8s", &[Kind::Pod, Kind::Namespace]);
     let mine = |_: ()| Selection::all(Kind::Pod).with_fields("spec.nodeName=n1");
     let tables = [table::<Namespace>(), selected::<Pod, _>(mine), table::<Service>(), table::<Node>()];
     let readers = |_: Arc<Table<Row<Pod>>>, _: Arc<Table<Row<Service>>>, _: Arc<Sources>| ();

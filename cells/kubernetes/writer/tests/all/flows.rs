@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_types::{Api, Key, Kind, Preconditions, SmolStr};
-use k8s_writer::{NotWritten, Step, Target, Wish, Writer};
+use k8s_writer::{Mutation, NotWritten, Step, Target, Writer};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-// ---- The wishes.
+// ---- The mutations.
 
 /// The node's object: what this agent knows of it is put into it, all else stays; at most 10 tries, 500 ms apart.
-pub(crate) fn node(addresses: Value, labels: Value) -> Wish {
-    Wish::edit(move |node| {
+pub(crate) fn node(addresses: Value, labels: Value) -> Mutation {
+    Mutation::edit(move |node| {
         node["spec"]["addresses"] = addresses.clone();
         node["metadata"]["labels"] = labels.clone();
     })
@@ -29,7 +29,7 @@ pub(crate) struct Pod {
 
 /// An endpoint: made, or its status replaced. `uid` is that of its object, if it is known. The object of a pod that had the
 /// name before makes room.
-pub(crate) fn endpoint(pod: Pod, uid: Option<SmolStr>, status: Value) -> Wish {
+pub(crate) fn endpoint(pod: Pod, uid: Option<SmolStr>, status: Value) -> Mutation {
     let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid});
     let object = json!({"metadata": {"ownerReferences": [owner]}, "status": status});
     let first = match uid {
@@ -45,11 +45,11 @@ pub(crate) fn endpoint(pod: Pod, uid: Option<SmolStr>, status: Value) -> Wish {
             false => Step::Recreate { uid: uid.into(), object: object.clone() },
         }
     };
-    Wish::new(decide).at_first(first)
+    Mutation::new(decide).at_first(first)
 }
 
 /// An identity with these labels. Somebody else's object of this number is no place for it.
-pub(crate) fn identity(labels: Value, known: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Wish {
+pub(crate) fn identity(labels: Value, known: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Mutation {
     let object = json!({
         "metadata": {"labels": {"io.kubernetes.pod.namespace": labels["k8s:io.kubernetes.pod.namespace"]}},
         "security-labels": labels,
@@ -60,11 +60,11 @@ pub(crate) fn identity(labels: Value, known: impl Fn() -> Option<Value> + Send +
         Some(present) if present["security-labels"] == labels => Step::Done,
         Some(_) => Step::GiveUp("the number belongs to other labels".into()),
     };
-    Wish::new(decide).known_by(known).at_first(first)
+    Mutation::new(decide).known_by(known).at_first(first)
 }
 
 /// An identity is in use: the mark of the collection of unused ones goes.
-pub(crate) fn identity_in_use(known: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Wish {
+pub(crate) fn identity_in_use(known: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Mutation {
     let decide = |present: Option<&Value>| {
         let Some(present) = present else { return Step::GiveUp("the identity is gone".into()) };
         let mut object = present.clone();
@@ -74,7 +74,7 @@ pub(crate) fn identity_in_use(known: impl Fn() -> Option<Value> + Send + Sync + 
             None => Step::Done,
         }
     };
-    Wish::new(decide).known_by(known)
+    Mutation::new(decide).known_by(known)
 }
 
 // ---- The bodies: they tell what there is by `api`, which also is somebody else.
@@ -91,9 +91,10 @@ impl Stage {
         Some(serde_json::from_slice(&object).unwrap())
     }
 
-    async fn want(&self, kind: Kind, key: &Key, wish: Wish) -> Option<SmolStr> {
+    async fn enqueue(&self, kind: Kind, key: &Key, mutation: Mutation) -> Option<SmolStr> {
         let target = Target::new(kind, key.clone());
-        let written = tokio::time::timeout(Duration::from_secs(60), self.writer.want(target, wish).done());
+        let written =
+            tokio::time::timeout(Duration::from_secs(60), self.writer.enqueue(target, mutation).done());
         written.await.unwrap().unwrap().uid()
     }
 
@@ -113,7 +114,7 @@ pub(crate) async fn a_node_is_made_then_changed_and_the_fields_of_others_stay(st
     let key = Key::new("", "apiary-writer-n1");
     stage.clean(Kind::CiliumNode, &key).await;
     let address = |ip: &str| json!([{"type": "InternalIP", "ip": ip}]);
-    stage.want(Kind::CiliumNode, &key, node(address("10.0.0.1"), json!({"zone": "a"}))).await;
+    stage.enqueue(Kind::CiliumNode, &key, node(address("10.0.0.1"), json!({"zone": "a"}))).await;
     let made = stage.get(Kind::CiliumNode, &key).await.unwrap();
     assert_eq!(
         (&made["spec"]["addresses"], &made["metadata"]["labels"]["zone"]),
@@ -123,23 +124,23 @@ pub(crate) async fn a_node_is_made_then_changed_and_the_fields_of_others_stay(st
     stage
         .others(Kind::CiliumNode, &key, |node| node["spec"]["ipam"] = json!({"podCIDRs": ["10.1.0.0/24"]}))
         .await;
-    stage.want(Kind::CiliumNode, &key, node(address("10.0.0.2"), json!({"zone": "a"}))).await;
+    stage.enqueue(Kind::CiliumNode, &key, node(address("10.0.0.2"), json!({"zone": "a"}))).await;
     let changed = stage.get(Kind::CiliumNode, &key).await.unwrap();
     assert_eq!(changed["spec"]["addresses"], address("10.0.0.2"));
     assert_eq!(changed["spec"]["ipam"]["podCIDRs"], json!(["10.1.0.0/24"]));
     assert_eq!(changed["metadata"]["uid"], made["metadata"]["uid"]);
 
-    stage.want(Kind::CiliumNode, &key, node(address("10.0.0.2"), json!({"zone": "a"}))).await;
+    stage.enqueue(Kind::CiliumNode, &key, node(address("10.0.0.2"), json!({"zone": "a"}))).await;
     let same = stage.get(Kind::CiliumNode, &key).await.unwrap();
     assert_eq!(
         same["metadata"]["resourceVersion"], changed["metadata"]["resourceVersion"],
         "nothing is written"
     );
 
-    let used = Wish::edit_status(|node| {
+    let used = Mutation::edit_status(|node| {
         node["status"]["ipam"] = json!({"used": {"10.1.0.5": {"owner": "shop/web-0"}}})
     });
-    stage.want(Kind::CiliumNode, &key, used).await;
+    stage.enqueue(Kind::CiliumNode, &key, used).await;
     let told = stage.get(Kind::CiliumNode, &key).await.unwrap();
     assert_eq!(told["status"]["ipam"]["used"]["10.1.0.5"]["owner"], "shop/web-0");
     assert_eq!(told["spec"], changed["spec"]);
@@ -152,10 +153,10 @@ pub(crate) async fn an_endpoint_is_made_patched_and_deleted_by_its_uid(stage: &S
     stage.clean(kind, &key).await;
     let pod = |uid: &str| Pod { name: "web-0".into(), uid: uid.into() };
     let status = |state: &str| json!({"id": 17, "state": state});
-    let uid = stage.want(kind, &key, endpoint(pod("pod-1"), None, status("not-ready"))).await.unwrap();
+    let uid = stage.enqueue(kind, &key, endpoint(pod("pod-1"), None, status("not-ready"))).await.unwrap();
     stage.others(kind, &key, |object| object["metadata"]["labels"] = json!({"app": "web"})).await;
 
-    stage.want(kind, &key, endpoint(pod("pod-1"), Some(uid.clone()), status("ready"))).await;
+    stage.enqueue(kind, &key, endpoint(pod("pod-1"), Some(uid.clone()), status("ready"))).await;
     let present = stage.get(kind, &key).await.unwrap();
     assert_eq!(
         (&present["status"], &present["metadata"]["labels"]["app"]),
@@ -164,26 +165,26 @@ pub(crate) async fn an_endpoint_is_made_patched_and_deleted_by_its_uid(stage: &S
     assert_eq!(present["metadata"]["uid"], uid.as_str());
 
     // The object has another uid than the one that is known: found, and its status replaced.
-    stage.want(kind, &key, endpoint(pod("pod-1"), Some("another".into()), status("restoring"))).await;
+    stage.enqueue(kind, &key, endpoint(pod("pod-1"), Some("another".into()), status("restoring"))).await;
     assert_eq!(stage.get(kind, &key).await.unwrap()["status"], status("restoring"));
 
     // It is gone: made again.
     stage.clean(kind, &key).await;
     let again =
-        stage.want(kind, &key, endpoint(pod("pod-1"), Some(uid.clone()), status("ready"))).await.unwrap();
+        stage.enqueue(kind, &key, endpoint(pod("pod-1"), Some(uid.clone()), status("ready"))).await.unwrap();
     assert_ne!(again, uid);
 
     // A new pod of the name.
-    let new = stage.want(kind, &key, endpoint(pod("pod-2"), None, status("ready"))).await.unwrap();
+    let new = stage.enqueue(kind, &key, endpoint(pod("pod-2"), None, status("ready"))).await.unwrap();
     assert_ne!(new, again);
     assert_eq!(stage.get(kind, &key).await.unwrap()["metadata"]["ownerReferences"][0]["uid"], "pod-2");
 
     // The end of the pod before does not take the object of the new one along.
-    stage.want(kind, &key, Wish::delete(Some(again))).await;
+    stage.enqueue(kind, &key, Mutation::delete(Some(again))).await;
     assert_eq!(stage.get(kind, &key).await.unwrap()["metadata"]["uid"], new.as_str());
-    stage.want(kind, &key, Wish::delete(Some(new.clone()))).await;
+    stage.enqueue(kind, &key, Mutation::delete(Some(new.clone()))).await;
     assert_eq!(stage.get(kind, &key).await, None);
-    stage.want(kind, &key, Wish::delete(Some(new))).await;
+    stage.enqueue(kind, &key, Mutation::delete(Some(new))).await;
 }
 
 pub(crate) async fn an_identity_is_made_once_and_kept_from_collection(stage: &Stage) {
@@ -195,16 +196,16 @@ pub(crate) async fn an_identity_is_made_once_and_kept_from_collection(stage: &St
         move || cache.lock().clone()
     };
     let labels = |app: &str| json!({"k8s:app": app, "k8s:io.kubernetes.pod.namespace": "shop"});
-    stage.want(kind, &key, identity(labels("web"), known())).await;
+    stage.enqueue(kind, &key, identity(labels("web"), known())).await;
     let made = stage.get(kind, &key).await.unwrap();
     assert_eq!(made["security-labels"], labels("web"));
     assert_eq!(made["metadata"]["labels"], json!({"io.kubernetes.pod.namespace": "shop"}));
 
     // The number is taken, as the watch tells: by these labels, by others.
     *cache.lock() = Some(made);
-    stage.want(kind, &key, identity(labels("web"), known())).await;
+    stage.enqueue(kind, &key, identity(labels("web"), known())).await;
     let other =
-        stage.writer.want(Target::new(kind, key.clone()), identity(labels("db"), known())).done().await;
+        stage.writer.enqueue(Target::new(kind, key.clone()), identity(labels("db"), known())).done().await;
     assert!(matches!(&other, Err(NotWritten::GaveUp { .. })), "{other:?}");
     assert_eq!(stage.get(kind, &key).await.unwrap()["security-labels"], labels("web"));
 
@@ -215,7 +216,7 @@ pub(crate) async fn an_identity_is_made_once_and_kept_from_collection(stage: &St
         })
         .await;
     *cache.lock() = stage.get(kind, &key).await;
-    stage.want(kind, &key, identity_in_use(known())).await;
+    stage.enqueue(kind, &key, identity_in_use(known())).await;
     let kept = stage.get(kind, &key).await.unwrap();
     assert_eq!(kept["metadata"]["annotations"], json!({"kept": "yes"}));
     assert_eq!(kept["security-labels"], labels("web"));
@@ -230,7 +231,7 @@ pub(crate) async fn annotations_of_a_node_are_merged(stage: &Stage) {
     let annotations =
         json!({"metadata": {"annotations": {"network.cilium.io/ipv4-pod-cidr": "10.1.0.0/24"}}});
     let patch = k8s_types::Patch::Strategic(annotations.to_string().into());
-    stage.want(kind, &key, Wish::request(Step::Patch { patch, status: true })).await;
+    stage.enqueue(kind, &key, Mutation::request(Step::Patch { patch, status: true })).await;
     let present = stage.get(kind, &key).await.unwrap();
     assert_eq!(
         present["metadata"]["annotations"],

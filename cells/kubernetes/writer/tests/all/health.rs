@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hive::LogLevel;
 use k8s_types::ApiError;
-use k8s_writer::{Wish, WriteState};
+use k8s_writer::{Mutation, WriteState};
 use tokio::time::{Instant, sleep};
 
 use crate::world::{World, endpoint, node, spec};
@@ -17,8 +17,9 @@ fn forbidden() -> ApiError {
 async fn refusals_name_verb_resource_object_and_remedy_and_are_tried_slowly() {
     let world = World::new().await;
     world.server.refuse("create", Some(forbidden()));
-    let tickets: Vec<_> =
-        (0..20).map(|i| world.writer.want(endpoint(&format!("web-{i:02}")), Wish::edit(spec(1)))).collect();
+    let tickets: Vec<_> = (0..20)
+        .map(|i| world.writer.enqueue(endpoint(&format!("web-{i:02}")), Mutation::edit(spec(1))))
+        .collect();
     sleep(Duration::from_secs(1)).await;
     let row = world.hive.health("k8s-writer.create-ciliumendpoints");
     assert_eq!(row.message, "The API server refuses to create ciliumendpoints");
@@ -31,7 +32,7 @@ async fn refusals_name_verb_resource_object_and_remedy_and_are_tried_slowly() {
     assert_eq!(logged, 1, "one line for all of them");
     assert_eq!(world.row(&endpoint("web-07")).unwrap().state, WriteState::Refused);
 
-    world.writer.want(node("n1"), Wish::new(|_| k8s_writer::Step::Done)).done().await.unwrap();
+    world.writer.enqueue(node("n1"), Mutation::new(|_| k8s_writer::Step::Done)).done().await.unwrap();
     world.server.made();
     sleep(Duration::from_secs(3600)).await;
     let made = world.server.made().len();
@@ -57,7 +58,7 @@ async fn refusals_name_verb_resource_object_and_remedy_and_are_tried_slowly() {
 async fn a_refusal_that_is_withdrawn_is_told_no_more() {
     let world = World::new().await;
     world.server.refuse("create", Some(ApiError::Invalid("spec.value: must be a string".into())));
-    world.writer.want(endpoint("a"), Wish::edit(spec(1)));
+    world.writer.enqueue(endpoint("a"), Mutation::edit(spec(1)));
     sleep(Duration::from_secs(1)).await;
     let error = world.hive.health("k8s-writer.create-ciliumendpoints").error;
     assert_eq!(
@@ -74,10 +75,10 @@ async fn a_refusal_that_is_withdrawn_is_told_no_more() {
 #[tokio::test(start_paused = true)]
 async fn the_queue_is_in_the_metrics_and_in_a_table() {
     let world = World::new().await;
-    world.writer.want(node("a"), Wish::edit(spec(1))).done().await.unwrap();
+    world.writer.enqueue(node("a"), Mutation::edit(spec(1))).done().await.unwrap();
     world.server.away(true);
     for name in ["b", "c", "d"] {
-        world.writer.want(node(name), Wish::edit(spec(1)));
+        world.writer.enqueue(node(name), Mutation::edit(spec(1)));
     }
     sleep(Duration::from_secs(100)).await;
     let text = world.hive.get::<metrics::Metrics>().text();

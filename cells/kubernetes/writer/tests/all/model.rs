@@ -1,11 +1,11 @@
-//! Any sequence of wishes, changes by others, outages and lost answers ends with the server as the newest wishes say, and with
+//! Any sequence of mutations, changes by others, outages and lost answers ends with the server as the newest mutations say, and with
 //! the fields of others as these have set them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_types::{ApiError, Key, Kind};
-use k8s_writer::{Step, Target, Wish};
+use k8s_writer::{Mutation, Step, Target};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -15,11 +15,11 @@ use crate::world::{World, spec};
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// The newest wish for an object: this value.
+    /// The newest mutation for an object: this value.
     Set(u8, u16),
     /// The same, begun without a look.
     SetBlind(u8, u16),
-    /// The newest wish for an object: to be gone.
+    /// The newest mutation for an object: to be gone.
     Gone(u8),
     /// Somebody else sets a field of an object that is there.
     Others(u8, u16),
@@ -66,20 +66,20 @@ fn value(object: &Value) -> Option<u64> {
 }
 
 /// An edit whose first request assumes that there is no object.
-fn blind(wanted: u16) -> Wish {
+fn blind(wanted: u16) -> Mutation {
     let object = json!({"spec": {"value": wanted}});
     let decide = move |present: Option<&Value>| match present {
         None => Step::Create(json!({"spec": {"value": wanted}})),
         Some(present) if value(present) == Some(wanted.into()) => Step::Done,
         Some(_) => Step::json_patch(&json!([{"op": "replace", "path": "/spec/value", "value": wanted}])),
     };
-    Wish::new(decide).at_first(Step::Create(object))
+    Mutation::new(decide).at_first(Step::Create(object))
 }
 
 async fn run(events: Vec<Event>) {
     let world = World::new().await;
     world.server.latency(Duration::from_millis(3));
-    // What was wished for last, and what others did last: by object, and by the object's uid.
+    // What was enqueued last, and what others did last: by object, and by the object's uid.
     let mut wanted: BTreeMap<u8, Option<u16>> = BTreeMap::new();
     let mut theirs: BTreeMap<String, u16> = BTreeMap::new();
     let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap().to_owned();
@@ -87,15 +87,15 @@ async fn run(events: Vec<Event>) {
         match event {
             Event::Set(object, value) => {
                 wanted.insert(object, Some(value));
-                world.writer.want(Target::new(KIND, key(object)), Wish::edit(spec(value)));
+                world.writer.enqueue(Target::new(KIND, key(object)), Mutation::edit(spec(value)));
             }
             Event::SetBlind(object, value) => {
                 wanted.insert(object, Some(value));
-                world.writer.want(Target::new(KIND, key(object)), blind(value));
+                world.writer.enqueue(Target::new(KIND, key(object)), blind(value));
             }
             Event::Gone(object) => {
                 wanted.insert(object, None);
-                world.writer.want(Target::new(KIND, key(object)), Wish::delete(None));
+                world.writer.enqueue(Target::new(KIND, key(object)), Mutation::delete(None));
             }
             Event::Others(object, value) => world.cluster.change(KIND, &key(object), |object| {
                 theirs.insert(uid(object), value);
@@ -107,15 +107,15 @@ async fn run(events: Vec<Event>) {
             Event::Pause(ms) => sleep(Duration::from_millis(ms.into())).await,
         }
     }
-    // The faults come to their end, the server is there, and everybody wishes for the same once more: what others have
-    // deleted after it was written is the wisher's to notice.
+    // The faults come to their end, the server is there, and every mutation is enqueued once more: what others have
+    // deleted after it was written is the caller's to notice.
     world.server.away(false);
     world.idle().await;
     world.server.next([]);
     for (object, value) in &wanted {
-        let wish = value.map_or(Wish::delete(None), |value| Wish::edit(spec(value)));
+        let mutation = value.map_or(Mutation::delete(None), |value| Mutation::edit(spec(value)));
         if world.cluster.object(KIND, &key(*object)).is_none() == value.is_some() {
-            world.writer.want(Target::new(KIND, key(*object)), wish);
+            world.writer.enqueue(Target::new(KIND, key(*object)), mutation);
         }
     }
     world.idle().await;
@@ -134,7 +134,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_server_ends_as_the_newest_wishes_say(events in prop::collection::vec(event(), 1..40)) {
+    fn the_server_ends_as_the_newest_mutations_say(events in prop::collection::vec(event(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(run(events));
     }

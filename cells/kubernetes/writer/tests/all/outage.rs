@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_types::{Key, Kind};
-use k8s_writer::{Target, Wish, WriteState};
+use k8s_writer::{Mutation, Target, WriteState};
 use tokio::time::{Instant, sleep};
 
 use crate::faults::{Fault, busy};
@@ -24,18 +24,18 @@ async fn an_hour_costs_a_row_an_object_and_few_requests_and_loses_nothing() {
     world.server.away(true);
     let begin = Instant::now();
     let mut last = 0;
-    // All objects are wished for again and again; at the end the first hundred are to be gone.
+    // All objects are written again and again; at the end the first hundred are to be gone.
     while begin.elapsed() < seconds(3600) {
         last += 1;
         for i in 0..200 {
-            world.writer.want(Target::new(kind, name(i)), Wish::edit(spec(last)));
+            world.writer.enqueue(Target::new(kind, name(i)), Mutation::edit(spec(last)));
         }
         sleep(seconds(60)).await;
         assert_eq!(world.rows(), 200);
     }
     for i in 0..100 {
         let uid = world.cluster.object(kind, &name(i)).unwrap()["metadata"]["uid"].as_str().unwrap().into();
-        world.writer.want(Target::new(kind, name(i)), Wish::delete(Some(uid)));
+        world.writer.enqueue(Target::new(kind, name(i)), Mutation::delete(Some(uid)));
     }
     sleep(seconds(30)).await;
     let made = world.server.made();
@@ -65,9 +65,9 @@ async fn an_hour_costs_a_row_an_object_and_few_requests_and_loses_nothing() {
 async fn answers_that_are_lost_are_found() {
     let world = World::new().await;
     world.server.next([Fault::LostAnswer]);
-    let made = world.writer.want(
+    let made = world.writer.enqueue(
         endpoint("a"),
-        Wish::new(|present| match present {
+        Mutation::new(|present| match present {
             None => k8s_writer::Step::Create(object(1)),
             Some(_) => k8s_writer::Step::Done,
         })
@@ -78,10 +78,10 @@ async fn answers_that_are_lost_are_found() {
     assert_eq!(world.server.verbs(), ["create", "create", "get"]);
 
     world.server.next([Fault::None, Fault::LostAnswer]);
-    world.writer.want(endpoint("a"), Wish::edit(spec(2))).done().await.unwrap();
+    world.writer.enqueue(endpoint("a"), Mutation::edit(spec(2))).done().await.unwrap();
     assert_eq!(world.server.verbs(), ["get", "update", "get"]);
     world.server.next([Fault::LostAnswer]);
-    world.writer.want(endpoint("a"), Wish::delete(Some(uid))).done().await.unwrap();
+    world.writer.enqueue(endpoint("a"), Mutation::delete(Some(uid))).done().await.unwrap();
     assert_eq!(world.server.verbs(), ["delete", "delete"]);
     world.finish().await;
 }
@@ -90,11 +90,11 @@ async fn answers_that_are_lost_are_found() {
 async fn a_server_that_is_busy_is_left_alone_for_as_long_as_it_asks() {
     let world = World::new().await;
     world.server.next([Fault::Unsent(busy(30))]);
-    world.writer.want(node("a"), Wish::edit(spec(1)));
+    world.writer.enqueue(node("a"), Mutation::edit(spec(1)));
     sleep(seconds(1)).await;
     world.server.made();
     for i in 0..20 {
-        world.writer.want(node(&i.to_string()), Wish::edit(spec(1)));
+        world.writer.enqueue(node(&i.to_string()), Mutation::edit(spec(1)));
     }
     sleep(seconds(28)).await;
     assert_eq!(world.server.made().len(), 0);
@@ -107,11 +107,11 @@ async fn a_server_that_is_busy_is_left_alone_for_as_long_as_it_asks() {
 async fn a_request_without_an_answer_is_given_up_and_holds_up_only_its_object() {
     let world = World::new().await;
     world.server.next([Fault::Hangs]);
-    let hanging = world.writer.want(node("a"), Wish::edit(spec(1)));
+    let hanging = world.writer.enqueue(node("a"), Mutation::edit(spec(1)));
     sleep(seconds(1)).await;
     assert_eq!(world.row(&node("a")).unwrap().state, WriteState::Writing);
     let begin = Instant::now();
-    world.writer.want(node("b"), Wish::edit(spec(1))).done().await.unwrap();
+    world.writer.enqueue(node("b"), Mutation::edit(spec(1))).done().await.unwrap();
     assert!(begin.elapsed() < seconds(1));
     hanging.done().await.unwrap();
     assert!(begin.elapsed() > seconds(28) && begin.elapsed() < seconds(31), "{:?}", begin.elapsed());

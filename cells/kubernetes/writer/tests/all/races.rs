@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_types::{ApiError, Key, Kind};
-use k8s_writer::{NotWritten, Step, Verb, Wish, WriteState};
+use k8s_writer::{Mutation, NotWritten, Step, Verb, WriteState};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -35,7 +35,7 @@ async fn a_conflict_is_looked_at_again_and_the_other_change_stays() {
     let key = Key::new("", "n1");
     world.cluster.make(Kind::CiliumNode, &key, object(0));
     world.server.latency(ms(10));
-    let ticket = world.writer.want(node("n1"), Wish::edit(spec(1)));
+    let ticket = world.writer.enqueue(node("n1"), Mutation::edit(spec(1)));
     sleep(ms(15)).await; // The get is answered, the put is under way.
     world.cluster.change(Kind::CiliumNode, &key, |node| node["spec"]["theirs"] = json!(true));
     ticket.done().await.unwrap();
@@ -52,7 +52,7 @@ async fn ten_tries_half_a_second_apart() {
     world.server.refuse("update", Some(conflict.clone()));
     world.cluster.make(Kind::CiliumNode, &Key::new("", "n1"), object(0));
     let begin = Instant::now();
-    let ticket = world.writer.want(node("n1"), flows::node(json!([]), json!({})));
+    let ticket = world.writer.enqueue(node("n1"), flows::node(json!([]), json!({})));
     let failed = ticket.done().await.unwrap_err();
     let target = "ciliumnodes/n1".to_owned();
     assert_eq!(failed, NotWritten::Failed { target, verb: Verb::Update, tries: 10, error: conflict });
@@ -69,10 +69,10 @@ async fn ten_tries_half_a_second_apart() {
 async fn only_the_newest_wish_counts() {
     let world = World::new().await;
     world.server.latency(ms(10));
-    let first = world.writer.want(node("a"), Wish::edit(spec(1)));
+    let first = world.writer.enqueue(node("a"), Mutation::edit(spec(1)));
     sleep(ms(5)).await; // Under way: it comes to its end, and so does the last.
-    let others: Vec<_> = (2..50).map(|i| world.writer.want(node("a"), Wish::edit(spec(i)))).collect();
-    let last = world.writer.want(node("a"), Wish::edit(spec(50)));
+    let others: Vec<_> = (2..50).map(|i| world.writer.enqueue(node("a"), Mutation::edit(spec(i)))).collect();
+    let last = world.writer.enqueue(node("a"), Mutation::edit(spec(50)));
     first.done().await.unwrap();
     for other in others {
         assert!(matches!(other.done().await, Err(NotWritten::Superseded { .. })));
@@ -87,9 +87,9 @@ async fn only_the_newest_wish_counts() {
 async fn parts_are_wished_for_by_themselves_and_go_with_the_whole() {
     let world = World::new().await;
     world.server.away(true);
-    let labels = Wish::edit(|object| object["metadata"]["labels"] = json!({"app": "web"}));
-    let whole = world.writer.want(endpoint("a"), Wish::edit(spec(1)));
-    let part = world.writer.want(endpoint("a").part("labels"), labels.clone());
+    let labels = Mutation::edit(|object| object["metadata"]["labels"] = json!({"app": "web"}));
+    let whole = world.writer.enqueue(endpoint("a"), Mutation::edit(spec(1)));
+    let part = world.writer.enqueue(endpoint("a").part("labels"), labels.clone());
     assert_eq!(world.rows(), 2);
     world.server.away(false);
     whole.done().await.unwrap();
@@ -101,8 +101,8 @@ async fn parts_are_wished_for_by_themselves_and_go_with_the_whole() {
     );
 
     world.server.away(true);
-    let part = world.writer.want(endpoint("a").part("labels"), labels);
-    let gone = world.writer.want(endpoint("a"), Wish::delete(None));
+    let part = world.writer.enqueue(endpoint("a").part("labels"), labels);
+    let gone = world.writer.enqueue(endpoint("a"), Mutation::delete(None));
     assert_eq!(world.rows(), 1);
     assert!(matches!(part.done().await, Err(NotWritten::Superseded { .. })));
     world.server.away(false);
@@ -115,7 +115,7 @@ async fn parts_are_wished_for_by_themselves_and_go_with_the_whole() {
 async fn what_is_withdrawn_is_not_written() {
     let world = World::new().await;
     world.server.away(true);
-    let ticket = world.writer.want(endpoint("a"), Wish::edit(spec(1)));
+    let ticket = world.writer.enqueue(endpoint("a"), Mutation::edit(spec(1)));
     sleep(ms(1000)).await;
     assert_eq!(world.row(&endpoint("a")).unwrap().state, WriteState::Retrying);
     world.writer.forget(&endpoint("a"));
@@ -129,8 +129,8 @@ async fn what_is_withdrawn_is_not_written() {
 #[tokio::test(start_paused = true)]
 async fn what_is_to_come_is_waited_for() {
     let world = World::new().await;
-    let status = Wish::edit_status(|node| node["status"]["used"] = json!(3));
-    let ticket = world.writer.want(node("a"), status);
+    let status = Mutation::edit_status(|node| node["status"]["used"] = json!(3));
+    let ticket = world.writer.enqueue(node("a"), status);
     sleep(Duration::from_secs(20)).await;
     assert_eq!(world.row(&node("a")).unwrap().error, "there is no such object yet");
     world.cluster.make(Kind::CiliumNode, &Key::new("", "a"), object(1));
@@ -140,8 +140,8 @@ async fn what_is_to_come_is_waited_for() {
     world.finish().await;
 }
 
-/// The agent is killed after each request of an endpoint's life, whether the server has done it or not; the next run wishes
-/// for the same.
+/// The agent is killed after each request of an endpoint's life, whether the server has done it or not; the next run
+/// enqueues the same.
 #[tokio::test(start_paused = true)]
 async fn a_kill_in_between_is_made_good_by_the_next_run() {
     let pod = |uid: &str| flows::Pod { name: "web-0".into(), uid: uid.into() };
@@ -151,19 +151,19 @@ async fn a_kill_in_between_is_made_good_by_the_next_run() {
             let cluster = Cluster::default();
             let old = World::of(cluster.clone()).await;
             let made =
-                old.writer.want(endpoint("web-0"), flows::endpoint(pod("old"), None, json!({"id": 1})));
+                old.writer.enqueue(endpoint("web-0"), flows::endpoint(pod("old"), None, json!({"id": 1})));
             made.done().await.unwrap();
             let last = if lost { Fault::LostAnswer } else { Fault::Hangs };
             old.server.next(std::iter::repeat_n(Fault::None, kept).chain([last, Fault::Hangs]));
-            old.writer.want(endpoint("web-0"), flows::endpoint(pod("new"), None, json!({"id": 2})));
+            old.writer.enqueue(endpoint("web-0"), flows::endpoint(pod("new"), None, json!({"id": 2})));
             sleep(ms(300)).await;
             let World { hive, writer, table, .. } = old;
             drop((writer, table));
             hive.kill();
 
             let new = World::of(cluster.clone()).await;
-            let wish = flows::endpoint(pod("new"), None, json!({"id": 2}));
-            new.writer.want(endpoint("web-0"), wish).done().await.unwrap();
+            let mutation = flows::endpoint(pod("new"), None, json!({"id": 2}));
+            new.writer.enqueue(endpoint("web-0"), mutation).done().await.unwrap();
             let present = cluster.object(Kind::CiliumEndpoint, &key).unwrap();
             assert_eq!(
                 present["metadata"]["ownerReferences"][0]["uid"], "new",
@@ -178,8 +178,8 @@ async fn a_kill_in_between_is_made_good_by_the_next_run() {
 #[tokio::test(start_paused = true)]
 async fn a_wish_that_panics_is_told_and_holds_up_nobody() {
     let world = World::new().await;
-    world.writer.want(node("a"), Wish::new(|_| panic!("no such thing")));
-    world.writer.want(node("b"), Wish::new(|_| Step::Create(object(1)))).done().await.unwrap();
+    world.writer.enqueue(node("a"), Mutation::new(|_| panic!("no such thing")));
+    world.writer.enqueue(node("b"), Mutation::new(|_| Step::Create(object(1)))).done().await.unwrap();
     sleep(ms(10)).await;
     let row = world.row(&node("a")).unwrap();
     assert!(row.state == WriteState::Refused && row.error.contains("a fault of the agent"), "{row:?}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hive::LogLevel;
 use hive::prelude::*;
 use k8s_types::{Key, Kind};
-use k8s_writer::{NotWritten, Wish, Writer};
+use k8s_writer::{Mutation, NotWritten, Writer};
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
@@ -18,14 +18,14 @@ async fn what_is_pending_is_written_at_the_stop() {
     let mut world = World::new().await;
     world.server.latency(Duration::from_millis(20));
     let tickets: Vec<_> =
-        (0..30).map(|i| world.writer.want(node(&i.to_string()), Wish::edit(spec(1)))).collect();
+        (0..30).map(|i| world.writer.enqueue(node(&i.to_string()), Mutation::edit(spec(1)))).collect();
     tokio::time::sleep(Duration::from_millis(1)).await;
     world.hive.stop().await;
     for ticket in tickets {
         ticket.done().await.unwrap();
     }
     assert_eq!(world.cluster.objects(Kind::CiliumNode).len(), 30);
-    let late = world.writer.want(node("late"), Wish::edit(spec(1))).done().await;
+    let late = world.writer.enqueue(node("late"), Mutation::edit(spec(1))).done().await;
     assert_eq!(late, Err(NotWritten::Stopped { target: "ciliumnodes/late".into() }));
     world.finish().await;
 }
@@ -35,7 +35,7 @@ async fn the_stop_is_bounded_and_the_rest_is_told() {
     let mut world = World::new().await;
     world.server.next([Fault::Hangs, Fault::Unsent(away()), Fault::Unsent(away())]);
     let tickets: Vec<_> =
-        (0..30).map(|i| world.writer.want(node(&i.to_string()), Wish::edit(spec(1)))).collect();
+        (0..30).map(|i| world.writer.enqueue(node(&i.to_string()), Mutation::edit(spec(1)))).collect();
     tokio::time::sleep(Duration::from_millis(1)).await;
     world.server.away(true);
     let begin = Instant::now();
@@ -57,12 +57,12 @@ async fn the_stop_is_bounded_and_the_rest_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_wishes_last_is_heard() {
-    // The cell that needs the writer stops before it; what it wishes for in its stop hook is written.
+async fn who_enqueues_last_is_heard() {
+    // The cell that needs the writer stops before it; what it enqueues in its stop hook is written.
     let cluster = Cluster::default();
     let farewell = |writer: Arc<Writer>, lifecycle: Lifecycle| {
         lifecycle.hook("farewell").on_stop(move |_| async move {
-            writer.want(node("n1"), Wish::edit(spec("gone")));
+            writer.enqueue(node("n1"), Mutation::edit(spec("gone")));
             Ok(())
         });
     };
@@ -88,7 +88,7 @@ async fn without_a_server_each_wish_ends_at_once() {
     hive.start().await;
     let writer = hive.get::<Writer>();
     assert!(!writer.has_server());
-    let ended = writer.want(node("n1"), Wish::edit(spec(1))).done().await.unwrap_err();
+    let ended = writer.enqueue(node("n1"), Mutation::edit(spec(1))).done().await.unwrap_err();
     assert_eq!(ended.to_string(), "ciliumnodes/n1: the agent runs without a Kubernetes API server");
     drop(writer);
     hive.finish().await;

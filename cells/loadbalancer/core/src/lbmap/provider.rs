@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use hive::prelude::*;
-use maps::{Comparisons, FamilyConfig, Maps};
+use maps::{DriftChecks, FamilyConfig, Maps};
 use metrics::Metrics;
 
 use crate::config::ServicesConfig;
@@ -17,7 +17,7 @@ type Open = dyn Fn() -> Result<Arc<dyn LbMaps>, MapError> + Send + Sync;
 /// How the load balancer maps are opened, and who is told when they were compared as a whole.
 pub struct LbMapsProvider {
     open: Box<Open>,
-    pub(crate) comparisons: Arc<Comparisons>,
+    pub(crate) comparisons: Arc<DriftChecks>,
 }
 
 impl LbMapsProvider {

@@ -9,8 +9,8 @@ use serde::{Serialize, Serializer};
 use statedb::{Index, IndexDef, IndexKey, KeyBuf, KeyParseError, Prefix, PrefixOf, Query, TableSpec};
 
 use crate::model::address::LbAddress;
+use crate::model::go_serialize::{Encoded, Encoding, Fields, GoSerialize, yaml};
 use crate::model::name::ServiceName;
-use crate::model::shown::{As, Fields, Form, Shown, yaml};
 use crate::model::source::Source;
 
 /// Weight of a backend that was given none.
@@ -129,14 +129,14 @@ impl Backend {
     }
 }
 
-impl Shown for Zone {
+impl GoSerialize for Zone {
     fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
         fields.add("Zone", &self.zone)?;
         fields.list("ForZones", &self.for_zones)
     }
 }
 
-impl Shown for Backend {
+impl GoSerialize for Backend {
     fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
         let form = fields.form;
         fields.add("ServiceName", &self.service_name)?;
@@ -144,7 +144,7 @@ impl Shown for Backend {
         fields.list("PortNames", &self.port_names)?;
         fields.add("Weight", &self.weight)?;
         fields.add("NodeName", &self.node_name)?;
-        fields.add("Zone", &self.zone.as_deref().map(|zone| As(zone, form)))?;
+        fields.add("Zone", &self.zone.as_deref().map(|zone| Encoded(zone, form)))?;
         fields.add("ClusterID", &self.cluster_id)?;
         fields.add("Source", &self.source)?;
         fields.add("State", &(self.state as u8))?;
@@ -155,7 +155,7 @@ impl Shown for Backend {
 
 impl Serialize for Backend {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        As(self, Form::Json).serialize(serializer)
+        Encoded(self, Encoding::Json).serialize(serializer)
     }
 }
 

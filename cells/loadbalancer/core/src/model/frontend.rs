@@ -9,9 +9,9 @@ use statedb::{Index, IndexDef, Obj, Prefix, Query, TableSpec, age};
 
 use crate::model::address::LbAddress;
 use crate::model::backend::Backend;
+use crate::model::go_serialize::{Encoded, Encoding, Fields, GoSerialize, yaml};
 use crate::model::name::ServiceName;
 use crate::model::service::Service;
-use crate::model::shown::{As, Fields, Form, Shown, yaml};
 
 /// What kind of address a frontend is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +126,7 @@ const BY_REDIRECT: Index<Frontend, str> = Index::new("redirect-to", |frontend, k
 /// [`FrontendParams`] with the name of the service; YAML keeps them apart.
 struct Params<'f>(&'f Frontend);
 
-impl Shown for Params<'_> {
+impl GoSerialize for Params<'_> {
     fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
         let Frontend { params, service, .. } = self.0;
         fields.add("Address", &params.address)?;
@@ -137,11 +137,11 @@ impl Shown for Params<'_> {
     }
 }
 
-impl Shown for Frontend {
+impl GoSerialize for Frontend {
     fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
         match fields.form {
-            Form::Json => Params(self).fields(fields)?,
-            Form::Yaml => fields.add("FrontendParams", &As(&Params(self), Form::Yaml))?,
+            Encoding::Json => Params(self).fields(fields)?,
+            Encoding::Yaml => fields.add("FrontendParams", &Encoded(&Params(self), Encoding::Yaml))?,
         }
         fields.add("Status", &self.status)?;
         fields.rows("Backends", self.backends.iter().map(|backend| &**backend))?;
@@ -153,7 +153,7 @@ impl Shown for Frontend {
 
 impl Serialize for Frontend {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        As(self, Form::Json).serialize(serializer)
+        Encoded(self, Encoding::Json).serialize(serializer)
     }
 }
 

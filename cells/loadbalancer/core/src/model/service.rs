@@ -11,8 +11,8 @@ use serde::{Serialize, Serializer};
 use statedb::{Query, TableSpec};
 
 use crate::model::annotations;
+use crate::model::go_serialize::{Encoded, Encoding, Fields, GoSerialize, go_duration, yaml};
 use crate::model::name::ServiceName;
-use crate::model::shown::{As, Fields, Form, Shown, go_duration, yaml};
 use crate::model::source::Source;
 
 /// Which backends traffic may go to.
@@ -178,7 +178,7 @@ impl ProxyRedirect {
     }
 }
 
-impl Shown for ProxyRedirect {
+impl GoSerialize for ProxyRedirect {
     fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
         fields.add("ProxyPort", &self.proxy_port)?;
         fields.list("Ports", &self.ports)
@@ -346,7 +346,7 @@ impl Serialize for Ports<'_> {
     }
 }
 
-impl Shown for Service {
+impl GoSerialize for Service {
     fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error> {
         fields.add("Name", &self.name)?;
         fields.add("Source", &self.source)?;
@@ -362,7 +362,7 @@ impl Shown for Service {
         fields.duration("SessionAffinityTimeout", self.session_affinity.unwrap_or_default())?;
         fields.add("LoadBalancerClass", &self.load_balancer_class)?;
         let form = fields.form;
-        let redirects: Vec<_> = self.proxy_redirects.iter().map(|redirect| As(redirect, form)).collect();
+        let redirects: Vec<_> = self.proxy_redirects.iter().map(|redirect| Encoded(redirect, form)).collect();
         fields.list("ProxyRedirects", &redirects)?;
         fields.add("HealthCheckNodePort", &self.health_check_node_port)?;
         fields.add("LoopbackHostPort", &self.loopback_host_port)?;
@@ -374,7 +374,7 @@ impl Shown for Service {
 
 impl Serialize for Service {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        As(self, Form::Json).serialize(serializer)
+        Encoded(self, Encoding::Json).serialize(serializer)
     }
 }
 

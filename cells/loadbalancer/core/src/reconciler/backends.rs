@@ -216,7 +216,7 @@ impl Backends {
     }
 
     /// Somebody else has changed the row of this number.
-    pub(crate) fn hurt(&mut self, id: u32) {
+    pub(crate) fn damaged(&mut self, id: u32) {
         if let Some(used) = self.used.get_mut(&id) {
             used.stale = true;
         }

@@ -73,7 +73,7 @@ impl Balancer {
             if !need.fits(&room) {
                 // Space is scarce: what is planned is written first, then rows are counted one by one.
                 self.flush(&mut chunk, &mut results);
-                let fits = self.make_room(desired);
+                let fits = self.ensure_capacity(desired);
                 (need, room) = (Need::default(), Need::room(&self.mirror));
                 need.add(desired);
                 if let Err(error) = fits {

@@ -11,13 +11,15 @@ use crate::reconciler::desired::Desired;
 
 impl Balancer {
     /// Fails if a map has no room for the rows that the frontend does not have yet: there is no half a service.
-    pub(crate) fn make_room(&mut self, desired: &Desired) -> Result<(), Failed> {
+    pub(crate) fn ensure_capacity(&mut self, desired: &Desired) -> Result<(), Failed> {
         let full = match self.fits(desired) {
             Err(full @ Failed::Full { .. }) => full,
             other => return other,
         };
         match full {
-            Failed::Full { map: LbMap::Backends(_), missing, .. } if self.give_way(desired, missing)? => {
+            Failed::Full { map: LbMap::Backends(_), missing, .. }
+                if self.evict_own_backends(desired, missing)? =>
+            {
                 self.fits(desired)
             }
             full => Err(full),
@@ -70,7 +72,7 @@ impl Balancer {
 
     /// Takes the frontend's former backends out of the maps before its new ones come, if that makes room enough: for a
     /// moment it has fewer, which is better than to keep former ones for ever. False if it would not help.
-    fn give_way(&mut self, desired: &Desired, missing: usize) -> Result<bool, Failed> {
+    fn evict_own_backends(&mut self, desired: &Desired, missing: usize) -> Result<bool, Failed> {
         let address = desired.address;
         let Some(record) = self.frontends.get(&address) else { return Ok(false) };
         let id = record.id;

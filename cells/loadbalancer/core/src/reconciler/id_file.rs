@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use state_file::{Error, Rewrite, Schema, StateFile, Version, set_aside};
+use state_file::{Error, Rewrite, Schema, StateFile, Version, quarantine};
 
 /// The name of the file in the folder of the agent's state.
 pub(crate) const FILE: &str = "service-ids.json";
@@ -69,7 +69,7 @@ impl IdFile {
     pub(crate) fn load(&self) -> Result<(), Error> {
         let loaded = match self.file.load::<Positions>() {
             Err(error @ Error::Damaged { .. }) => {
-                let kept = set_aside(self.file.path())?;
+                let kept = quarantine(self.file.path())?;
                 if let Some(rewrite) = self.rewrite.get() {
                     let consequence = "new services and backends get ids far from those in use";
                     rewrite.put_aside(&error, &kept, consequence);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use devices::NodeAddress;
 use hive::Health;
-use maps::Comparisons;
+use maps::DriftChecks;
 use reconciler::{BatchEntry, BatchOps, OpCx, OpError, OpResult, Ops};
 use statedb::{Obj, Rows, Snapshot, Table};
 
@@ -18,7 +18,7 @@ use crate::reconciler::desired::{Desired, Settings};
 use crate::reconciler::restore::Pruned;
 
 /// What decides about rows besides the frontends themselves.
-pub(crate) struct Surroundings {
+pub(crate) struct ReconcileContext {
     /// What the options say.
     pub(crate) settings: Settings,
     /// The node's addresses.
@@ -27,7 +27,7 @@ pub(crate) struct Surroundings {
     pub(crate) frontends: Table<Frontend>,
 }
 
-impl Surroundings {
+impl ReconcileContext {
     fn settings(&self, snapshot: &Snapshot) -> Settings {
         let rows = || self.addresses.iter().flat_map(|table| table.all(snapshot));
         Settings {
@@ -59,13 +59,13 @@ impl Surroundings {
 }
 
 /// Who compares the load balancer maps.
-pub(crate) const KEEPER: &str = "loadbalancer";
+pub(crate) const OWNER: &str = "loadbalancer";
 
 /// The reconciler's operations.
 pub(crate) struct LbOps {
     pub(crate) balancer: Balancer,
-    pub(crate) comparisons: Arc<Comparisons>,
-    pub(crate) surroundings: Surroundings,
+    pub(crate) comparisons: Arc<DriftChecks>,
+    pub(crate) context: ReconcileContext,
     /// Where ports of the node are told apart, which the datapath does not serve.
     pub(crate) unserved: Unserved,
 }
@@ -95,12 +95,12 @@ impl Unserved {
 
 impl LbOps {
     /// Brings frontends into the maps, each at all its addresses; gives the number of each.
-    pub(crate) fn bring<'f>(
+    pub(crate) fn upsert_batch<'f>(
         &mut self,
         snapshot: &Snapshot,
         frontends: impl Iterator<Item = &'f Frontend>,
     ) -> Vec<Result<u16, OpError>> {
-        let settings = self.surroundings.settings(snapshot);
+        let settings = self.context.settings(snapshot);
         let frontends: Vec<&Frontend> = frontends.collect();
         self.place(&settings, &frontends);
         // Rows of external scopes lead to internal ones: those that are not there come along.
@@ -112,13 +112,13 @@ impl LbOps {
         let missing: Vec<Obj<Frontend>> = needed
             .into_iter()
             .filter(|address| !self.balancer.mirror.has(&Key::master(*address)))
-            .filter_map(|address| self.surroundings.frontend(snapshot, address))
+            .filter_map(|address| self.context.frontend(snapshot, address))
             .collect();
         let (mut of, mut wanted) = (Vec::with_capacity(frontends.len()), Vec::with_capacity(frontends.len()));
         let mut results: Vec<Result<Option<u16>, OpError>> = Vec::with_capacity(frontends.len());
         for (index, frontend) in frontends.iter().copied().chain(missing.iter().map(|row| &**row)).enumerate()
         {
-            results.push(self.want(snapshot, frontend, &settings, &mut wanted).map(|()| None));
+            results.push(self.add_desired_rows(snapshot, frontend, &settings, &mut wanted).map(|()| None));
             of.resize(wanted.len(), index);
         }
         for (index, result) in of.into_iter().zip(self.balancer.update(&wanted)) {
@@ -153,7 +153,7 @@ impl LbOps {
     }
 
     /// Adds what the maps should have of a frontend: at its own address, then at those that it expands to.
-    fn want(
+    fn add_desired_rows(
         &mut self,
         snapshot: &Snapshot,
         frontend: &Frontend,
@@ -164,7 +164,7 @@ impl LbOps {
         let expansions = &mut self.balancer.expansions;
         let mut at = Vec::new();
         if expands(frontend) {
-            at = self.surroundings.expansion(snapshot, address, settings);
+            at = self.context.expansion(snapshot, address, settings);
             expansions.entry(address).or_default().extend(at.iter().map(|address| address.ip));
         } else if !expansions.is_empty() {
             // An address of its own is not another's any more.
@@ -174,7 +174,7 @@ impl LbOps {
             expansions.remove(&address);
         }
         let two_scopes = internal_scope(frontend)
-            .is_some_and(|internal| self.surroundings.frontend(snapshot, internal).is_some());
+            .is_some_and(|internal| self.context.frontend(snapshot, internal).is_some());
         let before = wanted.len();
         for address in std::iter::once(address).chain(at) {
             let none = BTreeSet::new();
@@ -212,7 +212,7 @@ impl LbOps {
             let Some(known) = self.balancer.expansions.get(&address) else { continue };
             let now: BTreeSet<IpAddr> = match expands(frontend) {
                 true => {
-                    let now = self.surroundings.expansion(snapshot, address, settings);
+                    let now = self.context.expansion(snapshot, address, settings);
                     now.into_iter().map(|address| address.ip).collect()
                 }
                 false => BTreeSet::new(),
@@ -220,9 +220,8 @@ impl LbOps {
             let gone: Vec<LbAddress> =
                 known.difference(&now).map(|ip| LbAddress { ip: *ip, ..address }).collect();
             // What has become a frontend of its own stays.
-            let (owned, gone): (Vec<_>, Vec<_>) = gone
-                .into_iter()
-                .partition(|address| self.surroundings.frontend(snapshot, *address).is_some());
+            let (owned, gone): (Vec<_>, Vec<_>) =
+                gone.into_iter().partition(|address| self.context.frontend(snapshot, *address).is_some());
             if let Some(known) = self.balancer.expansions.get_mut(&address) {
                 owned.iter().for_each(|address| _ = known.remove(&address.ip));
             }
@@ -250,20 +249,20 @@ impl LbOps {
     }
 
     /// Whether a frontend has lost rows, at whichever address.
-    fn is_hurt(&self, hurt: &HashSet<LbAddress>, frontend: &Frontend) -> bool {
+    fn has_lost_rows(&self, damaged: &HashSet<LbAddress>, frontend: &Frontend) -> bool {
         let address = frontend.address();
         let expanded = self.balancer.expansions.get(&address).into_iter().flatten();
-        hurt.contains(&address)
-            || expanded.into_iter().any(|ip| hurt.contains(&LbAddress { ip: *ip, ..address }))
+        damaged.contains(&address)
+            || expanded.into_iter().any(|ip| damaged.contains(&LbAddress { ip: *ip, ..address }))
     }
 
     /// Takes frontends out of the maps. The row of an external scope must not send clients on to the internal one any
     /// more when that goes.
-    pub(crate) fn take_away(&mut self, snapshot: &Snapshot, addresses: &[LbAddress]) -> Vec<OpResult> {
+    pub(crate) fn delete_frontends(&mut self, snapshot: &Snapshot, addresses: &[LbAddress]) -> Vec<OpResult> {
         let internal = addresses.iter().filter(|address| address.scope == Scope::Internal);
         let external: Vec<Obj<Frontend>> =
-            internal.filter_map(|address| self.surroundings.other_scope(snapshot, *address)).collect();
-        let brought = self.bring(snapshot, external.iter().map(|frontend| &**frontend));
+            internal.filter_map(|address| self.context.other_scope(snapshot, *address)).collect();
+        let brought = self.upsert_batch(snapshot, external.iter().map(|frontend| &**frontend));
         let waits: HashMap<LbAddress, String> = external
             .iter()
             .zip(brought)
@@ -302,10 +301,10 @@ impl LbOps {
             if result.is_ok()
                 && port != *address
                 && self.balancer.expansions.contains_key(&port)
-                && let Some(frontend) = self.surroundings.frontend(snapshot, port)
+                && let Some(frontend) = self.context.frontend(snapshot, port)
             {
                 *result = self
-                    .bring(snapshot, std::iter::once(&*frontend))
+                    .upsert_batch(snapshot, std::iter::once(&*frontend))
                     .into_iter()
                     .try_for_each(|r| r.map(drop));
             }
@@ -345,7 +344,7 @@ fn external(address: LbAddress) -> LbAddress {
 
 impl Ops<Frontend> for LbOps {
     fn update(&mut self, cx: &OpCx<'_>, frontend: &mut Frontend) -> OpResult {
-        let results = self.bring(cx.snapshot, std::iter::once(&*frontend));
+        let results = self.upsert_batch(cx.snapshot, std::iter::once(&*frontend));
         for result in results {
             frontend.id = result?;
         }
@@ -353,24 +352,24 @@ impl Ops<Frontend> for LbOps {
     }
 
     fn delete(&mut self, cx: &OpCx<'_>, frontend: &Frontend) -> OpResult {
-        self.take_away(cx.snapshot, &[frontend.address()]).into_iter().collect()
+        self.delete_frontends(cx.snapshot, &[frontend.address()]).into_iter().collect()
     }
 
     fn prune(&mut self, cx: &OpCx<'_>, frontends: Rows<'_, Frontend>) -> OpResult {
-        let waits = |address: &LbAddress| self.surroundings.frontend(cx.snapshot, *address).is_some();
-        let Pruned { hurt, changed } = self.balancer.prune_but(waits)?;
-        let hurt: Vec<_> = frontends.filter(|frontend| self.is_hurt(&hurt, frontend)).collect();
-        let results = self.bring(cx.snapshot, hurt.iter().map(|frontend| &***frontend));
+        let waits = |address: &LbAddress| self.context.frontend(cx.snapshot, *address).is_some();
+        let Pruned { damaged, changed } = self.balancer.prune_but(waits)?;
+        let damaged: Vec<_> = frontends.filter(|frontend| self.has_lost_rows(&damaged, frontend)).collect();
+        let results = self.upsert_batch(cx.snapshot, damaged.iter().map(|frontend| &***frontend));
         results.into_iter().try_for_each(|result| result.map(drop))?;
         let repaired = changed.iter().map(|key| format!("{}: {key}", key.map().name())).collect();
-        self.comparisons.compared(KEEPER, self.balancer.mirror.len(), repaired);
+        self.comparisons.compared(OWNER, self.balancer.mirror.len(), repaired);
         Ok(())
     }
 }
 
 impl BatchOps<Frontend> for LbOps {
     fn update_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Frontend>]) {
-        let results = self.bring(cx.snapshot, batch.iter().map(|entry| &entry.object));
+        let results = self.upsert_batch(cx.snapshot, batch.iter().map(|entry| &entry.object));
         for (entry, result) in batch.iter_mut().zip(results) {
             match result {
                 Ok(id) => entry.object.id = id,
@@ -392,7 +391,7 @@ impl BatchOps<Frontend> for LbOps {
 
     fn delete_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Obj<Frontend>>]) {
         let addresses: Vec<_> = batch.iter().map(|entry| entry.object.address()).collect();
-        for (entry, result) in batch.iter_mut().zip(self.take_away(cx.snapshot, &addresses)) {
+        for (entry, result) in batch.iter_mut().zip(self.delete_frontends(cx.snapshot, &addresses)) {
             entry.result = result;
         }
     }

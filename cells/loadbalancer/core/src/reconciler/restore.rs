@@ -25,7 +25,7 @@ const MAX_FRONTEND: u32 = u16::MAX as u32 - 1;
 #[derive(Debug, Default)]
 pub(crate) struct Pruned {
     /// Frontends that have lost rows to somebody else.
-    pub(crate) hurt: HashSet<LbAddress>,
+    pub(crate) damaged: HashSet<LbAddress>,
     /// Rows that somebody else has changed.
     pub(crate) changed: HashSet<Key>,
 }
@@ -196,7 +196,7 @@ impl Balancer {
         let waiting: HashSet<Key> = waiting.map(|(address, _)| Key::wildcard(address.ip)).collect();
         let strangers = self.mirror.rows().map(|(key, _)| key).filter(|key| !owners.have(self, key));
         let strangers: Vec<Key> = strangers.filter(|key| !waiting.contains(key)).collect();
-        let hurt = changed.iter().flat_map(|key| owners.served(self, key)).collect();
+        let damaged = changed.iter().flat_map(|key| owners.served(self, key)).collect();
         // A frontend's own row goes before those it leads to.
         let (masters, others): (Vec<Key>, Vec<Key>) =
             strangers.into_iter().partition(|key| matches!(key, Key::Service(_, 0)));
@@ -205,13 +205,13 @@ impl Balancer {
         self.stray_slots.clear();
         for key in &changed {
             if let Key::Backend(_, id) = key {
-                self.backends.hurt(*id);
+                self.backends.damaged(*id);
             }
         }
         if count > 0 {
             tracing::info!(count, "Deleted load balancer rows that belong to no service");
         }
-        result.map(|()| Pruned { hurt, changed })
+        result.map(|()| Pruned { damaged, changed })
     }
 }
 

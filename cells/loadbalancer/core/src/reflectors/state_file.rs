@@ -17,7 +17,7 @@ use crate::model::name::ServiceName;
 use crate::model::shared::Names;
 use crate::model::source::Source;
 use crate::reflectors::convert;
-use crate::reflectors::objects::passed_over::{of_annotations, of_weight};
+use crate::reflectors::objects::invalid_fields::{of_annotations, of_weight};
 use crate::writer::services_writer::State;
 
 /// Why a state file changes nothing.
@@ -56,7 +56,7 @@ pub fn read(path: &Path, families: Families, largest: u64) -> Result<State, Stat
 pub(crate) struct Loaded {
     pub(crate) state: State,
     /// What in it has no effect: fields that are not known, and annotations that say nothing.
-    pub(crate) passed_over: Vec<String>,
+    pub(crate) invalid_fields: Vec<String>,
 }
 
 /// As [`read`], with what has no effect.
@@ -112,7 +112,7 @@ fn parse_all(content: &[u8], families: Families) -> Result<Loaded, Vec<String>> 
     let mut objects = Objects::new(families);
     let unknown = top.keys().filter(|name| !["services", "endpoints"].contains(&name.as_str()));
     let unknown = unknown.map(|name| Problem::new(name, "is no field of a state file"));
-    objects.passed_over.extend(unknown);
+    objects.invalid_fields.extend(unknown);
     for (path, item) in items(top.get("services"), "services", &mut faults) {
         match k8s_tables::manifest::<Service>(item) {
             Ok((manifest, unknown)) => {
@@ -171,14 +171,14 @@ struct Objects {
     services: Vec<(crate::model::service::Service, Vec<FrontendParams>)>,
     backends: Vec<Backend>,
     /// Fields that are not known, and annotations that do nothing.
-    passed_over: Vec<Problem>,
+    invalid_fields: Vec<Problem>,
 }
 
 impl Objects {
     fn new(families: Families) -> Objects {
         let (names, port_names) = (HashSet::new(), Names::default());
-        let (services, backends, passed_over) = (Vec::new(), Vec::new(), Vec::new());
-        Objects { families, names, port_names, services, backends, passed_over }
+        let (services, backends, invalid_fields) = (Vec::new(), Vec::new(), Vec::new());
+        Objects { families, names, port_names, services, backends, invalid_fields }
     }
 
     /// Takes a service, or says what is wrong with it among the others.
@@ -202,7 +202,7 @@ impl Objects {
     }
 
     fn pass_over(&mut self, problems: impl IntoIterator<Item = Problem>, path: impl Fn() -> String) {
-        self.passed_over.extend(
+        self.invalid_fields.extend(
             problems.into_iter().map(|Problem { path: field, reason }| Problem {
                 path: format!("{}.{field}", path()),
                 reason,
@@ -213,7 +213,7 @@ impl Objects {
     /// What they say together.
     fn loaded(self) -> Loaded {
         let state = State { services: self.services, backends: convert::merge(self.backends) };
-        Loaded { state, passed_over: self.passed_over.iter().map(Problem::to_string).collect() }
+        Loaded { state, invalid_fields: self.invalid_fields.iter().map(Problem::to_string).collect() }
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct StateFile {
     /// Its services that are not in the tables.
     pub(crate) refused: Vec<Refused>,
     /// Whether health says that some of its fields have no effect.
-    pub(crate) has_passed_over: bool,
+    pub(crate) has_invalid_fields: bool,
 }
 
 impl StateFile {
@@ -80,15 +80,15 @@ impl StateFile {
     }
 
     /// Reports fields without effect, as long as the file has any.
-    fn report_passed_over(&mut self, health: &Health, fields: &[String]) {
+    fn report_invalid_fields(&mut self, health: &Health, fields: &[String]) {
         let row = health.scope("passed-over");
         if fields.is_empty() {
-            if std::mem::take(&mut self.has_passed_over) {
+            if std::mem::take(&mut self.has_invalid_fields) {
                 row.close();
             }
             return;
         }
-        self.has_passed_over = true;
+        self.has_invalid_fields = true;
         let message = format!("{} field(s) of the state file are passed over", fields.len());
         let error = summarize(fields, MAX_REPORTED_FIELDS, "\n");
         if row.degraded_anew(message, &error) {
@@ -104,14 +104,14 @@ impl StateFile {
         self.refused.clear();
         // A large file takes long enough to hold up others.
         let read = hive::blocking(move || {
-            let Loaded { state, passed_over } = state_file::load(&path, families, largest)?;
+            let Loaded { state, invalid_fields } = state_file::load(&path, families, largest)?;
             let counts = (state.services.len(), state.backends.len());
-            Ok((counts, passed_over, writer.replace(Source::Api, state)))
+            Ok((counts, invalid_fields, writer.replace(Source::Api, state)))
         });
         let first = self.initializers.is_some();
         match read.await {
-            Ok(((services, backends), passed_over, refused)) => {
-                self.report_passed_over(health, &passed_over);
+            Ok(((services, backends), invalid_fields, refused)) => {
+                self.report_invalid_fields(health, &invalid_fields);
                 let message = format!("{services} services and {backends} backends");
                 if refused.is_empty() {
                     tracing::info!(path = %self.path.display(), services, backends, "Loaded the state file");
@@ -185,7 +185,7 @@ mod tests {
                     largest: k8s_tables::MAX_FILE,
                     initializers: Some(of_hive.register("state-file")),
                     refused: Vec::new(),
-                    has_passed_over: false,
+                    has_invalid_fields: false,
                     writer: of_hive.clone(),
                 };
                 jobs.one_shot("follow", move |cx: JobCx| file.follow(cx));

@@ -61,18 +61,18 @@ fn json_is_read_object_by_object_and_says_what_the_whole_document_says() {
     let state = parse(document.as_bytes(), BOTH).unwrap();
     assert_eq!((state.services.len(), state.backends.len()), (2, 3));
     assert_eq!(state.services[0].0.name.to_string(), "default/web");
-    let Loaded { state: of_json, passed_over } = parse_json(text.as_bytes(), BOTH).unwrap();
-    assert_eq!((of_json, passed_over.len()), (state, 1));
-    assert!(passed_over[0].starts_with("services[1].metadata.annotations[\"service.cilium.io/type\"]: "));
+    let Loaded { state: of_json, invalid_fields } = parse_json(text.as_bytes(), BOTH).unwrap();
+    assert_eq!((of_json, invalid_fields.len()), (state, 1));
+    assert!(invalid_fields[0].starts_with("services[1].metadata.annotations[\"service.cilium.io/type\"]: "));
 }
 
 #[test]
 fn unknown_keys_are_told_and_ignored() {
     let yaml = "comment: x\nservices:\n- metadata: {name: web, mood: good}\n  spec: {clusterIP: 10.96.0.1, ports: [{port: 80, hint: h}]}\n\
                 endpointSlices: []\n";
-    let Loaded { state, passed_over } = parse_all(yaml.as_bytes(), BOTH).unwrap();
+    let Loaded { state, invalid_fields } = parse_all(yaml.as_bytes(), BOTH).unwrap();
     assert_eq!(state.services[0].1[0].address.to_string(), "10.96.0.1:80/TCP");
-    let paths: Vec<&str> = passed_over.iter().filter_map(|text| text.split(": ").next()).collect();
+    let paths: Vec<&str> = invalid_fields.iter().filter_map(|text| text.split(": ").next()).collect();
     assert_eq!(
         paths,
         ["comment", "endpointSlices", "services[0].metadata.mood", "services[0].spec.ports[0].hint"]
@@ -80,7 +80,7 @@ fn unknown_keys_are_told_and_ignored() {
     let json = r#"{"services": [{"metadata": {"name": "web", "mood": "good"},
                    "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80, "hint": "h"}]}}]}"#;
     let of_json = parse_json(json.as_bytes(), BOTH).unwrap();
-    assert_eq!((of_json.state, of_json.passed_over.len()), (state, 2));
+    assert_eq!((of_json.state, of_json.invalid_fields.len()), (state, 2));
 }
 
 #[test]

@@ -16,10 +16,10 @@ use crate::metrics::Events;
 use crate::model::families::Families;
 use crate::reconciler::balancer::Balancer;
 use crate::reconciler::desired::Settings;
-use crate::reconciler::operations::{LbOps, Surroundings, Unserved};
+use crate::reconciler::operations::{LbOps, ReconcileContext, Unserved};
 use crate::reflectors::objects::Reflector;
 use crate::writer::select::Place;
-use crate::writer::services_writer::{Questions, Rules, ServicesWriter};
+use crate::writer::services_writer::{NodeInfo, Rules, ServicesWriter};
 
 /// The tables of objects, the reflector, the writer and the reconciler with the agent's default options, which do what
 /// there is to do when they are told to.
@@ -39,10 +39,10 @@ pub fn writer() -> Result<ServicesWriter, MapError> {
     let db = Db::new();
     let (services, frontends, backends) = (db.table()?, db.table()?, db.table()?);
     let place = || Place { node: "node".to_owned(), ..Place::default() };
-    let (questions, rules) = (Questions::new(place, BTreeSet::new), Rules::default());
+    let (node_info, rules) = (NodeInfo::new(place, BTreeSet::new), Rules::default());
     let families = Families { v4: true, v6: true };
     let events = Events::default();
-    Ok(ServicesWriter::new(services, frontends, backends, questions, families, rules, events))
+    Ok(ServicesWriter::new(services, frontends, backends, node_info, families, rules, events))
 }
 
 impl Direct {
@@ -56,10 +56,9 @@ impl Direct {
         let objects = (manifests.reader(), slices.reader());
         let reflector = Reflector::new(writer.clone(), objects, families, String::new(), BTreeMap::new);
         let settings = Settings::of(&ServicesConfig::default());
-        let surroundings = Surroundings { settings, addresses: None, frontends: writer.frontends() };
+        let context = ReconcileContext { settings, addresses: None, frontends: writer.frontends() };
         let balancer = Balancer::restore(maps)?;
-        let ops =
-            LbOps { balancer, comparisons: Arc::default(), surroundings, unserved: Unserved::default() };
+        let ops = LbOps { balancer, comparisons: Arc::default(), context, unserved: Unserved::default() };
         let (handle, reconciler) = Reconciler::builder(writer.frontends_for_statuses())
             .status(|frontend| &frontend.status, |frontend, status| frontend.status = status)
             .merge(|current, reconciled| current.id = reconciled.id)

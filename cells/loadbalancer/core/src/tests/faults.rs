@@ -232,8 +232,8 @@ fn rows_that_somebody_has_changed_are_put_right() {
         let reverse = Value::ReverseNat([192, 0, 2, 1].into(), 1);
         rows.insert(Key::ReverseNat(crate::lbmap::rows::Family::V4, 1), reverse);
     });
-    let hurt = balancer.prune().unwrap().hurt;
-    assert_eq!(hurt.len(), 1);
+    let damaged = balancer.prune().unwrap().damaged;
+    assert_eq!(damaged.len(), 1);
     balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
     assert_eq!(actual(&maps.dump()), expected(&said));
 }
@@ -246,7 +246,7 @@ async fn the_status_tells_of_a_fault_until_the_retry_has_healed_it() {
     let ops = LbOps {
         balancer: Balancer::restore(maps.clone()).unwrap(),
         comparisons: Arc::default(),
-        surroundings: Surroundings { settings: settings(), addresses: None, frontends: writer.frontends() },
+        context: ReconcileContext { settings: settings(), addresses: None, frontends: writer.frontends() },
         unserved: Default::default(),
     };
     let (_, reconciler) = Reconciler::builder(writer.frontends_for_statuses())
@@ -295,7 +295,7 @@ async fn a_start_of_many_rounds_leaves_the_maps_as_they_are() {
         let ops = LbOps {
             balancer: Balancer::restore(maps.clone()).unwrap(),
             comparisons: Arc::default(),
-            surroundings: Surroundings {
+            context: ReconcileContext {
                 settings: settings(),
                 addresses: None,
                 frontends: writer.frontends(),

@@ -56,7 +56,7 @@ fn all_kinds_of_rows_are_written_read_and_deleted() {
     let mut balancer = Balancer::restore(kernel.clone()).unwrap();
     assert_eq!(balancer.restored(), 12);
     balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
-    assert_eq!(balancer.prune().unwrap().hurt.len(), 0);
+    assert_eq!(balancer.prune().unwrap().damaged.len(), 0);
     assert_eq!(rows(&kernel), written);
     let all: Vec<LbAddress> = desired(&writer).iter().map(|desired| desired.address).collect();
     balancer.remove(&all).into_iter().for_each(|result| result.unwrap());

@@ -213,8 +213,9 @@ impl Agent {
         let now: BTreeSet<LbAddress> = frontends.iter().map(Frontend::address).collect();
         let gone: Vec<LbAddress> = before.difference(&now).copied().collect();
         let snapshot = self.writer.frontends().snapshot();
-        let removed = self.ops.take_away(&snapshot, &gone).into_iter().all(|result| result.is_ok());
-        let brought = self.ops.bring(&snapshot, frontends.iter()).into_iter().all(|result| result.is_ok());
+        let removed = self.ops.delete_frontends(&snapshot, &gone).into_iter().all(|result| result.is_ok());
+        let brought =
+            self.ops.upsert_batch(&snapshot, frontends.iter()).into_iter().all(|result| result.is_ok());
         removed && brought
     }
 

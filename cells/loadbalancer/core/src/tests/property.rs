@@ -251,7 +251,7 @@ impl Node {
     pub(super) fn reconcile(&mut self) {
         let deleted: Vec<LbAddress> = self.deleted.iter().copied().collect();
         let snapshot = self.writer.frontends().snapshot();
-        for (address, result) in deleted.iter().zip(self.ops.take_away(&snapshot, &deleted)) {
+        for (address, result) in deleted.iter().zip(self.ops.delete_frontends(&snapshot, &deleted)) {
             self.done.remove(address);
             if result.is_ok() {
                 self.deleted.remove(address);
@@ -262,7 +262,7 @@ impl Node {
         let changed =
             wanted.into_iter().filter(|(desired, _)| self.done.get(&desired.address) != Some(desired));
         let (changed, frontends): (Vec<Desired>, Vec<Frontend>) = changed.unzip();
-        for (desired, result) in changed.into_iter().zip(self.ops.bring(&snapshot, frontends.iter())) {
+        for (desired, result) in changed.into_iter().zip(self.ops.upsert_batch(&snapshot, frontends.iter())) {
             match result {
                 Ok(_) => self.done.insert(desired.address, desired),
                 Err(_) => self.done.remove(&desired.address),

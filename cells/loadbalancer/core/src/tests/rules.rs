@@ -11,7 +11,7 @@ use crate::model::backend::Backend;
 use crate::model::frontend::{FrontendParams, FrontendType};
 use crate::model::name::ServiceName;
 use crate::model::service::{NatPolicy, ProxyRedirect, Service};
-use crate::reconciler::operations::{LbOps, Surroundings};
+use crate::reconciler::operations::{LbOps, ReconcileContext};
 
 fn web() -> ServiceName {
     ServiceName::new("app", "web")
@@ -71,12 +71,11 @@ fn rows_of_backends_have_the_numbers_of_their_zones() {
             zones.iter().map(|(zone, number)| (zone.to_string(), *number)).collect::<BTreeMap<_, _>>();
         let settings = Settings { zones: zones.into(), ..settings() };
         let frontends = writer.frontends();
-        let surroundings = Surroundings { settings, addresses: None, frontends: frontends.clone() };
+        let context = ReconcileContext { settings, addresses: None, frontends: frontends.clone() };
         // Each is an agent of its own: numbers are taken over from the maps.
         let balancer = Balancer::restore(maps.clone()).unwrap();
-        let mut ops =
-            LbOps { balancer, comparisons: Arc::default(), surroundings, unserved: Default::default() };
-        for result in ops.bring(&frontends.snapshot(), served(&writer).iter()) {
+        let mut ops = LbOps { balancer, comparisons: Arc::default(), context, unserved: Default::default() };
+        for result in ops.upsert_batch(&frontends.snapshot(), served(&writer).iter()) {
             result.unwrap();
         }
         let zone = |(_, value): (Key, Value)| match value {

@@ -193,7 +193,7 @@ fn the_zone_of_the_node_is_followed() {
     let both = vec![meant("10.0.0.1:80/TCP", "north"), meant("10.0.0.2:80/TCP", "south")];
     let rules = Rules { topology: true, ..Rules::default() };
     let writer =
-        ServicesWriter { questions: Questions::new(place, BTreeSet::new), ..serving(rules, service, both) };
+        ServicesWriter { node_info: NodeInfo::new(place, BTreeSet::new), ..serving(rules, service, both) };
     for (now, expected) in [
         (Some("south"), &["10.0.0.2:80/TCP"][..]),
         (Some("north"), &["10.0.0.1:80/TCP"]),

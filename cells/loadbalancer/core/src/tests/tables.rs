@@ -255,7 +255,7 @@ fn local_policy_follows_the_name_of_the_node() {
     let name = Arc::new(std::sync::Mutex::new(String::new()));
     let of_node = name.clone();
     let place = move || Place { node: of_node.lock().unwrap().clone(), ..Place::default() };
-    let writer = ServicesWriter { questions: Questions::new(place, BTreeSet::new), ..writer() };
+    let writer = ServicesWriter { node_info: NodeInfo::new(place, BTreeSet::new), ..writer() };
     let endpoints = "[{addresses: [10.0.0.1], nodeName: alpha}, {addresses: [10.0.0.2], nodeName: beta}]";
     let text = format!(
         "{}endpoints:\n{}",

@@ -41,7 +41,7 @@ pub(crate) type IsChecked = dyn Fn(&Service) -> bool + Send + Sync;
 
 /// What the writer asks about the node and by whom services are checked.
 #[derive(Clone)]
-pub(crate) struct Questions {
+pub(crate) struct NodeInfo {
     /// Where this node is, for policies that want its backends alone.
     pub(crate) place: Arc<dyn Fn() -> Place + Send + Sync>,
     /// Addresses of the node at which NodePort services answer.
@@ -49,12 +49,12 @@ pub(crate) struct Questions {
     is_checked: Arc<RwLock<Option<Arc<IsChecked>>>>,
 }
 
-impl Questions {
+impl NodeInfo {
     pub(crate) fn new(
         place: impl Fn() -> Place + Send + Sync + 'static,
         node_port_addresses: impl Fn() -> BTreeSet<IpAddr> + Send + Sync + 'static,
-    ) -> Questions {
-        Questions {
+    ) -> NodeInfo {
+        NodeInfo {
             place: Arc::new(place),
             node_port_addresses: Arc::new(node_port_addresses),
             is_checked: Arc::default(),
@@ -72,7 +72,7 @@ pub struct ServicesWriter {
     pub(crate) services: RwTable<Service>,
     pub(crate) frontends: RwTable<Frontend>,
     pub(crate) backends: RwTable<Backend>,
-    pub(crate) questions: Questions,
+    pub(crate) node_info: NodeInfo,
     pub(crate) families: Families,
     pub(crate) rules: Rules,
     pub(crate) events: Events,
@@ -96,12 +96,12 @@ impl ServicesWriter {
         services: RwTable<Service>,
         frontends: RwTable<Frontend>,
         backends: RwTable<Backend>,
-        questions: Questions,
+        node_info: NodeInfo,
         families: Families,
         rules: Rules,
         events: Events,
     ) -> ServicesWriter {
-        ServicesWriter { services, frontends, backends, questions, families, rules, events }
+        ServicesWriter { services, frontends, backends, node_info, families, rules, events }
     }
 
     /// Services, for reading.
@@ -159,7 +159,7 @@ impl ServicesWriter {
     /// Says which services are checked by somebody: their backends count from when they were first
     /// [found healthy or not](ServicesTxn::set_health).
     pub fn set_is_service_health_checked(&self, is: impl Fn(&Service) -> bool + Send + Sync + 'static) {
-        *self.questions.is_checked.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(is));
+        *self.node_info.is_checked.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(is));
         self.choose_again(|_| true);
     }
 

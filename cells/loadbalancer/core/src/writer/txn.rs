@@ -74,7 +74,7 @@ enum Users {
 
 impl<'a> ServicesTxn<'a> {
     pub(crate) fn new(writer: &'a ServicesWriter, txn: Tables<'a>) -> ServicesTxn<'a> {
-        let (place, is_checked) = ((writer.questions.place)(), writer.questions.is_checked());
+        let (place, is_checked) = ((writer.node_info.place)(), writer.node_info.is_checked());
         ServicesTxn { txn, place, is_checked, writer, touched: Touched::default() }
     }
 
@@ -169,7 +169,7 @@ impl<'a> ServicesTxn<'a> {
                 && range.contains(&params.address.port)
         };
         if frontends.iter().any(may) {
-            let addresses = (self.writer.questions.node_port_addresses)();
+            let addresses = (self.writer.node_info.node_port_addresses)();
             frontends.retain(|params| {
                 let shadows = may(params) && addresses.contains(&params.address.ip);
                 if shadows {

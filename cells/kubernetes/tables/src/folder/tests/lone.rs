@@ -10,13 +10,13 @@ use tempfile::TempDir;
 
 use super::{faults, pod};
 use crate::folder::{Folder, Keep, Manifests, Memory, Report, SourceMetrics};
-use crate::{Shelf, SourceFile};
+use crate::{InMemorySource, SourceFile};
 use k8s_types::{Key, Kind};
 
 /// A folder without its job, looked through when the test says so.
 struct Lone {
     root: TempDir,
-    shelf: Shelf,
+    shelf: InMemorySource,
     files: Arc<RwTable<SourceFile>>,
     folder: Folder,
     hive: TestHive,
@@ -32,7 +32,7 @@ impl Lone {
         hive.start().await;
         let (health, metrics) = (take.recv().unwrap(), SourceMetrics::default());
         let report = Report::new("s", "p", Kind::ALL, files.clone(), health, metrics);
-        let (path, shelf) = (root.path().to_owned(), Shelf::new("s", Kind::ALL));
+        let (path, shelf) = (root.path().to_owned(), InMemorySource::new("s", Kind::ALL));
         let (memory, keep) = (Memory::default(), Keep::default());
         let manifests = Manifests::new("s", Kind::ALL, "n1");
         let folder = Folder::new(path, manifests, shelf.clone(), report, memory, keep, Arc::new(limit));

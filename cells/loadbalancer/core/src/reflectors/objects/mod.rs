@@ -1,6 +1,6 @@
 //! Services and their backends from the cluster's objects, whichever source has them.
 
-pub(crate) mod passed_over;
+pub(crate) mod invalid_fields;
 mod pods;
 mod services;
 mod slices;

@@ -19,7 +19,7 @@ use crate::model::service::Service;
 use crate::model::shared::Names;
 use crate::model::source::Source;
 use crate::reflectors::convert;
-use crate::reflectors::objects::passed_over::{PassedOver, of_service, of_slice};
+use crate::reflectors::objects::invalid_fields::{InvalidFields, of_service, of_slice};
 use crate::writer::freed::{any_freed, freed};
 use crate::writer::services_writer::{Initializers, ServicesWriter};
 use crate::writer::txn::ServicesTxn;
@@ -53,7 +53,7 @@ pub(crate) struct Reflector {
     of_services: Slices,
     /// Services that could not be written; they are tried again with the next change.
     refused: BTreeMap<SmolStr, Refused>,
-    passed_over: PassedOver,
+    invalid_fields: InvalidFields,
     /// Until both tables were read to the end of their first lists.
     initializers: Vec<Initializers>,
 }
@@ -86,7 +86,7 @@ impl Reflector {
             last_labels: Labels::new(),
             of_services: Slices::new(families),
             refused: BTreeMap::new(),
-            passed_over: PassedOver::default(),
+            invalid_fields: InvalidFields::default(),
         }
     }
 
@@ -140,7 +140,7 @@ impl Reflector {
     }
 
     fn report(&mut self, cx: &JobCx) {
-        self.passed_over.tell(&cx.health);
+        self.invalid_fields.tell(&cx.health);
         if self.refused.is_empty() {
             cx.health.ok("Running");
             return;
@@ -181,7 +181,7 @@ impl Reflector {
                     self.writer.events.count_terminating(slice.endpoints.iter().filter(ending).count());
                 }
                 let problems = slice.filter(|_| service.is_some()).map(|slice| of_slice(slice));
-                self.passed_over.note("EndpointSlice", &key, &problems.unwrap_or_default());
+                self.invalid_fields.note("EndpointSlice", &key, &problems.unwrap_or_default());
                 self.of_services.take(key, &change.object, service, &mut affected);
             }
             self.of_services.write(affected, &mut txn);
@@ -218,7 +218,7 @@ impl Reflector {
         let object = object.filter(|object| self.is_ours(&object.metadata));
         let problems = object.map(of_service).unwrap_or_default();
         let object = object.filter(|object| is_exposed(object, labels));
-        self.passed_over.note("Service", &key, &problems);
+        self.invalid_fields.note("Service", &key, &problems);
         let Some(object) = object else {
             let name = ServiceName::of_key(&key);
             if txn.service(&name).is_some_and(|service| service.source == Source::Kubernetes) {
@@ -268,8 +268,8 @@ impl Reflector {
         self.of_services.is_empty()
     }
 
-    pub(crate) fn passed_over(&self) -> Vec<String> {
-        self.passed_over.errors()
+    pub(crate) fn invalid_fields(&self) -> Vec<String> {
+        self.invalid_fields.errors()
     }
 
     pub(crate) fn errors(&self) -> Vec<String> {

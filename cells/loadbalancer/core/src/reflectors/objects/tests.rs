@@ -312,7 +312,7 @@ fn slices_of_other_clusters_and_of_names_are_left_out() {
     cluster.slice(mesh).slice(names).slice(slice("own", "web", &["10.0.0.3"]));
     cluster.round();
     assert_eq!(cluster.backends(), ["ns/web 10.0.0.3:1/TCP"]);
-    assert_eq!(cluster.reflector.passed_over(), [] as [String; 0]);
+    assert_eq!(cluster.reflector.invalid_fields(), [] as [String; 0]);
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn wrong_fields_are_told_and_the_rest_is_served() {
         ]
     );
     assert_eq!(
-        cluster.reflector.passed_over(),
+        cluster.reflector.invalid_fields(),
         [
             "EndpointSlice ns/web-1: endpoints[1].addresses[0]: '10.0.0.256' is not an IP address; ports[0].port: 0 \
              is no port; give one from 1 to 65535; ports[2].protocol: 'ICMP' is not TCP, UDP or SCTP",
@@ -431,7 +431,7 @@ fn wrong_fields_are_told_and_the_rest_is_served() {
     );
     cluster.service(service("web", "10.96.0.1", json!({}))).no_slice("web-1");
     cluster.round();
-    assert_eq!(cluster.reflector.passed_over(), [] as [String; 0]);
+    assert_eq!(cluster.reflector.invalid_fields(), [] as [String; 0]);
 }
 
 #[test]
@@ -452,7 +452,7 @@ fn ending_endpoints_are_counted() {
 #[test]
 fn a_hundred_thousand_endpoints() {
     use crate::reconciler::balancer::Balancer;
-    use crate::reconciler::operations::{LbOps, Surroundings};
+    use crate::reconciler::operations::{LbOps, ReconcileContext};
 
     let mut cluster = Cluster::new(&[]);
     cluster.service(service("huge", "10.96.0.1", json!({}))).service(service("web", "10.96.0.2", json!({})));
@@ -469,11 +469,11 @@ fn a_hundred_thousand_endpoints() {
     let rows: Vec<_> = frontends.all(&snapshot).cloned().collect();
     assert_eq!(rows.iter().map(|row| row.backends.len()).collect::<Vec<_>>(), [100_000, 1]);
     let maps = Arc::<crate::testing::FakeMaps>::default();
-    let surroundings =
-        Surroundings { settings: Default::default(), addresses: None, frontends: frontends.clone() };
+    let context =
+        ReconcileContext { settings: Default::default(), addresses: None, frontends: frontends.clone() };
     let balancer = Balancer::restore(maps.clone()).unwrap();
-    let mut ops = LbOps { balancer, comparisons: Arc::default(), surroundings, unserved: Default::default() };
-    let results = ops.bring(&snapshot, rows.iter().map(|row| &**row));
+    let mut ops = LbOps { balancer, comparisons: Arc::default(), context, unserved: Default::default() };
+    let results = ops.upsert_batch(&snapshot, rows.iter().map(|row| &**row));
     let error = results[0].as_ref().unwrap_err().to_string();
     assert_eq!(error, "100000 backends are more than the 65535 that a frontend can have");
     assert!(results[1].is_ok());
@@ -499,7 +499,7 @@ fn annotations_that_say_nothing_are_told() {
     cluster.slice(weighted);
     assert_eq!(cluster.names(), ["ns/a", "ns/b", "ns/c"]);
     assert_eq!(
-        cluster.reflector.passed_over(),
+        cluster.reflector.invalid_fields(),
         [
             "EndpointSlice ns/a-1: metadata.annotations[\"service.cilium.io/weight\"]: '70000' is not a number from 0 to \
              65535",

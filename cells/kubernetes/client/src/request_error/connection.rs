@@ -7,16 +7,16 @@ use jiff::Timestamp;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{AlertDescription, CertificateError};
 
-use super::{Trouble, What};
+use super::{ErrorKind, RequestError};
 use crate::access::{Certificate, Names};
 
 /// What a failed connection means. `names`: where credentials are from.
-pub(crate) fn of_connection(error: &kube::Error, server: &str, names: &Names) -> Trouble {
+pub(crate) fn of_connection(error: &kube::Error, server: &str, names: &Names) -> RequestError {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     let mut last = error.to_string();
     while let Some(error) = cause {
         if let Some(text) = of_cause(error, server, names) {
-            return Trouble::new(What::Unreachable, text);
+            return RequestError::new(ErrorKind::Unreachable, text);
         }
         last = error.to_string();
         if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled) {
@@ -24,14 +24,14 @@ pub(crate) fn of_connection(error: &kube::Error, server: &str, names: &Names) ->
                 "the connection to {server} ended before anything was asked: {}",
                 asked_for_certificate(names)
             );
-            return Trouble::new(What::Dropped, text);
+            return RequestError::new(ErrorKind::Dropped, text);
         }
         cause = error.source();
     }
     let text = format!(
         "cannot use {server}: {last}; does an API server listen there, should it be https:// or another port?"
     );
-    Trouble::new(What::Unreachable, text)
+    RequestError::new(ErrorKind::Unreachable, text)
 }
 
 fn of_cause(error: &(dyn Error + 'static), server: &str, names: &Names) -> Option<String> {

@@ -14,10 +14,10 @@ use crate::filter::Filter;
 
 /// A source whose objects are in memory: what a folder says, or what a test says. Cheap to clone.
 ///
-/// Whoever watches it gets what one [`write`](Shelf::write) says of a kind at once, so that it is one transaction of a
+/// Whoever watches it gets what one [`write`](InMemorySource::write) says of a kind at once, so that it is one transaction of a
 /// table up to 1,000 objects; of several kinds it is there for all of them before anybody reads the first.
 #[derive(Clone)]
-pub struct Shelf(Arc<Inner>);
+pub struct InMemorySource(Arc<Inner>);
 
 struct Inner {
     name: String,
@@ -94,10 +94,10 @@ impl Raw {
     }
 }
 
-impl Shelf {
+impl InMemorySource {
     /// An empty one of this name, for objects of these kinds. It is not complete.
-    pub fn new(name: &str, kinds: &'static [Kind]) -> Shelf {
-        Shelf(Arc::new(Inner { name: name.to_owned(), kinds, state: Mutex::default() }))
+    pub fn new(name: &str, kinds: &'static [Kind]) -> InMemorySource {
+        InMemorySource(Arc::new(Inner { name: name.to_owned(), kinds, state: Mutex::default() }))
     }
 
     /// Takes changes, in order; what is the same already is not told. `complete` says that this is all there is: before
@@ -154,7 +154,7 @@ impl Shelf {
     }
 }
 
-impl Source for Shelf {
+impl Source for InMemorySource {
     fn name(&self) -> &str {
         &self.0.name
     }

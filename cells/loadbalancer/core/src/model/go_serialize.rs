@@ -8,13 +8,13 @@ use serde::{Serialize, Serializer};
 
 /// One of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum Encoding {
     Json,
     Yaml,
 }
 
 /// A row that is written in both forms.
-pub(crate) trait Shown {
+pub(crate) trait GoSerialize {
     /// Its fields in order.
     fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error>;
 }
@@ -22,41 +22,41 @@ pub(crate) trait Shown {
 /// Takes the fields of a row.
 pub(crate) struct Fields<'m, M> {
     map: &'m mut M,
-    pub(crate) form: Form,
+    pub(crate) form: Encoding,
 }
 
 impl<M: SerializeMap> Fields<'_, M> {
     /// A field by its name in Go.
     pub(crate) fn add<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) -> Result<(), M::Error> {
         match self.form {
-            Form::Json => self.map.serialize_entry(name, value),
-            Form::Yaml => self.map.serialize_entry(&name.to_lowercase(), value),
+            Encoding::Json => self.map.serialize_entry(name, value),
+            Encoding::Yaml => self.map.serialize_entry(&name.to_lowercase(), value),
         }
     }
 
     /// A list; an empty one was never made.
     pub(crate) fn list<T: Serialize>(&mut self, name: &str, items: &[T]) -> Result<(), M::Error> {
         match self.form {
-            Form::Json if items.is_empty() => self.add(name, &()),
+            Encoding::Json if items.is_empty() => self.add(name, &()),
             _ => self.add(name, items),
         }
     }
 
     /// A list of what is written in both forms, never null.
-    pub(crate) fn rows<'r, T: Shown + 'r>(
+    pub(crate) fn rows<'r, T: GoSerialize + 'r>(
         &mut self,
         name: &str,
         rows: impl Iterator<Item = &'r T>,
     ) -> Result<(), M::Error> {
         let form = self.form;
-        let rows: Vec<As<'_, T>> = rows.map(|row| As(row, form)).collect();
+        let rows: Vec<Encoded<'_, T>> = rows.map(|row| Encoded(row, form)).collect();
         self.add(name, &rows)
     }
 
     /// Values by name; an empty map was never made.
     pub(crate) fn map<T: Serialize>(&mut self, name: &str, map: &T, empty: bool) -> Result<(), M::Error> {
         match self.form {
-            Form::Json if empty => self.add(name, &()),
+            Encoding::Json if empty => self.add(name, &()),
             _ => self.add(name, map),
         }
     }
@@ -64,16 +64,16 @@ impl<M: SerializeMap> Fields<'_, M> {
     /// A duration: nanoseconds, or as Go prints it.
     pub(crate) fn duration(&mut self, name: &str, duration: Duration) -> Result<(), M::Error> {
         match self.form {
-            Form::Json => self.add(name, &u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
-            Form::Yaml => self.add(name, &go_duration(duration)),
+            Encoding::Json => self.add(name, &u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
+            Encoding::Yaml => self.add(name, &go_duration(duration)),
         }
     }
 }
 
 /// A row in one of the forms.
-pub(crate) struct As<'r, T>(pub(crate) &'r T, pub(crate) Form);
+pub(crate) struct Encoded<'r, T>(pub(crate) &'r T, pub(crate) Encoding);
 
-impl<T: Shown> Serialize for As<'_, T> {
+impl<T: GoSerialize> Serialize for Encoded<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         self.0.fields(&mut Fields { map: &mut map, form: self.1 })?;
@@ -82,8 +82,8 @@ impl<T: Shown> Serialize for As<'_, T> {
 }
 
 /// What [`TableSpec::yaml`](statedb::TableSpec::yaml) gives for a row.
-pub(crate) fn yaml<T: Shown>(row: &T) -> Option<String> {
-    serde_json::to_string(&As(row, Form::Yaml)).ok()
+pub(crate) fn yaml<T: GoSerialize>(row: &T) -> Option<String> {
+    serde_json::to_string(&Encoded(row, Encoding::Yaml)).ok()
 }
 
 /// Whole seconds as Go prints them: `3h0m0s`, `1m30s`, `45s`.

@@ -35,9 +35,9 @@ pub enum Step {
         /// The new one.
         object: Value,
     },
-    /// Not yet, and why: the wish is tried again later.
+    /// Not yet, and why: the mutation is tried again later.
     Later(String),
-    /// Never, and why: the wish is over, and whoever waits for it is told.
+    /// Never, and why: the mutation is over, and whoever waits for it is told.
     GiveUp(String),
 }
 
@@ -128,7 +128,7 @@ type Find = Arc<dyn Fn() -> Option<Value> + Send + Sync>;
 /// It is asked again after whatever went wrong - a conflict, an answer that was lost, an hour without a server -
 /// with the object as it is then, so it should compare what is with what is wanted and say [`Step::Done`] when they are equal.
 #[derive(Clone)]
-pub struct Wish {
+pub struct Mutation {
     pub(crate) decide: Decide,
     pub(crate) first: Option<Step>,
     pub(crate) look: Look,
@@ -153,25 +153,25 @@ pub(crate) struct Limit {
     pub(crate) apart: Duration,
 }
 
-impl Wish {
+impl Mutation {
     /// Looks at the object, which may not be there, and does what the function says.
-    pub fn new(decide: impl Fn(Option<&Value>) -> Step + Send + Sync + 'static) -> Wish {
-        Wish { decide: Arc::new(decide), first: None, look: Look::Get, limit: None }
+    pub fn new(decide: impl Fn(Option<&Value>) -> Step + Send + Sync + 'static) -> Mutation {
+        Mutation { decide: Arc::new(decide), first: None, look: Look::Get, limit: None }
     }
 
     /// The object is to be what this function makes of it: it is made if it is not there (the function gets `{}`), replaced
     /// in the version that was looked at if the function changes it, and left alone otherwise.
-    pub fn edit(edit: impl Fn(&mut Value) + Send + Sync + 'static) -> Wish {
-        Wish::new(move |present| match edited(present, &edit) {
+    pub fn edit(edit: impl Fn(&mut Value) + Send + Sync + 'static) -> Mutation {
+        Mutation::new(move |present| match edited(present, &edit) {
             (object, _) if present.is_none() => Step::Create(object),
             (object, true) => Step::Update(object),
             (_, false) => Step::Done,
         })
     }
 
-    /// As [`edit`](Wish::edit), of the status: by the sub-resource, once the object is there.
-    pub fn edit_status(edit: impl Fn(&mut Value) + Send + Sync + 'static) -> Wish {
-        Wish::new(move |present| match edited(present, &edit) {
+    /// As [`edit`](Mutation::edit), of the status: by the sub-resource, once the object is there.
+    pub fn edit_status(edit: impl Fn(&mut Value) + Send + Sync + 'static) -> Mutation {
+        Mutation::new(move |present| match edited(present, &edit) {
             _ if present.is_none() => Step::Later("there is no such object yet".into()),
             (object, true) => Step::UpdateStatus(object),
             (_, false) => Step::Done,
@@ -179,40 +179,40 @@ impl Wish {
     }
 
     /// One request, sent without a look at the object until it succeeds.
-    pub fn request(step: Step) -> Wish {
-        Wish { look: Look::Never, ..Wish::new(move |_| step.clone()) }
+    pub fn request(step: Step) -> Mutation {
+        Mutation { look: Look::Never, ..Mutation::new(move |_| step.clone()) }
     }
 
     /// The object with this uid is to be gone; without a uid whatever has its name.
-    pub fn delete(uid: Option<SmolStr>) -> Wish {
-        let Some(uid) = uid else { return Wish::request(Step::Delete(Preconditions::default())) };
+    pub fn delete(uid: Option<SmolStr>) -> Mutation {
+        let Some(uid) = uid else { return Mutation::request(Step::Delete(Preconditions::default())) };
         let first = Step::delete(uid.clone());
         let decide = move |present: Option<&Value>| match present {
             Some(object) if object["metadata"]["uid"] == uid.as_str() => Step::delete(uid.clone()),
             _ => Step::Done,
         };
-        Wish::new(decide).at_first(first)
+        Mutation::new(decide).at_first(first)
     }
 
     /// Begins with a step that is likely to be right, without a look at the object. What comes of it when it is not - the
     /// object is there, gone, or another one - is found by the look that follows.
     #[must_use]
-    pub fn at_first(self, step: Step) -> Wish {
-        Wish { first: Some(step), ..self }
+    pub fn at_first(self, step: Step) -> Mutation {
+        Mutation { first: Some(step), ..self }
     }
 
     /// Looks at what this function knows of the object instead of asking the server, for kinds that the agent watches
     /// anyway or may not get one by one.
     #[must_use]
-    pub fn known_by(self, find: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Wish {
-        Wish { look: Look::Find(Arc::new(find)), ..self }
+    pub fn known_by(self, find: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Mutation {
+        Mutation { look: Look::Find(Arc::new(find)), ..self }
     }
 
     /// Gives up after so many tries that the server has answered, with so much time between two of them. Without this a
-    /// wish is tried for ever, at growing intervals.
+    /// mutation is tried for ever, at growing intervals.
     #[must_use]
-    pub fn tries(self, tries: u32, apart: Duration) -> Wish {
-        Wish { limit: Some(Limit { tries, apart }), ..self }
+    pub fn tries(self, tries: u32, apart: Duration) -> Mutation {
+        Mutation { limit: Some(Limit { tries, apart }), ..self }
     }
 
     /// What it begins with.
@@ -222,7 +222,7 @@ impl Wish {
     }
 }
 
-impl fmt::Debug for Wish {
+impl fmt::Debug for Mutation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wish").field("first", &self.first).field("limit", &self.limit).finish_non_exhaustive()
     }
@@ -236,7 +236,7 @@ fn edited(present: Option<&Value>, edit: impl Fn(&mut Value)) -> (Value, bool) {
     (object, changed)
 }
 
-/// A wish that has been fulfilled.
+/// A mutation that has been fulfilled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
     /// The object as it was then; none if it is gone.
@@ -251,17 +251,17 @@ impl Written {
     }
 }
 
-/// Why a wish was not fulfilled.
+/// Why a mutation was not fulfilled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotWritten {
-    /// Another wish has taken its place, or it was withdrawn.
-    #[error("{target}: another wish has taken the place of this one")]
+    /// Another mutation has taken its place, or it was withdrawn.
+    #[error("{target}: another mutation has taken the place of this one")]
     Superseded {
         /// The object.
         target: String,
     },
-    /// The wish itself said so.
+    /// The mutation itself said so.
     #[error("{target}: {reason}")]
     GaveUp {
         /// The object.

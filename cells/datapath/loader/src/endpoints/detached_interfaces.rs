@@ -14,9 +14,9 @@ use datapath_api::{DatapathError, Step};
 
 /// Endpoints whose interface is away, by its number.
 #[derive(Debug, Default)]
-pub(crate) struct Away(Mutex<BTreeMap<u32, u16>>);
+pub(crate) struct DetachedInterfaces(Mutex<BTreeMap<u32, u16>>);
 
-impl Away {
+impl DetachedInterfaces {
     fn all(&self) -> MutexGuard<'_, BTreeMap<u32, u16>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,20 +58,20 @@ impl KernelDatapath {
         let row = EndpointConfig { flags: row.flags & !ep_flag::LIVE, ..*row };
         let step = || format!("endpoint {id}: its interface is gone");
         self.write_row(id, &row).step(step)?;
-        self.away().all().insert(row.ifindex, id);
+        self.detached_interfaces().all().insert(row.ifindex, id);
         Ok(())
     }
 
     /// An interface has appeared: gives the endpoint that it was before it went away, which is live again once the program
     /// is on it.
     pub(crate) fn interface_back(&self, link: &Link) -> Result<Option<u16>, DatapathError> {
-        let Some(id) = self.away().all().get(&link.index).copied() else { return Ok(None) };
+        let Some(id) = self.detached_interfaces().all().get(&link.index).copied() else { return Ok(None) };
         let _changing = self.change(id);
         let row = self.row(id);
         if row.id != u32::from(id) || row.ifindex != link.index || !is(&row, link) {
             return Ok(None);
         }
-        self.away().forget(id);
+        self.detached_interfaces().forget(id);
         let row = EndpointConfig { flags: row.flags | ep_flag::LIVE, ..row };
         let step = || format!("endpoint {id}: its interface is back");
         self.write_row(id, &row).step(step)?;

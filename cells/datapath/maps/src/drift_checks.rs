@@ -1,7 +1,7 @@
 //! Rows that others change: when those who keep them compare, and what they have put back.
 //!
 //! One job looks after the node's datapath; it has no hands on rows that another cell keeps. It calls a
-//! [turn](Comparisons::begin), each keeper compares its rows in its own job, and says what it has put back.
+//! [turn](DriftChecks::begin), each owner compares its rows in its own job, and says what it has put back.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,20 +12,20 @@ use tokio::time::Instant;
 
 use crate::maps::Maps;
 
-/// How long a keeper rests for each row that it has compared: a row takes a microsecond, so that looking after large maps
+/// How long a owner rests for each row that it has compared: a row takes a microsecond, so that looking after large maps
 /// costs a thousandth of a CPU, and 30,000 rows are compared every 30 s.
 const REST: Duration = Duration::from_millis(1);
 
 impl Maps {
     /// When those who keep rows of these maps compare them.
-    pub fn comparisons(&self) -> &Arc<Comparisons> {
+    pub fn comparisons(&self) -> &Arc<DriftChecks> {
         &self.comparisons
     }
 }
 
 /// Turns of comparing, and their outcome.
 #[derive(Debug, Default)]
-pub struct Comparisons {
+pub struct DriftChecks {
     turn: watch::Sender<u64>,
     repaired: watch::Sender<u64>,
     state: Mutex<State>,
@@ -33,12 +33,12 @@ pub struct Comparisons {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When a keeper may compare again.
+    /// When a owner may compare again.
     rested: BTreeMap<&'static str, Instant>,
     repaired: Vec<String>,
 }
 
-impl Comparisons {
+impl DriftChecks {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -48,7 +48,7 @@ impl Comparisons {
         self.turn.send_modify(|turn| *turn += 1);
     }
 
-    /// Resolves when it is this keeper's time to compare. Turns that come while it is busy are one.
+    /// Resolves when it is this owner's time to compare. Turns that come while it is busy are one.
     pub async fn turn(&self, keeper: &'static str) {
         let mut turn = self.turn.subscribe();
         loop {
@@ -61,7 +61,7 @@ impl Comparisons {
         }
     }
 
-    /// The keeper has compared so many rows; what it has put back, in words.
+    /// The owner has compared so many rows; what it has put back, in words.
     pub fn compared(&self, keeper: &'static str, rows: usize, repaired: Vec<String>) {
         let mut state = self.state();
         state.rested.insert(keeper, Instant::now() + REST * u32::try_from(rows).unwrap_or(u32::MAX));
@@ -72,12 +72,12 @@ impl Comparisons {
         }
     }
 
-    /// What keepers have put back since the last call.
+    /// What owners have put back since the last call.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.state().repaired)
     }
 
-    /// Resolves when there is something to [`take`](Comparisons::take).
+    /// Resolves when there is something to [`take`](DriftChecks::take).
     pub async fn any(&self) {
         let mut repaired = self.repaired.subscribe();
         while self.state().repaired.is_empty() {
@@ -94,7 +94,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_keeper_of_many_rows_rests_and_what_it_repairs_is_told_once() {
-        let all = Comparisons::default();
+        let all = DriftChecks::default();
         let mut turn = Box::pin(all.turn("a"));
         assert!((&mut turn).now_or_never().is_none());
         all.begin();

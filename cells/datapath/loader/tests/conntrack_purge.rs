@@ -40,9 +40,9 @@ fn connections_of_an_endpoint_go_with_it() {
     assert_eq!(left(), [others]);
     fill();
     datapath.attach(&EndpointDatapath { ipv4: None, ..endpoint }).unwrap();
-    assert_eq!(datapath.departed().forget(&maps).unwrap(), 2);
+    assert_eq!(datapath.conntrack_purge().purge(&maps).unwrap(), 2);
     assert_eq!(left(), [others]);
-    assert_eq!(datapath.departed().forget(&maps).unwrap(), 0);
+    assert_eq!(datapath.conntrack_purge().purge(&maps).unwrap(), 0);
 }
 
 /// What an agent that was killed has left of endpoints that nobody knows any more goes with the next start, before
@@ -55,7 +55,7 @@ fn connections_and_counts_of_nobody_go_at_the_start() {
     let datapath = start(&maps);
     let own =
         OwnAddresses { ranges: vec!["10.0.0.0/24".parse().unwrap()], routers: vec![[10, 0, 0, 200].into()] };
-    datapath.departed().set_own_addresses(own);
+    datapath.conntrack_purge().set_own_addresses(own);
     let connections: Map<CtTuple4, CtEntry> =
         Map::new(maps.shared("cilium_ct4_global").unwrap().unwrap()).unwrap();
     let counts = maps.policy_stats().unwrap();
@@ -85,9 +85,9 @@ fn connections_and_counts_of_nobody_go_at_the_start() {
     };
     fill();
     datapath.prune(&[7].into()).unwrap();
-    assert_eq!(datapath.departed().forget(&maps).unwrap(), 2);
+    assert_eq!(datapath.conntrack_purge().purge(&maps).unwrap(), 2);
     check();
-    assert_eq!(datapath.departed().forget(&maps).unwrap(), 0);
+    assert_eq!(datapath.conntrack_purge().purge(&maps).unwrap(), 0);
     // An endpoint that comes before that does not wait in vain.
     fill();
     datapath.prune(&[7].into()).unwrap();
@@ -95,6 +95,6 @@ fn connections_and_counts_of_nobody_go_at_the_start() {
     check();
     // Counts go with their endpoint.
     datapath.detach(7).unwrap();
-    datapath.departed().forget(&maps).unwrap();
+    datapath.conntrack_purge().purge(&maps).unwrap();
     assert_eq!(counts.lookup(&count_of(7)).unwrap(), None);
 }

@@ -15,8 +15,8 @@ pub(crate) use connection::of_connection;
 /// Why a request has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
-pub(crate) struct Trouble {
-    pub(crate) what: What,
+pub(crate) struct RequestError {
+    pub(crate) what: ErrorKind,
     /// What happened and what to do, for people.
     pub(crate) text: String,
     /// How long the server asks to wait.
@@ -25,7 +25,7 @@ pub(crate) struct Trouble {
 
 /// What kind of trouble it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum ErrorKind {
     /// The server cannot be reached, or does not answer in time.
     Unreachable,
     /// The connection ended before the request was sent; who has it learns no reason.
@@ -62,39 +62,39 @@ pub(crate) enum What {
     Failed,
 }
 
-impl What {
+impl ErrorKind {
     /// Its name in metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            What::Unreachable => "unreachable",
-            What::Dropped => "dropped",
-            What::Cut => "cut",
-            What::Stalled => "stalled",
-            What::Slow => "slow",
-            What::Nonsense => "nonsense",
-            What::Invalid => "invalid",
-            What::Unauthorized => "unauthorized",
-            What::Forbidden => "forbidden",
-            What::NotFound => "not-found",
-            What::Exists => "exists",
-            What::Conflict => "conflict",
-            What::Gone => "gone",
-            What::Rewound => "rewound",
-            What::TooNew => "too-new",
-            What::Busy => "busy",
-            What::Failed => "failed",
+            ErrorKind::Unreachable => "unreachable",
+            ErrorKind::Dropped => "dropped",
+            ErrorKind::Cut => "cut",
+            ErrorKind::Stalled => "stalled",
+            ErrorKind::Slow => "slow",
+            ErrorKind::Nonsense => "nonsense",
+            ErrorKind::Invalid => "invalid",
+            ErrorKind::Unauthorized => "unauthorized",
+            ErrorKind::Forbidden => "forbidden",
+            ErrorKind::NotFound => "not-found",
+            ErrorKind::Exists => "exists",
+            ErrorKind::Conflict => "conflict",
+            ErrorKind::Gone => "gone",
+            ErrorKind::Rewound => "rewound",
+            ErrorKind::TooNew => "too-new",
+            ErrorKind::Busy => "busy",
+            ErrorKind::Failed => "failed",
         }
     }
 }
 
-impl Trouble {
-    pub(crate) fn new(what: What, text: impl Into<String>) -> Trouble {
-        Trouble { what, text: text.into(), after: None }
+impl RequestError {
+    pub(crate) fn new(what: ErrorKind, text: impl Into<String>) -> RequestError {
+        RequestError { what, text: text.into(), after: None }
     }
 
     /// Whether the server as a whole is to blame, and all requests have it.
     pub(crate) fn is_of_server(&self) -> bool {
-        matches!(self.what, What::Unreachable | What::Dropped | What::Unauthorized)
+        matches!(self.what, ErrorKind::Unreachable | ErrorKind::Dropped | ErrorKind::Unauthorized)
     }
 
     /// What a server's answer says that is none of success.
@@ -103,65 +103,65 @@ impl Trouble {
         headers: &HeaderMap,
         body: &[u8],
         about: &About<'_>,
-    ) -> Trouble {
+    ) -> RequestError {
         let said = serde_json::from_slice::<Status>(body).ok().filter(|said| said.kind == "Status");
         let after =
             headers.get(http::header::RETRY_AFTER).and_then(|after| after.to_str().ok()?.trim().parse().ok());
         let Some(said) = said else {
             if speaks_tls(body) {
                 let text = format!("{} speaks TLS, and is asked without: make it https://", about.server);
-                return Trouble::new(What::Unreachable, text);
+                return RequestError::new(ErrorKind::Unreachable, text);
             }
             let what = of_code(status.as_u16(), "", false);
             let mut trouble =
-                Trouble::new(what, about.explain(what, status.as_u16(), &excerpt(headers, body)));
+                RequestError::new(what, about.explain(what, status.as_u16(), &excerpt(headers, body)));
             trouble.after = after.map(Duration::from_secs);
             return trouble;
         };
-        let mut trouble = Trouble::of_status(&said, status.as_u16(), about);
+        let mut trouble = RequestError::of_status(&said, status.as_u16(), about);
         trouble.after = trouble.after.or(after.map(Duration::from_secs));
         trouble
     }
 
     /// What a status says that a watch ends with.
-    pub(crate) fn of_event(object: &[u8], about: &About<'_>) -> Trouble {
+    pub(crate) fn of_event(object: &[u8], about: &About<'_>) -> RequestError {
         match serde_json::from_slice::<Status>(object) {
-            Ok(said) => Trouble::of_status(&said, said.code, about),
-            Err(error) => Trouble::new(
-                What::Nonsense,
+            Ok(said) => RequestError::of_status(&said, said.code, about),
+            Err(error) => RequestError::new(
+                ErrorKind::Nonsense,
                 format!("the watch of {} ended with an unreadable status: {error}", about.name),
             ),
         }
     }
 
-    fn of_status(said: &Status, code: u16, about: &About<'_>) -> Trouble {
+    fn of_status(said: &Status, code: u16, about: &About<'_>) -> RequestError {
         let too_new = said.details.causes.iter().any(|cause| cause.reason == "ResourceVersionTooLarge");
         // What is said of a JSON patch that does not fit the object; what is wrong with the outcome is told with its kind.
         let unfit =
             code == 422 && said.message.starts_with("the server rejected our request due to an error");
-        let what = if unfit { What::Conflict } else { of_code(code, &said.reason, too_new) };
+        let what = if unfit { ErrorKind::Conflict } else { of_code(code, &said.reason, too_new) };
         let causes: Vec<&str> = said.details.causes.iter().map(|cause| cause.message.as_str()).collect();
         let causes: Vec<&str> = causes.into_iter().filter(|cause| !said.message.contains(cause)).collect();
         let message = [&[said.message.as_str()], &*causes].concat().join("; ");
         let text = about.explain(what, code, &message);
         let after =
             Some(said.details.retry_after_seconds).filter(|after| *after > 0).map(Duration::from_secs);
-        Trouble { what, text, after }
+        RequestError { what, text, after }
     }
 }
 
-fn of_code(code: u16, reason: &str, too_new: bool) -> What {
+fn of_code(code: u16, reason: &str, too_new: bool) -> ErrorKind {
     match code {
-        400 | 405 | 406 | 413 | 415 | 422 => What::Invalid,
-        401 => What::Unauthorized,
-        403 => What::Forbidden,
-        404 => What::NotFound,
-        409 if reason == "AlreadyExists" => What::Exists,
-        409 => What::Conflict,
-        410 => What::Gone,
-        429 | 503 => What::Busy,
-        504 if too_new => What::TooNew,
-        _ => What::Failed,
+        400 | 405 | 406 | 413 | 415 | 422 => ErrorKind::Invalid,
+        401 => ErrorKind::Unauthorized,
+        403 => ErrorKind::Forbidden,
+        404 => ErrorKind::NotFound,
+        409 if reason == "AlreadyExists" => ErrorKind::Exists,
+        409 => ErrorKind::Conflict,
+        410 => ErrorKind::Gone,
+        429 | 503 => ErrorKind::Busy,
+        504 if too_new => ErrorKind::TooNew,
+        _ => ErrorKind::Failed,
     }
 }
 
@@ -205,15 +205,15 @@ pub(crate) struct About<'a> {
 }
 
 impl About<'_> {
-    fn explain(&self, what: What, code: u16, said: &str) -> String {
+    fn explain(&self, what: ErrorKind, code: u16, said: &str) -> String {
         let About { name, verb, plural, group, server, names } = self;
         let group = if group.is_empty() { "\"\"" } else { group };
         match what {
-            What::Forbidden => format!(
+            ErrorKind::Forbidden => format!(
                 "may not {verb} {name}: allow verb {verb} on resource {plural} of API group {group} in the agent's \
                  ClusterRole (the server says: {said})"
             ),
-            What::Unauthorized => {
+            ErrorKind::Unauthorized => {
                 let credentials = &names.credentials;
                 let certificate = names.certificate.as_ref();
                 match certificate.and_then(|one| Some((&one.name, one.fault(Timestamp::now())?))) {
@@ -227,7 +227,9 @@ impl About<'_> {
                     ),
                 }
             }
-            What::NotFound => format!("{server} does not know {plural} of API group {group} (404: {said})"),
+            ErrorKind::NotFound => {
+                format!("{server} does not know {plural} of API group {group} (404: {said})")
+            }
             _ => format!("{server} answers {code} to {verb} {name}: {said}"),
         }
     }
@@ -268,12 +270,12 @@ mod tests {
         then(&About { name: "pods", verb: "watch", plural: "pods", group: "", server, names: &names })
     }
 
-    fn answer_with(headers: &HeaderMap, code: u16, body: &str) -> Trouble {
+    fn answer_with(headers: &HeaderMap, code: u16, body: &str) -> RequestError {
         let code = StatusCode::from_u16(code).unwrap();
-        with_about(|about| Trouble::of_answer(code, headers, body.as_bytes(), about))
+        with_about(|about| RequestError::of_answer(code, headers, body.as_bytes(), about))
     }
 
-    fn answer(code: u16, body: &str) -> Trouble {
+    fn answer(code: u16, body: &str) -> RequestError {
         answer_with(&HeaderMap::new(), code, body)
     }
 
@@ -281,18 +283,18 @@ mod tests {
     fn answers_say_what_to_do() {
         let refused =
             answer(403, r#"{"kind":"Status","message":"pods is forbidden","reason":"Forbidden","code":403}"#);
-        assert_eq!(refused.what, What::Forbidden);
+        assert_eq!(refused.what, ErrorKind::Forbidden);
         assert_eq!(
             refused.text,
             "may not watch pods: allow verb watch on resource pods of API group \"\" in the agent's ClusterRole (the \
              server says: pods is forbidden)"
         );
         let page = answer(502, "<html>\n <h1>Bad Gateway</h1>");
-        assert_eq!(page.what, What::Failed);
+        assert_eq!(page.what, ErrorKind::Failed);
         assert!(page.text.contains("(no content type: \"<html> <h1>Bad Gateway</h1>\")"), "{page}");
         assert!(answer(401, "").text.contains("credentials of /etc/kubeconfig"));
         let other = answer(400, "Client sent an HTTP request to an HTTPS server.\n");
-        assert_eq!(other.what, What::Unreachable);
+        assert_eq!(other.what, ErrorKind::Unreachable);
         assert!(other.text.ends_with("make it https://"), "{other}");
     }
 
@@ -302,14 +304,17 @@ mod tests {
             429,
             r#"{"kind":"Status","message":"storage is (re)initializing","details":{"retryAfterSeconds":1}}"#,
         );
-        assert_eq!((busy.what, busy.after), (What::Busy, Some(Duration::from_secs(1))));
+        assert_eq!((busy.what, busy.after), (ErrorKind::Busy, Some(Duration::from_secs(1))));
         let mut headers = HeaderMap::new();
         headers.insert(http::header::RETRY_AFTER, "7".parse().unwrap());
         let busy = answer_with(&headers, 503, "");
-        assert_eq!((busy.what, busy.after), (What::Busy, Some(Duration::from_secs(7))));
+        assert_eq!((busy.what, busy.after), (ErrorKind::Busy, Some(Duration::from_secs(7))));
         let ahead = r#"{"kind":"Status","reason":"Timeout","code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
-        assert_eq!(answer(504, ahead).what, What::TooNew);
-        assert_eq!(with_about(|about| Trouble::of_event(ahead.as_bytes(), about)).what, What::TooNew);
-        assert_eq!(answer(409, r#"{"kind":"Status","reason":"AlreadyExists"}"#).what, What::Exists);
+        assert_eq!(answer(504, ahead).what, ErrorKind::TooNew);
+        assert_eq!(
+            with_about(|about| RequestError::of_event(ahead.as_bytes(), about)).what,
+            ErrorKind::TooNew
+        );
+        assert_eq!(answer(409, r#"{"kind":"Status","reason":"AlreadyExists"}"#).what, ErrorKind::Exists);
     }
 }

@@ -22,13 +22,13 @@ const TOLD: usize = 4;
 
 /// Objects that are served in part.
 #[derive(Default)]
-pub(super) struct PassedOver {
+pub(super) struct InvalidFields {
     /// What is told of each, by kind and key.
     objects: BTreeMap<(&'static str, SmolStr), String>,
     told: bool,
 }
 
-impl PassedOver {
+impl InvalidFields {
     /// Notes what is wrong with an object now; what was not said of it before is logged. Whether it was.
     pub(super) fn note(&mut self, kind: &'static str, key: &SmolStr, problems: &[Problem]) -> bool {
         if problems.is_empty() {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_fault_is_logged_once_and_few_are_named() {
-        let mut objects = PassedOver::default();
+        let mut objects = InvalidFields::default();
         let problem = |at: usize| Problem::new(format!("spec.ports[{at}].port"), "0 is no port");
         let all: Vec<Problem> = (0..100_000).map(problem).collect();
         assert!(objects.note("Service", &"ns/a".into(), &all));

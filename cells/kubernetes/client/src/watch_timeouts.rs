@@ -6,7 +6,7 @@ use hive::Backoff;
 
 /// Times that a watch keeps to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct WatchTimeouts {
     /// Between attempts, from and to.
     pub(crate) retry: (Duration, Duration),
     /// Between attempts at what is not allowed or not there.
@@ -25,9 +25,9 @@ pub(crate) struct Pace {
     pub(crate) relist: Duration,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace {
+impl Default for WatchTimeouts {
+    fn default() -> WatchTimeouts {
+        WatchTimeouts {
             retry: (Duration::from_millis(500), Duration::from_secs(30)),
             refused: Duration::from_secs(90),
             watch: Duration::from_secs(450),

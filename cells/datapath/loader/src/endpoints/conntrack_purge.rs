@@ -1,0 +1,178 @@
+//! Removes conntrack entries and policy counters of endpoints that were deleted.
+//!
+//! The next endpoint with the same address must not inherit connections of the last one, because a reply of an established
+//! connection passes without a policy lookup. A purge scans the whole conntrack tables (some ms), so it runs after the
+//! deletion, one scan for all endpoints that were deleted by then. Only an endpoint that is created with such an address
+//! before the scan waits for it.
+//!
+//! An agent that is killed in between leaves entries of endpoints that no record names. Once the next agent has restored all
+//! endpoints it requests a full scan ([`ConntrackPurge::request_full_scan`]), which finds them: connections of addresses in
+//! the node's pod ranges that no endpoint has, and counters of endpoint ids that do not exist.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bpf::RawMap;
+use datapath_abi::PolicyStatsKey;
+use ipnetwork::IpNetwork;
+use maps::Maps;
+use tokio::sync::Notify;
+
+use datapath_api::{DatapathError, Step};
+
+/// The addresses and ids that are still to be purged.
+#[derive(Debug, Default)]
+pub struct ConntrackPurge {
+    pending: Mutex<Pending>,
+    /// Addresses that only endpoints can have.
+    own: Mutex<OwnAddresses>,
+    /// Held during a scan. After waiting for it, the addresses of that scan are purged.
+    scanning: Mutex<()>,
+    changed: Notify,
+}
+
+/// The addresses that a node assigns to its pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnAddresses {
+    /// The node's pod CIDRs.
+    pub ranges: Vec<IpNetwork>,
+    /// The router's addresses in these ranges, which no pod has.
+    pub routers: Vec<IpAddr>,
+}
+
+impl OwnAddresses {
+    fn may_be_of_a_pod(&self, ip: IpAddr) -> bool {
+        self.ranges.iter().any(|range| range.contains(ip)) && !self.routers.contains(&ip)
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Pending {
+    addresses: BTreeSet<IpAddr>,
+    endpoints: BTreeSet<u16>,
+    /// Whether an earlier agent may have left entries of addresses and ids that are not listed here.
+    full_scan: bool,
+}
+
+impl ConntrackPurge {
+    /// Schedules the purge of addresses that an endpoint had.
+    pub(crate) fn add_addresses(&self, addresses: impl Iterator<Item = IpAddr>) {
+        lock(&self.pending).addresses.extend(addresses);
+        self.changed.notify_one();
+    }
+
+    /// Schedules the purge of the counters of a deleted endpoint.
+    pub(crate) fn add_endpoint(&self, id: u16) {
+        lock(&self.pending).endpoints.insert(id);
+        self.changed.notify_one();
+    }
+
+    /// Sets which addresses are of pods.
+    pub fn set_own_addresses(&self, own: OwnAddresses) {
+        *lock(&self.own) = own;
+    }
+
+    /// Schedules a purge of all entries that belong to no endpoint. Call it once all endpoints are restored: entries of one
+    /// that is not would go, too.
+    pub(crate) fn request_full_scan(&self) {
+        lock(&self.pending).full_scan = true;
+        self.changed.notify_one();
+    }
+
+    /// Purges everything that is scheduled and returns the number of deleted entries. What failed stays scheduled.
+    ///
+    /// # Errors
+    /// If a map cannot be opened, read or changed.
+    pub fn purge(&self, maps: &Maps) -> Result<usize, DatapathError> {
+        let _scanning = lock(&self.scanning);
+        let scheduled = lock(&self.pending).clone();
+        if scheduled == Pending::default() {
+            return Ok(0);
+        }
+        let mut gone = scheduled.clone();
+        if scheduled.full_scan {
+            self.find_unowned(maps, &mut gone)?;
+        }
+        let mut deleted = 0;
+        if !gone.addresses.is_empty() {
+            for name in conntrack_gc::MAPS {
+                if let Some(map) = maps.shared(name)? {
+                    deleted += conntrack_gc::forget(&map, &gone.addresses)
+                        .step(|| format!("delete connections of former endpoints in {name}"))?;
+                }
+            }
+        }
+        if !gone.endpoints.is_empty() {
+            let counts = maps.policy_stats()?;
+            let of_gone = |key: &PolicyStatsKey| gone.endpoints.contains(&key.endpoint_id);
+            deleted +=
+                delete(counts.raw(), of_gone).step(|| "delete counters of former endpoints".to_owned())?;
+        }
+        // Others may have been scheduled during the scan.
+        let mut pending = lock(&self.pending);
+        pending.addresses.retain(|address| !scheduled.addresses.contains(address));
+        pending.endpoints.retain(|id| !scheduled.endpoints.contains(id));
+        pending.full_scan &= !scheduled.full_scan;
+        Ok(deleted)
+    }
+
+    /// Adds addresses and ids that have entries and belong to no endpoint. The endpoints are read after the entries, so one
+    /// that is created meanwhile is not taken for deleted.
+    fn find_unowned(&self, maps: &Maps, gone: &mut Pending) -> Result<(), DatapathError> {
+        let own = lock(&self.own).clone();
+        let mut addresses = BTreeSet::new();
+        for name in conntrack_gc::MAPS {
+            if let Some(map) = maps.shared(name)? {
+                let found = conntrack_gc::ends_among(&map, |ip| own.may_be_of_a_pod(ip));
+                addresses.extend(found.step(|| format!("scan {name} for connections without an endpoint"))?);
+            }
+        }
+        let mut endpoints = BTreeSet::new();
+        let counts = maps.policy_stats()?;
+        let seen = |keys: &[u8], _: &[u8]| {
+            endpoints.extend(bpf::values_of::<PolicyStatsKey>(keys).iter().map(|key| key.endpoint_id));
+        };
+        counts.raw().scan(seen).step(|| "scan for counters without an endpoint".to_owned())?;
+        let read = || "read the endpoints".to_owned();
+        for key in maps.lxc().keys().step(read)? {
+            key.ip().map(|ip| addresses.remove(&ip));
+        }
+        for id in maps.ep_ids().keys().step(read)? {
+            u16::try_from(id).map(|id| endpoints.remove(&id)).ok();
+        }
+        gone.addresses.extend(addresses);
+        gone.endpoints.extend(endpoints);
+        Ok(())
+    }
+
+    /// Purges now if one of these addresses is scheduled, or a full scan is: for an endpoint that is about to get them.
+    pub(crate) fn purge_before_reuse(
+        &self,
+        maps: &Maps,
+        mut addresses: impl Iterator<Item = IpAddr>,
+    ) -> Result<(), DatapathError> {
+        let is_scheduled = {
+            let pending = lock(&self.pending);
+            pending.full_scan || addresses.any(|address| pending.addresses.contains(&address))
+        };
+        if is_scheduled { self.purge(maps).map(drop) } else { Ok(()) }
+    }
+
+    /// Resolves when something is scheduled.
+    pub(crate) async fn scheduled(&self) {
+        self.changed.notified().await;
+    }
+}
+
+/// Deletes the rows whose keys are selected and returns their number.
+fn delete(map: &RawMap, which: impl Fn(&PolicyStatsKey) -> bool) -> bpf::Result<usize> {
+    let mut keys: Vec<PolicyStatsKey> = Vec::new();
+    map.scan(|some, _| keys.extend(bpf::values_of(some).into_iter().filter(&which)))?;
+    map.delete_batch(bpf::bytes_of(&keys))?;
+    Ok(keys.len())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
