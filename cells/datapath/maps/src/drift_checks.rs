@@ -72,7 +72,7 @@ impl DriftChecks {
         }
     }
 
-    /// What owners have put back since the last call.
+    /// Returns the entries that owners have repaired since the last call.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.state().repaired)
     }

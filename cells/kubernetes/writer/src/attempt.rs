@@ -33,8 +33,8 @@ pub(crate) struct Requests<'a> {
 }
 
 impl Requests<'_> {
-    /// Tries a mutation once, without a look at first if it is `blind`; tells whether the next try may be so. A mutation that
-    /// panics has failed.
+    /// Tries a mutation once, without reading the object first if `blind`. Also returns whether the next try may be blind. A
+    /// mutation that panics has failed.
     pub(crate) async fn attempt(self, mutation: &Mutation, blind: bool) -> (Attempt, bool) {
         let tried = AssertUnwindSafe(self.tried(mutation, blind)).catch_unwind().await;
         tried.unwrap_or_else(|_| {

@@ -1,4 +1,4 @@
-//! What the agent writes to the cluster: a queue of mutations, one for each object.
+//! Writes objects to the cluster: a queue of mutations, at most one for each object.
 //!
 //! **Owns** the table `k8s-writes`: what is still to be written, and why it is not yet.
 //! **Needs** an `Arc<dyn Api>`; without one each mutation ends at once with [`NotWritten::NoServer`].

@@ -35,9 +35,9 @@ pub enum Step {
         /// The new one.
         object: Value,
     },
-    /// Not yet, and why: the mutation is tried again later.
+    /// Retry later, with the reason.
     Later(String),
-    /// Never, and why: the mutation is over, and whoever waits for it is told.
+    /// Fail for good, with the reason, which callers that wait receive.
     GiveUp(String),
 }
 

@@ -1,4 +1,4 @@
-//! What keeps packets of pods without an endpoint away, and marks those of the host.
+//! Drops packets of pods that have no endpoint, and marks packets of the host.
 //!
 //! Sibling folders that it uses: `endpoints`.
 

@@ -1,4 +1,4 @@
-//! What a start finds of an earlier run or of another agent: taken over, repaired or removed.
+//! Restores the kernel state of a previous run or of another agent: repairs it, and prunes what has no owner.
 //!
 //! Sibling folders that it uses: `endpoints`.
 

@@ -1,4 +1,4 @@
-//! What clients and cluster objects ask for, as changes of rows; waits for the outcome.
+//! Applies requests of clients and changes of cluster objects to the table, and waits until they are reconciled.
 //!
 //! Sibling folders that it uses: `identity_labels`, `model`.
 

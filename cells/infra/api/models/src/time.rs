@@ -43,7 +43,7 @@ fn timestamp(time: SystemTime, unit: Duration) -> Timestamp {
     i128::try_from(cut).ok().and_then(|nanos| Timestamp::from_nanosecond(nanos).ok()).unwrap_or_default()
 }
 
-/// The point in time that a text of RFC 3339 tells, with nanoseconds; `None` if it is none, or before 1970.
+/// Parses RFC 3339, with nanoseconds. Returns `None` for invalid input and for times before 1970.
 pub fn from_rfc3339(text: &str) -> Option<SystemTime> {
     // As Go, which cuts what is below a nanosecond; jiff refuses it.
     let fraction = text.find('.').map_or(text.len(), |at| at + 1);
