@@ -453,3 +453,96 @@ async fn a_panic_of_blocking_work_is_that_of_its_job() {
     assert_eq!(&*hive.logged(hive::LogLevel::INFO, "it is told").module, "m");
     hive.stop().await;
 }
+
+fn thread_name() -> String {
+    std::thread::current().name().unwrap_or_default().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_job_on_its_own_thread_blocks_there_and_holds_up_nobody() {
+    let names: Log = Arc::default();
+    let (log, gate) = (names.clone(), Arc::new(AtomicU32::new(0)));
+    let opened = gate.clone();
+    let mut hive = started(move |jobs| {
+        let (log, gate) = (log.clone(), gate.clone());
+        jobs.one_shot("a-name-of-more-than-fifteen", move |cx: JobCx| async move {
+            log.lock().push(thread_name());
+            // Timers are the runtime's.
+            sleep(Duration::from_millis(1)).await;
+            let name = hive::blocking(thread_name).await;
+            log.lock().push(name);
+            while gate.load(Ordering::Relaxed) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            cx.cancelled().await;
+            log.lock().push(thread_name());
+            Ok(())
+        })
+        .on_own_thread();
+    })
+    .await;
+    // The only worker goes on while the job blocks.
+    while names.lock().len() < 2 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    opened.store(1, Ordering::Relaxed);
+    assert_eq!(hive.health("m.job-a-name-of-more-than-fifteen").message, "Running");
+    hive.stop().await;
+    assert_eq!(*names.lock(), ["a-name-of-more-"; 3]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_on_its_own_thread_ends_fails_panics_and_is_dropped_as_others() {
+    struct Dropped(Log);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.lock().push(format!("dropped on {}", thread_name()));
+        }
+    }
+    let log: Log = Arc::default();
+    let inner = log.clone();
+    let mut hive = started(move |jobs| {
+        let dropped = Dropped(inner.clone());
+        jobs.one_shot("good", |_| async { Ok(()) }).on_own_thread();
+        jobs.one_shot("bad", |_| async { anyhow::bail!("no route to host") }).on_own_thread();
+        jobs.one_shot("ugly", |_| async { panic!("index out of bounds") }).on_own_thread();
+        jobs.one_shot("deaf", |_| async move {
+            let _dropped = dropped;
+            std::future::pending().await
+        })
+        .grace(Duration::from_millis(20))
+        .on_own_thread();
+    })
+    .await;
+    let ended = || hive.events().iter().filter(|event| matches!(event, Event::JobEnded { .. })).count();
+    hive.until("all but one have ended", || ended() == 3).await;
+    assert_eq!(hive.health("m.job-good").level, Level::Stopped);
+    assert_eq!(hive.health("m.job-bad").error, "no route to host");
+    assert_eq!(hive.health("m.job-ugly").error, "panicked: index out of bounds");
+    hive.try_stop().await.unwrap();
+    assert_eq!(hive.health("m.job-deaf").message, "Dropped", "it does not look at its cancellation");
+    while log.lock().is_empty() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(*log.lock(), ["dropped on deaf"]);
+}
+
+/// A clock that a test moves does not see what another thread still does.
+#[tokio::test(start_paused = true)]
+async fn in_a_runtime_of_one_thread_a_job_stays_a_task() {
+    let (log, begin): (Log, _) = (Arc::default(), Instant::now());
+    let (inner, here) = (log.clone(), thread_name());
+    let mut hive = started(move |jobs| {
+        let log = inner.clone();
+        jobs.one_shot("task", move |_| async move {
+            sleep(SECOND).await;
+            log.lock().push(thread_name());
+            Ok(())
+        })
+        .on_own_thread();
+    })
+    .await;
+    sleep(2 * SECOND).await;
+    assert_eq!((&*log.lock(), begin.elapsed()), (&vec![here], 2 * SECOND));
+    hive.stop().await;
+}

@@ -140,7 +140,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("cells/node/devices/src/netlink/socket.rs", "waits before an interrupted list is asked for again"),
     (
         "cells/endpoint/endpoints/src/reconcile.rs",
-        "the future of one operation, in the blocking work of a reconciler",
+        "rests a millisecond for packets in flight, on the thread of the reconciler",
     ),
     ("cells/infra/status/src/kubelet.rs", "a task for each connection, on the thread below"),
     (
@@ -179,6 +179,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ),
     ("hive/shell/src/serve.rs", "a task for each client; the listener's job waits for them"),
     ("hive/src/job/blocking.rs", "`hive::blocking` itself"),
+    ("hive/src/job/thread.rs", "the thread of a job that asks for one"),
     ("hive/src/job/progress.rs", "counts what `hive::blocking` has begun, for the job that waits for it"),
     ("hive/src/random/mod.rs", "a runtime for each random hive of the test"),
     (

@@ -16,6 +16,7 @@ use crate::retries::{Backoff, Retries};
 use crate::round::{Core, Work};
 use crate::run::{Reconciler, Rounds};
 use crate::status::Status;
+use crate::waits::Waits;
 
 /// Settings of a reconciler, from [`Reconciler::builder`]. [`status`](Builder::status) and one of the `ops` are
 /// required, all else has a default.
@@ -189,8 +190,9 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
         self
     }
 
-    /// Runs the operations on tokio's threads for blocking work instead of the reconciler's own task; for targets
-    /// that take longer than some microseconds. Costs two changes of thread a round.
+    /// Runs the operations where they may block, for targets that take longer than some microseconds: [as a
+    /// job](Self::spawn) the reconciler has a thread of its own; run otherwise it uses tokio's threads for blocking work, two
+    /// changes of thread a round.
     pub fn blocking(mut self) -> Self {
         self.options.blocking = true;
         self
@@ -236,6 +238,7 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
             merge: self.merge,
             target: Some(Target { kind: self.target.0, metrics: metrics.clone(), timed: false }),
             retries: Retries::new(options.backoff),
+            waits: Waits::new(),
             clock,
             round_size: options.round_size,
             blocking: options.blocking,

@@ -14,7 +14,8 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
         let (handle, reconciler) = self.build();
         let reconciler = reconciler.refreshing_in(jobs);
         let Reconciler { mut rounds, .. } = reconciler;
-        jobs.one_shot(named("reconcile", handle.name()), move |cx: JobCx| async move {
+        let blocks = rounds.options.blocking;
+        let job = jobs.one_shot(named("reconcile", handle.name()), move |cx: JobCx| async move {
             let health = cx.health.clone();
             let mut report = rounds.report;
             rounds.report = Box::new(move |state| {
@@ -24,6 +25,9 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
             rounds.run_job(&cx).await;
             Ok(())
         });
+        if blocks {
+            job.on_own_thread();
+        }
         handle
     }
 }

@@ -72,10 +72,11 @@ mod round;
 mod run;
 mod status;
 mod status_set;
+mod waits;
 
 pub use builder::{Builder, Operations, StatusField};
 pub use metrics::{Counter, Histogram, Listener, Metrics};
-pub use ops::{AsyncOps, BatchEntry, BatchOps, OpCx, OpError, OpResult, Ops};
+pub use ops::{AsyncOps, BatchEntry, BatchOps, OpCx, OpError, OpResult, Ops, Waiting};
 pub use progress::{Handle, Progress, Stopped};
 pub use report::Report;
 pub use run::Reconciler;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use statedb::{Obj, Rows, Snapshot, TableSpec};
+use statedb::{Obj, Rows, Snapshot, TableSpec, Watch};
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
@@ -16,6 +16,36 @@ pub type OpError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What an operation gives.
 pub type OpResult = Result<(), OpError>;
+
+/// The outcome of an update that cannot go on before something else changes, such as another cell's table. It is no
+/// failure: the object stays pending, with what the operation has stored in it, and the operation comes again when the
+/// watch closes, at the deadline, or when the object changes. Meanwhile other objects are reconciled.
+///
+/// ```
+/// # use reconciler::{OpResult, Waiting};
+/// fn policy_is_realized(revision: Result<u64, statedb::Watch>) -> OpResult {
+///     revision.map(drop).map_err(|pending| Waiting::on(pending).into())
+/// }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("waits for a change elsewhere")]
+pub struct Waiting {
+    pub(crate) watch: Watch,
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Waiting {
+    /// Until the watch closes.
+    pub fn on(watch: Watch) -> Waiting {
+        Waiting { watch, deadline: None }
+    }
+
+    /// Until then at the latest: the operation comes again, whatever has happened.
+    #[must_use]
+    pub fn until(self, deadline: Instant) -> Waiting {
+        Waiting { deadline: Some(deadline), ..self }
+    }
+}
 
 /// Operations on a target, such as a kernel map. They are idempotent: after a failure, a refresh or a restart they
 /// come again. A panic counts as an error.

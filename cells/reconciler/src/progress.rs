@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 pub struct Progress {
     /// Every change of the table up to this revision was tried at least once.
     pub attempted: u64,
-    /// The lowest revision that fails still; none if nothing does.
+    /// The lowest revision that fails or waits still; none if nothing does.
     pub failing_since: Option<u64>,
 }
 

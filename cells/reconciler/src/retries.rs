@@ -85,6 +85,13 @@ impl<T> Retries<T> {
         Some(item)
     }
 
+    /// Leaves a key out until it fails again: it waits for something else. It counts as failing, and its next wait is longer.
+    pub(crate) fn suspend(&mut self, key: &KeyBuf) {
+        if let Some(item) = self.items.get(key) {
+            self.by_due.remove(&(item.due, key.clone()));
+        }
+    }
+
     /// Returns what is due, at most `limit`.
     pub(crate) fn due(&self, now: Instant, limit: usize) -> Vec<Due<T>> {
         let due = self.by_due.iter().take_while(|(at, _)| *at <= now).take(limit);

@@ -1,5 +1,6 @@
 //! The rounds: changes to operations to statuses.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -10,11 +11,12 @@ use tokio::time::Instant;
 
 use crate::builder::{Clock, Merge, StatusField};
 use crate::metrics::{Listener, Metrics};
-use crate::ops::{BatchEntry, Kind, OpResult, Target, guarded};
+use crate::ops::{BatchEntry, Kind, OpResult, Target, Waiting, guarded};
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::retries::{Due, Failure, Retries};
 use crate::status::{Status, StatusKind};
+use crate::waits::Waits;
 
 pub(crate) struct Core<T: TableSpec> {
     pub(crate) table: RwTable<T>,
@@ -24,6 +26,7 @@ pub(crate) struct Core<T: TableSpec> {
     /// Away while it works on a blocking thread.
     pub(crate) target: Option<Target<T>>,
     pub(crate) retries: Retries<T>,
+    pub(crate) waits: Waits,
     pub(crate) clock: Clock,
     pub(crate) round_size: usize,
     pub(crate) blocking: bool,
@@ -57,8 +60,28 @@ pub(crate) struct Work<T> {
 enum Outcome {
     Done,
     Failed(Failure),
+    Waits(Waiting),
     /// The object was written or deleted meanwhile: that is a change, which is tried on its own account.
     Superseded,
+}
+
+/// What an operation has made of an object.
+enum Verdict {
+    Done,
+    Failed(String),
+    Waits(Waiting),
+}
+
+impl From<OpResult> for Verdict {
+    fn from(result: OpResult) -> Self {
+        match result {
+            Ok(()) => Verdict::Done,
+            Err(error) => match error.downcast::<Waiting>() {
+                Ok(waiting) => Verdict::Waits(*waiting),
+                Err(error) => Verdict::Failed(error.to_string()),
+            },
+        }
+    }
 }
 
 impl<T> Default for Work<T> {
@@ -79,8 +102,9 @@ impl<T: Clone> Work<T> {
 }
 
 impl<T: TableSpec + Clone> Core<T> {
-    /// Works through the changes and the retries that are due, at most `round_size` objects.
-    pub(crate) async fn round(&mut self) -> Round {
+    /// Works through the changes, the objects whose waiting is over - `woken` of them - and the retries that are due.
+    /// Changes and retries are at most `round_size` objects.
+    pub(crate) async fn round(&mut self, woken: Vec<KeyBuf>) -> Round {
         let snapshot = self.table.snapshot();
         self.floor = self.changes.seen() + 1;
         let (batch, more) = self.changes.read(&snapshot, self.round_size);
@@ -101,6 +125,20 @@ impl<T: TableSpec + Clone> Core<T> {
                 Err(error) => self.unreadable(&change.object, error),
             }
         }
+        let woken: BTreeSet<KeyBuf> = woken.into_iter().chain(self.waits.overdue(Instant::now())).collect();
+        for key in woken {
+            // Its change has come with the batch, or it has gone.
+            if !self.waits.contains(&key) {
+                continue;
+            }
+            let current = self.table.get(&snapshot, Query::raw_primary(key.clone())).cloned();
+            match current {
+                Some(current) if self.status.get(&current).is_ok_and(|status| status.is_pending()) => {
+                    work.update(current);
+                }
+                _ => drop(self.waits.clear(&key)),
+            }
+        }
         let done = self.reconcile(snapshot, work, false).await;
 
         let failing = self.retries.len();
@@ -116,10 +154,12 @@ impl<T: TableSpec + Clone> Core<T> {
         Round { worked: done + retried > 0, changed, more }
     }
 
-    /// Forgets the failures of an object that has changed.
+    /// Forgets the failures of an object that has changed, and what it waits for.
     fn start_anew(&mut self, object: &T) {
-        if self.retries.len() > 0 {
-            self.retries.clear(&KeyBuf::of(&object.key()));
+        if self.retries.len() > 0 || !self.waits.is_empty() {
+            let key = KeyBuf::of(&object.key());
+            self.retries.clear(&key);
+            self.waits.clear(&key);
         }
     }
 
@@ -228,15 +268,20 @@ impl<T: TableSpec + Clone> Core<T> {
         for (original, entry) in work.originals.drain(..).zip(work.updates.drain(..)) {
             let BatchEntry { object, result, .. } = entry;
             let key = KeyBuf::of(&original.key());
-            let error = result.err().map(|error| error.to_string());
-            let failed = error.is_some();
-            let outcome = self.store(&mut w, &key, &original, object, error, wall);
+            let verdict = Verdict::from(result);
+            let failed = matches!(verdict, Verdict::Failed(_));
+            let outcome = self.store(&mut w, &key, &original, object, verdict, wall);
             self.metrics.errors.add(usize::from(failed || matches!(outcome, Outcome::Failed(_))));
             match outcome {
                 Outcome::Done | Outcome::Superseded => self.start_anew(&original),
                 Outcome::Failed(failure) => {
                     let revision = if self.shared { self.floor } else { original.revision() };
+                    let revision = self.waits.clear(&key).unwrap_or(revision);
                     self.retries.failed(key, revision, None, failure, now);
+                }
+                Outcome::Waits(waiting) => {
+                    self.retries.suspend(&key);
+                    self.waits.add(key, original.revision(), waiting);
                 }
             }
         }
@@ -258,7 +303,7 @@ impl<T: TableSpec + Clone> Core<T> {
         key: &KeyBuf,
         original: &Obj<T>,
         reconciled: T,
-        mut error: Option<String>,
+        verdict: Verdict,
         wall: SystemTime,
     ) -> Outcome {
         let Some(current) = w.get(Query::raw_primary(key.clone())) else { return Outcome::Superseded };
@@ -275,19 +320,25 @@ impl<T: TableSpec + Clone> Core<T> {
             if KeyBuf::of(&object.key()) != *key {
                 return Err(format!("{what} changed the primary key"));
             }
-            let object = self.with_result(object, error.as_deref(), wall)?;
+            let object = match &verdict {
+                Verdict::Done => self.with_result(object, None, wall)?,
+                Verdict::Failed(error) => self.with_result(object, Some(error), wall)?,
+                Verdict::Waits(_) => self.pending(object)?,
+            };
             w.try_insert(object).map_err(|conflict| conflict.to_string())
         });
-        let recorded = match stored {
-            Ok(_) => true,
-            Err(refused) => {
+        match (stored, verdict) {
+            (Ok(_), Verdict::Done) => Outcome::Done,
+            (Ok(_), Verdict::Failed(error)) => Outcome::Failed(Failure { error, recorded: true }),
+            (Ok(_), Verdict::Waits(waiting)) => Outcome::Waits(waiting),
+            (Err(refused), verdict) => {
                 // The operation's own error says more than that its object was refused.
-                let error = error.get_or_insert(refused);
-                let failed = self.with_result((**row).clone(), Some(error), wall);
-                failed.is_ok_and(|failed| w.try_insert(failed).is_ok())
+                let error = if let Verdict::Failed(error) = verdict { error } else { refused };
+                let failed = self.with_result((**row).clone(), Some(&error), wall);
+                let recorded = failed.is_ok_and(|failed| w.try_insert(failed).is_ok());
+                Outcome::Failed(Failure { error, recorded })
             }
-        };
-        error.map_or(Outcome::Done, |error| Outcome::Failed(Failure { error, recorded }))
+        }
     }
 
     /// Whether both have the same status. False if one cannot be read: the change that made it so is read next, and reports it.
@@ -304,6 +355,14 @@ impl<T: TableSpec + Clone> Core<T> {
             guarded("merge", || merge(&mut merged, reconciled))?;
         }
         Ok(merged)
+    }
+
+    /// Returns the object as it waits: pending, also if it has failed before.
+    fn pending(&self, object: T) -> Result<T, String> {
+        match self.status.get(&object)?.is_pending() {
+            true => Ok(object),
+            false => self.status.set(object, Status::pending()),
+        }
     }
 
     fn with_result(&self, object: T, error: Option<&str>, wall: SystemTime) -> Result<T, String> {
@@ -335,7 +394,8 @@ impl<T: TableSpec + Clone> Core<T> {
     }
 
     pub(crate) fn progress(&self) -> Progress {
-        Progress { attempted: self.changes.seen(), failing_since: self.retries.failing_since() }
+        let failing_since = self.retries.failing_since().into_iter().chain(self.waits.since()).min();
+        Progress { attempted: self.changes.seen(), failing_since }
     }
 
     pub(crate) fn report(&self, prune_error: Option<&str>) -> Report {

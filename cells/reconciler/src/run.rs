@@ -99,6 +99,8 @@ impl<T: TableSpec + Clone> Rounds<T> {
         let mut first = true;
         // The table's revision when it was known to be complete: nothing is pruned before all of it has had its turn.
         let mut complete = None;
+        // Objects whose watches have closed.
+        let mut woken = Vec::new();
         loop {
             let working = self.job.as_ref().map(JobCx::working);
             limit.wait().await;
@@ -106,7 +108,7 @@ impl<T: TableSpec + Clone> Rounds<T> {
             if complete.is_none() {
                 (complete, initialized) = self.core.complete();
             }
-            let round = self.core.round().await;
+            let round = self.core.round(std::mem::take(&mut woken)).await;
             if round.worked {
                 limit.used();
                 self.core.metrics.rounds.add(1);
@@ -129,11 +131,13 @@ impl<T: TableSpec + Clone> Rounds<T> {
             }
 
             drop(working);
-            let due = self.core.retries.next_due().into_iter().chain(next_prune).min();
+            let due = self.core.retries.next_due().into_iter();
+            let due = due.chain(self.core.waits.next_deadline()).chain(next_prune).min();
             tokio::select! {
                 biased;
                 () = round.more.changed() => {}
                 () = initialized.changed(), if prune_wanted && complete.is_none() => {}
+                keys = self.core.waits.closed() => woken = keys,
                 () = self.prune.notified() => prune_wanted = true,
                 () = sleep_until(due.unwrap_or(now)), if due.is_some() => {}
             }

@@ -13,6 +13,8 @@ tokio::task_local! {
 
 /// Runs what may block - files, system calls, a long computation - on a thread that is there for it, and gives its result.
 ///
+/// In a job [with a thread of its own](super::OneShotJob::on_own_thread) the work runs in place.
+///
 /// In a job it is a piece of the job's work ([`JobCx::working`](super::JobCx::working)), and the job has not ended before
 /// it has, even if nobody waits for its result any more: what a job works on is in use until it has stopped. A panic goes on
 /// in the caller. What it logs is of the caller's module.
@@ -32,6 +34,9 @@ tokio::task_local! {
 /// # });
 /// ```
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    if super::thread::may_block() {
+        return work();
+    }
     let piece = JOB.try_with(Track::piece).ok();
     let (log, span) = (dispatcher::get_default(Dispatch::clone), Span::current());
     let work = move || {

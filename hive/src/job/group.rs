@@ -175,6 +175,8 @@ pub(crate) struct Spec {
     pub(crate) grace: Duration,
     pub(crate) deadline: Option<Duration>,
     pub(crate) shutdown_on_error: bool,
+    /// Whether it runs on a thread of its own.
+    pub(crate) own_thread: bool,
 }
 
 /// Bytes of a job's name at most.
@@ -307,12 +309,13 @@ impl Spec {
             grace: GRACE,
             deadline: None,
             shutdown_on_error: false,
+            own_thread: false,
         }
     }
 
     /// Adds the job: before the start as a hook, after it at once, and not at all when the stop has begun.
     pub(crate) fn submit(self, body: Body) -> JobHandle {
-        let Spec { group, kind, at, bare, grace, deadline, shutdown_on_error } = self;
+        let Spec { group, kind, at, bare, grace, deadline, shutdown_on_error, own_thread } = self;
         let prefix = match kind {
             JobKind::OneShot => "job",
             JobKind::Timer => "timer-job",
@@ -336,7 +339,7 @@ impl Spec {
                 // Dropped with the hook if that never runs.
                 let unused = handle.ends_when_dropped();
                 let start = move |_| async move {
-                    *started.lock() = Some(Running::spawn(env, body, job));
+                    *started.lock() = Some(Running::spawn(env, body, job, own_thread));
                     unused.disarm();
                     Ok(())
                 };
@@ -349,7 +352,9 @@ impl Spec {
                 };
                 group.lifecycle.hook(name).job().on_start(start).on_stop(stop);
             }
-            State::Starting | State::Started => hooks.adopt(Running::spawn(env, body, handle.clone())),
+            State::Starting | State::Started => {
+                hooks.adopt(Running::spawn(env, body, handle.clone(), own_thread))
+            }
             State::Stopping | State::Stopped | State::Failed => handle.end(),
         }
         handle

@@ -101,7 +101,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(super) fn spawn(env: Env, body: Body, handle: JobHandle) -> Self {
+    pub(super) fn spawn(env: Env, body: Body, handle: JobHandle, own_thread: bool) -> Self {
         let shared = env.group.shared.clone();
         let (name, module, health) = (env.name.clone(), env.group.module.clone(), env.cx.health.clone());
         let span = shared.events.job_span(&module, &env.bare);
@@ -128,7 +128,11 @@ impl Running {
             events.emit(Event::JobEnded { job, module: owner, duration: begin.elapsed() });
         };
         let id = TaskId { name: name.clone(), module: module.clone() };
-        let task = shared.hooks.spawn(id, track.polled(life).instrument(span));
+        let life = track.polled(life).instrument(span);
+        let task = match own_thread {
+            true => shared.hooks.spawn(id, super::thread::on_own_thread(name.clone(), life)),
+            false => shared.hooks.spawn(id, life),
+        };
         *handle.task.lock() = Some(task.abort_handle());
         Running { handle, task, name, module, events: shared.events.clone(), health }
     }

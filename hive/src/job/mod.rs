@@ -20,6 +20,7 @@ mod handle;
 mod observer;
 mod one_shot;
 mod progress;
+mod thread;
 mod timer;
 
 pub use backoff::Backoff;

@@ -105,6 +105,17 @@ impl OneShotJob {
         self
     }
 
+    /// Runs the job on a thread of its own, where it may block: [`blocking`](super::blocking()) works in place there. For
+    /// jobs that mostly block and that others wait for: what wakes them costs one change of thread, and what they do none.
+    ///
+    /// In a runtime of one thread, as tests have it, the job is a task like others.
+    pub fn on_own_thread(mut self) -> Self {
+        if let Some((spec, _)) = &mut self.parts {
+            spec.own_thread = true;
+        }
+        self
+    }
+
     /// Adds the job now and gives a handle to it.
     pub fn submit(mut self) -> JobHandle {
         self.parts.take().map_or_else(JobHandle::ended, |(spec, body)| spec.submit(body))

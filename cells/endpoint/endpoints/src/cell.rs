@@ -213,6 +213,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
         if address.is_ipv4() { node.ipv4.map(IpAddr::V4) } else { node.ipv6.map(IpAddr::V6) }
     };
     let ops = EndpointOps {
+        table: table.reader(),
         datapath,
         ipcache: (*ipcache).clone(),
         identities: (*p.identities).clone(),

@@ -1,12 +1,15 @@
 //! Rows of the table into the state folder, the datapath, the ipcache and the allocator: the only writer of them for
 //! endpoints.
 //!
-//! Making an endpoint: record on disk, program and rows, policy, ipcache, interface up. One of another identity: its
-//! policy and what policies of others say of the new number, then record and rows, then the ipcache; packets carry the
-//! new number only where everybody knows it, and the old one stays known in quarantine. Of several that change together,
-//! as by labels of their namespace, policy keeps what it says of each two of them until both carry the new one. Removing one: rows, ipcache,
-//! identity, addresses, record. So whatever the kernel has of an endpoint is also on disk, and a start after a kill at any step
-//! finds all of it.
+//! Making an endpoint: record on disk, program and map entries, policy, ipcache, interface up. One of another identity:
+//! its policy and what policies of others say of the new identity, then record and map entries, then the ipcache; packets
+//! carry the new identity only where everybody knows it, and the old one stays known in quarantine. Of several that change
+//! together, as by labels of their namespace, policy keeps what it says of each two of them until both carry the new one.
+//! Removing one: map entries, ipcache, identity, addresses, record. So whatever the kernel has of an endpoint is also on
+//! disk, and a start after a kill at any step finds all of it.
+//!
+//! Policy and ipcache are brought into the kernel by their own cells. An endpoint that waits for them is a row in such a
+//! state ([`Step`]), which goes on when a watch closes; the thread works on other endpoints meanwhile.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,9 +23,13 @@ use ipam::Ipam;
 use ipcache::{Change, Claim, IpcacheWriter, Mapping, Pod, Source};
 use ipnetwork::IpNetwork;
 use labels::LabelArray;
-use policy::{NotRealized, Policies, Subject};
-use reconciler::{BatchEntry, BatchOps, Builder, OpCx, OpResult, Operations, Ops, Reconciler, StatusField};
-use statedb::{Obj, Rows, RwTable};
+use policy::{NotRealized, Policies, Realization, Subject};
+use reconciler::{
+    BatchEntry, BatchOps, Builder, OpCx, OpResult, Operations, Ops, Reconciler, StatusField, StatusKind,
+    Waiting,
+};
+use statedb::{Obj, Rows, RwTable, Table, Watch};
+use tokio::time::Instant;
 
 use crate::metrics::Counts;
 use crate::model::endpoint::Endpoint;
@@ -30,11 +37,13 @@ use crate::model::id::EndpointId;
 use crate::model::log::Code;
 use crate::model::mac::Mac;
 use crate::model::record::Record;
+use crate::model::regeneration::{Regeneration, Step};
 use crate::model::state::State;
 use crate::restore::files::StateFolder;
 
 /// What endpoints are made of.
 pub(crate) struct EndpointOps {
+    pub(crate) table: Table<Endpoint>,
     pub(crate) datapath: Arc<dyn Datapath>,
     pub(crate) ipcache: IpcacheWriter,
     pub(crate) identities: Identities,
@@ -55,6 +64,8 @@ pub(crate) fn builder(
         .name("endpoints")
         .status(|endpoint| &endpoint.status, |endpoint, status| endpoint.status = status)
         .batch_ops(ops)
+        // An endpoint takes a round for each cell that it waits for.
+        .round(1000, 10_000, 1000)
         .blocking()
 }
 
@@ -99,9 +110,8 @@ impl BatchOps<Endpoint> for EndpointOps {
 }
 
 impl EndpointOps {
-    /// Brings each row's endpoint to where the row says it should be; waits for the ipcache once for all.
+    /// Brings each row's endpoint to where the row says it should be, or as far as it comes without waiting.
     fn make(&self, batch: &mut [BatchEntry<Endpoint>]) {
-        let leaving = leaving(batch);
         let mut building = Vec::new();
         for entry in batch {
             match entry.object.state {
@@ -114,43 +124,51 @@ impl EndpointOps {
                 }
                 // Nothing to do before there is an identity, or before the datapath is known to be ready.
                 State::WaitingForIdentity | State::Restoring | State::Disconnected | State::Invalid => {}
-                State::WaitingToRegenerate | State::Regenerating | State::Ready => {
-                    entry.result = self.announce(&entry.object, &leaving);
-                    building.push(entry);
-                }
+                State::WaitingToRegenerate | State::Regenerating | State::Ready => building.push(entry),
             }
         }
-        self.wait_for_policy(&mut building);
-        for entry in building.iter_mut().filter(|entry| entry.result.is_ok() && !is_new(&entry.object)) {
-            entry.result = self.prepare(&entry.object.record);
-        }
-        self.publish(&mut building);
-        self.end_transition(&building, &leaving);
-        for entry in building {
-            if entry.result.is_ok() && entry.object.record.has_interface() {
-                entry.result = self.datapath.up(&datapath(&entry.object.record)).map_err(Into::into);
+        self.begin(&mut building);
+        self.await_policy(&mut building);
+        self.await_ipcache(&mut building);
+        self.await_peers(&mut building);
+        building.into_iter().for_each(|entry| self.end(entry));
+    }
+
+    /// Announces the endpoints whose regeneration begins.
+    fn begin(&self, building: &mut [&mut BatchEntry<Endpoint>]) {
+        let (together, leaving) = changing_together(building);
+        for entry in building.iter_mut().filter(|entry| entry.object.regeneration.is_none()) {
+            let endpoint = &entry.object;
+            let changes = changes_identity(endpoint);
+            if changes && let Some(waiting) = self.other_change_of_identity(endpoint) {
+                entry.result = Err(waiting.into());
+                continue;
             }
-            let now = SystemTime::now();
-            self.counts.regeneration(&entry.object.reason, entry.result.is_ok());
-            entry.object = match &entry.result {
-                Ok(()) => {
-                    let identity = entry.object.record.identity();
-                    self.identities.keep_only(&Endpoint::user(entry.object.record.id), identity);
-                    Endpoint { applied_identity: identity, ..entry.object.regenerated(now) }
-                }
-                Err(error) => {
-                    let (id, error) = (entry.object.record.id, error.to_string());
-                    // What is tried again and again is told once.
-                    if !entry.object.has_failed_with(&error) {
-                        tracing::warn!(endpointID = id, %error, "Regeneration of endpoint failed, trying again");
-                    }
-                    entry.object.failed(&error, now)
-                }
-            };
+            entry.result = self.announce(endpoint, &leaving);
+            if entry.result.is_ok() {
+                let regeneration = Regeneration {
+                    step: Step::Policy,
+                    policy: self.policies.revision(),
+                    deadline: Instant::now() + PATIENCE,
+                    together: together.clone().filter(|_| changes),
+                };
+                entry.object.regeneration = Some(Arc::new(regeneration));
+            }
         }
     }
 
-    /// Holds the identity and says whom policy is about. A new endpoint is attached before: nothing passes it yet.
+    /// A wait for another endpoint that is about to change its identity: such changes follow each other, unless they come
+    /// together, since policy says nothing of the new identity of one and the old one of the other.
+    fn other_change_of_identity(&self, endpoint: &Endpoint) -> Option<Waiting> {
+        let snapshot = self.table.snapshot();
+        let is_other = |other: &&Obj<Endpoint>| {
+            other.record.id != endpoint.record.id && other.regeneration.is_some() && changes_identity(other)
+        };
+        let other = self.table.all(&snapshot).find(is_other)?.id();
+        Some(Waiting::on(self.table.get_watch(&snapshot, Endpoint::by_id(other)).1))
+    }
+
+    /// Holds the identity and tells policy about the endpoint. A new endpoint is attached before: nothing passes it yet.
     /// `leaving`: identities that several endpoints give up together.
     fn announce(&self, endpoint: &Endpoint, leaving: &BTreeSet<u32>) -> OpResult {
         let record = &*endpoint.record;
@@ -175,54 +193,123 @@ impl EndpointOps {
         Ok(())
     }
 
-    /// Removes the rows of previous identities from policy maps, once packets and the ipcache carry the new ones.
-    fn end_transition(&self, building: &[&mut BatchEntry<Endpoint>], leaving: &BTreeSet<u32>) {
-        if leaving.is_empty() {
-            return;
-        }
-        // Programs in flight may still hold an identity that they looked up before.
-        std::thread::sleep(IN_FLIGHT);
-        let changed = building.iter().filter(|entry| entry.result.is_ok() && changes_identity(&entry.object));
-        changed.filter_map(|entry| subject(&entry.object)).for_each(|subject| self.policies.enforce(subject));
-    }
-
-    /// Waits until the kernel has the policies: those of the endpoints, and of all others what they say of new
-    /// identities, which packets carry only after this. An endpoint of the run before goes on with the policy that
+    /// Lets those go on whose policies the kernel has: of the endpoints, and of all others what they say of new
+    /// identities, which packets carry only after this. An endpoint of the previous run goes on with the policy that
     /// it has, until all sources have been read.
-    fn wait_for_policy(&self, building: &mut [&mut BatchEntry<Endpoint>]) {
-        let waiting = |entry: &&mut BatchEntry<Endpoint>| {
+    fn await_policy(&self, building: &mut [&mut BatchEntry<Endpoint>]) {
+        let mut claims = Vec::new();
+        for entry in at(building, Step::Policy) {
+            entry.result = self.policy_is_realized(&mut entry.object);
             let endpoint = &entry.object;
-            let goes_on = endpoint.builds == 0 && endpoint.applied_identity == endpoint.record.identity();
-            entry.result.is_ok() && endpoint.record.has_interface() && !goes_on
-        };
-        let (entries, realized): (Vec<_>, Vec<_>) = building
-            .iter_mut()
-            .map(|entry| &mut **entry)
-            .filter(waiting)
-            .map(|entry| {
-                let id = entry.object.record.id;
-                (entry, self.policies.realized(id))
-            })
-            .unzip();
-        if entries.is_empty() {
-            return;
-        }
-        let all = realized.into_iter().map(|realized| tokio::time::timeout(POLICY_PATIENCE, realized));
-        // This thread is the runtime's, for blocking work: see `blocking` of the builder.
-        let all = tokio::runtime::Handle::current().block_on(async { futures::future::join_all(all).await });
-        for (entry, realized) in entries.into_iter().zip(all) {
-            match realized {
-                Ok(Ok(_)) => {}
-                // It is denied wholly, which is safe; table and metrics of policy say so.
-                Ok(Err(error @ NotRealized::Full { .. })) => {
-                    let note = format!("Policy map is full: {error}");
-                    tracing::warn!(endpointID = entry.object.record.id, %error, "Policy of endpoint does not fit");
-                    entry.object = entry.object.note(Code::Warning, &note, SystemTime::now());
-                }
-                Ok(Err(error)) => entry.result = Err(error.into()),
-                Err(_) => entry.result = Err("timed out while waiting for policy".into()),
+            if entry.result.is_ok() && !is_new(endpoint) {
+                entry.result = self.prepare(&endpoint.record);
+            }
+            if entry.result.is_ok() {
+                claims.extend(self.claims(&entry.object.record));
+                go_on(&mut entry.object, Step::Ipcache);
             }
         }
+        if !claims.is_empty() {
+            self.ipcache.apply(claims);
+        }
+    }
+
+    fn policy_is_realized(&self, endpoint: &mut Endpoint) -> OpResult {
+        let goes_on = endpoint.builds == 0 && endpoint.applied_identity == endpoint.record.identity();
+        let Some(regeneration) = endpoint.regeneration.clone() else { return Ok(()) };
+        if goes_on || !endpoint.record.has_interface() {
+            return Ok(());
+        }
+        let id = endpoint.record.id;
+        match self.policies.realization(id, regeneration.policy) {
+            Ok(Realization::Done(_)) => Ok(()),
+            Ok(Realization::Pending(watch)) => wait(&regeneration, watch),
+            // It is denied wholly, which is safe; table and metrics of policy say so.
+            Err(error @ NotRealized::Full { .. }) => {
+                let note = format!("Policy map is full: {error}");
+                tracing::warn!(endpointID = id, %error, "Policy of endpoint does not fit");
+                *endpoint = endpoint.note(Code::Warning, &note, SystemTime::now());
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Lets those go on whose addresses the kernel has in the ipcache.
+    fn await_ipcache(&self, building: &mut [&mut BatchEntry<Endpoint>]) {
+        for entry in at(building, Step::Ipcache) {
+            let prefixes: Vec<IpNetwork> = entry.object.record.addresses().map(IpNetwork::from).collect();
+            entry.result = match (self.ipcache.pending(&prefixes), &entry.object.regeneration) {
+                (Ok(Some(watch)), Some(regeneration)) => wait(regeneration, watch),
+                (Ok(_), _) => Ok(()),
+                (Err(error), _) => Err(error.into()),
+            };
+            if entry.result.is_ok() {
+                go_on(&mut entry.object, Step::Peers);
+            }
+        }
+    }
+
+    /// Of endpoints that change identity together: removes the rows of previous identities from policy maps, once packets
+    /// and the ipcache carry the new ones of all.
+    fn await_peers(&self, building: &mut [&mut BatchEntry<Endpoint>]) {
+        let here: BTreeSet<u16> = at(building, Step::Peers).map(|entry| entry.object.record.id).collect();
+        let mut ending = Vec::new();
+        for entry in at(building, Step::Peers) {
+            let Some(regeneration) = entry.object.regeneration.clone() else { continue };
+            let Some(together) = &regeneration.together else { continue };
+            match together.difference(&here).find_map(|&peer| self.is_behind(peer, together)) {
+                Some(watch) if Instant::now() < regeneration.deadline => {
+                    entry.result = wait(&regeneration, watch);
+                }
+                // A peer that does not come so far is tried again by itself.
+                _ => ending.extend(subject(&entry.object)),
+            }
+        }
+        if !ending.is_empty() {
+            // Programs in flight may still hold an identity that they looked up before.
+            std::thread::sleep(IN_FLIGHT);
+            ending.into_iter().for_each(|subject| self.policies.enforce(subject));
+        }
+    }
+
+    /// A watch on a peer whose packets do not carry its new identity yet.
+    fn is_behind(&self, peer: u16, together: &Arc<BTreeSet<u16>>) -> Option<Watch> {
+        let snapshot = self.table.snapshot();
+        let (row, watch) = self.table.get_watch(&snapshot, Endpoint::by_id(EndpointId(peer)));
+        let row = row?;
+        let waits_as_well = row.regeneration.as_ref().is_some_and(|regeneration| {
+            regeneration.step == Step::Peers && regeneration.together.as_ref() == Some(together)
+        });
+        let has_failed = row.status.kind() == StatusKind::Error;
+        (changes_identity(row) && !waits_as_well && !has_failed).then_some(watch)
+    }
+
+    /// The interface of an endpoint that has come so far, and what has become of it.
+    fn end(&self, entry: &mut BatchEntry<Endpoint>) {
+        let endpoint = &entry.object;
+        if entry.result.is_ok() && endpoint.record.has_interface() {
+            entry.result = self.datapath.up(&datapath(&endpoint.record)).map_err(Into::into);
+        }
+        let now = SystemTime::now();
+        entry.object = match &entry.result {
+            Ok(()) => {
+                let identity = endpoint.record.identity();
+                self.identities.keep_only(&Endpoint::user(endpoint.record.id), identity);
+                self.counts.regeneration(&endpoint.reason, true);
+                Endpoint { applied_identity: identity, ..endpoint.regenerated(now) }
+            }
+            Err(error) if error.is::<Waiting>() => endpoint.waiting(now),
+            Err(error) => {
+                let (id, error) = (endpoint.record.id, error.to_string());
+                self.counts.regeneration(&endpoint.reason, false);
+                // What is tried again and again is told once.
+                if !endpoint.has_failed_with(&error) {
+                    tracing::warn!(endpointID = id, %error, "Regeneration of endpoint failed, trying again");
+                }
+                endpoint.failed(&error, now)
+            }
+        };
     }
 
     /// Record and datapath; the interface stays down.
@@ -234,22 +321,6 @@ impl EndpointOps {
             self.datapath.attach(&datapath(record))?;
         }
         Ok(())
-    }
-
-    /// Addresses into the ipcache, waiting until the kernel has them.
-    fn publish(&self, building: &mut [&mut BatchEntry<Endpoint>]) {
-        let ready = building.iter().filter(|entry| entry.result.is_ok());
-        let changes: Vec<Change> = ready.flat_map(|entry| self.claims(&entry.object.record)).collect();
-        if changes.is_empty() {
-            return;
-        }
-        let revision = self.ipcache.apply(changes);
-        for entry in building.iter_mut().filter(|entry| entry.result.is_ok()) {
-            let prefixes: Vec<IpNetwork> = entry.object.record.addresses().map(IpNetwork::from).collect();
-            let applied = self.ipcache.applied(revision, &prefixes);
-            // This thread is the runtime's, for blocking work: see `blocking` of the builder.
-            entry.result = tokio::runtime::Handle::current().block_on(applied).map_err(Into::into);
-        }
     }
 
     fn claims(&self, record: &Record) -> impl Iterator<Item = Change> + use<'_> {
@@ -288,8 +359,8 @@ impl EndpointOps {
     }
 }
 
-/// How long an endpoint waits for its policy, which takes milliseconds once all sources have been read.
-const POLICY_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a regeneration waits for others, which takes milliseconds once all sources have been read.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a program may take from an identity that it has looked up to the policy map.
 const IN_FLIGHT: Duration = Duration::from_millis(1);
@@ -311,13 +382,47 @@ fn changes_identity(endpoint: &Endpoint) -> bool {
     builds && !is_new(endpoint) && endpoint.applied_identity != endpoint.record.identity()
 }
 
-/// The identities that endpoints of a batch give up, if there are several such endpoints: one that changes alone meets
-/// peers that stay as they are, and policy has rows about both of its identities for them.
-fn leaving(batch: &[BatchEntry<Endpoint>]) -> BTreeSet<u32> {
-    let changing = || batch.iter().map(|entry| &entry.object).filter(|endpoint| changes_identity(endpoint));
-    match changing().nth(1) {
-        Some(_) => changing().map(|endpoint| endpoint.applied_identity).collect(),
-        None => BTreeSet::new(),
+/// The endpoints that begin to change their identities together, and the identities that they give up; nothing if it is
+/// one alone: it meets peers that stay as they are, and policy has rows about both of its identities for them.
+fn changing_together(building: &[&mut BatchEntry<Endpoint>]) -> (Option<Arc<BTreeSet<u16>>>, BTreeSet<u32>) {
+    let all = building.iter().map(|entry| &entry.object);
+    let changing: Vec<&Endpoint> =
+        all.filter(|endpoint| endpoint.regeneration.is_none() && changes_identity(endpoint)).collect();
+    match &*changing {
+        [_, _, ..] => {
+            let together = changing.iter().map(|endpoint| endpoint.record.id).collect();
+            (Some(Arc::new(together)), changing.iter().map(|endpoint| endpoint.applied_identity).collect())
+        }
+        _ => (None, BTreeSet::new()),
+    }
+}
+
+/// The entries that have come to this step, and no further.
+fn at<'a, 'b>(
+    building: &'a mut [&'b mut BatchEntry<Endpoint>],
+    step: Step,
+) -> impl Iterator<Item = &'a mut BatchEntry<Endpoint>> + use<'a, 'b> {
+    let is_there = move |entry: &&mut BatchEntry<Endpoint>| {
+        let regeneration = entry.object.regeneration.as_ref();
+        entry.result.is_ok() && regeneration.is_some_and(|regeneration| regeneration.step == step)
+    };
+    building.iter_mut().map(|entry| &mut **entry).filter(is_there)
+}
+
+/// The endpoint goes on to the next step.
+fn go_on(endpoint: &mut Endpoint, step: Step) {
+    if let Some(regeneration) = &mut endpoint.regeneration {
+        Arc::make_mut(regeneration).step = step;
+    }
+}
+
+/// Waits for the watch, unless it has been waited for long enough.
+fn wait(regeneration: &Regeneration, watch: Watch) -> OpResult {
+    match (Instant::now() < regeneration.deadline, regeneration.step) {
+        (true, _) => Err(Waiting::on(watch).until(regeneration.deadline).into()),
+        (false, Step::Policy) => Err("timed out while waiting for policy".into()),
+        (false, Step::Ipcache) => Err("timed out while waiting for the ipcache".into()),
+        (false, Step::Peers) => Err("timed out while waiting for other endpoints".into()),
     }
 }
 

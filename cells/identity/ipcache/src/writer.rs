@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 use reconciler::{Handle, StatusKind, Stopped};
-use statedb::{Initializer, RwTable, TableTxn};
+use statedb::{Initializer, RwTable, TableTxn, Watch};
 
 use crate::entry::{Claim, Entry, Mapping};
 use crate::source::Source;
@@ -108,17 +108,25 @@ impl IpcacheWriter {
     /// Waits until the kernel has been told of everything up to a revision, and says whether it took these prefixes.
     pub async fn applied(&self, revision: u64, prefixes: &[IpNetwork]) -> Result<(), NotApplied> {
         self.kernel.wait_until(revision).await?;
+        self.pending(prefixes).map(drop)
+    }
+
+    /// Returns none if the kernel has the prefixes as the table has them, else a watch on the first that it has not.
+    pub fn pending(&self, prefixes: &[IpNetwork]) -> Result<Option<Watch>, NotApplied> {
         let snapshot = self.table.snapshot();
         for &prefix in prefixes {
-            let entry = self.table.get(&snapshot, Entry::by_prefix(prefix));
-            if let Some(entry) = entry
-                && entry.status.kind() == StatusKind::Error
-            {
-                let error = entry.status.error().unwrap_or_default().into();
-                return Err(NotApplied::Refused { prefix, error });
+            let (entry, watch) = self.table.get_watch(&snapshot, Entry::by_prefix(prefix));
+            let Some(entry) = entry else { continue };
+            match entry.status.kind() {
+                StatusKind::Pending => return Ok(Some(watch)),
+                StatusKind::Error => {
+                    let error = entry.status.error().unwrap_or_default().into();
+                    return Err(NotApplied::Refused { prefix, error });
+                }
+                StatusKind::Done | StatusKind::Refreshing | StatusKind::Unset => {}
             }
         }
-        Ok(())
+        Ok(None)
     }
 }
 

@@ -123,7 +123,7 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
         numbers,
         config: p.config,
     };
-    p.jobs.one_shot("policy-maps", move |cx: JobCx| job.run(cx));
+    p.jobs.one_shot("policy-maps", move |cx: JobCx| job.run(cx)).on_own_thread();
     (Arc::new(policies), Member(follower))
 }
 

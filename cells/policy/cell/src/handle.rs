@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use statedb::{RwTable, Table};
+use statedb::{RwTable, Table, Watch};
 
 use crate::endpoint::{EndpointPolicy, Progress, Subject, Transition};
 
@@ -18,6 +18,15 @@ pub struct Policies {
     calls: Arc<AtomicU64>,
     /// How rows begin: pending, but in tests of others, where nobody else realizes them.
     begin: Progress,
+}
+
+/// Whether the kernel has an endpoint's policy.
+#[derive(Debug)]
+pub enum Realization {
+    /// It has, at this revision.
+    Done(u64),
+    /// Not yet; the watch closes when there is news.
+    Pending(Watch),
 }
 
 /// Why an endpoint's policy is not in the kernel. What stands in the way is tried again by itself.
@@ -104,20 +113,28 @@ impl Policies {
     }
 
     /// Waits until the kernel has the endpoint's policy: of what [`enforce`](Self::enforce) said last, at the revision
-    /// that policies have now or a later one, which it gives; prefixes of its rules are in the ipcache.
+    /// that policies have now or a later one, which it returns; prefixes of its rules are in the ipcache.
     pub async fn realized(&self, endpoint: u16) -> Result<u64, NotRealized> {
         let revision = self.revision();
         loop {
-            let snapshot = self.table.snapshot();
-            let (row, watch) = self.table.get_watch(&snapshot, EndpointPolicy::by_endpoint(endpoint));
-            let row = row.ok_or(NotRealized::Unknown { endpoint })?;
-            let reason = row.error.clone().unwrap_or_default();
-            match row.progress {
-                Progress::Realized if row.realized >= revision => return Ok(row.realized),
-                Progress::Full => return Err(NotRealized::Full { reason }),
-                Progress::Failed => return Err(NotRealized::Failed { endpoint, reason }),
-                Progress::Pending | Progress::Realized => watch.changed().await,
+            match self.realization(endpoint, revision)? {
+                Realization::Done(revision) => return Ok(revision),
+                Realization::Pending(watch) => watch.changed().await,
             }
+        }
+    }
+
+    /// Whether the kernel has the endpoint's policy at this revision or a later one; see [`realized`](Self::realized).
+    pub fn realization(&self, endpoint: u16, revision: u64) -> Result<Realization, NotRealized> {
+        let snapshot = self.table.snapshot();
+        let (row, watch) = self.table.get_watch(&snapshot, EndpointPolicy::by_endpoint(endpoint));
+        let row = row.ok_or(NotRealized::Unknown { endpoint })?;
+        let reason = row.error.clone().unwrap_or_default();
+        match row.progress {
+            Progress::Realized if row.realized >= revision => Ok(Realization::Done(row.realized)),
+            Progress::Full => Err(NotRealized::Full { reason }),
+            Progress::Failed => Err(NotRealized::Failed { endpoint, reason }),
+            Progress::Pending | Progress::Realized => Ok(Realization::Pending(watch)),
         }
     }
 

@@ -4,7 +4,7 @@
 //! force - nothing changes for any packet - and only then into the ipcache. Then the rules change, in the maps alone. Then
 //! prefixes that no rule names go: from the ipcache first, from the maps when their identities are gone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use ipnetwork::IpNetwork;
 use k8s_tables::{PolicyKind, PolicyObject};
 use policy_engine::Settings;
 use runtime_options::{POLICY_ENFORCEMENT, Progress as Follow, RuntimeOption};
-use statedb::{Batch, Changes, Initializer, RwTable, Snapshot, Table, Watch};
+use statedb::{Batch, Change, Changes, Initializer, Obj, RwTable, Snapshot, Table, Watch};
 
 use crate::config::{PolicyConfig, enforcement};
 use crate::core::{Outcome, Round};
@@ -74,7 +74,7 @@ pub(crate) struct Job {
 /// What goes from round to round.
 struct RoundState {
     objects: Changes<PolicyObject>,
-    identities: Changes<Identity>,
+    identities: IdentityChanges,
     /// Policies that wait for identities of their prefixes.
     staged: Staged,
     /// Objects whose status is to be written when their policies are in force, with the time they were read.
@@ -87,6 +87,30 @@ struct RoundState {
     backoff: Backoff,
     /// The endpoints of the last round, and the revision of its options.
     known: (Vec<EndpointVersion>, u64),
+}
+
+/// The changes of identities that policy is made of: who uses one does not matter, and changes with every endpoint.
+struct IdentityChanges {
+    changes: Changes<Identity>,
+    /// The identities as they were read last.
+    known: HashMap<u32, Obj<Identity>>,
+}
+
+impl IdentityChanges {
+    fn read(&mut self, snapshot: &Snapshot) -> (Vec<Change<Identity>>, Watch) {
+        let (batch, watch) = self.changes.read(snapshot, usize::MAX);
+        let known = &mut self.known;
+        let matters = |change: &Change<Identity>| {
+            let row = &change.object;
+            if change.deleted {
+                known.remove(&row.id);
+                return true;
+            }
+            let old = known.insert(row.id, row.clone());
+            old.is_none_or(|old| old.labels != row.labels || old.named_ports() != row.named_ports())
+        };
+        (batch.into_iter().filter(matters).collect(), watch)
+    }
 }
 
 /// Id, announcement and generation of an endpoint's row: a row with the same ones has the same subject.
@@ -137,7 +161,7 @@ impl Job {
         }
         let mut rounds = RoundState {
             objects: self.inputs.objects.changes(),
-            identities: self.inputs.identities.changes(),
+            identities: IdentityChanges { changes: self.inputs.identities.changes(), known: HashMap::new() },
             staged: Staged::new(),
             unsettled: BTreeSet::new(),
             first: true,
@@ -153,7 +177,7 @@ impl Job {
             let (_, endpoints_watch) = self.endpoints.all_watch(&snapshot);
             let options_watch = self.inputs.options.as_ref().map(|table| table.all_watch(&snapshot).1);
             let (objects, objects_watch) = rounds.objects.read(&snapshot, usize::MAX);
-            let (identities, identities_watch) = rounds.identities.read(&snapshot, usize::MAX);
+            let (identities, identities_watch) = rounds.identities.read(&snapshot);
 
             let known = self.known(&snapshot);
             // The job's own writes of how far endpoints have come wake it, too.
@@ -236,7 +260,7 @@ impl Job {
         rounds: &mut RoundState,
         snapshot: &Snapshot,
         objects: Batch<PolicyObject>,
-        identities: Batch<Identity>,
+        identities: Vec<Change<Identity>>,
     ) -> anyhow::Result<End> {
         let started = Instant::now();
         let (settings, options_revision) = self.settings(snapshot);
@@ -354,7 +378,7 @@ impl Job {
     ) -> anyhow::Result<(Round, Option<String>)> {
         let (allocator, prefixes) = (self.prefixes.clone(), new.clone());
         let allocated = hive::blocking(move || allocator.allocate(&prefixes)).await;
-        let (identities, _) = rounds.identities.read(&self.inputs.identities.snapshot(), usize::MAX);
+        let (identities, _) = rounds.identities.read(&self.inputs.identities.snapshot());
         let numbers = match allocated {
             Ok(numbers) => numbers,
             Err(error) => {

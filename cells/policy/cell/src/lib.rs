@@ -56,7 +56,7 @@ pub mod why;
 pub use cell::cell;
 pub use config::PolicyConfig;
 pub use endpoint::{EndpointPolicy, Progress, RowCounts, Subject, Transition};
-pub use handle::{NotRealized, Policies};
+pub use handle::{NotRealized, Policies, Realization};
 pub use l4::l4_policy;
 pub use object::{ObjectId, ObjectState, PolicyStatus};
 pub use plan::{Plan, Violation, WrongVerdict, check, plan};

@@ -7,7 +7,7 @@ use hive::health::summarize;
 use identity::Identity;
 use k8s_tables::PolicyObject;
 use policy_engine::Settings;
-use statedb::{Batch, Change};
+use statedb::Change;
 
 use crate::core::{Core, Round};
 use crate::keep::Keep;
@@ -76,7 +76,7 @@ impl State {
     }
 
     /// Tells the engine which identities there are.
-    pub(crate) fn apply_identity_changes(&mut self, identities: &Batch<Identity>) {
+    pub(crate) fn apply_identity_changes(&mut self, identities: &[Change<Identity>]) {
         for change in identities {
             match change.deleted {
                 true => self.core.remove_identity(change.object.id),

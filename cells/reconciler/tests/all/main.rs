@@ -9,5 +9,6 @@ mod pruning;
 mod races;
 mod rounds;
 mod several;
+mod waiting;
 mod wiring;
 mod world;

@@ -12,6 +12,7 @@ use statedb::{Index, Query, TableSpec};
 use crate::model::id::{EndpointId, Name};
 use crate::model::log::{Code, Log};
 use crate::model::record::Record;
+use crate::model::regeneration::Regeneration;
 use crate::model::state::State;
 
 /// A workload, or the host, as the agent sees it. Changes make a new value.
@@ -32,6 +33,9 @@ pub struct Endpoint {
     pub log: Log,
     /// Why its datapath is to be made again; the reason of the last time once that is done.
     pub reason: Arc<str>,
+    /// How far the regeneration has come that is under way.
+    #[serde(rename = "WaitingFor", serialize_with = "waiting_for")]
+    pub regeneration: Option<Arc<Regeneration>>,
     /// How often its datapath has been made since the agent's start.
     pub builds: u64,
     /// Whether the kernel and the state folder are as this row says.
@@ -40,6 +44,13 @@ pub struct Endpoint {
 
 fn state_name<S: serde::Serializer>(state: &State, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(state.name())
+}
+
+fn waiting_for<S: serde::Serializer>(
+    regeneration: &Option<Arc<Regeneration>>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    regeneration.as_ref().map(|regeneration| regeneration.step).serialize(to)
 }
 
 const BY_ADDRESS: Index<Endpoint, IpAddr> =
@@ -127,6 +138,7 @@ impl Endpoint {
             state,
             log: Log::default().with(now, Code::Ok, message, state),
             reason: message.into(),
+            regeneration: None,
             builds: 0,
             status: Status::pending(),
         }
@@ -184,7 +196,16 @@ impl Endpoint {
             State::WaitingToRegenerate => self.clone(),
             _ => self.enter(State::WaitingToRegenerate, &message, now),
         };
-        Endpoint { reason: reason.into(), status: Status::pending(), ..next }
+        Endpoint { reason: reason.into(), regeneration: None, status: Status::pending(), ..next }
+    }
+
+    /// The endpoint while its regeneration waits. One that is tried again stays `ready`, as after the failure.
+    #[must_use]
+    pub(crate) fn waiting(&self, now: SystemTime) -> Endpoint {
+        match self.state {
+            State::Ready => self.clone(),
+            _ => self.regenerating(now),
+        }
     }
 
     /// The endpoint once its datapath is made.
@@ -195,7 +216,7 @@ impl Endpoint {
             .regenerating(now)
             .enter(State::Ready, "Completed endpoint regeneration with no pending regeneration requests", now)
             .note(Code::Ok, &format!("Successfully regenerated endpoint program (Reason: {reason})"), now);
-        Endpoint { builds: self.builds + 1, ..done }
+        Endpoint { builds: self.builds + 1, regeneration: None, ..done }
     }
 
     /// The endpoint after its datapath could not be made; it stays `ready`, as in the original, and is tried again.
@@ -203,7 +224,7 @@ impl Endpoint {
     pub fn failed(&self, error: &str, now: SystemTime) -> Endpoint {
         let reason = &self.reason;
         let message = format!("Error regenerating endpoint: {error} (Reason: {reason})");
-        match self.state {
+        let failed = match self.state {
             State::Ready => self.note(Code::Failure, &message, now),
             _ => self
                 .regenerating(now)
@@ -213,12 +234,14 @@ impl Endpoint {
                     now,
                 )
                 .note(Code::Failure, &message, now),
-        }
+        };
+        Endpoint { regeneration: None, ..failed }
     }
 
     fn regenerating(&self, now: SystemTime) -> Endpoint {
         let message = format!("Regenerating endpoint: {}", self.reason);
         match self.state {
+            State::Regenerating => self.clone(),
             State::Ready => self
                 .enter(State::WaitingToRegenerate, "Triggering endpoint regeneration due to retry", now)
                 .enter(State::Regenerating, &message, now),

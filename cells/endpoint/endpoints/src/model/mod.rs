@@ -11,4 +11,5 @@ pub(crate) mod named_ports;
 pub(crate) mod op_labels;
 pub(crate) mod options;
 pub(crate) mod record;
+pub(crate) mod regeneration;
 pub(crate) mod state;

@@ -387,7 +387,7 @@ impl Endpoints {
             let going = |state| matches!(state, State::Disconnecting | State::Disconnected);
             if let Some(row) = row.filter(|row| !going(row.state)) {
                 let left = row.enter(State::Disconnecting, "Deleting endpoint", SystemTime::now());
-                txn.insert(Endpoint { status: Status::pending(), ..left });
+                txn.insert(Endpoint { regeneration: None, status: Status::pending(), ..left });
                 txn.commit();
             }
         }

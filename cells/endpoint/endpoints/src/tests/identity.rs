@@ -8,6 +8,7 @@ use policy::EndpointPolicy;
 use super::*;
 use crate::model::id::{EndpointId, Name};
 use crate::model::record::{Record, SecurityLabel};
+use crate::model::regeneration::Step;
 use crate::model::state::State;
 use labels::Labels;
 
@@ -327,4 +328,113 @@ async fn identities_are_allocated_off_the_async_workers() {
     agent.until(endpoint.id(), |row| row.record.op_labels.identity().0["app"].value == "db").await;
     let describers = world.describers.lock();
     assert!(!describers.is_empty() && !describers.contains(&std::thread::current().id()));
+}
+
+/// An endpoint that waits for policy is a row: others are made, changed and removed meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_waits_for_policy_holds_up_nobody() {
+    let world = World::new();
+    let agent = Agent::start_by(&world, world.datapath.clone(), FakePolicies::new).await;
+    agent.objects([object(1, "web"), object(2, "web")]);
+    for (n, id) in [(1, 77), (2, 78)] {
+        let mut request = agent.request(n);
+        (request.id, request.sync_build_endpoint) = (id, false);
+        agent.endpoints.create(&request).await.unwrap();
+    }
+    let table = agent.endpoints.table();
+    let waits = |row: &Endpoint| row.regeneration.as_ref().is_some_and(|at| at.step == Step::Policy);
+    for id in [77, 78] {
+        let row = table.wait_for(Endpoint::by_id(EndpointId(id)), |row| waits(row)).await;
+        assert_eq!((row.state, row.status.is_pending()), (State::Regenerating, true));
+    }
+    agent.policies.realize(78);
+    agent.until(EndpointId(78), |row| row.applied_identity != 0).await;
+    assert!(world.datapath.is_up(78) && !world.datapath.is_up(77));
+    assert_eq!(agent.endpoints.delete(&pod(2)).await.unwrap(), 0);
+
+    // One that is removed while it waits is nowhere, and nothing comes of the policy that it waited for.
+    assert_eq!(agent.endpoints.delete(&pod(1)).await.unwrap(), 0);
+    agent.policies.realize(77);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(world.datapath.endpoint(77).is_none() && !world.datapath.is_up(77));
+    assert!(!world.files().contains_key("77"));
+}
+
+/// Policy says nothing of the old identity of one endpoint and the new one of another, unless they change together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_identity_that_do_not_come_together_follow_each_other() {
+    let world = World::new();
+    let agent = Agent::start_by(&world, world.datapath.clone(), FakePolicies::new).await;
+    agent.objects([object(1, "web"), object(2, "web")]);
+    for (n, id) in [(1, 77), (2, 78)] {
+        let mut request = agent.request(n);
+        (request.id, request.sync_build_endpoint) = (id, false);
+        agent.endpoints.create(&request).await.unwrap();
+        let table = agent.endpoints.table();
+        let id = u16::try_from(id).unwrap();
+        table.wait_for(Endpoint::by_id(EndpointId(id)), |row| row.regeneration.is_some()).await;
+        agent.policies.realize(id);
+        agent.until(EndpointId(id), |row| row.applied_identity != 0).await;
+    }
+    let old = agent.subject(EndpointId(78)).0;
+    let soon = || tokio::time::sleep(Duration::from_millis(50));
+    agent.pods.transact(|w| w.insert(object(1, "db")));
+    soon().await;
+    assert_ne!(agent.subject(EndpointId(77)).0, old, "the first is announced");
+    agent.pods.transact(|w| w.insert(object(2, "db")));
+    soon().await;
+    assert_eq!(
+        agent.subject(EndpointId(78)).0,
+        old,
+        "the second is not, before the first one's packets carry it"
+    );
+    agent.policies.realize(77);
+    let first = agent.until(EndpointId(77), |row| row.applied_identity != old).await;
+    soon().await;
+    assert_eq!(agent.subject(EndpointId(78)).0, first.applied_identity);
+    agent.policies.realize(78);
+    agent.until(EndpointId(78), |row| row.applied_identity == first.applied_identity).await;
+}
+
+/// Of several that change together none loses the rows about old identities before the last one carries its new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_that_change_together_end_together() {
+    let world = World::new();
+    let agent = Agent::start_by(&world, world.datapath.clone(), FakePolicies::new).await;
+    agent.objects([object(1, "web"), object(2, "web")]);
+    for (n, id) in [(1, 77), (2, 78)] {
+        let mut request = agent.request(n);
+        (request.id, request.sync_build_endpoint) = (i64::from(id), false);
+        agent.endpoints.create(&request).await.unwrap();
+        let table = agent.endpoints.table();
+        table.wait_for(Endpoint::by_id(EndpointId(id)), |row| row.regeneration.is_some()).await;
+        agent.policies.realize(id);
+        agent.until(EndpointId(id), |row| row.applied_identity != 0).await;
+    }
+    let in_transition = |id: u16| {
+        let table = agent.policies.policies().table();
+        let snapshot = table.snapshot();
+        table.get(&snapshot, EndpointPolicy::by_endpoint(id)).unwrap().transition.is_some()
+    };
+    let old = agent.subject(EndpointId(77)).0;
+    agent
+        .pods
+        .transact(|w| [object(1, "db"), object(2, "db")].into_iter().for_each(|pod| drop(w.insert(pod))));
+    let table = agent.endpoints.table();
+    let at = |row: &Endpoint, step| row.regeneration.as_ref().is_some_and(|at| at.step == step);
+    for id in [77, 78] {
+        table.wait_for(Endpoint::by_id(EndpointId(id)), |row| at(row, Step::Policy)).await;
+        assert!(in_transition(id));
+    }
+    agent.policies.realize(77);
+    table.wait_for(Endpoint::by_id(EndpointId(77)), |row| at(row, Step::Peers)).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_ne!(world.datapath.endpoint(77).unwrap().identity, old, "its packets carry the new one");
+    assert_eq!(world.datapath.endpoint(78).unwrap().identity, old);
+    assert!(in_transition(77) && in_transition(78));
+    agent.policies.realize(78);
+    for id in [77, 78] {
+        agent.until(EndpointId(id), |row| row.applied_identity != old).await;
+        assert!(!in_transition(id));
+    }
 }

@@ -178,6 +178,7 @@ impl Agent {
         };
         let endpoints = Endpoints::new(table.clone(), ipam.clone(), fence, Defaults::default(), context);
         let ops = EndpointOps {
+            table: table.reader(),
             datapath: datapath.clone(),
             ipcache,
             identities: identities.clone(),

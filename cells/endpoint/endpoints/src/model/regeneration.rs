@@ -1,0 +1,32 @@
+//! How far an endpoint has come whose datapath is being (re)made.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+use tokio::time::Instant;
+
+/// A regeneration that has begun and waits for another cell. Changes of the endpoint end it: it begins anew.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Regeneration {
+    /// What it waits for.
+    pub step: Step,
+    /// The revision of the policies that its policy map must have.
+    pub policy: u64,
+    /// When it fails if it is still waiting.
+    pub deadline: Instant,
+    /// The endpoints that change identity together with this one, and itself.
+    pub together: Option<Arc<BTreeSet<u16>>>,
+}
+
+/// What a regeneration waits for, in the order in which it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Step {
+    /// The policy maps: its own, and those of all others as far as they are about its identity.
+    Policy,
+    /// Its addresses in the ipcache.
+    Ipcache,
+    /// The endpoints that change identity together with it.
+    Peers,
+}
