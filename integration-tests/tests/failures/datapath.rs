@@ -101,7 +101,8 @@ fn pins_come_back_and_nothing_stops_when_they_or_their_file_system_go() {
     // Counters and the log follow the repair, a moment later.
     let told = || logged(&node, "Somebody removed or changed parts of the datapath");
     until(&node, "it is logged", || told() > 0);
-    assert_eq!(told(), 1, "{}", node.log());
+    // Once, or twice if the comparison came amid the removals.
+    assert!(told() <= 2, "{}", node.log());
 
     // The kernel's objects live on by the agent's descriptors alone.
     for mount in ["/sys/fs/bpf", node.sandbox().bpf_root().to_str().unwrap()] {
