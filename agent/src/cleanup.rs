@@ -1,4 +1,4 @@
-//! `agent cleanup`: removes what agents have left on this node, ours or one of the original before us.
+//! `agent cleanup`: removes what agents have left on this node, ours or one of Cilium before us.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use hive::prelude::*;
 use local_node::StateConfig;
 use maps::MapsConfig;
 
-/// The command, and its name in the original's tool.
+/// The command, and its name in Cilium's tool.
 pub(crate) const WORDS: [&str; 2] = ["cleanup", "post-uninstall-cleanup"];
 
 /// Options of the command.
@@ -125,7 +125,7 @@ mod tests {
         (config.takes(&Leftover::Pin("cilium_lxc".into())), config.takes(&Leftover::Rule))
     }
 
-    /// As with the original's command: a part is removed only if everything is not asked for as well.
+    /// As with Cilium's command: a part is removed only if everything is not asked for as well.
     #[test]
     fn a_part_or_everything() {
         assert_eq!(taken(&["cleanup"]), (true, true));

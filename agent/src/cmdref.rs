@@ -1,4 +1,4 @@
-//! `agent --cmdref DIR`: the command reference as a file, as the original writes it, instead of running.
+//! `agent --cmdref DIR`: the command reference as a file, as Cilium writes it, instead of running.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -6,7 +6,7 @@ use std::{fs, io};
 use hive::prelude::*;
 use hive::{ConfigError, Hive};
 
-/// The file's name, by which the original's documentation finds it.
+/// The file's name, by which Cilium's documentation finds it.
 const NAME: &str = "cilium-agent.md";
 
 /// Whether to write the reference.

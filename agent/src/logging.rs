@@ -1,4 +1,4 @@
-//! Log lines as the original writes them: `time=.. level=info msg=".." module=agent.ipam key=value`, or JSON.
+//! Log lines as Cilium writes them: `time=.. level=info msg=".." module=agent.ipam key=value`, or JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};

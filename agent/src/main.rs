@@ -79,7 +79,7 @@ fn obey(hive: Hive) -> Result<ExitCode, ConfigError> {
     })
 }
 
-/// Where the original looks for a configuration file when none is named.
+/// Where Cilium looks for a configuration file when none is named.
 fn usual_config_files() -> Vec<PathBuf> {
     let Some(home) = std::env::var_os("HOME") else { return vec![] };
     ["cilium.yaml", "cilium.yml", "cilium.json"].map(|name| Path::new(&home).join(name)).into()

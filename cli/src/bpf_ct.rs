@@ -15,11 +15,11 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Maps of all endpoints, in the original's order.
+/// Maps of all endpoints, in Cilium's order.
 const IPV4: [&str; 2] = ["cilium_ct4_global", "cilium_ct_any4_global"];
 const IPV6: [&str; 2] = ["cilium_ct6_global", "cilium_ct_any6_global"];
 
-/// Rows of a map, by names and in the form of the original's JSON.
+/// Rows of a map, by names and in the form of Cilium's JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Record {

@@ -214,7 +214,7 @@ where
     }
 }
 
-/// The proxy of a frontend that has one; a space comes before it in any case, as the original writes it.
+/// The proxy of a frontend that has one; a space comes before it in any case, as Cilium writes it.
 fn proxy(row: &LbService) -> String {
     match row.flags2 & lb_flag2::L7_LOAD_BALANCER {
         0 => String::new(),
@@ -222,7 +222,7 @@ fn proxy(row: &LbService) -> String {
     }
 }
 
-/// Flags of a frontend's row in the words of the original, the type first.
+/// Flags of a frontend's row in the words of Cilium, the type first.
 fn flags(row: &LbService) -> String {
     let LbService { flags, flags2, .. } = *row;
     let kind = match () {

@@ -163,7 +163,7 @@ fn metric_row(key: &MetricsKey, values: &[MetricsValue]) -> Metric {
     }
 }
 
-/// A policy row with its counters, in the field names that the original's JSON has.
+/// A policy row with its counters, in the field names that Cilium's JSON has.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct PolicyRow {
@@ -279,7 +279,7 @@ fn count(id: u16, key: &PolicyKey, stats: Option<&PolicyStats>) -> Option<Policy
 }
 
 fn policy_row(key: PolicyKey, entry: PolicyEntry, count: Option<PolicyStatsValue>) -> PolicyRow {
-    // What the original calls "not available".
+    // What Cilium calls "not available".
     let value = count.unwrap_or(PolicyStatsValue { packets: u64::MAX, bytes: u64::MAX });
     PolicyRow {
         proxy_port_network: entry.proxy_port,

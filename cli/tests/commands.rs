@@ -49,7 +49,7 @@ fn run(socket: &Path, line: &str) -> String {
     if !output.status.success() {
         text += &format!("[exit code {}]\n", output.status.code().unwrap());
     }
-    // Trailing blanks are the original's, but editors eat them in snapshots.
+    // Trailing blanks are Cilium's, but editors eat them in snapshots.
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 

@@ -6,10 +6,10 @@ use crate::version::CniVersion;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Chaining modes of the original; also chosen by a network of that name.
+/// Chaining modes of Cilium; also chosen by a network of that name.
 const CHAINING_MODES: [&str; 4] = ["aws-cni", "azure", "flannel", "generic-veth"];
 
-/// The keys that the plugin acts on; others pass, as they do in the original.
+/// The keys that the plugin acts on; others pass, as they do in Cilium.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct NetworkConfig {
     #[serde(rename = "cniVersion", default)]

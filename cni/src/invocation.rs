@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// The deletion queue's place with an agent that is not on a unix socket.
 const RUNTIME_FOLDER: &str = "/var/run/cilium";
-/// The original cannot build its temporary interface name from a shorter id; runtimes use 64 hex digits.
+/// Cilium cannot build its temporary interface name from a shorter id; runtimes use 64 hex digits.
 const MIN_CONTAINER_ID: usize = 5;
 /// `IFNAMSIZ` without the final zero.
 const MAX_INTERFACE_NAME: usize = 15;

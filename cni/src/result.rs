@@ -14,7 +14,7 @@ pub(crate) struct AddResult<'a> {
     pub(crate) interface: &'a str,
     pub(crate) mac: &'a str,
     pub(crate) sandbox: &'a Path,
-    /// IPv6 before IPv4, as the original orders them.
+    /// IPv6 before IPv4, as Cilium orders them.
     pub(crate) addresses: &'a [AddressPlan],
 }
 

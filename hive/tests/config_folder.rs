@@ -28,7 +28,7 @@ fn on(dir: &TempDir) -> HiveBuilder {
 fn odd_files_of_a_folder() {
     use std::os::unix::ffi::OsStrExt;
     let dir = TempDir::new().unwrap();
-    // A key that is a folder is not read, as by the original, and reported; other folders are nobody's.
+    // A key that is a folder is not read, as by Cilium, and reported; other folders are nobody's.
     for name in ["cluster-name", "other"] {
         fs::create_dir(dir.path().join(name)).unwrap();
     }
@@ -183,7 +183,7 @@ fn hostile_configuration_files_are_refused() {
     assert!(fault().ends_with("it is no file of text; replace or remove it"));
 }
 
-/// As with the original: of two values for one key nobody knows which is meant, but JSON has always had the last.
+/// As with Cilium: of two values for one key nobody knows which is meant, but JSON has always had the last.
 #[test]
 fn keys_that_are_there_twice_are_refused_in_yaml() {
     let dir = TempDir::new().unwrap();

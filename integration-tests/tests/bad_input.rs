@@ -94,7 +94,7 @@ fn options_of_wrong_type_or_value() {
         ("bpf-policy-map-max", "-1"),
         ("api-rate-limit", "endpoint-create=rate-limit:fast"),
         ("log-opt", "format=xml"),
-        // a known option of another cell of the original is checked by its type too
+        // a known option of another cell of Cilium is checked by its type too
         ("enable-hubble", "sometimes"),
     ] {
         write!(told, "## {key}: {value:?}\n{}\n", refused_config(key, value)).unwrap();

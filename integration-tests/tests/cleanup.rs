@@ -181,7 +181,7 @@ fn a_node_with_filters_is_as_before_the_first_start() {
     everything_goes(false);
 }
 
-/// As the original's init container does it with `cilium-dbg`.
+/// As Cilium's init container does it with `cilium-dbg`.
 #[test]
 fn only_programs_links_and_maps_go() {
     require_root!();
@@ -199,7 +199,7 @@ fn only_programs_links_and_maps_go() {
     assert!(!left.iter().any(|line| line.starts_with("pin ") || line.starts_with("link ")), "{left:#?}");
 }
 
-/// What the original alone leaves: chains of iptables as recorded from one, and what routes to its proxies.
+/// What Cilium alone leaves: chains of iptables as recorded from one, and what routes to its proxies.
 #[test]
 fn what_the_original_has_put_into_iptables_and_routing_goes() {
     require_root!();

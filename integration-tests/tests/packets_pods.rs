@@ -136,7 +136,7 @@ fn a_pods_last_hop_reaches_its_node() {
     }
 }
 
-/// The original's plugin puts the host's side up before the agent knows the endpoint.
+/// Cilium's plugin puts the host's side up before the agent knows the endpoint.
 #[test]
 fn unknown_pods_are_dropped_at_the_hosts_side() {
     require_root!();

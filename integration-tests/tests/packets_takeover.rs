@@ -1,4 +1,4 @@
-//! What an agent of the original has left is taken over while packets flow: maps and links stay and get our programs,
+//! What an agent of Cilium has left is taken over while packets flow: maps and links stay and get our programs,
 //! endpoints keep their numbers, what policy denied stays denied. What cannot be taken over is refused whole.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ mod takeover;
 
 use takeover::{ON_DEVICES, Original, PINS, ROUTER, parse, service};
 
-/// As the original has it in its policy maps.
+/// As Cilium has it in its policy maps.
 const POLICY: &str = r#"
 apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy
@@ -30,7 +30,7 @@ spec:
     - fromEndpoints: [{matchLabels: {app: client}}]
 "#;
 
-/// What may pass, and did with the original: from the client to the server, and through the service in front of it.
+/// What may pass, and did with Cilium: from the client to the server, and through the service in front of it.
 fn old_flows(original: &Original) -> Flows {
     let (from, to) = (&original.client.ns, &original.server.ns);
     let (mut udp, mut tcp) = flows(from, to, &original.server.ips);
@@ -72,7 +72,7 @@ fn a_node_of_the_original_is_taken_over() {
             &pod_manifest("default", pod.name, &[("app", pod.name)]),
         );
     }
-    // A connection that the original knows, to somewhere else.
+    // A connection that Cilium knows, to somewhere else.
     let connection = ([7u8; 14], [0x7fu8; 56]);
     let connections = RawMap::open(&original.node.pin("cilium_ct4_global")).unwrap();
     connections.update(&connection.0, &connection.1, UpdateMode::Any).unwrap();
@@ -103,13 +103,13 @@ fn a_node_of_the_original_is_taken_over() {
         "connections stay"
     );
 
-    // What the original's tools read is still of their form.
+    // What Cilium's tools read is still of their form.
     for (name, layout) in PINS.lines().map(parse) {
         let found = RawMap::open(&original.node.pin(name)).unwrap().layout();
         let form = |layout: bpf::Layout| (layout.map_type, layout.key_size, layout.value_size);
         assert_eq!(form(found), form(layout), "{name}");
         if layout.map_type != MapType::LruHash {
-            // The original always wants this one so, whatever its other options say.
+            // Cilium always wants this one so, whatever its other options say.
             let flags = if name == "cilium_devices" { bpf::MapFlags(1) } else { layout.flags };
             assert_eq!(found.flags, flags, "{name}");
         }
@@ -127,7 +127,7 @@ fn a_node_of_the_original_is_taken_over() {
     }
     let addresses = original.node.host().ip("-o addr show dev cilium_host").unwrap();
     assert!(ROUTER.iter().all(|ip| addresses.contains(&format!("{ip}/"))), "{addresses}");
-    // Nobody needs the original's program arrays any more.
+    // Nobody needs Cilium's program arrays any more.
     let calls = || {
         let names = fs::read_dir(original.node.pin("")).unwrap().map(|entry| entry.unwrap().file_name());
         names.filter(|name| name.to_str().unwrap().starts_with("cilium_calls_")).count()

@@ -1,4 +1,4 @@
-//! Scripts that were recorded on the original, of every family there is, and the program that runs them.
+//! Scripts that were recorded on Cilium, of every family there is, and the program that runs them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -32,7 +32,7 @@ async fn recorded_scripts_of_the_load_balancer_pass_on_failing_maps() {
     assert!(passed_of(&families).await >= 87 + 4 + 9);
 }
 
-/// Scripts of our own for what no recorded one holds; their expectations are what the original prints.
+/// Scripts of our own for what no recorded one holds; their expectations are what Cilium prints.
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_of_our_own_pass() {
     assert!(passed(&Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts")).await >= 1);

@@ -98,7 +98,7 @@ impl<T: TableSpec + Clone> Reconciler<T> {
 }
 
 impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
-    /// Tells this reconciler from others of the same module, in job names, health, metrics and logs. Default: none.
+    /// Distinguishes this reconciler from others of the same module, in job names, health, metrics and logs. Default: none.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -144,7 +144,7 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
         Builder { table, status, target: Operations(target), name, options, merge, report }
     }
 
-    /// Carries what an operation stored in its object over to an object that somebody else has written meanwhile,
+    /// Carries what an operation stored in its object over to an object that was written concurrently,
     /// `|current, reconciled| current.handle = reconciled.handle`. Without it only the status is carried over. A panic
     /// counts as a failure of the object.
     pub fn merge(mut self, merge: impl Fn(&mut T, &T) + Send + Sync + 'static) -> Self {

@@ -33,7 +33,8 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
 }
 
 impl<T: TableSpec + Clone> Reconciler<T> {
-    /// Leaves what was reconciled long ago to a job `refresh` of its own, which tells when the next is due.
+    /// Moves the refresh of objects that were reconciled long ago to a job `refresh` of its own, which reports when the next
+    /// is due.
     #[must_use]
     pub fn refreshing_in(mut self, jobs: &JobGroup) -> Self {
         if let Some(refresher) = self.refresher.take() {

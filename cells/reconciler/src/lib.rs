@@ -2,7 +2,7 @@
 //!
 //! **Owns** nothing: the table belongs to the cell, and the status of each object is a field of the object.
 //! **Needs** the writer's half of a table whose objects have a [`Status`], and operations on the target.
-//! **Gives** a [`Handle`] that tells how far the target has come.
+//! **Provides** a [`Handle`] that reports how far the target has come.
 //!
 //! ```
 //! use reconciler::{OpCx, OpResult, Ops, Reconciler, Status};
@@ -52,7 +52,7 @@
 //!
 //! **Rounds.** Each takes up to 1000 changes, deletes first. Only objects that are `Pending` or `Refreshing` are
 //! touched; failures come again after 200 ms, 400 ms, ... up to a minute. Results are written back in one
-//! transaction: an object that somebody has written meanwhile keeps what was written and comes again, unless only
+//! transaction: an object that was written concurrently keeps what was written and comes again, unless only
 //! another field has changed; an object whose key of a unique index another row has stays as it was, with the conflict
 //! as its error, and is retried. Several reconcilers of one table each have their own status field, or share a
 //! [`StatusSet`].

@@ -1,4 +1,4 @@
-//! What a reconciler counts, for whoever exports it.
+//! The counters of a reconciler, for exporters.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ pub struct Metrics {
     pub objects: Counter,
     /// `count`: operations, of one object or of a batch.
     pub operations: Counter,
-    /// `duration_seconds{op="update"}`: of single operations, or of batches, while somebody [listens](Listener).
+    /// `duration_seconds{op="update"}`: of single operations, or of batches, while there is a [`Listener`].
     pub updates: Histogram,
     /// `duration_seconds{op="delete"}`, as above.
     pub deletes: Histogram,
@@ -88,7 +88,7 @@ impl Metrics {
     }
 }
 
-/// Somebody who wants to know the durations of operations, sometimes. Reading the clock for each costs as much as a
+/// A consumer of the durations of operations, which need not be listening all the time. Reading the clock for each costs as much as a
 /// tenth of what else a reconciler does.
 #[derive(Debug)]
 pub struct Listener(Arc<AtomicBool>);
@@ -102,7 +102,7 @@ impl Listener {
         listener
     }
 
-    /// Whether somebody listens now.
+    /// Whether there is a listener now.
     pub(crate) fn listens(db: &statedb::Db) -> bool {
         db.attached::<Listener>().iter().any(|listener| listener.0.load(Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! What a reconciler does to its target.
+//! The operations of a reconciler on its target.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 /// Why an operation failed; shown in the object's status and in the health.
 pub type OpError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What an operation gives.
+/// The result of an operation.
 pub type OpResult = Result<(), OpError>;
 
 /// The outcome of an update that cannot go on before something else changes, such as another cell's table. It is no
@@ -54,7 +54,7 @@ impl Waiting {
 /// are [`blocking`](crate::Builder::blocking) and [`AsyncOps`].
 pub trait Ops<T: TableSpec>: Send + 'static {
     /// Makes the target have the object. Changes to the object (a handle that the target gave) are stored with the
-    /// status unless somebody else has written the object meanwhile.
+    /// status unless the object was written concurrently.
     fn update(&mut self, cx: &OpCx<'_>, object: &mut T) -> OpResult;
 
     /// Removes the object from the target; not to be there is no error.
@@ -90,7 +90,7 @@ pub trait AsyncOps<T: TableSpec>: Send + 'static {
     fn prune<'a>(&'a mut self, cx: &'a OpCx<'a>, objects: Vec<Obj<T>>) -> BoxFuture<'a, OpResult>;
 }
 
-/// What an operation may look at.
+/// The context of an operation.
 pub struct OpCx<'a> {
     /// All tables as the round sees them.
     pub snapshot: &'a Snapshot,
@@ -130,7 +130,7 @@ pub(crate) struct Target<T> {
 }
 
 /// Brings a batch to the target, by the operation for one object or by that for a batch. Retries go one by one: of a batch
-/// that has failed nobody knows which object is to blame.
+/// that has failed it is unknown which object is to blame.
 macro_rules! apply {
     ($target:ident, $snapshot:ident, $batch:ident, $retry:ident, $one:ident, $all:ident, $times:ident) => {
         let mut times = $target.metrics.$times.tally();
@@ -230,7 +230,7 @@ impl<T: TableSpec> Kind<T> {
     }
 }
 
-/// Runs a closure of the reconciler's user. A panic becomes an error, which says what panicked.
+/// Runs a closure of the reconciler's user. A panic becomes an error that names the closure.
 pub(crate) fn guarded<R>(what: &str, closure: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(closure)).map_err(|panic| format!("{what} {}", panicked(&*panic)))
 }
@@ -248,7 +248,7 @@ async fn guard_async<'a>(op: impl FnOnce() -> BoxFuture<'a, OpResult>) -> OpResu
     }
 }
 
-/// A batch that panicked has failed as a whole: nobody knows how far it came, and the retries are one by one.
+/// A batch that panicked has failed as a whole: it is unknown how far it came, and the retries are one by one.
 fn guard_batch<O>(batch: &mut [BatchEntry<O>], op: impl FnOnce(&mut [BatchEntry<O>])) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| op(batch))) {
         batch.iter_mut().for_each(|entry| entry.result = Err(panicked(&*panic)));

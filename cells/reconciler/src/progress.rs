@@ -45,7 +45,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Waits until every change up to the table's revision was tried once, and tells whether some fail still:
+    /// Waits until every change up to the table's revision was tried once, and returns whether some still fail:
     ///
     /// ```
     /// # async fn example<T: statedb::TableSpec>(table: statedb::RwTable<T>, object: T, handle: reconciler::Handle)

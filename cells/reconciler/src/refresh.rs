@@ -22,7 +22,7 @@ pub(crate) struct Refresher<T: TableSpec> {
     pub(crate) seen: u64,
 }
 
-/// A duration in hours, minutes and seconds as the original writes it: `30m0s`.
+/// A duration in hours, minutes and seconds as Cilium writes it: `30m0s`.
 pub(crate) struct Until(Duration);
 
 impl fmt::Display for Until {
@@ -37,7 +37,7 @@ impl fmt::Display for Until {
 }
 
 impl<T: TableSpec + Clone> Refresher<T> {
-    /// Goes on until it is dropped; tells before each wait how long it is.
+    /// Runs until it is dropped; reports each wait before it begins.
     pub(crate) async fn run(mut self, tell: impl Fn(Until)) {
         loop {
             let wait = self.refresh().max(Duration::from_secs(1));
@@ -46,7 +46,7 @@ impl<T: TableSpec + Clone> Refresher<T> {
         }
     }
 
-    /// Marks the oldest objects that are old enough, those of a second. Gives the wait until the next one is, or zero if
+    /// Marks the oldest objects that are old enough, those of a second. Returns the wait until the next one is, or zero if
     /// there are more.
     fn refresh(&mut self) -> Duration {
         let now = self.clock.at(Instant::now());
@@ -62,7 +62,7 @@ impl<T: TableSpec + Clone> Refresher<T> {
                     continue;
                 }
             };
-            // Whoever wrote a time to come had another clock: the system's has been set back since.
+            // A time in the future was written before the system clock was set back.
             let since = status.updated_at();
             let at = if since > now { now } else { since + self.age };
             if status.is_done() {

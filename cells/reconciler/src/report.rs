@@ -5,7 +5,7 @@
 pub enum Report {
     /// Nothing fails: "OK, 12 object(s)".
     Ok(String),
-    /// What fails.
+    /// Some objects fail.
     Degraded {
         /// How much: "12 error(s)".
         message: String,
@@ -28,7 +28,7 @@ impl Report {
         Report::Degraded { message: format!("{failing} error(s)"), errors }
     }
 
-    /// Tells it in a job's health.
+    /// Writes it to a job's health.
     pub fn tell(&self, health: &hive::Health) {
         match self {
             Report::Ok(message) => health.ok(message),

@@ -34,7 +34,7 @@ pub(crate) struct Retry<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) error: String,
-    /// Whether the row says so in its status. If not, it is pending still.
+    /// Whether the row's status has the failure. If not, the row is still pending.
     pub(crate) recorded: bool,
 }
 
@@ -77,7 +77,7 @@ impl<T> Retries<T> {
         self.items.insert(key, Retry { deleted, failures, due, revision, failure });
     }
 
-    /// Forgets a key: it succeeded, or its object has changed and starts anew.
+    /// Removes a key: it succeeded, or its object has changed and starts again.
     pub(crate) fn clear(&mut self, key: &KeyBuf) -> Option<Retry<T>> {
         let item = self.items.remove(key)?;
         self.by_due.remove(&(item.due, key.clone()));

@@ -38,7 +38,7 @@ pub(crate) struct Core<T: TableSpec> {
     pub(crate) room: Work<T>,
 }
 
-/// What a round leaves behind.
+/// The outcome of a round.
 pub(crate) struct Round {
     /// Objects were reconciled.
     pub(crate) worked: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Work<T> {
     deletes: Vec<BatchEntry<Obj<T>>>,
 }
 
-/// What became of an update.
+/// The outcome of an update.
 enum Outcome {
     Done,
     Failed(Failure),
@@ -65,7 +65,7 @@ enum Outcome {
     Superseded,
 }
 
-/// What an operation has made of an object.
+/// The result of an operation on an object.
 enum Verdict {
     Done,
     Failed(String),
@@ -163,7 +163,7 @@ impl<T: TableSpec + Clone> Core<T> {
         }
     }
 
-    /// Notes the failure of an object whose status cannot be read: whether it is pending shows at the retry.
+    /// Records the failure of an object whose status cannot be read; the retry finds out whether it is pending.
     fn unreadable(&mut self, object: &Obj<T>, error: String) {
         self.metrics.errors.add(1);
         let failure = Failure { error, recorded: false };
@@ -193,7 +193,7 @@ impl<T: TableSpec + Clone> Core<T> {
         work
     }
 
-    /// Deletes, to make room, then updates, then commits the statuses. Gives the number of objects.
+    /// Deletes first, to free capacity, then updates, then commits the statuses. Returns the number of objects.
     async fn reconcile(&mut self, snapshot: Snapshot, mut work: Work<T>, retry: bool) -> usize {
         let count = work.len();
         self.metrics.objects.add(count);
@@ -212,7 +212,7 @@ impl<T: TableSpec + Clone> Core<T> {
                     async move { target.update(snapshot, batch, retry).await }.boxed()
                 })
                 .await;
-            // What the commit replaces is freed at once then.
+            // Release the snapshot, so that the commit frees replaced rows at once.
             drop(snapshot);
             self.commit(&mut work);
         }
@@ -332,7 +332,7 @@ impl<T: TableSpec + Clone> Core<T> {
             (Ok(_), Verdict::Failed(error)) => Outcome::Failed(Failure { error, recorded: true }),
             (Ok(_), Verdict::Waits(waiting)) => Outcome::Waits(waiting),
             (Err(refused), verdict) => {
-                // The operation's own error says more than that its object was refused.
+                // The operation's own error is more specific than the refusal of its object.
                 let error = if let Verdict::Failed(error) = verdict { error } else { refused };
                 let failed = self.with_result((**row).clone(), Some(&error), wall);
                 let recorded = failed.is_ok_and(|failed| w.try_insert(failed).is_ok());

@@ -1,4 +1,4 @@
-//! The loop around the rounds: waits, limits, prunes, tells how far it is.
+//! The loop around the rounds: waits, rate limits, prunes, publishes progress.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -153,7 +153,7 @@ impl<T: TableSpec + Clone> Rounds<T> {
     }
 
     async fn prune_now(&mut self) {
-        // Who has asked by now means this one.
+        // Requests made by now are served by this prune.
         self.prune.notified().now_or_never();
         self.prunes.send_modify(|prunes| prunes.begun += 1);
         self.prune_error = match self.core.prune().await {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-/// What is to be done, or has been done, with an object.
+/// The state of an object's reconciliation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub enum StatusKind {
     /// Not of interest to the reconciler.
@@ -48,7 +48,7 @@ impl fmt::Display for StatusKind {
 
 /// The reconciliation status field of an object, in 16 bytes.
 ///
-/// Whoever writes an object sets it to [`Status::pending`]; the reconciler sets the rest. As text `Done (1.2s ago)`
+/// Writers of an object set it to [`Status::pending`]; the reconciler sets the rest. As text `Done (1.2s ago)`
 /// or `Error: no such device (200.0ms ago)`; as JSON with the keys `updated-at`, `error`, `id`, `kind`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Status(Form);
@@ -121,7 +121,7 @@ impl Status {
         }
     }
 
-    /// What is to be done or was done.
+    /// The kind of state.
     pub fn kind(&self) -> StatusKind {
         self.parts().0
     }
@@ -140,7 +140,7 @@ impl Status {
         }
     }
 
-    /// Tells this status from all others made in this process: a reconciler that finds the object changed still
+    /// Distinguishes this status from all others made in this process: a reconciler that finds the object changed still
     /// knows by it whether the change was about its own status.
     pub fn id(&self) -> u64 {
         self.parts().2

@@ -26,7 +26,7 @@ impl StatusSet {
         StatusSet { pending: Status::pending(), statuses: Arc::new([]) }
     }
 
-    /// All names are to be reconciled, these among them: the set is not done before they are, even while nobody has
+    /// All names are to be reconciled, these among them: the set is not done before they are, even while no reconciler has
     /// set any.
     pub fn requiring<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
         let pending = Status::pending();
@@ -36,7 +36,7 @@ impl StatusSet {
         StatusSet { pending, statuses: statuses.into() }
     }
 
-    /// Makes all known names pending anew, keeping the names.
+    /// Makes all known names pending again, keeping the names.
     pub fn set_pending(&mut self) {
         self.pending = Status::pending();
         self.statuses = self.statuses.iter().map(|(name, _)| (name.clone(), self.pending.clone())).collect();
@@ -67,7 +67,7 @@ impl StatusSet {
         }
     }
 
-    /// Whether all known names are done, and there are any. What nobody has set and nobody [requires](Self::requiring) is
+    /// Whether all known names are done, and there are any. A name that is neither set nor [required](Self::requiring) is
     /// not known.
     pub fn is_done(&self) -> bool {
         !self.statuses.is_empty() && self.iter().all(|(_, status)| status.is_done())

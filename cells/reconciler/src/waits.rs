@@ -1,4 +1,4 @@
-//! Objects whose update waits for something else.
+//! Objects whose update waits for another table to change.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Waits {
         self.watches.wait(Duration::ZERO).await
     }
 
-    /// The keys whose deadline is over.
+    /// Returns the keys that are past their deadline.
     pub(crate) fn overdue(&self, now: Instant) -> impl Iterator<Item = KeyBuf> {
         self.by_deadline.iter().take_while(move |(at, _)| *at <= now).map(|(_, key)| key.clone())
     }

@@ -34,7 +34,7 @@ use tree::{Link, Walk};
 /// assert_eq!(nodes.get(&snapshot, Node::by_labels("zone")).unwrap().labels.get("zone").unwrap(), "b");
 /// ```
 ///
-/// As JSON and YAML it is a list of `{k: .., v: ..}` in order of keys, as the original writes its own; such a list in any
+/// As JSON and YAML it is a list of `{k: .., v: ..}` in order of keys, as Cilium writes its own; such a list in any
 /// order, or null, is read.
 ///
 /// **Cost.** `clone` O(1), `get` O(log n). `insert` and `remove` O(log n): they copy the nodes on the way, keys and values

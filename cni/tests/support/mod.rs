@@ -134,7 +134,7 @@ impl FakeAgent {
     }
 }
 
-/// Long bodies come in chunks, as from the original.
+/// Long bodies come in chunks, as from Cilium.
 fn write_answer(stream: &mut UnixStream, status: u16, body: &str) {
     let mut text = format!("HTTP/1.1 {status} X\r\nContent-Type: application/json\r\n");
     if body.len() > 100 {

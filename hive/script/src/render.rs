@@ -221,7 +221,7 @@ fn is_other_type(text: &str) -> bool {
     WORDS.contains(&text.to_ascii_lowercase().as_str()) || radix || decimal || base60 || date
 }
 
-/// Whether it is a point in time of RFC 3339. Rows have these where the original has a time, which is no text.
+/// Whether it is a point in time of RFC 3339. Rows have these where Cilium has a time, which is no text.
 fn is_time(text: &str) -> bool {
     let shape = |c: char| if c.is_ascii_digit() { '0' } else { c };
     let start: String = text.chars().take(19).map(shape).collect();

@@ -110,7 +110,7 @@ async fn answer(
     pass_on(state, write).await?;
     let end = match result {
         Ok(()) => format!("{END}\n"),
-        // The original's client waits for an end, which an error is not, when it asks how a line may go on.
+        // Cilium's client waits for an end, which an error is not, when it asks how a line may go on.
         Err(_) if line.contains(" --autocomplete=") => format!("{END}\n"),
         Err(error) => format!("{}{ERROR}\n", plain(&error.to_string())),
     };

@@ -132,7 +132,7 @@ fn answers_are_those_of_the_protocol() {
             assert!(client.ask(command).contains("unknown command"), "{command}");
         }
         assert!(client.ask("save /etc/x").contains("only files directly in /tmp"));
-        // As the original's client does for one command.
+        // As Cilium's client does for one command.
         client.send("say\nexit\n");
         assert_eq!(client.answer(), "[stdout]\nhello\n<<end>>\n");
         assert_eq!(client.0.read(&mut [0]).unwrap(), 0);

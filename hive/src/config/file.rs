@@ -26,7 +26,7 @@ fn depth(text: &str) -> usize {
     text.bytes().fold((0, 0), step).1
 }
 
-/// Keys that are there more than once, those of options in whatever case. The original refuses them in YAML and takes the
+/// Keys that are there more than once, those of options in whatever case. Cilium refuses them in YAML and takes the
 /// last of them in JSON.
 fn repeated<'a>(text: &str, extension: &str, options: impl Iterator<Item = &'a String>) -> Vec<String> {
     if extension == "json" {

@@ -15,7 +15,7 @@ use super::{
 pub struct Family {
     /// Its name, as `--family` has it.
     pub name: &'static str,
-    /// The folders of the original's sources in front of `/testdata/`.
+    /// The folders of Cilium's sources in front of `/testdata/`.
     pub folders: &'static [&'static str],
     /// The cells under test with their fixture.
     pub cells: fn() -> Vec<Cell>,

@@ -35,7 +35,7 @@ pub(super) fn cells(maps: Cell) -> Vec<Cell> {
     cells
 }
 
-/// A loopback address for each hive: the first is by the process's number as the original's, others are apart from it.
+/// A loopback address for each hive: the first is by the process's number as Cilium's, others are apart from it.
 pub(super) fn address() -> IpAddr {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let apart = COUNT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x2006);

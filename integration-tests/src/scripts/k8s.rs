@@ -32,7 +32,7 @@ fn update_status(api: Arc<dyn Api>) -> Member<Command> {
                 !meta("resourceVersion").is_empty(),
                 "{file}: has no metadata.resourceVersion, which a status update needs"
             );
-            // They take labels with the status, which the original's does not.
+            // They take labels with the status, which Cilium's does not.
             let key = Key::new(meta("namespace"), meta("name"));
             let mut service: Value = serde_json::from_slice(&api.get(Kind::Service, &key).await?)?;
             service["metadata"]["resourceVersion"] = meta("resourceVersion").into();

@@ -25,7 +25,7 @@ use super::healthserver;
 pub(super) const DEFAULTS: &[&str] = &[
     "--lb-retry-backoff-min=10ms",
     "--lb-retry-backoff-max=10ms",
-    // Commands that follow each other are taken together, also on a busy machine; the original waits for 10 ms.
+    // Commands that follow each other are taken together, also on a busy machine; Cilium waits for 10 ms.
     "--lb-reflector-wait-time=20ms",
     "--bpf-lb-maglev-table-size=1021",
     "--kube-proxy-replacement=true",

@@ -1,4 +1,4 @@
-//! What an agent of the original leaves on a node, as recorded from one: names, pins, links, layouts, records, devices. The
+//! What an agent of Cilium leaves on a node, as recorded from one: names, pins, links, layouts, records, devices. The
 //! programs are small ones of this test's own.
 
 use std::fs;
@@ -32,7 +32,7 @@ pub(crate) const ON_DEVICES: [(&str, &str, bool); 4] = [
     ("eth0", "cil_from_netdev", false),
 ];
 
-/// A pod of the original.
+/// A pod of Cilium.
 #[derive(Clone, Debug)]
 pub(crate) struct OldPod {
     pub(crate) name: &'static str,
@@ -46,7 +46,7 @@ pub(crate) struct OldPod {
     node_mac: [u8; 6],
 }
 
-/// A node that the original ran on: a client that may reach a server, and a stranger that may not.
+/// A node that Cilium ran on: a client that may reach a server, and a stranger that may not.
 pub(crate) struct Original {
     pub(crate) node: Node,
     pub(crate) client: OldPod,
@@ -57,7 +57,7 @@ pub(crate) struct Original {
 impl Original {
     pub(crate) fn new() -> Original {
         let mut node = Node::new();
-        // As the original by default: what it has preallocated is then of the same layout.
+        // As Cilium by default: what it has preallocated is then of the same layout.
         node.config.insert("preallocate-bpf-maps".into(), "true".into());
         node.follow_services("services.json");
         let host = node.host().clone();

@@ -1,4 +1,4 @@
-//! A service of the original: its rows in the load balancer and connection tracking maps, and in small what its programs
+//! A service of Cilium: its rows in the load balancer and connection tracking maps, and in small what its programs
 //! do with the packets. IPv4, one backend.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -73,7 +73,7 @@ pub(crate) fn numbers(node: &Node) -> Vec<(u16, u16, u32)> {
     FRONTENDS.map(of).into()
 }
 
-/// Flows from a client through the service, whose connections are known as the original knows them.
+/// Flows from a client through the service, whose connections are known as Cilium knows them.
 pub(crate) fn flows(node: &Node, client: &OldPod, server: &OldPod) -> Flows {
     let flows = cast::flows_through_service(&client.ns, &server.ns, &server.ips[..1], LONG);
     let sockets = client.ns.exec(&format!("ss -Htun state connected dst {}", SERVICE[0])).unwrap();

@@ -107,7 +107,7 @@ impl fmt::Display for Labels {
     }
 }
 
-/// The original writes `null` for an empty map of some agents' versions.
+/// Cilium writes `null` for an empty map of some agents' versions.
 impl<'de> Deserialize<'de> for Labels {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Labels, D::Error> {
         let map = Option::<BTreeMap<String, Label>>::deserialize(deserializer)?;

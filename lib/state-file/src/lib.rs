@@ -24,8 +24,8 @@
 //! - *from an older agent*: brought up to date in memory ([`Schema::migrate`]), on disk with the next write;
 //! - *not readable for now* ([`Error::Io`]: EMFILE, EACCES, EIO): the start fails, nothing is put aside.
 //!
-//! Files in the original's form (`ep_config.json`, `local_allocator_state.json`, `node_config.h`,
-//! `agent-runtime-config.json`) carry no version, as another agent is to read them. Their rule is the original's: forms
+//! Files in Cilium's form (`ep_config.json`, `local_allocator_state.json`, `node_config.h`,
+//! `agent-runtime-config.json`) carry no version, as another agent is to read them. Their rule is Cilium's: forms
 //! only grow, keys that are not known are ignored, keys that are missing have their default; what cannot be read so is
 //! damaged.
 //!

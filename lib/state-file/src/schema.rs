@@ -98,13 +98,13 @@ impl StateFile {
         }
     }
 
-    /// What a file in the original's form holds, JSON without a version; `None` if there is none.
+    /// What a file in Cilium's form holds, JSON without a version; `None` if there is none.
     pub fn read_json<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {
         let Some(content) = self.read()? else { return Ok(None) };
         serde_json::from_slice(&content).map(Some).map_err(|error| Error::damaged(self.path(), error))
     }
 
-    /// Replaces a file in the original's form.
+    /// Replaces a file in Cilium's form.
     pub fn write_json<T: Serialize + ?Sized>(&self, content: &T) -> Result<(), Error> {
         self.write(&self.encode(content)?)
     }

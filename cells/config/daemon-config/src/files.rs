@@ -20,7 +20,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// `agent-runtime-config.json` and `viper-agent-config.yaml`, in the original's form, for readers outside: mode
+    /// `agent-runtime-config.json` and `viper-agent-config.yaml`, in Cilium's form, for readers outside: mode
     /// 0644, no version.
     pub(crate) fn new(state: &Path, running: &BTreeMap<String, Value>, settings: &Settings) -> Stored {
         let file = |name: &str, extension: &str, content| {
@@ -47,7 +47,7 @@ impl Stored {
     }
 }
 
-/// Indented by one blank, as the original does.
+/// Indented by one blank, as Cilium does.
 fn json(running: &BTreeMap<String, Value>) -> Vec<u8> {
     let mut content = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut content, PrettyFormatter::with_indent(b" "));

@@ -11,7 +11,7 @@ use crate::error::{Error, file};
 
 /// The file's name in the run folder.
 const NAME: &str = "cilium.pid";
-/// The name of the original's process.
+/// The name of Cilium's process.
 const ORIGINAL: &str = "cilium-agent";
 
 /// The pid file with its lock. The kernel gives the lock up when the agent ends, however it ends.
@@ -70,7 +70,7 @@ pub struct Holder {
 }
 
 impl Instance {
-    /// The agent that has the folder now, without taking it. One of the original takes no lock: there the process counts
+    /// The agent that has the folder now, without taking it. One of Cilium takes no lock: there the process counts
     /// whose number it has left.
     ///
     /// # Errors

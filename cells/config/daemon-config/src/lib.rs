@@ -42,10 +42,10 @@
 //! running counts in `drift_checker_config_delta`, also one that a flag overrides, or that this agent does not know and no
 //! file has.
 //!
-//! **Differences from Cilium**: the original only tells of drift, and brings nothing into force before the next start. It
+//! **Differences from Cilium**: Cilium only tells of drift, and brings nothing into force before the next start. It
 //! compares texts, this agent values: `60s` is `1m`. A second agent on the same folder is refused. `PATCH /config` answers in
 //! tens of milliseconds: nothing is compiled. Options without effect in this agent are accepted and shown; the log
-//! says so. `daemonConfigurationMap` has the original's members, also of options that no cell of this agent declares.
+//! says so. `daemonConfigurationMap` has Cilium's members, also of options that no cell of this agent declares.
 //! Values of `datapath-mode` and `ipam` that this agent cannot serve are refused at the start.
 
 mod answer;

@@ -1,4 +1,4 @@
-//! The settings in force under the names that the original's API and files give them.
+//! The settings in force under the names that Cilium's API and files give them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// Every name is one that the original prints, and nothing of what it prints is missing.
+    /// Every name is one that Cilium prints, and nothing of what it prints is missing.
     #[test]
     fn names_are_those_of_the_original() {
         let sample = include_str!("../../../infra/api/models/tests/samples/GET_config.json");

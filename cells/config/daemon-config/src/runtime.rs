@@ -40,7 +40,7 @@ impl RuntimeConfig {
                 expected: wrong.expected(),
             })
         };
-        // An empty text is the default, as the original has it.
+        // An empty text is the default, as Cilium has it.
         let policy = if self.enable_policy.is_empty() { "default" } else { &self.enable_policy };
         Ok(vec![
             option(DEBUG, "debug", self.debug.to_string())?,

@@ -284,7 +284,7 @@ async fn sources_and_drift_are_a_table() {
     assert_eq!(agent.ask("PATCH", body).await.0, 200);
     wait(&["enable-policy | set by the program | 1 | always | always | in force", mtu]).await;
 
-    // As the original writes a row, and more.
+    // As Cilium writes a row, and more.
     let snapshot = table.snapshot();
     let row = table.all(&snapshot).find(|row| row.key == "mtu").unwrap();
     assert_eq!(
@@ -399,7 +399,7 @@ async fn live_options_follow_objects_that_are_named() {
     agent.end().await;
 }
 
-/// Without the name, or when that is switched off, it is told and nothing else, as the original does.
+/// Without the name, or when that is switched off, it is told and nothing else, as Cilium does.
 #[tokio::test]
 async fn objects_that_nobody_named_are_only_compared() {
     for options in [vec![], vec![("config-sources", NAMED), ("apply-dynamic-config", "false")]] {

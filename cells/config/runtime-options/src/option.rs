@@ -82,7 +82,7 @@ pub struct RuntimeOption {
     pub value: String,
 }
 
-/// Why an option is refused, in the original's words.
+/// Why an option is refused, in Cilium's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadOption {
@@ -151,13 +151,13 @@ impl RuntimeOption {
         level(&self.value).filter(|_| self.name == MONITOR_AGGREGATION_LEVEL).unwrap_or(0)
     }
 
-    /// Whether anything in this agent acts on the option. Others are accepted and shown, as the original does.
+    /// Whether anything in this agent acts on the option. Others are accepted and shown, as Cilium does.
     pub fn is_effective(&self) -> bool {
         KNOWN.iter().any(|known| known.name == self.name && known.effective)
     }
 }
 
-/// A switch in any of the words that the original takes.
+/// A switch in any of the words that Cilium takes.
 pub fn switch(text: &str) -> Option<bool> {
     match text.to_lowercase().as_str() {
         "true" | "on" | "enable" | "enabled" | "1" => Some(true),
@@ -166,7 +166,7 @@ pub fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// A level of monitor aggregation, 0 (`None`) to 4 (`Max`), in any of the words that the original takes.
+/// A level of monitor aggregation, 0 (`None`) to 4 (`Max`), in any of the words that Cilium takes.
 pub fn level(text: &str) -> Option<u32> {
     let lower = text.to_lowercase();
     let named = LEVELS.iter().zip(0..).find(|(level, _)| level.eq_ignore_ascii_case(&lower));

@@ -28,7 +28,7 @@
 //! same objects once, CiliumNodeConfigs by the labels of the node, and writes the folder that the agent is started with. The
 //! keys `config-sources` and `config-sources-overrides` among them tell the agent what to follow.
 //!
-//! **Differences from Cilium**: options that are no JSON of the right form are refused at the start, where the original
+//! **Differences from Cilium**: options that are no JSON of the right form are refused at the start, where Cilium
 //! logs an error and follows nothing. One job follows all objects. `build-config` leaves a folder alone
 //! that says the same already, and removes keys that are gone.
 

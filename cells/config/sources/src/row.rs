@@ -63,7 +63,7 @@ impl TableSpec for ClusterConfig {
     }
 }
 
-/// As the original writes it.
+/// As Cilium writes it.
 impl Serialize for ClusterConfig {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut row = serializer.serialize_struct("DynamicConfig", 3)?;

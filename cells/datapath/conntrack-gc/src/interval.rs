@@ -19,7 +19,7 @@ const MOST: f64 = 0.9;
 const FEW: f64 = 0.05;
 const GROWTH: f64 = 1.5;
 
-/// The interval after a round that deleted this share of the fullest map; as the original's.
+/// The interval after a round that deleted this share of the fullest map; as Cilium's.
 pub fn next_interval(interval: Duration, deleted: f64) -> Duration {
     let seconds = |factor: f64| Duration::from_secs_f64((interval.as_secs_f64() * factor).round());
     if deleted > MANY {

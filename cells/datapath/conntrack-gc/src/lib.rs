@@ -2,7 +2,7 @@
 //!
 //! **Owns** nothing but the time until the next round: rows are the datapath's, which also overwrites the oldest when a map
 //! is full. **Needs** `Arc<Maps>`, `Arc<Metrics>`, the families and the clock of the datapath. **Gives** the metrics
-//! `datapath_conntrack_gc_*` by the names of the original; [`forget`] for whoever takes an address away from a workload.
+//! `datapath_conntrack_gc_*` by the names of Cilium; [`forget`] for whoever takes an address away from a workload.
 //!
 //! **Life.** A first round ten seconds after the start, then one each interval: five minutes at first, shorter when much
 //! was found (10 s at least), longer when little was (12 h at most), or fixed by `conntrack-gc-interval`. A round reads
@@ -26,8 +26,8 @@
 //! assert_eq!(next_interval(five_minutes, 0.01), Duration::from_secs(450));
 //! ```
 //!
-//! **Differences from Cilium.** The original deletes what it has read as ended even if a packet came in between. Rounds
-//! that signals ask for are ten seconds apart; the original starts the next one at once.
+//! **Differences from Cilium.** Cilium deletes what it has read as ended even if a packet came in between. Rounds
+//! that signals ask for are ten seconds apart; Cilium starts the next one at once.
 
 mod cell;
 mod collect;

@@ -1,4 +1,4 @@
-//! Metrics of the collection, by the names of the original.
+//! Metrics of the collection, by the names of Cilium.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ struct Dump {
     family: &'static str,
 }
 
-/// Seconds of a round, as the original's client counts them.
+/// Seconds of a round, as Cilium's client counts them.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// The families.

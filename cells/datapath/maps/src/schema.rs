@@ -13,7 +13,7 @@ pub const SCHEMA: u32 = 1;
 /// The map with the version.
 pub(crate) const SPEC: MapSpec = MapSpec::new("ep_schema", MapType::Array, 4, 4, 1, MapFlags::NONE);
 
-/// Refuses the maps of an agent that is newer than this one. Maps without a version are of the first or of the original.
+/// Refuses the maps of an agent that is newer than this one. Maps without a version are of the first or of Cilium.
 pub(crate) fn check(fs: &BpfFs) -> Result<()> {
     let map = match RawMap::open(&fs.map(&SPEC.name)) {
         Ok(map) => map,

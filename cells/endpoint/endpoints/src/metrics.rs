@@ -1,4 +1,4 @@
-//! Metrics of endpoints, by the names of the original.
+//! Metrics of endpoints, by the names of Cilium.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::identity::{Identity, text};
 use crate::range::{Range, Scope};
 use crate::store::{Entry, Form, Store};
 
-/// How long a number without a user stays with its labels: the original's pace of collecting unused ones.
+/// How long a number without a user stays with its labels: Cilium's pace of collecting unused ones.
 pub const QUARANTINE: Duration = Duration::from_secs(15 * 60);
 
 /// Gives numbers to label sets. Cheap to clone.

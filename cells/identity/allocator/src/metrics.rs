@@ -1,4 +1,4 @@
-//! Metrics of identities, by the names of the original.
+//! Metrics of identities, by the names of Cilium.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::range::Scope;
 /// First of the well-known numbers.
 const WELL_KNOWN: u32 = 100;
 
-/// How many identities there are of each kind, read from the table when asked for. As in the original the well-known
+/// How many identities there are of each kind, read from the table when asked for. As in Cilium the well-known
 /// ones count as reserved, too, and of the workloads' those count that this node uses.
 pub(crate) struct Kinds(pub(crate) Table<Identity>);
 

@@ -285,7 +285,7 @@ fn names_of_ports_are_those_of_all_users() {
     assert_eq!(table.revision(&table.snapshot()), revision, "nothing new, no new row");
 }
 
-/// The REST answers, with the texts of the original.
+/// The REST answers, with the texts of Cilium.
 #[tokio::test]
 async fn identities_are_found_by_number_and_by_labels() {
     use api::{Operation, Request, Response};

@@ -1,4 +1,4 @@
-//! What can be wrong with a request before its handler sees it, with the original's codes and texts; and what can
+//! What can be wrong with a request before its handler sees it, with Cilium's codes and texts; and what can
 //! be wrong with the server itself.
 
 use std::io;

@@ -2,7 +2,7 @@
 //!
 //! **Owns** the socket (`--socket-path`), the table of the 44 operations of Cilium 1.20 and the rules that stand in
 //! front of them: paths, methods, content types, required values, access (`--enable-cilium-api-server-access`), limits
-//! (`--api-rate-limit`), sizes, times. What is refused is refused with the status, code and text of the original.
+//! (`--api-rate-limit`), sizes, times. What is refused is refused with the status, code and text of Cilium.
 //! `GET /debuginfo` is its own: what other operations answer, and what cells add.
 //! **Needs** the metrics registry. **Gives** nothing but the socket: cells contribute [`Route`]s, [`StatusSource`]s for
 //! `/healthz` and [`DebugSource`]s for `/debuginfo`.
@@ -38,7 +38,7 @@
 //!
 //! `GET /apiary/{name}`: questions of our own tools, each a [`Page`] of a cell, apart from everything of Cilium's.
 //!
-//! **Operations that no cell claims** answer as the original does with that feature off.
+//! **Operations that no cell claims** answer as Cilium does with that feature off.
 //!
 //! **Differences from Cilium**: without `--api-rate-limit` requests are admitted by queue depth (64 served and 1024
 //! waiting of a kind) and deadline, not by 0.5 a second; bodies are limited; a body with something behind its JSON value

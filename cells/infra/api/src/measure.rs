@@ -44,7 +44,7 @@ struct OutcomeLabels {
 type Values64 = Family<ValueLabels, Gauge<f64, std::sync::atomic::AtomicU64>>;
 type Times = Family<RequestLabels, Histogram, fn() -> Histogram>;
 
-/// The buckets of the original, in seconds.
+/// The buckets of Cilium, in seconds.
 const SECONDS: [f64; 16] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 120.0];
 

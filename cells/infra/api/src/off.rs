@@ -1,4 +1,4 @@
-//! What operations answer that no cell claims: as the original does with that feature off.
+//! What operations answer that no cell claims: as Cilium does with that feature off.
 
 mod fqdn;
 

@@ -78,7 +78,7 @@ pub(crate) fn check(
     }
 }
 
-/// A switch as the original's clients may spell it.
+/// A switch as Cilium's clients may spell it.
 pub(crate) fn parse_bool(value: &str) -> Option<bool> {
     const ON: [&str; 9] = ["1", "t", "true", "on", "yes", "y", "ok", "enabled", "checked"];
     const OFF: [&str; 9] = ["0", "f", "false", "off", "no", "n", "disabled", "unchecked", "not ok"];

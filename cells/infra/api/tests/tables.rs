@@ -1,4 +1,4 @@
-//! Tables over a real unix socket, as the original's RemoteTable asks for them.
+//! Tables over a real unix socket, as Cilium's RemoteTable asks for them.
 
 use std::path::PathBuf;
 use std::sync::Arc;

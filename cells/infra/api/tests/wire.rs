@@ -1,4 +1,4 @@
-//! The server over a real unix socket: bytes as the original sends them.
+//! The server over a real unix socket: bytes as Cilium sends them.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -16,23 +16,23 @@ use crate::error::Error;
 use crate::iptables;
 use crate::leftover::Leftover;
 
-/// How the interfaces of the host's side begin: `cilium_host`, `cilium_net`, and the original's `cilium_vxlan` and others.
+/// How the interfaces of the host's side begin: `cilium_host`, `cilium_net`, and Cilium's `cilium_vxlan` and others.
 const HOST_INTERFACES: &str = "cilium_";
-/// The host side of the original's health endpoint.
+/// The host side of Cilium's health endpoint.
 const HEALTH_INTERFACE: &str = "lxc_health";
-/// How programs of this datapath and of the original's are named, and so their filters.
+/// How programs of this datapath and of Cilium's are named, and so their filters.
 const PROGRAMS: &str = "cil_";
 /// How shared maps are named.
 const MAPS: &str = "cilium_";
 /// Pins of our own policy maps, among links.
 const POLICY_MAPS: &str = "cilium/policy_maps";
-/// Routing tables of the original's proxies: to itself, and back from it.
+/// Routing tables of Cilium's proxies: to itself, and back from it.
 const PROXY_TABLES: [u32; 2] = [2004, 2005];
-/// Bits of the mark by which the original routes, and what leads to which table: its proxies, IPsec, WireGuard.
+/// Bits of the mark by which Cilium routes, and what leads to which table: its proxies, IPsec, WireGuard.
 const MARK_MASK: u32 = 0xf00;
 const MARKS: [(u32, u32); 5] =
     [(0x200, PROXY_TABLES[0]), (0xa00, PROXY_TABLES[1]), (0xd00, 200), (0xe00, 200), (0xe00, 201)];
-/// Where the original moves the rule for local addresses to, so that those of its proxies come first.
+/// Where Cilium moves the rule for local addresses to, so that those of its proxies come first.
 const MOVED_LOCAL: Rule = Rule { ipv6: false, priority: 100, mark: 0, mask: 0, table: TABLE_LOCAL };
 /// Files and sockets that agents make in their run folder.
 const RUN_FILES: [&str; 6] =

@@ -1,4 +1,4 @@
-//! The original's chains in the tables of iptables. The system's own tools list and remove them: they know both forms
+//! Cilium's chains in the tables of iptables. The system's own tools list and remove them: they know both forms
 //! that the kernel has of these tables.
 
 use std::collections::BTreeSet;
@@ -9,13 +9,13 @@ use std::process::{Command, Stdio};
 
 use crate::error::Error;
 
-/// How the original's chains begin: those in use, and those that it is replacing.
+/// How Cilium's chains begin: those in use, and those that it is replacing.
 const PREFIXES: [&str; 2] = ["CILIUM_", "OLD_CILIUM_"];
 /// The tools of a family, and where the kernel lists tables of the older form, which only one of them sees.
 const FAMILIES: [(&str, &str); 2] =
     [("iptables", "/proc/self/net/ip_tables_names"), ("ip6tables", "/proc/self/net/ip6_tables_names")];
 
-/// Chains of the original in one table, with the rules of other chains that lead to them.
+/// Chains of Cilium in one table, with the rules of other chains that lead to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chains {
     tool: String,
@@ -54,7 +54,7 @@ impl Chains {
     }
 }
 
-/// All chains of the original, by table. What cannot be listed is told and left.
+/// All chains of Cilium, by table. What cannot be listed is told and left.
 pub(crate) fn find() -> Vec<Chains> {
     let mut found = Vec::new();
     for (family, legacy_tables) in FAMILIES {
@@ -86,7 +86,7 @@ pub(crate) fn find() -> Vec<Chains> {
     found
 }
 
-/// The original's chains in what `iptables-save` prints.
+/// Cilium's chains in what `iptables-save` prints.
 fn parse(tool: &str, text: &str) -> Vec<Chains> {
     let mut tables: Vec<Chains> = Vec::new();
     for line in text.lines() {

@@ -41,11 +41,11 @@ pub enum Leftover {
     },
     /// The table of nftables.
     Rule,
-    /// Chains of the original in one table of iptables, and the rules that lead to them.
+    /// Chains of Cilium in one table of iptables, and the rules that lead to them.
     Chains(Chains),
-    /// A rule of policy routing of the original. The one for local addresses goes back to its place.
+    /// A rule of policy routing of Cilium. The one for local addresses goes back to its place.
     RoutingRule(Rule),
-    /// A route in a table of the original's proxies.
+    /// A route in a table of Cilium's proxies.
     Route(Route),
     /// A pinned map or program.
     Pin(PathBuf),

@@ -1,4 +1,4 @@
-//! Finds and removes all that an agent has left on a node: ours, or one of the original before us.
+//! Finds and removes all that an agent has left on a node: ours, or one of Cilium before us.
 //!
 //! **Owns** nothing and is no cell: the agent's verb `cleanup` is its user. **Needs** root, the node's network namespace,
 //! and that no agent runs. **Gives** [`find()`], which changes nothing, and [`Leftover::remove`]; each line that a dry run
@@ -8,7 +8,7 @@
 //! and the host's devices, at last pins and files. What has been removed is not found again: a removal that was killed
 //! is finished by the next.
 //!
-//! **Of the original** there may be more than an agent of ours makes: chains in the tables of iptables with the rules that
+//! **Of Cilium** there may be more than an agent of ours makes: chains in the tables of iptables with the rules that
 //! lead to them, rules of policy routing by its marks, the two routing tables of its proxies, and the rule for local
 //! addresses, which it moves from place 0 to 100. Its own `post-uninstall-cleanup` leaves all of these; here they go. Chains
 //! need the system's iptables; without it the log says that they were not looked for. Tables and their own chains stay.

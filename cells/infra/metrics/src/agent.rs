@@ -42,7 +42,7 @@ struct JobLabels {
     module_id: String,
 }
 
-/// Upper bounds of the buckets of run times, in seconds, as the original's.
+/// Upper bounds of the buckets of run times, in seconds, as Cilium's.
 const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
 
 type Runs = Family<JobLabels, Histogram, fn() -> Histogram>;

@@ -64,7 +64,7 @@ fn selection(config: &MetricsConfig) -> Selection {
     selection
 }
 
-/// The jobs are called as the original's, since their rows are in the table of health, which scripts compare.
+/// The jobs are called as Cilium's, since their rows are in the table of health, which scripts compare.
 fn new_sampler(config: Config<MetricsConfig>, metrics: Arc<Metrics>, jobs: JobGroup) -> Arc<Sampler> {
     let interval = config.metrics_sampling_interval;
     let sampler = Arc::new(Sampler::new(interval));

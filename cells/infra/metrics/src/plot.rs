@@ -176,7 +176,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// As the original draws them.
+    /// As Cilium draws them.
     #[test]
     fn plots_are_drawn_to_the_dot() {
         let ring: Ring = std::array::from_fn(|at| ((at * 7) % KEPT) as f32 * 100.0 - 300.0);

@@ -82,7 +82,7 @@ impl Metrics {
         self.register(name, help, metric);
     }
 
-    /// Adds the gauge `feature_<name>`, which is 1 while the feature is on. As in the original, one that is off is exported
+    /// Adds the gauge `feature_<name>`, which is 1 while the feature is on. As in Cilium, one that is off is exported
     /// only with the variable `CILIUM_FEATURE_METRICS_WITH_DEFAULTS=true`.
     pub fn register_feature(&self, name: &str, help: &str, is_on: impl Fn() -> bool + Send + Sync + 'static) {
         self.add_feature(name, help, is_on, with_defaults());

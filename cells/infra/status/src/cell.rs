@@ -53,7 +53,7 @@ struct TableParams {
     jobs: JobGroup,
 }
 
-/// The job is called as the original's, since its row is in the table, which scripts compare.
+/// The job is called as Cilium's, since its row is in the table, which scripts compare.
 fn new_table(p: TableParams) {
     let table = RwTable::clone(&p.table);
     p.tree.mirror(move |change| {
@@ -164,7 +164,7 @@ struct ServerParams {
 fn new_server(p: ServerParams) {
     let proxy = kube_proxy(&p);
     let families = p.families.map_or_else(FamilyConfig::default, |families| FamilyConfig::clone(&families));
-    // The original has the default and does not look at it: its probes pass while the API server is away.
+    // Cilium has the default and does not look at it: its probes pass while the API server is away.
     let option = p.settings.get("agent-health-require-k8s-connectivity");
     let is_set = option.is_some_and(|option| option.source != Source::Default);
     let port = Port {

@@ -137,7 +137,7 @@ impl Collector {
         status
     }
 
-    /// How the agent is as a whole: the first of the original's rules that applies.
+    /// How the agent is as a whole: the first of Cilium's rules that applies.
     fn verdict(&self, status: &StatusResponse, question: Question) -> Status {
         let say = |state: &str, msg: String| Status { state: state.to_owned(), msg };
         let bad = |state: &str| !is_well(state);
@@ -181,7 +181,7 @@ impl Collector {
     }
 }
 
-/// Whether a state of the original's is one of health.
+/// Whether a state of Cilium's is one of health.
 fn is_well(state: &str) -> bool {
     matches!(state, "Ok" | "Disabled")
 }

@@ -1,4 +1,4 @@
-//! The status of features that no cell of this agent has: as the original answers with the feature off.
+//! The status of features that no cell of this agent has: as Cilium answers with the feature off.
 
 use api_models::{
     BandwidthManager, ClockSource, ClusterStatus, CniChainingStatus, EncryptionStatus, HostFirewall,

@@ -1,4 +1,4 @@
-//! Background jobs as what the original calls controllers.
+//! Background jobs as what Cilium calls controllers.
 
 use std::collections::BTreeMap;
 

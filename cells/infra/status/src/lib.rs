@@ -15,7 +15,7 @@
 //! ([`Report`]). What went wrong or ended is kept in `state/cilium-agent-health-history.log` over restarts, the last 1,000
 //! lines of it. The commands `health`, `health/ok` and `health/history` show both.
 //!
-//! **The verdict** (`cilium.state`) follows the original's rules in their order: stale data, kvstore, Kubernetes
+//! **The verdict** (`cilium.state`) follows Cilium's rules in their order: stale data, kvstore, Kubernetes
 //! (header `require-k8s-connectivity`), CNI configuration, else `Ok` with the version. The kubelet gets 200 for `Ok`
 //! and `Disabled`, else 503, without a body. With `kube-proxy-replacement` and an address in
 //! `kube-proxy-replacement-healthz-bind-address` load balancers get the same there, a lost API server aside, with the times

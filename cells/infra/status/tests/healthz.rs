@@ -98,7 +98,7 @@ async fn a_healthy_agent_says_so_everywhere() {
     assert_eq!(status.kvstore.as_ref().unwrap().state, "Disabled");
     let jobs: Vec<_> = status.controllers.iter().map(|job| job.name.as_str()).collect();
     assert!(jobs.contains(&"agent-healthz-server"), "{jobs:?}");
-    // A brief answer as the original gives it, but for the version and the health of the cluster.
+    // A brief answer as Cilium gives it, but for the version and the health of the cluster.
     let brief = "{\"cilium\":{\"msg\":\"1.20.0 (v1.20.0)\",\"state\":\"Ok\"},\
                  \"cluster\":{\"ciliumHealth\":{\"state\":\"Disabled\"},\"nodes\":null}}";
     assert_eq!(agent.body("brief: true\r\n").await, brief);

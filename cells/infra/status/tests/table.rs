@@ -1,4 +1,4 @@
-//! The table `health` and the history, as the original has them.
+//! The table `health` and the history, as Cilium has them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Why an address is not given or taken back; the texts are those clients of the original know.
+//! Why an address is not given or taken back; the texts are those clients of Cilium know.
 
 use std::net::IpAddr;
 

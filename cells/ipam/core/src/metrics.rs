@@ -1,4 +1,4 @@
-//! Metrics of the allocator, by the names of the original.
+//! Metrics of the allocator, by the names of Cilium.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};

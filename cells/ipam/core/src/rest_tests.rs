@@ -1,4 +1,4 @@
-//! The wire: bodies and error texts as the original's, and nothing changed by a refused request.
+//! The wire: bodies and error texts as Cilium's, and nothing changed by a refused request.
 
 use api::Operation;
 use statedb::Db;

@@ -82,7 +82,7 @@ enum When {
     If(&'static str),
 }
 
-/// The kinds that the original waits for, and the options that decide.
+/// The kinds that Cilium waits for, and the options that decide.
 const REQUIRED: &[(Kind, When)] = &[
     (Kind::CiliumIdentity, When::Always),
     (Kind::CiliumPodIPPool, When::Always),

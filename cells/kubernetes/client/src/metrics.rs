@@ -1,4 +1,4 @@
-//! Metrics: requests by the original's names, watches by our own.
+//! Metrics: requests by Cilium's names, watches by our own.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -164,7 +164,7 @@ impl WatchState {
         self.objects.load(Ordering::Relaxed)
     }
 
-    /// The kind as the original's status names it: `cilium/v2::CiliumNode`.
+    /// The kind as Cilium's status names it: `cilium/v2::CiliumNode`.
     pub(crate) fn api_version(&self) -> Option<String> {
         let kind = self.kind?;
         let group = match kind.group() {

@@ -14,7 +14,7 @@ pub(crate) struct Version {
     platform: String,
 }
 
-/// As the original's status shows it: `1.34 (v1.34.4) [linux/amd64]`.
+/// As Cilium's status shows it: `1.34 (v1.34.4) [linux/amd64]`.
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{} ({}) [{}]", self.major, self.minor, self.git_version, self.platform)

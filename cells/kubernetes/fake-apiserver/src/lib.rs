@@ -46,10 +46,10 @@
 //! of fields. Kinds without a type of ours, such as Deployments, are kept whole and printed with their fields in order of
 //! their names. Unknown kinds are refused.
 //!
-//! As the original's tracker has two domains - slim types (`*`) and Kubernetes' own in full (`k8s`) - an object that both
+//! As Cilium's tracker has two domains - slim types (`*`) and Kubernetes' own in full (`k8s`) - an object that both
 //! know is in the table twice, and is written twice in one transaction.
 //!
-//! # Differences from the original
+//! # Differences from Cilium
 //! A watch of which a resync ends the validity lists again at once. An object that leaves a watch's selector of fields is
 //! told as deleted, as servers do. Files may hold several objects, and lists. A strict update compares with the version in
 //! domain `*` and changes both.

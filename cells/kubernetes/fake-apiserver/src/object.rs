@@ -112,7 +112,7 @@ impl Object {
         metadata(&self.value, "resourceVersion")
     }
 
-    /// The type as the original calls it.
+    /// The type as Cilium calls it.
     fn go_type(&self) -> String {
         format!("*{}.{}", self.gvr.version, self.type_name)
     }

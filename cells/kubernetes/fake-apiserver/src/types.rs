@@ -4,7 +4,7 @@ use std::fmt;
 
 use k8s_types::{Kind, SmolStr};
 
-/// One of the two trackers of the original: each has types of its own, a type may be in both.
+/// One of the two trackers of Cilium: each has types of its own, a type may be in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Domain {
     /// `*`: slim types of Kubernetes, and all that are not Kubernetes' own.
@@ -125,7 +125,7 @@ pub(crate) fn has_status(kind: Kind) -> bool {
     }
 }
 
-/// The plural that the original takes for a type's name.
+/// The plural that Cilium takes for a type's name.
 fn plural(name: &str) -> String {
     let lower = name.to_lowercase();
     match lower.as_bytes() {

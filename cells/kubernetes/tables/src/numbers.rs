@@ -1,4 +1,4 @@
-//! What tables count, by the original's names where it has them.
+//! What tables count, by Cilium's names where it has them.
 
 use std::sync::atomic::AtomicU64;
 use std::time::SystemTime;

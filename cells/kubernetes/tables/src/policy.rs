@@ -57,7 +57,7 @@ impl fmt::Display for PolicyKind {
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyObject {
-    /// The source: policies of one name from two sources are two policies, as in the original.
+    /// The source: policies of one name from two sources are two policies, as in Cilium.
     pub source: Arc<str>,
     /// The kind.
     pub kind: PolicyKind,

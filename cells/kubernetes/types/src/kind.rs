@@ -198,7 +198,7 @@ impl Kind {
     }
 }
 
-/// The original's types of Kubernetes' kinds know less of an object's life than those of Cilium's.
+/// Cilium's types of Kubernetes' kinds know less of an object's life than those of Cilium's.
 fn forget_times(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("creationTimestamp");

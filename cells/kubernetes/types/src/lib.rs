@@ -4,7 +4,7 @@
 //! with the fields that an agent uses and no others, decoded from JSON as it comes off the wire. Strings are
 //! [`SmolStr`]: up to 23 bytes take no memory of their own, longer ones are shared by copies.
 //!
-//! What is written is what Go's `encoding/json` writes for the original's type: the same order of fields, and the same
+//! What is written is what Go's `encoding/json` writes for Cilium's type: the same order of fields, and the same
 //! of them left out.
 //!
 //! ```

@@ -33,7 +33,7 @@ struct Request {
     outcome: &'static str,
 }
 
-/// Counters of the queue, by the names that the original has for its queues, and of requests.
+/// Counters of the queue, by the names that Cilium has for its queues, and of requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Numbers {
     adds: Family<Queue, Counter>,

@@ -19,7 +19,7 @@ use crate::schedule::{Class, Schedule, Turn, Verdict};
 use crate::write::{QueuedMutation, Write, WriteState};
 use crate::writer::Writer;
 
-/// How long what is pending may take when the agent stops: the original's pods have a second for all of their stop.
+/// How long what is pending may take when the agent stops: Cilium's pods have a second for all of their stop.
 const FLUSH: Duration = Duration::from_millis(500);
 
 /// Carries out what the table says.

@@ -1,4 +1,4 @@
-//! Metrics of services, by the names of the original.
+//! Metrics of services, by the names of Cilium.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -122,7 +122,7 @@ pub(crate) fn register_features(metrics: &metrics::Metrics, config: &ServicesCon
     }
 }
 
-/// Features of the original's group that this agent does not have.
+/// Features of Cilium's group that this agent does not have.
 const ABSENT: [(&str, &str); 7] = [
     ("bandwidth_manager", "a bandwidth manager"),
     ("bgp", "a BGP control plane"),

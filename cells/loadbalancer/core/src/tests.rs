@@ -112,7 +112,7 @@ fn brought(maps: &Arc<FakeMaps>, writer: &ServicesWriter) -> Vec<String> {
     text(&maps.dump())
 }
 
-/// Rows in the words of the original's `lb/maps-dump`, without tables.
+/// Rows in the words of Cilium's `lb/maps-dump`, without tables.
 fn text<'r>(rows: impl IntoIterator<Item = (&'r Key, &'r Value)>) -> Vec<String> {
     let rows = rows.into_iter().filter(|(key, _)| !matches!(key, Key::Maglev(..)));
     let mut lines: Vec<String> = rows.map(|(key, value)| line(key, value)).collect();

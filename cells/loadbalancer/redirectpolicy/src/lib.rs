@@ -20,7 +20,7 @@
 //! one line of the log says so.
 //!
 //! **Differences from Cilium.** Of two policies that want the same address or service the older one has it, of equally old
-//! ones the first by name; the original has one by accident, or both in turn. A policy that goes takes only its own rows
+//! ones the first by name; Cilium has one by accident, or both in turn. A policy that goes takes only its own rows
 //! of the skip maps with it, also where a pod serves several policies, and rows that nobody asked for are pruned.
 
 mod candidate;

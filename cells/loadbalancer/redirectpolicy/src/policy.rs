@@ -236,7 +236,7 @@ impl Matched {
         }
     }
 
-    /// `IP:PORT/PROTOCOL` of each port. A service's address is not known here, which the original shows as this.
+    /// `IP:PORT/PROTOCOL` of each port. A service's address is not known here, which Cilium shows as this.
     fn texts(&self) -> Vec<String> {
         let text = |port: &Port| match self {
             Matched::Address(ip, _) => LbAddress::new(*ip, port.port, port.protocol).to_string(),

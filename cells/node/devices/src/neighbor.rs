@@ -49,7 +49,7 @@ const FLAGS: [(u32, &str); 8] = [
     (0x80, "ROUTER"),
 ];
 const FLAGS_EXT: [(u32, &str); 2] = [(0x01, "EXT_MANAGED"), (0x02, "EXT_LOCKED")];
-/// Names of `NDA_*`, which the original prints for the type.
+/// Names of `NDA_*`, which Cilium prints for the type.
 const TYPES: [&str; 5] = ["UNSPEC", "DST", "LLADDR", "CACHEINFO", "PROBES"];
 
 fn names(bits: u32, table: &[(u32, &str)]) -> String {

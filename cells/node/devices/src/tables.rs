@@ -10,7 +10,7 @@ use statedb::{
 use crate::{Device, Neighbor, NodeAddress, Route, RouteKey};
 
 /// An address as a key; IPv4 is mapped into IPv6, so that rows come in the
-/// order in which the original prints them.
+/// order in which Cilium prints them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MappedIp(Ipv6Addr);
 

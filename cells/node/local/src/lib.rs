@@ -33,7 +33,7 @@
 //! **Automatic ranges**, as Cilium's: IPv4 `10.X.0.0/16` with X the last octet of the node's address; IPv6 `/96` of
 //! `ipv6-cluster-alloc-cidr` followed by the four octets of the IPv4 range.
 //!
-//! **Differences from Cilium.** Without Kubernetes the original keeps a node address that has gone from the devices;
+//! **Differences from Cilium.** Without Kubernetes Cilium keeps a node address that has gone from the devices;
 //! here another takes its place. The number that `GET /cluster/nodes` gives a client changes with each answer.
 
 mod cell;

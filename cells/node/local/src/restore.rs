@@ -37,7 +37,7 @@ pub(crate) fn routers(device: Option<&Device>, file: Routers) -> Routers {
     found
 }
 
-/// The header file. In the original's form, so without a version.
+/// The header file. In Cilium's form, so without a version.
 fn file(state: &Path) -> StateFile {
     StateFile::new(state.join(FILE)).folder_mode(0o755).limit(1 << 20)
 }

@@ -125,7 +125,7 @@ fn network<N, E>(
     Ok(Choice::Given(network))
 }
 
-/// The original's rules for names of clusters, and its limit of numbers.
+/// Cilium's rules for names of clusters, and its limit of numbers.
 fn check_cluster(config: &LocalNodeConfig) -> Result<(), Error> {
     let name = &config.cluster_name;
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();

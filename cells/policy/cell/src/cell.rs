@@ -91,7 +91,7 @@ struct PolicyParams {
 
 fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
     let settings = p.shared.lock().core.engine().settings().clone();
-    // The repository begins at revision 1, as the original's.
+    // The repository begins at revision 1, as Cilium's.
     let revision = Arc::new(AtomicU64::new(1));
     let policies = Policies::new((*p.endpoints).clone(), revision.clone());
     let numbers = Numbers::default();

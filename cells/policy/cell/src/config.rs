@@ -58,7 +58,7 @@ impl PolicyConfig {
         })
     }
 
-    /// Whether the host reaches its pods whatever policies say.
+    /// Whether the host reaches its pods regardless of policies.
     fn allow_localhost(&self) -> Result<bool, OptionError> {
         match self.allow_localhost.as_str() {
             "always" => Ok(true),

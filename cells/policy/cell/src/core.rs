@@ -24,7 +24,7 @@ struct Audience {
     ports: NamedPorts,
 }
 
-/// The number of a [`Computed`].
+/// The id of a [`Computed`].
 type ComputedId = u64;
 
 /// The rows of audiences for which they were computed at once.
@@ -32,7 +32,7 @@ type ComputedId = u64;
 pub(crate) struct Computed {
     /// None if there are too many rows.
     pub(crate) resolved: Option<Resolved>,
-    /// What maps shall hold; nothing if there are too many rows.
+    /// The desired map entries; none if there are too many.
     pub(crate) rows: Arc<Rows>,
     enforced: [bool; 2],
     counts: [RowCounts; 2],
@@ -53,7 +53,7 @@ struct Installed {
     rows: Option<Arc<Rows>>,
 }
 
-/// What has become of an endpoint in a round.
+/// The outcome of a round for an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) endpoint: u16,
@@ -66,7 +66,7 @@ pub(crate) struct Outcome {
     pub(crate) error: Option<Arc<str>>,
 }
 
-/// What a round has done.
+/// The summary of a round.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
     /// Of all endpoints.
@@ -85,9 +85,9 @@ pub(crate) struct Core {
     computed: HashMap<ComputedId, Computed>,
     next_computed: ComputedId,
     endpoints: BTreeMap<u16, Installed>,
-    /// What has changed since rows were computed.
+    /// Changes since rows were computed.
     change: Change,
-    /// Whether rows about prefixes of the run before stay for now.
+    /// Whether rows about prefixes of the previous run are kept for now.
     keep_prefixes: bool,
 }
 
@@ -111,7 +111,7 @@ impl Core {
         &self.engine
     }
 
-    /// Selectors that have changed: of peers, and of those whom rules are about.
+    /// Selectors that have changed: of peers, and of subjects.
     pub(crate) fn take_selector_changes(&mut self) -> [SelectorChanges; 2] {
         [self.engine.take_selector_changes(), self.engine.take_subject_selector_changes()]
     }
@@ -171,7 +171,7 @@ impl Core {
         self.endpoints.retain(|id, _| seen.contains(id));
     }
 
-    /// What the maps hold is not known any more: the next round reads and corrects them.
+    /// Invalidates the cached contents of the maps: the next round reads and corrects them.
     pub(crate) fn invalidate_map_cache(&mut self) {
         self.endpoints.values_mut().for_each(|endpoint| endpoint.rows = None);
     }
@@ -191,7 +191,7 @@ impl Core {
         round
     }
 
-    /// Computes the rows that may have changed, and brings every map there.
+    /// Computes the rows that may have changed, and writes them to every map.
     pub(crate) fn round(&mut self) -> Round {
         self.compute();
         // Endpoints whose identity the engine did not know have changed the rows of others.
@@ -321,7 +321,7 @@ impl Core {
         }
     }
 
-    /// An endpoint's own identity is known to the engine even before the table of identities tells of it.
+    /// An endpoint's own identity is known to the engine even before it is in the table of identities.
     fn know(&mut self, audience: &Audience) {
         if self.engine.labels(audience.identity).is_some() {
             return;

@@ -1,4 +1,4 @@
-//! The table `endpoint-policies`: for each endpoint, whom it is about and what of its policy is in the kernel.
+//! The table `endpoint-policies`: each endpoint's subject, and how much of its policy is in the kernel.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -61,13 +61,13 @@ pub struct RowCounts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct EndpointPolicy {
-    /// Whom it is about.
+    /// The endpoint as policy sees it.
     pub subject: Subject,
     /// The change of identities that is under way.
     pub transition: Option<Arc<Transition>>,
-    /// Number of the call that announced the endpoint: the same id after another call is another endpoint.
+    /// Sequence number of the call that announced the endpoint: the same id after another call is another endpoint.
     pub announced: u64,
-    /// Number of the call that changed the subject last.
+    /// Sequence number of the call that changed the subject last.
     pub generation: u64,
     /// The revision of the policies that was computed last; 0 before the first time.
     pub revision: u64,
@@ -89,7 +89,7 @@ pub struct EndpointPolicy {
     pub realized_filters: Arc<Filters>,
     /// How far it has come.
     pub progress: Progress,
-    /// What stands in the way, with what to do about it.
+    /// The error, with its remedy.
     pub error: Option<Arc<str>>,
 }
 
@@ -124,7 +124,7 @@ impl EndpointPolicy {
         self.enabled_audited(false)
     }
 
-    /// The same for an endpoint that is audited (`PolicyAuditMode`): what would be dropped is only told of.
+    /// The same for an endpoint that is audited (`PolicyAuditMode`): drops are only reported.
     pub fn enabled_audited(&self, audit: bool) -> &'static str {
         match (self.ingress_enforced, self.egress_enforced, audit) {
             (false, false, _) => "none",

@@ -1,4 +1,4 @@
-//! The handle by which others have policy enforced on endpoints.
+//! The handle by which other cells enforce policy on endpoints.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use statedb::{RwTable, Table, Watch};
 
 use crate::endpoint::{EndpointPolicy, Progress, Subject, Transition};
 
-/// Has policy enforced on endpoints. Cheap to clone.
+/// Enforces policy on endpoints. Cheap to clone.
 #[derive(Clone)]
 pub struct Policies {
     table: RwTable<EndpointPolicy>,
     /// The revision of the policies that are wanted.
     revision: Arc<AtomicU64>,
-    /// Numbers the calls.
+    /// The sequence number of the last call.
     calls: Arc<AtomicU64>,
-    /// How rows begin: pending, but in tests of others, where nobody else realizes them.
+    /// The initial progress of rows: pending, except in tests of other cells, where no job realizes them.
     begin: Progress,
 }
 
@@ -33,7 +33,7 @@ pub enum Realization {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotRealized {
-    /// Nobody has announced the endpoint, or it is gone.
+    /// The endpoint was not announced, or is gone.
     #[error("no policy is enforced on endpoint {endpoint}")]
     Unknown {
         /// The endpoint.
@@ -42,7 +42,7 @@ pub enum NotRealized {
     /// Its policy map is full: it is denied wholly until its rows fit.
     #[error("{reason}")]
     Full {
-        /// What to do about it.
+        /// The cause, with its remedy.
         reason: Arc<str>,
     },
     /// The kernel could not be written.
@@ -65,9 +65,9 @@ impl Policies {
         Policies { begin, ..self }
     }
 
-    /// Has policy enforced on an endpoint whose policy map exists, or tells what has changed about it. The map follows;
+    /// Enforces policy on an endpoint whose policy map exists, or updates its subject. The map follows;
     /// [`realized`](Self::realized) waits for it. Before all sources have been read nothing is written: an endpoint of
-    /// the run before keeps its rows, a new one stays denied.
+    /// the previous run keeps its rows, a new one stays denied.
     pub fn enforce(&self, subject: Subject) {
         self.change(subject, |_| None);
     }
@@ -81,7 +81,7 @@ impl Policies {
                 Some(transition) => transition.from.clone(),
                 None => row.subject.clone(),
             };
-            // Nothing is known of the rules before for an endpoint of the run before.
+            // The rules of an endpoint of the previous run are unknown.
             let has_changed = from.identity != identity && row.realized > 0;
             has_changed.then(|| Arc::new(Transition { from, peers: peers.clone() }))
         });
@@ -112,7 +112,7 @@ impl Policies {
         txn.commit();
     }
 
-    /// Waits until the kernel has the endpoint's policy: of what [`enforce`](Self::enforce) said last, at the revision
+    /// Waits until the kernel has the endpoint's policy: of the subject that [`enforce`](Self::enforce) got last, at the revision
     /// that policies have now or a later one, which it returns; prefixes of its rules are in the ipcache.
     pub async fn realized(&self, endpoint: u16) -> Result<u64, NotRealized> {
         let revision = self.revision();
@@ -138,7 +138,7 @@ impl Policies {
         }
     }
 
-    /// Ends enforcement: the endpoint is going, nobody writes its map any more.
+    /// Ends enforcement: the endpoint is being removed, its map is not written any more.
     pub fn forget(&self, endpoint: u16) {
         self.table.transact(|txn| txn.delete(EndpointPolicy::by_endpoint(endpoint)));
     }

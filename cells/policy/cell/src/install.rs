@@ -18,7 +18,7 @@ const THREADS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) endpoint: u16,
-    /// What the map holds; none if only the kernel knows.
+    /// The contents of the map; none if unknown.
     pub(crate) current: Option<Arc<Rows>>,
     pub(crate) wanted: Arc<Rows>,
     /// By another map whatever the rows are: what does not fit is denied at once.
@@ -36,7 +36,7 @@ pub(crate) enum Way {
     Swap,
 }
 
-/// What is done for one map, shared by all that have the same rows.
+/// The work for one map, shared by all maps with the same rows.
 #[derive(Debug)]
 enum Step {
     Plan(Plan),

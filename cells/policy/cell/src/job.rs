@@ -28,12 +28,12 @@ use crate::repository::{Staged, id};
 use crate::selectors::{PeerSelector, SubjectSelector, bring};
 use crate::state::{Shared, State};
 
-/// Who says in the ipcache which identity a prefix has.
+/// The resource of this cell's claims in the ipcache.
 const RESOURCE: &str = "policy";
 /// How long a program may take from the ipcache to the policy map: rows of an identity that the ipcache no longer gives
 /// are left alone for so long.
 const IN_FLIGHT: Duration = Duration::from_millis(1);
-/// How long endpoints of the run before are waited for. They are announced when the programs are loaded; those that do
+/// How long the job waits for endpoints of the previous run. They are announced when the programs are loaded; those that do
 /// not go on are removed from the kernel soon after.
 const ANNOUNCEMENT: Duration = Duration::from_secs(10);
 /// How often is looked which endpoints the kernel still has.
@@ -71,7 +71,7 @@ pub(crate) struct Job {
     pub(crate) config: ConfigWatch<PolicyConfig>,
 }
 
-/// What goes from round to round.
+/// State that is kept from round to round.
 struct RoundState {
     objects: Changes<PolicyObject>,
     identities: IdentityChanges,
@@ -89,7 +89,7 @@ struct RoundState {
     known: (Vec<EndpointVersion>, u64),
 }
 
-/// The changes of identities that policy is made of: who uses one does not matter, and changes with every endpoint.
+/// The changes of identities that matter to policy: users of an identity do not, and change with every endpoint.
 struct IdentityChanges {
     changes: Changes<Identity>,
     /// The identities as they were read last.
@@ -137,9 +137,9 @@ struct Finished {
     refused: Option<String>,
 }
 
-/// What a round has to say.
+/// The outcome of a round, for health.
 struct End {
-    /// What could not be done and is to be tried again.
+    /// An error that is retried.
     trouble: Option<String>,
     /// An endpoint whose rows do not fit.
     full: Option<String>,
@@ -230,7 +230,7 @@ impl Job {
         (versions, options)
     }
 
-    /// Waits until the endpoints of the run before have been announced, or have gone.
+    /// Waits until the endpoints of the previous run have been announced, or have gone.
     async fn restored_are_announced(&self) -> anyhow::Result<()> {
         let mut waiting = self.shared.with(|state| state.core.attached()).await;
         loop {
@@ -254,7 +254,7 @@ impl Job {
         self.revision.load(Ordering::Acquire)
     }
 
-    /// Brings everything to where the snapshot has it.
+    /// Makes policy maps, ipcache and tables equal to the snapshot.
     async fn round(
         &mut self,
         rounds: &mut RoundState,
@@ -367,7 +367,7 @@ impl Job {
         }
     }
 
-    /// Brings policies into force that name new prefixes: identities first. Gives what the policies wait for, if
+    /// Applies policies that name new prefixes: identities first. Returns the error that the policies wait for, if
     /// they do.
     async fn bring_with_prefixes(
         &self,
@@ -436,7 +436,7 @@ impl Job {
         (Settings { enforcement, ..self.settings.clone() }, options.revision(snapshot))
     }
 
-    /// Tells the ipcache of prefixes and waits until the kernel has them.
+    /// Upserts prefixes into the ipcache and waits until the kernel has them.
     async fn publish(&self, numbers: &BTreeMap<IpNetwork, u32>) -> anyhow::Result<()> {
         let prefixes: Vec<IpNetwork> = numbers.keys().copied().collect();
         let claim = |identity| Claim {
@@ -447,7 +447,7 @@ impl Job {
         let changes = numbers.iter().map(|(prefix, id)| IpcacheChange::Upsert(*prefix, claim(*id)));
         let revision = self.ipcache.apply(changes);
         match self.ipcache.applied(revision, &prefixes).await {
-            // The ipcache goes on trying, and tells of it.
+            // The ipcache retries, and reports it.
             Err(error @ ipcache::NotApplied::Refused { .. }) => {
                 tracing::warn!(%error, "Prefixes of policies do not take effect yet");
             }

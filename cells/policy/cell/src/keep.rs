@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use state_file::{Records, Schema, Version};
 
-/// What is lost with a damaged record.
+/// The consequence of a damaged record.
 const CONSEQUENCE: &str = "if that policy is refused now, what it said before is not in force";
 
 /// A policy that was right.
@@ -43,7 +43,7 @@ impl Keep {
         Keep(Some(records))
     }
 
-    /// The version of a policy that was right in the run before; given once.
+    /// Returns the last valid version of a policy in the previous run; only once.
     pub(crate) fn before(&self, key: &str, now: &PolicyObject) -> Option<PolicyObject> {
         let LastGood { origin, manifest: body } = self.0.as_ref()?.claim(key)?;
         Some(PolicyObject { origin, body, ..now.clone() })
@@ -63,7 +63,7 @@ impl Keep {
         }
     }
 
-    /// Forgets policies of the run before that are not there any more.
+    /// Removes policies of the previous run that no longer exist.
     pub(crate) fn retain(&self, known: &BTreeSet<String>) {
         let Some(records) = &self.0 else { return };
         records.unclaimed().iter().filter(|key| !known.contains(*key)).for_each(|key| records.remove(key));

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::rest::protocol_name;
 
-/// A filter's own text, fields in the original's order.
+/// A filter's own text, fields in Cilium's order.
 #[derive(Serialize)]
 struct Text<'a> {
     tier: u8,
@@ -23,7 +23,7 @@ struct Text<'a> {
     peers: Vec<BTreeMap<&'a str, Option<Denied>>>,
 }
 
-/// What is said of denied peers; of others nothing is said.
+/// The policy of denied peers; others have none here.
 #[derive(Serialize)]
 struct Denied {
     verdict: u8,
@@ -71,7 +71,7 @@ fn text(filter: &Filter) -> String {
         port_name,
         peers: filter.peers.iter().map(|of| BTreeMap::from([(&*of.selector, peer(of))])).collect(),
     };
-    // The original writes these for web pages; they occur inside strings only.
+    // Cilium writes these for web pages; they occur inside strings only.
     let json = serde_json::to_string(&text).unwrap_or_default();
     json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
 }
@@ -136,7 +136,7 @@ mod tests {
         let spec = json!({
             "ingress": [
                 {"toPorts": ports(json!({"port": "8000", "endPort": 8010, "protocol": "UDP"}))},
-                // Nobody: not a filter.
+                // No peers: not a filter.
                 {"fromEndpoints": [], "toPorts": ports(json!({"port": "1", "protocol": "TCP"}))},
             ],
             "ingressDeny": [{"fromEntities": ["host"], "toPorts": ports(json!({"port": "web", "protocol": "TCP"}))}],

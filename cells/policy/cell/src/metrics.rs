@@ -1,4 +1,4 @@
-//! Metrics of policy, by the names of the original.
+//! Metrics of policy, by the names of Cilium.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,10 +40,10 @@ struct DelayLabels {
     source: &'static str,
 }
 
-/// Buckets of delays, as the original's.
+/// Buckets of delays, as Cilium's.
 const SECONDS: [f64; 8] = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0];
 
-/// What is counted as it happens.
+/// Counters of events.
 #[derive(Clone, Debug)]
 pub(crate) struct Numbers {
     changes: Family<ChangeLabels, Counter>,
@@ -68,7 +68,7 @@ impl Default for Numbers {
     }
 }
 
-/// The original's word for a source of policies.
+/// Cilium's word for a source of policies.
 fn source_label(source: &str) -> &'static str {
     match source {
         STATIC_CNP_PATH => "directory",
@@ -96,7 +96,7 @@ impl Numbers {
         }
     }
 
-    /// What the repository holds now.
+    /// The current contents of the repository.
     pub(crate) fn repository(&self, engine: &Engine) {
         let rules: usize = engine.policies().map(|policy| policy.entries.len()).sum();
         self.rules.set(rules as i64);
@@ -121,17 +121,17 @@ impl Numbers {
     }
 }
 
-/// Endpoints that are audited: what their policy would drop passes, and is told of.
+/// Audited endpoints: packets that their policy would drop pass, and are reported.
 pub(crate) fn audited(datapath: &dyn Datapath) -> BTreeSet<u16> {
     let all = datapath.restored().unwrap_or_default();
     all.iter().filter(|endpoint| endpoint.flags & ep_flag::POLICY_AUDIT != 0).map(|e| e.id).collect()
 }
 
-/// What is read when somebody asks.
+/// Values that are read at a scrape.
 pub(crate) struct PolicyState {
     pub(crate) endpoints: Table<EndpointPolicy>,
     pub(crate) datapath: Arc<dyn Datapath>,
-    /// Has the fill level from which on maps are told of.
+    /// Has the fill level from which on maps are reported.
     pub(crate) config: ConfigWatch<PolicyConfig>,
 }
 

@@ -19,7 +19,7 @@ pub struct ObjectId {
     pub name: Arc<str>,
 }
 
-/// What has become of a policy object.
+/// The state of a policy object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum ObjectState {
     /// It is in force.
@@ -39,13 +39,13 @@ pub struct PolicyStatus {
     pub object: ObjectId,
     /// Where it was read: file and document.
     pub origin: Arc<str>,
-    /// What has become of it.
+    /// Its state.
     pub state: ObjectState,
     /// The revision at which the version in force was taken, 0 if none is.
     pub revision: u64,
     /// Rules of the version in force.
     pub rules: usize,
-    /// What is wrong, each with its path in the manifest; of an applied one, what does not do what it seems to say.
+    /// Errors, each with its path in the manifest; of an applied object, fields without the effect that they seem to have.
     #[serde(serialize_with = "texts")]
     pub problems: Vec<Problem>,
 }

@@ -44,7 +44,7 @@ pub enum Plan {
 ///     peers.iter().map(|peer| (RowKey::new(false, *peer, 0, 0), PolicyEntry::allow(0))).collect()
 /// };
 /// assert!(matches!(plan(&rows(&[300]), &rows(&[301]), 16384), Plan::InPlace(writes) if writes.len() == 2));
-/// // Who reads the missing row of 300 first and the deleted row of everyone later would drop a packet that both allow.
+/// // A reader that finds no row of 300 first, and no row of all peers later, would drop a packet that both plans allow.
 /// assert_eq!(plan(&rows(&[0]), &rows(&[300]), 16384), Plan::Swap);
 /// ```
 pub fn plan(current: &Rows, wanted: &Rows, capacity: usize) -> Plan {
@@ -118,7 +118,7 @@ fn torn_reads_are_right<'a, I: Iterator<Item = &'a RowKey>>(
     true
 }
 
-/// Where protocols and ports begin that the rows of a peer tell apart. Packets between two such points fare alike.
+/// The boundaries of protocols and ports that a peer's rows distinguish. Packets between two boundaries get one verdict.
 fn edges(current: &Rows, wanted: &Rows, egress: bool, peer: u32) -> BTreeSet<u32> {
     let of_peer = |rows: &Rows| rows.spans(egress, peer).collect::<Vec<_>>();
     let spans = of_peer(current).into_iter().chain(of_peer(wanted));

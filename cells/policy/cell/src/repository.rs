@@ -13,16 +13,16 @@ use crate::object::{ObjectId, ObjectState, PolicyStatus};
 
 /// The source that reads the folder of that option.
 pub(crate) const STATIC_CNP_PATH: &str = "static-cnp-path";
-/// The source of labels of its rules, as the original has it.
+/// The source of labels of its rules, as Cilium has it.
 const DIRECTORY: &str = "directory";
 
-/// What is known of an object.
+/// The state of an object.
 #[derive(Debug)]
 struct Known {
     origin: Arc<str>,
     /// The last version that was right.
     good: Option<Policy>,
-    /// What is wrong with the version now.
+    /// The errors of the current version.
     refusal: Option<Refusal>,
 }
 
@@ -95,7 +95,7 @@ impl Repository {
         }
     }
 
-    /// What has become of an object. `applied`: the revision at which its resource was taken.
+    /// Returns the status of an object. `applied`: the revision at which its resource was taken.
     pub(crate) fn status(&self, object: &ObjectId, applied: u64) -> Option<PolicyStatus> {
         let known = self.objects.get(object)?;
         let state = match (&known.refusal, &known.good) {
@@ -154,7 +154,7 @@ impl Repository {
         })
     }
 
-    /// What all sources say about the resource of an object, as one policy.
+    /// Merges the versions of all sources of an object's resource into one policy.
     fn stage(&self, id: &ObjectId, staged: &mut Staged) {
         let resource = ResourceId { kind: id.kind, namespace: id.namespace.clone(), name: id.name.clone() };
         let mut all: Option<Policy> = None;
@@ -168,7 +168,7 @@ impl Repository {
     }
 }
 
-/// Whom an object's row is about.
+/// The object that a row is about.
 pub(crate) fn id(object: &PolicyObject) -> ObjectId {
     let kind = match object.kind {
         PolicyKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
@@ -199,7 +199,7 @@ pub(crate) fn prefixes(policy: &Policy) -> BTreeSet<IpNetwork> {
         .collect()
 }
 
-/// Rules of a file in `static-cnp-path` carry labels of that source, as the original's do.
+/// Rules of a file in `static-cnp-path` carry labels of that source, as Cilium's do.
 fn labelled(mut policy: Policy, object: &PolicyObject) -> Policy {
     if &*object.source != STATIC_CNP_PATH {
         return policy;

@@ -29,7 +29,7 @@ pub(crate) fn selectors<'a>(rows: impl Iterator<Item = &'a SelectorRow>) -> Resp
     Response::json(200, &rows.map(model).collect::<Vec<_>>())
 }
 
-/// A rule, fields in the original's order.
+/// A rule, fields in Cilium's order.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Rule {
@@ -171,7 +171,7 @@ impl From<&PortSpec> for PortProtocol {
     }
 }
 
-/// The name of a protocol, its number if it has none here.
+/// The name of a protocol, its IP protocol number if it has none here.
 pub(crate) fn protocol_name(protocol: u8) -> String {
     match protocol {
         0 => "ANY".to_owned(),

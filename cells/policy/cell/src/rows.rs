@@ -25,7 +25,7 @@ pub struct RowKey {
 }
 
 impl RowKey {
-    /// A key whose bits that do not count are cleared.
+    /// A key with the bits beyond its prefix cleared.
     pub fn new(egress: bool, peer: u32, bits: u8, l4: u32) -> RowKey {
         let bits = bits.min(L4_BITS);
         RowKey { egress, peer, bits, l4: masked(l4, bits) }
@@ -82,7 +82,7 @@ fn masked(l4: u32, bits: u8) -> u32 {
     l4 & !((1u32 << (L4_BITS - bits)) - 1) & 0x00ff_ffff
 }
 
-/// What happens to a packet.
+/// The verdict on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// It is dropped: no row matches it.
@@ -162,7 +162,7 @@ impl Rows {
         self.rows.iter().map(|(key, entry)| (PolicyKey::from(*key), *entry)).collect()
     }
 
-    /// What the rows of a peer cover.
+    /// The traffic that the rows of a peer cover.
     pub(crate) fn spans(&self, egress: bool, peer: u32) -> impl Iterator<Item = (u32, u32)> {
         self.rows.range(RowKey::span_of(egress, peer)).map(|(key, _)| key.span())
     }
@@ -176,7 +176,7 @@ impl Rows {
     }
 
     /// These rows with others in place of those of some peers: rows that give traffic with them the verdicts of `before`,
-    /// whatever these rows say about everyone.
+    /// regardless of these rows for all peers.
     pub(crate) fn with_verdicts_of(&self, before: &Rows, peers: &BTreeSet<u32>) -> Rows {
         let others = self.rows.iter().filter(|(key, _)| !peers.contains(&key.peer));
         let mut both: Rows = others.map(|(key, entry)| (*key, *entry)).collect();
@@ -220,7 +220,7 @@ impl Rows {
         }
     }
 
-    /// What happens to a packet.
+    /// The verdict on a packet.
     pub fn verdict(&self, egress: bool, peer: u32, l4: u32) -> Verdict {
         let of_peer = self.longest(egress, peer, l4).map(|(_, entry)| entry);
         decide(of_peer, self.longest(egress, 0, l4).map(|(_, entry)| entry))

@@ -1,4 +1,4 @@
-//! The tables `selectors` and `subject-selectors`: whom rules name as peers, and whom they are about.
+//! The tables `selectors` and `subject-selectors`: the peers that rules name, and the endpoints that rules select.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ macro_rules! table {
 table!(PeerSelector, "selectors");
 table!(SubjectSelector, "subject-selectors");
 
-/// Brings a table to where the engine is.
+/// Makes a table equal to the engine's selectors.
 pub(crate) fn bring<R>(table: &RwTable<R>, changes: SelectorChanges, by: fn(&str) -> Query<R>)
 where
     R: TableSpec + From<SelectorRow> + PartialEq,

@@ -1,4 +1,4 @@
-//! What rounds work on and the API reads.
+//! The state that rounds change and the API reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ pub(crate) struct State {
     pub(crate) repository: Repository,
 }
 
-/// [`State`], for the job and those who read it. Locked on threads for blocking work only.
+/// [`State`], shared by the job and readers. Locked on threads for blocking work only.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<Mutex<State>>);
 
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// Tells the engine which identities there are.
+    /// Applies changes of identities to the engine.
     pub(crate) fn apply_identity_changes(&mut self, identities: &[Change<Identity>]) {
         for change in identities {
             match change.deleted {
@@ -85,7 +85,7 @@ impl State {
         }
     }
 
-    /// Brings policies and options into force.
+    /// Applies policies and options, and writes the policy maps.
     pub(crate) fn bring(&mut self, settings: Settings, staged: Staged, revision: &AtomicU64) -> Round {
         self.commit(settings, staged, revision);
         self.core.round()
@@ -100,7 +100,7 @@ impl State {
     fn commit(&mut self, settings: Settings, staged: Staged, revision: &AtomicU64) {
         self.core.set_settings(settings);
         self.core.commit(staged);
-        // Whoever asks from now on waits for these rules.
+        // Callers of `realized` wait for these rules from now on.
         revision.store(self.core.engine().revision(), Ordering::Release);
     }
 

@@ -1,4 +1,4 @@
-//! `GET /apiary/why`: whether one may talk to another, and which rule says so.
+//! `GET /apiary/why`: whether a source may reach a destination, and which rule decides.
 //!
 //! The verdict is that of the rows in the kernel's policy map, which is what packets meet; the engine tells why these rows
 //! exist. Connections that are established already, services and addresses' translation are not looked at.
@@ -30,9 +30,9 @@ use crate::state::{Shared, State};
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answer {
-    /// Who sends.
+    /// The sender.
     pub source: Party,
-    /// Who receives.
+    /// The receiver.
     pub destination: Party,
     /// Name of the protocol.
     pub protocol: String,
@@ -40,9 +40,9 @@ pub struct Answer {
     pub port: u16,
     /// Whether packets get from one to the other: both decisions allow.
     pub allowed: bool,
-    /// What the sender's policy says; none if it is not an endpoint of this node.
+    /// The verdict of the sender's policy; none if it is not an endpoint of this node.
     pub egress: Option<Decision>,
-    /// What the receiver's policy says; none if it is not an endpoint of this node.
+    /// The verdict of the receiver's policy; none if it is not an endpoint of this node.
     pub ingress: Option<Decision>,
 }
 
@@ -63,16 +63,16 @@ pub struct Party {
     pub labels: Vec<String>,
 }
 
-/// What the policy of an endpoint says.
+/// The verdict of an endpoint's policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Decision {
-    /// Whose policy it is.
+    /// The endpoint that has the policy.
     pub endpoint: u16,
     /// Whether the packet passes.
     pub allowed: bool,
     /// Whether it passes only because the endpoint is audited (`PolicyAuditMode`): its policy denies it.
     pub audited: bool,
-    /// The drop as monitors tell it, with its code; none if it passes.
+    /// The drop reason as monitors print it, with its code; none if it passes.
     pub drop: Option<Drop>,
     /// One sentence: why.
     pub reason: String,
@@ -86,7 +86,7 @@ pub struct Decision {
     pub revision: u64,
     /// The revision that is wanted: a larger one is on its way.
     pub wanted_revision: u64,
-    /// Whether the kernel's row is not the computed one: somebody else wrote it, or it is being changed.
+    /// Whether the kernel's entry differs from the computed one: it was written by another process, or is being changed.
     pub differs: bool,
 }
 
@@ -146,7 +146,7 @@ enum Unanswered {
     Kernel { endpoint: u16, error: String },
 }
 
-/// What the answer is put together from.
+/// The inputs of an answer.
 #[derive(Clone)]
 pub(crate) struct Why {
     pub(crate) shared: Shared,
@@ -195,7 +195,7 @@ impl Why {
         Ok(Answer { source, destination, protocol: protocol_name(protocol), port, allowed, egress, ingress })
     }
 
-    /// Who is meant.
+    /// Resolves a party of the query.
     fn party(&self, snapshot: &Snapshot, parameter: &'static str, name: &str) -> Result<Party, Unanswered> {
         let wrong = || Unanswered::Wrong { name: parameter, value: name.to_owned(), expected: PARTY };
         let unknown = || Unanswered::Unknown(name.to_owned());
@@ -276,7 +276,7 @@ impl Why {
 }
 
 impl Party {
-    /// What entries of the ipcache tell.
+    /// Resolves an address by the ipcache.
     fn take<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) {
         for entry in entries {
             self.endpoint = self.endpoint.or(endpoint_of(entry));
@@ -293,7 +293,7 @@ fn text(prefix: IpNetwork) -> String {
     if prefix.prefix() == whole { prefix.ip().to_string() } else { prefix.to_string() }
 }
 
-/// The endpoint of this node that says whose the address is.
+/// The endpoint of this node that has claimed the address.
 fn endpoint_of(entry: &Entry) -> Option<u16> {
     entry.winner().resource.strip_prefix("endpoint/")?.parse().ok()
 }

@@ -92,7 +92,7 @@ impl Change {
 }
 
 impl Engine {
-    /// No policies, no identities; revision 1, as the original begins.
+    /// No policies, no identities; revision 1, as Cilium begins.
     pub fn new(settings: Settings) -> Engine {
         Engine {
             settings,

@@ -1,4 +1,4 @@
-//! Selectors and refusals against recorded answers of the original.
+//! Selectors and refusals against recorded answers of Cilium.
 
 use std::io::Write as _;
 
@@ -144,7 +144,7 @@ fn assert_names_unbuilt(id: &Value, manifest: &Value, result: &Result<Policy, Re
     !names.is_empty()
 }
 
-/// Objects that the original's agent takes while the schema in front of it refuses them, with the field. There is no
+/// Objects that Cilium's agent takes while the schema in front of it refuses them, with the field. There is no
 /// API server in front of a folder, and what the agent would make of them is another number than the one written.
 const REFUSED_BY_SCHEMA: [(&str, &str); 8] = [
     ("invalid-0071", "spec.egressDeny[0].toPorts[0].ports[0].port"), // port 80 of `gre`

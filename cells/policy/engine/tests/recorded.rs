@@ -14,7 +14,7 @@ use serde_json::Value;
 const FILES: [&str; 2] = ["policy-basic.jsonl.gz", "policy-mixed.jsonl.gz"];
 /// Cases in scope, at least: fewer would mean that something built is refused.
 const IN_SCOPE: usize = 850;
-/// The rows of this case do not give its own verdicts: in the original a precedence has overflowed on its way from a Pass
+/// The rows of this case do not give its own verdicts: in Cilium a precedence has overflowed on its way from a Pass
 /// rule to the map.
 const CONTRADICTORY: &str = "mixed-00362";
 

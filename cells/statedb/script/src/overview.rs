@@ -51,7 +51,7 @@ fn row(table: &dyn AnyTable, snapshot: &Snapshot) -> Vec<String> {
     ]
 }
 
-/// A duration with one digit behind the point, as the original shows it.
+/// A duration with one digit behind the point, as Cilium shows it.
 fn pretty(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     match seconds {

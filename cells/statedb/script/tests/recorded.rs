@@ -1,4 +1,4 @@
-//! What the original's engine has printed of the same commands on the same tables, to the byte.
+//! What Cilium's engine has printed of the same commands on the same tables, to the byte.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

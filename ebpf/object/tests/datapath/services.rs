@@ -48,7 +48,7 @@ fn a_udp_packet_without_checksum_stays_without() -> Result<()> {
     Ok(())
 }
 
-/// SCTP's checksum covers its ports: they stay, as in the original.
+/// SCTP's checksum covers its ports: they stay, as in Cilium.
 #[test]
 fn sctp_keeps_its_port() -> Result<()> {
     test_kit::require_root!();

@@ -1,4 +1,4 @@
-//! Scripts of the engine itself that were run on the original. They lie beside the checkout, in `shared/scripts` of some
+//! Scripts of the engine itself that were run on Cilium. They lie beside the checkout, in `shared/scripts` of some
 //! parent folder.
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Endpoints that another agent has left: one of the original, or a build of ours whose own maps had another form.
+//! Endpoints that another agent has left: one of Cilium, or a build of ours whose own maps had another form.
 //!
 //! Both speak of their endpoints in `cilium_lxc` and keep a pinned policy map for each. From these come the settings rows
 //! that our programs want, before the first program is replaced: so packets between an endpoint that has ours already and

@@ -73,7 +73,7 @@ impl Default for Filter {
 
 impl Filter {
     /// The defaults with the user's prefixes, `[SOURCE:][!]PATTERN` each; several may stand in one text with spaces
-    /// between, as in ConfigMaps of the original.
+    /// between, as in ConfigMaps of Cilium.
     ///
     /// ```
     /// let filter = endpoints::Filter::new(["k8s:app k8s:role k8s:!app-hash"])?;
@@ -226,7 +226,7 @@ mod tests {
         assert!(Filter::new(["!"]).is_err());
     }
 
-    /// The mark of what does not count stands after the source, as the original has it, or before.
+    /// The mark of what does not count stands after the source, as Cilium has it, or before.
     #[test]
     fn both_places_of_the_mark_mean_the_same() {
         let labels = ["k8s:job-name=1", "container:job-name=1", "k8s:name=x"];

@@ -219,7 +219,7 @@ impl Endpoint {
         Endpoint { builds: self.builds + 1, regeneration: None, ..done }
     }
 
-    /// The endpoint after its datapath could not be made; it stays `ready`, as in the original, and is tried again.
+    /// The endpoint after its datapath could not be made; it stays `ready`, as in Cilium, and is tried again.
     #[must_use]
     pub fn failed(&self, error: &str, now: SystemTime) -> Endpoint {
         let reason = &self.reason;

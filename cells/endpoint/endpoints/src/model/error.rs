@@ -1,4 +1,4 @@
-//! What can be wrong with a request; the texts are those clients of the original know.
+//! What can be wrong with a request; the texts are those clients of Cilium know.
 
 use std::path::PathBuf;
 

@@ -11,7 +11,7 @@ use crate::model::op_labels::OpLabels;
 use crate::model::options::Options;
 use labels::{Label, Labels};
 
-/// The durable half of an endpoint. Serialises to the original's `ep_config.json`: keys in its order, optional ones
+/// The durable half of an endpoint. Serialises to Cilium's `ep_config.json`: keys in its order, optional ones
 /// left out when empty. Unknown keys are ignored, missing ones take their default.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]

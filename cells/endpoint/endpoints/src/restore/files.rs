@@ -33,7 +33,7 @@ pub struct Found {
     pub directory: String,
     /// The number its name begins with.
     pub number: u64,
-    /// Whether the name is the number alone, not a stage of the original's build.
+    /// Whether the name is the number alone, not a stage of Cilium's build.
     pub plain: bool,
     /// Its record; `None` when there is no such file.
     pub record: Option<Result<Record, StateError>>,

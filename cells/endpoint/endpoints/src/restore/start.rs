@@ -87,7 +87,7 @@ pub struct Outcome {
     pub(crate) damaged: Vec<Damaged>,
 }
 
-/// Veths that a plugin of the original has left half-made: both ends here, the pod's end still under its temporary
+/// Veths that a plugin of Cilium has left half-made: both ends here, the pod's end still under its temporary
 /// name, and no endpoint on the other. Gives that end's name and index. Looked for before plugins can be at work again.
 ///
 /// Two ends belong together when each names the other. By numbers alone that could be chance, as peers in other

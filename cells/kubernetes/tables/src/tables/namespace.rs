@@ -21,7 +21,7 @@ impl Tabled for Namespace {
         vec![meta.name.to_string(), pairs(&meta.labels), pairs(&meta.annotations), row.age()]
     }
 
-    /// As the original has it: not the object, but what it uses of it.
+    /// As Cilium has it: not the object, but what it uses of it.
     fn write<S: Serializer>(row: &Row<Self>, to: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]

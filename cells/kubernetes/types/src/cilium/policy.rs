@@ -78,7 +78,7 @@ slim! {
 
 resource!(CiliumNetworkPolicy, CiliumClusterwideNetworkPolicy);
 
-/// Rules as the original prints them: keys of selectors with their source, lists that have nothing in them not at all.
+/// Rules as Cilium prints them: keys of selectors with their source, lists that have nothing in them not at all.
 pub(crate) fn show_rules(policy: &mut Value) {
     if let Some(policy) = policy.as_object_mut() {
         policy.get_mut("spec").into_iter().for_each(|rule| show(rule, false));

@@ -1,4 +1,4 @@
-//! The load balancer maps as text, a line for each row, as `lb/maps-dump` of the original prints them.
+//! The load balancer maps as text, a line for each row, as `lb/maps-dump` of Cilium prints them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::lbmap::rows::LbMap;
 
-/// The maps that are hash tables, of which the original tells the level: they come before the others.
+/// The maps that are hash tables, of which Cilium tells the level: they come before the others.
 const MAPS: &[LbMap] = LbMap::ALL.split_at(7).0;
 
 /// Rows of each map.

@@ -1,7 +1,7 @@
 //! Tables of Maglev: which backend each hash of a packet leads to, the same on every node and in every version.
 //!
 //! Each backend has a permutation of all positions, from the hash of its text; in turns they take their next free one.
-//! Texts, hash, order and turns are those of the original byte for byte: a connection that another node takes over, or
+//! Texts, hash, order and turns are those of Cilium byte for byte: a connection that another node takes over, or
 //! this one after an upgrade, goes on to the same backend.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -141,7 +141,7 @@ impl Table {
         walk.at = self.plus(at, walk.steps[0]);
     }
 
-    /// Weights decide who skips a turn, as in the original: with its rounding.
+    /// Weights decide who skips a turn, as in Cilium: with its rounding.
     fn take_weighted(&mut self, walks: &mut [Walk], sum: u64) {
         let count = walks.len();
         let weight = |walk: &Walk| u64::from(walk.share.weight);
@@ -250,7 +250,7 @@ mod tests {
         Share { address: format!("{ip}:{port}/TCP").parse().unwrap(), weight, id }
     }
 
-    /// As the original counts them in its dump: most first.
+    /// As Cilium counts them in its dump: most first.
     fn counts(table: &[u32]) -> Vec<(u32, usize)> {
         let mut counts = BTreeMap::<u32, usize>::new();
         table.iter().for_each(|id| *counts.entry(*id).or_default() += 1);

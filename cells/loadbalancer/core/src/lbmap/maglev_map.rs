@@ -9,7 +9,7 @@ use maps::{Maps, Specs};
 use crate::lbmap::maglev::digest;
 use crate::lbmap::rows::{Family, Key, LbMap, MapError, Value};
 
-/// Name of the maps inside, as the original names them.
+/// Name of the maps inside, as Cilium names them.
 const INNER: &str = "cilium_maglev_inner";
 
 /// Tables of one family.

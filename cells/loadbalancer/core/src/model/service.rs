@@ -319,7 +319,7 @@ impl Service {
     }
 }
 
-/// Labels of a manifest as the original shows them, each with its source.
+/// Labels of a manifest as Cilium shows them, each with its source.
 struct Labelled<'a>(&'a StringMap, Source);
 
 #[derive(Serialize)]

@@ -125,7 +125,7 @@ fn on_writer(writer: Arc<ServicesWriter>) -> Members<Command> {
 }
 
 impl Balancer {
-    /// What it remembers, in the words of the original.
+    /// What it remembers, in the words of Cilium.
     fn summary(&self) -> String {
         let mut text = String::new();
         for (name, count) in self.remembered() {
@@ -139,7 +139,7 @@ impl Balancer {
             self.frontends.values().partition(|record| !record.restored);
         let (used, unused) =
             self.backends.counts(|frontend| known.iter().any(|record| record.id == frontend));
-        // A row without a protocol counts as one of each. The original knows expanded ports by family, protocol and number.
+        // A row without a protocol counts as one of each. Cilium knows expanded ports by family, protocol and number.
         let at = |address: &LbAddress| (address.ip.is_ipv4(), address.protocol, address.port);
         let expanded: HashSet<_> = self.expansions.keys().map(at).collect();
         [

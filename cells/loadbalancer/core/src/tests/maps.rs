@@ -1,4 +1,4 @@
-//! Which rows services have, as the original was seen to write them.
+//! Which rows services have, as Cilium was seen to write them.
 
 use super::property::Node;
 use super::*;

@@ -222,7 +222,7 @@ pub(super) fn leads_nowhere(rows: &FakeRows) -> Option<String> {
     rows.iter().find_map(|(key, value)| {
         let (Key::Service(address, 0), Value::Service(row)) = (key, value) else { return None };
         let internal = LbAddress { scope: crate::Scope::Internal, ..*address };
-        // External IPs have the bit without an internal scope, in the original, too.
+        // External IPs have the bit without an internal scope, in Cilium, too.
         let sends_on = row.flags & datapath_abi::lb_flag::EXTERNAL_IP == 0
             && row.flags2 & datapath_abi::lb_flag2::TWO_SCOPES != 0
             && address.scope == crate::Scope::External;

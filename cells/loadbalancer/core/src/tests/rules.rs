@@ -206,7 +206,7 @@ fn health_says_which_duties_of_kube_proxy_are_taken_over() {
     let config = crate::ServicesConfig::default();
     let off = replaced(&config);
     assert_eq!((&off["mode"], &off["features"]["nodePort"]), (&"False".into(), &serde_json::json!({})));
-    // As the original writes a list that nobody has made.
+    // As Cilium writes a list that nobody has made.
     assert!(off["features"]["annotations"].is_null(), "{off}");
     let on = replaced(&crate::ServicesConfig { kube_proxy_replacement: true, ..config.clone() });
     assert_eq!(on["mode"], "True");

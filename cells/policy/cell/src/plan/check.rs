@@ -6,7 +6,7 @@ use datapath_api::PolicyWrite;
 
 use crate::rows::{RowKey, Rows, Verdict, decide};
 
-/// What is wrong with the writes of a plan.
+/// A violation by the writes of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
@@ -35,16 +35,16 @@ pub struct WrongVerdict {
     pub peer: u32,
     /// Protocol and port.
     pub l4: u32,
-    /// What happens to the packet.
+    /// The packet's verdict.
     pub found: Verdict,
-    /// What the old rows say.
+    /// The verdict of the old rows.
     pub before: Verdict,
-    /// What the new rows say.
+    /// The verdict of the new rows.
     pub after: Verdict,
 }
 
 /// Follows the writes one by one and looks at every kind of packet that they can be about: also as a program sees it that
-/// reads the peer's row, waits for any number of writes, and reads everyone's row. Gives the first violation.
+/// reads the peer's row, waits for any number of writes, and reads the row of all peers. Returns the first violation.
 ///
 /// Costs (writes)^2 for each kind of packet.
 pub fn check(current: &Rows, wanted: &Rows, writes: &[PolicyWrite]) -> Result<(), Violation> {

@@ -93,7 +93,7 @@ fn icmp_field(field: &Field<'_>, problems: &mut Problems) -> Option<PortSpec> {
         }
     };
     let number = icmp_type(&object, names, problems)?;
-    // The original has no way to name type 0 alone: it is the port 0, which stands for all of the protocol.
+    // Cilium has no way to name type 0 alone: it is the port 0, which stands for all of the protocol.
     if number == 0 {
         problems.warn(&object.path_of("type"), "type 0 stands for all types of the family", "");
         return Some(PortSpec { protocol, port: Port::All });

@@ -66,7 +66,7 @@ fn port_protocol(field: &Field<'_>, context: &Context<'_>, problems: &mut Proble
     }
     let port = match port {
         Number::All => Port::All,
-        // A range that does not go upwards is the single port: so the original, before the API server's check.
+        // A range that does not go upwards is the single port: so Cilium, before the API server's check.
         Number::Port(first) => Port::Range(first, end.unwrap_or(first).max(first)),
         Number::Name(name) => Port::Named { name, end },
     };

@@ -1,4 +1,4 @@
-//! Answers recorded from the original's policy engine. They lie beside the checkout, in `shared/oracle/policy` of some
+//! Answers recorded from Cilium's policy engine. They lie beside the checkout, in `shared/oracle/policy` of some
 //! parent folder, or where `POLICY_ORACLE` says.
 
 use std::path::{Path, PathBuf};

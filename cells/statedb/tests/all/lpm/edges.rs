@@ -1,4 +1,4 @@
-//! Cases with a name: what the original's index does wrong, ends of the address space, watches that stay open.
+//! Cases with a name: what Cilium's index does wrong, ends of the address space, watches that stay open.
 
 use super::*;
 use statedb::Error;
@@ -30,7 +30,7 @@ fn from(table: &RwTable<Policy>, text: &str) -> Vec<u8> {
     table.lower_bound(&table.snapshot(), BY_NETWORK.query(&network(text))).map(|row| row.id).collect()
 }
 
-/// The original writes the second and later rows of a prefix into what old snapshots see, and an abort leaves it there.
+/// Cilium writes the second and later rows of a prefix into what old snapshots see, and an abort leaves it there.
 #[test]
 fn rows_of_one_prefix_do_not_change_in_older_snapshots() {
     let table = policies(&[(1, &["10.0.0.0/8"]), (2, &["10.0.0.0/8"]), (3, &["10.0.0.0/8"])]);
@@ -56,7 +56,7 @@ fn rows_of_one_prefix_do_not_change_in_older_snapshots() {
     assert_eq!(state(&table.snapshot()), [(1, 1, 1), (2, 4, 2), (3, 3, 1)]);
 }
 
-/// The original finds nothing for a prefix at which its tree forks, though a shorter one covers it.
+/// Cilium finds nothing for a prefix at which its tree forks, though a shorter one covers it.
 #[test]
 fn a_prefix_at_which_others_part_is_covered_by_a_shorter_one() {
     let table = policies(&[(1, &["192.0.0.0/8"]), (2, &["192.0.0.0/24"]), (3, &["192.0.3.0/24"])]);
@@ -67,7 +67,7 @@ fn a_prefix_at_which_others_part_is_covered_by_a_shorter_one() {
     assert!(covering(&table, "192.0.0.0/7").is_empty());
 }
 
-/// The original gives what lies beside a prefix that nothing is inside of.
+/// Cilium gives what lies beside a prefix that nothing is inside of.
 #[test]
 fn nothing_outside_of_a_prefix_is_inside() {
     let table = policies(&[(1, &["192.0.0.0/8"]), (2, &["192.0.1.0/24"]), (3, &["192.0.2.0/24"])]);
