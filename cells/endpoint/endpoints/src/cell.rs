@@ -39,9 +39,9 @@ use crate::restore::start::{self, Link, Links};
 
 /// How long requests wait for cluster objects after a start.
 const OBJECTS_PATIENCE: Duration = Duration::from_secs(20);
-/// Looks for interfaces that were made anew are at least this far apart.
+/// The minimum time between two searches for recreated interfaces.
 const TAKE_UP: Duration = Duration::from_secs(1);
-/// How long endpoints of the run before may take until their jobs count as stuck; the steps in between have limits of
+/// How long endpoints of the previous run may take until their jobs count as stuck; the steps in between have limits of
 /// their own.
 const REGENERATION: Duration = Duration::from_secs(300);
 /// Between tries to read from the kernel at a start, growing.
@@ -50,7 +50,7 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// Tries before the start fails.
 const START_RETRIES: u32 = 5;
 
-/// Gives `Arc<Endpoints>` and `Arc<Table<Endpoint>>`, restores endpoints, serves the operations under `/endpoint`.
+/// Provides `Arc<Endpoints>` and `Arc<Table<Endpoint>>`, restores endpoints, serves the operations under `/endpoint`.
 pub fn cell() -> Cell {
     module(
         "endpoints",
@@ -68,7 +68,7 @@ pub fn cell() -> Cell {
     )
 }
 
-/// Where the node's links are read; tests give others.
+/// The source of the node's links; tests replace it.
 #[cfg_attr(
     not(any(test, feature = "test-util")),
     expect(unreachable_pub, reason = "tests of others name it")
@@ -188,7 +188,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
         let backoff = Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL).retries(START_RETRIES);
         let links = start::read("list links", None, backoff, move || (source.0)()).await?;
         let options = renewed.as_ref().map(Defaults::now);
-        // Without an answer nobody knows the interface of a damaged record.
+        // Without an answer the interface of a damaged record is unknown.
         let known = || known_to.restored().unwrap_or_default();
         let allocators = (&*identities, &*filter);
         let outcome = start::restore(&restored, &folder, &ipam, allocators, &links, options.as_ref(), known)?;
@@ -197,7 +197,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
         if let Some(id) = start::host_id(&restored.reader()) {
             datapath.expect_host(id);
         }
-        // Nobody but this hook sets it, once a life.
+        // Set by this hook only, once.
         let _ = found.set(start::unfinished(&links, &restored.reader()));
         let start::Outcome { restored, failed, skipped, damaged } = outcome;
         let _ = found_damaged.set(damaged);
@@ -231,7 +231,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     p.jobs.one_shot("finish-endpoint-restore", move |cx: JobCx| async move {
         let work = async {
             datapath.ready().await;
-            // Nobody may change endpoints before this is done: it is tried until it is.
+            // Requests wait for this: it is retried until it succeeds.
             let (health, backoff) =
                 (Some(&cx.health), || Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL));
             let links = start::read("list links", health, backoff(), move || (source.0)()).await?;
@@ -334,7 +334,7 @@ fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
     Ok(endpoints)
 }
 
-/// Takes up interfaces that are made anew, for ever.
+/// Takes up recreated interfaces, forever.
 async fn take_up(endpoints: &Endpoints, devices: Option<&Table<Device>>) {
     let Some(devices) = devices else { return std::future::pending().await };
     loop {

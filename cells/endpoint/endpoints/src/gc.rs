@@ -1,4 +1,4 @@
-//! Endpoints that nobody removes: those whose interface has gone without a word from the plugin.
+//! Garbage collection of endpoints whose interface has gone without a request of the plugin.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -22,7 +22,7 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// One look. Gives the interfaces that were missing at this one, by endpoint: those go with the next.
+    /// One sweep. Returns the interfaces that were missing at this one, by endpoint: those are removed by the next.
     pub(crate) async fn run(&mut self, endpoints: &Endpoints, links: &Links) -> Vec<(EndpointId, String)> {
         let table = endpoints.table();
         let snapshot = table.snapshot();

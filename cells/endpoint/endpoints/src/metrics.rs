@@ -33,7 +33,7 @@ struct PhaseOutcome {
     phase: &'static str,
 }
 
-/// What is counted as it happens.
+/// Counters of events.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counts {
     regenerations: Family<Regeneration, Counter>,

@@ -41,7 +41,7 @@ use crate::model::regeneration::{Regeneration, Step};
 use crate::model::state::State;
 use crate::restore::files::StateFolder;
 
-/// What endpoints are made of.
+/// The reconciler's operations, and the cells that endpoints are made with.
 pub(crate) struct EndpointOps {
     pub(crate) table: Table<Endpoint>,
     pub(crate) datapath: Arc<dyn Datapath>,
@@ -110,7 +110,7 @@ impl BatchOps<Endpoint> for EndpointOps {
 }
 
 impl EndpointOps {
-    /// Brings each row's endpoint to where the row says it should be, or as far as it comes without waiting.
+    /// Reconciles each row's endpoint, as far as it comes without waiting.
     fn make(&self, batch: &mut [BatchEntry<Endpoint>]) {
         let mut building = Vec::new();
         for entry in batch {
@@ -168,7 +168,7 @@ impl EndpointOps {
         Some(Waiting::on(self.table.get_watch(&snapshot, Endpoint::by_id(other)).1))
     }
 
-    /// Holds the identity and tells policy about the endpoint. A new endpoint is attached before: nothing passes it yet.
+    /// Holds the identity and announces the endpoint to policy. A new endpoint is attached before: nothing passes it yet.
     /// `leaving`: identities that several endpoints give up together.
     fn announce(&self, endpoint: &Endpoint, leaving: &BTreeSet<u32>) -> OpResult {
         let record = &*endpoint.record;
@@ -224,7 +224,7 @@ impl EndpointOps {
         match self.policies.realization(id, regeneration.policy) {
             Ok(Realization::Done(_)) => Ok(()),
             Ok(Realization::Pending(watch)) => wait(&regeneration, watch),
-            // It is denied wholly, which is safe; table and metrics of policy say so.
+            // All its traffic is denied, which is safe; table and metrics of policy show it.
             Err(error @ NotRealized::Full { .. }) => {
                 let note = format!("Policy map is full: {error}");
                 tracing::warn!(endpointID = id, %error, "Policy of endpoint does not fit");
@@ -303,7 +303,7 @@ impl EndpointOps {
             Err(error) => {
                 let (id, error) = (endpoint.record.id, error.to_string());
                 self.counts.regeneration(&endpoint.reason, false);
-                // What is tried again and again is told once.
+                // An error that is retried is logged once.
                 if !endpoint.has_failed_with(&error) {
                     tracing::warn!(endpointID = id, %error, "Regeneration of endpoint failed, trying again");
                 }

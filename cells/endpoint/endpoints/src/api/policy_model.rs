@@ -10,7 +10,7 @@ use runtime_options::POLICY_AUDIT_MODE;
 use crate::model::endpoint::Endpoint;
 use crate::requests::service::Context;
 
-/// What is known of an endpoint's policy.
+/// The policy of an endpoint, wanted and in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PolicyView {
     /// `none`, `ingress`, `egress` or `both`, the last three with `audit-` where packets pass all the same.

@@ -30,7 +30,7 @@ const DEFAULTS: [&str; 20] = [
     "!etcd_node",
 ];
 
-/// Tells labels of the identity from those for information only.
+/// Separates labels of the identity from those for information only.
 #[derive(Debug, Clone)]
 pub struct Filter {
     rules: Vec<Rule>,
@@ -48,9 +48,9 @@ struct Rule {
 
 #[derive(Debug, Clone)]
 enum Pattern {
-    /// What matches at the beginning of a key.
+    /// The pattern that matches at the beginning of a key.
     Expression(Regex),
-    /// What a key begins with, of a file.
+    /// The prefix of a key, of a file.
     Text(String),
 }
 
@@ -60,7 +60,7 @@ enum Pattern {
 pub struct BadPrefix {
     /// The prefix.
     pub prefix: String,
-    /// What is wrong with it.
+    /// The error.
     pub problem: String,
 }
 

@@ -1,4 +1,4 @@
-//! What cluster objects say of a pod: labels and the names of its ports.
+//! A pod's metadata in cluster objects: labels and the names of its ports.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(crate) struct Objects {
     pub(crate) cluster: Arc<dyn Fn() -> String + Send + Sync>,
 }
 
-/// What an endpoint is told by its pod's object.
+/// The metadata that an endpoint takes from its pod's object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Metadata {
     pub(crate) labels: Labels,
@@ -189,7 +189,7 @@ impl Objects {
         None
     }
 
-    /// Waits until all sources have said what there is.
+    /// Waits until all sources are complete.
     pub(crate) async fn complete(&self) {
         self.pods.wait_initialized().await;
         self.namespaces.wait_initialized().await;
@@ -209,7 +209,7 @@ pub(crate) fn is_of(pod: &Pod, record: &Record) -> bool {
 /// object has the one label that every namespace has.
 fn labels(pod: &Pod, namespace: Option<&Namespace>, cluster: &str) -> Labels {
     let label = |key: String, value: &str| Label { key, value: value.to_owned(), source: K8S.to_owned() };
-    // A pod cannot say of itself what only its namespace or the agent may say.
+    // A pod's own labels must not override those of its namespace or of the agent.
     let own = pod.metadata.labels.iter().filter(|(key, _)| !key.starts_with("io.cilium.k8s."));
     let own = own.map(|(key, value)| label(key.to_string(), value));
     let name = [(METADATA_NAME, pod.metadata.namespace.clone())].into_iter().collect();
@@ -230,7 +230,7 @@ fn ports(pod: &Pod) -> NamedPorts {
     named.filter_map(|port| Some((port.name.as_str(), protocol(port)?, port.container_port))).collect()
 }
 
-/// The protocol's number; none for one that has no ports.
+/// The IP protocol number; none for a protocol without ports.
 fn protocol(port: &ContainerPort) -> Option<u8> {
     match port.protocol.as_str() {
         "" => named_ports::protocol("TCP"),
@@ -257,7 +257,7 @@ pub(crate) fn described(before: &OpLabels, metadata: &Metadata, filter: &Filter)
     OpLabels { orchestration_identity: identity, orchestration_info: info, ..before.clone() }
 }
 
-/// The labels of an endpoint of an earlier run, by the prefixes that count now.
+/// The labels of an endpoint of the previous run, by the prefixes that count now.
 pub(crate) fn filtered(before: &OpLabels, filter: &Filter) -> OpLabels {
     let all = before.orchestration_identity.0.values().chain(before.orchestration_info.0.values());
     let (identity, info) = filter.split(&all.cloned().collect());

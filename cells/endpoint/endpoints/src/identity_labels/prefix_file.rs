@@ -12,7 +12,7 @@ const VERSION: u32 = 1;
 /// The largest file in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// What the file has.
+/// The contents of the file.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct PrefixFile {

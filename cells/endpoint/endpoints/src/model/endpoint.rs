@@ -19,7 +19,7 @@ use crate::model::state::State;
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Endpoint {
-    /// What is kept on disk.
+    /// The record on disk.
     pub record: Arc<Record>,
     /// The ports of the pod that policies may name.
     pub named_ports: NamedPorts,
@@ -28,7 +28,7 @@ pub struct Endpoint {
     /// Where it stands.
     #[serde(serialize_with = "state_name")]
     pub state: State,
-    /// What happened to it.
+    /// Its recent events.
     #[serde(skip)]
     pub log: Log,
     /// Why its datapath is to be made again; the reason of the last time once that is done.
@@ -73,7 +73,7 @@ const BY_POD: Index<Endpoint, str> = Index::new("pod-name", |e, keys| {
 });
 
 impl Endpoint {
-    /// The endpoint with a number.
+    /// The endpoint with an id.
     pub fn by_id(id: EndpointId) -> Query<Endpoint> {
         Query::primary(id.0)
     }
@@ -111,7 +111,7 @@ impl Endpoint {
         })
     }
 
-    /// The number.
+    /// The id.
     pub fn id(&self) -> EndpointId {
         EndpointId(self.record.id)
     }
@@ -122,7 +122,7 @@ impl Endpoint {
         Endpoint { status: Status::done(), ..first }
     }
 
-    /// An endpoint of an earlier run.
+    /// An endpoint of the previous run.
     pub fn restored(record: Record, now: SystemTime) -> Endpoint {
         // Rules may name its ports before the sources of pods have been read.
         let named_ports = crate::model::named_ports::of_labels(&record.op_labels.identity());
@@ -144,7 +144,7 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint in another state. A state that may not follow is refused; the log tells so.
+    /// The endpoint in another state. A state that may not follow is refused and logged.
     #[must_use]
     pub fn enter(&self, next: State, message: &str, now: SystemTime) -> Endpoint {
         if self.state.may_become(next) {
@@ -162,13 +162,13 @@ impl Endpoint {
         Endpoint { log: self.log.with(now, code, message, self.state), ..self.clone() }
     }
 
-    /// The endpoint with another record; the datapath is not told yet.
+    /// The endpoint with another record; the datapath does not have it yet.
     #[must_use]
     pub fn with_record(&self, record: Record) -> Endpoint {
         Endpoint { record: Arc::new(record), ..self.clone() }
     }
 
-    /// The endpoint once its labels have a number; what waits to be restored goes on waiting.
+    /// The endpoint once its labels have an identity; one that waits to be restored goes on waiting.
     #[must_use]
     pub fn identified(&self, why: &str, now: SystemTime) -> Endpoint {
         match self.state {
@@ -182,7 +182,7 @@ impl Endpoint {
         }
     }
 
-    /// Who holds its identity: a name that no other endpoint has.
+    /// The name under which it holds its identity, unique among endpoints.
     pub(crate) fn user(id: u16) -> String {
         format!("endpoint/{id}")
     }

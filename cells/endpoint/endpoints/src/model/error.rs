@@ -1,4 +1,4 @@
-//! What can be wrong with a request; the texts are those clients of Cilium know.
+//! Errors of requests; their texts are those that Cilium's clients know.
 
 use std::path::PathBuf;
 
@@ -14,15 +14,15 @@ pub enum BadId {
     /// A kind of name that only other nodes' endpoints have.
     #[error("unsupported endpoint identifier")]
     Unsupported,
-    /// The number cannot be read.
+    /// The id cannot be parsed.
     #[error("invalid numeric cilium id: strconv.ParseInt: parsing {text:?}: {reason}")]
     NotANumber {
-        /// What was given.
+        /// The given value.
         text: String,
-        /// What is wrong with it.
+        /// The error.
         reason: &'static str,
     },
-    /// The number is no endpoint's.
+    /// No endpoint has the id.
     #[error("endpoint id too large: {0}")]
     TooLarge(i64),
 }
@@ -37,7 +37,7 @@ pub enum Invalid {
     /// The body's fields.
     #[error("unable to parse endpoint parameters: {0}")]
     Parameters(#[from] BadParameter),
-    /// The wished number is taken.
+    /// The requested id is taken.
     #[error("endpoint ID {0} already exists")]
     IdInUse(EndpointId),
     /// The container's interface has an endpoint.
@@ -53,7 +53,7 @@ pub enum Invalid {
     InterfaceInUse {
         /// Index of the interface.
         index: u32,
-        /// Whose it is.
+        /// Its owner.
         owner: EndpointId,
     },
     /// Labels of the `reserved` source are the agent's.
@@ -68,7 +68,7 @@ pub enum Invalid {
     /// Host, health and other endpoints of the agent are not for clients to change.
     #[error("endpoint may not be associated reserved labels")]
     Reserved,
-    /// All 65535 numbers are in use.
+    /// All 65535 ids are in use.
     #[error("no more endpoint IDs available")]
     NoFreeId,
 }
@@ -83,9 +83,9 @@ pub enum BadParameter {
     /// An address that is none, or of the other family.
     #[error("ParseAddr({text:?}): {reason}")]
     Address {
-        /// What was given.
+        /// The given value.
         text: String,
-        /// What is wrong with it.
+        /// The error.
         reason: &'static str,
     },
     /// An address in the other family's field.
@@ -93,7 +93,7 @@ pub enum BadParameter {
     Family {
         /// The family of the field.
         family: &'static str,
-        /// What was given.
+        /// The given value.
         text: String,
     },
     /// A number outside its field.

@@ -1,11 +1,11 @@
-//! The ways an endpoint can be named in a request: a number, an address, a pod, a container.
+//! The ways an endpoint can be named in a request: an id, an address, a pod, a container.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::model::error::BadId;
 
-/// The number of an endpoint on this node, 1..=65535.
+/// The id of an endpoint on this node, 1..=65535.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId(pub u16);
 
@@ -15,7 +15,7 @@ impl fmt::Display for EndpointId {
     }
 }
 
-/// What a request's `{id}` names.
+/// A request's `{id}`, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Name {
     /// `785` or `cilium-local:785`
@@ -56,7 +56,7 @@ impl std::str::FromStr for Name {
     }
 }
 
-/// The plain number of a deletion queue file or path: decimal, or with a 0x, 0o, 0b or 0 prefix.
+/// The plain id of a deletion queue file or path: decimal, or with a 0x, 0o, 0b or 0 prefix.
 fn local(text: &str) -> Result<EndpointId, BadId> {
     let syntax = || BadId::NotANumber { text: text.to_owned(), reason: "invalid syntax" };
     let digits = text.replace('_', "");

@@ -38,7 +38,7 @@ pub struct Change {
     pub at: SystemTime,
     /// How it went.
     pub code: Code,
-    /// What happened.
+    /// The event.
     pub message: Arc<str>,
     /// The state after it.
     pub state: State,

@@ -95,7 +95,7 @@ impl Options {
         self
     }
 
-    /// What the datapath does of them: bits of [`ep_flag`].
+    /// The options as flags for the datapath: bits of [`ep_flag`].
     pub(crate) fn flags(&self) -> u32 {
         let bit = |on: bool, bit| if on { bit } else { 0 };
         let level = self.0.get(MONITOR_AGGREGATION_LEVEL).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What is kept of an endpoint on disk: `ep_config.json`, key by key as Cilium writes it.
+//! The endpoint's record on disk: `ep_config.json`, key by key as Cilium writes it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,7 +16,7 @@ use labels::{Label, Labels};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Record {
-    /// Number on this node.
+    /// Id on this node.
     #[serde(rename = "ID")]
     pub id: u16,
     /// Container id of the runtime.
@@ -84,7 +84,7 @@ pub struct Record {
     /// UID of the pod.
     #[serde(rename = "K8sUID", deserialize_with = "or_default")]
     pub k8s_uid: String,
-    /// What the pod's plugin asked of the datapath.
+    /// The datapath options that the pod's plugin requested.
     #[serde(deserialize_with = "or_default")]
     pub datapath_configuration: DatapathConfiguration,
     /// UID of the CiliumEndpoint.
@@ -125,14 +125,14 @@ pub struct OptionMap {
     pub map: Options,
 }
 
-/// What a CNI plugin may ask of the datapath for its pod.
+/// The datapath options that a CNI plugin may request for its pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct DatapathConfiguration {
     /// No check of source addresses.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub disable_sip_verification: bool,
-    /// Addresses are somebody else's: neither reserved nor released here.
+    /// Addresses belong to another allocator: neither reserved nor released here.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub external_ipam: bool,
     /// A host route to the pod.
@@ -160,7 +160,7 @@ impl Record {
         self.op_labels.orchestration_identity.0.get("host").is_some_and(|label| label.source == "reserved")
     }
 
-    /// Whether it is the health endpoint, which every start makes anew.
+    /// Whether it is the health endpoint, which every start creates again.
     pub fn is_health(&self) -> bool {
         self.op_labels.orchestration_identity.0.get("health").is_some_and(|label| label.source == "reserved")
     }
@@ -188,7 +188,7 @@ impl Record {
         format!("{}/{}", self.k8s_namespace, self.k8s_pod_name)
     }
 
-    /// The identity's number; zero before there is one.
+    /// The id of the identity; zero before there is one.
     pub fn identity(&self) -> u32 {
         self.sec_label.as_ref().map_or(0, |label| label.id)
     }

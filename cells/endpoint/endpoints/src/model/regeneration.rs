@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde::Serialize;
 use tokio::time::Instant;
 
-/// A regeneration that has begun and waits for another cell. Changes of the endpoint end it: it begins anew.
+/// A regeneration that has begun and waits for another cell. Changes of the endpoint end it: it starts again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Regeneration {
-    /// What it waits for.
+    /// The step that it waits for.
     pub step: Step,
     /// The revision of the policies that its policy map must have.
     pub policy: u64,
@@ -19,7 +19,7 @@ pub struct Regeneration {
     pub together: Option<Arc<BTreeSet<u16>>>,
 }
 
-/// What a regeneration waits for, in the order in which it does.
+/// The steps of a regeneration that wait, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Step {

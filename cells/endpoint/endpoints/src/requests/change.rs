@@ -15,7 +15,7 @@ use crate::model::record::{DatapathConfiguration, Record};
 use crate::model::state::State;
 use labels::{GENERATED, Label, Labels, PORTS, RESERVED};
 
-/// The record a request describes. Its number is the wished one, zero for any.
+/// The record a request describes. Its id is the requested one, zero for any.
 pub(crate) fn record(request: &EndpointChangeRequest) -> Result<Record, BadParameter> {
     let addressing = request.addressing.clone().unwrap_or_default();
     let datapath = request.datapath_configuration.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Requests that change endpoints wait until the earlier run's endpoints and deletions are known.
+//! Requests that change endpoints wait until the previous run's endpoints and deletions are known.
 
 use std::time::Duration;
 

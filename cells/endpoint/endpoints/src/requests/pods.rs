@@ -16,7 +16,7 @@ use crate::requests::service::{Endpoints, Refused};
 /// When an endpoint is looked at again for which there was no identity.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Brings labels and names of ports of all endpoints to what the objects say, as long as it is polled.
+/// Keeps labels and names of ports of all endpoints equal to those of the objects, as long as it is polled.
 pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
     // Before all sources have spoken nothing is known to have changed.
     objects.complete().await;
@@ -41,9 +41,9 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
             let within = |row: &&Endpoint| changed.contains(row.record.k8s_namespace.as_str());
             ids.extend(table.all(&snapshot).map(|row| &**row).filter(within).map(Endpoint::id));
         }
-        // A request that was under way may have written what an object said before.
+        // A request in flight may have written the labels of an older version of the object.
         ids.extend(row_changes.iter().filter(|change| !change.deleted).map(|change| change.object.id()));
-        // One without an identity is being created: who creates it looks at the objects then.
+        // One without an identity is being created: its request reads the objects.
         ids.retain(|id| {
             let row = table.get(&snapshot, Endpoint::by_id(*id));
             row.is_some_and(|row| row.record.sec_label.is_some() && !row.state.is_leaving())

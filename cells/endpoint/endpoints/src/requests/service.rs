@@ -43,11 +43,11 @@ pub struct Endpoints {
     /// Options of new endpoints.
     defaults: Defaults,
     pub(crate) context: Context,
-    /// Where to look for a free number; numbers are used again as late as possible.
+    /// The next candidate for a free id; ids are reused as late as possible.
     next_id: Arc<AtomicU16>,
 }
 
-/// Who tells endpoints what they are, and whom.
+/// The other cells that endpoints are made with.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) identities: Identities,
@@ -94,7 +94,7 @@ impl Endpoints {
         defaults: Defaults,
         context: Context,
     ) -> Endpoints {
-        // Numbers of an earlier run may still be in somebody's memory: begin anywhere.
+        // Start at a random id: clients may still cache ids of the previous run.
         let next_id = Arc::new(AtomicU16::new(rand::random()));
         Endpoints { table, ipam, fence, defaults, context, next_id }
     }
@@ -136,7 +136,7 @@ impl Endpoints {
         made
     }
 
-    /// Puts a new endpoint into the table under a number of its own.
+    /// Inserts a new endpoint into the table under an id of its own.
     fn insert(&self, mut record: Record) -> Result<EndpointId, Invalid> {
         let mut txn = self.table.write();
         change::check(&txn, &record)?;
@@ -160,7 +160,7 @@ impl Endpoints {
             .ok_or(Invalid::NoFreeId)
     }
 
-    /// Takes the endpoint's addresses over from whoever allocated them, gives it labels and identity and has it made.
+    /// Takes over the ownership of the endpoint's addresses, sets its labels and identity, and triggers its regeneration.
     fn adopt(
         &self,
         id: EndpointId,
@@ -183,11 +183,11 @@ impl Endpoints {
         self.describe(id, fetched).map(drop)
     }
 
-    /// Brings labels, identity and names of ports to what the pod's object says now, or the API server's answer
+    /// Updates labels, identity and names of ports to those of the pod's object, or of the API server's answer
     /// `fetched` while the tables have no object of the pod. True if something has changed.
     ///
-    /// The row is looked up again if somebody has changed it meanwhile: the number is looked for, and may be written
-    /// to disk, without anybody waiting for the table.
+    /// Retries with the current row if it was changed concurrently: the identity is allocated, and may be written
+    /// to disk, without holding the table's lock.
     pub(crate) fn describe(&self, id: EndpointId, fetched: Option<&Metadata>) -> Result<bool, Refused> {
         loop {
             let row = self.row(id).ok_or(Refused::NotFound)?;
@@ -268,7 +268,7 @@ impl Endpoints {
         }))
     }
 
-    /// Gives a record the number of its labels. May write a file, so that it is for threads for blocking work, as are
+    /// Sets a record's identity by its labels. May write a file, so that it is for threads for blocking work, as are
     /// its callers.
     fn identify(&self, record: &mut Record) -> Result<(), Refused> {
         let labels: Labels = record.op_labels.identity();
@@ -381,7 +381,7 @@ impl Endpoints {
     pub(crate) async fn remove(&self, id: EndpointId) -> bool {
         {
             let mut txn = self.table.write();
-            // A row that somebody else has marked stays as it is: a new version of it would keep the outcome of the
+            // A row that is already marked stays as it is: a new version of it would keep the outcome of the
             // removal in flight from it.
             let row = txn.get(Endpoint::by_id(id)).cloned();
             let going = |state| matches!(state, State::Disconnecting | State::Disconnected);
@@ -448,7 +448,7 @@ impl Endpoints {
         txn.commit();
     }
 
-    /// Puts an endpoint of the agent's own into the table, complete but for its number; it waits to be regenerated.
+    /// Inserts an endpoint of the agent's own into the table, complete except for its id; it waits to be regenerated.
     pub(crate) fn insert_own(&self, mut record: Record) {
         let mut txn = self.table.write();
         if let Ok(id) = self.free_id(&txn) {

@@ -31,14 +31,14 @@ pub(crate) struct Damaged {
     note: Note,
 }
 
-/// What is known of it.
+/// A damaged record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
-    /// The directory's name: the endpoint's number, if that can be read.
+    /// The directory's name: the endpoint's id, if that can be parsed.
     endpoint: String,
-    /// What is wrong with the record.
+    /// The error of the record.
     problem: String,
-    /// The interface that the kernel has for the number.
+    /// The interface that the kernel has for the id.
     interface: Option<Interface>,
     /// The addresses that the kernel has for it.
     addresses: Vec<IpAddr>,
@@ -94,7 +94,7 @@ impl Damaged {
         Damaged { directory, note }
     }
 
-    /// What runs before have put aside and nobody has dealt with.
+    /// Records that previous runs have quarantined and that are still there.
     pub(crate) fn remembered(files: &StateFolder, links: &Links) -> Vec<Damaged> {
         let load = |directory: PathBuf| {
             let note = StateFile::new(directory.join(NOTE)).load();
@@ -128,7 +128,7 @@ impl Damaged {
         self.note.endpoint.parse().unwrap_or_default()
     }
 
-    /// Whether somebody has yet to deal with it.
+    /// Whether it is still unresolved.
     fn is_open(&self, links: &Links) -> bool {
         let interface = self.note.interface.as_ref();
         self.directory.symlink_metadata().is_ok()
@@ -147,7 +147,7 @@ impl Damaged {
     }
 }
 
-/// Tells health of damaged records until none is left; gives back the addresses of those that somebody has dealt with.
+/// Reports damaged records in health until none is left; releases the addresses of resolved ones.
 pub(crate) async fn tell<E: std::fmt::Display + Send + 'static>(
     mut damaged: Vec<Damaged>,
     links: impl Fn() -> Result<Links, E> + Clone + Send + 'static,

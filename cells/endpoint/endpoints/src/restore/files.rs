@@ -31,9 +31,9 @@ pub struct StateFolder {
 pub struct Found {
     /// Name of the directory.
     pub directory: String,
-    /// The number its name begins with.
+    /// The id its name begins with.
     pub number: u64,
-    /// Whether the name is the number alone, not a stage of Cilium's build.
+    /// Whether the name is the id alone, not a stage of Cilium's build.
     pub plain: bool,
     /// Its record; `None` when there is no such file.
     pub record: Option<Result<Record, StateError>>,
@@ -96,7 +96,7 @@ impl StateFolder {
         entries.filter(aside).map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
 
-    /// Gives a directory the name of its endpoint's number.
+    /// Renames a directory to its endpoint's id.
     pub fn rename(&self, from: &str, id: EndpointId) -> Result<(), StateError> {
         let (from, to) = (self.root.join(from), self.root.join(id.to_string()));
         fs::rename(&from, &to).map_err(|source| StateError::io("rename", &from, source))
@@ -116,7 +116,7 @@ impl StateFolder {
             let Some((number, plain)) = endpoint_directory(&directory) else { continue };
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 let record = match file(&entry.path()).read_json() {
-                    // It may be whole: nobody decides about it who cannot read it.
+                    // It may be intact: a read error must not discard it.
                     Err(error) if error.is_retryable() => return Err(error.into()),
                     record => record.map_err(StateError::from).transpose(),
                 };
@@ -129,7 +129,7 @@ impl StateFolder {
     }
 }
 
-/// The number in the name of an endpoint's directory and whether it stands alone.
+/// The id in the name of an endpoint's directory, and whether it stands alone.
 fn endpoint_directory(name: &str) -> Option<(u64, bool)> {
     let digits = name.strip_suffix("_next_fail").or_else(|| name.strip_suffix("_next")).unwrap_or(name);
     let numeric = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

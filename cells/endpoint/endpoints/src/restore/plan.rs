@@ -8,10 +8,10 @@ use crate::model::id::EndpointId;
 use crate::model::record::Record;
 use crate::restore::files::Found;
 
-/// What to do with each directory.
+/// The decision on each directory.
 #[derive(Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Endpoints that go on, with the directories' names, in the order of their numbers.
+    /// Endpoints that go on, with the directories' names, in the order of their ids.
     pub restore: Vec<Restored>,
     /// Directories to remove, each with the reason.
     pub discard: Vec<Discarded>,
@@ -35,7 +35,7 @@ pub struct Restored {
 pub struct Discarded {
     /// Its name.
     pub directory: String,
-    /// The endpoint whose kernel state goes as well, if it is nobody else's.
+    /// The endpoint whose kernel state is removed as well, unless it is another one's.
     pub id: Option<EndpointId>,
     /// Why.
     pub reason: Reason,
@@ -46,11 +46,11 @@ pub struct Discarded {
 pub struct Ignored {
     /// Its name.
     pub directory: String,
-    /// What is wrong with it.
+    /// The error.
     pub problem: String,
 }
 
-/// Why an endpoint of an earlier run does not go on.
+/// Why an endpoint of the previous run is not restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
     /// Its interface is gone.
@@ -61,7 +61,7 @@ pub enum Reason {
     Unfinished,
     /// Another directory has the endpoint's record as well.
     Duplicate(EndpointId),
-    /// The health endpoint is made anew by each start.
+    /// The health endpoint is created again by each start.
     Health,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Decides on every directory. `link` tells the index of the interface with a name.
+/// Decides on every directory. `link` returns the index of the interface with a name.
 pub fn plan(found: Vec<Found>, link: impl Fn(&str) -> Option<u32>) -> Plan {
     let mut plan = Plan::default();
     let plain: Vec<u64> = found.iter().filter(|f| f.plain && !f.unfinished).map(|f| f.number).collect();

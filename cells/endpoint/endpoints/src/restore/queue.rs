@@ -17,7 +17,7 @@ pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes that a queued deletion may have.
 const LIMIT: u64 = 64 << 10;
 
-/// What one file asks for.
+/// The request of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deletion {
     /// All endpoints of a container.
@@ -31,7 +31,7 @@ pub enum Deletion {
 pub struct Queued {
     /// The file, to be removed once served.
     pub path: PathBuf,
-    /// What it asks for; `None` when it cannot be read.
+    /// The request; `None` when it cannot be read.
     pub deletion: Option<Deletion>,
 }
 

@@ -74,7 +74,7 @@ where
     }
 }
 
-/// What was found of an earlier run.
+/// The outcome of reading the previous run's state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Endpoints that go on.
@@ -88,7 +88,7 @@ pub struct Outcome {
 }
 
 /// Veths that a plugin of Cilium has left half-made: both ends here, the pod's end still under its temporary
-/// name, and no endpoint on the other. Gives that end's name and index. Looked for before plugins can be at work again.
+/// name, and no endpoint on the other. Returns that end's name and index. Searched before plugins can be at work again.
 ///
 /// Two ends belong together when each names the other. By numbers alone that could be chance, as peers in other
 /// namespaces have numbers of their own; the temporary name tells.
@@ -206,7 +206,7 @@ pub(crate) fn restore(
     Ok(outcome)
 }
 
-/// An interface that somebody has renamed is the endpoint's still.
+/// A renamed interface is still the endpoint's.
 fn follow_name(record: &mut Record, links: &Links) {
     let same =
         |link: &Link| link.index == record.if_index && link.mac.is_some() && link.mac == record.node_mac;
@@ -238,7 +238,7 @@ fn identify(identities: &Identities, filter: &Filter, record: &mut Record) {
     let (labels, user) = (record.op_labels.identity(), Endpoint::user(record.id));
     let id = match &record.sec_label {
         Some(label) if label.labels == labels => identities.reserve(label.id, &labels, &user),
-        // The old number stays with its labels until the kernel has the new one.
+        // The old id stays with its labels until the kernel has the new one.
         Some(label) => identities
             .reserve(label.id, &label.labels, &user)
             .and_then(|_| identities.allocate(&labels, &user)),
@@ -270,7 +270,7 @@ fn agree(identities: &Identities, record: &mut Record) {
     }
 }
 
-/// Gives back what was reserved for an endpoint that does not go on.
+/// Releases the reservations of an endpoint that is not restored.
 fn release(ipam: &Ipam, id: u16) {
     for address in ipam.endpoint_addresses(id) {
         ipam.release_endpoint(address, id);
@@ -307,7 +307,7 @@ pub(crate) fn host(endpoints: &Endpoints, links: &Links, options: &Options) {
     }
 }
 
-/// The number of the host's endpoint, after [`host`].
+/// The id of the host's endpoint, after [`host`].
 pub(crate) fn host_id(endpoints: &Table<Endpoint>) -> Option<u16> {
     let snapshot = endpoints.snapshot();
     endpoints.all(&snapshot).map(|endpoint| &endpoint.record).find(|record| record.is_host()).map(|r| r.id)
@@ -387,7 +387,7 @@ mod tests {
         let links: Links = [
             ("lxc1", link(9, 10)),
             ("tmp1", link(10, 9)),
-            // Two pods whose peers, elsewhere, happen to have each other's number.
+            // Two pods whose peers, in other namespaces, happen to have each other's index.
             ("lxc2", link(11, 12)),
             ("lxc3", link(12, 11)),
             ("tmp4", link(13, 11)),
