@@ -1,7 +1,7 @@
 //! The operator's command line: what `cilium-dbg` is to Cilium, under whose names it answers too.
 //!
 //! **Owns** nothing. **Needs** the agent's socket (`CILIUM_SOCK`) for what the agent knows, and root and the bpf file
-//! system for `bpf ...`, which reads pinned maps whether an agent runs or not. **Gives** tables as `cilium-dbg` prints
+//! system for `bpf ...`, which reads pinned maps whether an agent runs or not. **Provides** tables as `cilium-dbg` prints
 //! them, `-o json`, `-o yaml` and `-o jsonpath=...`; exit code 1 on any error, and 2 when `why` finds that packets
 //! are dropped.
 

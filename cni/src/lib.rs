@@ -4,7 +4,7 @@
 //! which a DEL waits while the agent is away.
 //! **Needs** the agent's REST API on its unix socket (`CILIUM_SOCK`, default `/var/run/cilium/cilium.sock`) and
 //! `CAP_NET_ADMIN` + `CAP_SYS_ADMIN` on the node.
-//! **Gives** the verbs of the CNI specification 0.1.0 to 1.1.0: ADD, DEL, CHECK, STATUS, VERSION, GC. It is
+//! **Provides** the verbs of the CNI specification 0.1.0 to 1.1.0: ADD, DEL, CHECK, STATUS, VERSION, GC. It is
 //! installed as `apiary-cni` and, for configurations written for Cilium, as `cilium-cni`.
 //!
 //! A call is one process: it reads `CNI_*` variables and a network configuration on stdin, asks the agent, works

@@ -66,7 +66,7 @@ impl Sink {
 pub trait Outputs: Send + 'static {
     /// Declares what is given.
     fn keys(outs: &mut Outs);
-    /// Gives it, in the order declared.
+    /// Returns it, in the order declared.
     fn emit(self, sink: &mut Sink) -> anyhow::Result<()>;
 }
 

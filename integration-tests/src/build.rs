@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::binary;
 
 /// Writes a copy of the agent's binary into a folder whose programs do the same by other instructions: constants that
-/// are loaded into two registers one after the other are loaded the other way round. Gives its path.
+/// are loaded into two registers one after the other are loaded the other way round. Returns its path.
 ///
 /// # Panics
 /// When the binary does not have the object in it as it is, or no two instructions can change places.

@@ -9,7 +9,7 @@ use test_kit::Process;
 use crate::Node;
 
 impl Node {
-    /// Starts an agent that must end by itself within 20 s. Gives the line that says why.
+    /// Starts an agent that must end by itself within 20 s. Returns the line that says why.
     ///
     /// # Panics
     /// When it goes on, or does not say why.

@@ -233,7 +233,7 @@ impl<T: TableSpec> Changes<T> {
         Ok(self)
     }
 
-    /// Gives at most so many changes in a batch, which is at least one.
+    /// Returns at most so many changes in a batch, which is at least one.
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit.max(1);
         self

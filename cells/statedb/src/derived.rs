@@ -202,7 +202,7 @@ impl<In: TableSpec, Out: TableSpec> Deriving<In, Out> {
         }
     }
 
-    /// Works on a batch of what has changed up to the snapshot, and on what is to be tried again. Gives the number of rows,
+    /// Works on a batch of what has changed up to the snapshot, and on what is to be tried again. Returns the number of rows,
     /// a watch for more of them, and one for the input's completeness unless it is complete.
     fn step(&mut self, snapshot: &Snapshot, now: Instant) -> (usize, Watch, Option<Watch>) {
         let (complete, completes) = self.input.initialized_watch(snapshot);
@@ -258,7 +258,7 @@ impl<In: TableSpec, Out: TableSpec> Deriving<In, Out> {
     }
 
     /// Derives rows and writes what comes of them in one transaction, in which the output becomes complete if it is to
-    /// `finish` and nothing failed. Gives errors by position.
+    /// `finish` and nothing failed. Returns errors by position.
     fn write(&mut self, rows: &[&Change<In>], finish: bool) -> Vec<(usize, String)> {
         let mut errors = Vec::new();
         let mut derived = Vec::with_capacity(rows.len());

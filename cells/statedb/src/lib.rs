@@ -1,7 +1,7 @@
 //! In-memory multi-version tables with typed indexes, snapshots and watches.
 //!
 //! **Owns** the agent's state: every cell that has state others read keeps it in a table here.
-//! **Gives** a [`Db`] of tables. The owner of a table writes it through its private [`RwTable`]; all others read
+//! **Provides** a [`Db`] of tables. The owner of a table writes it through its private [`RwTable`]; all others read
 //! [`Snapshot`]s through [`Table`](struct@Table), without locks, and wait for changes by a [`Watch`] or [`Changes`].
 //! **Needs** nothing.
 //!

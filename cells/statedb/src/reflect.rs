@@ -379,7 +379,7 @@ impl<T: TableSpec + Clone> Reflector<T> {
 
 type Refused<T> = BTreeMap<KeyBuf, (T, String)>;
 
-/// Stores a row, if that changes anything; sets it aside if its unique key is taken. Gives how many were written.
+/// Stores a row, if that changes anything; sets it aside if its unique key is taken. Returns how many were written.
 fn put<T: TableSpec + Clone>(
     w: &mut Writer<'_, T>,
     merge: &Merge<T>,
@@ -405,7 +405,7 @@ fn put<T: TableSpec + Clone>(
     }
 }
 
-/// Tries again what was set aside, until nothing more comes of it: one row may free the key of another. Gives how many were
+/// Tries again what was set aside, until nothing more comes of it: one row may free the key of another. Returns how many were
 /// written.
 fn retry<T: TableSpec + Clone>(w: &mut Writer<'_, T>, merge: &Merge<T>, refused: &mut Refused<T>) -> usize {
     let mut written = 0;

@@ -237,7 +237,7 @@ impl<'a, W: Writers> Txn<'a, W> {
         self.writers.base()
     }
 
-    /// Makes the writes visible to all, at once, and wakes those who watch. Gives exactly the committed state.
+    /// Makes the writes visible to all, at once, and wakes those who watch. Returns exactly the committed state.
     ///
     /// In this order: new snapshots see the writes, watches close, the tables are free for the next writer,
     /// initialization is announced. A transaction without writes publishes and wakes nothing.

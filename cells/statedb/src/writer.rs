@@ -135,7 +135,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         (old, watch)
     }
 
-    /// Stores `merge(old, new)` if there is an object with the primary key of `new`, else `new` as it is. Gives the
+    /// Stores `merge(old, new)` if there is an object with the primary key of `new`, else `new` as it is. Returns the
     /// old object.
     ///
     /// # Panics

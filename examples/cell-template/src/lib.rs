@@ -1,6 +1,6 @@
 //! A cell to begin with: copy it, rename it, replace what it does.
 //!
-//! **Owns** nothing yet. **Needs** nothing. **Gives** [`Greeter`].
+//! **Owns** nothing yet. **Needs** nothing. **Provides** [`Greeter`].
 //!
 //! **Life of the cell.** The constructor wires, the start hook does I/O, the job does what goes on; it ends with the cell.
 

@@ -7,7 +7,7 @@ use crate::command::{Command, Condition};
 use crate::engine::Engine;
 use crate::error::Duplicate;
 
-/// Gives the [`Engine`] of all commands and conditions that cells contribute. The hive does not build if two are called
+/// Provides the [`Engine`] of all commands and conditions that cells contribute. The hive does not build if two are called
 /// the same.
 pub fn cell() -> Cell {
     module("script", "Commands of scripts and of the shell", [provide(new_engine)])

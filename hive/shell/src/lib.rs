@@ -1,7 +1,7 @@
 //! The commands of a hive, live over a unix socket.
 //!
 //! **Owns** the socket (`--shell-sock-path`; empty for none). **Needs** the [`Engine`](hive_script::Engine) of all commands that
-//! cells contribute. **Gives** nothing.
+//! cells contribute. **Provides** nothing.
 //!
 //! **Protocol**, cilium/hive's: a client sends a line for each command and reads its output, which ends with a line
 //! `<<end>>`, or with the error and `<<error>>`. What a command has put on stdout follows a line `[stdout]`. `exit`, `quit` and

@@ -251,7 +251,7 @@ fn split_list(raw: &str, form: Form) -> Result<Vec<String>, String> {
     Ok(items)
 }
 
-/// Splits `a=b,c=d`; a value may contain commas. A JSON object is taken as well. Gives `key=value` texts.
+/// Splits `a=b,c=d`; a value may contain commas. A JSON object is taken as well. Returns `key=value` texts.
 fn split_map(raw: &str) -> Result<Vec<String>, String> {
     let raw = raw.trim();
     if raw.starts_with('{') {

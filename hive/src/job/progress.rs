@@ -82,7 +82,7 @@ impl Jobs {
         Arc::default()
     }
 
-    /// A job begins. What failed under the same name before does not count any more. Gives another one of the same name
+    /// A job begins. What failed under the same name before does not count any more. Returns another one of the same name
     /// that runs and is not told to end.
     pub(crate) fn add(&self, track: &Arc<Track>) -> Option<Arc<Track>> {
         let mut tracks = self.tracks.lock();

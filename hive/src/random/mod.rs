@@ -46,7 +46,7 @@ fn found(errors: &[GraphError]) -> (Faults, Vec<Vec<(usize, Key)>>) {
 }
 
 /// Starts, stops and starts each scope that there are handles for, and those inside: each time what is inside is built
-/// anew, and nothing else. Gives how many there were.
+/// anew, and nothing else. Returns how many there were.
 fn live<'a>(cells: &'a Cells, model: &'a Model) -> BoxFuture<'a, Result<usize, TestCaseError>> {
     async move {
         let handles = std::mem::take(&mut *cells.handles.lock());

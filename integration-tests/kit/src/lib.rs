@@ -5,7 +5,7 @@
 //! cgroup; all of it goes when the value is dropped.
 //! **Needs**: root and iproute2 for sandboxes; [`require_root!`] turns their
 //! absence into a counted skip.
-//! **Gives**: [`Sandbox`], [`NetNs`], [`UdpFlow`] and [`TcpFlow`] (numbered
+//! **Provides**: [`Sandbox`], [`NetNs`], [`UdpFlow`] and [`TcpFlow`] (numbered
 //! packets), [`FragmentedDatagram`] (IPv6 fragments from any source address), [`PacketSocket`] (frames byte for byte),
 //! [`StallFlow`] (packets with times), [`Traced`] (a process killed
 //! after its k-th write), [`Keeper`] (servers in a namespace of their own that end

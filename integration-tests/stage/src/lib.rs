@@ -4,7 +4,7 @@
 //! [`Stage`], and with the test's process at the latest, even if that is killed.
 //! **Needs**: root, openssl, and what `tools/stage` builds once for all checkouts (`tools/setup test` brings a Go for it).
 //! A stage that cannot be brought up fails the test with the reason.
-//! **Gives**: [`Stage`] (objects by kubectl; servers that are killed and started again, two API servers if wanted;
+//! **Provides**: [`Stage`] (objects by kubectl; servers that are killed and started again, two API servers if wanted;
 //! compaction), [`Gate`] (the way from a test's own namespace to an API server, which can be cut, closed, held and slowed
 //! down), [`User`] (tokens, kubeconfig).
 //!

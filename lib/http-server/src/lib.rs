@@ -1,6 +1,6 @@
 //! HTTP connections within bounds: the one that is idle for longest makes room, no descriptor is taken from others.
 //!
-//! **Owns** nothing that lasts. **Needs** a listener and a service. **Gives** [`serve()`], which all servers of the agent
+//! **Owns** nothing that lasts. **Needs** a listener and a service. **Provides** [`serve()`], which all servers of the agent
 //! use: each connection is a task of its own and HTTP/1.1.
 //!
 //! So many connections at once as [`Bounds`] say, and no more than a quarter of the descriptors that the process may

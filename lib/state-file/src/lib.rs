@@ -1,6 +1,6 @@
 //! Files that the agent keeps for its next run: whole or not at all, checked, told in health.
 //!
-//! **Owns** no file: each cell owns its own and keeps it through this crate. **Gives** [`StateFile`] (one file),
+//! **Owns** no file: each cell owns its own and keeps it through this crate. **Provides** [`StateFile`] (one file),
 //! [`Records`] (a file for each key, written by a job), [`Rewrite`] (writes again what could not be written, with a row
 //! of health), [`quarantine`] (a damaged file or folder, out of the way), [`Schema`] (the version in files of our own
 //! form).

@@ -5,7 +5,7 @@
 //! what has not come into force also at `GET /apiary/drift`), `state/agent-runtime-config.json` and `state/viper-agent-config.yaml` with those of the two runs
 //! before, and the options that only the CNI plugin acts on ([`CniConfig`]).
 //! **Needs** the hive's settings, the node's row (addressing), the devices (MTU), the option `state-dir`.
-//! **Gives** `Arc<Table<`[`RuntimeOption`](runtime_options::RuntimeOption)`>>`: watch it to act on `PATCH /config`, which waits
+//! **Provides** `Arc<Table<`[`RuntimeOption`](runtime_options::RuntimeOption)`>>`: watch it to act on `PATCH /config`, which waits
 //! for each [`Follower`](runtime_options::Follower) of the hive.
 //!
 //! **Life**: [`instance()`] is the first cell of an agent: its hook takes the run folder or fails naming the agent that

@@ -1,7 +1,7 @@
 //! A safe bpf(2) wrapper: typed maps, batches, pins, links and program test runs.
 //!
 //! **Owns** nothing: every handle closes with its value; what is pinned stays. **Needs** root (or `CAP_BPF` and
-//! `CAP_NET_ADMIN`) and a mounted bpf file system for pins. **Gives**
+//! `CAP_NET_ADMIN`) and a mounted bpf file system for pins. **Provides**
 //! - maps: [`Map`], [`PerCpuMap`], [`ObjectMap`] (programs or maps as values) over [`RawMap`], from a [`MapSpec`];
 //! - [`BpfFs`]: Cilium's pin paths, and pinned maps that are reused, moved to a new layout or refused;
 //! - [`ObjectFile`]: programs linked by aya-obj and loaded with maps the caller chooses; [`Program`] runs them on packets;

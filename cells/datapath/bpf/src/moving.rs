@@ -82,13 +82,13 @@ impl BpfFs {
 }
 
 impl Move {
-    /// Brings all rows over as they are now: while no program uses the new map. Gives how many.
+    /// Brings all rows over as they are now: while no program uses the new map. Returns how many.
     pub fn copy(&self) -> Result<usize> {
         bring_all(&self.old, &self.new)
     }
 
     /// Brings over what only the old map has, and gives its pin to the new one: when no program writes into the old map
-    /// any more. Gives how many rows were missing.
+    /// any more. Returns how many rows were missing.
     pub fn finish(self) -> Result<usize> {
         let missing = bring_missing(&self.old, &self.new)?;
         std::fs::rename(&self.next, &self.pin).map_err(|e| Error::file("rename pin to", &self.pin, e))?;

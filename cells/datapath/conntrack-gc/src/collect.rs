@@ -47,7 +47,7 @@ pub fn collect(
 }
 
 /// Deletes the rows of connections that one of these addresses has a part in: whoever gets such an address next has no
-/// part in them. Gives their number.
+/// part in them. Returns their number.
 pub fn forget(map: &RawMap, addresses: &BTreeSet<IpAddr>) -> bpf::Result<usize> {
     let key_size = map.layout().key_size as usize;
     let (mut result, mut deleted) = (Ok(()), 0);

@@ -3,7 +3,7 @@
 //! **Owns** the rows and pins of endpoints (`ep_config`, `ep_ids`, `ep_by_ifindex`, `ep_policies`, `cilium_policy_v2_NNNNN`,
 //! `cilium_lxc`, `cilium_devices`), the devices `cilium_host` and `cilium_net` with the router's addresses and the
 //! routes to the pods, programs on interfaces, tcx links under `cilium/devices`. **Needs** `Arc<Maps>`, the tables
-//! `local-node`, `devices` and `node-addresses`, perhaps `runtime-options`, `Arc<Sysctl>`, root. **Gives** [`datapath_api::Datapath`] as `Arc<dyn Datapath>`.
+//! `local-node`, `devices` and `node-addresses`, perhaps `runtime-options`, `Arc<Sysctl>`, root. **Provides** [`datapath_api::Datapath`] as `Arc<dyn Datapath>`.
 //!
 //! **Life.** The start hook reads what the run before left and repairs pins after the settings rows (`restore`). A
 //! job waits for the router's address, then loads one set of programs, switches every pod's interface to it

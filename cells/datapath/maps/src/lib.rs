@@ -1,7 +1,7 @@
 //! Cilium's pinned maps, typed, under their public names and layouts.
 //!
 //! **Owns** the pins in `<bpf-root>/tc/globals` as a whole and the table `bpf-maps`; what stands in the maps is written
-//! by the cells whose state it is. **Needs** root and a bpf file system, which it mounts when absent. **Gives**
+//! by the cells whose state it is. **Needs** root and a bpf file system, which it mounts when absent. **Provides**
 //! `Arc<Maps>` with typed handles, `Table<MapRow>`, and answers to `GET /map`, `GET /map/{name}` and `GET /map/{name}/events`.
 //!
 //! **Life.** Built from options without touching the kernel. The start hook opens what the datapath uses; a job creates

@@ -139,7 +139,7 @@ impl Maps {
     }
 
     /// Creates the maps that tools open but the datapath does not use yet, `threads` at a time. The large LRU maps take
-    /// 84 ms on one thread, so this runs while the API serves already. Gives the number of maps.
+    /// 84 ms on one thread, so this runs while the API serves already. Returns the number of maps.
     pub fn open_rest(&self, threads: usize) -> Result<usize> {
         let specs = self.specs.of_node();
         let fs = self.fs();

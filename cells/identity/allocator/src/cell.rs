@@ -26,7 +26,7 @@ pub(crate) const CHECKPOINT: &str = "local_allocator_state.json";
 /// How often numbers are looked at whose quarantine may be over.
 const SWEEP: Duration = Duration::from_secs(60);
 
-/// Gives `Arc<Identities>`, `Arc<Prefixes>` and `Arc<Table<Identity>>`, serves the operations under `/identity`.
+/// Provides `Arc<Identities>`, `Arc<Prefixes>` and `Arc<Table<Identity>>`, serves the operations under `/identity`.
 pub fn cell() -> Cell {
     module(
         "identity",

@@ -2,7 +2,7 @@
 //!
 //! **Owns** the table `identities`, the numbers of workloads with their file `state/identities.json`, the numbers of
 //! prefixes with theirs, `state/local_allocator_state.json`, as Cilium keeps it.
-//! **Needs** the node's options. **Gives** [`Identities`] to whoever has workloads, [`Prefixes`] to whoever has
+//! **Needs** the node's options. **Provides** [`Identities`] to whoever has workloads, [`Prefixes`] to whoever has
 //! prefixes, the table to readers, `GET /identity` and `GET /identity/{id}`.
 //!
 //! **Life.** Reserved and well-known numbers are there from the start. Files of an earlier run are read before anybody

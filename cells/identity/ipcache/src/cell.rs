@@ -22,7 +22,7 @@ use crate::writer::{IpcacheWriter, retract};
 /// Who says what the host's own addresses are.
 const HOST: &str = "host";
 
-/// Gives `Arc<IpcacheWriter>` and `Arc<Table<Entry>>`, keeps `cilium_ipcache_v2` like the table, serves `GET /ip`.
+/// Provides `Arc<IpcacheWriter>` and `Arc<Table<Entry>>`, keeps `cilium_ipcache_v2` like the table, serves `GET /ip`.
 pub fn cell() -> Cell {
     module(
         "ipcache",

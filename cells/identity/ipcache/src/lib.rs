@@ -2,7 +2,7 @@
 //!
 //! **Owns** the table `ipcache` and the rows of the pinned map `cilium_ipcache_v2`.
 //! **Needs** the maps, the node's row and addresses.
-//! **Gives** [`IpcacheWriter`] to the sources, the table to readers, `GET /ip`.
+//! **Provides** [`IpcacheWriter`] to the sources, the table to readers, `GET /ip`.
 //!
 //! **Life.** Rows of an earlier run are read at start and stay, as claims of the least believed [`Source`], until
 //! every source registered with [`IpcacheWriter::register`] has said what it knows; then what nobody has claimed

@@ -4,7 +4,7 @@
 //! front of them: paths, methods, content types, required values, access (`--enable-cilium-api-server-access`), limits
 //! (`--api-rate-limit`), sizes, times. What is refused is refused with the status, code and text of Cilium.
 //! `GET /debuginfo` is its own: what other operations answer, and what cells add.
-//! **Needs** the metrics registry. **Gives** nothing but the socket: cells contribute [`Route`]s, [`StatusSource`]s for
+//! **Needs** the metrics registry. **Provides** nothing but the socket: cells contribute [`Route`]s, [`StatusSource`]s for
 //! `/healthz` and [`DebugSource`]s for `/debuginfo`.
 //!
 //! ```

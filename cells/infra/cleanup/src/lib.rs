@@ -1,7 +1,7 @@
 //! Finds and removes all that an agent has left on a node: ours, or one of Cilium before us.
 //!
 //! **Owns** nothing and is no cell: the agent's verb `cleanup` is its user. **Needs** root, the node's network namespace,
-//! and that no agent runs. **Gives** [`find()`], which changes nothing, and [`Leftover::remove`]; each line that a dry run
+//! and that no agent runs. **Provides** [`find()`], which changes nothing, and [`Leftover::remove`]; each line that a dry run
 //! prints is one [`Leftover`].
 //!
 //! The order is that of [`find()`]: first pods' interfaces, so that none is left that no policy watches over, then programs

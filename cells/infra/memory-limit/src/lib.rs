@@ -6,7 +6,7 @@
 //! would make the agent larger is refused while there is [no room](MemoryLimit::room).
 //!
 //! **Owns** nothing but a row of health, which says how much is in use, the metric `process_allocated_bytes`, and the job
-//! that gives memory back which is not used any more. **Needs** the registry of metrics. **Gives** `Arc<MemoryLimit>`, and
+//! that gives memory back which is not used any more. **Needs** the registry of metrics. **Provides** `Arc<MemoryLimit>`, and
 //! [`tune_allocator()`] and [`Counting`] for `main`. Without a limit nothing is sized or refused.
 //!
 //! **Life.** The limit is looked up when the agent is built: the smallest of its cgroup and those above, of both

@@ -2,7 +2,7 @@
 //!
 //! **Owns** the registry: names with the prefix `cilium_`, which families are exported (`--metrics +x -y`), the text
 //! that is served on `--prometheus-serve-addr`; and the metrics of the process, of the framework and of tables.
-//! **Needs** nothing; the hive's `Arc<Db>` if there is one. **Gives** `Arc<`[`Metrics`]`>`, into which cells put their families by the names of Cilium, and
+//! **Needs** nothing; the hive's `Arc<Db>` if there is one. **Provides** `Arc<`[`Metrics`]`>`, into which cells put their families by the names of Cilium, and
 //! the commands `metrics`, `metrics/plot` and `metrics/html`, which show what is exported and samples of the last two hours.
 //!
 //! ```

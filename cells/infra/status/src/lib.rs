@@ -2,7 +2,7 @@
 //!
 //! **Owns** the agent's status: `GET /healthz` of the REST API, and the probes' server on 127.0.0.1 and ::1
 //! (`--agent-health-port`). **Needs** the [`StatusSource`](api::StatusSource)s of other cells and the hive's health
-//! tree. **Gives** the [`Collector`].
+//! tree. **Provides** the [`Collector`].
 //!
 //! **Life**: the start hook puts the first status together; then a job does so every `status-collector-interval`. A
 //! thread of its own answers the probes and watches the agent's jobs: one that has work and makes no progress within its

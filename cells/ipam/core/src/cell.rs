@@ -45,7 +45,7 @@ impl Restored {
     }
 }
 
-/// Gives `Arc<Ipam>` and `Arc<Table<Address>>`, serves the operations under `/ipam`.
+/// Provides `Arc<Ipam>` and `Arc<Table<Address>>`, serves the operations under `/ipam`.
 pub fn cell() -> Cell {
     module(
         "ipam",

@@ -2,7 +2,7 @@
 //!
 //! **Owns** the table `ipam`: who has which address, on what terms, and which addresses rest after their release.
 //! **Needs** the node's row (pod ranges), and what other cells remember of an earlier run ([`Restored`]).
-//! **Gives** the handle [`Ipam`], the router's addresses in the node's row, `POST /ipam`, `POST` and `DELETE
+//! **Provides** the handle [`Ipam`], the router's addresses in the node's row, `POST /ipam`, `POST` and `DELETE
 //! /ipam/{ip}`, the `ipam` part of `/healthz` ([`Ipam::status`]).
 //!
 //! **Life.** At start addresses of restored endpoints are reserved first, then the router's: the earlier run's if it

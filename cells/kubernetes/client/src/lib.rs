@@ -2,7 +2,7 @@
 //!
 //! **Owns** the connection: addresses and credentials from a kubeconfig or a pod's service account, followed and read anew
 //! when they change; failover between servers; the limit of requests a second; a sign of life when nothing else shows one.
-//! **Needs** the options `k8s-*`, `enable-k8s`, `crd-wait-timeout`. **Gives** a member of the group `Arc<dyn`
+//! **Needs** the options `k8s-*`, `enable-k8s`, `crd-wait-timeout`. **Provides** a member of the group `Arc<dyn`
 //! [`Source`](k8s_types::Source)`>` by the name `daemon-k8s`, and, if a server is configured, `Arc<dyn`
 //! [`Api`](k8s_types::Api)`>`.
 //!

@@ -11,7 +11,7 @@ use crate::commands::commands;
 use crate::object::Object;
 use crate::tracker::Tracker;
 
-/// Gives the [`Tracker`], as itself, as [`Api`] and as one of the sources, and the commands `k8s/*`.
+/// Provides the [`Tracker`], as itself, as [`Api`] and as one of the sources, and the commands `k8s/*`.
 pub fn cell() -> Cell {
     module(
         "k8s-tracker",

@@ -1,7 +1,7 @@
 //! An API server within the process: the cluster objects of scripts and tests, in a table.
 //!
 //! **Owns** the table `k8s-object-tracker`: every object that was ever added, with a mark on those that were deleted.
-//! **Needs** the database. **Gives** an `Arc<Tracker>` for the test, an `Arc<dyn Api>` and one of the hive's sources
+//! **Needs** the database. **Provides** an `Arc<Tracker>` for the test, an `Arc<dyn Api>` and one of the hive's sources
 //! (`Arc<dyn Source>`, `daemon-k8s`) for the cells under test, and the commands `k8s/*` of scripts.
 //!
 //! A cell that reads cluster objects is tested by [`cell()`] beside it. Objects may be there before the start, come and go

@@ -5,7 +5,7 @@
 //! of manifests with what is wrong with them.
 //! **Needs** sources, members of `Group<Arc<dyn Source>>`: an API server, the tracker of a script. The folders of
 //! [`K8sConfig`] are sources, too: `cluster-folder`, a folder that is the cluster, and `static-cnp-path`, one of policies.
-//! **Gives** `Arc<Table<Row<T>>>` of each table; [`table()`] and [`selected`] for tables of further kinds; [`events()`] for those who
+//! **Provides** `Arc<Table<Row<T>>>` of each table; [`table()`] and [`selected`] for tables of further kinds; [`events()`] for those who
 //! follow a source without a table. Who misses an object that may have come just now waits for [`Sources::look`].
 //! `GET /apiary/k8s-<plural>` lists the objects of a kind for `apiary get`, whole, as the tables' own JSON may not be.
 //!

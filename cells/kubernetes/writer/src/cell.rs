@@ -11,7 +11,7 @@ use crate::run::Runner;
 use crate::write::Write;
 use crate::writer::Writer;
 
-/// Gives `Arc<`[`Writer`]`>` and the table `k8s-writes`; carries mutations out over the `Arc<dyn Api>`, if there is one.
+/// Provides `Arc<`[`Writer`]`>` and the table `k8s-writes`; carries mutations out over the `Arc<dyn Api>`, if there is one.
 pub fn cell() -> Cell {
     module(
         "k8s-writer",

@@ -2,7 +2,7 @@
 //!
 //! **Owns** the table `k8s-writes`: what is still to be written, and why it is not yet.
 //! **Needs** an `Arc<dyn Api>`; without one each mutation ends at once with [`NotWritten::NoServer`].
-//! **Gives** `Arc<`[`Writer`]`>`.
+//! **Provides** `Arc<`[`Writer`]`>`.
 //!
 //! A [`Mutation`] is a function that looks at an object as the server has it and returns the next [`Step`]. A caller that wants
 //! something else of the object enqueues another one: only the newest mutation counts, and it is retried until it is done.

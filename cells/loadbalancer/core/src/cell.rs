@@ -38,7 +38,7 @@ use crate::rest;
 use crate::writer::select::Place;
 use crate::writer::services_writer::{NodeInfo, Rules, ServicesWriter};
 
-/// Gives `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; keeps the node's load balancer maps
+/// Provides `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; keeps the node's load balancer maps
 /// like them, follows the state file, serves `GET /service`.
 pub fn cell() -> Cell {
     group([control_plane(), provider::pinned()])

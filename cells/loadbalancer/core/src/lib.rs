@@ -4,7 +4,7 @@
 //! `cilium_lb{4,6}_{services_v2,backends_v3,reverse_nat,source_range,maglev}` and `cilium_lb_affinity_match`; the file
 //! `service-ids.json` of the agent's state.
 //! **Needs** the maps, the node's name and addresses.
-//! **Gives** [`ServicesWriter`] to the sources, the tables to readers, `GET /service`. Sources of its own are the state file of
+//! **Provides** [`ServicesWriter`] to the sources, the tables to readers, `GET /service`. Sources of its own are the state file of
 //! option `lb-state-file`, and Services, EndpointSlices and Pods of the cluster, where the hive has their tables. The commands
 //! `lb/*` look at the maps.
 //!

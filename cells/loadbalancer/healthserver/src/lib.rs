@@ -2,7 +2,7 @@
 //!
 //! **Owns** the listeners on the ports `healthCheckNodePort` of services with `externalTrafficPolicy: Local`, and with option
 //! `enable-health-check-loadbalancer-ip` the services `<name>:healthserver` that lead from load balancer addresses to them.
-//! **Needs** the tables of [`loadbalancer`] and its writer, the node's name and addresses. **Gives** nothing to other cells.
+//! **Needs** the tables of [`loadbalancer`] and its writer, the node's name and addresses. **Provides** nothing to other cells.
 //!
 //! **Life.** On with `kube-proxy-replacement` and `enable-health-check-nodeport`. One server a service, as long as it has a
 //! frontend of type LoadBalancer or NodePort; changes are taken at most every 100 ms. A port that cannot be had is tried

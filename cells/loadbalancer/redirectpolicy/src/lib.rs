@@ -4,7 +4,7 @@
 //! `cilium_skip_lb6`; of the tables of services those named `NAMESPACE/POLICY:local-redirect`, and the redirections.
 //! **Needs** option `enable-local-redirect-policy`, objects (CiliumLocalRedirectPolicy, the node's pods), the writer of
 //! services, endpoints for the cookies of their network namespaces.
-//! **Gives** `GET /lrp` and the command `skiplbmap`.
+//! **Provides** `GET /lrp` and the command `skiplbmap`.
 //!
 //! **Life.** A policy of an address (`addressMatcher`) makes frontends of its own, one of a service (`serviceMatcher`)
 //! redirects the service's cluster addresses; both lead to ready pods of this node in the policy's namespace, and only

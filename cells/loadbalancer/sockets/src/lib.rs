@@ -4,7 +4,7 @@
 //! it lives. This cell has the kernel abort such sockets (`SOCK_DESTROY`), whose owner gets `ECONNABORTED` and connects anew.
 //!
 //! **Owns** nothing that lasts. **Needs** the tables of [`loadbalancer`], and the pinned maps `cilium_lb{4,6}_reverse_sk`, by which
-//! it knows the sockets that were led to a backend: all others are left alone. **Gives** nothing to other cells.
+//! it knows the sockets that were led to a backend: all others are left alone. **Provides** nothing to other cells.
 //!
 //! **Life.** On with `bpf-lb-sock` or `bpf-lb-sock-hostns-only`. What happens to backends within 50 ms is one round. A backend
 //! is gone when it was deleted, is neither active nor terminating, or was found unhealthy. UDP, and TCP with

@@ -3,7 +3,7 @@
 //! **Owns** the tables `devices`, `routes`, `neighbors` and `node-addresses` of the network namespace that the agent
 //! is started in; it never looks into another.
 //! **Needs** a [`statedb::Db`]; the kernel by rtnetlink.
-//! **Gives** `Arc<Table<..>>` of [`Device`], [`Route`], [`Neighbor`] and [`NodeAddress`], and requests to the kernel
+//! **Provides** `Arc<Table<..>>` of [`Device`], [`Route`], [`Neighbor`] and [`NodeAddress`], and requests to the kernel
 //! in [`netlink`].
 //!
 //! **Life.** At the start everything is listed, so that whoever takes a table finds it complete at its own start. Then

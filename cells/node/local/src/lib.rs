@@ -4,7 +4,7 @@
 //! addresses over restarts and changes of agent.
 //! The rows of this node in `cilium_node_map_v2` are its, too.
 //! **Needs** `Arc<Maps>` if there are any, the tables `devices` and `node-addresses`, the options of [`LocalNodeConfig`] and [`StateConfig`].
-//! **Gives** `Arc<Table<LocalNode>>`, the writer [`LocalNodeStore`], `GET /cluster/nodes` and `GET /node/ids`.
+//! **Provides** `Arc<Table<LocalNode>>`, the writer [`LocalNodeStore`], `GET /cluster/nodes` and `GET /node/ids`.
 //!
 //! **Life.** The row is there before whoever takes the table or the store starts. The node's address follows the
 //! devices, but an address that still exists is not given up for a better one. Ranges do not change while it runs.

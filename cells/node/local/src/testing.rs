@@ -8,7 +8,7 @@ use statedb::RwTable;
 use crate::node::LocalNode;
 use crate::store::LocalNodeStore;
 
-/// Gives this node in the place of [`cell()`](crate::cell()): its table and `Arc<LocalNodeStore>`.
+/// Provides this node in the place of [`cell()`](crate::cell()): its table and `Arc<LocalNodeStore>`.
 pub fn given(node: LocalNode) -> Cell {
     let store = move |table: Arc<RwTable<LocalNode>>| {
         table.transact(|txn| txn.insert(node.clone()));

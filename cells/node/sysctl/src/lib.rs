@@ -2,7 +2,7 @@
 //!
 //! **Owns** table `sysctl`: the settings that are wanted, each with its status.
 //! **Needs** procfs (`--procfs`), writable for the settings that differ.
-//! **Gives** [`Sysctl`], to ask for settings and to wait for them.
+//! **Provides** [`Sysctl`], to ask for settings and to wait for them.
 //!
 //! **Life.** A setting is written when it is asked for and differs, again after failures, and is looked after every
 //! half an hour. Nothing is put back at the stop.

@@ -28,7 +28,7 @@ use crate::selectors::{PeerSelector, SubjectSelector};
 use crate::state::Shared;
 use crate::why::Why;
 
-/// Gives `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `selectors` and `subject-selectors`, keeps
+/// Provides `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `selectors` and `subject-selectors`, keeps
 /// policy maps, serves the operations under `/policy`.
 pub fn cell() -> Cell {
     module(

@@ -50,7 +50,7 @@ impl Repository {
         self.keep.retain(&self.objects.keys().map(ObjectId::key).collect());
     }
 
-    /// Takes a new version of an object. Gives why it is refused, if it is; what was in force before stays then, also
+    /// Takes a new version of an object. Returns why it is refused, if it is; what was in force before stays then, also
     /// what was in the run before.
     pub(crate) fn upsert(
         &mut self,

@@ -1,7 +1,7 @@
 //! Tables of a running agent, read over its socket.
 //!
 //! **Owns** nothing. **Needs** an agent at an [`Address`], Cilium's as well as this one; no runtime: an iterator blocks
-//! until its next row is there. **Gives** rows of any type that is made of their JSON, with their revisions: those with a
+//! until its next row is there. **Provides** rows of any type that is made of their JSON, with their revisions: those with a
 //! key, those from a key on, all, and the changes of a table.
 //!
 //! ```no_run

@@ -1,6 +1,6 @@
 //! The commands `db/*` of scripts and of the shell, on all tables of a hive.
 //!
-//! **Owns** nothing. **Needs** the `Arc<Db>`. **Gives** the commands as group members: `db` and `db/show`, `db/get`, `db/list`,
+//! **Owns** nothing. **Needs** the `Arc<Db>`. **Provides** the commands as group members: `db` and `db/show`, `db/get`, `db/list`,
 //! `db/prefix`, `db/lowerbound`, `db/cmp`, `db/empty`, `db/initialized`, `db/watch`, `db/dump`, `db/insert`, `db/delete`.
 //!
 //! What `db/cmp` compares with a text is waited for, so a script says what shall be, not when. Rows are inserted into tables

@@ -52,7 +52,7 @@ pub(super) fn get<'t, K: Borrow<Q>, V, Q: Ord + ?Sized>(
     None
 }
 
-/// Gives the value that was there.
+/// Returns the value that was there.
 pub(super) fn insert<K: Ord + Clone, V: Clone>(link: &mut Link<K, V>, key: K, value: V) -> Option<V> {
     let Some(shared) = link else {
         *link = Some(Arc::new(Node { key, value, left: None, right: None, len: 1 }));

@@ -111,7 +111,7 @@ impl KernelDatapath {
     }
 
     /// Makes these programs the ones in use: attaches them to every pod's interface in place of the old ones, each
-    /// endpoint switches whole. Gives how many interfaces were switched. Goes on where one fails and returns
+    /// endpoint switches whole. Returns how many interfaces were switched. Goes on where one fails and returns
     /// [`DatapathError::NotSwitched`] at the end; until a further call succeeds, programs of before may run.
     pub fn switch(&self, programs: Arc<ProgramSet>, nl: &mut Netlink) -> Result<usize, DatapathError> {
         *self.programs.write().unwrap_or_else(PoisonError::into_inner) = Some(programs.clone());

@@ -153,7 +153,7 @@ impl PolicyPool {
     }
 
     /// Makes rested slots ready, creates maps when half of them are gone (a batch after the other, 8 to 11 ms each, on
-    /// nobody's path), and destroys some that nobody needed for a while. Gives how many are ready.
+    /// nobody's path), and destroys some that nobody needed for a while. Returns how many are ready.
     pub fn tend(&self) -> Result<usize, DatapathError> {
         self.tend_at(Instant::now())
     }
@@ -207,7 +207,7 @@ impl PolicyPool {
     }
 
     /// Pins again what somebody has unpinned: maps that were given out from what is open; those in reserve, which nobody
-    /// can open any more, are replaced. Gives what was done, in words.
+    /// can open any more, are replaced. Returns what was done, in words.
     pub(crate) fn repin(&self) -> Result<Vec<String>, DatapathError> {
         let ready: BTreeSet<u32> = self.slots().free().iter().copied().collect();
         let given: Vec<_> = self.given().iter().map(|(slot, map)| (*slot, map.clone())).collect();

@@ -19,7 +19,7 @@ pub(crate) fn address(key: &EndpointKey) -> String {
 }
 
 impl KernelDatapath {
-    /// Writes rows of endpoints again that are not as they were written, and removes rows of nobody. Gives all of them.
+    /// Writes rows of endpoints again that are not as they were written, and removes rows of nobody. Returns all of them.
     pub fn repair_rows(&self, links: &[Link]) -> Result<Vec<String>, DatapathError> {
         let maps = self.maps();
         let ids: BTreeMap<u32, u32> =

@@ -94,7 +94,7 @@ impl ProgramSet {
         done.map(|()| true).step(|| "pin the program array".to_owned())
     }
 
-    /// Enters programs again whose slot of the array is empty or holds another program. Gives their names. Nothing on
+    /// Enters programs again whose slot of the array is empty or holds another program. Returns their names. Nothing on
     /// kernels that do not tell what is in a program array.
     pub(crate) fn repair_calls(&self) -> Result<Vec<&'static str>, DatapathError> {
         let array = self.collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
@@ -121,7 +121,7 @@ impl ProgramSet {
     }
 
     /// Removes the pins of other loads' arrays, and of those of a Cilium agent before us, once no program of theirs is
-    /// attached. Gives their number.
+    /// attached. Returns their number.
     pub fn remove_others(&self, fs: &BpfFs) -> Result<usize, DatapathError> {
         let names = fs.map_names().step(|| "list the pinned maps".to_owned())?;
         let mut removed = 0;

@@ -10,7 +10,7 @@ use crate::endpoints::kernel::KernelDatapath;
 use datapath_api::{DatapathError, Step};
 
 impl KernelDatapath {
-    /// Removes pins and rows of endpoints that are not known. Gives how many.
+    /// Removes pins and rows of endpoints that are not known. Returns how many.
     pub(crate) fn sweep_leftovers(&self, known: &BTreeSet<u16>) -> Result<usize, DatapathError> {
         let maps = self.maps();
         let mut removed = 0;

@@ -160,7 +160,7 @@ impl KernelDatapath {
 
 impl Controller {
     /// Puts back pins and programs that others have removed, as far as it can; what [`Controller::apply`] has to make
-    /// again is noted for it. Gives all of them. Without programs there is nothing to look after.
+    /// again is noted for it. Returns all of them. Without programs there is nothing to look after.
     pub(crate) fn recheck(&mut self) -> Result<Vec<Repair>, DatapathError> {
         let mut repairs = self.datapath.repair_pins()?;
         let mut nl = Netlink::open()?;

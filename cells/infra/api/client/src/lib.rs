@@ -1,7 +1,7 @@
 //! A small synchronous client of the REST API, for command lines and plugins.
 //!
 //! **Owns** the address of the agent ([`Address`]) and the wire ([`Connection`]). **Needs** no runtime: a call blocks
-//! until its answer, or its next line, is there. **Gives** status and body as they come; what is in a body is `api-models`' or the
+//! until its answer, or its next line, is there. **Provides** status and body as they come; what is in a body is `api-models`' or the
 //! caller's business.
 //!
 //! ```no_run

@@ -89,7 +89,7 @@ pub(super) fn check(kubeconfig: &mut Kubeconfig, files: &mut Files) -> Result<Pa
     Ok(Parts { user: key, cluster: cluster_key, authority, certificate, expires })
 }
 
-/// Gives the file of the CA's certificates.
+/// Returns the file of the CA's certificates.
 fn check_cluster(cluster: Option<&Cluster>, key: &str, files: &mut Files) -> Result<Option<PathBuf>, Fault> {
     let server = cluster.and_then(|cluster| cluster.server.as_deref()).unwrap_or_default();
     if server.is_empty() {
@@ -134,7 +134,7 @@ fn ask_command(
     Ok(given.expires)
 }
 
-/// Gives the client's certificate.
+/// Returns the client's certificate.
 fn check_user(user: &mut AuthInfo, key: &str, files: &mut Files) -> Result<Option<Certificate>, Fault> {
     if user.auth_provider.is_some() {
         return fault(

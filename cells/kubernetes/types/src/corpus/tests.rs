@@ -193,7 +193,7 @@ fn broken_texts_are_refused_or_accepted_by_rule() {
 /// Gives every type a value with all its fields, none of them empty.
 struct Probe;
 
-/// Gives each of these names with a value, in order.
+/// Yields each of these names with a value, in order.
 struct All<'n>(std::slice::Iter<'n, &'static str>);
 
 impl<'de> MapAccess<'de> for All<'_> {

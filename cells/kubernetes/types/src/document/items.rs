@@ -18,7 +18,7 @@ pub struct JsonItem<'n, 't> {
     pub text: &'t str,
 }
 
-/// Gives the items of the lists that a text has at these names of its only object, in order. False if the text says
+/// Returns the items of the lists that a text has at these names of its only object, in order. False if the text says
 /// anything else, if `visit` is false for an item, or if something is wrong with the text, which
 /// [`documents`](super::documents) tells; what was visited before counts for nothing then.
 ///

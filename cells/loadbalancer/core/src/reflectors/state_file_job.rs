@@ -96,7 +96,7 @@ impl StateFile {
         }
     }
 
-    /// Reads the file and makes the tables say what it says. A removed file changes nothing, as does a wrong one. Gives
+    /// Reads the file and makes the tables say what it says. A removed file changes nothing, as does a wrong one. Returns
     /// when to try again, if nobody may tell.
     async fn load(&mut self, health: &Health) -> Option<Duration> {
         let (path, families, writer) = (self.path.clone(), self.families, self.writer.clone());

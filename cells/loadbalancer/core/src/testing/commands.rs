@@ -17,7 +17,7 @@ use crate::reconciler::balancer::Balancer;
 use crate::reconciler::control::Control;
 use crate::writer::services_writer::ServicesWriter;
 
-/// Gives the commands `test/*` to a hive with [`control_plane()`](crate::control_plane) and a node of which
+/// Provides the commands `test/*` to a hive with [`control_plane()`](crate::control_plane) and a node of which
 /// `Arc<LocalNodeStore>` is there.
 pub fn commands() -> Cell {
     module(
