@@ -37,7 +37,7 @@ fn the_filter_decides_which_pods_share_an_identity() {
     assert_eq!(a.0, b.0, "what does not count is different");
     assert_ne!(a.0, c.0, "what counts is different");
 
-    // Prefixes of a file in place of the defaults; endpoints of the run before are brought over.
+    // Prefixes of a file in place of the defaults; endpoints of the previous run are brought over.
     let file = node.sandbox().dir().join("prefixes.json");
     fs::write(&file, r#"{"version": 1, "valid-prefixes": [{"prefix": "ver", "source": "k8s"}]}"#).unwrap();
     node.stop();

@@ -154,7 +154,7 @@ impl HealthTree {
         self.inner.lock().history.from(from)
     }
 
-    /// Puts lines of an earlier run in front of the history; gives the number of the first line of this run.
+    /// Puts lines of the previous run in front of the history; gives the number of the first line of this run.
     pub fn restore_history(&self, lines: Vec<String>) -> u64 {
         self.inner.lock().history.restore(lines.into_iter())
     }

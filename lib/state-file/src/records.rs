@@ -23,7 +23,7 @@ const SHOWN: usize = 80;
 
 /// Values by key, on the disk, flushed. Nobody waits for it: what changes is taken at once and written by a job.
 ///
-/// What the run before has left waits, by key, until somebody [claims](Self::claim) it, puts another value or removes it.
+/// What the previous run has left waits, by key, until somebody [claims](Self::claim) it, puts another value or removes it.
 #[derive(Debug)]
 pub struct Records<T> {
     folder: PathBuf,
@@ -109,7 +109,7 @@ impl<T: Schema> Records<T> {
         Ok(())
     }
 
-    /// What the run before has left under a key, once, unless it was changed since. What cannot be read now is told and
+    /// What the previous run has left under a key, once, unless it was changed since. What cannot be read now is told and
     /// given up.
     pub fn claim(&self, key: &str) -> Option<T> {
         if !self.unclaimed.lock().remove(key) {

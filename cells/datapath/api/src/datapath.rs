@@ -126,7 +126,7 @@ pub enum PolicyWrite {
 /// grace period unless more endpoints are created at once than spare policy maps are ready (256). All are idempotent:
 /// after an error or a crash make the call again. Calls may overlap; those about one endpoint wait for each other.
 pub trait Datapath: Send + Sync + 'static {
-    /// Resolves when programs are loaded and endpoints of the run before are taken over. Await it before the first call
+    /// Resolves when programs are loaded and endpoints of the previous run are taken over. Await it before the first call
     /// of another method, they fail with [`DatapathError::NotReady`] before.
     fn ready(&self) -> BoxFuture<'static, ()>;
 
@@ -172,7 +172,7 @@ pub trait Datapath: Send + Sync + 'static {
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError>;
 
     /// Removes everything that belongs to none of these endpoints (the host endpoint's id among them). Call it once
-    /// all endpoints of the run before are known.
+    /// all endpoints of the previous run are known.
     fn prune(&self, known: &BTreeSet<u16>) -> Result<Pruned, DatapathError>;
 }
 

@@ -73,7 +73,7 @@ impl FakeDatapath {
         FakeDatapath::default()
     }
 
-    /// A datapath that holds endpoints of a run before, their interfaces up.
+    /// A datapath that holds endpoints of a previous run, their interfaces up.
     pub fn with_endpoints(endpoints: impl IntoIterator<Item = EndpointDatapath>) -> FakeDatapath {
         let fake = FakeDatapath::new();
         for endpoint in endpoints {
@@ -100,7 +100,7 @@ impl FakeDatapath {
         self.state().policy_capacity = Some(rows);
     }
 
-    /// Puts rows into an endpoint's policy map as a run before has left them: no call is recorded.
+    /// Puts rows into an endpoint's policy map as a previous run has left them: no call is recorded.
     pub fn restore_policy(&self, id: u16, rows: impl IntoIterator<Item = (PolicyKey, PolicyEntry)>) {
         self.state().policies.insert(id, rows.into_iter().collect());
     }

@@ -5,7 +5,7 @@
 //! routes to the pods, programs on interfaces, tcx links under `cilium/devices`. **Needs** `Arc<Maps>`, the tables
 //! `local-node`, `devices` and `node-addresses`, perhaps `runtime-options`, `Arc<Sysctl>`, root. **Provides** [`datapath_api::Datapath`] as `Arc<dyn Datapath>`.
 //!
-//! **Life.** The start hook reads what the run before left and repairs pins after the settings rows (`restore`). A
+//! **Life.** The start hook reads what the previous run left and repairs pins after the settings rows (`restore`). A
 //! job waits for the router's address, then loads one set of programs, switches every pod's interface to it
 //! (`Datapath::ready` resolves), makes addresses and routes, and puts programs on devices; it goes on to follow the
 //! tables: a node-wide switch changed by `PATCH /config` is another load, whose programs replace those in use in place

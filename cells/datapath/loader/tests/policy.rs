@@ -74,7 +74,7 @@ fn rows_change_in_place_in_order_or_by_another_map() {
     // The host's rows allow everything, there is no host firewall.
     datapath.attach_host(500).unwrap();
     assert_eq!(datapath.policy_rows(500).unwrap().len(), 2);
-    // As does what a map of the run before lacks.
+    // As does what a map of the previous run lacks.
     let slot = maps.ep_config().lookup(&500).unwrap().unwrap().policy_slot;
     maps.ep_policies().unset(slot).unwrap();
     assert_eq!(start(&maps).policy_rows(500).unwrap().len(), 2);

@@ -2,7 +2,7 @@
 //!
 //! **Owns** the table `endpoints`, the records under `state/<id>/ep_config.json`, the CNI plugin's deletion queue.
 //! **Needs** the datapath, policy, identities, the ipcache, the allocator, the node's row; cluster objects, if there are.
-//! **Provides** [`Endpoints`], the operations under `/endpoint`, to the allocator the addresses of an earlier run.
+//! **Provides** [`Endpoints`], the operations under `/endpoint`, to the allocator the addresses of the previous run.
 //!
 //! **Life of an endpoint.** `PUT /endpoint/{id}` puts a row into the table, takes over the addresses, gives it the
 //! labels of its pod's object - `reserved:init` without one - and the identity of those, and waits for the reconciler:

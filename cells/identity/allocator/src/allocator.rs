@@ -55,7 +55,7 @@ impl Identities {
         Ok(id)
     }
 
-    /// Has an earlier run's number stay: the user's record, and so packets, carry it. Returns the number that the user
+    /// Has the previous run's number stay: the user's record, and so packets, carry it. Returns the number that the user
     /// has from now on, which is another one only if
     /// - it cannot be given out on this node, or
     /// - another record has made it something else before.
@@ -162,7 +162,7 @@ impl Identities {
         self.table.transact(|w| initializer.done(w));
     }
 
-    /// Reads the file of an earlier run. One that cannot be read is put aside: records and kernel tell the numbers
+    /// Reads the file of the previous run. One that cannot be read is put aside: records and kernel tell the numbers
     /// that matter.
     pub(crate) fn restore(&self) -> Result<usize, Error> {
         let held = self.store.hold();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Which numbers there are, and how long those of an earlier run stay. Changes take effect at the next start.
+/// Which numbers there are, and how long those of the previous run stay. Changes take effect at the next start.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Identities")]
 pub struct IdentityConfig {

@@ -46,7 +46,7 @@ impl Identity {
         Query::primary(id)
     }
 
-    /// The identities of exactly these labels; more than one only if an earlier run has left it so.
+    /// The identities of exactly these labels; more than one only if the previous run has left it so.
     pub fn by_labels(labels: &LabelArray) -> Query<Identity> {
         BY_LABELS.query(&text(labels))
     }

@@ -5,7 +5,7 @@
 //! **Needs** the node's options. **Provides** [`Identities`] to whoever has workloads, [`Prefixes`] to whoever has
 //! prefixes, the table to readers, `GET /identity` and `GET /identity/{id}`.
 //!
-//! **Life.** Reserved and well-known numbers are there from the start. Files of an earlier run are read before anybody
+//! **Life.** Reserved and well-known numbers are there from the start. Files of the previous run are read before anybody
 //! may allocate; then the endpoints' records and the kernel's ipcache say which numbers packets carry already, and
 //! these win over the files. The table is initialised once all of them have spoken. Every new number of a workload is on
 //! disk before it is given out; a prefix's is at least in the kernel before packets carry it.

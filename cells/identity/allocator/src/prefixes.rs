@@ -154,7 +154,7 @@ impl Prefixes {
         }
     }
 
-    /// Says that the ipcache has been told by everybody what prefixes are: numbers of the earlier run that nobody has
+    /// Says that the ipcache has been told by everybody what prefixes are: numbers of the previous run that nobody has
     /// asked for since are in no packet any more.
     pub fn settle(&self) {
         self.settled.send_replace(true);
@@ -166,7 +166,7 @@ impl Prefixes {
         let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
     }
 
-    /// Reads the checkpoint of an earlier run. One that cannot be read is put aside: the ipcache tells the numbers.
+    /// Reads the checkpoint of the previous run. One that cannot be read is put aside: the ipcache tells the numbers.
     pub(crate) fn restore(&self) -> Result<usize, Error> {
         let held = self.store.hold();
         let entries =
@@ -195,7 +195,7 @@ impl Prefixes {
         Ok(count)
     }
 
-    /// Releases what an earlier run had and nobody has asked for since. Returns how many.
+    /// Releases what the previous run had and nobody has asked for since. Returns how many.
     pub(crate) fn release_restored(&self) -> usize {
         let held = self.store.hold();
         let stale = |row: &Identity| row.scope() == Scope::Local && row.users.is_empty();
@@ -224,7 +224,7 @@ impl Prefixes {
         Some(id)
     }
 
-    /// New numbers come behind those of the earlier run.
+    /// New numbers come behind those of the previous run.
     fn look_behind(&self) {
         let snapshot = self.table.snapshot();
         let last =

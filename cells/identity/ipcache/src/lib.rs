@@ -4,7 +4,7 @@
 //! **Needs** the maps, the node's row and addresses.
 //! **Provides** [`IpcacheWriter`] to the sources, the table to readers, `GET /ip`.
 //!
-//! **Life.** Rows of an earlier run are read at start and stay, as claims of the least believed [`Source`], until
+//! **Life.** Rows of the previous run are read at start and stay, as claims of the least believed [`Source`], until
 //! every source registered with [`IpcacheWriter::register`] has said what it knows; then what nobody has claimed
 //! goes. The host's addresses and the world are the cell's own claims.
 //!

@@ -1,4 +1,4 @@
-//! What an earlier run has left in the kernel: rows that keep forwarding until the sources have spoken.
+//! What the previous run has left in the kernel: rows that keep forwarding until the sources have spoken.
 
 use datapath_abi::{IpcacheKey, RemoteEndpointInfo};
 use ipnetwork::IpNetwork;

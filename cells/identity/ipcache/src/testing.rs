@@ -39,7 +39,7 @@ impl FakeMap {
         *lock(&self.refused) = prefix;
     }
 
-    /// Puts a row there as an earlier run would have left it.
+    /// Puts a row there as the previous run would have left it.
     pub fn leave(&self, prefix: IpNetwork, identity: u32) {
         let value = kernel::value(&crate::Mapping::identity(identity));
         lock(&self.rows).insert(kernel::key(prefix), value);

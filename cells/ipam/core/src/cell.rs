@@ -19,7 +19,7 @@ use crate::rest;
 /// Who has the router's addresses.
 const ROUTER: &str = "router";
 
-/// An address that an endpoint of an earlier run has.
+/// An address that an endpoint of the previous run has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestoredAddress {
     /// The address.
@@ -30,7 +30,7 @@ pub struct RestoredAddress {
     pub owner: String,
 }
 
-/// Addresses that earlier runs gave away, from the cells that remember them: they are reserved before any other
+/// Addresses that previous runs gave away, from the cells that remember them: they are reserved before any other
 /// address is given, the router's included. Read once at start.
 #[derive(Clone)]
 pub struct Restored(Arc<dyn Fn() -> io::Result<Vec<RestoredAddress>> + Send + Sync>);
@@ -101,7 +101,7 @@ fn facts(node: &LocalNode) -> Node {
     }
 }
 
-/// Keeps the router's addresses of the earlier run if they can be had, else takes new ones.
+/// Keeps the router's addresses of the previous run if they can be had, else takes new ones.
 fn routers(ipam: &Ipam, store: &LocalNodeStore) -> Result<(), Error> {
     let node = store.node().map(|node| facts(&node)).unwrap_or_default();
     let before = [node.router_ipv4.map(IpAddr::V4), node.router_ipv6.map(IpAddr::V6)];

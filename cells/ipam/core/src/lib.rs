@@ -1,11 +1,11 @@
 //! Addresses for endpoints from the node's pod ranges.
 //!
 //! **Owns** the table `ipam`: who has which address, on what terms, and which addresses rest after their release.
-//! **Needs** the node's row (pod ranges), and what other cells remember of an earlier run ([`Restored`]).
+//! **Needs** the node's row (pod ranges), and what other cells remember of the previous run ([`Restored`]).
 //! **Provides** the handle [`Ipam`], the router's addresses in the node's row, `POST /ipam`, `POST` and `DELETE
 //! /ipam/{ip}`, the `ipam` part of `/healthz` ([`Ipam::status`]).
 //!
-//! **Life.** At start addresses of restored endpoints are reserved first, then the router's: the earlier run's if it
+//! **Life.** At start addresses of restored endpoints are reserved first, then the router's: the previous run's if it
 //! is free, else a new one. An address given with `expiration: true` goes back after ten minutes unless the endpoint
 //! that uses it shows its token. There is no file: the endpoints' records are the memory.
 //!

@@ -229,7 +229,7 @@ impl Folder {
                 self.report.folder(None, &self.manifests);
                 names.into_keys().collect()
             }
-            // Somebody mounts it late: what it said in the run before stays in force.
+            // Somebody mounts it late: what it said in the previous run stays in force.
             (Err(error), _)
                 if error.kind() == io::ErrorKind::NotFound && !self.complete && self.memory.knows() =>
             {
@@ -275,7 +275,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Files that are there and could not be read yet say what they said in the run before; those that are gone say
+    /// Files that are there and could not be read yet say what they said in the previous run; those that are gone say
     /// nothing any more.
     fn begin(&mut self, names: &BTreeSet<String>) -> Outcome {
         let mut outcome = Outcome::default();
@@ -288,7 +288,7 @@ impl Folder {
         outcome
     }
 
-    /// What a file said in the run before, unless it was read already.
+    /// What a file said in the previous run, unless it was read already.
     fn restore(&mut self, name: &str) -> Outcome {
         match self.keep.before(name) {
             Some(before) => self.manifests.restore(name, &before),

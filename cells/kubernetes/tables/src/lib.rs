@@ -36,7 +36,7 @@
 //! 1,000 objects; its kinds follow each other within milliseconds, in no order.
 //!
 //! **A manifest that is wrong** is refused with file, document, line, path and remedy in `k8s-sources`, in health and
-//! once in the log; all others apply. What it named stays as it was before, also as it was in the run before: what files
+//! once in the log; all others apply. What it named stays as it was before, also as it was in the previous run: what files
 //! said when they were right is kept in `state/manifests`. What a manifest leaves out is filled in as an API server would;
 //! a pod that names no node is this node's.
 //!

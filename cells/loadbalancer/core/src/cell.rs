@@ -265,7 +265,7 @@ fn reconcile(p: ReconcileParams) {
     jobs.one_shot("reconcile", move |cx: JobCx| run(p, ids, cx));
 }
 
-/// Takes the maps over, waits for the sources if an earlier run has left services in them, then reconciles.
+/// Takes the maps over, waits for the sources if the previous run has left services in them, then reconciles.
 async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow::Result<()> {
     let comparisons = p.maps.comparisons.clone();
     let frontends = p.writer.frontends_for_statuses();
@@ -338,7 +338,7 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
     Ok(())
 }
 
-/// Opens the maps and reads what an earlier run has left in them, until it succeeds; none when the agent stops first.
+/// Opens the maps and reads what the previous run has left in them, until it succeeds; none when the agent stops first.
 async fn take_over(p: &ReconcileParams, cx: &JobCx) -> Option<(Arc<dyn LbMaps>, Balancer)> {
     let (first, longest) = (p.config.lb_retry_backoff_min, p.config.lb_retry_backoff_max);
     let mut wait = first;

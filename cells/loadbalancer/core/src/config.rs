@@ -20,7 +20,7 @@ pub struct ServicesConfig {
     /// How long that file must be left alone before it is read again
     #[flag(default = "1s", hidden)]
     pub lb_state_file_interval: Duration,
-    /// How long services of an earlier run wait for all sources before any of them is changed
+    /// How long services of the previous run wait for all sources before any of them is changed
     #[flag(default = "1m", hidden)]
     pub lb_init_wait_timeout: Duration,
     /// First wait before rows that the kernel refused are written again

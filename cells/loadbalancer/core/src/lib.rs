@@ -41,14 +41,14 @@
 //! - Affinity matches go with every backend that leaves a frontend, also while others use it.
 //! - Ports of the node (NodePort with `kube-proxy-replacement`, HostPort) have all their rows in the maps; the datapath does not serve them yet, which
 //!   health says (`node-ports`). At addresses of the node they come back at once when a frontend that had the address goes.
-//! - Of slots behind the count of an earlier run only those of active backends count as unhealthy; the others say
+//! - Of slots behind the count of the previous run only those of active backends count as unhealthy; the others say
 //!   themselves that they are leaving.
 //! - A service that was refused is taken once nothing stands against it any more, whoever did; not only with its own changes.
 //! - A wrong field of a cluster's object is told in health (`passed-over`) and in the log, not only left out. Services for
 //!   nodes with certain labels are looked at again when the node's labels change.
 //! - A state file with any wrong field changes nothing, and says which, in which line; fields that are not known are
 //!   ignored as in Cilium, and reported. A port without protocol is TCP. As long as the file is wrong from the start,
-//!   services of an earlier run stay.
+//!   services of the previous run stay.
 //! - An address in two slices of a service is one backend with the names of both and the better state. A source range with
 //!   blanks around it counts, as for the API server: without it the service would be open to all.
 

@@ -216,7 +216,7 @@ impl Ops<DesiredSkip> for SkipOps {
         self.bring(&row.pod, &BTreeSet::new())
     }
 
-    /// Rows that nobody wants go: those of earlier runs, of network namespaces that are gone.
+    /// Rows that nobody wants go: those of previous runs, of network namespaces that are gone.
     fn prune(&mut self, _: &OpCx<'_>, rows: Rows<'_, DesiredSkip>) -> OpResult {
         let maps = self.provider.maps()?;
         let wanted: BTreeSet<SkipKey> = rows.flat_map(|row| row.keys()).collect();

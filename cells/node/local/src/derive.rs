@@ -15,7 +15,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) boot_id: String,
     /// Table `node-addresses`.
     pub(crate) addresses: Vec<&'a NodeAddress>,
-    /// Router addresses of a run before.
+    /// Router addresses of a previous run.
     pub(crate) router_ipv4: Option<Ipv4Addr>,
     pub(crate) router_ipv6: Option<Ipv6Addr>,
 }

@@ -1,4 +1,4 @@
-//! The router's addresses of an earlier run: from `cilium_host`, else from the
+//! The router's addresses of the previous run: from `cilium_host`, else from the
 //! header file that Cilium and this agent leave in the state folder.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The agent's folder. A change takes effect at the next start, which then finds nothing of the earlier run.
+/// The agent's folder. A change takes effect at the next start, which then finds nothing of the previous run.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Files")]
 pub struct StateConfig {

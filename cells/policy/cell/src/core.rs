@@ -182,7 +182,7 @@ impl Core {
         Some((subject, self.computed.get(self.audiences.get(&audience(subject))?)?))
     }
 
-    /// As [`round`](Self::round), but what maps of the run before have about prefixes stays beside the new rows: packets
+    /// As [`round`](Self::round), but what maps of the previous run have about prefixes stays beside the new rows: packets
     /// carry these numbers until the ipcache has the new ones. The next round ends that.
     pub(crate) fn first_round(&mut self) -> Round {
         self.keep_prefixes = true;
@@ -398,7 +398,7 @@ impl Computed {
     }
 }
 
-/// What a map of the run before holds, and these rows together with what it has about prefixes of which they say
+/// What a map of the previous run holds, and these rows together with what it has about prefixes of which they say
 /// nothing, if there is such; nothing if the map cannot be read or would be too full.
 fn with_prefixes_before(datapath: &dyn Datapath, endpoint: u16, rows: &Rows) -> Option<(Rows, Option<Rows>)> {
     let found: Rows = datapath.policy_rows(endpoint).ok()?.into_iter().collect();

@@ -51,7 +51,7 @@ impl Repository {
     }
 
     /// Takes a new version of an object. Returns why it is refused, if it is; what was in force before stays then, also
-    /// what was in the run before.
+    /// what was in the previous run.
     pub(crate) fn upsert(
         &mut self,
         object: &PolicyObject,

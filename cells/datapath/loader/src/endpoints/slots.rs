@@ -44,7 +44,7 @@ impl Slots {
         Slots { free, resting, spare, fresh: 1, limit, taken: 0, reserve, lowest_free: 0, shrunk: None }
     }
 
-    /// Takes over slots of a run before: `occupied` have a map, `used` are endpoints'. Returns those that are free now,
+    /// Takes over slots of a previous run: `occupied` have a map, `used` are endpoints'. Returns those that are free now,
     /// whose maps must be emptied.
     pub(crate) fn restore(&mut self, occupied: &BTreeSet<u32>, used: &BTreeSet<u32>) -> Vec<u32> {
         self.fresh = occupied.iter().chain(used).max().map_or(1, |last| last + 1);

@@ -20,7 +20,7 @@ const SLOT_GAP: u32 = 4 * crate::READY as u32;
 type Pins = BTreeMap<String, RawMap>;
 
 impl KernelDatapath {
-    /// Takes over endpoints of the run before, or of another agent: repairs pins and rows after the settings rows. Needs no
+    /// Takes over endpoints of the previous run, or of another agent: repairs pins and rows after the settings rows. Needs no
     /// programs.
     pub fn restore(&self) -> Result<usize, DatapathError> {
         self.restore_ids()?;

@@ -1,4 +1,4 @@
-//! What a start finds of the run before, and what is to be done about it: a pure function of rows and pins.
+//! What a start finds of the previous run, and what is to be done about it: a pure function of rows and pins.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What a start makes of the endpoints an earlier run has left: a pure function of the state folder's records and the
+//! What a start makes of the endpoints the previous run has left: a pure function of the state folder's records and the
 //! links that exist.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! From what an earlier run has left to endpoints that are ready: read, reserve, wait for the datapath, make again,
+//! From what the previous run has left to endpoints that are ready: read, reserve, wait for the datapath, make again,
 //! serve queued deletions, let requests in.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -129,7 +129,7 @@ pub(crate) async fn remove_unfinished(unfinished: Vec<(String, u32)>) {
     }
 }
 
-/// Puts the endpoints of an earlier run into the table, in state `restoring`, with their addresses reserved. What
+/// Puts the endpoints of the previous run into the table, in state `restoring`, with their addresses reserved. What
 /// cannot go on is removed from the folder, what cannot be read put aside, its kernel state goes later, by the first
 /// prune. `known`: what the kernel has of endpoints.
 pub(crate) fn restore(

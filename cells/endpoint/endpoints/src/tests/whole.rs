@@ -116,7 +116,7 @@ async fn a_restart_keeps_endpoints_and_serves_queued_deletions() {
     std::fs::write(queue.join("x.delete"), r#"{"container-id":"cid-p1"}"#).unwrap();
     let mut hive = start(&world).await;
     let routes = hive.get::<Routes>();
-    // A request that changes endpoints waits for all of the earlier run's business.
+    // A request that changes endpoints waits for all of the previous run's business.
     routes.add(3).await;
     let (status, gone) = routes.call(Operation::GetEndpointID, "container-id:cid-p1", "").await;
     assert_eq!((status, gone.as_str()), (404, ""));

@@ -27,7 +27,7 @@ impl Keep {
         Keep(Some(records))
     }
 
-    /// What a file said in the run before; given once.
+    /// What a file said in the previous run; given once.
     pub(crate) fn before(&self, name: &str) -> Option<LastGood> {
         self.0.as_ref()?.claim(name)
     }

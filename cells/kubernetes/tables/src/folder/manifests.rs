@@ -128,7 +128,7 @@ impl Manifests {
         Outcome { good: vec![(name.clone(), Some(good))], ..self.outcome(touched, name) }
     }
 
-    /// What a file said in the run before, until it is read. A file that was read already is left alone.
+    /// What a file said in the previous run, until it is read. A file that was read already is left alone.
     pub(crate) fn restore(&mut self, name: &str, before: &LastGood) -> Outcome {
         if self.has(name) {
             return Outcome::default();

@@ -1,4 +1,4 @@
-//! Whether the folder was there in the run before: a folder that is missing since is late, not empty.
+//! Whether the folder was there in the previous run: a folder that is missing since is late, not empty.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Memory {
         }
     }
 
-    /// Reads what the run before has noted. Without knowing, a missing folder is waited for.
+    /// Reads what the previous run has noted. Without knowing, a missing folder is waited for.
     pub(crate) fn restore(&self) -> Result<(), state_file::Error> {
         let Some(kept) = &self.0 else { return Ok(()) };
         let before = match kept.file.load::<Known>() {
@@ -85,7 +85,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether the run before had this folder.
+    /// Whether the previous run had this folder.
     pub(crate) fn knows(&self) -> bool {
         self.0.as_ref().is_some_and(|kept| kept.before.load(Ordering::Acquire))
     }

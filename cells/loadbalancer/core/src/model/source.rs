@@ -25,7 +25,7 @@ pub enum Source {
     Api,
     /// Made by the agent without knowledge.
     Generated,
-    /// Read back from an earlier run.
+    /// Read back from the previous run.
     Restored,
     /// Unknown.
     Unspec,

@@ -128,7 +128,7 @@ impl Backends {
         any
     }
 
-    /// Takes over a row of an earlier run. Of two rows of one address the first is given to new users.
+    /// Takes over a row of the previous run. Of two rows of one address the first is given to new users.
     pub(crate) fn restore(&mut self, id: u32, row: BackendValue) {
         let address = row.address;
         if self.ids.reserve(id) {
@@ -236,7 +236,7 @@ impl Backends {
         self.used.get(&id).map(|used| used.address)
     }
 
-    /// As [`hold`](Self::hold), for a backend of an earlier run that is known by its number only; false if there is none.
+    /// As [`hold`](Self::hold), for a backend of the previous run that is known by its number only; false if there is none.
     pub(crate) fn hold_restored(&mut self, id: u32, frontend: u16, state: BackendState) -> bool {
         let Some(used) = self.used.get_mut(&id) else { return false };
         used.hold(frontend, state);
@@ -281,7 +281,7 @@ impl Backends {
         self.ids.give_back(id);
     }
 
-    /// Gives up the backends of an earlier run that no frontend has asked for.
+    /// Gives up the backends of the previous run that no frontend has asked for.
     pub(crate) fn drop_all_unused(&mut self) {
         let unused: Vec<u32> =
             self.used.iter().filter(|(_, used)| used.by.is_empty()).map(|(id, _)| *id).collect();

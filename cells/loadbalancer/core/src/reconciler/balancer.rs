@@ -47,12 +47,12 @@ pub(crate) struct Balancer {
     pub(crate) backends: Backends,
     /// Which frontends want the row for all ports of an address.
     pub(crate) wildcards: Wildcards,
-    /// Highest slot of frontends of an earlier run that have no row of their own.
+    /// Highest slot of frontends of the previous run that have no row of their own.
     pub(crate) stray_slots: HashMap<LbAddress, u16>,
     pub(crate) last_table: LastTable,
     /// Addresses of the node that ports of the node have rows at, by the frontend that says so, scope and all.
     pub(crate) expansions: HashMap<LbAddress, BTreeSet<IpAddr>>,
-    /// Backends that an earlier run had found unhealthy, by frontend.
+    /// Backends that the previous run had found unhealthy, by frontend.
     pub(crate) quarantined: HashMap<LbAddress, BTreeSet<LbAddress>>,
     /// Numbers of frontends of versions that did not tell protocols apart.
     pub(crate) of_any_protocol: HashMap<LbAddress, u16>,
@@ -157,7 +157,7 @@ impl Balancer {
                 self.frontends.entry(address).or_insert(Record { id, slots, ..Record::default() })
             }
         };
-        // Numbers of an earlier run may stand for one backend twice: the first one counts.
+        // Numbers of the previous run may stand for one backend twice: the first one counts.
         let known = if record.restored { &[][..] } else { &record.backends[..] };
         let id = record.id;
         let mut plan = Plan { desired, id, backends: Numbers::new(), stale: Numbers::new(), cleans: false };

@@ -137,7 +137,7 @@ pub(crate) enum Impossible {
 
 impl Desired {
     /// The frontend at its own address, or at one of the node's that it expands to. Backends in `quarantined` were found
-    /// unhealthy in an earlier run, and nobody has said otherwise since.
+    /// unhealthy in the previous run, and nobody has said otherwise since.
     pub(crate) fn of(
         frontend: &Frontend,
         address: LbAddress,

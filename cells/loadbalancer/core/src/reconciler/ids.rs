@@ -85,7 +85,7 @@ impl Ids {
         Some(id)
     }
 
-    /// Marks a number of an earlier run as used; false if it is already, or is none.
+    /// Marks a number of the previous run as used; false if it is already, or is none.
     pub(crate) fn reserve(&mut self, id: u32) -> bool {
         self.seen(id);
         (1..=self.max).contains(&id) && self.used.insert(id)

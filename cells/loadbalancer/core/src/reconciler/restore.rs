@@ -1,4 +1,4 @@
-//! What an earlier run has left in the maps: numbers that stay, and what is to go when nobody asks for it.
+//! What the previous run has left in the maps: numbers that stay, and what is to go when nobody asks for it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -151,7 +151,7 @@ impl Balancer {
         }
     }
 
-    /// The backends of a frontend that were found unhealthy by an earlier run, if nobody has said otherwise since.
+    /// The backends of a frontend that were found unhealthy by the previous run, if nobody has said otherwise since.
     pub(crate) fn still_quarantined(
         &mut self,
         frontend: &Frontend,
@@ -169,7 +169,7 @@ impl Balancer {
         self.quarantined.get(&address)
     }
 
-    /// How many frontends of an earlier run nobody has asked for yet.
+    /// How many frontends of the previous run nobody has asked for yet.
     pub(crate) fn restored(&self) -> usize {
         self.frontends.values().filter(|record| record.restored).count()
     }
@@ -180,7 +180,7 @@ impl Balancer {
         self.prune_but(|_| false)
     }
 
-    /// The same, but for frontends of the earlier run that the tables have: they wait for room.
+    /// The same, but for frontends of the previous run that the tables have: they wait for room.
     pub(crate) fn prune_but(&mut self, waits: impl Fn(&LbAddress) -> bool) -> Result<Pruned, MapError> {
         let restored = self.frontends.iter().filter(|(_, record)| record.restored);
         let unclaimed: Vec<LbAddress> =
