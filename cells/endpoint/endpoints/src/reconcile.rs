@@ -193,9 +193,9 @@ impl EndpointOps {
         Ok(())
     }
 
-    /// Lets those go on whose policies the kernel has: of the endpoints, and of all others what they say of new
-    /// identities, which packets carry only after this. An endpoint of the previous run goes on with the policy that
-    /// it has, until all sources have been read.
+    /// Lets those go on whose policies the kernel has: of the endpoints, of those that change identity together with them,
+    /// and of all others what they say of new identities, which packets carry only after this. An endpoint of the previous
+    /// run goes on with the policy that it has, until all sources have been read.
     fn await_policy(&self, building: &mut [&mut BatchEntry<Endpoint>]) {
         let mut claims = Vec::new();
         for entry in at(building, Step::Policy) {
@@ -222,7 +222,10 @@ impl EndpointOps {
         }
         let id = endpoint.record.id;
         match self.policies.realization(id, regeneration.policy) {
-            Ok(Realization::Done(_)) => Ok(()),
+            Ok(Realization::Done(_)) => match self.peer_without_policy(id, &regeneration) {
+                Some(watch) => wait(&regeneration, watch),
+                None => Ok(()),
+            },
             Ok(Realization::Pending(watch)) => wait(&regeneration, watch),
             // All its traffic is denied, which is safe; table and metrics of policy show it.
             Err(error @ NotRealized::Full { .. }) => {
@@ -233,6 +236,16 @@ impl EndpointOps {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// A watch on the policy of an endpoint that changes identity together with this one, where the kernel has not got it:
+    /// its map says nothing of this one's new identity yet. One whose policy cannot be written holds up nobody.
+    fn peer_without_policy(&self, id: u16, regeneration: &Regeneration) -> Option<Watch> {
+        let peers = regeneration.together.as_deref().into_iter().flatten().filter(|peer| **peer != id);
+        peers.copied().find_map(|peer| match self.policies.realization(peer, regeneration.policy) {
+            Ok(Realization::Pending(watch)) => Some(watch),
+            Ok(Realization::Done(_)) | Err(_) => None,
+        })
     }
 
     /// Lets those go on whose addresses the kernel has in the ipcache.

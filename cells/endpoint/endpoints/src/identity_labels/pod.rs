@@ -78,18 +78,17 @@ pub(crate) enum Lookup {
 
 impl Objects {
     /// Returns what the tables have of the endpoint's pod.
-    pub(crate) fn lookup(&self, record: &Record) -> Lookup {
+    pub(crate) fn lookup(&self, snapshot: &Snapshot, record: &Record) -> Lookup {
         if record.k8s_pod_name.is_empty() {
             return Lookup::NoPod;
         }
-        let snapshot = self.pods.snapshot();
         let by_name = Row::by_name(&record.k8s_namespace, &record.k8s_pod_name);
-        let Some(row) = self.pods.get(&snapshot, by_name) else { return Lookup::NoPod };
+        let Some(row) = self.pods.get(snapshot, by_name) else { return Lookup::NoPod };
         if !is_of(&row.object, record) {
             return Lookup::OtherPod;
         }
         let partial = self.partial.contains(&*row.source);
-        self.metadata(&snapshot, &row.object, partial).map_or(Lookup::NoNamespace, Lookup::Found)
+        self.metadata(snapshot, &row.object, partial).map_or(Lookup::NoNamespace, Lookup::Found)
     }
 
     /// The metadata of a pod; none before its namespace is known, whose labels are part of the identity: rules that
@@ -119,7 +118,7 @@ impl Objects {
             if let Some(sources) = &self.sources {
                 sources.look().await;
             }
-            if self.lookup(record) != Lookup::OtherPod {
+            if self.lookup(&self.pods.snapshot(), record) != Lookup::OtherPod {
                 return None;
             }
             tokio::select! {

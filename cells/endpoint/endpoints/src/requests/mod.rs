@@ -3,6 +3,7 @@
 //! Sibling folders that it uses: `identity_labels`, `model`.
 
 pub(crate) mod change;
+pub(crate) mod description;
 pub(crate) mod fence;
 pub(crate) mod pods;
 pub(crate) mod service;

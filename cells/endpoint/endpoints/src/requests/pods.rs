@@ -7,6 +7,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use labels::K8S;
+use statedb::Snapshot;
 
 use crate::identity_labels::pod::{Lookup, Metadata, Objects};
 use crate::model::endpoint::Endpoint;
@@ -49,15 +50,18 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
             row.is_some_and(|row| row.record.sec_label.is_some() && !row.state.is_leaving())
         });
         let ids: Vec<EndpointId> = ids.into_iter().collect();
-        let (service, described) = (endpoints.clone(), ids.clone());
-        let outcomes = hive::blocking(move || service.describe_all(&described)).await;
+        let (service, described, at) = (endpoints.clone(), ids.clone(), snapshot.clone());
+        let outcomes = hive::blocking(move || service.describe_all(&described, &at)).await;
         for (id, outcome) in ids.iter().zip(outcomes) {
             if !report(*id, outcome) {
                 failed.insert(*id);
             }
         }
         for id in ids {
-            if table.get(&snapshot, Endpoint::by_id(id)).is_some_and(|row| is_unknown(row, objects)) {
+            if table
+                .get(&snapshot, Endpoint::by_id(id))
+                .is_some_and(|row| is_unknown(row, objects, &snapshot))
+            {
                 fetches.add(endpoints, objects, id);
             }
         }
@@ -93,11 +97,11 @@ fn report(id: EndpointId, outcome: Result<bool, Refused>) -> bool {
 }
 
 /// Whether nothing is known of the endpoint's pod but that the table has another one of its name.
-fn is_unknown(endpoint: &Endpoint, objects: &Objects) -> bool {
+fn is_unknown(endpoint: &Endpoint, objects: &Objects, snapshot: &Snapshot) -> bool {
     let labels = &endpoint.record.op_labels;
     let described = [&labels.orchestration_identity, &labels.orchestration_info];
     !described.iter().any(|labels| labels.0.values().any(|label| label.source == K8S))
-        && objects.lookup(&endpoint.record) == Lookup::OtherPod
+        && objects.lookup(snapshot, &endpoint.record) == Lookup::OtherPod
 }
 
 /// Requests to the API server for pods, one an endpoint.
@@ -115,12 +119,13 @@ impl Fetches {
         }
         let (table, objects) = (endpoints.table(), objects.clone());
         self.running.push(Box::pin(async move {
-            let row = || table.get(&table.snapshot(), Endpoint::by_id(id)).cloned();
-            let Some(endpoint) = row() else { return (id, None) };
+            let row = table.get(&table.snapshot(), Endpoint::by_id(id)).cloned();
+            let Some(endpoint) = row else { return (id, None) };
             let wanted = || {
                 let same_pod = |row: &Endpoint| row.record.k8s_uid == endpoint.record.k8s_uid;
-                row().is_some_and(|row| {
-                    !row.state.is_leaving() && same_pod(&row) && is_unknown(&row, &objects)
+                let snapshot = table.snapshot();
+                table.get(&snapshot, Endpoint::by_id(id)).is_some_and(|row| {
+                    !row.state.is_leaving() && same_pod(row) && is_unknown(row, &objects, &snapshot)
                 })
             };
             (id, objects.fetch_until_known(&endpoint.record, wanted).await)

@@ -14,7 +14,7 @@ use labels::Labels;
 use memory_limit::MemoryLimit;
 use policy::Policies;
 use reconciler::{Status, StatusKind};
-use statedb::{Obj, RwTable, Table, TableTxn};
+use statedb::{Obj, RwTable, Snapshot, Table, TableTxn};
 
 use crate::identity_labels::filter::Filter;
 use crate::identity_labels::pod::{self, Lookup, Metadata, Objects};
@@ -25,14 +25,11 @@ use crate::model::options::{BadOption, Defaults};
 use crate::model::record::{OptionMap, Record, SecurityLabel};
 use crate::model::state::State;
 use crate::requests::change;
+use crate::requests::description::{Description, RESOLVING, UPDATED};
 use crate::requests::fence::{Fence, NotOpen};
 
 /// How long a request waits for the endpoint it made or changed.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Why endpoints of other labels are made again.
-const UPDATED: &str = "LabelsUpdate: updated security labels";
-const RESOLVING: &str = "Triggering identity resolution due to updated identity labels";
 
 /// Makes, changes and removes endpoints. Cheap to clone.
 #[derive(Clone)]
@@ -186,28 +183,27 @@ impl Endpoints {
     /// Updates labels, identity and names of ports to those of the pod's object, or of the API server's answer
     /// `fetched` while the tables have no object of the pod. True if something has changed.
     ///
-    /// Retries with the current row if it was changed concurrently: the identity is allocated, and may be written
-    /// to disk, without holding the table's lock.
+    /// Retries with the current row if what it is about was changed concurrently: the identity is allocated, and may be
+    /// written to disk, without holding the table's lock.
     pub(crate) fn describe(&self, id: EndpointId, fetched: Option<&Metadata>) -> Result<bool, Refused> {
         loop {
-            let row = self.row(id).ok_or(Refused::NotFound)?;
-            let Some(next) = self.described(&row, fetched)? else { return Ok(false) };
+            let snapshot = self.table.snapshot();
+            let row = self.table.get(&snapshot, Endpoint::by_id(id)).ok_or(Refused::NotFound)?;
+            let Some(description) = self.described(&snapshot, row, fetched)? else { return Ok(false) };
             let mut txn = self.table.write();
-            if !txn.get(Endpoint::by_id(id)).is_some_and(|current| current.same(&row)) {
-                continue;
-            }
+            let Some(next) = description.applied(row, txn.get(Endpoint::by_id(id))) else { continue };
             txn.insert(next);
             txn.commit();
             return Ok(true);
         }
     }
 
-    /// As [`describe`](Self::describe) for several at once: what changes of them changes in one transaction, so that the
-    /// reconciler meets all of it. Returns what has become of each, in order.
-    pub(crate) fn describe_all(&self, ids: &[EndpointId]) -> Vec<Result<bool, Refused>> {
+    /// As [`describe`](Self::describe) for several at once, by the objects of one snapshot: what changes of them changes in
+    /// one transaction, so that the reconciler meets all of it. Returns what has become of each, in order.
+    pub(crate) fn describe_all(&self, ids: &[EndpointId], snapshot: &Snapshot) -> Vec<Result<bool, Refused>> {
         let describe = |id: &EndpointId| {
-            let row = self.row(*id).ok_or(Refused::NotFound)?;
-            Ok(self.described(&row, None)?.map(|next| (row, next)))
+            let row = self.table.get(snapshot, Endpoint::by_id(*id)).ok_or(Refused::NotFound)?;
+            Ok(self.described(snapshot, row, None)?.map(|description| (row, description)))
         };
         let described: Vec<_> = ids.iter().map(describe).collect();
         let mut overtaken = Vec::new();
@@ -215,12 +211,11 @@ impl Endpoints {
         let mut txn = self.table.write();
         for described in described {
             outcomes.push(match described {
-                Ok(Some((row, next))) => {
+                Ok(Some((row, description))) => {
                     let id = row.id();
-                    if txn.get(Endpoint::by_id(id)).is_some_and(|current| current.same(&row)) {
-                        txn.insert(next);
-                    } else {
-                        overtaken.push((outcomes.len(), id));
+                    match description.applied(row, txn.get(Endpoint::by_id(id))) {
+                        Some(next) => drop(txn.insert(next)),
+                        None => overtaken.push((outcomes.len(), id)),
                     }
                     Ok(true)
                 }
@@ -235,8 +230,13 @@ impl Endpoints {
         outcomes
     }
 
-    /// The row as the pod's object has it; none if it is so already.
-    fn described(&self, row: &Endpoint, fetched: Option<&Metadata>) -> Result<Option<Endpoint>, Refused> {
+    /// The row's description by the pod's object; none if the row has it already.
+    fn described(
+        &self,
+        snapshot: &Snapshot,
+        row: &Endpoint,
+        fetched: Option<&Metadata>,
+    ) -> Result<Option<Description>, Refused> {
         if row.state.is_leaving() {
             return Err(Refused::NotFound);
         }
@@ -245,7 +245,7 @@ impl Endpoints {
         }
         let mut record = (*row.record).clone();
         let mut named_ports = row.named_ports.clone();
-        let metadata = match self.context.objects.as_ref().map(|objects| objects.lookup(&record)) {
+        let metadata = match self.context.objects.as_ref().map(|objects| objects.lookup(snapshot, &record)) {
             Some(Lookup::Found(metadata)) => Some(metadata),
             Some(_) => fetched.cloned(),
             None => None,
@@ -255,17 +255,8 @@ impl Endpoints {
             named_ports = metadata.ports;
         }
         self.identify(&mut record)?;
-        if record == *row.record && named_ports == row.named_ports {
-            return Ok(None);
-        }
-        let now = SystemTime::now();
-        let other = record.sec_label != row.record.sec_label;
-        let next = Endpoint { named_ports, ..row.with_record(record) };
-        let next = if other { next.identified(RESOLVING, now) } else { next };
-        Ok(Some(match next.state {
-            State::Restoring => next,
-            _ => next.triggered("LabelsUpdate", UPDATED, now),
-        }))
+        let is_news = record != *row.record || named_ports != row.named_ports;
+        Ok(is_news.then_some(Description { record, named_ports }))
     }
 
     /// Sets a record's identity by its labels. May write a file, so that it is for threads for blocking work, as are

@@ -396,11 +396,9 @@ async fn changes_of_identity_that_do_not_come_together_follow_each_other() {
     agent.until(EndpointId(78), |row| row.applied_identity == first.applied_identity).await;
 }
 
-/// Of several that change together none loses the rows about old identities before the last one carries its new one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_that_change_together_end_together() {
-    let world = World::new();
-    let agent = Agent::start_by(&world, world.datapath.clone(), FakePolicies::new).await;
+/// An agent with two endpoints of one identity, which is returned; their policies are realized by hand.
+async fn two_of_one_identity(world: &World) -> (Agent, u32) {
+    let agent = Agent::start_by(world, world.datapath.clone(), FakePolicies::new).await;
     agent.objects([object(1, "web"), object(2, "web")]);
     for (n, id) in [(1, 77), (2, 78)] {
         let mut request = agent.request(n);
@@ -411,30 +409,81 @@ async fn those_that_change_together_end_together() {
         agent.policies.realize(id);
         agent.until(EndpointId(id), |row| row.applied_identity != 0).await;
     }
-    let in_transition = |id: u16| {
-        let table = agent.policies.policies().table();
-        let snapshot = table.snapshot();
-        table.get(&snapshot, EndpointPolicy::by_endpoint(id)).unwrap().transition.is_some()
-    };
-    let old = agent.subject(EndpointId(77)).0;
-    agent
-        .pods
-        .transact(|w| [object(1, "db"), object(2, "db")].into_iter().for_each(|pod| drop(w.insert(pod))));
+    let identity = agent.subject(EndpointId(77)).0;
+    (agent, identity)
+}
+
+/// Both pods get other labels at once.
+fn relabel_both(agent: &Agent) {
+    agent.pods.transact(|w| {
+        for pod in [object(1, "db"), object(2, "db")] {
+            w.insert(pod);
+        }
+    });
+}
+
+fn is_in_transition(agent: &Agent, id: u16) -> bool {
+    let table = agent.policies.policies().table();
+    let snapshot = table.snapshot();
+    table.get(&snapshot, EndpointPolicy::by_endpoint(id)).unwrap().transition.is_some()
+}
+
+fn is_at(row: &Endpoint, step: Step) -> bool {
+    row.regeneration.as_ref().is_some_and(|regeneration| regeneration.step == step)
+}
+
+/// Of several that change together none carries its new identity before the policy maps of all know it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_that_change_together_go_on_together() {
+    let world = World::new();
+    let (agent, old) = two_of_one_identity(&world).await;
+    relabel_both(&agent);
     let table = agent.endpoints.table();
-    let at = |row: &Endpoint, step| row.regeneration.as_ref().is_some_and(|at| at.step == step);
     for id in [77, 78] {
-        table.wait_for(Endpoint::by_id(EndpointId(id)), |row| at(row, Step::Policy)).await;
-        assert!(in_transition(id));
+        table.wait_for(Endpoint::by_id(EndpointId(id)), |row| is_at(row, Step::Policy)).await;
+        assert!(is_in_transition(&agent, id));
     }
     agent.policies.realize(77);
-    table.wait_for(Endpoint::by_id(EndpointId(77)), |row| at(row, Step::Peers)).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_ne!(world.datapath.endpoint(77).unwrap().identity, old, "its packets carry the new one");
-    assert_eq!(world.datapath.endpoint(78).unwrap().identity, old);
-    assert!(in_transition(77) && in_transition(78));
+    for id in [77, 78] {
+        let carried = world.datapath.endpoint(id).unwrap().identity;
+        assert_eq!(carried, old, "the map of 78 says nothing of the new identity");
+        assert!(is_in_transition(&agent, id));
+    }
     agent.policies.realize(78);
     for id in [77, 78] {
         agent.until(EndpointId(id), |row| row.applied_identity != old).await;
-        assert!(!in_transition(id));
+        assert!(!is_in_transition(&agent, id));
+    }
+}
+
+/// An endpoint whose address cannot be written keeps both rows of policy until it can; its peers go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_fails_holds_up_none_that_change_with_it() {
+    let world = World::new();
+    let (agent, old) = two_of_one_identity(&world).await;
+    let table = agent.endpoints.table();
+    let row = table.wait_for(Endpoint::by_id(EndpointId(78)), |_| true).await;
+    world.map.refuse(Some(address(&row).parse().unwrap()));
+    relabel_both(&agent);
+    for id in [77, 78] {
+        table.wait_for(Endpoint::by_id(EndpointId(id)), |row| is_at(row, Step::Policy)).await;
+        agent.policies.realize(id);
+    }
+    agent.until(EndpointId(77), |row| row.applied_identity != old).await;
+    let failing = table.wait_for(Endpoint::by_id(EndpointId(78)), |row| row.is_failing()).await;
+    assert_eq!(failing.applied_identity, old);
+    world.map.refuse(None);
+    // It is announced again, alone.
+    let healed = async { agent.until(EndpointId(78), |row| row.applied_identity != old).await };
+    let realizing = async {
+        loop {
+            agent.policies.realize(78);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        row = healed => assert_eq!(world.map.identity(&address(&row)), Some(row.applied_identity)),
+        () = realizing => {}
     }
 }
