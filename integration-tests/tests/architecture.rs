@@ -174,7 +174,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
         "a thread that enters a pod's namespace never leaves it; it ends before the call returns",
     ),
     (
-        "cells/policy/cell/src/install.rs",
+        "cells/policy/cell/src/policymap/install.rs",
         "maps of many endpoints are written side by side; the threads end before the call returns",
     ),
     ("hive/shell/src/serve.rs", "a task for each client; the listener's job waits for them"),

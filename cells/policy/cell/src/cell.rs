@@ -15,18 +15,18 @@ use metrics::Metrics;
 use runtime_options::{Follower, RuntimeOption, follower};
 use statedb::{RwTable, Table};
 
+use crate::api::rest;
+use crate::api::why::Why;
+use crate::computation::core::Core;
+use crate::computation::keep::{self, Keep};
 use crate::config::PolicyConfig;
-use crate::core::Core;
-use crate::endpoint::EndpointPolicy;
 use crate::handle::Policies;
-use crate::job::{Inputs, Job};
-use crate::keep::{self, Keep};
-use crate::metrics::{Numbers, PolicyState};
-use crate::object::PolicyStatus;
-use crate::rest;
-use crate::selectors::{PeerSelector, SubjectSelector};
-use crate::state::Shared;
-use crate::why::Why;
+use crate::model::endpoint::EndpointPolicy;
+use crate::model::object::PolicyStatus;
+use crate::model::selectors::{PeerSelector, SubjectSelector};
+use crate::rounds::job::{Inputs, Job};
+use crate::rounds::metrics::{Numbers, PolicyState};
+use crate::rounds::state::Shared;
 
 /// Provides `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `selectors` and `subject-selectors`, keeps
 /// policy maps, serves the operations under `/policy`.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use statedb::{RwTable, Table, Watch};
 
-use crate::endpoint::{EndpointPolicy, Progress, Subject, Transition};
+use crate::model::endpoint::{EndpointPolicy, Progress, Subject, Transition};
 
 /// Enforces policy on endpoints. Cheap to clone.
 #[derive(Clone)]

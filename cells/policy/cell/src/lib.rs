@@ -32,34 +32,25 @@
 //! wrong is shown with its problems. Objects of one name from two sources are one entry of the repository with the rules
 //! of both. The host has no policy.
 
+mod api;
 mod cell;
+mod computation;
 mod config;
-mod core;
-mod endpoint;
 mod handle;
-mod install;
-mod job;
-mod keep;
-mod l4;
-mod metrics;
-mod object;
-mod plan;
-mod repository;
-mod rest;
-mod rows;
-mod selectors;
-mod state;
+mod model;
+mod policymap;
+mod rounds;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
-pub mod why;
 
+pub use api::l4::l4_policy;
+pub use api::why;
 pub use cell::cell;
 pub use config::PolicyConfig;
-pub use endpoint::{EndpointPolicy, Progress, RowCounts, Subject, Transition};
 pub use handle::{NotRealized, Policies, Realization};
-pub use l4::l4_policy;
-pub use object::{ObjectId, ObjectState, PolicyStatus};
-pub use plan::{Plan, Violation, WrongVerdict, check, plan};
+pub use model::endpoint::{EndpointPolicy, Progress, RowCounts, Subject, Transition};
+pub use model::object::{ObjectId, ObjectState, PolicyStatus};
+pub use model::rows::{RowKey, Rows, Verdict};
+pub use model::selectors::{PeerSelector, SubjectSelector};
 pub use policy_engine::{Filter, FilterPeer, Filters, NamedPorts};
-pub use rows::{RowKey, Rows, Verdict};
-pub use selectors::{PeerSelector, SubjectSelector};
+pub use policymap::plan::{Plan, Violation, WrongVerdict, check, plan};

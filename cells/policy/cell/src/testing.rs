@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicU64;
 use policy_engine::Filters;
 use statedb::{Db, RwTable};
 
-use crate::endpoint::{EndpointPolicy, Progress};
 use crate::handle::Policies;
+use crate::model::endpoint::{EndpointPolicy, Progress};
 
 /// A handle whose endpoints are realized when the test says so, or at once.
 ///

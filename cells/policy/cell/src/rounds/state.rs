@@ -9,10 +9,10 @@ use k8s_tables::PolicyObject;
 use policy_engine::Settings;
 use statedb::Change;
 
-use crate::core::{Core, Round};
-use crate::keep::Keep;
-use crate::metrics::Numbers;
-use crate::repository::{Repository, Staged, id};
+use crate::computation::core::{Core, Round};
+use crate::computation::keep::Keep;
+use crate::computation::repository::{Repository, Staged, id};
+use crate::rounds::metrics::Numbers;
 
 /// Engine, maps and objects.
 pub(crate) struct State {

@@ -8,8 +8,8 @@ use k8s_tables::{PolicyKind, PolicyObject};
 use labels::{Label, LabelArray};
 use policy_engine::{Entry, Kind, Peers, Policy, Refusal, ResourceId, Selector, Settings, parse};
 
-use crate::keep::Keep;
-use crate::object::{ObjectId, ObjectState, PolicyStatus};
+use crate::computation::keep::Keep;
+use crate::model::object::{ObjectId, ObjectState, PolicyStatus};
 
 /// The source that reads the folder of that option.
 pub(crate) const STATIC_CNP_PATH: &str = "static-cnp-path";
@@ -235,7 +235,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::keep::records;
+    use crate::computation::keep::records;
 
     fn object(source: &str, name: &str, port: serde_json::Value) -> PolicyObject {
         let manifest = json!({

@@ -11,7 +11,7 @@ use policy_engine::{
 };
 use serde::Serialize;
 
-use crate::selectors::model;
+use crate::model::selectors::model;
 
 /// The tier of policies of both kinds.
 const NORMAL_TIER: u8 = 200;

@@ -18,10 +18,10 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use statedb::Table;
 
+use crate::computation::core::Round;
+use crate::computation::repository::STATIC_CNP_PATH;
 use crate::config::PolicyConfig;
-use crate::core::Round;
-use crate::endpoint::{EndpointPolicy, Progress};
-use crate::repository::STATIC_CNP_PATH;
+use crate::model::endpoint::{EndpointPolicy, Progress};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ChangeLabels {

@@ -7,7 +7,7 @@ use api_models::{L4Policy, List, PolicyRule};
 use policy_engine::{Filter, FilterPeer, Filters, Port};
 use serde::Serialize;
 
-use crate::rest::protocol_name;
+use crate::api::rest::protocol_name;
 
 /// A filter's own text, fields in Cilium's order.
 #[derive(Serialize)]
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    const SAMPLE: &str = include_str!("../tests/samples/endpoint_l4.json");
+    const SAMPLE: &str = include_str!("../../tests/samples/endpoint_l4.json");
 
     fn shown(settings: Settings, spec: Value) -> String {
         let mut engine = Engine::new(settings);

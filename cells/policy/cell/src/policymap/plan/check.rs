@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use datapath_api::PolicyWrite;
 
-use crate::rows::{RowKey, Rows, Verdict, decide};
+use crate::model::rows::{RowKey, Rows, Verdict, decide};
 
 /// A violation by the writes of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

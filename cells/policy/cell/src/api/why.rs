@@ -20,12 +20,12 @@ use policy_engine::{Direction, Reason};
 use serde::Serialize;
 use statedb::{Snapshot, Table};
 
-use crate::core::row_key;
-use crate::endpoint::EndpointPolicy;
-use crate::metrics::audited;
-use crate::rest::protocol_name;
-use crate::rows::{RowKey, Rows};
-use crate::state::{Shared, State};
+use crate::api::rest::protocol_name;
+use crate::computation::core::row_key;
+use crate::model::endpoint::EndpointPolicy;
+use crate::model::rows::{RowKey, Rows};
+use crate::rounds::metrics::audited;
+use crate::rounds::state::{Shared, State};
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -12,10 +12,10 @@ use policy_engine::{
     Settings,
 };
 
-use crate::endpoint::{EndpointPolicy, Progress, RowCounts, Subject, Transition};
-use crate::install::{Way, Work, install};
-use crate::repository::Staged;
-use crate::rows::{RowKey, Rows};
+use crate::computation::repository::Staged;
+use crate::model::endpoint::{EndpointPolicy, Progress, RowCounts, Subject, Transition};
+use crate::model::rows::{RowKey, Rows};
+use crate::policymap::install::{Way, Work, install};
 
 /// Endpoints that have the same rows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use datapath_abi::{PolicyEntry, PolicyKey};
 use datapath_api::{Datapath, DatapathError};
 
-use crate::plan::{Plan, plan};
-use crate::rows::Rows;
+use crate::model::rows::Rows;
+use crate::policymap::plan::{Plan, plan};
 
 /// Maps that a thread writes before another one is worth its start.
 const MAPS_A_THREAD: usize = 8;

@@ -19,14 +19,14 @@ use policy_engine::Settings;
 use runtime_options::{POLICY_ENFORCEMENT, Progress as Follow, RuntimeOption};
 use statedb::{Batch, Change, Changes, Initializer, Obj, RwTable, Snapshot, Table, Watch};
 
+use crate::computation::core::{Outcome, Round};
+use crate::computation::repository::{Staged, id};
 use crate::config::{PolicyConfig, enforcement};
-use crate::core::{Outcome, Round};
-use crate::endpoint::{EndpointPolicy, Progress};
-use crate::metrics::Numbers;
-use crate::object::{ObjectId, ObjectState, PolicyStatus};
-use crate::repository::{Staged, id};
-use crate::selectors::{PeerSelector, SubjectSelector, bring};
-use crate::state::{Shared, State};
+use crate::model::endpoint::{EndpointPolicy, Progress};
+use crate::model::object::{ObjectId, ObjectState, PolicyStatus};
+use crate::model::selectors::{PeerSelector, SubjectSelector, bring};
+use crate::rounds::metrics::Numbers;
+use crate::rounds::state::{Shared, State};
 
 /// The resource of this cell's claims in the ipcache.
 const RESOURCE: &str = "policy";

@@ -21,7 +21,7 @@ use datapath_api::PolicyWrite;
 
 pub use check::{Violation, WrongVerdict, check};
 
-use crate::rows::{RowKey, Rows, decide};
+use crate::model::rows::{RowKey, Rows, decide};
 
 /// Packets looked at before a plan in place costs more than another map.
 const CHEAP: usize = 20_000;

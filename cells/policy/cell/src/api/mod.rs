@@ -1,0 +1,7 @@
+//! Policy as the REST API shows it, and the operation that explains a verdict.
+//!
+//! Sibling folders that it uses: `computation`, `model`, `rounds`.
+
+pub(crate) mod l4;
+pub(crate) mod rest;
+pub mod why;

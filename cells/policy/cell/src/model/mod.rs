@@ -1,0 +1,8 @@
+//! Values of policy without tables of the kernel, files or jobs: rows of its tables, and rows of a policy map.
+//!
+//! Sibling folders that it uses: none.
+
+pub(crate) mod endpoint;
+pub(crate) mod object;
+pub(crate) mod rows;
+pub(crate) mod selectors;
