@@ -93,6 +93,7 @@ const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/config/daemon-config/src/cell.rs", "when the agent was started, in its stored configuration"),
     ("cells/endpoint/endpoints/src/gc.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/reconcile.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/requests/description.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/requests/service.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/restore/start.rs", "times in an endpoint's log"),
     ("cells/infra/status/src/cell.rs", "since when a source fails, in the status"),

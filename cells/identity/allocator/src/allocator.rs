@@ -23,7 +23,7 @@ pub const QUARANTINE: Duration = Duration::from_secs(15 * 60);
 pub struct Identities {
     table: RwTable<Identity>,
     range: Range,
-    store: Arc<Store>,
+    pub(crate) store: Arc<Store>,
 }
 
 impl Identities {
@@ -53,6 +53,22 @@ impl Identities {
             })?;
         }
         Ok(id)
+    }
+
+    /// As [`allocate`](Self::allocate) for labels that have a number, at once: returns none if they have none, or others
+    /// allocate at this moment.
+    pub fn allocate_known(&self, labels: &Labels, user: &str) -> Option<u32> {
+        let labels = LabelArray::from(labels);
+        // Else the number may be one whose way to the disk is going to fail.
+        let _held = self.store.try_hold()?;
+        let snapshot = self.table.snapshot();
+        self.table.list(&snapshot, Identity::by_labels(&labels)).next()?;
+        let (found, _) = self.table.transact(|w| {
+            let row = find(w, &labels)?;
+            hold(w, &row, user);
+            Some(row.id)
+        });
+        found
     }
 
     /// Has the previous run's number stay: the user's record, and so packets, carry it. Returns the number that the user

@@ -81,6 +81,11 @@ impl Store {
     pub(crate) fn hold(&self) -> Held<'_> {
         Held(self, self.turn.lock())
     }
+
+    /// Holds it if nobody else does.
+    pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
+        self.turn.try_lock().map(|turn| Held(self, turn))
+    }
 }
 
 impl Held<'_> {

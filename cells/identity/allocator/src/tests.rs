@@ -34,6 +34,21 @@ fn labels_have_one_number_whoever_asks() {
 }
 
 #[test]
+fn at_once_there_are_known_numbers_only() {
+    let (identities, _, table) = testing::identities();
+    let labels = set("k8s:app=web");
+    assert_eq!(identities.allocate_known(&labels, "endpoint/1"), None);
+    let web = identities.allocate(&labels, "endpoint/1").unwrap();
+    let writing = identities.store.hold();
+    assert_eq!(identities.allocate_known(&labels, "endpoint/2"), None, "it may be about to fail");
+    drop(writing);
+    identities.release(web, "endpoint/1");
+    assert_eq!(identities.allocate_known(&labels, "endpoint/2"), Some(web), "out of quarantine");
+    let row = table.get(&table.snapshot(), Identity::by_id(web)).unwrap().clone();
+    assert_eq!(row.users.keys().map(|user| &**user).collect::<Vec<_>>(), ["endpoint/2"]);
+}
+
+#[test]
 fn a_number_waits_for_its_labels_before_it_is_anothers() {
     let (identities, _, table) = testing::identities();
     let web = identities.allocate(&set("k8s:app=web"), "endpoint/1").unwrap();

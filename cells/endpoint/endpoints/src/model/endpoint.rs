@@ -15,6 +15,10 @@ use crate::model::record::Record;
 use crate::model::regeneration::Regeneration;
 use crate::model::state::State;
 
+/// Why endpoints of other labels are made again.
+pub(crate) const UPDATED: &str = "LabelsUpdate: updated security labels";
+pub(crate) const RESOLVING: &str = "Triggering identity resolution due to updated identity labels";
+
 /// A workload, or the host, as the agent sees it. Changes make a new value.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "PascalCase")]

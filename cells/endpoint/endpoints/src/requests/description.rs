@@ -1,17 +1,16 @@
-//! What the object of a pod says of its endpoint, and the endpoint that has it.
+//! Labels, identity and names of ports of endpoints, by the objects of their pods.
 
 use std::time::SystemTime;
 
-use labels::NamedPorts;
-use statedb::Obj;
+use labels::{Labels, NamedPorts};
+use statedb::{Obj, Snapshot};
 
-use crate::model::endpoint::Endpoint;
-use crate::model::record::Record;
+use crate::identity_labels::pod::{self, Lookup, Metadata};
+use crate::model::endpoint::{Endpoint, RESOLVING, UPDATED};
+use crate::model::id::EndpointId;
+use crate::model::record::{Record, SecurityLabel};
 use crate::model::state::State;
-
-/// Why endpoints of other labels are made again.
-pub(crate) const UPDATED: &str = "LabelsUpdate: updated security labels";
-pub(crate) const RESOLVING: &str = "Triggering identity resolution due to updated identity labels";
+use crate::requests::service::{Endpoints, Refused};
 
 /// A record with other labels, and their identity; and other names of ports.
 pub(crate) struct Description {
@@ -37,4 +36,155 @@ impl Description {
             _ => next.triggered("LabelsUpdate", UPDATED, now),
         })
     }
+}
+
+impl Endpoints {
+    /// Sets a new endpoint's labels and identity, and triggers its regeneration.
+    pub(super) async fn describe_first(
+        &self,
+        id: EndpointId,
+        fetched: Option<Metadata>,
+    ) -> Result<(), Refused> {
+        // Most pods have the identity of others: no file is written, and no thread has to be woken for that.
+        if self.describe_at_once(id, fetched.as_ref())? {
+            return Ok(());
+        }
+        let endpoints = self.clone();
+        hive::blocking(move || endpoints.describe(id, fetched.as_ref())).await.map(drop)
+    }
+
+    /// As [`describe`](Self::describe) where that needs no new identity. False if it does, or if the row was changed
+    /// concurrently: nothing has changed then.
+    fn describe_at_once(&self, id: EndpointId, fetched: Option<&Metadata>) -> Result<bool, Refused> {
+        let snapshot = self.table.snapshot();
+        let row = self.table.get(&snapshot, Endpoint::by_id(id)).ok_or(Refused::NotFound)?;
+        let Some(mut description) = self.drafted(&snapshot, row, fetched)? else { return Ok(true) };
+        if let Some(labels) = without_identity(&description.record) {
+            let known = self.context.identities.allocate_known(&labels, &Endpoint::user(id.0));
+            let Some(id) = known else { return Ok(false) };
+            description.record.sec_label = Some(SecurityLabel { id, labels });
+        }
+        let mut txn = self.table.write();
+        let next = description.applied(row, txn.get(Endpoint::by_id(id)));
+        let has_changed = next.is_some();
+        if let Some(next) = next {
+            txn.insert(next);
+            txn.commit();
+        }
+        Ok(has_changed)
+    }
+
+    /// Updates labels, identity and names of ports to those of the pod's object, or of the API server's answer
+    /// `fetched` while the tables have no object of the pod. True if something has changed.
+    ///
+    /// Retries with the current row if what it is about was changed concurrently: the identity is allocated, and may be
+    /// written to disk, without holding the table's lock.
+    pub(crate) fn describe(&self, id: EndpointId, fetched: Option<&Metadata>) -> Result<bool, Refused> {
+        loop {
+            let snapshot = self.table.snapshot();
+            let row = self.table.get(&snapshot, Endpoint::by_id(id)).ok_or(Refused::NotFound)?;
+            let Some(description) = self.described(&snapshot, row, fetched)? else { return Ok(false) };
+            let mut txn = self.table.write();
+            let Some(next) = description.applied(row, txn.get(Endpoint::by_id(id))) else { continue };
+            txn.insert(next);
+            txn.commit();
+            return Ok(true);
+        }
+    }
+
+    /// As [`describe`](Self::describe) for several at once, by the objects of one snapshot: what changes of them changes in
+    /// one transaction, so that the reconciler meets all of it. Returns what has become of each, in order.
+    pub(crate) fn describe_all(&self, ids: &[EndpointId], snapshot: &Snapshot) -> Vec<Result<bool, Refused>> {
+        let describe = |id: &EndpointId| {
+            let row = self.table.get(snapshot, Endpoint::by_id(*id)).ok_or(Refused::NotFound)?;
+            Ok(self.described(snapshot, row, None)?.map(|description| (row, description)))
+        };
+        let described: Vec<_> = ids.iter().map(describe).collect();
+        let mut overtaken = Vec::new();
+        let mut outcomes = Vec::with_capacity(ids.len());
+        let mut txn = self.table.write();
+        for described in described {
+            outcomes.push(match described {
+                Ok(Some((row, description))) => {
+                    let id = row.id();
+                    match description.applied(row, txn.get(Endpoint::by_id(id))) {
+                        Some(next) => drop(txn.insert(next)),
+                        None => overtaken.push((outcomes.len(), id)),
+                    }
+                    Ok(true)
+                }
+                Ok(None) => Ok(false),
+                Err(error) => Err(error),
+            });
+        }
+        txn.commit();
+        for (at, id) in overtaken {
+            outcomes[at] = self.describe(id, None);
+        }
+        outcomes
+    }
+
+    /// Whether the objects of a snapshot say something else of an endpoint than its row there.
+    pub(crate) fn has_news(&self, id: EndpointId, snapshot: &Snapshot) -> bool {
+        let row = self.table.get(snapshot, Endpoint::by_id(id));
+        row.is_some_and(|row| !matches!(self.drafted(snapshot, row, None), Ok(None)))
+    }
+
+    /// The row's description by the pod's object; none if the row has it already.
+    fn described(
+        &self,
+        snapshot: &Snapshot,
+        row: &Endpoint,
+        fetched: Option<&Metadata>,
+    ) -> Result<Option<Description>, Refused> {
+        let Some(mut description) = self.drafted(snapshot, row, fetched)? else { return Ok(None) };
+        self.identify(&mut description.record)?;
+        Ok(Some(description))
+    }
+
+    /// As [`described`](Self::described), with the identity of the row.
+    fn drafted(
+        &self,
+        snapshot: &Snapshot,
+        row: &Endpoint,
+        fetched: Option<&Metadata>,
+    ) -> Result<Option<Description>, Refused> {
+        if row.state.is_leaving() {
+            return Err(Refused::NotFound);
+        }
+        if row.record.op_labels.is_reserved() {
+            return Ok(None);
+        }
+        let mut record = (*row.record).clone();
+        let mut named_ports = row.named_ports.clone();
+        let metadata = match self.context.objects.as_ref().map(|objects| objects.lookup(snapshot, &record)) {
+            Some(Lookup::Found(metadata)) => Some(metadata),
+            Some(_) => fetched.cloned(),
+            None => None,
+        };
+        if let Some(metadata) = metadata {
+            record.op_labels = pod::described(&record.op_labels, &metadata, &self.context.filter);
+            named_ports = metadata.ports;
+        }
+        let is_same = record == *row.record && named_ports == row.named_ports;
+        let is_news = !is_same || without_identity(&record).is_some();
+        Ok(is_news.then_some(Description { record, named_ports }))
+    }
+
+    /// Sets a record's identity by its labels. May write a file, so that it is for threads for blocking work, as are
+    /// its callers.
+    pub(super) fn identify(&self, record: &mut Record) -> Result<(), Refused> {
+        let Some(labels) = without_identity(record) else { return Ok(()) };
+        let id = self.context.identities.allocate(&labels, &Endpoint::user(record.id));
+        let id = id.map_err(|error| Refused::Failed(format!("unable to resolve identity: {error}")))?;
+        record.sec_label = Some(SecurityLabel { id, labels });
+        Ok(())
+    }
+}
+
+/// The record's labels, if its identity is not theirs.
+fn without_identity(record: &Record) -> Option<Labels> {
+    let labels = record.op_labels.identity();
+    let is_theirs = record.sec_label.as_ref().is_some_and(|label| label.labels == labels);
+    (!is_theirs).then_some(labels)
 }

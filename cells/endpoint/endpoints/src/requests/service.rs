@@ -10,22 +10,20 @@ use api_models::EndpointChangeRequest;
 use datapath_api::Datapath;
 use identity::Identities;
 use ipam::Ipam;
-use labels::Labels;
 use memory_limit::MemoryLimit;
 use policy::Policies;
 use reconciler::{Status, StatusKind};
-use statedb::{Obj, RwTable, Snapshot, Table, TableTxn};
+use statedb::{Obj, RwTable, Table, TableTxn};
 
 use crate::identity_labels::filter::Filter;
-use crate::identity_labels::pod::{self, Lookup, Metadata, Objects};
-use crate::model::endpoint::Endpoint;
+use crate::identity_labels::pod::Objects;
+use crate::model::endpoint::{Endpoint, RESOLVING, UPDATED};
 use crate::model::error::Invalid;
 use crate::model::id::{EndpointId, Name};
 use crate::model::options::{BadOption, Defaults};
-use crate::model::record::{OptionMap, Record, SecurityLabel};
+use crate::model::record::{OptionMap, Record};
 use crate::model::state::State;
 use crate::requests::change;
-use crate::requests::description::{Description, RESOLVING, UPDATED};
 use crate::requests::fence::{Fence, NotOpen};
 
 /// How long a request waits for the endpoint it made or changed.
@@ -34,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Makes, changes and removes endpoints. Cheap to clone.
 #[derive(Clone)]
 pub struct Endpoints {
-    table: RwTable<Endpoint>,
+    pub(super) table: RwTable<Endpoint>,
     ipam: Ipam,
     fence: Fence,
     /// Options of new endpoints.
@@ -114,9 +112,10 @@ impl Endpoints {
         };
         let addresses: Vec<IpAddr> = record.addresses().collect();
         let id = self.insert(record)?;
-        // A new identity is written to a file.
-        let (endpoints, asked) = (self.clone(), request.clone());
-        let adopted = hive::blocking(move || endpoints.adopt(id, &asked, fetched.as_ref())).await;
+        let adopted = match self.take_over_addresses(id, request) {
+            Ok(()) => self.describe_first(id, fetched).await,
+            refused => refused,
+        };
         let made = match adopted {
             Ok(()) if request.sync_build_endpoint => self.built(id).await,
             adopted => adopted,
@@ -157,13 +156,8 @@ impl Endpoints {
             .ok_or(Invalid::NoFreeId)
     }
 
-    /// Takes over the ownership of the endpoint's addresses, sets its labels and identity, and triggers its regeneration.
-    fn adopt(
-        &self,
-        id: EndpointId,
-        request: &EndpointChangeRequest,
-        fetched: Option<&Metadata>,
-    ) -> Result<(), Refused> {
+    /// Takes over the ownership of the endpoint's addresses.
+    fn take_over_addresses(&self, id: EndpointId, request: &EndpointChangeRequest) -> Result<(), Refused> {
         let row = self.row(id).ok_or(Refused::NotFound)?;
         let addressing = request.addressing.clone().unwrap_or_default();
         if !row.record.datapath_configuration.external_ipam {
@@ -177,98 +171,6 @@ impl Endpoints {
                 handed.map_err(|error| Refused::Failed(error.to_string()))?;
             }
         }
-        self.describe(id, fetched).map(drop)
-    }
-
-    /// Updates labels, identity and names of ports to those of the pod's object, or of the API server's answer
-    /// `fetched` while the tables have no object of the pod. True if something has changed.
-    ///
-    /// Retries with the current row if what it is about was changed concurrently: the identity is allocated, and may be
-    /// written to disk, without holding the table's lock.
-    pub(crate) fn describe(&self, id: EndpointId, fetched: Option<&Metadata>) -> Result<bool, Refused> {
-        loop {
-            let snapshot = self.table.snapshot();
-            let row = self.table.get(&snapshot, Endpoint::by_id(id)).ok_or(Refused::NotFound)?;
-            let Some(description) = self.described(&snapshot, row, fetched)? else { return Ok(false) };
-            let mut txn = self.table.write();
-            let Some(next) = description.applied(row, txn.get(Endpoint::by_id(id))) else { continue };
-            txn.insert(next);
-            txn.commit();
-            return Ok(true);
-        }
-    }
-
-    /// As [`describe`](Self::describe) for several at once, by the objects of one snapshot: what changes of them changes in
-    /// one transaction, so that the reconciler meets all of it. Returns what has become of each, in order.
-    pub(crate) fn describe_all(&self, ids: &[EndpointId], snapshot: &Snapshot) -> Vec<Result<bool, Refused>> {
-        let describe = |id: &EndpointId| {
-            let row = self.table.get(snapshot, Endpoint::by_id(*id)).ok_or(Refused::NotFound)?;
-            Ok(self.described(snapshot, row, None)?.map(|description| (row, description)))
-        };
-        let described: Vec<_> = ids.iter().map(describe).collect();
-        let mut overtaken = Vec::new();
-        let mut outcomes = Vec::with_capacity(ids.len());
-        let mut txn = self.table.write();
-        for described in described {
-            outcomes.push(match described {
-                Ok(Some((row, description))) => {
-                    let id = row.id();
-                    match description.applied(row, txn.get(Endpoint::by_id(id))) {
-                        Some(next) => drop(txn.insert(next)),
-                        None => overtaken.push((outcomes.len(), id)),
-                    }
-                    Ok(true)
-                }
-                Ok(None) => Ok(false),
-                Err(error) => Err(error),
-            });
-        }
-        txn.commit();
-        for (at, id) in overtaken {
-            outcomes[at] = self.describe(id, None);
-        }
-        outcomes
-    }
-
-    /// The row's description by the pod's object; none if the row has it already.
-    fn described(
-        &self,
-        snapshot: &Snapshot,
-        row: &Endpoint,
-        fetched: Option<&Metadata>,
-    ) -> Result<Option<Description>, Refused> {
-        if row.state.is_leaving() {
-            return Err(Refused::NotFound);
-        }
-        if row.record.op_labels.is_reserved() {
-            return Ok(None);
-        }
-        let mut record = (*row.record).clone();
-        let mut named_ports = row.named_ports.clone();
-        let metadata = match self.context.objects.as_ref().map(|objects| objects.lookup(snapshot, &record)) {
-            Some(Lookup::Found(metadata)) => Some(metadata),
-            Some(_) => fetched.cloned(),
-            None => None,
-        };
-        if let Some(metadata) = metadata {
-            record.op_labels = pod::described(&record.op_labels, &metadata, &self.context.filter);
-            named_ports = metadata.ports;
-        }
-        self.identify(&mut record)?;
-        let is_news = record != *row.record || named_ports != row.named_ports;
-        Ok(is_news.then_some(Description { record, named_ports }))
-    }
-
-    /// Sets a record's identity by its labels. May write a file, so that it is for threads for blocking work, as are
-    /// its callers.
-    fn identify(&self, record: &mut Record) -> Result<(), Refused> {
-        let labels: Labels = record.op_labels.identity();
-        if record.sec_label.as_ref().is_some_and(|label| label.labels == labels) {
-            return Ok(());
-        }
-        let id = self.context.identities.allocate(&labels, &Endpoint::user(record.id));
-        let id = id.map_err(|error| Refused::Failed(format!("unable to resolve identity: {error}")))?;
-        record.sec_label = Some(SecurityLabel { id, labels });
         Ok(())
     }
 

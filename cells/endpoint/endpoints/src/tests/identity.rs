@@ -317,7 +317,7 @@ async fn pods_whose_named_ports_differ_have_identities_of_their_own() {
     assert!(refused.unwrap_err().to_string().starts_with("not allowed to add generated labels: "));
 }
 
-/// A new identity is written to a file under a lock: on the one thread of this runtime everybody else would wait.
+/// A new identity is written to a file under a lock: on the one thread of this runtime all else would wait.
 #[tokio::test(flavor = "current_thread")]
 async fn identities_are_allocated_off_the_async_workers() {
     let world = World::new();
@@ -326,8 +326,15 @@ async fn identities_are_allocated_off_the_async_workers() {
     let endpoint = agent.endpoints.create(&agent.request(1)).await.unwrap();
     agent.pods.transact(|w| w.insert(object(1, "db")));
     agent.until(endpoint.id(), |row| row.record.op_labels.identity().0["app"].value == "db").await;
-    let describers = world.describers.lock();
-    assert!(!describers.is_empty() && !describers.contains(&std::thread::current().id()));
+    let here = std::thread::current().id();
+    let elsewhere = || std::mem::take(&mut *world.describers.lock()).iter().filter(|id| **id != here).count();
+    assert!(elsewhere() > 0);
+    // Of one that others have nothing is written: no other thread is needed.
+    agent.objects([object(2, "db")]);
+    let other = agent.endpoints.create(&agent.request(2)).await.unwrap();
+    assert_eq!(elsewhere(), 0);
+    let changed = agent.until(endpoint.id(), |row| row.status.is_done()).await;
+    assert_eq!(other.record.identity(), changed.record.identity());
 }
 
 /// An endpoint that waits for policy is a row: others are made, changed and removed meanwhile.
