@@ -9,10 +9,10 @@ use integration_tests::Node;
 use test_kit::require_root;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Tells this test binary to be an agent, on this configuration, until SIGTERM.
+/// Makes this test binary an agent, on this configuration, until SIGTERM.
 const CONFIG: &str = "AGENT_THAT_LEAVES_NOTHING";
 
-/// Tells it to keep an object of the hive.
+/// Makes it keep an object of the hive.
 const KEEPS: &str = "AGENT_THAT_KEEPS_ITS_DATAPATH";
 
 /// No test by itself: the agent of the test below, in a process of its own.

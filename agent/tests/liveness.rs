@@ -14,7 +14,7 @@ use test_kit::require_root;
 const DEADLINE: Duration = Duration::from_secs(6);
 /// A machine under load is late.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Tells this test binary to be an agent, with a cell of others, on this configuration.
+/// Makes this test binary an agent, with a cell of others, on this configuration.
 const CONFIG: &str = "AGENT_WITH_A_CELL_OF_OTHERS";
 
 /// The cell of others: jobs that do what a file says, `go` or nothing else for good.

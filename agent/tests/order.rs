@@ -15,7 +15,7 @@ use integration_tests::cast::{Cast, LONG, assert_nothing, assert_perfect};
 use serde_json::Value;
 use test_kit::{require_root, try_wait_until};
 
-/// Tells this test binary to be an agent, on this configuration.
+/// Makes this test binary an agent, on this configuration.
 const CONFIG: &str = "AGENT_IN_A_RANDOM_ORDER";
 /// The order as a number; empty for that of registration.
 const SEED: &str = "AGENT_ORDER";

@@ -172,7 +172,7 @@ impl Invocation {
         self.agent.path().is_some_and(|socket| !socket.exists()) && self.runtime_folder().is_dir()
     }
 
-    /// The pod's words in `CNI_ARGS` (`K=V;K=V`). Keys that nobody knows are an error unless `IgnoreUnknown` says
+    /// The pod's words in `CNI_ARGS` (`K=V;K=V`). Keys that are unknown are an error unless `IgnoreUnknown` says
     /// otherwise.
     pub(crate) fn pod(&self) -> Result<PodArgs, Error> {
         let invalid = |reason| Error::InvalidEnv { name: "CNI_ARGS", found: self.args.clone(), reason };

@@ -149,7 +149,7 @@ impl HiveBuilder {
         self
     }
 
-    /// Refuses keys that nobody knows in sources of a kind, where otherwise they pass and are reported.
+    /// Refuses keys that are unknown in sources of a kind, where otherwise they pass and are reported.
     pub fn refuse_unknown(mut self, origin: Origin) -> Self {
         self.sources.refuse_unknown.push(origin);
         self

@@ -249,7 +249,7 @@ pub enum HookError {
         limit: Duration,
         /// The method that has set the limit.
         set_by: &'static str,
-        /// What the hook itself said when it was told to give up.
+        /// What the hook itself said when it was asked to give up.
         own: Option<anyhow::Error>,
     },
     /// The hook ended well, but could not be given up when it ran out of time.

@@ -249,7 +249,7 @@ pub enum Event {
         /// How often it has failed so in a row. The log has the first, the 10th, the 100th...
         in_a_row: u64,
     },
-    /// A background job was dropped because it did not end when told to stop.
+    /// A background job was dropped because it did not end when asked to stop.
     JobAborted {
         /// Its name.
         job: Arc<str>,

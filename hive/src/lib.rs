@@ -25,7 +25,7 @@
 //! ```
 //!
 //! Run it, stop it with Ctrl-C, and look into `notes.txt`. The options come from the structs of the cells, from flags
-//! and from the environment, and a wrong one is told with what would be right:
+//! and from the environment, and a wrong one is reported with what would be right:
 //!
 //! ```text
 //! $ cargo run -- --help

@@ -156,7 +156,7 @@ async fn guard(
     }
 }
 
-/// Ends the process after the last words, which get a thread of their own: they may wait for a log that nobody reads, or for
+/// Ends the process after the last words, which get a thread of their own: they may wait for a log that is not read, or for
 /// a lock.
 #[expect(clippy::disallowed_methods, reason = "must end the process while the hive's own tasks hang")]
 fn exit(code: i32, last_words: impl FnOnce() + Send + 'static) -> ! {

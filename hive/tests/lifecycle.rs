@@ -471,7 +471,7 @@ async fn hives_run_side_by_side() {
     assert_eq!(errors, ["number 1", "number 3"]);
 }
 
-/// How much has started is told with it.
+/// How much has started is reported with it.
 #[tokio::test(start_paused = true)]
 async fn hooks_and_jobs_are_counted() {
     let work = |lifecycle: Lifecycle, jobs: JobGroup| {

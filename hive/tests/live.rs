@@ -275,7 +275,7 @@ async fn supplied_values_are_a_layer_of_their_own() {
     assert_eq!(drift("riddle", "z").unwrap(), "riddle: not set, wanted \"z\"");
 }
 
-/// Who takes a watch of a struct of which no option is live waits for what never comes; it is told once, and where.
+/// Who takes a watch of a struct of which no option is live waits for what never comes; it is reported once, and where.
 #[tokio::test]
 async fn a_watch_that_never_tells_is_warned_of() {
     #[derive(hive::Config)]

@@ -25,7 +25,7 @@ fn main() {
     many_rules();
 }
 
-/// Packets that carry the time of their sending, 10,000 a second, until both ends are told to stop.
+/// Packets that carry the time of their sending, 10,000 a second, until both ends are asked to stop.
 struct Stamped {
     stop: Arc<AtomicBool>,
     sender: JoinHandle<Vec<u64>>,

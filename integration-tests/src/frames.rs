@@ -211,7 +211,7 @@ impl Packet {
     }
 
     /// A neighbour solicitation or advertisement (RFC 4861): type, flags, the neighbour and its MAC address, and a token
-    /// in an option that nobody knows.
+    /// in an option that is unknown.
     #[must_use]
     pub fn neighbour(addresses: [IpAddr; 2], kind: u8, flags: u32, neighbour: IpAddr, mac: Mac) -> Self {
         let option = if kind == 135 { 1 } else { 2 };

@@ -1,4 +1,4 @@
-//! Answers that no API server gives: each is told once with what to do, nothing else suffers, and all of it heals.
+//! Answers that no API server gives: each is reported once with what to do, nothing else suffers, and all of it heals.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};

@@ -1,4 +1,4 @@
-//! What can be wrong with certificates and TLS: each is told once with what to do, the agent goes on, and all of it heals.
+//! What can be wrong with certificates and TLS: each is reported once with what to do, the agent goes on, and all of it heals.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -60,7 +60,7 @@ fn loads(node: &Node) -> usize {
     node.log().matches("Loaded the datapath").count()
 }
 
-/// Everything that the kernel tells of changed filters while it lives.
+/// Everything that the kernel reports about changed filters while it lives.
 struct Changes {
     monitor: Process,
     told: std::path::PathBuf,

@@ -23,7 +23,7 @@ use crate::version::Version;
 pub struct Db(pub(crate) Arc<DbInner>, pub(crate) Handle);
 
 pub(crate) struct DbInner {
-    /// Tells databases of one process apart.
+    /// Distinguishes databases of one process.
     pub(crate) id: u64,
     pub(crate) states: States,
     pub(crate) handles: Arc<Handles>,

@@ -70,7 +70,7 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SinceError {
-    /// Rows were deleted after it, and nobody knows any more which: begin anew with all rows.
+    /// Rows were deleted after it, and it is not known any more which: begin anew with all rows.
     #[error(
         "table `{table}`: what changed since revision {revision} is not known, deletes up to {forgotten} are forgotten"
     )]

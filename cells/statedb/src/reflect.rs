@@ -1,4 +1,4 @@
-//! A table that mirrors what somebody else has: a list first, then what changes.
+//! A table that mirrors what another program has: a list first, then what changes.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

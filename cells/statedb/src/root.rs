@@ -102,7 +102,7 @@ impl Versions {
     /// Puts the result of a writer's work in the place of what it began from.
     ///
     /// # Panics
-    /// If somebody else has published a version of the table meanwhile.
+    /// If another program has published a version of the table meanwhile.
     pub(crate) fn replace(&mut self, sealed: &mut Few<Sealed>) -> Few<Edit> {
         for Sealed { position, began, .. } in &*sealed {
             assert!(std::ptr::addr_eq(self.tables[*position].0, *began), "a table has one writer at a time");

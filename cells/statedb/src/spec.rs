@@ -188,7 +188,7 @@ pub(crate) type Emit<T> = Arc<dyn Fn(&T, &mut Vec<KeyBuf>) + Send + Sync>;
 /// Makes a key, or the beginning of keys, from text.
 pub(crate) type Parse = fn(&str, &mut KeyBuf) -> Result<(), KeyParseError>;
 
-/// Makes a key from bytes; tells whether there are such keys.
+/// Makes a key from bytes; returns whether there are such keys.
 pub(crate) type ParseRaw = fn(&[u8], &mut KeyBuf) -> Result<bool, KeyParseError>;
 
 /// Which key of an index answers a query.

@@ -52,7 +52,7 @@ impl Watch {
         self.0.iter().for_each(|state| close(state));
     }
 
-    /// Tells the listener when the watch closes, at once if it has closed, unless it is gone by then.
+    /// Notifies the listener when the watch closes, at once if it has closed, unless it is gone by then.
     pub(crate) fn listen<L: Listener + 'static>(&self, listener: &Arc<L>) {
         let add = |listeners: &mut Vec<Weak<dyn Listener>>| {
             if listeners.len() == listeners.capacity() {
@@ -86,7 +86,7 @@ impl Watch {
         Box::pin(async move { self.changed().await })
     }
 
-    /// Blocks this thread until the change or the timeout; tells whether the change came.
+    /// Blocks this thread until the change or the timeout; returns whether the change came.
     pub fn blocking_wait(&self, timeout: Duration) -> bool {
         struct Unpark(std::thread::Thread);
         impl Wake for Unpark {

@@ -18,7 +18,7 @@ use crate::flags::{self, Special};
 use crate::line::{Expect, Line, Piece, Word, joined, quote_all};
 use crate::state::{Buffers, State};
 
-/// How long a command that can be told to end gets to do so.
+/// How long a command that can be asked to end gets to do so.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// A run of lines on one state.

@@ -25,7 +25,7 @@ pub fn cell() -> Cell {
     group([hive_script::cell(), module("shell", "Commands of this agent over a unix socket", cells)])
 }
 
-/// A shell that cannot listen is told in health and tried again: the agent works without.
+/// A shell that cannot listen is reported in health and tried again: the agent works without.
 fn listen(config: Config<ShellConfig>, engine: Arc<Engine>, jobs: JobGroup) -> anyhow::Result<()> {
     let path = config.shell_sock_path.clone();
     if path.as_os_str().is_empty() {

@@ -17,7 +17,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Listens on a path. A socket that nobody serves is replaced.
+    /// Listens on a path. A socket that is not served is replaced.
     pub(crate) fn bind(path: &Path) -> anyhow::Result<Self> {
         match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -153,7 +153,7 @@ fn a_command_ends_with_its_client() {
 #[test]
 fn clients_that_flood_or_hang_disturb_nobody() {
     with_shell(|socket| {
-        // Output that nobody reads, lines without an end, commands without an answer that is read.
+        // Output that is not read, lines without an end, commands without an answer that is read.
         let flooded = Client::new(socket);
         flooded.send("floods\n");
         let long = Client::new(socket);

@@ -36,7 +36,7 @@ impl fmt::Display for BadValue {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// A flag on the command line that nobody declares.
+    /// A flag on the command line that no cell declares.
     #[error("unknown flag: --{name}{}", did_you_mean(.nearest))]
     UnknownFlag {
         /// Its name.
@@ -78,7 +78,7 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A key that nobody knows, set by the program or in a source where the program refuses that.
+    /// A key that is unknown, set by the program or in a source where the program refuses that.
     #[error("{from}: unknown option {key}{}", .nearest.as_ref().map(|name| format!(" (did you mean {name}?)")).unwrap_or_default())]
     UnknownKey {
         /// The key.

@@ -35,7 +35,7 @@ pub struct Flag {
     pub deprecated: Option<&'static str>,
     /// Whether a change takes effect while the program runs; others take effect at the next start.
     pub live: bool,
-    /// Whether its value is shown to nobody.
+    /// Whether its value is never shown.
     pub secret: bool,
     /// Whether several on the command line are one, joined by commas, as lists and maps are.
     pub joins: bool,
@@ -111,7 +111,7 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// Whether its value is shown to nobody.
+    /// Whether its value is never shown.
     pub(crate) fn is_secret(&self) -> bool {
         matches!(self, Known::Declared(flag) if flag.secret)
     }

@@ -75,7 +75,7 @@ impl Kind {
         }
     }
 
-    /// The value that nobody has set, as it would be written.
+    /// The value of an option that is not set, as it would be written.
     pub(crate) fn zero(&self) -> &'static str {
         match self {
             Kind::Bool => "false",

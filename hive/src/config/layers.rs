@@ -165,7 +165,7 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// A key that nobody knows. Its value is not shown where the nearest option's is not, either.
+    /// A key that is unknown. Its value is not shown where the nearest option's is not, either.
     fn stranger(&mut self, origin: Origin, unknown: Unknown, value: &str) {
         let nearest = unknown.nearest.clone();
         let secret =

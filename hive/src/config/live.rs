@@ -237,7 +237,7 @@ impl LiveConfig {
         self.state.lock().settings.borrow().clone()
     }
 
-    /// The same, for whoever follows options of all structs: [`changed`](ConfigWatch::changed) once those of a reload are in
+    /// The same, for those who follow options of all structs: [`changed`](ConfigWatch::changed) once those of a reload are in
     /// force.
     pub fn watch_settings(&self) -> ConfigWatch<Settings> {
         ConfigWatch(self.state.lock().settings.subscribe())
@@ -254,7 +254,7 @@ impl LiveConfig {
         ConfigWatch(self.state.lock().observed.subscribe())
     }
 
-    /// The configuration file or folder that is read, for whoever wants to know when it changes.
+    /// The configuration file or folder that is read, for those who want to know when it changes.
     pub fn place(&self) -> Option<PathBuf> {
         let settings = self.settings();
         let named = [CONFIG_FILE, CONFIG_DIR].into_iter().filter_map(|key| settings.get(key));

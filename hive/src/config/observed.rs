@@ -10,14 +10,14 @@ use super::settings::{SECRET, Setting, Settings, Source};
 /// One option as one source has it. The source with the lowest `priority` counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
-    /// The option, or the key as it was found if nobody knows it.
+    /// The option, or the key as it was found if it is unknown.
     pub key: String,
-    /// Where it was read; [`Source::Default`] for an option that was set at the start and that nobody sets any more.
+    /// Where it was read; [`Source::Default`] for an option that was set at the start and that is not set any more.
     pub source: Source,
     /// 1 for the program itself, then the command line, the environment, what was
     /// [supplied](crate::LiveConfig::supply), file or folder, the default.
     pub priority: u32,
-    /// The value there; `(secret)` for one that is shown to nobody.
+    /// The value there; `(secret)` for one that is never shown.
     pub value: String,
     /// The value that the program runs with; `None` if it has no such option.
     pub running: Option<String>,
@@ -41,7 +41,7 @@ pub enum Standing {
     Wrong(String),
     /// The option is known, and nothing in this program acts on it.
     NoEffect,
-    /// Nobody knows the option; this one may be meant.
+    /// The option is unknown; this one may be meant.
     Unknown(Option<String>),
 }
 

@@ -46,7 +46,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What stands for the value of an option that is shown to nobody.
+/// What stands for the value of an option that is never shown.
 pub(crate) const SECRET: &str = "(secret)";
 
 /// One option in force.
@@ -54,7 +54,7 @@ pub(crate) const SECRET: &str = "(secret)";
 pub struct Setting {
     /// Its name.
     pub key: String,
-    /// Its value, as it may be written in a file; `(secret)` for one that is shown to nobody.
+    /// Its value, as it may be written in a file; `(secret)` for one that is never shown.
     pub value: String,
     /// Its default, in the same form.
     pub default: String,
@@ -72,12 +72,12 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Whether the value is the default, whoever set it.
+    /// Whether the value is the default, wherever it was set.
     pub fn is_default(&self) -> bool {
         self.is_default
     }
 
-    /// Whether the value is shown to nobody.
+    /// Whether the value is never shown.
     pub fn is_secret(&self) -> bool {
         self.is_secret
     }
@@ -103,7 +103,7 @@ impl fmt::Debug for Setting {
     }
 }
 
-/// A key that nobody declares. Cilium lets these pass in files and folders, so they are no errors.
+/// A key that no cell declares. Cilium lets these pass in files and folders, so they are no errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
     /// The key.
@@ -172,7 +172,7 @@ impl Settings {
         }
     }
 
-    /// Keys that were set and that nobody knows.
+    /// Keys that were set and that are unknown.
     pub fn unknown(&self) -> &[Unknown] {
         &self.unknown
     }

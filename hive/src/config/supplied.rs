@@ -22,7 +22,7 @@ pub struct Supplied {
 /// A value that is wanted, and that the program does not run with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// The option by its name now, or the key as it was found if nobody knows it.
+    /// The option by its name now, or the key as it was found if it is unknown.
     pub key: String,
     /// The value that is wanted.
     pub wanted: String,

@@ -19,7 +19,7 @@ use crate::handles::{Handles, Shared};
 use crate::health::{Health, Level};
 use crate::lifecycle::{Lifecycle, State, catch};
 
-/// How long a job may take to end after it was told to.
+/// How long a job may take to end after it was asked to.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// What a job gets.
@@ -269,7 +269,7 @@ impl Env {
         self.give_up(error);
     }
 
-    /// The job has ended well. What it has `said` itself stays, also that it is degraded, unless it was told to end.
+    /// The job has ended well. What it has `said` itself stays, also that it is degraded, unless it was asked to end.
     pub(crate) fn ended(&self, said: bool, last_word: impl fmt::Display) {
         let health = &self.cx.health;
         match said {

@@ -88,7 +88,7 @@ impl OneShotJob {
         self
     }
 
-    /// How long the job may take to end after it was told to; 5 s if not set.
+    /// How long the job may take to end after it was asked to; 5 s if not set.
     pub fn grace(mut self, grace: Duration) -> Self {
         if let Some((spec, _)) = &mut self.parts {
             spec.grace = grace;

@@ -86,7 +86,7 @@ impl TimerJob {
         self.change(|spec, _| spec.shutdown_on_error = true)
     }
 
-    /// How long a run may take to end after it was told to; 5 s if not set.
+    /// How long a run may take to end after it was asked to; 5 s if not set.
     pub fn grace(self, grace: Duration) -> Self {
         self.change(|spec, _| spec.grace = grace)
     }

@@ -56,7 +56,7 @@ impl fmt::Display for State {
 /// What a hook gets: a token that is cancelled when the hook should give up.
 #[derive(Clone, Debug, Default)]
 pub struct HookCx {
-    /// Made when somebody asks for it, which few hooks do.
+    /// Made on request for it, which few hooks do.
     token: Arc<OnceLock<CancellationToken>>,
 }
 

@@ -44,7 +44,7 @@ fn scope(view: &View<'_>, index: usize, depth: usize, text: &mut String) {
 }
 
 fn edges(view: &View<'_>, index: usize, groups: &mut BTreeSet<String>, text: &mut String) {
-    // What is off sees nobody, and nobody sees it.
+    // What is off sees nothing, and nothing sees it.
     if view.state(index) == Use::Off {
         return;
     }

@@ -314,7 +314,7 @@ impl TestHive {
         if left.is_empty() { Ok(()) } else { Err(left) }
     }
 
-    /// Jobs that did not end when told to: those that were dropped, and those that could not be.
+    /// Jobs that did not end when asked to: those that were dropped, and those that could not be.
     async fn left_jobs(&self) -> Vec<LeftJob> {
         tokio::task::yield_now().await;
         for _ in 0..LOOKS {

@@ -57,7 +57,7 @@ fn has_filter(name: &str) -> bool {
 
 /// Traffic between pods, and between a pod and the world, in both families.
 fn traffic(node: &Node, a: &Pod, b: &Pod) -> Vec<UdpFlow> {
-    // The kernel asks for a second whether somebody else has the addresses of links that are new.
+    // The kernel asks for a second whether another program has the addresses of links that are new.
     until(node, "no address is tentative", || {
         [node.host(), node.world()].iter().all(|ns| ns.ip("-6 addr show tentative").unwrap().is_empty())
     });
@@ -131,7 +131,7 @@ fn pins_come_back_and_nothing_stops_when_they_or_their_file_system_go() {
 #[test]
 fn programs_that_were_removed_come_back_and_nothing_passes_meanwhile() {
     require_root!();
-    // So long that only what the kernel tells of is seen in time.
+    // So long that only what the kernel reports is seen in time.
     let mut node = node("1h");
     node.start();
     let [a, b] = ["a", "b"].map(|name| node.add_pod(name));
@@ -191,7 +191,7 @@ fn links_that_were_detached_are_made_again() {
 #[test]
 fn the_host_devices_their_addresses_and_routes_come_back() {
     require_root!();
-    // They come back by what the kernel tells of them.
+    // They come back by what the kernel reports about them.
     let mut node = node("1h");
     node.start();
     let [a, b] = ["a", "b"].map(|name| node.add_pod(name));

@@ -131,7 +131,7 @@ impl Names {
     }
 }
 
-/// Times, counts of events, and numbers that rows are told apart by in one run only.
+/// Times, counts of events, and numbers that rows are distinguished by in one run only.
 const VOLATILE: [&str; 9] = [
     "updated-at",
     "updatedAt",

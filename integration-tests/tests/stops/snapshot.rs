@@ -175,7 +175,7 @@ fn row(table: &str, row: &Value, names: &Names) -> Option<String> {
         "devices" => {
             format!("{} {} {}", row["Name"], names.of(&row["HardwareAddr"].to_string()), row["Selected"])
         }
-        // A number that nobody uses any more rests for a while, in memory only, so that packets under way are known.
+        // A number that is not used any more rests for a while, in memory only, so that packets under way are known.
         "identities" if row["Unused"] == true => return None,
         // Reserved numbers are never given out, so nobody needs to know who uses them.
         "identities" if row["Id"].as_u64() < Some(256) => row["Labels"].to_string(),

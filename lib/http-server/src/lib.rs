@@ -5,7 +5,7 @@
 //!
 //! So many connections at once as [`Bounds`] say, and no more than a quarter of the descriptors that the process may
 //! have. When one more comes, the connection is closed that waits for a request for longest, of those of the peer that
-//! has most: a client that opens connections and sends nothing, or begins a request and does not end it, holds up nobody
+//! has most: a client that opens connections and sends nothing, or begins a request and does not end it, holds nothing up
 //! but itself. A connection whose request is being answered is never closed; with nothing but those, the next waits to be
 //! accepted. Listeners may share one bound ([`Pool`]). When the kernel has no descriptor left, idle connections are closed too, and the accept is tried again at
 //! most ten times a second.

@@ -1,4 +1,4 @@
-//! Files that the agent keeps for its next run: whole or not at all, checked, told in health.
+//! Files that the agent keeps for its next run: whole or not at all, checked, reported in health.
 //!
 //! **Owns** no file: each cell owns its own and keeps it through this crate. **Provides** [`StateFile`] (one file),
 //! [`Records`] (a file for each key, written by a job), [`Rewrite`] (writes again what could not be written, with a row

@@ -109,7 +109,7 @@ impl<T: Schema> Records<T> {
         Ok(())
     }
 
-    /// What the previous run has left under a key, once, unless it was changed since. What cannot be read now is told and
+    /// What the previous run has left under a key, once, unless it was changed since. What cannot be read now is reported and
     /// given up.
     pub fn claim(&self, key: &str) -> Option<T> {
         if !self.unclaimed.lock().remove(key) {

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::config::CniConfig;
 use crate::error::Error;
 
-/// The largest segments that the kernel makes unless told otherwise.
+/// The largest segments that the kernel makes by default.
 const SEGMENT: i64 = 65536;
 
 /// The MTU of a node without devices that face the network.

@@ -20,7 +20,7 @@ pub(crate) fn new_cluster(
     settings: Arc<Settings>,
     table: Arc<Table<ClusterConfig>>,
 ) -> Arc<Cluster> {
-    // The object that is looked at when nobody names any may be there for another agent.
+    // The object that is looked at when nothing names any may be there for another agent.
     let named = settings.get("config-sources").is_some_and(|setting| setting.source != Source::Default);
     let followed = named && config.apply_dynamic_config && config.enable_dynamic_config;
     Arc::new(Cluster { table, followed })
@@ -74,7 +74,7 @@ impl ClusterDrift {
     }
 }
 
-/// A line of the page that tells of drift.
+/// A line of the page that reports drift.
 impl fmt::Display for ClusterDrift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ClusterDrift { drift: Drift { key, wanted, running }, object } = self;

@@ -38,11 +38,11 @@
 //!
 //! What objects of the cluster say (table `cilium-configs` of [`config_sources`]) counts more than files and less than the
 //! environment, once `config-sources` names the objects, which `build-config` does; without it, or with
-//! `apply-dynamic-config=false`, it is told and nothing else. Every option whose value there is another one than the
+//! `apply-dynamic-config=false`, it is reported and nothing else. Every option whose value there is another one than the
 //! running counts in `drift_checker_config_delta`, also one that a flag overrides, or that this agent does not know and no
 //! file has.
 //!
-//! **Differences from Cilium**: Cilium only tells of drift, and brings nothing into force before the next start. It
+//! **Differences from Cilium**: Cilium only reports drift, and brings nothing into force before the next start. It
 //! compares texts, this agent values: `60s` is `1m`. A second agent on the same folder is refused. `PATCH /config` answers in
 //! tens of milliseconds: nothing is compiled. Options without effect in this agent are accepted and shown; the log
 //! says so. `daemonConfigurationMap` has Cilium's members, also of options that no cell of this agent declares.

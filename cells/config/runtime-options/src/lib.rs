@@ -1,7 +1,7 @@
 //! The options that can be changed while the agent runs, for those who act on them.
 //!
 //! **Owns** the names and values of the options of `PATCH /config` ([`RuntimeOption`], a row of the table
-//! `runtime-options`, which the cell `daemon-config` writes) and how that request waits for whoever acts on them
+//! `runtime-options`, which the cell `daemon-config` writes) and how that request waits for those who act on them
 //! ([`Follower`]). **Needs** nothing but tables. A cell that acts on an option takes `Option<Arc<Table<RuntimeOption>>>`,
 //! watches it, and contributes a [`Follower`] by which it says how far it has come.
 //!

@@ -6,7 +6,7 @@
 //! configuration with what runs, which is `daemon-config`.
 //!
 //! **Life**: one job watches each object by its name. The objects' keys come and go with them; one that cannot be read
-//! leaves what it said before, told in health and once in the log.
+//! leaves what it said before, reported in health and once in the log.
 //!
 //! Each option has a row for each object that has it, and the row with the lowest priority counts: the last object of
 //! `config-sources`, unless `config-sources-overrides` forbids that the first one's value of the key is changed.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// The objects that count when nobody names others, as the options' text.
+/// The objects that count when nothing names others, as the options' text.
 pub(crate) const DEFAULT_SOURCES: &str =
     r#"[{"kind":"config-map","namespace":"kube-system","name":"cilium-config"}]"#;
 

@@ -105,7 +105,7 @@ impl EndpointDatapath {
 /// What a sweep removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Endpoints that the datapath had and nobody knows.
+    /// Endpoints that the datapath had and that are unknown.
     pub endpoints: Vec<u16>,
     /// Pins and rows left over from others.
     pub leftovers: usize,

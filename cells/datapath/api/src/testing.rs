@@ -30,7 +30,7 @@ pub enum Call {
     Prune(Vec<u16>),
 }
 
-/// Keeps endpoints in memory, records calls in order, and fails where it is told to.
+/// Keeps endpoints in memory, records calls in order, and fails where a test asks for it.
 ///
 /// ```
 /// use datapath_api::testing::{Call, FakeDatapath};

@@ -1,4 +1,4 @@
-//! Loaded programs: what the kernel tells of them, pins, and runs on a given packet.
+//! Loaded programs: what the kernel reports about them, pins, and runs on a given packet.
 #![expect(unsafe_code, reason = "a test run takes pointers to packets")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use crate::object::load_instructions;
 use crate::probe::instruction;
 use crate::sys::{self, Command, RawProgInfo, TestRunAttr};
 
-/// What the kernel tells of a program.
+/// What the kernel reports about a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramInfo {
     /// The kernel's number for it.
@@ -99,7 +99,7 @@ impl Program {
             .map_err(|e| Error::syscall("pin program", path.display().to_string(), e))
     }
 
-    /// What the kernel tells of it.
+    /// What the kernel reports about it.
     pub fn info(&self) -> Result<ProgramInfo> {
         let raw: RawProgInfo =
             sys::info(self.fd.as_fd()).map_err(|e| Error::syscall("ask about program", &self.name, e))?;

@@ -354,7 +354,7 @@ impl HostJob {
         }
     }
 
-    /// What monitors are told of now: what the options say where their table says nothing else. With the table's revision,
+    /// What is reported to monitors now: what the options say where their table says nothing else. With the table's revision,
     /// and when it changes.
     fn notifications(&self) -> (Notifications, u64, Option<Watch>) {
         let Some(options) = &self.options else { return (self.live.notifications, 0, None) };

@@ -12,7 +12,7 @@
 //! (tens of milliseconds, no packet lost), and the request waits for it. Other jobs keep policy maps ready in their
 //! slots and guard interfaces of pods that nobody has announced; a rule of nftables (table `inet apiary`) holds those
 //! back until then. Another marks the host's packets, before programs are in force that know them by that mark; it is
-//! temporary here and belongs to the cell for iptables. Every `endpoint-bpf-prog-watchdog-interval`, and when the kernel tells of a removal, everything is compared
+//! temporary here and belongs to the cell for iptables. Every `endpoint-bpf-prog-watchdog-interval`, and when the kernel reports a removal, everything is compared
 //! with what should be there and put back (`watchdog`).
 //! Nothing is taken down at stop: packets go on.
 //!

@@ -45,7 +45,7 @@ fn connections_of_an_endpoint_go_with_it() {
     assert_eq!(datapath.conntrack_purge().purge(&maps).unwrap(), 0);
 }
 
-/// What an agent that was killed has left of endpoints that nobody knows any more goes with the next start, before
+/// What an agent that was killed has left of endpoints that are unknown by now goes with the next start, before
 /// anybody gets their addresses; what others have stays.
 #[test]
 fn connections_and_counts_of_nobody_go_at_the_start() {

@@ -1,4 +1,4 @@
-//! The datapath's counters for Prometheus: packets and bytes forwarded and dropped, read when somebody asks.
+//! The datapath's counters for Prometheus: packets and bytes forwarded and dropped, read on request.
 
 use std::collections::BTreeMap;
 use std::fmt;

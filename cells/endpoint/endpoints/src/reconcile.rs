@@ -239,7 +239,7 @@ impl EndpointOps {
     }
 
     /// A watch on the policy of an endpoint that changes identity together with this one, where the kernel has not got it:
-    /// its map says nothing of this one's new identity yet. One whose policy cannot be written holds up nobody.
+    /// its map says nothing of this one's new identity yet. One whose policy cannot be written holds nothing up.
     fn peer_without_policy(&self, id: u16, regeneration: &Regeneration) -> Option<Watch> {
         let peers = regeneration.together.as_deref().into_iter().flatten().filter(|peer| **peer != id);
         peers.copied().find_map(|peer| match self.policies.realization(peer, regeneration.policy) {

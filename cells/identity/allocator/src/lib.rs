@@ -11,7 +11,7 @@
 //! disk before it is given out; a prefix's is at least in the kernel before packets carry it.
 //!
 //! A damaged file is put aside, one of a newer agent ends the start; what cannot be written for now is written by a job
-//! later, told in the rows `identities.json` and `local_allocator_state.json` of health.
+//! later, reported in the rows `identities.json` and `local_allocator_state.json` of health.
 //!
 //! Numbers of prefixes that nobody has asked for go when the ipcache has heard all its sources and a grace period is
 //! over (`identity-restore-grace-period`).

@@ -63,7 +63,7 @@ impl Ops<Entry> for MapOps {
         self.map.remove(&kernel::key(entry.prefix))
     }
 
-    /// Rows that somebody else has changed are written again. Those of other clusters are not this table's and stay.
+    /// Rows that another program has changed are written again. Those of other clusters are not this table's and stay.
     fn prune(&mut self, _: &OpCx<'_>, entries: Rows<'_, Entry>) -> OpResult {
         let mut wanted: HashMap<_, _> = entries.map(|entry| (kernel::key(entry.prefix), entry)).collect();
         let mut repaired = Vec::new();

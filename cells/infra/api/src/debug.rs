@@ -1,4 +1,4 @@
-//! `GET /debuginfo`: what the agent knows, in one answer for whoever looks for a fault.
+//! `GET /debuginfo`: what the agent knows, in one answer for those who look for a fault.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -24,7 +24,7 @@ const CONNECTIONS: usize = 512;
 /// How long a stop waits for requests that are being served.
 const STOP: Duration = Duration::from_secs(10);
 
-/// Serves the socket until `stop`, then finishes what is being served. Removes the socket. `trouble` is told when no
+/// Serves the socket until `stop`, then finishes what is being served. Removes the socket. `trouble` is called when no
 /// connection can be accepted, and when one can again.
 pub(crate) async fn serve(
     socket: Socket,

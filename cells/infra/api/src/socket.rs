@@ -27,7 +27,7 @@ struct SocketFile {
 }
 
 impl Socket {
-    /// Listens on `path` with mode 0660. An old socket that nobody serves is removed first.
+    /// Listens on `path` with mode 0660. An old socket that is not served is removed first.
     pub(crate) fn bind(path: &Path) -> Result<Self, Error> {
         let fail = |action| move |source| Error::Socket { action, path: path.to_owned(), source };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -54,7 +54,7 @@ impl Chains {
     }
 }
 
-/// All chains of Cilium, by table. What cannot be listed is told and left.
+/// All chains of Cilium, by table. What cannot be listed is reported and left.
 pub(crate) fn find() -> Vec<Chains> {
     let mut found = Vec::new();
     for (family, legacy_tables) in FAMILIES {

@@ -18,7 +18,7 @@ const TELL: Duration = Duration::from_secs(15);
 /// How often freed memory is given back; the first time when a start has settled.
 const TRIM: Duration = Duration::from_secs(20);
 
-/// Looks the limit up; provides `Arc<MemoryLimit>`. Gives freed memory back from time to time, and tells what is in use.
+/// Looks the limit up; provides `Arc<MemoryLimit>`. Gives freed memory back from time to time, and reports what is in use.
 pub fn cell() -> Cell {
     let parts = [provide(found), invoke(watch), invoke(give_back), invoke(export)];
     module("memory", "Memory that the agent may use", parts)
@@ -39,7 +39,7 @@ fn export(metrics: Arc<Metrics>) {
     metrics.register_collector(Allocated);
 }
 
-/// The allocator's count, looked up when somebody asks; not there if it does not count.
+/// The allocator's count, looked up on request; not there if it does not count.
 #[derive(Debug)]
 struct Allocated;
 

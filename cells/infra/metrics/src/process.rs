@@ -1,4 +1,4 @@
-//! Metrics of the agent's process, read from `/proc` when somebody asks.
+//! Metrics of the agent's process, read from `/proc` on request.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -99,7 +99,7 @@ impl Metrics {
         self.register_collector(Feature { name, help, is_on, always });
     }
 
-    /// Adds metrics that are read when somebody asks for them.
+    /// Adds metrics that are read on request for them.
     pub fn register_collector(&self, collector: impl Collector) {
         self.registry.lock().register_collector(Box::new(collector));
     }

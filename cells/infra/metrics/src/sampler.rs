@@ -99,7 +99,7 @@ impl Sampler {
         Sampler { interval, series: Mutex::default() }
     }
 
-    /// Takes a sample of everything; tells of how many.
+    /// Takes a sample of everything; returns how many.
     pub(crate) fn collect(&self, metrics: &Metrics, now: Instant) -> usize {
         let mut found = samples(&metrics.everything());
         found.retain(|sample| !LEFT_OUT.iter().any(|start| sample.name.starts_with(start)));

@@ -41,7 +41,7 @@ pub(crate) async fn bind(address: &str) -> anyhow::Result<TcpListener> {
     listener.with_context(|| format!("prometheus-serve-addr: cannot listen on {address:?}"))
 }
 
-/// Answers until `stop`. `trouble` is told when no connection can be accepted, and when one can again.
+/// Answers until `stop`. `trouble` is called when no connection can be accepted, and when one can again.
 pub(crate) async fn serve(
     listener: TcpListener,
     metrics: Arc<Metrics>,

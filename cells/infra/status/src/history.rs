@@ -27,7 +27,7 @@ pub(crate) struct History {
 
 impl History {
     /// The history of a state folder, beginning with what previous runs have left. What cannot be read is left out: it
-    /// only tells of the past.
+    /// only reports the past.
     pub(crate) fn open(tree: Arc<HealthTree>, folder: &Path) -> Self {
         let file = StateFile::new(folder.join(NAME)).mode(0o600).limit(8 << 20);
         let before = match file.read_text() {

@@ -135,7 +135,7 @@ async fn a_run_begins_and_ends_the_history() {
     assert_eq!(lines, expected);
 }
 
-/// A history that cannot be written is told and keeps nobody from anything.
+/// A history that cannot be written is reported and keeps nobody from anything.
 #[tokio::test]
 async fn a_folder_in_the_place_of_the_file_is_told() {
     let folder = tempfile::tempdir().unwrap();

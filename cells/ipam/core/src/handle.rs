@@ -46,7 +46,7 @@ pub struct Ipam {
     ledger: Ledger,
     table: Table<Address>,
     node: Arc<dyn Fn() -> Node + Send + Sync>,
-    /// Tells the sweeper that something expires sooner than it thinks.
+    /// Notifies the sweeper that something expires sooner than it thinks.
     deadline: watch::Sender<()>,
     events: Events,
 }

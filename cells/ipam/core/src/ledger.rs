@@ -95,7 +95,7 @@ impl Ledger {
         Ok(given)
     }
 
-    /// The address asked for, if nobody has it.
+    /// The address asked for, if nothing has it.
     pub(crate) fn take(
         &self,
         ranges: &Ranges,

@@ -30,7 +30,7 @@ pub(crate) struct Sockets {
 /// Bytes of a connection's buffer at most: what a slow reader holds up.
 const BUFFER: usize = 64 << 10;
 
-/// How long a connection stays that nobody uses.
+/// How long a connection stays that is not used.
 const IDLE: Duration = Duration::from_secs(90);
 
 impl Connect for Sockets {

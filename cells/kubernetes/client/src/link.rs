@@ -404,7 +404,7 @@ impl Link {
         }
     }
 
-    /// The server has failed: the next one is tried, if there are several. What is told is told again in an hour.
+    /// The server has failed: the next one is tried, if there are several. What is told is reported again in an hour.
     fn failed(&self, lease: &Lease, mut trouble: RequestError) -> RequestError {
         let mut state = self.state.lock();
         if lease.generation != state.generation {

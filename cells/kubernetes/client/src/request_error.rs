@@ -136,7 +136,7 @@ impl RequestError {
 
     fn of_status(said: &Status, code: u16, about: &About<'_>) -> RequestError {
         let too_new = said.details.causes.iter().any(|cause| cause.reason == "ResourceVersionTooLarge");
-        // What is said of a JSON patch that does not fit the object; what is wrong with the outcome is told with its kind.
+        // What is said of a JSON patch that does not fit the object; what is wrong with the outcome is reported with its kind.
         let unfit =
             code == 422 && said.message.starts_with("the server rejected our request due to an error");
         let what = if unfit { ErrorKind::Conflict } else { of_code(code, &said.reason, too_new) };

@@ -28,10 +28,10 @@
 //! the log and `k8s_wrong_objects` tell of it until it is right or gone. An object that two sources have is the one's that
 //! had it first, as long as that one has it. Policies of two sources are two policies.
 //!
-//! **Life of a folder.** A job reads it once and follows its changes as the kernel tells them: a file that is closed after
+//! **Life of a folder.** A job reads it once and follows its changes as the kernel reports them: a file that is closed after
 //! writing or renamed into place is read at once, one that is being written is not. Links are followed, so that a mounted
 //! ConfigMap and a folder replaced as a whole are noticed. What a file said stays for 0.1 s after it has gone or is empty
-//! (1 s for the whole folder), for those who replace it in two steps. Only a rename is exact: the kernel tells of a change
+//! (1 s for the whole folder), for those who replace it in two steps. Only a rename is exact: the kernel reports a change
 //! in place a moment after it, in which half a file can be read. What one file says of a kind is one transaction, up to
 //! 1,000 objects; its kinds follow each other within milliseconds, in no order.
 //!

@@ -65,7 +65,7 @@ pub struct PolicyObject {
     pub namespace: Arc<str>,
     /// The name.
     pub name: Arc<str>,
-    /// What tells it from an earlier policy of that name; empty if the source has no such thing.
+    /// What distinguishes it from an earlier policy of that name; empty if the source has no such thing.
     pub uid: Arc<str>,
     /// Where it was read: file and document.
     pub origin: String,

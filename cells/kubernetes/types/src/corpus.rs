@@ -267,7 +267,7 @@ impl Mutants {
         self.0.push(Mutant { what, path: place.path.clone(), pointer: place.pointer.clone(), value });
     }
 
-    /// A member that nobody knows.
+    /// A member that is unknown.
     fn unknown(&mut self, place: &Place) {
         let mut path = place.path.clone();
         push_member(&mut path, UNKNOWN);

@@ -24,7 +24,7 @@ slim! {
         pub generate_name: SmolStr,
         /// Its namespace; empty for kinds that are in none.
         pub namespace: SmolStr,
-        /// What tells it from an earlier object of that name; empty if the source has no such thing.
+        /// What distinguishes it from an earlier object of that name; empty if the source has no such thing.
         pub uid: SmolStr,
         /// Its version, to be compared for equality only.
         pub resource_version: SmolStr,

@@ -56,7 +56,7 @@ macro_rules! resource {
 }
 pub(crate) use resource;
 
-/// Decodes an object as a source has it. What cannot be decoded is told with the paths of what is wrong.
+/// Decodes an object as a source has it. What cannot be decoded is reported with the paths of what is wrong.
 pub fn decode<T: Resource>(json: &[u8]) -> Result<T, Refusal> {
     let object = T::from_json(json).map_err(|error| refusal(T::KIND, json, &error))?;
     match object.metadata().name.is_empty() {

@@ -20,7 +20,7 @@ pub(crate) use notation::{Node, Schemas, Shape};
 
 use crate::{Kind, Problem};
 
-/// Faults that are told of one object; the rest is counted.
+/// Faults that are reported of one object; the rest is counted.
 pub const MAX_PROBLEMS: usize = 20;
 
 /// What of an object counts as wrong.

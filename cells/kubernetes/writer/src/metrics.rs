@@ -101,7 +101,7 @@ impl Numbers {
     }
 }
 
-/// How long the queue is and how old, read from the table when somebody asks.
+/// How long the queue is and how old, read from the table on request.
 #[derive(Debug)]
 struct Levels(Table<Write>);
 

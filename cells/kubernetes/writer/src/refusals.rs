@@ -9,7 +9,7 @@ use statedb::{Snapshot, Table};
 use crate::mutation::Verb;
 use crate::write::{Write, WriteState};
 
-/// The refusals that are told at the moment.
+/// The refusals that are reported at the moment.
 pub(crate) struct Refusals {
     table: Table<Write>,
     health: Health,

@@ -35,7 +35,7 @@
 //! - Backends that are not used any more leave the maps last, not first, and a count shrinks before its slots change: no
 //!   packet meets a slot whose backend is gone.
 //! - A service whose rows do not all fit is not written at all; its status names the map and the option.
-//! - Rows are compared with what the maps hold, so that a restart writes nothing, and rows that somebody else has changed
+//! - Rows are compared with what the maps hold, so that a restart writes nothing, and rows that another program has changed
 //!   are put right.
 //! - A backend that several services use has the best state that one of them gives it, not the latest.
 //! - Affinity matches go with every backend that leaves a frontend, also while others use it.
@@ -44,7 +44,7 @@
 //! - Of slots behind the count of the previous run only those of active backends count as unhealthy; the others say
 //!   themselves that they are leaving.
 //! - A service that was refused is taken once nothing stands against it any more, whoever did; not only with its own changes.
-//! - A wrong field of a cluster's object is told in health (`passed-over`) and in the log, not only left out. Services for
+//! - A wrong field of a cluster's object is reported in health (`passed-over`) and in the log, not only left out. Services for
 //!   nodes with certain labels are looked at again when the node's labels change.
 //! - A state file with any wrong field changes nothing, and says which, in which line; fields that are not known are
 //!   ignored as in Cilium, and reported. A port without protocol is TCP. As long as the file is wrong from the start,

@@ -25,7 +25,7 @@
 //! sends slowly loses his own, oldest first.
 //!
 //! **Differences from Cilium.** What leads to the servers follows the node's addresses as they change. A service without
-//! load balancer address, or whose address another one has, is told in health (`load-balancer-addresses`) and tried again.
+//! load balancer address, or whose address another one has, is reported in health (`load-balancer-addresses`) and tried again.
 
 mod answer;
 mod cell;

@@ -26,7 +26,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that a connection may take for what it reads, and for what it writes.
 const BUFFER: usize = 8192;
 
-/// The waits for a port that somebody else has.
+/// The waits for a port that another program has.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 /// What all servers have in common.
@@ -39,7 +39,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Answers on the port about the service until the job is told to end.
+    /// Answers on the port about the service until the job is asked to end.
     pub(crate) async fn serve(self, port: u16, service: ServiceName, cx: JobCx) -> anyhow::Result<()> {
         let mut backoff = Backoff::exponential(RETRY.0, RETRY.1);
         let listener = loop {

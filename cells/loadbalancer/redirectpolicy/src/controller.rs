@@ -327,7 +327,7 @@ impl Controller {
                 }
                 Cookie::NoEndpoint => None,
             };
-            // What somebody else has written into the row stays.
+            // What another program has written into the row stays.
             let before = self.applied.skips.get(pod);
             let mut addresses = old.skips.clone();
             addresses.retain(|service, _| before.is_none_or(|skips| !skips.addresses.contains_key(service)));

@@ -25,7 +25,7 @@ pub(crate) struct Desired {
     pub(crate) redirects: BTreeMap<LbAddress, ServiceName>,
     /// By `NAMESPACE/NAME` of a pod: whose traffic goes where it was meant to.
     pub(crate) skips: BTreeMap<String, Skips>,
-    /// By policy: what it does not get because somebody else has it.
+    /// By policy: what it does not get because another program has it.
     pub(crate) conflicts: BTreeMap<ServiceName, Vec<Conflict>>,
 }
 

@@ -1,4 +1,4 @@
-//! The skip maps without a kernel, which fail when they are told to.
+//! The skip maps without a kernel, which fail when a test asks for it.
 
 use std::collections::BTreeSet;
 

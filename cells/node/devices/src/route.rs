@@ -14,7 +14,7 @@ pub const SCOPE_HOST: u8 = 254;
 /// Scope of a route to something on the link.
 pub const SCOPE_LINK: u8 = 253;
 
-/// What tells one route from another. Orders as table `routes` does: by
+/// What distinguishes one route from another. Orders as table `routes` does: by
 /// table, link, destination (IPv4 as mapped into IPv6), priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RouteKey {

@@ -10,7 +10,7 @@
 //! **Life.** Maps stay as the previous run has left them until all sources have been read; then they are brought to
 //! what rules say, in place. From then on a job makes a round for each change of rules, identities, endpoints or
 //! options: prefixes that new rules name get identities, which go into the maps, then into the ipcache; then the rules
-//! change; then prefixes go that nobody names. Rows are computed once for all endpoints of an identity. A map changes
+//! change; then prefixes go that nothing names. Rows are computed once for all endpoints of an identity. A map changes
 //! by single writes in an order that no packet notices ([`plan()`], proven by [`check`]), else another map takes its place.
 //!
 //! **What is wrong** with an object refuses the object, by its paths; the version before stays in force, also

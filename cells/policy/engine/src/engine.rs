@@ -245,7 +245,7 @@ impl Engine {
         Change { subjects: self.selected(subjects), ..self.unchanged() }
     }
 
-    /// Brings the selectors of peers up to date, and tells whose rules use those that are touched.
+    /// Brings the selectors of peers up to date, and returns whose rules use those that are touched.
     fn peer_change(&mut self, peer: u32, identity: Option<&Identity>) -> Change {
         let touched = self.peers.update(peer, identity);
         let subjects: BTreeSet<SelectorId> =

@@ -147,7 +147,7 @@ impl Drop for Healed {
 }
 
 /// An operation that never returns: the watchdog names the job, and the stop waits no longer than it has to: not at all, or
-/// for a thread that cannot be told to end, the grace of a job, and says that it is left.
+/// for a thread that cannot be asked to end, the grace of a job, and says that it is left.
 async fn hangs(place: Where, op: &str) {
     let target = Target::default();
     let _healed = Healed(target.clone());

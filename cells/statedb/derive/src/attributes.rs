@@ -1,4 +1,4 @@
-//! Attributes as lists of words, and what to say about words that nobody knows.
+//! Attributes as lists of words, and what to say about words that are unknown.
 
 use syn::ext::IdentExt;
 use syn::parse::ParseStream;

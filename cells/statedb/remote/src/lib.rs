@@ -24,7 +24,7 @@
 //! ```
 //!
 //! Each question has a connection of its own, which closes with its iterator; of what is not read yet the agent keeps
-//! little. A [`changes`](RemoteTable::changes) that nobody reads for a minute is ended by the agent.
+//! little. A [`changes`](RemoteTable::changes) that is not read for a minute is ended by the agent.
 
 mod error;
 mod key;

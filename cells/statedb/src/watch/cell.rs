@@ -20,7 +20,7 @@ const fn closed<S>() -> *mut S {
 }
 
 impl<S> LazyCell<S> {
-    /// The watch, made by `make` if nobody has asked before; none if it has closed without one.
+    /// The watch, made by `make` if nothing has asked before; none if it has closed without one.
     pub(crate) fn get(&self, make: impl FnOnce() -> Arc<S>) -> Option<Arc<S>> {
         let mut state = self.state.load(Ordering::Acquire);
         if state.is_null() {

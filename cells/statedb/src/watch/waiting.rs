@@ -55,7 +55,7 @@ impl<L> Waiting<L> {
         panics.resume();
     }
 
-    /// Lets `add` put a listener on the list, unless it has closed; tells whether it was asked.
+    /// Lets `add` put a listener on the list, unless it has closed; returns whether it was asked.
     pub(crate) fn listen(&self, add: impl FnOnce(&mut Vec<L>)) -> bool {
         let mut list = self.list.lock();
         let open = !self.is_closed();

@@ -9,7 +9,7 @@ use crate::watch::cell::LazyCell;
 use crate::watch::waiting::Waiting;
 use crate::*;
 
-/// Readers who found the old state wait for a watch that closes, or are told at once; the writer publishes first.
+/// Readers who found the old state wait for a watch that closes, or are notified at once; the writer publishes first.
 #[test]
 fn no_wake_up_is_lost() {
     model(|| {
@@ -63,7 +63,7 @@ fn a_task_that_waits_is_woken() {
     });
 }
 
-/// Who listens is told once, by the list or at once.
+/// Who listens is reported once, by the list or at once.
 #[test]
 fn a_listener_is_told_or_turned_away() {
     model(|| {

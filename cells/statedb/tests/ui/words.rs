@@ -1,4 +1,4 @@
-//! Words that nobody knows, the right ones in wrong places, wrong values.
+//! Words that are unknown, the right ones in wrong places, wrong values.
 
 use serde::Serialize;
 use statedb::Table;

@@ -1,6 +1,6 @@
 //! When to look after the datapath before it is time: somebody has unmounted a file system, or removed a filter or a rule.
 //!
-//! The kernel tells of all three, so a loss lasts milliseconds and nothing is spent while nothing happens. What it does
+//! The kernel reports all three, so a loss lasts milliseconds and nothing is spent while nothing happens. What it does
 //! not tell of (a pin or a tcx link that was removed) waits for the next look. A source that cannot be opened is none.
 
 use std::fs::File;
@@ -25,7 +25,7 @@ const DELETED_FILTER: u16 = 45;
 const ENOBUFS: i32 = 105;
 const PACKET: usize = 32 << 10;
 
-/// What the kernel tells of, in the network and mount namespace it was made in.
+/// What the kernel reports, in the network and mount namespace it was made in.
 pub(crate) struct Alarms {
     mounts: Option<AsyncFd<File>>,
     filters: Option<TokioSocket>,
@@ -65,7 +65,7 @@ impl Alarms {
     }
 }
 
-/// The mounts of this thread's namespace: the kernel tells of changes as of something urgent to read.
+/// The mounts of this thread's namespace: the kernel reports changes as of something urgent to read.
 #[expect(
     deprecated,
     reason = "sound with File, whose descriptor stays the same; its successor is an unsafe function"
@@ -84,8 +84,8 @@ fn socket(protocol: isize, group: u32) -> io::Result<TokioSocket> {
 async fn unmounted(mounts: &mut Option<AsyncFd<File>>, pin: &std::path::Path) {
     while let Some(fd) = mounts {
         match fd.ready(Interest::PRIORITY).await {
-            // The kernel tells of it a moment before the path leads elsewhere. Cleared after the wait: what is told
-            // meanwhile, or to somebody who stops waiting, is told again.
+            // The kernel reports it a moment before the path leads elsewhere. Cleared after the wait: what is told
+            // meanwhile, or to somebody who stops waiting, is reported again.
             Ok(mut ready) => {
                 sleep(SETTLE).await;
                 ready.clear_ready();

@@ -27,7 +27,7 @@ use datapath_api::{DatapathError, Step};
 
 /// Looks are at least this far apart, whatever happens.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Changes come together, and the kernel tells of some before it makes them.
+/// Changes come together, and the kernel reports some before it makes them.
 pub(crate) const SETTLE: Duration = Duration::from_millis(20);
 /// When to look again after a look that failed, at most.
 const RETRY: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! Records that cannot be read: put aside, and told in health until a human or the runtime has dealt with them.
+//! Records that cannot be read: put aside, and reported in health until a human or the runtime has dealt with them.
 //!
 //! The pod of such a record, if it is still there, is denied wholly: nothing is known of it any more but what the kernel
 //! had, and that goes with the first prune. So a note stays beside the record: every run tells of it, and nobody else is

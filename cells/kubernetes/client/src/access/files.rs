@@ -8,7 +8,7 @@ use crate::error::Error;
 /// Bytes of a kubeconfig, a certificate, a key or a token at most.
 const MOST: u64 = 4 << 20;
 
-/// The files that were read, and what tells their contents from others.
+/// The files that were read, and what distinguishes their contents from others.
 #[derive(Default)]
 pub(super) struct Files {
     pub(super) names: Vec<PathBuf>,

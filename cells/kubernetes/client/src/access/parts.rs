@@ -1,4 +1,4 @@
-//! The parts of a kubeconfig that the current context names, checked: what is wrong is told with its key.
+//! The parts of a kubeconfig that the current context names, checked: what is wrong is reported with its key.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use std::path::{Path, PathBuf};

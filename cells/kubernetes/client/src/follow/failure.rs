@@ -101,7 +101,7 @@ impl Follow {
         }
         self.state.failed(trouble.what);
         let told = is_told(if trouble.what == ErrorKind::Rewound { self.rewinds.0 } else { self.failures });
-        // What the server has as a whole is told once, by the link.
+        // What the server has as a whole is reported once, by the link.
         if trouble.is_of_server() || (cut && self.link.status().is_err()) {
             self.health.ok("Waits for the API server");
             return told.then_some(SourceError(trouble.text));

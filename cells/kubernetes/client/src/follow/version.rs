@@ -13,7 +13,7 @@ impl Follow {
         }
     }
 
-    /// The same of one that a watch tells of. Versions only grow: a server where they do not has lost what came later, or is
+    /// The same of one that a watch reports. Versions only grow: a server where they do not has lost what came later, or is
     /// another one than before, and what it has said counts no more.
     pub(super) fn advance(&mut self, object: &[u8]) -> Result<(), RequestError> {
         let number = |text: &str| text.parse::<u64>().ok();

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::{Link, request};
 use crate::request_error::ErrorKind;
 
-/// What tells a cluster from another; a list, which the agent's roles allow.
+/// What distinguishes a cluster from another; a list, which the agent's roles allow.
 pub(crate) const IDENTITY: &str = "/api/v1/namespaces?fieldSelector=metadata.name%3Dkube-system";
 
 impl Link {

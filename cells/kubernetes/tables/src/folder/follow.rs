@@ -19,7 +19,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Follows a folder until the job ends. The first reading completes the source.
 ///
-/// When the kernel cannot tell of changes, as without a free inotify instance, the folder is looked at every second.
+/// When the kernel cannot report changes, as without a free inotify instance, the folder is looked at every second.
 /// Whoever asks gets an answer when the folder was looked through after the question.
 pub(crate) async fn follow(folder: Folder, mut questions: Questions, cx: JobCx) -> anyhow::Result<()> {
     let mut folder = Box::new(folder);
@@ -37,7 +37,7 @@ pub(crate) async fn follow(folder: Folder, mut questions: Questions, cx: JobCx) 
 
 type Ended = (Box<Folder>, io::Result<()>);
 
-/// Until the job ends, or the kernel cannot tell of changes.
+/// Until the job ends, or the kernel cannot report changes.
 async fn watched(mut folder: Box<Folder>, questions: &mut Questions, cx: &JobCx) -> anyhow::Result<Ended> {
     let (inotify, events) = match open() {
         Ok(opened) => opened,

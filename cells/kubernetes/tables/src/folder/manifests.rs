@@ -16,7 +16,7 @@ use crate::source_file::{ManifestFault, SourceFile};
 use k8s_types::schema::nearest;
 use k8s_types::{Document, Kind, documents_of_bytes};
 
-/// Faults of a file that are told; the rest is counted.
+/// Faults of a file that are reported; the rest is counted.
 const MAX_FAULTS: usize = 50;
 
 /// Kinds that a fault names if there are no more.

@@ -113,7 +113,7 @@ impl Report {
         }
     }
 
-    /// The kernel does not tell of changes, or does.
+    /// The kernel does not report changes, or does.
     pub(crate) fn late(&mut self, fault: Option<&str>, manifests: &Manifests) {
         if self.late.as_deref() != fault {
             match fault {

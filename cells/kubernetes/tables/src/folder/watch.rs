@@ -1,4 +1,4 @@
-//! What the kernel tells of changes, sorted into what is to be done.
+//! Changes that the kernel reports, sorted into what is to be done.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};

@@ -288,7 +288,7 @@ slim! {
         pub advertisements: Option<LabelSelector>,
     }
 
-    /// What peers are told.
+    /// What is announced to peers.
     pub struct CiliumBGPAdvertisement {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
@@ -296,7 +296,7 @@ slim! {
         always pub spec: BgpAdvertisementSpec,
     }
 
-    /// What peers are told.
+    /// What is announced to peers.
     pub struct BgpAdvertisementSpec {
         /// Each kind of it.
         always pub advertisements: Vec<BgpAdvertisement>,

@@ -1,4 +1,4 @@
-//! An API server that is away, slow, refuses or loses answers when it is told to.
+//! An API server that is away, slow, refuses or loses answers when a test asks for it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How full the maps are, for whoever asks: counted along, so that nobody has to walk through the maps.
+//! How full the maps are, for those who ask: counted along, so that nobody has to walk through the maps.
 
 use std::fmt;
 use std::sync::Arc;

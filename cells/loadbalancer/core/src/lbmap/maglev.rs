@@ -67,7 +67,7 @@ impl Default for Maglev {
     }
 }
 
-/// Tells tables apart without keeping them.
+/// Distinguishes tables without keeping them.
 pub fn digest(table: &[u32]) -> u64 {
     murmur3_128(bpf::bytes_of(table), 0).0
 }

@@ -11,7 +11,7 @@ use statedb::{IndexKey, KeyBuf, KeyParseError};
 /// Transport protocol of a frontend or a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
-    /// Every protocol: wildcard rows, and backends of versions that did not tell protocols apart.
+    /// Every protocol: wildcard rows, and backends of versions that did not distinguish protocols.
     Any,
     /// SCTP
     Sctp,

@@ -50,7 +50,7 @@ impl BackendState {
 pub struct Zone {
     /// Its zone.
     pub zone: SmolStr,
-    /// The zones whose clients it is meant for; empty if nobody has said.
+    /// The zones whose clients it is meant for; empty if nothing has said.
     pub for_zones: Vec<SmolStr>,
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Backends {
     /// Numbers of the zones of those that are in one with a number.
     zones: FastMap<LbAddress, u8>,
     used: FastMap<u32, Used>,
-    /// Rows that nobody uses any more and that are still to be deleted.
+    /// Rows that are not used any more and that are still to be deleted.
     orphans: BTreeSet<Key>,
     /// Backends whose rows may have another state, since a frontend has let go of them.
     changed: BTreeSet<u32>,
@@ -215,14 +215,14 @@ impl Backends {
         }
     }
 
-    /// Somebody else has changed the row of this number.
+    /// Another program has changed the row of this number.
     pub(crate) fn damaged(&mut self, id: u32) {
         if let Some(used) = self.used.get_mut(&id) {
             used.stale = true;
         }
     }
 
-    /// The number of a row that did not tell protocols apart, which becomes this backend's.
+    /// The number of a row that did not distinguish protocols, which becomes this backend's.
     fn of_any_protocol(&mut self, address: LbAddress) -> Option<u32> {
         let any = LbAddress { protocol: Protocol::Any, ..address };
         let id = *self.by_address.get(&any)?;

@@ -54,7 +54,7 @@ pub(crate) struct Balancer {
     pub(crate) expansions: HashMap<LbAddress, BTreeSet<IpAddr>>,
     /// Backends that the previous run had found unhealthy, by frontend.
     pub(crate) quarantined: HashMap<LbAddress, BTreeSet<LbAddress>>,
-    /// Numbers of frontends of versions that did not tell protocols apart.
+    /// Numbers of frontends of versions that did not distinguish protocols.
     pub(crate) of_any_protocol: HashMap<LbAddress, u16>,
     /// Rows for all ports of an address that were there at the start, until the first comparison.
     pub(crate) restored_wildcards: usize,

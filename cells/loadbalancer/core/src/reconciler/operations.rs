@@ -66,7 +66,7 @@ pub(crate) struct LbOps {
     pub(crate) balancer: Balancer,
     pub(crate) comparisons: Arc<DriftChecks>,
     pub(crate) context: ReconcileContext,
-    /// Where ports of the node are told apart, which the datapath does not serve.
+    /// Where ports of the node are distinguished, which the datapath does not serve.
     pub(crate) unserved: Unserved,
 }
 

@@ -26,7 +26,7 @@ const MAX_FRONTEND: u32 = u16::MAX as u32 - 1;
 pub(crate) struct Pruned {
     /// Frontends that have lost rows to somebody else.
     pub(crate) damaged: HashSet<LbAddress>,
-    /// Rows that somebody else has changed.
+    /// Rows that another program has changed.
     pub(crate) changed: HashSet<Key>,
 }
 
@@ -91,7 +91,7 @@ impl Balancer {
         let mut by_id = FastMap::default();
         self.frontends.reserve(masters.len());
         for (address, id) in masters {
-            // Rows of versions that did not tell protocols apart give their numbers to those that come.
+            // Rows of versions that did not distinguish protocols give their numbers to those that come.
             let known = address.protocol != Protocol::Any;
             if !known && self.ids.reserve(id.into()) {
                 self.of_any_protocol.insert(address, id);
@@ -151,7 +151,7 @@ impl Balancer {
         }
     }
 
-    /// The backends of a frontend that were found unhealthy by the previous run, if nobody has said otherwise since.
+    /// The backends of a frontend that were found unhealthy by the previous run, if nothing has said otherwise since.
     pub(crate) fn still_quarantined(
         &mut self,
         frontend: &Frontend,
@@ -174,7 +174,7 @@ impl Balancer {
         self.frontends.values().filter(|record| record.restored).count()
     }
 
-    /// Deletes what no frontend has asked for, and tells which frontends have lost rows to somebody else.
+    /// Deletes what no frontend has asked for, and returns which frontends have lost rows to somebody else.
     #[cfg(test)]
     pub(crate) fn prune(&mut self) -> Result<Pruned, MapError> {
         self.prune_but(|_| false)

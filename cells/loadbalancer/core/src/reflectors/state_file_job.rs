@@ -20,7 +20,7 @@ use crate::writer::services_writer::{Initializers, ServicesWriter};
 /// How long to wait until a file that cannot be read is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// How often at most the file is read when the kernel does not tell of changes.
+/// How often at most the file is read when the kernel does not report changes.
 const UNWATCHED: Duration = Duration::from_secs(1);
 
 /// How many fields without effect health names.
@@ -60,7 +60,7 @@ impl StateFile {
         Ok(())
     }
 
-    /// Until the kernel cannot tell of changes.
+    /// Until the kernel cannot report changes.
     async fn follow_watched(&mut self, health: &Health) -> io::Result<Infallible> {
         let mut watch = FileWatch::new()?.with_writes();
         watch.follow(&self.path)?;

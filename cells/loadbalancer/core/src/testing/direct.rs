@@ -22,7 +22,7 @@ use crate::writer::select::Place;
 use crate::writer::services_writer::{NodeInfo, Rules, ServicesWriter};
 
 /// The tables of objects, the reflector, the writer and the reconciler with the agent's default options, which do what
-/// there is to do when they are told to.
+/// there is to do when a test asks for it.
 pub struct Direct {
     /// Services of the cluster.
     pub services: RwTable<Row<Manifest>>,

@@ -1,4 +1,4 @@
-//! The load balancer maps without a kernel, which fail when they are told to.
+//! The load balancer maps without a kernel, which fail when a test asks for it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

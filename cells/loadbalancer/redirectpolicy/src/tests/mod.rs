@@ -63,7 +63,7 @@ fn pod(name: &str, app: &str, ip: &str, ready: bool) -> Value {
     })
 }
 
-/// Tables with a controller that works when it is told to.
+/// Tables with a controller that works when a test asks for it.
 struct World {
     objects: RwTable<Row<CiliumLocalRedirectPolicy>>,
     pods: RwTable<Row<Pod>>,

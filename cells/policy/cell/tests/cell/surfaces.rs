@@ -135,7 +135,7 @@ async fn why_tells_the_rule_the_row_and_the_drop() {
     );
     world.pod(7, "web");
 
-    // Rows that somebody else has written count, and are told of.
+    // Rows that another program has written count, and are told of.
     let everyone = (datapath_abi::PolicyKey::any(false), datapath_abi::PolicyEntry::allow(0));
     world.datapath.write_policy(7, &[datapath_api::PolicyWrite::Set(everyone.0, everyone.1)]).unwrap();
     let (_, answer) = why(&agent, &[("src", "8"), ("dst", "7"), ("port", "81")]).await;

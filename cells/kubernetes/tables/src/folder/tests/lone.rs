@@ -39,7 +39,7 @@ impl Lone {
         Lone { root, shelf, files, folder, hive }
     }
 
-    /// Looks as when the kernel does not tell of changes.
+    /// Looks as when the kernel does not report changes.
     fn look(&mut self) {
         self.folder.look_unwatched(&std::io::Error::from_raw_os_error(libc::EMFILE)).unwrap();
     }

@@ -17,7 +17,7 @@ use crate::writer::mesh;
 
 /// Objects of a health row that are named with their faults.
 const NAMED: usize = 8;
-/// Faults of an object that are told.
+/// Faults of an object that are reported.
 const TOLD: usize = 4;
 
 /// Objects that are served in part.

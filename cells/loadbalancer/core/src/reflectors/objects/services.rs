@@ -290,7 +290,7 @@ pub(crate) struct Round {
 fn is_exposed(service: &Manifest, labels: &Labels) -> bool {
     let annotations = &service.metadata.annotations;
     if let Some(selector) = annotations.get(annotations::NODE_SELECTOR) {
-        // One that cannot be read is for all nodes, which is told with other wrong fields.
+        // One that cannot be read is for all nodes, which is reported with other wrong fields.
         return k8s_tables::selects(selector, |name| labels.get(name).map(String::as_str)).unwrap_or(true);
     }
     let wanted = annotations.get(annotations::NODE);

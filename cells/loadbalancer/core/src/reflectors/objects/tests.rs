@@ -448,7 +448,7 @@ fn ending_endpoints_are_counted() {
     assert!(text.contains("\ncilium_k8s_terminating_endpoints_events_total 3\n"), "{text}");
 }
 
-/// More backends than a frontend can have are told in its status, and cost nobody else anything.
+/// More backends than a frontend can have are reported in its status, and cost others nothing.
 #[test]
 fn a_hundred_thousand_endpoints() {
     use crate::reconciler::balancer::Balancer;
