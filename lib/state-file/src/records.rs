@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -167,26 +168,38 @@ impl<T: Schema> Records<T> {
         }
     }
 
-    /// Writes what is to be written. What fails stays to be written, and so does all behind it.
+    /// Writes what is to be written. What fails stays to be written and keeps nothing else from being so; the first error
+    /// is returned.
     pub fn write(&self) -> Result<(), Error> {
-        loop {
-            let Some((key, content)) =
-                self.pending.lock().first_key_value().map(|(k, v)| (k.clone(), v.clone()))
-            else {
-                return Ok(());
-            };
+        let (mut first_error, mut last) = (None, None);
+        while let Some((key, content)) = self.pending_behind(last.as_deref()) {
             let file = self.file(&key);
-            match &content {
-                Some(content) => file.write_changed(content)?,
-                None => file.remove()?,
+            let written = match &content {
+                Some(content) => file.write_changed(content).map(drop),
+                None => file.remove(),
+            };
+            match written {
+                // Another value may have come meanwhile, which has woken the job.
+                Ok(()) => {
+                    if let Entry::Occupied(entry) = self.pending.lock().entry(key.clone())
+                        && *entry.get() == content
+                    {
+                        entry.remove();
+                    }
+                }
+                Err(error) => drop(first_error.get_or_insert(error)),
             }
-            // Another value may have come meanwhile.
-            if let Entry::Occupied(entry) = self.pending.lock().entry(key)
-                && *entry.get() == content
-            {
-                entry.remove();
-            }
+            last = Some(key);
         }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// The next key that is to be written, and its value.
+    fn pending_behind(&self, key: Option<&str>) -> Option<(String, Option<Vec<u8>>)> {
+        let behind = key.map_or(Bound::Unbounded, Bound::Excluded);
+        let pending = self.pending.lock();
+        let (key, content) = pending.range::<str, _>((behind, Bound::Unbounded)).next()?;
+        Some((key.clone(), content.clone()))
     }
 
     fn put_aside(&self, error: &Error) -> Result<(), Error> {

@@ -318,3 +318,29 @@ fn records_that_cannot_be_written_wait() {
     assert_eq!(again.unclaimed(), ["a", "b"]);
     assert_eq!(again.get("a").unwrap(), Some(one(3)));
 }
+
+#[test]
+fn one_record_that_cannot_be_written_keeps_none_from_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = |n| Numbers { numbers: vec![n] };
+    let first = records(folder.path());
+    first.put("b", &one(1));
+    first.write().unwrap();
+    // A folder in the place of the file cannot be replaced by one.
+    let [file] = <[String; 1]>::try_from(names(folder.path())).unwrap();
+    let file = folder.path().join(file);
+    fs::remove_file(&file).unwrap();
+    fs::create_dir_all(file.join("in the way")).unwrap();
+    for (n, key) in ["a", "b", "c"].into_iter().enumerate() {
+        first.put(key, &one(n as u32));
+    }
+    assert!(first.write().unwrap_err().to_string().contains(file.to_str().unwrap()));
+    assert_eq!(first.get("b").unwrap(), Some(one(1)), "it waits");
+    fs::remove_dir_all(&file).unwrap();
+    let again = records(folder.path());
+    again.restore().unwrap();
+    assert_eq!(again.unclaimed(), ["a", "c"]);
+    first.write().unwrap();
+    again.restore().unwrap();
+    assert_eq!(again.unclaimed(), ["a", "b", "c"]);
+}
