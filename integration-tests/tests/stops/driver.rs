@@ -94,7 +94,23 @@ impl Kinds {
         let mut out = std::io::stdout();
         let _ = writeln!(out, "stops: {scenario}: n = {n} ({})", kinds.join(", "));
         assert!(n > 0, "{scenario}: no write was seen");
+        if scenario.ends_with(PART) {
+            return;
+        }
+        let recorded = recorded_writes(scenario);
+        let recorded = recorded.unwrap_or_else(|| panic!("{scenario} is not in stops/writes.tsv"));
+        let most = recorded + (recorded / 10).max(1);
+        assert!(n <= most, "{scenario}: {n} writes, {recorded} are recorded in stops/writes.tsv");
     }
+}
+
+/// The end of the name of a scenario of which a run has a part.
+const PART: &str = " from there)";
+
+/// The writes of an operation that are recorded.
+fn recorded_writes(scenario: &str) -> Option<usize> {
+    let rows = include_str!("writes.tsv").lines().filter_map(|line| line.split_once('\t'));
+    rows.into_iter().find_map(|(name, writes)| (name == scenario).then(|| writes.parse().unwrap()))
 }
 
 /// What one and the same node is like before and after an undisturbed run, each with another start of the agent behind it.
@@ -136,7 +152,7 @@ impl Scenario<'_> {
         }
         match step {
             1 => kinds.print(self.name),
-            _ => kinds.print(&format!("{} (write {first} and every {step} from there)", self.name)),
+            _ => kinds.print(&format!("{} (write {first} and every {step}{PART}", self.name)),
         }
         assert!(failures.is_empty(), "{}", failures.join("\n"));
     }
