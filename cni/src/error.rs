@@ -30,7 +30,7 @@ pub enum Error {
         name: &'static str,
         /// Its value.
         found: String,
-        /// What would be right.
+        /// A description of valid values.
         reason: &'static str,
     },
     /// The configuration could not be read from stdin.

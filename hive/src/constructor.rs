@@ -19,7 +19,7 @@ use crate::param::{Absent, Cx, Deps, Param};
     note = "a constructor is a `fn`, `async fn` or `Fn` closure of at most 12 parameters; take a struct with `#[derive(Params)]` for more"
 )]
 pub trait Shape<Args>: Send + Sync + 'static {
-    /// What a call gives.
+    /// The result of a call.
     type Out;
     #[doc(hidden)]
     fn __call(&self, args: Args) -> Self::Out;

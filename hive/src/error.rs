@@ -57,31 +57,31 @@ pub enum GraphError {
     /// Nothing provides what somebody needs.
     #[error("missing {key}\n    needed by {needed_by}{}", show_hints(.hints))]
     Missing {
-        /// What is needed.
+        /// The missing type.
         key: Key,
         /// Who asks for it.
         needed_by: Site,
         /// Things of similar names and their providers; what to do without any.
         hints: Vec<String>,
     },
-    /// What somebody needs is private to another module.
+    /// A required type is private to another module.
     #[error(
         "private {key}\n    needed by {needed_by}\n    it is private to {provider}\n    hint: make it `provide`, or move the consumer into that module"
     )]
     Private {
-        /// What is needed.
+        /// The missing type.
         key: Key,
         /// Who asks for it.
         needed_by: Site,
         /// Who provides it, out of reach.
         provider: Site,
     },
-    /// What somebody requires is provided as `Option`.
+    /// A required type is provided as `Option`.
     #[error(
         "uncertain {key}\n    needed by {needed_by}\n    it may be absent: {provider} returns an `Option`\n    hint: take it as `Option<..>`"
     )]
     Uncertain {
-        /// What is needed.
+        /// The missing type.
         key: Key,
         /// Who asks for it.
         needed_by: Site,
@@ -93,7 +93,7 @@ pub enum GraphError {
         "duplicate {key}\n    provided by {first}\n    and by      {second}\n    hint: {}", once(.key)
     )]
     Duplicate {
-        /// What is provided.
+        /// The provided type.
         key: Key,
         /// The provider registered first.
         first: Site,
@@ -105,7 +105,7 @@ pub enum GraphError {
         "ambiguous {key}\n    decorated by {first}\n    and by       {second}\n    hint: make one decorator of both, or nest them with `decorate`"
     )]
     Ambiguous {
-        /// What is decorated.
+        /// The decorated type.
         key: Key,
         /// The decorator registered first.
         first: Site,
@@ -115,7 +115,7 @@ pub enum GraphError {
     /// A test replaces something in a module that does not provide it.
     #[error("nothing to replace in module `{module}`: {key}\n    asked for at {}:{}\n    hint: {hint}", .at.file(), .at.line())]
     NothingToReplace {
-        /// What should be replaced.
+        /// The type to replace.
         key: Key,
         /// The path of the module.
         module: String,
@@ -129,7 +129,7 @@ pub enum GraphError {
         "nothing gives or takes {key}, replaced at {}:{}\n    hint: for a trait write `.replace::<dyn Trait>(..)`", .at.file(), .at.line()
     )]
     ReplacesNothing {
-        /// What should be replaced.
+        /// The type to replace.
         key: Key,
         /// Where that is asked for.
         at: &'static Location<'static>,
@@ -191,7 +191,7 @@ pub enum GraphError {
     BadDefault {
         /// The name of the option.
         flag: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
         /// The configuration struct.
         site: Site,
@@ -232,7 +232,7 @@ pub(crate) fn with_causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// What went wrong in a lifecycle hook.
+/// The error of a lifecycle hook.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HookError {
@@ -249,7 +249,7 @@ pub enum HookError {
         limit: Duration,
         /// The method that has set the limit.
         set_by: &'static str,
-        /// What the hook itself said when it was asked to give up.
+        /// The hook's own error when it was cancelled.
         own: Option<anyhow::Error>,
     },
     /// The hook ended well, but could not be given up when it ran out of time.
@@ -290,7 +290,7 @@ pub struct HookFailure {
     pub at: &'static Location<'static>,
     /// How long it ran.
     pub elapsed: Duration,
-    /// What went wrong.
+    /// The error.
     pub reason: HookError,
 }
 
@@ -306,7 +306,7 @@ impl HookFailure {
     }
 }
 
-/// What may go wrong with a hive.
+/// The errors of a hive.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HiveError {
@@ -352,13 +352,13 @@ pub enum HiveError {
     Scope {
         /// The path of its module.
         scope: String,
-        /// What went wrong, as in a hive.
+        /// The error, as in a hive.
         error: Box<HiveError>,
     },
     /// The operation is not possible in the state that the hive is in.
     #[error("cannot {action} a hive that is {state}")]
     State {
-        /// What was asked for.
+        /// The requested key.
         action: &'static str,
         /// The state.
         state: State,
@@ -366,7 +366,7 @@ pub enum HiveError {
     /// The operation is not possible in the state that the scope, or what is around it, is in.
     #[error("cannot {action} a scope that is {state}")]
     ScopeState {
-        /// What was asked for.
+        /// The requested key.
         action: &'static str,
         /// The state.
         state: State,
@@ -379,13 +379,13 @@ pub enum HiveError {
         "Scope::{action} in a hook or constructor of the scope waits for itself; call it from a job of another module"
     )]
     ScopeInItself {
-        /// What was asked for.
+        /// The requested key.
         action: &'static str,
     },
     /// Code of a cell panicked outside of constructors, hooks and jobs.
     #[error("panicked while {during}: {panic}")]
     Panicked {
-        /// What was being done.
+        /// The operation in progress.
         during: &'static str,
         /// The message of the panic.
         panic: String,

@@ -30,7 +30,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// What makes a job run.
+/// The trigger of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JobKind {
     /// It runs once, or until it succeeds.
@@ -227,7 +227,7 @@ pub enum Event {
     },
     /// A background job has run its function once, well or not.
     JobRan {
-        /// What kind of job it is.
+        /// The kind of job.
         kind: JobKind,
         /// Its name, without the kind.
         job: Arc<str>,

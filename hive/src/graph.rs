@@ -17,7 +17,7 @@ use crate::outputs::{Out, Outs, Value};
 use crate::param::{Dep, Deps, Slot};
 use crate::scope::MakeScope;
 
-/// What a node does when it is built.
+/// The action of building a node.
 pub(crate) enum What {
     Construct(Constructor),
     Config(Box<ConfigCell>),
@@ -245,17 +245,17 @@ impl Graph {
         slot
     }
 
-    /// What a node needs.
+    /// The dependencies of a node.
     pub(crate) fn deps(&self, node: &Node) -> &[Dep] {
         &self.deps.list[node.deps.clone()]
     }
 
-    /// What a node gives.
+    /// The outputs of a node.
     pub(crate) fn outs(&self, node: &Node) -> &[Out] {
         &self.outs.list[node.outs.clone()]
     }
 
-    /// What is in a slot.
+    /// The content of a slot.
     pub(crate) fn out(&self, slot: Slot) -> &Out {
         &self.outs.list[slot.out]
     }
@@ -400,7 +400,7 @@ impl Graph {
         Site { place: node.place, module: self.scopes[node.scope].module.clone() }
     }
 
-    /// What a condition is about, in words.
+    /// A description of a condition.
     pub(crate) fn subject(&self, switch: &Switch) -> String {
         match switch.module {
             Some(module) => format!("module `{}`", self.scopes[module].module),

@@ -11,7 +11,7 @@ use crate::param::{Absent, Cx, Deps, Param};
 use crate::shutdown::Shutdowner;
 use crate::testing::Tally;
 
-/// What the handles of one constructor are made of.
+/// The parts of one constructor's handles.
 pub(crate) struct Handles<'a> {
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) module: &'a Arc<str>,

@@ -51,7 +51,7 @@ pub struct Real<'a> {
 }
 
 impl Real<'_> {
-    /// What was asked for.
+    /// The requested key.
     #[must_use]
     pub fn asked(&self) -> &str {
         self.request.lines().next().unwrap_or_default()

@@ -12,7 +12,7 @@ where
     field.to_string()
 }
 
-/// What a function makes of a field.
+/// The value that a function computes from a field.
 pub fn shown<'f, T: ?Sized, R: Display>(field: &'f T, with: impl FnOnce(&'f T) -> R) -> String {
     with(field).to_string()
 }

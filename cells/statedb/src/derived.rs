@@ -25,7 +25,7 @@ const BATCH: usize = 1000;
 /// The waits before a row that has failed is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// What a row of one table means for another.
+/// The derivation of rows of one table from rows of another.
 #[derive(Clone)]
 pub enum Derive<Out> {
     /// The row is there, in the place of the one with its primary key.

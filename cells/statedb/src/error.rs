@@ -61,7 +61,7 @@ pub enum Error {
         table: &'static str,
         /// The index.
         index: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         source: KeyParseError,
     },
 }

@@ -149,7 +149,7 @@ impl std::fmt::Debug for KeyBuf {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct KeyParseError {
-    /// What was given.
+    /// The given value.
     pub text: String,
     /// What would be right, with its article: "a number", "an IP address".
     pub expected: &'static str,

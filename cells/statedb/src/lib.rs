@@ -128,7 +128,7 @@ pub use writer::Writer;
 
 pub use statedb_derive::Table;
 
-/// What the code of [`derive(Table)`](derive@Table) calls.
+/// Functions that the code of [`derive(Table)`](derive@Table) calls.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::cells::{column, from_value, joined, shown};

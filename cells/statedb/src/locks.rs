@@ -25,7 +25,7 @@ pub struct LongWrite {
     pub place: Place,
     /// How many there were.
     pub count: u64,
-    /// What the longest took.
+    /// The longest duration.
     pub longest: Duration,
 }
 

@@ -33,7 +33,7 @@ pub struct KeyRange<T> {
     pub(crate) index: Option<&'static str>,
     /// What the keys of the rows, and what follows them in the index, are not smaller than.
     pub(crate) start: KeyBuf,
-    /// What they are smaller than.
+    /// The exclusive upper bound.
     pub(crate) end: Option<KeyBuf>,
     marker: PhantomData<fn(&T)>,
 }
@@ -114,7 +114,7 @@ impl<T> KeyRange<T> {
         KeyRange::new::<T::Key<'k>, T::Key<'k>>(None, range)
     }
 
-    /// What all keys in the range start with.
+    /// The prefix of all keys in the range.
     pub(crate) fn common(&self) -> KeyBuf {
         let (start, end) = (self.start.as_bytes(), self.end.as_ref().map_or(&[][..], KeyBuf::as_bytes));
         let shared = start.iter().zip(end).take_while(|(a, b)| a == b).count();

@@ -19,7 +19,7 @@ use crate::writer::Writer;
 /// Events of a source that are one transaction at most.
 const BATCH: usize = 1000;
 
-/// What a source says.
+/// A message of a source.
 #[derive(Clone)]
 pub enum Event<T> {
     /// This is all there is.
@@ -102,7 +102,7 @@ pub struct Reflector<T: TableSpec> {
 
 type Merge<T> = Box<dyn Fn(&T, T) -> Option<T> + Send>;
 
-/// What came of events.
+/// The outcome of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Rows that were written: new ones, and those that have changed.
@@ -120,7 +120,7 @@ enum Listed<T> {
     Same(Obj<T>),
 }
 
-/// What is to be done with a row.
+/// The operation to apply to a row.
 enum Step<T> {
     Put(T),
     Gone,

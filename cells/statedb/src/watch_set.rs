@@ -54,7 +54,7 @@ struct Entry<K> {
     closing: Arc<Closing<K>>,
 }
 
-/// What a watch does when it closes.
+/// The action of a watch when it closes.
 struct Closing<K> {
     key: K,
     /// Weak, since the list may have this.

@@ -8,7 +8,7 @@ use syn::{Attribute, DeriveInput, Expr, ExprLit, Field, Fields, Lit, LitChar, Li
 
 use crate::params::fields;
 
-/// What `#[flag(..)]` says about a field.
+/// The arguments of `#[flag(..)]` on a field.
 #[derive(Default)]
 struct Options {
     name: Option<LitStr>,
@@ -82,7 +82,7 @@ pub(crate) fn stub(input: &DeriveInput) -> TokenStream {
     }
 }
 
-/// What `#[config(..)]` says about the struct.
+/// The arguments of `#[config(..)]` on a struct.
 #[derive(Default)]
 struct Struct {
     check: Option<Expr>,

@@ -217,7 +217,7 @@ impl Call {
     }
 }
 
-/// What a command has written.
+/// The output of a command.
 #[derive(Debug, Default)]
 pub struct Output {
     pub(crate) buffers: Option<Buffers>,

@@ -47,7 +47,7 @@ pub enum Fault {
     Flags {
         /// The command with its arguments.
         command: String,
-        /// What is wrong.
+        /// The fault.
         error: FlagError,
     },
     /// The command cannot go on beside the script.
@@ -124,7 +124,7 @@ pub(crate) fn causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// What the system says: `no such file or directory`.
+/// The system's error: `no such file or directory`.
 fn plain(error: &std::io::Error) -> String {
     let text = error.to_string();
     let Some(text) = error.raw_os_error().and_then(|code| text.strip_suffix(&format!(" (os error {code})")))

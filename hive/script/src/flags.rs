@@ -106,7 +106,7 @@ impl Flag {
     }
 }
 
-/// What is wrong with the flags of a command.
+/// The fault of a command's flags.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum FlagError {
@@ -282,7 +282,7 @@ pub(crate) fn usage(declared: &[Flag]) -> String {
     text
 }
 
-/// What each flag does, a line each.
+/// The help of each flag, a line each.
 pub(crate) fn describe(declared: &[Flag]) -> String {
     let mut sorted: Vec<&Flag> = declared.iter().collect();
     sorted.sort_by_key(|flag| flag.name);

@@ -47,7 +47,7 @@ pub struct Guard {
     pub wanted: bool,
     /// The name of the condition.
     pub name: String,
-    /// What follows its colon.
+    /// The text behind its colon.
     pub suffix: Option<String>,
 }
 
@@ -78,7 +78,7 @@ pub struct Line {
     pub background: bool,
 }
 
-/// What is wrong with a line.
+/// The fault of a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// A quote without its end.

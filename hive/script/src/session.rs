@@ -45,7 +45,7 @@ struct Prepared {
     shown: String,
 }
 
-/// What a line asks for.
+/// The command of a line.
 #[derive(PartialEq, Eq)]
 enum Next {
     Go,

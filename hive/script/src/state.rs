@@ -35,7 +35,7 @@ struct Vars {
     buffers: Buffers,
 }
 
-/// What the last command that yielded output has written.
+/// The output of the last command that had any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Buffers {
     pub(crate) stdout: Vec<u8>,
@@ -125,7 +125,7 @@ impl State {
         expand(text, |name| self.variable(name))
     }
 
-    /// What the last command that yielded output has written to stdout.
+    /// The standard output of the last command that had any.
     pub fn stdout(&self) -> Vec<u8> {
         self.0.vars.lock().buffers.stdout.clone()
     }

@@ -85,7 +85,7 @@ use shaku::{
     ModuleBuilder,
 };
 
-/// What a component needs, known before it is built; derived.
+/// The dependencies of a component, known before it is built; derived.
 pub trait ShakuDeps: 'static {
     /// The injected fields, in order.
     fn deps() -> Vec<Dep>;

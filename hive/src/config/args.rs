@@ -4,7 +4,7 @@ use super::error::ConfigError;
 use super::flag::{Known, Schema};
 use super::kind::Kind;
 
-/// What the command line says apart from options.
+/// The arguments of the command line apart from options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arguments {
     /// The words that are no flags, in order: sub-commands and their operands.

@@ -10,7 +10,7 @@ use super::error::ConfigError;
 /// A key in lower case, its value without surrounding white space, and the file.
 pub(crate) type Entry = (String, String, PathBuf);
 
-/// What a folder says.
+/// The options of a folder.
 #[derive(Default)]
 pub(crate) struct Found {
     /// In order of the files' names.
@@ -25,7 +25,7 @@ const LARGEST: u64 = 1 << 20;
 /// How often a folder is read that is replaced meanwhile.
 const TRIES: usize = 10;
 
-/// What a mounted ConfigMap exchanges when its files change.
+/// The link that a mounted ConfigMap replaces when its files change.
 const EXCHANGED: &str = "..data";
 
 /// Reads all files of a folder. Folders and links to folders (`..data`) are left out, links to files are followed. What is
@@ -97,7 +97,7 @@ fn read_once(dir: &Path, errors: &mut Vec<ConfigError>) -> Found {
     found
 }
 
-/// What the kernel said, and what to do about it.
+/// The kernel's error, and the remedy.
 fn remedy(error: &io::Error) -> String {
     let remedy = match error.raw_os_error() {
         Some(libc::ENOENT) => "; create it, or remove the link that leads there",

@@ -15,9 +15,9 @@ pub struct BadValue {
     pub key: String,
     /// The value.
     pub value: String,
-    /// What would be right.
+    /// A description of valid values.
     pub expected: String,
-    /// What the parser said, if that says more.
+    /// The parser's error, if it says more.
     pub detail: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub enum ConfigError {
     BadFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// A key that is unknown, set by the program or in a source where the program refuses that.
@@ -91,7 +91,7 @@ pub enum ConfigError {
     /// Options that are right each for itself and wrong together.
     #[error("{reason} (set: {})", .options.join(", "))]
     Invalid {
-        /// What is wrong, and what would be right.
+        /// The fault, and the remedy.
         reason: String,
         /// The options of the struct that are not at their defaults, as `name=value (source)`.
         options: Vec<String>,

@@ -19,7 +19,7 @@ pub struct Flag {
     pub kind: Kind,
     /// Its default, as it would be written.
     pub default: String,
-    /// What it is for.
+    /// The purpose.
     pub help: &'static str,
     /// The unit of its value, if the type does not say it.
     pub unit: Option<&'static str>,
@@ -31,7 +31,7 @@ pub struct Flag {
     pub aliases: &'static [&'static str],
     /// The heading that the help text has it under.
     pub group: Option<&'static str>,
-    /// What to do instead, if it should not be used any more.
+    /// The replacement, if it is deprecated.
     pub deprecated: Option<&'static str>,
     /// Whether a change takes effect while the program runs; others take effect at the next start.
     pub live: bool,
@@ -230,7 +230,7 @@ impl Flag {
         format!("{short}--{} {}", self.name, self.kind)
     }
 
-    /// What the help text says of it behind name and type.
+    /// The help text behind name and type.
     fn described(&self) -> String {
         let unit = self.unit.map(|unit| format!(" [{unit}]")).unwrap_or_default();
         let default = Some(&self.default).filter(|default| !default.is_empty() && !self.secret);

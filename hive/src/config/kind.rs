@@ -85,7 +85,7 @@ impl Kind {
         }
     }
 
-    /// What a right value looks like, in words.
+    /// A description of valid values.
     pub fn expected(&self) -> String {
         match self {
             Kind::Bool => "a bool (true, false, 1, 0, t, f)".to_owned(),

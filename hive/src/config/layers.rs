@@ -61,7 +61,7 @@ impl Provider for &Layer {
     }
 }
 
-/// What the sources say.
+/// The values of all sources.
 pub(crate) struct Loaded {
     pub(crate) settings: Settings,
     pub(crate) arguments: Arguments,
@@ -275,7 +275,7 @@ impl Loader<'_> {
     }
 }
 
-/// What a source says of an option that is known.
+/// A source's value of a known option.
 fn said(known: Known<'_>, raw: &str, source: &Source, parsed: &Result<Value, Option<String>>) -> Said {
     let shown = parsed.as_ref().map_or_else(|_| raw.to_owned(), |value| known.kind().render(value));
     let what = match (known, parsed) {

@@ -153,7 +153,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// What became of a configuration that was read again.
+/// The outcome of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
     /// Options with values that are in force now.

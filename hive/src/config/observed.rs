@@ -21,11 +21,11 @@ pub struct Observed {
     pub value: String,
     /// The value that the program runs with; `None` if it has no such option.
     pub running: Option<String>,
-    /// What came of it.
+    /// The outcome.
     pub standing: Standing,
 }
 
-/// What came of a value that was read.
+/// The outcome of a value that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Standing {

@@ -8,6 +8,6 @@ pub struct OptionError {
     pub option: &'static str,
     /// Its value.
     pub value: String,
-    /// What would be right.
+    /// A description of valid values.
     pub expected: &'static str,
 }

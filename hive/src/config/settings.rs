@@ -64,7 +64,7 @@ pub struct Setting {
     pub live: bool,
     /// Where the value came from.
     pub source: Source,
-    /// What to do instead of setting it, if it should not be set any more.
+    /// The replacement, if it is deprecated.
     pub deprecated: Option<&'static str>,
     pub(crate) is_default: bool,
     pub(crate) is_secret: bool,
@@ -112,7 +112,7 @@ pub struct Unknown {
     pub source: Source,
     /// The known option whose name is nearest, if one is near.
     pub nearest: Option<String>,
-    /// What is odd about it, if it is more than its name.
+    /// The reason for the warning, if it is more than the name.
     pub note: Option<&'static str>,
 }
 

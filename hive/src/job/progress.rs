@@ -287,7 +287,7 @@ impl fmt::Display for Reason {
 pub struct Stuck {
     /// The path of its reporter of health.
     pub job: String,
-    /// What is wrong.
+    /// The fault.
     pub reason: Reason,
     /// For how long it has been seen like this.
     pub since: Duration,

@@ -10,7 +10,7 @@ pub enum Error {
     /// The operating system refused.
     #[error("cannot {action} {}: {source}{}", path.display(), remedy(source, path))]
     Io {
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
         /// On which path.
         path: PathBuf,
@@ -22,7 +22,7 @@ pub enum Error {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         problem: String,
     },
     /// A newer agent has written it.

@@ -20,7 +20,7 @@ const SEGMENT: i64 = 65536;
 /// The MTU of a node without devices that face the network.
 const MTU: u32 = 1500;
 
-/// What does not change while the agent runs.
+/// Constants of the agent's run.
 #[derive(Clone, Debug)]
 pub(crate) struct Fixed {
     pub(crate) config: CniConfig,

@@ -30,7 +30,7 @@ pub struct CniConfig {
 }
 
 impl CniConfig {
-    /// What is wrong with it.
+    /// The fault.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let one_of = |key, value: &str, permitted: &[&str], expected| {
             let wrong = Error::Option { key, value: value.to_owned(), expected };

@@ -22,7 +22,7 @@ pub enum Error {
         key: &'static str,
         /// Its value.
         value: String,
-        /// What would be right.
+        /// A description of valid values.
         expected: &'static str,
     },
     /// A file cannot be written or read.

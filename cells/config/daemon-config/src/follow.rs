@@ -37,7 +37,7 @@ pub struct FollowConfig {
     pub ignore_flags_drift_checker: Vec<String>,
 }
 
-/// What the job needs.
+/// Dependencies of the job.
 #[derive(Params)]
 pub(crate) struct Parts {
     config: Config<FollowConfig>,
@@ -178,7 +178,7 @@ impl Teller {
         self.tell_drifts(drifts);
     }
 
-    /// What takes effect at the next start.
+    /// Options that take effect at the next start.
     fn tell_refused(&mut self, mut refused: Vec<Change>, unwatched: Option<&io::Error>) {
         refused.retain(|change| !self.is_ignored(&change.key));
         for change in refused.iter().filter(|change| !self.refused.contains(change)) {

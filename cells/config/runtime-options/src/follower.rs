@@ -28,7 +28,7 @@ pub struct Follower {
 pub struct NotApplied {
     /// Who has not.
     pub follower: &'static str,
-    /// What stood in its way last.
+    /// The last error.
     pub reason: String,
 }
 

@@ -23,7 +23,7 @@ pub const POLICY_ENFORCEMENT: &str = "policy-enforcement";
 /// The levels of monitor aggregation, in their order.
 const LEVELS: [&str; 5] = ["None", "Lowest", "Low", "Medium", "Max"];
 
-/// What values an option has.
+/// The type of an option's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Switch,
@@ -104,7 +104,7 @@ pub enum BadOption {
 }
 
 impl BadOption {
-    /// What would be right.
+    /// A description of valid values.
     pub fn expected(&self) -> &'static str {
         match self {
             Self::Unknown(_) => "the name of an option",

@@ -14,9 +14,9 @@ pub enum Error {
         option: &'static str,
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
-        /// What would be right.
+        /// A description of valid values.
         expected: &'static str,
     },
     /// A source of `build-config` is none.
@@ -24,7 +24,7 @@ pub enum Error {
     Source {
         /// The source.
         value: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: &'static str,
     },
     /// Nobody has cluster objects.
@@ -41,7 +41,7 @@ pub enum Error {
     /// The folder cannot be written.
     #[error("cannot {action} {}: {source}", path.display())]
     Folder {
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
         /// On which path.
         path: PathBuf,

@@ -6,7 +6,7 @@ use k8s_types::{Key, ObjectMeta, Refusal, StringMap, decode};
 
 use crate::spec::SourceKind;
 
-/// What the keys of a node's annotations and labels begin with.
+/// The prefix of the keys of a node's annotations and labels.
 const PREFIX: &str = "config.cilium.io/";
 
 /// The longest key, as of a ConfigMap.

@@ -34,7 +34,7 @@ struct View {
     failed: Option<String>,
 }
 
-/// What has become of an event, for the log.
+/// The outcome of an event, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
     /// Nothing to be told.

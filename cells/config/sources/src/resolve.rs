@@ -39,12 +39,12 @@ pub(crate) fn for_node(
     Ok(parts)
 }
 
-/// What was resolved.
+/// The resolved options.
 #[derive(Debug)]
 pub(crate) struct Resolved {
     /// Values by key, those included by which the agent finds the objects again.
     pub(crate) values: BTreeMap<String, String>,
-    /// What somebody should know of.
+    /// Warnings.
     pub(crate) notes: Vec<String>,
 }
 

@@ -23,7 +23,7 @@ pub struct ClusterConfig {
 const BY_NAME: Index<ClusterConfig, str> = Index::new("name", |row, keys| keys.add(&row.key));
 
 impl ClusterConfig {
-    /// What the objects say of an option.
+    /// The values of an option, by object.
     pub fn by_name(key: &str) -> Query<ClusterConfig> {
         BY_NAME.query(key)
     }

@@ -11,7 +11,7 @@ use crate::Error;
 pub(crate) const DEFAULT_SOURCES: &str =
     r#"[{"kind":"config-map","namespace":"kube-system","name":"cilium-config"}]"#;
 
-/// What sort of object it is.
+/// The kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SourceKind {
@@ -26,7 +26,7 @@ pub enum SourceKind {
 /// An object that has configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigSource {
-    /// What sort of object.
+    /// The kind of object.
     pub kind: SourceKind,
     /// Its namespace; empty for a node.
     #[serde(default)]

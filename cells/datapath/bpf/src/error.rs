@@ -19,7 +19,7 @@ pub enum Error {
         operation: &'static str,
         /// The object it was about: name, pin or number.
         object: String,
-        /// What the kernel answered.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -30,7 +30,7 @@ pub enum Error {
         name: String,
         /// How many entries it can hold.
         entries: u32,
-        /// What the kernel answered.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -76,11 +76,11 @@ pub enum Error {
     /// A file operation on the bpf file system failed.
     #[error("{operation} {path}: {source}", path = .path.display())]
     File {
-        /// What was tried.
+        /// The failed operation.
         operation: &'static str,
         /// On which path.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -105,7 +105,7 @@ pub enum Error {
     Object {
         /// The object's name.
         object: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// The verifier refused a program; the log's end says why.
@@ -115,7 +115,7 @@ pub enum Error {
         program: String,
         /// The last lines of the log.
         log: String,
-        /// What the kernel answered.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -128,18 +128,18 @@ pub enum Error {
         purpose: &'static str,
         /// The first Linux release that has it.
         since: &'static str,
-        /// What the kernel answered.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
     /// A netlink request about a tc filter failed.
     #[error("{operation} on interface {ifindex}: {source}")]
     Tc {
-        /// What was tried.
+        /// The failed operation.
         operation: &'static str,
         /// The interface's number.
         ifindex: u32,
-        /// What the kernel answered.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },

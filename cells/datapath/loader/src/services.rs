@@ -2,7 +2,7 @@
 
 use hive::OptionError;
 
-/// What becomes of packets that pods send to services.
+/// Options about packets that pods send to services.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Services")]
 #[config(check = |config: &Self| config.settings().map(drop).map_err(|error| error.to_string()))]

@@ -140,7 +140,7 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
             names.iter().filter(|n| n.starts_with("cilium_calls_shared_")).count() == 1
         })
         .await;
-        // What somebody removes comes back: a pod's program, a host route, the host devices.
+        // Whatever is removed by others is restored: a pod's program, a host route, the host devices.
         sandbox.host().exec("tc qdisc del dev lxc00000000beef clsact").unwrap();
         hive.until("the pod's program", || filters(new.index).len() == 1).await;
         let route = || sandbox.host().ip("-4 route show dev cilium_host").unwrap_or_default();

@@ -241,7 +241,7 @@ fn a_sweep_removes_what_nobody_knows_and_nothing_else() {
     datapath.attach_host(500).unwrap();
     let pods: Vec<EndpointDatapath> = (1..=2).map(|id| pod(&sandbox, id)).collect();
     pods.iter().for_each(|p| datapath.attach(p).unwrap());
-    // What a Cilium agent and a crash may leave.
+    // Leftovers of a Cilium agent and of a crash.
     for name in ["cilium_policy_v2_00777", "cilium_policy_v2_8", "cilium_policy_00009"] {
         RawMap::create(&maps.policy_spec(777)).unwrap().pin(&maps.path(name)).unwrap();
     }

@@ -237,7 +237,7 @@ impl Identities {
         Ok(id)
     }
 
-    /// What could not be written is written by a job, which calls [`rewrite`](Self::rewrite).
+    /// Failed writes are retried by a job, which calls [`rewrite`](Self::rewrite).
     pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
         self.store.rewrite_by(rewrite);
     }
@@ -247,7 +247,7 @@ impl Identities {
         self.store.hold().write(|| self.entries())
     }
 
-    /// What belongs into the file.
+    /// The entries of the file.
     fn entries(&self) -> Vec<Entry> {
         let snapshot = self.table.snapshot();
         let rows = self.table.all(&snapshot).filter(|row| self.range.contains(row.id));
@@ -255,7 +255,7 @@ impl Identities {
     }
 }
 
-/// What became of a record's number.
+/// The outcome of reserving a record's number.
 enum Reserved {
     Known,
     New,

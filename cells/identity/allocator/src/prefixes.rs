@@ -239,7 +239,7 @@ impl Prefixes {
         self.table.all(&snapshot).filter(|row| row.scope() == Scope::Local).count()
     }
 
-    /// What could not be written is written by a job, which calls [`rewrite`](Self::rewrite).
+    /// Failed writes are retried by a job, which calls [`rewrite`](Self::rewrite).
     pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
         self.store.rewrite_by(rewrite);
     }
@@ -249,7 +249,7 @@ impl Prefixes {
         self.store.hold().write(|| self.entries())
     }
 
-    /// What belongs into the file.
+    /// The entries of the file.
     fn entries(&self) -> Vec<Entry> {
         let snapshot = self.table.snapshot();
         let rows = self.table.all(&snapshot).filter(|row| row.scope() == Scope::Local);

@@ -10,7 +10,7 @@ use statedb::{Query, TableSpec};
 
 use crate::source::Source;
 
-/// What an address maps to.
+/// The mapping of an address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Mapping {

@@ -39,7 +39,7 @@ pub(crate) fn value(mapping: &Mapping) -> RemoteEndpointInfo {
     }
 }
 
-/// What a value of the map says.
+/// The mapping that a value of the map encodes.
 pub(crate) fn mapping(value: &RemoteEndpointInfo) -> Mapping {
     let has = |flag| value.flags & flag != 0;
     let tunnel =

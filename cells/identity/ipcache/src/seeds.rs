@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 
 use crate::entry::Mapping;
 
-/// What the seeds are made of.
+/// The input of the seeds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Host {
     /// The node's own IPv4 and IPv6 address.

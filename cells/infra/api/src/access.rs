@@ -6,7 +6,7 @@ use strsim::levenshtein;
 use crate::error::Error;
 use crate::operation::Operation;
 
-/// What a denied operation answers, with status 403.
+/// The body of a denied operation's answer, with status 403.
 pub(crate) const DENIED: &str =
     "This API is administratively disabled. Contact your administrator for more details.";
 

@@ -106,7 +106,7 @@ impl Collector {
     }
 }
 
-/// What an operation answers; nothing if it fails.
+/// The answer of an operation; nothing if it fails.
 async fn ask(route: &Route) -> Option<Bytes> {
     let operation = route.operation();
     let answer = AssertUnwindSafe(async { route.call(Request::new(operation, &[])).await });

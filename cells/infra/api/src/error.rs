@@ -96,7 +96,7 @@ pub enum Error {
     /// The socket cannot be made.
     #[error("cannot {action} {path}")]
     Socket {
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
         /// On which path.
         path: PathBuf,

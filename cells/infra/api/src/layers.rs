@@ -29,7 +29,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// Larger bodies are refused; the largest that clients of the API send have some kB.
 pub(crate) const BODY_LIMIT: usize = 1 << 20;
 
-/// What the layers share.
+/// State that the layers share.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) router: Arc<Router>,

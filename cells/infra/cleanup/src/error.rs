@@ -21,11 +21,11 @@ pub enum Error {
     /// A file or folder cannot be read or removed.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
         /// On which path.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },

@@ -181,7 +181,7 @@ fn emptied<'a>(
     Ok(found)
 }
 
-/// What follows the name in pins of a change that was interrupted.
+/// The suffix of pins that an interrupted change leaves.
 fn is_suffix(rest: &str) -> bool {
     rest.is_empty() || rest == "_pending" || rest == "_next"
 }

@@ -43,7 +43,7 @@ impl Chains {
         }
     }
 
-    /// What `iptables-restore` is given.
+    /// The input of `iptables-restore`.
     fn script(&self) -> String {
         let feeders = self.feeders.iter().map(|rule| rule.replacen("-A", "-D", 1));
         // A chain can only go when no rule leads to it, also from another of them.

@@ -8,7 +8,7 @@ const TRIM: libc::c_int = 512 << 10;
 /// Allocations of this size are mappings of their own, which go back when they are freed.
 #[cfg(target_env = "gnu")]
 const MAPPED: libc::c_int = 64 << 10;
-/// What the heap grows by.
+/// The increment of the heap.
 #[cfg(target_env = "gnu")]
 const PAD: libc::c_int = 128 << 10;
 

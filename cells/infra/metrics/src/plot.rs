@@ -20,7 +20,7 @@ const DOTS_HIGH: usize = BOTTOM * 4;
 const BRAILLE: u32 = 0x2800;
 const DOTS: [[u32; 4]; 2] = [[0x1, 0x2, 0x4, 0x40], [0x8, 0x10, 0x20, 0x80]];
 
-/// What is drawn.
+/// A plot.
 pub(crate) struct Plot<'a> {
     pub(crate) title: String,
     pub(crate) name: &'a str,

@@ -12,7 +12,7 @@ use crate::feature::{Feature, with_defaults};
 use crate::selection::Selection;
 use crate::text;
 
-/// What all names begin with.
+/// The prefix of all names.
 const PREFIX: &str = "cilium";
 
 /// The metrics of one agent. Cells register theirs once, with the names that Cilium exports them by, and keep a

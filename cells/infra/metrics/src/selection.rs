@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// What differs from the default, and what is off by default.
+/// Metrics that differ from their default, and those that are off by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     on: BTreeSet<String>,

@@ -130,7 +130,7 @@ fn written(updated: &SystemTime) -> bool {
     *updated != SystemTime::UNIX_EPOCH
 }
 
-/// What Go writes for no time.
+/// Go's text for no time.
 const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 /// As Go writes a time: UTC, as many digits of the second as it takes.

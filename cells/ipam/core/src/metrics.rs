@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use crate::handle::Ipam;
 use crate::range::Family;
 
-/// What is counted of an address.
+/// The counted operations on an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     Allocate,

@@ -23,7 +23,7 @@ pub enum Error {
         file: PathBuf,
         /// The key in it.
         key: String,
-        /// What is wrong, and what would be right.
+        /// The fault, and the remedy.
         reason: String,
     },
     /// An option, or a variable of the environment, is not what it should be.
@@ -33,7 +33,7 @@ pub enum Error {
         setting: &'static str,
         /// Its value.
         value: String,
-        /// What is wrong, and what would be right.
+        /// The fault, and the remedy.
         reason: String,
     },
 }

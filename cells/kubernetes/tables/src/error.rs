@@ -11,7 +11,7 @@ pub enum Error {
         option: &'static str,
         /// Its value.
         value: String,
-        /// What would be right.
+        /// A description of valid values.
         reason: &'static str,
     },
 }

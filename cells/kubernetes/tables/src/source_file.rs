@@ -22,7 +22,7 @@ pub struct SourceFile {
     pub objects: usize,
     /// Of these, the ones of an earlier version of the file, because what it says now is refused.
     pub kept: usize,
-    /// What is wrong.
+    /// The fault.
     pub faults: Vec<ManifestFault>,
 }
 

@@ -10,7 +10,7 @@ use crate::{Kind, push_member};
 /// What makes a good object a bad one.
 #[derive(Debug, Clone)]
 pub struct Mutant {
-    /// What is wrong.
+    /// The fault.
     pub what: &'static str,
     /// Where it is wrong.
     pub path: String,

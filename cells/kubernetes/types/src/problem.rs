@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 pub struct Problem {
     /// Where in the document, as `spec.ports[0].port`; empty for the document itself.
     pub path: String,
-    /// What is wrong, and what would be right.
+    /// The fault, and the remedy.
     pub reason: String,
 }
 

@@ -81,7 +81,7 @@ impl Selection {
     }
 }
 
-/// What a source says.
+/// A message of a source.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchEvent {
     /// A list begins: the objects until [`Listed`](WatchEvent::Listed) are all that there are.
@@ -209,7 +209,7 @@ pub enum ApiError {
     /// The server is too busy (429) or cannot be reached, or failed (5xx): the same request may succeed later.
     #[error("{message}")]
     Unavailable {
-        /// What happened.
+        /// The error.
         message: String,
         /// How long the server asks to wait, in seconds.
         retry_after: Option<u64>,

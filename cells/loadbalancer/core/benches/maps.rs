@@ -26,7 +26,7 @@ fn row(name: &str, measured: f64, unit: &str, goal: f64, peer: &str) {
     println!("services: {name}\t{measured:.2}\t{unit}\t{goal}\t{met}\t{peer}");
 }
 
-/// What the processor has done for this process.
+/// Processor time of this process.
 fn computed() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

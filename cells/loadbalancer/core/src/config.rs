@@ -124,7 +124,7 @@ pub struct WrongOption {
     pub option: &'static str,
     /// Its value.
     pub value: String,
-    /// What would be right.
+    /// A description of valid values.
     pub right: &'static str,
 }
 

@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use crate::config::ServicesConfig;
 use crate::lbmap::rows::LbMap;
 
-/// What happened to a service.
+/// The change of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     Add,
@@ -51,7 +51,7 @@ impl Events {
     }
 }
 
-/// What is done with rows of a map.
+/// Operations on the entries of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Operation {
     Update,

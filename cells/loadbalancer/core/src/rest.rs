@@ -29,7 +29,7 @@ pub(crate) fn list(frontends: &Table<Frontend>) -> Vec<Model> {
     served.map(|frontend| model(frontend)).collect()
 }
 
-/// What of kube-proxy's duties the agent has taken over, in `GET /healthz`.
+/// The parts of kube-proxy that the agent replaces, in `GET /healthz`.
 ///
 /// The datapath serves services where packets of pods come in, so what clients from outside use is off.
 pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {

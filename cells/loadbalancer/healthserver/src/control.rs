@@ -44,7 +44,7 @@ pub(crate) struct Servers {
     pub(crate) running: BTreeMap<u16, (ServiceName, JobHandle)>,
 }
 
-/// What is to be waited for after a round.
+/// The next event to wait for after a round.
 struct Waits {
     /// There is more to take already.
     more: bool,
@@ -92,7 +92,7 @@ impl Control {
                     () = cx.cancelled() => return Ok(()),
                 }
             }
-            // What comes along with a change is taken with it: a service and its slices are told one after the other.
+            // Changes that come together are coalesced: a service and its slices arrive one after the other.
             let rest = tokio::time::sleep(REST);
             if cx.token().run_until_cancelled(rest).await.is_none() {
                 return Ok(());

@@ -29,7 +29,7 @@ const BUFFER: usize = 8192;
 /// The waits for a port that another program has.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
-/// What all servers have in common.
+/// Values that all servers share.
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) tables: Tables,

@@ -51,7 +51,7 @@ impl Redirects {
         self.refused.keys()
     }
 
-    /// What could not be written, and why.
+    /// Failed writes with their causes.
     pub(crate) fn refused(&self) -> Vec<String> {
         self.refused.iter().map(|(name, error)| format!("health checks of service {name}: {error}")).collect()
     }

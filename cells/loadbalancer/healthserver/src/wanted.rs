@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use loadbalancer::{Frontend, FrontendType, LbAddress, Scope, ServiceName, TrafficPolicy};
 use reconciler::StatusKind;
 
-/// What a service wants.
+/// The server that a service requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// Where load balancers ask.
@@ -19,7 +19,7 @@ pub(crate) struct Wanted {
     frontends: Vec<LbAddress>,
 }
 
-/// What a service with these frontends wants; none if it wants no server.
+/// The server that a service with these frontends requires; none if it requires none.
 pub(crate) fn of<'f>(frontends: impl Iterator<Item = &'f Frontend>) -> Option<Wanted> {
     let mut wanted: Option<Wanted> = None;
     for frontend in frontends {
@@ -46,7 +46,7 @@ pub(crate) fn of<'f>(frontends: impl Iterator<Item = &'f Frontend>) -> Option<Wa
     wanted
 }
 
-/// What all services want, and who has which port.
+/// The health check servers that services require, and the service that holds each port.
 #[derive(Debug, Default)]
 pub(crate) struct All {
     services: BTreeMap<ServiceName, Wanted>,

@@ -39,7 +39,7 @@ impl Candidate {
     }
 }
 
-/// What the latest condition says of it.
+/// Its status by the latest condition.
 fn is_ready(pod: &Pod) -> bool {
     let of_readiness = pod.status.conditions.iter().filter(|condition| condition.r#type == "Ready");
     let latest = of_readiness.max_by_key(|condition| condition.last_transition_time);

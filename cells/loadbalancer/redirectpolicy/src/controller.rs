@@ -19,7 +19,7 @@ use crate::evaluate::{Desired, Frontends, Redirect, evaluate};
 use crate::policy::LocalRedirectPolicy;
 use crate::skip::DesiredSkip;
 
-/// What comes within this time is taken together.
+/// Changes within this time are coalesced.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// How long changes of pods rest before they count, as Cilium's table of pods gathers them: a service that is deleted along
@@ -32,7 +32,7 @@ const MAX_POD_RESTS: usize = 4;
 /// The initializer's name.
 pub(crate) const INITIALIZER: &str = "lrp-controller";
 
-/// What the controller reads and writes.
+/// The tables that the controller reads and writes.
 #[derive(Clone)]
 pub(crate) struct Tables {
     pub(crate) objects: Table<Row<CiliumLocalRedirectPolicy>>,
@@ -47,7 +47,7 @@ pub(crate) struct Controller {
     writer: ServicesWriter,
     tables: Tables,
     ranges: Ranges,
-    /// What the tables of services have because of policies.
+    /// The rows of the services' tables that policies have caused.
     applied: Desired,
     /// Objects that cannot be followed, and why.
     malformed: BTreeMap<String, String>,
@@ -384,7 +384,7 @@ fn upsert(txn: &mut loadbalancer::ServicesTxn<'_>, name: &ServiceName, frontends
     }
 }
 
-/// What is known of a pod's network namespace.
+/// The state of a pod's network namespace.
 enum Cookie {
     /// The pod has an endpoint, perhaps with a cookie.
     Known(Option<u64>),

@@ -6,7 +6,7 @@
 pub struct Malformed {
     /// The path of the field.
     pub field: String,
-    /// What is wrong with it, and what would be right.
+    /// The fault, and the remedy.
     pub problem: String,
 }
 

@@ -16,7 +16,7 @@ pub(crate) trait Frontends {
     fn owner(&self, address: &LbAddress) -> Option<ServiceName>;
 }
 
-/// What the tables should have because of policies.
+/// The rows that policies require.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Desired {
     /// The services that stand for policies.
@@ -56,7 +56,7 @@ pub(crate) enum Conflict {
     Policy(LbAddress, ServiceName),
 }
 
-/// What the policies ask for. Of two that want the same the older one gets it, of equally old ones the first by name.
+/// The redirections that policies request. Conflicts go to the older policy, at equal age to the first by name.
 /// Linear in the policies times the pods.
 pub(crate) fn evaluate<'p>(
     policies: impl IntoIterator<Item = &'p LocalRedirectPolicy>,

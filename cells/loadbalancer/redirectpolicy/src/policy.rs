@@ -37,9 +37,9 @@ pub struct Port {
 /// What is sent elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Matched {
-    /// What goes to ports of an address.
+    /// Traffic to ports of an address.
     Address(IpAddr, Vec<Port>),
-    /// What goes to the cluster's address of a service, to these ports or to all.
+    /// Traffic to a service's cluster address, to these ports or to all.
     Service(ServiceName, Vec<Port>),
 }
 

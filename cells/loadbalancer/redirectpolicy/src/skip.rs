@@ -19,7 +19,7 @@ pub struct DesiredSkip {
     pub policy: Option<ServiceName>,
     /// Frontends by the services that stand for the policies.
     pub skips: BTreeMap<ServiceName, Vec<LbAddress>>,
-    /// What of them the map has.
+    /// Those of them that are in the map.
     pub reconciled: BTreeSet<LbAddress>,
     /// The cookie of the pod's network namespace; nothing is written before it is known.
     pub netns_cookie: Option<u64>,

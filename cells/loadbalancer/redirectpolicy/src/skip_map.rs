@@ -167,7 +167,7 @@ impl fmt::Debug for SkipMapsProvider {
 /// Keeps the maps equal to the table.
 pub(crate) struct SkipOps {
     provider: Arc<SkipMapsProvider>,
-    /// What was written for each pod, also by an operation that failed half-way.
+    /// The entries written for each pod, including those of an operation that failed half-way.
     written: BTreeMap<String, BTreeSet<SkipKey>>,
 }
 
@@ -222,7 +222,7 @@ impl Ops<DesiredSkip> for SkipOps {
         let wanted: BTreeSet<SkipKey> = rows.flat_map(|row| row.keys()).collect();
         let written: BTreeSet<&SkipKey> = self.written.values().flatten().collect();
         let rows = maps.rows()?;
-        // What was written for a pod is deleted with it.
+        // Entries written for a pod are deleted with it.
         for key in rows.iter().filter(|key| !wanted.contains(key) && !written.contains(key)) {
             maps.delete(key)?;
         }

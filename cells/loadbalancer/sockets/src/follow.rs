@@ -48,7 +48,7 @@ pub(crate) async fn follow(sockets: Sockets, mut changes: Changes<Backend>, cx: 
     }
     let sockets = Arc::new(sockets);
     let mut total = 0;
-    // What has gone while no agent ran is known once all sources have spoken.
+    // Objects deleted while no agent ran are known once all sources are complete.
     let mut is_start = true;
     loop {
         let snapshot = sockets.backends.snapshot();

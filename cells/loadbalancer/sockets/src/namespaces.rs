@@ -14,7 +14,7 @@ use crate::diag::Diag;
 /// The namespace of the agent, as its files are compared with.
 const OWN: &str = "/proc/self/ns/net";
 
-/// What could not be looked into: how many namespaces, and why the first.
+/// Namespaces that could not be inspected: how many, and the first one's cause.
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
     pub(crate) count: usize,

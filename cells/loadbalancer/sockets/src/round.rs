@@ -12,7 +12,7 @@ use crate::diag::{Diag, InetSocket, Transport};
 use crate::namespaces::{self, Closed};
 use crate::reverse::ReverseSockets;
 
-/// What rounds work with.
+/// The state that rounds share.
 pub(crate) struct Sockets {
     pub(crate) frontends: Table<Frontend>,
     pub(crate) backends: Table<Backend>,
@@ -22,7 +22,7 @@ pub(crate) struct Sockets {
     pub(crate) transports: Vec<Transport>,
 }
 
-/// What came of a round.
+/// The outcome of a round.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
     pub(crate) sockets: usize,

@@ -16,7 +16,7 @@ pub(crate) struct Tables<'s, 'w> {
     pub(crate) neighbors: &'s mut Writer<'w, Neighbor>,
 }
 
-/// What a batch of events asks for beyond itself.
+/// The follow-up work of a batch of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
     /// The kernel drops IPv4 routes without a word when a link goes down or an

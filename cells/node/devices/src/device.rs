@@ -121,7 +121,7 @@ impl Link {
 /// treats it as facing the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// What the kernel says about the link.
+    /// The link's attributes as the kernel reports them.
     pub link: Link,
     /// Its addresses, in the order in which they were added.
     pub addrs: Vec<DeviceAddress>,

@@ -22,7 +22,7 @@ pub enum NetlinkError {
     Answer {
         /// The request.
         request: String,
-        /// What was wrong with the answer.
+        /// The fault of the answer.
         detail: String,
     },
     /// A list changed each time while the kernel wrote it: it would have gaps.

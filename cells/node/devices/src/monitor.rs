@@ -92,7 +92,7 @@ impl Default for MonitorOptions {
     }
 }
 
-/// What the monitor did, for health and tests.
+/// The monitor's counts, for health and tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
     /// Notifications applied.
@@ -119,7 +119,7 @@ pub(crate) struct Monitor {
     pub(crate) counters: Counters,
 }
 
-/// What one round of reading brought.
+/// The result of one round of reading.
 #[derive(Debug, Default)]
 struct Round {
     events: Vec<Event>,

@@ -1,6 +1,6 @@
 //! The options of the local node.
 
-/// What the user says about the node. Changes take effect at the next start.
+/// Options about the node. Changes take effect at the next start.
 #[derive(Clone, Debug, hive::Config)]
 #[config(group = "Node and cluster")]
 pub struct LocalNodeConfig {

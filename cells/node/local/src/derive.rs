@@ -8,7 +8,7 @@ use ipnetwork::{Ipv4Network, Ipv6Network};
 use crate::settings::{Choice, IPV6_NODE_PREFIX, Settings};
 use crate::{Error, LocalNode};
 
-/// What devices, files and options say about the node.
+/// The node's facts from devices, files and options.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts<'a> {
     pub(crate) name: String,

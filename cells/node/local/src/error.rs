@@ -14,9 +14,9 @@ pub enum Error {
     Option {
         /// Name of the option.
         option: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What would be right.
+        /// A description of valid values.
         expected: &'static str,
     },
     /// No address was found to stand for the node.
@@ -39,7 +39,7 @@ pub enum Error {
     File {
         /// Its path.
         path: PathBuf,
-        /// What happened.
+        /// The error.
         source: std::io::Error,
     },
 }

@@ -11,7 +11,7 @@ use statedb::{Index, IndexDef, Query, TableSpec};
 /// The cluster name that stands for none.
 pub const DEFAULT_CLUSTER: &str = "default";
 
-/// What the cluster knows of the node the agent runs on.
+/// The cluster's objects about the node the agent runs on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalNode {
     /// Its name: `K8S_NODE_NAME`, else the host's name.
@@ -48,7 +48,7 @@ pub struct LocalNode {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What an address of a node is for.
+/// The purpose of a node's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum AddressType {
     /// The node's own address.

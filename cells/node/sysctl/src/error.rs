@@ -11,7 +11,7 @@ pub enum Error {
         "'{name}' is no kernel setting: give it as net.ipv4.ip_forward or net/ipv4/conf/eth0.1/rp_filter"
     )]
     Name {
-        /// What was given.
+        /// The given value.
         name: String,
     },
     /// The kernel did not take the value.
@@ -19,7 +19,7 @@ pub enum Error {
     Write {
         /// The setting.
         name: Name,
-        /// What it should be.
+        /// A description of valid values.
         value: String,
         /// Why it is not.
         reason: String,

@@ -196,7 +196,7 @@ fn reads() {
     row("X_FullIteration_Descending", f64::NAN, Nanos(5.0), backwards, MANY);
 }
 
-/// What one key starts with.
+/// The prefix of one key.
 struct Whole(u64);
 
 impl statedb::PrefixOf<u64> for Whole {
@@ -205,7 +205,7 @@ impl statedb::PrefixOf<u64> for Whole {
     }
 }
 
-/// What all keys start with.
+/// The prefix of all keys.
 struct Nothing;
 
 impl statedb::PrefixOf<u64> for Nothing {

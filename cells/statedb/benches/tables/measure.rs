@@ -8,7 +8,7 @@ use crate::peer;
 const ROUND: Duration = Duration::from_millis(5);
 pub(crate) const ROUNDS: usize = 30;
 
-/// What a row may take.
+/// The memory budget of a row.
 #[derive(Clone, Copy)]
 pub(crate) enum Goal {
     /// So much less than the peer.
@@ -17,7 +17,7 @@ pub(crate) enum Goal {
     Nanos(f64),
 }
 
-/// What something took.
+/// A measured cost.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Took {
     /// On the wall's clock.

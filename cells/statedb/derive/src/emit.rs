@@ -144,7 +144,7 @@ fn constant_name(field: &Field) -> Ident {
     format_ident!("BY_{}", name.unraw().to_string().to_uppercase(), span = name.span())
 }
 
-/// What an index of this field goes by.
+/// The key type of an index of this field.
 fn indexed<'i>(index: &IndexField<'i>) -> &'i Type {
     match (index.multi, Items::of(&index.field.ty)) {
         (

@@ -146,7 +146,7 @@ fn bare(ty: &Type) -> &Type {
     }
 }
 
-/// What a reference or a pointer points at.
+/// The target of a reference or a pointer.
 fn target(ty: &Type) -> &Type {
     match bare(ty) {
         Type::Reference(reference) => target(&reference.elem),

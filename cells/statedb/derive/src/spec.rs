@@ -46,7 +46,7 @@ pub(crate) struct Column<'i> {
     pub(crate) with: Option<Expr>,
 }
 
-/// What `#[table(..)]` says.
+/// The arguments of `#[table(..)]`.
 #[derive(Default)]
 struct Said {
     name: Option<LitStr>,

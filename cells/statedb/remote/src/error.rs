@@ -11,14 +11,14 @@ pub enum Error {
     Connect {
         /// The address.
         agent: String,
-        /// What the socket says.
+        /// The error of the socket.
         #[source]
         source: io::Error,
     },
     /// The connection broke, or the agent was silent for longer than it ever is.
     #[error("lost the agent")]
     Lost {
-        /// What the socket says.
+        /// The error of the socket.
         #[source]
         source: io::Error,
     },
@@ -33,7 +33,7 @@ pub enum Error {
     /// A row is no object of the wanted type. Those behind it can still be read.
     #[error("cannot read a row")]
     Row {
-        /// What is wrong with it.
+        /// The fault.
         #[source]
         source: serde_json::Error,
     },

@@ -18,7 +18,7 @@ pub struct Row<T> {
     pub revision: u64,
 }
 
-/// What happened to a row.
+/// The change of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change<T> {
     /// The row as it is now, or as it last was before its deletion.

@@ -8,7 +8,7 @@ use crate::query::Query;
 use crate::spec::TableSpec;
 use crate::table::RwTable;
 
-/// What is done with a row.
+/// The operation on a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// It takes the place of the one with its primary key.
@@ -29,7 +29,7 @@ pub enum EditError {
     Value {
         /// Which of the values.
         at: usize,
-        /// What is wrong with it.
+        /// The fault.
         source: serde_json::Error,
     },
     /// Another row has a key that must be unique.

@@ -21,7 +21,7 @@ pub(crate) struct Retired {
     fate: &'static Fate,
 }
 
-/// What to do with a retired thing of one type.
+/// The drop function of a retired allocation.
 pub(crate) struct Fate {
     /// Gives its memory back.
     pub(crate) free: unsafe fn(*mut ()),

@@ -26,7 +26,7 @@ unsafe impl<L: Send + Sync> Send for Link<L> {}
 // SAFETY: as above.
 unsafe impl<L: Send + Sync> Sync for Link<L> {}
 
-/// What a link holds.
+/// The content of a link.
 pub(super) enum Child<'s, L> {
     Nothing,
     Leaf(&'s L),

@@ -21,7 +21,7 @@ pub(super) const PREFIX: usize = 20;
 /// The position behind all children.
 pub(super) const END: usize = 256;
 
-/// What all nodes begin with.
+/// The header of all nodes.
 #[repr(C)]
 pub(super) struct Head<L> {
     birth: u64,

@@ -75,7 +75,7 @@ fn place(revision: u64, level: u32) -> usize {
     ((revision >> (level * BITS)) & MASK) as usize
 }
 
-/// What is left of a revision above so many levels.
+/// The remaining digits of a revision above so many levels.
 fn above(revision: u64, height: u32) -> u64 {
     revision.checked_shr(height * BITS).unwrap_or(0)
 }

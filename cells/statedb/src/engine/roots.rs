@@ -20,7 +20,7 @@ pub(crate) trait Garbage: Send {
     unsafe fn free(self);
 }
 
-/// What is published.
+/// A root that is published.
 pub(crate) trait Root: Clone + Send + Sync {
     /// What it reaches.
     type Garbage: Garbage;

@@ -24,7 +24,7 @@ pub const POD_INTERFACE_PREFIX: &str = "lxc";
 /// How many hexadecimal digits follow: the first of a digest of container and interface.
 pub(crate) const POD_INTERFACE_DIGITS: usize = 12;
 
-/// What the datapath of a node lets its users choose.
+/// The datapath settings that a node's users choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelOptions {
     /// Priority of tc filters (`bpf-filter-priority`).

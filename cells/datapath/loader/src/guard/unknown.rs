@@ -24,7 +24,7 @@ use datapath_api::DatapathError;
 /// When to try again what has failed.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What has become of an interface.
+/// A change of an interface.
 #[derive(Clone, Debug)]
 enum Event {
     /// It is gone.

@@ -24,7 +24,7 @@ pub(crate) const LOAD_THREADS: usize = 2;
 /// How long arrays of programs that were replaced stay: packets may still be on their way through them.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What a round did, for the log.
+/// The counts of a round, for the log.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// How long loading took, if programs were loaded in this round or in one before that failed.
@@ -60,7 +60,7 @@ pub(crate) struct Controller {
     /// Places that run the programs in use, with the links they are held by: a link whose pin is removed lives on.
     pub(crate) attached: BTreeMap<Place, Option<Link>>,
     pub(crate) settled: Option<HostSettings>,
-    /// What the rows of maps were brought to last.
+    /// The map entries as they were written last.
     pub(crate) written: Option<Desired>,
 }
 

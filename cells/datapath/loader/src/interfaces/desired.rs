@@ -50,7 +50,7 @@ pub(crate) struct Facts<'a> {
 }
 
 impl Desired {
-    /// What follows from these facts and rows; `None` while the router has no address of an enabled family that pods
+    /// Computed from these facts and rows; `None` while the router has no address of an enabled family that pods
     /// have addresses of.
     pub(crate) fn compute<'a>(
         facts: &Facts<'_>,

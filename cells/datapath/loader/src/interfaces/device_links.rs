@@ -34,7 +34,7 @@ impl Place {
     }
 }
 
-/// What attaching took.
+/// How a program was attached, with the time that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attached {
     /// A link was made and pinned: a grace period.

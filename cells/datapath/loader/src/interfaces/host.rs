@@ -15,7 +15,7 @@ const PROTOCOL_KERNEL: u8 = 2;
 /// The kernel's metric of IPv6 routes that name none.
 const METRIC_V6: u32 = 1024;
 
-/// What the host's side is made from.
+/// The input of the host's side.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostSettings {
     /// The router's IPv4 address (CiliumInternalIP).

@@ -31,7 +31,7 @@ pub(crate) fn settings(families: &FamilyConfig) -> Vec<Setting> {
             );
         }
     }
-    // What the kernel was built without, or gives a namespace no say in, the node works without.
+    // Sysctls that the kernel lacks, or does not let a namespace set, are optional.
     settings.extend(
         Name::new(["net", "ipv4", "fib_multipath_use_neigh"]).map(|name| Setting::new(name, 1).optional()),
     );

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use datapath_abi::EndpointConfig;
 use maps::policy_name;
 
-/// What is in the kernel.
+/// The entries in the kernel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     /// Settings rows in use.
@@ -16,7 +16,7 @@ pub(crate) struct Found {
     pub(crate) pins: BTreeMap<String, u32>,
 }
 
-/// What is to be done, in this order.
+/// The operations to do, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Slots that have a map.

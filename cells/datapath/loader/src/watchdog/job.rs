@@ -35,7 +35,7 @@ const RETRY: Duration = Duration::from_secs(5);
 const QUIET: Duration = Duration::from_secs(60);
 /// Repairs named in one line of the log.
 const SHOWN: usize = 8;
-/// What a failed look means.
+/// The consequence of a failed comparison.
 const BROKEN: &str = "Parts of the datapath may have been removed and cannot be put back, trying again; pods go on as \
     long as the agent runs";
 

@@ -43,7 +43,7 @@ impl Kind {
 /// Something that was missing or wrong and is in place again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
-    /// What kind of thing.
+    /// The kind of part.
     pub kind: Kind,
     /// Which one, in words.
     pub what: String,

@@ -22,7 +22,7 @@ pub struct Connection {
 /// The bytes from the agent.
 pub(crate) type Wire = BufReader<Box<dyn Stream>>;
 
-/// What a connection runs over.
+/// The transport of a connection.
 pub(crate) trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
@@ -139,7 +139,7 @@ impl Connection {
     }
 }
 
-/// What comes before a body.
+/// The head of a message.
 struct Head {
     status: u16,
     framing: Framing,
@@ -236,7 +236,7 @@ pub(crate) fn end_of_chunks(stream: &mut impl BufRead) -> io::Result<()> {
     Ok(())
 }
 
-/// What is left of a line.
+/// The rest of a line.
 pub(crate) fn end_of_line(stream: &mut impl BufRead) -> io::Result<()> {
     read_line(stream).map(drop)
 }

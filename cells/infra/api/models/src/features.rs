@@ -37,7 +37,7 @@ crate::models! {
         "synced" synced: Option<RemoteClusterSynced>,
     }
 
-    /// What has been received wholly from a remote cluster.
+    /// The resources that have been received completely from a remote cluster.
     RemoteClusterSynced {
         "endpoint-slices" endpoint_slices: Option<bool>,
         "endpoints" endpoints: bool,
@@ -47,7 +47,7 @@ crate::models! {
         "services" services: bool,
     }
 
-    /// What a remote cluster says of itself.
+    /// The configuration of a remote cluster.
     RemoteClusterConfig {
         "cluster-id" cluster_id: i64,
         "endpoint-slices-export-mode" endpoint_slices_export_mode: String,
@@ -107,7 +107,7 @@ crate::models! {
         "name" name: String,
     }
 
-    /// What of kube-proxy is replaced, by kind of service.
+    /// The parts of kube-proxy that are replaced, by kind of service.
     KubeProxyReplacementFeatures {
         "annotations" annotations: List<String>,
         "bpfSocketLBHostnsOnly" bpf_socket_lb_hostns_only: bool,

@@ -46,7 +46,7 @@ crate::models! {
         "ingress" ingress: List<PolicyRule>,
     }
 
-    /// What a proxied port has seen.
+    /// Counters of a proxied port.
     ProxyStatistics {
         "allocated-proxy-port" allocated_proxy_port: i64,
         "location" location: String,

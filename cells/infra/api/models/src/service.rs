@@ -9,7 +9,7 @@ crate::models! {
         "status" status: Option<ServiceStatus>,
     }
 
-    /// What the datapath has of a frontend.
+    /// A frontend as realized in the datapath.
     ServiceStatus {
         "realized" realized: Option<ServiceSpec>,
     }
@@ -67,7 +67,7 @@ crate::models! {
         "uid" uid: String,
     }
 
-    /// What a local redirect policy redirects, and where to.
+    /// The source and the target of a local redirect policy.
     FrontendMapping {
         "backends" backends: List<LRPBackend>,
         "frontend-address" frontend_address: Option<FrontendAddress>,

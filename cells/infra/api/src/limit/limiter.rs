@@ -16,7 +16,7 @@ use super::parameters::Parameters;
 /// takes the share that one of them had when it came.
 const WHOLE: usize = 10_000_000;
 
-/// What is exported after a request.
+/// Metrics after a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Values {
     pub(crate) in_flight: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Limiter {
     state: Mutex<State>,
 }
 
-/// What changes with requests. It has no clock of its own.
+/// State that requests change. It has no clock of its own.
 struct State {
     bucket: Option<Bucket>,
     parallel: u64,

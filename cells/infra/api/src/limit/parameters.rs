@@ -26,7 +26,7 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    /// What Cilium starts from before `--api-rate-limit` is applied.
+    /// The defaults of Cilium before `--api-rate-limit` is applied.
     pub(crate) fn of(kind: Kind) -> Self {
         let base = Self {
             rate_limit: 0.0,

@@ -17,7 +17,7 @@ pub(super) fn checked(request: &Request, status: u16) -> Response {
     }
 }
 
-/// What is wrong with a prefix, in the words of Go.
+/// The error about a prefix, in the words of Go.
 fn wrong_prefix(text: &str) -> Option<String> {
     let fault = match text.rsplit_once('/') {
         None => "no '/'".to_owned(),
@@ -33,7 +33,7 @@ fn wrong_prefix(text: &str) -> Option<String> {
     Some(format!("netip.ParsePrefix({text:?}): {fault}"))
 }
 
-/// What is wrong with a pattern of names.
+/// The error about a pattern of names.
 fn wrong_pattern(text: &str) -> Option<String> {
     let dot = if text.is_empty() || text.ends_with(['.', '*']) { "" } else { "." };
     let pattern = format!("{text}{dot}");

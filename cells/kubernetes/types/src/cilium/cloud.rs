@@ -54,7 +54,7 @@ slim! {
         pub mac: SmolStr,
         /// Its zone.
         pub availability_zone: SmolStr,
-        /// What it is for.
+        /// The purpose.
         pub description: SmolStr,
         /// Its place in the node.
         pub number: i64,

@@ -20,7 +20,7 @@ slim! {
 
     /// Settings of gateways.
     pub struct GatewayClassConfigSpec {
-        /// What it is for.
+        /// The purpose.
         pub description: Option<SmolStr>,
         /// The services that are made for them.
         pub service: Option<GatewayService>,

@@ -25,7 +25,7 @@ slim! {
         always pub redirect_backend: RedirectBackend,
         /// Whether what these pods send themselves goes where it was meant to.
         pub skip_redirect_from_backend: bool,
-        /// What it is for.
+        /// The purpose.
         pub description: SmolStr,
     }
 

@@ -114,7 +114,7 @@ slim! {
         always pub port: u16,
         /// Its protocol.
         always pub protocol: SmolStr,
-        /// What is wrong with it.
+        /// The fault.
         pub error: Option<SmolStr>,
     }
 }

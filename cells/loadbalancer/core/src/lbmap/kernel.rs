@@ -37,7 +37,7 @@ struct OfFamily<A: Copy> {
 /// An address of one family as a map has it.
 trait Address: Copy + Default + 'static {
     const FAMILY: Family;
-    /// What the length of a prefix counts before the address.
+    /// The bits before the address that a prefix length includes.
     const STATIC_BITS: u32 = 32;
     fn to_ip(self) -> IpAddr;
     fn from_ip(ip: IpAddr) -> Option<Self>;

@@ -31,7 +31,7 @@ pub struct Share {
     pub id: u32,
 }
 
-/// What was made last: frontends of one service mostly have the same backends.
+/// The table computed last: frontends of one service mostly have the same backends.
 #[derive(Debug, Default)]
 pub(crate) struct LastTable(Option<(Vec<Share>, Arc<[u32]>)>);
 

@@ -116,7 +116,7 @@ impl LbAddress {
         key
     }
 
-    /// What sorts as [`key`](Self::key) does.
+    /// A value with the same order as [`key`](Self::key).
     fn rank(&self) -> (u128, u64) {
         let ip = match self.ip {
             IpAddr::V4(v4) => 0xffff_0000_0000 | u128::from(v4.to_bits()),

@@ -16,7 +16,7 @@ use crate::model::source::Source;
 /// Weight of a backend that was given none.
 pub const DEFAULT_WEIGHT: u16 = 100;
 
-/// What a backend may be used for, most useful first.
+/// The state of a backend, the most usable first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BackendState {
     /// New connections.

@@ -13,7 +13,7 @@ use crate::model::go_serialize::{Encoded, Encoding, Fields, GoSerialize, yaml};
 use crate::model::name::ServiceName;
 use crate::model::service::Service;
 
-/// What kind of address a frontend is.
+/// The kind of address of a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrontendType {
     /// Of the cluster alone.
@@ -44,12 +44,12 @@ impl FrontendType {
     }
 }
 
-/// What a source says of a frontend.
+/// A source's frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrontendParams {
     /// Where it is.
     pub address: LbAddress,
-    /// What kind of address that is.
+    /// The kind of address.
     pub kind: FrontendType,
     /// Name of its port, which backends with names must have, too; empty for all.
     pub port_name: Arc<str>,
@@ -60,7 +60,7 @@ pub struct FrontendParams {
 /// A frontend with its service and backends.
 #[derive(Debug, Clone)]
 pub struct Frontend {
-    /// What its source says of it.
+    /// Its source's value.
     pub params: FrontendParams,
     /// Its service.
     pub service: Obj<Service>,

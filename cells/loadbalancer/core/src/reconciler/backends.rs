@@ -288,7 +288,7 @@ impl Backends {
         unused.into_iter().for_each(|id| self.drop_unused(id));
     }
 
-    /// What releases have left to do: rows to write again, and rows to delete.
+    /// Work left by releases: rows to write again, and rows to delete.
     pub(crate) fn left_over(&mut self) -> (Vec<(Key, Value)>, Vec<Key>) {
         // A number that is in use again is no orphan.
         let used = &self.used;

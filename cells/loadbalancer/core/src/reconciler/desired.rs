@@ -30,7 +30,7 @@ pub(crate) struct Flags(pub(crate) u8, pub(crate) u8);
 /// Backends with what they may be used for.
 type Wanted = SmallVec<[(LbAddress, BackendState); 1]>;
 
-/// What the kernel should have of a frontend.
+/// The desired map entries of a frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Desired {
     pub(crate) address: LbAddress,
@@ -58,7 +58,7 @@ pub(crate) struct Desired {
     pub(crate) table: Option<(Maglev, Vec<u16>)>,
 }
 
-/// What is the same for all frontends.
+/// Values that all frontends share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Whether addresses of services without a class are the agent's to announce.

@@ -82,7 +82,7 @@ impl IdFile {
         Ok(())
     }
 
-    /// What the file holds, or is about to.
+    /// The file's content, or the content about to be written.
     pub(crate) fn positions(&self) -> Option<Positions> {
         *self.content.lock()
     }

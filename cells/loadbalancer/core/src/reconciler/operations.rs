@@ -17,9 +17,9 @@ use crate::reconciler::balancer::Balancer;
 use crate::reconciler::desired::{Desired, Settings};
 use crate::reconciler::restore::Pruned;
 
-/// What decides about rows besides the frontends themselves.
+/// The input of rows besides the frontends themselves.
 pub(crate) struct ReconcileContext {
-    /// What the options say.
+    /// The values of the options.
     pub(crate) settings: Settings,
     /// The node's addresses.
     pub(crate) addresses: Option<Arc<Table<NodeAddress>>>,
@@ -219,7 +219,7 @@ impl LbOps {
             };
             let gone: Vec<LbAddress> =
                 known.difference(&now).map(|ip| LbAddress { ip: *ip, ..address }).collect();
-            // What has become a frontend of its own stays.
+            // A redirection that has become a frontend of its own stays.
             let (owned, gone): (Vec<_>, Vec<_>) =
                 gone.into_iter().partition(|address| self.context.frontend(snapshot, *address).is_some());
             if let Some(known) = self.balancer.expansions.get_mut(&address) {

@@ -7,7 +7,7 @@ use crate::model::numbers::{Numbers, add};
 use crate::reconciler::desired::Desired;
 use crate::reconciler::mirror::Mirror;
 
-/// What may be in the maps of a frontend.
+/// The map entries that a frontend may have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) id: u16,
@@ -26,7 +26,7 @@ pub(crate) struct Record {
 pub(crate) struct More {
     pub(crate) matches: Numbers,
     pub(crate) ranges: Vec<IpNetwork>,
-    /// What its table was made of, and the table's digest.
+    /// The input of its lookup table, and the table's digest.
     pub(crate) table: Option<(u64, u64)>,
 }
 

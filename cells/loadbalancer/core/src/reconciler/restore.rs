@@ -21,7 +21,7 @@ use crate::reconciler::wildcards::Wildcards;
 /// Largest number of a frontend.
 const MAX_FRONTEND: u32 = u16::MAX as u32 - 1;
 
-/// What a comparison of the whole maps has found.
+/// The result of comparing whole maps.
 #[derive(Debug, Default)]
 pub(crate) struct Pruned {
     /// Frontends that have lost rows to somebody else.

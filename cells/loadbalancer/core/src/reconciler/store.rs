@@ -12,7 +12,7 @@ use crate::model::fast_map::FastMap;
 /// A slot that is so far behind the others is not kept among them.
 const GAP: usize = 8;
 
-/// What is known of the row of a slot.
+/// The known content of a slot's row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Slot {
     /// There is none, as far as this list tells.

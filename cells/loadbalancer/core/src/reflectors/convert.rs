@@ -41,7 +41,7 @@ pub(crate) fn protocol(name: &str) -> Option<Protocol> {
     }
 }
 
-/// What of texts can be read, `None` and such left out.
+/// The texts that parse; `None` and the like are left out.
 fn parsed<T: FromStr>(texts: &[SmolStr]) -> impl Iterator<Item = T> {
     texts.iter().filter_map(|text| text.trim().parse().ok())
 }
@@ -306,7 +306,7 @@ fn add_names<'n>(names: &mut PortNames, more: impl IntoIterator<Item = &'n SmolS
     }
 }
 
-/// What is not said of a condition is true, but for the one of its end.
+/// Conditions that are absent are true, except the terminating one.
 fn state(endpoint: &Endpoint) -> BackendState {
     let EndpointConditions { ready, serving, terminating } = endpoint.conditions;
     match (ready.unwrap_or(true), terminating.unwrap_or(false), serving.unwrap_or(true)) {

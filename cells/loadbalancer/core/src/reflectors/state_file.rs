@@ -32,7 +32,7 @@ pub enum StateFileError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
@@ -41,7 +41,7 @@ pub enum StateFileError {
     Wrong {
         /// The file.
         path: PathBuf,
-        /// What is wrong, where, and what would be right.
+        /// The fault, its place, and the remedy.
         faults: Vec<String>,
     },
 }
@@ -163,7 +163,7 @@ fn parse_json(content: &[u8], families: Families) -> Option<Loaded> {
     whole.then(|| objects.loaded())
 }
 
-/// What the objects of a file say.
+/// The content of a file's objects.
 struct Objects {
     families: Families,
     names: HashSet<ServiceName>,
@@ -210,7 +210,7 @@ impl Objects {
         );
     }
 
-    /// What they say together.
+    /// Merges the services and backends that were read.
     fn loaded(self) -> Loaded {
         let state = State { services: self.services, backends: convert::merge(self.backends) };
         Loaded { state, invalid_fields: self.invalid_fields.iter().map(Problem::to_string).collect() }

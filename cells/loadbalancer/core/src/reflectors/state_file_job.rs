@@ -137,7 +137,7 @@ impl StateFile {
                     return None;
                 }
             }
-            // What the kernel has of it from the previous run stays until the file is right.
+            // Its entries of the previous run stay in the kernel until the file is right.
             Err(error) => {
                 if health.degraded_anew("The state file is refused, the services stay as they were", &error) {
                     tracing::error!(%error, "The state file is refused");

@@ -146,7 +146,7 @@ fn a_service_that_does_not_fit_is_not_written_at_all() {
     writer.replace(Source::Api, fits.clone());
     assert_eq!(balancer.update(&desired(&writer)).remove(0).unwrap(), 1);
     assert_eq!(actual(&maps.dump()), expected(&fits));
-    // What has its rows keeps them when it grows beyond the maps.
+    // An object with rows keeps them when it grows beyond the maps.
     writer.replace(Source::Api, with_backends(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
     refusal(balancer.update(&desired(&writer)).remove(0));
     assert_eq!(actual(&maps.dump()), expected(&fits));

@@ -17,7 +17,7 @@ use crate::lbmap::rows::{Family, LbMap, LbMaps, MapError};
 use crate::testing::FakeRows;
 use crate::{FrontendParams, FrontendType, KernelMaps, Service, ServiceName};
 
-/// What the sources say.
+/// The input of the sources.
 #[derive(Clone)]
 struct World {
     state: State,
@@ -334,7 +334,7 @@ fn killed_after(k: usize, maps: &Arc<dyn LbMaps>, from: &World, to: &World, usab
     let mut next = Agent::start(mortal(usize::MAX, Some(Box::new(watch))));
     assert!(next.follow(to));
     next.ops.balancer.prune().unwrap();
-    // What was found of a backend's health may be lost by a kill, and is never made up.
+    // A crash may lose the health of a backend, but never invents one.
     let (found, marked) = (lines(&**maps), to.expected());
     match done || k == 0 {
         true => assert_eq!(found, marked),

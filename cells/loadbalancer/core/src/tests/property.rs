@@ -145,7 +145,7 @@ pub(super) struct Node {
     pub(super) addresses: RwTable<NodeAddress>,
     services: BTreeMap<u8, (Service, Vec<FrontendParams>)>,
     backends: BTreeMap<u8, Vec<Backend>>,
-    /// What the source said, and what of it was not refused.
+    /// The source's value, and the part of it that was accepted.
     asked: State,
     pub(super) said: State,
     /// Backends of services that this agent was told to be unhealthy.
@@ -225,7 +225,7 @@ impl Node {
             desired(&self.writer).iter().map(|desired| desired.address).collect();
         self.asked = state.clone();
         self.said = state.clone();
-        // What was found of a backend goes with it, unless a kill has left it in the maps.
+        // The health of a backend is removed with it, unless a crash has left it in the maps.
         let now: BTreeSet<Of> = state.backends.iter().map(of).collect();
         self.perhaps.extend(self.unhealthy.difference(&now).cloned());
         self.unhealthy.retain(|backend| now.contains(backend));
@@ -383,7 +383,7 @@ proptest! {
         maps.fail(Fault::Never);
         node.reconcile();
         prop_assert_eq!(&node.deleted, &BTreeSet::new());
-        // What a kill has left is for the prune; faults leave nothing that the retry does not find.
+        // Leftovers of a crash are for the prune; failed operations leave nothing that the retry does not find.
         if !strays {
             prop_assert_eq!(actual(&maps.dump()), node.expected());
         }

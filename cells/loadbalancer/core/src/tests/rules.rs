@@ -194,7 +194,7 @@ fn ports_of_the_node_are_somebody_elses_without_the_replacement() {
     }
 }
 
-/// What of kube-proxy's duties health says is taken over, as JSON.
+/// The parts of kube-proxy that the agent replaces, as JSON.
 fn replaced(config: &crate::ServicesConfig) -> serde_json::Value {
     let mut status = api_models::StatusResponse::default();
     crate::rest::status(config, &mut status);

@@ -30,7 +30,7 @@ impl Place {
     }
 }
 
-/// What decides about the backends of a frontend.
+/// The input that selects the backends of a frontend.
 pub(crate) struct Selection<'s> {
     pub(crate) frontend: &'s Frontend,
     pub(crate) place: &'s Place,

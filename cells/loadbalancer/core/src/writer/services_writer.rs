@@ -18,7 +18,7 @@ use crate::model::source::Source;
 use crate::writer::select::Place;
 use crate::writer::txn::ServicesTxn;
 
-/// What options say of all services.
+/// Options that apply to all services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     /// Which ports are for NodePort services alone (`node-port-range`).

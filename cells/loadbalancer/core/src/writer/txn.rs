@@ -443,7 +443,7 @@ impl<'a> ServicesTxn<'a> {
     fn put_backend(&mut self, mut backend: Backend) {
         let (_, _, table) = self.txn.split();
         if let Some(old) = table.get(Query::of(&backend)) {
-            // What was found out of a backend does not come from its source.
+            // The health of a backend does not come from its source.
             backend.unhealthy = old.unhealthy;
             backend.unhealthy_updated_at = old.unhealthy_updated_at;
             if **old == backend {

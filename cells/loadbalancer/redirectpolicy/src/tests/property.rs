@@ -82,7 +82,7 @@ proptest! {
         steps in proptest::collection::vec(step(), 0..40),
     ) {
         let mut world = World::new();
-        // What each object was last, in the order of names.
+        // The last version of each object, in the order of names.
         let mut last: BTreeMap<(u8, u8), Step> = BTreeMap::new();
         for step in &steps {
             take(&mut world, step);

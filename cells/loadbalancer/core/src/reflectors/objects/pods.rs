@@ -37,7 +37,7 @@ pub(crate) struct HostPorts {
     initializers: Option<Initializers>,
 }
 
-/// What a pod's port of the host is.
+/// A host port of a pod.
 type HostPort = (Service, Vec<FrontendParams>, Vec<Backend>);
 
 impl HostPorts {

@@ -154,7 +154,7 @@ impl Reflector {
     /// Takes the changes there are.
     pub(crate) fn round(&mut self) -> Round {
         let snapshot = self.services.snapshot();
-        // What is said to be complete here is in the changes that follow.
+        // Objects reported as complete here are among the changes that follow.
         let complete = self.services.initialized(&snapshot) && self.slices.initialized(&snapshot);
         let (services, service_watch) = self.service_changes.read(&snapshot, BATCH);
         let (slices, slice_watch) = self.slice_changes.read(&snapshot, BATCH);
@@ -277,7 +277,7 @@ impl Reflector {
     }
 }
 
-/// What came of a round, and what to wait for.
+/// The outcome of a round, and the next event to wait for.
 pub(crate) struct Round {
     pub(crate) changed: bool,
     /// There is more to take already.

@@ -126,7 +126,7 @@ impl Slices {
         }
     }
 
-    /// What all slices of a service say together.
+    /// The merged slices of a service.
     fn write_all(&mut self, name: &ServiceName, txn: &mut ServicesTxn<'_>) {
         let mut backends = Vec::new();
         if let Some(group) = self.of_service.get_mut(name) {
