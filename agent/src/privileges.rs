@@ -22,7 +22,7 @@ use crate::logging;
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Files")]
 pub(crate) struct PrivilegeConfig {
-    /// Keep CAP_SYS_ADMIN after the start, to mount the BPF file system again should somebody unmount it
+    /// Keep CAP_SYS_ADMIN after the start, to mount the BPF file system again should it be unmounted
     #[flag(default = false)]
     bpf_root_remount: bool,
 }

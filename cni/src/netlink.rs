@@ -1,6 +1,6 @@
 //! One rtnetlink socket, used synchronously: a request, its answers, its acknowledgement.
 //!
-//! Requests are typed, answers stay bytes until somebody wants a part of them: parsers for all of rtnetlink would be
+//! Requests are typed, answers stay bytes until a part of them is needed: parsers for all of rtnetlink would be
 //! a third of the binary.
 
 use netlink_packet_core::{

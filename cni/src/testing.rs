@@ -34,7 +34,7 @@ pub fn read(env: &Environment, stdin: &[u8]) -> Result<Call, Error> {
     }
     let valid_attachments = if command == Command::Gc { Some(config.valid_attachments()?) } else { None };
     let Invocation { container_id, interface, .. } = invocation;
-    // A call without an attachment may leave anything in its variables: nobody looks at them.
+    // A call without an attachment may leave anything in its variables: they are not read.
     let (container_id, interface) = match command {
         Command::Add | Command::Del | Command::Check => (container_id, interface),
         Command::Status | Command::Version | Command::Gc => Default::default(),

@@ -6,17 +6,17 @@
 //!
 //! | target | who sends it | what it reaches |
 //! |---|---|---|
-//! | `http` | whoever may open the socket | the server with its layers, the handlers of the cells over fakes of the kernel |
+//! | `http` | processes that may open the socket | the server with its layers, the handlers of the cells over fakes of the kernel |
 //! | `bodies` | the same | the models of all operations |
 //! | `cni` | the container runtime | variables, network configuration, results of other plugins |
 //! | `config` | the operator | flags, variables, file and folder of options |
 //! | `filter` | the operator | the option `labels` |
-//! | `manifests` | whoever may write the cluster's folder | documents, objects of every kind |
+//! | `manifests` | processes that may write the cluster's folder | documents, objects of every kind |
 //! | `objects` | a server of the cluster | the types of all kinds, their schemas, YAML |
-//! | `policies` | whoever may write the cluster's folder | policies, from the text to rows and verdicts |
-//! | `lb_state` | whoever may write the services' file | services, slices, frontends, backends |
+//! | `policies` | processes that may write the cluster's folder | policies, from the text to rows and verdicts |
+//! | `lb_state` | processes that may write the services' file | services, slices, frontends, backends |
 //! | `records` | an earlier or another agent | records of endpoints, queued deletions, numbers of identities |
-//! | `tables` | whoever may open the socket or the shell | commands on tables, keys of indexes |
+//! | `tables` | processes that may open the socket or the shell | commands on tables, keys of indexes |
 //! | `answers` | the API server, and whatever is in between | lists and events as they arrive |
 //! | `names` | everybody | short texts: addresses, labels, names, options, durations |
 

@@ -54,7 +54,7 @@ impl fmt::Display for InModule<'_> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// Nothing provides what somebody needs.
+    /// Nothing provides a required type.
     #[error("missing {key}\n    needed by {needed_by}{}", show_hints(.hints))]
     Missing {
         /// The missing type.
@@ -134,7 +134,7 @@ pub enum GraphError {
         /// Where that is asked for.
         at: &'static Location<'static>,
     },
-    /// A constructor gives nothing, so that nobody can need it and it would never run.
+    /// A constructor gives nothing, so that nothing can need it and it would never run.
     #[error("{site} gives nothing, so nobody can need it\n    hint: use `invoke` for what is to run")]
     GivesNothing {
         /// The constructor.
@@ -390,7 +390,7 @@ pub enum HiveError {
         /// The message of the panic.
         panic: String,
     },
-    /// Somebody shut the hive down with an error.
+    /// The hive was shut down with an error.
     #[error("{}", with_causes(.0))]
     Shutdown(anyhow::Error),
     /// The signal handlers could not be installed.
@@ -407,7 +407,7 @@ impl HiveError {
         }
     }
 
-    /// A start that was cancelled because somebody asked for it is an orderly end, unless undoing it failed.
+    /// A start that was cancelled on request is an orderly end, unless undoing it failed.
     pub(crate) fn is_orderly(&self) -> bool {
         matches!(self, HiveError::Cancelled { rollback, .. } if rollback.is_empty())
     }

@@ -260,7 +260,7 @@ impl Hive {
         })
     }
 
-    /// Starts, waits until somebody asks for a shutdown, stops. Handles no signals; several hives may run so in one
+    /// Starts, waits for a request to shut down, stops. Handles no signals; several hives may run so in one
     /// process.
     pub async fn run_until_shutdown(mut self) -> Outcome {
         let start = self.start().await;

@@ -12,7 +12,7 @@ pub struct Outcome {
     pub signal: Option<&'static str>,
     /// What went wrong; empty after an orderly end.
     pub errors: Vec<HiveError>,
-    /// The exit code that whoever shut the hive down asked for.
+    /// The exit code requested with the shutdown.
     pub code: Option<u8>,
 }
 

@@ -28,7 +28,7 @@ fn on(dir: &TempDir) -> HiveBuilder {
 fn odd_files_of_a_folder() {
     use std::os::unix::ffi::OsStrExt;
     let dir = TempDir::new().unwrap();
-    // A key that is a folder is not read, as by Cilium, and reported; other folders are nobody's.
+    // A key that is a folder is not read, as by Cilium, and reported; other folders are ignored.
     for name in ["cluster-name", "other"] {
         fs::create_dir(dir.path().join(name)).unwrap();
     }

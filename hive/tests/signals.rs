@@ -239,7 +239,7 @@ fn a_blocked_stop_ends_the_process_with_all_workers_blocked() {
     assert_eq!(player.code(), Some(255));
 }
 
-/// Also if nobody reads what it writes to its log.
+/// Also if nothing reads what it writes to its log.
 #[test]
 fn a_blocked_stop_ends_the_process_with_a_blocked_log() {
     play_if_asked("log");

@@ -425,7 +425,7 @@ impl Node {
         command
     }
 
-    /// Whether a path exists and belongs to nobody but root.
+    /// Whether a path exists and has no owner but root.
     ///
     /// # Panics
     /// When it does not exist.

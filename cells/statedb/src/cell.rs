@@ -15,7 +15,7 @@ pub fn cell() -> Cell {
 }
 
 /// The table of `T`, for the list of cells of the module that owns it: the module gets `Arc<RwTable<T>>`, everybody
-/// `Arc<Table<T>>`. The table is registered when somebody first asks for either; what the module writes is told by the
+/// `Arc<Table<T>>`. The table is registered when either is first requested; what the module writes is told by the
 /// module's name.
 ///
 /// ```

@@ -22,7 +22,7 @@ pub fn joined(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(", ")
 }
 
-/// A row that somebody wrote by hand.
+/// A row written by hand.
 pub fn from_value<T>(value: serde_json::Value) -> serde_json::Result<T>
 where
     T: DeserializeOwned, // remedy: `#[derive(Deserialize)] #[serde(default)]`, for `#[table(insertable)]`

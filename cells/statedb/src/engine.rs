@@ -14,7 +14,7 @@
 //! # Writing
 //! A table has one writer at a time, holding the table's lock. It works on a copy of the last version's roots with an
 //! [`Edit`], whose `birth` is the number of the last published root plus one. Each node and leaf carries the birth of
-//! the edit that made it. A node of the same birth is changed in place, since nobody else can reach it; any other is
+//! the edit that made it. A node of the same birth is changed in place, since nothing else can reach it; any other is
 //! copied first, and the original goes to the edit's list of what the version to come will not use any more. Nothing
 //! published is ever written to, except watches. No node counts its references: copying a node of 256 links touches
 //! that node and nothing else.

@@ -144,7 +144,7 @@ impl<T> std::fmt::Debug for Conflict<T> {
 
 impl<T> std::error::Error for Conflict<T> {}
 
-/// A compare-and-swap or compare-and-delete did not happen. Nothing was changed, nobody is woken.
+/// A compare-and-swap or compare-and-delete did not happen. Nothing was changed, no watch is woken.
 pub enum CasError<T> {
     /// There is no row with this primary key.
     NotFound,

@@ -63,7 +63,7 @@
 //!
 //! **Rules.** Transactions on one table wait for each other: keep them short, lock nothing else meanwhile, write
 //! several tables by one `db.write((&a, &b))`. What is stored does not change: insert a new object. A table is
-//! complete when its initializers are done ([`Writer::register_initializer`]); whoever prunes waits for that.
+//! complete when its initializers are done ([`Writer::register_initializer`]); pruning waits for that.
 //!
 //! **Order.** A commit first becomes visible, then closes watches, then announces initialization: who is woken
 //! always finds the change. Watches may close without need, never fail to close.

@@ -1,4 +1,4 @@
-//! Who writes, and what transactions cost, for whoever counts it.
+//! Who writes, and what transactions cost, for those who count it.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ impl Listener {
         self.0.set(metrics).is_ok()
     }
 
-    /// None while nobody listens.
+    /// None while there is no listener.
     pub(crate) fn get(&self) -> Option<&Arc<dyn Metrics>> {
         self.0.get().filter(|metrics| metrics.listens())
     }

@@ -40,7 +40,7 @@ pub enum Event<T> {
 /// Keeps a table equal to what a source says, with the semantics of list and watch.
 ///
 /// A list replaces what there is in one transaction: rows that it does not name are deleted, those that it changes are
-/// written, and those that are equal stay as they are, so that nobody is woken for them. The first list completes the
+/// written, and those that are equal stay as they are, so that no watch is woken for them. The first list completes the
 /// table in the same transaction. Between lists what the source says is written as it comes: all that is there at a moment
 /// is one transaction of up to 1,000 events, nothing is waited for, and the source is asked for more once it is
 /// written. Within a transaction rows are deleted first, then written in the order in which the source named each of
@@ -340,7 +340,7 @@ impl<T: TableSpec + Clone> Reflector<T> {
             for (key, row) in rows {
                 match row {
                     Listed::New(row) => applied.upserted += put(w, merge, refused, key, row),
-                    // Somebody else may have deleted it since; whatever it is now, the source has nothing new to say.
+                    // Another process may have deleted it since; whatever it is now, the source has nothing new to say.
                     Listed::Same(row) if w.get(Query::raw_primary(key.clone())).is_none() => {
                         applied.upserted += put(w, merge, refused, key, (*row).clone());
                     }

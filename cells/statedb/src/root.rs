@@ -139,7 +139,7 @@ impl Root for Versions {
 /// Frees a version, for [`Fate`](crate::engine::Fate).
 ///
 /// # Safety
-/// `what` was a `Box<V>`, and nobody can reach it any more.
+/// `what` was a `Box<V>`, and is unreachable by now.
 pub(crate) unsafe fn free_version<V>(what: *mut ()) {
     // JUSTIFICATION: the inverse of `Versions::push` and `replace`.
     // SAFETY: promised by the caller.

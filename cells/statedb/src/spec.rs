@@ -39,7 +39,7 @@ pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {
     /// ```
     const UNIQUE_SECONDARY: bool = false;
 
-    /// How a row is made of a value that somebody wrote by hand, for tables that scripts and the shell may fill (`db/insert`);
+    /// How a row is made of a value written by hand, for tables that scripts and the shell may fill (`db/insert`);
     /// of what `db/delete` is given only the key counts. `None`: rows are made by the table's owner alone.
     ///
     /// Names are Cilium's in lower case, and what is left out is zero:

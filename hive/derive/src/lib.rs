@@ -44,7 +44,8 @@ pub fn object(input: TokenStream) -> TokenStream {
 /// - `unit = "bytes"`: shown in the help text
 /// - `group = "Network"`: the heading in the help text
 /// - `hidden`: not shown in the help text
-/// - `live`: a change takes effect while the program runs, for whoever takes a `ConfigWatch` of the struct; a change of
+/// - `live`: a change takes effect while the program runs, for those who take a `ConfigWatch` of the struct; a change
+///   of
 ///   any other option takes effect at the next start
 /// - `joins`: several on the command line are one, joined by commas, as lists and maps are
 /// - `secret`: the value is shown nowhere

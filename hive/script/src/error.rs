@@ -17,7 +17,7 @@ pub struct ScriptError {
     pub fault: Fault,
 }
 
-/// The name of a line that somebody has typed.
+/// The name of a line that a user has typed.
 pub(crate) const TYPED: &str = "<stdin>";
 
 /// A typed line that is none needs no place.
@@ -79,7 +79,7 @@ pub enum Interrupt {
     /// Its time is over.
     #[error("context deadline exceeded")]
     Deadline,
-    /// Nobody waits for it any more.
+    /// Nothing waits for it any more.
     #[error("context canceled")]
     Cancelled,
 }

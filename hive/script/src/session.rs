@@ -85,7 +85,7 @@ impl Session {
         result
     }
 
-    /// Runs one line, as typed by somebody. Nothing is repeated.
+    /// Runs one line, as typed by a user. Nothing is repeated.
     pub async fn line(&mut self, text: &str) -> Result<(), ScriptError> {
         let result = self.line_of(text, None).await;
         result.map(drop).map_err(|fault| ScriptError { file: TYPED.to_owned(), line: 0, fault })

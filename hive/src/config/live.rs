@@ -187,7 +187,7 @@ struct State {
     watched: HashMap<Key, Watched>,
 }
 
-/// The channel of a struct that somebody watches: a `watch::Sender<Arc<T>>`.
+/// The channel of a struct that is watched: a `watch::Sender<Arc<T>>`.
 struct Watched {
     sender: Box<dyn Any + Send + Sync>,
     publish: fn(&dyn Any, Value),
@@ -266,7 +266,7 @@ impl LiveConfig {
         usual.or(named)
     }
 
-    /// Options that can be changed now: those that are live and whose struct somebody watches.
+    /// Options that can be changed now: those that are live and whose struct is watched.
     pub fn live(&self) -> Vec<&'static str> {
         let state = self.state.lock();
         let watched = self.structs.iter().filter(|of| state.watched.contains_key(&of.key));

@@ -266,7 +266,7 @@ pub enum Reason {
     Backlog,
     /// Its interval is long over and it has not run.
     Overdue,
-    /// It has failed, and nobody runs it again.
+    /// It has failed, and is not run again.
     Failed,
 }
 
@@ -307,8 +307,9 @@ impl fmt::Display for Stuck {
 /// Finds the jobs that are stuck, from samples of their counters.
 ///
 /// Time only counts while the watchdog itself is seen to run: a longer gap between two samples than [`Watchdog::GAP`] - the
-/// process was stopped, the machine slept, a debugger held it, nobody got the processor - counts against nobody. Deadlines are kept to the sample: a job is named at the last sample before its deadline is over, and
-/// at the earliest two samples before.
+/// process was stopped, the machine slept, a debugger held it, nobody got the processor - is not held against any job.
+/// Deadlines are kept to the sample: a job is named at the last sample before its deadline is over, and at the earliest
+/// two samples before.
 ///
 /// ```
 /// use std::time::{Duration, Instant};

@@ -30,7 +30,7 @@ impl TestHive {
         status
     }
 
-    /// Checks that nobody reports to be degraded.
+    /// Checks that no reporter is degraded.
     #[track_caller]
     pub fn is_healthy(&self) {
         let tree = self.hive().health();

@@ -108,7 +108,7 @@ pub(super) fn maps() -> Cell {
     if rustix::process::geteuid().is_root() { kernel_maps() } else { fake_maps() }
 }
 
-/// Maps that nobody else has.
+/// Maps without other owners.
 pub(super) fn kernel_maps() -> Cell {
     let provider = |config: Config<MapsConfig>,
                     families: Config<FamilyConfig>,

@@ -51,7 +51,7 @@ fn of(lb_maps: Cell, skip_maps: Cell) -> Vec<Cell> {
     cells
 }
 
-/// Maps that nobody else has.
+/// Maps without other owners.
 fn kernel_maps() -> Cell {
     let provider = |config: Config<MapsConfig>, families: Config<FamilyConfig>| {
         let families = (*families).clone();

@@ -131,7 +131,7 @@ impl Stage {
         })
     }
 
-    /// Makes a namespace that nobody else has; its name begins with `name`.
+    /// Makes a namespace without other owners; its name begins with `name`.
     ///
     /// # Panics
     /// When the API server refuses it.

@@ -118,7 +118,7 @@ fn an_interface_that_vanishes_while_its_endpoint_is_made_leaves_nothing() {
     let b = node.add_pod("b");
     let numbers = |node: &Node| {
         let ids = Map::<u32, u32>::open(&node.pin("ep_ids")).unwrap().entries().unwrap().len();
-        // The host's addresses are nobody's, and come as they like.
+        // The host's addresses have no owner, and come as they like.
         let addresses =
             bpf::Map::<[u8; 20], [u8; 48]>::open(&node.pin("cilium_lxc")).unwrap().entries().unwrap();
         let addresses = addresses.iter().filter(|(_, info)| info[6..8] != [0, 0]).count();

@@ -72,7 +72,7 @@ fn tables_are_the_kernels_again_after_lost_notifications() {
     for i in 0..CHANGES {
         storm += &format!("link set storm{} mtu {}\n", LINKS - 1, 1300 + i % 200);
     }
-    // The first ones are gone again, and the uplink has another address, before anybody could look.
+    // The first ones are gone again, and the uplink has another address, before anything could look.
     for i in 0..LINKS / 4 {
         storm += &format!("link del storm{i}\n");
     }

@@ -109,7 +109,7 @@ fn flipped(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// Destinations that are nobody's, everybody's or the host's alone.
+/// Destinations that have no owner, everybody's or the host's alone.
 pub(crate) fn destinations(arena: &Arena) -> Vec<Case> {
     let mut cases = Vec::new();
     let own = [false, true].map(|ipv6| arena.ip(Mallory, ipv6));

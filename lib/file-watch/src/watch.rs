@@ -113,11 +113,11 @@ impl FileWatch {
     }
 
     fn matters(&self, event: &Event<OsString>) -> bool {
-        // After an overflow nobody knows what has changed.
+        // After an overflow it is unknown what has changed.
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             return true;
         }
-        // Events of places that are watched no more are nobody's.
+        // Events of places that are watched no more are ignored.
         let Some(wanted) = self.places.get(&event.wd).and_then(|place| self.wanted.get(place)) else {
             return false;
         };

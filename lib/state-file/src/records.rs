@@ -22,7 +22,7 @@ use crate::schema::Schema;
 /// Characters of a key that its file's name shows.
 const SHOWN: usize = 80;
 
-/// Values by key, on the disk, flushed. Nobody waits for it: what changes is taken at once and written by a job.
+/// Values by key, on the disk, flushed. No caller waits for it: what changes is taken at once and written by a job.
 ///
 /// What the previous run has left waits, by key, until somebody [claims](Self::claim) it, puts another value or removes it.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use crate::error::Error;
 /// How long what has failed waits before it is tried again: soon, as a full disk may be cleaned at any time, and never
 /// so long that somebody who has cleaned it has to wait.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// How often is looked whether somebody has removed what was put aside.
+/// How often is looked whether another process has removed what was put aside.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// Writes a file, or some of one kind, whenever it is woken, and again until that has worked. What is to be written

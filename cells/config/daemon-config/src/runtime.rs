@@ -61,7 +61,7 @@ pub(crate) fn follow(
     let mut settings = live.watch_settings();
     let mut before = spec::of_settings(&settings.get())?;
     jobs.one_shot("runtime-config", move |cx: JobCx| async move {
-        // Held as long as this runs: the hive takes changes of options that somebody watches.
+        // Held as long as this runs: the hive takes changes of options that are watched.
         let _own = own;
         loop {
             tokio::select! {

@@ -78,7 +78,7 @@ pub(crate) fn fill(
     });
 }
 
-/// The rows of what was observed, with the values that somebody has patched meanwhile.
+/// The rows of what was observed, with the values that clients have patched meanwhile.
 fn rows<'a>(
     observed: &[Observed],
     settings: &Settings,

@@ -116,7 +116,7 @@ impl BadOption {
 }
 
 impl RuntimeOption {
-    /// An option from its name and value as somebody wrote them.
+    /// An option from its name and value as a user wrote them.
     pub fn new(name: &str, value: &str) -> Result<Self, BadOption> {
         let known = KNOWN.iter().find(|known| known.name.eq_ignore_ascii_case(name));
         let known = known.ok_or_else(|| BadOption::Unknown(name.to_owned()))?;

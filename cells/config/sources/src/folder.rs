@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(fs::read_to_string(folder.join("debug")).unwrap(), "false");
     }
 
-    /// Cut off after any step, by somebody who wrote a file by hand as well.
+    /// Cut off after any step, by a user who wrote a file by hand as well.
     #[test]
     fn what_an_earlier_write_has_left_is_cleared_up() {
         let place = tempfile::tempdir().unwrap();

@@ -95,7 +95,7 @@ pub enum DatapathError {
 }
 
 impl DatapathError {
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without any change.
     pub fn is_retryable(&self) -> bool {
         match self {
             DatapathError::NotReady | DatapathError::NoMap { .. } => true,

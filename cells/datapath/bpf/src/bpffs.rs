@@ -67,8 +67,8 @@ impl BpfFs {
         Ok(fs)
     }
 
-    /// Mounts it if somebody has unmounted it, and makes its folders; true if it was not mounted. What was pinned in the
-    /// one before is not in the new one.
+    /// Mounts it if another process has unmounted it, and makes its folders; true if it was not mounted. What was
+    /// pinned in the one before is not in the new one.
     pub fn mount_again(&self) -> Result<bool> {
         let missing = !is_bpffs(&self.root);
         if missing {
@@ -134,7 +134,7 @@ impl BpfFs {
                 let map = RawMap::create(spec)?;
                 match map.pin(&path) {
                     Ok(()) => return Ok((map, Origin::Created)),
-                    // Somebody else was faster: theirs counts.
+                    // Another caller was faster: theirs counts.
                     Err(e) if e.errno() == Some(libc::EEXIST) => RawMap::open(&path)?,
                     Err(e) => return Err(e),
                 }

@@ -177,7 +177,7 @@ impl Error {
         self.errno() == Some(libc::EEXIST)
     }
 
-    /// Whether trying again later may succeed without anybody changing anything.
+    /// Whether trying again later may succeed without any change.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Full { .. })
             || matches!(

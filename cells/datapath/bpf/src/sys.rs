@@ -127,7 +127,7 @@ pub(crate) unsafe fn bpf<A: Attr>(command: Command, attr: &mut A) -> io::Result<
 /// As [`bpf`]; the command must be one that creates a descriptor.
 pub(crate) unsafe fn bpf_fd<A: Attr>(command: Command, attr: &mut A) -> io::Result<OwnedFd> {
     // JUSTIFICATION: as in bpf().
-    // SAFETY: pointers are the caller's promise; the answer is a fresh descriptor nobody else owns.
+    // SAFETY: pointers are the caller's promise; the answer is a fresh descriptor nothing else owns.
     unsafe { bpf(command, attr).map(|fd| OwnedFd::from_raw_fd(fd as i32)) }
 }
 

@@ -117,7 +117,7 @@ enum Deletion {
     Done,
     /// A packet has refreshed it.
     Lives,
-    /// Somebody else deleted it.
+    /// Another process deleted it.
     Gone,
 }
 

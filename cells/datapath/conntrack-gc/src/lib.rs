@@ -2,7 +2,7 @@
 //!
 //! **Owns** nothing but the time until the next round: rows are the datapath's, which also overwrites the oldest when a map
 //! is full. **Needs** `Arc<Maps>`, `Arc<Metrics>`, the families and the clock of the datapath. **Provides** the metrics
-//! `datapath_conntrack_gc_*` by the names of Cilium; [`forget`] for whoever takes an address away from a workload.
+//! `datapath_conntrack_gc_*` by the names of Cilium; [`forget`] for those who take an address away from a workload.
 //!
 //! **Life.** A first round ten seconds after the start, then one each interval: five minutes at first, shorter when much
 //! was found (10 s at least), longer when little was (12 h at most), or fixed by `conntrack-gc-interval`. A round reads

@@ -174,7 +174,7 @@ struct HostJob {
 }
 
 impl HostJob {
-    /// From now on packets of pods that nobody has announced go nowhere. Without the mark of our programs they could not
+    /// From now on packets of pods that were not announced go nowhere. Without the mark of our programs they could not
     /// be told from those of the others, which must pass then.
     async fn refuse_unknown_pods(&self) {
         if !self.live.config.enable_identity_mark {
@@ -238,7 +238,7 @@ impl HostJob {
             let (net, net_watch) = self.tables.devices.get_watch(&snapshot, Device::by_name(NET_DEVICE));
             let host_routes = Route::by_link(host.map_or(0, |device| device.index));
             let (routes, route_watch) = self.tables.routes.list_watch(&snapshot, host_routes);
-            // Compared, not waited for: what changes during a look or a load wakes nobody.
+            // Compared, not waited for: what changes during a look or a load wakes no watch.
             let host_side = (
                 [host, net].map(|device| device.map(|device| Device::clone(device))),
                 routes.map(|route| Route::clone(route)).collect::<Vec<Route>>(),
@@ -264,7 +264,7 @@ impl HostJob {
                 }
                 None => None,
             };
-            // Somebody deleted the host devices or switched them off.
+            // Another process deleted the host devices or switched them off.
             if ![host, net].iter().all(|device| device.is_some_and(|d| d.is_up())) {
                 done = None;
             }

@@ -10,7 +10,7 @@
 //! (`Datapath::ready` resolves), makes addresses and routes, and puts programs on devices; it goes on to follow the
 //! tables: a node-wide switch changed by `PATCH /config` is another load, whose programs replace those in use in place
 //! (tens of milliseconds, no packet lost), and the request waits for it. Other jobs keep policy maps ready in their
-//! slots and guard interfaces of pods that nobody has announced; a rule of nftables (table `inet apiary`) holds those
+//! slots and guard interfaces of pods that were not announced; a rule of nftables (table `inet apiary`) holds those
 //! back until then. Another marks the host's packets, before programs are in force that know them by that mark; it is
 //! temporary here and belongs to the cell for iptables. Every `endpoint-bpf-prog-watchdog-interval`, and when the kernel reports a removal, everything is compared
 //! with what should be there and put back (`watchdog`).

@@ -111,7 +111,7 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         let eth0 = link_by_name("eth0").index;
         assert_eq!(maps.devices().keys().unwrap(), [eth0]);
 
-        // A foreign CNI plugin makes an interface: the program that drops is on it before anybody asks.
+        // A foreign CNI plugin makes an interface: the program that drops is on it before anything asks.
         sandbox.host().ip("link add lxc00000000beef type veth peer name p0").unwrap();
         let new = link_by_name("lxc00000000beef");
         hive.until("the guard", || filters(new.index).len() == 1).await;

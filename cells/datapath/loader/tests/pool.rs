@@ -52,7 +52,7 @@ fn a_start_finds_every_map_again_by_its_pin() {
     let before = slots(&maps);
     assert!(before.len() >= READY_FIRST);
 
-    // A kill between the pin of a swapped map and the settings row; pins that somebody has removed.
+    // A kill between the pin of a swapped map and the settings row; pins that another process has removed.
     let spare = *before.keys().rev().find(|slot| **slot != slot_of(&maps, 7)).unwrap();
     let path = maps.path(&policy_name(7));
     unpin(&path).unwrap();

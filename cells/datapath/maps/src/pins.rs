@@ -1,4 +1,4 @@
-//! Pins that somebody has removed: they are made again from what is open.
+//! Pins that another process has removed: they are made again from what is open.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -32,9 +32,9 @@ pub struct Repinned {
 }
 
 impl Maps {
-    /// Mounts the bpf file system again if somebody has unmounted it, and pins the open maps that have no pin or whose pin
-    /// leads to another map. The maps themselves live on meanwhile, by the agent's descriptors. Costs reading one folder
-    /// and opening each pin when all is well.
+    /// Mounts the bpf file system again if another process has unmounted it, and pins the open maps that have no pin or
+    /// whose pin leads to another map. The maps themselves live on meanwhile, by the agent's descriptors. Costs reading
+    /// one folder and opening each pin when all is well.
     pub fn repin(&self) -> Result<Repinned> {
         let mut done = Repinned { mounted: self.fs().mount_again()?, ..Repinned::default() };
         done.found = self.fs().map_names()?.into_iter().collect();

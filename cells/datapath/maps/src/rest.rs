@@ -85,7 +85,7 @@ fn model(maps: &Maps, name: &str) -> Option<BpfMap> {
     Some(BpfMap { cache: api_models::List(cache), path: path.display().to_string() })
 }
 
-/// Cilium lists maps that its agent works with, not those that only programs use. Ours are nobody's business.
+/// Cilium lists maps that its agent works with, not those that only programs use. Ours are private.
 fn is_listed(name: &str) -> bool {
     name.starts_with("cilium_") && !OWN_MAPS.contains(&name) && !name.ends_with("_frag_datagrams")
 }

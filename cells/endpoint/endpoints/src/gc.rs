@@ -48,8 +48,8 @@ impl Sweep {
     }
 }
 
-/// Takes up interfaces that somebody has made anew with the name and the address that they had: only their number is
-/// another. What has the name and another address is not the pod's.
+/// Takes up interfaces that another process has made anew with the name and the address that they had: only their
+/// number is another. What has the name and another address is not the pod's.
 pub(crate) fn take_up(endpoints: &Endpoints, links: &Links) {
     let table = endpoints.table();
     let snapshot = table.snapshot();

@@ -12,9 +12,9 @@
 //! record goes last; then the row goes and the request is answered.
 //!
 //! **Life of the cell.** At start records are read and their endpoints put into the table, addresses and identities
-//! reserved, while the kernel goes on forwarding by the policy that it has. Once the datapath is ready each is made again in place, what belongs to nobody is
-//! swept, queued deletions are served, and only then requests that change endpoints are let in. What becomes of each
-//! directory is [`restore::plan`], a function of the folder and the links:
+//! reserved, while the kernel goes on forwarding by the policy that it has. Once the datapath is ready each is made
+//! again in place, what has no owner is swept, queued deletions are served, and only then requests that change
+//! endpoints are let in. What becomes of each directory is [`restore::plan`], a function of the folder and the links:
 //!
 //! ```
 //! use endpoints::{StateFolder, restore};

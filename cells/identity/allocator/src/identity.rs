@@ -21,7 +21,7 @@ pub struct Identity {
     pub labels: LabelArray,
     /// Who uses it (`endpoint/12`, `policy`), with the ports that the user has names for.
     pub users: BTreeMap<Arc<str>, NamedPorts>,
-    /// Since when nobody uses it; none for one that is used, and for those that never go.
+    /// Since when it is unused; none for one that is used, and for those that never go.
     #[serde(rename = "Unused", serialize_with = "is_some")]
     pub unused_since: Option<Instant>,
 }

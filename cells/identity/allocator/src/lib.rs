@@ -2,18 +2,18 @@
 //!
 //! **Owns** the table `identities`, the numbers of workloads with their file `state/identities.json`, the numbers of
 //! prefixes with theirs, `state/local_allocator_state.json`, as Cilium keeps it.
-//! **Needs** the node's options. **Provides** [`Identities`] to whoever has workloads, [`Prefixes`] to whoever has
+//! **Needs** the node's options. **Provides** [`Identities`] to owners of workloads, [`Prefixes`] to owners of
 //! prefixes, the table to readers, `GET /identity` and `GET /identity/{id}`.
 //!
-//! **Life.** Reserved and well-known numbers are there from the start. Files of the previous run are read before anybody
-//! may allocate; then the endpoints' records and the kernel's ipcache say which numbers packets carry already, and
-//! these win over the files. The table is initialised once all of them have spoken. Every new number of a workload is on
-//! disk before it is given out; a prefix's is at least in the kernel before packets carry it.
+//! **Life.** Reserved and well-known numbers are there from the start. Files of the previous run are read before
+//! anything may allocate; then the endpoints' records and the kernel's ipcache say which numbers packets carry already,
+//! and these win over the files. The table is initialised once all of them have spoken. Every new number of a workload
+//! is on disk before it is given out; a prefix's is at least in the kernel before packets carry it.
 //!
 //! A damaged file is put aside, one of a newer agent ends the start; what cannot be written for now is written by a job
 //! later, reported in the rows `identities.json` and `local_allocator_state.json` of health.
 //!
-//! Numbers of prefixes that nobody has asked for go when the ipcache has heard all its sources and a grace period is
+//! Numbers of prefixes that were not requested go when the ipcache has heard all its sources and a grace period is
 //! over (`identity-restore-grace-period`).
 //!
 //! **A number is not used for something else** while anything may still carry it: one without a user stays with its

@@ -195,7 +195,7 @@ impl Prefixes {
         Ok(count)
     }
 
-    /// Releases what the previous run had and nobody has asked for since. Returns how many.
+    /// Releases what the previous run had and that was not requested since. Returns how many.
     pub(crate) fn release_restored(&self) -> usize {
         let held = self.store.hold();
         let stale = |row: &Identity| row.scope() == Scope::Local && row.users.is_empty();

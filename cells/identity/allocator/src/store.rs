@@ -82,7 +82,7 @@ impl Store {
         Held(self, self.turn.lock())
     }
 
-    /// Holds it if nobody else does.
+    /// Holds it if it is free.
     pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
         self.turn.try_lock().map(|turn| Held(self, turn))
     }

@@ -59,7 +59,7 @@ pub(crate) fn find() -> Vec<Chains> {
     let mut found = Vec::new();
     for (family, legacy_tables) in FAMILIES {
         let mut tools = vec![format!("{family}-nft")];
-        // Asking it loads modules of the kernel: not where nobody uses them.
+        // Asking it loads modules of the kernel: not where they are not used.
         if fs::read_to_string(legacy_tables).is_ok_and(|tables| !tables.trim().is_empty()) {
             tools.push(format!("{family}-legacy"));
         }

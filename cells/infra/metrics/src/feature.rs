@@ -15,7 +15,7 @@ pub(crate) fn with_defaults() -> bool {
     std::env::var(WITH_DEFAULTS).is_ok_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
-/// A feature, asked when somebody wants the metrics.
+/// A feature, asked when metrics are requested.
 pub(crate) struct Feature<F> {
     pub(crate) name: String,
     pub(crate) help: String,

@@ -9,7 +9,7 @@
 //! deadline (`status-collector-failure-threshold` if it has none of its own), or a source that fails, makes the status
 //! stale. The job is named in `stale` of the status, in the log, and in the table `health` below `watchdog`; it is well
 //! again when it goes on. The thread waits for no cell and for no thread of the agent's runtime. Time during which the
-//! process did not run counts against nobody ([`Watchdog`](hive::job::Watchdog)).
+//! process did not run is not held against any job ([`Watchdog`](hive::job::Watchdog)).
 //!
 //! **The table** `health` has a row for each reporter of the hive's health tree, written with the report itself
 //! ([`Report`]). What went wrong or ended is kept in `state/cilium-agent-health-history.log` over restarts, the last 1,000

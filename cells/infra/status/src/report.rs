@@ -78,7 +78,7 @@ impl TableSpec for Report {
     }
 }
 
-/// A report as somebody writes it by hand.
+/// A report as a user writes it by hand.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Given {

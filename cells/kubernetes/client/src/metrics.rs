@@ -81,7 +81,7 @@ impl ClientMetrics {
     }
 }
 
-/// The state of a watch, for metrics and for whoever waits for its list.
+/// The state of a watch, for metrics and for those who wait for its list.
 #[derive(Debug)]
 pub(crate) struct WatchState {
     /// What it watches.

@@ -9,7 +9,7 @@ use statedb::{Query, TableSpec};
 
 use crate::types::{Domain, Gvr, Type};
 
-/// An object that somebody has added, also after its deletion.
+/// An object that another process has added, also after its deletion.
 #[derive(Clone, Debug)]
 pub struct Object {
     id: String,

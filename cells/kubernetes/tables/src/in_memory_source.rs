@@ -15,7 +15,7 @@ use crate::filter::Filter;
 /// A source whose objects are in memory: what a folder says, or what a test says. Cheap to clone.
 ///
 /// Whoever watches it gets what one [`write`](InMemorySource::write) says of a kind at once, so that it is one transaction of a
-/// table up to 1,000 objects; of several kinds it is there for all of them before anybody reads the first.
+/// table up to 1,000 objects; of several kinds it is there for all of them before anything reads the first.
 #[derive(Clone)]
 pub struct InMemorySource(Arc<Inner>);
 

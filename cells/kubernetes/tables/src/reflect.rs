@@ -193,7 +193,7 @@ impl<R: Reflected> Reflection<R> {
     }
 }
 
-/// Waits until one of these rows is nobody's any more.
+/// Waits until one of these rows has no owner any more.
 async fn freed<R: Reflected>(table: &RwTable<R>, foreign: &mut BTreeSet<KeyBuf>, kind: Kind, source: &str) {
     if foreign.is_empty() {
         return std::future::pending().await;

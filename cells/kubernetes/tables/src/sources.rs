@@ -1,4 +1,4 @@
-//! Asking the sources to look at once, for whoever misses an object.
+//! Asking the sources to look at once, for those who miss an object.
 
 use std::sync::Arc;
 

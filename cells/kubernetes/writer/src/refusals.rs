@@ -54,7 +54,7 @@ impl Refusals {
     }
 }
 
-/// An error with what to do about it, if that is somebody's turn.
+/// An error with its remedy, if there is one.
 pub(crate) fn with_remedy(kind: Kind, verb: Verb, error: &ApiError) -> String {
     let resource = format!("{}{}", kind.plural(), verb.sub_resource());
     match error {

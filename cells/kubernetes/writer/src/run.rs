@@ -178,7 +178,7 @@ impl Runner {
     }
 }
 
-/// However the job ends, nobody waits for it afterwards.
+/// However the job ends, nothing waits for it afterwards.
 impl Drop for Runner {
     fn drop(&mut self) {
         let left = self.writer.close();

@@ -35,7 +35,7 @@ pub(crate) enum Class {
     RequestError(Option<Duration>),
     /// The object was not as thought.
     Moved,
-    /// Not before somebody has changed something.
+    /// Not before a user has changed something.
     Refused,
 }
 

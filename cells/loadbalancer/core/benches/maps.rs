@@ -79,7 +79,7 @@ fn maglev() {
     row("Maglev table of 16381, 100 backends", table.fold(f64::MAX, f64::min), "us", 150.0, "-");
 }
 
-/// Maps of the kernel that nobody else has.
+/// Maps of the kernel without other owners.
 fn kernel() -> Arc<dyn LbMaps> {
     let families = FamilyConfig { enable_ipv4: true, enable_ipv6: true };
     let specs = Specs::new(MapsConfig { bpf_lb_map_max: ROWS, ..MapsConfig::default() }, families.clone());

@@ -256,7 +256,7 @@ impl Controller {
         before.services != after.services
             || before.redirects != after.redirects
             || !desired.redirects.iter().all(redirected)
-            // Somebody else had an address when it was asked for.
+            // Another owner had an address when it was asked for.
             || !desired.services.iter().all(|(name, redirect)| {
                 redirect.frontends.iter().all(|params| {
                     let frontend = frontends.get(snapshot, Frontend::by_address(&params.address));

@@ -21,7 +21,7 @@
 //!
 //! **Differences from Cilium.** Of two policies that want the same address or service the older one has it, of equally old
 //! ones the first by name; Cilium has one by accident, or both in turn. A policy that goes takes only its own rows
-//! of the skip maps with it, also where a pod serves several policies, and rows that nobody asked for are pruned.
+//! of the skip maps with it, also where a pod serves several policies, and rows that were not requested are pruned.
 
 mod candidate;
 mod cell;

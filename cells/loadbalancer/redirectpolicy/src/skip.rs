@@ -117,7 +117,7 @@ impl Serialize for DesiredSkip {
     }
 }
 
-/// A row as somebody writes it.
+/// A row as a user writes it.
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "lowercase")]
 struct Written {

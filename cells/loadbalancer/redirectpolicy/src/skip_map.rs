@@ -60,7 +60,7 @@ impl KernelSkipMaps {
         KernelSkipMaps::of(families, &open)
     }
 
-    /// Maps of this form that nobody else has: they go with this value.
+    /// Maps of this form without other owners: they go with this value.
     pub fn unpinned(specs: &Specs, families: &FamilyConfig) -> Result<KernelSkipMaps, MapError> {
         let create = |name| {
             let spec = specs.find(name).ok_or_else(|| format!("there is no map {name}"))?;

@@ -6,9 +6,9 @@
 //! **Provides** `Arc<Table<..>>` of [`Device`], [`Route`], [`Neighbor`] and [`NodeAddress`], and requests to the kernel
 //! in [`netlink`].
 //!
-//! **Life.** At the start everything is listed, so that whoever takes a table finds it complete at its own start. Then
-//! notifications of one socket are applied a few milliseconds after they come. When the socket overflows, and every
-//! five minutes, everything is listed again and only differences are written.
+//! **Life.** At the start everything is listed, so that a cell that takes a table finds it complete at its own start.
+//! Then notifications of one socket are applied a few milliseconds after they come. When the socket overflows, and
+//! every five minutes, everything is listed again and only differences are written.
 //!
 //! ```
 //! use std::sync::Arc;

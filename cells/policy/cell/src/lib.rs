@@ -4,7 +4,7 @@
 //! endpoint's policy is in the kernel), `policies` (what has become of each object), `selectors` and
 //! `subject-selectors` (whom rules name), the repository's revision.
 //! **Needs** `Arc<dyn Datapath>`, the tables `k8s-policies`, `identities` and perhaps `runtime-options`, `Arc<Prefixes>`,
-//! `Arc<IpcacheWriter>`. **Provides** [`Policies`] to whoever has endpoints, the operations under `/policy`,
+//! `Arc<IpcacheWriter>`. **Provides** [`Policies`] to owners of endpoints, the operations under `/policy`,
 //! `GET /apiary/why` ([`why`]).
 //!
 //! **Life.** Maps stay as the previous run has left them until all sources have been read; then they are brought to

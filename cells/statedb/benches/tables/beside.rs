@@ -1,4 +1,4 @@
-//! Reads while somebody writes.
+//! Reads while others write.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, Ordering};

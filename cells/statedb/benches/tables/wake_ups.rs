@@ -1,4 +1,4 @@
-//! Commits that wake somebody.
+//! Commits that wake watchers.
 
 use std::time::Instant;
 

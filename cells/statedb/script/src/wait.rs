@@ -86,7 +86,7 @@ async fn initialized(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
     Ok(Output::none())
 }
 
-/// Streams changes to the log until nobody wants them any more; the reader sets the pace.
+/// Streams changes to the log until there is no reader any more; the reader sets the pace.
 async fn watch(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
     let name = call.args.first().context("expected table name")?;
     let table = table(&db, name)?;

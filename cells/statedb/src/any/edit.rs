@@ -1,4 +1,4 @@
-//! Rows that somebody writes by hand.
+//! Rows written by hand.
 
 use serde_json::Value;
 

@@ -41,7 +41,7 @@ impl<O> Trackers<O> {
         self.all.iter().min_by_key(|tracker| tracker.mark())
     }
 
-    /// The revision up to which all have seen the deletes: no limit if nobody reads.
+    /// The revision up to which all have seen the deletes: no limit if there is no reader.
     pub(crate) fn low_mark(&self) -> u64 {
         self.slowest().map_or(u64::MAX, |tracker| tracker.mark())
     }

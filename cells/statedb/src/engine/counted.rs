@@ -66,7 +66,7 @@ impl<V> Drop for Counted<V> {
             self.inner().count.load(Ordering::Acquire);
         }
         // JUSTIFICATION: the end of what `new` has made.
-        // SAFETY: the count was one, so nobody else has a pointer.
+        // SAFETY: the count was one, so there is no other pointer.
         drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
     }
 }

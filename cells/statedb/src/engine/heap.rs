@@ -106,7 +106,7 @@ impl Garbage for Retired {
 
     unsafe fn free(self) {
         // JUSTIFICATION: the end of manual memory management.
-        // SAFETY: the caller knows that nobody can reach it; the function is the one of its type.
+        // SAFETY: the caller knows that it is unreachable; the function is the one of its type.
         unsafe { (self.fate.free)(self.what) }
     }
 }

@@ -74,7 +74,7 @@ impl<L> Alias<L> {
 
 /// A deleted row that somebody has yet to see.
 pub(crate) struct Grave<T> {
-    /// Not a `Box`: an [`Alias`] has the same pointer, and moving a box says that nobody else has.
+    /// Not a `Box`: an [`Alias`] has the same pointer, and moving a box claims that there is no other owner.
     buried: NonNull<Buried<T>>,
     marker: PhantomData<Buried<T>>,
 }

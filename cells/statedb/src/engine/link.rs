@@ -214,7 +214,7 @@ impl<L> std::ops::Deref for Removed<L> {
 
 unsafe fn free_leaf<L>(what: *mut ()) {
     // JUSTIFICATION: the inverse of `Removed::retired`.
-    // SAFETY: `what` was such a leaf, which nobody can reach any more.
+    // SAFETY: `what` was such a leaf, which is unreachable by now.
     drop(unsafe { std::mem::transmute_copy::<*mut (), L>(&what) });
 }
 

@@ -105,7 +105,7 @@ impl<L> Head<L> {
 unsafe fn free_node<L>(what: *mut ()) {
     let head = what.cast::<Head<L>>();
     // JUSTIFICATION: the size of the allocation depends on the kind.
-    // SAFETY: `what` is a node that nobody can reach any more; only its watch has something to drop.
+    // SAFETY: `what` is a node that is unreachable by now; only its watch has something to drop.
     unsafe {
         let layout = (*head).kind.layout::<L>();
         std::ptr::drop_in_place(&raw mut (*head).watch);
@@ -302,7 +302,7 @@ impl<'s, L> NodeRef<'s, L> {
         let layout = self.head().kind.layout::<L>();
         // JUSTIFICATION: copying bytes is the fastest way to change one link of many.
         // SAFETY: both have this layout; of the fields none but the watch cares for being copied, and that is written
-        // anew before anybody looks. The original is not written to meanwhile except its watch, which is skipped.
+        // anew before anything looks. The original is not written to meanwhile except its watch, which is skipped.
         unsafe {
             let copy = alloc(layout);
             let Some(copy) = NonNull::new(copy.cast::<Head<L>>()) else { handle_alloc_error(layout) };

@@ -64,7 +64,7 @@ impl<L> Node<L> {
 
 unsafe fn free_node<L>(what: *mut ()) {
     // JUSTIFICATION: see `Fate`.
-    // SAFETY: made by `Node::boxed`, and nobody can reach it any more.
+    // SAFETY: made by `Node::boxed`, and is unreachable by now.
     drop(unsafe { Box::from_raw(what.cast::<Node<L>>()) });
 }
 

@@ -16,7 +16,7 @@ pub(crate) trait Garbage: Send {
     fn birth(&self) -> u64;
 
     /// # Safety
-    /// Nobody can reach it any more.
+    /// It is unreachable by now.
     unsafe fn free(self);
 }
 
@@ -162,7 +162,7 @@ impl<R: Root> Roots<R> {
         // SAFETY: the current slot has a root; its number and value are not written to.
         let (number, root) = unsafe { (*old).root.read(|root| ((*root).0 + 1, &(*root).1)) };
         let slot = match state.spare.pop() {
-            // SAFETY: spare, so nobody reads its root, and under the lock.
+            // SAFETY: spare, so nothing reads its root, and under the lock.
             Some(slot) => unsafe {
                 slot.as_ref().root.write(|place| {
                     (*place).0 = number;
@@ -294,7 +294,8 @@ impl<R: Root> Held<R> {
         let work = unsafe { &(*self.slot().shared.as_ptr()).work };
         let mut now = work.load(Ordering::Relaxed);
         while now >= WRITER {
-            // Nobody else writes to it: the last one to hold a slot leaves it, and while it is left nobody is the last.
+            // Nothing else writes to it: the last one to hold a slot leaves it, and while it is left nobody is the
+            // last.
             self.slot().next.store(first_left(now), Ordering::Relaxed);
             let left = now - u64::from(first_left(now)) + u64::from(self.slot().place);
             match work.compare_exchange_weak(now, left, Ordering::SeqCst, Ordering::Relaxed) {
@@ -380,7 +381,7 @@ impl<R: Root> State<R> {
 }
 
 /// # Safety
-/// Nobody uses it any more.
+/// It is unused by now.
 unsafe fn free<R: Root>(shared: NonNull<Shared<R>>) {
     // JUSTIFICATION: made by `Box`.
     // SAFETY: all slots are spare, and each was made by `State::slot`.

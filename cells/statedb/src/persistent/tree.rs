@@ -2,7 +2,7 @@
 //!
 //! Neither side of a node is more than [`DELTA`] times as heavy as the other, where the weight is one more than the
 //! number of entries: insertion and removal restore that by at most one rotation a level (Hirai and Yamamoto, "Balancing
-//! weight-balanced trees", 2011). Nodes that nobody else has are changed in place, all others are copied first.
+//! weight-balanced trees", 2011). Nodes without other owners are changed in place, all others are copied first.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;

@@ -62,14 +62,14 @@ impl<S> LazyCell<S> {
 
     /// The state, of a cell that is about to be dropped.
     pub(crate) fn take(&mut self) -> Option<Arc<S>> {
-        // Plain steps: nobody else has the cell.
+        // Plain steps: nothing else has the cell.
         let state = self.state.load(Ordering::Acquire);
         if state.is_null() || state == closed() {
             return None;
         }
         self.state.store(closed(), Ordering::Relaxed);
         // JUSTIFICATION: gives the cell's count up.
-        // SAFETY: from `into_raw`, and nobody else can look at the cell.
+        // SAFETY: from `into_raw`, and nothing else can look at the cell.
         Some(unsafe { Arc::from_raw(state) })
     }
 }

@@ -81,12 +81,12 @@ impl KernelDatapath {
         &self.maps
     }
 
-    /// The pool of policy maps, for whoever tends it.
+    /// The pool of policy maps, for those who tend it.
     pub fn pool(&self) -> &PolicyPool {
         &self.pool
     }
 
-    /// Endpoints that the datapath has to forget, for whoever sees to it.
+    /// Endpoints that the datapath has to forget, for those who see to it.
     pub fn conntrack_purge(&self) -> &ConntrackPurge {
         &self.conntrack_purge
     }
@@ -339,7 +339,7 @@ impl KernelDatapath {
         self.clear_interface(ifindex).step(|| format!("endpoint {id}: remove interface {ifindex}"))
     }
 
-    /// Makes an interface nobody's.
+    /// Removes the owner of an interface.
     pub(crate) fn clear_interface(&self, ifindex: u32) -> bpf::Result<()> {
         let map = self.by_interface(ifindex);
         // Rows of an array cannot be deleted.
@@ -419,8 +419,8 @@ impl Datapath for KernelDatapath {
         let config = endpoint.config(slot);
         if old != config {
             let step = || format!("endpoint {id}: write settings");
-            // A row is copied in pieces: nobody may read half an old and half a new owner. Another identity of the same
-            // owner is one aligned word, which is copied whole: no packet has to drop meanwhile.
+            // A row is copied in pieces: no reader may see half an old and half a new owner. Another identity of the
+            // same owner is one aligned word, which is copied whole: no packet has to drop meanwhile.
             let written = match old.flags & ep_flag::LIVE != 0 && old.ifindex != config.ifindex {
                 true => self.write_row(id, &EndpointConfig::default()),
                 false => Ok(()),

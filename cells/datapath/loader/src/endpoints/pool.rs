@@ -206,8 +206,8 @@ impl PolicyPool {
         self.slots().next_shrink(Instant::now())
     }
 
-    /// Pins again what somebody has unpinned: maps that were given out from what is open; those in reserve, which nobody
-    /// can open any more, are replaced. Returns what was done, in words.
+    /// Pins again what another process has unpinned: maps that were given out from what is open; those in reserve,
+    /// which nobody can open any more, are replaced. Returns what was done, in words.
     pub(crate) fn repin(&self) -> Result<Vec<String>, DatapathError> {
         let ready: BTreeSet<u32> = self.slots().free().iter().copied().collect();
         let given: Vec<_> = self.given().iter().map(|(slot, map)| (*slot, map.clone())).collect();

@@ -19,7 +19,8 @@ pub(crate) fn address(key: &EndpointKey) -> String {
 }
 
 impl KernelDatapath {
-    /// Writes rows of endpoints again that are not as they were written, and removes rows of nobody. Returns all of them.
+    /// Writes rows of endpoints again that are not as they were written, and removes rows without an owner. Returns all
+    /// of them.
     pub fn repair_rows(&self, links: &[Link]) -> Result<Vec<String>, DatapathError> {
         let maps = self.maps();
         let ids: BTreeMap<u32, u32> =
@@ -45,7 +46,7 @@ impl KernelDatapath {
         Ok(found.as_ref() == Some(row) && (!is_live(row) || self.endpoint_at(row.ifindex)? == Some(row.id)))
     }
 
-    /// Compares all rows of an endpoint while nobody else changes them, and writes those that differ.
+    /// Compares all rows of an endpoint while nothing else changes them, and writes those that differ.
     fn write_again(&self, id: u16) -> Result<Vec<String>, DatapathError> {
         let _changing = self.change(id);
         // It may have gone since, or have changed.

@@ -1,4 +1,4 @@
-//! Pods that nobody has announced: what they send goes nowhere, from their interface's first moment on.
+//! Pods that were not announced: what they send goes nowhere, from their interface's first moment on.
 //!
 //! A foreign CNI plugin switches a pod's link on before the agent hears of the endpoint. Two things stand in the way of
 //! its packets: the program that [`guard`] attaches as soon as the interface is seen, which drops with 203, and until
@@ -84,7 +84,7 @@ pub(crate) async fn guard(
 }
 
 /// What a change of the table says of a veth: endpoints that were announced may have interfaces of any name. One that has another name and another address than before is
-/// another one: its number was taken before anybody could see that it was free.
+/// another one: its number was taken before anything could see that it was free.
 fn event(known: &mut BTreeMap<u32, (String, HardwareAddr)>, link: &Link, deleted: bool) -> Option<Event> {
     let index = link.index;
     if deleted {

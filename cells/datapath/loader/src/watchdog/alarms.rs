@@ -1,4 +1,5 @@
-//! When to look after the datapath before it is time: somebody has unmounted a file system, or removed a filter or a rule.
+//! When to look after the datapath before it is time: another process has unmounted a file system, or removed a filter
+//! or a rule.
 //!
 //! The kernel reports all three, so a loss lasts milliseconds and nothing is spent while nothing happens. What it does
 //! not tell of (a pin or a tcx link that was removed) waits for the next look. A source that cannot be opened is none.

@@ -18,7 +18,7 @@ pub enum Kind {
     Network,
     /// The rule of nftables that holds back unknown pods.
     Rule,
-    /// Rows of maps: missing or overwritten ones, and those of nobody.
+    /// Rows of maps: missing or overwritten ones, and those without an owner.
     Row,
 }
 

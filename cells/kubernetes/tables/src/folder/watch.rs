@@ -159,7 +159,7 @@ impl Watch {
             self.todo.all = true;
             return;
         }
-        // Events of places that are watched no more are nobody's.
+        // Events of places that are watched no more are ignored.
         let Some(place) = self.places.get(&event.wd).cloned() else { return };
         let Some(name) = event.name else {
             if event.mask.intersects(LOST) {

@@ -90,7 +90,7 @@ impl KernelMaps {
         KernelMaps::of(families, &opened, &of_tables)
     }
 
-    /// Creates maps of this form that nobody else has: they go with this value.
+    /// Creates maps of this form without other owners: they go with this value.
     pub fn unpinned(
         specs: &Specs,
         families: &FamilyConfig,

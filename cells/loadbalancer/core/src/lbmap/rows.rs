@@ -250,7 +250,7 @@ pub trait LbMaps: Send + Sync + 'static {
     /// All rows.
     fn rows(&self) -> Result<Vec<(Key, Value)>, MapError>;
 
-    /// All rows, for whoever looks at the maps from outside: a stand-in that fails on demand does not fail here.
+    /// All rows, for those who look at the maps from outside: a stand-in that fails on demand does not fail here.
     fn all_rows(&self) -> Result<Vec<(Key, Value)>, MapError> {
         self.rows()
     }

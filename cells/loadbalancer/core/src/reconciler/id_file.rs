@@ -87,8 +87,8 @@ impl IdFile {
         *self.content.lock()
     }
 
-    /// Replaces the content. What fails here is tried again by the job, and nobody waits for it: ids are given all the
-    /// same.
+    /// Replaces the content. What fails here is tried again by the job, and no caller waits for it: ids are given all
+    /// the same.
     pub(crate) fn store(&self, positions: Positions) {
         let before = self.content.lock().replace(positions);
         if before != Some(positions) {

@@ -108,7 +108,7 @@ impl Mirror {
         self.written(tables.into_iter().map(|(key, _)| key), result)
     }
 
-    /// Of rows that were noted as written; after a failure nobody knows which were.
+    /// Of rows that were noted as written; after a failure it is unknown which were.
     fn written(
         &mut self,
         keys: impl Iterator<Item = Key>,

@@ -11,7 +11,7 @@ use crate::reconciler::mirror::Mirror;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) id: u16,
-    /// Left by the previous run, and nobody has asked for it yet.
+    /// Left by the previous run, and not requested yet.
     pub(crate) restored: bool,
     /// Slots 1 to this one.
     pub(crate) slots: u16,

@@ -169,7 +169,7 @@ impl Balancer {
         self.quarantined.get(&address)
     }
 
-    /// How many frontends of the previous run nobody has asked for yet.
+    /// How many frontends of the previous run were not requested yet.
     pub(crate) fn restored(&self) -> usize {
         self.frontends.values().filter(|record| record.restored).count()
     }
@@ -236,7 +236,7 @@ impl Owners {
         self.by_id.get(&id).filter(|address| Family::of(address.ip) == family)
     }
 
-    /// Whether a row is somebody's.
+    /// Whether a row has an owner.
     fn have(&self, balancer: &Balancer, key: &Key) -> bool {
         let record = |id| balancer.frontends.get(self.by_id.get(id)?);
         match key {
@@ -251,7 +251,7 @@ impl Owners {
         }
     }
 
-    /// The frontends that a row serves, if it is somebody's.
+    /// The frontends that a row serves, if it has an owner.
     fn served(&self, balancer: &Balancer, key: &Key) -> Vec<LbAddress> {
         match key {
             _ if !self.have(balancer, key) => Vec::new(),

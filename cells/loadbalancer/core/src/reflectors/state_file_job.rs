@@ -219,7 +219,7 @@ mod tests {
         let (mut hive, writer) = following(&path).await;
         has(&writer, "10.96.0.1:80/TCP").await;
 
-        // Nobody ever writes into the pipe.
+        // Nothing is ever written into the pipe.
         std::fs::remove_file(&path).unwrap();
         let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(made.success());

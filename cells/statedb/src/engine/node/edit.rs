@@ -24,7 +24,7 @@ pub(in crate::engine) struct NodeMut<'e, L> {
 
 impl<'e, L> NodeMut<'e, L> {
     /// # Safety
-    /// The node lives for `'e`, and nobody else has access to it.
+    /// The node lives for `'e`, and nothing else has access to it.
     pub(in crate::engine) unsafe fn new(head: NonNull<Head<L>>, marker: PhantomData<&'e mut L>) -> Self {
         NodeMut { head, marker }
     }

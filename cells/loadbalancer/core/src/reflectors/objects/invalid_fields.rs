@@ -72,7 +72,7 @@ impl InvalidFields {
     }
 }
 
-/// Fields of a service that make no frontend, although somebody wants one.
+/// Fields of a service that make no frontend, although one is requested.
 pub(crate) fn of_service(manifest: &Service) -> Vec<Problem> {
     let spec = &manifest.spec;
     let mut problems = Vec::new();
@@ -128,7 +128,7 @@ pub(crate) fn of_annotations(manifest: &Service) -> Vec<Problem> {
     found.into_iter().chain(of_mesh).flatten().collect()
 }
 
-/// Fields of a slice that make no backend, although somebody wants one.
+/// Fields of a slice that make no backend, although one is requested.
 pub(crate) fn of_slice(manifest: &EndpointSlice) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (index, endpoint) in manifest.endpoints.iter().enumerate() {

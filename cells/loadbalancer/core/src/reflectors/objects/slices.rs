@@ -77,7 +77,7 @@ impl Slices {
         self.of_service.get_key_value(&name).map(|(known, _)| known.clone()).unwrap_or(name)
     }
 
-    /// Notes a slice, and whose it is, if it is somebody's; adds the services whose backends are others now.
+    /// Notes a slice, and whose it is, if it has an owner; adds the services whose backends are others now.
     pub(super) fn take(
         &mut self,
         key: SmolStr,
