@@ -27,7 +27,7 @@ pub fn cells() -> Cell {
     module("agent", "Network agent", cells)
 }
 
-/// What other cells stand on: memory, tables, metrics, the REST server, health, the shell.
+/// The infrastructure of other cells: memory, tables, metrics, the REST server, health, the shell.
 #[must_use]
 pub fn infrastructure() -> Cell {
     let cells = [

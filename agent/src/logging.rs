@@ -41,7 +41,7 @@ impl LogConfig {
     }
 }
 
-/// What the log looks like and how much of it there is.
+/// Format and level of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogOptions {
     pub(crate) format: LogFormat,

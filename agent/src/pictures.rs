@@ -23,7 +23,7 @@ pub(crate) fn of(hive: &Hive, words: &[&str]) -> Option<io::Result<String>> {
     })
 }
 
-/// What the agent that is running answers.
+/// Returns the answer of the running agent.
 fn ask(hive: &Hive, page: &str) -> io::Result<String> {
     let config = hive.config::<ApiConfig>().map_err(io::Error::other)?;
     let address = Address::Unix(config.socket_path);

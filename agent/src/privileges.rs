@@ -18,7 +18,7 @@ use rustix::thread::{
 
 use crate::logging;
 
-/// What the agent may still do once it runs.
+/// Capabilities of the agent once it runs.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Files")]
 pub(crate) struct PrivilegeConfig {
@@ -45,7 +45,7 @@ const NEEDED: [Needed; 3] = [
     ("CAP_PERFMON", CapabilitySet::PERFMON, "eBPF programs that look into packets"),
 ];
 
-/// What the kernel takes as held with `CAP_SYS_ADMIN`.
+/// Capabilities that `CAP_SYS_ADMIN` includes.
 const OF_SYS_ADMIN: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::PERFMON);
 
 /// What is used where it is held: the socket's group, files of other users, ports below 1024.
@@ -76,7 +76,7 @@ fn other_than_root() -> Option<u32> {
     Some(process.uid()).filter(|uid| *uid != 0)
 }
 
-/// What of the needed a process lacks that holds these.
+/// Returns the required capabilities that are not among those held.
 fn lacking(mut held: CapabilitySet) -> Vec<Needed> {
     if held.contains(CapabilitySet::SYS_ADMIN) {
         held |= OF_SYS_ADMIN;

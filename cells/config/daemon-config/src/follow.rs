@@ -148,7 +148,7 @@ struct Teller {
     config: Config<FollowConfig>,
     delta: Gauge,
     health: Health,
-    /// What the log has said already.
+    /// Refusals that were logged.
     refused: Vec<Change>,
     drifts: Vec<ClusterDrift>,
 }

@@ -30,7 +30,7 @@ pub struct ConfigRow {
     pub value: String,
     /// The value that the agent runs with, `-` if it has no such option.
     pub running: String,
-    /// What came of the value: in force, or why not.
+    /// The state of the value: in force, or the cause why not.
     pub state: String,
 }
 

@@ -102,7 +102,7 @@ impl EndpointDatapath {
     }
 }
 
-/// What a sweep removed.
+/// The outcome of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Endpoints that the datapath had and that are unknown.

@@ -49,7 +49,7 @@ pub enum DatapathError {
     PolicyFull {
         /// The endpoint.
         id: u16,
-        /// What the map holds.
+        /// The map's capacity.
         capacity: usize,
     },
     /// Interfaces of pods still have programs of an earlier load.

@@ -122,9 +122,9 @@ pub enum Error {
     /// The kernel lacks something this agent cannot work without.
     #[error("the kernel lacks {feature}, needed for {purpose} (Linux {since} or newer has it): {source}")]
     Feature {
-        /// What is missing.
+        /// The missing feature.
         feature: &'static str,
-        /// What it is needed for.
+        /// Its purpose.
         purpose: &'static str,
         /// The first Linux release that has it.
         since: &'static str,

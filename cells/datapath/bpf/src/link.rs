@@ -29,7 +29,7 @@ impl Direction {
     }
 }
 
-/// What the kernel reports about a link.
+/// The kernel's information about a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkInfo {
     /// The kernel's number for the link.
@@ -92,7 +92,7 @@ impl Link {
         sys::plain(Command::LinkDetach, &mut attr).map(drop).map_err(|e| self.error("detach link", e))
     }
 
-    /// What the kernel reports about it.
+    /// Returns the kernel's information about it.
     pub fn info(&self) -> Result<LinkInfo> {
         let raw: RawLinkInfo = sys::info(self.fd.as_fd()).map_err(|e| self.error("ask about link", e))?;
         let tcx = raw.link_type == LINK_TYPE_TCX;

@@ -10,7 +10,7 @@ use crate::object::load_instructions;
 use crate::probe::instruction;
 use crate::sys::{self, Command, RawProgInfo, TestRunAttr};
 
-/// What the kernel reports about a program.
+/// The kernel's information about a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramInfo {
     /// The kernel's number for it.
@@ -29,7 +29,7 @@ pub struct ProgramInfo {
     pub run_count: u64,
 }
 
-/// What came out of a test run.
+/// The result of a test run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestRun {
     /// The program's answer.
@@ -99,7 +99,7 @@ impl Program {
             .map_err(|e| Error::syscall("pin program", path.display().to_string(), e))
     }
 
-    /// What the kernel reports about it.
+    /// Returns the kernel's information about it.
     pub fn info(&self) -> Result<ProgramInfo> {
         let raw: RawProgInfo =
             sys::info(self.fd.as_fd()).map_err(|e| Error::syscall("ask about program", &self.name, e))?;

@@ -25,7 +25,7 @@ pub enum UpdateMode {
     Replace,
 }
 
-/// What the kernel reports about a map.
+/// The kernel's information about a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapInfo {
     /// The kernel's number for this map.
@@ -146,7 +146,7 @@ impl RawMap {
         self.value_len
     }
 
-    /// What the kernel reports about it.
+    /// Returns the kernel's information about it.
     pub fn info(&self) -> Result<MapInfo> {
         let raw: RawMapInfo = sys::info(self.fd.as_fd()).map_err(|e| self.error("ask about map", e))?;
         Ok(MapInfo { id: raw.id, name: sys::name_text(&raw.name), layout: layout_of(&raw) })

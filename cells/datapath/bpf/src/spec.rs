@@ -159,7 +159,7 @@ impl fmt::Display for Layout {
     }
 }
 
-/// What to do with a pinned map when a certain layout is wanted.
+/// The action for a pinned map, given the desired layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Use it as it is.

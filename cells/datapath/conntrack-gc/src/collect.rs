@@ -11,7 +11,7 @@ use datapath_abi::{CtEntry, CtTuple4, CtTuple6};
 pub const MAPS: [&str; 4] =
     ["cilium_ct4_global", "cilium_ct_any4_global", "cilium_ct6_global", "cilium_ct_any6_global"];
 
-/// What a round through a map found.
+/// The counts of a round through a map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Rows that live.

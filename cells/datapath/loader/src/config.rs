@@ -118,7 +118,7 @@ impl ConntrackConfig {
     }
 }
 
-/// What monitors are told of, on the whole node.
+/// The events that are reported to monitors, on the whole node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notifications {
     /// Dropped packets.
@@ -185,7 +185,7 @@ impl LoaderConfig {
         })
     }
 
-    /// What monitors are told of at the start.
+    /// Returns the events that are reported to monitors at the start.
     pub(crate) fn notifications(&self) -> Result<Notifications, OptionError> {
         Ok(Notifications {
             drops: self.bpf_events_drop_enabled,

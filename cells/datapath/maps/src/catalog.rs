@@ -5,7 +5,7 @@ use bpf::MapType::{self, *};
 use self::Existence::*;
 use crate::size::Size::{self, *};
 
-/// What decides a map's flags.
+/// The rule for a map's flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlagRule {
     /// Always these flags.
@@ -48,9 +48,9 @@ pub struct MapDef {
     pub key_size: u32,
     /// Bytes of a value.
     pub value_size: u32,
-    /// What decides how many entries it has.
+    /// The rule for its capacity.
     pub size: Size,
-    /// What decides its flags.
+    /// The rule for its flags.
     pub flags: FlagRule,
     /// When it exists.
     pub existence: Existence,

@@ -30,7 +30,7 @@ pub enum Error {
         .differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     )]
     Differ {
-        /// What differs, a map each.
+        /// The differences, a map each.
         differences: Vec<bpf::Error>,
     },
     /// A size is out of range.

@@ -20,7 +20,7 @@ const OPENED: [&str; 7] = [
     "cilium_call_policy",
 ];
 
-/// What was put back.
+/// The repairs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repinned {
     /// The bpf file system was not mounted any more.

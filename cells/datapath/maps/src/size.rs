@@ -2,7 +2,7 @@
 
 use crate::config::MapsConfig;
 
-/// What decides the size of a map.
+/// The rule for the size of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     /// This many entries.

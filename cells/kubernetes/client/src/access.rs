@@ -19,7 +19,7 @@ use self::files::Files;
 use self::parts::{Fault, Parts};
 use crate::error::Error;
 
-/// What a pod's service account has.
+/// The folder of a pod's service account.
 pub(crate) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Where to look for servers and credentials.
@@ -180,7 +180,7 @@ fn read(file: &Path, files: &mut Files) -> Result<Kubeconfig, Error> {
     })
 }
 
-/// What an error goes back to.
+/// Returns the root cause of an error.
 pub(crate) fn root_of(error: &(dyn std::error::Error + 'static)) -> String {
     std::iter::successors(Some(error), |error| error.source())
         .last()

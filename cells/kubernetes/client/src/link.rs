@@ -62,7 +62,7 @@ struct State {
     client: kube::Client,
     /// Counts clients.
     generation: u64,
-    /// What is known of each server.
+    /// The state of each server.
     traits: Vec<Traits>,
     /// Requests that failed in a row because of the server.
     failed: u64,
@@ -76,7 +76,7 @@ struct State {
     version: Option<Version>,
 }
 
-/// What is known of a server.
+/// The state of a server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traits {
     /// When it did not stream a list to its end.
@@ -92,7 +92,7 @@ const MAX_TOLD: usize = 20;
 /// How long a server is not asked again for what it did not do.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// What a request is sent by.
+/// The client that a request is sent by.
 #[derive(Clone)]
 pub(crate) struct Lease {
     client: kube::Client,
@@ -166,7 +166,7 @@ impl Link {
         })
     }
 
-    /// What a request is sent by now.
+    /// Returns the client that a request is sent by now.
     pub(crate) fn lease(&self) -> Lease {
         let state = self.state.lock();
         let url = &state.access.servers[state.server];

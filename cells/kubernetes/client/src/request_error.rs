@@ -17,13 +17,13 @@ pub(crate) use connection::of_connection;
 #[error("{text}")]
 pub(crate) struct RequestError {
     pub(crate) what: ErrorKind,
-    /// What happened and what to do, for people.
+    /// The error and its remedy, for people.
     pub(crate) text: String,
     /// How long the server asks to wait.
     pub(crate) after: Option<Duration>,
 }
 
-/// What kind of trouble it is.
+/// The kind of error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorKind {
     /// The server cannot be reached, or does not answer in time.
@@ -187,7 +187,7 @@ fn excerpt(headers: &HeaderMap, body: &[u8]) -> String {
     )
 }
 
-/// What a request was about.
+/// The subject of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About<'a> {
     /// What people call the objects.

@@ -15,7 +15,7 @@ const HEAD: usize = 4096;
 /// Bytes of a buffer that are kept for the next object.
 const KEPT: usize = 64 << 10;
 
-/// What a body is.
+/// The form of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// The events of a watch, one object `{"type": .., "object": ..}` after the other.

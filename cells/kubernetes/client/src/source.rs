@@ -20,7 +20,7 @@ pub(crate) const NAME: &str = "daemon-k8s";
 /// The objects of an API server; none at all without one.
 pub(crate) struct ApiServer(pub(crate) Option<Connection>);
 
-/// What watches need.
+/// Dependencies of watches.
 #[derive(Clone)]
 pub(crate) struct Connection {
     pub(crate) link: Arc<Link>,

@@ -113,7 +113,7 @@ pub(crate) enum Ask {
     Page { proceed: Option<String> },
     /// All there are, in one answer.
     Whole,
-    /// What has changed since a version.
+    /// The changes since a version.
     Watch { version: String, seconds: u64 },
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-/// What `GET /version` answers.
+/// The answer of `GET /version`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Version {

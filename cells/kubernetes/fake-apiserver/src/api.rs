@@ -82,7 +82,7 @@ impl Tracker {
     }
 }
 
-/// What of an object a request is about.
+/// The part of an object that a request is about.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     AllButStatus,

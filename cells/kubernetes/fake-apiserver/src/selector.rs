@@ -34,7 +34,7 @@ impl FieldSelector {
     }
 }
 
-/// What is at a path; empty if nothing is.
+/// Returns the text at a path; empty if there is none.
 fn field(object: &Value, path: &str) -> String {
     let found = path.split('.').try_fold(object, |value, name| value.get(name));
     match found {

@@ -56,7 +56,7 @@ struct Watch {
     seen: Option<u64>,
     /// The objects that were said to be there.
     known: HashSet<Key>,
-    /// What is still to be said.
+    /// Events that are still to be delivered.
     said: VecDeque<WatchEvent>,
 }
 

@@ -1,6 +1,6 @@
 //! Why there are no cluster objects.
 
-/// What keeps the cell from starting.
+/// The errors that keep the cell from starting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -37,7 +37,7 @@ pub struct Wrong {
     pub key: Option<Key>,
     /// Where a person finds it.
     pub origin: SmolStr,
-    /// What is wrong, by path, and what would be right.
+    /// The faults by path, with their remedies.
     pub refusal: Refusal,
 }
 

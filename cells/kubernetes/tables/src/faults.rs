@@ -86,7 +86,7 @@ impl Faults {
         }
     }
 
-    /// What health says.
+    /// Returns the text for health.
     pub(crate) fn summary(&self) -> Option<String> {
         let summary = summarize(self.now.values(), SHOWN, "; ");
         Some(format!("{summary}. What was in force of them before stays")).filter(|_| !self.now.is_empty())

@@ -21,10 +21,10 @@ use crate::row::{Reflected, Row, Tabled};
 /// Objects that are written at once.
 const PORTION: usize = 64;
 
-/// What is known of the list.
+/// The completeness of the list.
 #[derive(Serialize)]
 struct Head {
-    /// What has yet to fill the table; with any the list may lack objects.
+    /// Sources that are not complete; with any the list may lack objects.
     pending: Vec<Arc<str>>,
 }
 

@@ -25,7 +25,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// What objects of all kinds have.
+    /// Interns the metadata that objects of all kinds have.
     pub(crate) fn metadata<T: Resource>(&mut self, object: &mut T) {
         let meta = object.metadata_mut();
         self.text(&mut meta.namespace);

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 /// Answered when all that there was at the time of the question is done.
 type Question = oneshot::Sender<()>;
 
-/// What a source or a table is asked.
+/// Requests to a source or a table.
 pub(crate) type Questions = mpsc::UnboundedReceiver<Question>;
 
 type Asked = Vec<mpsc::UnboundedSender<Question>>;

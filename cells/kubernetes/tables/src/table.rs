@@ -45,7 +45,7 @@ pub fn optional<T: Tabled, P: Param>(is_wanted: impl Fn(P) -> bool + Send + Sync
     group([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
 }
 
-/// What the jobs of a table need.
+/// Dependencies of a table's jobs.
 #[derive(Params)]
 pub(crate) struct Reflecting {
     sources: Group<Arc<dyn Source>>,

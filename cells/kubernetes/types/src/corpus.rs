@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::schema::{Node, SCHEMAS, Shape};
 use crate::{Kind, push_member};
 
-/// What makes a good object a bad one.
+/// A mutation that makes a valid object invalid.
 #[derive(Debug, Clone)]
 pub struct Mutant {
     /// The fault.

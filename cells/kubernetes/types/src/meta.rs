@@ -20,7 +20,7 @@ slim! {
     pub struct ObjectMeta {
         /// The object's name.
         pub name: SmolStr,
-        /// What its name begins with, if the server chose it.
+        /// The prefix of its name, if the server chose it.
         pub generate_name: SmolStr,
         /// Its namespace; empty for kinds that are in none.
         pub namespace: SmolStr,
@@ -40,7 +40,7 @@ slim! {
         pub annotations: StringMap,
         /// Objects with which it goes.
         pub owner_references: Shared<OwnerReference>,
-        /// What holds it when it is to be gone.
+        /// Finalizers, which hold it while it is being deleted.
         pub finalizers: Shared<SmolStr>,
     }
 

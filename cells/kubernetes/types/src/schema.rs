@@ -23,7 +23,7 @@ use crate::{Kind, Problem};
 /// Faults that are reported of one object; the rest is counted.
 pub const MAX_PROBLEMS: usize = 20;
 
-/// What of an object counts as wrong.
+/// The strictness of validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strictness {
     /// A field that no one knows is wrong: somebody wrote it.

@@ -34,7 +34,7 @@ pub struct Port {
     pub name: SmolStr,
 }
 
-/// What is sent elsewhere.
+/// The traffic to redirect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Matched {
     /// Traffic to ports of an address.
@@ -52,7 +52,7 @@ pub struct LocalRedirectPolicy {
     pub uid: SmolStr,
     /// When it was made: of two policies that want the same the older one has it.
     pub created: Option<Time>,
-    /// What is sent elsewhere.
+    /// The traffic to redirect.
     pub frontend: Matched,
     /// The pods that it is sent to.
     pub backend_selector: Selector,

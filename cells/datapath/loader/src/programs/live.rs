@@ -12,7 +12,7 @@ pub(crate) struct Live {
     pub(crate) config: LoaderConfig,
     pub(crate) conntrack: ConntrackConfig,
     pub(crate) services: ServiceSettings,
-    /// What is reported to monitors.
+    /// The events that are reported to monitors.
     pub(crate) notifications: Notifications,
     watched: (ConfigWatch<LoaderConfig>, ConfigWatch<ConntrackConfig>, ConfigWatch<ServicesConfig>),
 }

@@ -48,7 +48,7 @@ macro_rules! models {
 }
 pub(crate) use models;
 
-/// What reading needs of a model.
+/// The requirements of decoding on a model.
 pub(crate) trait Model: Default {
     /// The JSON names of the fields in their order.
     const NAMES: &'static [&'static str];

@@ -36,7 +36,7 @@ pub(super) fn answer(db: Option<&Db>, wanted: Option<&str>) -> Response {
 struct Parts {
     snapshot: Option<Snapshot>,
     tables: std::vec::IntoIter<Arc<dyn AnyTable>>,
-    /// What is left of a table, and whether none was written yet.
+    /// The remaining rows of a table, and whether none was written yet.
     rows: Option<(std::vec::IntoIter<AnyObj>, bool)>,
     written: usize,
     ended: bool,

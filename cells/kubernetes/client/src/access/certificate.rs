@@ -28,7 +28,7 @@ impl Certificate {
         Certificate::of_pem(name, pem.as_deref().unwrap_or_default())
     }
 
-    /// What is wrong with its time, and what to do.
+    /// Returns the fault of its validity period, with the remedy.
     pub(crate) fn fault(&self, now: Timestamp) -> Option<String> {
         let (from, to) = self.validity?;
         let second = |time: Timestamp| Timestamp::from_second(time.as_second()).unwrap_or(time);

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// What tells one state of a file from another.
+/// The identity of a file's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signature {
     file: (u64, u64),
@@ -32,7 +32,7 @@ impl Signature {
     }
 }
 
-/// What became of reading a file.
+/// The outcome of reading a file.
 pub(crate) enum Found {
     /// There is no such file.
     Nothing,

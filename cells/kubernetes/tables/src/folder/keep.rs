@@ -27,7 +27,7 @@ impl Keep {
         Keep(Some(records))
     }
 
-    /// What a file said in the previous run; given once.
+    /// Returns the content of a file in the previous run, once.
     pub(crate) fn before(&self, name: &str) -> Option<LastGood> {
         self.0.as_ref()?.claim(name)
     }

@@ -334,7 +334,7 @@ impl Manifests {
     }
 }
 
-/// What a file says.
+/// The content of a file.
 #[derive(Default)]
 struct Contents {
     documents: usize,

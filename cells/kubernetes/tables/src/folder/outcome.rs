@@ -8,7 +8,7 @@ use crate::in_memory_source::Change;
 use crate::object::ObjectKey;
 use crate::source_file::SourceFile;
 
-/// What came of a change of files.
+/// The outcome of a change of files.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) changes: Vec<Change>,

@@ -10,7 +10,7 @@ use file_watch::resolve;
 use super::file::{Signature, is_manifest};
 use super::watch::{Concern, Wanted};
 
-/// What is at a path now.
+/// The entry at a path now.
 pub(crate) struct Place {
     pub(crate) place: io::Result<PathBuf>,
     /// Files of manifests; without a state if they cannot be looked at.

@@ -45,7 +45,7 @@ pub(crate) struct Watch {
     todo: Todo,
 }
 
-/// What events ask for.
+/// The work that events cause.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Todo {
     /// Files to read now.
@@ -56,7 +56,7 @@ pub(crate) struct Todo {
     pub(crate) all: bool,
 }
 
-/// What is to be watched.
+/// The paths to watch.
 #[derive(Default)]
 pub(crate) struct Wanted {
     /// The folder of manifests, if it is there.

@@ -12,7 +12,7 @@ slim! {
     pub struct CiliumL2AnnouncementPolicy {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
-        /// What is wanted.
+        /// The desired state.
         always pub spec: L2AnnouncementPolicySpec,
         /// How it is.
         always pub status: Conditions,

@@ -12,7 +12,7 @@ slim! {
     pub struct CiliumBGPClusterConfig {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
-        /// What is wanted.
+        /// The desired state.
         always pub spec: BgpClusterConfigSpec,
         /// How it is.
         always pub status: Conditions,
@@ -79,7 +79,7 @@ slim! {
     pub struct CiliumBGPNodeConfig {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
-        /// What is wanted.
+        /// The desired state.
         always pub spec: BgpNodeSpec,
         /// How it is.
         always pub status: BgpNodeStatus,
@@ -184,22 +184,22 @@ slim! {
         pub advertised: Option<i32>,
     }
 
-    /// What is different on a node; its name is the node's.
+    /// Overrides for a node; its name is the node's.
     pub struct CiliumBGPNodeConfigOverride {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
-        /// What is different.
+        /// The overrides.
         always pub spec: BgpNodeOverrideSpec,
     }
 
-    /// What is different on a node.
+    /// Overrides for a node.
     pub struct BgpNodeOverrideSpec {
         /// Of which routers.
         #[serde(rename = "bgpInstances")]
         always pub instances: Vec<BgpInstanceOverride>,
     }
 
-    /// What is different of a router.
+    /// Overrides for a router.
     pub struct BgpInstanceOverride {
         /// Its name.
         always pub name: SmolStr,
@@ -215,7 +215,7 @@ slim! {
         pub local_asn: Option<i64>,
     }
 
-    /// What is different of a peer.
+    /// Overrides for a peer.
     pub struct BgpPeerOverride {
         /// Its name.
         always pub name: SmolStr,
@@ -248,7 +248,7 @@ slim! {
         /// How many hops away it may be.
         #[serde(rename = "ebgpMultihop")]
         pub ebgp_multihop: Option<i32>,
-        /// What it is told of each family.
+        /// The families that are announced to it.
         pub families: Vec<BgpFamily>,
     }
 
@@ -312,7 +312,7 @@ slim! {
         pub interface: Option<BgpInterface>,
         /// Which pools or services; none without it.
         pub selector: Option<LabelSelector>,
-        /// What the routes say of themselves.
+        /// Attributes of the routes.
         pub attributes: Option<BgpAttributes>,
     }
 
@@ -334,7 +334,7 @@ slim! {
         always pub name: SmolStr,
     }
 
-    /// What routes say of themselves.
+    /// Attributes of routes.
     pub struct BgpAttributes {
         /// Communities.
         pub communities: Option<BgpCommunities>,

@@ -8,7 +8,7 @@ use crate::StringMap;
 use crate::slim::slim;
 
 slim! {
-    /// What AWS is asked for.
+    /// The request to AWS.
     kebab pub struct EniSpec {
         /// The node's type.
         pub instance_type: SmolStr,
@@ -38,7 +38,7 @@ slim! {
         pub disable_prefix_delegation: Option<bool>,
     }
 
-    /// What AWS gave.
+    /// The resources of AWS.
     pub struct EniStatus {
         /// Interfaces by name.
         pub enis: BTreeMap<SmolStr, Eni>,
@@ -95,13 +95,13 @@ slim! {
         pub cidrs: Vec<SmolStr>,
     }
 
-    /// What Azure is asked for.
+    /// The request to Azure.
     kebab pub struct AzureSpec {
         /// The interface that is used for pods.
         pub interface_name: SmolStr,
     }
 
-    /// What Azure gave.
+    /// The resources of Azure.
     pub struct AzureStatus {
         /// Interfaces.
         pub interfaces: Vec<AzureInterface>,
@@ -149,7 +149,7 @@ slim! {
         pub state: SmolStr,
     }
 
-    /// What Alibaba Cloud is asked for.
+    /// The request to Alibaba Cloud.
     kebab pub struct AlibabaCloudSpec {
         /// The node's type.
         pub instance_type: SmolStr,
@@ -171,7 +171,7 @@ slim! {
         pub security_group_tags: StringMap,
     }
 
-    /// What Alibaba Cloud gave.
+    /// The resources of Alibaba Cloud.
     pub struct AlibabaCloudStatus {
         /// Interfaces by name.
         pub enis: BTreeMap<SmolStr, AlibabaCloudEni>,

@@ -19,15 +19,15 @@ slim! {
     kebab pub struct EndpointStatus {
         /// Its number on its node.
         pub id: i64,
-        /// What is done for it again and again.
+        /// Its controllers.
         pub controllers: Vec<ControllerStatus>,
-        /// What others call it.
+        /// Its external identifiers.
         pub external_identifiers: Option<EndpointIdentifiers>,
         /// Its health.
         pub health: Option<EndpointHealth>,
         /// Its security identity.
         pub identity: Option<EndpointIdentity>,
-        /// What happened to it.
+        /// Its log.
         pub log: Vec<EndpointStatusChange>,
         /// Its addresses.
         pub networking: Option<EndpointNetworking>,
@@ -81,7 +81,7 @@ slim! {
         pub success_count: i64,
     }
 
-    /// What others call an endpoint.
+    /// External identifiers of an endpoint.
     kebab pub struct EndpointIdentifiers {
         /// Container and interface.
         pub cni_attachment_id: SmolStr,
@@ -212,7 +212,7 @@ slim! {
         always pub endpoints: Vec<CoreCiliumEndpoint>,
     }
 
-    /// What others need to know of an endpoint.
+    /// An endpoint as other nodes see it.
     kebab pub struct CoreCiliumEndpoint {
         /// Its name.
         pub name: SmolStr,

@@ -17,13 +17,13 @@ slim! {
     pub struct CiliumNode {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
-        /// What it has.
+        /// Its addresses and settings.
         always pub spec: NodeSpec,
-        /// What has become of it.
+        /// The observed state.
         always pub status: NodeStatus,
     }
 
-    /// What a node has.
+    /// The addresses and settings of a node.
     kebab pub struct NodeSpec {
         /// How its cloud names it.
         pub instance_id: SmolStr,
@@ -38,11 +38,11 @@ slim! {
         always pub ingress: AddressPair,
         /// Its key.
         always pub encryption: EncryptionSpec,
-        /// What AWS is asked for.
+        /// The request to AWS.
         always pub eni: EniSpec,
-        /// What Azure is asked for.
+        /// The request to Azure.
         always pub azure: AzureSpec,
-        /// What Alibaba Cloud is asked for.
+        /// The request to Alibaba Cloud.
         always pub alibaba_cloud: AlibabaCloudSpec,
         /// Its pods' addresses.
         always pub ipam: IpamSpec,
@@ -84,19 +84,19 @@ slim! {
     pub struct AllocationIp {
         /// Who has it.
         pub owner: SmolStr,
-        /// What in the cloud it belongs to.
+        /// The cloud resource that it belongs to.
         pub resource: SmolStr,
     }
 
     /// Pools a node is given ranges from.
     pub struct IpamPools {
-        /// What it wants.
+        /// The addresses that it requests from pools.
         pub requested: Vec<IpamPoolRequest>,
-        /// What it has.
+        /// The ranges of pools that it owns.
         pub allocated: Vec<IpamPoolAllocation>,
     }
 
-    /// What a node wants of a pool.
+    /// The addresses that a node requests from a pool.
     pub struct IpamPoolRequest {
         /// The pool.
         always pub pool: SmolStr,
@@ -112,7 +112,7 @@ slim! {
         pub ipv6_addrs: i64,
     }
 
-    /// What a node has of a pool.
+    /// The ranges of a pool that a node owns.
     pub struct IpamPoolAllocation {
         /// The pool.
         always pub pool: SmolStr,
@@ -126,19 +126,19 @@ slim! {
         pub allow_last_ip: bool,
     }
 
-    /// What has become of a node.
+    /// The observed state of a node.
     kebab pub struct NodeStatus {
-        /// What AWS gave.
+        /// The resources of AWS.
         always pub eni: EniStatus,
-        /// What Azure gave.
+        /// The resources of Azure.
         always pub azure: AzureStatus,
-        /// What became of its pods' addresses.
+        /// The allocation of its pods' addresses.
         always pub ipam: IpamStatus,
-        /// What Alibaba Cloud gave.
+        /// The resources of Alibaba Cloud.
         always pub alibaba_cloud: AlibabaCloudStatus,
     }
 
-    /// What became of the addresses of a node's pods.
+    /// The allocation of addresses of a node's pods.
     kebab pub struct IpamStatus {
         /// IPv4 addresses that pods have.
         pub used: BTreeMap<SmolStr, AllocationIp>,
@@ -146,7 +146,7 @@ slim! {
         pub ipv6_used: BTreeMap<SmolStr, AllocationIp>,
         /// Its ranges and how they are.
         pub pod_cidrs: BTreeMap<SmolStr, IpamPodCidr>,
-        /// What the operator has to say.
+        /// The status by the operator.
         always pub operator_status: OperatorStatus,
         /// IPv4 addresses that are on their way back: `marked-for-release` and so on.
         #[serde(rename = "release-ips")]
@@ -164,7 +164,7 @@ slim! {
         pub status: SmolStr,
     }
 
-    /// What the operator has to say.
+    /// The status by the operator.
     pub struct OperatorStatus {
         /// Why it could not do what was asked.
         pub error: SmolStr,

@@ -11,15 +11,15 @@ slim! {
     pub struct CiliumLocalRedirectPolicy {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
-        /// What is sent where.
+        /// The source and the target of the redirection.
         always pub spec: LocalRedirectPolicySpec,
         /// How it is.
         always pub status: LocalRedirectPolicyStatus,
     }
 
-    /// What is sent where.
+    /// The source and the target of the redirection.
     pub struct LocalRedirectPolicySpec {
-        /// What is sent elsewhere.
+        /// The traffic to redirect.
         always pub redirect_frontend: RedirectFrontend,
         /// Where it is sent.
         always pub redirect_backend: RedirectBackend,
@@ -29,11 +29,11 @@ slim! {
         pub description: SmolStr,
     }
 
-    /// What is sent elsewhere: one of the two.
+    /// The traffic to redirect: one of the two.
     pub struct RedirectFrontend {
-        /// What goes to an address.
+        /// Traffic to an address.
         pub address_matcher: Option<AddressMatcher>,
-        /// What goes to a service.
+        /// Traffic to a service.
         pub service_matcher: Option<ServiceMatcher>,
     }
 

@@ -16,7 +16,7 @@ slim! {
         always pub spec: CidrGroupSpec,
     }
 
-    /// What is in a group of ranges.
+    /// The ranges of a group.
     pub struct CidrGroupSpec {
         /// The ranges.
         #[serde(rename = "externalCIDRs")]
@@ -92,7 +92,7 @@ slim! {
         always pub spec: DatapathPluginSpec,
     }
 
-    /// What is known of a plugin of the datapath.
+    /// The state of a plugin of the datapath.
     pub struct DatapathPluginSpec {
         /// `Always` or `BestEffort`.
         always pub attachment_policy: SmolStr,
@@ -100,7 +100,7 @@ slim! {
         always pub version: SmolStr,
     }
 
-    /// What of an object's state is but conditions.
+    /// A status that has only conditions.
     pub struct Conditions {
         /// The conditions, one a type.
         pub conditions: Vec<Condition>,

@@ -7,7 +7,7 @@ use crate::slim::slim;
 use crate::{IntOrString, LabelSelector, ObjectMeta};
 
 slim! {
-    /// What some pods of a namespace may receive and send.
+    /// The traffic that selected pods of a namespace may receive and send.
     pub struct NetworkPolicy {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
@@ -19,15 +19,15 @@ slim! {
     pub struct NetworkPolicySpec {
         /// The pods.
         always pub pod_selector: LabelSelector,
-        /// What they may receive.
+        /// Rules about received traffic.
         pub ingress: Vec<NetworkPolicyIngressRule>,
-        /// What they may send.
+        /// Rules about sent traffic.
         pub egress: Vec<NetworkPolicyEgressRule>,
         /// `Ingress`, `Egress`: the directions it is about.
         pub policy_types: Vec<SmolStr>,
     }
 
-    /// What may be received.
+    /// A rule about received traffic.
     pub struct NetworkPolicyIngressRule {
         /// On these ports; all without any.
         pub ports: Vec<NetworkPolicyPort>,
@@ -35,7 +35,7 @@ slim! {
         pub from: Vec<NetworkPolicyPeer>,
     }
 
-    /// What may be sent.
+    /// A rule about sent traffic.
     pub struct NetworkPolicyEgressRule {
         /// To these ports; all without any.
         pub ports: Vec<NetworkPolicyPort>,

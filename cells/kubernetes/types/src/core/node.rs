@@ -12,13 +12,13 @@ slim! {
     pub struct Node {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
-        /// What it is given.
+        /// The desired state.
         always pub spec: NodeSpec,
         /// What it is.
         always pub status: NodeStatus,
     }
 
-    /// What a node is given.
+    /// The desired state of a node.
     pub struct NodeSpec {
         /// Its pods' range.
         #[serde(rename = "podCIDR")]
@@ -29,11 +29,11 @@ slim! {
         /// How its cloud names it.
         #[serde(rename = "providerID")]
         pub provider_id: SmolStr,
-        /// What keeps pods away from it.
+        /// Its taints, which keep pods away.
         pub taints: Vec<Taint>,
     }
 
-    /// What keeps pods that do not tolerate it away from a node.
+    /// A taint, which keeps pods that do not tolerate it away from a node.
     pub struct Taint {
         /// Its name.
         always pub key: SmolStr,
@@ -45,7 +45,7 @@ slim! {
         pub time_added: Option<Time>,
     }
 
-    /// What a node is.
+    /// The observed state of a node.
     pub struct NodeStatus {
         /// How it is.
         pub conditions: Vec<NodeCondition>,

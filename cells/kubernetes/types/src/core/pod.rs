@@ -12,13 +12,13 @@ slim! {
     pub struct Pod {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
-        /// What it is to be.
+        /// The desired state.
         always pub spec: PodSpec,
         /// What it is.
         always pub status: PodStatus,
     }
 
-    /// What a pod is to be.
+    /// The desired state of a pod.
     pub struct PodSpec {
         /// Containers that run before the others.
         pub init_containers: Vec<Container>,
@@ -40,7 +40,7 @@ slim! {
         pub image: SmolStr,
         /// The ports it says it listens on.
         pub ports: Vec<ContainerPort>,
-        /// What is mounted in it.
+        /// Its mounts.
         pub volume_mounts: Vec<VolumeMount>,
     }
 
@@ -59,13 +59,13 @@ slim! {
         pub host_ip: SmolStr,
     }
 
-    /// What is mounted in a container.
+    /// A mount of a container.
     pub struct VolumeMount {
         /// Where.
         always pub mount_path: SmolStr,
     }
 
-    /// What a pod is.
+    /// The observed state of a pod.
     pub struct PodStatus {
         /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
         pub phase: SmolStr,

@@ -11,13 +11,13 @@ slim! {
     pub struct Service {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
-        /// What it is to be.
+        /// The desired state.
         always pub spec: ServiceSpec,
         /// What it is.
         always pub status: ServiceStatus,
     }
 
-    /// What a service is to be.
+    /// The desired state of a service.
     pub struct ServiceSpec {
         /// Its ports.
         pub ports: Vec<ServicePort>,
@@ -84,7 +84,7 @@ slim! {
         pub timeout_seconds: Option<i32>,
     }
 
-    /// What a service is.
+    /// The observed state of a service.
     pub struct ServiceStatus {
         /// Its load balancer.
         always pub load_balancer: LoadBalancerStatus,

@@ -37,7 +37,7 @@ pub fn json_items<'t>(text: &'t str, lists: &[&str], visit: impl FnMut(JsonItem<
     Reader { rest: text }.object(lists, visit).is_some_and(|Reader { rest }| blank(rest).is_empty())
 }
 
-/// What is left of a text.
+/// The rest of a text.
 struct Reader<'t> {
     rest: &'t str,
 }
