@@ -229,6 +229,7 @@ const OWN_WAITS: &[(&str, &str)] = &[
 
 /// Files that read the process's environment or command line, and why. Everything else is an option.
 const ENVIRONMENT: &[(&str, &str)] = &[
+    ("agent/build.rs", "by which cargo tells a build script what it builds, and how"),
     ("agent/src/main.rs", "the home folder, where the configuration file may be"),
     ("cells/infra/api/client/src/address.rs", "`CILIUM_SOCK`, by which all clients of Cilium find the agent"),
     (
