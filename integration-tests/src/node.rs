@@ -5,6 +5,7 @@ mod pods;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::ErrorKind;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -379,6 +380,17 @@ impl Node {
         let answer = self.request("GET", path, None).unwrap();
         assert_eq!(answer.status, 200, "{path}: {answer:?}\n{}", self.log());
         answer.json()
+    }
+
+    /// An address of the pods' range that neither an endpoint nor the router has.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn unused_ipv4(&self) -> Ipv4Addr {
+        let taken = format!("{}{}", self.get("/v1/endpoint"), self.get("/v1/config"));
+        let mut candidates = (100..250).map(|last| Ipv4Addr::new(10, 244, 0, last));
+        candidates.find(|address| !taken.contains(&format!("\"{address}\""))).expect("an address is free")
     }
 
     /// Ids, addresses and states of all endpoints, in a stable order.

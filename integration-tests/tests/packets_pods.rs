@@ -111,10 +111,11 @@ fn a_pod_may_only_send_from_its_own_addresses() {
     require_root!();
     let mut node = Node::started();
     let (a, b) = (node.add_pod("a"), node.add_pod("b"));
-    a.ns.ip("addr add 10.244.0.250/32 dev eth0").unwrap();
+    let foreign = node.unused_ipv4().to_string();
+    a.ns.ip(&format!("addr add {foreign}/32 dev eth0")).unwrap();
     let ping = |source: &str| pings(&a.ns, &["-I", source, &b.ipv4.to_string()]);
     assert!(ping(&a.ipv4.to_string()), "its own address is allowed\n{}", node.log());
-    assert!(!ping("10.244.0.250"), "a foreign address is not");
+    assert!(!ping(&foreign), "a foreign address is not");
     let metrics = node.apiary(&["bpf", "metrics", "list"]);
     assert!(metrics.contains("Invalid source ip"), "{metrics}");
 }
@@ -145,9 +146,7 @@ fn unknown_pods_are_dropped_at_the_hosts_side() {
     let stranger = node.sandbox().netns("stranger").unwrap();
     node.host().veth("lxc57a26e500001", &stranger, "eth0").unwrap();
     let gateway = router(&node)[0];
-    let taken = [known.ipv4, gateway].map(|ip| ip.to_string());
-    let own = ["10.244.0.200", "10.244.0.201", "10.244.0.202"];
-    let own = own.into_iter().find(|ip| !taken.iter().any(|taken| taken == ip)).unwrap();
+    let own = node.unused_ipv4();
     stranger
         .ip_batch(&format!(
             "addr add {own}/32 dev eth0\nroute add {gateway}/32 dev eth0\nroute add default via {gateway}\n\

@@ -179,7 +179,7 @@ fn another_endpoints_interface_is_refused() {
         "container-id": "thief",
         "interface-name": row["status"]["networking"]["interface-name"],
         "interface-index": row["status"]["networking"]["interface-index"],
-        "addressing": {"ipv4": "10.244.0.200"},
+        "addressing": {"ipv4": node.unused_ipv4().to_string()},
         "state": "waiting-for-identity",
         "sync-build-endpoint": true,
     });

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use futures::future::OptionFuture;
 use hive::job::OneShotJob;
 use hive::{Backoff, JobCx, JobGroup};
 use tokio::time::{Instant, sleep_until};
@@ -193,7 +194,7 @@ impl<In: TableSpec, Out: TableSpec> Deriving<In, Out> {
                     more.changed().await;
                     tokio::task::yield_now().await;
                 } => {}
-                () = changed(completes.as_ref()), if self.initializer.is_some() => {}
+                Some(()) = OptionFuture::from(completes.as_ref().map(Watch::changed)), if self.initializer.is_some() => {}
                 () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {}
             }
         }
@@ -296,14 +297,6 @@ fn apply<Out: TableSpec>(w: &mut Writer<'_, Out>, outcome: Derive<Out>) -> Resul
         Derive::Update(_) | Derive::Skip => Ok(None),
     };
     inserted.map(drop).map_err(|conflict| conflict.to_string())
-}
-
-/// Waits for the watch; for ever without one.
-async fn changed(watch: Option<&Watch>) {
-    match watch {
-        Some(watch) => watch.changed().await,
-        None => std::future::pending().await,
-    }
 }
 
 fn key<T: TableSpec>(change: &Change<T>) -> KeyBuf {

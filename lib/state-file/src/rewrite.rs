@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::OptionFuture;
 use hive::job::Backoff;
 use hive::prelude::*;
 use parking_lot::Mutex;
@@ -101,8 +102,8 @@ impl Rewrite {
             let aside = self.row.state.lock().aside.as_ref().map(|(kept, _)| kept.clone());
             tokio::select! {
                 () = self.wake.notified() => {}
-                () = sleep(retry) => {}
-                () = sleep(aside.as_ref().map(|_| LOOK)) => {
+                Some(()) = OptionFuture::from(retry.map(tokio::time::sleep)) => {}
+                Some(()) = OptionFuture::from(aside.as_ref().map(|_| tokio::time::sleep(LOOK))) => {
                     self.row.look();
                     continue;
                 }
@@ -173,11 +174,4 @@ where
 {
     let write = write.clone();
     hive::blocking(move || write().map_err(|error| error.to_string())).await
-}
-
-async fn sleep(time: Option<Duration>) {
-    match time {
-        Some(time) => tokio::time::sleep(time).await,
-        None => std::future::pending().await,
-    }
 }

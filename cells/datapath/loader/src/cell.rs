@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use api::StatusSource;
 use devices::{Device, NodeAddress, Route};
+use futures::future::OptionFuture;
 use hive::prelude::*;
 use ipnetwork::IpNetwork;
 use local_node::LocalNode;
@@ -334,13 +335,13 @@ impl HostJob {
                 () = host_watch.changed() => {}
                 () = net_watch.changed() => {}
                 () = route_watch.changed() => {}
-                () = changed(options_watch) => {}
+                Some(()) = OptionFuture::from(options_watch.as_ref().map(Watch::changed)) => {}
                 taken = self.live.changed() => {
                     taken?;
                     watchdog.every(self.live.config.endpoint_bpf_prog_watchdog_interval);
                 }
                 _ = host_endpoint.changed() => {}
-                () = sleep(wait) => {}
+                Some(()) = OptionFuture::from(wait.map(tokio::time::sleep)) => {}
                 () = watchdog.due(), if self.datapath.programs().is_some() => {
                     let _working = cx.working();
                     let guarded = self.live.config.enable_identity_mark;
@@ -422,7 +423,7 @@ async fn purge_deleted_endpoints(
         while wait.is_some() {
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
-                () = sleep(wait) => {}
+                Some(()) = OptionFuture::from(wait.map(tokio::time::sleep)) => {}
             }
             let _working = cx.working();
             let (left, shared) = (datapath.clone(), maps.clone());
@@ -474,23 +475,7 @@ async fn keep_pool(datapath: Arc<KernelDatapath>, cx: JobCx) -> anyhow::Result<(
         tokio::select! {
             () = cx.cancelled() => return Ok(()),
             () = datapath.pool().wanted() => {}
-            () = sleep(rest) => {}
+            Some(()) = OptionFuture::from(rest.map(tokio::time::sleep)) => {}
         }
-    }
-}
-
-/// Waits for a change; for ever without a table.
-async fn changed(watch: Option<Watch>) {
-    match watch {
-        Some(watch) => watch.changed().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits; for ever without a time.
-async fn sleep(time: Option<Duration>) {
-    match time {
-        Some(time) => tokio::time::sleep(time).await,
-        None => std::future::pending().await,
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use devices::NodeAddress;
+use futures::future::OptionFuture;
 use hive::JobHandle;
 use hive::prelude::*;
 use loadbalancer::{Frontend, Initializers, ServiceName, ServicesWriter};
@@ -88,7 +89,7 @@ impl Control {
             if !waits.more && self.initializers.is_none() {
                 tokio::select! {
                     () = waits.frontends.changed() => {}
-                    () = changed(waits.addresses.as_ref()) => {}
+                    Some(()) = OptionFuture::from(waits.addresses.as_ref().map(Watch::changed)) => {}
                     () = cx.cancelled() => return Ok(()),
                 }
             }
@@ -207,12 +208,4 @@ impl Servers {
 /// The name of the job that answers on a port.
 fn name(port: u16) -> String {
     format!("listener-{port}")
-}
-
-/// Ends when the table has changed, if there is one.
-async fn changed(watch: Option<&Watch>) {
-    match watch {
-        Some(watch) => watch.changed().await,
-        None => std::future::pending().await,
-    }
 }

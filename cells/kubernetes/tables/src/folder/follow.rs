@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use futures::future::OptionFuture;
 use hive::JobCx;
 use inotify::Inotify;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::time::Instant;
 
 use super::Folder;
 use super::watch::Watch;
@@ -57,7 +57,7 @@ async fn watched(mut folder: Box<Folder>, questions: &mut Questions, cx: &JobCx)
                 // Before what there is is read: what comes later makes it ready again.
                 ready = events.readable() => ready?.clear_ready(),
                 Some(question) = questions.recv() => asked.push(question),
-                () = at(folder.next_deadline()) => {}
+                Some(()) = OptionFuture::from(folder.next_deadline().map(tokio::time::sleep_until)) => {}
                 () = cx.cancelled() => return Ok((folder, Ok(()))),
             }
             working = cx.working();
@@ -84,13 +84,6 @@ fn open() -> io::Result<(Inotify, AsyncFd<OwnedFd>)> {
     let inotify = Inotify::init()?;
     let descriptor = inotify.as_fd().try_clone_to_owned()?;
     Ok((inotify, AsyncFd::with_interest(descriptor, Interest::READABLE)?))
-}
-
-async fn at(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Files are read off the runtime's threads.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::future::OptionFuture;
 use hive::job::Backoff;
 use hive::{ConfigWatch, JobCx};
 use identity::{Identity, Prefixes};
@@ -210,8 +211,8 @@ impl Job {
                 () = endpoints_watch.changed() => {}
                 () = objects_watch.changed() => {}
                 () = identities_watch.changed() => {}
-                () = changed(options_watch) => {}
-                () = sleep(retry) => {}
+                Some(()) = OptionFuture::from(options_watch.as_ref().map(Watch::changed)) => {}
+                Some(()) = OptionFuture::from(retry.map(tokio::time::sleep)) => {}
                 () = self.config.changed() => {}
                 () = tokio::time::sleep_until(last_comparison + comparison), if !comparison.is_zero() => {
                     last_comparison = tokio::time::Instant::now();
@@ -556,20 +557,5 @@ impl Outcome {
             error: self.error.clone(),
             ..row.clone()
         })
-    }
-}
-
-/// Waits for a change; for ever without a table.
-async fn changed(watch: Option<Watch>) {
-    match watch {
-        Some(watch) => watch.changed().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn sleep(wait: Option<Duration>) {
-    match wait {
-        Some(wait) => tokio::time::sleep(wait).await,
-        None => std::future::pending().await,
     }
 }
