@@ -140,7 +140,7 @@ fn options_of_the_load_balancer_are_declared_and_checked() {
     }
 }
 
-/// What a cell declares is what Cilium has under that name.
+/// Options of the cells have the types and defaults of Cilium's options of the same names.
 #[test]
 fn declared_options_are_those_of_the_original() {
     let hive = Hive::builder(agent::cells()).build().unwrap();

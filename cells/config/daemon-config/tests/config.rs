@@ -399,7 +399,7 @@ async fn live_options_follow_objects_that_are_named() {
     agent.end().await;
 }
 
-/// Without the name, or when that is switched off, it is told and nothing else, as Cilium does.
+/// Without the names of the objects, or with the option off, drift is reported and nothing changes, as in Cilium.
 #[tokio::test]
 async fn objects_that_nobody_named_are_only_compared() {
     for options in [vec![], vec![("config-sources", NAMED), ("apply-dynamic-config", "false")]] {

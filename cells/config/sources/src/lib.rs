@@ -2,8 +2,8 @@
 //!
 //! **Owns** the table `cilium-configs` ([`ClusterConfig`]: an option as one object has it) and the options that say which
 //! objects those are ([`SourcesConfig`]). **Needs** the hive's sources of cluster objects (`Arc<dyn k8s_types::Source>`);
-//! without any the table is complete and empty. **Provides** `Arc<Table<ClusterConfig>>` to whoever compares the
-//! configuration with what runs, which is `daemon-config`.
+//! without any the table is complete and empty. **Provides** `Arc<Table<ClusterConfig>>` to
+//! `daemon-config`, which compares it with the running configuration.
 //!
 //! **Life**: one job watches each object by its name. The objects' keys come and go with them; one that cannot be read
 //! leaves what it said before, reported in health and once in the log.

@@ -355,8 +355,8 @@ impl HostJob {
         }
     }
 
-    /// What is reported to monitors now: what the options say where their table says nothing else. With the table's revision,
-    /// and when it changes.
+    /// Returns the events that are reported to monitors: by the table of runtime options, else by the agent's own options.
+    /// With the table's revision and a watch on it.
     fn notifications(&self) -> (Notifications, u64, Option<Watch>) {
         let Some(options) = &self.options else { return (self.live.notifications, 0, None) };
         let snapshot = options.snapshot();

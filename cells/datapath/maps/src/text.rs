@@ -123,17 +123,22 @@ fn remote(info: &RemoteEndpointInfo) -> String {
     format!("identity={identity} encryptkey={key} tunnelendpoint={tunnel} flags={flags}")
 }
 
-fn policy_key(key: &PolicyKey) -> String {
-    let direction = if key.egress == 0 { "Ingress" } else { "Egress" };
-    let bits = key.prefixlen.saturating_sub(PolicyKey::STATIC_BITS);
-    let protocol = match key.protocol {
+/// The name of an IP protocol; of those without a name here the number.
+pub fn protocol_name(number: u8) -> String {
+    match number {
         1 => "ICMP".to_owned(),
         6 => "TCP".to_owned(),
         17 => "UDP".to_owned(),
         58 => "ICMPv6".to_owned(),
         132 => "SCTP".to_owned(),
         other => other.to_string(),
-    };
+    }
+}
+
+fn policy_key(key: &PolicyKey) -> String {
+    let direction = if key.egress == 0 { "Ingress" } else { "Egress" };
+    let bits = key.prefixlen.saturating_sub(PolicyKey::STATIC_BITS);
+    let protocol = protocol_name(key.protocol);
     let port = u16::from_be(key.dport);
     let traffic = match bits {
         0 => "ANY".to_owned(),

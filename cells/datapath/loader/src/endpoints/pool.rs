@@ -152,8 +152,8 @@ impl PolicyPool {
         self.wanted.notify_one();
     }
 
-    /// Makes rested slots ready, creates maps when half of them are gone (a batch after the other, 8 to 11 ms each, on
-    /// nobody's path), and destroys some that nobody needed for a while. Returns how many are ready.
+    /// Makes rested slots ready, refills the pool when half of its maps are in use (in batches of 8 to 11 ms, outside of any
+    /// request), and shrinks it after a while without demand. Returns how many maps are ready.
     pub fn tend(&self) -> Result<usize, DatapathError> {
         self.tend_at(Instant::now())
     }
@@ -206,8 +206,8 @@ impl PolicyPool {
         self.slots().next_shrink(Instant::now())
     }
 
-    /// Pins again what another process has unpinned: maps that were given out from what is open; those in reserve,
-    /// which nobody can open any more, are replaced. Returns what was done, in words.
+    /// Pins again what another process has unpinned: maps in use by their open descriptors; maps in
+    /// reserve cannot be opened any more and are replaced. Returns descriptions of the repairs.
     pub(crate) fn repin(&self) -> Result<Vec<String>, DatapathError> {
         let ready: BTreeSet<u32> = self.slots().free().iter().copied().collect();
         let given: Vec<_> = self.given().iter().map(|(slot, map)| (*slot, map.clone())).collect();

@@ -1,4 +1,4 @@
-//! What a start finds of the previous run, and what is to be done about it: a pure function of rows and pins.
+//! Plans how a start restores the state of the previous run: a pure function of rows and pins.
 
 use std::collections::{BTreeMap, BTreeSet};
 

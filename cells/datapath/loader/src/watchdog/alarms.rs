@@ -26,7 +26,7 @@ const DELETED_FILTER: u16 = 45;
 const ENOBUFS: i32 = 105;
 const PACKET: usize = 32 << 10;
 
-/// What the kernel reports, in the network and mount namespace it was made in.
+/// Subscriptions to the kernel's notifications, in the network and mount namespace of its creation.
 pub(crate) struct Alarms {
     mounts: Option<AsyncFd<File>>,
     filters: Option<TokioSocket>,
@@ -39,14 +39,14 @@ pub(crate) struct Alarms {
 impl Alarms {
     /// Subscribes; `pin` is there as long as the bpf file system is.
     pub(crate) fn new(pin: PathBuf) -> Alarms {
-        let told = |what: &str, error: io::Error| {
+        let unavailable = |what: &str, error: io::Error| {
             tracing::info!(what, %error, "The kernel does not tell of changes, they are found at the next look");
         };
         Alarms {
-            mounts: mounts().map_err(|error| told("mounts", error)).ok(),
-            filters: socket(NETLINK_ROUTE, GROUP_TC).map_err(|error| told("tc filters", error)).ok(),
+            mounts: mounts().map_err(|error| unavailable("mounts", error)).ok(),
+            filters: socket(NETLINK_ROUTE, GROUP_TC).map_err(|error| unavailable("tc filters", error)).ok(),
             rules: socket(NETLINK_NETFILTER, GROUP_NFTABLES)
-                .map_err(|error| told("rules of nftables", error))
+                .map_err(|error| unavailable("rules of nftables", error))
                 .ok(),
             buffer: Default::default(),
             pin,

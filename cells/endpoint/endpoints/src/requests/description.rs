@@ -64,14 +64,16 @@ impl Endpoints {
             let Some(id) = known else { return Ok(false) };
             description.record.sec_label = Some(SecurityLabel { id, labels });
         }
+        Ok(self.apply(row, description))
+    }
+
+    /// Writes the row with its description; false if the description does not hold for the current row any more.
+    fn apply(&self, row: &Endpoint, description: Description) -> bool {
         let mut txn = self.table.write();
-        let next = description.applied(row, txn.get(Endpoint::by_id(id)));
-        let has_changed = next.is_some();
-        if let Some(next) = next {
-            txn.insert(next);
-            txn.commit();
-        }
-        Ok(has_changed)
+        let Some(next) = description.applied(row, txn.get(Endpoint::by_id(row.id()))) else { return false };
+        txn.insert(next);
+        txn.commit();
+        true
     }
 
     /// Updates labels, identity and names of ports to those of the pod's object, or of the API server's answer
@@ -84,11 +86,9 @@ impl Endpoints {
             let snapshot = self.table.snapshot();
             let row = self.table.get(&snapshot, Endpoint::by_id(id)).ok_or(Refused::NotFound)?;
             let Some(description) = self.described(&snapshot, row, fetched)? else { return Ok(false) };
-            let mut txn = self.table.write();
-            let Some(next) = description.applied(row, txn.get(Endpoint::by_id(id))) else { continue };
-            txn.insert(next);
-            txn.commit();
-            return Ok(true);
+            if self.apply(row, description) {
+                return Ok(true);
+            }
         }
     }
 

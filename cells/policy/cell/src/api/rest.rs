@@ -171,15 +171,7 @@ impl From<&PortSpec> for PortProtocol {
     }
 }
 
-/// The name of a protocol, its IP protocol number if it has none here.
+/// The name of a protocol, `ANY` for 0.
 pub(crate) fn protocol_name(protocol: u8) -> String {
-    match protocol {
-        0 => "ANY".to_owned(),
-        1 => "ICMP".to_owned(),
-        6 => "TCP".to_owned(),
-        17 => "UDP".to_owned(),
-        58 => "ICMPv6".to_owned(),
-        132 => "SCTP".to_owned(),
-        other => other.to_string(),
-    }
+    if protocol == 0 { "ANY".to_owned() } else { maps::text::protocol_name(protocol) }
 }
