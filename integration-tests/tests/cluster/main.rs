@@ -1,0 +1,27 @@
+//! The agent, its clients and the stage with a real API server.
+
+mod agent;
+mod api;
+mod api_server;
+mod bad_input;
+mod build_config;
+mod definitions;
+mod get;
+mod idle;
+mod stage;
+mod tls;
+mod writer;
+
+use std::sync::Once;
+
+use cluster_stage::Stage;
+use k8s_types::schema::custom_resource_definitions;
+
+/// The shared stage, with all kinds defined. Its tests make namespaced objects in namespaces of their own, and read no list of
+/// the whole cluster but the one of definitions.
+fn stage_with_definitions() -> &'static Stage {
+    static DEFINED: Once = Once::new();
+    let stage = Stage::shared();
+    DEFINED.call_once(|| stage.define(&custom_resource_definitions()).unwrap());
+    stage
+}

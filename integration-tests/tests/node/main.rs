@@ -1,0 +1,22 @@
+//! The agent as a process on a node: its options, inputs, failures, rights, memory and what it leaves behind.
+
+mod bad_input;
+mod bad_kubeconfig;
+mod bad_manifests;
+mod cleanup;
+mod descriptors;
+mod failures;
+mod health_checks;
+mod k8s_tracker;
+mod label_filter;
+mod live_options;
+mod many_endpoints;
+mod memory_limit;
+mod pictures;
+mod privileges;
+mod rest;
+mod runtime_options;
+mod scripts;
+mod services;
+mod shell;
+mod untouched;
