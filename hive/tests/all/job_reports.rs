@@ -156,7 +156,7 @@ async fn two_jobs_of_one_name_are_warned_of() {
     let told = hive.logged(LogLevel::WARN, "Two jobs of one name report as one name=job-sync").to_string();
     assert_eq!(hive.logs().iter().filter(|line| line.level == LogLevel::WARN).count(), 1);
     for line in [line, line + 1] {
-        assert!(told.contains(&format!("hive/tests/job_reports.rs:{line}:")), "{told}");
+        assert!(told.contains(&format!("hive/tests/all/job_reports.rs:{line}:")), "{told}");
     }
     hive.stop().await;
 }

@@ -134,7 +134,7 @@ async fn assertions_say_what_there_is() {
     let said = fault(async { hive.is_healthy() }).await;
     assert!(said.contains("a.job-fails: Failed (duration 0.0ns): no route to host"), "{said}");
     let said = fault(hive.until("never", || false)).await;
-    let begin = "in vain at hive/tests/test_hive.rs:_: waited for half a minute: never\n  health a";
+    let begin = "in vain at hive/tests/all/test_hive.rs:_: waited for half a minute: never\n  health a";
     assert!(said.starts_with(begin), "{said}");
     assert!(
         said.contains("\n  health a.job-fails: Degraded Failed (duration 0.0ns) no route to host\n"),
@@ -150,9 +150,9 @@ async fn what_fails_names_the_line_of_the_test() {
     let said = fault(hive.start()).await;
     assert_eq!(
         said,
-        "start at hive/tests/test_hive.rs:_: 1 fault in the graph:
-  - missing Arc<test_hive::Store>
-    needed by TestHive::needing (hive/tests/test_hive.rs:_) at the root
+        "start at hive/tests/all/test_hive.rs:_: 1 fault in the graph:
+  - missing Arc<all::test_hive::Store>
+    needed by TestHive::needing (hive/tests/all/test_hive.rs:_) at the root
     hint: no cell in the list provides it; add the module that does, or a constructor that gives Arc<Store>"
     );
     // Where nothing is waited for the panic itself is at the line.
@@ -160,7 +160,7 @@ async fn what_fails_names_the_line_of_the_test() {
     let (seen, before) = (at.clone(), std::panic::take_hook());
     std::panic::set_hook(Box::new(move |panic| {
         let at = panic.location().map(ToString::to_string).unwrap_or_default();
-        if std::thread::current().name() == Some("what_fails_names_the_line_of_the_test") {
+        if std::thread::current().name() == Some("test_hive::what_fails_names_the_line_of_the_test") {
             *seen.lock() = at;
         } else {
             before(panic);
@@ -168,7 +168,7 @@ async fn what_fails_names_the_line_of_the_test() {
     }));
     let mut hive = TestHive::new([]);
     hive.start().await;
-    let own = |at: &str| at.starts_with("hive/tests/test_hive.rs:");
+    let own = |at: &str| at.starts_with("hive/tests/all/test_hive.rs:");
     let said = fault(async { drop(hive.get::<Store>()) }).await;
     assert!(said.starts_with("not built: ") && own(&at.lock()), "{said} {at:?}");
     let said = fault(async { drop(hive.health("nobody")) }).await;
@@ -194,7 +194,7 @@ async fn jobs_that_do_not_end_are_named() {
     let said = fault(hive.stop()).await;
     assert_eq!(
         said,
-        "stop at hive/tests/test_hive.rs:_: something is left of the hive\n  job `job-deaf` of module `m` did not end within 5s of being cancelled: its code does not look at JobCx::cancelled()"
+        "stop at hive/tests/all/test_hive.rs:_: something is left of the hive\n  job `job-deaf` of module `m` did not end within 5s of being cancelled: its code does not look at JobCx::cancelled()"
     );
 }
 
@@ -271,16 +271,20 @@ async fn objects_that_are_left_are_named_with_who_gave_and_took_them() {
     let objects: Vec<String> = left.objects.iter().map(|object| object.types.join(" and ")).collect();
     assert_eq!(
         objects,
-        ["test_hive::Client", "test_hive::Store and dyn test_hive::Reader", "test_hive::Server"]
+        [
+            "all::test_hive::Client",
+            "all::test_hive::Store and dyn all::test_hive::Reader",
+            "all::test_hive::Server"
+        ]
     );
     assert!(
         said.contains(
-            "object Arc<test_hive::Client>, held once, given by test_hive::new_client (hive/tests/test_hive.rs:"
+            "object Arc<all::test_hive::Client>, held once, given by all::test_hive::new_client (hive/tests/all/test_hive.rs:"
         ),
         "{said}"
     );
     assert!(
-        said.contains("in module `web`; perhaps held by test_hive::new_server, whose objects are left"),
+        said.contains("in module `web`; perhaps held by all::test_hive::new_server, whose objects are left"),
         "{said}"
     );
 
@@ -289,9 +293,9 @@ async fn objects_that_are_left_are_named_with_who_gave_and_took_them() {
     hive.start().await;
     let server = hive.get::<Server>();
     let said = fault(hive.finish()).await;
-    assert!(said.starts_with("finish at hive/tests/test_hive.rs:_: "), "{said}");
-    assert!(said.contains("object Arc<test_hive::Server>, held once"), "{said}");
-    assert!(said.contains("; drop it before, or say .holding::<test_hive::Server>()"), "{said}");
+    assert!(said.starts_with("finish at hive/tests/all/test_hive.rs:_: "), "{said}");
+    assert!(said.contains("object Arc<all::test_hive::Server>, held once"), "{said}");
+    assert!(said.contains("; drop it before, or say .holding::<all::test_hive::Server>()"), "{said}");
     drop(server);
     let mut hive = TestHive::new(cells(false)).holding::<Server>().holding::<dyn Reader>();
     hive.start().await;
@@ -311,7 +315,7 @@ async fn a_task_that_escapes_is_seen_by_what_it_holds() {
     let mut hive = TestHive::new([provide(new_store), invoke(escapes)]);
     hive.start().await;
     let left = hive.try_finish().await.unwrap_err();
-    assert_eq!(left.objects[0].types[0], "test_hive::Store");
+    assert_eq!(left.objects[0].types[0], "all::test_hive::Store");
 }
 
 #[tokio::test(start_paused = true)]
@@ -357,7 +361,7 @@ async fn a_hive_that_nobody_stops_fails_the_test() {
     let said = fault(async move { drop(hive) }).await;
     let remedy =
         "end the test with finish().await or stop().await, or kill() a hive that is to end without a stop";
-    assert_eq!(said, format!("never stopped at hive/tests/test_hive.rs:_: {remedy}"));
+    assert_eq!(said, format!("never stopped at hive/tests/all/test_hive.rs:_: {remedy}"));
 
     // What has not started, or failed to, has no end; what is killed has none on purpose.
     drop(TestHive::new(talks("a")));

@@ -231,7 +231,7 @@ async fn failing_and_panicking_constructors_are_named() {
     ] {
         let error =
             TestHive::new(module("m", "x", [cell, consumer()])).try_start().await.unwrap_err().to_string();
-        assert!(error.contains(&format!("::{function} (hive/tests/objects.rs:")), "{error}");
+        assert!(error.contains(&format!("::{function} (hive/tests/all/objects.rs:")), "{error}");
         assert!(error.ends_with(&format!("in module `m` failed: {text}")), "{error}");
     }
 }

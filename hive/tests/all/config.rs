@@ -505,8 +505,8 @@ fn a_program_has_defaults_of_its_own() {
         text.contains("default of option `socket-pat`: no cell declares it; did you mean `socket-path`?"),
         "{text}"
     );
-    assert!(text.contains("declared by HiveBuilder::preset (hive/tests/config.rs:"), "{text}");
+    assert!(text.contains("declared by HiveBuilder::preset (hive/tests/all/config.rs:"), "{text}");
     let text = fault("socket-backlog", "many");
     assert!(text.contains("default of option `socket-backlog`: \"many\" is not"), "{text}");
-    assert!(text.contains("HiveBuilder::preset (hive/tests/config.rs:"), "{text}");
+    assert!(text.contains("HiveBuilder::preset (hive/tests/all/config.rs:"), "{text}");
 }

@@ -1,6 +1,6 @@
 //! What the compiler says about cells that are wrong: it names the wrong part and what would be right.
 
-#[path = "harness/compile_fail.rs"]
+#[path = "../harness/compile_fail.rs"]
 mod harness;
 
 #[test]

@@ -84,8 +84,8 @@ async fn what_a_module_provides_is_there_if_its_condition_is_met() {
 fn who_requires_it_is_told_which_option_is_to_blame() {
     let cells = || [lb(), module("consumer", "x", invoke(|_: Arc<dyn Balancer>| ()))];
     let text = "1 fault in the graph:
-  - missing Arc<dyn conditional::Balancer>
-    needed by conditional::who_requires_it_is_told_which_option_is_to_blame::{{closure}}::{{closure}} (hive/tests/conditional.rs:_) in module `consumer`
+  - missing Arc<dyn all::conditional::Balancer>
+    needed by all::conditional::who_requires_it_is_told_which_option_is_to_blame::{{closure}}::{{closure}} (hive/tests/all/conditional.rs:_) in module `consumer`
     hint: module `lb` is off: ";
     assert_eq!(fault(&[], cells()), format!("{text}option enable-lb=false"));
     // Of several options those that alone would do.
@@ -192,15 +192,15 @@ fn a_condition_that_cannot_be_asked() {
     assert_eq!(
         text,
         "1 fault in the graph:
-  - missing Config<conditional::a_condition_that_cannot_be_asked::Forgotten>
-    needed by conditional::a_condition_that_cannot_be_asked::{{closure}} (hive/tests/conditional.rs:_) in module `m`
+  - missing Config<all::conditional::a_condition_that_cannot_be_asked::Forgotten>
+    needed by all::conditional::a_condition_that_cannot_be_asked::{{closure}} (hive/tests/all/conditional.rs:_) in module `m`
     hint: list `config::<Forgotten>()` in the module that owns it"
     );
     let text = fault(&[], lb().when(|c: &LbConfig| [c.enable_lb][c.lb_map_max as usize]));
     assert_eq!(
         text,
         "1 fault in the graph:
-  - condition conditional::a_condition_that_cannot_be_asked::{{closure}} (hive/tests/conditional.rs:_) at the root panicked: index out of bounds: the len is 1 but the index is 512
+  - condition all::conditional::a_condition_that_cannot_be_asked::{{closure}} (hive/tests/all/conditional.rs:_) at the root panicked: index out of bounds: the len is 1 but the index is 512
     hint: a condition should only look at its configuration struct"
     );
 }

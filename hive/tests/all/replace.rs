@@ -66,8 +66,8 @@ async fn in_one_module_only() {
 async fn what_is_not_there_cannot_be_replaced() {
     let mut hive = TestHive::new(cells()).replace_in("a.iner", named("fake"));
     let text = hive.try_start().await.unwrap_err().to_string();
-    assert!(text.contains("nothing to replace in module `a.iner`: Arc<dyn replace::Speak>"), "{text}");
-    assert!(text.contains("asked for at hive/tests/replace.rs:"), "{text}");
+    assert!(text.contains("nothing to replace in module `a.iner`: Arc<dyn all::replace::Speak>"), "{text}");
+    assert!(text.contains("asked for at hive/tests/all/replace.rs:"), "{text}");
     assert!(text.ends_with("hint: there is no such module; did you mean `a.inner`?"), "{text}");
 
     let mut hive = TestHive::new(cells()).replace_in("ab", Arc::new(7_u8));
@@ -80,7 +80,7 @@ async fn what_is_not_there_cannot_be_replaced() {
     let cells = [module("kv", "x", provide(|| named("kv"))), module("api", "x", listen())];
     let mut hive = TestHive::new(cells).replace_in("api", named("fake"));
     let text = hive.try_start().await.unwrap_err().to_string();
-    assert!(text.contains("hint: it is provided by replace::"), "{text}");
+    assert!(text.contains("hint: it is provided by all::replace::"), "{text}");
     assert!(text.ends_with("in module `kv`"), "{text}");
 }
 
@@ -89,7 +89,7 @@ async fn what_is_not_there_cannot_be_replaced() {
 async fn a_replacement_that_nobody_sees_is_a_fault() {
     let mut hive = TestHive::new(cells()).replace(Arc::new(Name("fake".to_owned())));
     let text = hive.try_start().await.unwrap_err().to_string();
-    let begin = "1 fault in the graph:\n  - nothing gives or takes Arc<replace::Name>, replaced at hive/tests/replace.rs:";
+    let begin = "1 fault in the graph:\n  - nothing gives or takes Arc<all::replace::Name>, replaced at hive/tests/all/replace.rs:";
     assert!(text.starts_with(begin), "{text}");
     assert!(text.ends_with("hint: for a trait write `.replace::<dyn Trait>(..)`"), "{text}");
     let hive = TestHive::new(cells()).replace::<dyn Speak>(Arc::new(Name("fake".to_owned())));
@@ -111,7 +111,7 @@ async fn a_value_is_supplied() {
     // A fault names the test's own line.
     let mut hive = TestHive::new(provide(|| named("real"))).supply(named("supplied"));
     let text = hive.try_start().await.unwrap_err().to_string();
-    assert_eq!(text.matches("(hive/tests/replace.rs:").count(), 2, "{text}");
+    assert_eq!(text.matches("(hive/tests/all/replace.rs:").count(), 2, "{text}");
 }
 
 #[tokio::test]
@@ -159,8 +159,11 @@ async fn a_decorated_group() {
 fn two_decorators_for_everybody_are_ambiguous() {
     let cells = [decorate_all(louder), module("m", "x", decorate_all(louder)), provide(|| named("x"))];
     let text = hive::validate(cells).unwrap_err().to_string();
-    assert!(text.starts_with("1 fault in the graph:\n  - ambiguous Arc<dyn replace::Speak>\n"), "{text}");
-    assert!(text.contains("    decorated by replace::louder (hive/tests/replace.rs:"), "{text}");
+    assert!(
+        text.starts_with("1 fault in the graph:\n  - ambiguous Arc<dyn all::replace::Speak>\n"),
+        "{text}"
+    );
+    assert!(text.contains("    decorated by all::replace::louder (hive/tests/all/replace.rs:"), "{text}");
     assert!(
         text.ends_with(" in module `m`\n    hint: make one decorator of both, or nest them with `decorate`")
     );

@@ -59,12 +59,12 @@ fn missing_names_who_asks_and_what_is_near() {
     assert_eq!(
         text,
         "2 faults in the graph:
-  - missing Arc<graph::missing_names_who_asks_and_what_is_near::Allocators>
-    needed by graph::missing_names_who_asks_and_what_is_near::{{closure}} (hive/tests/graph.rs:_) in module `api`
-    hint: did you mean Arc<graph::Allocator>, provided by graph::new_allocator (hive/tests/graph.rs:_) at the root?
-  - missing Arc<dyn graph::Ipam + core::marker::Sync>
-    needed by graph::missing_names_who_asks_and_what_is_near::{{closure}} (hive/tests/graph.rs:_) in module `api`
-    hint: did you mean Arc<dyn graph::Ipam>, provided by graph::new_ipam (hive/tests/graph.rs:_) in module `ipam`?"
+  - missing Arc<all::graph::missing_names_who_asks_and_what_is_near::Allocators>
+    needed by all::graph::missing_names_who_asks_and_what_is_near::{{closure}} (hive/tests/all/graph.rs:_) in module `api`
+    hint: did you mean Arc<all::graph::Allocator>, provided by all::graph::new_allocator (hive/tests/all/graph.rs:_) at the root?
+  - missing Arc<dyn all::graph::Ipam + core::marker::Sync>
+    needed by all::graph::missing_names_who_asks_and_what_is_near::{{closure}} (hive/tests/all/graph.rs:_) in module `api`
+    hint: did you mean Arc<dyn all::graph::Ipam>, provided by all::graph::new_ipam (hive/tests/all/graph.rs:_) in module `ipam`?"
     );
 }
 
@@ -77,9 +77,9 @@ fn private_says_whose() {
     assert_eq!(
         text,
         "1 fault in the graph:
-  - private Arc<graph::Allocator>
-    needed by graph::private_says_whose::{{closure}} (hive/tests/graph.rs:_) in module `api`
-    it is private to graph::new_allocator (hive/tests/graph.rs:_) in module `ipam`
+  - private Arc<all::graph::Allocator>
+    needed by all::graph::private_says_whose::{{closure}} (hive/tests/all/graph.rs:_) in module `api`
+    it is private to all::graph::new_allocator (hive/tests/all/graph.rs:_) in module `ipam`
     hint: make it `provide`, or move the consumer into that module"
     );
 }
@@ -90,9 +90,9 @@ fn duplicate_names_both() {
     assert_eq!(
         text,
         "1 fault in the graph:
-  - duplicate Arc<dyn graph::Ipam>
-    provided by graph::new_ipam (hive/tests/graph.rs:_) in module `a`
-    and by      graph::other_ipam (hive/tests/graph.rs:_) in module `b`
+  - duplicate Arc<dyn all::graph::Ipam>
+    provided by all::graph::new_ipam (hive/tests/all/graph.rs:_) in module `a`
+    and by      all::graph::other_ipam (hive/tests/all/graph.rs:_) in module `b`
     hint: make one `provide_private`, wrap it in a newtype, or contribute to a group with `Member<T>`"
     );
 }
@@ -108,13 +108,13 @@ fn cycle_names_every_step_once() {
         text,
         "1 fault in the graph:
   - dependency cycle
-    graph::new_a (hive/tests/graph.rs:_) in module `m1`
-      needs Arc<graph::B>, provided by
-    graph::new_b (hive/tests/graph.rs:_) in module `m1`
-      needs Arc<graph::C>, provided by
-    graph::new_c (hive/tests/graph.rs:_) in module `m2`
-      needs Arc<graph::A>, provided by
-    graph::new_a (hive/tests/graph.rs:_) (back at the start)
+    all::graph::new_a (hive/tests/all/graph.rs:_) in module `m1`
+      needs Arc<all::graph::B>, provided by
+    all::graph::new_b (hive/tests/all/graph.rs:_) in module `m1`
+      needs Arc<all::graph::C>, provided by
+    all::graph::new_c (hive/tests/all/graph.rs:_) in module `m2`
+      needs Arc<all::graph::A>, provided by
+    all::graph::new_a (hive/tests/all/graph.rs:_) (back at the start)
     hint: break it with a start hook, or by moving the shared part into its own constructor"
     );
 }
@@ -128,9 +128,9 @@ fn uncertain_names_the_maybe_provider() {
     assert_eq!(
         text,
         "1 fault in the graph:
-  - uncertain Arc<graph::Allocator>
-    needed by graph::uncertain_names_the_maybe_provider::{{closure}} (hive/tests/graph.rs:_) at the root
-    it may be absent: graph::uncertain_names_the_maybe_provider::perhaps (hive/tests/graph.rs:_) at the root returns an `Option`
+  - uncertain Arc<all::graph::Allocator>
+    needed by all::graph::uncertain_names_the_maybe_provider::{{closure}} (hive/tests/all/graph.rs:_) at the root
+    it may be absent: all::graph::uncertain_names_the_maybe_provider::perhaps (hive/tests/all/graph.rs:_) at the root returns an `Option`
     hint: take it as `Option<..>`"
     );
 }
@@ -146,9 +146,9 @@ fn module_ids_are_checked() {
     assert_eq!(
         text,
         "3 faults in the graph:
-  - module id `Bad` (hive/tests/graph.rs:_) is not one lower-case letter followed by up to 30 of a-z, 0-9, `_`, `-`
-  - module `twice` is there twice: hive/tests/graph.rs:_ and hive/tests/graph.rs:_
-  - module `twice` is there twice: hive/tests/graph.rs:_ and hive/tests/graph.rs:_"
+  - module id `Bad` (hive/tests/all/graph.rs:_) is not one lower-case letter followed by up to 30 of a-z, 0-9, `_`, `-`
+  - module `twice` is there twice: hive/tests/all/graph.rs:_ and hive/tests/all/graph.rs:_
+  - module `twice` is there twice: hive/tests/all/graph.rs:_ and hive/tests/all/graph.rs:_"
     );
 }
 
@@ -177,10 +177,10 @@ fn options_are_checked() {
         text,
         "2 faults in the graph:
   - default of option `interval`: \"thirty\" is not a duration (such as 300ms, 30s, 1h15m) (expected a number at \"thirty\")
-    declared by graph::options_are_checked::One (hive/tests/graph.rs:_) at the root
+    declared by all::graph::options_are_checked::One (hive/tests/all/graph.rs:_) at the root
   - option `shared` is declared twice
-    by graph::options_are_checked::One (hive/tests/graph.rs:_) at the root
-    by graph::options_are_checked::Two (hive/tests/graph.rs:_) in module `two`
+    by all::graph::options_are_checked::One (hive/tests/all/graph.rs:_) at the root
+    by all::graph::options_are_checked::Two (hive/tests/all/graph.rs:_) in module `two`
     hint: rename one with `#[flag(name = \"..\")]`"
     );
 }
@@ -199,9 +199,9 @@ fn a_config_that_is_listed_twice_is_one_fault() {
     assert_eq!(
         text,
         "1 fault in the graph:
-  - duplicate Config<graph::a_config_that_is_listed_twice_is_one_fault::Twice>
-    provided by graph::a_config_that_is_listed_twice_is_one_fault::Twice (hive/tests/graph.rs:_) in module `a`
-    and by      graph::a_config_that_is_listed_twice_is_one_fault::Twice (hive/tests/graph.rs:_) in module `b`
+  - duplicate Config<all::graph::a_config_that_is_listed_twice_is_one_fault::Twice>
+    provided by all::graph::a_config_that_is_listed_twice_is_one_fault::Twice (hive/tests/all/graph.rs:_) in module `a`
+    and by      all::graph::a_config_that_is_listed_twice_is_one_fault::Twice (hive/tests/all/graph.rs:_) in module `b`
     hint: list `config::<Twice>()` once, in the module that owns it"
     );
 }
@@ -213,7 +213,7 @@ fn a_config_that_nobody_declares_says_what_to_add() {
         x: bool,
     }
     let text = faults(invoke(|c: Config<Forgotten>| assert!(c.x)));
-    assert!(text.contains("missing Config<graph::"), "{text}");
+    assert!(text.contains("missing Config<all::graph::"), "{text}");
     assert!(text.contains("hint: list `config::<Forgotten>()` in the module that owns it"), "{text}");
 }
 
@@ -230,7 +230,7 @@ fn missing_says_what_to_do() {
     struct IpamPool;
     let text = faults([provide(new_ipam_pool), invoke(|_: Arc<dyn Ipam>| ())]);
     assert!(
-        text.contains("new_ipam_pool (hive/tests/graph.rs:_) at the root provides Arc<graph::")
+        text.contains("new_ipam_pool (hive/tests/all/graph.rs:_) at the root provides Arc<all::graph::")
             && text.ends_with("IpamPool>; if that is meant, let it give Arc<dyn Ipam> as well"),
         "{text}"
     );
@@ -245,7 +245,7 @@ fn a_constructor_that_gives_nothing_is_an_invocation() {
     assert_eq!(
         text,
         "1 fault in the graph:
-  - graph::a_constructor_that_gives_nothing_is_an_invocation::announce (hive/tests/graph.rs:_) in module `api` gives nothing, so nobody can need it
+  - all::graph::a_constructor_that_gives_nothing_is_an_invocation::announce (hive/tests/all/graph.rs:_) in module `api` gives nothing, so nobody can need it
     hint: use `invoke` for what is to run"
     );
     assert!(faults([provide(async || ()), provide(new_allocator)]).contains("gives nothing"));
@@ -310,7 +310,7 @@ fn unused_is_no_fault_but_reported() {
         .unwrap();
     let unused = hive.unused();
     assert_eq!(unused.len(), 1);
-    assert_eq!(unused[0].site.place.function, "graph::new_a");
+    assert_eq!(unused[0].site.place.function, "all::graph::new_a");
     assert!(matches!(&unused[0].faults[..], [GraphError::Missing { .. }]));
 }
 

@@ -113,7 +113,7 @@ struct Player {
 impl Player {
     fn new(part: &str, test: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .args([&format!("signals::{test}"), "--exact", "--nocapture", "--test-threads=1"])
             .env(PART, part)
             .stdout(Stdio::piped())
             .spawn()

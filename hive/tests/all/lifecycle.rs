@@ -83,8 +83,8 @@ async fn a_failing_start_is_undone() {
     });
     let error = hive.try_start().await.unwrap_err();
     let text = error.to_string();
-    assert!(text.starts_with("start hook `four` of module `m` (lifecycle::three_hooks_and"), "{text}");
-    let line = format!(", hive/tests/lifecycle.rs:{line}) after 0.0ns: no route to host");
+    assert!(text.starts_with("start hook `four` of module `m` (all::lifecycle::three_hooks_and"), "{text}");
+    let line = format!(", hive/tests/all/lifecycle.rs:{line}) after 0.0ns: no route to host");
     assert!(text.contains(&line), "{text}");
     assert!(text.ends_with("no route to host; 3 hooks undone"), "{text}");
     assert_eq!(
@@ -226,7 +226,7 @@ async fn construction_counts_towards_the_limit() {
     }
     let cells = [provide(slow), invoke(|_: Arc<u8>| ())];
     let text = TestHive::new(cells).start_timeout(SECOND).try_start().await.unwrap_err().to_string();
-    assert!(text.contains("slow (hive/tests/lifecycle.rs:"), "{text}");
+    assert!(text.contains("slow (hive/tests/all/lifecycle.rs:"), "{text}");
     assert!(text.ends_with("failed: did not finish within 1s"), "{text}");
 }
 
@@ -321,7 +321,7 @@ async fn a_hook_without_anything_to_do_is_warned_of() {
     }));
     hive.start().await;
     let told = hive.logged(LogLevel::WARN, "Hook has nothing to do hook=nothing").to_string();
-    assert!(told.contains(&format!("hive/tests/lifecycle.rs:{line}:")), "{told}");
+    assert!(told.contains(&format!("hive/tests/all/lifecycle.rs:{line}:")), "{told}");
     assert_eq!(hive.logs().iter().filter(|line| line.level == LogLevel::WARN).count(), 1);
     hive.stop().await;
 }

@@ -1,0 +1,21 @@
+//! The hive from outside, as those who build agents of it see it.
+
+mod bad_code;
+mod commands;
+mod compile_fail;
+mod conditional;
+mod config;
+mod config_folder;
+mod graph;
+mod job_reports;
+mod jobs;
+mod lifecycle;
+mod live;
+mod objects;
+mod order;
+mod picture;
+mod progress;
+mod replace;
+mod scope;
+mod signals;
+mod test_hive;
