@@ -1,11 +1,21 @@
 //! The datapath: every program that the agent attaches, in one object, so that all of them share one private
 //! program array and an upgrade switches them together.
 //!
-//! A program here is a name, a hook and a call; what it does is in the module of its hook: [`container`] (pods),
-//! [`host`] (cilium_host and cilium_net), [`netdev`] (the node's devices). Below them: [`deliver`] (to a pod or to
-//! the stack), [`endpoint`] and [`ipcache`] (who is it), [`flow`] and [`conntrack`] (which connection), [`policy`] (may
-//! it), [`arp`] and [`ndp`] (neighbours), [`family`] with
-//! [`ipv4`] and [`ipv6`] (the packet), [`trace`], [`drop`] and [`metrics`] (what is told about it).
+//! This file has the programs by name and hook; the code is in the folders below. Each `mod.rs` states what its folder owns
+//! and which siblings it uses:
+//!
+//! | folder | owns |
+//! |---|---|
+//! | [`pod`] | interfaces of pods: from and to a pod, answers to ARP, neighbour discovery and refused packets |
+//! | [`host`] | `cilium_host` and `cilium_net` |
+//! | [`device`] | devices of the node |
+//! | [`lb`], [`nat`] | services: choice of a backend, replies; addresses, ports and checksums in the packet |
+//! | [`conntrack`] | connections |
+//! | [`policy`] | verdicts of an endpoint's policy map |
+//! | [`endpoint`] | endpoints, identities of addresses, delivery |
+//! | [`packet`] | context, headers, IP families, flows and fragments |
+//! | [`monitor`] | drops, trace points, metrics |
+//! | [`maps`], [`config`] | the maps and the node-wide constants |
 //!
 //! Differences from Cilium 1.20, held by tests in `ebpf/object/tests` but for the last:
 //! - Fragments of ICMP are tracked like others, where Cilium drops them: large pings pass.
@@ -18,7 +28,7 @@
 //! - `cil_to_netdev` is not attached, so there are no TO_NETWORK events and metrics. Cilium attaches it for what works on
 //!   packets that leave (kube-proxy replacement, BPF masquerade, host firewall, encryption), none of which is there yet.
 //!
-//! Rules that the verifier asks for: no panics, no slices, packet pointers checked by [`skb::Skb::header`] and
+//! Rules that the verifier asks for: no panics, no slices, packet pointers checked by [`packet::skb::Skb::header`] and
 //! taken again after every helper that moves the packet, context and `.rodata` fields read one by one.
 #![no_std]
 #![no_main]
@@ -27,37 +37,24 @@
 #[macro_use]
 mod config;
 #[macro_use]
-mod drop;
-#[macro_use]
-mod trace;
+mod monitor;
 
-mod arp;
-mod btf;
 mod conntrack;
-mod container;
-mod deliver;
+mod device;
 mod endpoint;
-mod family;
-mod flow;
 mod host;
-mod ipcache;
-mod ipv4;
-mod ipv6;
 mod lb;
 mod maps;
-mod metrics;
 mod nat;
-mod ndp;
-mod netdev;
-mod no_service;
 mod packet;
+mod pod;
 mod policy;
-mod skb;
 
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
-use ipv4::V4;
-use ipv6::V6;
+use packet::ipv4::V4;
+use packet::ipv6::V6;
+use pod::{arp, container, ndp, no_service};
 
 /// Ingress of a pod's host-side interface: everything that a pod sends.
 #[classifier]
@@ -170,25 +167,25 @@ pub fn cil_to_host(ctx: TcContext) -> i32 {
 /// Ingress of a device of the node.
 #[classifier]
 pub fn cil_from_netdev(ctx: TcContext) -> i32 {
-    netdev::from_netdev((&ctx).into())
+    device::from_netdev((&ctx).into())
 }
 
 /// IPv4 from a device of the node.
 #[classifier]
 pub fn tail_ipv4_from_netdev(ctx: TcContext) -> i32 {
-    netdev::to_pods::<V4>((&ctx).into())
+    device::to_pods::<V4>((&ctx).into())
 }
 
 /// IPv6 from a device of the node.
 #[classifier]
 pub fn tail_ipv6_from_netdev(ctx: TcContext) -> i32 {
-    netdev::to_pods::<V6>((&ctx).into())
+    device::to_pods::<V6>((&ctx).into())
 }
 
 /// Egress of a device of the node.
 #[classifier]
 pub fn cil_to_netdev(ctx: TcContext) -> i32 {
-    netdev::to_netdev((&ctx).into())
+    device::to_netdev((&ctx).into())
 }
 
 #[panic_handler]

@@ -4,6 +4,7 @@
 #![no_main]
 
 #[expect(dead_code, reason = "a part of what the datapath needs")]
+#[path = "maps/btf.rs"]
 mod btf;
 
 use aya_ebpf::helpers::bpf_tail_call;

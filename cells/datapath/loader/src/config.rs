@@ -166,7 +166,7 @@ impl HostRouting {
 
 /// Whether packets of pods leave the node by `bpf_fib_lookup` and the programs replace kube-proxy and masquerading, which
 /// Cilium asks for before packets of devices are redirected past the stack. None of it is built: `to_stack` in
-/// `ebpf/programs/src/deliver.rs` is the only way out.
+/// `ebpf/programs/src/endpoint/deliver.rs` is the only way out.
 const BPF_EGRESS: bool = false;
 
 impl LoaderConfig {

@@ -1,10 +1,10 @@
 //! What differs between the IP families.
 
-use crate::btf::Rows;
-use crate::drop::Drop;
-use crate::flow::{Datagram, Upper};
-use crate::packet::{EthHeader, mac};
-use crate::skb::{ETH_LEN, Skb};
+use crate::maps::btf::Rows;
+use crate::monitor::drop::Drop;
+use crate::packet::flow::{Datagram, Upper};
+use crate::packet::headers::{EthHeader, mac};
+use crate::packet::skb::{ETH_LEN, Skb};
 use datapath_abi::{CtEntry, CtTuple, EndpointConfig, FragmentPorts};
 
 /// An IP family. Programs are written once, over this.

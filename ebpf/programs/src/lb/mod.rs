@@ -8,15 +8,15 @@
 
 use core::num::NonZeroU32;
 
-use crate::btf::Rows;
 use crate::conntrack;
-use crate::drop::Drop;
-use crate::flow::{Flow, SCTP, TCP, UDP};
-use crate::ipv4::V4;
-use crate::ipv6::V6;
+use crate::maps::btf::Rows;
 use crate::maps::*;
+use crate::monitor::drop::Drop;
 use crate::nat::{self, Socket, Translate};
-use crate::skb::Skb;
+use crate::packet::flow::{Flow, SCTP, TCP, UDP};
+use crate::packet::ipv4::V4;
+use crate::packet::ipv6::V6;
+use crate::packet::skb::Skb;
 use aya_ebpf::helpers::bpf_get_prandom_u32;
 use datapath_abi::mark::service_state;
 use datapath_abi::{

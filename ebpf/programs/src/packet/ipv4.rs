@@ -1,12 +1,12 @@
 //! IPv4.
 
-use crate::btf::Rows;
-use crate::drop::Drop;
-use crate::family::Family;
-use crate::flow::{Datagram, Piece, Upper};
+use crate::maps::btf::Rows;
 use crate::maps::{cilium_ct_any4_global, cilium_ct4_global, cilium_ipv4_frag_datagrams};
-use crate::packet::{Ipv4Header, checksum_changed};
-use crate::skb::{ETH_LEN, Skb};
+use crate::monitor::drop::Drop;
+use crate::packet::family::Family;
+use crate::packet::flow::{Datagram, Piece, Upper};
+use crate::packet::headers::{Ipv4Header, checksum_changed};
+use crate::packet::skb::{ETH_LEN, Skb};
 use datapath_abi::{
     CtEntry, CtTuple4, EndpointConfig, FAMILY_V4, FragmentKey4, FragmentPorts, file, identity, signal, slot,
 };

@@ -1,13 +1,13 @@
 //! Services without backends: the sender is told by ICMP that nobody listens there, as by a host with a closed port.
 
-use crate::container::drop_sent;
-use crate::drop::Drop;
 use crate::endpoint;
-use crate::family::Family;
-use crate::ipv4::V4;
-use crate::ndp;
-use crate::packet::{EthHeader, Ipv4Header, fold, mac};
-use crate::skb::{ETH_LEN, Skb};
+use crate::monitor::drop::Drop;
+use crate::packet::family::Family;
+use crate::packet::headers::{EthHeader, Ipv4Header, fold, mac};
+use crate::packet::ipv4::V4;
+use crate::packet::skb::{ETH_LEN, Skb};
+use crate::pod::container::drop_sent;
+use crate::pod::ndp;
 use datapath_abi::{EndpointConfig, file};
 
 const FILE: u8 = file::LB;

@@ -1,10 +1,10 @@
 //! Identities of addresses.
 
-use crate::family::Family;
-use crate::ipv4::V4;
-use crate::ipv6::V6;
 use crate::maps::cilium_ipcache_v2;
-use crate::skb::{ETH_IPV4, ETH_IPV6, Skb};
+use crate::packet::family::Family;
+use crate::packet::ipv4::V4;
+use crate::packet::ipv6::V6;
+use crate::packet::skb::{ETH_IPV4, ETH_IPV6, Skb};
 use datapath_abi::{IpcacheKey, RemoteEndpointInfo, identity};
 
 /// The longest prefix that an address lies in.

@@ -1,9 +1,9 @@
 //! The last step: to a pod of this node, or to the host's stack.
 
-use crate::drop::Drop;
-use crate::family::Family;
-use crate::metrics;
-use crate::skb::Skb;
+use crate::monitor::drop::Drop;
+use crate::monitor::metrics;
+use crate::packet::family::Family;
+use crate::packet::skb::Skb;
 use datapath_abi::mark::{self, cb, delivery};
 use datapath_abi::{EndpointInfo, direction, file, metric};
 

@@ -1,6 +1,10 @@
 //! The maps of the object. Names, types and sizes are those of Cilium's pins; `ep_*` are our own.
+//!
+//! Owns: the definitions (here) and access to map entries ([`btf`]). Uses none of its siblings.
 
-use crate::btf::*;
+pub(crate) mod btf;
+
+use crate::maps::btf::*;
 use datapath_abi::*;
 
 macro_rules! maps {

@@ -1,13 +1,13 @@
 //! ICMPv6 that is answered for the node: neighbour discovery of pods, and packets whose hops ended.
 
-use crate::container::drop_sent;
-use crate::deliver;
-use crate::drop::Drop;
 use crate::endpoint;
-use crate::family::Family;
-use crate::ipv6::V6;
-use crate::packet::{EthHeader, Ipv6Header, fold, mac};
-use crate::skb::{ETH_LEN, PASS, Skb};
+use crate::endpoint::deliver;
+use crate::monitor::drop::Drop;
+use crate::packet::family::Family;
+use crate::packet::headers::{EthHeader, Ipv6Header, fold, mac};
+use crate::packet::ipv6::V6;
+use crate::packet::skb::{ETH_LEN, PASS, Skb};
+use crate::pod::container::drop_sent;
 use aya_ebpf::helpers::bpf_csum_diff;
 use datapath_abi::{EndpointConfig, file, lxc_flag, slot};
 

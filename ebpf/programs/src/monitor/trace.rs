@@ -1,9 +1,9 @@
 //! Points that a packet passes: the event and the counter. Aggregation leaves out the points where packets come in, and
 //! of an established connection all packets but some, which connection tracking chooses.
 
-use crate::drop::{capture_len, send};
-use crate::metrics;
-use crate::skb::{ETH_IPV6, Skb};
+use crate::monitor::drop::{capture_len, send};
+use crate::monitor::metrics;
+use crate::packet::skb::{ETH_IPV6, Skb};
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_get_hash_recalc;
 use datapath_abi::event::{self, CaptureHeader, TraceNotify};
@@ -39,7 +39,7 @@ pub(crate) struct Trace {
 /// Counts a packet at a point and reports it, with the file and line of the caller.
 macro_rules! trace {
     ($skb:expr, $trace:expr) => {
-        $crate::trace::passed($skb, $trace, FILE, line!() as u16)
+        $crate::monitor::trace::passed($skb, $trace, FILE, line!() as u16)
     };
 }
 

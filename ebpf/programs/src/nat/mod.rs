@@ -3,13 +3,13 @@
 //! A checksum is never computed anew: it moves by the difference between what was and what is, and only by the kernel's
 //! helper, which knows whether the packet's checksum is complete, left to the device, or summed up by one.
 
-use crate::drop::Drop;
-use crate::family::Family;
-use crate::flow::{Flow, TCP, UDP};
-use crate::ipv4::V4;
-use crate::ipv6::V6;
-use crate::packet::{Ipv4Header, Ipv6Header, fold};
-use crate::skb::Skb;
+use crate::monitor::drop::Drop;
+use crate::packet::family::Family;
+use crate::packet::flow::{Flow, TCP, UDP};
+use crate::packet::headers::{Ipv4Header, Ipv6Header, fold};
+use crate::packet::ipv4::V4;
+use crate::packet::ipv6::V6;
+use crate::packet::skb::Skb;
 use aya_ebpf::helpers::{bpf_csum_update, bpf_l4_csum_replace};
 use datapath_abi::file;
 

@@ -1,8 +1,8 @@
 //! Dropped packets: why and where, the event and the counter.
 
 use crate::maps::cilium_events;
-use crate::metrics;
-use crate::skb::{ETH_IPV6, SHOT, Skb};
+use crate::monitor::metrics;
+use crate::packet::skb::{ETH_IPV6, SHOT, Skb};
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{bpf_get_hash_recalc, bpf_perf_event_output};
 use datapath_abi::ep_flag;
@@ -39,7 +39,7 @@ impl Drop {
 /// A [`Drop`] with this reason, here. The module's `FILE` says what its work is called in Cilium.
 macro_rules! drop_here {
     ($reason:ident) => {
-        $crate::drop::Drop::new(datapath_abi::drop::$reason, FILE, line!())
+        $crate::monitor::drop::Drop::new(datapath_abi::drop::$reason, FILE, line!())
     };
 }
 

@@ -4,14 +4,14 @@
 //! pod opened it, `IN` if others did, and a second row for ICMP errors about it. A packet is looked up as a reply first
 //! (with the direction's bit of the other side), then as one of the connection's own.
 //!
-//! A packet's way: [`flow::of`](crate::flow::of), [`now`] once, [`lookup`], and [`create`] for a new connection that may pass. Services: [`lookup_service`] and
+//! A packet's way: [`flow::of`](crate::packet::flow::of), [`now`] once, [`lookup`], and [`create`] for a new connection that may pass. Services: [`lookup_service`] and
 //! [`create_service`].
 
-use crate::drop::Drop;
-use crate::family::Family;
-use crate::flow::Flow;
 use crate::maps::cilium_signals;
-use crate::skb::Skb;
+use crate::monitor::drop::Drop;
+use crate::packet::family::Family;
+use crate::packet::flow::Flow;
+use crate::packet::skb::Skb;
 use aya_ebpf::helpers::{bpf_jiffies64, bpf_ktime_get_ns, bpf_perf_event_output};
 use datapath_abi::signal::{CT_FILL_UP, FillUp};
 use datapath_abi::{CtEntry, CtTuple, ct_flag, file, tuple_flag};

@@ -1,12 +1,12 @@
 //! cilium_host and cilium_net: between the host's stack and pods.
 
-use crate::deliver::{self, Origin};
-use crate::drop::{Drop, Parties, dropped};
 use crate::endpoint;
-use crate::family::Family;
-use crate::ipcache;
-use crate::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
-use crate::trace::{self, Trace};
+use crate::endpoint::deliver::{self, Origin};
+use crate::endpoint::ipcache;
+use crate::monitor::drop::{Drop, Parties, dropped};
+use crate::monitor::trace::{self, Trace};
+use crate::packet::family::Family;
+use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
 use datapath_abi::mark::{self, cb};
 use datapath_abi::trace::{FROM_HOST, FROM_PROXY, TO_STACK, reason};
 use datapath_abi::{direction, file, identity, lxc_flag, slot};

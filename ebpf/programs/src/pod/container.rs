@@ -1,20 +1,20 @@
 //! Pods: what they send, and the guard in front of them.
 
 use crate::conntrack::{self, Direction, Found, State, Status};
-use crate::deliver::{self, Origin};
-use crate::drop::{Drop, Parties, dropped};
 use crate::endpoint;
-use crate::family::Family;
-use crate::flow;
+use crate::endpoint::deliver::{self, Origin};
+use crate::endpoint::ipcache;
 use crate::host::is_of_host;
-use crate::ipcache;
-use crate::ipv4::V4;
-use crate::ipv6::V6;
 use crate::lb::{self, Service, Services};
-use crate::ndp;
+use crate::monitor::drop::{Drop, Parties, dropped};
+use crate::monitor::trace::{self, Trace};
+use crate::packet::family::Family;
+use crate::packet::flow;
+use crate::packet::ipv4::V4;
+use crate::packet::ipv6::V6;
+use crate::packet::skb::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_LEN, ETH_TYPE_MIN, PASS, Skb};
+use crate::pod::ndp;
 use crate::policy::{self, Way};
-use crate::skb::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_LEN, ETH_TYPE_MIN, PASS, Skb};
-use crate::trace::{self, Trace};
 use datapath_abi::drop::{SERVICE_BACKEND_NOT_FOUND, TTL_EXCEEDED};
 use datapath_abi::mark::{self, cb, delivery};
 use datapath_abi::trace::{FROM_LXC, FROM_PROXY, FROM_STACK, TO_LXC, TO_STACK, reason};

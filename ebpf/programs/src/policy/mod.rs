@@ -1,12 +1,12 @@
 //! Policy: may an endpoint and a peer talk.
 
-use crate::btf::Rows;
 use crate::conntrack::Status;
-use crate::drop::{Drop, capture_len, send};
-use crate::family::Family;
-use crate::flow::Flow;
+use crate::maps::btf::Rows;
 use crate::maps::{cilium_policystats, ep_policies};
-use crate::skb::Skb;
+use crate::monitor::drop::{Drop, capture_len, send};
+use crate::packet::family::Family;
+use crate::packet::flow::Flow;
+use crate::packet::skb::Skb;
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_get_hash_recalc;
 use datapath_abi::event::{self, CaptureHeader, PolicyVerdictNotify, verdict_flag};

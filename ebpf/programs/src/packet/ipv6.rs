@@ -1,13 +1,13 @@
 //! IPv6.
 
-use crate::btf::Rows;
-use crate::drop::Drop;
-use crate::family::Family;
-use crate::flow::{Datagram, Piece, Upper};
+use crate::maps::btf::Rows;
 use crate::maps::{cilium_ct_any6_global, cilium_ct6_global, cilium_ipv6_frag_datagrams};
-use crate::ndp;
-use crate::packet::Ipv6Header;
-use crate::skb::{ETH_LEN, Skb};
+use crate::monitor::drop::Drop;
+use crate::packet::family::Family;
+use crate::packet::flow::{Datagram, Piece, Upper};
+use crate::packet::headers::Ipv6Header;
+use crate::packet::skb::{ETH_LEN, Skb};
+use crate::pod::ndp;
 use datapath_abi::{
     CtEntry, CtTuple6, EndpointConfig, FAMILY_V6, FragmentKey6, FragmentPorts, file, identity, signal, slot,
 };

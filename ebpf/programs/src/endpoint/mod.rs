@@ -1,7 +1,13 @@
-//! Endpoints: whose interface is it, whose address is it.
+//! Endpoints and identities: lookups by interface, id and address, and delivery.
+//!
+//! Owns: rows of endpoints (here), identities of addresses ([`ipcache`]), and the last step of a packet to a pod or to the
+//! host's stack ([`deliver`]). Uses `maps`, `monitor` and `packet`.
 
-use crate::family::Family;
+pub(crate) mod deliver;
+pub(crate) mod ipcache;
+
 use crate::maps::{cilium_lxc, ep_by_ifindex, ep_by_ifindex_hi, ep_config};
+use crate::packet::family::Family;
 use datapath_abi::{EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, ep_flag};
 
 /// The endpoint behind a pod's host-side interface.

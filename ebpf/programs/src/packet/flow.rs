@@ -1,9 +1,9 @@
 //! Who talks to whom in a packet: addresses, protocol and ports, as connection tracking, services and policy see it.
 
-use crate::drop::Drop;
-use crate::family::Family;
-use crate::metrics;
-use crate::skb::Skb;
+use crate::monitor::drop::Drop;
+use crate::monitor::metrics;
+use crate::packet::family::Family;
+use crate::packet::skb::Skb;
 use datapath_abi::{FragmentPorts, file, metric};
 
 const FILE: u8 = file::CONNTRACK;

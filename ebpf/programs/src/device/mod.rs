@@ -1,14 +1,14 @@
 //! Devices of the node: from and to the network.
 
-use crate::deliver::{self, Origin};
-use crate::drop::Drop;
 use crate::endpoint;
-use crate::family::Family;
+use crate::endpoint::deliver::{self, Origin};
+use crate::endpoint::ipcache;
 use crate::host::{at_host, drop_incoming, is_of_host};
-use crate::ipcache;
 use crate::maps::cilium_devices;
-use crate::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
-use crate::trace::{self, Trace};
+use crate::monitor::drop::Drop;
+use crate::monitor::trace::{self, Trace};
+use crate::packet::family::Family;
+use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
 use datapath_abi::mark;
 use datapath_abi::trace::{FROM_NETWORK, TO_NETWORK};
 use datapath_abi::{file, identity, lxc_flag, slot};

@@ -1,9 +1,9 @@
 //! ARP from pods: every address is here, behind the host's side of the pod's interface.
 
-use crate::container::drop_sent;
 use crate::endpoint;
-use crate::packet::{EthHeader, Mac, mac};
-use crate::skb::{ETH_IPV4, PASS, Skb};
+use crate::packet::headers::{EthHeader, Mac, mac};
+use crate::packet::skb::{ETH_IPV4, PASS, Skb};
+use crate::pod::container::drop_sent;
 use datapath_abi::file;
 
 const FILE: u8 = file::BPF_LXC;

@@ -1,0 +1,11 @@
+//! Programs on the host side of pods' interfaces.
+//!
+//! Owns: the way of a packet out of a pod and into one ([`container`]), and the answers that the node sends to pods
+//! itself: ARP ([`arp`]), neighbour solicitations and ICMPv6 errors ([`ndp`]), ICMP errors for services without
+//! backends ([`no_service`]). Uses `lb`, `policy`, `conntrack`, `endpoint`, `packet`, `monitor`; of `host` only the
+//! test for packets that the host made.
+
+pub(crate) mod arp;
+pub(crate) mod container;
+pub(crate) mod ndp;
+pub(crate) mod no_service;
