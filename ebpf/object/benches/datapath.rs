@@ -3,12 +3,20 @@
 //! Prints one row a number (name, measured, unit, goal, met, peer), tab separated.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its rows")]
 
+#[path = "../tests/datapath/counts/mod.rs"]
+mod counts;
 #[path = "../tests/datapath/kit.rs"]
 #[expect(dead_code, reason = "a part of what the tests need")]
 mod kit;
+#[path = "../tests/datapath/l4.rs"]
+#[expect(dead_code, reason = "a part of what the tests need")]
+mod l4;
 #[path = "../tests/datapath/packet.rs"]
 #[expect(dead_code, reason = "a part of what the tests need")]
 mod packet;
+#[path = "../tests/datapath/service.rs"]
+#[expect(dead_code, reason = "a part of what the tests need")]
+mod service;
 
 use anyhow::{Result, ensure};
 use aya::programs::{TestRun, TestRunOptions};
@@ -32,6 +40,7 @@ fn main() -> Result<()> {
     }
     packets(&default_config(), "")?;
     packets(&NodeConfig { trace_notify: 0, ..default_config() }, ", no traces")?;
+    instructions()?;
     loading()?;
     row("datapath: object", datapath_object::datapath().len() as f64 / 1024.0, "KB", 320.0);
     Ok(())
@@ -81,6 +90,17 @@ fn measure(datapath: &Datapath, program: &str, packet: &[u8], verdict: u32) -> R
         best = best.min(result.duration.as_nanos() as f64);
     }
     Ok(best)
+}
+
+/// Prints what the test `packets_cost_what_is_recorded` compares; the goal is the record.
+fn instructions() -> Result<()> {
+    let recorded = counts::recorded()?;
+    for count in counts::measure()? {
+        let goal = recorded.iter().find(|row| row.packet == count.packet);
+        let goal = goal.map_or(0.0, |row| row.instructions as f64);
+        row(&format!("datapath: {}", count.packet), count.instructions as f64, "insns/packet", goal);
+    }
+    Ok(())
 }
 
 fn loading() -> Result<()> {

@@ -175,11 +175,16 @@ impl Datapath {
     }
 
     pub(crate) fn load_with(loader: &mut EbpfLoader<'_>) -> Result<Self> {
+        Self::load_object(loader, datapath_object::datapath())
+    }
+
+    /// Loads another form of the object.
+    pub(crate) fn load_object(loader: &mut EbpfLoader<'_>, object: &[u8]) -> Result<Self> {
         // The sizes of a large node take most of the time of a test.
         for name in LARGE_MAPS {
             loader.map_max_entries(name, 4096);
         }
-        let mut ebpf = loader.load(datapath_object::datapath())?;
+        let mut ebpf = loader.load(object)?;
         let mut calls = ProgramArray::try_from(ebpf.take_map(CALLS).context("no map of calls")?)?;
         for program in PROGRAMS {
             let loaded: &mut SchedClassifier =
@@ -195,13 +200,19 @@ impl Datapath {
     /// A datapath with both pods, the host's addresses, and what the ipcache says of them.
     pub(crate) fn with_pods(config: &NodeConfig) -> Result<Self> {
         let mut datapath = Self::load(config)?;
+        datapath.add_pods_and_host()?;
+        Ok(datapath)
+    }
+
+    /// Adds both pods and the host's addresses.
+    pub(crate) fn add_pods_and_host(&mut self) -> Result<()> {
         for pod in [A, B] {
-            datapath.add(&pod)?;
+            self.add(&pod)?;
         }
         for ip in [IpAddr::from(HOST_V4), HOST_V6.into()] {
-            datapath.add_host(ip)?;
+            self.add_host(ip)?;
         }
-        Ok(datapath)
+        Ok(())
     }
 
     /// Gives a pod an empty policy map if it has none: everything is denied.

@@ -3,6 +3,7 @@
 
 mod configurations;
 mod conntrack;
+mod counts;
 mod events;
 mod fragments;
 mod from_pod;

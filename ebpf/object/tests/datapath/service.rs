@@ -134,7 +134,16 @@ impl Node {
         protocol: u8,
         backends: &[SocketAddr],
     ) -> Result<Self> {
-        let datapath = Datapath::with_pods(config)?;
+        Self::on(Datapath::with_pods(config)?, family, protocol, backends)
+    }
+
+    /// Adds the service to a datapath with both pods.
+    pub(crate) fn on(
+        datapath: Datapath,
+        family: Family,
+        protocol: u8,
+        backends: &[SocketAddr],
+    ) -> Result<Self> {
         let mut node = Self {
             datapath,
             family,
