@@ -15,6 +15,8 @@ use std::time::SystemTime;
 
 use anyhow::bail;
 use clap::Args;
+use k8s_types::SmolStr;
+use k8s_types::selector::LabelRequirements;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
@@ -22,7 +24,7 @@ use crate::output::Format;
 use held::{Held, Question};
 use print::Table;
 use resources::{Wanted, wanted};
-use selector::{Fields, Labels};
+use selector::MetadataSelector;
 
 /// Options of `get`.
 #[derive(Debug, Args)]
@@ -44,10 +46,10 @@ pub(crate) struct GetOptions {
     all_namespaces: bool,
     /// Objects with these labels: KEY=VALUE, KEY!=VALUE, KEY, !KEY, 'KEY in (VALUE,...)', 'KEY notin (...)'
     #[arg(short = 'l', long)]
-    selector: Option<Labels>,
+    selector: Option<LabelRequirements>,
     /// Objects by metadata.name and metadata.namespace
     #[arg(long)]
-    field_selector: Option<Fields>,
+    field_selector: Option<MetadataSelector>,
     /// json | yaml | name | wide | jsonpath='{...}'
     #[arg(short, long, value_name = "FORMAT")]
     output: Option<Form>,
@@ -183,8 +185,9 @@ fn ask<'w>(
         objects.extend(list.objects);
     }
     objects.retain(|held: &Held| {
-        options.selector.as_ref().is_none_or(|labels| labels.select(&held.meta))
-            && options.field_selector.as_ref().is_none_or(|fields| fields.select(&held.meta))
+        let label = |key: &str| held.meta.labels.get(key).map(SmolStr::as_str);
+        options.selector.as_ref().is_none_or(|selector| selector.matches(label))
+            && options.field_selector.as_ref().is_none_or(|selector| selector.matches(&held.meta))
     });
     Ok((objects, missing))
 }

@@ -41,7 +41,6 @@ mod object;
 mod objects;
 mod resolve;
 mod row;
-mod selector;
 mod spec;
 
 pub use build::{BuildConfig, Surroundings, build};

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use k8s_types::SmolStr;
 use k8s_types::cilium::CiliumNodeConfig;
 use k8s_types::core::Node;
+use k8s_types::selector::LabelRequirements;
 
 use crate::object::{Said, of_node_config};
-use crate::selector::selects;
 use crate::spec::{ConfigSource, Overrides, SourceKind};
 
 /// The key under which the agent finds the objects again.
@@ -32,7 +33,9 @@ pub(crate) fn for_node(
             ConfigSource { kind: SourceKind::CiliumNodeConfig, namespace: namespace.to_owned(), name };
         // One without a selector is for no node.
         let Some(selector) = &config.spec.node_selector else { continue };
-        if selects(selector, &node.metadata.labels).map_err(|wrong| format!("{source}: {wrong}"))? {
+        let selector = LabelRequirements::try_from(selector)
+            .map_err(|error| format!("{source}: spec.nodeSelector.{error}"))?;
+        if selector.matches(|key| node.metadata.labels.get(key).map(SmolStr::as_str)) {
             parts.push((source, of_node_config(&config)));
         }
     }

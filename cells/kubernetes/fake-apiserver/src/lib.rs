@@ -62,7 +62,6 @@ mod commands;
 mod object;
 mod patch;
 mod refused;
-mod selector;
 mod source;
 mod tracker;
 mod types;

@@ -5,12 +5,12 @@ use std::collections::{HashSet, VecDeque};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
+use k8s_types::selector::FieldSelector;
 use k8s_types::{Key, Kind, Selection, SmolStr, Source, SourceError, WatchEvent};
 use serde_json::Value;
 use statedb::{Obj, Snapshot, Table};
 
 use crate::object::Object;
-use crate::selector::FieldSelector;
 use crate::tracker::{Tracker, list};
 use crate::types::Type;
 
@@ -29,7 +29,7 @@ impl Source for Tracker {
     }
 
     fn watch(&self, what: Selection) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
-        match FieldSelector::parse(&what.fields) {
+        match what.fields.parse() {
             Ok(fields) => {
                 let watch = Watch {
                     objects: self.objects(),
@@ -42,7 +42,9 @@ impl Source for Tracker {
                 };
                 stream::unfold(watch, |watch| watch.next().map(Some)).boxed()
             }
-            Err(error) => stream::iter([Err(SourceError(error))]).chain(stream::pending()).boxed(),
+            Err(error) => {
+                stream::iter([Err(SourceError(error.to_string()))]).chain(stream::pending()).boxed()
+            }
         }
     }
 }
@@ -107,7 +109,7 @@ impl Watch {
 
     fn change(&mut self, object: &Object) {
         let name = object.name();
-        if !object.deleted() && self.fields.matches(object.value()) {
+        if !object.deleted() && self.fields.matches_object(object.value()) {
             self.known.insert(name.clone());
             self.said
                 .push_back(WatchEvent::Applied { json: json(object.value()), origin: SmolStr::default() });

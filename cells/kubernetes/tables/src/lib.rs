@@ -86,13 +86,12 @@ pub use cell::{cell, pods, tables};
 pub use config::K8sConfig;
 pub use error::Error;
 pub use events::{Said, Wrong, events};
-pub use filter::selects;
 pub use in_memory_source::{Change, InMemorySource, Raw};
 pub use k8s_types::{
     Answer, Api, ApiError, Broken, DEFAULT_NAMESPACE, Document, ItemPath, JsonItem, Key, Kind, Lines,
     MAX_DEPTH, MAX_FILE, Manifest, ObjectMeta, Patch, Preconditions, Problem, Refusal, Resource, Selection,
     SmolStr, Source, SourceError, StringMap, WatchEvent, cilium, core, decode, documents, documents_of_bytes,
-    json_items,
+    json_items, selector,
 };
 pub use object::{manifest, manifest_of_json};
 pub use policy::{PolicyKind, PolicyObject};

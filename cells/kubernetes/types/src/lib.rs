@@ -26,6 +26,7 @@ pub mod names;
 mod problem;
 mod resource;
 pub mod schema;
+pub mod selector;
 mod slim;
 mod source;
 mod strict;

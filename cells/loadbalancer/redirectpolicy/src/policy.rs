@@ -5,10 +5,11 @@ use std::net::IpAddr;
 
 use k8s_tables::SmolStr;
 use k8s_tables::cilium::{CiliumLocalRedirectPolicy, PortInfo};
+use k8s_types::selector::Test;
 use k8s_types::{LabelSelector, Time};
 use labels::{K8S, LabelArray};
 use loadbalancer::{FrontendParams, FrontendType, LbAddress, Protocol, ServiceName};
-use policy_engine::{Requirement, Selector, Test};
+use policy_engine::{Requirement, Selector};
 use serde::{Serialize, Serializer};
 use statedb::{Index, IndexDef, TableSpec};
 
@@ -288,17 +289,10 @@ fn selector(selector: &LabelSelector) -> Result<Selector, Malformed> {
     requirements.sort();
     for (index, expression) in selector.match_expressions.iter().enumerate() {
         let values: Vec<String> = expression.values.iter().map(|value| value.to_string()).collect();
-        let test = match expression.operator.as_str() {
-            "In" => Test::In(values),
-            "NotIn" => Test::NotIn(values),
-            "Exists" => Test::Exists,
-            "DoesNotExist" => Test::DoesNotExist,
-            other => {
-                let field = format!("{BACKEND}.localEndpointSelector.matchExpressions[{index}].operator");
-                let problem = format!("'{other}' is unknown; give In, NotIn, Exists or DoesNotExist");
-                return Err(Malformed::new(field, problem));
-            }
-        };
+        let test = Test::from_operator(&expression.operator, values).map_err(|error| {
+            let field = format!("{BACKEND}.localEndpointSelector.matchExpressions[{index}]");
+            Malformed::new(field, format!("{:?} {error}", expression.operator))
+        })?;
         requirements.push(Requirement { source: K8S.to_owned(), key: expression.key.to_string(), test });
     }
     Ok(Selector::Labels(requirements))

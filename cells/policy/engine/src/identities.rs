@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use labels::{CIDR, LabelArray};
 
-use crate::selector::{Selector, Test, contains, prefix_of_key};
+use crate::Test;
+use crate::selector::{Selector, contains, prefix_of_key};
 use labels::NamedPorts;
 
 /// An identity that is in use somewhere in the cluster.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
+use k8s_types::selector::Test;
 use labels::{ANY, CIDR, LabelArray, RESERVED, UNSPECIFIED};
 
 /// A selector in its final form: namespace and cluster are added already.
@@ -39,21 +40,6 @@ pub struct Requirement {
     pub key: String,
     /// The test.
     pub test: Test,
-}
-
-/// What a requirement asks of the label.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Test {
-    /// The label has this value (`matchLabels`).
-    Equals(String),
-    /// The label has one of these values.
-    In(Vec<String>),
-    /// There is no such label, or it has none of these values.
-    NotIn(Vec<String>),
-    /// There is such a label.
-    Exists,
-    /// There is no such label.
-    DoesNotExist,
 }
 
 impl Selector {
@@ -136,36 +122,6 @@ impl Requirement {
             false => of_key.iter().find(|label| label.source == self.source),
         };
         self.test.holds(label.map(|label| label.value.as_str()))
-    }
-}
-
-impl Test {
-    /// Whether a label of this value, or its absence, passes.
-    fn holds(&self, found: Option<&str>) -> bool {
-        match (self, found) {
-            (Test::Equals(value), Some(found)) => value == found,
-            (Test::In(values), Some(found)) => values.iter().any(|value| value == found),
-            (Test::NotIn(values), Some(found)) => values.iter().all(|value| value != found),
-            (Test::Exists, Some(_)) | (Test::NotIn(_) | Test::DoesNotExist, None) => true,
-            (Test::DoesNotExist, Some(_)) | (Test::Equals(_) | Test::In(_) | Test::Exists, None) => false,
-        }
-    }
-
-    fn operator(&self) -> &'static str {
-        match self {
-            Test::Equals(_) | Test::In(_) => "In",
-            Test::NotIn(_) => "NotIn",
-            Test::Exists => "Exists",
-            Test::DoesNotExist => "DoesNotExist",
-        }
-    }
-
-    fn values(&self) -> &[String] {
-        match self {
-            Test::Equals(value) => std::slice::from_ref(value),
-            Test::In(values) | Test::NotIn(values) => values,
-            Test::Exists | Test::DoesNotExist => &[],
-        }
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use k8s_types::names;
+use k8s_types::selector::{OperatorError, Test};
 use labels::{ANY, K8S, NAMESPACE_LABELS, POD_NAMESPACE, POLICY_CLUSTER, RESERVED};
 
 use super::Context;
 use super::cursor::{Field, Problems, quoted};
-use crate::selector::{Requirement, Selector, Test};
+use crate::selector::{Requirement, Selector};
 
 const OPERATORS: &str = "operators are In, NotIn, Exists and DoesNotExist";
 
@@ -134,31 +136,24 @@ fn read_expression(field: &Field<'_>, problems: &mut Problems) -> Option<Require
     };
     let operator = object.text("operator", problems);
     let path = object.path_of("values");
-    let test = match (operator, values) {
-        ("In" | "NotIn", Some(values)) if values.is_empty() => {
+    if operator.is_empty() {
+        problems.add(&object.path_of("operator"), "missing", OPERATORS);
+        return None;
+    }
+    let test = Test::from_operator(operator, values?).map_err(|error| match error {
+        OperatorError::NoValues => {
             problems.add(&path, format!("{operator} needs values"), "name one or more");
-            None
         }
-        ("Exists" | "DoesNotExist", Some(values)) if !values.is_empty() => {
+        OperatorError::UnexpectedValues => {
             problems.add(&path, format!("{operator} takes no values"), "remove them, or use In or NotIn");
-            None
         }
-        ("In", values) => values.map(Test::In),
-        ("NotIn", values) => values.map(Test::NotIn),
-        ("Exists", values) => values.map(|_| Test::Exists),
-        ("DoesNotExist", values) => values.map(|_| Test::DoesNotExist),
-        ("", _) => {
-            problems.add(&object.path_of("operator"), "missing", OPERATORS);
-            None
-        }
-        (other, _) => {
-            let reason = format!("{}: not an operator", quoted(&other.into()));
+        OperatorError::UnknownOperator => {
+            let reason = format!("{}: not an operator", quoted(&operator.into()));
             problems.add(&object.path_of("operator"), reason, OPERATORS);
-            None
         }
-    };
+    });
     let (source, key) = key?;
-    Some(Requirement { source, key, test: test? })
+    Some(Requirement { source, key, test: test.ok()? })
 }
 
 /// Source and key; a key without a source is of any. A dot before the colon makes the whole a key.
@@ -172,7 +167,7 @@ fn split_key(text: &str, path: &str, problems: &mut Problems) -> Option<(String,
         problems.add(path, reason, "write it as k8s:app or app");
         return None;
     }
-    if !is_qualified_name(key) {
+    if names::qualified_name(key).is_err() {
         let reason = format!("{}: not a label's key", quoted(&text.into()));
         problems.add(
             path,
@@ -186,7 +181,7 @@ fn split_key(text: &str, path: &str, problems: &mut Problems) -> Option<(String,
 
 fn read_value(field: &Field<'_>, problems: &mut Problems) -> Option<String> {
     let text = field.text(problems)?;
-    if !text.is_empty() && !is_name(text) {
+    if names::label_value(text).is_err() {
         let reason = format!("{}: not a label's value", quoted(field.value));
         problems.add(
             &field.path,
@@ -196,32 +191,4 @@ fn read_value(field: &Field<'_>, problems: &mut Problems) -> Option<String> {
         return None;
     }
     Some(text.to_owned())
-}
-
-/// Kubernetes' name of labels: 1-63 letters, digits, `-_.`, letter or digit at both ends.
-fn is_name(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    (1..=63).contains(&bytes.len())
-        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
-        && bytes[0].is_ascii_alphanumeric()
-        && bytes[bytes.len() - 1].is_ascii_alphanumeric()
-}
-
-/// A name with an optional domain before a slash.
-fn is_qualified_name(text: &str) -> bool {
-    match text.split_once('/') {
-        Some((domain, name)) => is_domain(domain) && is_name(name),
-        None => is_name(text),
-    }
-}
-
-fn is_domain(text: &str) -> bool {
-    let label = |label: &str| {
-        let bytes = label.as_bytes();
-        !bytes.is_empty()
-            && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
-            && bytes[0] != b'-'
-            && bytes[bytes.len() - 1] != b'-'
-    };
-    text.len() <= 253 && text.split('.').all(label)
 }

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use hive::Health;
 use k8s_tables::core::{EndpointSlice, Service};
+use k8s_tables::selector::LabelRequirements;
 use k8s_tables::{Problem, SmolStr};
 
 use crate::model::annotations;
@@ -113,7 +114,7 @@ pub(crate) fn of_annotations(manifest: &Service) -> Vec<Problem> {
     };
     let is_type = |name: &str| convert::askable_type(name).is_some();
     let is_mode = |name: &str| ForwardingMode::from_name(&name.to_ascii_lowercase()).is_some();
-    let is_selector = |text: &str| k8s_tables::selects(text, |_| None).is_ok();
+    let is_selector = |text: &str| text.parse::<LabelRequirements>().is_ok();
     let everywhere = "a selector of labels; the service is for all nodes";
     let found = [
         wrong_one(annotations::TYPE, is_type, "ClusterIP, NodePort or LoadBalancer"),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hive::JobCx;
 use k8s_tables::core::{Endpoint, EndpointSlice, Service as Manifest};
+use k8s_tables::selector::LabelRequirements;
 use k8s_tables::{ObjectMeta, Row, SmolStr};
 use local_node::LocalNode;
 use statedb::{Changes, Table, TableSpec, Watch};
@@ -291,7 +292,9 @@ fn is_exposed(service: &Manifest, labels: &Labels) -> bool {
     let annotations = &service.metadata.annotations;
     if let Some(selector) = annotations.get(annotations::NODE_SELECTOR) {
         // One that cannot be read is for all nodes, which is reported with other wrong fields.
-        return k8s_tables::selects(selector, |name| labels.get(name).map(String::as_str)).unwrap_or(true);
+        return selector
+            .parse::<LabelRequirements>()
+            .map_or(true, |selector| selector.matches(|key| labels.get(key).map(String::as_str)));
     }
     let wanted = annotations.get(annotations::NODE);
     wanted.is_none_or(|wanted| labels.get(annotations::NODE).is_some_and(|label| label == wanted.as_str()))
