@@ -14,7 +14,9 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 pub use check::nearest;
-pub use definition::{custom_resource_definition, custom_resource_definitions};
+pub use definition::{
+    custom_resource_definition, custom_resource_definition_files, custom_resource_definitions,
+};
 use notation::Definition;
 pub(crate) use notation::{Node, Schemas, Shape};
 
@@ -57,5 +59,7 @@ pub fn check(kind: Kind, object: &Value, strictness: Strictness) -> Vec<Problem>
     }
 }
 
+#[cfg(test)]
+mod definition_tests;
 #[cfg(test)]
 mod tests;

@@ -1,28 +1,40 @@
-//! CustomResourceDefinitions.
+//! CustomResourceDefinitions, generated from the schemas.
 
 use serde_json::{Map, Value, json};
 
+use super::notation::Column;
 use super::{Definition, Node, SCHEMAS, Schemas, Shape};
-use crate::Kind;
+use crate::{Kind, yaml};
 
-/// The label of a definition with the version of its schema.
+/// The label with the version of the schema, by which Cilium's operator decides whether a definition is older than its own.
 const VERSION_LABEL: &str = "io.cilium.k8s.crd.schema.version";
 
-/// The definitions of all kinds of `cilium.io`, as an API server takes them (`apiextensions.k8s.io/v1`), with all their
-/// versions.
+/// The command that [`custom_resource_definition_files`] are written by.
+const GENERATOR: &str = "cargo run -p k8s-types --example custom-resource-definitions";
+
+/// Returns the definitions of all kinds of `cilium.io` as an API server takes them (`apiextensions.k8s.io/v1`), with all
+/// their versions.
 pub fn custom_resource_definitions() -> Vec<Value> {
-    let kinds = Kind::ALL.iter().filter(|kind| kind.group() == "cilium.io");
-    kinds.map(|&kind| custom_resource_definition(kind)).collect()
+    custom_kinds().map(custom_resource_definition).collect()
 }
 
-/// The definition of a kind. Of Kubernetes' own kinds a server knows without being told.
+/// Returns the definitions as files for `kubectl apply`: name and content of each.
+pub fn custom_resource_definition_files() -> Vec<(String, String)> {
+    let file = |kind: Kind| {
+        let manifest = yaml::print(&custom_resource_definition(kind));
+        (format!("{}.yaml", kind.plural()), format!("# Generated, do not edit: {GENERATOR}\n{manifest}"))
+    };
+    custom_kinds().map(file).collect()
+}
+
+fn custom_kinds() -> impl Iterator<Item = Kind> {
+    Kind::ALL.iter().copied().filter(|kind| kind.group() == "cilium.io")
+}
+
+/// Returns the definition of a kind of `cilium.io`. A server has no definitions of Kubernetes' own kinds.
 pub fn custom_resource_definition(kind: Kind) -> Value {
     let versions = SCHEMAS.definitions(kind.name());
     let group = kind.group();
-    let categories: Vec<&str> = match versions.first() {
-        Some(version) => version.fact("categories").split(',').filter(|name| !name.is_empty()).collect(),
-        None => Vec::new(),
-    };
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -36,7 +48,7 @@ pub fn custom_resource_definition(kind: Kind) -> Value {
                 "plural": kind.plural(),
                 "singular": kind.name().to_lowercase(),
                 "shortNames": kind.short_names(),
-                "categories": categories,
+                "categories": versions.first().map(|version| &*version.facts.categories).unwrap_or_default(),
             },
             "versions": versions.iter().map(version).collect::<Vec<_>>(),
         },
@@ -44,64 +56,96 @@ pub fn custom_resource_definition(kind: Kind) -> Value {
 }
 
 fn version(definition: &Definition) -> Value {
-    let is = |fact| definition.fact(fact) == "True";
-    let name = definition.version.rsplit('/').next().unwrap_or_default();
+    let facts = &definition.facts;
     let mut root = schema(&SCHEMAS, SCHEMAS.node(definition.root));
+    // The server validates these three itself; a schema may only name them.
     root["properties"]["apiVersion"] = json!({"type": "string"});
     root["properties"]["kind"] = json!({"type": "string"});
     root["properties"]["metadata"] = json!({"type": "object"});
     let mut version = json!({
-        "name": name, "served": is("served"), "storage": is("storage"), "schema": {"openAPIV3Schema": root},
+        "name": definition.version.rsplit('/').next(),
+        "served": facts.is_served,
+        "storage": facts.is_stored,
+        "schema": {"openAPIV3Schema": root},
     });
-    if is("deprecated") {
+    if facts.is_deprecated {
         version["deprecated"] = true.into();
     }
-    if definition.fact("subresources").contains("status") {
+    if facts.has_status {
         version["subresources"] = json!({"status": {}});
     }
-    let columns: Vec<Value> = definition.fact("columns").split(',').filter_map(column).collect();
-    if !columns.is_empty() {
-        version["additionalPrinterColumns"] = columns.into();
+    if !facts.columns.is_empty() {
+        let columns = facts.columns.iter().map(|column| printer_column(definition, column));
+        version["additionalPrinterColumns"] = columns.collect();
     }
     version
 }
 
-/// A column of `kubectl get`, of `Name=.path`; `Name+=.path` is one of `-o wide` alone.
-fn column(text: &str) -> Option<Value> {
-    let (name, path) = text.split_once('=')?;
-    let kind = match path {
-        ".metadata.creationTimestamp" => "date",
-        ".spec.disabled" => "boolean",
-        ".status.identity.id" => "integer",
-        _ => "string",
-    };
-    Some(match name.strip_suffix('+') {
-        Some(name) => json!({"name": name, "type": kind, "jsonPath": path, "priority": 1}),
-        None => json!({"name": name, "type": kind, "jsonPath": path}),
-    })
+fn printer_column(definition: &Definition, column: &Column) -> Value {
+    let mut json = json!({
+        "name": column.name,
+        "type": column_type(definition, column.path),
+        "jsonPath": column.path,
+    });
+    if column.is_wide {
+        json["priority"] = 1.into();
+    }
+    json
 }
 
-/// A node as OpenAPI says it.
+/// Returns the type of the field that a path leads to; the schemas have none of `metadata`, whose only column that is no
+/// string is the age.
+pub(super) fn column_type(definition: &Definition, path: &str) -> &'static str {
+    if path == ".metadata.creationTimestamp" {
+        return "date";
+    }
+    match field(definition, path).map(|node| &node.shape) {
+        Some(Shape::Integer) => "integer",
+        Some(Shape::Boolean) => "boolean",
+        _ => "string",
+    }
+}
+
+/// Returns the node of a path as columns have it, `.a.list[0].b` or `.a.list[?(@.type=="x.y/Z")].b`.
+pub(super) fn field(definition: &Definition, path: &str) -> Option<&'static Node> {
+    let mut depth = 0;
+    let is_separator = |c: char| {
+        depth += i32::from(c == '[') - i32::from(c == ']');
+        c == '.' && depth == 0
+    };
+    let mut node = SCHEMAS.node(definition.root);
+    for step in path.strip_prefix('.')?.split(is_separator) {
+        let name = step.split('[').next()?;
+        let Shape::Object { fields, .. } = &node.shape else { return None };
+        node = SCHEMAS.node(fields.iter().find(|field| field.name == name)?.node);
+        if let (true, Shape::List(item)) = (step.ends_with(']'), &node.shape) {
+            node = SCHEMAS.node(*item);
+        }
+    }
+    Some(node)
+}
+
+/// Returns a node's structural schema.
 fn schema(schemas: &Schemas, node: &Node) -> Value {
-    let mut made = Map::new();
+    let mut members = Map::new();
     let (kind, min, max) = match &node.shape {
         Shape::Object { fields, .. } => {
             let member = |node| schema(schemas, schemas.node(node));
             let properties = fields.iter().map(|field| (field.name.to_owned(), member(field.node)));
-            made.insert("properties".into(), Value::Object(properties.collect()));
+            members.insert("properties".into(), Value::Object(properties.collect()));
             let required: Vec<&str> =
                 fields.iter().filter(|field| field.required).map(|field| field.name).collect();
             if !required.is_empty() {
-                made.insert("required".into(), required.into());
+                members.insert("required".into(), required.into());
             }
             ("object", "", "")
         }
         Shape::Map { value, .. } => {
-            made.insert("additionalProperties".into(), schema(schemas, schemas.node(*value)));
+            members.insert("additionalProperties".into(), schema(schemas, schemas.node(*value)));
             ("object", "", "")
         }
         Shape::List(item) => {
-            made.insert("items".into(), schema(schemas, schemas.node(*item)));
+            members.insert("items".into(), schema(schemas, schemas.node(*item)));
             ("array", "minItems", "maxItems")
         }
         Shape::String => ("string", "minLength", "maxLength"),
@@ -112,17 +156,17 @@ fn schema(schemas: &Schemas, node: &Node) -> Value {
             return json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
         }
     };
-    made.insert("type".into(), kind.into());
+    members.insert("type".into(), kind.into());
     let bounds = [(min, node.min), (max, node.max)];
-    made.extend(bounds.into_iter().filter_map(|(name, bound)| Some((name.to_owned(), bound?.into()))));
+    members.extend(bounds.into_iter().filter_map(|(name, bound)| Some((name.to_owned(), bound?.into()))));
     if let Some(format) = node.format.standard() {
-        made.insert("format".into(), format.into());
+        members.insert("format".into(), format.into());
     }
     if !node.words.is_empty() {
-        made.insert("enum".into(), node.words.clone().into());
+        members.insert("enum".into(), node.words.clone().into());
     }
     if let Some(pattern) = &node.pattern {
-        made.insert("pattern".into(), pattern.text.into());
+        members.insert("pattern".into(), pattern.text.into());
     }
     if let Some(default) = node.default {
         let value = match node.shape {
@@ -130,7 +174,7 @@ fn schema(schemas: &Schemas, node: &Node) -> Value {
             Shape::Integer => default.parse::<i64>().unwrap_or_default().into(),
             _ => default.into(),
         };
-        made.insert("default".into(), value);
+        members.insert("default".into(), value);
     }
-    Value::Object(made)
+    Value::Object(members)
 }

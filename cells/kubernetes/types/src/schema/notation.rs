@@ -41,8 +41,31 @@ pub(crate) struct Definition {
     pub(super) version: &'static str,
     /// The format of names.
     pub(super) name: Format,
-    pub(super) facts: BTreeMap<&'static str, &'static str>,
+    pub(super) facts: Facts,
     pub(crate) root: usize,
+}
+
+/// How a CustomResourceDefinition names and serves a version; Kubernetes' own kinds have none of it.
+#[derive(Default)]
+pub(super) struct Facts {
+    pub(super) plural: &'static str,
+    pub(super) short_names: Vec<&'static str>,
+    pub(super) categories: Vec<&'static str>,
+    pub(super) is_namespaced: bool,
+    pub(super) is_served: bool,
+    pub(super) is_stored: bool,
+    pub(super) is_deprecated: bool,
+    /// Whether the status is a subresource.
+    pub(super) has_status: bool,
+    pub(super) columns: Vec<Column>,
+}
+
+/// A column of `kubectl get`.
+pub(super) struct Column {
+    pub(super) name: &'static str,
+    pub(super) path: &'static str,
+    /// Whether it is shown with `-o wide` alone.
+    pub(super) is_wide: bool,
 }
 
 /// What a value has to be.
@@ -153,7 +176,10 @@ impl Schemas {
                 let (name, facts) = content.split_once(":  # ").unwrap_or((content, ""));
                 let root = self.add(Node::object());
                 kind = name;
-                self.kinds.entry(name).or_default().push(Definition::read(facts, root));
+                match Definition::read(facts, root) {
+                    Some(definition) => self.kinds.entry(name).or_default().push(definition),
+                    None => self.faults.push(line.to_owned()),
+                }
                 around = vec![(0, root)];
             } else {
                 while around.last().is_some_and(|&(begins, _)| begins >= column) {
@@ -322,21 +348,50 @@ impl Node {
 }
 
 impl Definition {
-    fn read(text: &'static str, root: usize) -> Definition {
+    /// Reads what follows the name of a kind; none if there is a word that is no fact.
+    fn read(text: &'static str, root: usize) -> Option<Definition> {
         // Columns are last: their names have blanks in them.
         let (words, columns) = text.split_once(" columns=").unwrap_or((text, ""));
         let mut words = words.split(' ');
         let version = words.next().unwrap_or_default();
-        let mut facts: BTreeMap<&str, &str> =
-            words.map(|word| word.split_once('=').unwrap_or((word, "True"))).collect();
-        facts.insert("columns", columns);
-        let name = facts.get("name").and_then(|name| Format::named(name)).unwrap_or(Format::DnsSubdomain);
-        Definition { version, name, facts, root }
+        let mut definition =
+            Definition { version, name: Format::DnsSubdomain, facts: Facts::default(), root };
+        let facts = &mut definition.facts;
+        for word in words {
+            let (fact, value) = word.split_once('=').unwrap_or((word, "True"));
+            match fact {
+                "name" => definition.name = Format::named(value)?,
+                "plural" => facts.plural = value,
+                "short" => facts.short_names = list(value),
+                "categories" => facts.categories = list(value),
+                "scope" => facts.is_namespaced = either(value, "Namespaced", "Cluster")?,
+                "served" => facts.is_served = either(value, "True", "False")?,
+                "storage" => facts.is_stored = either(value, "True", "False")?,
+                "deprecated" => facts.is_deprecated = either(value, "True", "False")?,
+                "subresources" => facts.has_status = either(value, "status", "")?,
+                _ => return None,
+            }
+        }
+        facts.columns = list(columns).into_iter().map(Column::read).collect::<Option<_>>()?;
+        Some(definition)
     }
+}
 
-    pub(super) fn fact(&self, name: &str) -> &'static str {
-        self.facts.get(name).copied().unwrap_or_default()
+impl Column {
+    /// Reads `Name=.path`, or `Name+=.path` for a wide one.
+    fn read(text: &'static str) -> Option<Column> {
+        let (name, path) = text.split_once('=')?;
+        let (name, is_wide) = name.strip_suffix('+').map_or((name, false), |name| (name, true));
+        Some(Column { name, path, is_wide })
     }
+}
+
+fn list(text: &'static str) -> Vec<&'static str> {
+    text.split(',').filter(|item| !item.is_empty()).collect()
+}
+
+fn either(word: &str, yes: &str, no: &str) -> Option<bool> {
+    (word == yes || word == no).then_some(word == yes)
 }
 
 /// The parts between commas that are in no further brackets.
