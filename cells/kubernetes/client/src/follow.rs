@@ -1,5 +1,6 @@
 //! A watch: what there is, and then what changes, whatever happens to connections and servers.
 
+mod answer;
 mod failure;
 mod pieces;
 mod version;
@@ -25,15 +26,10 @@ use crate::request_error::{ErrorKind, RequestError};
 use crate::scan::{Shape, Splitter};
 use crate::target::{Ask, Target};
 use crate::watch_timeouts::{WatchTimeouts, spread};
+use answer::{Answer, End, Form, Phase};
 
 /// Streams that broke off in the middle of the list before pages are asked for, which go on where they were.
 const MAX_BROKEN_STREAMS: u32 = 2;
-
-/// Bytes that count as something, as a whole object does: who sends less of one for too long is too slow.
-const MIN_PROGRESS_BYTES: usize = 64 << 10;
-
-/// A watch that ends so soon was none.
-const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// What follows one selection of objects. It works only while its stream is read, and keeps one object at a time: a slow
 /// reader slows the server.
@@ -83,15 +79,9 @@ struct Reading {
     pieces: Splitter,
     lease: Lease,
     cuts: watch::Receiver<u64>,
-    opened: Instant,
-    /// When the server ends it.
-    until: Instant,
-    /// Whether something has come.
-    any: bool,
     /// Objects of the page so far.
     items: i64,
-    /// Bytes that have come since the last object, or much of one, and how long they were waited for.
-    slow: (usize, Duration),
+    progress: Answer,
 }
 
 impl Follow {
@@ -182,7 +172,11 @@ impl Follow {
             Ask::Page { .. } | Ask::Whole => Duration::ZERO,
         };
         let begins = matches!(ask, Ask::Stream { .. } | Ask::Page { proceed: None } | Ask::Whole);
-        let shape = if matches!(ask, Ask::Page { .. } | Ask::Whole) { Shape::List } else { Shape::Events };
+        let (form, shape) = match ask {
+            Ask::Page { .. } | Ask::Whole => (Form::List, Shape::List),
+            Ask::Stream { .. } => (Form::StreamedList, Shape::Events),
+            Ask::Watch { .. } => (Form::Watch, Shape::Events),
+        };
         let cuts = lease.cuts.clone();
         let request = request(Method::GET, &self.target.uri(&ask), self.target.accept, Body::empty());
         let (name, plural, group) = (&self.target.name, self.target.plural, self.target.group);
@@ -197,10 +191,8 @@ impl Follow {
         };
         let now = Instant::now();
         let pieces = Splitter::new(shape);
-        let until = now + seconds;
-        let slow = (0, Duration::ZERO);
-        self.reading =
-            Some(Reading { ask, body, pieces, lease, cuts, opened: now, until, any: false, items: 0, slow });
+        let progress = Answer::new(form, now, seconds);
+        self.reading = Some(Reading { ask, body, pieces, lease, cuts, items: 0, progress });
         self.heard_at = now;
         if begins {
             self.listed = false;
@@ -273,12 +265,12 @@ impl Follow {
         Ask::Page { proceed: None }
     }
 
-    /// Reads on.
+    /// Reads the next piece of the answer, or waits for more of it.
     async fn read(&mut self) -> Result<Option<WatchEvent>, RequestError> {
         let Some(reading) = &mut self.reading else { return Ok(None) };
         match reading.pieces.piece() {
             Ok(Some(piece)) => {
-                reading.slow = (0, Duration::ZERO);
+                reading.progress.on_object();
                 return self.take(piece);
             }
             Ok(None) => {}
@@ -291,94 +283,85 @@ impl Follow {
                 return Err(RequestError::new(ErrorKind::Nonsense, text));
             }
         }
-        let lists = !self.listed;
-        let begun = Instant::now();
-        let limit = match lists {
-            _ if lists || !reading.pieces.is_between() => {
-                self.pace.list_silence.saturating_sub(reading.slow.1)
-            }
-            _ if self.bookmarks => self.pace.watch_silence,
-            _ => reading.until.saturating_duration_since(Instant::now()) + self.pace.list_silence,
+        let is_between = reading.pieces.is_between();
+        let phase = match is_between {
+            _ if !self.listed => Phase::List,
+            true => Phase::Idle,
+            false => Phase::Event,
         };
-        // Where nothing changes nothing comes.
-        let troubled = self.failures + u64::from(self.backoff.attempts()) > 0;
-        let settled = (self.listed && troubled && reading.pieces.is_between())
-            .then(|| reading.opened + self.pace.settle);
+        let begun = Instant::now();
+        let limit = reading.progress.timeout(phase, begun, self.bookmarks, &self.pace);
+        // A watch without changes sends nothing: after a failure it has recovered once it has stood for a while.
+        let has_failed = self.failures + u64::from(self.backoff.attempts()) > 0;
+        let recovered = reading.progress.opened() + self.pace.settle;
         let frame = tokio::select! {
             biased;
             Ok(()) = reading.cuts.changed() => {
                 return Err(RequestError::new(ErrorKind::Cut, format!("the connection to {} was given up", reading.lease.url)));
             }
             frame = timeout(limit, reading.body.frame()) => frame,
-            () = sleep_until(settled.unwrap_or(reading.opened)), if settled.is_some() => {
+            () = sleep_until(recovered), if phase == Phase::Idle && has_failed => {
                 return Ok(self.progress().then_some(WatchEvent::Progress));
             }
         };
-        let (url, about) = (&reading.lease.url, &self.target.name);
-        match frame {
+        let end = match frame {
             Ok(Some(Ok(frame))) => {
                 if let Ok(data) = frame.into_data() {
-                    if reading.slow.0 + data.len() >= MIN_PROGRESS_BYTES {
-                        reading.slow = (0, Duration::ZERO);
-                    } else if lists || !reading.pieces.is_between() {
-                        reading.slow.0 += data.len();
-                        reading.slow.1 += begun.elapsed();
-                    }
+                    reading.progress.on_data(phase, data.len(), begun.elapsed());
                     reading.pieces.push(&data);
-                    reading.any |= !data.is_empty();
                     self.link.heard();
                     self.state.heard();
                     self.heard_at = Instant::now();
                 }
-                Ok(None)
+                return Ok(None);
             }
-            Ok(Some(Err(error))) => Err(RequestError::new(
-                ErrorKind::Cut,
-                format!("the answer of {url} about {about} broke off: {}", root_of(&error)),
-            )),
-            Ok(None)
-                if !reading.pieces.is_between() || (lists && !matches!(reading.ask, Ask::Stream { .. })) =>
-            {
-                Err(RequestError::new(
-                    ErrorKind::Cut,
-                    format!("the answer of {url} about {about} broke off in the middle"),
-                ))
+            Ok(Some(Err(error))) => {
+                let (url, about) = (&reading.lease.url, &self.target.name);
+                let text = format!("the answer of {url} about {about} broke off: {}", root_of(&error));
+                return Err(RequestError::new(ErrorKind::Cut, text));
             }
-            Ok(None) if lists => {
-                // The server has taken the question for one of a watch: it does not know of streaming lists.
-                self.link.does_not_stream(&reading.lease);
-                self.reading = None;
-                Ok(None)
-            }
-            Ok(None) if reading.opened.elapsed() < AT_ONCE => Err(RequestError::new(
-                ErrorKind::Cut,
-                format!("{url} ends the watch of {about} at once; is it an API server?"),
-            )),
-            Ok(None) => {
-                // As the server does every few minutes.
+            Ok(None) => reading.progress.on_end(phase, is_between, Instant::now()),
+            Err(_) => reading.progress.on_timeout(phase),
+        };
+        self.end(end, limit).map(|()| None)
+    }
+
+    /// Closes the answer after its end, or the wait for more of it. An error if it was not a regular one.
+    fn end(&mut self, end: End, limit: Duration) -> Result<(), RequestError> {
+        let Some(reading) = &self.reading else { return Ok(()) };
+        let (url, about) = (&reading.lease.url, &self.target.name);
+        let (kind, text) = match end {
+            End::Regular => {
                 self.reading = None;
                 self.heard_at = Instant::now();
                 self.state.restart();
-                Ok(None)
+                return Ok(());
             }
-            Err(_) => {
-                if lists && reading.any && matches!(reading.ask, Ask::Stream { .. }) {
-                    self.link.does_not_stream(&reading.lease);
-                    self.reading = None;
-                    return Ok(None);
-                }
-                let (bytes, silence) = (reading.slow.0, self.pace.list_silence.as_secs());
-                if bytes > 0 {
-                    let text = format!(
-                        "{url} is too slow: {bytes} bytes about {about} within {silence} s, and no whole object; is the \
-                         network that slow, or a proxy on the way?"
-                    );
-                    return Err(RequestError::new(ErrorKind::Slow, text));
-                }
-                let text = format!("{url} has said nothing about {about} for {} s", limit.as_secs());
-                Err(RequestError::new(ErrorKind::Stalled, text))
+            End::NotStreamed => {
+                self.link.does_not_stream(&reading.lease);
+                self.reading = None;
+                return Ok(());
             }
-        }
+            End::Truncated => {
+                (ErrorKind::Cut, format!("the answer of {url} about {about} broke off in the middle"))
+            }
+            End::Immediate => {
+                (ErrorKind::Cut, format!("{url} ends the watch of {about} at once; is it an API server?"))
+            }
+            End::Slow { bytes } => {
+                let silence = self.pace.list_silence.as_secs();
+                let text = format!(
+                    "{url} is too slow: {bytes} bytes about {about} within {silence} s, and no whole object; is the \
+                     network that slow, or a proxy on the way?"
+                );
+                (ErrorKind::Slow, text)
+            }
+            End::Silent => (
+                ErrorKind::Stalled,
+                format!("{url} has said nothing about {about} for {} s", limit.as_secs()),
+            ),
+        };
+        Err(RequestError::new(kind, text))
     }
 }
 
