@@ -138,7 +138,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
         "cells/datapath/conntrack-gc/src/collect.rs",
         "the rest between two chunks of rows, in `hive::blocking`",
     ),
-    ("cells/node/devices/src/netlink/socket.rs", "waits before an interrupted list is asked for again"),
+    ("cells/node/devices/src/rtnetlink/socket.rs", "waits before an interrupted list is asked for again"),
     (
         "cells/endpoint/endpoints/src/reconcile.rs",
         "rests a millisecond for packets in flight, on the thread of the reconciler",

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use bpf::tc::Tc;
 use bpf::{Direction, is_bpffs, names_in};
 use daemon_config::Instance;
-use devices::netlink::Rule;
+use devices::rtnetlink::Rule;
 use devices::{Link, Netlink, Route, TABLE_LOCAL};
 use loader::is_pod_interface;
 use maps::OWN_MAPS;

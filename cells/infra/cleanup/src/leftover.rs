@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use bpf::tc::Tc;
 use bpf::{Direction, Link, unpin};
-use devices::netlink::Rule;
+use devices::rtnetlink::Rule;
 use devices::{Netlink, NetlinkError, Route, TABLE_LOCAL};
 
 use crate::error::Error;

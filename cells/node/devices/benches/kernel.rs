@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use devices::netlink::{VethPeer, VethSpec};
+use devices::rtnetlink::{VethPeer, VethSpec};
 use devices::{Device, Netlink, NodeAddress, Route};
 use hive::prelude::*;
 use statedb::Table;

@@ -4,7 +4,7 @@
 //! is started in; it never looks into another.
 //! **Needs** a [`statedb::Db`]; the kernel by rtnetlink.
 //! **Provides** `Arc<Table<..>>` of [`Device`], [`Route`], [`Neighbor`] and [`NodeAddress`], and requests to the kernel
-//! in [`netlink`].
+//! in [`rtnetlink`].
 //!
 //! **Life.** At the start everything is listed, so that a cell that takes a table finds it complete at its own start.
 //! Then notifications of one socket are applied a few milliseconds after they come. When the socket overflows, and
@@ -50,9 +50,9 @@ mod error;
 mod event;
 mod monitor;
 mod neighbor;
-pub mod netlink;
 mod node_address;
 mod route;
+pub mod rtnetlink;
 mod select;
 mod tables;
 
@@ -61,8 +61,8 @@ pub use config::{DevicesConfig, NodeAddressConfig};
 pub use device::{Device, DeviceAddress, HOST_DEVICE, HardwareAddr, Link};
 pub use error::NetlinkError;
 pub use neighbor::Neighbor;
-pub use netlink::Netlink;
 pub use node_address::{NodeAddress, NodeAddressRules, WILDCARD_DEVICE, node_addresses};
 pub use route::{Route, RouteKey, SCOPE_HOST, SCOPE_LINK, TABLE_LOCAL, TABLE_MAIN};
+pub use rtnetlink::Netlink;
 pub use select::{DeviceRoutes, Selection};
 pub use tables::MappedIp;

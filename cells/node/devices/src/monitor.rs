@@ -20,7 +20,7 @@ use statedb::{Initializer, RwTable};
 
 use crate::apply::{self, Tables};
 use crate::event::{self, Event};
-use crate::netlink::{self, notifications};
+use crate::rtnetlink::{self, notifications};
 use crate::select::Selection;
 use crate::{Device, Neighbor, Netlink, NetlinkError, Route};
 
@@ -241,7 +241,7 @@ impl Monitor {
     async fn list_all(&mut self) -> Result<(), NetlinkError> {
         self.counters.listings += 1;
         let (tables, selection) = (self.tables.clone(), self.selection.clone());
-        netlink::call(move |nl| {
+        rtnetlink::call(move |nl| {
             let events = listing(nl)?;
             tables.write(|t| apply::resync(t, &selection, events));
             Ok(())
@@ -252,7 +252,7 @@ impl Monitor {
     async fn list_routes(&mut self) -> Result<(), NetlinkError> {
         self.counters.route_listings += 1;
         let (tables, selection) = (self.tables.clone(), self.selection.clone());
-        netlink::call(move |nl| {
+        rtnetlink::call(move |nl| {
             let routes = nl.routes()?;
             tables.write(|t| {
                 apply::resync_routes(t, routes);
@@ -268,7 +268,7 @@ impl Monitor {
 fn listing(nl: &mut Netlink) -> Result<Vec<Event>, NetlinkError> {
     let mut events = Vec::new();
     for (what, request) in [
-        ("list links", netlink::all_links()),
+        ("list links", rtnetlink::all_links()),
         ("list addresses", Message::GetAddress(AddressMessage::default())),
         ("list routes", Message::GetRoute(RouteMessage::default())),
         ("list neighbours", Message::GetNeighbour(NeighbourMessage::default())),

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use devices::netlink::{LinkChange, NeighborSpec, Netlink, RouteSpec, VethPeer, VethSpec};
+use devices::rtnetlink::{LinkChange, NeighborSpec, Netlink, RouteSpec, VethPeer, VethSpec};
 use devices::{SCOPE_LINK, TABLE_MAIN};
 use test_kit::{Sandbox, require_root};
 

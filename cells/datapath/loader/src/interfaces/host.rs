@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use devices::netlink::{AddressSpec, LinkChange, RouteSpec, VethPeer, VethSpec};
+use devices::rtnetlink::{AddressSpec, LinkChange, RouteSpec, VethPeer, VethSpec};
 use devices::{Link, Netlink, NetlinkError, Route, TABLE_MAIN};
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 

@@ -113,7 +113,7 @@ pub(crate) async fn remove_unfinished(unfinished: Vec<(String, u32)>) {
     if unfinished.is_empty() {
         return;
     }
-    let removed = devices::netlink::call(move |netlink| {
+    let removed = devices::rtnetlink::call(move |netlink| {
         let mut removed = Vec::new();
         for (name, index) in unfinished {
             if netlink.find_link(&name)?.is_some_and(|link| link.index == index) {

@@ -159,9 +159,9 @@ fn a_change_is_in_the_table_within_milliseconds() {
         for i in 0..10 {
             let (name, pod) = (format!("lxc{i}"), pod.clone());
             let mut nl = Netlink::open().unwrap();
-            let spec = crate::netlink::VethSpec {
+            let spec = crate::rtnetlink::VethSpec {
                 name: &name,
-                peer: crate::netlink::VethPeer { name: &name, netns: Some(pod.fd()), ..Default::default() },
+                peer: crate::rtnetlink::VethPeer { name: &name, netns: Some(pod.fd()), ..Default::default() },
                 ..Default::default()
             };
             nl.add_veth(&spec).unwrap();

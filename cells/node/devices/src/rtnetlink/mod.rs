@@ -6,8 +6,8 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), devices::NetlinkError> {
-//! use devices::netlink::{self, LinkChange};
-//! let index = netlink::call(|nl| {
+//! use devices::rtnetlink::{self, LinkChange};
+//! let index = rtnetlink::call(|nl| {
 //!     let link = nl.link_by_name("eth0")?;
 //!     nl.change_link(link.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
 //!     Ok(link.index)
