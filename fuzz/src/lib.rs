@@ -19,6 +19,7 @@
 //! | `tables` | processes that may open the socket or the shell | commands on tables, keys of indexes |
 //! | `answers` | the API server, and whatever is in between | lists and events as they arrive |
 //! | `names` | everybody | short texts: addresses, labels, names, options, durations |
+//! | `netlink` | the kernel | packets, attributes, the answers to requests |
 
 mod answers;
 mod bodies;
@@ -30,6 +31,7 @@ mod input;
 mod lb_state;
 mod manifests;
 mod names;
+mod netlink;
 mod objects;
 mod policies;
 mod records;
@@ -47,7 +49,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     Target { name: "http", longest: 2048, run: http::run },
     Target { name: "bodies", longest: 2048, run: bodies::run },
     Target { name: "cni", longest: 2048, run: cni::run },
@@ -61,6 +63,7 @@ pub const TARGETS: [Target; 13] = [
     Target { name: "tables", longest: 1024, run: tables::run },
     Target { name: "answers", longest: 2048, run: answers::run },
     Target { name: "names", longest: 256, run: names::run },
+    Target { name: "netlink", longest: 1024, run: netlink::run },
 ];
 
 /// The target of this name.

@@ -15,6 +15,7 @@ const LAYERS: &[&[&str]] = &[
         "statedb-script",
         "reconciler",
         "labels",
+        "netlink",
         "state-file",
         "file-watch",
         "http-server",
@@ -138,6 +139,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
         "cells/datapath/conntrack-gc/src/collect.rs",
         "the rest between two chunks of rows, in `hive::blocking`",
     ),
+    ("lib/netlink/src/connection.rs", "waits before an interrupted dump is repeated"),
     ("cells/node/devices/src/rtnetlink/socket.rs", "waits before an interrupted list is asked for again"),
     (
         "cells/endpoint/endpoints/src/reconcile.rs",

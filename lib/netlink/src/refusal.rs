@@ -1,0 +1,53 @@
+//! Acknowledgements: `NLMSG_ERROR` and `NLMSG_DONE`, with their explanations.
+
+use std::io;
+
+use netlink_packet_core::{NLM_F_ACK_TLVS, NLM_F_CAPPED, NLMSG_ERROR};
+
+use crate::message::HEADER_LEN;
+use crate::{Attributes, Error, Malformed, Message};
+
+/// `NLMSGERR_ATTR_MSG` of `linux/netlink.h`.
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+/// `-MAX_ERRNO` of the kernel's `linux/err.h`.
+const MIN_ERRNO: i32 = -4095;
+
+/// Bytes of an error code.
+const CODE_LEN: usize = 4;
+
+/// Returns the kernel's verdict on a request: an error for a code that is not 0.
+pub(crate) fn verdict(message: &Message<'_>) -> Result<(), Error> {
+    let code = match message.code() {
+        // The end of a dump had no code before Linux 4.13's errors in it.
+        Err(_) if message.header.message_type != NLMSG_ERROR && message.body.is_empty() => 0,
+        code => code?,
+    };
+    match code {
+        0 => Ok(()),
+        MIN_ERRNO..0 => Err(Error::Refused {
+            source: io::Error::from_raw_os_error(-code),
+            explanation: explanation(message),
+        }),
+        code => Err(Malformed::ErrorCode { code }.into()),
+    }
+}
+
+/// Returns the text of an extended acknowledgement. One that cannot be read costs the text, not the error code.
+fn explanation(message: &Message<'_>) -> Option<Box<str>> {
+    if message.header.flags & NLM_F_ACK_TLVS == 0 {
+        return None;
+    }
+    let mut start = CODE_LEN;
+    if message.header.message_type == NLMSG_ERROR {
+        // struct nlmsgerr: the code, then the request's header; its body, too, unless that was cut off.
+        let request = message.body.get(CODE_LEN..)?;
+        start += if message.header.flags & NLM_F_CAPPED != 0 {
+            HEADER_LEN
+        } else {
+            (u32::from_ne_bytes(*request.first_chunk()?) as usize).checked_next_multiple_of(4)?
+        };
+    }
+    let text = Attributes::new(message.body.get(start..)?).first(NLMSGERR_ATTR_MSG).ok()??.text();
+    (!text.is_empty()).then(|| String::from_utf8_lossy(text).into())
+}
