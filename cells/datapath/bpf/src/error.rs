@@ -137,11 +137,11 @@ pub enum Error {
     Tc {
         /// The failed operation.
         operation: &'static str,
-        /// The interface's number.
+        /// The interface's index.
         ifindex: u32,
         /// The kernel's error.
         #[source]
-        source: io::Error,
+        source: netlink::Error,
     },
 }
 
@@ -161,8 +161,8 @@ impl Error {
             | Error::Full { source, .. }
             | Error::File { source, .. }
             | Error::Verifier { source, .. }
-            | Error::Feature { source, .. }
-            | Error::Tc { source, .. } => source.raw_os_error(),
+            | Error::Feature { source, .. } => source.raw_os_error(),
+            Error::Tc { source, .. } => source.errno(),
             _ => None,
         }
     }
@@ -180,6 +180,7 @@ impl Error {
     /// Whether trying again later may succeed without any change.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Full { .. })
+            || matches!(self, Error::Tc { source, .. } if source.is_retryable())
             || matches!(
                 self.errno(),
                 Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOMEM | libc::ENOSPC)

@@ -1,41 +1,26 @@
 //! cls_bpf filters over rtnetlink: clsact, attach, replace, list, remove.
-#![expect(unsafe_code, reason = "netlink sockets have no wrapper in the standard library")]
 
-use std::cell::Cell;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::cell::RefCell;
+use std::os::fd::{AsFd, AsRawFd};
+
+use netlink::{Attributes, Connection, Message, Protocol, Request};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Parseable};
+use netlink_packet_route::tc::{
+    TcAttribute, TcBpfFlags, TcFilterBpf, TcFilterBpfOption, TcHandle, TcHeader, TcMessage, TcOption,
+};
 
 use crate::error::{Error, Result};
 use crate::link::Direction;
 
-const RTM_NEWQDISC: u16 = 36;
-const RTM_DELQDISC: u16 = 37;
-const RTM_NEWTFILTER: u16 = 44;
-const RTM_DELTFILTER: u16 = 45;
-const RTM_GETTFILTER: u16 = 46;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
-/// A change has interrupted a dump: it may have gaps.
-const NLM_F_DUMP_INTR: u16 = 0x10;
-/// How often an interrupted dump is taken.
-const DUMP_ATTEMPTS: usize = 10;
-const NLM_F_CREATE_EXCL: u16 = 0x600;
-const NLM_F_CREATE_REPLACE: u16 = 0x500;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
+/// Kind of the qdisc that carries filters of both directions.
+const CLSACT: &str = "clsact";
+/// Bytes of `struct tcmsg` and the type of a filter's kind (`linux/rtnetlink.h`).
+const TCMSG_LEN: usize = 20;
 const TCA_KIND: u16 = 1;
-const TCA_OPTIONS: u16 = 2;
-const TCA_BPF_FD: u16 = 6;
-const TCA_BPF_NAME: u16 = 7;
-const TCA_BPF_FLAGS: u16 = 8;
-const TCA_BPF_ID: u16 = 11;
-const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
-const TC_H_CLSACT: u32 = 0xffff_fff1;
-/// All protocols, as `struct tcmsg` wants them beside the priority.
-const ETH_P_ALL: u32 = 3u16.to_be() as u32;
-const HEADER: usize = 16;
-const TCMSG: usize = 20;
+/// All protocols, as `struct tcmsg` has them beside the priority.
+const ETH_P_ALL: u32 = (libc::ETH_P_ALL as u16).to_be() as u32;
+/// The handle of our filters within their priority.
+const HANDLE: u32 = 1;
 
 /// A cls_bpf filter found on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,9 +29,9 @@ pub struct Filter {
     pub priority: u16,
     /// Its handle within the priority.
     pub handle: u32,
-    /// Its name, which Cilium's are `<program>-<device>`.
+    /// Its name; Cilium's are `<program>-<device>`.
     pub name: String,
-    /// The kernel number of its program.
+    /// The id of its program, 0 if the kernel does not report it.
     pub program: u32,
 }
 
@@ -54,40 +39,28 @@ pub struct Filter {
 /// answer, which takes microseconds: attach 21, replace 2.
 #[derive(Debug)]
 pub struct Tc {
-    socket: OwnedFd,
-    sequence: Cell<u32>,
+    connection: RefCell<Connection>,
 }
 
 impl Tc {
     /// Opens a socket.
     pub fn new() -> Result<Tc> {
-        // JUSTIFICATION: no netlink in the standard library.
-        // SAFETY: no pointers; a descriptor that is not negative is fresh and ours.
-        let socket = unsafe {
-            let fd = libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE);
-            if fd < 0 {
-                return Err(Error::syscall("open socket", "rtnetlink", io::Error::last_os_error()));
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
-        Ok(Tc { socket, sequence: Cell::new(0) })
+        let connection = Connection::open(Protocol::Route)
+            .map_err(|source| Error::syscall("open socket", "rtnetlink", source))?;
+        Ok(Tc { connection: RefCell::new(connection) })
     }
 
     /// Makes sure that the interface has a clsact qdisc.
     pub fn ensure_clsact(&self, ifindex: u32) -> Result<()> {
-        let mut message = Message::new(RTM_NEWQDISC, NLM_F_CREATE_EXCL, ifindex, 0xffff_0000, TC_H_CLSACT, 0);
-        message.attribute(TCA_KIND, b"clsact\0");
-        match self.request(message) {
-            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Ok(()),
-            other => other.map(drop).map_err(|source| tc_error("add qdisc clsact", ifindex, source)),
+        match self.request(libc::RTM_NEWQDISC, clsact(ifindex), NLM_F_CREATE | NLM_F_EXCL) {
+            Err(error) if error.is_exists() => Ok(()),
+            other => other.map_err(|source| tc_error("add qdisc clsact", ifindex, source)),
         }
     }
 
     /// Removes the clsact qdisc with all filters in it; false if there was none.
     pub fn remove_clsact(&self, ifindex: u32) -> Result<bool> {
-        let mut message = Message::new(RTM_DELQDISC, 0, ifindex, 0xffff_0000, TC_H_CLSACT, 0);
-        message.attribute(TCA_KIND, b"clsact\0");
-        self.removal(message, "remove qdisc clsact", ifindex)
+        self.removal(libc::RTM_DELQDISC, clsact(ifindex), "remove qdisc clsact", ifindex)
     }
 
     /// Attaches a program in direct-action mode with handle 1 at that priority, or replaces the program there. The
@@ -100,16 +73,15 @@ impl Tc {
         name: &str,
         program: &impl AsFd,
     ) -> Result<()> {
-        let info = u32::from(priority) << 16 | ETH_P_ALL;
-        let mut message =
-            Message::new(RTM_NEWTFILTER, NLM_F_CREATE_REPLACE, ifindex, 1, parent(direction), info);
-        message.attribute(TCA_KIND, b"bpf\0");
-        message.nested(TCA_OPTIONS, |options| {
-            options.attribute(TCA_BPF_FD, &program.as_fd().as_raw_fd().to_ne_bytes());
-            options.attribute(TCA_BPF_NAME, &[name.as_bytes(), b"\0"].concat());
-            options.attribute(TCA_BPF_FLAGS, &TCA_BPF_FLAG_ACT_DIRECT.to_ne_bytes());
-        });
-        self.request(message).map(drop).map_err(|source| tc_error("attach tc filter", ifindex, source))
+        let mut message = filter(ifindex, direction, priority);
+        let options = [
+            TcFilterBpfOption::ProgFd(program.as_fd().as_raw_fd().cast_unsigned()),
+            TcFilterBpfOption::ProgName(name.to_owned()),
+            TcFilterBpfOption::Flags(TcBpfFlags::DirectAction),
+        ];
+        message.attributes.push(TcAttribute::Options(options.map(TcOption::Bpf).to_vec()));
+        self.request(libc::RTM_NEWTFILTER, message, NLM_F_CREATE | NLM_F_REPLACE)
+            .map_err(|source| tc_error("attach tc filter", ifindex, source))
     }
 
     /// [`Tc::ensure_clsact`] and [`Tc::attach`], trying the second first: replacing costs one round trip.
@@ -132,29 +104,26 @@ impl Tc {
 
     /// Removes the filter with handle 1 at that priority; false if there was none.
     pub fn detach(&self, ifindex: u32, direction: Direction, priority: u16) -> Result<bool> {
-        let info = u32::from(priority) << 16 | ETH_P_ALL;
-        let mut message = Message::new(RTM_DELTFILTER, 0, ifindex, 1, parent(direction), info);
-        message.attribute(TCA_KIND, b"bpf\0");
-        self.removal(message, "remove tc filter", ifindex)
+        let message = filter(ifindex, direction, priority);
+        self.removal(libc::RTM_DELTFILTER, message, "remove tc filter", ifindex)
     }
 
-    /// The cls_bpf filters of an interface in one direction; none without clsact.
+    /// Returns the cls_bpf filters of an interface in one direction; none without clsact.
     pub fn filters(&self, ifindex: u32, direction: Direction) -> Result<Vec<Filter>> {
-        match self.dump(ifindex, direction) {
-            Ok(answers) => Ok(answers.iter().filter_map(|a| filter_of(a)).collect()),
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => Ok(Vec::new()),
-            Err(source) => Err(tc_error("list tc filters", ifindex, source)),
+        match self.dump(ifindex, direction, |answer| parse_filter(&answer)) {
+            Err(error) if matches!(error.errno(), Some(libc::EINVAL | libc::ENOENT)) => Ok(Vec::new()),
+            filters => filters.map_err(|source| tc_error("list tc filters", ifindex, source)),
         }
     }
 
     /// Whether an interface has a clsact qdisc without any filter, of whatever kind, in either direction.
     pub fn is_clsact_empty(&self, ifindex: u32) -> Result<bool> {
         for direction in [Direction::Ingress, Direction::Egress] {
-            match self.dump(ifindex, direction) {
-                Ok(answers) if answers.is_empty() => {}
+            match self.dump(ifindex, direction, |_| Ok(Some(()))) {
+                Ok(filters) if filters.is_empty() => {}
                 Ok(_) => return Ok(false),
                 // No clsact, or no interface.
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOENT | libc::ENODEV)) => {
+                Err(error) if matches!(error.errno(), Some(libc::EINVAL | libc::ENOENT | libc::ENODEV)) => {
                     return Ok(false);
                 }
                 Err(source) => return Err(tc_error("list tc filters", ifindex, source)),
@@ -163,223 +132,139 @@ impl Tc {
         Ok(true)
     }
 
-    /// The bodies of all filters of an interface in one direction: complete, or an error.
-    fn dump(&self, ifindex: u32, direction: Direction) -> io::Result<Vec<Vec<u8>>> {
-        let mut result = Err(io::ErrorKind::Interrupted.into());
-        for _ in 0..DUMP_ATTEMPTS {
-            let message = Message::new(RTM_GETTFILTER, NLM_F_DUMP, ifindex, 0, parent(direction), 0);
-            result = self.request(message);
-            if !result.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::Interrupted) {
-                break;
-            }
-        }
-        result
+    /// Lists the filters of an interface in one direction: all, or an error.
+    fn dump<T>(
+        &self,
+        ifindex: u32,
+        direction: Direction,
+        convert: impl FnMut(Message<'_>) -> Result<Option<T>, netlink::Error>,
+    ) -> Result<Vec<T>, netlink::Error> {
+        let mut body = TcMessage::default();
+        body.header = header(ifindex, TcHandle::UNSPEC, parent(direction));
+        self.connection.borrow_mut().dump(&Request { kind: libc::RTM_GETTFILTER, body }, convert)
     }
 
-    fn removal(&self, message: Message, operation: &'static str, ifindex: u32) -> Result<bool> {
-        match self.request(message) {
-            Ok(_) => Ok(true),
-            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::ENODEV)) => {
+    fn removal(&self, kind: u16, message: TcMessage, operation: &'static str, ifindex: u32) -> Result<bool> {
+        match self.request(kind, message, 0) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::EINVAL | libc::ENODEV)) => {
                 Ok(false)
             }
             Err(source) => Err(tc_error(operation, ifindex, source)),
         }
     }
 
-    /// Sends a message and collects the bodies of the answers until the acknowledgement or the dump's end.
-    /// `Interrupted` if a change has interrupted the dump.
-    fn request(&self, mut message: Message) -> io::Result<Vec<Vec<u8>>> {
-        let sequence = self.sequence.get().wrapping_add(1);
-        self.sequence.set(sequence);
-        let bytes = message.finish(sequence);
-        // JUSTIFICATION: as in new().
-        // SAFETY: bytes lives across the call and has the length given.
-        let sent = unsafe { libc::send(self.socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
-        if sent < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let mut answers = Answers::default();
-        let mut buffer = vec![0u8; 32768];
-        loop {
-            // JUSTIFICATION: as in new().
-            // SAFETY: buffer lives across the call and has the length given.
-            let got = unsafe {
-                let flags = libc::MSG_TRUNC;
-                libc::recv(self.socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags)
-            };
-            if got < 0 {
-                let error = io::Error::last_os_error();
-                if error.kind() == io::ErrorKind::Interrupted {
-                    continue;
-                }
-                return Err(error);
-            }
-            let packet = buffer.get(..got as usize).ok_or(io::ErrorKind::InvalidData)?;
-            if answers.take(packet, sequence)? {
-                return Ok(answers.bodies);
-            }
-        }
+    fn request(&self, kind: u16, body: TcMessage, flags: u16) -> Result<(), netlink::Error> {
+        self.connection.borrow_mut().request(&Request { kind, body }, flags)
     }
 }
 
-/// Answers to one request, as they come in.
-#[derive(Debug, Default)]
-struct Answers {
-    bodies: Vec<Vec<u8>>,
-    interrupted: bool,
-}
-
-impl Answers {
-    /// Takes the messages of a packet; true at the end of all.
-    fn take(&mut self, packet: &[u8], sequence: u32) -> io::Result<bool> {
-        let mut rest = packet;
-        while rest.len() >= HEADER {
-            let length = word(rest, 0) as usize;
-            if length < HEADER || length > rest.len() {
-                return Err(io::Error::from(io::ErrorKind::InvalidData));
-            }
-            let (kind, flags, answer_to) = (half(rest, 4), half(rest, 6), word(rest, 8));
-            let body = &rest[HEADER..length];
-            if answer_to == sequence {
-                self.interrupted |= kind != NLMSG_ERROR && flags & NLM_F_DUMP_INTR != 0;
-                match kind {
-                    // The end of a dump carries its error, an acknowledgement that of the request.
-                    NLMSG_DONE | NLMSG_ERROR => match word(body, 0) as i32 {
-                        errno if errno < 0 => return Err(io::Error::from_raw_os_error(-errno)),
-                        _ if self.interrupted => return Err(io::ErrorKind::Interrupted.into()),
-                        _ => return Ok(true),
-                    },
-                    _ => self.bodies.push(body.to_vec()),
-                }
-            }
-            rest = &rest[length.next_multiple_of(4).min(rest.len())..];
-        }
-        Ok(false)
-    }
-}
-
-fn tc_error(operation: &'static str, ifindex: u32, source: io::Error) -> Error {
+fn tc_error(operation: &'static str, ifindex: u32, source: netlink::Error) -> Error {
     Error::Tc { operation, ifindex, source }
 }
 
-fn parent(direction: Direction) -> u32 {
-    match direction {
-        Direction::Ingress => 0xffff_fff2,
-        Direction::Egress => 0xffff_fff3,
-    }
+fn parent(direction: Direction) -> TcHandle {
+    let minor = match direction {
+        Direction::Ingress => TcHandle::MIN_INGRESS,
+        Direction::Egress => TcHandle::MIN_EGRESS,
+    };
+    TcHandle { major: TcHandle::CLSACT.major, minor }
 }
 
-fn filter_of(answer: &[u8]) -> Option<Filter> {
-    let (handle, info) = (word_at(answer, 8)?, word_at(answer, 16)?);
-    let mut filter = Filter { priority: (info >> 16) as u16, handle, name: String::new(), program: 0 };
-    let attributes = answer.get(TCMSG..)?;
-    let options = attribute(attributes, TCA_OPTIONS)?;
-    if attribute(attributes, TCA_KIND)? != b"bpf\0" || handle == 0 {
-        return None;
-    }
-    if let Some(name) = attribute(options, TCA_BPF_NAME) {
-        filter.name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
-    }
-    filter.program = attribute(options, TCA_BPF_ID).and_then(|id| word_at(id, 0)).unwrap_or(0);
-    Some(filter)
+/// `struct tcmsg` without a family and a priority.
+fn header(ifindex: u32, handle: TcHandle, parent: TcHandle) -> TcHeader {
+    TcHeader { index: ifindex.cast_signed(), handle, parent, ..TcHeader::default() }
 }
 
-/// The value of the first attribute of that type.
-fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
-    while attributes.len() >= 4 {
-        let length = half(attributes, 0) as usize;
-        let value = attributes.get(4..length)?;
-        // The two highest bits of the type are flags.
-        if half(attributes, 2) & 0x3fff == wanted {
-            return Some(value);
+/// The clsact qdisc of an interface.
+fn clsact(ifindex: u32) -> TcMessage {
+    // Its handle is ffff:, as that of each ingress qdisc.
+    let handle = TcHandle { major: TcHandle::CLSACT.major, minor: 0 };
+    let mut message = TcMessage::default();
+    message.header = header(ifindex, handle, TcHandle::CLSACT);
+    message.attributes.push(TcAttribute::Kind(CLSACT.to_owned()));
+    message
+}
+
+/// A cls_bpf filter of an interface.
+fn filter(ifindex: u32, direction: Direction, priority: u16) -> TcMessage {
+    let mut message = TcMessage::default();
+    message.header = header(ifindex, HANDLE.into(), parent(direction));
+    message.header.info = u32::from(priority) << 16 | ETH_P_ALL;
+    message.attributes.push(TcAttribute::Kind(TcFilterBpf::KIND.to_owned()));
+    message
+}
+
+/// Returns the cls_bpf filter of an answer; `None` for filters of other kinds, whose options are not decoded, and for the
+/// message about the priority itself, which has no handle.
+fn parse_filter(answer: &Message<'_>) -> Result<Option<Filter>, netlink::Error> {
+    let attributes = answer.body.get(TCMSG_LEN..).unwrap_or_default();
+    let kind = Attributes::new(attributes).first(TCA_KIND)?;
+    if kind.is_none_or(|kind| kind.text() != TcFilterBpf::KIND.as_bytes()) {
+        return Ok(None);
+    }
+    let message = TcMessage::parse(answer.body).map_err(|error| answer.undecodable(error))?;
+    let TcHeader { handle, info, .. } = message.header;
+    let mut filter =
+        Filter { priority: (info >> 16) as u16, handle: handle.into(), name: String::new(), program: 0 };
+    let mut has_options = false;
+    for attribute in message.attributes {
+        let TcAttribute::Options(options) = attribute else { continue };
+        has_options = true;
+        for option in options {
+            match option {
+                TcOption::Bpf(TcFilterBpfOption::ProgName(name)) => filter.name = name,
+                TcOption::Bpf(TcFilterBpfOption::ProgId(id)) => filter.program = id,
+                _ => {}
+            }
         }
-        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    None
-}
-
-fn half(bytes: &[u8], at: usize) -> u16 {
-    u16::from_ne_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    word_at(bytes, at).unwrap_or(0)
-}
-
-fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-/// A netlink message about traffic control, as it grows.
-struct Message(Vec<u8>);
-
-impl Message {
-    fn new(kind: u16, flags: u16, ifindex: u32, handle: u32, parent: u32, info: u32) -> Message {
-        let ack = if flags == NLM_F_DUMP { 0 } else { NLM_F_ACK };
-        let mut bytes = vec![0; HEADER];
-        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-        bytes[6..8].copy_from_slice(&(flags | NLM_F_REQUEST | ack).to_ne_bytes());
-        for word in [0, ifindex, handle, parent, info] {
-            bytes.extend_from_slice(&word.to_ne_bytes());
-        }
-        Message(bytes)
-    }
-
-    fn attribute(&mut self, kind: u16, value: &[u8]) {
-        self.0.extend_from_slice(&((value.len() + 4) as u16).to_ne_bytes());
-        self.0.extend_from_slice(&kind.to_ne_bytes());
-        self.0.extend_from_slice(value);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
-    }
-
-    fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Message)) {
-        let at = self.0.len();
-        self.attribute(kind, &[]);
-        fill(self);
-        let length = (self.0.len() - at) as u16;
-        self.0[at..at + 2].copy_from_slice(&length.to_ne_bytes());
-    }
-
-    fn finish(&mut self, sequence: u32) -> &[u8] {
-        let length = self.0.len() as u32;
-        self.0[..4].copy_from_slice(&length.to_ne_bytes());
-        self.0[8..12].copy_from_slice(&sequence.to_ne_bytes());
-        &self.0
-    }
+    Ok((has_options && filter.handle != 0).then_some(filter))
 }
 
 #[cfg(test)]
 mod tests {
+    use netlink::{Body, messages};
+
     use super::*;
 
-    fn packet(messages: &[(u16, u16, &[u8])]) -> Vec<u8> {
-        let message = |(kind, flags, body): &(u16, u16, &[u8])| {
-            let mut message = Message::new(*kind, 0, 0, 0, 0, 0);
-            message.0.truncate(HEADER);
-            message.0[6..8].copy_from_slice(&flags.to_ne_bytes());
-            message.0.extend(*body);
-            message.finish(7).to_vec()
-        };
-        messages.iter().flat_map(message).collect()
+    /// `TCA_OPTIONS`, `TCA_BPF_NAME`, `TCA_BPF_ID` of `linux/pkt_cls.h`.
+    const OPTIONS: u16 = 2;
+    const NAME: u16 = 7;
+    const ID: u16 = 11;
+
+    fn parsed(
+        handle: u32,
+        kind: &str,
+        fill: impl FnOnce(&mut Body),
+    ) -> Result<Option<Filter>, netlink::Error> {
+        let info = 5_u32 << 16 | ETH_P_ALL;
+        let mut body = Body::new(&[0, 7, handle, 0xffff_fff2, info].map(u32::to_ne_bytes).concat());
+        body.string(TCA_KIND, kind);
+        fill(&mut body);
+        let length = 16 + body.as_bytes().len() as u32;
+        let header = [&length.to_ne_bytes()[..], &libc::RTM_NEWTFILTER.to_ne_bytes(), &[0; 10]].concat();
+        let packet = [&header, body.as_bytes()].concat();
+        parse_filter(&messages(&packet).next().unwrap().unwrap())
     }
 
     #[test]
-    fn an_interrupted_or_failed_dump_is_an_error() {
-        let (filter, done) = ((RTM_NEWTFILTER, 2, &[1u8; 20][..]), (NLMSG_DONE, 2, &[0u8; 4][..]));
-        let mut whole = Answers::default();
-        assert!(!whole.take(&packet(&[filter]), 7).unwrap());
-        assert!(whole.take(&packet(&[filter, done]), 7).unwrap());
-        assert_eq!(whole.bodies.len(), 2);
-
-        // A message anywhere in the dump says that a change came between.
-        let interrupted = (RTM_NEWTFILTER, 2 | NLM_F_DUMP_INTR, filter.2);
-        let mut gaps = Answers::default();
-        assert!(!gaps.take(&packet(&[interrupted]), 7).unwrap());
-        assert_eq!(gaps.take(&packet(&[filter, done]), 7).unwrap_err().kind(), io::ErrorKind::Interrupted);
-
-        // Linux puts the error of a dump into its last message.
-        let failed = (NLMSG_DONE, 2, &(-libc::ENOMEM).to_ne_bytes()[..]);
-        let error = Answers::default().take(&packet(&[filter, failed]), 7).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::ENOMEM));
+    fn filters_of_other_kinds_are_passed_over() {
+        let options = |body: &mut Body| {
+            body.nested(OPTIONS, |options| {
+                options.string(NAME, "cil_from_netdev-eth0").attribute(ID, &9_u32.to_ne_bytes());
+            });
+        };
+        let name = "cil_from_netdev-eth0".to_owned();
+        let expected = Filter { priority: 5, handle: 1, name, program: 9 };
+        assert_eq!(parsed(1, "bpf", options).unwrap(), Some(expected));
+        assert_eq!(parsed(0, "bpf", options).unwrap(), None, "the priority itself");
+        assert_eq!(parsed(1, "bpf", |_| {}).unwrap(), None);
+        // Options that no parser would take.
+        let garbage = |body: &mut Body| {
+            body.attribute(OPTIONS, &[1; 7]);
+        };
+        assert_eq!(parsed(1, "flower", garbage).unwrap(), None);
+        assert!(matches!(parsed(1, "bpf", garbage), Err(netlink::Error::Decode { .. })));
     }
 }
