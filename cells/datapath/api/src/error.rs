@@ -85,7 +85,7 @@ pub enum DatapathError {
     },
     /// The rule against unknown pods could not be looked at or installed.
     #[error("rule of nftables against unknown pods (table inet apiary): {0}")]
-    Rule(#[source] std::io::Error),
+    Rule(#[source] netlink::Error),
     /// A map of the node could not be opened.
     #[error(transparent)]
     Maps(#[from] maps::Error),

@@ -45,5 +45,5 @@ pub enum Error {
     },
     /// The rule of nftables.
     #[error("nftables: {0}")]
-    Rule(#[source] io::Error),
+    Rule(#[source] netlink::Error),
 }

@@ -6,54 +6,88 @@
 use std::io;
 
 use datapath_abi::mark;
-use netlink_sys::{Socket, SocketAddr};
+use netlink::{Attributes, Body, Connection, Message, Protocol, Request, nfnetlink};
+use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE};
 
 use crate::endpoints::kernel::{POD_INTERFACE_DIGITS, POD_INTERFACE_PREFIX};
 
-// Numbers of linux/netfilter/nfnetlink.h and nf_tables.h.
-pub(crate) const NETLINK_NETFILTER: isize = 12;
-const SUBSYSTEM: u16 = 10;
-const BATCH_BEGIN: u16 = 16;
-const BATCH_END: u16 = 17;
-const NEW_TABLE: u16 = SUBSYSTEM << 8;
-const GET_TABLE: u16 = SUBSYSTEM << 8 | 1;
-const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
-const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
-const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
-const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
-const DELETE_CHAIN: u16 = SUBSYSTEM << 8 | 5;
-const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
-const DELETIONS: [u16; 3] = [DELETE_TABLE, DELETE_CHAIN, DELETE_RULE];
-const DUMP: u16 = 0x300;
-const REQUEST: u16 = 1;
-const ACK: u16 = 4;
-const CREATE: u16 = 0x400;
-const APPEND: u16 = 0x800;
-const ERROR: u16 = 2;
-/// `EAFNOSUPPORT`.
-const ADDRESS_FAMILY_UNSUPPORTED: i32 = 97;
-const DONE: u16 = 3;
-const UNSPEC: u8 = 0;
-const INET: u8 = 1;
-const NESTED: u16 = 0x8000;
-const PRE_ROUTING: u32 = 0;
-const LOCAL_OUT: u32 = 3;
-const ACCEPT: u32 = 1;
-const DROP: u32 = 0;
-const REGISTER: u32 = 1;
-const SECOND_REGISTER: u32 = 2;
-/// `IFNAMSIZ`: a name with the zeros behind it, as it is loaded.
-const INTERFACE_NAME: usize = 16;
-const VERDICT_REGISTER: u32 = 0;
-const META_MARK: u32 = 3;
-const META_IN_NAME: u32 = 6;
-const NOT_EQUAL: u32 = 1;
-const META_IN_KIND: u32 = 26;
-const EQUAL: u32 = 0;
+/// The subsystem and its messages (`linux/netfilter/nfnetlink.h`, `nf_tables.h`).
+const NF_TABLES: u8 = libc::NFNL_SUBSYS_NFTABLES as u8;
+const NEW_TABLE: u8 = libc::NFT_MSG_NEWTABLE as u8;
+const GET_TABLE: u8 = libc::NFT_MSG_GETTABLE as u8;
+const DELETE_TABLE: u8 = libc::NFT_MSG_DELTABLE as u8;
+const NEW_CHAIN: u8 = libc::NFT_MSG_NEWCHAIN as u8;
+const DELETE_CHAIN: u8 = libc::NFT_MSG_DELCHAIN as u8;
+const NEW_RULE: u8 = libc::NFT_MSG_NEWRULE as u8;
+const GET_RULE: u8 = libc::NFT_MSG_GETRULE as u8;
+const DELETE_RULE: u8 = libc::NFT_MSG_DELRULE as u8;
+/// Notifications of deletions, with the attribute that names the table: the same of all three.
+const DELETIONS: [u16; 3] = [
+    nfnetlink::kind(NF_TABLES, DELETE_TABLE),
+    nfnetlink::kind(NF_TABLES, DELETE_CHAIN),
+    nfnetlink::kind(NF_TABLES, DELETE_RULE),
+];
+/// The family of tables for IPv4 and IPv6 (`linux/netfilter.h`).
+const INET: u8 = libc::NFPROTO_INET as u8;
+/// Bytes of `struct nfgenmsg`, which precedes the attributes.
+const NFGENMSG_LEN: usize = 4;
+/// The verdicts of `linux/netfilter.h` as attributes have them.
+const NF_DROP: u32 = libc::NF_DROP as u32;
+const NF_ACCEPT: u32 = libc::NF_ACCEPT as u32;
+
+/// The register that properties of a packet are loaded into, and one for results (`NFT_REG_*`).
+const REGISTER: u32 = libc::NFT_REG_1 as u32;
+const SECOND_REGISTER: u32 = libc::NFT_REG_2 as u32;
+const VERDICT_REGISTER: u32 = libc::NFT_REG_VERDICT as u32;
+/// Properties of a packet: its mark, the name and the kind of the interface that it came from (`NFT_META_*`).
+const META_MARK: u32 = libc::NFT_META_MARK as u32;
+const META_INPUT_NAME: u32 = libc::NFT_META_IIFNAME as u32;
+const META_INPUT_KIND: u32 = 26; // NFT_META_IIFKIND, which libc does not have
+/// Comparisons of `cmp` (`NFT_CMP_*`), which `range` numbers alike (`NFT_RANGE_*`).
+const EQUAL: u32 = libc::NFT_CMP_EQ as u32;
+const NOT_EQUAL: u32 = libc::NFT_CMP_NEQ as u32;
+/// `IFNAMSIZ`: a name or kind with the zeros behind it, as it is loaded.
+const NAME_LEN: usize = libc::IFNAMSIZ;
+
+// Attributes of linux/netfilter/nf_tables.h, by the object that they belong to.
+const NFTA_TABLE_NAME: u16 = 1;
+const NFTA_CHAIN_TABLE: u16 = 1;
+const NFTA_CHAIN_NAME: u16 = 3;
+const NFTA_CHAIN_HOOK: u16 = 4;
+const NFTA_CHAIN_POLICY: u16 = 5;
+const NFTA_CHAIN_TYPE: u16 = 7;
+const NFTA_HOOK_HOOKNUM: u16 = 1;
+const NFTA_HOOK_PRIORITY: u16 = 2;
+const NFTA_RULE_TABLE: u16 = 1;
+const NFTA_RULE_CHAIN: u16 = 2;
+const NFTA_RULE_EXPRESSIONS: u16 = 4;
+const NFTA_LIST_ELEM: u16 = 1;
+const NFTA_EXPR_NAME: u16 = 1;
+const NFTA_EXPR_DATA: u16 = 2;
+const NFTA_DATA_VALUE: u16 = 1;
+const NFTA_DATA_VERDICT: u16 = 2;
+const NFTA_VERDICT_CODE: u16 = 1;
+const NFTA_META_DREG: u16 = 1;
+const NFTA_META_KEY: u16 = 2;
+const NFTA_META_SREG: u16 = 3;
+const NFTA_BITWISE_SREG: u16 = 1;
+const NFTA_BITWISE_DREG: u16 = 2;
+const NFTA_BITWISE_LEN: u16 = 3;
+const NFTA_BITWISE_MASK: u16 = 4;
+const NFTA_BITWISE_XOR: u16 = 5;
+const NFTA_CMP_SREG: u16 = 1;
+const NFTA_CMP_OP: u16 = 2;
+const NFTA_CMP_DATA: u16 = 3;
+const NFTA_RANGE_SREG: u16 = 1;
+const NFTA_RANGE_OP: u16 = 2;
+const NFTA_RANGE_FROM_DATA: u16 = 3;
+const NFTA_RANGE_TO_DATA: u16 = 4;
+const NFTA_IMMEDIATE_DREG: u16 = 1;
+const NFTA_IMMEDIATE_DATA: u16 = 2;
 
 /// The name of the table of all rules, of the family `inet`.
 pub const RULE_TABLE: &str = "apiary";
-const TABLE: &[u8] = b"apiary\0";
+
 /// A chain with one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chain {
@@ -96,14 +130,14 @@ const KEPT_MARKS: [u32; 7] = [
 ];
 
 impl Chain {
-    fn name(self) -> &'static [u8] {
+    fn name(self) -> &'static str {
         match self {
-            Chain::HostPackets => b"host-packets\0",
-            Chain::UnknownPods => b"unknown-pods\0",
+            Chain::HostPackets => "host-packets",
+            Chain::UnknownPods => "unknown-pods",
         }
     }
 
-    /// Words for logs.
+    /// Returns its description for logs.
     pub(crate) fn description(self) -> &'static str {
         match self {
             Chain::HostPackets => "rule of nftables that marks the host's packets (table inet apiary)",
@@ -111,341 +145,265 @@ impl Chain {
         }
     }
 
-    /// The hook of netfilter, and where in it.
-    fn hook(self) -> (u32, i32) {
+    /// Returns the hook of netfilter and the priority in it.
+    fn hook(self) -> (i32, i32) {
         match self {
             // Where Cilium's is, behind all that may set marks in `mangle` (-150) and `nat` (-100).
-            Chain::HostPackets => (LOCAL_OUT, 0),
+            Chain::HostPackets => (libc::NF_INET_LOCAL_OUT, 0),
             // Before connection tracking and everybody's `raw` tables (-300).
-            Chain::UnknownPods => (PRE_ROUTING, -310),
+            Chain::UnknownPods => (libc::NF_INET_PRE_ROUTING, -310),
         }
     }
 
-    fn rule(self, list: &mut Attributes) {
+    /// Appends the expressions of its rule.
+    fn expressions(self, list: &mut Body) {
         match self {
             Chain::HostPackets => {
-                list.meta(META_MARK);
-                list.masked(mark::MAGIC_MASK, 0);
+                load(list, META_MARK);
+                mask(list, mark::MAGIC_MASK, 0);
                 for kept in KEPT_MARKS {
-                    list.compare(NOT_EQUAL, &kept.to_ne_bytes());
+                    compare(list, NOT_EQUAL, &kept.to_ne_bytes());
                 }
-                list.meta(META_MARK);
-                list.masked(!mark::MAGIC_MASK, mark::HOST);
-                list.expression("meta", |data| {
-                    data.number(2, META_MARK);
-                    data.number(3, REGISTER);
+                load(list, META_MARK);
+                mask(list, !mark::MAGIC_MASK, mark::HOST);
+                expression(list, "meta", |data| {
+                    data.u32_be(NFTA_META_KEY, META_MARK).u32_be(NFTA_META_SREG, REGISTER);
                 });
             }
             Chain::UnknownPods => {
-                list.meta(META_IN_NAME);
-                list.compare(EQUAL, POD_INTERFACE_PREFIX.as_bytes());
-                list.meta(META_IN_KIND);
-                list.compare(EQUAL, b"veth\0\0\0\0\0\0\0\0\0\0\0\0");
-                list.meta(META_MARK);
-                list.masked(mark::MAGIC_MASK, 0);
-                list.compare(EQUAL, &[0; 4]);
+                load(list, META_INPUT_NAME);
+                compare(list, EQUAL, POD_INTERFACE_PREFIX.as_bytes());
+                load(list, META_INPUT_KIND);
+                compare(list, EQUAL, &padded(0, b"veth"));
+                load(list, META_MARK);
+                mask(list, mark::MAGIC_MASK, 0);
+                compare(list, EQUAL, &[0; 4]);
                 // Marked packets, which are nearly all, do not get here.
-                list.meta(META_IN_NAME);
+                load(list, META_INPUT_NAME);
                 let first = POD_INTERFACE_PREFIX.len();
                 for position in first..first + POD_INTERFACE_DIGITS {
-                    list.hexadecimal(position);
+                    compare_hexadecimal(list, position);
                 }
-                list.expression("counter", |_| {});
-                list.expression("immediate", |data| {
-                    data.number(1, VERDICT_REGISTER);
-                    data.nested(2, |value| value.nested(2, |verdict| verdict.number(1, DROP)));
+                expression(list, "counter", |_| {});
+                expression(list, "immediate", |data| {
+                    data.u32_be(NFTA_IMMEDIATE_DREG, VERDICT_REGISTER);
+                    data.nested(NFTA_IMMEDIATE_DATA, |value| {
+                        value.nested(NFTA_DATA_VERDICT, |verdict| {
+                            verdict.u32_be(NFTA_VERDICT_CODE, NF_DROP);
+                        });
+                    });
                 });
             }
         }
     }
 
-    /// Puts the rule in place, or the newest one in the place of an older: one transaction, at no moment there is none.
-    pub(crate) fn install(self) -> io::Result<()> {
+    /// Installs the rule, replacing that of an older agent: one transaction, at no moment there is none.
+    pub(crate) fn install(self) -> Result<(), netlink::Error> {
         let mut batch = self.emptied();
-        batch.message(NEW_RULE, CREATE | APPEND | ACK, INET, |m| {
-            m.attribute(1, TABLE);
-            m.attribute(2, self.name());
-            m.nested(4, |list| self.rule(list));
-        });
-        batch.commit()
+        let mut rule = self.rule();
+        rule.nested(NFTA_RULE_EXPRESSIONS, |list| self.expressions(list));
+        batch.push(NEW_RULE, NLM_F_CREATE | NLM_F_APPEND, rule);
+        open()?.commit(&batch)
     }
 
     /// Removes the chain that an agent with other options has left.
-    pub(crate) fn remove(self) -> io::Result<()> {
+    pub(crate) fn remove(self) -> Result<(), netlink::Error> {
         let mut batch = self.emptied();
-        batch.message(DELETE_CHAIN, ACK, INET, |m| {
-            m.attribute(1, TABLE);
-            m.attribute(3, self.name());
-        });
-        batch.commit()
+        batch.push(DELETE_CHAIN, 0, self.chain());
+        open()?.commit(&batch)
     }
 
-    /// A transaction that begins with the chain, without a rule.
-    fn emptied(self) -> Batch {
+    /// Returns a transaction that begins with the chain, without a rule.
+    fn emptied(self) -> nfnetlink::Batch {
         let (hook, priority) = self.hook();
-        let mut batch = Batch::default();
-        batch.message(NEW_TABLE, CREATE, INET, |m| m.attribute(1, TABLE));
-        batch.message(NEW_CHAIN, CREATE, INET, |m| {
-            m.attribute(1, TABLE);
-            m.attribute(3, self.name());
-            m.nested(4, |data| {
-                data.number(1, hook);
-                data.attribute(2, &priority.to_be_bytes());
-            });
-            m.number(5, ACCEPT);
-            m.attribute(7, b"filter\0");
+        let mut chain = self.chain();
+        chain.nested(NFTA_CHAIN_HOOK, |data| {
+            data.attribute(NFTA_HOOK_HOOKNUM, &hook.to_be_bytes());
+            data.attribute(NFTA_HOOK_PRIORITY, &priority.to_be_bytes());
         });
-        batch.message(DELETE_RULE, 0, INET, |m| {
-            m.attribute(1, TABLE);
-            m.attribute(2, self.name());
-        });
+        chain.u32_be(NFTA_CHAIN_POLICY, NF_ACCEPT).string(NFTA_CHAIN_TYPE, "filter");
+        let mut batch = nfnetlink::Batch::new(NF_TABLES);
+        batch.push(NEW_TABLE, NLM_F_CREATE, table());
+        batch.push(NEW_CHAIN, NLM_F_CREATE, chain);
+        batch.push(DELETE_RULE, 0, self.rule());
         batch
     }
 
-    /// Whether the rule is in place, or cannot be, as the kernel has no nftables. Its expressions are not looked at.
-    pub(crate) fn is_installed(self) -> io::Result<bool> {
-        let mut request = Batch::default();
-        let mut attributes = Attributes::default();
-        attributes.attribute(1, TABLE);
-        attributes.attribute(2, self.name());
-        request.raw(GET_RULE, REQUEST | DUMP, INET, 0, &attributes.0);
-        let socket = match request.send() {
-            Err(e) if e.kind() == io::ErrorKind::Unsupported => return Ok(true),
-            socket => socket?,
+    /// A message about the chain.
+    fn chain(self) -> Body {
+        let mut body = nfnetlink::body(INET);
+        body.string(NFTA_CHAIN_TABLE, RULE_TABLE).string(NFTA_CHAIN_NAME, self.name());
+        body
+    }
+
+    /// A message about the chain's rules.
+    fn rule(self) -> Body {
+        let mut body = nfnetlink::body(INET);
+        body.string(NFTA_RULE_TABLE, RULE_TABLE).string(NFTA_RULE_CHAIN, self.name());
+        body
+    }
+
+    /// Whether the rule is in place, or cannot be, as the kernel has no nftables. Its expressions are not compared.
+    pub(crate) fn is_installed(self) -> Result<bool, netlink::Error> {
+        let mut connection = match open() {
+            Err(error) if is_protocol_missing(&error) => return Ok(true),
+            connection => connection?,
         };
-        let mut found = false;
-        loop {
-            let (answer, _) = socket.recv_from_full()?;
-            for (kind, message) in messages(&answer) {
-                match kind {
-                    NEW_RULE => found = true,
-                    DONE => return Ok(found),
-                    ERROR => {
-                        return match io::Error::from_raw_os_error(errno(message)) {
-                            // The subsystem is unknown.
-                            e if e.kind() == io::ErrorKind::InvalidInput => Ok(true),
-                            e => Err(e),
-                        };
-                    }
-                    _ => {}
-                }
-            }
+        let request = Request { kind: nfnetlink::kind(NF_TABLES, GET_RULE), body: self.rule() };
+        let rules = connection.dump(&request, |answer| {
+            Ok((answer.header.message_type == nfnetlink::kind(NF_TABLES, NEW_RULE)).then_some(()))
+        });
+        match rules {
+            Ok(rules) => Ok(!rules.is_empty()),
+            // The subsystem is unknown.
+            Err(error) if error.errno() == Some(libc::EINVAL) => Ok(true),
+            Err(error) => Err(error),
         }
     }
 }
 
+/// Opens a socket to netfilter. One for each request: they are hours apart.
+fn open() -> io::Result<Connection> {
+    Connection::open(Protocol::Netfilter)
+}
+
+/// A message about the table.
+fn table() -> Body {
+    let mut body = nfnetlink::body(INET);
+    body.string(NFTA_TABLE_NAME, RULE_TABLE);
+    body
+}
+
+/// Whether the kernel has no netlink protocol for netfilter.
+fn is_protocol_missing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP | libc::ENOSYS))
+}
+
 /// Whether an error means that the kernel has no nftables for both families, or not all that the rules need.
-pub(crate) fn is_unsupported(error: &io::Error) -> bool {
-    // The protocol, the subsystem, the family `inet`, a kind of expression.
-    matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput | io::ErrorKind::NotFound)
-        || error.raw_os_error() == Some(ADDRESS_FAMILY_UNSUPPORTED)
+pub(crate) fn is_unsupported(error: &netlink::Error) -> bool {
+    matches!(
+        error.errno(),
+        Some(
+            // The protocol, the subsystem, a kind of expression, the family `inet`.
+            libc::EPROTONOSUPPORT
+                | libc::EOPNOTSUPP
+                | libc::ENOSYS
+                | libc::EINVAL
+                | libc::ENOENT
+                | libc::EAFNOSUPPORT
+        )
+    )
 }
 
 /// Removes the table with all rules.
 ///
 /// # Errors
-/// When nftables refuses, or is not there.
-pub fn remove_rule() -> io::Result<()> {
-    let mut batch = Batch::default();
-    // Deleting needs the table to exist, making it does no harm if it does.
-    batch.message(NEW_TABLE, CREATE, INET, |m| m.attribute(1, TABLE));
-    batch.message(DELETE_TABLE, ACK, INET, |m| m.attribute(1, TABLE));
-    batch.commit()
+/// When nftables refuses, or does not exist.
+pub fn remove_rule() -> Result<(), netlink::Error> {
+    let mut batch = nfnetlink::Batch::new(NF_TABLES);
+    // Deletion of an absent table fails, creation of an existing one does not.
+    batch.push(NEW_TABLE, NLM_F_CREATE, table()).push(DELETE_TABLE, 0, table());
+    open()?.commit(&batch)
 }
 
-/// Whether the rule's table is there. A kernel without nftables has none.
+/// Whether the rules' table exists. A kernel without nftables has none.
 ///
 /// # Errors
 /// When nftables answers otherwise.
-pub fn has_rule() -> io::Result<bool> {
-    let mut request = Batch::default();
-    let mut table = Attributes::default();
-    table.attribute(1, TABLE);
-    request.raw(GET_TABLE, REQUEST | ACK, INET, 0, &table.0);
-    match request.answer() {
-        Ok(()) => Ok(true),
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::Unsupported) => Ok(false),
-        // No nf_tables: the subsystem is unknown, or the whole protocol.
-        Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput) => Ok(false),
-        Err(e) => Err(e),
+pub fn has_rule() -> Result<bool, netlink::Error> {
+    let request = Request { kind: nfnetlink::kind(NF_TABLES, GET_TABLE), body: table() };
+    let answer = open().map_err(Into::into).and_then(|mut connection| connection.get(&request, |_| Ok(())));
+    match answer {
+        Ok(found) => Ok(found.is_some()),
+        Err(error) if is_unsupported(&error) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
-/// Whether a notification tells that something of ours was deleted.
-pub(crate) fn tells_of_deletion(notification: &[u8]) -> bool {
-    messages(notification).any(|(kind, message)| {
-        DELETIONS.contains(&kind) && message.windows(TABLE.len()).any(|name| name == TABLE)
-    })
+/// Whether a notification reports the deletion of something in our table.
+pub(crate) fn is_deletion(notification: &Message<'_>) -> bool {
+    let attributes = notification.body.get(NFGENMSG_LEN..).unwrap_or_default();
+    let table = || Attributes::new(attributes).first(NFTA_TABLE_NAME).ok().flatten();
+    DELETIONS.contains(&notification.header.message_type)
+        && table().is_some_and(|table| table.text() == RULE_TABLE.as_bytes())
 }
 
-/// Types and bytes, with their headers, of the messages of a packet.
-pub(crate) fn messages(packet: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    let mut rest = packet;
-    std::iter::from_fn(move || {
-        let head = rest.get(..6)?;
-        let length = u32::from_ne_bytes(head[..4].try_into().ok()?) as usize;
-        let message = rest.get(..length).filter(|_| length >= 16)?;
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((u16::from_ne_bytes([head[4], head[5]]), message))
-    })
+/// Appends an expression to a rule's list.
+fn expression(list: &mut Body, name: &str, fill: impl FnOnce(&mut Body)) {
+    list.nested(NFTA_LIST_ELEM, |expression| {
+        expression.string(NFTA_EXPR_NAME, name).nested(NFTA_EXPR_DATA, fill);
+    });
 }
 
-/// Attributes of a message.
-#[derive(Default)]
-struct Attributes(Vec<u8>);
+/// Appends a value to an expression's data.
+fn value(data: &mut Body, kind: u16, value: &[u8]) {
+    data.nested(kind, |inner| {
+        inner.attribute(NFTA_DATA_VALUE, value);
+    });
+}
 
-impl Attributes {
-    fn attribute(&mut self, kind: u16, value: &[u8]) {
-        let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
-        self.0.extend(length.to_ne_bytes());
-        self.0.extend(kind.to_ne_bytes());
-        self.0.extend(value);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
-    }
+/// Loads a property of the packet.
+fn load(list: &mut Body, key: u32) {
+    expression(list, "meta", |data| {
+        data.u32_be(NFTA_META_DREG, REGISTER).u32_be(NFTA_META_KEY, key);
+    });
+}
 
-    fn number(&mut self, kind: u16, value: u32) {
-        self.attribute(kind, &value.to_be_bytes());
-    }
+/// Changes the four bytes that were loaded: those of the mask stay, others are those of `bits`.
+fn mask(list: &mut Body, mask: u32, bits: u32) {
+    bitwise(list, REGISTER, &mask.to_ne_bytes(), &bits.to_ne_bytes());
+}
 
-    fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Attributes)) {
-        let mut inner = Attributes::default();
-        fill(&mut inner);
-        self.attribute(kind | NESTED, &inner.0);
-    }
+/// Writes the loaded bytes into a register: `loaded & mask ^ xor`.
+fn bitwise(list: &mut Body, result: u32, mask: &[u8], xor: &[u8]) {
+    expression(list, "bitwise", |data| {
+        data.u32_be(NFTA_BITWISE_SREG, REGISTER).u32_be(NFTA_BITWISE_DREG, result);
+        data.u32_be(NFTA_BITWISE_LEN, mask.len() as u32);
+        value(data, NFTA_BITWISE_MASK, mask);
+        value(data, NFTA_BITWISE_XOR, xor);
+    });
+}
 
-    /// One expression of a rule's list.
-    fn expression(&mut self, name: &str, fill: impl FnOnce(&mut Attributes)) {
-        self.nested(1, |expression| {
-            expression.attribute(1, &[name.as_bytes(), b"\0"].concat());
-            expression.nested(2, fill);
-        });
-    }
+/// A name as it is loaded: these bytes at a position, zeros around them.
+fn padded(position: usize, bytes: &[u8]) -> [u8; NAME_LEN] {
+    let mut name = [0; NAME_LEN];
+    name[position..position + bytes.len()].copy_from_slice(bytes);
+    name
+}
 
-    /// Loads a property of the packet.
-    fn meta(&mut self, key: u32) {
-        self.expression("meta", |data| {
-            data.number(1, REGISTER);
-            data.number(2, key);
-        });
-    }
-
-    /// Changes the four bytes that were loaded: those of the mask stay, others are those of `bits`.
-    fn masked(&mut self, mask: u32, bits: u32) {
-        self.expression("bitwise", |data| {
-            data.number(1, REGISTER);
-            data.number(2, REGISTER);
-            data.number(3, 4);
-            data.nested(4, |inner| inner.attribute(1, &mask.to_ne_bytes()));
-            data.nested(5, |inner| inner.attribute(1, &bits.to_ne_bytes()));
-        });
-    }
-
-    /// Goes on only if a character of the interface name that was loaded is a lower-case hexadecimal digit.
-    fn hexadecimal(&mut self, position: usize) {
-        let at = |byte| {
-            let mut name = [0; INTERFACE_NAME];
-            name[position] = byte;
-            name
-        };
-        self.expression("bitwise", |data| {
-            data.number(1, REGISTER);
-            data.number(2, SECOND_REGISTER);
-            data.number(3, INTERFACE_NAME as u32);
-            data.nested(4, |mask| mask.attribute(1, &at(0xff)));
-            data.nested(5, |xor| xor.attribute(1, &at(0)));
-        });
-        for (operator, from, to) in [(EQUAL, b'0', b'f'), (NOT_EQUAL, b'9' + 1, b'a' - 1)] {
-            self.expression("range", |data| {
-                data.number(1, SECOND_REGISTER);
-                data.number(2, operator);
-                data.nested(3, |value| value.attribute(1, &at(from)));
-                data.nested(4, |value| value.attribute(1, &at(to)));
-            });
-        }
-    }
-
-    /// Goes on only if what was loaded begins with these bytes, or does not.
-    fn compare(&mut self, operator: u32, value: &[u8]) {
-        self.expression("cmp", |data| {
-            data.number(1, REGISTER);
-            data.number(2, operator);
-            data.nested(3, |inner| inner.attribute(1, value));
+/// Continues only if a character of the interface name that was loaded is a lower-case hexadecimal digit.
+fn compare_hexadecimal(list: &mut Body, position: usize) {
+    bitwise(list, SECOND_REGISTER, &padded(position, &[0xff]), &[0; NAME_LEN]);
+    for (operator, from, to) in [(EQUAL, b'0', b'f'), (NOT_EQUAL, b'9' + 1, b'a' - 1)] {
+        expression(list, "range", |data| {
+            data.u32_be(NFTA_RANGE_SREG, SECOND_REGISTER).u32_be(NFTA_RANGE_OP, operator);
+            value(data, NFTA_RANGE_FROM_DATA, &padded(position, &[from]));
+            value(data, NFTA_RANGE_TO_DATA, &padded(position, &[to]));
         });
     }
 }
 
-/// Messages that take effect together or not at all.
-#[derive(Default)]
-struct Batch {
-    bytes: Vec<u8>,
-    sequence: u32,
-}
-
-impl Batch {
-    fn message(&mut self, kind: u16, flags: u16, family: u8, fill: impl FnOnce(&mut Attributes)) {
-        let mut attributes = Attributes::default();
-        fill(&mut attributes);
-        if self.sequence == 0 {
-            self.raw(BATCH_BEGIN, REQUEST, UNSPEC, SUBSYSTEM, &[]);
-        }
-        self.raw(kind, REQUEST | flags, family, 0, &attributes.0);
-    }
-
-    fn raw(&mut self, kind: u16, flags: u16, family: u8, resource: u16, attributes: &[u8]) {
-        self.sequence += 1;
-        let length = u32::try_from(20 + attributes.len()).unwrap_or(u32::MAX);
-        self.bytes.extend(length.to_ne_bytes());
-        self.bytes.extend(kind.to_ne_bytes());
-        self.bytes.extend(flags.to_ne_bytes());
-        self.bytes.extend(self.sequence.to_ne_bytes());
-        self.bytes.extend([0; 4]);
-        self.bytes.extend([family, 0]);
-        self.bytes.extend(resource.to_be_bytes());
-        self.bytes.extend(attributes);
-    }
-
-    /// Sends it by a socket of its own. The kernel has answered when this returns: reading waits for nothing.
-    fn send(&self) -> io::Result<Socket> {
-        let mut socket = Socket::new(NETLINK_NETFILTER)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        socket.set_non_blocking(true)?;
-        socket.send(&self.bytes, 0)?;
-        Ok(socket)
-    }
-
-    /// Sends it; the kernel has done it, or refused it, before the answer can be read.
-    fn commit(mut self) -> io::Result<()> {
-        self.raw(BATCH_END, REQUEST, UNSPEC, SUBSYSTEM, &[]);
-        self.answer()
-    }
-
-    /// Sends the messages and reads the first answer.
-    fn answer(&self) -> io::Result<()> {
-        let (answer, _) = self.send()?.recv_from_full()?;
-        match messages(&answer).next() {
-            Some((ERROR, message)) => match errno(message) {
-                0 => Ok(()),
-                errno => Err(io::Error::from_raw_os_error(errno)),
-            },
-            Some((NEW_TABLE, _)) => Ok(()),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "not an answer of nftables")),
-        }
-    }
-}
-
-/// The error number in an acknowledgement, 0 for none.
-fn errno(message: &[u8]) -> i32 {
-    let bytes = message.get(16..20).and_then(|bytes| bytes.try_into().ok());
-    bytes.map_or(0, |bytes| -i32::from_ne_bytes(bytes))
+/// Continues only if what was loaded begins with these bytes, or does not.
+fn compare(list: &mut Body, operator: u32, bytes: &[u8]) {
+    expression(list, "cmp", |data| {
+        data.u32_be(NFTA_CMP_SREG, REGISTER).u32_be(NFTA_CMP_OP, operator);
+        value(data, NFTA_CMP_DATA, bytes);
+    });
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use netlink::{Received, Subscription};
+
     use super::*;
 
+    /// Without a notification for this time there is none.
+    const QUIET_TIME: Duration = Duration::from_millis(100);
+
     /// A sandbox with both rules; `None` if the kernel has no nf_tables.
-    fn installed() -> Option<test_kit::Sandbox> {
+    fn install_all() -> Option<test_kit::Sandbox> {
         let sandbox = test_kit::Sandbox::new().unwrap();
         for chain in CHAINS {
             match chain.install() {
@@ -461,29 +419,37 @@ mod tests {
     #[test]
     fn rules_replace_themselves_and_go_one_by_one() {
         test_kit::require_root!();
-        let Some(_sandbox) = installed() else { test_kit::skip!("needs nf_tables in the kernel") };
-        let there = || CHAINS.map(|chain| chain.is_installed().unwrap());
+        let Some(_sandbox) = install_all() else { test_kit::skip!("needs nf_tables in the kernel") };
+        let installed = || CHAINS.map(|chain| chain.is_installed().unwrap());
         assert!(has_rule().unwrap());
-        assert_eq!(there(), [true, true]);
+        assert_eq!(installed(), [true, true]);
         CHAINS.iter().for_each(|chain| chain.install().unwrap());
-        assert_eq!(there(), [true, true]);
-        let mut socket = Socket::new(NETLINK_NETFILTER).unwrap();
-        socket.bind_auto().unwrap();
-        socket.add_membership(crate::watchdog::alarms::GROUP_NFTABLES).unwrap();
-        socket.set_non_blocking(true).unwrap();
-        let told = || {
-            let ours = |(packet, _): (Vec<u8>, _)| tells_of_deletion(&packet);
-            std::iter::from_fn(|| socket.recv_from_full().ok()).map(ours).fold(false, |any, ours| any | ours)
+        assert_eq!(installed(), [true, true]);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let groups = [crate::watchdog::alarms::GROUP_NFTABLES];
+        let open = || Subscription::open(Protocol::Netfilter, &groups, None).unwrap();
+        let mut subscription = runtime.block_on(async { open() });
+        // Reads until there is nothing for a while: the kernel has sent notifications before it answers.
+        let mut has_deletion = || {
+            runtime.block_on(async {
+                let mut has_deletion = false;
+                while let Ok(received) = tokio::time::timeout(QUIET_TIME, subscription.receive()).await {
+                    assert_eq!(received.unwrap(), Received::Packet);
+                    has_deletion |= subscription.messages().any(|message| is_deletion(&message.unwrap()));
+                }
+                has_deletion
+            })
         };
+        assert!(!has_deletion(), "of the time before the subscription");
         Chain::UnknownPods.remove().unwrap();
-        assert_eq!(there(), [true, false]);
-        assert!(told());
-        Chain::UnknownPods.remove().expect("what is not there can be removed");
+        assert_eq!(installed(), [true, false]);
+        assert!(has_deletion());
+        Chain::UnknownPods.remove().expect("removal is idempotent");
         remove_rule().unwrap();
         assert!(!has_rule().unwrap());
-        assert_eq!(there(), [false, false]);
-        assert!(told());
-        remove_rule().expect("what is not there can be removed");
+        assert_eq!(installed(), [false, false]);
+        assert!(has_deletion());
+        remove_rule().expect("removal is idempotent");
     }
 
     /// Marks of packets as they leave the host, after those that others have given them. Kernel and processes are alike.
@@ -491,7 +457,7 @@ mod tests {
     fn the_hosts_packets_get_cilium_s_mark_and_keep_those_of_others() {
         test_kit::require_root!();
         test_kit::require_command!("nft");
-        let Some(sandbox) = installed() else { test_kit::skip!("needs nf_tables in the kernel") };
+        let Some(sandbox) = install_all() else { test_kit::skip!("needs nf_tables in the kernel") };
         // Ports and marks before; none is reflected from a packet that was answered.
         let marks = [
             (0, 0xc00),
@@ -552,18 +518,5 @@ mod tests {
         let counted = host.exec("nft list chain inet test after").unwrap();
         let missed: Vec<&str> = counted.lines().filter(|line| line.contains("packets 0 ")).collect();
         assert!(missed.is_empty() && counted.contains("packets 1 "), "{counted}");
-    }
-
-    #[test]
-    fn a_refused_transaction_is_an_error() {
-        test_kit::require_root!();
-        let _sandbox = test_kit::Sandbox::new().unwrap();
-        let mut batch = Batch::default();
-        batch.message(NEW_RULE, CREATE | APPEND | ACK, INET, |m| {
-            m.attribute(1, b"absent\0");
-            m.attribute(2, Chain::HostPackets.name());
-        });
-        let error = batch.commit().unwrap_err();
-        assert_ne!(error.kind(), io::ErrorKind::InvalidData, "{error}");
     }
 }

@@ -8,30 +8,23 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
+use netlink::{Message, Protocol, Received, Subscription};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
-use crate::guard::nftables::{self, NETLINK_NETFILTER};
+use crate::guard::nftables;
 use crate::watchdog::job::SETTLE;
 
-/// `RTNLGRP_TC` of `linux/rtnetlink.h`.
-const GROUP_TC: u32 = 4;
-/// `NFNLGRP_NFTABLES` of `linux/netfilter/nfnetlink.h`.
-pub(crate) const GROUP_NFTABLES: u32 = 7;
-const DELETED_QDISC: u16 = 37;
-const DELETED_FILTER: u16 = 45;
-const ENOBUFS: i32 = 105;
-const PACKET: usize = 32 << 10;
+/// Multicast groups of tc filters and of nf_tables.
+const GROUP_TC: u32 = libc::RTNLGRP_TC;
+pub(crate) const GROUP_NFTABLES: u32 = libc::NFNLGRP_NFTABLES as u32;
 
 /// Subscriptions to the kernel's notifications, in the network and mount namespace of its creation.
 pub(crate) struct Alarms {
     mounts: Option<AsyncFd<File>>,
-    filters: Option<TokioSocket>,
-    rules: Option<TokioSocket>,
-    buffer: [Vec<u8>; 2],
+    filters: Option<Subscription>,
+    rules: Option<Subscription>,
     /// A pin that is there as long as the bpf file system is.
     pin: PathBuf,
 }
@@ -44,26 +37,28 @@ impl Alarms {
         };
         Alarms {
             mounts: mounts().map_err(|error| unavailable("mounts", error)).ok(),
-            filters: socket(NETLINK_ROUTE, GROUP_TC).map_err(|error| unavailable("tc filters", error)).ok(),
-            rules: socket(NETLINK_NETFILTER, GROUP_NFTABLES)
+            filters: Subscription::open(Protocol::Route, &[GROUP_TC], None)
+                .map_err(|error| unavailable("tc filters", error))
+                .ok(),
+            rules: Subscription::open(Protocol::Netfilter, &[GROUP_NFTABLES], None)
                 .map_err(|error| unavailable("rules of nftables", error))
                 .ok(),
-            buffer: Default::default(),
             pin,
         }
     }
 
     /// Waits until something was removed that may be ours.
     pub(crate) async fn next(&mut self) {
-        let [first, second] = &mut self.buffer;
         tokio::select! {
             () = unmounted(&mut self.mounts, &self.pin) => {}
-            () = told(&mut self.filters, first, |packet| {
-                nftables::messages(packet).any(|(kind, _)| [DELETED_QDISC, DELETED_FILTER].contains(&kind))
-            }) => {}
-            () = told(&mut self.rules, second, nftables::tells_of_deletion) => {}
+            () = removed(&mut self.filters, is_filter_deletion) => {}
+            () = removed(&mut self.rules, nftables::is_deletion) => {}
         }
     }
+}
+
+fn is_filter_deletion(notification: &Message<'_>) -> bool {
+    matches!(notification.header.message_type, libc::RTM_DELQDISC | libc::RTM_DELTFILTER)
 }
 
 /// The mounts of this thread's namespace: the kernel reports changes as of something urgent to read.
@@ -73,13 +68,6 @@ impl Alarms {
 )]
 fn mounts() -> io::Result<AsyncFd<File>> {
     AsyncFd::with_interest(File::open("/proc/thread-self/mountinfo")?, Interest::PRIORITY)
-}
-
-fn socket(protocol: isize, group: u32) -> io::Result<TokioSocket> {
-    let mut socket = TokioSocket::new(protocol)?;
-    socket.socket_mut().bind(&SocketAddr::new(0, 0))?;
-    socket.socket_mut().add_membership(group)?;
-    Ok(socket)
 }
 
 async fn unmounted(mounts: &mut Option<AsyncFd<File>>, pin: &std::path::Path) {
@@ -101,17 +89,14 @@ async fn unmounted(mounts: &mut Option<AsyncFd<File>>, pin: &std::path::Path) {
     std::future::pending().await
 }
 
-async fn told(socket: &mut Option<TokioSocket>, buffer: &mut Vec<u8>, ours: impl Fn(&[u8]) -> bool) {
-    while let Some(open) = socket {
-        buffer.clear();
-        buffer.reserve(PACKET);
-        match open.recv(buffer).await {
-            Ok(()) if ours(buffer) => return,
-            Ok(()) => {}
-            // Messages were lost, perhaps this one.
-            Err(error) if error.raw_os_error() == Some(ENOBUFS) => return,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => *socket = None,
+/// Waits until a notification is of a deletion, or was lost.
+async fn removed(subscription: &mut Option<Subscription>, is_deletion: impl Fn(&Message<'_>) -> bool) {
+    while let Some(open) = subscription {
+        match open.receive().await {
+            // A message that cannot be read may be a deletion as well: looking once too often costs a millisecond.
+            Ok(Received::Packet) if !open.messages().any(|m| m.as_ref().map_or(true, &is_deletion)) => {}
+            Ok(Received::Packet | Received::Overflow) => return,
+            Err(_) => *subscription = None,
         }
     }
     std::future::pending().await
