@@ -1,31 +1,29 @@
 //! Sockets of a network namespace, listed and ended by netlink (`linux/inet_diag.h`, `linux/sock_diag.h`).
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use netlink_sys::protocols::NETLINK_SOCK_DIAG;
-use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
+use netlink::{Body, Connection, Error, Protocol, Request};
 
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
+/// Types of messages (`linux/sock_diag.h`).
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
-/// A change has interrupted a dump: it may have gaps.
-const NLM_F_DUMP_INTR: u8 = 0x10;
 
-/// Bytes of a netlink header, of `inet_diag_sockid`, of `inet_diag_msg`.
-const HEADER: usize = 16;
-const ID: usize = 48;
-const MESSAGE: usize = 72;
+/// Bytes of `struct inet_diag_sockid` and `struct inet_diag_msg`.
+const SOCKID_LEN: usize = 48;
+const MESSAGE_LEN: usize = 72;
 
-/// Larger than any message of the kernel (dumps use at most 32 KiB).
-const BUFFER: usize = 64 << 10;
+/// States of sockets, as bits of a mask (`TCPF_*` of `net/tcp_states.h`).
+const ESTABLISHED: u32 = 1 << 1;
+const SYN_SENT: u32 = 1 << 2;
+const SYN_RECV: u32 = 1 << 3;
+const FIN_WAIT1: u32 = 1 << 4;
+const CLOSE_WAIT: u32 = 1 << 8;
+/// `TCPF_ALL`
+const ALL_STATES: u32 = !0;
 
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
+const INET: u8 = libc::AF_INET as u8;
+const INET6: u8 = libc::AF_INET6 as u8;
 
 /// A transport protocol whose sockets can be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,19 +35,20 @@ pub enum Transport {
 }
 
 impl Transport {
-    fn number(self) -> u8 {
+    /// `IPPROTO_*`
+    fn protocol(self) -> u8 {
         match self {
-            Transport::Tcp => 6,
-            Transport::Udp => 17,
+            Transport::Tcp => libc::IPPROTO_TCP as u8,
+            Transport::Udp => libc::IPPROTO_UDP as u8,
         }
     }
 
-    /// States, as a mask, of sockets that have a peer and are not about to go: established, SYN sent and received,
-    /// `FIN_WAIT1`, `CLOSE_WAIT`. A UDP socket that is connected counts as established.
-    fn states(self) -> u32 {
+    /// Returns the states, as a mask, of sockets that have a peer and are not about to close. A UDP socket that is connected
+    /// counts as established.
+    fn connected_states(self) -> u32 {
         match self {
-            Transport::Tcp => 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 8,
-            Transport::Udp => 1 << 1,
+            Transport::Tcp => ESTABLISHED | SYN_SENT | SYN_RECV | FIN_WAIT1 | CLOSE_WAIT,
+            Transport::Udp => ESTABLISHED,
         }
     }
 }
@@ -57,154 +56,87 @@ impl Transport {
 /// A socket that has a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InetSocket {
-    /// The kernel's number for it, by which eBPF programs know it, too.
+    /// The kernel's id of it, which eBPF programs see, too.
     pub cookie: u64,
-    /// Its peer; one of IPv4 also if the socket is of IPv6.
+    /// Its peer: an IPv4 address also if an IPv6 socket is connected to it.
     pub peer: SocketAddr,
     transport: Transport,
     family: u8,
-    id: [u8; ID],
+    /// `struct inet_diag_sockid`, as the kernel has reported it.
+    id: [u8; SOCKID_LEN],
 }
 
-/// Asks about the sockets of one network namespace.
+/// Lists and ends the sockets of one network namespace.
 #[derive(Debug)]
 pub struct Diag {
-    socket: Socket,
-    sequence: u32,
-    buffer: Vec<u8>,
+    connection: Connection,
 }
 
 impl Diag {
-    /// For the network namespace of the calling thread.
+    /// Opens a netlink socket in the network namespace of the calling thread.
     pub fn open() -> io::Result<Diag> {
-        let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
-        socket.bind_auto()?;
-        socket.connect(&NetlinkAddr::new(0, 0))?;
-        Ok(Diag { socket, sequence: 0, buffer: Vec::with_capacity(BUFFER) })
+        Ok(Diag { connection: Connection::open(Protocol::SockDiag)? })
     }
 
-    /// Whether the kernel can end sockets of a protocol; the error says why not.
-    pub fn can_destroy(&mut self, transport: Transport) -> io::Result<()> {
-        // A socket that cannot be there: of no address, with a cookie that is never given.
-        let mut id = [0; ID];
-        id[ID - 8..].fill(0xfe);
-        let nobody = InetSocket {
-            cookie: 0,
-            peer: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-            transport,
-            family: AF_INET,
-            id,
-        };
-        self.destroy(&nobody).map(drop)
+    /// Probes whether the kernel can end sockets of a protocol; the error is the reason why not.
+    pub fn can_destroy(&mut self, transport: Transport) -> Result<(), Error> {
+        // A socket that cannot exist: without addresses, with a cookie that the kernel never assigns.
+        let mut id = [0; SOCKID_LEN];
+        id[SOCKID_LEN - 8..].fill(0xfe);
+        let peer = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        self.destroy(&InetSocket { cookie: 0, peer, transport, family: INET, id }).map(drop)
     }
 
-    /// The sockets of a protocol that have a peer, of both families.
-    pub fn connected(&mut self, transport: Transport) -> io::Result<Vec<InetSocket>> {
+    /// Returns the sockets of a protocol that have a peer, of both families.
+    pub fn connected(&mut self, transport: Transport) -> Result<Vec<InetSocket>, Error> {
         let mut found = Vec::new();
-        for family in [AF_INET, AF_INET6] {
-            let request = request(family, transport, transport.states(), &[0; ID]);
-            let listed = self.exchange(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, &request, |message| {
-                found.extend(socket(message, transport));
-            });
-            match listed {
-                // A kernel without the family.
-                Err(error) if error.kind() == ErrorKind::NotFound && family == AF_INET6 => {}
-                listed => listed?,
+        for family in [INET, INET6] {
+            let body = request(family, transport, transport.connected_states(), &[0; SOCKID_LEN]);
+            let request = Request { kind: SOCK_DIAG_BY_FAMILY, body };
+            match self.connection.dump(&request, |answer| Ok(socket(answer.body, transport))) {
+                Ok(sockets) => found.extend(sockets),
+                // A kernel without IPv6.
+                Err(error) if error.errno() == Some(libc::ENOENT) && family == INET6 => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(found)
     }
 
-    /// Ends a socket: its owner gets `ECONNABORTED`. False if it has gone by itself.
-    pub fn destroy(&mut self, socket: &InetSocket) -> io::Result<bool> {
-        let request = request(socket.family, socket.transport, !0, &socket.id);
-        match self.exchange(SOCK_DESTROY, NLM_F_ACK, &request, |_| {}) {
+    /// Ends a socket: its process gets `ECONNABORTED`. False if it was closed meanwhile.
+    pub fn destroy(&mut self, socket: &InetSocket) -> Result<bool, Error> {
+        let body = request(socket.family, socket.transport, ALL_STATES, &socket.id);
+        match self.connection.request(&Request { kind: SOCK_DESTROY, body }, 0) {
             Ok(()) => Ok(true),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::StaleNetworkFileHandle) => {
-                Ok(false)
-            }
+            // No such socket, or its cookie belongs to another one now.
+            Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::ESTALE)) => Ok(false),
             Err(error) => Err(error),
         }
     }
-
-    /// Sends a request, hands what comes to `sink`, until the kernel says that this was all.
-    fn exchange(
-        &mut self,
-        kind: u16,
-        flags: u16,
-        request: &[u8],
-        mut sink: impl FnMut(&[u8]),
-    ) -> io::Result<()> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let mut message = Vec::with_capacity(HEADER + request.len());
-        message.extend(((HEADER + request.len()) as u32).to_ne_bytes());
-        message.extend(kind.to_ne_bytes());
-        message.extend((flags | NLM_F_REQUEST).to_ne_bytes());
-        message.extend(self.sequence.to_ne_bytes());
-        message.extend([0; 4]);
-        message.extend(request);
-        self.socket.send(&message, 0)?;
-        let mut interrupted = false;
-        loop {
-            self.buffer.clear();
-            self.buffer.reserve(BUFFER);
-            self.socket.recv(&mut self.buffer, 0)?;
-            let mut rest = &self.buffer[..];
-            while let Some(length) = u32_at(rest, 0).map(|length| length as usize) {
-                if !(HEADER..=rest.len()).contains(&length) {
-                    return Err(io::Error::new(
-                        ErrorKind::InvalidData,
-                        "netlink message longer than its packet",
-                    ));
-                }
-                let (message, tail) = rest.split_at(length);
-                rest = tail.get(length.next_multiple_of(4) - length..).unwrap_or_default();
-                if u32_at(message, 8) != Some(self.sequence) {
-                    continue;
-                }
-                interrupted |= message[6] & NLM_F_DUMP_INTR != 0;
-                match u16::from_ne_bytes([message[4], message[5]]) {
-                    // The end of a dump carries its error.
-                    NLMSG_DONE if interrupted => return Err(ErrorKind::Interrupted.into()),
-                    NLMSG_DONE | NLMSG_ERROR => {
-                        match u32_at(message, HEADER).unwrap_or_default().cast_signed() {
-                            0 => return Ok(()),
-                            error => return Err(io::Error::from_raw_os_error(-error)),
-                        }
-                    }
-                    _ => sink(&message[HEADER..]),
-                }
-            }
-        }
-    }
 }
 
-/// `inet_diag_req_v2`.
-fn request(family: u8, transport: Transport, states: u32, id: &[u8; ID]) -> Vec<u8> {
-    let mut request = vec![family, transport.number(), 0, 0];
-    request.extend(states.to_ne_bytes());
-    request.extend(id);
-    request
+/// `struct inet_diag_req_v2`
+fn request(family: u8, transport: Transport, states: u32, id: &[u8; SOCKID_LEN]) -> Body {
+    let selection = [family, transport.protocol(), 0, 0];
+    Body::new(&[&selection[..], &states.to_ne_bytes(), id].concat())
 }
 
-/// The socket of an `inet_diag_msg`; none if it is of another family.
+/// Returns the socket of a `struct inet_diag_msg`; `None` for one of another family.
 fn socket(message: &[u8], transport: Transport) -> Option<InetSocket> {
-    let message = message.get(..MESSAGE)?;
+    let message: &[u8; MESSAGE_LEN] = message.first_chunk()?;
     let family = message[0];
-    let id: [u8; ID] = message[4..4 + ID].try_into().ok()?;
+    let id: [u8; SOCKID_LEN] = message[4..4 + SOCKID_LEN].try_into().ok()?;
+    // struct inet_diag_sockid: ports, both addresses in 16 bytes each, interface, cookie in two words.
     let port = u16::from_be_bytes([id[2], id[3]]);
     let peer: [u8; 16] = id[20..36].try_into().ok()?;
     let ip = match family {
-        AF_INET => IpAddr::V4(Ipv4Addr::new(peer[0], peer[1], peer[2], peer[3])),
-        AF_INET6 => Ipv6Addr::from(peer).to_canonical(),
+        INET => IpAddr::V4(Ipv4Addr::new(peer[0], peer[1], peer[2], peer[3])),
+        INET6 => Ipv6Addr::from(peer).to_canonical(),
         _ => return None,
     };
-    let cookie = u64::from(u32_at(&id, 40)?) | u64::from(u32_at(&id, 44)?) << 32;
+    let word = |at: usize| Some(u32::from_ne_bytes(id.get(at..at + 4)?.try_into().ok()?));
+    let cookie = u64::from(word(40)?) | u64::from(word(44)?) << 32;
     Some(InetSocket { cookie, peer: SocketAddr::new(ip, port), transport, family, id })
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
 #[cfg(test)]
@@ -213,7 +145,7 @@ mod tests {
 
     #[test]
     fn messages_have_the_kernels_layout() {
-        let mut message = vec![AF_INET6, 1, 0, 0];
+        let mut message = vec![INET6, 1, 0, 0];
         message.extend([0x30, 0x39, 0, 53]); // ports 12345, 53
         message.extend(Ipv6Addr::LOCALHOST.octets());
         message.extend(Ipv4Addr::new(10, 0, 0, 9).to_ipv6_mapped().octets());
@@ -221,14 +153,15 @@ mod tests {
         message.extend(0x0102_0304_u32.to_ne_bytes());
         message.extend(1_u32.to_ne_bytes());
         message.extend([0; 20]);
-        assert_eq!(message.len(), MESSAGE);
+        assert_eq!(message.len(), MESSAGE_LEN);
         let socket = socket(&message, Transport::Udp).unwrap();
         assert_eq!(socket.peer, "10.0.0.9:53".parse().unwrap());
         assert_eq!(socket.cookie, 0x1_0102_0304);
-        let request = request(AF_INET6, Transport::Udp, Transport::Udp.states(), &socket.id);
+        let request = request(INET6, Transport::Udp, Transport::Udp.connected_states(), &socket.id);
+        let request = request.as_bytes();
         assert_eq!(request.len(), 56);
-        assert_eq!((request[..4].to_vec(), u32_at(&request, 4)), (vec![10, 17, 0, 0], Some(2)));
+        assert_eq!((&request[..4], &request[4..8]), (&[10, 17, 0, 0][..], &2_u32.to_ne_bytes()[..]));
         assert_eq!(request[8..], message[4..52]);
-        assert!(super::socket(&message[..MESSAGE - 1], Transport::Udp).is_none());
+        assert!(super::socket(&message[..MESSAGE_LEN - 1], Transport::Udp).is_none());
     }
 }

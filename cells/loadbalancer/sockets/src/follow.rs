@@ -1,13 +1,11 @@
 //! The loop: backends as they go, fifty milliseconds at a time.
 
 use std::collections::HashSet;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hive::prelude::*;
 use loadbalancer::{Backend, LbAddress};
-use rustix::io::Errno;
 use statedb::Changes;
 
 use crate::diag::Diag;
@@ -30,7 +28,7 @@ pub(crate) async fn follow(sockets: Sockets, mut changes: Changes<Backend>, cx: 
         let mut diag = Diag::open()?;
         transports.iter().try_for_each(|&transport| diag.can_destroy(transport))
     };
-    let report = |error: &io::Error| {
+    let report = |error: &netlink::Error| {
         const MESSAGE: &str = "Could not ask whether the kernel can end sockets, trying again";
         if cx.health.degraded_anew(MESSAGE, error) {
             tracing::warn!(%error, "{MESSAGE}");
@@ -85,23 +83,17 @@ pub(crate) async fn follow(sockets: Sockets, mut changes: Changes<Backend>, cx: 
 /// Probes whether the kernel can end sockets, until it gives an answer that will stay: a lack of descriptors or memory
 /// says nothing about the kernel.
 async fn supported(
-    probe: impl Fn() -> io::Result<()> + Clone + Send + 'static,
-    report: impl Fn(&io::Error),
-) -> io::Result<()> {
+    probe: impl Fn() -> Result<(), netlink::Error> + Clone + Send + 'static,
+    report: impl Fn(&netlink::Error),
+) -> Result<(), netlink::Error> {
     let mut backoff = Backoff::exponential(PROBE_DELAY_MIN, PROBE_DELAY_MAX);
     loop {
         match hive::blocking(probe.clone()).await {
-            Err(error) if is_transient(&error) => report(&error),
+            Err(error) if error.is_retryable() => report(&error),
             answer => return answer,
         }
         tokio::time::sleep(backoff.next_wait().unwrap_or(PROBE_DELAY_MAX)).await;
     }
-}
-
-fn is_transient(error: &io::Error) -> bool {
-    let transient =
-        [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::AGAIN, Errno::INTR, Errno::BUSY];
-    Errno::from_io_error(error).is_some_and(|errno| transient.contains(&errno))
 }
 
 /// Says how a round went; gives how many sockets were ended.
@@ -136,15 +128,18 @@ fn tell(health: &Health, ended: anyhow::Result<Ended>, before: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rustix::io::Errno;
 
     use super::*;
 
     /// Probes a kernel with these answers; the number of probes, and their result.
-    async fn probed(answers: &'static [Result<(), Errno>]) -> (usize, io::Result<()>) {
+    async fn probed(answers: &'static [Result<(), Errno>]) -> (usize, Result<(), netlink::Error>) {
         let probes = Arc::new(AtomicUsize::new(0));
         let count = probes.clone();
-        let probe = move || Ok(answers[count.fetch_add(1, Ordering::Relaxed)]?);
+        let probe = move || Ok(answers[count.fetch_add(1, Ordering::Relaxed)].map_err(io::Error::from)?);
         let result = supported(probe, |_| {}).await;
         (probes.load(Ordering::Relaxed), result)
     }
@@ -156,6 +151,6 @@ mod tests {
         assert_eq!(probes, 4);
         result.unwrap();
         let (probes, result) = probed(&[Err(Errno::NOMEM), Err(Errno::OPNOTSUPP), Ok(())]).await;
-        assert_eq!((probes, result.unwrap_err().raw_os_error()), (2, Some(Errno::OPNOTSUPP.raw_os_error())));
+        assert_eq!((probes, result.unwrap_err().errno()), (2, Some(Errno::OPNOTSUPP.raw_os_error())));
     }
 }

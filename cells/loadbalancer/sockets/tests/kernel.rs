@@ -172,7 +172,7 @@ fn supported() -> bool {
     let mut diag = Diag::open().unwrap();
     [Transport::Udp, Transport::Tcp].into_iter().all(|transport| match diag.can_destroy(transport) {
         Ok(()) => true,
-        Err(error) if error.kind() == ErrorKind::Unsupported => false,
+        Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => false,
         Err(error) => panic!("{error}"),
     })
 }
