@@ -16,7 +16,7 @@ use crate::result::AddResult;
 use crate::sysctl;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::Read as _;
 
 /// The agent's own IPAM modes that need no routes and rules of a cloud's interfaces on the node.
 const PLAIN_IPAM_MODES: [&str; 4] = ["", "kubernetes", "cluster-pool", "multi-pool"];
@@ -208,7 +208,7 @@ impl Attachment<'_> {
             gso_ipv4_max_size: config.gso_ipv4_max_size,
         };
         match host.create_pair(&spec, self.netns.file()) {
-            Err(Error::Link { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {
+            Err(Error::Link { source, .. }) if source.is_exists() => {
                 host.remove_by_name(self.host_interface)?;
                 host.create_pair(&spec, self.netns.file())
             }
@@ -219,11 +219,7 @@ impl Attachment<'_> {
     /// Names, raises and addresses the container's end; its peer is still down, so nothing flows.
     fn configure(&self, container: &mut Links, addresses: &[AddressPlan]) -> Result<u32, Error> {
         let name = self.invocation.interface.as_str();
-        let index = container.index(name)?.ok_or_else(|| Error::Link {
-            action: "find the container's interface",
-            interface: name.into(),
-            source: io::ErrorKind::NotFound.into(),
-        })?;
+        let index = container.index(name)?.ok_or_else(|| Error::NoInterface { interface: name.into() })?;
         container.add_alternative_name(index, name, format!("cilium_cni:{name}"))?;
         container.set_up(index, name)?;
         for address in addresses {
@@ -317,9 +313,9 @@ impl Attachment<'_> {
 
 fn random_macs() -> Result<[Mac; 2], Error> {
     let mut bytes = [0; 12];
-    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(|source| {
-        Error::Link { action: "choose MAC addresses for", interface: "the pair".into(), source }
-    })?;
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|source| Error::Random { source })?;
     let [a, b, c, d, e, f, rest @ ..] = bytes;
     Ok([Mac::local([a, b, c, d, e, f]), Mac::local(rest)])
 }

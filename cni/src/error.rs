@@ -133,6 +133,18 @@ pub enum Error {
         /// The interface.
         interface: String,
         /// The kernel's error.
+        source: netlink::Error,
+    },
+    /// An interface has gone right after it was created.
+    #[error("interface {interface:?} was deleted while it was being set up")]
+    NoInterface {
+        /// The interface.
+        interface: String,
+    },
+    /// No random bytes for MAC addresses.
+    #[error("unable to choose MAC addresses: /dev/urandom: {source}")]
+    Random {
+        /// The system's error.
         source: io::Error,
     },
     /// The kernel does not receive for an address of the pod.

@@ -42,7 +42,6 @@ mod gc;
 mod invocation;
 mod link;
 mod log;
-mod netlink;
 mod netns;
 mod plan;
 mod queue;

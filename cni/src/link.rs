@@ -1,9 +1,9 @@
 //! The pair of interfaces between a pod and its node.
 
 use crate::error::Error;
-use crate::netlink::{Answer, Netlink, Request};
 use crate::netns;
 use crate::plan::{AddressPlan, Mac, RoutePlan};
+use netlink::{Connection, Message, Protocol, Request};
 use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, Parseable as _};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
@@ -72,17 +72,19 @@ impl PairSpec<'_> {
     }
 }
 
-/// An rtnetlink socket with the words for links, addresses and routes.
+/// An rtnetlink socket with requests for links, addresses and routes.
+///
+/// Answers stay bytes but for the part that is needed: parsers for all of rtnetlink would be a third of the binary.
 #[derive(Debug)]
-pub(crate) struct Links(Netlink);
+pub(crate) struct Links(Connection);
 
 impl Links {
     /// Works on the namespace that the thread is in now, also after it has left.
     pub(crate) fn here() -> Result<Self, Error> {
-        Netlink::open().map(Self).map_err(|source| Error::Link {
+        Connection::open(Protocol::Route).map(Self).map_err(|error| Error::Link {
             action: "open netlink for",
             interface: "".into(),
-            source,
+            source: error.into(),
         })
     }
 
@@ -100,22 +102,27 @@ impl Links {
             LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
         ]));
         self.0
-            .change(Request { kind: libc::RTM_NEWLINK, message }, NLM_F_CREATE | NLM_F_EXCL)
+            .request(&Request { kind: libc::RTM_NEWLINK, body: message }, NLM_F_CREATE | NLM_F_EXCL)
             .map_err(failed)?;
-        self.index(spec.host)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
+        self.index(spec.host)?.ok_or_else(|| Error::NoInterface { interface: spec.host.into() })
     }
 
     /// The index of an interface, if there is one of that name.
     pub(crate) fn index(&mut self, name: &str) -> Result<Option<u32>, Error> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.into()));
-        match self.0.query(Request { kind: libc::RTM_GETLINK, message }) {
-            Ok(answer) => {
-                Ok(answer.and_then(|answer| LinkHeader::parse(&answer.0).ok()).map(|header| header.index))
-            }
+        match self.header(message) {
+            Ok(header) => Ok(header.map(|header| header.index)),
             Err(error) if is_no_device(&error) => Ok(None),
             Err(source) => Err(Error::Link { action: "look up", interface: name.into(), source }),
         }
+    }
+
+    /// The head of the answer about one link.
+    fn header(&mut self, body: LinkMessage) -> Result<Option<LinkHeader>, netlink::Error> {
+        self.0.get(&Request { kind: libc::RTM_GETLINK, body }, |answer| {
+            LinkHeader::parse(answer.body).map_err(|error| answer.undecodable(error))
+        })
     }
 
     /// Waits until the kernel transmits on an interface whose peer has come up: until then, up to a second on a busy
@@ -126,8 +133,7 @@ impl Links {
         for _ in 0..RUNNING_TRIES {
             let mut message = LinkMessage::default();
             message.header.index = index;
-            let answer = self.0.query(Request { kind: libc::RTM_GETLINK, message }).map_err(failed)?;
-            let header = answer.and_then(|answer| LinkHeader::parse(&answer.0).ok());
+            let header = self.header(message).map_err(failed)?;
             if header.is_none_or(|header| header.flags.contains(LinkFlags::Running)) {
                 break;
             }
@@ -158,10 +164,11 @@ impl Links {
         message.header.address_family = family(address);
         message.header.destination_prefix_length = if address.is_ipv6() { 128 } else { 32 };
         message.attributes.push(RouteAttribute::Destination(route_address(address)));
-        match self.0.query(Request { kind: libc::RTM_GETROUTE, message }) {
-            Ok(answer) => Ok(answer.is_some_and(|answer| answer.0.get(TYPE) == Some(&libc::RTN_LOCAL))),
+        let request = Request { kind: libc::RTM_GETROUTE, body: message };
+        match self.0.get(&request, |answer| Ok(answer.body.get(TYPE) == Some(&libc::RTN_LOCAL))) {
+            Ok(is_local) => Ok(is_local == Some(true)),
             // Without any route to it.
-            Err(error) if error.raw_os_error() == Some(libc::ENETUNREACH) => Ok(false),
+            Err(error) if error.errno() == Some(libc::ENETUNREACH) => Ok(false),
             Err(source) => Err(Error::Link {
                 action: "look up the route to an address of",
                 interface: name.into(),
@@ -174,7 +181,7 @@ impl Links {
     pub(crate) fn remove(&mut self, index: u32) -> Result<(), Error> {
         let mut message = LinkMessage::default();
         message.header.index = index;
-        match self.0.change(Request { kind: libc::RTM_DELLINK, message }, 0) {
+        match self.0.request(&Request { kind: libc::RTM_DELLINK, body: message }, 0) {
             Err(error) if !is_no_device(&error) => {
                 Err(Error::Link { action: "remove interface", interface: index.to_string(), source: error })
             }
@@ -191,14 +198,14 @@ impl Links {
         message.header.index = index;
         message.header.flags = LinkFlags::Up;
         message.header.change_mask = LinkFlags::Up;
-        self.change("set up", name, Request { kind: libc::RTM_SETLINK, message }, 0)
+        self.change("set up", name, Request { kind: libc::RTM_SETLINK, body: message }, 0)
     }
 
     pub(crate) fn set_mac(&mut self, index: u32, name: &str, mac: Mac) -> Result<(), Error> {
         let mut message = LinkMessage::default();
         message.header.index = index;
         message.attributes.push(LinkAttribute::Address(mac.0.to_vec()));
-        self.change("set the MAC address of", name, Request { kind: libc::RTM_SETLINK, message }, 0)
+        self.change("set the MAC address of", name, Request { kind: libc::RTM_SETLINK, body: message }, 0)
     }
 
     pub(crate) fn add_alternative_name(
@@ -210,7 +217,7 @@ impl Links {
         let mut message = LinkMessage::default();
         message.header.index = index;
         message.attributes.push(LinkAttribute::PropList(vec![Prop::AltIfName(alternative)]));
-        self.change("name", name, Request { kind: RTM_NEWLINKPROP, message }, NLM_F_CREATE | NLM_F_EXCL)
+        self.change("name", name, Request { kind: RTM_NEWLINKPROP, body: message }, NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Adds the pod's address, which needs no duplicate detection: the agent gave it to one pod only.
@@ -227,7 +234,7 @@ impl Links {
         self.change(
             "add an address to",
             name,
-            Request { kind: libc::RTM_NEWADDR, message },
+            Request { kind: libc::RTM_NEWADDR, body: message },
             NLM_F_CREATE | NLM_F_EXCL,
         )
     }
@@ -253,27 +260,29 @@ impl Links {
         self.change(
             "add a route to",
             name,
-            Request { kind: libc::RTM_NEWROUTE, message },
+            Request { kind: libc::RTM_NEWROUTE, body: message },
             NLM_F_CREATE | NLM_F_EXCL,
         )
     }
 
     /// The addresses of an interface as `IP/LENGTH`.
     pub(crate) fn addresses(&mut self, index: u32, name: &str) -> Result<Vec<(IpAddr, u8)>, Error> {
-        let all =
-            self.0.dump(Request { kind: libc::RTM_GETADDR, message: AddressMessage::default() }).map_err(
-                |source| Error::Link { action: "list the addresses of", interface: name.into(), source },
-            )?;
-        let of_interface = |answer: Answer| {
-            let message = AddressMessage::parse(answer.0.as_slice())
-                .ok()
-                .filter(|message| message.header.index == index)?;
-            message.attributes.iter().find_map(|attribute| match attribute {
-                AddressAttribute::Address(address) => Some((*address, message.header.prefix_len)),
-                _ => None,
-            })
+        let all = Request { kind: libc::RTM_GETADDR, body: AddressMessage::default() };
+        let of_interface = |answer: Message<'_>| {
+            let message =
+                AddressMessage::parse(answer.body).ok().filter(|message| message.header.index == index);
+            Ok(message.and_then(|message| {
+                message.attributes.iter().find_map(|attribute| match attribute {
+                    AddressAttribute::Address(address) => Some((*address, message.header.prefix_len)),
+                    _ => None,
+                })
+            }))
         };
-        Ok(all.into_iter().filter_map(of_interface).collect())
+        self.0.dump(&all, of_interface).map_err(|source| Error::Link {
+            action: "list the addresses of",
+            interface: name.into(),
+            source,
+        })
     }
 
     fn change<M: Emitable>(
@@ -283,7 +292,11 @@ impl Links {
         request: Request<M>,
         flags: u16,
     ) -> Result<(), Error> {
-        self.0.change(request, flags).map_err(|source| Error::Link { action, interface: name.into(), source })
+        self.0.request(&request, flags).map_err(|source| Error::Link {
+            action,
+            interface: name.into(),
+            source,
+        })
     }
 }
 
@@ -324,8 +337,8 @@ fn route_address(address: IpAddr) -> RouteAddress {
     }
 }
 
-fn is_no_device(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::ENODEV)
+fn is_no_device(error: &netlink::Error) -> bool {
+    error.errno() == Some(libc::ENODEV)
 }
 
 #[cfg(test)]
