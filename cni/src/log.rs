@@ -2,11 +2,12 @@
 
 use crate::config::NetworkConfig;
 use crate::invocation::Invocation;
+use jiff::Timestamp;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 /// A file that has grown to this size is renamed to `FILE.1`, that one to `FILE.2`, and so on.
 const MAX_FILE: u64 = 100 << 20;
@@ -86,39 +87,16 @@ fn rotate(path: &Path, limit: u64) {
     }
 }
 
-/// RFC 3339 in UTC with milliseconds.
+/// Formats a time as RFC 3339 in UTC with milliseconds.
 fn timestamp(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    let (mut year, mut day) = (1970, days);
-    let length = |year: u64| {
-        365 + u64::from(year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)))
-    };
-    while day >= length(year) {
-        day -= length(year);
-        year += 1;
-    }
-    let february = length(year) - 337;
-    let mut month = 1;
-    for days in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
-        if day < days {
-            break;
-        }
-        day -= days;
-        month += 1;
-    }
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!(
-        "{year}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z",
-        day + 1,
-        since.subsec_millis()
-    )
+    let time = Timestamp::try_from(time).unwrap_or_default();
+    format!("{time:.3}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use std::time::{Duration, UNIX_EPOCH};
 
     #[test]
     fn timestamps() {
