@@ -140,7 +140,6 @@ const OWN_THREADS: &[(&str, &str)] = &[
         "the rest between two chunks of rows, in `hive::blocking`",
     ),
     ("lib/netlink/src/connection.rs", "waits before an interrupted dump is repeated"),
-    ("cells/node/devices/src/rtnetlink/socket.rs", "waits before an interrupted list is asked for again"),
     (
         "cells/endpoint/endpoints/src/reconcile.rs",
         "rests a millisecond for packets in flight, on the thread of the reconciler",

@@ -1,73 +1,52 @@
-//! What can go wrong with netlink.
+//! Errors of requests to the kernel.
 
 use std::io;
 
-/// A netlink request failed.
+/// A request to rtnetlink that failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetlinkError {
-    /// The kernel refused the request.
+    /// The kernel refused the request, or its answer was lost or not understood.
     #[error("netlink: {request}: {source}")]
-    Refused {
+    Request {
         /// The request, with its subject.
         request: String,
-        /// The kernel's answer.
-        source: io::Error,
+        /// The cause.
+        #[source]
+        source: netlink::Error,
     },
-    /// The socket could not be made, written or read.
+    /// The socket could not be opened or read.
     #[error("netlink socket: {0}")]
     Socket(#[from] io::Error),
-    /// The kernel's answer could not be understood.
-    #[error("netlink: {request}: answer not understood: {detail}")]
-    Answer {
-        /// The request.
-        request: String,
-        /// The fault of the answer.
-        detail: String,
-    },
-    /// A list changed each time while the kernel wrote it: it would have gaps.
-    #[error("netlink: {request}: interrupted by changes {attempts} times in a row; try again")]
-    Interrupted {
-        /// The request.
-        request: String,
-        /// How often.
-        attempts: usize,
-    },
-    /// The given interface does not exist.
+    /// The interface does not exist.
     #[error("no network interface {0}")]
     NoLink(String),
 }
 
 impl NetlinkError {
-    fn code(&self) -> Option<i32> {
-        match self {
-            Self::Refused { source, .. } => source.raw_os_error(),
-            _ => None,
-        }
-    }
-
     /// Whether the same request may succeed a moment later.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Interrupted { .. } => true,
-            Self::Refused { source, .. } | Self::Socket(source) => {
-                // EINTR, EAGAIN, ENOMEM, EBUSY, ENFILE, EMFILE, ENOBUFS.
-                matches!(source.raw_os_error(), Some(4 | 11 | 12 | 16 | 23 | 24 | 105))
-            }
-            Self::Answer { .. } | Self::NoLink(_) => false,
+            Self::Request { source, .. } => source.is_retryable(),
+            Self::Socket(source) => source.raw_os_error().is_some_and(netlink::is_retryable),
+            Self::NoLink(_) => false,
         }
     }
 
-    /// The object exists already (`EEXIST`).
+    /// Whether the object exists already.
     #[must_use]
     pub fn is_exists(&self) -> bool {
-        self.code() == Some(17)
+        matches!(self, Self::Request { source, .. } if source.is_exists())
     }
 
-    /// The object does not exist (`ENOENT`, `ENODEV`, `ESRCH`, `EADDRNOTAVAIL`).
+    /// Whether the object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::NoLink(_)) || matches!(self.code(), Some(2 | 19 | 3 | 99))
+        match self {
+            Self::Request { source, .. } => source.is_not_found(),
+            Self::Socket(_) => false,
+            Self::NoLink(_) => true,
+        }
     }
 }

@@ -1,40 +1,40 @@
-//! The kernel's notifications, kept in the tables: the async shell.
+//! Keeps the tables equal to the kernel by its notifications: the async half of the monitor.
 //!
-//! One socket carries all notifications, so that they come in the kernel's
-//! order. A listing fills the tables at the start, again when the socket has
-//! overflowed, and from time to time in case a message was missed.
+//! One socket carries all notifications, so that they arrive in the kernel's order. A listing fills the tables at the
+//! start, again when the socket has overflowed, and from time to time in case a notification was missed.
 
-use std::io;
 use std::time::{Duration, Instant};
 
-use futures::FutureExt;
 use hive::JobCx;
+use netlink::{Protocol, Received, Subscription};
 use netlink_packet_core::NLM_F_REPLACE;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::neighbour::NeighbourMessage;
 use netlink_packet_route::route::RouteMessage;
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
 use statedb::{Initializer, RwTable};
 
 use crate::apply::{self, Tables};
 use crate::event::{self, Event};
-use crate::rtnetlink::{self, notifications};
+use crate::rtnetlink;
 use crate::select::Selection;
 use crate::{Device, Neighbor, Netlink, NetlinkError, Route};
 
-/// Multicast groups of rtnetlink: links, neighbours, addresses and routes of
-/// both families (`RTNLGRP_*`).
-const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
-const ENOBUFS: i32 = 105;
-const PACKET: usize = 64 << 10;
-/// Messages that come shortly after each other are one transaction.
-const GATHER: Duration = Duration::from_millis(2);
-/// At most so many messages in one transaction.
-const BATCH: usize = 8192;
-/// Listings that a change asks for are at least this far apart.
-const ROUTE_PAUSE: Duration = Duration::from_millis(200);
+/// Multicast groups of the objects in the tables.
+const GROUPS: [u32; 6] = [
+    libc::RTNLGRP_LINK,
+    libc::RTNLGRP_NEIGH,
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV6_ROUTE,
+];
+/// Notifications within this time are one transaction.
+const COALESCE_TIME: Duration = Duration::from_millis(2);
+/// Events of one transaction at most.
+const MAX_BATCH: usize = 8192;
+/// Minimum interval of listings of the routes that changes ask for.
+const ROUTE_LISTING_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The writer halves of the tables.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct RwTables {
     pub(crate) neighbors: RwTable<Neighbor>,
 }
 
-/// Promises to fill the three tables.
+/// Initializers of the three tables.
 pub(crate) type Initializers = (Initializer<Device>, Initializer<Route>, Initializer<Neighbor>);
 
 impl RwTables {
@@ -76,13 +76,12 @@ impl RwTables {
     }
 }
 
-/// How the monitor listens.
+/// Settings of the monitor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MonitorOptions {
-    /// How often everything is listed in case a message was missed.
+    /// Interval of full listings, in case a notification was missed.
     pub(crate) resync_interval: Duration,
-    /// Receive buffer of the socket in bytes; the kernel allows as much as it
-    /// allows, overflows are handled.
+    /// Receive buffer of the socket in bytes. The kernel caps it (`net.core.rmem_max`); overflows are handled.
     pub(crate) receive_buffer: u32,
 }
 
@@ -92,29 +91,28 @@ impl Default for MonitorOptions {
     }
 }
 
-/// The monitor's counts, for health and tests.
+/// Counters of the monitor, for logs and tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
     /// Notifications applied.
     pub(crate) messages: u64,
-    /// Times the kernel dropped notifications because the socket was full.
+    /// Overflows of the socket, by which notifications were lost.
     pub(crate) overflows: u64,
     /// Full listings.
     pub(crate) listings: u64,
     /// Listings of the routes alone.
     pub(crate) route_listings: u64,
-    /// Notifications that could not be parsed.
+    /// Notifications that could not be decoded.
     pub(crate) unknown: u64,
 }
 
-/// A subscription to the network namespace it was made in.
+/// A subscription to the network namespace in which it was opened.
 pub(crate) struct Monitor {
-    socket: TokioSocket,
-    buffer: Vec<u8>,
+    subscription: Subscription,
     tables: RwTables,
     selection: Selection,
     resync_interval: Duration,
-    /// Whose work the listings are.
+    /// The job that listings are reported to as its work.
     pub(crate) job: Option<JobCx>,
     pub(crate) counters: Counters,
 }
@@ -134,16 +132,9 @@ impl Monitor {
         selection: Selection,
         options: MonitorOptions,
     ) -> Result<Self, NetlinkError> {
-        let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
-        let raw = socket.socket_mut();
-        raw.bind(&SocketAddr::new(0, 0))?;
-        raw.set_rx_buf_sz(options.receive_buffer)?;
-        for group in GROUPS {
-            raw.add_membership(group)?;
-        }
+        let subscription = Subscription::open(Protocol::Route, &GROUPS, Some(options.receive_buffer))?;
         let mut monitor = Self {
-            socket,
-            buffer: Vec::with_capacity(PACKET),
+            subscription,
             tables,
             selection,
             resync_interval: options.resync_interval,
@@ -154,8 +145,8 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Applies notifications until an error; a new monitor can then take over.
-    /// `progress` hears the counters after each round.
+    /// Applies notifications until an error, after which a new monitor is needed. Calls `progress` with the counters after
+    /// each round.
     pub(crate) async fn run(&mut self, mut progress: impl FnMut(&Counters)) -> Result<(), NetlinkError> {
         let mut next_full = Instant::now() + self.resync_interval;
         let mut routes_due: Option<Instant> = None;
@@ -164,28 +155,28 @@ impl Monitor {
             let wake = routes_due.unwrap_or(next_full).min(next_full);
             let pause = wake.saturating_duration_since(Instant::now());
             let mut round = Round::default();
-            let first = tokio::time::timeout(pause, self.receive()).await;
-            if let Ok(packet) = first {
-                self.take(packet, &mut round)?;
-                tokio::time::sleep(GATHER).await;
+            let first = tokio::time::timeout(pause, self.subscription.receive()).await;
+            if let Ok(received) = first {
+                self.collect(received?, &mut round);
+                tokio::time::sleep(COALESCE_TIME).await;
                 self.drain(&mut round)?;
                 let (selection, events) = (&self.selection, round.events);
                 let applied = self.tables.write(|t| apply::apply(t, selection, events));
                 if round.routes_stale || applied.routes_stale {
-                    routes_due.get_or_insert(Instant::now().max(routes_listed + ROUTE_PAUSE));
+                    routes_due.get_or_insert(Instant::now().max(routes_listed + ROUTE_LISTING_INTERVAL));
                 }
             }
             let now = Instant::now();
             if round.overflow || now >= next_full {
                 let _working = self.job.as_ref().map(JobCx::working);
                 self.list_all().await?;
-                // Large tables take a while: stay below a thousandth of the time.
+                // Large tables take seconds: spend at most a thousandth of the time on full listings.
                 let pause = self.resync_interval.max(now.elapsed() * 1000);
                 (next_full, routes_due) = (Instant::now() + pause, None);
             } else if routes_due.is_some_and(|due| now >= due) {
                 let _working = self.job.as_ref().map(JobCx::working);
                 self.list_routes().await?;
-                // A million routes take a while: stay below a tenth of the time.
+                // A million routes take seconds: spend at most a tenth of the time on listings of routes.
                 routes_listed = Instant::now() + now.elapsed() * 10;
                 routes_due = None;
             }
@@ -193,49 +184,42 @@ impl Monitor {
         }
     }
 
-    /// The next packet, into the buffer.
-    async fn receive(&mut self) -> io::Result<()> {
-        self.buffer.clear();
-        self.buffer.reserve(PACKET);
-        self.socket.recv(&mut self.buffer).await
-    }
-
-    /// Reads what is there without waiting. After an overflow everything is
-    /// read, so that the listing that follows is newer than every message.
+    /// Reads without waiting until there is no packet. After an overflow everything is read, so that the listing that
+    /// follows is newer than every message.
     fn drain(&mut self, round: &mut Round) -> Result<(), NetlinkError> {
-        while round.overflow || round.events.len() < BATCH {
-            let packet = tokio::task::unconstrained(self.receive()).now_or_never();
-            match packet {
-                Some(packet) => self.take(packet, round)?,
+        while round.overflow || round.events.len() < MAX_BATCH {
+            match self.subscription.try_receive() {
+                Some(received) => self.collect(received?, round),
                 None => break,
             }
         }
         Ok(())
     }
 
-    /// Takes the result of a read into the round.
-    fn take(&mut self, packet: io::Result<()>, round: &mut Round) -> Result<(), NetlinkError> {
-        match packet {
-            Err(error) if error.raw_os_error() == Some(ENOBUFS) => {
+    /// Adds the events of a packet to the round.
+    fn collect(&mut self, received: Received, round: &mut Round) {
+        match received {
+            Received::Overflow => {
                 self.counters.overflows += 1;
                 round.overflow = true;
                 round.events.clear();
-                return Ok(());
+                return;
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            Err(error) => return Err(error.into()),
-            Ok(()) if round.overflow => return Ok(()),
-            Ok(()) => {}
+            Received::Packet if round.overflow => return,
+            Received::Packet => {}
         }
-        let (messages, unknown) = notifications(&self.buffer);
-        self.counters.unknown += unknown as u64;
-        for (message, flags) in messages {
+        for notification in self.subscription.messages() {
+            let decoded =
+                notification.ok().map(|m| rtnetlink::decode(&m).map(|message| (message, m.header.flags)));
+            let Some(Ok((message, flags))) = decoded else {
+                self.counters.unknown += 1;
+                continue;
+            };
             self.counters.messages += 1;
-            // No message tells of the route that a replacement removed.
+            // No notification is sent for the route that a replacement has removed.
             round.routes_stale |= matches!(message, Message::NewRoute(_)) && flags & NLM_F_REPLACE != 0;
             round.events.extend(event::events(&message));
         }
-        Ok(())
     }
 
     async fn list_all(&mut self) -> Result<(), NetlinkError> {
@@ -264,7 +248,7 @@ impl Monitor {
     }
 }
 
-/// Everything there is, links first.
+/// Lists everything, links first: addresses, routes and neighbours refer to them.
 fn listing(nl: &mut Netlink) -> Result<Vec<Event>, NetlinkError> {
     let mut events = Vec::new();
     for (what, request) in [

@@ -10,7 +10,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use crate::event::{self, Event};
 use crate::{Netlink, NetlinkError};
 
-/// An address to be added.
+/// An address to add.
 #[derive(Clone, Copy, Debug)]
 pub struct AddressSpec {
     /// Address with the length of its subnet's prefix.
@@ -41,8 +41,8 @@ fn message(index: u32, address: IpNetwork) -> AddressMessage {
 }
 
 impl Netlink {
-    /// Adds an address, or gives an existing one these properties. IPv6
-    /// addresses are usable at once: duplicate detection is off.
+    /// Adds an address, or changes the properties of an existing one. IPv6 addresses are added without duplicate address
+    /// detection, which would make them unusable for a second.
     pub fn add_address(&mut self, index: u32, spec: impl Into<AddressSpec>) -> Result<(), NetlinkError> {
         let spec = spec.into();
         let mut message = message(index, spec.address);
@@ -51,18 +51,18 @@ impl Netlink {
         flags.set(AddressFlags::Nodad, spec.address.is_ipv6());
         flags.set(AddressFlags::Noprefixroute, spec.no_prefix_route);
         message.attributes.push(AddressAttribute::Flags(flags));
-        let what = || format!("add address {} to link {index}", spec.address);
+        let describe = || format!("add address {} to link {index}", spec.address);
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
-        self.request(what, Message::NewAddress(message), flags)
+        self.request(describe, Message::NewAddress(message), flags)
     }
 
     /// Deletes an address.
     pub fn delete_address(&mut self, index: u32, address: IpNetwork) -> Result<(), NetlinkError> {
-        let what = || format!("delete address {address} of link {index}");
-        self.request(what, Message::DelAddress(message(index, address)), 0)
+        let describe = || format!("delete address {address} of link {index}");
+        self.request(describe, Message::DelAddress(message(index, address)), 0)
     }
 
-    /// The addresses of a link.
+    /// Lists the addresses of a link.
     pub fn addresses(&mut self, index: u32) -> Result<Vec<IpNetwork>, NetlinkError> {
         let all = Message::GetAddress(AddressMessage::default());
         self.dump("list addresses", &all, |message| {

@@ -1,4 +1,4 @@
-//! Links: find, make, change, delete.
+//! Links: find, add, change, delete.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -10,10 +10,10 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
 use crate::{Link, Netlink, NetlinkError, event};
 
-/// Attribute for names longer than `IFNAMSIZ` (`if_link.h`).
+/// Attribute of names longer than `IFNAMSIZ` (`linux/if_link.h`).
 const IFLA_ALT_IFNAME: u16 = 53;
 
-/// A veth pair to be made.
+/// A veth pair to add.
 #[derive(Clone, Debug, Default)]
 pub struct VethSpec<'a> {
     /// Name on this side.
@@ -22,16 +22,15 @@ pub struct VethSpec<'a> {
     pub mac: Option<[u8; 6]>,
     /// MTU of this side, the kernel's default if absent.
     pub mtu: Option<u32>,
-    /// Group number, for deletion of many at once.
+    /// Group, for deletion of many links at once.
     pub group: Option<u32>,
-    /// Whether this side is up from the start.
+    /// Whether this side is up after its creation.
     pub up: bool,
     /// The other side.
     pub peer: VethPeer<'a>,
 }
 
-/// The other side of a veth pair. The kernel makes it first and cannot switch
-/// it on before both exist.
+/// The other side of a veth pair. The kernel creates it first and cannot set it up before both exist.
 #[derive(Clone, Debug, Default)]
 pub struct VethPeer<'a> {
     /// Its name.
@@ -40,15 +39,14 @@ pub struct VethPeer<'a> {
     pub mac: Option<[u8; 6]>,
     /// MTU, the kernel's default if absent.
     pub mtu: Option<u32>,
-    /// The network namespace in which it is born (0.2 to 2.4 ms; a later move
-    /// costs 16 to 24 ms). This one if absent.
+    /// The network namespace in which it is created (0.2 to 2.4 ms; a later move costs 16 to 24 ms). This one if absent.
     pub netns: Option<BorrowedFd<'a>>,
 }
 
-/// What to change on a link; absent fields stay.
+/// Changes of a link; absent fields stay.
 #[derive(Clone, Debug, Default)]
 pub struct LinkChange<'a> {
-    /// Switch it on or off.
+    /// Set it up or down.
     pub up: Option<bool>,
     /// New name.
     pub name: Option<&'a str>,
@@ -56,17 +54,17 @@ pub struct LinkChange<'a> {
     pub mac: Option<[u8; 6]>,
     /// New MTU.
     pub mtu: Option<u32>,
-    /// New group number.
+    /// New group.
     pub group: Option<u32>,
-    /// Bridge or bond it shall belong to, 0 for none.
+    /// Bridge or bond to which it is added, 0 to remove it from one.
     pub master: Option<u32>,
-    /// Switch ARP on or off (`IFF_NOARP`).
+    /// Enable or disable ARP (`IFF_NOARP`).
     pub arp: Option<bool>,
     /// Move it into this network namespace.
     pub netns: Option<BorrowedFd<'a>>,
 }
 
-/// The request for all links, without their counters, which are half of each answer.
+/// Returns the request for all links, without their counters, which are half of each answer.
 pub(crate) fn all_links() -> Message {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
@@ -79,7 +77,7 @@ fn set_flag(message: &mut LinkMessage, flag: LinkFlags, on: bool) {
 }
 
 impl Netlink {
-    /// All links of the namespace.
+    /// Lists all links of the namespace.
     pub fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
         self.dump("list links", &all_links(), |message| match message {
             Message::NewLink(m) => Some(event::link(&m)),
@@ -87,7 +85,7 @@ impl Netlink {
         })
     }
 
-    /// The link of the given name (or alternative name), if there is one.
+    /// Returns the link of this name or alternative name; `None` if there is none.
     pub fn find_link(&mut self, name: &str) -> Result<Option<Link>, NetlinkError> {
         let mut message = LinkMessage::default();
         let attribute = if name.len() < 16 {
@@ -101,12 +99,12 @@ impl Netlink {
         self.one_link(|| format!("get link {name}"), message)
     }
 
-    /// The link of the given name.
+    /// Returns the link of this name or alternative name.
     pub fn link_by_name(&mut self, name: &str) -> Result<Link, NetlinkError> {
         self.find_link(name)?.ok_or_else(|| NetlinkError::NoLink(name.to_owned()))
     }
 
-    /// The link of the given index.
+    /// Returns the link of this index.
     pub fn link_by_index(&mut self, index: u32) -> Result<Link, NetlinkError> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -116,17 +114,17 @@ impl Netlink {
 
     fn one_link(
         &mut self,
-        what: impl Fn() -> String,
+        describe: impl Fn() -> String,
         message: LinkMessage,
     ) -> Result<Option<Link>, NetlinkError> {
-        let answer = self.get(what, Message::GetLink(message))?;
+        let answer = self.get(describe, Message::GetLink(message))?;
         Ok(match answer {
             Some(Message::NewLink(m)) => Some(event::link(&m)),
             _ => None,
         })
     }
 
-    /// Makes a veth pair; gives this side's link.
+    /// Adds a veth pair; returns this side's link.
     pub fn add_veth(&mut self, spec: &VethSpec<'_>) -> Result<Link, NetlinkError> {
         let mut peer = LinkMessage::default();
         peer.header.interface_family = AddressFamily::Unspec;
@@ -150,8 +148,8 @@ impl Netlink {
         if spec.up {
             set_flag(&mut message, LinkFlags::Up, true);
         }
-        let what = || format!("add veth {} with peer {}", spec.name, spec.peer.name);
-        self.request(what, Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)?;
+        let describe = || format!("add veth {} with peer {}", spec.name, spec.peer.name);
+        self.request(describe, Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)?;
         self.link_by_name(spec.name)
     }
 
@@ -172,43 +170,42 @@ impl Netlink {
         if let Some(arp) = change.arp {
             set_flag(&mut message, LinkFlags::Noarp, !arp);
         }
-        let what = || format!("change link {index}: {change:?}");
-        self.request(what, Message::SetLink(message), 0)
+        let describe = || format!("change link {index}: {change:?}");
+        self.request(describe, Message::SetLink(message), 0)
     }
 
-    /// Switches a link on or off.
+    /// Sets a link up or down.
     pub fn set_link_up(&mut self, index: u32, up: bool) -> Result<(), NetlinkError> {
         self.change_link(index, &LinkChange { up: Some(up), ..LinkChange::default() })
     }
 
-    /// Gives a link another name beside its own.
+    /// Adds an alternative name to a link.
     pub fn add_alt_name(&mut self, index: u32, name: &str) -> Result<(), NetlinkError> {
         let mut message = LinkMessage::default();
         message.header.index = index;
         let list = vec![Prop::AltIfName(name.to_owned())];
         message.attributes.push(LinkAttribute::PropList(list));
-        let what = || format!("add alternative name {name} to link {index}");
+        let describe = || format!("add alternative name {name} to link {index}");
         let flags = NLM_F_CREATE | NLM_F_EXCL;
-        self.request(what, Message::NewLinkProp(message), flags)
+        self.request(describe, Message::NewLinkProp(message), flags)
     }
 
     /// Deletes a link (16 to 30 ms).
     pub fn delete_link(&mut self, index: u32) -> Result<(), NetlinkError> {
         let mut message = LinkMessage::default();
         message.header.index = index;
-        let what = || format!("delete link {index}");
-        self.request(what, Message::DelLink(message), 0)
+        let describe = || format!("delete link {index}");
+        self.request(describe, Message::DelLink(message), 0)
     }
 
-    /// Deletes all links of a group in one go (200 veths: 44 ms). Group 0 holds
-    /// every link that was given none, and is refused.
+    /// Deletes all links of a group by one request (200 veths: 44 ms). Group 0 is refused: it has all links without a group.
     pub fn delete_links_in_group(&mut self, group: u32) -> Result<(), NetlinkError> {
         if group == 0 {
             return Err(NetlinkError::NoLink("group 0".to_owned()));
         }
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::Group(group));
-        let what = || format!("delete links of group {group}");
-        self.request(what, Message::DelLink(message), 0)
+        let describe = || format!("delete links of group {group}");
+        self.request(describe, Message::DelLink(message), 0)
     }
 }

@@ -1,8 +1,7 @@
-//! Netlink requests: links, addresses, routes, rules, neighbours.
+//! Requests to rtnetlink: links, addresses, routes, rules, neighbours.
 //!
-//! [`Netlink`] is a blocking handle for the network namespace of the thread
-//! that opened it; a request costs tens of microseconds, but deleting a link
-//! costs 16 to 30 ms. Async code uses [`call`].
+//! [`Netlink`] is a blocking handle for the network namespace of the thread that opened it. A request costs tens of
+//! microseconds, but the deletion of a link 16 to 30 ms. Async code uses [`call`].
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), devices::NetlinkError> {
@@ -30,11 +29,11 @@ pub use neighbor::NeighborSpec;
 pub use route::RouteSpec;
 pub use rule::Rule;
 pub use socket::Netlink;
-pub(crate) use socket::notifications;
+pub(crate) use socket::decode;
 
 use crate::NetlinkError;
 
-/// Runs `work` with a fresh handle on a thread for blocking work.
+/// Runs `work` with a new handle on a thread for blocking work.
 pub async fn call<T: Send + 'static>(
     work: impl FnOnce(&mut Netlink) -> Result<T, NetlinkError> + Send + 'static,
 ) -> Result<T, NetlinkError> {

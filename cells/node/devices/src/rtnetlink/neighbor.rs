@@ -36,25 +36,25 @@ fn message(link_index: u32, ip: IpAddr) -> NeighbourMessage {
 }
 
 impl Netlink {
-    /// Sets a permanent neighbour entry, replacing another one.
+    /// Adds a permanent neighbour entry, or replaces the existing one.
     pub fn replace_neighbor(&mut self, spec: &NeighborSpec) -> Result<(), NetlinkError> {
         let mut message = message(spec.link_index, spec.ip);
         message.header.state = NeighbourState::Permanent;
         let mac = NeighbourAttribute::LinkLayerAddress(spec.mac.to_vec());
         message.attributes.push(mac);
-        let what = || format!("set neighbour {spec:?}");
+        let describe = || format!("set neighbour {spec:?}");
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
-        self.request(what, Message::NewNeighbour(message), flags)
+        self.request(describe, Message::NewNeighbour(message), flags)
     }
 
     /// Deletes a neighbour entry.
     pub fn delete_neighbor(&mut self, link_index: u32, ip: IpAddr) -> Result<(), NetlinkError> {
-        let what = || format!("delete neighbour {ip} of link {link_index}");
+        let describe = || format!("delete neighbour {ip} of link {link_index}");
         let message = message(link_index, ip);
-        self.request(what, Message::DelNeighbour(message), 0)
+        self.request(describe, Message::DelNeighbour(message), 0)
     }
 
-    /// All neighbour entries of both families that took resolution.
+    /// Lists the neighbour entries of both families, without those that need no resolution.
     pub fn neighbors(&mut self) -> Result<Vec<Neighbor>, NetlinkError> {
         let all = Message::GetNeighbour(NeighbourMessage::default());
         self.dump("list neighbours", &all, |message| {

@@ -13,7 +13,7 @@ use super::address::family;
 use crate::event::{self, Event};
 use crate::{Netlink, NetlinkError, Route, TABLE_MAIN};
 
-/// A unicast route to be set.
+/// A unicast route to add.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteSpec {
     /// Destination.
@@ -30,12 +30,12 @@ pub struct RouteSpec {
     pub mtu: u32,
     /// Metric.
     pub priority: u32,
-    /// Who set it (`RTPROT_*`); 2 is the kernel, 3 boot, 4 static.
+    /// Its origin (`RTPROT_*`): 2 is the kernel, 3 boot, 4 static.
     pub protocol: u8,
 }
 
 impl RouteSpec {
-    /// A route of the main table to what is on the link itself.
+    /// A route of the main table to destinations on the link itself.
     #[must_use]
     pub fn on_link(dst: IpNetwork, link_index: u32) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl RouteSpec {
         }
     }
 
-    /// The same with a next hop.
+    /// Adds a next hop.
     #[must_use]
     pub fn via(self, gateway: IpAddr) -> Self {
         Self { gateway: Some(gateway), ..self }
@@ -88,20 +88,20 @@ impl RouteSpec {
 }
 
 impl Netlink {
-    /// Sets a route, replacing one with the same table, destination and metric.
+    /// Adds a route, or replaces the one with the same table, destination and metric.
     pub fn replace_route(&mut self, spec: &RouteSpec) -> Result<(), NetlinkError> {
-        let what = || format!("set route {spec:?}");
+        let describe = || format!("set route {spec:?}");
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
-        self.request(what, Message::NewRoute(spec.message()), flags)
+        self.request(describe, Message::NewRoute(spec.message()), flags)
     }
 
     /// Deletes a route.
     pub fn delete_route(&mut self, spec: &RouteSpec) -> Result<(), NetlinkError> {
-        let what = || format!("delete route {spec:?}");
-        self.request(what, Message::DelRoute(spec.message()), 0)
+        let describe = || format!("delete route {spec:?}");
+        self.request(describe, Message::DelRoute(spec.message()), 0)
     }
 
-    /// Deletes a route that was listed, of whichever kind.
+    /// Deletes a listed route of any kind.
     pub fn delete_listed_route(&mut self, route: &Route) -> Result<(), NetlinkError> {
         let key = &route.key;
         let spec = RouteSpec {
@@ -111,14 +111,14 @@ impl Netlink {
         };
         let mut message = RouteSpec { gateway: route.gateway, ..spec }.message();
         message.header.kind = RouteType::from(route.kind);
-        // Of any scope, and whoever has set it.
+        // The kernel's wildcards for a deletion: any scope, any origin.
         message.header.scope = RouteScope::NoWhere;
         message.header.protocol = RouteProtocol::Unspec;
-        let what = || format!("delete route {route:?}");
-        self.request(what, Message::DelRoute(message), 0)
+        let describe = || format!("delete route {route:?}");
+        self.request(describe, Message::DelRoute(message), 0)
     }
 
-    /// All routes of all tables and both families.
+    /// Lists all routes of all tables and both families.
     pub fn routes(&mut self) -> Result<Vec<Route>, NetlinkError> {
         let all = Message::GetRoute(RouteMessage::default());
         self.dump("list routes", &all, |message| {

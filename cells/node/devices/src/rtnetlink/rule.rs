@@ -8,16 +8,16 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
 use crate::{Netlink, NetlinkError};
 
-/// A rule by which packets are looked up in a table: all, or those with a mark. `Display` is as `ip rule` has it.
+/// A rule by which packets are looked up in a table: all, or those with a mark. `Display` has the form of `ip rule`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Whether it is about IPv6.
+    /// Whether it is a rule of IPv6.
     pub ipv6: bool,
-    /// Its place: smaller ones are asked first.
+    /// Its priority: the kernel evaluates smaller ones first.
     pub priority: u32,
     /// The mark that packets must have in the bits of `mask`.
     pub mark: u32,
-    /// Bits of the mark that matter; 0 for all packets.
+    /// Bits of the mark that are compared; 0 for all packets.
     pub mask: u32,
     /// The table.
     pub table: u32,
@@ -49,7 +49,7 @@ impl Rule {
         message
     }
 
-    /// `None` for rules that ask for something else, and of families that have no addresses.
+    /// Converts a rule; `None` for those with other conditions or actions, and of other families.
     fn parse(message: &RuleMessage) -> Option<Rule> {
         let header = &message.header;
         let ipv6 = match header.family {
@@ -67,7 +67,7 @@ impl Rule {
                 RuleAttribute::FwMark(mark) => rule.mark = *mark,
                 RuleAttribute::FwMask(mask) => rule.mask = *mask,
                 RuleAttribute::Table(table) => rule.table = *table,
-                // Who has made it; and what is said of each rule, here that nothing is suppressed.
+                // Without effect on the lookup: the rule's origin, and the default that no prefix length is suppressed.
                 RuleAttribute::Protocol(_) | RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
                 _ => return None,
             }
@@ -77,7 +77,7 @@ impl Rule {
 }
 
 impl Netlink {
-    /// All rules of both families that look at nothing but the mark. Rules with other conditions are left out.
+    /// Lists the rules of both families whose only condition is the mark.
     pub fn rules(&mut self) -> Result<Vec<Rule>, NetlinkError> {
         let all = Message::GetRule(RuleMessage::default());
         self.dump("list rules", &all, |message| match message {
@@ -86,15 +86,18 @@ impl Netlink {
         })
     }
 
-    /// Adds a rule; an error if there is the same one ([`NetlinkError::is_exists`]).
+    /// Adds a rule.
+    ///
+    /// # Errors
+    /// [`NetlinkError::is_exists`] if there is the same rule.
     pub fn add_rule(&mut self, rule: &Rule) -> Result<(), NetlinkError> {
-        let what = || format!("add {rule}");
-        self.request(what, Message::NewRule(rule.message()), NLM_F_CREATE | NLM_F_EXCL)
+        let describe = || format!("add {rule}");
+        self.request(describe, Message::NewRule(rule.message()), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Deletes a rule.
     pub fn delete_rule(&mut self, rule: &Rule) -> Result<(), NetlinkError> {
-        let what = || format!("delete {rule}");
-        self.request(what, Message::DelRule(rule.message()), 0)
+        let describe = || format!("delete {rule}");
+        self.request(describe, Message::DelRule(rule.message()), 0)
     }
 }
