@@ -1,52 +1,38 @@
-//! How many requests a second.
+//! The rate of requests to the API server.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use token_bucket::Bucket;
 use tokio::time::Instant;
 
-/// A bucket that fills with tokens; a request takes one, or waits for it.
+/// Limits requests as client-go does: a rate with a burst, in the order in which they come.
 #[derive(Debug)]
 pub(crate) struct Limiter {
-    /// Tokens a second; zero for no limit.
-    rate: f64,
-    /// Tokens at most.
-    burst: f64,
-    bucket: Mutex<Bucket>,
-}
-
-#[derive(Debug)]
-struct Bucket {
-    /// Negative while requests wait.
-    tokens: f64,
-    at: Instant,
+    /// `None` without a limit.
+    bucket: Option<Mutex<Bucket>>,
 }
 
 impl Limiter {
-    /// A full bucket.
+    /// A limit of `rate` requests a second after a burst; none if the rate is not positive.
     pub(crate) fn new(rate: f64, burst: u32) -> Limiter {
-        let burst = f64::from(burst.max(1));
-        Limiter { rate, burst, bucket: Mutex::new(Bucket { tokens: burst, at: Instant::now() }) }
+        let bucket = || Bucket::new(rate, burst.max(1).into(), Instant::now().into_std());
+        Limiter { bucket: (rate > 0.0).then(|| Mutex::new(bucket())) }
     }
 
-    /// Takes a token; gives how long that took.
+    /// Waits until a request may be sent; returns how long that took.
     pub(crate) async fn acquire(&self) -> Duration {
-        let wait = self.take(Instant::now());
+        let wait = self.reserve(Instant::now());
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
         wait
     }
 
-    fn take(&self, now: Instant) -> Duration {
-        if self.rate <= 0.0 {
-            return Duration::ZERO;
-        }
-        let mut bucket = self.bucket.lock();
-        let grown = now.saturating_duration_since(bucket.at).as_secs_f64() * self.rate;
-        bucket.tokens = (bucket.tokens + grown).min(self.burst) - 1.0;
-        bucket.at = now;
-        Duration::from_secs_f64((-bucket.tokens).max(0.0) / self.rate)
+    fn reserve(&self, now: Instant) -> Duration {
+        let Some(bucket) = &self.bucket else { return Duration::ZERO };
+        let now = now.into_std();
+        bucket.lock().reserve(now).map_or(Duration::MAX, |reservation| reservation.at - now)
     }
 }
 
@@ -58,11 +44,11 @@ mod tests {
     fn a_burst_and_then_the_rate() {
         let limiter = Limiter::new(10.0, 3);
         let now = Instant::now();
-        let waits: Vec<u128> = (0..6).map(|_| limiter.take(now).as_millis()).collect();
+        let waits: Vec<u128> = (0..6).map(|_| limiter.reserve(now).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 100, 200, 300]);
         let later = now + Duration::from_secs(60);
-        let waits: Vec<u128> = (0..4).map(|_| limiter.take(later).as_millis()).collect();
+        let waits: Vec<u128> = (0..4).map(|_| limiter.reserve(later).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 100]);
-        assert_eq!(Limiter::new(0.0, 1).take(now), Duration::ZERO);
+        assert_eq!(Limiter::new(0.0, 1).reserve(now), Duration::ZERO);
     }
 }

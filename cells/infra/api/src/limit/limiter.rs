@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use token_bucket::{Bucket, Reservation};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::TurnedAway;
-use super::bucket::Bucket;
 use super::parameters::Parameters;
 
 /// The semaphore is divided finely, so that the number of parallel requests can change while some are served: each
@@ -52,7 +52,8 @@ impl Limiter {
     pub(crate) fn new(parameters: Parameters, now: Instant) -> Self {
         let limited = parameters.rate_limit > 0.0;
         let state = State {
-            bucket: limited.then(|| Bucket::new(parameters.rate_limit, parameters.rate_burst, now)),
+            bucket: limited
+                .then(|| Bucket::new(parameters.rate_limit, parameters.rate_burst, now.into_std())),
             parallel: parameters.parallel_requests,
             adjustment_factor: 0.0,
             scheduled: 0,
@@ -74,7 +75,7 @@ impl Limiter {
         let mut cancel = CancelOnDrop { limiter: self, reservation };
         let mut wait = match reservation {
             Reserved::Unlimited => Duration::ZERO,
-            Reserved::At(reservation) => reservation.at - now,
+            Reserved::At(reservation) => reservation.at - now.into_std(),
             Reserved::Never => return Err(TurnedAway::RateLimit { wait: Duration::MAX, max }),
         };
         wait = wait.max(self.parameters.min_wait_duration);
@@ -103,7 +104,7 @@ impl Limiter {
         let parallel = state.parallel;
         let reserved = match &mut state.bucket {
             None => Reserved::Unlimited,
-            Some(bucket) => bucket.reserve(now).map_or(Reserved::Never, Reserved::At),
+            Some(bucket) => bucket.reserve(now.into_std()).map_or(Reserved::Never, Reserved::At),
         };
         Some((reserved, parallel))
     }
@@ -168,7 +169,7 @@ impl State {
             let burst = p.rate_burst as f64;
             let adjusted = delayed(burst).max(p.min_parallel_requests as f64);
             let rate = bounded(p.rate_limit * factor, p.rate_limit);
-            bucket.adjust(rate, bounded(adjusted, burst).round(), now);
+            bucket.adjust(rate, bounded(adjusted, burst).round(), now.into_std());
         }
     }
 }
@@ -176,7 +177,7 @@ impl State {
 #[derive(Clone, Copy)]
 enum Reserved {
     Unlimited,
-    At(super::bucket::Reservation),
+    At(Reservation),
     Never,
 }
 
@@ -191,7 +192,7 @@ impl Drop for CancelOnDrop<'_> {
         if let Reserved::At(reservation) = self.reservation
             && let Some(bucket) = &mut self.limiter.state.lock().bucket
         {
-            bucket.cancel(reservation, Instant::now());
+            bucket.cancel(reservation, Instant::now().into_std());
         }
     }
 }

@@ -5,7 +5,6 @@
 //! a burst and by requests at once, both adjusted to how long requests take.
 
 mod admission;
-mod bucket;
 mod limiter;
 mod parameters;
 
