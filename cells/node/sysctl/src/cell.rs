@@ -9,16 +9,16 @@ use statedb::RwTable;
 use crate::files::Files;
 use crate::{Setting, Sysctl, health};
 
-/// Where the kernel's settings are.
+/// Location of the kernel's settings.
 #[derive(Clone, Debug, hive::Config)]
 #[config(group = "Files")]
 pub struct SysctlConfig {
-    /// Where procfs is mounted; takes effect at the next start
+    /// Mount point of procfs; takes effect at the next start
     #[flag(default = "/proc")]
     pub procfs: String,
 }
 
-/// Table `sysctl` and the [`Sysctl`] handle.
+/// Provides table `sysctl` and the [`Sysctl`] handle.
 pub fn cell() -> Cell {
     module(
         "sysctl",
@@ -42,7 +42,7 @@ fn new_sysctl(
             let snapshot = rows.snapshot();
             match health::state(rows.all(&snapshot).map(|row| &**row)) {
                 Ok(message) => report.ok(message),
-                Err(errors) => report.degraded("Kernel settings not made", errors),
+                Err(errors) => report.degraded("Kernel settings not written", errors),
             }
         })
         .build();

@@ -1,27 +1,27 @@
-//! What can go wrong with a setting.
+//! Errors of kernel settings.
 
 use crate::Name;
 
-/// A setting could not be made.
+/// A setting that could not be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The name is no path below `/proc/sys`.
+    /// The name is not a path below `/proc/sys`.
     #[error(
-        "'{name}' is no kernel setting: give it as net.ipv4.ip_forward or net/ipv4/conf/eth0.1/rp_filter"
+        "'{name}' is not a kernel setting: write it as net.ipv4.ip_forward or net/ipv4/conf/eth0.1/rp_filter"
     )]
     Name {
         /// The given value.
         name: String,
     },
-    /// The kernel did not take the value.
+    /// The kernel refused the value.
     #[error("kernel setting {name}={value}: {reason}")]
     Write {
         /// The setting.
         name: Name,
-        /// A description of valid values.
+        /// The desired value.
         value: String,
-        /// Why it is not.
+        /// The cause, with a remedy where there is one.
         reason: String,
     },
     /// The value could not be read.
@@ -29,10 +29,10 @@ pub enum Error {
     Read {
         /// The setting.
         name: Name,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// The agent stops.
+    /// The agent stops before the setting was tried.
     #[error("kernel setting {name}: the agent stops")]
     Stopped {
         /// The setting.

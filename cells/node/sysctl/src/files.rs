@@ -20,16 +20,15 @@ impl Files {
         Self { procfs: procfs.into() }
     }
 
-    /// The value in force, without white space at its end.
+    /// Reads the value in force, without white space at its end.
     pub(crate) fn read(&self, name: &Name) -> io::Result<String> {
         let text = fs::read_to_string(name.path(&self.procfs))?;
         Ok(text.trim_end().to_owned())
     }
 
-    /// Writes a value unless it is in force already: the file may be
-    /// read-only and right.
+    /// Writes a value unless it is in force already: a read-only file with the right value is no error.
     pub(crate) fn write(&self, name: &Name, value: &str) -> Result<(), String> {
-        if self.read(name).is_ok_and(|current| same(&current, value)) {
+        if self.read(name).is_ok_and(|current| is_equal(&current, value)) {
             return Ok(());
         }
         let path = name.path(&self.procfs);
@@ -38,8 +37,8 @@ impl Files {
     }
 }
 
-/// The kernel separates the numbers of a list by tabs.
-fn same(current: &str, value: &str) -> bool {
+/// Compares word by word: the kernel separates the values of a list by tabs.
+fn is_equal(current: &str, value: &str) -> bool {
     current.split_whitespace().eq(value.split_whitespace())
 }
 
@@ -56,28 +55,29 @@ fn explain(path: &Path, error: &io::Error) -> String {
     }
 }
 
-fn tell(setting: &Setting, reason: &str) {
+/// Logs a failure, louder if the setting is required or its absence has a consequence.
+fn log_failure(setting: &Setting, reason: &str) {
     let Setting { name, value, warn, .. } = setting;
     if setting.optional && warn.is_empty() {
-        tracing::debug!(%name, value, reason, "Kernel setting not made");
+        tracing::debug!(%name, value, reason, "Kernel setting not written");
     } else {
-        tracing::warn!(%name, value, reason, meaning = warn, "Kernel setting not made");
+        tracing::warn!(%name, value, reason, meaning = warn, "Kernel setting not written");
     }
 }
 
 impl Ops<Setting> for Files {
     fn update(&mut self, _: &OpCx<'_>, setting: &mut Setting) -> OpResult {
         let result = self.write(&setting.name, &setting.value);
-        // Tried again and again, told once.
+        // The reconciler retries forever: log a failure once, not at each attempt.
         if let Err(reason) = &result
             && setting.status.error() != Some(reason)
         {
-            tell(setting, reason);
+            log_failure(setting, reason);
         }
         Ok(result?)
     }
 
-    /// What nobody wants any more stays as it is.
+    /// Leaves the value: the kernel's default is not known, and other processes may rely on what is in force.
     fn delete(&mut self, _: &OpCx<'_>, _: &Setting) -> OpResult {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! How cells ask for kernel settings.
+//! The handle by which cells request kernel settings.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use statedb::{RwTable, Table};
 use crate::files::Files;
 use crate::{Error, Name, Setting};
 
-/// Asks for kernel settings; they are kept until [`forget`](Self::forget).
+/// Requests kernel settings; they are kept in force until [`forget`](Self::forget).
 #[derive(Clone, Debug)]
 pub struct Sysctl {
     table: Arc<RwTable<Setting>>,
@@ -21,14 +21,14 @@ impl Sysctl {
         Self { table, reconciler, files }
     }
 
-    /// The settings that are kept.
+    /// Returns the table of all requested settings.
     #[must_use]
     pub fn table(&self) -> Table<Setting> {
         self.table.reader()
     }
 
-    /// Makes settings and waits until each has been tried; the error of the
-    /// first that failed and is not optional. A failed one is tried again.
+    /// Requests settings and waits until each has been tried once. Returns the error of the first that failed and is not
+    /// optional; failed ones are retried in the background.
     pub async fn apply(&self, settings: Vec<Setting>) -> Result<(), Error> {
         let names: Vec<Name> = settings.iter().map(|s| s.name.clone()).collect();
         let Some(first) = names.first() else {
@@ -61,28 +61,27 @@ impl Sysctl {
         self.table.revision(&snapshot)
     }
 
-    /// Asks for a value without waiting; the row tells what became of it.
+    /// Requests a value without waiting; the row's status reports the outcome.
     pub fn set(&self, name: Name, value: impl ToString) {
         self.insert(vec![Setting::new(name, value)]);
     }
 
-    /// Makes a setting and waits until it is in force.
+    /// Requests a setting and waits until it is in force.
     pub async fn write(&self, name: Name, value: impl ToString) -> Result<(), Error> {
         self.apply(vec![Setting::new(name, value)]).await
     }
 
-    /// Sets to 1 and waits until it is in force.
+    /// Requests the value 1 and waits until it is in force.
     pub async fn enable(&self, name: Name) -> Result<(), Error> {
         self.write(name, 1).await
     }
 
-    /// Sets to 0 and waits until it is in force.
+    /// Requests the value 0 and waits until it is in force.
     pub async fn disable(&self, name: Name) -> Result<(), Error> {
         self.write(name, 0).await
     }
 
-    /// Keeps a setting no longer; its value stays. For settings of an
-    /// interface that goes.
+    /// Stops keeping a setting; its value stays. For settings of an interface that is being deleted.
     pub fn forget(&self, name: &Name) {
         let mut txn = self.table.write();
         if txn.delete(Setting::by_name(name)).is_some() {
@@ -90,7 +89,7 @@ impl Sysctl {
         }
     }
 
-    /// The value in force in the kernel.
+    /// Reads the value in force in the kernel.
     pub fn read(&self, name: &Name) -> Result<String, Error> {
         self.files.read(name).map_err(|error| Error::Read { name: name.clone(), reason: error.to_string() })
     }

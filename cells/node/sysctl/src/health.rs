@@ -1,10 +1,10 @@
-//! The state of all settings in one line.
+//! The health report of all settings.
 
 use reconciler::StatusKind;
 
 use crate::Setting;
 
-/// How the settings are: what the agent can do without is mentioned only.
+/// Summarizes the settings: failures of required ones are an error, those of optional ones a remark.
 pub(crate) fn state<'a>(settings: impl Iterator<Item = &'a Setting>) -> Result<String, String> {
     let (mut count, mut missing, mut errors) = (0, Vec::new(), Vec::new());
     for setting in settings {
@@ -25,7 +25,7 @@ pub(crate) fn state<'a>(settings: impl Iterator<Item = &'a Setting>) -> Result<S
     } else if missing.is_empty() {
         Ok(format!("OK, {count} setting(s)"))
     } else {
-        Ok(format!("OK, {count} setting(s), {} optional not made: {}", missing.len(), missing.join("; ")))
+        Ok(format!("OK, {count} setting(s), {} optional not written: {}", missing.len(), missing.join("; ")))
     }
 }
 
@@ -41,7 +41,7 @@ mod tests {
         let mut bad = Setting::new("c.d".parse().unwrap(), 2).optional();
         bad.status = Status::failed("read-only");
         let both = [good, bad.clone()];
-        assert_eq!(state(both.iter()).unwrap(), "OK, 2 setting(s), 1 optional not made: c.d=2: read-only");
+        assert_eq!(state(both.iter()).unwrap(), "OK, 2 setting(s), 1 optional not written: c.d=2: read-only");
         bad.optional = false;
         assert_eq!(state([bad].iter()).unwrap_err(), "c.d=2: read-only");
         assert_eq!(state(both[..1].iter()).unwrap(), "OK, 1 setting(s)");

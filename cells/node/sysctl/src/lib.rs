@@ -1,11 +1,11 @@
-//! Kernel settings that other cells ask for, kept by a reconciler.
+//! Kernel settings that other cells request, kept in force by a reconciler.
 //!
-//! **Owns** table `sysctl`: the settings that are wanted, each with its status.
+//! **Owns** table `sysctl`: the requested settings, each with its status.
 //! **Needs** procfs (`--procfs`), writable for the settings that differ.
-//! **Provides** [`Sysctl`], to ask for settings and to wait for them.
+//! **Provides** [`Sysctl`], which requests settings and waits for them.
 //!
-//! **Life.** A setting is written when it is asked for and differs, again after failures, and is looked after every
-//! half an hour. Nothing is put back at the stop.
+//! **Life.** A setting is written when it is requested and differs, retried after failures, and compared with the
+//! kernel every half an hour. Nothing is reset at the stop.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -29,8 +29,8 @@
 //! hive::validate([statedb::cell(), sysctl::cell(), invoke(prepare)]).unwrap();
 //! ```
 //!
-//! **Differences from Cilium.** A failure of a setting with `IgnoreErr` is shown in its status and tried again; there
-//! it counts as done.
+//! **Differences from Cilium.** A failure of a setting with `IgnoreErr` is reported in its status and retried; in
+//! Cilium it counts as done.
 
 mod cell;
 mod error;

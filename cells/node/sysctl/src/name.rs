@@ -1,4 +1,4 @@
-//! The name of a kernel setting.
+//! Names of kernel settings.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::Error;
 
-/// A kernel setting by the parts of its path below `/proc/sys`. A part may
-/// contain dots, as names of interfaces do.
+/// The name of a kernel setting: the parts of its path below `/proc/sys`. A part may contain dots, as names of
+/// interfaces do.
 ///
 /// ```
 /// use sysctl::Name;
@@ -23,7 +23,7 @@ use crate::Error;
 pub struct Name(Vec<String>);
 
 impl Name {
-    /// From the parts of the path.
+    /// Builds a name of the parts of its path.
     pub fn new<P: Into<String>>(parts: impl IntoIterator<Item = P>) -> Result<Self, Error> {
         let parts: Vec<String> = parts.into_iter().map(Into::into).collect();
         let bad = |part: &String| {
@@ -35,13 +35,13 @@ impl Name {
         Ok(Self(parts))
     }
 
-    /// The parts of the path.
+    /// Returns the parts of the path.
     #[must_use]
     pub fn parts(&self) -> &[String] {
         &self.0
     }
 
-    /// The file of the setting, where `procfs` is mounted.
+    /// Returns the path of the setting's file below this mount point of procfs.
     pub(crate) fn path(&self, procfs: &Path) -> PathBuf {
         let mut path = procfs.join("sys");
         path.extend(&self.0);
@@ -55,7 +55,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Parts separated by slashes, or by dots if there are no slashes.
+/// Splits at slashes, or at dots if there are no slashes.
 impl FromStr for Name {
     type Err = Error;
 
@@ -74,7 +74,7 @@ mod tests {
         for bad in ["", "net..x", "net/../../etc/passwd", "net/./x", "/net"] {
             let error = bad.parse::<Name>().unwrap_err().to_string();
             assert!(
-                error.ends_with("give it as net.ipv4.ip_forward or net/ipv4/conf/eth0.1/rp_filter"),
+                error.ends_with("write it as net.ipv4.ip_forward or net/ipv4/conf/eth0.1/rp_filter"),
                 "{error}"
             );
         }

@@ -6,27 +6,26 @@ use statedb::{Query, TableSpec};
 
 use crate::Name;
 
-/// A kernel setting that somebody wants.
+/// A requested kernel setting.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Setting {
-    /// Which one.
+    /// Its name.
     pub name: Name,
-    /// Its value.
+    /// The desired value.
     #[serde(rename = "Val")]
     pub value: String,
-    /// Whether the agent can do without it: a failure is then shown in the
-    /// row, and whoever asked for it goes on.
+    /// Whether the agent works without it: a failure is reported in the row, the request succeeds.
     #[serde(rename = "IgnoreErr")]
     pub optional: bool,
-    /// What it means if it cannot be made; empty for nothing in particular.
+    /// The consequence if it cannot be written, for the log; empty for none.
     pub warn: String,
-    /// How far it is.
+    /// Its state of reconciliation.
     pub status: Status,
 }
 
 impl Setting {
-    /// A setting that has to work.
+    /// A required setting.
     #[must_use]
     pub fn new(name: Name, value: impl ToString) -> Self {
         Self {
@@ -38,19 +37,19 @@ impl Setting {
         }
     }
 
-    /// One that the agent can do without.
+    /// Makes it optional: the agent works without it.
     #[must_use]
     pub fn optional(self) -> Self {
         Self { optional: true, ..self }
     }
 
-    /// With a word on what its absence means.
+    /// Sets the consequence that is logged if it cannot be written.
     #[must_use]
     pub fn warn(self, meaning: impl Into<String>) -> Self {
         Self { warn: meaning.into(), ..self }
     }
 
-    /// The row of a setting.
+    /// Selects the row of a setting.
     #[must_use]
     pub fn by_name(name: &Name) -> Query<Self> {
         Query::primary(name.to_string())
@@ -80,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_reads_as_the_original_prints_it() {
+    fn a_setting_is_serialized_as_cilium_does() {
         let name: Name = "kernel.timer_migration".parse().unwrap();
         let setting = Setting::new(name, 0).optional();
         let json = serde_json::to_value(&setting).unwrap();

@@ -22,7 +22,7 @@ async fn started(procfs: &Path) -> (TestHive, Arc<Sysctl>) {
 }
 
 #[tokio::test]
-async fn settings_are_written_and_failures_shown() {
+async fn settings_are_written_and_failures_reported() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("sys/net/ipv4")).unwrap();
     fs::write(dir.path().join("sys/net/ipv4/ip_forward"), "0\n").unwrap();
@@ -63,8 +63,7 @@ fn interfaces_with_dots_and_read_only_settings() {
         sysctl.write(dotted.clone(), 2).await.unwrap();
         assert_eq!(sandbox.host().sysctl("net/ipv4/conf/eth0.100/rp_filter").unwrap(), "2");
 
-        // Machine-wide settings are read-only in the sandbox: right ones are
-        // fine, wrong ones fail with the reason.
+        // Machine-wide settings are read-only in the sandbox: a right value succeeds, a wrong one fails with the reason.
         let pid_max = name("kernel.pid_max");
         let value = sysctl.read(&pid_max).unwrap();
         sysctl.write(pid_max.clone(), &value).await.unwrap();
