@@ -1,4 +1,4 @@
-//! The wiring: options, the row at the start, the jobs, the routes.
+//! The wiring: options, the first row, jobs, REST operations.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::node_ids::NodeIds;
 use crate::settings::Settings;
 use crate::{LocalNode, LocalNodeConfig, LocalNodeStore, NodeName, StateConfig, follow, host, restore};
 
-/// Table `local-node`, its writer [`LocalNodeStore`], the name [`NodeName`], `GET /cluster/nodes` and `GET /node/ids`.
-/// Whoever takes the store starts after the row is there.
+/// Provides table `local-node`, its writer [`LocalNodeStore`], the name [`NodeName`], `GET /cluster/nodes` and
+/// `GET /node/ids`. Cells that need the store start after the row exists.
 pub fn cell() -> Cell {
     module(
         "local-node",
@@ -93,12 +93,12 @@ fn new_store(p: StoreParams) -> anyhow::Result<Arc<LocalNodeStore>> {
     Ok(store)
 }
 
-/// By way of the store, so that readers start after its hook.
+/// Depends on the store, so that readers of the table start after its hook.
 fn new_reader(store: Arc<LocalNodeStore>) -> Arc<Table<LocalNode>> {
     Arc::new(store.table())
 }
 
-/// Without maps there are no numbers, and the route answers an empty list.
+/// Without maps there are no node ids, and the operation returns an empty list.
 fn new_node_ids(store: Arc<LocalNodeStore>, maps: Option<Arc<Maps>>, jobs: JobGroup) -> Arc<NodeIds> {
     let ids = NodeIds::default();
     if let Some(maps) = maps {

@@ -1,8 +1,7 @@
-//! `GET /cluster/nodes`: the nodes of the cluster, whole or since the last time.
+//! `GET /cluster/nodes`: all nodes of the cluster, or the changes since a client's previous request.
 //!
-//! A client that sends header `client-id: 0` gets a number with the answer and
-//! sends it the next time, to hear only what has changed. The number is the
-//! revision of the answer, so that nothing has to be kept for each client.
+//! A client that sends the header `client-id: 0` gets an id with the answer and sends it with its next request, which
+//! then returns only changes. The id is the revision of the answer, so that no state is kept per client.
 
 use std::collections::VecDeque;
 
@@ -10,17 +9,17 @@ use api_models::{ClusterNodeStatus, NodeAddressing, NodeAddressingElement, NodeE
 
 use crate::LocalNode;
 
-/// Answers that clients may still refer to.
+/// Answers whose ids clients may still send.
 const HISTORY: usize = 16;
 
-/// The answers given, newest last.
+/// The latest answers, newest last.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     answers: VecDeque<(u64, NodeElement)>,
 }
 
 impl History {
-    /// The answer to a client; `client` is the number it sent, if it did.
+    /// Returns the answer for a client that has sent this id, all nodes without one.
     pub(crate) fn answer(
         &mut self,
         node: &LocalNode,
@@ -101,9 +100,9 @@ mod tests {
         }
     }
 
-    /// The answer that reference/samples recorded.
+    /// As recorded from Cilium 1.20.
     #[test]
-    fn the_answer_reads_as_the_originals() {
+    fn the_answer_is_serialized_as_cilium_does() {
         let status = History::default().answer(&node(), 7, None);
         assert_eq!(
             serde_json::to_string(&status).unwrap(),
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_hears_only_changes() {
+    fn a_client_with_an_id_gets_only_changes() {
         let mut history = History::default();
         let first = history.answer(&node(), 7, Some(0));
         assert_eq!((first.client_id, first.nodes_added.len()), (7, 1));

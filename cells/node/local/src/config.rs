@@ -7,7 +7,7 @@ pub struct LocalNodeConfig {
     /// Name of this cluster
     #[flag(default = "default")]
     pub cluster_name: String,
-    /// Number of this cluster, 0 for none
+    /// ID of this cluster, 0 for none
     #[flag(default = 0)]
     pub cluster_id: u32,
     /// Size of the cluster mesh: 255 or 511

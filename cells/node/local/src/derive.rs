@@ -8,19 +8,19 @@ use ipnetwork::{Ipv4Network, Ipv6Network};
 use crate::settings::{Choice, IPV6_NODE_PREFIX, Settings};
 use crate::{Error, LocalNode};
 
-/// The node's facts from devices, files and options.
+/// The facts that a node's row is derived from, beside the options.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts<'a> {
     pub(crate) name: String,
     pub(crate) boot_id: String,
     /// Table `node-addresses`.
     pub(crate) addresses: Vec<&'a NodeAddress>,
-    /// Router addresses of a previous run.
+    /// Router addresses of the previous run.
     pub(crate) router_ipv4: Option<Ipv4Addr>,
     pub(crate) router_ipv6: Option<Ipv6Addr>,
 }
 
-/// The node as it starts.
+/// Derives the node's first row.
 pub(crate) fn local_node(settings: &Settings, facts: &Facts<'_>) -> Result<LocalNode, Error> {
     let mut node = LocalNode {
         name: facts.name.clone(),
@@ -33,7 +33,7 @@ pub(crate) fn local_node(settings: &Settings, facts: &Facts<'_>) -> Result<Local
     if settings.enable_ipv6 {
         node.ipv6 = ipv6;
         node.service_loopback_ipv6 = Some(settings.service_loopback_ipv6);
-        if let Choice::Given(range) = settings.ipv6_range {
+        if let Choice::Set(range) = settings.ipv6_range {
             node.ipv6_alloc_cidr = Some(range);
         }
     }
@@ -41,7 +41,7 @@ pub(crate) fn local_node(settings: &Settings, facts: &Facts<'_>) -> Result<Local
         node.ipv4 = ipv4;
         node.service_loopback_ipv4 = Some(settings.service_loopback_ipv4);
         node.ipv4_alloc_cidr = match settings.ipv4_range {
-            Choice::Given(range) => Some(range),
+            Choice::Set(range) => Some(range),
             Choice::Auto => Some(auto_ipv4(
                 ipv4.ok_or(Error::NoAddress {
                     family: "IPv4",
@@ -63,7 +63,7 @@ pub(crate) fn local_node(settings: &Settings, facts: &Facts<'_>) -> Result<Local
         };
         node.ipv6_alloc_cidr = Some(auto_ipv6(settings.ipv6_cluster_base, seed));
     }
-    // An address outside the range in force belongs to an earlier setting.
+    // The range may have changed since the previous run; the router needs an address of the one in force.
     let range = node.ipv4_alloc_cidr;
     node.router_ipv4 = facts.router_ipv4.filter(|ip| range.is_some_and(|r| r.contains(*ip)));
     let range = node.ipv6_alloc_cidr;
@@ -71,7 +71,7 @@ pub(crate) fn local_node(settings: &Settings, facts: &Facts<'_>) -> Result<Local
     Ok(node)
 }
 
-/// The node's own addresses: as given, else the best of its devices.
+/// Returns the node's own addresses: those of the options, else the best of its devices.
 pub(crate) fn node_ips(
     settings: &Settings,
     addresses: &[&NodeAddress],
@@ -86,18 +86,17 @@ pub(crate) fn node_ips(
         }
     }
     let v4 = match settings.ipv4_node {
-        Choice::Given(ip) => Some(ip),
+        Choice::Set(ip) => Some(ip),
         Choice::Auto => v4,
     };
     let v6 = match settings.ipv6_node {
-        Choice::Given(ip) => Some(ip),
+        Choice::Set(ip) => Some(ip),
         Choice::Auto => v6,
     };
     (v4.filter(|_| settings.enable_ipv4), v6.filter(|_| settings.enable_ipv6))
 }
 
-/// `10.X.0.0/16`, where X is the last octet of the node's address; of the
-/// octets 8 to 11 of a given IPv6 range, if there is one.
+/// Returns `10.X.0.0/16`, where X is octet 11 of the configured IPv6 range, else the last octet of the node's address.
 fn auto_ipv4(node: Ipv4Addr, ipv6_range: Option<Ipv6Network>) -> Ipv4Network {
     let octet = match ipv6_range {
         Some(range) => range.network().octets()[11],
@@ -106,14 +105,14 @@ fn auto_ipv4(node: Ipv4Addr, ipv6_range: Option<Ipv6Network>) -> Ipv4Network {
     Ipv4Network::new([10, octet, 0, 0].into(), 16).expect("16 is a valid length")
 }
 
-/// The cluster's prefix, then the four octets of the IPv4 range.
+/// Returns the cluster's prefix followed by the four octets of the IPv4 range.
 fn auto_ipv6(base: Ipv6Network, seed: Ipv4Addr) -> Ipv6Network {
     let mut octets = base.network().octets();
     octets[8..12].copy_from_slice(&seed.octets());
     Ipv6Network::new(octets.into(), IPV6_NODE_PREFIX).expect("96 is a valid length")
 }
 
-/// The last 32 bits of an address, for nodes without IPv4.
+/// Returns the last 32 bits of an address, for nodes without IPv4.
 fn low_bits(ip: Ipv6Addr) -> Ipv4Addr {
     let octets = ip.octets();
     [octets[12], octets[13], octets[14], octets[15]].into()
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn automatic_ranges_follow_the_original_plan() {
+    fn automatic_ranges_are_those_of_cilium() {
         let found = [address("192.168.7.44", "*"), address("fd00::5", "*"), address("1.1.1.1", "eth0")];
         let node = local_node(&settings(|_| {}, true, true), &facts(&found)).unwrap();
         assert_eq!(node.ipv4, Some([192, 168, 7, 44].into()));
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_address_says_so_unless_the_range_is_given() {
+    fn a_node_without_address_is_an_error_unless_the_range_is_configured() {
         let lonely = [address("127.0.0.1", "*")];
         let error = local_node(&settings(|_| {}, true, false), &facts(&lonely)).unwrap_err();
         assert_eq!(
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_outside_the_range_is_forgotten() {
+    fn a_router_outside_the_range_is_dropped() {
         let given = settings(|c| c.ipv4_range = "10.1.0.0/16".into(), true, false);
         let with = |router: [u8; 4]| Facts { router_ipv4: Some(router.into()), ..facts(&[]) };
         let node = local_node(&given, &with([10, 1, 3, 4])).unwrap();

@@ -1,4 +1,4 @@
-//! What the jobs do: the node's address follows the devices, the router's goes to a file.
+//! The work of the jobs: the node's address follows the devices, the router's is stored in a file.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -10,8 +10,8 @@ use crate::derive::node_ips;
 use crate::settings::Settings;
 use crate::{LocalNode, LocalNodeStore, restore};
 
-/// Gives the node another address when its own has gone from the devices.
-/// While it is there it stays, however good a new one would be.
+/// Replaces the node's address when it was removed from the devices. While it exists it stays, even if a new one is
+/// better: peers and tunnels know it.
 pub(crate) fn addresses(
     settings: &Settings,
     table: &Table<NodeAddress>,
@@ -23,18 +23,18 @@ pub(crate) fn addresses(
 }
 
 fn follow(node: &mut LocalNode, settings: &Settings, rows: &[&NodeAddress]) {
-    let there = |ip: IpAddr| rows.iter().any(|row| row.addr == ip);
+    let exists = |ip: IpAddr| rows.iter().any(|row| row.addr == ip);
     let (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = node_ips(settings, rows);
-    if !node.ipv4.is_some_and(|ip| there(ip.into())) && v4.is_some() {
+    if !node.ipv4.is_some_and(|ip| exists(ip.into())) && v4.is_some() {
         node.ipv4 = v4;
     }
-    if !node.ipv6.is_some_and(|ip| there(ip.into())) && v6.is_some() {
+    if !node.ipv6.is_some_and(|ip| exists(ip.into())) && v6.is_some() {
         node.ipv6 = v6;
     }
 }
 
-/// Writes the router's addresses to the state folder. Until there is a router, what the file holds is still what a
-/// restart wants.
+/// Writes the router's addresses to the state folder. Without a router the file stays: an agent that is killed before it
+/// has allocated one needs the addresses of the previous run at its next start.
 pub(crate) fn write_router(state: &Path, store: &LocalNodeStore) -> Result<(), state_file::Error> {
     match store.node().filter(|node| node.router_ipv4.is_some() || node.router_ipv6.is_some()) {
         Some(node) => restore::write(state, &node),
@@ -48,7 +48,7 @@ mod tests {
     use crate::LocalNodeConfig;
 
     #[test]
-    fn an_address_stays_while_it_is_there() {
+    fn an_address_stays_while_it_exists() {
         let settings = Settings::new(&LocalNodeConfig::default(), true, true).unwrap();
         let row = |text: &str, device: &str| NodeAddress {
             addr: text.parse().unwrap(),
@@ -63,6 +63,6 @@ mod tests {
         follow(&mut node, &settings, &better[..2].iter().collect::<Vec<_>>());
         assert_eq!(node.ipv4, Some([10, 0, 0, 1].into()));
         follow(&mut node, &settings, &[]);
-        assert_eq!(node.ipv4, Some([10, 0, 0, 1].into()), "better an old one than none");
+        assert_eq!(node.ipv4, Some([10, 0, 0, 1].into()), "an old address is better than none");
     }
 }

@@ -1,4 +1,4 @@
-//! What the machine says of itself: its name and this boot's number.
+//! Facts of the machine: its name and the id of this boot.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use std::{env, fs};
 
 use crate::Error;
 
-/// The variable by which Kubernetes tells the agent the name of its node.
+/// Environment variable with the name of the Kubernetes node (downward API).
 const NODE_NAME: &str = "K8S_NODE_NAME";
 
-/// The node's name, as Kubernetes knows it.
+/// The node's name in Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeName(Arc<str>);
 
 impl NodeName {
-    /// `K8S_NODE_NAME`, else the host's name.
+    /// Reads `K8S_NODE_NAME`, else the host's name.
     pub fn of_this_node() -> Result<NodeName, Error> {
         node_name().map(|name| NodeName(name.into()))
     }
@@ -34,7 +34,7 @@ impl Deref for NodeName {
     }
 }
 
-/// `K8S_NODE_NAME`, else the host's name.
+/// Reads `K8S_NODE_NAME`, else the host's name.
 pub(crate) fn node_name() -> Result<String, Error> {
     match env::var(NODE_NAME) {
         Ok(name) if !name.is_empty() => Ok(name),
@@ -42,7 +42,7 @@ pub(crate) fn node_name() -> Result<String, Error> {
     }
 }
 
-/// The kernel's number of this boot.
+/// Reads the kernel's id of this boot.
 pub(crate) fn boot_id() -> Result<String, Error> {
     read(Path::new("/proc/sys/kernel/random/boot_id"))
 }

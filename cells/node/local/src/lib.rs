@@ -1,13 +1,13 @@
 //! The node the agent runs on: names, addresses, pod ranges.
 //!
 //! **Owns** table `local-node` with its one row, and the file `state/globals/node_config.h`, which keeps the router's
-//! addresses over restarts and changes of agent.
-//! The rows of this node in `cilium_node_map_v2` are its, too.
-//! **Needs** `Arc<Maps>` if there are any, the tables `devices` and `node-addresses`, the options of [`LocalNodeConfig`] and [`StateConfig`].
+//! addresses over restarts and changes of agent; the entries of this node in the map `cilium_node_map_v2`.
+//! **Needs** `Arc<Maps>` if there are any, the tables `devices` and `node-addresses`, the options of
+//! [`LocalNodeConfig`] and [`StateConfig`].
 //! **Provides** `Arc<Table<LocalNode>>`, the writer [`LocalNodeStore`], `GET /cluster/nodes` and `GET /node/ids`.
 //!
-//! **Life.** The row is there before whoever takes the table or the store starts. The node's address follows the
-//! devices, but an address that still exists is not given up for a better one. Ranges do not change while it runs.
+//! **Life.** The row exists before the start hooks of cells that need the table or the store. The node's address follows
+//! the devices, but an address that still exists is not replaced by a better one. Ranges do not change at run time.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -33,8 +33,8 @@
 //! **Automatic ranges**, as Cilium's: IPv4 `10.X.0.0/16` with X the last octet of the node's address; IPv6 `/96` of
 //! `ipv6-cluster-alloc-cidr` followed by the four octets of the IPv4 range.
 //!
-//! **Differences from Cilium.** Without Kubernetes Cilium keeps a node address that has gone from the devices;
-//! here another takes its place. The number that `GET /cluster/nodes` gives a client changes with each answer.
+//! **Differences from Cilium.** Without Kubernetes Cilium keeps a node address that was removed from the devices;
+//! here another one replaces it. The client id that `GET /cluster/nodes` returns changes with each answer.
 
 mod cell;
 mod cluster_nodes;

@@ -8,25 +8,25 @@ use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 use serde::{Serialize, Serializer};
 use statedb::{Index, IndexDef, Query, TableSpec};
 
-/// The cluster name that stands for none.
+/// The name of a cluster without a name of its own.
 pub const DEFAULT_CLUSTER: &str = "default";
 
-/// The cluster's objects about the node the agent runs on.
+/// The node that the agent runs on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalNode {
     /// Its name: `K8S_NODE_NAME`, else the host's name.
     pub name: String,
     /// Name of its cluster.
     pub cluster: String,
-    /// Number of its cluster, 0 for none.
+    /// Id of its cluster, 0 for none.
     pub cluster_id: u32,
     /// Its own IPv4 address (`InternalIP`).
     pub ipv4: Option<Ipv4Addr>,
     /// Its own IPv6 address (`InternalIP`).
     pub ipv6: Option<Ipv6Addr>,
-    /// The range its pods get IPv4 addresses from.
+    /// The range of its pods' IPv4 addresses.
     pub ipv4_alloc_cidr: Option<Ipv4Network>,
-    /// The range its pods get IPv6 addresses from.
+    /// The range of its pods' IPv6 addresses.
     pub ipv6_alloc_cidr: Option<Ipv6Network>,
     /// The pods' IPv4 gateway, the address of `cilium_host` (`CiliumInternalIP`).
     pub router_ipv4: Option<Ipv4Addr>,
@@ -40,7 +40,7 @@ pub struct LocalNode {
     pub service_loopback_ipv4: Option<Ipv4Addr>,
     /// IPv6 source of a pod that reaches itself through a service.
     pub service_loopback_ipv6: Option<Ipv6Addr>,
-    /// The kernel's number of this boot.
+    /// The kernel's id of this boot.
     pub boot_id: String,
     /// Labels, from Kubernetes.
     pub labels: BTreeMap<String, String>,
@@ -67,7 +67,7 @@ impl AddressType {
 }
 
 impl LocalNode {
-    /// `name`, or `cluster/name` when the cluster has a name of its own.
+    /// Returns `name`, or `cluster/name` if the cluster has a name of its own.
     #[must_use]
     pub fn full_name(&self) -> String {
         if self.cluster.is_empty() || self.cluster == DEFAULT_CLUSTER {
@@ -77,7 +77,7 @@ impl LocalNode {
         }
     }
 
-    /// Its addresses, own ones first, IPv4 before IPv6.
+    /// Returns its addresses, own ones before the router's, IPv4 before IPv6.
     #[must_use]
     pub fn addresses(&self) -> Vec<(AddressType, IpAddr)> {
         use AddressType::{CiliumInternalIP, InternalIP};
@@ -91,7 +91,7 @@ impl LocalNode {
         present.collect()
     }
 
-    /// The row of the node.
+    /// Selects the node's row.
     #[must_use]
     pub fn query() -> Query<Self> {
         BY_LOCAL.query(&true)
@@ -249,9 +249,9 @@ impl Serialize for LocalNode {
 mod tests {
     use super::*;
 
-    /// The row that reference/samples recorded.
+    /// As recorded from Cilium 1.20.
     #[test]
-    fn the_node_reads_as_the_original_prints_it() {
+    fn the_node_is_serialized_as_cilium_does() {
         let node = LocalNode {
             name: "peer1".into(),
             cluster: "default".into(),

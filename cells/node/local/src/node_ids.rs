@@ -1,7 +1,6 @@
-//! Numbers of nodes in the datapath: `cilium_node_map_v2` and `GET /node/ids`.
+//! Node ids in the datapath: `cilium_node_map_v2` and `GET /node/ids`.
 //!
-//! The pinned map is the truth: it keeps the node's number over restarts, and
-//! the route reads it.
+//! The pinned map is the truth: it keeps the node's id over restarts, and the operation reads it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,16 +16,16 @@ use maps::Maps;
 use crate::{LocalNode, LocalNodeStore};
 
 const NAME: &str = "cilium_node_map_v2";
-/// Who compares it.
+/// Name of this cell among those that compare their maps with their state.
 const OWNER: &str = "node-ids";
-/// The map is made beside the start, by the cell of the maps.
-const WAIT: Duration = Duration::from_millis(50);
+/// Interval of attempts to open the map: the maps' cell creates it in a job, not in a start hook.
+const OPEN_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The map, once it is there.
+/// The map, once it exists.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeIds(Arc<OnceLock<Map<NodeKey, NodeValue>>>);
 
-/// What to change in the map.
+/// The changes of the map.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan {
     id: u16,
@@ -34,8 +33,8 @@ struct Plan {
     remove: Vec<IpAddr>,
 }
 
-/// The node keeps the number that it had in this run, else one that one of its addresses has, else takes the
-/// lowest free one; all its addresses, and no others, have it.
+/// Computes the changes after which exactly the node's addresses have its id: the one it had in this run (`last`), else
+/// that of one of its addresses, else the lowest free one. `None` if all are taken.
 fn plan(known: &BTreeMap<IpAddr, u16>, own: &[IpAddr], last: Option<u16>) -> Option<Plan> {
     let found = || own.iter().find_map(|ip| known.get(ip)).copied().filter(|id| *id != 0);
     let kept = last.or_else(found);
@@ -53,7 +52,7 @@ fn plan(known: &BTreeMap<IpAddr, u16>, own: &[IpAddr], last: Option<u16>) -> Opt
 }
 
 impl NodeIds {
-    /// Gives the node's addresses their number, now and when they change.
+    /// Writes the id of the node's addresses, now and when they change.
     pub(crate) async fn follow(
         self,
         maps: Arc<Maps>,
@@ -62,28 +61,28 @@ impl NodeIds {
     ) -> anyhow::Result<()> {
         tokio::select! {
             () = cx.cancelled() => Ok(()),
-            result = self.keep(&maps, &store, &cx) => result,
+            result = self.reconcile(&maps, &store, &cx) => result,
         }
     }
 
-    async fn keep(&self, maps: &Maps, store: &LocalNodeStore, cx: &JobCx) -> anyhow::Result<()> {
+    async fn reconcile(&self, maps: &Maps, store: &LocalNodeStore, cx: &JobCx) -> anyhow::Result<()> {
         let path = maps.path(NAME);
         let map = loop {
             match Map::open(&path) {
                 Ok(map) => break self.0.get_or_init(|| map),
-                Err(_) => tokio::time::sleep(WAIT).await,
+                Err(_) => tokio::time::sleep(OPEN_INTERVAL).await,
             }
         };
         let table = store.table();
-        let (mut number, mut comparing) = (None, false);
+        let (mut last, mut comparing) = (None, false);
         loop {
             let snapshot = table.snapshot();
             let (node, watch) = table.get_watch(&snapshot, LocalNode::query());
             if let Some(node) = node {
                 let own = node.addresses().len();
-                match write(map, node, number) {
+                match write(map, node, last) {
                     Ok((id, changed)) => {
-                        number = Some(id);
+                        last = Some(id);
                         cx.health.ok(format_args!("node id {id}"));
                         if comparing {
                             let changed = changed.iter().map(|ip| format!("{NAME}: {ip}")).collect();
@@ -101,7 +100,7 @@ impl NodeIds {
         }
     }
 
-    /// The answer of `GET /node/ids`.
+    /// Returns the answer of `GET /node/ids`.
     pub(crate) fn list(&self) -> bpf::Result<Vec<NodeId>> {
         let Some(map) = self.0.get() else {
             return Ok(Vec::new());
@@ -124,7 +123,7 @@ fn read(map: &Map<NodeKey, NodeValue>) -> bpf::Result<BTreeMap<IpAddr, u16>> {
     Ok(rows.into_iter().filter_map(|(key, value)| Some((key.ip()?, value.id))).collect())
 }
 
-/// The node's number, and the addresses whose rows were not so.
+/// Writes the node's entries. Returns its id and the addresses whose entries were missing, wrong or stale.
 fn write(
     map: &Map<NodeKey, NodeValue>,
     node: &LocalNode,
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_is_kept_and_moves_with_the_addresses() {
+    fn the_id_is_kept_and_follows_the_addresses() {
         let empty = BTreeMap::new();
         let first = plan(&empty, &[ip(1), ip(2)], None).unwrap();
         assert_eq!(first, Plan { id: 1, add: vec![ip(1), ip(2)], remove: vec![] });
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_reads_as_the_originals() {
+    fn the_answer_is_serialized_as_cilium_does() {
         let ids = [node_id(3829, &[[10, 99, 0, 1].into(), [10, 244, 71, 14].into()])];
         assert_eq!(
             serde_json::to_string(&ids).unwrap(),

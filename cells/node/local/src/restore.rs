@@ -1,5 +1,5 @@
-//! The router's addresses of the previous run: from `cilium_host`, else from the
-//! header file that Cilium and this agent leave in the state folder.
+//! The router's addresses of the previous run: from the header file that Cilium and this agent leave in the state
+//! folder, else from the device `cilium_host`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -9,7 +9,7 @@ use state_file::StateFile;
 
 use crate::{Error, LocalNode};
 
-/// Below the state folder.
+/// The header file, below the state folder.
 const FILE: &str = "globals/node_config.h";
 
 /// Router addresses, by family.
@@ -19,8 +19,7 @@ pub(crate) struct Routers {
     pub(crate) ipv6: Option<Ipv6Addr>,
 }
 
-/// What the device and the file know; the file first, as an address of the
-/// device may be another's.
+/// Merges the addresses of the file and the device. The file wins: other processes may have added addresses to the device.
 pub(crate) fn routers(device: Option<&Device>, file: Routers) -> Routers {
     let mut found = file;
     for address in device.iter().flat_map(|d| &d.addrs) {
@@ -37,18 +36,18 @@ pub(crate) fn routers(device: Option<&Device>, file: Routers) -> Routers {
     found
 }
 
-/// The header file. In Cilium's form, so without a version.
+/// The header file. The format is Cilium's, so it has no version.
 fn file(state: &Path) -> StateFile {
     StateFile::new(state.join(FILE)).folder_mode(0o755).limit(1 << 20)
 }
 
-/// Reads the header file; nothing if there is none. One that makes no sense says nothing either and is written anew:
-/// the router's addresses are on its device, too.
+/// Reads the header file; without one there are no addresses. A damaged one is quarantined and written again: the router's
+/// addresses are on its device, too.
 pub(crate) fn read(state: &Path) -> Result<Routers, Error> {
     match file(state).read_text() {
         Ok(text) => Ok(text.as_deref().map(parse).unwrap_or_default()),
         Err(error @ state_file::Error::Damaged { .. }) => {
-            tracing::warn!(%error, "Going on without the file of the router's addresses, which is written anew");
+            tracing::warn!(%error, "The file of the router's addresses is damaged; it is written again");
             state_file::quarantine(error.path())?;
             Ok(Routers::default())
         }
@@ -96,7 +95,7 @@ fn render(node: &LocalNode) -> String {
     text
 }
 
-/// Writes the header file, unless it says so already.
+/// Writes the header file unless it has this content.
 pub(crate) fn write(state: &Path, node: &LocalNode) -> Result<(), state_file::Error> {
     file(state).write_changed(render(node).as_bytes())
 }
@@ -108,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn addresses_are_read_as_they_were_written() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), Routers::default());
         let node = LocalNode {
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_put_aside() {
+    fn a_damaged_file_is_quarantined() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         std::fs::create_dir_all(&path).unwrap();
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_originals_header_is_understood() {
+    fn the_file_of_cilium_is_read() {
         let text = "/*\n * comment\n cilium.v6.external.str fd00::1\n cilium.v4.internal.raw 0xa, 0xf4, 0x0, 0xf8\n cilium.v4.nodeport.str []\n */\n// JSON_OUTPUT: e30=\n";
         assert_eq!(parse(text).ipv4, Some([10, 244, 0, 248].into()));
         assert_eq!(parse("cilium.v4.internal.raw 0xa, 0xf4"), Routers::default());

@@ -1,4 +1,4 @@
-//! The options as values: checked once, with errors that say what would be right.
+//! The options as typed values: validated once, with errors that name valid values.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,14 +6,14 @@ use ipnetwork::{Ipv4Network, Ipv6Network};
 
 use crate::{Error, LocalNodeConfig};
 
-/// Either found out by the agent or given by the user.
+/// An option that is set, or derived by the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice<T> {
     Auto,
-    Given(T),
+    Set(T),
 }
 
-/// The checked options.
+/// The validated options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) enable_ipv4: bool,
@@ -86,10 +86,10 @@ fn range_v4(text: &str) -> Result<Choice<Ipv4Network>, Error> {
     let (option, expected) =
         ("ipv4-range", "an IPv4 prefix of length 8 to 30, for instance 10.244.0.0/24, or auto");
     match prefix(option, text, expected)? {
-        Choice::Given((IpAddr::V4(ip), length @ 8..=30)) => {
+        Choice::Set((IpAddr::V4(ip), length @ 8..=30)) => {
             network(option, text, expected, Ipv4Network::new(ip, length))
         }
-        Choice::Given(_) => Err(wrong(option, text, expected)),
+        Choice::Set(_) => Err(wrong(option, text, expected)),
         Choice::Auto => Ok(Choice::Auto),
     }
 }
@@ -98,21 +98,21 @@ fn range_v6(text: &str) -> Result<Choice<Ipv6Network>, Error> {
     let (option, expected) =
         ("ipv6-range", "an IPv6 prefix of length 8 to 126, for instance fd00:10:244::/112, or auto");
     match prefix(option, text, expected)? {
-        Choice::Given((IpAddr::V6(ip), length @ 8..=126)) => {
+        Choice::Set((IpAddr::V6(ip), length @ 8..=126)) => {
             network(option, text, expected, Ipv6Network::new(ip, length))
         }
-        Choice::Given(_) => Err(wrong(option, text, expected)),
+        Choice::Set(_) => Err(wrong(option, text, expected)),
         Choice::Auto => Ok(Choice::Auto),
     }
 }
 
-/// A prefix with its length written out: a bare address is a mistake here.
+/// Parses a prefix with an explicit length: `IpNetwork` would take a bare address for a range of one.
 fn prefix(option: &'static str, text: &str, expected: &'static str) -> Result<Choice<(IpAddr, u8)>, Error> {
     if text == "auto" {
         return Ok(Choice::Auto);
     }
     let parsed = text.split_once('/').and_then(|(ip, length)| Some((ip.parse().ok()?, length.parse().ok()?)));
-    parsed.map(Choice::Given).ok_or_else(|| wrong(option, text, expected))
+    parsed.map(Choice::Set).ok_or_else(|| wrong(option, text, expected))
 }
 
 fn network<N, E>(
@@ -122,10 +122,10 @@ fn network<N, E>(
     network: Result<N, E>,
 ) -> Result<Choice<N>, Error> {
     let network = network.map_err(|_| wrong(option, text, expected))?;
-    Ok(Choice::Given(network))
+    Ok(Choice::Set(network))
 }
 
-/// Cilium's rules for names of clusters, and its limit of numbers.
+/// Validates name and id of the cluster by Cilium's rules.
 fn check_cluster(config: &LocalNodeConfig) -> Result<(), Error> {
     let name = &config.cluster_name;
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -167,7 +167,7 @@ fn choice<T: std::str::FromStr>(
 ) -> Result<Choice<T>, Error> {
     match text {
         "auto" => Ok(Choice::Auto),
-        given => value(option, given, expected).map(Choice::Given),
+        text => value(option, text, expected).map(Choice::Set),
     }
 }
 

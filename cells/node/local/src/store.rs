@@ -13,26 +13,26 @@ pub struct LocalNodeStore {
 }
 
 impl LocalNodeStore {
-    /// Over the writer's half of the table.
+    /// A store over the writer's half of the table.
     #[must_use]
     pub fn new(table: Arc<RwTable<LocalNode>>) -> Self {
         Self { table }
     }
 
-    /// The reader's half.
+    /// Returns the reader's half.
     #[must_use]
     pub fn table(&self) -> Table<LocalNode> {
         self.table.reader()
     }
 
-    /// The node as it is now; none before the cell has started.
+    /// Returns the node's current row; `None` before the cell has started.
     #[must_use]
     pub fn node(&self) -> Option<Obj<LocalNode>> {
         let snapshot = self.table.snapshot();
         self.table.get(&snapshot, LocalNode::query()).cloned()
     }
 
-    /// Puts the first row into the table, which is then complete.
+    /// Inserts the first row; the table is then complete.
     pub(crate) fn start(&self, node: LocalNode, initializer: Initializer<LocalNode>) {
         let mut txn = self.table.write();
         txn.insert(node);
@@ -40,8 +40,7 @@ impl LocalNodeStore {
         txn.commit();
     }
 
-    /// Changes the node; nothing is written if `change` leaves it as it is.
-    /// The row keeps its name.
+    /// Changes the node; nothing is written if `change` leaves it as it is. The name, its key, cannot be changed.
     pub fn update(&self, change: impl FnOnce(&mut LocalNode)) {
         let mut txn = self.table.write();
         let Some(known) = txn.get(LocalNode::query()) else {

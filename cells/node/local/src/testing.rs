@@ -1,4 +1,4 @@
-//! A node that a test makes up, for hives that look at none.
+//! A fake of the cell, for hives that do not read the machine's node.
 
 use std::sync::Arc;
 
@@ -14,5 +14,5 @@ pub fn given(node: LocalNode) -> Cell {
         table.transact(|txn| txn.insert(node.clone()));
         Arc::new(LocalNodeStore::new(table))
     };
-    module("local-node", "A node that is given", [statedb::table::<LocalNode>(), provide(store)])
+    module("local-node", "A fixed node", [statedb::table::<LocalNode>(), provide(store)])
 }
