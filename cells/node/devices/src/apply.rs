@@ -1,4 +1,4 @@
-//! Events into tables: the state half of the monitor, without sockets.
+//! Applies events to the tables: the pure half of the monitor, without sockets.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -19,8 +19,8 @@ pub(crate) struct Tables<'s, 'w> {
 /// The follow-up work of a batch of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
-    /// The kernel drops IPv4 routes without a word when a link goes down or an
-    /// address goes: the routes have to be read again.
+    /// Whether routes have to be listed again: the kernel sends no notifications for the IPv4 routes that it removes with
+    /// an address, or when a link goes down.
     pub(crate) routes_stale: bool,
 }
 
@@ -31,18 +31,18 @@ pub(crate) fn apply(
     events: impl IntoIterator<Item = Event>,
 ) -> Applied {
     let mut applied = Applied::default();
-    // Devices that changed, or whose routes did; None is a deleted one.
+    // Devices that changed, or whose routes did: selection depends on both. None is a deleted one.
     let mut touched: BTreeMap<u32, Option<Device>> = BTreeMap::new();
     for event in events {
         match event {
             Event::Link(link) => {
-                let slot = touched.entry(link.index).or_insert_with(|| stored(tables, link.index));
+                let slot = touched.entry(link.index).or_insert_with(|| known_device(tables, link.index));
                 let device = slot.get_or_insert_default();
                 applied.routes_stale |= device.is_up() && !link.is_up();
                 device.link = link;
             }
             Event::LinkGone(index) => {
-                remove_of_link(tables, index);
+                remove_dependents(tables, index);
                 touched.insert(index, None);
             }
             Event::Addr(index, addr) => {
@@ -66,7 +66,7 @@ pub(crate) fn apply(
             }
             Event::Route(route) => {
                 let index = route.key.link_index;
-                // Messages about a link that is gone come late.
+                // The kernel may announce a route of a link after the link's deletion.
                 if index == 0 || device(&mut touched, tables, index).is_some() {
                     insert_route(tables, route);
                 }
@@ -101,22 +101,22 @@ pub(crate) fn apply(
     applied
 }
 
-fn stored(tables: &Tables<'_, '_>, index: u32) -> Option<Device> {
+fn known_device(tables: &Tables<'_, '_>, index: u32) -> Option<Device> {
     let row = tables.devices.get(Device::by_index(index))?;
     Some(Device::clone(row))
 }
 
-/// The working copy of a known device.
+/// Returns the working copy of a known device.
 fn device<'t>(
     touched: &'t mut BTreeMap<u32, Option<Device>>,
     tables: &Tables<'_, '_>,
     index: u32,
 ) -> Option<&'t mut Device> {
-    let slot = touched.entry(index).or_insert_with(|| stored(tables, index));
+    let slot = touched.entry(index).or_insert_with(|| known_device(tables, index));
     slot.as_mut()
 }
 
-/// Decides on the selection of a device and stores it if anything changed.
+/// Decides on the selection of a device and writes its row if anything changed.
 fn store(tables: &mut Tables<'_, '_>, selection: &Selection, mut device: Device) {
     let result = selection.check(&device, &RoutesOf(tables.routes, device.index));
     device.selected = result.is_ok();
@@ -127,8 +127,8 @@ fn store(tables: &mut Tables<'_, '_>, selection: &Selection, mut device: Device)
     }
 }
 
-/// The kernel sends no messages for most routes of a link that goes.
-fn remove_of_link(tables: &mut Tables<'_, '_>, index: u32) {
+/// Removes routes and neighbours of a deleted link: the kernel sends no notifications for most of them.
+fn remove_dependents(tables: &mut Tables<'_, '_>, index: u32) {
     let routes: Vec<_> = tables.routes.list(Route::by_link(index)).map(|r| r.key).collect();
     for key in routes {
         tables.routes.delete(Route::by_key(key));
@@ -153,8 +153,8 @@ fn insert_neighbor(tables: &mut Tables<'_, '_>, neighbor: Neighbor) {
     }
 }
 
-/// Makes the tables equal to a full listing: links, addresses, routes,
-/// neighbours. Rows that are right stay untouched.
+/// Makes the tables equal to a full listing: links, addresses, routes, neighbours. Rows without a difference are not
+/// written, so that no watch wakes for them.
 pub(crate) fn resync(tables: &mut Tables<'_, '_>, selection: &Selection, listing: Vec<Event>) {
     let mut devices: BTreeMap<u32, Device> = BTreeMap::new();
     let mut neighbors = HashSet::new();
@@ -175,7 +175,7 @@ pub(crate) fn resync(tables: &mut Tables<'_, '_>, selection: &Selection, listing
             _ => {}
         }
     }
-    // Addresses of a link that came between the two listings.
+    // A link that was added between the two dumps has addresses but no attributes; its notification is yet to come.
     devices.retain(|index, device| device.index == *index);
     resync_routes(tables, routes);
     tables.neighbors.retain(|n| neighbors.contains(&(n.link_index, n.ip)));
@@ -188,22 +188,21 @@ pub(crate) fn resync(tables: &mut Tables<'_, '_>, selection: &Selection, listing
     }
 }
 
-/// Makes table `routes` equal to a listing; devices are looked at again by
-/// [`reselect`].
+/// Makes table `routes` equal to a listing. The selection of devices is the work of [`reselect`].
 pub(crate) fn resync_routes(tables: &mut Tables<'_, '_>, routes: Vec<Route>) {
     let encoded = |route: &Route| {
         let mut key = KeyBuf::new();
         route.key.encode(&mut key);
         key
     };
-    let wanted: HashSet<KeyBuf> = routes.iter().map(encoded).collect();
-    tables.routes.retain(|route| wanted.contains(&encoded(route)));
+    let listed: HashSet<KeyBuf> = routes.iter().map(encoded).collect();
+    tables.routes.retain(|route| listed.contains(&encoded(route)));
     for route in routes {
         insert_route(tables, route);
     }
 }
 
-/// Decides anew on the selection of all devices.
+/// Decides again on the selection of all devices.
 pub(crate) fn reselect(tables: &mut Tables<'_, '_>, selection: &Selection) {
     let devices: Vec<Device> = tables.devices.all().map(|row| Device::clone(row)).collect();
     for device in devices {
@@ -211,6 +210,7 @@ pub(crate) fn reselect(tables: &mut Tables<'_, '_>, selection: &Selection) {
     }
 }
 
+/// The routes of one device within the transaction.
 struct RoutesOf<'s, 'w>(&'s Writer<'w, Route>, u32);
 
 impl DeviceRoutes for RoutesOf<'_, '_> {

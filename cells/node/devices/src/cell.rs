@@ -10,8 +10,8 @@ use crate::controller::{Addresses, Follower};
 use crate::monitor::RwTables;
 use crate::{Device, DevicesConfig, Neighbor, NodeAddress, NodeAddressConfig, Route};
 
-/// The tables `devices`, `routes`, `neighbors` and `node-addresses`, kept as
-/// the kernel has it. Whoever takes one of the tables starts after it was filled.
+/// Provides the tables `devices`, `routes`, `neighbors` and `node-addresses`, which follow the kernel. Cells that need
+/// one of them start after it was filled.
 pub fn cell() -> Cell {
     group([
         module(

@@ -6,11 +6,11 @@ use hive::OptionError;
 
 use crate::{NodeAddressRules, Selection};
 
-/// Which devices face the network.
+/// Options that select devices.
 #[derive(Clone, Debug, hive::Config)]
 #[config(group = "Devices")]
 pub struct DevicesConfig {
-    /// Devices that face the network; a trailing + stands for any continuation, as in eth+; empty to detect them
+    /// Devices that face the network; a trailing + matches any suffix, as in eth+; empty to detect them
     #[flag(default = "")]
     pub devices: Vec<String>,
     /// Detect devices also when some are listed
@@ -19,7 +19,7 @@ pub struct DevicesConfig {
 }
 
 impl DevicesConfig {
-    /// The options as rules, checked.
+    /// Validates the options and returns them as rules.
     pub fn selection(&self) -> Result<Selection, OptionError> {
         let wrong = |name: &&String| {
             let stem = name.strip_suffix('+').unwrap_or(name);
@@ -38,7 +38,7 @@ impl DevicesConfig {
     }
 }
 
-/// Which addresses are the node's.
+/// Options that select the node's addresses.
 #[derive(Clone, Debug, hive::Config)]
 #[config(group = "Devices")]
 pub struct NodeAddressConfig {
@@ -51,7 +51,7 @@ pub struct NodeAddressConfig {
 }
 
 impl NodeAddressConfig {
-    /// The options as rules, checked.
+    /// Validates the options and returns them as rules.
     pub fn rules(&self) -> Result<NodeAddressRules, OptionError> {
         let range = |text: &String| {
             text.parse::<IpNetwork>().map_err(|_| OptionError {

@@ -1,4 +1,4 @@
-//! The jobs of the cell: follow the kernel, derive the node's addresses.
+//! The jobs of the cell: one follows the kernel, one derives the node's addresses.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::{
     Device, NetlinkError, NodeAddress, NodeAddressRules, Route, Selection, TABLE_LOCAL, node_addresses,
 };
 
-/// Pause before a broken subscription is made anew.
-const RESTART: Duration = Duration::from_secs(1);
-/// Before the first subscription is tried again, growing up to [`RESTART`]; and how often.
-const START_RETRY: Duration = Duration::from_millis(50);
+/// Delay before a failed subscription is opened again.
+const RESTART_DELAY: Duration = Duration::from_secs(1);
+/// First delay between attempts to subscribe at the start, which grows up to [`RESTART_DELAY`], and their number.
+const START_RETRY_DELAY: Duration = Duration::from_millis(50);
 const START_RETRIES: u32 = 10;
-/// Changes of devices that come together change the addresses once.
-const SETTLE: Duration = Duration::from_millis(10);
+/// Changes of devices within this time are one change of the addresses.
+const COALESCE_TIME: Duration = Duration::from_millis(10);
 
 /// Keeps the tables of links, routes and neighbours.
 pub(crate) struct Follower {
@@ -33,9 +33,11 @@ impl Follower {
         Monitor::start(tables, selection, MonitorOptions::default()).await
     }
 
-    /// [`Follower::start`] with retries: the agent does not start without it.
+    /// Calls [`Follower::start`] with retries: the agent does not start without it, and a lack of descriptors or memory
+    /// during a boot passes.
     pub(crate) async fn start_with_retry(&self) -> Result<Monitor, NetlinkError> {
-        let mut backoff = hive::job::Backoff::exponential(START_RETRY, RESTART).retries(START_RETRIES);
+        let mut backoff =
+            hive::job::Backoff::exponential(START_RETRY_DELAY, RESTART_DELAY).retries(START_RETRIES);
         loop {
             match self.start().await {
                 Err(error) if error.is_retryable() => match backoff.next_wait() {
@@ -72,7 +74,7 @@ impl Follower {
                     if counters.unknown > seen.unknown {
                         tracing::warn!(
                             count = counters.unknown - seen.unknown,
-                            "Netlink messages were not understood"
+                            "Netlink messages could not be decoded"
                         );
                     }
                     seen = *counters;
@@ -84,7 +86,7 @@ impl Follower {
                     tracing::warn!(%error, "Netlink subscription failed, subscribing again");
                     cx.health.degraded("Netlink subscription failed", error);
                 }
-                tokio::time::sleep(RESTART).await;
+                tokio::time::sleep(RESTART_DELAY).await;
                 let _working = cx.working();
                 match self.start().await {
                     Ok(fresh) => break fresh,
@@ -105,22 +107,22 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// Derives the addresses from a snapshot; what to watch for the next time.
+    /// Derives the addresses from a snapshot; returns the watches of their sources.
     pub(crate) fn update(&self, snapshot: &Snapshot) -> [Watch; 2] {
         let (devices, devices_watch) = self.devices.all_watch(snapshot);
         let (routes, routes_watch) = self.routes.prefix_watch(snapshot, Route::by_table(TABLE_LOCAL));
         let devices: Vec<&Device> = devices.map(|row| &**row).collect();
-        let wanted = node_addresses(&devices, routes.map(|row| &**row), &self.rules);
-        self.write(wanted);
+        let desired = node_addresses(&devices, routes.map(|row| &**row), &self.rules);
+        self.write(desired);
         [devices_watch, routes_watch]
     }
 
-    fn write(&self, wanted: Vec<NodeAddress>) {
+    fn write(&self, desired: Vec<NodeAddress>) {
         let mut txn = self.addresses.write();
-        let keys: HashSet<_> = wanted.iter().map(|row| (row.addr, row.device_name.clone())).collect();
+        let keys: HashSet<_> = desired.iter().map(|row| (row.addr, row.device_name.clone())).collect();
         let removed = txn.retain(|row| keys.contains(&(row.addr, row.device_name.clone())));
         let mut changed = removed > 0;
-        for row in wanted {
+        for row in desired {
             let known = txn.get(NodeAddress::by_id(row.addr, &row.device_name));
             if known.is_none_or(|known| **known != row) {
                 changed = true;
@@ -148,7 +150,7 @@ impl Addresses {
                     Box::pin(routes.changed()),
                 ) => {}
             }
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(COALESCE_TIME).await;
         }
     }
 }

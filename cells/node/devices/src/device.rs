@@ -12,7 +12,7 @@ pub(crate) const IFF_LOOPBACK: u32 = 0x8;
 /// `IFF_SLAVE`: part of a bond.
 pub(crate) const IFF_SLAVE: u32 = 0x800;
 
-/// The device between host and pods, whose address is the router's.
+/// The device between host and pods, which has the router's address.
 pub const HOST_DEVICE: &str = "cilium_host";
 
 /// A hardware address; empty for devices that have none.
@@ -20,19 +20,19 @@ pub const HOST_DEVICE: &str = "cilium_host";
 pub struct HardwareAddr(Vec<u8>);
 
 impl HardwareAddr {
-    /// From its octets; all zero counts as none.
+    /// Builds an address of its octets; all zero counts as none.
     #[must_use]
     pub fn new(octets: &[u8]) -> Self {
         if octets.iter().all(|&b| b == 0) { Self::default() } else { Self(octets.to_vec()) }
     }
 
-    /// The octets.
+    /// Returns the octets.
     #[must_use]
     pub fn octets(&self) -> &[u8] {
         &self.0
     }
 
-    /// The six octets of an Ethernet address.
+    /// Returns the six octets of an Ethernet address.
     #[must_use]
     pub fn ethernet(&self) -> Option<[u8; 6]> {
         self.0.as_slice().try_into().ok()
@@ -73,9 +73,9 @@ impl Serialize for HardwareAddr {
 pub struct DeviceAddress {
     /// The address.
     pub addr: IpAddr,
-    /// Whether it came after another one of the same subnet (`IFA_F_SECONDARY`).
+    /// Whether it was added after another one of the same subnet (`IFA_F_SECONDARY`).
     pub secondary: bool,
-    /// How far it is valid: 0 universe, 253 link, 254 host.
+    /// Its scope: 0 universe, 253 link, 254 host.
     pub scope: u8,
     /// Length of its subnet's prefix.
     #[serde(skip)]
@@ -138,8 +138,7 @@ impl std::ops::Deref for Device {
     }
 }
 
-/// Flags in the order and with the values of Go's `net.Flags`, which the
-/// outside sees: kernel bit, value, name.
+/// Flags in the order and with the values of Go's `net.Flags`, which tables and REST show: kernel bit, value, name.
 const FLAGS: [(u32, u32, &str); 6] = [
     (0x1, 1, "up"),
     (0x2, 2, "broadcast"),
@@ -150,14 +149,14 @@ const FLAGS: [(u32, u32, &str); 6] = [
 ];
 
 impl Device {
-    /// The flags as one number, in the values of Go's `net.Flags`.
+    /// Returns the flags as one integer, in the values of Go's `net.Flags`.
     #[must_use]
     pub fn flags(&self) -> u32 {
         let set = FLAGS.iter().filter(|(bit, ..)| self.raw_flags & bit != 0);
         set.map(|(_, value, _)| value).sum()
     }
 
-    /// The flags in words, as `up|broadcast|multicast|running`.
+    /// Returns the names of the flags, as `up|broadcast|multicast|running`.
     #[must_use]
     pub fn flag_names(&self) -> String {
         let set = FLAGS.iter().filter(|(bit, ..)| self.raw_flags & bit != 0);
@@ -165,7 +164,7 @@ impl Device {
         if names.is_empty() { "0".to_owned() } else { names.join("|") }
     }
 
-    /// The cells of table `devices`, in the order of [`COLUMNS`](Self::COLUMNS).
+    /// Returns the row's columns in the order of [`COLUMNS`](Self::COLUMNS).
     #[must_use]
     pub fn row(&self) -> Vec<String> {
         let name = if self.alt_names.is_empty() {
@@ -236,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_reads_as_the_original_prints_it() {
+    fn a_device_is_serialized_as_cilium_does() {
         let device = Device {
             link: Link {
                 index: 2,

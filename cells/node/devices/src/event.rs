@@ -1,4 +1,4 @@
-//! Kernel messages as events: the pure half of the monitor.
+//! Decodes the kernel's messages into events.
 
 use std::net::IpAddr;
 
@@ -30,7 +30,7 @@ pub(crate) enum Event {
     NeighborGone(u32, IpAddr),
 }
 
-/// The events of one message; none for messages of no interest.
+/// Returns the events of one message; none for messages about anything else.
 pub(crate) fn events(message: &RouteNetlinkMessage) -> Vec<Event> {
     use RouteNetlinkMessage as M;
     match message {
@@ -59,12 +59,12 @@ pub(crate) fn events(message: &RouteNetlinkMessage) -> Vec<Event> {
     }
 }
 
-/// Messages of family bridge speak of a port's bridge settings, not of the link.
+/// Whether a message is about the link itself: those of the family bridge are about a port's bridge settings.
 fn is_plain(message: &LinkMessage) -> bool {
     message.header.interface_family == AddressFamily::Unspec
 }
 
-/// A link as the kernel describes it.
+/// Converts a link.
 pub(crate) fn link(message: &LinkMessage) -> Link {
     let mut link = Link {
         index: message.header.index,
@@ -130,7 +130,7 @@ fn address(message: &AddressMessage) -> Option<DeviceAddress> {
             _ => {}
         }
     }
-    // On point-to-point links "address" is the other side's.
+    // On point-to-point links IFA_ADDRESS is the peer's, IFA_LOCAL the own one.
     let addr = local.or(peer)?;
     Some(DeviceAddress {
         addr,
@@ -148,7 +148,7 @@ fn ip_of(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// One route for each next hop; none for cached and non-IP routes.
+/// Returns a route for each next hop; none for cached and non-IP routes.
 fn routes(message: &RouteMessage) -> Vec<Route> {
     let header = &message.header;
     if header.flags.contains(RouteFlags::Cloned) {

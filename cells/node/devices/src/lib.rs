@@ -1,14 +1,14 @@
 //! Links, addresses, routes and neighbours of the node as live tables.
 //!
 //! **Owns** the tables `devices`, `routes`, `neighbors` and `node-addresses` of the network namespace that the agent
-//! is started in; it never looks into another.
+//! is started in, and of no other.
 //! **Needs** a [`statedb::Db`]; the kernel by rtnetlink.
 //! **Provides** `Arc<Table<..>>` of [`Device`], [`Route`], [`Neighbor`] and [`NodeAddress`], and requests to the kernel
 //! in [`rtnetlink`].
 //!
-//! **Life.** At the start everything is listed, so that a cell that takes a table finds it complete at its own start.
-//! Then notifications of one socket are applied a few milliseconds after they come. When the socket overflows, and
-//! every five minutes, everything is listed again and only differences are written.
+//! **Life.** The start hook lists everything, so that the tables are complete for the hooks of cells that need them. Then
+//! notifications of one socket are applied in batches, a few milliseconds after they arrive. When the socket overflows,
+//! and every five minutes, everything is listed again and only differences are written.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -33,13 +33,13 @@
 //! hive::validate(cells).unwrap();
 //! ```
 //!
-//! **Which devices are selected.** Those of option `devices`; without it, those that are up, have an address, are no
-//! part of a bridge or bond, no bridge and nobody's own (`cilium_`, `lo`, `lxc`, `cni`, `docker`), and have a route to
-//! a global unicast address; a veth needs a default route. The reason against a device is in its row.
+//! **Selected devices** are those of option `devices`; without it, those that are up, have an address and a route to a
+//! global unicast address, are not a bridge or part of a bridge or bond, and have none of the excluded prefixes (`cilium_`,
+//! `lo`, `lxc`, `cni`, `docker`); a veth needs a default route. The row of a device that is not selected has the reason.
 //!
-//! **Differences from Cilium.** A route over several next hops is a row for each of its links. Routes that the kernel
-//! removes without a message (IPv4 on a link that goes down, replaced ones) leave the table too. Changes are visible
-//! after 2 ms instead of 100 ms.
+//! **Differences from Cilium.** A route with several next hops is a row for each of its links. Routes that the kernel
+//! removes without a notification (IPv4 on a link that goes down, replaced ones) are removed from the table, too. Changes
+//! are visible after 2 ms instead of 100 ms.
 
 mod apply;
 mod cell;

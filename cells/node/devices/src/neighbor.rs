@@ -1,4 +1,4 @@
-//! A neighbour entry of the kernel (ARP or neighbour discovery).
+//! Neighbour entries of the kernel (ARP or neighbour discovery).
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use crate::HardwareAddr;
 
-/// `NUD_NOARP`: made by the kernel for addresses that need no resolution.
+/// `NUD_NOARP`: the state of entries that need no resolution, such as multicast addresses.
 pub(crate) const STATE_NOARP: u16 = 0x40;
 
 /// A row of table `neighbors`.
@@ -62,7 +62,7 @@ impl Neighbor {
     pub const COLUMNS: &[&str] =
         &["LinkIndex", "IPAddr", "HardwareAddr", "Type", "State", "Flags", "FlagsExt"];
 
-    /// The cells of table `neighbors`, in the order of [`COLUMNS`](Self::COLUMNS).
+    /// Returns the row's columns in the order of [`COLUMNS`](Self::COLUMNS).
     #[must_use]
     pub fn row(&self) -> Vec<String> {
         let kind = match TYPES.get(usize::from(self.kind)) {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_neighbour_reads_as_the_original_prints_it() {
+    fn a_neighbour_is_serialized_as_cilium_does() {
         let neighbor = Neighbor {
             link_index: 2,
             ip: [10, 99, 0, 2].into(),

@@ -1,4 +1,4 @@
-//! Which addresses are the node's, and which of them stand for it.
+//! The node's addresses, and the primary ones among them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::tables::MappedIp;
 use crate::{Device, DeviceAddress, HOST_DEVICE, Route, SCOPE_HOST, SCOPE_LINK};
 
-/// Device name of the addresses that stand for the whole node.
+/// Device name of the addresses of the node as a whole.
 pub const WILDCARD_DEVICE: &str = "*";
 
 /// Options that decide about node addresses.
@@ -18,7 +18,7 @@ pub struct NodeAddressRules {
     /// `nodeport-addresses`: where NodePort services answer; empty for the
     /// best address of each device and family.
     pub node_port_ranges: Vec<IpNetwork>,
-    /// `local-max-addr-scope`: the nearest scope that still counts.
+    /// `local-max-addr-scope`: the greatest scope (nearest to the host) of the node's addresses.
     pub scope_max: u8,
 }
 
@@ -43,7 +43,7 @@ pub struct NodeAddress {
     /// Whether NodePort services answer on it.
     #[serde(default, rename(serialize = "NodePort", deserialize = "nodeport"))]
     pub node_port: bool,
-    /// Whether it stands for its device, for instance in masquerading.
+    /// Whether it is the device's source address, for instance of masqueraded packets.
     #[serde(default)]
     pub primary: bool,
     /// The device, or [`WILDCARD_DEVICE`].
@@ -55,7 +55,7 @@ impl NodeAddress {
     /// Column names of table `node-addresses`.
     pub const COLUMNS: &[&str] = &["Address", "NodePort", "Primary", "DeviceName"];
 
-    /// The cells of table `node-addresses`, in the order of [`COLUMNS`](Self::COLUMNS).
+    /// Returns the row's columns in the order of [`COLUMNS`](Self::COLUMNS).
     #[must_use]
     pub fn row(&self) -> Vec<String> {
         vec![
@@ -67,8 +67,7 @@ impl NodeAddress {
     }
 }
 
-/// The addresses of the node, from all its devices and from the routes of
-/// table `local`. Sorted by address, then device.
+/// Derives the node's addresses from its devices and from the routes of table `local`. Sorted by address, then device.
 #[must_use]
 pub fn node_addresses<'r>(
     devices: &[&Device],
@@ -82,7 +81,7 @@ pub fn node_addresses<'r>(
     };
     let mut known = HashSet::new();
     let mut fallback: [Option<(&Device, &DeviceAddress)>; 2] = [None, None];
-    for device in devices.iter().filter(|d| counts(d)) {
+    for device in devices.iter().filter(|d| is_included(d)) {
         for row in of_device(device, rules) {
             known.insert(row.addr);
             insert(row);
@@ -98,7 +97,7 @@ pub fn node_addresses<'r>(
             }
         }
     }
-    // Addresses that are the node's by a route alone, as some clouds do it.
+    // Some clouds assign addresses to a node by a local route alone, without an address on a device.
     for route in local_routes {
         let ip = route.key.dst.ip();
         let plain = route.scope == SCOPE_HOST && route.src.is_none();
@@ -106,7 +105,7 @@ pub fn node_addresses<'r>(
             continue;
         }
         let device = devices.iter().find(|d| d.index == route.key.link_index);
-        if let Some(device) = device.filter(|d| counts(d)) {
+        if let Some(device) = device.filter(|d| is_included(d)) {
             known.insert(ip);
             insert(NodeAddress {
                 addr: ip,
@@ -127,14 +126,14 @@ pub fn node_addresses<'r>(
     rows.into_values().collect()
 }
 
-/// Order of candidates for the node's own address, best first.
+/// Returns the rank of a candidate for the node's own address, best first.
 fn rank((device, addr): (&Device, &DeviceAddress)) -> impl Ord {
     (!device.selected, !is_public(addr.addr), addr.scope, device.index, addr.addr)
 }
 
-/// Whether the device's addresses are the node's. Dummy devices also count
-/// while they are down: node-local DNS keeps its address on one.
-fn counts(device: &Device) -> bool {
+/// Whether the device's addresses are the node's. Dummy devices are included while they are down, too: node-local DNS
+/// has its address on one.
+fn is_included(device: &Device) -> bool {
     let dummy = device.kind == "dummy";
     (device.is_up() || dummy)
         && (device.selected || dummy || device.name == HOST_DEVICE || device.name == "lo")
@@ -146,14 +145,15 @@ fn of_device(device: &Device, rules: &NodeAddressRules) -> Vec<NodeAddress> {
     sorted.sort_by_key(|a| (a.secondary, a.scope, !is_public(a.addr), a.addr));
 
     let mut rows: Vec<NodeAddress> = Vec::with_capacity(sorted.len());
-    // First public and first private row, for each family.
+    // Indexes of the first public and the first private row, by family.
     let mut public = [None, None];
     let mut private = [None, None];
     for addr in sorted {
         let link_local = matches!(addr.addr, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let near = addr.scope > rules.scope_max;
-        let kept = host_device && addr.scope == SCOPE_LINK;
-        if (addr.addr.is_loopback() || near) && !kept {
+        let is_too_near = addr.scope > rules.scope_max;
+        // As in Cilium: addresses of cilium_host with the scope link are the node's, whatever the maximum is.
+        let is_router = host_device && addr.scope == SCOPE_LINK;
+        if (addr.addr.is_loopback() || is_too_near) && !is_router {
             continue;
         }
         if !link_local {
@@ -183,7 +183,7 @@ fn of_device(device: &Device, rules: &NodeAddressRules) -> Vec<NodeAddress> {
     rows
 }
 
-/// Not loopback, not link-local, not of a range for private networks.
+/// Whether an address is not loopback, not link-local and not of a private range.
 fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => !(v4.is_loopback() || v4.is_private()),
@@ -227,7 +227,7 @@ mod tests {
         rows.iter().map(|row| row.row().join(" ")).collect()
     }
 
-    /// The run that reference/samples recorded.
+    /// As recorded from Cilium 1.20.
     #[test]
     fn same_rows_as_the_recorded_run() {
         let devices = [
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_route_without_source_makes_an_address() {
+    fn a_local_route_without_source_is_an_address() {
         let devices = [device(2, "eth0", true, &[("192.168.1.5", 0)])];
         let route = |dst: &str, src: Option<IpAddr>| Route {
             key: crate::RouteKey {

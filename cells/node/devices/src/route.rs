@@ -1,4 +1,4 @@
-//! A route of the kernel.
+//! Routes of the kernel.
 
 use std::net::IpAddr;
 
@@ -11,11 +11,11 @@ pub const TABLE_MAIN: u32 = 254;
 pub const TABLE_LOCAL: u32 = 255;
 /// Scope of a route to an address of the host itself.
 pub const SCOPE_HOST: u8 = 254;
-/// Scope of a route to something on the link.
+/// Scope of a route to destinations on the link.
 pub const SCOPE_LINK: u8 = 253;
 
-/// What distinguishes one route from another. Orders as table `routes` does: by
-/// table, link, destination (IPv4 as mapped into IPv6), priority.
+/// The key of a route. Table `routes` is ordered by it: routing table, link, destination (IPv4 as mapped into IPv6),
+/// priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RouteKey {
     /// Routing table.
@@ -28,8 +28,7 @@ pub struct RouteKey {
     pub priority: u32,
 }
 
-/// A row of table `routes`. A route with several next hops is one row for
-/// each interface it uses.
+/// A row of table `routes`. A route with several next hops is a row for each interface that it uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Table, link, destination and priority.
@@ -57,7 +56,7 @@ impl Route {
         self.key.table == TABLE_MAIN && self.key.dst.prefix() == 0 && self.key.dst.ip().is_unspecified()
     }
 
-    /// The cells of table `routes`, in the order of [`COLUMNS`](Self::COLUMNS).
+    /// Returns the row's columns in the order of [`COLUMNS`](Self::COLUMNS).
     #[must_use]
     pub fn row(&self) -> Vec<String> {
         let mtu = match self.mtu {
@@ -78,7 +77,7 @@ impl Route {
     }
 }
 
-/// An address, or nothing.
+/// Returns an address as text, empty for none.
 pub(crate) fn text(ip: Option<IpAddr>) -> String {
     ip.map(|ip| ip.to_string()).unwrap_or_default()
 }

@@ -1,14 +1,14 @@
-//! Which devices face the network: those the user lists, or found by rules.
+//! The selection of devices that face the network: those of the options, or detected by rules.
 
 use std::net::IpAddr;
 
 use crate::{Device, Route, device};
 
-/// Devices of other tools and of our own, never selected by detection.
+/// Prefixes of devices of Cilium and of other tools, which detection never selects.
 const EXCLUDED_PREFIXES: [&str; 5] = ["cilium_", "lo", "lxc", "cni", "docker"];
 const EXCLUDED_FLAGS: u32 = device::IFF_SLAVE | device::IFF_LOOPBACK;
 
-/// What the rules ask about the routes of one device.
+/// Facts about the routes of one device, for the rules.
 pub trait DeviceRoutes {
     /// Whether a default route of the main table uses it.
     fn has_default(&self) -> bool;
@@ -29,9 +29,9 @@ impl DeviceRoutes for &[Route] {
 /// Options `devices` and `force-device-detection` as rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Names; a trailing `+` stands for any continuation. Empty: detect.
+    /// Names; a trailing `+` matches any suffix. Empty: detect.
     pub filter: Vec<String>,
-    /// Detect devices also when names are given.
+    /// Detect devices also when names are configured.
     pub force_detection: bool,
 }
 
@@ -45,7 +45,8 @@ impl Selection {
         })
     }
 
-    /// Whether `device` is selected; if not, why. `routes` is asked only if the rules need it.
+    /// Checks whether `device` is selected; the error is the reason why not, in Cilium's words. `routes` is read only if the
+    /// rules need it.
     pub fn check(&self, device: &Device, routes: &impl DeviceRoutes) -> Result<(), String> {
         if device.name.is_empty() {
             return Err("link not seen yet".to_owned());
@@ -89,7 +90,7 @@ impl Selection {
         if matches!(device.kind.as_str(), "bridge" | "openvswitch") {
             return Err("bridge-like device, use --devices to override".to_owned());
         }
-        // A veth is another plugin's leftover or the network of a nested node.
+        // A veth belongs to a pod of another plugin, unless this node is a container itself (kind).
         if device.kind == "veth" && self.filter.is_empty() && !routes.has_default() {
             return Err("veth without default route".to_owned());
         }
@@ -100,7 +101,7 @@ impl Selection {
     }
 }
 
-/// Neither unspecified, loopback, multicast, link-local nor broadcast.
+/// Whether an address is neither unspecified, loopback, multicast, link-local nor broadcast (Go's `IsGlobalUnicast`).
 pub(crate) fn is_global_unicast(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => {
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_names_win() {
+    fn configured_names_override_detection() {
         let selection = Selection { filter: vec!["eth+".into(), "br0".into()], force_detection: false };
         assert!(selection.check(&device("eth7", "veth"), &[].as_slice()).is_ok());
         assert!(selection.check(&device("br0", "bridge"), &[].as_slice()).is_ok());

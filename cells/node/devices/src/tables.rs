@@ -9,8 +9,7 @@ use statedb::{
 
 use crate::{Device, Neighbor, NodeAddress, Route, RouteKey};
 
-/// An address as a key; IPv4 is mapped into IPv6, so that rows come in the
-/// order in which Cilium prints them.
+/// An address as a key; IPv4 is mapped into IPv6, which gives rows Cilium's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MappedIp(Ipv6Addr);
 
@@ -57,7 +56,7 @@ impl IndexKey for RouteKey {
         self.priority.encode(key);
     }
 
-    /// `table,link,destination` or `table,link,destination,priority`.
+    /// Parses `table,link,destination` or `table,link,destination,priority`.
     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
         let expected = "a route: table,link,prefix[,priority]";
         let parts: Vec<&str> = text.split(',').collect();
@@ -116,31 +115,31 @@ impl TableSpec for Device {
 }
 
 impl Device {
-    /// The device of this index.
+    /// Selects the device of this index.
     #[must_use]
     pub fn by_index(index: u32) -> Query<Self> {
         Query::primary(index)
     }
 
-    /// The device of this name or alternative name.
+    /// Selects the device of this name or alternative name.
     #[must_use]
     pub fn by_name(name: &str) -> Query<Self> {
         DEVICE_BY_NAME.query(name)
     }
 
-    /// Devices whose names start so.
+    /// Selects devices whose names begin with a prefix.
     #[must_use]
     pub fn by_name_prefix(start: &str) -> Prefix<Self> {
         DEVICE_BY_NAME.prefix(start)
     }
 
-    /// The selected devices, or the others.
+    /// Selects the devices that are selected, or the others.
     #[must_use]
     pub fn by_selected(selected: bool) -> Query<Self> {
         DEVICE_BY_SELECTED.query(&selected)
     }
 
-    /// The devices of a group.
+    /// Selects the devices of a group.
     #[must_use]
     pub fn by_group(group: u32) -> Query<Self> {
         DEVICE_BY_GROUP.query(&group)
@@ -173,26 +172,25 @@ impl TableSpec for Route {
 }
 
 impl Route {
-    /// The route of this key.
+    /// Selects the route of this key.
     #[must_use]
     pub fn by_key(key: RouteKey) -> Query<Self> {
         Query::primary(key)
     }
 
-    /// Routes that use this link.
+    /// Selects routes that use this link.
     #[must_use]
     pub fn by_link(index: u32) -> Query<Self> {
         ROUTE_BY_LINK.query(&index)
     }
 
-    /// Routes of a routing table.
+    /// Selects routes of a routing table.
     #[must_use]
     pub fn by_table(table: u32) -> Prefix<Self> {
         Prefix::primary(&table)
     }
 
-    /// Where the routes of `table` over `link_index` to `dst` begin, lowest
-    /// priority number first; for lower-bound searches.
+    /// Returns the lower bound of the routes of `table` over `link_index` to `dst`, which are ordered by priority.
     #[must_use]
     pub fn from_destination(table: u32, link_index: u32, dst: IpNetwork) -> Query<Self> {
         Query::primary(RouteKey { table, link_index, dst, priority: 0 })
@@ -226,19 +224,19 @@ impl TableSpec for Neighbor {
 }
 
 impl Neighbor {
-    /// The entry of a link for an address.
+    /// Selects the entry of a link for an address.
     #[must_use]
     pub fn by_id(link_index: u32, ip: IpAddr) -> Query<Self> {
         Query::primary((link_index, ip.into()))
     }
 
-    /// All entries of a link.
+    /// Selects all entries of a link.
     #[must_use]
     pub fn by_link(index: u32) -> Query<Self> {
         NEIGHBOR_BY_LINK.query(&index)
     }
 
-    /// All entries for an address.
+    /// Selects all entries for an address.
     #[must_use]
     pub fn by_ip(ip: IpAddr) -> Query<Self> {
         NEIGHBOR_BY_IP.query(&ip.into())
@@ -274,19 +272,19 @@ impl TableSpec for NodeAddress {
 }
 
 impl NodeAddress {
-    /// The row of an address on a device.
+    /// Selects the row of an address on a device.
     #[must_use]
     pub fn by_id(addr: IpAddr, device_name: &str) -> Query<Self> {
         Query::primary((addr.into(), device_name))
     }
 
-    /// The addresses of a device, [`WILDCARD_DEVICE`](crate::WILDCARD_DEVICE) for the node's own.
+    /// Selects the addresses of a device, [`WILDCARD_DEVICE`](crate::WILDCARD_DEVICE) for the node's own.
     #[must_use]
     pub fn by_device(name: &str) -> Query<Self> {
         ADDRESS_BY_DEVICE.query(name)
     }
 
-    /// The addresses on which NodePort services answer, or the others.
+    /// Selects the addresses on which NodePort services answer, or the others.
     #[must_use]
     pub fn by_node_port(node_port: bool) -> Query<Self> {
         ADDRESS_BY_NODE_PORT.query(&node_port)
@@ -299,7 +297,7 @@ mod tests {
     use crate::TABLE_LOCAL;
 
     #[test]
-    fn route_keys_order_as_the_original_prints() {
+    fn route_keys_have_the_order_of_cilium() {
         let key = |table: u32, link: u32, dst: &str| {
             let mut key = KeyBuf::new();
             let route = RouteKey { table, link_index: link, dst: dst.parse().unwrap(), priority: 0 };
