@@ -220,7 +220,9 @@ impl<T: TableSpec> AnyTable for TableMeta<T> {
 
     fn stats(&self, snapshot: &Snapshot) -> TableStats {
         let version = self.version(snapshot);
-        let readers = Table::readers(&self.trackers.lock(), version);
+        // Copied, so that a walk over many deleted rows does not hold up commits, which take the lock as well.
+        let trackers = self.trackers.lock().all().to_vec();
+        let readers = Table::readers(&trackers, version);
         TableStats {
             objects: version.map_or(0, |version| version.primary.len()),
             zombies: version.map_or(0, |version| version.graveyard.len()),

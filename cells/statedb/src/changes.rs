@@ -389,8 +389,8 @@ impl<T: TableSpec> Table<T> {
     }
 
     /// The readers of changes, and what is kept for each in a version.
-    pub(crate) fn readers(trackers: &Trackers, version: Option<&Version<T>>) -> Vec<ReaderStats> {
-        let mut readers: Vec<ReaderStats> = (trackers.all().iter())
+    pub(crate) fn readers(trackers: &[Arc<Tracker>], version: Option<&Version<T>>) -> Vec<ReaderStats> {
+        let mut readers: Vec<ReaderStats> = (trackers.iter())
             .map(|tracker| ReaderStats {
                 owner: tracker.owner.name(),
                 place: tracker.owner.place,

@@ -8,10 +8,11 @@ use std::cmp::Ordering;
 
 pub(crate) use bits::{covering, inside};
 
-/// Keys up to this many bytes live inline and never allocate.
-const INLINE: usize = 30;
+/// Keys up to this many bytes live inline and never allocate: with length and tag one cache line. Rows of a primary index
+/// have no stored key, so that each comparison on the way to a row encodes one; names like `namespace/name` must fit.
+const INLINE: usize = 62;
 
-/// An encoded key under construction or in an index. Cheap to compare and to copy up to 30 bytes.
+/// An encoded key under construction or in an index. Cheap to compare and to copy up to 62 bytes.
 #[derive(Clone)]
 pub struct KeyBuf(Bytes);
 

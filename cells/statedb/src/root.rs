@@ -13,11 +13,22 @@ use crate::version::AnyVersion;
 pub(crate) type States = Roots<Versions>;
 
 /// Versions by table position, which is the order of registration.
-#[derive(Clone)]
 pub(crate) struct Versions {
     /// Of the database.
     db: u64,
     tables: Vec<VersionRef>,
+}
+
+impl Clone for Versions {
+    fn clone(&self) -> Self {
+        Versions { db: self.db, tables: self.tables.clone() }
+    }
+
+    /// Copies into the memory that `self` has: a commit does this under the lock of all commits.
+    fn clone_from(&mut self, source: &Self) {
+        self.db = source.db;
+        self.tables.clone_from(&source.tables);
+    }
 }
 
 /// Owned by the roots that it is in.

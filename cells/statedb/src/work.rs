@@ -230,8 +230,13 @@ fn reindex<'v, T: TableSpec>(
             continue;
         }
         index.full_keys_into(old.map(|old| &**old), primary, old_keys);
-        for key in old_keys.iter().filter(|key| !new_keys.contains(key)) {
-            if let Some(there) = tree.remove(edit, key.as_bytes()) {
+        // Both lists are sorted: one pass finds the old keys that are not among the new ones.
+        let mut kept = new_keys.iter().peekable();
+        for key in &*old_keys {
+            while kept.next_if(|new| *new < key).is_some() {}
+            if kept.peek() != Some(&key)
+                && let Some(there) = tree.remove(edit, key.as_bytes())
+            {
                 there.retire(edit);
             }
         }

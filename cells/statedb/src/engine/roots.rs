@@ -39,9 +39,14 @@ pub(crate) struct Held<R: Root>(NonNull<Slot<R>>);
 /// last to hold: they neither wait for its lock nor free what it has put out of use.
 pub(crate) struct Working<'a, R: Root>(&'a Roots<R>);
 
+/// A cache line of its own: what many threads read must not share one with what others write.
+#[repr(align(64))]
+struct Line<V>(V);
+
 /// Lives until the owner has closed it and the last root is let go.
 struct Shared<R: Root> {
-    current: AtomicPtr<Slot<R>>,
+    /// Read at each look whether a root is still the current one; the fields below are written by each transaction.
+    current: Line<AtomicPtr<Slot<R>>>,
     /// How many writers are at work, times [`WRITER`], and the place of the first slot that is left to them, if not 0: one
     /// number, so that what is left is left to somebody.
     work: AtomicU64,
@@ -73,8 +78,9 @@ struct Live<R: Root> {
 }
 
 struct Slot<R: Root> {
-    /// Those who hold the root, one of them for being the current one, and those who are about to find that it is not.
-    holders: AtomicUsize,
+    /// Holders of the root, one of them for being the current one, and readers that are about to find that it is not.
+    /// Written by each snapshot; the root beside it is read by each look at a table.
+    holders: Line<AtomicUsize>,
     shared: NonNull<Shared<R>>,
     place: u32,
     /// The place of the slot that was left before this one, if both are left.
@@ -87,7 +93,7 @@ impl<R: Root> Slot<R> {
     /// Counts one more holder. Ends the process before leaked holders make the count wrap around.
     #[inline(always)]
     fn count(&self, order: Ordering) {
-        if self.holders.fetch_add(1, order) > MAX_OWNERS {
+        if self.holders.0.fetch_add(1, order) > MAX_OWNERS {
             too_many();
         }
     }
@@ -109,16 +115,16 @@ unsafe impl<R: Root> Send for State<R> {}
 impl<R: Root> Roots<R> {
     pub(crate) fn new(root: R) -> Self {
         let state = State { live: Vec::new(), slots: Vec::new(), spare: Vec::new(), closed: false };
-        let current = AtomicPtr::new(std::ptr::null_mut());
+        let current = Line(AtomicPtr::new(std::ptr::null_mut()));
         let shared = Shared { current, work: AtomicU64::new(0), state: Mutex::new(state) };
         let roots = Roots(NonNull::from(Box::leak(Box::new(shared))));
         let mut state = roots.shared().state.lock();
         let slot = state.slot(roots.0, root);
         // JUSTIFICATION: slots outlive those who reach them by the pointer.
         // SAFETY: just made.
-        unsafe { slot.as_ref() }.holders.store(1, Ordering::SeqCst);
+        unsafe { slot.as_ref() }.holders.0.store(1, Ordering::SeqCst);
         state.live.push(Live { number: 0, slot, garbage: Vec::new() });
-        roots.shared().current.store(slot.as_ptr(), Ordering::SeqCst);
+        roots.shared().current.0.store(slot.as_ptr(), Ordering::SeqCst);
         drop(state);
         roots
     }
@@ -132,7 +138,7 @@ impl<R: Root> Roots<R> {
     /// The current root.
     #[inline]
     pub(crate) fn current(&self) -> Held<R> {
-        let current = &self.shared().current;
+        let current = &self.shared().current.0;
         loop {
             let slot = current.load(Ordering::Acquire);
             // JUSTIFICATION: a reader neither waits nor allocates.
@@ -157,7 +163,7 @@ impl<R: Root> Roots<R> {
     /// Makes a changed copy of the current root the current one; gives it and the one before.
     pub(crate) fn publish(&self, change: impl FnOnce(&mut R)) -> (Held<R>, Held<R>) {
         let mut state = self.shared().state.lock();
-        let old = self.shared().current.load(Ordering::Relaxed);
+        let old = self.shared().current.0.load(Ordering::Relaxed);
         // JUSTIFICATION: slots are used again, so that a commit need not allocate one.
         // SAFETY: the current slot has a root; its number and value are not written to.
         let (number, root) = unsafe { (*old).root.read(|root| ((*root).0 + 1, &(*root).1)) };
@@ -180,9 +186,9 @@ impl<R: Root> Roots<R> {
             change(&mut (*place).1);
         });
         // Added, not stored: a late reader may have counted itself. One is for being current, one for the caller.
-        slot_ref.holders.fetch_add(2, Ordering::SeqCst);
+        slot_ref.holders.0.fetch_add(2, Ordering::SeqCst);
         state.live.push(Live { number, slot, garbage: Vec::new() });
-        self.shared().current.store(slot.as_ptr(), Ordering::SeqCst);
+        self.shared().current.0.store(slot.as_ptr(), Ordering::SeqCst);
         // SAFETY: never null; takes over the count for having been current.
         (Held(slot), Held(unsafe { NonNull::new_unchecked(old) }))
     }
@@ -212,7 +218,7 @@ impl<R: Root> Working<'_, R> {
             // SAFETY: slots are freed after the owner, which is borrowed.
             let slot_ref = unsafe { slot.as_ref() };
             place = slot_ref.next.load(Ordering::Relaxed);
-            if slot_ref.holders.fetch_sub(1, Ordering::SeqCst) == 1 {
+            if slot_ref.holders.0.fetch_sub(1, Ordering::SeqCst) == 1 {
                 append(&mut garbage, state.end(slot));
             }
         }
@@ -260,7 +266,7 @@ impl<R: Root> Held<R> {
     pub(crate) fn is_current(&self) -> bool {
         // JUSTIFICATION: one look in place of two counts.
         // SAFETY: a held root keeps the owner's part that is shared.
-        let current = unsafe { &self.slot().shared.as_ref().current };
+        let current = unsafe { &self.slot().shared.as_ref().current.0 };
         // A slot is not used again while its root is held: the same slot is the same root.
         current.load(Ordering::Acquire) == self.0.as_ptr()
     }
@@ -311,7 +317,7 @@ impl<R: Root> Held<R> {
         let slot = self.0;
         // JUSTIFICATION: the last one frees.
         // SAFETY: counted until the line below that takes the count back, which keeps slot and owner.
-        let (holders, shared) = unsafe { (&(*slot.as_ptr()).holders, self.slot().shared) };
+        let (holders, shared) = unsafe { (&(*slot.as_ptr()).holders.0, self.slot().shared) };
         // SAFETY: as above.
         let mut state = unsafe { &(*shared.as_ptr()).state }.lock();
         if !more.is_empty() {
@@ -352,7 +358,7 @@ impl<R: Root> State<R> {
 
     /// A new slot.
     fn slot(&mut self, shared: NonNull<Shared<R>>, root: R) -> NonNull<Slot<R>> {
-        let (holders, next) = (AtomicUsize::new(0), AtomicU32::new(0));
+        let (holders, next) = (Line(AtomicUsize::new(0)), AtomicU32::new(0));
         let place = u32::try_from(self.slots.len() + 1).expect("fewer roots than memory has room for");
         let slot = Slot { holders, shared, place, next, root: Guarded::new((0, root)) };
         let slot = NonNull::from(Box::leak(Box::new(slot)));
@@ -403,7 +409,7 @@ impl<R: Root> Clone for Held<R> {
 impl<R: Root> Drop for Held<R> {
     #[inline]
     fn drop(&mut self) {
-        let holders = &self.slot().holders;
+        let holders = &self.slot().holders.0;
         // Acquire: what the last one writes to the slot, when it leaves it, comes after all that others did to it.
         let mut count = holders.load(Ordering::Acquire);
         // Not the last one goes without the lock, and does not look at anything afterwards.

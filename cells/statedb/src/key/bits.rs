@@ -51,7 +51,8 @@ impl KeyBuf {
         all[whole] = first_bits(all[whole], rest as u8);
         match &mut self.0 {
             Bytes::Inline { len: len @ 0, data } => {
-                data.copy_from_slice(&all[..INLINE]);
+                const { assert!(4 * SYMBOLS <= INLINE) };
+                data[..all.len()].copy_from_slice(&all);
                 *len = whole as u8 + 1;
             }
             _ => self.push(&all[..=whole]),

@@ -1,4 +1,4 @@
-//! Those who wait for a watch: tasks, and listeners `L`.
+//! Waiters of a watch: tasks, and listeners `L`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,24 +9,50 @@ use smallvec::SmallVec;
 use super::sync::{AtomicBool, Mutex, Ordering};
 use crate::panics::Panics;
 
-/// What closes once, and who is told then.
+/// A flag that closes once, with the tasks and listeners to notify then.
 ///
-/// It closes before the list is locked and emptied; who comes to the list looks, with the lock, whether it has closed.
+/// The flag is set before the list is locked and emptied. Each waiter reads the flag again under the lock before it goes on
+/// the list, so none is added after the list was emptied.
 pub(crate) struct Waiting<L> {
     closed: AtomicBool,
     list: Mutex<List<L>>,
 }
 
 struct List<L> {
-    /// Mostly one, by numbers.
-    tasks: SmallVec<[(u64, Waker); 1]>,
-    next: u64,
+    /// Mostly one. A task keeps its place until it stops waiting, so that neither registration nor cancellation searches:
+    /// tasks that select over a watch of a whole table do both at each turn.
+    tasks: SmallVec<[Option<Waker>; 1]>,
+    /// Places without a task.
+    free: Vec<usize>,
     listeners: Vec<L>,
+}
+
+impl<L> List<L> {
+    /// Puts a task into a free place and returns the place.
+    fn register(&mut self, waker: Waker) -> usize {
+        match self.free.pop() {
+            Some(place) => {
+                self.tasks[place] = Some(waker);
+                place
+            }
+            None => {
+                self.tasks.push(Some(waker));
+                self.tasks.len() - 1
+            }
+        }
+    }
+
+    /// Frees a place and returns its waker; none once the list was emptied.
+    fn cancel(&mut self, place: usize) -> Option<Waker> {
+        let waker = self.tasks.get_mut(place)?.take()?;
+        self.free.push(place);
+        Some(waker)
+    }
 }
 
 impl<L> Default for List<L> {
     fn default() -> Self {
-        List { tasks: SmallVec::new(), next: 0, listeners: Vec::new() }
+        List { tasks: SmallVec::new(), free: Vec::new(), listeners: Vec::new() }
     }
 }
 
@@ -41,21 +67,21 @@ impl<L> Waiting<L> {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Wakes the tasks, then gives the listeners to `tell`, also those after one that panics; does nothing if it has
+    /// Wakes the tasks, then passes the listeners to `notify`, also those after one that panics; does nothing if it has
     /// closed before.
-    pub(crate) fn close(&self, tell: impl FnMut(L)) {
+    pub(crate) fn close(&self, notify: impl FnMut(L)) {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        // Whoever comes later finds it closed.
+        // Waiters that come later find it closed.
         let List { tasks, listeners, .. } = std::mem::take(&mut *self.list.lock());
         let mut panics = Panics::default();
-        panics.each(tasks, |(_, task)| task.wake());
-        panics.each(listeners, tell);
+        panics.each(tasks.into_iter().flatten(), Waker::wake);
+        panics.each(listeners, notify);
         panics.resume();
     }
 
-    /// Lets `add` put a listener on the list, unless it has closed; returns whether it was asked.
+    /// Lets `add` put a listener on the list, unless it has closed; returns whether `add` was called.
     pub(crate) fn listen(&self, add: impl FnOnce(&mut Vec<L>)) -> bool {
         let mut list = self.list.lock();
         let open = !self.is_closed();
@@ -67,15 +93,15 @@ impl<L> Waiting<L> {
 
     /// Ends when it closes.
     pub(crate) fn wait(&self) -> Wait<'_, L> {
-        Wait { on: self, task: None }
+        Wait { on: self, place: None }
     }
 }
 
 /// A task that waits.
 pub(crate) struct Wait<'w, L> {
     on: &'w Waiting<L>,
-    /// Its number, once it is on the list.
-    task: Option<u64>,
+    /// Its place on the list, once it has one.
+    place: Option<usize>,
 }
 
 impl<L> Future for Wait<'_, L> {
@@ -85,32 +111,31 @@ impl<L> Future for Wait<'_, L> {
         if self.on.is_closed() {
             return Poll::Ready(());
         }
-        // Wakers are others' code: copied before the lock is taken, dropped after.
-        let mut waker = context.waker().clone();
+        // Wakers are foreign code: cloned before the lock is taken, dropped after it is released.
+        let waker = context.waker().clone();
         let mut list = self.on.list.lock();
         if self.on.is_closed() {
             return Poll::Ready(());
         }
-        match list.tasks.iter_mut().find(|(task, _)| Some(*task) == self.task) {
-            Some((_, before)) => std::mem::swap(before, &mut waker),
+        let before = match self.place {
+            Some(place) => list.tasks[place].replace(waker),
             None => {
-                self.task = Some(list.next);
-                let task = (list.next, waker);
-                list.next += 1;
-                list.tasks.push(task);
+                self.place = Some(list.register(waker));
+                None
             }
-        }
+        };
+        drop(list);
+        drop(before);
         Poll::Pending
     }
 }
 
 impl<L> Drop for Wait<'_, L> {
     fn drop(&mut self) {
-        let Some(own) = self.task.filter(|_| !self.on.is_closed()) else { return };
+        let Some(place) = self.place.filter(|_| !self.on.is_closed()) else { return };
         let mut list = self.on.list.lock();
-        let at = list.tasks.iter().position(|(task, _)| *task == own);
-        let task = at.map(|at| list.tasks.swap_remove(at));
+        let waker = list.cancel(place);
         drop(list);
-        drop(task);
+        drop(waker);
     }
 }
