@@ -1,7 +1,8 @@
-//! What write transactions must not do: wait for each other in a circle, and hold up an executor.
+//! Rules of write transactions: no deadlock, and no long stay on an executor's thread.
 //!
-//! In debug builds a thread has one transaction of a database at a time, and where it has those of several databases it
-//! takes them in the same order as others; both are checked. In all builds a commit counts a transaction that was long.
+//! A thread has one transaction of a database at a time: a second one would wait for itself. That is checked in all builds.
+//! Where a thread has transactions of several databases, it takes them in the same order as other threads; that is checked
+//! in debug builds, since the order is kept behind a global lock. A commit counts each transaction that was long.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::task::coop::poll_proceed;
 
 type Place = &'static Location<'static>;
@@ -75,50 +77,66 @@ pub(crate) fn on_executor() -> bool {
 /// Databases whose transactions were begun one inside the other, with the places of both.
 static ORDER: Mutex<BTreeMap<(u64, u64), [Place; 2]>> = Mutex::new(BTreeMap::new());
 
-thread_local! {
-    static HELD: RefCell<Vec<(u64, String, Place)>> = const { RefCell::new(Vec::new()) };
+/// A transaction that this thread has.
+struct Outer {
+    db: u64,
+    tables: Names,
+    place: Place,
 }
 
-/// Notes the end of a transaction of this thread.
+type Names = SmallVec<[&'static str; 2]>;
+
+thread_local! {
+    static HELD: RefCell<Vec<Outer>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Records the end of a transaction of this thread.
 pub(crate) struct Held {
     db: u64,
     not_send: PhantomData<*const ()>,
 }
 
-/// Notes that this thread is about to lock tables.
+/// Records that this thread is about to lock tables.
 ///
 /// # Panics
-/// If it has locked others of the same database, or others of another one that was locked inside of this one before; the
-/// message names the places.
-pub(crate) fn enter(db: u64, names: impl Iterator<Item = &'static str>, place: Place) -> Option<Held> {
-    if !cfg!(debug_assertions) {
-        return None;
-    }
-    let names = names.collect::<Vec<_>>().join(", ");
+/// If it has locked tables of the same database; in debug builds also if it has locked those of another one that was locked
+/// inside of this one before. The message names the places.
+pub(crate) fn enter(db: u64, names: impl Iterator<Item = &'static str>, place: Place) -> Held {
     HELD.with_borrow_mut(|held| {
-        if let Some((_, before, there)) = held.iter().find(|(other, ..)| *other == db) {
+        let tables = names.collect::<Names>();
+        if let Some(outer) = held.iter().find(|outer| outer.db == db) {
             panic!(
-                "write transaction on {names} at {place} inside the one on {before} at {there}: lock all tables in one \
-                 `db.write(..)`, or commit the first"
+                "write transaction on {} at {place} inside the one on {} at {}: lock all tables in one `db.write(..)`, or \
+                 commit the first",
+                tables.join(", "),
+                outer.tables.join(", "),
+                outer.place,
             );
         }
-        for (outer, before, there) in held.iter() {
-            let mut order = ORDER.lock();
-            if let Some([first, second]) = order.get(&(db, *outer)) {
-                panic!(
-                    "write transaction on {names} at {place} inside the one on {before} at {there}, databases which were \
-                     locked in the other order at {second} inside {first}: always lock them in the same order"
-                );
-            }
-            order.entry((*outer, db)).or_insert([there, place]);
+        if cfg!(debug_assertions) {
+            held.iter().for_each(|outer| check_order(outer, db, &tables, place));
         }
-        held.push((db, names, place));
+        held.push(Outer { db, tables, place });
     });
-    Some(Held { db, not_send: PhantomData })
+    Held { db, not_send: PhantomData }
+}
+
+fn check_order(outer: &Outer, db: u64, tables: &Names, place: Place) {
+    let mut order = ORDER.lock();
+    if let Some([first, second]) = order.get(&(db, outer.db)) {
+        panic!(
+            "write transaction on {} at {place} inside the one on {} at {}, databases which were locked in the other order \
+             at {second} inside {first}: always lock them in the same order",
+            tables.join(", "),
+            outer.tables.join(", "),
+            outer.place,
+        );
+    }
+    order.entry((outer.db, db)).or_insert([outer.place, place]);
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        HELD.with_borrow_mut(|held| held.retain(|(db, ..)| *db != self.db));
+        HELD.with_borrow_mut(|held| held.retain(|outer| outer.db != self.db));
     }
 }

@@ -53,23 +53,11 @@ pub(crate) type Few<I> = SmallVec<[I; 1]>;
 /// A transaction on one table: has the operations of [`Writer`].
 pub type TableTxn<'a, T> = Txn<'a, (Writer<'a, T>,)>;
 
-/// The tables of a transaction: a tuple of up to six `&RwTable`.
-pub trait WriteSet<'a> {
-    /// A [`Writer`] for each.
-    type Writers: Writers;
+/// The tables of a transaction: a tuple of up to six `&RwTable`. Sealed: locks and writers must belong together.
+pub trait WriteSet<'a>: sealed::LockSet<'a> {}
 
-    #[doc(hidden)]
-    fn db(&self) -> &'a Db;
-
-    #[doc(hidden)]
-    fn locks(&self) -> Few<TableLock<'a>>;
-
-    #[doc(hidden)]
-    fn writers(self, base: Snapshot) -> Self::Writers;
-}
-
-/// The writers of a transaction.
-pub trait Writers {
+/// The writers of a transaction. Sealed, as [`WriteSet`].
+pub trait Writers: sealed::WriterSet {
     /// A mutable reference to each writer.
     type Split<'s>
     where
@@ -77,31 +65,45 @@ pub trait Writers {
 
     #[doc(hidden)]
     fn split_mut(&mut self) -> Self::Split<'_>;
-
-    #[doc(hidden)]
-    fn each_mut(&mut self) -> Few<&mut dyn AnyWriter>;
-
-    #[doc(hidden)]
-    fn base(&self) -> &Snapshot;
-
-    #[doc(hidden)]
-    fn work(&self, position: usize) -> Option<AnyVersionRef<'_>>;
 }
 
-#[doc(hidden)]
+/// The halves of the public traits that only this crate may call or implement.
+mod sealed {
+    use super::{AnyVersionRef, AnyWriter, Db, Few, Snapshot, TableLock, Writers};
+
+    pub trait LockSet<'a> {
+        /// A writer for each table.
+        type Writers: Writers;
+
+        fn db(&self) -> &'a Db;
+
+        fn locks(&self) -> Few<TableLock<'a>>;
+
+        fn writers(self, base: Snapshot) -> Self::Writers;
+    }
+
+    pub trait WriterSet {
+        fn each_mut(&mut self) -> Few<&mut dyn AnyWriter>;
+
+        fn base(&self) -> &Snapshot;
+
+        fn work(&self, position: usize) -> Option<AnyVersionRef<'_>>;
+    }
+}
+use sealed::{LockSet, WriterSet};
+
 #[derive(Clone, Copy)]
 pub struct TableLock<'a> {
     db: u64,
     position: usize,
     name: &'static str,
-    /// Of the one who registered the table.
+    /// Of the database handle that registered the table.
     handle: Handle,
     lock: &'a Mutex<()>,
 }
 
 /// A write of a table.
 #[derive(Clone, Copy)]
-#[doc(hidden)]
 pub struct Written {
     pub(crate) at: Instant,
     pub(crate) held: Duration,
@@ -110,7 +112,6 @@ pub struct Written {
 }
 
 /// A writer without its type, for the commit.
-#[doc(hidden)]
 pub trait AnyWriter {
     fn position(&self) -> usize;
     fn name(&self) -> &'static str;
@@ -202,7 +203,7 @@ impl<'a, W: Writers> Txn<'a, W> {
                 guards.collect()
             }
         };
-        Self::locked(tables, guards, held, place, named)
+        Self::locked(tables, guards, Some(held), place, named)
     }
 
     /// As `begin`, with the locks taken already.
@@ -359,7 +360,9 @@ impl<T: TableSpec> Table<T> {
 
 macro_rules! write_sets {
     ($($name:ident $field:tt),+) => {
-        impl<'a, $($name: TableSpec),+> WriteSet<'a> for ($(&'a RwTable<$name>,)+) {
+        impl<'a, $($name: TableSpec),+> WriteSet<'a> for ($(&'a RwTable<$name>,)+) {}
+
+        impl<'a, $($name: TableSpec),+> LockSet<'a> for ($(&'a RwTable<$name>,)+) {
             type Writers = ($(Writer<'a, $name>,)+);
 
             fn locks(&self) -> Few<TableLock<'a>> {
@@ -393,6 +396,9 @@ macro_rules! write_sets {
                 ($(&mut self.$field,)+)
             }
 
+        }
+
+        impl<'a, $($name: TableSpec),+> WriterSet for ($(Writer<'a, $name>,)+) {
             fn each_mut(&mut self) -> Few<&mut dyn AnyWriter> {
                 smallvec![$(&mut self.$field as &mut dyn AnyWriter),+]
             }

@@ -151,8 +151,11 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         self.put(key, object)
     }
 
-    /// Changes a copy of the first row with the key and stores it; gives the old object, none if there is none.
+    /// Changes a copy of the first row with the key and stores it; returns the old object, none if there is none.
     /// A changed primary key moves the row.
+    ///
+    /// # Panics
+    /// If the row is moved to the primary key of another one, which would replace that row unseen.
     pub fn update(&mut self, query: impl AsQuery<T>, change: impl FnOnce(&mut T)) -> Option<Obj<T>>
     where
         T: Clone,
@@ -163,6 +166,8 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         change(&mut object);
         let (before, after) = (primary(&*old), primary(&object));
         if before != after {
+            let is_free = self.work.primary.get(after.as_bytes()).is_none();
+            assert!(is_free, "table `{}`: update moved a row to the primary key of another one", T::NAME);
             self.remove(&before);
         }
         self.put(after, object);

@@ -135,7 +135,6 @@ fn an_initializer_name_is_pending_once() {
 }
 
 #[test]
-#[cfg(debug_assertions)]
 fn nested_transactions_are_refused_naming_both_places() {
     let db = Db::new();
     let (pods, services) = (db.table::<Pod>().unwrap(), db.table::<Service>().unwrap());
@@ -153,6 +152,20 @@ fn nested_transactions_are_refused_naming_both_places() {
     let other = Db::new().table::<Pod>().unwrap();
     let _outer = pods.write();
     other.write().commit(); // another database cannot be in the way
+}
+
+#[test]
+fn an_update_that_moves_a_row_replaces_no_other_one() {
+    let pods = Db::new().table::<Pod>().unwrap();
+    pods.transact(|w| [1, 2].map(|id| w.insert(pod(id, "n1", &[]))));
+    let moved = |to: u8| pods.transact(|w| w.update(by_id(1), |pod| pod.id = to).is_some()).0;
+    let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| moved(2)));
+    let text = *taken.unwrap_err().downcast::<String>().unwrap();
+    assert_eq!(text, "table `pods`: update moved a row to the primary key of another one");
+    let ids = || pods.all(&pods.snapshot()).map(|pod| pod.id).collect::<Vec<_>>();
+    assert_eq!(ids(), [1, 2], "the transaction was aborted");
+    assert!(moved(3));
+    assert_eq!(ids(), [2, 3]);
 }
 
 #[test]

@@ -132,8 +132,10 @@ fn snapshots_are_whole_while_others_write() {
                 watch.blocking_wait(Duration::from_millis(5));
             }
         });
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        let written = writers.map(std::thread::ScopedJoinHandle::join);
+        // Also after a panic: the readers must end before the scope reports it.
         done.store(true, Ordering::Relaxed);
+        written.into_iter().for_each(|written| written.unwrap());
     });
     check_both(&db.snapshot());
 }
