@@ -122,7 +122,7 @@ fn loading() -> Result<()> {
         }
     }
     row("datapath: load with maps", best, "ms", 50.0);
-    row("datapath: verified instructions, all programs", f64::from(all), "insns", 130_000.0);
-    row("datapath: verified instructions, largest program", f64::from(most), "insns", 30_000.0);
+    row("datapath: verified instructions, all programs", f64::from(all), "insns", 90_000.0);
+    row("datapath: verified instructions, largest program", f64::from(most), "insns", 20_000.0);
     Ok(())
 }

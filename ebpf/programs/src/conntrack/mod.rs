@@ -11,7 +11,7 @@ use crate::maps::cilium_signals;
 use crate::monitor::drop::Drop;
 use crate::packet::family::Family;
 use crate::packet::flow::Flow;
-use crate::packet::skb::Skb;
+use crate::packet::skb::{Skb, opaque};
 use aya_ebpf::helpers::{bpf_jiffies64, bpf_ktime_get_ns, bpf_perf_event_output};
 use datapath_abi::signal::{CT_FILL_UP, FillUp};
 use datapath_abi::{CtEntry, CtTuple, ct_flag, file, tuple_flag};
@@ -56,34 +56,55 @@ pub(crate) enum Status {
     Related = 3,
 }
 
-/// What is known of a packet's connection.
+/// What is known of a packet's connection: one packed number, as [`Flow`].
 #[derive(Clone, Copy)]
-pub(crate) struct Found {
-    pub(crate) status: Status,
-    /// True if monitors shall be told of this packet, even if established connections are told of from time to time only.
-    pub(crate) monitor: bool,
-    /// [`ct_flag`] bits of the row.
-    pub(crate) flags: u16,
-    /// The service that was translated, big-endian; 0 for none.
-    pub(crate) rev_nat: u16,
-}
+pub(crate) struct Found(u64);
 
 impl Found {
-    /// The same, as one of many that the verifier does not tell apart.
+    const MONITOR_SHIFT: u32 = 2;
+    const FLAGS_SHIFT: u32 = 32;
+    const REV_NAT_SHIFT: u32 = 48;
+
+    /// Nothing.
+    const NEW: Self = Self::new(Status::New, true, 0, 0);
+
     #[inline(always)]
-    fn any(self, skb: Skb) -> Self {
-        let packed = skb.forget(self.status as u64 | u64::from(self.monitor) << 2);
-        let status = match packed & 3 {
+    const fn new(status: Status, monitor: bool, flags: u16, rev_nat: u16) -> Self {
+        Self(
+            status as u64
+                | (monitor as u64) << Self::MONITOR_SHIFT
+                | (flags as u64) << Self::FLAGS_SHIFT
+                | (rev_nat as u64) << Self::REV_NAT_SHIFT,
+        )
+    }
+
+    #[inline(always)]
+    pub(crate) fn status(self) -> Status {
+        match opaque(self.0) & 3 {
             0 => Status::New,
             1 => Status::Established,
             2 => Status::Reply,
             _ => Status::Related,
-        };
-        Self { status, monitor: packed >> 2 & 1 != 0, ..self }
+        }
     }
 
-    /// Nothing.
-    const NEW: Self = Self { status: Status::New, monitor: true, flags: 0, rev_nat: 0 };
+    /// True if monitors shall be told of this packet, even if established connections are told of from time to time only.
+    #[inline(always)]
+    pub(crate) fn monitor(self) -> bool {
+        opaque(self.0) >> Self::MONITOR_SHIFT & 1 != 0
+    }
+
+    /// [`ct_flag`] bits of the row.
+    #[inline(always)]
+    pub(crate) fn flags(self) -> u16 {
+        (opaque(self.0) >> Self::FLAGS_SHIFT) as u16
+    }
+
+    /// The service that was translated, big-endian; 0 for none.
+    #[inline(always)]
+    pub(crate) fn rev_nat(self) -> u16 {
+        (opaque(self.0) >> Self::REV_NAT_SHIFT) as u16
+    }
 }
 
 /// What a new row remembers beside the tuple.
@@ -124,16 +145,14 @@ pub(crate) fn lookup<F: Family>(
     let reply =
         if translated { None } else { look::<F>(skb, &reversed::<F>(flow, direction), flow, direction, now) };
     let found = match reply {
-        Some(found) => {
-            let status = if flow.related { Status::Related } else { Status::Reply };
-            Found { status, ..found }
-        }
+        // A reply or, by one more, an ICMP error about the connection.
+        Some(found) => Found(found.0 + 1 + u64::from(flow.is_related())),
         None => {
             let key = forward::<F>(flow, direction);
             look::<F>(skb, &key, flow, direction, now).unwrap_or(Found::NEW)
         }
     };
-    found.any(skb)
+    Found(skb.forget(found.0))
 }
 
 /// Remembers the connection of a packet, and that ICMP errors about it belong to it.
@@ -177,7 +196,7 @@ pub(crate) fn lookup_service<F: Family>(
     let entry = unsafe { row::<F>(&key, flow.is_tcp()).as_mut()? };
     let closing = flow.is_tcp() && entry.flags & CLOSING != 0;
     let rested = entry.last_tx_report.wrapping_add(node!(ct_service_tcp_grace)) <= now;
-    let reopened = closing && (opens(flow.tcp_flags) || flow.tcp_flags & SYN != 0 && rested);
+    let reopened = closing && (opens(flow.tcp_flags()) || flow.tcp_flags() & SYN != 0 && rested);
     if entry.rev_nat_index != rev_nat || reopened {
         return None;
     }
@@ -226,7 +245,7 @@ fn reversed<F: Family>(flow: &Flow<F::Address>, direction: Direction) -> CtTuple
         saddr: flow.source,
         dport: flow.sport,
         sport: flow.dport,
-        nexthdr: flow.protocol,
+        nexthdr: flow.protocol(),
         flags: flags | related(flow),
     }
 }
@@ -243,14 +262,14 @@ fn forward<F: Family>(flow: &Flow<F::Address>, direction: Direction) -> CtTuple<
         saddr: flow.destination,
         dport: flow.dport,
         sport: flow.sport,
-        nexthdr: flow.protocol,
+        nexthdr: flow.protocol(),
         flags: flags | related(flow),
     }
 }
 
 #[inline(always)]
 fn related<A>(flow: &Flow<A>) -> u8 {
-    if flow.related { tuple_flag::RELATED } else { 0 }
+    if flow.is_related() { tuple_flag::RELATED } else { 0 }
 }
 
 /// The row of a tuple, or null. One call for each map: the kernel puts the lookup of a map that it knows into the program.
@@ -287,7 +306,7 @@ fn look<F: Family>(
         Hit::Open { monitor } => monitor,
         Hit::Reopened => return None,
     };
-    Some(Found { status: Status::Established, monitor, flags: entry.flags, rev_nat: entry.rev_nat_index })
+    Some(Found::new(Status::Established, monitor, entry.flags, entry.rev_nat_index))
 }
 
 /// What a packet makes of the row it belongs to.
@@ -304,20 +323,20 @@ fn hit<A>(entry: &mut CtEntry, skb: Skb, flow: &Flow<A>, direction: Direction, n
     let mut monitor = false;
     // The time of a row that both sides have closed runs out.
     if entry.flags & CLOSING != CLOSING {
-        monitor = refresh(entry, flow.is_tcp(), flow.tcp_flags, direction, now);
+        monitor = refresh(entry, flow.is_tcp(), flow.tcp_flags(), direction, now);
     }
     if enabled!(ct_accounting) {
         add(&raw mut entry.packets, 1);
         add(&raw mut entry.bytes, u64::from(skb.len()));
     }
     if flow.is_tcp() {
-        if flow.tcp_flags & (RST | FIN) != 0 {
-            close(entry, flow.tcp_flags, direction, now);
+        if flow.tcp_flags() & (RST | FIN) != 0 {
+            close(entry, flow.tcp_flags(), direction, now);
             monitor = true;
-        } else if opens(flow.tcp_flags) && entry.flags & CLOSING != 0 {
+        } else if opens(flow.tcp_flags()) && entry.flags & CLOSING != 0 {
             entry.flags &= !(CLOSING | ct_flag::SEEN_NON_SYN);
             (entry.tx_flags_seen, entry.rx_flags_seen) = (0, 0);
-            refresh(entry, true, flow.tcp_flags, direction, now);
+            refresh(entry, true, flow.tcp_flags(), direction, now);
             return Hit::Reopened;
         }
     }

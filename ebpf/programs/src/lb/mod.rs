@@ -164,14 +164,14 @@ pub(crate) fn translate<F: Services>(
     now: u32,
 ) -> Result<Service, Drop> {
     // ICMP has no services: an echo, or an error about a reply, goes to the address it names.
-    if !enabled!(per_packet_lb) || !matches!(flow.protocol, TCP | UDP | SCTP) {
+    if !enabled!(per_packet_lb) || !matches!(flow.protocol(), TCP | UDP | SCTP) {
         return Ok(Service::NONE);
     }
     let mut key = LbServiceKey {
         address: flow.destination,
         dport: flow.dport,
         backend_slot: 0,
-        proto: flow.protocol,
+        proto: flow.protocol(),
         scope: lb_scope::EXTERNAL,
         pad: [0; 2],
     };
@@ -185,7 +185,7 @@ pub(crate) fn translate<F: Services>(
     let mut id = conntrack::lookup_service::<F>(skb, flow, rev_nat, now).unwrap_or(NO_BACKEND);
     let mut backend = row(&F::backends(), &id);
     // A connection stays where it is; a new one on its ports does not go to a backend that is about to leave.
-    let opens = flow.tcp_flags & SYN != 0;
+    let opens = flow.tcp_flags() & SYN != 0;
     let stays = backend.is_some_and(|it| it.state == lb_backend_state::ACTIVE || !opens);
     if !stays {
         id = choose::<F>(&mut key, service, &flow.source, now);
@@ -315,8 +315,8 @@ pub(crate) fn reply<F: Services>(
     let Some(service) = row(&F::reverse_nat(), &rev_nat) else { return Ok(()) };
     let to = Socket { address: service.address, port: service.port };
     let client = if loopback { flow.source } else { flow.destination };
-    if flow.related && flow.has_upper_header() {
-        nat::quoted::<F>(skb, flow.offset, to, client)?;
+    if flow.is_related() && flow.has_upper_header() {
+        nat::quoted::<F>(skb, flow.offset(), to, client)?;
     }
     nat::to_source::<F>(skb, flow, to, client, loopback)
 }

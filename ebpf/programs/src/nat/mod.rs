@@ -139,7 +139,7 @@ pub(crate) struct Socket<A> {
 /// Only TCP and UDP get another port: the checksum of SCTP covers its ports and cannot be moved by a difference.
 #[inline(always)]
 fn has_ports<A>(flow: &Flow<A>) -> bool {
-    flow.protocol == TCP || flow.protocol == UDP
+    flow.protocol() == TCP || flow.protocol() == UDP
 }
 
 /// Sends a packet and its flow to another destination, as if from `source`, which may be where it comes from. Packet
@@ -220,20 +220,20 @@ fn upper_moved<F: Translate>(
     if !flow.has_upper_header() {
         return Ok(());
     }
-    let (at, flags) = match flow.protocol {
+    let (at, flags) = match flow.protocol() {
         TCP => (16, 0),
         UDP => (6, ZERO_IS_NONE),
         V6::ICMP => (ICMP_CHECKSUM, 0),
         _ => return Ok(()),
     };
     if port.from != port.to {
-        let Some(ports) = skb.pull_header::<[u16; 2]>(flow.offset) else {
+        let Some(ports) = skb.pull_header::<[u16; 2]>(flow.offset()) else {
             return Err(drop_here!(CT_TRUNCATED_OR_INVALID_HEADER));
         };
         // SAFETY: checked by `pull_header`.
         unsafe { (*ports)[which] = port.to };
     }
-    let at = flow.offset + at;
+    let at = flow.offset() + at;
     replace(skb, at, 0, u64::from(addresses), PSEUDO_HEADER | flags)?;
     if port.from != port.to {
         replace(skb, at, u64::from(port.from), u64::from(port.to), SIZE_2 | flags)?;

@@ -3,7 +3,7 @@
 use crate::monitor::drop::Drop;
 use crate::monitor::metrics;
 use crate::packet::family::Family;
-use crate::packet::skb::Skb;
+use crate::packet::skb::{Skb, opaque};
 use datapath_abi::{FragmentPorts, file, metric};
 
 const FILE: u8 = file::CONNTRACK;
@@ -62,7 +62,8 @@ impl Upper {
     }
 }
 
-/// Who talks to whom.
+/// Who talks to whom. What lies behind IP is one packed number and every accessor takes it as an unknown one: a branch on a
+/// part of it teaches the verifier nothing about the rest of the program, so paths join again behind it.
 #[derive(Clone, Copy)]
 pub(crate) struct Flow<A> {
     pub(crate) source: A,
@@ -71,53 +72,82 @@ pub(crate) struct Flow<A> {
     /// port; other ICMP messages have none.
     pub(crate) sport: u16,
     pub(crate) dport: u16,
-    pub(crate) protocol: u8,
-    /// The byte of flags of a TCP header; zero without one.
-    pub(crate) tcp_flags: u8,
-    /// Type and code of an ICMP message.
-    pub(crate) icmp: [u8; 2],
-    /// An ICMP error about a packet that went the other way.
-    pub(crate) related: bool,
-    /// Where the header behind IP begins in the packet.
-    pub(crate) offset: usize,
-    pub(crate) piece: Piece,
+    /// See [`Fields::pack`].
+    fields: u64,
 }
 
 impl<A> Flow<A> {
     #[inline(always)]
+    pub(crate) fn protocol(&self) -> u8 {
+        opaque(self.fields) as u8
+    }
+
+    #[inline(always)]
     pub(crate) fn is_tcp(&self) -> bool {
-        self.protocol == TCP
+        self.protocol() == TCP
+    }
+
+    /// The byte of flags of a TCP header; zero without one.
+    #[inline(always)]
+    pub(crate) fn tcp_flags(&self) -> u8 {
+        (opaque(self.fields) >> TCP_FLAGS_SHIFT) as u8
+    }
+
+    /// Type and code of an ICMP message.
+    #[inline(always)]
+    pub(crate) fn icmp(&self) -> [u8; 2] {
+        ((opaque(self.fields) >> ICMP_SHIFT) as u16).to_le_bytes()
+    }
+
+    /// True for an ICMP error about a packet that went the other way.
+    #[inline(always)]
+    pub(crate) fn is_related(&self) -> bool {
+        opaque(self.fields) >> RELATED_SHIFT & 1 != 0
+    }
+
+    /// Where the header behind IP begins in the packet.
+    #[inline(always)]
+    pub(crate) fn offset(&self) -> usize {
+        (opaque(self.fields) >> OFFSET_SHIFT) as usize & OFFSET_MASK
     }
 
     /// True if the packet holds the header behind IP.
     #[inline(always)]
     pub(crate) fn has_upper_header(&self) -> bool {
-        self.piece != Piece::LATER
+        (opaque(self.fields) >> PIECE_SHIFT) as u8 & 3 != Piece::LATER.0
     }
+}
 
-    /// The same, as one of many that the verifier does not tell apart.
+const TCP_FLAGS_SHIFT: u32 = 8;
+const ICMP_SHIFT: u32 = 16;
+const RELATED_SHIFT: u32 = 32;
+const PIECE_SHIFT: u32 = 33;
+const OFFSET_SHIFT: u32 = 48;
+
+/// What a flow has beside addresses, before it is packed.
+struct Fields {
+    sport: u16,
+    dport: u16,
+    protocol: u8,
+    tcp_flags: u8,
+    icmp: [u8; 2],
+    related: bool,
+    offset: usize,
+    piece: Piece,
+}
+
+impl Fields {
     #[inline(always)]
-    fn any(self, skb: Skb) -> Self {
-        let packed = u64::from(self.protocol)
-            | u64::from(self.tcp_flags) << 8
-            | u64::from(self.icmp[0]) << 16
-            | u64::from(self.icmp[1]) << 24
-            | u64::from(self.related) << 32
-            | u64::from(self.piece.0) << 33
-            | (self.offset as u64) << 48;
-        let packed = skb.forget(packed);
+    fn pack<A>(self, skb: Skb, source: A, destination: A) -> Flow<A> {
+        let fields = u64::from(self.protocol)
+            | u64::from(self.tcp_flags) << TCP_FLAGS_SHIFT
+            | u64::from(u16::from_le_bytes(self.icmp)) << ICMP_SHIFT
+            | u64::from(self.related) << RELATED_SHIFT
+            | u64::from(self.piece.0) << PIECE_SHIFT
+            | (self.offset as u64) << OFFSET_SHIFT;
+        let fields = skb.forget(fields);
         let ports = skb.forget(u64::from(self.sport) | u64::from(self.dport) << 16);
-        Self {
-            sport: ports as u16,
-            dport: (ports >> 16) as u16,
-            protocol: packed as u8,
-            tcp_flags: (packed >> 8) as u8,
-            icmp: [(packed >> 16) as u8, (packed >> 24) as u8],
-            related: packed >> 32 & 1 != 0,
-            piece: Piece((packed >> 33) as u8 & 3),
-            offset: (packed >> 48) as usize & OFFSET_MASK,
-            ..self
-        }
+        Flow { source, destination, sport: ports as u16, dport: (ports >> 16) as u16, fields }
     }
 }
 
@@ -132,9 +162,9 @@ pub(crate) const UNCOUNTED: u8 = 0;
 #[inline(always)]
 pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<Flow<F::Address>, Drop> {
     let upper = F::upper(skb, ip)?;
-    let mut flow = Flow {
-        source: F::source(ip),
-        destination: F::destination(ip),
+    let (source, destination) = (F::source(ip), F::destination(ip));
+    let datagram = Datagram { source, destination, id: upper.id, protocol: upper.shared_protocol };
+    let mut flow = Fields {
         sport: 0,
         dport: 0,
         protocol: upper.protocol,
@@ -151,7 +181,7 @@ pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<F
         if direction != UNCOUNTED {
             count(metric::FRAG_PACKET, direction, line!() as u16, skb.len());
         }
-        let first = recall::<F>(&Datagram::of(&flow, &upper));
+        let first = recall::<F>(&datagram);
         if first == UNKNOWN {
             return Err(drop_here!(FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND));
         }
@@ -163,7 +193,7 @@ pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<F
         } else {
             (flow.sport, flow.dport) = (sport, dport);
         }
-        return Ok(flow.any(skb));
+        return Ok(flow.pack(skb, source, destination));
     }
     match upper.protocol {
         TCP => {
@@ -198,9 +228,9 @@ pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<F
         } else {
             [flow.sport, flow.dport]
         };
-        remember::<F>(&Datagram::of(&flow, &upper), flow.protocol, ports, direction, skb.len());
+        remember::<F>(&datagram, flow.protocol, ports, direction, skb.len());
     }
-    Ok(flow.any(skb))
+    Ok(flow.pack(skb, source, destination))
 }
 
 /// Counts a piece. A function of its own: what stays on its stack does not keep the verifier's paths apart.
@@ -212,7 +242,7 @@ fn count(reason: u8, direction: u8, line: u16, bytes: u32) -> i32 {
 
 /// Ports of an ICMP message whose type is known.
 #[inline(always)]
-fn set_icmp<F: Family>(flow: &mut Flow<F::Address>, identifier: u16) {
+fn set_icmp<F: Family>(flow: &mut Fields, identifier: u16) {
     let kind = flow.icmp[0];
     if kind == F::ECHO_REQUEST {
         flow.sport = identifier;
@@ -232,14 +262,6 @@ pub(crate) struct Datagram<A> {
     /// The protocol in the header that makes them pieces: in IPv6 perhaps an extension header's, the first of those that
     /// only the first piece has.
     pub(crate) protocol: u8,
-}
-
-impl<A: Copy> Datagram<A> {
-    #[inline(always)]
-    fn of(flow: &Flow<A>, upper: &Upper) -> Self {
-        let (source, destination) = (flow.source, flow.destination);
-        Self { source, destination, id: upper.id, protocol: upper.shared_protocol }
-    }
 }
 
 /// Keeps the ports of a first fragment for those that follow, and the protocol if they do not tell it. The packet goes on

@@ -25,6 +25,24 @@ pub(crate) const ETH_TYPE_MIN: u16 = 0x0600;
 const RECOMPUTE_CSUM: u64 = 1;
 const INVALIDATE_HASH: u64 = 2;
 
+/// The same number, but for the compiler another one: it reads a packed number again where it needs a part of it, instead of
+/// keeping parts, of which the verifier would know what branches have shown. The copy is the one that taking a part needs.
+#[inline(always)]
+pub(crate) fn opaque(number: u64) -> u64 {
+    let same;
+    // SAFETY: copies a register. Not pure, or two of them would become one. Not empty: LLVM gives an empty one a line of
+    // its own in the debug information, and the kernel refuses two lines of one instruction.
+    unsafe {
+        core::arch::asm!(
+            "{same} = {number}",
+            same = lateout(reg) same,
+            number = in(reg) number,
+            options(nomem, nostack, preserves_flags)
+        )
+    };
+    same
+}
+
 /// A packet in a tc program.
 #[derive(Clone, Copy)]
 pub(crate) struct Skb(*mut __sk_buff);

@@ -155,21 +155,21 @@ fn forward<F: Services>(skb: Skb, me: &EndpointConfig, service: Service) -> Resu
     let found = conntrack::lookup::<F>(skb, &flow, Direction::Egress, service.is_some(), now);
     // The world's is a constant, which the verifier would follow through all that comes.
     let dst_label = skb.forget(u64::from(ipcache::identity_of::<F>(destination))) as u32;
-    if matches!(found.status, Status::New | Status::Established) {
+    if matches!(found.status(), Status::New | Status::Established) {
         // Nobody writes a policy about a pod and itself.
         if !service.loopback {
-            policy::check::<F>(skb, me, dst_label, &flow, found.status, Way::Egress)?;
+            policy::check::<F>(skb, me, dst_label, &flow, found.status(), Way::Egress)?;
         }
         let flags = if service.loopback { ct_flag::LB_LOOPBACK } else { 0 };
         let state = State { src_label: me.identity, rev_nat: service.rev_nat, flags, ..State::default() };
         // A row of a connection through a service that is no service any more is not this one's.
-        if found.status == Status::New || found.rev_nat != state.rev_nat {
+        if found.status() == Status::New || found.rev_nat() != state.rev_nat {
             conntrack::create::<F>(skb, &flow, Direction::Egress, &state, now)?;
         }
     }
     // A pod's answers to itself go back to it, not to the address that stands for it.
-    let reply = matches!(found.status, Status::Reply | Status::Related);
-    let back = reply && found.flags & ct_flag::LB_LOOPBACK != 0;
+    let reply = matches!(found.status(), Status::Reply | Status::Related);
+    let back = reply && found.flags() & ct_flag::LB_LOOPBACK != 0;
     let destination = if back { flow.source } else { destination };
     // With endpoint routes the host's routes know each pod, unless packets skip the host's stack.
     if (!enabled!(endpoint_routes) || enabled!(redirect_peer))
@@ -245,20 +245,20 @@ fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32) -> Result<(
     let orig_ip = F::words(flow.source);
     let now = conntrack::now();
     let found = conntrack::lookup::<F>(skb, &flow, Direction::Ingress, false, now);
-    if matches!(found.status, Status::New | Status::Established) {
+    if matches!(found.status(), Status::New | Status::Established) {
         // What a pod sends to itself through a service.
         let rev_nat =
             if F::same(flow.source, F::loopback()) { conntrack::sent_to_itself::<F>(skb, &flow) } else { 0 };
         if rev_nat == 0 {
-            policy::check::<F>(skb, me, src_label, &flow, found.status, Way::Ingress)?;
+            policy::check::<F>(skb, me, src_label, &flow, found.status(), Way::Ingress)?;
         }
-        if found.status == Status::New {
+        if found.status() == Status::New {
             let flags = if rev_nat != 0 { ct_flag::LB_LOOPBACK } else { 0 };
             let state = State { src_label, flags, rev_nat, ..State::default() };
             conntrack::create::<F>(skb, &flow, Direction::Ingress, &state, now)?;
         }
-    } else if found.rev_nat != 0 {
-        lb::reply::<F>(skb, &mut flow, found.rev_nat, found.flags & ct_flag::LB_LOOPBACK != 0)?;
+    } else if found.rev_nat() != 0 {
+        lb::reply::<F>(skb, &mut flow, found.rev_nat(), found.flags() & ct_flag::LB_LOOPBACK != 0)?;
     }
     let at = of_connection(TO_LXC, me, src_label, me.identity, &found);
     trace!(skb, Trace { dst_id: me.id, ifindex: me.ifindex, orig_ip, ..at });
@@ -338,5 +338,5 @@ fn at_endpoint(point: u8, me: &EndpointConfig, src_label: u32, dst_label: u32) -
 #[inline(always)]
 fn of_connection(point: u8, me: &EndpointConfig, src_label: u32, dst_label: u32, found: &Found) -> Trace {
     let at = at_endpoint(point, me, src_label, dst_label);
-    Trace { reason: found.status as u8, monitor: found.monitor, ..at }
+    Trace { reason: found.status() as u8, monitor: found.monitor(), ..at }
 }

@@ -75,7 +75,7 @@ pub(crate) fn check<F: Family>(
         let audited = if audited { verdict_flag::AUDITED } else { 0 };
         let flags = way | family | audited | verdict.matched << verdict_flag::MATCH_SHIFT;
         let what = u64::from(u16::from_be(flow.dport))
-            | u64::from(flow.protocol) << 16
+            | u64::from(flow.protocol()) << 16
             | u64::from(flags) << 24
             | u64::from(verdict.auth_type) << 32
             | u64::from(me.id as u16) << 48;
@@ -91,12 +91,12 @@ pub(crate) fn check<F: Family>(
 fn decide<F: Family>(skb: Skb, me: &EndpointConfig, peer: u32, flow: &Flow<F::Address>, way: Way) -> Verdict {
     let mut verdict = Verdict { denied: None, matched: policy_match::NONE, auth_type: 0, cookie: 0 };
     let mut dport = flow.dport;
-    if flow.protocol == F::ICMP {
-        if F::passes_policy(flow.icmp) {
+    if flow.protocol() == F::ICMP {
+        if F::passes_policy(flow.icmp()) {
             return verdict;
         }
         if enabled!(icmp_rules) {
-            dport = u16::from(flow.icmp[0]).to_be();
+            dport = u16::from(flow.icmp()[0]).to_be();
         }
     }
     let egress = u8::from(way == Way::Egress);
@@ -104,7 +104,7 @@ fn decide<F: Family>(skb: Skb, me: &EndpointConfig, peer: u32, flow: &Flow<F::Ad
         prefixlen: PolicyKey::FULL_BITS,
         sec_label: peer,
         egress,
-        protocol: flow.protocol,
+        protocol: flow.protocol(),
         dport,
     };
     // An endpoint without a policy map is denied everything.
