@@ -1,6 +1,7 @@
 //! Object files: parsed and linked by aya-obj, loaded here with maps that the caller opened.
 #![expect(unsafe_code, reason = "loading takes pointers to instructions and type information")]
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -110,7 +111,13 @@ impl ObjectFile {
     }
 
     fn load_programs(&self, btf: Option<&OwnedFd>, threads: usize) -> Result<BTreeMap<String, Program>> {
-        let work: Vec<(&String, &aya_obj::Program)> = self.object.programs.iter().collect();
+        let mut work: Vec<(&String, &aya_obj::Program)> = self.object.programs.iter().collect();
+        // The verifier takes longest for the longest programs: begun last, one of them would keep a single thread busy
+        // after all others have ended.
+        let instructions = |program: &aya_obj::Program| {
+            self.object.functions.get(&program.function_key()).map_or(0, |f| f.instructions.len())
+        };
+        work.sort_by_key(|(_, program)| Reverse(instructions(program)));
         let next = AtomicUsize::new(0);
         let worker = || {
             let mut done = Vec::new();
