@@ -93,9 +93,11 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
 const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/config/daemon-config/src/cell.rs", "when the agent was started, in its stored configuration"),
     ("cells/endpoint/endpoints/src/gc.rs", "times in an endpoint's log"),
-    ("cells/endpoint/endpoints/src/reconcile.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/reconcile/ops.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/reconcile/regeneration.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/requests/description.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/requests/service.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/restore/finish.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/restore/start.rs", "times in an endpoint's log"),
     ("cells/infra/status/src/cell.rs", "since when a source fails, in the status"),
     ("cells/infra/status/src/commands.rs", "how old reports are, in the tree that is shown"),
@@ -141,7 +143,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ),
     ("lib/netlink/src/connection.rs", "waits before an interrupted dump is repeated"),
     (
-        "cells/endpoint/endpoints/src/reconcile.rs",
+        "cells/endpoint/endpoints/src/reconcile/regeneration.rs",
         "rests a millisecond for packets in flight, on the thread of the reconciler",
     ),
     ("cells/infra/status/src/kubelet.rs", "a task for each connection, on the thread below"),

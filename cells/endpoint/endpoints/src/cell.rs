@@ -1,54 +1,45 @@
-//! The wiring: table, reconciler, start, REST.
+//! The wiring: configuration, table, handle, start hook, reconciler, jobs, REST.
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use api::{ControllerUuids, DebugSource, Operation, Request, Response, Route};
+use api::{ControllerUuids, DebugSource, Route};
 use datapath_api::Datapath;
-use devices::{Device, Netlink};
+use devices::Device;
 use hive::prelude::*;
 use identity::Identities;
-use ipam::{Ipam, RestoredAddress};
+use ipam::Ipam;
 use ipcache::IpcacheWriter;
 use k8s_tables::core::{Namespace, Pod};
 use k8s_tables::{Api, Row, Source, Sources};
 use local_node::{LocalNodeStore, StateConfig};
 use memory_limit::MemoryLimit;
+use metrics::Metrics;
 use policy::Policies;
 use runtime_options::{RuntimeOption, SOURCE_IP_VERIFICATION};
-use statedb::{Obj, RwTable, Table};
+use statedb::{Initializer, RwTable, Table};
+use tokio::sync::oneshot;
 
-use crate::api::rest;
+use crate::api::{debug, rest};
 use crate::config::EndpointsConfig;
-use crate::gc;
+use crate::gc::{self, EndpointGc};
 use crate::identity_labels::pod::Objects;
+use crate::links::LinkSource;
 use crate::metrics::Counts;
 use crate::model::endpoint::Endpoint;
-use crate::model::mac::Mac;
 use crate::model::options::{Defaults, Options};
-use crate::reconcile::{EndpointOps, builder};
+use crate::reconcile::ops::{EndpointOps, builder};
+use crate::reconcile::regeneration::Regenerator;
+use crate::reconcile::targets::{HostIp, Targets};
 use crate::requests::fence::fence;
 use crate::requests::pods;
 use crate::requests::service::{Context, Endpoints};
-use crate::restore::damaged;
+use crate::restore::damaged::ReportDamaged;
 use crate::restore::files::StateFolder;
+use crate::restore::finish::FinishRestore;
 use crate::restore::queue::DeletionQueue;
-use crate::restore::start::{self, Link, Links};
-
-/// How long requests wait for cluster objects after a start.
-const OBJECTS_PATIENCE: Duration = Duration::from_secs(20);
-/// The minimum time between two searches for recreated interfaces.
-const TAKE_UP: Duration = Duration::from_secs(1);
-/// How long endpoints of the previous run may take until their jobs count as stuck; the steps in between have limits of
-/// their own.
-const REGENERATION: Duration = Duration::from_secs(300);
-/// Between tries to read from the kernel at a start, growing.
-const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
-/// Tries before the start fails.
-const START_RETRIES: u32 = 5;
+use crate::restore::start::{PreviousRun, StartHook};
 
 /// Provides `Arc<Endpoints>` and `Arc<Table<Endpoint>>`, restores endpoints, serves the operations under `/endpoint`.
 pub fn cell() -> Cell {
@@ -59,340 +50,177 @@ pub fn cell() -> Cell {
             config::<EndpointsConfig>(),
             statedb::table::<Endpoint>(),
             provide_private(|state: Config<StateConfig>| Arc::new(StateFolder::new(state.state()))),
+            provide_private(|| Arc::new(LinkSource::kernel())),
             provide(restored_addresses),
-            provide_private(|| -> Arc<LinkSource> { Arc::new(LinkSource(Box::new(links))) }),
             provide(endpoints),
-            provide(routes),
-            provide(debug),
+            provide(|endpoints: Arc<Endpoints>| -> Members<Route> { Members(rest::routes(&endpoints)) }),
+            provide(|endpoints: Arc<Endpoints>| -> Member<DebugSource> {
+                Member(debug::ongoing_creations(&endpoints))
+            }),
         ],
     )
 }
 
-/// The source of the node's links; tests replace it.
-#[cfg_attr(
-    not(any(test, feature = "test-util")),
-    expect(unreachable_pub, reason = "tests of others name it")
-)]
-pub struct LinkSource(pub(crate) Box<dyn Fn() -> Result<Links, devices::NetlinkError> + Send + Sync>);
-
-fn links() -> Result<Links, devices::NetlinkError> {
-    let links = Netlink::open()?.links()?.into_iter();
-    Ok(links
-        .map(|link| {
-            (
-                link.name,
-                Link { index: link.index, mac: link.hardware_addr.ethernet().map(Mac), peer: link.parent },
-            )
-        })
-        .collect())
-}
-
-/// The addresses of the records, for the allocator, which starts before this cell.
 fn restored_addresses(files: Arc<StateFolder>) -> Member<ipam::Restored> {
-    Member(ipam::Restored::new(move || {
-        let found = files.scan().map_err(io::Error::other)?.into_iter();
-        let records = found.filter_map(|found| found.record?.ok());
-        let addresses =
-            records.filter(|record| !record.datapath_configuration.external_ipam).flat_map(|record| {
-                let (endpoint, owner) = (record.id, record.pod_name());
-                let addresses: Vec<IpAddr> = record.addresses().collect();
-                addresses.into_iter().map(move |address| RestoredAddress {
-                    address,
-                    endpoint,
-                    owner: owner.clone(),
-                })
-            });
-        Ok(addresses.collect())
-    }))
+    Member(ipam::Restored::new(move || files.restored_addresses().map_err(io::Error::other)))
 }
 
+/// The cells that an endpoint's state is written to.
 #[derive(Params)]
-struct EndpointsParams {
-    config: ConfigWatch<EndpointsConfig>,
-    state: Config<StateConfig>,
+struct TargetParams {
     table: Arc<RwTable<Endpoint>>,
     files: Arc<StateFolder>,
-    links: Arc<LinkSource>,
-    devices: Option<Arc<Table<Device>>>,
-    options: Option<Arc<Table<RuntimeOption>>>,
     ipam: Arc<Ipam>,
     ipcache: Arc<IpcacheWriter>,
     identities: Arc<Identities>,
     policies: Arc<Policies>,
+    datapath: Arc<dyn Datapath>,
+    node: Arc<LocalNodeStore>,
+}
+
+impl TargetParams {
+    fn targets(&self) -> Targets {
+        let node = self.node.clone();
+        let host_ip: HostIp = Arc::new(move |address| {
+            let node = node.node()?;
+            if address.is_ipv4() { node.ipv4.map(IpAddr::V4) } else { node.ipv6.map(IpAddr::V6) }
+        });
+        Targets {
+            datapath: self.datapath.clone(),
+            ipcache: (*self.ipcache).clone(),
+            identities: (*self.identities).clone(),
+            policies: (*self.policies).clone(),
+            ipam: (*self.ipam).clone(),
+            files: (*self.files).clone(),
+            host_ip,
+        }
+    }
+}
+
+/// Cluster objects, if the agent knows any.
+#[derive(Params)]
+struct ClusterParams {
     pods: Option<Arc<Table<Row<Pod>>>>,
     namespaces: Option<Arc<Table<Row<Namespace>>>>,
     sources: Option<Arc<Sources>>,
     origins: Group<Arc<dyn Source>>,
     api: Option<Arc<dyn Api>>,
-    datapath: Arc<dyn Datapath>,
-    node: Arc<LocalNodeStore>,
+}
+
+impl ClusterParams {
+    fn objects(self, node: Arc<LocalNodeStore>) -> Option<Objects> {
+        let (pods, namespaces) = self.pods.zip(self.namespaces)?;
+        let partial = self.origins.iter().filter(|source| !source.has_namespaces());
+        let partial = Arc::new(partial.map(|source| source.name().to_owned()).collect());
+        let cluster = Arc::new(move || node.node().map(|node| node.cluster.clone()).unwrap_or_default());
+        Some(Objects { pods, namespaces, sources: self.sources, api: self.api, partial, cluster })
+    }
+}
+
+/// Options, the node, and all that jobs are made of.
+#[derive(Params)]
+struct AgentParams {
+    config: ConfigWatch<EndpointsConfig>,
+    state: Config<StateConfig>,
+    options: Option<Arc<Table<RuntimeOption>>>,
+    links: Arc<LinkSource>,
+    devices: Option<Arc<Table<Device>>>,
     memory: Option<Arc<MemoryLimit>>,
-    metrics: Arc<metrics::Metrics>,
+    metrics: Arc<Metrics>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
     health: Health,
 }
 
-fn endpoints(p: EndpointsParams) -> anyhow::Result<Arc<Endpoints>> {
-    let config = p.config.get();
-    let start = Options::default().with(SOURCE_IP_VERIFICATION, config.enable_source_ip_verification);
-    let defaults = Defaults::new(start, p.options);
+fn endpoints(
+    targets: TargetParams,
+    cluster: ClusterParams,
+    agent: AgentParams,
+) -> anyhow::Result<Arc<Endpoints>> {
+    let config = agent.config.get();
     let counts = Counts::default();
-    counts.register(&p.metrics, p.table.reader());
-    let (gate, fence) = fence();
-    let node = p.node.clone();
-    let cluster = Arc::new(move || node.node().map(|node| node.cluster.clone()).unwrap_or_default());
-    let partial = p.origins.iter().filter(|source| !source.has_namespaces());
-    let partial = Arc::new(partial.map(|source| source.name().to_owned()).collect());
-    let objects = p.pods.zip(p.namespaces).map(|(pods, namespaces)| Objects {
-        pods,
-        namespaces,
-        sources: p.sources.clone(),
-        api: p.api.clone(),
-        partial,
-        cluster,
-    });
+    counts.register(&agent.metrics, targets.table.reader());
+    let configured = Options::default().with(SOURCE_IP_VERIFICATION, config.enable_source_ip_verification);
+    let defaults = Defaults::new(configured, agent.options);
     let filter = Arc::new(config.filter()?);
+    let objects = cluster.objects(targets.node.clone());
+    let (gate, fence) = fence();
     let context = Context {
-        identities: (*p.identities).clone(),
-        policies: (*p.policies).clone(),
-        datapath: p.datapath.clone(),
+        identities: (*targets.identities).clone(),
+        policies: (*targets.policies).clone(),
+        datapath: targets.datapath.clone(),
         filter: filter.clone(),
         objects: objects.clone(),
-        memory: p.memory.unwrap_or_default(),
+        memory: agent.memory.unwrap_or_default(),
         uuids: ControllerUuids::default(),
     };
-    let (table, ipam) = ((*p.table).clone(), (*p.ipam).clone());
+    let (table, ipam) = ((*targets.table).clone(), (*targets.ipam).clone());
     let endpoints = Arc::new(Endpoints::new(table, ipam, fence, defaults.clone(), context));
 
-    let initializer = {
-        let mut txn = p.table.write();
-        let initializer = txn.register_initializer("restore");
-        txn.commit();
-        initializer
-    };
-    let ipcache_initializer = p.ipcache.register("endpoints");
-    let (identities, identity_initializer) = (p.identities.clone(), p.identities.register("endpoints"));
-
-    let (restored, folder, ipam, source) =
-        (p.table.clone(), p.files.clone(), p.ipam.clone(), p.links.clone());
-    let unfinished = Arc::new(OnceLock::new());
-    let damaged = Arc::new(OnceLock::new());
-    let (counted, found, found_damaged) = (counts.clone(), unfinished.clone(), damaged.clone());
-    let known_to = p.datapath.clone();
-    let renewed = (!config.keep_config).then(|| defaults.clone());
-    let (service, own, datapath) = (endpoints.clone(), defaults.clone(), p.datapath.clone());
-    p.lifecycle.hook("endpoint-restore").on_start(move |_| async move {
-        let begin = Instant::now();
-        // Retry before giving up: a restart of the agent by its supervisor takes longer than these delays.
-        let backoff = Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL).retries(START_RETRIES);
-        let links = start::read("list links", None, backoff, move || (source.0)()).await?;
-        let options = renewed.as_ref().map(Defaults::now);
-        // Without an answer the interface of a damaged record is unknown.
-        let known = || known_to.restored().unwrap_or_default();
-        let allocators = (&*identities, &*filter);
-        let outcome = start::restore(&restored, &folder, &ipam, allocators, &links, options.as_ref(), known)?;
-        identities.complete(identity_initializer);
-        start::host(&service, &links, &own.now());
-        if let Some(id) = start::host_id(&restored.reader()) {
-            datapath.expect_host(id);
-        }
-        // Set by this hook only, once.
-        let _ = found.set(start::unfinished(&links, &restored.reader()));
-        let start::Outcome { restored, failed, skipped, damaged } = outcome;
-        let _ = found_damaged.set(damaged);
-        counted.phase("restoration", begin.elapsed(), restored, failed, skipped);
-        tracing::info!(restored, failed, skipped, "Endpoints of the previous run read");
-        Ok(())
-    });
-
-    let (node, table, files) = (p.node.clone(), p.table.clone(), p.files.clone());
-    let (datapath, ipcache, ipam) = (p.datapath.clone(), p.ipcache.clone(), p.ipam.clone());
-    let host_ip = move |address: IpAddr| {
-        let node = node.node()?;
-        if address.is_ipv4() { node.ipv4.map(IpAddr::V4) } else { node.ipv6.map(IpAddr::V6) }
-    };
-    let ops = EndpointOps {
-        table: table.reader(),
-        datapath,
-        ipcache: (*ipcache).clone(),
-        identities: (*p.identities).clone(),
-        policies: (*p.policies).clone(),
-        ipam: (*ipam).clone(),
-        files: (*files).clone(),
+    let (unfinished_sender, unfinished) = oneshot::channel();
+    let (damaged_sender, damaged) = oneshot::channel();
+    let start = StartHook {
+        previous: PreviousRun {
+            table: (*targets.table).clone(),
+            files: (*targets.files).clone(),
+            ipam: (*targets.ipam).clone(),
+            identities: (*targets.identities).clone(),
+            filter,
+        },
+        endpoints: endpoints.clone(),
+        links: agent.links.clone(),
+        datapath: targets.datapath.clone(),
+        defaults: defaults.clone(),
+        keep_options: config.keep_config,
         counts: counts.clone(),
-        host_ip: Arc::new(host_ip),
+        identity_initializer: targets.identities.register("endpoints"),
+        unfinished: unfinished_sender,
+        damaged: damaged_sender,
     };
-    builder((*table).clone(), ops).spawn(&p.jobs);
+    agent.lifecycle.hook("endpoint-restore").on_start(move |_| start.run());
 
-    let queue = DeletionQueue::new(p.state.run());
-    let (service, table, ipcache, source, datapath) =
-        (endpoints.clone(), p.table.clone(), p.ipcache.clone(), p.links.clone(), p.datapath.clone());
-    p.jobs.one_shot("finish-endpoint-restore", move |cx: JobCx| async move {
-        let work = async {
-            datapath.ready().await;
-            // Requests wait for this: it is retried until it succeeds.
-            let (health, backoff) =
-                (Some(&cx.health), || Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL));
-            let links = start::read("list links", health, backoff(), move || (source.0)()).await?;
-            let known = move || datapath.restored();
-            let known = start::read("list the datapath's endpoints", health, backoff(), known).await?;
-            let working = cx.working_within(REGENERATION);
-            start::host(&service, &links, &defaults.now());
-            let begin = Instant::now();
-            let applied = known.into_iter().map(|known| (known.id, known.identity)).collect();
-            let (total, failed) = start::regenerate(&service, &applied).await;
-            counts.phase("regeneration", begin.elapsed(), total - failed, failed, 0);
-            table.transact(|txn| initializer.done(txn));
-            ipcache.complete(ipcache_initializer);
-            match start::drain(&service, &queue).await {
-                Ok(0) => {}
-                Ok(served) => tracing::info!(served, "Served queued CNI deletions"),
-                Err(error) => tracing::warn!(%error, "Unable to read the CNI deletion queue"),
-            }
-            drop(working);
-            if let Some(objects) = &objects
-                && tokio::time::timeout(OBJECTS_PATIENCE, objects.complete()).await.is_err()
-            {
-                tracing::warn!("Cluster objects are not complete; new pods begin as reserved:init");
-            }
-            gate.open();
-            start::remove_unfinished(unfinished.get().cloned().unwrap_or_default()).await;
-            match failed {
-                0 => cx.health.ok("Endpoints restored"),
-                failed => cx.health.degraded("Endpoints restored", format!("{failed} not regenerated yet")),
-            }
-            anyhow::Ok(())
-        };
-        tokio::select! {
-            result = work => result,
-            () = cx.cancelled() => Ok(()),
-        }
-    });
-    if let Some(objects) = endpoints.context.objects.clone() {
-        let service = endpoints.clone();
-        p.jobs.one_shot("follow-pods", move |cx: JobCx| async move {
-            tokio::select! {
-                () = pods::follow(&service, &objects) => {}
-                () = cx.cancelled() => {}
-            }
-            Ok(())
-        });
+    let regenerator =
+        Regenerator { table: targets.table.reader(), targets: targets.targets(), counts: counts.clone() };
+    builder((*targets.table).clone(), EndpointOps(regenerator)).spawn(&agent.jobs);
+
+    let finish = FinishRestore {
+        endpoints: endpoints.clone(),
+        table: targets.table.clone(),
+        datapath: targets.datapath,
+        ipcache: targets.ipcache.clone(),
+        links: agent.links.clone(),
+        defaults,
+        objects: objects.clone(),
+        queue: DeletionQueue::new(agent.state.run()),
+        counts,
+        initializer: initializer(&targets.table),
+        ipcache_initializer: targets.ipcache.register("endpoints"),
+        gate,
+        unfinished,
+    };
+    agent.jobs.one_shot("finish-endpoint-restore", move |cx: JobCx| finish.run(cx));
+    if let Some(objects) = objects {
+        let endpoints = endpoints.clone();
+        agent.jobs.one_shot("follow-pods", move |cx: JobCx| pods::run(endpoints, objects, cx));
     }
     let service = endpoints.clone();
-    p.jobs.observer("forget-removed", endpoints.table().observe(), move |cx, changes| {
-        let service = service.clone();
-        async move {
-            let _ended_early = cx.token().run_until_cancelled(gc::forget_removed(&service, &changes)).await;
-            Ok(())
-        }
+    agent.jobs.observer("forget-removed", endpoints.table().observe(), move |cx, changes| {
+        gc::forget_removed(service.clone(), changes, cx)
     });
-    let (source, ipam, health) = (p.links.clone(), p.ipam.clone(), p.health.scope("records"));
-    p.jobs.one_shot("damaged-records", move |cx: JobCx| async move {
-        let damaged = damaged.get().cloned().unwrap_or_default();
-        damaged::tell(damaged, move || (source.0)(), &ipam, health, cx).await;
-        Ok(())
-    });
-    let (service, source, mut config) = (endpoints.clone(), p.links, p.config);
-    let devices = p.devices;
-    p.jobs.one_shot("endpoint-gc", move |cx: JobCx| async move {
-        let mut sweep = gc::Sweep::default();
-        let mut last = tokio::time::Instant::now();
-        loop {
-            let interval = config.get().endpoint_gc_interval;
-            tokio::select! {
-                () = tokio::time::sleep_until(last + interval), if !interval.is_zero() => {}
-                () = config.changed() => continue,
-                () = take_up(&service, devices.as_deref()) => {}
-                () = cx.cancelled() => return Ok(()),
-            }
-            let _working = cx.working();
-            last = tokio::time::Instant::now();
-            let source = source.clone();
-            match hive::blocking(move || (source.0)()).await {
-                Ok(links) => match &*sweep.run(&service, &links).await {
-                    [] => cx.health.ok("all endpoints have their interface"),
-                    [(id, interface), more @ ..] => {
-                        let what = format!(
-                            "endpoint {id}: interface {interface} is gone, and {} more; they are removed in {interval:?} \
-                             unless it comes back or their pod is deleted",
-                            more.len()
-                        );
-                        if cx.health.degraded_anew("Endpoints without interface", &what) {
-                            tracing::warn!(error = %what, "Endpoints without interface");
-                        }
-                    }
-                },
-                Err(error) => {
-                    if cx.health.degraded_anew("Unable to list links", &error) {
-                        tracing::warn!(%error, "Unable to list links");
-                    }
-                }
-            }
-        }
-    });
+    let health = agent.health.scope("records");
+    let damaged = ReportDamaged { damaged, links: agent.links.clone(), ipam: targets.ipam, health };
+    agent.jobs.one_shot("damaged-records", move |cx: JobCx| damaged.run(cx));
+    let gc = EndpointGc {
+        endpoints: endpoints.clone(),
+        links: agent.links,
+        devices: agent.devices,
+        config: agent.config,
+    };
+    agent.jobs.one_shot("endpoint-gc", move |cx: JobCx| gc.run(cx));
     Ok(endpoints)
 }
 
-/// Takes up recreated interfaces, forever.
-async fn take_up(endpoints: &Endpoints, devices: Option<&Table<Device>>) {
-    let Some(devices) = devices else { return std::future::pending().await };
-    loop {
-        let snapshot = devices.snapshot();
-        let (rows, watch) = devices.all_watch(&snapshot);
-        let link = |device: &Device| Link {
-            index: device.index,
-            mac: device.hardware_addr.ethernet().map(Mac),
-            peer: device.parent,
-        };
-        gc::take_up(endpoints, &rows.map(|device| (device.name.clone(), link(device))).collect());
-        drop(snapshot);
-        watch.changed().await;
-        tokio::time::sleep(TAKE_UP).await;
-    }
-}
-
-/// The endpoints that have no datapath yet.
-fn debug(endpoints: Arc<Endpoints>) -> Member<DebugSource> {
-    let table = endpoints.table();
-    Member(DebugSource::new("ongoing-endpoint-creations", move || {
-        let snapshot = table.snapshot();
-        let ongoing = table.all(&snapshot).filter(|endpoint| endpoint.builds == 0);
-        let line = |endpoint: &Obj<Endpoint>| {
-            let (id, record, state) = (endpoint.id().0, &endpoint.record, endpoint.state);
-            format!("{id} {} {}: {state}\n", record.cni_attachment_id(), record.pod_name())
-        };
-        ongoing.map(line).collect()
-    }))
-}
-
-fn routes(endpoints: Arc<Endpoints>) -> Members<Route> {
-    let get = |operation, answer: fn(&Endpoints, &Request) -> Response| {
-        let endpoints = endpoints.clone();
-        Route::new(operation, move |request| {
-            let answer = answer(&endpoints, &request);
-            async move { answer }
-        })
-    };
-    macro_rules! act {
-        ($operation:ident, $handler:path) => {{
-            let endpoints = endpoints.clone();
-            Route::new(Operation::$operation, move |request| $handler((*endpoints).clone(), request))
-        }};
-    }
-    Members(vec![
-        get(Operation::GetEndpoint, rest::list),
-        get(Operation::GetEndpointID, rest::get),
-        get(Operation::GetEndpointIDConfig, rest::get_config),
-        get(Operation::GetEndpointIDLabels, rest::get_labels),
-        get(Operation::GetEndpointIDLog, rest::get_log),
-        get(Operation::GetEndpointIDHealthz, rest::get_healthz),
-        get(Operation::GetIdentityEndpoints, rest::identities),
-        act!(PutEndpointID, rest::put),
-        act!(PatchEndpointID, rest::patch),
-        act!(DeleteEndpointID, rest::delete),
-        act!(DeleteEndpoint, rest::delete_batch),
-        act!(PatchEndpointIDConfig, rest::patch_config),
-        act!(PatchEndpointIDLabels, rest::patch_labels),
-    ])
+/// Keeps the table incomplete until the endpoints of the previous run are restored.
+fn initializer(table: &RwTable<Endpoint>) -> Initializer<Endpoint> {
+    table.transact(|txn| txn.register_initializer("restore")).0
 }

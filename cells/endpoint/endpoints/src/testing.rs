@@ -1,12 +1,12 @@
-//! The cell's view of the kernel, replaced: for hives that have none.
+//! A replacement for the node's links, for hives without a kernel.
 
 use std::sync::Arc;
 
-use crate::restore::start::Links;
+use crate::links::Links;
 
-pub use crate::cell::LinkSource;
+pub use crate::links::LinkSource;
 
-/// Links that are given, to be put in the place of the node's: `TestHive::replace(links(known))`.
+/// Returns a source of these links, to replace the node's: `TestHive::replace(links(known))`.
 pub fn links(known: Links) -> Arc<LinkSource> {
-    Arc::new(LinkSource(Box::new(move || Ok(known.clone()))))
+    Arc::new(LinkSource::new(move || Ok(known.clone())))
 }

@@ -1,8 +1,10 @@
 //! The endpoint operations of the REST API.
 
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
 
-use api::{Request, Response};
+use api::{Operation, Request, Response, Route};
 use api_models as models;
 use serde::{Serialize, Serializer};
 
@@ -13,6 +15,44 @@ use crate::model::error::{BadId, Invalid};
 use crate::model::id::Name;
 use crate::requests::service::{Endpoints, Refused};
 use labels::Labels;
+
+/// Returns the routes of all operations.
+pub(crate) fn routes(endpoints: &Arc<Endpoints>) -> Vec<Route> {
+    vec![
+        read(endpoints, Operation::GetEndpoint, list),
+        read(endpoints, Operation::GetEndpointID, get),
+        read(endpoints, Operation::GetEndpointIDConfig, get_config),
+        read(endpoints, Operation::GetEndpointIDLabels, get_labels),
+        read(endpoints, Operation::GetEndpointIDLog, get_log),
+        read(endpoints, Operation::GetEndpointIDHealthz, get_healthz),
+        read(endpoints, Operation::GetIdentityEndpoints, identities),
+        write(endpoints, Operation::PutEndpointID, put),
+        write(endpoints, Operation::PatchEndpointID, patch),
+        write(endpoints, Operation::DeleteEndpointID, delete),
+        write(endpoints, Operation::DeleteEndpoint, delete_batch),
+        write(endpoints, Operation::PatchEndpointIDConfig, patch_config),
+        write(endpoints, Operation::PatchEndpointIDLabels, patch_labels),
+    ]
+}
+
+/// Returns a route that answers from a snapshot, without waiting.
+fn read(
+    endpoints: &Arc<Endpoints>,
+    operation: Operation,
+    handler: fn(&Endpoints, &Request) -> Response,
+) -> Route {
+    let endpoints = endpoints.clone();
+    Route::new(operation, move |request| std::future::ready(handler(&endpoints, &request)))
+}
+
+/// Returns a route that waits until the request is fulfilled.
+fn write<F>(endpoints: &Arc<Endpoints>, operation: Operation, handler: fn(Endpoints, Request) -> F) -> Route
+where
+    F: Future<Output = Response> + Send + 'static,
+{
+    let endpoints = endpoints.clone();
+    Route::new(operation, move |request| handler((*endpoints).clone(), request))
+}
 
 /// `PUT /endpoint/{id}`. The path's id does not matter: the body's counts, or a free one is taken.
 pub(crate) async fn put(endpoints: Endpoints, request: Request) -> Response {
@@ -221,8 +261,13 @@ fn refusal(error: &Refused, invalid: u16) -> Response {
     match error {
         Refused::Invalid(_) | Refused::Option(_) => Response::error(invalid, error.to_string()),
         Refused::NotFound => Response::empty(404),
-        Refused::Failed(_) => Response::error(500, error.to_string()),
         Refused::Memory(_) => Response::error(429, error.to_string()),
         Refused::NotOpen(_) => Response::error(503, error.to_string()),
+        Refused::Address(_)
+        | Refused::Identity(_)
+        | Refused::Regeneration(_)
+        | Refused::Deleted
+        | Refused::TimedOut
+        | Refused::Update { .. } => Response::error(500, error.to_string()),
     }
 }

@@ -1,12 +1,14 @@
-//! How far an endpoint has come whose datapath is being (re)made.
+//! How far the regeneration of an endpoint has got.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
+use labels::Labels;
 use serde::Serialize;
 use tokio::time::Instant;
 
-/// A regeneration that has begun and waits for another cell. Changes of the endpoint end it: it starts again.
+/// A regeneration that has begun and waits for another cell. A change of the endpoint ends it: another one begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Regeneration {
     /// The step that it waits for.
@@ -23,10 +25,36 @@ pub struct Regeneration {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Step {
-    /// The policy maps: its own, and those of all others as far as they are about its identity.
+    /// The policy maps: its own, and the rows of all others about its identity.
     Policy,
     /// Its addresses in the ipcache.
     Ipcache,
     /// The endpoints that change identity together with it.
     Peers,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Step::Policy => "policy",
+            Step::Ipcache => "the ipcache",
+            Step::Peers => "other endpoints",
+        })
+    }
+}
+
+/// Why a regeneration fails by itself; all other errors are those of the cells that it writes to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RegenerationError {
+    /// The identity of the record belongs to other labels by now.
+    #[error("identity {identity} is not {labels}'s any more")]
+    IdentityReused {
+        /// The identity.
+        identity: u32,
+        /// The endpoint's labels.
+        labels: Labels,
+    },
+    /// The deadline has passed.
+    #[error("timed out while waiting for {0}")]
+    TimedOut(Step),
 }

@@ -176,8 +176,7 @@ impl Endpoints {
     pub(super) fn identify(&self, record: &mut Record) -> Result<(), Refused> {
         let Some(labels) = without_identity(record) else { return Ok(()) };
         let id = self.context.identities.allocate(&labels, &Endpoint::user(record.id));
-        let id = id.map_err(|error| Refused::Failed(format!("unable to resolve identity: {error}")))?;
-        record.sec_label = Some(SecurityLabel { id, labels });
+        record.sec_label = Some(SecurityLabel { id: id?, labels });
         Ok(())
     }
 }

@@ -1,11 +1,13 @@
 //! Endpoints follow the objects of their pods and namespaces.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use hive::JobCx;
 use labels::K8S;
 use statedb::Snapshot;
 
@@ -14,12 +16,18 @@ use crate::model::endpoint::Endpoint;
 use crate::model::id::EndpointId;
 use crate::requests::service::{Endpoints, Refused};
 
-/// When an endpoint is looked at again for which there was no identity.
-const RETRY: Duration = Duration::from_secs(5);
+/// Between attempts to describe endpoints for which there was no identity.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Keeps labels and names of ports of all endpoints equal to those of the objects, as long as it is polled.
+/// The job `follow-pods`.
+pub(crate) async fn run(endpoints: Arc<Endpoints>, objects: Objects, cx: JobCx) -> anyhow::Result<()> {
+    let _ended_early = cx.token().run_until_cancelled(follow(&endpoints, &objects)).await;
+    Ok(())
+}
+
+/// Keeps labels and named ports of all endpoints equal to those of the objects, as long as it is polled.
 pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
-    // Before all sources have spoken nothing is known to have changed.
+    // Until all sources are complete an absent object does not mean that it was deleted.
     objects.complete().await;
     let table = endpoints.table();
     let (mut pods, mut namespaces, mut rows) =
@@ -49,7 +57,7 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
             let row = table.get(&snapshot, Endpoint::by_id(*id));
             row.is_some_and(|row| row.record.sec_label.is_some() && !row.state.is_leaving())
         });
-        // Most changes of rows are how far the reconciler has come.
+        // Most changes of rows are progress of the reconciler.
         let news: Vec<EndpointId> =
             ids.iter().copied().filter(|id| endpoints.has_news(*id, &snapshot)).collect();
         if !news.is_empty() {
@@ -82,12 +90,12 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
                     failed.insert(id);
                 }
             }
-            () = tokio::time::sleep(RETRY), if !failed.is_empty() => {}
+            () = tokio::time::sleep(RETRY_INTERVAL), if !failed.is_empty() => {}
         }
     }
 }
 
-/// Logs what has become of an endpoint; false if that is to be tried again.
+/// Logs the outcome for an endpoint; false if it is to be retried.
 fn report(id: EndpointId, outcome: Result<bool, Refused>) -> bool {
     match outcome {
         Ok(true) => tracing::info!(endpointID = id.0, "Labels or ports of the pod have changed"),
@@ -100,7 +108,7 @@ fn report(id: EndpointId, outcome: Result<bool, Refused>) -> bool {
     true
 }
 
-/// Whether nothing is known of the endpoint's pod but that the table has another one of its name.
+/// Whether the endpoint has no labels of its pod, and the table has only another pod of its name.
 fn is_unknown(endpoint: &Endpoint, objects: &Objects, snapshot: &Snapshot) -> bool {
     let labels = &endpoint.record.op_labels;
     let described = [&labels.orchestration_identity, &labels.orchestration_info];
@@ -108,7 +116,7 @@ fn is_unknown(endpoint: &Endpoint, objects: &Objects, snapshot: &Snapshot) -> bo
         && objects.lookup(snapshot, &endpoint.record) == Lookup::OtherPod
 }
 
-/// Requests to the API server for pods, one an endpoint.
+/// Requests in flight to the API server for pods, one an endpoint.
 #[derive(Default)]
 struct Fetches {
     running: FuturesUnordered<BoxFuture<'static, (EndpointId, Option<Metadata>)>>,
@@ -116,7 +124,7 @@ struct Fetches {
 }
 
 impl Fetches {
-    /// Asks for an endpoint's pod until there is an answer, or the watch has it, or the endpoint goes.
+    /// Requests an endpoint's pod until there is an answer, or the watch has it, or the endpoint goes.
     fn add(&mut self, endpoints: &Endpoints, objects: &Objects, id: EndpointId) {
         if objects.api.is_none() || !self.ids.insert(id) {
             return;
@@ -125,14 +133,14 @@ impl Fetches {
         self.running.push(Box::pin(async move {
             let row = table.get(&table.snapshot(), Endpoint::by_id(id)).cloned();
             let Some(endpoint) = row else { return (id, None) };
-            let wanted = || {
+            let is_needed = || {
                 let same_pod = |row: &Endpoint| row.record.k8s_uid == endpoint.record.k8s_uid;
                 let snapshot = table.snapshot();
                 table.get(&snapshot, Endpoint::by_id(id)).is_some_and(|row| {
                     !row.state.is_leaving() && same_pod(row) && is_unknown(row, &objects, &snapshot)
                 })
             };
-            (id, objects.fetch_until_known(&endpoint.record, wanted).await)
+            (id, objects.fetch_until_known(&endpoint.record, is_needed).await)
         }));
     }
 }

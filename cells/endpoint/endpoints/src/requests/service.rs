@@ -1,4 +1,4 @@
-//! The handle on endpoints: making, changing and removing them as requests ask, and waiting for the outcome.
+//! The handle on endpoints: creates, changes and removes them as requests demand, and waits for the outcome.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use crate::model::state::State;
 use crate::requests::change;
 use crate::requests::fence::{Fence, NotOpen};
 
-/// How long a request waits for the endpoint it made or changed.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a request waits for the endpoint that it has created or changed.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// Makes, changes and removes endpoints. Cheap to clone.
+/// Creates, changes and removes endpoints. Cheap to clone.
 #[derive(Clone)]
 pub struct Endpoints {
     pub(super) table: RwTable<Endpoint>,
@@ -42,41 +42,62 @@ pub struct Endpoints {
     next_id: Arc<AtomicU16>,
 }
 
-/// The other cells that endpoints are made with.
+/// The other cells that requests need.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) identities: Identities,
     pub(crate) policies: Policies,
-    /// For what the REST API shows of policy.
+    /// For the REST API's view of policy.
     pub(crate) datapath: Arc<dyn Datapath>,
     pub(crate) filter: Arc<Filter>,
     /// Cluster objects, if the agent knows any.
     pub(crate) objects: Option<Objects>,
-    /// How much memory there is.
+    /// Refuses endpoints beyond the agent's memory limit.
     pub(crate) memory: Arc<MemoryLimit>,
     pub(crate) uuids: ControllerUuids,
 }
 
-/// Why a request for an endpoint is not fulfilled.
+/// Why a request is not fulfilled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// The request cannot be right; nothing was changed.
+    /// The request is invalid; nothing was changed.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// An option of the request cannot be right; nothing was changed.
+    /// An option of the request is invalid; nothing was changed.
     #[error(transparent)]
     Option(#[from] BadOption),
     /// No endpoint has the name.
     #[error("endpoint not found")]
     NotFound,
-    /// The endpoint could not be made or changed; a new one is removed again.
-    #[error("{0}")]
-    Failed(String),
+    /// An address of the endpoint is not its to take.
+    #[error(transparent)]
+    Address(#[from] ipam::Error),
+    /// The endpoint's labels have no identity.
+    #[error("unable to resolve identity: {0}")]
+    Identity(#[from] identity::Error),
+    /// The reconciler could not write the endpoint's state; the error is that of the row's status.
+    #[error("unable to regenerate endpoint: {0}")]
+    Regeneration(String),
+    /// A deletion has overtaken the request.
+    #[error("endpoint was deleted while processing the request")]
+    Deleted,
+    /// The endpoint is still being regenerated.
+    #[error("timed out while waiting for initial endpoint generation to complete")]
+    TimedOut,
+    /// The change is in the table; regenerating the endpoint has failed and is retried.
+    #[error("error while regenerating endpoint. For more info run: 'cilium-dbg endpoint get {endpoint}'")]
+    Update {
+        /// The endpoint.
+        endpoint: EndpointId,
+        /// The cause.
+        #[source]
+        source: Box<Refused>,
+    },
     /// The endpoint would exceed the memory that the agent may use.
     #[error("no room for another endpoint: {0}")]
     Memory(#[from] memory_limit::Full),
-    /// The agent does not take requests for endpoints yet.
+    /// The agent does not accept requests for endpoints yet.
     #[error(transparent)]
     NotOpen(#[from] NotOpen),
 }
@@ -94,12 +115,12 @@ impl Endpoints {
         Endpoints { table, ipam, fence, defaults, context, next_id }
     }
 
-    /// The table's reading half.
+    /// Returns the table's reader.
     pub fn table(&self) -> Table<Endpoint> {
         self.table.reader()
     }
 
-    /// Makes an endpoint. With `sync-build-endpoint` it is ready when this returns.
+    /// Creates an endpoint. With `sync-build-endpoint` it is ready when this returns. One that fails is removed again.
     pub async fn create(&self, request: &EndpointChangeRequest) -> Result<Obj<Endpoint>, Refused> {
         self.fence.wait().await?;
         self.context.memory.room()?;
@@ -112,27 +133,27 @@ impl Endpoints {
         };
         let addresses: Vec<IpAddr> = record.addresses().collect();
         let id = self.insert(record)?;
-        let adopted = match self.take_over_addresses(id, request) {
+        let described = match self.take_over_addresses(id, request) {
             Ok(()) => self.describe_first(id, fetched).await,
             refused => refused,
         };
-        let made = match adopted {
-            Ok(()) if request.sync_build_endpoint => self.built(id).await,
-            adopted => adopted,
+        let created = match described {
+            Ok(()) if request.sync_build_endpoint => self.regenerated(id).await,
+            described => described,
         };
-        let made = made.and_then(|()| self.row(id).ok_or(Refused::NotFound));
-        if let Err(error) = &made {
+        let created = created.and_then(|()| self.row(id).ok_or(Refused::NotFound));
+        if let Err(error) = &created {
             tracing::warn!(endpointID = id.0, %error, "Creation of endpoint failed");
             self.remove(id).await;
-            // A removal that came between may have been over before the addresses were handed over.
+            // A concurrent deletion may have ended before the addresses were handed over, and has not released them.
             for address in addresses {
                 self.ipam.release_endpoint(address, id.0);
             }
         }
-        made
+        created
     }
 
-    /// Inserts a new endpoint into the table under an id of its own.
+    /// Inserts a new endpoint into the table. Returns its id, which is a free one unless the record has one.
     fn insert(&self, mut record: Record) -> Result<EndpointId, Invalid> {
         let mut txn = self.table.write();
         change::check(&txn, &record)?;
@@ -151,12 +172,12 @@ impl Endpoints {
     fn free_id(&self, txn: &TableTxn<'_, Endpoint>) -> Result<u16, Invalid> {
         (0..=u16::MAX)
             .map(|_| self.next_id.fetch_add(1, Ordering::Relaxed))
-            // The last one has no place in `cilium_call_policy`, which has 65,535 of them from 0 on.
+            // `cilium_call_policy` has 65,535 slots from 0 on: none for the last id.
             .find(|&id| ![0, u16::MAX].contains(&id) && txn.get(Endpoint::by_id(EndpointId(id))).is_none())
             .ok_or(Invalid::NoFreeId)
     }
 
-    /// Takes over the ownership of the endpoint's addresses.
+    /// Takes over the endpoint's addresses from the allocation of the CNI plugin.
     fn take_over_addresses(&self, id: EndpointId, request: &EndpointChangeRequest) -> Result<(), Refused> {
         let row = self.row(id).ok_or(Refused::NotFound)?;
         let addressing = request.addressing.clone().unwrap_or_default();
@@ -167,14 +188,13 @@ impl Endpoints {
                     false => &addressing.ipv6_expiration_uuid,
                 };
                 let token = Some(token.as_str()).filter(|token| !token.is_empty());
-                let handed = self.ipam.hand_over(address, token, &row.record.pod_name(), id.0);
-                handed.map_err(|error| Refused::Failed(error.to_string()))?;
+                self.ipam.hand_over(address, token, &row.record.pod_name(), id.0)?;
             }
         }
         Ok(())
     }
 
-    /// Changes an endpoint's interface, MACs or addresses, and waits until it has them.
+    /// Changes an endpoint's interface, MACs or addresses, and waits until it is regenerated.
     pub async fn patch(&self, name: &Name, request: &EndpointChangeRequest) -> Result<(), Refused> {
         self.fence.wait().await?;
         let wanted = change::record(request).map_err(Invalid::from)?;
@@ -183,7 +203,7 @@ impl Endpoints {
         self.replace(&old, record, "endpoint was updated via API").await
     }
 
-    /// Sets an endpoint's options, all or none, and its clients' labels if any are given.
+    /// Sets an endpoint's options, all or none, and the labels that clients may set unless they are `None`.
     pub async fn configure<'a>(
         &self,
         name: &Name,
@@ -239,13 +259,10 @@ impl Endpoints {
             txn.insert(next.triggered(if why == UPDATED { "LabelsUpdate" } else { why }, why, now));
             txn.commit();
         }
-        self.built(id).await.map_err(|_| {
-            let hint = "error while regenerating endpoint. For more info run: 'cilium-dbg endpoint get";
-            Refused::Failed(format!("{hint} {id}'"))
-        })
+        self.regenerated(id).await.map_err(|cause| Refused::Update { endpoint: id, source: Box::new(cause) })
     }
 
-    /// Removes the endpoint with the name. Returns how many steps failed; those are tried again.
+    /// Removes the endpoint with the name. Returns how many steps failed; those are retried.
     pub async fn delete(&self, name: &Name) -> Result<usize, Refused> {
         self.fence.wait().await?;
         let id = self.modifiable(name)?.id();
@@ -258,7 +275,7 @@ impl Endpoints {
         self.drain(container).await
     }
 
-    /// As [`delete_container`](Self::delete_container), before requests are taken.
+    /// As [`delete_container`](Self::delete_container), before requests are accepted.
     pub(crate) async fn drain(&self, container: &str) -> Result<usize, Refused> {
         let snapshot = self.table.snapshot();
         let ids: Vec<EndpointId> =
@@ -270,12 +287,12 @@ impl Endpoints {
         Ok(removed.into_iter().filter(|removed| !removed).count())
     }
 
-    /// Removes an endpoint and waits until the kernel has forgotten it; false if that failed for now.
+    /// Removes an endpoint and waits until nothing of it is in the kernel; false if that has failed, and is retried.
     pub(crate) async fn remove(&self, id: EndpointId) -> bool {
         {
             let mut txn = self.table.write();
-            // A row that is already marked stays as it is: a new version of it would keep the outcome of the
-            // removal in flight from it.
+            // A row that is already marked stays as it is: the removal in flight could not write its outcome into a new
+            // version of the row.
             let row = txn.get(Endpoint::by_id(id)).cloned();
             let going = |state| matches!(state, State::Disconnecting | State::Disconnected);
             if let Some(row) = row.filter(|row| !going(row.state)) {
@@ -301,7 +318,7 @@ impl Endpoints {
         }
     }
 
-    /// The endpoint with the name, unless it is going.
+    /// Returns the endpoint with the name, unless it is being removed.
     pub fn find(&self, name: &Name) -> Option<Obj<Endpoint>> {
         let snapshot = self.table.snapshot();
         let legacy = matches!(name, Name::Container(_) | Name::Pod(_));
@@ -321,7 +338,7 @@ impl Endpoints {
         self.table.get(&self.table.snapshot(), Endpoint::by_id(id)).cloned()
     }
 
-    /// Changes a row, if it is there.
+    /// Changes a row, if it exists.
     pub(crate) fn change(&self, id: EndpointId, change: impl FnOnce(&Endpoint) -> Endpoint) {
         let mut txn = self.table.write();
         if let Some(row) = txn.get(Endpoint::by_id(id)).cloned() {
@@ -351,34 +368,28 @@ impl Endpoints {
         }
     }
 
-    /// Waits until the endpoint's datapath is as its row says, or cannot be.
-    async fn built(&self, id: EndpointId) -> Result<(), Refused> {
+    /// Waits until the endpoint is regenerated, or has failed to be.
+    async fn regenerated(&self, id: EndpointId) -> Result<(), Refused> {
         let outcome = async {
             loop {
                 let snapshot = self.table.snapshot();
                 let (row, watch) = self.table.get_watch(&snapshot, Endpoint::by_id(id));
-                let Some(row) = row.filter(|row| !row.state.is_leaving()) else {
-                    let gone = "endpoint was deleted while processing the request";
-                    return Err(Refused::Failed(gone.to_owned()));
-                };
+                let row = row.filter(|row| !row.state.is_leaving()).ok_or(Refused::Deleted)?;
                 match row.status.kind() {
                     StatusKind::Done if row.state == State::Ready => return Ok(()),
                     StatusKind::Error => {
                         let error = row.status.error().unwrap_or("unknown error");
-                        return Err(Refused::Failed(format!("unable to regenerate endpoint: {error}")));
+                        return Err(Refused::Regeneration(error.to_owned()));
                     }
                     _ => watch.changed().await,
                 }
             }
         };
-        let late = "timed out while waiting for initial endpoint generation to complete";
-        tokio::time::timeout(PATIENCE, outcome)
-            .await
-            .unwrap_or_else(|_| Err(Refused::Failed(late.to_owned())))
+        tokio::time::timeout(WAIT_LIMIT, outcome).await.unwrap_or(Err(Refused::TimedOut))
     }
 }
 
-/// The address as it is named in texts, `ipv4:10.0.0.1`.
+/// Returns the address with its family, as in errors of Cilium: `ipv4:10.0.0.1`.
 fn prefixed(address: IpAddr) -> String {
     let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
     format!("{family}:{address}")

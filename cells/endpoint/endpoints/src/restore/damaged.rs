@@ -1,11 +1,12 @@
-//! Records that cannot be read: put aside, and reported in health until a human or the runtime has dealt with them.
+//! Records that cannot be read: quarantined, and reported in health until an operator or the runtime has resolved them.
 //!
-//! The pod of such a record, if it is still there, is denied wholly: nothing is known of it any more but what the kernel
-//! had, and that goes with the first prune. So a note stays beside the record: every run tells of it, and nobody else is
-//! given the pod's addresses. The pod's deletion by the runtime takes the interface away, which ends the matter.
+//! The pod of such a record, if it still exists, is denied wholly: all that is known of it is the kernel's state, which goes
+//! with the first prune. A note stays beside the record, so that every run reports it and the pod's addresses go to no other
+//! pod. The record is resolved when its interface is gone, as after the pod's deletion by the runtime.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use datapath_api::EndpointDatapath;
@@ -13,14 +14,15 @@ use hive::{Health, JobCx};
 use ipam::Ipam;
 use serde::{Deserialize, Serialize};
 use state_file::{Schema, StateFile};
+use tokio::sync::oneshot;
 
+use crate::links::{Link, LinkSource, Links};
 use crate::restore::files::StateFolder;
 use crate::restore::plan::Ignored;
-use crate::restore::start::{Link, Links};
 
-/// How often is looked whether the matter has ended.
-const LOOK: Duration = Duration::from_secs(2);
-/// The note's name, in the directory that was put aside.
+/// Between checks whether damaged records are resolved.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// The note's name, in the quarantined directory.
 const NOTE: &str = "damaged.json";
 
 /// A record that cannot be read.
@@ -62,8 +64,8 @@ impl Interface {
 }
 
 impl Damaged {
-    /// Puts a directory aside. `known`: what the kernel has of endpoints.
-    pub(crate) fn put_aside(files: &StateFolder, ignored: &Ignored, known: &[EndpointDatapath]) -> Damaged {
+    /// Quarantines a directory and leaves a note in it. `known`: the kernel's endpoints.
+    pub(crate) fn quarantine(files: &StateFolder, ignored: &Ignored, known: &[EndpointDatapath]) -> Damaged {
         let Ignored { directory: endpoint, problem } = ignored;
         let id: Option<u16> = endpoint.parse().ok();
         let known = known.iter().find(|known| Some(known.id) == id);
@@ -77,12 +79,12 @@ impl Damaged {
         let directory = match files.quarantine(endpoint) {
             Ok(kept) => {
                 if let Err(error) = StateFile::new(kept.join(NOTE)).store(&note) {
-                    tracing::warn!(%error, "The next run will not tell of this damaged record");
+                    tracing::warn!(%error, "The next run will not report this damaged record");
                 }
                 kept
             }
             Err(error) => {
-                note.problem = format!("{problem}; not put aside: {error}");
+                note.problem = format!("{problem}; not quarantined: {error}");
                 files.root().join(endpoint)
             }
         };
@@ -94,21 +96,21 @@ impl Damaged {
         Damaged { directory, note }
     }
 
-    /// Records that previous runs have quarantined and that are still there.
-    pub(crate) fn remembered(files: &StateFolder, links: &Links) -> Vec<Damaged> {
+    /// Returns the records that previous runs have quarantined and that are unresolved.
+    pub(crate) fn quarantined(files: &StateFolder, links: &Links) -> Vec<Damaged> {
         let load = |directory: PathBuf| {
             let note = StateFile::new(directory.join(NOTE)).load();
             note.unwrap_or_else(|error| {
-                tracing::debug!(%error, "No note of a record that was put aside");
+                tracing::debug!(%error, "No note beside a quarantined record");
                 None
             })
             .map(|note| Damaged { directory, note })
         };
-        let remembered = files.asides().into_iter().filter_map(load);
-        remembered.filter(|damaged| damaged.is_open(links)).collect()
+        let quarantined = files.quarantined().into_iter().filter_map(load);
+        quarantined.filter(|damaged| damaged.is_open(links)).collect()
     }
 
-    /// Keeps the addresses for the pod.
+    /// Reserves the addresses for the pod.
     pub(crate) fn reserve(&self, ipam: &Ipam) {
         let owner = format!("endpoint {} [record damaged]", self.note.endpoint);
         for ip in &self.note.addresses {
@@ -128,7 +130,7 @@ impl Damaged {
         self.note.endpoint.parse().unwrap_or_default()
     }
 
-    /// Whether it is still unresolved.
+    /// Whether it is unresolved: the directory and the pod's interface are still there.
     fn is_open(&self, links: &Links) -> bool {
         let interface = self.note.interface.as_ref();
         self.directory.symlink_metadata().is_ok()
@@ -139,7 +141,7 @@ impl Damaged {
         let Note { endpoint, problem, interface, .. } = &self.note;
         let of = interface.as_ref().map(|interface| format!(" (interface {})", interface.index));
         format!(
-            "endpoint {endpoint}{}: {problem}; kept as {}; its pod is denied wholly: delete it, so that it is made anew, \
+            "endpoint {endpoint}{}: {problem}; kept as {}; its pod is denied wholly: delete it, so that it is created again, \
              or remove the directory if there is none",
             of.unwrap_or_default(),
             self.directory.display()
@@ -147,33 +149,40 @@ impl Damaged {
     }
 }
 
-/// Reports damaged records in health until none is left; releases the addresses of resolved ones.
-pub(crate) async fn tell<E: std::fmt::Display + Send + 'static>(
-    mut damaged: Vec<Damaged>,
-    links: impl Fn() -> Result<Links, E> + Clone + Send + 'static,
-    ipam: &Ipam,
-    health: Health,
-    cx: JobCx,
-) {
-    loop {
-        if damaged.is_empty() {
-            return health.ok("Records can be read");
+/// The job `damaged-records`.
+pub(crate) struct ReportDamaged {
+    /// The records that the start has found.
+    pub(crate) damaged: oneshot::Receiver<Vec<Damaged>>,
+    pub(crate) links: Arc<LinkSource>,
+    pub(crate) ipam: Arc<Ipam>,
+    pub(crate) health: Health,
+}
+
+impl ReportDamaged {
+    /// Reports damaged records in health until none is left; releases the addresses of resolved ones.
+    pub(crate) async fn run(self, cx: JobCx) -> anyhow::Result<()> {
+        let ReportDamaged { damaged, links, ipam, health } = self;
+        let mut damaged = damaged.await.unwrap_or_default();
+        while !damaged.is_empty() {
+            let texts: Vec<String> = damaged.iter().map(Damaged::text).collect();
+            health.degraded(format_args!("{} records are damaged", texts.len()), texts.join("; "));
+            tokio::select! {
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
+                () = cx.cancelled() => return Ok(()),
+            }
+            let links = links.clone();
+            match hive::blocking(move || links.list()).await {
+                Ok(links) => damaged.retain(|damaged| {
+                    let is_open = damaged.is_open(&links);
+                    if !is_open {
+                        damaged.release(&ipam);
+                    }
+                    is_open
+                }),
+                Err(error) => tracing::debug!(%error, "Unable to list links"),
+            }
         }
-        let texts: Vec<String> = damaged.iter().map(Damaged::text).collect();
-        health.degraded(format_args!("{} records are damaged", texts.len()), texts.join("; "));
-        tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
-            () = cx.cancelled() => return,
-        }
-        match hive::blocking(links.clone()).await {
-            Ok(links) => damaged.retain(|damaged| {
-                let open = damaged.is_open(&links);
-                if !open {
-                    damaged.release(ipam);
-                }
-                open
-            }),
-            Err(error) => tracing::debug!(%error, "Unable to list links"),
-        }
+        health.ok("Records can be read");
+        Ok(())
     }
 }

@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use ipam::RestoredAddress;
 use state_file::StateFile;
 
 use crate::model::error::StateError;
@@ -12,12 +14,12 @@ use crate::model::record::Record;
 
 /// Name of the record inside an endpoint's directory.
 pub(crate) const RECORD: &str = "ep_config.json";
-/// Directories that are kept of records that could not be read.
-const KEPT: usize = 32;
-/// In the name of what was put aside.
-const ASIDE: &str = ".unreadable";
-/// Bytes that a record may have: names that a pod has looked up are in it.
-const LIMIT: u64 = 16 << 20;
+/// Quarantined directories that are kept; the oldest go first.
+const MAX_QUARANTINED: usize = 32;
+/// In the names of quarantined directories.
+const QUARANTINE_MARK: &str = ".unreadable";
+/// Bytes that a record may have: it holds the DNS names that a pod has looked up.
+const MAX_RECORD_BYTES: u64 = 16 << 20;
 
 /// `state/` of the agent. Nothing is flushed to the disk: the folder need not outlive the machine, as the pods do
 /// not either; a kill at any instruction leaves the old record or the new one.
@@ -31,26 +33,42 @@ pub struct StateFolder {
 pub struct Found {
     /// Name of the directory.
     pub directory: String,
-    /// The id its name begins with.
+    /// The id that its name begins with.
     pub number: u64,
     /// Whether the name is the id alone, not a stage of Cilium's build.
     pub plain: bool,
     /// Its record; `None` when there is no such file.
     pub record: Option<Result<Record, StateError>>,
-    /// Whether there is nothing else either, but perhaps a record that was not finished: what a kill leaves between
-    /// making the directory and its record, or between removing them.
+    /// Whether it is empty, apart from perhaps a record that was not finished: a kill leaves this between making the
+    /// directory and its record, or between removing them.
     pub unfinished: bool,
 }
 
 impl StateFolder {
-    /// The folder at `root`, which need not exist yet.
+    /// Returns the folder at `root`, which need not exist yet.
     pub fn new(root: impl Into<PathBuf>) -> StateFolder {
         StateFolder { root: root.into() }
     }
 
-    /// Where the folder is.
+    /// Returns the path of the folder.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Returns the addresses of all records, for the allocator, which starts before endpoints are restored.
+    pub(crate) fn restored_addresses(&self) -> Result<Vec<RestoredAddress>, StateError> {
+        let records = self.scan()?.into_iter().filter_map(|found| found.record?.ok());
+        let records = records.filter(|record| !record.datapath_configuration.external_ipam);
+        let addresses = records.flat_map(|record| {
+            let (endpoint, owner) = (record.id, record.pod_name());
+            let addresses: Vec<IpAddr> = record.addresses().collect();
+            addresses.into_iter().map(move |address| RestoredAddress {
+                address,
+                endpoint,
+                owner: owner.clone(),
+            })
+        });
+        Ok(addresses.collect())
     }
 
     /// Writes the endpoint's record in place of an older one, unless it is the same.
@@ -75,25 +93,26 @@ impl StateFolder {
         gone(fs::remove_dir_all(&directory)).map_err(|source| StateError::io("remove", &directory, source))
     }
 
-    /// Puts a directory out of the way, under a name that no scan looks at; of each three are kept, and of all not more
-    /// than `KEPT`. Returns its new place.
+    /// Renames a directory to a name that scans skip; of each name three are kept, and of all at most `MAX_QUARANTINED`.
+    /// Returns the new path.
     pub fn quarantine(&self, name: &str) -> Result<PathBuf, StateError> {
         let kept = state_file::quarantine(&self.root.join(name))?;
         let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-        let mut all: Vec<_> = self.asides().into_iter().filter(|path| *path != kept).collect();
+        let mut all: Vec<_> = self.quarantined().into_iter().filter(|path| *path != kept).collect();
         all.sort_by_cached_key(|path| (modified(path), path.clone()));
-        let surplus = (all.len() + 1).saturating_sub(KEPT);
+        let surplus = (all.len() + 1).saturating_sub(MAX_QUARANTINED);
         for path in all.into_iter().take(surplus) {
             gone(fs::remove_dir_all(&path)).map_err(|source| StateError::io("remove", &path, source))?;
         }
         Ok(kept)
     }
 
-    /// Directories that were put aside.
-    pub fn asides(&self) -> Vec<PathBuf> {
-        let aside = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains(ASIDE);
+    /// Returns the quarantined directories.
+    pub fn quarantined(&self) -> Vec<PathBuf> {
+        let is_quarantined =
+            |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains(QUARANTINE_MARK);
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
-        entries.filter(aside).map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+        entries.filter(is_quarantined).map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
 
     /// Renames a directory to its endpoint's id.
@@ -102,8 +121,8 @@ impl StateFolder {
         fs::rename(&from, &to).map_err(|source| StateError::io("rename", &from, source))
     }
 
-    /// Reads what endpoints have left. Names that are no number (with `_next` or `_next_fail` behind it) are not
-    /// ours and not looked at. A folder that is not there is empty; one that cannot be read for now is an error.
+    /// Reads the directories of endpoints, in the order of their ids. Names that are no id (with `_next` or `_next_fail`
+    /// behind it) are skipped. A folder that does not exist is empty; one that cannot be read for now is an error.
     pub fn scan(&self) -> Result<Vec<Found>, StateError> {
         let entries = match fs::read_dir(&self.root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -129,7 +148,7 @@ impl StateFolder {
     }
 }
 
-/// The id in the name of an endpoint's directory, and whether it stands alone.
+/// Returns the id in the name of an endpoint's directory, and whether the name is the id alone.
 fn endpoint_directory(name: &str) -> Option<(u64, bool)> {
     let digits = name.strip_suffix("_next_fail").or_else(|| name.strip_suffix("_next")).unwrap_or(name);
     let numeric = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -138,7 +157,7 @@ fn endpoint_directory(name: &str) -> Option<(u64, bool)> {
 }
 
 fn file(directory: &Path) -> StateFile {
-    StateFile::new(directory.join(RECORD)).folder_mode(0o755).limit(LIMIT)
+    StateFile::new(directory.join(RECORD)).folder_mode(0o755).limit(MAX_RECORD_BYTES)
 }
 
 /// Whether a directory holds nothing but perhaps a record that never took its place.
@@ -199,17 +218,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_aside_does_not_come_back_and_does_not_pile_up() {
+    fn quarantined_directories_are_not_scanned_and_are_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let state = StateFolder::new(folder.path());
-        for id in 1..=KEPT + 8 {
+        for id in 1..=MAX_QUARANTINED + 8 {
             fs::create_dir(folder.path().join(id.to_string())).unwrap();
             fs::write(folder.path().join(id.to_string()).join(RECORD), "{").unwrap();
             let kept = state.quarantine(&id.to_string()).unwrap();
             assert_eq!(fs::read_to_string(kept.join(RECORD)).unwrap(), "{");
         }
         assert!(state.scan().unwrap().is_empty());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), KEPT);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), MAX_QUARANTINED);
     }
 
     #[test]

@@ -1,9 +1,13 @@
-//! The state folder, and what a start makes of the endpoints and deletions that it finds there.
+//! The state folder, and how a start restores the endpoints and deletions that it finds there.
 //!
 //! Sibling folders that it uses: `identity_labels`, `model`, `requests`.
 
 pub(crate) mod damaged;
 pub(crate) mod files;
+pub(crate) mod finish;
+pub(crate) mod host;
 pub mod plan;
 pub(crate) mod queue;
+mod retry;
 pub(crate) mod start;
+mod unfinished;

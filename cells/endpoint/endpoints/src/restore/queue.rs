@@ -11,8 +11,8 @@ use state_file::{StateFile, open_for_lock};
 
 use crate::model::error::StateError;
 
-/// How long the plugins may hold the queue's lock before it is read without it.
-pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// How long plugins may hold the lock of the queue before it is read without it.
+pub(crate) const LOCK_WAIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Bytes that a queued deletion may have.
 const LIMIT: u64 = 64 << 10;

@@ -6,6 +6,7 @@ use crate::model::id::{EndpointId, Name};
 use crate::model::record::Record;
 use crate::model::state::State;
 use crate::requests::service::Refused;
+use crate::restore::finish::drain;
 use crate::restore::queue::DeletionQueue;
 
 fn pod(n: u16) -> Name {
@@ -217,7 +218,7 @@ async fn queued_deletions_are_served() {
         std::fs::write(folder.join(name), text).unwrap();
     }
     let queue = DeletionQueue::new(run.path());
-    assert_eq!(start::drain(&agent.endpoints, &queue).await.unwrap(), 4);
+    assert_eq!(drain(&agent.endpoints, &queue).await.unwrap(), 4);
     assert!(queue.read().unwrap().is_empty());
     assert_eq!(agent.rows().len(), 1);
     assert!(agent.endpoints.find(&pod(3)).is_some());
@@ -242,11 +243,11 @@ async fn fifty_at_once() {
 #[test]
 fn the_datapath_gets_what_the_record_says() {
     let record: Record = serde_json::from_str(include_str!("../../tests/samples/ep_config.json")).unwrap();
-    let endpoint = crate::reconcile::datapath(&record);
+    let endpoint = crate::reconcile::targets::datapath(&record);
     assert_eq!((endpoint.id, endpoint.ifindex, endpoint.identity), (2386, 9, 6592));
     assert_eq!(endpoint.node_mac, [0xbe, 0x5e, 0x28, 0x23, 0xab, 0xa6]);
     assert_eq!(endpoint.flags, 0);
     let mut checked = record.clone();
     checked.options.map = checked.options.map.with("SourceIPVerification", true);
-    assert_eq!(crate::reconcile::datapath(&checked).flags, datapath_abi::ep_flag::SOURCE_CHECK);
+    assert_eq!(crate::reconcile::targets::datapath(&checked).flags, datapath_abi::ep_flag::SOURCE_CHECK);
 }

@@ -29,12 +29,17 @@ use statedb::{Db, Obj, RwTable, Table};
 use crate::Endpoint;
 use crate::identity_labels::filter::Filter;
 use crate::identity_labels::pod::Objects;
+use crate::links::{Link, Links};
 use crate::model::options::{Defaults, Options};
-use crate::reconcile::{EndpointOps, builder};
+use crate::reconcile::ops::{EndpointOps, builder};
+use crate::reconcile::regeneration::Regenerator;
+use crate::reconcile::targets::Targets;
 use crate::requests::fence::fence;
 use crate::requests::service::{Context, Endpoints};
 use crate::restore::files::StateFolder;
-use crate::restore::start::{self, Link, Links, Outcome};
+use crate::restore::finish::regenerate;
+use crate::restore::host;
+use crate::restore::start::{Outcome, PreviousRun};
 
 /// What outlives an agent: files, kernel, links.
 struct World {
@@ -163,9 +168,14 @@ impl Agent {
         let table: RwTable<Endpoint> = db.table().unwrap();
         let (initializer, _) = table.transact(|txn| txn.register_initializer("restore"));
         let files = StateFolder::new(world.state());
-        let outcome =
-            start::restore(&table, &files, &ipam, (&identities, &filter), &world.links, None, Vec::new)
-                .unwrap();
+        let previous = PreviousRun {
+            table: table.clone(),
+            files: files.clone(),
+            ipam: ipam.clone(),
+            identities: identities.clone(),
+            filter: filter.clone(),
+        };
+        let outcome = previous.restore(&world.links, None, Vec::new).unwrap();
         let (gate, fence) = fence();
         let context = Context {
             identities: identities.clone(),
@@ -177,19 +187,18 @@ impl Agent {
             uuids: Default::default(),
         };
         let endpoints = Endpoints::new(table.clone(), ipam.clone(), fence, Defaults::default(), context);
-        let ops = EndpointOps {
-            table: table.reader(),
+        let targets = Targets {
             datapath: datapath.clone(),
             ipcache,
             identities: identities.clone(),
             policies: policies.policies(),
             ipam: ipam.clone(),
             files,
-            counts: Default::default(),
             host_ip: Arc::new(|address: IpAddr| {
                 address.is_ipv4().then_some(Ipv4Addr::new(10, 99, 0, 1).into())
             }),
         };
+        let ops = EndpointOps(Regenerator { table: table.reader(), targets, counts: Default::default() });
         let initializer_table = table.clone();
         let (_, reconciler) = builder(table, ops).build();
         let follower = endpoints.clone();
@@ -206,10 +215,10 @@ impl Agent {
             crate::requests::pods::follow(&follower, &objects).await;
             Ok(())
         });
-        start::host(&endpoints, &world.links, &Options::default());
+        host::upsert(&endpoints, &world.links, &Options::default());
         let applied =
             datapath.restored().unwrap().into_iter().map(|known| (known.id, known.identity)).collect();
-        start::regenerate(&endpoints, &applied).await;
+        regenerate(&endpoints, &applied).await;
         let prunes = || world.datapath.calls().iter().filter(|call| matches!(call, Call::Prune(_))).count();
         let before = prunes();
         initializer_table.transact(|txn| initializer.done(txn));

@@ -145,7 +145,7 @@ async fn dumps_that_fail_at_a_start_are_tried_again() {
         _ => Ok(links.clone()),
     };
     world.datapath.fail_restored(2);
-    let mut hive = start_with(&world, Arc::new(crate::testing::LinkSource(Box::new(source)))).await;
+    let mut hive = start_with(&world, Arc::new(crate::testing::LinkSource::new(source))).await;
     let routes = hive.get::<Routes>();
     routes.add(2).await;
     let (_, restored) = routes.call(Operation::GetEndpointID, &first["id"].to_string(), "").await;

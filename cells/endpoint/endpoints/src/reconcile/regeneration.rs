@@ -1,0 +1,278 @@
+//! The steps of a regeneration: from the desired row of an endpoint to its state in the kernel.
+//!
+//! A new endpoint: record on disk, program and map entries, policy, ipcache, interface up. One that changes its identity:
+//! its own policy and the rows of others about the new identity, then record and map entries, then the ipcache; packets
+//! carry the new identity only once every policy map has it, and the old one stays known in quarantine.
+//!
+//! Other cells write policy and ipcache to the kernel. An endpoint that waits for them is a row in such a state
+//! ([`Step`]), which goes on when a watch closes; the thread works on other endpoints meanwhile.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use ipnetwork::IpNetwork;
+use labels::LabelArray;
+use policy::{NotRealized, Realization, Subject};
+use reconciler::{BatchEntry, OpError, OpResult, Waiting};
+use statedb::{Obj, Table, Watch};
+use tokio::time::Instant;
+
+use crate::metrics::Counts;
+use crate::model::endpoint::Endpoint;
+use crate::model::id::EndpointId;
+use crate::model::log::Code;
+use crate::model::regeneration::{Regeneration, RegenerationError, Step};
+use crate::reconcile::identity_change::{Group, changes_identity, is_behind, is_new};
+use crate::reconcile::targets::Targets;
+
+/// How long a regeneration waits for other cells, which takes milliseconds once all sources have been read.
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a program may take from an identity that it has looked up to the policy map.
+const IN_FLIGHT: Duration = Duration::from_millis(1);
+
+/// Regenerates endpoints.
+pub(crate) struct Regenerator {
+    pub(crate) table: Table<Endpoint>,
+    pub(crate) targets: Targets,
+    pub(crate) counts: Counts,
+}
+
+impl Regenerator {
+    /// Takes each endpoint through the steps that need not wait. One that has to wait has the watch as its result.
+    pub(crate) fn advance(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
+        self.begin(batch);
+        self.await_policy(batch);
+        self.await_ipcache(batch);
+        self.await_peers(batch);
+        batch.iter_mut().for_each(|entry| self.finish(entry));
+    }
+
+    /// Announces the endpoints whose regeneration begins.
+    fn begin(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
+        let group = Group::beginning(batch.iter().map(|entry| &entry.object));
+        for entry in batch.iter_mut().filter(|entry| entry.object.regeneration.is_none()) {
+            let endpoint = &entry.object;
+            let changes = changes_identity(endpoint);
+            if changes && let Some(waiting) = self.other_identity_change(endpoint) {
+                entry.result = Err(waiting.into());
+                continue;
+            }
+            entry.result = self.announce(endpoint, &group);
+            if entry.result.is_ok() {
+                let regeneration = Regeneration {
+                    step: Step::Policy,
+                    policy: self.targets.policies.revision(),
+                    deadline: Instant::now() + WAIT_LIMIT,
+                    together: group.members.clone().filter(|_| changes),
+                };
+                entry.object.regeneration = Some(Arc::new(regeneration));
+            }
+        }
+    }
+
+    /// Returns a wait for another endpoint that is changing its identity, if there is one.
+    fn other_identity_change(&self, endpoint: &Endpoint) -> Option<Waiting> {
+        let snapshot = self.table.snapshot();
+        let is_other = |other: &&Obj<Endpoint>| {
+            other.record.id != endpoint.record.id && other.regeneration.is_some() && changes_identity(other)
+        };
+        let other = self.table.all(&snapshot).find(is_other)?.id();
+        Some(Waiting::on(self.table.get_watch(&snapshot, Endpoint::by_id(other)).1))
+    }
+
+    /// Holds the identity and announces the endpoint to policy. A new one is attached before that: its policy map must be
+    /// there, and is empty, so that nothing passes.
+    fn announce(&self, endpoint: &Endpoint, group: &Group) -> OpResult {
+        let Targets { identities, policies, .. } = &self.targets;
+        let record = &*endpoint.record;
+        if let Some(label) = record.sec_label.as_ref().filter(|_| !record.op_labels.is_reserved()) {
+            let user = Endpoint::user(record.id);
+            // Held already, unless this change of labels has overtaken another one.
+            let id = identities.reserve(label.id, &label.labels, &user)?;
+            if id != label.id {
+                let labels = label.labels.clone();
+                return Err(RegenerationError::IdentityReused { identity: label.id, labels }.into());
+            }
+            identities.set_named_ports(id, &user, &endpoint.named_ports);
+        }
+        if is_new(endpoint) {
+            self.targets.attach(record)?;
+        }
+        if let Some(subject) = subject(endpoint) {
+            match changes_identity(endpoint) && group.members.is_some() {
+                true => policies.enforce_in_transition(subject, &group.old_identities),
+                false => policies.enforce(subject),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the endpoints go on whose policy is in the kernel, and claims their addresses. An endpoint of the previous run
+    /// goes on with the policy that it has, until all sources have been read.
+    fn await_policy(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
+        let mut claims = Vec::new();
+        for entry in at_step(batch, Step::Policy) {
+            entry.result = self.policy_is_realized(&mut entry.object);
+            let endpoint = &entry.object;
+            if entry.result.is_ok() && !is_new(endpoint) {
+                entry.result = self.targets.attach(&endpoint.record);
+            }
+            if entry.result.is_ok() {
+                claims.extend(self.targets.claims(&entry.object.record));
+                enter(&mut entry.object, Step::Ipcache);
+            }
+        }
+        if !claims.is_empty() {
+            self.targets.ipcache.apply(claims);
+        }
+    }
+
+    fn policy_is_realized(&self, endpoint: &mut Endpoint) -> OpResult {
+        let keeps_policy = endpoint.builds == 0 && endpoint.applied_identity == endpoint.record.identity();
+        let Some(regeneration) = endpoint.regeneration.clone() else { return Ok(()) };
+        if keeps_policy || !endpoint.record.has_interface() {
+            return Ok(());
+        }
+        let id = endpoint.record.id;
+        match self.targets.policies.realization(id, regeneration.policy) {
+            Ok(Realization::Done(_)) => match self.peer_without_policy(id, &regeneration) {
+                Some(watch) => wait(&regeneration, watch),
+                None => Ok(()),
+            },
+            Ok(Realization::Pending(watch)) => wait(&regeneration, watch),
+            // All its traffic is denied, which is safe; policy's table and metrics show it.
+            Err(error @ NotRealized::Full { .. }) => {
+                let note = format!("Policy map is full: {error}");
+                tracing::warn!(endpointID = id, %error, "Policy of endpoint does not fit");
+                *endpoint = endpoint.note(Code::Warning, &note, SystemTime::now());
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns a watch on a group member whose policy is not in the kernel yet: its map has no rows for the new identity
+    /// of this one. A member whose policy cannot be written holds nothing up.
+    fn peer_without_policy(&self, id: u16, regeneration: &Regeneration) -> Option<Watch> {
+        let peers = regeneration.together.as_deref().into_iter().flatten().filter(|peer| **peer != id);
+        let policies = &self.targets.policies;
+        peers.copied().find_map(|peer| match policies.realization(peer, regeneration.policy) {
+            Ok(Realization::Pending(watch)) => Some(watch),
+            Ok(Realization::Done(_)) | Err(_) => None,
+        })
+    }
+
+    /// Lets the endpoints go on whose addresses are in the kernel's ipcache.
+    fn await_ipcache(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
+        for entry in at_step(batch, Step::Ipcache) {
+            let prefixes: Vec<IpNetwork> = entry.object.record.addresses().map(IpNetwork::from).collect();
+            entry.result = match (self.targets.ipcache.pending(&prefixes), &entry.object.regeneration) {
+                (Ok(Some(watch)), Some(regeneration)) => wait(regeneration, watch),
+                (Ok(_), _) => Ok(()),
+                (Err(error), _) => Err(error.into()),
+            };
+            if entry.result.is_ok() {
+                enter(&mut entry.object, Step::Peers);
+            }
+        }
+    }
+
+    /// Ends the transition of groups: removes the rows of previous identities from policy maps, once packets and the
+    /// ipcache carry the new identities of all members.
+    fn await_peers(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
+        let here: BTreeSet<u16> = at_step(batch, Step::Peers).map(|entry| entry.object.record.id).collect();
+        let mut ending = Vec::new();
+        for entry in at_step(batch, Step::Peers) {
+            let Some(regeneration) = entry.object.regeneration.clone() else { continue };
+            let Some(group) = &regeneration.together else { continue };
+            match group.difference(&here).find_map(|&peer| self.peer_behind(peer, group)) {
+                Some(watch) if Instant::now() < regeneration.deadline => {
+                    entry.result = wait(&regeneration, watch);
+                }
+                // A peer that has not got here in time is retried by itself.
+                _ => ending.extend(subject(&entry.object)),
+            }
+        }
+        if !ending.is_empty() {
+            // Programs in flight may still hold an identity that they looked up before.
+            std::thread::sleep(IN_FLIGHT);
+            ending.into_iter().for_each(|subject| self.targets.policies.enforce(subject));
+        }
+    }
+
+    /// Returns a watch on a member of the group that holds up the others.
+    fn peer_behind(&self, peer: u16, group: &Arc<BTreeSet<u16>>) -> Option<Watch> {
+        let snapshot = self.table.snapshot();
+        let (row, watch) = self.table.get_watch(&snapshot, Endpoint::by_id(EndpointId(peer)));
+        row.filter(|row| is_behind(row, group)).map(|_| watch)
+    }
+
+    /// Sets the interface of an endpoint up that is through all steps, and writes the outcome into its row.
+    fn finish(&self, entry: &mut BatchEntry<Endpoint>) {
+        let endpoint = &entry.object;
+        if entry.result.is_ok() {
+            entry.result = self.targets.bring_up(&endpoint.record);
+        }
+        let now = SystemTime::now();
+        entry.object = match &entry.result {
+            Ok(()) => {
+                let identity = endpoint.record.identity();
+                self.targets.identities.keep_only(&Endpoint::user(endpoint.record.id), identity);
+                self.counts.regeneration(&endpoint.reason, true);
+                Endpoint { applied_identity: identity, ..endpoint.regenerated(now) }
+            }
+            Err(error) if error.is::<Waiting>() => endpoint.waiting(now),
+            Err(error) => self.failed(endpoint, error, now),
+        };
+    }
+
+    fn failed(&self, endpoint: &Endpoint, error: &OpError, now: SystemTime) -> Endpoint {
+        let (id, error) = (endpoint.record.id, error.to_string());
+        self.counts.regeneration(&endpoint.reason, false);
+        // An error that is retried is logged once.
+        if !endpoint.has_failed_with(&error) {
+            tracing::warn!(endpointID = id, %error, "Regeneration of endpoint failed, trying again");
+        }
+        endpoint.failed(&error, now)
+    }
+}
+
+/// Returns the endpoint as policy sees it; none without an interface or an identity.
+fn subject(endpoint: &Endpoint) -> Option<Subject> {
+    let label = endpoint.record.sec_label.as_ref().filter(|_| endpoint.record.has_interface())?;
+    Some(Subject {
+        endpoint: endpoint.record.id,
+        identity: label.id,
+        labels: LabelArray::from(&label.labels),
+        named_ports: endpoint.named_ports.clone(),
+    })
+}
+
+/// Returns the entries that are at this step and have not failed.
+fn at_step<'a, 'b>(
+    batch: &'a mut [&'b mut BatchEntry<Endpoint>],
+    step: Step,
+) -> impl Iterator<Item = &'a mut BatchEntry<Endpoint>> + use<'a, 'b> {
+    let is_there = move |entry: &&mut BatchEntry<Endpoint>| {
+        let regeneration = entry.object.regeneration.as_ref();
+        entry.result.is_ok() && regeneration.is_some_and(|regeneration| regeneration.step == step)
+    };
+    batch.iter_mut().map(|entry| &mut **entry).filter(is_there)
+}
+
+/// Moves the endpoint to the next step.
+fn enter(endpoint: &mut Endpoint, step: Step) {
+    if let Some(regeneration) = &mut endpoint.regeneration {
+        Arc::make_mut(regeneration).step = step;
+    }
+}
+
+/// Waits for the watch until the deadline of the regeneration; an error after that.
+fn wait(regeneration: &Regeneration, watch: Watch) -> OpResult {
+    match Instant::now() < regeneration.deadline {
+        true => Err(Waiting::on(watch).until(regeneration.deadline).into()),
+        false => Err(RegenerationError::TimedOut(regeneration.step).into()),
+    }
+}
