@@ -24,8 +24,11 @@ use crate::handle::Policies;
 use crate::model::endpoint::EndpointPolicy;
 use crate::model::object::PolicyStatus;
 use crate::model::selectors::{PeerSelector, SubjectSelector};
-use crate::rounds::job::{Inputs, Job};
-use crate::rounds::metrics::{Numbers, PolicyState};
+use crate::rounds::inputs::Inputs;
+use crate::rounds::job::Job;
+use crate::rounds::metrics::{Counters, Scrape};
+use crate::rounds::outputs::Outputs;
+use crate::rounds::prefixes::PolicyPrefixes;
 use crate::rounds::state::Shared;
 
 /// Provides `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `selectors` and `subject-selectors`, keeps
@@ -91,36 +94,40 @@ struct PolicyParams {
 
 fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
     let settings = p.shared.lock().core.engine().settings().clone();
-    // The repository begins at revision 1, as Cilium's.
+    // The repository starts at revision 1, as Cilium's.
     let revision = Arc::new(AtomicU64::new(1));
     let policies = Policies::new((*p.endpoints).clone(), revision.clone());
-    let numbers = Numbers::default();
-    let state =
-        PolicyState { endpoints: p.endpoints.reader(), datapath: p.datapath, config: p.config.clone() };
-    numbers.repository(p.shared.lock().core.engine());
-    numbers.register(&p.metrics, state);
-    let (follow, follower) = follower("policy");
+    let counters = Counters::default();
+    let scrape = Scrape { endpoints: p.endpoints.reader(), datapath: p.datapath, config: p.config.clone() };
+    counters.repository(p.shared.lock().core.engine());
+    counters.register(&p.metrics, scrape);
+    let (applied_options, follower) = follower("policy");
     let config = p.config.get();
     let job = Job {
         shared: (*p.shared).clone(),
         inputs: Inputs {
+            endpoints: p.endpoints.reader(),
             objects: p.objects,
             identities: p.identities,
             options: p.options,
+            settings,
             enable_cnp: config.enable_cilium_network_policy,
             enable_ccnp: config.enable_cilium_clusterwide_network_policy,
         },
-        endpoints: (*p.endpoints).clone(),
-        statuses: (*p.statuses).clone(),
-        selectors: (*p.selectors).clone(),
-        subject_selectors: (*p.subject_selectors).clone(),
-        prefixes: p.prefixes,
-        initializer: Some(p.ipcache.register("policy")),
-        ipcache: p.ipcache,
+        outputs: Outputs {
+            endpoints: (*p.endpoints).clone(),
+            statuses: (*p.statuses).clone(),
+            selectors: (*p.selectors).clone(),
+            subject_selectors: (*p.subject_selectors).clone(),
+        },
+        prefixes: PolicyPrefixes {
+            allocator: p.prefixes,
+            initializer: Some(p.ipcache.register("policy")),
+            ipcache: p.ipcache,
+        },
         revision,
-        settings,
-        follow,
-        numbers,
+        applied_options,
+        counters,
         config: p.config,
     };
     p.jobs.one_shot("policy-maps", move |cx: JobCx| job.run(cx)).on_own_thread();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use statedb::{RwTable, Table, Watch};
 
-use crate::model::endpoint::{EndpointPolicy, Progress, Subject, Transition};
+use crate::model::endpoint::{EndpointPolicy, RealizationState, Subject, Transition};
 
 /// Enforces policy on endpoints. Cheap to clone.
 #[derive(Clone)]
@@ -16,8 +16,8 @@ pub struct Policies {
     revision: Arc<AtomicU64>,
     /// The sequence number of the last call.
     calls: Arc<AtomicU64>,
-    /// The initial progress of rows: pending, except in tests of other cells, where no job realizes them.
-    begin: Progress,
+    /// The initial state of rows: pending, except in tests of other cells, where no job realizes them.
+    initial: RealizationState,
 }
 
 /// Whether the kernel has an endpoint's policy.
@@ -57,12 +57,12 @@ pub enum NotRealized {
 
 impl Policies {
     pub(crate) fn new(table: RwTable<EndpointPolicy>, revision: Arc<AtomicU64>) -> Policies {
-        Policies { table, revision, calls: Arc::default(), begin: Progress::Pending }
+        Policies { table, revision, calls: Arc::default(), initial: RealizationState::Pending }
     }
 
     #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn beginning(self, begin: Progress) -> Policies {
-        Policies { begin, ..self }
+    pub(crate) fn with_initial_state(self, initial: RealizationState) -> Policies {
+        Policies { initial, ..self }
     }
 
     /// Enforces policy on an endpoint whose policy map exists, or updates its subject. The map follows;
@@ -88,8 +88,8 @@ impl Policies {
     }
 
     fn change(&self, subject: Subject, transition: impl FnOnce(&EndpointPolicy) -> Option<Arc<Transition>>) {
-        let (progress, realized) = match self.begin {
-            Progress::Realized => (Progress::Realized, self.revision()),
+        let (state, realized) = match self.initial {
+            RealizationState::Realized => (RealizationState::Realized, self.revision()),
             other => (other, 0),
         };
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
@@ -101,12 +101,11 @@ impl Policies {
                     return;
                 }
                 let (generation, error) = (number, None);
-                let row =
-                    EndpointPolicy { subject, transition, generation, progress, error, ..(**row).clone() };
+                let row = EndpointPolicy { subject, transition, generation, state, error, ..(**row).clone() };
                 txn.insert(row);
             }
             None => {
-                txn.insert(EndpointPolicy { progress, realized, ..EndpointPolicy::new(subject, number) });
+                txn.insert(EndpointPolicy { state, realized, ..EndpointPolicy::new(subject, number) });
             }
         }
         txn.commit();
@@ -130,11 +129,11 @@ impl Policies {
         let (row, watch) = self.table.get_watch(&snapshot, EndpointPolicy::by_endpoint(endpoint));
         let row = row.ok_or(NotRealized::Unknown { endpoint })?;
         let reason = row.error.clone().unwrap_or_default();
-        match row.progress {
-            Progress::Realized if row.realized >= revision => Ok(Realization::Done(row.realized)),
-            Progress::Full => Err(NotRealized::Full { reason }),
-            Progress::Failed => Err(NotRealized::Failed { endpoint, reason }),
-            Progress::Pending | Progress::Realized => Ok(Realization::Pending(watch)),
+        match row.state {
+            RealizationState::Realized if row.realized >= revision => Ok(Realization::Done(row.realized)),
+            RealizationState::Full => Err(NotRealized::Full { reason }),
+            RealizationState::Failed => Err(NotRealized::Failed { endpoint, reason }),
+            RealizationState::Pending | RealizationState::Realized => Ok(Realization::Pending(watch)),
         }
     }
 

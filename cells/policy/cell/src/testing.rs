@@ -7,7 +7,7 @@ use policy_engine::Filters;
 use statedb::{Db, RwTable};
 
 use crate::handle::Policies;
-use crate::model::endpoint::{EndpointPolicy, Progress};
+use crate::model::endpoint::{EndpointPolicy, RealizationState};
 
 /// A handle whose endpoints are realized when the test says so, or at once.
 ///
@@ -48,7 +48,7 @@ impl FakePolicies {
     /// If the database has the table already.
     pub fn realizing(db: &Db) -> FakePolicies {
         let fake = FakePolicies::new(db);
-        let policies = fake.policies.clone().beginning(Progress::Realized);
+        let policies = fake.policies.clone().with_initial_state(RealizationState::Realized);
         FakePolicies { policies, ..fake }
     }
 
@@ -61,7 +61,7 @@ impl FakePolicies {
     pub fn realize(&self, endpoint: u16) {
         let revision = self.policies.revision();
         self.change(endpoint, |row| {
-            (row.progress, row.revision, row.realized) = (Progress::Realized, revision, revision);
+            (row.state, row.revision, row.realized) = (RealizationState::Realized, revision, revision);
             row.error = None;
         });
     }
@@ -69,7 +69,7 @@ impl FakePolicies {
     /// The kernel could not be written.
     pub fn fail(&self, endpoint: u16, reason: &str) {
         self.change(endpoint, |row| {
-            row.progress = Progress::Failed;
+            row.state = RealizationState::Failed;
             row.error = Some(reason.into());
         });
     }

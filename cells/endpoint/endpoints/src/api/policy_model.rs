@@ -1,34 +1,34 @@
-//! An endpoint's policy as the REST API shows it.
+//! An endpoint's policy as a model of the REST API.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api_models::{EndpointPolicy, EndpointPolicyStatus, List};
-use policy::{Filters, Progress, l4_policy};
+use policy::{Filters, RealizationState, l4_policy};
 use runtime_options::POLICY_AUDIT_MODE;
 
 use crate::model::endpoint::Endpoint;
 use crate::requests::service::Context;
 
-/// The policy of an endpoint, wanted and in force.
+/// The policy of an endpoint, desired and realized.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PolicyView {
-    /// `none`, `ingress`, `egress` or `both`, the last three with `audit-` where packets pass all the same.
+    /// `none`, `ingress`, `egress` or `both`, the last three with `audit-` where drops are only reported.
     enabled: &'static str,
     /// The revision that was computed last, and the one that the kernel has.
     revisions: [u64; 2],
-    /// Peers that rows of the map allow, by direction; zero for everybody.
+    /// Peers that rows of the map allow, by direction; zero for all.
     allowed: [BTreeSet<u32>; 2],
     /// Peers that rows of the map deny.
     denied: [BTreeSet<u32>; 2],
     /// The rules of each of the revisions.
     filters: [Arc<Filters>; 2],
-    /// Whether the kernel cannot have what is wanted.
+    /// Whether the kernel cannot have the desired policy.
     pub(crate) failing: bool,
 }
 
 impl PolicyView {
-    /// That of an endpoint without a policy map of its own: everything passes.
+    /// Returns the policy of an endpoint without a policy map: everything passes.
     pub(crate) fn open(revision: u64) -> PolicyView {
         let everybody = || BTreeSet::from([0]);
         PolicyView {
@@ -55,9 +55,9 @@ impl PolicyView {
             view.enabled = row.enabled_audited(endpoint.record.options.map.enabled(POLICY_AUDIT_MODE));
             view.revisions = [row.revision, row.realized];
             view.filters = [row.filters.clone(), row.realized_filters.clone()];
-            view.failing = matches!(row.progress, Progress::Full | Progress::Failed);
+            view.failing = matches!(row.state, RealizationState::Full | RealizationState::Failed);
         }
-        // A map that is not there yet has no rows.
+        // A map that does not exist yet has no rows.
         for (key, entry) in context.datapath.policy_rows(endpoint.record.id).unwrap_or_default() {
             let peers = if entry.deny() { &mut view.denied } else { &mut view.allowed };
             peers[usize::from(key.egress == 1)].insert(key.sec_label);
@@ -65,7 +65,7 @@ impl PolicyView {
         view
     }
 
-    /// The part of the endpoint's status.
+    /// Returns the policy part of the endpoint's status.
     pub(crate) fn model(&self, endpoint: &Endpoint) -> EndpointPolicyStatus {
         let record = &endpoint.record;
         let list = |peers: &BTreeSet<u32>| {

@@ -1,5 +1,5 @@
-//! The computation and what it writes: an engine, whose rows are computed once for each kind of endpoint, and what each
-//! endpoint's map holds. Calls block for as long as the kernel does; there is no clock and no task in here.
+//! The computation and the maps that it writes: an engine, whose rows are computed once for all endpoints of an audience,
+//! and the rows that each endpoint's map holds. Calls block for as long as the kernel does; there is no clock and no task.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use policy_engine::{
 };
 
 use crate::computation::repository::Staged;
-use crate::model::endpoint::{EndpointPolicy, Progress, RowCounts, Subject, Transition};
+use crate::model::endpoint::{EndpointPolicy, RealizationState, RowCounts, Subject, Transition};
 use crate::model::rows::{RowKey, Rows};
-use crate::policymap::install::{Way, Work, install};
+use crate::policymap::install::{MapChange, MapWrite, install};
 
-/// Endpoints that have the same rows.
+/// What endpoints with the same rows have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Audience {
     identity: u32,
@@ -32,13 +32,13 @@ type ComputedId = u64;
 pub(crate) struct Computed {
     /// None if there are too many rows.
     pub(crate) resolved: Option<Resolved>,
-    /// The desired map entries; none if there are too many.
+    /// The desired map entries; empty if there are too many.
     pub(crate) rows: Arc<Rows>,
     enforced: [bool; 2],
     counts: [RowCounts; 2],
     /// The rules that the rows come from.
     filters: Arc<Filters>,
-    /// Rows that do not fit.
+    /// Why the rows do not fit.
     full: Option<Arc<str>>,
 }
 
@@ -53,7 +53,7 @@ struct Installed {
     rows: Option<Arc<Rows>>,
 }
 
-/// The outcome of a round for an endpoint.
+/// The result of writing an endpoint's map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) endpoint: u16,
@@ -62,19 +62,28 @@ pub(crate) struct Outcome {
     pub(crate) enforced: [bool; 2],
     pub(crate) counts: [RowCounts; 2],
     pub(crate) filters: Arc<Filters>,
-    pub(crate) progress: Progress,
+    pub(crate) state: RealizationState,
     pub(crate) error: Option<Arc<str>>,
 }
 
-/// The summary of a round.
+/// The results of writing maps.
 #[derive(Debug, Default)]
-pub(crate) struct Round {
+pub(crate) struct MapWrites {
     /// Of all endpoints.
     pub(crate) outcomes: Vec<Outcome>,
     /// Maps that were changed in place.
     pub(crate) in_place: usize,
     /// Maps that were replaced.
     pub(crate) swapped: usize,
+}
+
+impl MapWrites {
+    /// Adds later writes: their outcomes replace those before.
+    pub(crate) fn merge(&mut self, later: MapWrites) {
+        self.outcomes = later.outcomes;
+        self.in_place += later.in_place;
+        self.swapped += later.swapped;
+    }
 }
 
 /// Engine, rows and maps.
@@ -111,31 +120,31 @@ impl Core {
         &self.engine
     }
 
-    /// Selectors that have changed: of peers, and of subjects.
+    /// Returns the selectors that have changed: of peers, and of subjects.
     pub(crate) fn take_selector_changes(&mut self) -> [SelectorChanges; 2] {
         [self.engine.take_selector_changes(), self.engine.take_subject_selector_changes()]
     }
 
-    /// Endpoints that the kernel has a policy map of.
+    /// Returns the endpoints that the kernel has a policy map of.
     pub(crate) fn attached(&self) -> BTreeSet<u16> {
-        // One that cannot be told is waited for by nobody.
+        // Without an answer no endpoint of the previous run is waited for.
         let all = self.datapath.restored().unwrap_or_default();
         all.into_iter().map(|endpoint| endpoint.id).collect()
     }
 
-    /// An identity is there, or has other labels or ports.
+    /// Upserts an identity with its labels and named ports.
     pub(crate) fn add_identity(&mut self, row: &Identity) {
         let change = self.engine.add_identity(row.id, row.labels.clone(), row.named_ports());
         self.change.merge(change);
     }
 
-    /// An identity is gone.
+    /// Removes an identity.
     pub(crate) fn remove_identity(&mut self, id: u32) {
         let change = self.engine.remove_identity(id);
         self.change.merge(change);
     }
 
-    /// These policies are in force from the next round on.
+    /// Commits policies: they are in force from the next write of the maps on.
     pub(crate) fn commit(&mut self, staged: Staged) {
         for (resource, policy) in staged {
             let change = match policy {
@@ -146,13 +155,13 @@ impl Core {
         }
     }
 
-    /// Other options are in force from the next round on.
+    /// Sets the options that are in force from the next write of the maps on.
     pub(crate) fn set_settings(&mut self, settings: Settings) {
         let change = self.engine.set_settings(settings);
         self.change.merge(change);
     }
 
-    /// These are the endpoints now.
+    /// Sets the endpoints whose maps are written.
     pub(crate) fn set_endpoints<'a>(&mut self, rows: impl Iterator<Item = &'a EndpointPolicy>) {
         let mut seen = HashSet::new();
         for row in rows {
@@ -161,7 +170,7 @@ impl Core {
             if self.endpoints.get(&id).is_some_and(|old| old.generation == generation) {
                 continue;
             }
-            // The map of another endpoint that has the id now is another one.
+            // Announced again: another endpoint has the id now, and another map.
             let old = self.endpoints.remove(&id).filter(|old| old.announced == row.announced);
             let (subject, announced, transition) =
                 (row.subject.clone(), row.announced, row.transition.clone());
@@ -171,36 +180,37 @@ impl Core {
         self.endpoints.retain(|id, _| seen.contains(id));
     }
 
-    /// Invalidates the cached contents of the maps: the next round reads and corrects them.
+    /// Invalidates the cached contents of the maps: the next write reads and corrects them.
     pub(crate) fn invalidate_map_cache(&mut self) {
         self.endpoints.values_mut().for_each(|endpoint| endpoint.rows = None);
     }
 
-    /// The rows of an endpoint.
+    /// Returns an endpoint with its rows.
     pub(crate) fn computed(&self, endpoint: u16) -> Option<(&Subject, &Computed)> {
         let subject = &self.endpoints.get(&endpoint)?.subject;
         Some((subject, self.computed.get(self.audiences.get(&audience(subject))?)?))
     }
 
-    /// As [`round`](Self::round), but what maps of the previous run have about prefixes stays beside the new rows: packets
-    /// carry these numbers until the ipcache has the new ones. The next round ends that.
-    pub(crate) fn first_round(&mut self) -> Round {
+    /// As [`write_maps`](Self::write_maps), but rows of the previous run about prefixes stay beside the new ones until the
+    /// next write: packets carry their identities until the ipcache has the new ones.
+    pub(crate) fn write_maps_keep_prefixes(&mut self) -> MapWrites {
         self.keep_prefixes = true;
-        let round = self.round();
+        let writes = self.write_maps();
         self.keep_prefixes = false;
-        round
+        writes
     }
 
     /// Computes the rows that may have changed, and writes them to every map.
-    pub(crate) fn round(&mut self) -> Round {
+    pub(crate) fn write_maps(&mut self) -> MapWrites {
         self.compute();
-        // Endpoints whose identity the engine did not know have changed the rows of others.
+        // Identities that only an endpoint has brought have changed the rows of others.
         if !self.change.refresh.is_empty() {
             self.compute();
         }
-        let mut round = Round::default();
-        let mut works = Vec::new();
-        let mut writing = Vec::new();
+        let mut writes = MapWrites::default();
+        let mut changes = Vec::new();
+        // For each change the index of its outcome.
+        let mut changed = Vec::new();
         for (id, endpoint) in &mut self.endpoints {
             let id_of = self.audiences.get(&audience(&endpoint.subject));
             let Some(computed) = id_of.and_then(|id| self.computed.get(id)) else { continue };
@@ -214,48 +224,53 @@ impl Core {
             let rows = before.unwrap_or_else(|| computed.rows.clone());
             let done = endpoint.rows.as_ref().is_some_and(|held| Arc::ptr_eq(held, &rows));
             if !done {
-                let (mut current, mut wanted) = (endpoint.rows.take(), rows);
+                let (mut current, mut desired) = (endpoint.rows.take(), rows);
                 if self.keep_prefixes
                     && current.is_none()
                     && computed.full.is_none()
                     && let Some((found, both)) = with_prefixes_before(&*self.datapath, *id, &computed.rows)
                 {
                     current = Some(Arc::new(found));
-                    wanted = both.map_or(wanted, Arc::new);
+                    desired = both.map_or(desired, Arc::new);
                 }
-                works.push(Work { endpoint: *id, current, wanted, swap: computed.full.is_some() });
-                writing.push(round.outcomes.len());
+                changes.push(MapChange { endpoint: *id, current, desired, swap: computed.full.is_some() });
+                changed.push(writes.outcomes.len());
             }
-            round.outcomes.push(Outcome {
+            writes.outcomes.push(Outcome {
                 endpoint: *id,
                 generation: endpoint.generation,
                 revision: self.engine.revision(),
                 enforced: computed.enforced,
                 counts: computed.counts,
                 filters: computed.filters.clone(),
-                progress: if computed.full.is_some() { Progress::Full } else { Progress::Realized },
+                state: match computed.full {
+                    Some(_) => RealizationState::Full,
+                    None => RealizationState::Realized,
+                },
                 error: computed.full.clone(),
             });
         }
-        let results = install(&*self.datapath, &works);
-        for ((work, at), result) in works.into_iter().zip(writing).zip(results) {
+        let results = install(&*self.datapath, &changes);
+        for ((change, at), result) in changes.into_iter().zip(changed).zip(results) {
             match result {
-                Ok(way) => {
-                    round.in_place += usize::from(way == Way::InPlace);
-                    round.swapped += usize::from(way == Way::Swap);
-                    if let Some(endpoint) = self.endpoints.get_mut(&work.endpoint) {
-                        endpoint.rows = Some(work.wanted);
+                Ok(write) => {
+                    writes.in_place += usize::from(write == MapWrite::InPlace);
+                    writes.swapped += usize::from(write == MapWrite::Swapped);
+                    if let Some(endpoint) = self.endpoints.get_mut(&change.endpoint) {
+                        endpoint.rows = Some(change.desired);
                     }
                 }
                 Err(error) => {
-                    let outcome = &mut round.outcomes[at];
-                    (outcome.progress, outcome.error) = (Progress::Failed, Some(error.to_string().into()));
+                    let outcome = &mut writes.outcomes[at];
+                    outcome.state = RealizationState::Failed;
+                    outcome.error = Some(error.to_string().into());
                 }
             }
         }
-        round
+        writes
     }
 
+    /// Computes the rows of audiences that changes since the last time concern.
     fn compute(&mut self) {
         let change = std::mem::replace(
             &mut self.change,
@@ -264,12 +279,12 @@ impl Core {
         let subjects = self.endpoints.values().flat_map(|endpoint| {
             [Some(&endpoint.subject), endpoint.transition.as_ref().map(|change| &change.from)]
         });
-        let wanted: HashSet<Audience> = subjects.flatten().map(audience).collect();
-        self.audiences.retain(|audience, _| wanted.contains(audience));
+        let current: HashSet<Audience> = subjects.flatten().map(audience).collect();
+        self.audiences.retain(|audience, _| current.contains(audience));
         let capacity = self.datapath.policy_capacity();
         let mut refreshed: HashSet<ComputedId> = HashSet::new();
-        let mut anew: Vec<Audience> = Vec::new();
-        for audience in wanted {
+        let mut unknown: Vec<Audience> = Vec::new();
+        for audience in current {
             let listed = |list: &[u32]| list.binary_search(&audience.identity).is_ok();
             let known = self.audiences.get(&audience).and_then(|id| Some((*id, self.computed.get_mut(id)?)));
             match known {
@@ -281,27 +296,27 @@ impl Core {
                         refreshed.insert(id);
                         computed.refresh(&self.engine, &change.peers, capacity);
                     } else {
-                        anew.push(audience);
+                        unknown.push(audience);
                     }
                 }
-                _ => anew.push(audience),
+                _ => unknown.push(audience),
             }
         }
-        self.compute_anew(anew, capacity);
+        self.resolve_all(unknown, capacity);
         let used: HashSet<ComputedId> = self.audiences.values().copied().collect();
         self.computed.retain(|id, _| used.contains(id));
     }
 
-    /// Computes the rows of these audiences, once for all that the same rules are about. Equal rows become one object,
-    /// so that the way from old to new ones is found once, and that nothing is written where nothing is new.
-    fn compute_anew(&mut self, audiences: Vec<Audience>, capacity: usize) {
+    /// Resolves the rows of these audiences, once for all of one basis. Equal rows are interned, so that the plan from old to
+    /// new ones is made once, and that maps whose rows are equal are not written.
+    fn resolve_all(&mut self, audiences: Vec<Audience>, capacity: usize) {
         let mut made: HashMap<(Basis, NamedPorts), ComputedId> = HashMap::new();
         let mut shared: HashSet<Arc<Rows>> = match audiences.is_empty() {
             true => HashSet::new(),
             false => self.computed.values().map(|computed| computed.rows.clone()).collect(),
         };
         for audience in audiences {
-            self.know(&audience);
+            self.add_own_identity(&audience);
             let key = self.engine.basis(audience.identity).map(|basis| (basis, audience.ports.clone()));
             let id = key.as_ref().and_then(|key| made.get(key)).copied().unwrap_or_else(|| {
                 let old = self.audiences.get(&audience).and_then(|id| self.computed.get(id));
@@ -321,8 +336,8 @@ impl Core {
         }
     }
 
-    /// An endpoint's own identity is known to the engine even before it is in the table of identities.
-    fn know(&mut self, audience: &Audience) {
+    /// Adds the audience's identity to the engine, which an endpoint may have before it is in the table of identities.
+    fn add_own_identity(&mut self, audience: &Audience) {
         if self.engine.labels(audience.identity).is_some() {
             return;
         }
@@ -360,7 +375,7 @@ impl Computed {
         match engine.refresh(resolved, peers, capacity) {
             Ok(changes) if changes.is_empty() => {}
             Ok(changes) => {
-                // The maps' rows stay known as they were: this is another object.
+                // Endpoints hold the rows that their maps have: those stay as they are.
                 let mut rows = (*self.rows).clone();
                 for (key, row) in changes {
                     match row {
@@ -371,14 +386,14 @@ impl Computed {
                         None => rows.remove(&row_key(&key)),
                     }
                 }
-                (self.rows, self.counts) = (Arc::new(rows), [RowCounts::default(); 2]);
+                self.rows = Arc::new(rows);
                 self.counts = counts(&self.rows);
             }
             Err(error) => *self = Computed::denied(error, self.filters.clone()),
         }
     }
 
-    /// Nothing passes.
+    /// Returns no rows at all, which deny everything: a part of them could allow what the rest denies.
     fn denied(error: ResolveError, filters: Arc<Filters>) -> Computed {
         let reason = match error {
             ResolveError::TooManyRows { needed, limit } => format!(
@@ -398,8 +413,8 @@ impl Computed {
     }
 }
 
-/// What a map of the previous run holds, and these rows together with what it has about prefixes of which they say
-/// nothing, if there is such; nothing if the map cannot be read or would be too full.
+/// Returns the rows of a map of the previous run, and if it has rows about prefixes that `rows` has not, these together
+/// with `rows`; none if the map cannot be read or would be too full.
 fn with_prefixes_before(datapath: &dyn Datapath, endpoint: u16, rows: &Rows) -> Option<(Rows, Option<Rows>)> {
     let found: Rows = datapath.policy_rows(endpoint).ok()?.into_iter().collect();
     let known: HashSet<u32> = rows.iter().map(|(key, _)| key.peer).collect();
@@ -427,7 +442,7 @@ fn counts(rows: &Rows) -> [RowCounts; 2] {
     counts
 }
 
-/// A row of the engine as the kernel has it.
+/// Returns the map entry of a row of the engine.
 fn kernel_row((key, row): (&Key, &Row)) -> (RowKey, PolicyEntry) {
     let key = row_key(key);
     let deny = if row.deny { policy_flag::DENY } else { 0 };
@@ -435,7 +450,7 @@ fn kernel_row((key, row): (&Key, &Row)) -> (RowKey, PolicyEntry) {
     (key, PolicyEntry { flags, precedence: row.precedence, ..PolicyEntry::default() })
 }
 
-/// The kernel's key of a row of the engine.
+/// Returns the map key of a row of the engine.
 pub(crate) fn row_key(key: &Key) -> RowKey {
     let l4 = u32::from(key.l4.protocol) << 16 | u32::from(key.l4.port);
     RowKey::new(key.direction == Direction::Egress, key.identity, key.l4.bits, l4)

@@ -45,8 +45,8 @@ impl Repository {
         Repository { keep, ..Repository::default() }
     }
 
-    /// All sources have spoken: what they have not named is gone.
-    pub(crate) fn begun(&mut self) {
+    /// All sources are complete: removes records of policies that none of them has.
+    pub(crate) fn sources_complete(&mut self) {
         self.keep.retain(&self.objects.keys().map(ObjectId::key).collect());
     }
 
@@ -292,7 +292,7 @@ mod tests {
             for object in objects {
                 repository.upsert(object, &settings, &mut staged);
             }
-            repository.begun();
+            repository.sources_complete();
             kept.write().unwrap();
             let states: Vec<ObjectState> =
                 objects.iter().map(|object| repository.status(&id(object), 1).unwrap().state).collect();

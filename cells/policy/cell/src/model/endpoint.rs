@@ -36,7 +36,7 @@ pub struct Transition {
 
 /// How far an endpoint's policy has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Progress {
+pub enum RealizationState {
     /// The kernel does not have it yet: sources have not been read, or it is being written.
     Pending,
     /// The kernel has it.
@@ -87,8 +87,8 @@ pub struct EndpointPolicy {
     /// The rules of the revision that the kernel has.
     #[serde(skip)]
     pub realized_filters: Arc<Filters>,
-    /// How far it has come.
-    pub progress: Progress,
+    /// Whether the kernel has it.
+    pub state: RealizationState,
     /// The error, with its remedy.
     pub error: Option<Arc<str>>,
 }
@@ -114,7 +114,7 @@ impl EndpointPolicy {
             egress: RowCounts::default(),
             filters: Arc::default(),
             realized_filters: Arc::default(),
-            progress: Progress::Pending,
+            state: RealizationState::Pending,
             error: None,
         }
     }
@@ -163,7 +163,7 @@ impl TableSpec for EndpointPolicy {
             self.realized.to_string(),
             counts(&self.ingress),
             counts(&self.egress),
-            format!("{:?}", self.progress),
+            format!("{:?}", self.state),
             self.error.as_deref().unwrap_or_default().to_owned(),
         ]
     }

@@ -83,8 +83,8 @@ macro_rules! table {
 table!(PeerSelector, "selectors");
 table!(SubjectSelector, "subject-selectors");
 
-/// Makes a table equal to the engine's selectors.
-pub(crate) fn bring<R>(table: &RwTable<R>, changes: SelectorChanges, by: fn(&str) -> Query<R>)
+/// Applies changes of the engine's selectors to a table.
+pub(crate) fn apply_changes<R>(table: &RwTable<R>, changes: SelectorChanges, by: fn(&str) -> Query<R>)
 where
     R: TableSpec + From<SelectorRow> + PartialEq,
 {

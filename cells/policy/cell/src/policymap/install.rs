@@ -1,4 +1,4 @@
-//! Writes rows into policy maps: each way between two sets of rows is found once, maps are written by several threads.
+//! Writes rows into policy maps: each plan between two sets of rows is made once, and several threads write maps.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,68 +9,73 @@ use datapath_api::{Datapath, DatapathError};
 use crate::model::rows::Rows;
 use crate::policymap::plan::{Plan, plan};
 
-/// Maps that a thread writes before another one is worth its start.
-const MAPS_A_THREAD: usize = 8;
-/// Threads at the most: the rest of the node has work, too.
-const THREADS: usize = 4;
+/// Maps that a thread writes in the time that starting another one costs.
+const MAPS_PER_THREAD: usize = 8;
+/// The rest of the node has work, too.
+const MAX_THREADS: usize = 4;
 
-/// A map that is to be brought to other rows.
+/// A change of a map's rows.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct MapChange {
     pub(crate) endpoint: u16,
-    /// The contents of the map; none if unknown.
+    /// The rows of the map; none if they have to be read.
     pub(crate) current: Option<Arc<Rows>>,
-    pub(crate) wanted: Arc<Rows>,
-    /// By another map whatever the rows are: what does not fit is denied at once.
+    pub(crate) desired: Arc<Rows>,
+    /// Swap the map whatever the rows are, so that everything is denied at once.
     pub(crate) swap: bool,
 }
 
-/// How a map was brought to its rows.
+/// How a map was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// It had them.
-    Nothing,
+pub(crate) enum MapWrite {
+    /// Not at all: it had its rows.
+    Unchanged,
     /// By single writes.
     InPlace,
-    /// By another map.
-    Swap,
+    /// Another map has taken its place.
+    Swapped,
 }
 
-/// The work for one map, shared by all maps with the same rows.
+/// The plan for a map, shared by all maps with the same change.
 #[derive(Debug)]
-enum Step {
-    Plan(Plan),
-    /// Only the kernel knows what it holds.
+enum MapPlan {
+    Known(Plan),
+    /// The rows of the map have to be read first.
     Read,
 }
 
-/// Does all the work; results in its order.
-pub(crate) fn install(datapath: &dyn Datapath, works: &[Work]) -> Vec<Result<Way, DatapathError>> {
+/// Makes all changes. Returns the results in their order.
+pub(crate) fn install(
+    datapath: &dyn Datapath,
+    changes: &[MapChange],
+) -> Vec<Result<MapWrite, DatapathError>> {
     let capacity = datapath.policy_capacity();
-    let mut plans: HashMap<(*const Rows, *const Rows), Arc<Step>> = HashMap::new();
+    let mut plans: HashMap<(*const Rows, *const Rows), Arc<MapPlan>> = HashMap::new();
     let mut images: HashMap<*const Rows, Arc<Vec<(PolicyKey, PolicyEntry)>>> = HashMap::new();
-    let mut steps = Vec::with_capacity(works.len());
-    for work in works {
-        let wanted = Arc::as_ptr(&work.wanted);
-        let step = match &work.current {
-            None => Arc::new(Step::Read),
+    let mut planned = Vec::with_capacity(changes.len());
+    for change in changes {
+        let desired = Arc::as_ptr(&change.desired);
+        let map_plan = match &change.current {
+            None => Arc::new(MapPlan::Read),
             Some(current) => {
-                let find = || Arc::new(Step::Plan(plan(current, &work.wanted, capacity)));
-                plans.entry((Arc::as_ptr(current), wanted)).or_insert_with(find).clone()
+                let make = || Arc::new(MapPlan::Known(plan(current, &change.desired, capacity)));
+                plans.entry((Arc::as_ptr(current), desired)).or_insert_with(make).clone()
             }
         };
-        let image = images.entry(wanted).or_insert_with(|| Arc::new(work.wanted.to_kernel())).clone();
-        steps.push((work, step, image));
+        let image = images.entry(desired).or_insert_with(|| Arc::new(change.desired.to_kernel())).clone();
+        planned.push((change, map_plan, image));
     }
-    let write = |(work, step, image): &(&Work, Arc<Step>, Arc<Vec<_>>)| one(datapath, work, step, image);
-    let threads = works.len().div_ceil(MAPS_A_THREAD).min(THREADS);
+    let write = |(change, map_plan, image): &(&MapChange, Arc<MapPlan>, Arc<Vec<_>>)| {
+        write_map(datapath, change, map_plan, image)
+    };
+    let threads = changes.len().div_ceil(MAPS_PER_THREAD).min(MAX_THREADS);
     if threads < 2 {
-        return steps.iter().map(write).collect();
+        return planned.iter().map(write).collect();
     }
     std::thread::scope(|scope| {
-        let share = steps.len().div_ceil(threads);
+        let share = planned.len().div_ceil(threads);
         let write = &write;
-        let running: Vec<_> = steps
+        let running: Vec<_> = planned
             .chunks(share)
             .map(|part| scope.spawn(move || part.iter().map(write).collect::<Vec<_>>()))
             .collect();
@@ -81,30 +86,31 @@ pub(crate) fn install(datapath: &dyn Datapath, works: &[Work]) -> Vec<Result<Way
     })
 }
 
-fn one(
+fn write_map(
     datapath: &dyn Datapath,
-    work: &Work,
-    step: &Step,
+    change: &MapChange,
+    map_plan: &MapPlan,
     image: &[(PolicyKey, PolicyEntry)],
-) -> Result<Way, DatapathError> {
+) -> Result<MapWrite, DatapathError> {
     let read;
-    let found = match step {
-        Step::Plan(plan) => plan,
-        Step::Read => {
-            let rows: Rows = datapath.policy_rows(work.endpoint)?.into_iter().collect();
-            read = plan(&rows, &work.wanted, datapath.policy_capacity());
+    let found = match map_plan {
+        MapPlan::Known(plan) => plan,
+        MapPlan::Read => {
+            let rows: Rows = datapath.policy_rows(change.endpoint)?.into_iter().collect();
+            read = plan(&rows, &change.desired, datapath.policy_capacity());
             &read
         }
     };
     match found {
-        Plan::InPlace(writes) if writes.is_empty() => Ok(Way::Nothing),
-        Plan::InPlace(writes) if !work.swap => match datapath.write_policy(work.endpoint, writes) {
-            // The map has rows that the plan does not know of: each prefix of the writes is right, the rest by another map.
+        Plan::InPlace(writes) if writes.is_empty() => Ok(MapWrite::Unchanged),
+        Plan::InPlace(writes) if !change.swap => match datapath.write_policy(change.endpoint, writes) {
+            // The map has rows that the plan does not know. Any prefix of the writes is a valid state, so the rest can be
+            // done by a swap.
             Err(DatapathError::PolicyFull { .. }) => {
-                datapath.swap_policy(work.endpoint, image).map(|()| Way::Swap)
+                datapath.swap_policy(change.endpoint, image).map(|()| MapWrite::Swapped)
             }
-            written => written.map(|()| Way::InPlace),
+            written => written.map(|()| MapWrite::InPlace),
         },
-        _ => datapath.swap_policy(work.endpoint, image).map(|()| Way::Swap),
+        _ => datapath.swap_policy(change.endpoint, image).map(|()| MapWrite::Swapped),
     }
 }

@@ -1,149 +1,69 @@
-//! The job that follows the tables: a round for each change, in the order in which no packet fares wrong.
-//!
-//! A round has three parts. Prefixes that new rules name get their identities, which go into the maps by the rules in
-//! force - nothing changes for any packet - and only then into the ipcache. Then the rules change, in the maps alone. Then
-//! prefixes that no rule names go: from the ipcache first, from the maps when their identities are gone.
+//! The job that follows the tables: a round for each change.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::OptionFuture;
-use hive::job::Backoff;
 use hive::{ConfigWatch, JobCx};
-use identity::{Identity, Prefixes};
-use ipcache::{Change as IpcacheChange, Claim, Entry, IpcacheWriter, Mapping, Source};
 use ipnetwork::IpNetwork;
-use k8s_tables::{PolicyKind, PolicyObject};
 use policy_engine::Settings;
-use runtime_options::{POLICY_ENFORCEMENT, Progress as Follow, RuntimeOption};
-use statedb::{Batch, Change, Changes, Initializer, Obj, RwTable, Snapshot, Table, Watch};
+use runtime_options::Progress as AppliedOptions;
 
-use crate::computation::core::{Outcome, Round};
+use crate::computation::core::MapWrites;
 use crate::computation::repository::{Staged, id};
-use crate::config::{PolicyConfig, enforcement};
-use crate::model::endpoint::{EndpointPolicy, Progress};
-use crate::model::object::{ObjectId, ObjectState, PolicyStatus};
-use crate::model::selectors::{PeerSelector, SubjectSelector, bring};
-use crate::rounds::metrics::Numbers;
+use crate::config::PolicyConfig;
+use crate::model::object::{ObjectId, PolicyStatus};
+use crate::rounds::inputs::{Cursor, Input, Inputs, Versions};
+use crate::rounds::metrics::Counters;
+use crate::rounds::outputs::Outputs;
+use crate::rounds::phases::{NewPrefixes, Phase, Schedule, Stage};
+use crate::rounds::prefixes::PolicyPrefixes;
+use crate::rounds::report::{Report, RoundError};
 use crate::rounds::state::{Shared, State};
 
-/// The resource of this cell's claims in the ipcache.
-const RESOURCE: &str = "policy";
-/// How long a program may take from the ipcache to the policy map: rows of an identity that the ipcache no longer gives
-/// are left alone for so long.
-const IN_FLIGHT: Duration = Duration::from_millis(1);
 /// How long the job waits for endpoints of the previous run. They are announced when the programs are loaded; those that do
 /// not go on are removed from the kernel soon after.
-const ANNOUNCEMENT: Duration = Duration::from_secs(10);
-/// How often is looked which endpoints the kernel still has.
-const LOOK: Duration = Duration::from_millis(500);
-/// How long what has failed waits before it is tried again.
-const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
-
-/// Tables that the job follows.
-pub(crate) struct Inputs {
-    pub(crate) objects: Arc<Table<PolicyObject>>,
-    pub(crate) identities: Arc<Table<Identity>>,
-    pub(crate) options: Option<Arc<Table<RuntimeOption>>>,
-    /// Whether CiliumNetworkPolicies count.
-    pub(crate) enable_cnp: bool,
-    /// Whether CiliumClusterwideNetworkPolicies count.
-    pub(crate) enable_ccnp: bool,
-}
+const ANNOUNCEMENT_LIMIT: Duration = Duration::from_secs(10);
+/// Between checks which endpoints the kernel still has.
+const ATTACHED_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The job.
 pub(crate) struct Job {
     pub(crate) shared: Shared,
     pub(crate) inputs: Inputs,
-    pub(crate) endpoints: RwTable<EndpointPolicy>,
-    pub(crate) statuses: RwTable<PolicyStatus>,
-    pub(crate) selectors: RwTable<PeerSelector>,
-    pub(crate) subject_selectors: RwTable<SubjectSelector>,
-    pub(crate) prefixes: Arc<Prefixes>,
-    pub(crate) ipcache: Arc<IpcacheWriter>,
-    pub(crate) initializer: Option<Initializer<Entry>>,
+    pub(crate) outputs: Outputs,
+    pub(crate) prefixes: PolicyPrefixes,
+    /// The revision of the desired policies, which callers of [`Policies`](crate::Policies) wait for.
     pub(crate) revision: Arc<AtomicU64>,
-    pub(crate) settings: Settings,
-    pub(crate) follow: Follow,
-    pub(crate) numbers: Numbers,
-    /// Has how often maps are compared with what they shall be.
+    pub(crate) applied_options: AppliedOptions,
+    pub(crate) counters: Counters,
+    /// Has the interval of resyncs.
     pub(crate) config: ConfigWatch<PolicyConfig>,
 }
 
-/// State that is kept from round to round.
-struct RoundState {
-    objects: Changes<PolicyObject>,
-    identities: IdentityChanges,
-    /// Policies that wait for identities of their prefixes.
+/// What a round leaves to the next ones.
+struct Rounds {
+    cursor: Cursor,
+    schedule: Schedule<Versions>,
+    /// Policies whose prefixes have no identities yet.
     staged: Staged,
-    /// Objects whose status is to be written when their policies are in force, with the time they were read.
-    unsettled: BTreeSet<ObjectId>,
-    first: bool,
-    /// Whether maps are being compared with what they shall be.
-    comparing: bool,
-    /// Whether the last round is to be repeated.
-    failed: bool,
-    backoff: Backoff,
-    /// The endpoints of the last round, and the revision of its options.
-    known: (Vec<EndpointVersion>, u64),
+    /// Objects whose status is to be written when their policies are in force.
+    unreported: BTreeSet<ObjectId>,
 }
 
-/// The changes of identities that matter to policy: users of an identity do not, and change with every endpoint.
-struct IdentityChanges {
-    changes: Changes<Identity>,
-    /// The identities as they were read last.
-    known: HashMap<u32, Obj<Identity>>,
+/// Policies that are to be committed, and the new prefixes that they name.
+struct Staging {
+    staged: Staged,
+    new_prefixes: Vec<IpNetwork>,
 }
 
-impl IdentityChanges {
-    fn read(&mut self, snapshot: &Snapshot) -> (Vec<Change<Identity>>, Watch) {
-        let (batch, watch) = self.changes.read(snapshot, usize::MAX);
-        let known = &mut self.known;
-        let matters = |change: &Change<Identity>| {
-            let row = &change.object;
-            if change.deleted {
-                known.remove(&row.id);
-                return true;
-            }
-            let old = known.insert(row.id, row.clone());
-            old.is_none_or(|old| old.labels != row.labels || old.named_ports() != row.named_ports())
-        };
-        (batch.into_iter().filter(matters).collect(), watch)
-    }
-}
-
-/// Id, announcement and generation of an endpoint's row: a row with the same ones has the same subject.
-type EndpointVersion = (u16, u64, u64);
-
-/// How far a round came at once.
-enum Step {
-    Brought(Round, Finished),
-    /// Policies name prefixes that have no identities.
-    Prefixes {
-        staged: Staged,
-        settings: Settings,
-        new: Vec<IpNetwork>,
-    },
-}
-
-/// The outcome of [`Job::finish`].
-struct Finished {
-    /// Objects with their statuses; without one if they are gone.
-    statuses: Vec<(Option<PolicyStatus>, ObjectId)>,
+/// The rest of a round, after its phases.
+struct Completion {
+    statuses: Vec<(ObjectId, Option<PolicyStatus>)>,
     /// Prefixes that no policy names any more.
     unnamed: Vec<IpNetwork>,
-    /// Objects that are refused.
-    refused: Option<String>,
-}
-
-/// The outcome of a round, for health.
-struct End {
-    /// An error that is retried.
-    trouble: Option<String>,
-    /// An endpoint whose rows do not fit.
-    full: Option<String>,
     /// Objects that are refused.
     refused: Option<String>,
 }
@@ -151,101 +71,65 @@ struct End {
 impl Job {
     pub(crate) async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
         let complete = async {
-            self.inputs.objects.wait_initialized().await;
-            self.inputs.identities.wait_initialized().await;
-            // The first round is theirs, too: prefixes change for nobody whose map stays behind.
-            let _ = tokio::time::timeout(ANNOUNCEMENT, self.restored_are_announced()).await;
+            self.inputs.complete().await;
+            // The first round includes them: prefixes must not change while a map stays behind.
+            let _ = tokio::time::timeout(ANNOUNCEMENT_LIMIT, self.restored_are_announced()).await;
         };
         tokio::select! {
             () = complete => {}
             () = cx.cancelled() => return Ok(()),
         }
-        let mut rounds = RoundState {
-            objects: self.inputs.objects.changes(),
-            identities: IdentityChanges { changes: self.inputs.identities.changes(), known: HashMap::new() },
+        let mut rounds = Rounds {
+            cursor: self.inputs.cursor(),
+            schedule: Schedule::new(),
             staged: Staged::new(),
-            unsettled: BTreeSet::new(),
-            first: true,
-            comparing: false,
-            failed: false,
-            backoff: Backoff::exponential(RETRY.0, RETRY.1),
-            known: Default::default(),
+            unreported: BTreeSet::new(),
         };
-        let mut last_comparison = tokio::time::Instant::now();
+        let mut last_resync = tokio::time::Instant::now();
         loop {
             let working = cx.working();
-            let snapshot = self.endpoints.snapshot();
-            let (_, endpoints_watch) = self.endpoints.all_watch(&snapshot);
-            let options_watch = self.inputs.options.as_ref().map(|table| table.all_watch(&snapshot).1);
-            let (objects, objects_watch) = rounds.objects.read(&snapshot, usize::MAX);
-            let (identities, identities_watch) = rounds.identities.read(&snapshot);
-
-            let known = self.known(&snapshot);
-            // The job's own writes of how far endpoints have come wake it, too.
-            let is_same = objects.is_empty() && identities.is_empty() && known == rounds.known;
+            let (input, input_watch) = self.inputs.read(&mut rounds.cursor);
             let mut retry = None;
-            if !is_same || rounds.first || rounds.comparing || rounds.failed {
-                rounds.known = known;
-                let end = self.round(&mut rounds, &snapshot, objects, identities).await?;
-                rounds.failed = end.trouble.is_some();
-                match &end.trouble {
-                    Some(trouble) => {
-                        self.follow.failed(trouble);
-                        retry = rounds.backoff.next_wait();
-                    }
-                    None => rounds.backoff.reset(),
+            if rounds.schedule.is_due(input.has_changes(), input.versions()) {
+                let report = self.round(&mut rounds, input).await?;
+                retry = rounds.schedule.end(report.error.is_some());
+                if let Some(error) = &report.error {
+                    self.applied_options.failed(error);
                 }
-                match (end.trouble, end.full, end.refused) {
-                    (Some(trouble), ..) => {
-                        cx.health.degraded("Unable to bring policy into force, trying again", trouble);
-                    }
-                    (None, Some(full), _) => cx.health.degraded("Endpoints are denied wholly", full),
-                    (None, None, Some(refused)) => cx.health.degraded("Policies are refused", refused),
-                    (None, None, None) => cx.health.ok(format!("at revision {}", self.revision())),
-                }
+                report.set_health(&cx.health, self.revision());
             }
             drop(working);
-            let comparison = self.config.get().bpf_policy_map_full_reconciliation_interval;
+            let resync_interval = self.config.get().bpf_policy_map_full_reconciliation_interval;
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
-                () = endpoints_watch.changed() => {}
-                () = objects_watch.changed() => {}
-                () = identities_watch.changed() => {}
-                Some(()) = OptionFuture::from(options_watch.as_ref().map(Watch::changed)) => {}
+                () = input_watch.changed() => {}
                 Some(()) = OptionFuture::from(retry.map(tokio::time::sleep)) => {}
                 () = self.config.changed() => {}
-                () = tokio::time::sleep_until(last_comparison + comparison), if !comparison.is_zero() => {
-                    last_comparison = tokio::time::Instant::now();
+                () = tokio::time::sleep_until(last_resync + resync_interval), if !resync_interval.is_zero() => {
+                    last_resync = tokio::time::Instant::now();
                     self.shared.with(|state| state.core.invalidate_map_cache()).await;
-                    rounds.comparing = true;
+                    rounds.schedule.request_resync();
                 }
             }
         }
     }
 
-    /// Returns the endpoints that the snapshot has, and the revision of its options.
-    fn known(&self, snapshot: &Snapshot) -> (Vec<EndpointVersion>, u64) {
-        let rows = self.endpoints.all(snapshot);
-        let versions = rows.map(|row| (row.subject.endpoint, row.announced, row.generation)).collect();
-        let options = self.inputs.options.as_ref().map_or(0, |options| options.revision(snapshot));
-        (versions, options)
-    }
-
-    /// Waits until the endpoints of the previous run have been announced, or have gone.
-    async fn restored_are_announced(&self) -> anyhow::Result<()> {
-        let mut waiting = self.shared.with(|state| state.core.attached()).await;
+    /// Waits until the endpoints of the previous run have been announced, or are gone.
+    async fn restored_are_announced(&self) {
+        let mut attached = self.shared.with(|state| state.core.attached()).await;
+        let endpoints = &self.inputs.endpoints;
         loop {
-            let snapshot = self.endpoints.snapshot();
-            let (rows, watch) = self.endpoints.all_watch(&snapshot);
+            let snapshot = endpoints.snapshot();
+            let (rows, watch) = endpoints.all_watch(&snapshot);
             let announced: BTreeSet<u16> = rows.map(|row| row.subject.endpoint).collect();
-            if waiting.is_subset(&announced) {
-                return Ok(());
+            if attached.is_subset(&announced) {
+                return;
             }
             drop(snapshot);
             tokio::select! {
                 () = watch.changed() => {}
-                () = tokio::time::sleep(LOOK) => {
-                    waiting = self.shared.with(|state| state.core.attached()).await;
+                () = tokio::time::sleep(ATTACHED_INTERVAL) => {
+                    attached = self.shared.with(|state| state.core.attached()).await;
                 }
             }
         }
@@ -255,307 +139,138 @@ impl Job {
         self.revision.load(Ordering::Acquire)
     }
 
-    /// Makes policy maps, ipcache and tables equal to the snapshot.
-    async fn round(
-        &mut self,
-        rounds: &mut RoundState,
-        snapshot: &Snapshot,
-        objects: Batch<PolicyObject>,
-        identities: Vec<Change<Identity>>,
-    ) -> anyhow::Result<End> {
+    /// Makes policy maps, ipcache and tables equal to the input.
+    async fn round(&mut self, rounds: &mut Rounds, input: Input) -> anyhow::Result<Report> {
         let started = Instant::now();
-        let (settings, options_revision) = self.settings(snapshot);
-        let rows: Vec<EndpointPolicy> = self.endpoints.all(snapshot).map(|row| (**row).clone()).collect();
-        let counted = |object: &PolicyObject| match object.kind {
-            PolicyKind::CiliumNetworkPolicy => self.inputs.enable_cnp,
-            PolicyKind::CiliumClusterwideNetworkPolicy => self.inputs.enable_ccnp,
-        };
-        let objects: Vec<_> = objects.into_iter().filter(|change| counted(&change.object)).collect();
-        rounds.unsettled.extend(objects.iter().map(|change| id(&change.object)));
-        let sources: BTreeSet<Arc<str>> = objects.iter().map(|change| change.object.source.clone()).collect();
-        let mut staged = std::mem::take(&mut rounds.staged);
-        let (numbers, revision) = (self.numbers.clone(), self.revision.clone());
-        let (first, finish) = (rounds.first, self.finish());
-        let unsettled = rounds.unsettled.clone();
-        let step = self
-            .shared
-            .with(move |state| {
-                state.read(&objects, &settings, &mut staged, &numbers);
-                if first {
-                    state.repository.begun();
-                }
-                state.apply_identity_changes(&identities);
-                state.core.set_endpoints(rows.iter());
-                let new = state.repository.missing(&staged);
-                match new.is_empty() {
-                    true => {
-                        let round = state.bring(settings, staged, &revision);
-                        Step::Brought(round, finish(state, unsettled, &Staged::new()))
-                    }
-                    false => Step::Prefixes { staged, settings, new },
-                }
-            })
-            .await;
-        let (round, finished, trouble) = match step {
-            Step::Brought(round, finished) => (round, Some(finished), None),
-            Step::Prefixes { staged, settings, new } => {
-                let (round, trouble) = self.bring_with_prefixes(rounds, staged, settings, new).await?;
-                (round, None, trouble)
-            }
-        };
-        let waits = trouble.is_some();
-        self.numbers.round(&round, self.revision(), &sources, started.elapsed());
-        if std::mem::take(&mut rounds.comparing) && round.in_place + round.swapped > 0 {
-            let (in_place, swapped) = (round.in_place, round.swapped);
-            tracing::warn!(in_place, swapped, "Policy maps were not as written; somebody else changes them");
-        }
-        self.record(&round.outcomes);
-        let of = |progress| round.outcomes.iter().filter(move |outcome| outcome.progress == progress);
-        let text = |outcome: &Outcome| {
-            format!("endpoint {}: {}", outcome.endpoint, outcome.error.as_deref().unwrap_or_default())
-        };
-        let trouble = trouble.or_else(|| of(Progress::Failed).next().map(text));
-        let full = of(Progress::Full).next().map(text);
+        let (sources, options_revision) = (input.sources(), input.options_revision);
+        let settings = input.settings.clone();
+        let is_resync = rounds.schedule.begin();
+        let stage = rounds.schedule.stage();
 
-        let settled = if waits { BTreeSet::new() } else { std::mem::take(&mut rounds.unsettled) };
-        let Finished { statuses, unnamed, refused } = match finished {
-            Some(finished) => finished,
-            None => {
-                let (finish, waiting) = (self.finish(), rounds.staged.clone());
-                self.shared.with(move |state| finish(state, settled, &waiting)).await
-            }
-        };
-        self.settle(statuses);
-        self.release(unnamed).await?;
-        // Nothing is in force before the first policies are.
-        if !waits {
-            if std::mem::take(&mut rounds.first) {
-                let (revision, endpoints) = (self.revision(), round.outcomes.len());
+        let staging = self.stage(rounds, input).await;
+        let (writes, error) = self.apply(rounds, stage, staging, settings).await?;
+        self.counters.round(&writes, self.revision(), &sources, started.elapsed());
+        let MapWrites { in_place, swapped, .. } = writes;
+        if is_resync && in_place + swapped > 0 {
+            tracing::warn!(
+                in_place,
+                swapped,
+                "Policy maps were not as written; another process changes them"
+            );
+        }
+        // Endpoints wait for this, so it comes before all that is only shown.
+        self.outputs.write_outcomes(&writes.outcomes);
+
+        let is_committed = error.is_none();
+        let Completion { statuses, unnamed, refused } = self.complete(rounds, is_committed).await;
+        self.outputs.write_statuses(statuses);
+        self.prefixes.release(unnamed).await?;
+        let report = Report::new(&writes, error, refused);
+        if is_committed {
+            if rounds.schedule.rules_in_force() {
+                let (revision, endpoints) = (self.revision(), writes.outcomes.len());
                 tracing::info!(revision, endpoints, "Policies of all sources are in force");
             }
-            if let Some(initializer) = self.initializer.take() {
-                self.ipcache.complete(initializer);
-            }
-            if trouble.is_none() {
-                self.follow.applied(options_revision);
+            self.prefixes.complete();
+            if report.error.is_none() {
+                self.applied_options.applied(options_revision);
             }
         }
-        Ok(End { trouble, full, refused })
+        Ok(report)
     }
 
-    /// Returns the last step of a round, which is for the thread that has the state: the tables of selectors, and what
-    /// has become of `settled` objects. `waiting`: policies that wait for identities of their prefixes.
-    fn finish(&self) -> impl FnOnce(&mut State, BTreeSet<ObjectId>, &Staged) -> Finished + Send + use<> {
-        let (revision, numbers) = (self.revision.clone(), self.numbers.clone());
-        let (peers, subjects) = (self.selectors.clone(), self.subject_selectors.clone());
-        move |state, settled, waiting| {
-            let at = revision.load(Ordering::Acquire);
-            let [of_peers, of_subjects] = state.core.take_selector_changes();
-            bring(&peers, of_peers, PeerSelector::by_text);
-            bring(&subjects, of_subjects, SubjectSelector::by_text);
-            let changed = !settled.is_empty();
-            let status = |object: ObjectId| (state.repository.status(&object, at), object);
-            let statuses = settled.into_iter().map(status).collect();
-            if changed {
-                numbers.repository(state.core.engine());
+    /// Checks changed objects and updates identities and endpoints of the computation; nothing is written yet.
+    async fn stage(&self, rounds: &mut Rounds, input: Input) -> Staging {
+        rounds.unreported.extend(input.objects.iter().map(|change| id(&change.object)));
+        let mut staged = std::mem::take(&mut rounds.staged);
+        let counters = self.counters.clone();
+        let at_startup = rounds.schedule.stage() == Stage::Startup;
+        let stage = move |state: &mut State| {
+            state.stage_objects(&input.objects, &input.settings, &mut staged, &counters);
+            if at_startup {
+                state.repository.sources_complete();
             }
-            let named = state.core.engine().prefixes();
-            Finished {
-                statuses,
-                unnamed: state.repository.drop_unnamed(named, waiting),
-                refused: state.refused(),
-            }
-        }
+            state.apply_identity_changes(&input.identities);
+            state.core.set_endpoints(input.endpoints.iter().map(|row| &**row));
+            let new_prefixes = state.repository.missing(&staged);
+            Staging { staged, new_prefixes }
+        };
+        self.shared.with(stage).await
     }
 
-    /// Applies policies that name new prefixes: identities first. Returns the error that the policies wait for, if
-    /// they do.
-    async fn bring_with_prefixes(
+    /// Goes through the phases of the round. Returns what was written, and the error for which policies stay staged.
+    async fn apply(
         &self,
-        rounds: &mut RoundState,
-        staged: Staged,
+        rounds: &mut Rounds,
+        stage: Stage,
+        staging: Staging,
         settings: Settings,
-        new: Vec<IpNetwork>,
-    ) -> anyhow::Result<(Round, Option<String>)> {
-        let (allocator, prefixes) = (self.prefixes.clone(), new.clone());
-        let allocated = hive::blocking(move || allocator.allocate(&prefixes)).await;
-        let (identities, _) = rounds.identities.read(&self.inputs.identities.snapshot());
-        let numbers = match allocated {
-            Ok(numbers) => numbers,
-            Err(error) => {
-                tracing::warn!(%error, "Unable to give identities to prefixes of policies, trying again");
-                rounds.staged = staged;
-                // Rules that are in force stay so for endpoints that come; at a start there are none, and maps stay.
-                let (first, revision) = (rounds.first, self.revision.clone());
-                let go_on = move |state: &mut State| {
-                    state.apply_identity_changes(&identities);
-                    match first {
-                        true => Round::default(),
-                        false => state.bring(settings, Staged::new(), &revision),
+    ) -> anyhow::Result<(MapWrites, Option<RoundError>)> {
+        let Staging { mut staged, new_prefixes } = staging;
+        let (mut prefixes, mut identities, mut error) = (NewPrefixes::None, None, None);
+        if !new_prefixes.is_empty() {
+            let allocated = self.prefixes.allocate(new_prefixes.clone()).await;
+            let changes = self.inputs.read_identities(&mut rounds.cursor);
+            self.shared.with(move |state| state.apply_identity_changes(&changes)).await;
+            match allocated {
+                Ok(allocated) => (prefixes, identities) = (NewPrefixes::Allocated, Some(allocated)),
+                Err(cause) => {
+                    tracing::warn!(error = %cause, "Unable to give identities to prefixes of policies, trying again");
+                    rounds.staged = std::mem::take(&mut staged);
+                    (prefixes, error) = (NewPrefixes::Unavailable, Some(cause.into()));
+                }
+            }
+        }
+        // Each phase may block for as long as the kernel does; the state is free for readers in between.
+        let mut commit = Some((settings, staged));
+        let mut writes = MapWrites::default();
+        for phase in stage.phases(prefixes) {
+            match phase {
+                Phase::WriteMaps => writes.merge(self.shared.with(|state| state.core.write_maps()).await),
+                Phase::PublishPrefixes => {
+                    if let Some(identities) = &identities {
+                        self.prefixes.publish(identities).await?;
                     }
-                };
-                return Ok((self.shared.with(go_on).await, Some(error.to_string())));
-            }
-        };
-        // At a start nothing is known of the rules that the maps follow: they get the new rows first and lose the old
-        // ones last, as packets carry the old numbers until the ipcache has the new ones.
-        let first = rounds.first;
-        self.shared
-            .with(move |state| {
-                state.apply_identity_changes(&identities);
-                if !first {
-                    state.core.round();
                 }
-            })
-            .await;
-        if !first {
-            self.publish(&numbers).await?;
-        }
-        let revision = self.revision.clone();
-        let bring = move |state: &mut State| {
-            state.repository.hold(new);
-            match first {
-                true => state.bring_first(settings, staged, &revision),
-                false => state.bring(settings, staged, &revision),
-            }
-        };
-        let mut round = self.shared.with(bring).await;
-        if first {
-            self.publish(&numbers).await?;
-            let last = self.shared.with(|state| state.core.round()).await;
-            let (in_place, swapped) = (round.in_place + last.in_place, round.swapped + last.swapped);
-            round = Round { in_place, swapped, ..last };
-        }
-        Ok((round, None))
-    }
-
-    /// The settings with the enforcement that the table of options has, and the revision of that.
-    fn settings(&self, snapshot: &Snapshot) -> (Settings, u64) {
-        let Some(options) = &self.inputs.options else { return (self.settings.clone(), 0) };
-        let mode = options.all(snapshot).find(|option| option.name == POLICY_ENFORCEMENT);
-        let enforcement = mode.map_or(self.settings.enforcement, |option| enforcement(&option.value));
-        (Settings { enforcement, ..self.settings.clone() }, options.revision(snapshot))
-    }
-
-    /// Upserts prefixes into the ipcache and waits until the kernel has them.
-    async fn publish(&self, numbers: &BTreeMap<IpNetwork, u32>) -> anyhow::Result<()> {
-        let prefixes: Vec<IpNetwork> = numbers.keys().copied().collect();
-        let claim = |identity| Claim {
-            source: Source::Generated,
-            resource: RESOURCE.into(),
-            mapping: Mapping::identity(identity),
-        };
-        let changes = numbers.iter().map(|(prefix, id)| IpcacheChange::Upsert(*prefix, claim(*id)));
-        let revision = self.ipcache.apply(changes);
-        match self.ipcache.applied(revision, &prefixes).await {
-            // The ipcache retries, and reports it.
-            Err(error @ ipcache::NotApplied::Refused { .. }) => {
-                tracing::warn!(%error, "Prefixes of policies do not take effect yet");
-            }
-            other => other?,
-        }
-        tokio::time::sleep(IN_FLIGHT).await;
-        Ok(())
-    }
-
-    /// Lets prefixes go: from the ipcache, then their identities.
-    async fn release(&self, unnamed: Vec<IpNetwork>) -> anyhow::Result<()> {
-        if unnamed.is_empty() {
-            return Ok(());
-        }
-        let delete = |prefix: &IpNetwork| IpcacheChange::Delete(*prefix, Source::Generated, RESOURCE.into());
-        let revision = self.ipcache.apply(unnamed.iter().map(delete));
-        self.ipcache.applied(revision, &[]).await?;
-        tokio::time::sleep(IN_FLIGHT).await;
-        let allocator = self.prefixes.clone();
-        hive::blocking(move || allocator.release(&unnamed)).await;
-        Ok(())
-    }
-
-    /// Writes what has become of endpoints; only what is news, as the table wakes the job.
-    fn record(&self, outcomes: &[Outcome]) {
-        let snapshot = self.endpoints.snapshot();
-        let news = |outcome: &&Outcome| {
-            let row = self.endpoints.get(&snapshot, EndpointPolicy::by_endpoint(outcome.endpoint));
-            row.is_some_and(|row| outcome.row(row).is_some_and(|new| new != **row))
-        };
-        let news: Vec<&Outcome> = outcomes.iter().filter(news).collect();
-        if news.is_empty() {
-            return;
-        }
-        self.endpoints.transact(|txn| {
-            for outcome in news {
-                let row = txn.get(EndpointPolicy::by_endpoint(outcome.endpoint));
-                let Some((row, new)) = row.and_then(|row| Some((row, outcome.row(row)?))) else { continue };
-                tell(row, &new);
-                txn.insert(new);
-            }
-        });
-    }
-
-    /// Writes what has become of objects; those without a status are gone.
-    fn settle(&self, statuses: Vec<(Option<PolicyStatus>, ObjectId)>) {
-        if statuses.is_empty() {
-            return;
-        }
-        self.statuses.transact(|txn| {
-            for (status, object) in statuses {
-                let Some(mut status) = status else {
-                    txn.delete(PolicyStatus::by_object(&object));
-                    continue;
-                };
-                // A refused version leaves the one before as it is.
-                if status.state != ObjectState::Applied {
-                    let old = txn.get(PolicyStatus::by_object(&object));
-                    status.revision = old.map_or(0, |old| old.revision);
+                Phase::CommitRules | Phase::CommitRulesKeepPrefixes => {
+                    let Some((settings, staged)) = commit.take() else { continue };
+                    let held = if identities.is_some() { new_prefixes.clone() } else { Vec::new() };
+                    let (revision, keep) = (self.revision.clone(), *phase == Phase::CommitRulesKeepPrefixes);
+                    let write = move |state: &mut State| {
+                        state.repository.hold(held);
+                        state.commit(settings, staged, &revision);
+                        match keep {
+                            true => state.core.write_maps_keep_prefixes(),
+                            false => state.core.write_maps(),
+                        }
+                    };
+                    writes.merge(self.shared.with(write).await);
                 }
-                txn.insert(status);
             }
-        });
+        }
+        Ok((writes, error))
     }
-}
 
-/// Logs an endpoint's change of state.
-fn tell(row: &EndpointPolicy, new: &EndpointPolicy) {
-    let endpoint = row.subject.endpoint;
-    let error = new.error.as_deref().unwrap_or_default();
-    match (row.progress, new.progress) {
-        (old, new) if old == new => {}
-        (_, Progress::Full) => {
-            tracing::warn!(endpointID = endpoint, %error, "The policy map of an endpoint is full: it is denied wholly");
-        }
-        (_, Progress::Failed) => {
-            tracing::warn!(endpointID = endpoint, %error, "Unable to write the policy map of an endpoint, trying again");
-        }
-        (Progress::Full | Progress::Failed, _) => {
-            tracing::info!(endpointID = endpoint, "The policy map of an endpoint is right again");
-        }
-        _ => {}
-    }
-}
-
-impl Outcome {
-    /// The endpoint's row with this outcome; none if the row is about another subject by now.
-    fn row(&self, row: &EndpointPolicy) -> Option<EndpointPolicy> {
-        if row.generation != self.generation {
-            return None;
-        }
-        let (realized, realized_filters) = match self.progress {
-            Progress::Realized => (self.revision, self.filters.clone()),
-            _ => (row.realized, row.realized_filters.clone()),
+    /// Writes the tables of selectors and collects the rest: the status of objects whose policies are committed, prefixes
+    /// that nothing names, refused objects.
+    async fn complete(&self, rounds: &mut Rounds, is_committed: bool) -> Completion {
+        let unreported = if is_committed { std::mem::take(&mut rounds.unreported) } else { BTreeSet::new() };
+        let (staged, counters, revision) = (rounds.staged.clone(), self.counters.clone(), self.revision());
+        let complete = move |state: &mut State| {
+            if !unreported.is_empty() {
+                counters.repository(state.core.engine());
+            }
+            let status = |object: ObjectId| {
+                let status = state.repository.status(&object, revision);
+                (object, status)
+            };
+            let statuses = unreported.into_iter().map(status).collect();
+            let unnamed = state.repository.drop_unnamed(state.core.engine().prefixes(), &staged);
+            let completion = Completion { statuses, unnamed, refused: state.refused() };
+            (completion, state.core.take_selector_changes())
         };
-        Some(EndpointPolicy {
-            revision: self.revision,
-            realized,
-            ingress_enforced: self.enforced[0],
-            egress_enforced: self.enforced[1],
-            ingress: self.counts[0],
-            egress: self.counts[1],
-            filters: self.filters.clone(),
-            realized_filters,
-            progress: self.progress,
-            error: self.error.clone(),
-            ..row.clone()
-        })
+        let (completion, selectors) = self.shared.with(complete).await;
+        self.outputs.write_selectors(selectors);
+        completion
     }
 }

@@ -18,10 +18,10 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use statedb::Table;
 
-use crate::computation::core::Round;
+use crate::computation::core::MapWrites;
 use crate::computation::repository::STATIC_CNP_PATH;
 use crate::config::PolicyConfig;
-use crate::model::endpoint::{EndpointPolicy, Progress};
+use crate::model::endpoint::{EndpointPolicy, RealizationState};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ChangeLabels {
@@ -45,7 +45,7 @@ const SECONDS: [f64; 8] = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0];
 
 /// Counters of events.
 #[derive(Clone, Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct Counters {
     changes: Family<ChangeLabels, Counter>,
     writes: Family<WriteLabels, Counter>,
     delays: Family<DelayLabels, Histogram, fn() -> Histogram>,
@@ -54,10 +54,10 @@ pub(crate) struct Numbers {
     selectors: Gauge,
 }
 
-impl Default for Numbers {
-    fn default() -> Numbers {
+impl Default for Counters {
+    fn default() -> Counters {
         let delays = Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> Histogram);
-        Numbers {
+        Counters {
             changes: Family::default(),
             writes: Family::default(),
             delays,
@@ -68,7 +68,7 @@ impl Default for Numbers {
     }
 }
 
-/// Cilium's word for a source of policies.
+/// Returns Cilium's label for a source of policies.
 fn source_label(source: &str) -> &'static str {
     match source {
         STATIC_CNP_PATH => "directory",
@@ -76,27 +76,33 @@ fn source_label(source: &str) -> &'static str {
     }
 }
 
-impl Numbers {
-    /// An object was read, or is gone.
-    pub(crate) fn changed(&self, operation: &'static str, source: &str, ok: bool) {
+impl Counters {
+    /// Counts a change of a policy object.
+    pub(crate) fn object_changed(&self, operation: &'static str, source: &str, ok: bool) {
         let outcome = if ok { "success" } else { "fail" };
         let labels = ChangeLabels { operation, outcome, source: source_label(source) };
         self.changes.get_or_create(&labels).inc();
     }
 
-    /// A round is done, policies are at this revision; objects of these sources had changed.
-    pub(crate) fn round(&self, round: &Round, revision: u64, sources: &BTreeSet<Arc<str>>, took: Duration) {
+    /// Counts the map writes of a round, and how long objects of these sources took to be in force at this revision.
+    pub(crate) fn round(
+        &self,
+        writes: &MapWrites,
+        revision: u64,
+        sources: &BTreeSet<Arc<str>>,
+        took: Duration,
+    ) {
         self.revision.set(revision as i64);
         let labels: BTreeSet<&'static str> = sources.iter().map(|source| source_label(source)).collect();
         for source in labels {
             self.delays.get_or_create(&DelayLabels { source }).observe(took.as_secs_f64());
         }
-        for (way, count) in [("in-place", round.in_place), ("swap", round.swapped)] {
+        for (way, count) in [("in-place", writes.in_place), ("swap", writes.swapped)] {
             self.writes.get_or_create(&WriteLabels { way }).inc_by(count as u64);
         }
     }
 
-    /// The current contents of the repository.
+    /// Sets the gauges of the repository.
     pub(crate) fn repository(&self, engine: &Engine) {
         let rules: usize = engine.policies().map(|policy| policy.entries.len()).sum();
         self.rules.set(rules as i64);
@@ -104,8 +110,8 @@ impl Numbers {
         self.selectors.set(engine.selector_count() as i64);
     }
 
-    /// Puts everything into the registry.
-    pub(crate) fn register(&self, metrics: &Metrics, state: PolicyState) {
+    /// Registers all metrics.
+    pub(crate) fn register(&self, metrics: &Metrics, scrape: Scrape) {
         let help = "Number of policy changes by outcome";
         metrics.register("policy_change_total", help, self.changes.clone());
         let help = "Number of changed policy maps by the way they were changed";
@@ -117,31 +123,31 @@ impl Numbers {
         metrics.register("policy_max_revision", help, self.revision.clone());
         let help = "Number of selectors in use";
         metrics.register("policy_selector_cache_selectors", help, self.selectors.clone());
-        metrics.register_collector(state);
+        metrics.register_collector(scrape);
     }
 }
 
-/// Audited endpoints: packets that their policy would drop pass, and are reported.
+/// Returns the audited endpoints: packets that their policy would drop pass, and are reported.
 pub(crate) fn audited(datapath: &dyn Datapath) -> BTreeSet<u16> {
     let all = datapath.restored().unwrap_or_default();
     all.iter().filter(|endpoint| endpoint.flags & ep_flag::POLICY_AUDIT != 0).map(|e| e.id).collect()
 }
 
 /// Values that are read at a scrape.
-pub(crate) struct PolicyState {
+pub(crate) struct Scrape {
     pub(crate) endpoints: Table<EndpointPolicy>,
     pub(crate) datapath: Arc<dyn Datapath>,
     /// Has the fill level from which on maps are reported.
     pub(crate) config: ConfigWatch<PolicyConfig>,
 }
 
-impl std::fmt::Debug for PolicyState {
+impl std::fmt::Debug for Scrape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("PolicyState")
+        f.write_str("Scrape")
     }
 }
 
-impl Collector for PolicyState {
+impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let snapshot = self.endpoints.snapshot();
         let rows = || self.endpoints.all(&snapshot);
@@ -157,9 +163,9 @@ impl Collector for PolicyState {
             ConstGauge::new(count as i64).encode(family.encode_family(&[("enforcement", enforcement)])?)?;
         }
         let capacity = self.datapath.policy_capacity().max(1) as f64;
-        // A full one would hold more than it can.
-        let level = |row: &EndpointPolicy| match row.progress {
-            Progress::Full => 1.0,
+        // The rows of a full one do not fit, so it has none.
+        let level = |row: &EndpointPolicy| match row.state {
+            RealizationState::Full => 1.0,
             _ => {
                 let counts = [row.ingress, row.egress];
                 counts.iter().map(|rows| rows.allow + rows.deny).sum::<usize>() as f64 / capacity
@@ -173,7 +179,7 @@ impl Collector for PolicyState {
         }
         let help = "Number of endpoints that are denied wholly because their policy map is full";
         let name = "policy_endpoints_overflowed";
-        let full = rows().filter(|row| row.progress == Progress::Full).count();
+        let full = rows().filter(|row| row.state == RealizationState::Full).count();
         ConstGauge::new(full as i64).encode(encoder.encode_descriptor(
             name,
             help,

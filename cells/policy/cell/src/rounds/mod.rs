@@ -1,7 +1,13 @@
-//! The job that makes a round for each change, the state that it shares with the API, and its metrics.
+//! The job that makes a round for each change: its inputs, the phases of a round, what it writes, the state that it shares
+//! with the API, and its metrics.
 //!
 //! Sibling folders that it uses: `computation`, `model`.
 
+pub(crate) mod inputs;
 pub(crate) mod job;
 pub(crate) mod metrics;
+pub(crate) mod outputs;
+mod phases;
+pub(crate) mod prefixes;
+mod report;
 pub(crate) mod state;

@@ -1,18 +1,19 @@
 //! The state that rounds change and the API reads.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hive::health::summarize;
 use identity::Identity;
 use k8s_tables::PolicyObject;
+use parking_lot::{Mutex, MutexGuard};
 use policy_engine::Settings;
 use statedb::Change;
 
-use crate::computation::core::{Core, Round};
+use crate::computation::core::Core;
 use crate::computation::keep::Keep;
 use crate::computation::repository::{Repository, Staged, id};
-use crate::rounds::metrics::Numbers;
+use crate::rounds::metrics::Counters;
 
 /// Engine, maps and objects.
 pub(crate) struct State {
@@ -20,7 +21,7 @@ pub(crate) struct State {
     pub(crate) repository: Repository,
 }
 
-/// [`State`], shared by the job and readers. Locked on threads for blocking work only.
+/// [`State`], shared by the job and readers. Held while maps are written, so it is locked on threads for blocking work only.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<Mutex<State>>);
 
@@ -30,10 +31,10 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
-    /// Works on the state where blocking is allowed.
+    /// Locks the state and runs `work` on a thread for blocking work.
     pub(crate) async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut State) -> T + Send + 'static,
@@ -44,31 +45,31 @@ impl Shared {
 }
 
 impl State {
-    /// Checks objects that have changed; those that are right, and those that are gone, are staged.
-    pub(crate) fn read(
+    /// Checks objects that have changed, and stages those that are valid or gone.
+    pub(crate) fn stage_objects(
         &mut self,
         objects: &[Change<PolicyObject>],
         settings: &Settings,
         staged: &mut Staged,
-        numbers: &Numbers,
+        counters: &Counters,
     ) {
         for change in objects {
             let object = &*change.object;
             if change.deleted {
                 self.repository.remove(object, staged);
-                numbers.changed("delete", &object.source, true);
+                counters.object_changed("delete", &object.source, true);
                 tracing::info!(policy = %id(object).text(), file = %object.origin, "Policy is gone");
                 continue;
             }
             let refusal = self.repository.upsert(object, settings, staged);
-            numbers.changed("update", &object.source, refusal.is_none());
+            counters.object_changed("update", &object.source, refusal.is_none());
             let (policy, file) = (id(object).text(), &object.origin);
             match refusal {
                 None => tracing::info!(%policy, %file, "Policy read"),
                 Some(refusal) => {
                     tracing::warn!(
                         %policy, %file, %refusal,
-                        "Policy refused; what was in force of it before stays. Correct the fields and write the file again"
+                        "Policy refused; its previous version stays in force. Correct the fields and write the file again"
                     );
                 }
             }
@@ -85,29 +86,18 @@ impl State {
         }
     }
 
-    /// Applies policies and options, and writes the policy maps.
-    pub(crate) fn bring(&mut self, settings: Settings, staged: Staged, revision: &AtomicU64) -> Round {
-        self.commit(settings, staged, revision);
-        self.core.round()
-    }
-
-    /// As [`bring`](Self::bring), at a start whose prefixes are not in the ipcache yet.
-    pub(crate) fn bring_first(&mut self, settings: Settings, staged: Staged, revision: &AtomicU64) -> Round {
-        self.commit(settings, staged, revision);
-        self.core.first_round()
-    }
-
-    fn commit(&mut self, settings: Settings, staged: Staged, revision: &AtomicU64) {
+    /// Commits policies and options. The revision is that of the new rules from now on.
+    pub(crate) fn commit(&mut self, settings: Settings, staged: Staged, revision: &AtomicU64) {
         self.core.set_settings(settings);
         self.core.commit(staged);
-        // Callers of `realized` wait for these rules from now on.
+        // Callers of `realized` must not be content with the rules before.
         revision.store(self.core.engine().revision(), Ordering::Release);
     }
 
-    /// Objects that are refused, for health: the first ones by name.
+    /// Returns a summary of refused objects, for health; none if there are none.
     pub(crate) fn refused(&self) -> Option<String> {
-        const SHOWN: usize = 5;
+        const MAX_SHOWN: usize = 5;
         let all = self.repository.refused().map(|(_, origin, refusal)| format!("{origin}: {refusal}"));
-        Some(summarize(all, SHOWN, "; ")).filter(|text| !text.is_empty())
+        Some(summarize(all, MAX_SHOWN, "; ")).filter(|text| !text.is_empty())
     }
 }

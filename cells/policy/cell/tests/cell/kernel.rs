@@ -10,7 +10,7 @@ use datapath_api::{Datapath, EndpointDatapath};
 use devices::Netlink;
 use loader::{KernelDatapath, KernelOptions, PolicyMap, ProgramSet};
 use maps::{FamilyConfig, Maps, MapsConfig};
-use policy::{Progress, Subject};
+use policy::{RealizationState, Subject};
 use serde_json::{Value, json};
 use test_kit::{Sandbox, require_root};
 
@@ -234,7 +234,7 @@ fn a_full_map_in_the_kernel_denies_and_recovers() {
             .collect();
         let many = json!({"endpointSelector": {"matchLabels": {"app": "web"}}, "ingress": many});
         world.write(&[("many", many)], false);
-        agent.hive.until("the full map", || agent.row(7).progress == Progress::Full).await;
+        agent.hive.until("the full map", || agent.row(7).state == RealizationState::Full).await;
         assert!(!reader.passes(7, client, 80) && !reader.passes(7, client, 2));
         assert!(reader.passes(8, client, 80), "the other one is open as before");
         world.write(&[("many", Value::Null)], false);
@@ -279,7 +279,7 @@ fn a_restart_leaves_maps_alone_until_all_is_known_and_corrects_them_in_place() {
         agent.policies.enforce(web);
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(reader.passes(7, client, 80) && !reader.passes(7, client, 81));
-        assert_eq!(agent.row(7).progress, Progress::Pending);
+        assert_eq!(agent.row(7).state, RealizationState::Pending);
         // The folder has changed meanwhile.
         let mut both = allow("web", "client", 80);
         let ports = both["ingress"][0]["toPorts"][0]["ports"].as_array_mut().unwrap();

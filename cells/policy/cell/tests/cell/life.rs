@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use datapath_abi::{PolicyEntry, PolicyKey};
 use datapath_api::testing::Call;
 use hive::prelude::*;
-use policy::{NotRealized, ObjectState, Progress};
+use policy::{NotRealized, ObjectState, RealizationState};
 use runtime_options::RuntimeOption;
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ async fn nothing_changes_before_all_sources_have_been_read() {
     let realized = agent.policies.realized(7);
     assert!(tokio::time::timeout(Duration::from_millis(50), realized).await.is_err());
     assert!(policy_calls(&world).is_empty());
-    assert_eq!(agent.row(7).progress, Progress::Pending);
+    assert_eq!(agent.row(7).state, RealizationState::Pending);
 
     world.write(&[], true);
     let revision = agent.policies.realized(7).await.unwrap();
@@ -146,7 +146,7 @@ async fn a_full_map_denies_its_endpoint_alone_says_so_and_recovers() {
         (1..=9).map(|port| json!({"port": (port * 2).to_string(), "protocol": "TCP"})).collect();
     large["ingress"][0]["toPorts"][0]["ports"] = ports.into();
     world.write(&[("web", large)], false);
-    agent.hive.until("the full map", || agent.row(7).progress == Progress::Full).await;
+    agent.hive.until("the full map", || agent.row(7).state == RealizationState::Full).await;
     assert!(world.rows(7).is_empty(), "denied wholly, also what was allowed before");
     let row = agent.row(7);
     assert!(row.error.as_deref().unwrap().contains("bpf-policy-map-max"), "{row:?}");
@@ -159,7 +159,7 @@ async fn a_full_map_denies_its_endpoint_alone_says_so_and_recovers() {
     assert!(text.contains("cilium_policy_endpoints_overflowed 1"), "{text}");
 
     world.write(&[("web", allow("web", "client", 81))], false);
-    agent.hive.until("the map to fit again", || agent.row(7).progress == Progress::Realized).await;
+    agent.hive.until("the map to fit again", || agent.row(7).state == RealizationState::Realized).await;
     assert!(world.ingress(7, client.identity, TCP | 81));
     assert!(agent.policies.realized(7).await.is_ok());
     assert_eq!(agent.row(7).error, None);
@@ -186,7 +186,7 @@ async fn a_map_that_is_exactly_full_still_changes() {
     world.write(&[("web", deny)], false);
     agent.hive.until("the verdict", || !world.ingress(7, client.identity, TCP | 80)).await;
     agent.policies.realized(7).await.unwrap();
-    assert_eq!((world.rows(7).len(), agent.row(7).progress), (rows, Progress::Realized));
+    assert_eq!((world.rows(7).len(), agent.row(7).state), (rows, RealizationState::Realized));
     assert!(
         matches!(policy_calls(&world).last(), Some(Call::SwapPolicy(7, _))),
         "{:?}",
@@ -250,6 +250,6 @@ async fn endpoints_change_their_identity_and_go() {
     let failed = agent.policies.realized(10).await.unwrap_err();
     assert!(failed.to_string().contains("not attached"), "{failed}");
     world.pod(10, "web");
-    agent.hive.until("the map", || agent.row(10).progress == Progress::Realized).await;
+    agent.hive.until("the map", || agent.row(10).state == RealizationState::Realized).await;
     agent.end().await;
 }

@@ -1,0 +1,167 @@
+//! The tables that rounds follow, and the input of one round.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use futures::future::OptionFuture;
+use identity::Identity;
+use k8s_tables::{PolicyKind, PolicyObject};
+use policy_engine::Settings;
+use runtime_options::{POLICY_ENFORCEMENT, RuntimeOption};
+use statedb::{Change, Changes, Obj, Snapshot, Table, Watch};
+
+use crate::config::enforcement;
+use crate::model::endpoint::EndpointPolicy;
+
+/// Tables that the job follows.
+pub(crate) struct Inputs {
+    pub(crate) endpoints: Table<EndpointPolicy>,
+    pub(crate) objects: Arc<Table<PolicyObject>>,
+    pub(crate) identities: Arc<Table<Identity>>,
+    pub(crate) options: Option<Arc<Table<RuntimeOption>>>,
+    /// The configured settings; the table of options may change the enforcement.
+    pub(crate) settings: Settings,
+    /// Whether CiliumNetworkPolicies are enforced.
+    pub(crate) enable_cnp: bool,
+    /// Whether CiliumClusterwideNetworkPolicies are enforced.
+    pub(crate) enable_ccnp: bool,
+}
+
+/// How far changes have been read.
+pub(crate) struct Cursor {
+    objects: Changes<PolicyObject>,
+    identities: Changes<Identity>,
+    /// The identities as they were read last.
+    known_identities: HashMap<u32, Obj<Identity>>,
+}
+
+/// The input of a round: the changes since the last one, and the current endpoints and settings.
+pub(crate) struct Input {
+    pub(crate) objects: Vec<Change<PolicyObject>>,
+    pub(crate) identities: Vec<Change<Identity>>,
+    pub(crate) endpoints: Vec<Obj<EndpointPolicy>>,
+    pub(crate) settings: Settings,
+    /// The revision of the table of options that the settings are from.
+    pub(crate) options_revision: u64,
+}
+
+/// The versions of endpoints and options.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Versions {
+    endpoints: Vec<EndpointVersion>,
+    options: u64,
+}
+
+/// Id, announcement and generation of an endpoint's row: rows with the same ones have the same subject.
+type EndpointVersion = (u16, u64, u64);
+
+/// Closes when there is another input.
+pub(crate) struct InputWatch {
+    endpoints: Watch,
+    objects: Watch,
+    identities: Watch,
+    options: Option<Watch>,
+}
+
+impl InputWatch {
+    pub(crate) async fn changed(&self) {
+        tokio::select! {
+            () = self.endpoints.changed() => {}
+            () = self.objects.changed() => {}
+            () = self.identities.changed() => {}
+            Some(()) = OptionFuture::from(self.options.as_ref().map(Watch::changed)) => {}
+        }
+    }
+}
+
+impl Input {
+    /// Whether objects or identities have changed.
+    pub(crate) fn has_changes(&self) -> bool {
+        !self.objects.is_empty() || !self.identities.is_empty()
+    }
+
+    /// Returns the versions of endpoints and options.
+    pub(crate) fn versions(&self) -> Versions {
+        let version = |row: &Obj<EndpointPolicy>| (row.subject.endpoint, row.announced, row.generation);
+        Versions { endpoints: self.endpoints.iter().map(version).collect(), options: self.options_revision }
+    }
+
+    /// Returns the sources of the objects.
+    pub(crate) fn sources(&self) -> BTreeSet<Arc<str>> {
+        self.objects.iter().map(|change| change.object.source.clone()).collect()
+    }
+}
+
+impl Inputs {
+    pub(crate) fn cursor(&self) -> Cursor {
+        Cursor {
+            objects: self.objects.changes(),
+            identities: self.identities.changes(),
+            known_identities: HashMap::new(),
+        }
+    }
+
+    /// Waits until the sources of policies and identities are complete.
+    pub(crate) async fn complete(&self) {
+        self.objects.wait_initialized().await;
+        self.identities.wait_initialized().await;
+    }
+
+    /// Reads the next input.
+    pub(crate) fn read(&self, cursor: &mut Cursor) -> (Input, InputWatch) {
+        let snapshot = self.endpoints.snapshot();
+        let (rows, endpoints_watch) = self.endpoints.all_watch(&snapshot);
+        let endpoints = rows.cloned().collect();
+        let options_watch = self.options.as_ref().map(|options| options.all_watch(&snapshot).1);
+        let (objects, objects_watch) = cursor.objects.read(&snapshot, usize::MAX);
+        let objects = objects.into_iter().filter(|change| self.is_enforced(&change.object)).collect();
+        let (identities, identities_watch) = cursor.identities(&snapshot);
+        let (settings, options_revision) = self.settings(&snapshot);
+        let watch = InputWatch {
+            endpoints: endpoints_watch,
+            objects: objects_watch,
+            identities: identities_watch,
+            options: options_watch,
+        };
+        (Input { objects, identities, endpoints, settings, options_revision }, watch)
+    }
+
+    /// Reads changes of identities alone, those that have just been allocated.
+    pub(crate) fn read_identities(&self, cursor: &mut Cursor) -> Vec<Change<Identity>> {
+        cursor.identities(&self.identities.snapshot()).0
+    }
+
+    fn is_enforced(&self, object: &PolicyObject) -> bool {
+        match object.kind {
+            PolicyKind::CiliumNetworkPolicy => self.enable_cnp,
+            PolicyKind::CiliumClusterwideNetworkPolicy => self.enable_ccnp,
+        }
+    }
+
+    /// Returns the settings with the enforcement of the table of options, and the revision of that.
+    fn settings(&self, snapshot: &Snapshot) -> (Settings, u64) {
+        let Some(options) = &self.options else { return (self.settings.clone(), 0) };
+        let mode = options.all(snapshot).find(|option| option.name == POLICY_ENFORCEMENT);
+        let enforcement = mode.map_or(self.settings.enforcement, |option| enforcement(&option.value));
+        (Settings { enforcement, ..self.settings.clone() }, options.revision(snapshot))
+    }
+}
+
+impl Cursor {
+    /// Reads the changes of identities that concern policy: the users of an identity do not, and change with every
+    /// endpoint.
+    fn identities(&mut self, snapshot: &Snapshot) -> (Vec<Change<Identity>>, Watch) {
+        let (batch, watch) = self.identities.read(snapshot, usize::MAX);
+        let known = &mut self.known_identities;
+        let concerns_policy = |change: &Change<Identity>| {
+            let row = &change.object;
+            if change.deleted {
+                known.remove(&row.id);
+                return true;
+            }
+            let old = known.insert(row.id, row.clone());
+            old.is_none_or(|old| old.labels != row.labels || old.named_ports() != row.named_ports())
+        };
+        (batch.into_iter().filter(concerns_policy).collect(), watch)
+    }
+}

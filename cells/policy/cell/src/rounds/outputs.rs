@@ -1,0 +1,112 @@
+//! The tables that rounds write: the policy of endpoints, the status of objects, selectors.
+
+use policy_engine::SelectorChanges;
+use statedb::RwTable;
+
+use crate::computation::core::Outcome;
+use crate::model::endpoint::{EndpointPolicy, RealizationState};
+use crate::model::object::{ObjectId, ObjectState, PolicyStatus};
+use crate::model::selectors::{PeerSelector, SubjectSelector, apply_changes};
+
+/// The tables.
+pub(crate) struct Outputs {
+    pub(crate) endpoints: RwTable<EndpointPolicy>,
+    pub(crate) statuses: RwTable<PolicyStatus>,
+    pub(crate) selectors: RwTable<PeerSelector>,
+    pub(crate) subject_selectors: RwTable<SubjectSelector>,
+}
+
+impl Outputs {
+    /// Writes the outcomes for endpoints, of those that have changed: the table wakes the job and all who wait for policy.
+    pub(crate) fn write_outcomes(&self, outcomes: &[Outcome]) {
+        let snapshot = self.endpoints.snapshot();
+        let is_change = |outcome: &&Outcome| {
+            let row = self.endpoints.get(&snapshot, EndpointPolicy::by_endpoint(outcome.endpoint));
+            row.is_some_and(|row| outcome.row(row).is_some_and(|new| new != **row))
+        };
+        let changes: Vec<&Outcome> = outcomes.iter().filter(is_change).collect();
+        if changes.is_empty() {
+            return;
+        }
+        self.endpoints.transact(|txn| {
+            for outcome in changes {
+                let row = txn.get(EndpointPolicy::by_endpoint(outcome.endpoint));
+                let Some((row, new)) = row.and_then(|row| Some((row, outcome.row(row)?))) else { continue };
+                log_transition(row, &new);
+                txn.insert(new);
+            }
+        });
+    }
+
+    /// Writes the status of objects; those without a status are gone.
+    pub(crate) fn write_statuses(&self, statuses: Vec<(ObjectId, Option<PolicyStatus>)>) {
+        if statuses.is_empty() {
+            return;
+        }
+        self.statuses.transact(|txn| {
+            for (object, status) in statuses {
+                let Some(mut status) = status else {
+                    txn.delete(PolicyStatus::by_object(&object));
+                    continue;
+                };
+                // A refused version leaves the previous one in force, with its revision.
+                if status.state != ObjectState::Applied {
+                    let old = txn.get(PolicyStatus::by_object(&object));
+                    status.revision = old.map_or(0, |old| old.revision);
+                }
+                txn.insert(status);
+            }
+        });
+    }
+
+    /// Writes changes of selectors.
+    pub(crate) fn write_selectors(&self, [peers, subjects]: [SelectorChanges; 2]) {
+        apply_changes(&self.selectors, peers, PeerSelector::by_text);
+        apply_changes(&self.subject_selectors, subjects, SubjectSelector::by_text);
+    }
+}
+
+/// Logs an endpoint's change of state.
+fn log_transition(row: &EndpointPolicy, new: &EndpointPolicy) {
+    let endpoint = row.subject.endpoint;
+    let error = new.error.as_deref().unwrap_or_default();
+    match (row.state, new.state) {
+        (old, new) if old == new => {}
+        (_, RealizationState::Full) => {
+            tracing::warn!(endpointID = endpoint, %error, "The policy map of an endpoint is full: it is denied wholly");
+        }
+        (_, RealizationState::Failed) => {
+            tracing::warn!(endpointID = endpoint, %error, "Unable to write the policy map of an endpoint, trying again");
+        }
+        (RealizationState::Full | RealizationState::Failed, _) => {
+            tracing::info!(endpointID = endpoint, "The policy map of an endpoint is right again");
+        }
+        _ => {}
+    }
+}
+
+impl Outcome {
+    /// Returns the endpoint's row with this outcome; none if the row has another subject by now.
+    fn row(&self, row: &EndpointPolicy) -> Option<EndpointPolicy> {
+        if row.generation != self.generation {
+            return None;
+        }
+        let (realized, realized_filters) = match self.state {
+            RealizationState::Realized => (self.revision, self.filters.clone()),
+            _ => (row.realized, row.realized_filters.clone()),
+        };
+        Some(EndpointPolicy {
+            revision: self.revision,
+            realized,
+            ingress_enforced: self.enforced[0],
+            egress_enforced: self.enforced[1],
+            ingress: self.counts[0],
+            egress: self.counts[1],
+            filters: self.filters.clone(),
+            realized_filters,
+            state: self.state,
+            error: self.error.clone(),
+            ..row.clone()
+        })
+    }
+}

@@ -1,0 +1,65 @@
+//! The result of a round, for health and the schedule.
+
+use std::sync::Arc;
+
+use hive::Health;
+
+use crate::computation::core::{MapWrites, Outcome};
+use crate::model::endpoint::RealizationState;
+
+/// The result of a round.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// The first error that is retried.
+    pub(crate) error: Option<RoundError>,
+    /// An endpoint whose rows do not fit into its map.
+    full: Option<RoundError>,
+    /// The objects that are refused.
+    refused: Option<String>,
+}
+
+/// Why a round has not brought everything into force.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RoundError {
+    /// There are no identities for prefixes that policies name.
+    #[error(transparent)]
+    Prefixes(#[from] identity::Error),
+    /// The policy map of an endpoint does not have its rows.
+    #[error("endpoint {endpoint}: {error}")]
+    Endpoint {
+        /// The endpoint.
+        endpoint: u16,
+        /// The error of its row.
+        error: Arc<str>,
+    },
+}
+
+impl Report {
+    /// Returns the result of a round from its writes and its other error.
+    pub(crate) fn new(writes: &MapWrites, error: Option<RoundError>, refused: Option<String>) -> Report {
+        let first = |state| {
+            let outcome = writes.outcomes.iter().find(|outcome| outcome.state == state);
+            outcome.map(RoundError::of_endpoint)
+        };
+        let error = error.or_else(|| first(RealizationState::Failed));
+        Report { error, full: first(RealizationState::Full), refused }
+    }
+
+    /// Reports the most severe of the faults, or that there is none.
+    pub(crate) fn set_health(&self, health: &Health, revision: u64) {
+        match (&self.error, &self.full, &self.refused) {
+            (Some(error), ..) => {
+                health.degraded("Unable to bring policy into force, trying again", error);
+            }
+            (None, Some(full), _) => health.degraded("Endpoints are denied wholly", full),
+            (None, None, Some(refused)) => health.degraded("Policies are refused", refused),
+            (None, None, None) => health.ok(format!("at revision {revision}")),
+        }
+    }
+}
+
+impl RoundError {
+    fn of_endpoint(outcome: &Outcome) -> RoundError {
+        RoundError::Endpoint { endpoint: outcome.endpoint, error: outcome.error.clone().unwrap_or_default() }
+    }
+}
