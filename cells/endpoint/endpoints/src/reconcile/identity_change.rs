@@ -43,6 +43,14 @@ pub(crate) fn is_new(endpoint: &Endpoint) -> bool {
     endpoint.applied_identity == 0
 }
 
+/// Returns the identity that packets of the endpoint carry and go on to carry; none of one that is new, about to give it up
+/// or being removed.
+pub(crate) fn carried_identity(endpoint: &Endpoint) -> Option<u32> {
+    let identity = endpoint.applied_identity;
+    let stays = !is_new(endpoint) && identity == endpoint.record.identity() && !endpoint.state.is_leaving();
+    stays.then_some(identity)
+}
+
 /// Whether packets of the endpoint carry an identity that it is about to give up.
 pub(crate) fn changes_identity(endpoint: &Endpoint) -> bool {
     let regenerates =
@@ -100,6 +108,15 @@ mod tests {
         assert_eq!(members(&group), [1, 4]);
         assert_eq!(group.old_identities, BTreeSet::from([300, 302]));
         assert_eq!(Group::beginning(rows[..3].iter()), Group::default(), "one alone meets peers that stay");
+    }
+
+    #[test]
+    fn an_identity_is_carried_while_the_endpoint_keeps_it() {
+        assert_eq!(carried_identity(&endpoint(1, 300, 300)), Some(300));
+        assert_eq!(carried_identity(&endpoint(1, 300, 301)), None, "it is about to give it up");
+        assert_eq!(carried_identity(&endpoint(1, 0, 300)), None, "the kernel does not know it");
+        let leaving = Endpoint { state: State::Disconnecting, ..endpoint(1, 300, 300) };
+        assert_eq!(carried_identity(&leaving), None);
     }
 
     #[test]

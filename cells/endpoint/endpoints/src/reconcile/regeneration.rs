@@ -1,16 +1,18 @@
 //! The steps of a regeneration: from the desired row of an endpoint to its state in the kernel.
 //!
-//! A new endpoint: record on disk, program and map entries, policy, ipcache, interface up. One that changes its identity:
+//! A new endpoint: record on disk, program and map entries, policy, ipcache, interface up; the ipcache beside policy where
+//! others have its identity. One that changes its identity:
 //! its own policy and the rows of others about the new identity, then record and map entries, then the ipcache; packets
 //! carry the new identity only once every policy map has it, and the old one stays known in quarantine.
 //!
 //! Other cells write policy and ipcache to the kernel. An endpoint that waits for them is a row in such a state
 //! ([`Step`]), which goes on when a watch closes; the thread works on other endpoints meanwhile.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ipcache::Change;
 use ipnetwork::IpNetwork;
 use labels::LabelArray;
 use policy::{NotRealized, Realization, Subject};
@@ -23,7 +25,7 @@ use crate::model::endpoint::Endpoint;
 use crate::model::id::EndpointId;
 use crate::model::log::Code;
 use crate::model::regeneration::{Regeneration, RegenerationError, Step};
-use crate::reconcile::identity_change::{Group, changes_identity, is_behind, is_new};
+use crate::reconcile::identity_change::{Group, carried_identity, changes_identity, is_behind, is_new};
 use crate::reconcile::targets::Targets;
 
 /// How long a regeneration waits for other cells, which takes milliseconds once all sources have been read.
@@ -49,7 +51,7 @@ impl Regenerator {
         batch.iter_mut().for_each(|entry| self.finish(entry));
     }
 
-    /// Announces the endpoints whose regeneration begins.
+    /// Announces the endpoints whose regeneration begins; claims addresses at once where that need not wait for policy.
     fn begin(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
         let group = Group::beginning(batch.iter().map(|entry| &entry.object));
         for entry in batch.iter_mut().filter(|entry| entry.object.regeneration.is_none()) {
@@ -69,6 +71,27 @@ impl Regenerator {
                 };
                 entry.object.regeneration = Some(Arc::new(regeneration));
             }
+        }
+        self.claim_known(batch);
+    }
+
+    /// Claims the addresses of new endpoints whose identity packets of others carry already, so that ipcache and policy are
+    /// written side by side. All policy maps have rows about such an identity, and nothing passes the endpoint itself
+    /// before its own map is written: no packet can tell the difference.
+    fn claim_known(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
+        let new: Vec<&Endpoint> =
+            at_step(batch, Step::Policy).map(|entry| &entry.object).filter(|e| is_new(e)).collect();
+        if new.is_empty() {
+            return;
+        }
+        // Read after the identities were reserved: they are held without a gap, so the rows about them stay.
+        let snapshot = self.table.snapshot();
+        let carried: HashSet<u32> =
+            self.table.all(&snapshot).filter_map(|row| carried_identity(row)).collect();
+        let known = new.into_iter().filter(|endpoint| carried.contains(&endpoint.record.identity()));
+        let claims: Vec<Change> = known.flat_map(|endpoint| self.targets.claims(&endpoint.record)).collect();
+        if !claims.is_empty() {
+            self.targets.ipcache.apply(claims);
         }
     }
 

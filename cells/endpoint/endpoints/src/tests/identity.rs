@@ -152,6 +152,36 @@ async fn packets_carry_a_new_identity_only_when_policy_knows_it() {
     assert_eq!((agent.users(first), agent.users(second)), (Some(vec![]), Some(user())));
 }
 
+/// Policy of an identity that others carry is in all maps: the address need not wait for that of the endpoint.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_with_an_identity_of_others_does_not_wait_for_policy() {
+    let world = World::new();
+    let agent = Agent::start_by(&world, world.datapath.clone(), FakePolicies::new).await;
+    agent.objects([object(1, "web"), object(2, "web"), object(3, "db")]);
+    let create = async |n, id: u16| {
+        let mut request = agent.request(n);
+        (request.id, request.sync_build_endpoint) = (id.into(), false);
+        let row = agent.endpoints.create(&request).await.unwrap();
+        let waits = |row: &Endpoint| row.regeneration.is_some();
+        agent.endpoints.table().wait_for(Endpoint::by_id(EndpointId(id)), |row| waits(row)).await;
+        address(&row)
+    };
+    create(1, 77).await;
+    agent.policies.realize(77);
+    let identity = agent.until(EndpointId(77), |row| row.applied_identity != 0).await.applied_identity;
+
+    let (known, new) = (create(2, 78).await, create(3, 79).await);
+    agent.jobs.until("the ipcache", || world.map.identity(&known) == Some(identity)).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(world.map.identity(&new), None, "another identity waits for policy");
+    assert!(!world.datapath.is_up(78) && !world.datapath.is_up(79), "nothing passes either");
+    agent.policies.realize(78);
+    agent.until(EndpointId(78), |row| row.applied_identity == identity).await;
+    assert!(world.datapath.is_up(78));
+    assert_eq!(agent.endpoints.delete(&pod(2)).await.unwrap(), 0);
+    agent.jobs.until("the address to go", || world.map.identity(&known).is_none()).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_keeps_identities_and_waits_for_sources() {
     let world = World::new();

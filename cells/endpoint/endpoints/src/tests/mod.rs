@@ -94,7 +94,7 @@ struct Agent {
     pods: RwTable<Row<Pod>>,
     namespaces: RwTable<Row<Namespace>>,
     outcome: Outcome,
-    _jobs: Jobs,
+    jobs: Jobs,
 }
 
 /// The hive of an agent's jobs. It ends as if the agent were killed: what must be there then is on disk and in the kernel.
@@ -224,7 +224,7 @@ impl Agent {
         initializer_table.transact(|txn| initializer.done(txn));
         running.until("what is not known is removed", || prunes() > before).await;
         gate.open();
-        Agent { endpoints, ipam, numbers, policies, pods, namespaces, outcome, _jobs: running }
+        Agent { endpoints, ipam, numbers, policies, pods, namespaces, outcome, jobs: running }
     }
 
     /// What the CNI plugin sends for pod `n`, with addresses from the allocator.

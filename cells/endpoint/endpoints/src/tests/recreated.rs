@@ -119,7 +119,7 @@ impl Stage {
 
     async fn until(&self, endpoint: &Endpoint, app: &str) {
         let is_so = || self.app(endpoint).as_deref() == Some(app);
-        self.agent._jobs.until(&format!("endpoint has {app}"), is_so).await;
+        self.agent.jobs.until(&format!("endpoint has {app}"), is_so).await;
     }
 }
 
