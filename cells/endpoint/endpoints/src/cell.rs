@@ -157,6 +157,7 @@ fn endpoints(
     let (table, ipam) = ((*targets.table).clone(), (*targets.ipam).clone());
     let endpoints = Arc::new(Endpoints::new(table, ipam, fence, defaults.clone(), context));
 
+    // The hook's findings reach their jobs by channels, so that a job cannot read them before they are there.
     let (unfinished_sender, unfinished) = oneshot::channel();
     let (damaged_sender, damaged) = oneshot::channel();
     let start = StartHook {

@@ -8,8 +8,8 @@ use anyhow::Context as _;
 use crate::identity_labels::filter::Filter;
 use crate::identity_labels::prefix_file;
 
-/// What new endpoints are like. Changes take effect for endpoints made after the next start;
-/// `PATCH /config` changes source verification for those that are made from then on.
+/// Options of endpoints. Changes take effect for endpoints created after the next start; `PATCH /config` changes source
+/// verification for those created from then on.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Pods and CNI")]
 pub struct EndpointsConfig {
@@ -31,7 +31,7 @@ pub struct EndpointsConfig {
 }
 
 impl EndpointsConfig {
-    /// Which labels make up identities. Reads the file, if there is one.
+    /// Returns the filter of identity-relevant labels. Reads the file, if there is one.
     pub(crate) fn filter(&self) -> anyhow::Result<Filter> {
         let path = &self.label_prefix_file;
         let base = match path.is_empty() {

@@ -1,20 +1,20 @@
 //! The workloads on this node: their records, states, files and datapath.
 //!
 //! **Owns** the table `endpoints`, the records under `state/<id>/ep_config.json`, the CNI plugin's deletion queue.
-//! **Needs** the datapath, policy, identities, the ipcache, the allocator, the node's row; cluster objects, if there are.
+//! **Needs** the datapath, policy, identities, the ipcache, the allocator, the node's row; cluster objects, if there are any.
 //! **Provides** [`Endpoints`], the operations under `/endpoint`, to the allocator the addresses of the previous run.
 //!
-//! **Life of an endpoint.** `PUT /endpoint/{id}` puts a row into the table, takes over the addresses, gives it the
-//! labels of its pod's object - `reserved:init` without one - and the identity of those, and waits for the reconciler:
-//! record on disk, datapath that denies, policy, ipcache, interface up. Labels that change later, by request or with
-//! the objects of pod and namespace, lead to another identity; packets carry it once policy knows it everywhere. A
-//! deletion turns the row to `disconnecting`; the reconciler undoes the same in an order in which packets drop first and the
-//! record goes last; then the row goes and the request is answered.
+//! **Life of an endpoint.** `PUT /endpoint/{id}` inserts a row into the table, takes over the addresses, sets the labels of
+//! the pod's object - `reserved:init` without one - and their identity, and waits for the reconciler: record on disk, datapath
+//! that denies, policy, ipcache, interface up. Labels that change later, by request or with the objects of pod and namespace,
+//! lead to another identity; packets carry it once all policy maps have it. A deletion sets the row to `disconnecting`; the
+//! reconciler removes the endpoint's state in an order in which packets drop first and the record goes last; then the row is
+//! deleted and the request is answered.
 //!
-//! **Life of the cell.** At start records are read and their endpoints put into the table, addresses and identities
-//! reserved, while the kernel goes on forwarding by the policy that it has. Once the datapath is ready each is made
-//! again in place, what has no owner is swept, queued deletions are served, and only then requests that change
-//! endpoints are let in. What becomes of each directory is [`restore::plan`], a function of the folder and the links:
+//! **Life of the cell.** At start records are read and their endpoints inserted into the table, addresses and identities
+//! reserved, while the kernel goes on forwarding by the policy that it has. Once the datapath is ready each is regenerated in
+//! place, state without an owner is pruned, queued deletions are served, and only then requests that change endpoints are
+//! accepted. [`restore::plan`] decides on each directory, a function of the folder and the links:
 //!
 //! ```
 //! use endpoints::{StateFolder, restore};
@@ -25,11 +25,10 @@
 //! # Ok::<(), endpoints::error::StateError>(())
 //! ```
 //!
-//! **Differences from Cilium.** With `sync-build-endpoint` a datapath that cannot be made fails the request at once
-//! with its reason, instead of after the client's patience. An endpoint whose interface was renumbered is found by
-//! its name. Numbers of endpoints are used again as late as possible. Names that end an endpoint's directory but
-//! hold no readable record are left alone and named in the log. A change of identity waits for policy instead of for
-//! a grace period.
+//! **Differences from Cilium.** With `sync-build-endpoint` a failed regeneration fails the request at once with its cause,
+//! not after the client's timeout. An endpoint whose interface has another index is found by its name. Endpoint ids are reused
+//! as late as possible. State directories without a readable record are kept and logged. A change of identity waits for policy,
+//! not for a grace period.
 
 mod api;
 mod cell;

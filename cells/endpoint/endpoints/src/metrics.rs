@@ -42,13 +42,13 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// One try to make an endpoint's datapath. Reasons are the agent's own words, a handful.
+    /// Counts a regeneration. Reasons are constants of the agent, so the label has few values.
     pub(crate) fn regeneration(&self, reason: &str, ok: bool) {
         let (outcome, error) = if ok { ("success", "") } else { ("fail", "datapath") };
         self.regenerations.get_or_create(&Regeneration { error, outcome, reason: reason.to_owned() }).inc();
     }
 
-    /// A phase of the restore: how long it took, how many endpoints came through it, how many did not.
+    /// Sets the duration of a phase of the restore, and how many endpoints it has taken through and has not.
     pub(crate) fn phase(
         &self,
         phase: &'static str,
@@ -86,7 +86,7 @@ impl Counts {
     }
 }
 
-/// How many endpoints there are and in which state, read from the table when asked for.
+/// The number of endpoints by state, read from the table at a scrape.
 struct States(Table<Endpoint>);
 
 impl std::fmt::Debug for States {
@@ -118,7 +118,7 @@ mod tests {
     use std::time::SystemTime;
 
     #[test]
-    fn the_text_is_the_originals() {
+    fn metrics_have_ciliums_names_and_labels() {
         let metrics = Metrics::default();
         let table = statedb::Db::new().table::<Endpoint>().unwrap();
         let counts = Counts::default();

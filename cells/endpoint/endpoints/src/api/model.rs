@@ -1,4 +1,4 @@
-//! Endpoints as the REST API shows them.
+//! Endpoints as models of the REST API.
 
 use api::ControllerUuids;
 use api_models as models;
@@ -11,7 +11,7 @@ use crate::model::record::Record;
 use crate::model::state::State;
 use labels::Labels;
 
-/// The whole endpoint.
+/// Returns the whole endpoint.
 pub(crate) fn endpoint(
     endpoint: &Endpoint,
     policy: &PolicyView,
@@ -34,7 +34,7 @@ pub(crate) fn endpoint(
     models::Endpoint { id: record.id.into(), spec: Some(configuration(record)), status: Some(status) }
 }
 
-/// The reconciler's work for the endpoint: it retries with backoff what has failed.
+/// Returns the state of the endpoint's regeneration as a controller, which the reconciler is in Cilium's terms.
 fn regeneration(endpoint: &Endpoint, uuids: &ControllerUuids) -> models::ControllerStatus {
     let name = format!("endpoint-{}-regeneration-recovery", endpoint.record.id);
     let outcomes = || endpoint.log.newest_first().filter(|change| change.code != Code::Warning);
@@ -59,14 +59,14 @@ fn regeneration(endpoint: &Endpoint, uuids: &ControllerUuids) -> models::Control
     models::ControllerStatus { configuration: Some(configuration), name, status: Some(runs), uuid }
 }
 
-/// The identity, once there is one.
+/// Returns the identity, if there is one.
 pub(crate) fn identity(record: &Record) -> Option<models::Identity> {
     let identity = record.sec_label.as_ref()?;
     let labels = identity.labels.texts();
     Some(models::Identity { id: identity.id.into(), labels, ..models::Identity::default() })
 }
 
-/// Options and the labels that clients have set.
+/// Returns options and the labels that clients have set.
 pub(crate) fn configuration(record: &Record) -> models::EndpointConfigurationSpec {
     models::EndpointConfigurationSpec {
         label_configuration: Some(user_labels(record)),
@@ -74,17 +74,17 @@ pub(crate) fn configuration(record: &Record) -> models::EndpointConfigurationSpe
     }
 }
 
-/// Labels, asked for and in force.
+/// Returns labels, requested and realized.
 pub(crate) fn labels(record: &Record) -> models::LabelConfiguration {
     models::LabelConfiguration { spec: Some(user_labels(record)), status: Some(label_status(record)) }
 }
 
-/// The history, newest first.
+/// Returns the log, newest first.
 pub(crate) fn log(endpoint: &Endpoint) -> Vec<models::EndpointStatusChange> {
     endpoint.log.newest_first().map(change).collect()
 }
 
-/// How the endpoint is, by part.
+/// Returns the endpoint's health, by part.
 pub(crate) fn health(endpoint: &Endpoint, policy: &PolicyView) -> models::EndpointHealth {
     let (bpf, policy, connected, overall) = match endpoint.state {
         State::WaitingForIdentity => ("Disabled", "Bootstrap", true, "Disabled"),

@@ -1,12 +1,12 @@
-//! Which labels make up an identity: `--labels` and `--label-prefix-file`, and the prefixes that count without them.
+//! The filter of identity-relevant labels: `--labels`, `--label-prefix-file`, and the default prefixes.
 
 use labels::{Label, Labels, PORTS, RESERVED};
 use regex::Regex;
 
 use crate::identity_labels::prefix_file::{BadFile, Listed, PrefixFile};
 
-/// What counts beside the user's own prefixes, and what does not: labels that change with every rollout or say nothing
-/// of the workload. Regular expressions, held against the beginning of keys.
+/// The default prefixes, beside the user's: they exclude labels that change with every rollout or do not describe the
+/// workload. Regular expressions that match at the beginning of keys.
 const DEFAULTS: [&str; 20] = [
     "reserved:.*",
     r"io\.kubernetes\.pod\.namespace",
@@ -34,7 +34,7 @@ const DEFAULTS: [&str; 20] = [
 #[derive(Debug, Clone)]
 pub struct Filter {
     rules: Vec<Rule>,
-    /// Whether the user has named what counts: nothing else does then, but what always counts.
+    /// Whether the user has included prefixes: all others are excluded then, apart from the agent's own.
     named: bool,
 }
 
@@ -72,8 +72,8 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// The defaults with the user's prefixes, `[SOURCE:][!]PATTERN` each; several may stand in one text with spaces
-    /// between, as in ConfigMaps of Cilium.
+    /// Returns the defaults with the user's prefixes, `[SOURCE:][!]PATTERN` each; a text may have several,
+    /// separated by spaces, as in ConfigMaps of Cilium.
     ///
     /// ```
     /// let filter = endpoints::Filter::new(["k8s:app k8s:role k8s:!app-hash"])?;
@@ -87,7 +87,7 @@ impl Filter {
         Filter::default().with(prefixes)
     }
 
-    /// The prefixes of a file in place of the defaults. Labels of the agent's own always count.
+    /// Returns a filter with the prefixes of a file in the place of the defaults. The agent's own labels are always included.
     ///
     /// ```
     /// let file = r#"{"version": 1, "valid-prefixes": [{"prefix": "app", "source": "k8s"}]}"#;
@@ -107,7 +107,7 @@ impl Filter {
         Ok(Filter { rules: prefixes.into_iter().map(rule).collect(), named })
     }
 
-    /// With further prefixes, as those of [`new`](Filter::new).
+    /// Adds prefixes in the form of [`new`](Filter::new).
     pub fn with<'a>(mut self, prefixes: impl IntoIterator<Item = &'a str>) -> Result<Filter, BadPrefix> {
         for prefix in prefixes.into_iter().flat_map(str::split_whitespace) {
             let rule = Rule::parse(prefix)?;
@@ -124,8 +124,8 @@ impl Filter {
         (identity.into_iter().collect(), info.into_iter().collect())
     }
 
-    /// The longest that is included against the shortest that is not: a rule makes exceptions from those that match less.
-    /// Labels of the agent's own always count: pods whose named ports differ need rows of their own.
+    /// Whether the label is part of the identity: the longest match of an inclusion is compared with the shortest of an
+    /// exclusion, as in Cilium. The agent's own labels always are: pods whose named ports differ need rows of their own.
     fn counts(&self, label: &Label) -> bool {
         let lengths = |exclude| {
             let rules = self.rules.iter().filter(move |rule| rule.exclude == exclude);
@@ -139,7 +139,7 @@ impl Filter {
 }
 
 impl Rule {
-    /// `!` stands before the pattern, or before everything.
+    /// Parses a prefix; `!` may precede the pattern or the whole.
     fn parse(prefix: &str) -> Result<Rule, BadPrefix> {
         let before = prefix.strip_prefix('!');
         let rest = before.unwrap_or(prefix);
@@ -157,7 +157,7 @@ impl Rule {
         Ok(Rule { exclude, source: source.to_owned(), pattern: Pattern::Expression(pattern) })
     }
 
-    /// How much of the label's key it matches.
+    /// Returns how many bytes of the label's key match.
     fn matches(&self, label: &Label) -> Option<usize> {
         if !self.source.is_empty() && self.source != label.source {
             return None;
@@ -226,7 +226,7 @@ mod tests {
         assert!(Filter::new(["!"]).is_err());
     }
 
-    /// The mark of what does not count stands after the source, as Cilium has it, or before.
+    /// The mark of exclusions follows the source, as in Cilium, or precedes it.
     #[test]
     fn both_places_of_the_mark_mean_the_same() {
         let labels = ["k8s:job-name=1", "container:job-name=1", "k8s:name=x"];

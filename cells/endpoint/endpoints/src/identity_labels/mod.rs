@@ -1,4 +1,4 @@
-//! Which labels make up an endpoint's identity: the filter of `--labels`, and the pod's metadata in cluster objects.
+//! The labels that make up an endpoint's identity: the filter of `--labels`, and the pod's metadata in cluster objects.
 //!
 //! Sibling folders that it uses: `model`.
 

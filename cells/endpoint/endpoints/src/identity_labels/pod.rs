@@ -26,14 +26,14 @@ const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
 /// How long a creation waits for the pod's object.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the watch of pods may lag until the API server is asked.
+/// How long the watch of pods may lag until the pod is requested from the API server.
 const WATCH_LAG: Duration = Duration::from_millis(100);
 /// How long an answer of the API server may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between requests for a pod whose object is not known, at most.
+/// The longest delay between requests for a pod whose object is unknown.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The tables of cluster objects, as far as endpoints care.
+/// The tables of cluster objects, as far as endpoints need them.
 #[derive(Clone)]
 pub(crate) struct Objects {
     pub(crate) pods: Arc<Table<Row<Pod>>>,
@@ -77,7 +77,7 @@ pub(crate) enum Lookup {
 }
 
 impl Objects {
-    /// Returns what the tables have of the endpoint's pod.
+    /// Looks the endpoint's pod up in the tables.
     pub(crate) fn lookup(&self, snapshot: &Snapshot, record: &Record) -> Lookup {
         if record.k8s_pod_name.is_empty() {
             return Lookup::NoPod;
@@ -91,7 +91,7 @@ impl Objects {
         self.metadata(snapshot, &row.object, partial).map_or(Lookup::NoNamespace, Lookup::Found)
     }
 
-    /// The metadata of a pod; none before its namespace is known, whose labels are part of the identity: rules that
+    /// Returns the metadata of a pod; none before its namespace is known, whose labels are part of the identity: rules that
     /// deny by them would not select the pod, and rules that allow by their absence would.
     fn metadata(&self, snapshot: &Snapshot, pod: &Pod, partial: bool) -> Option<Metadata> {
         let namespace = self.namespaces.get(snapshot, Row::by_name("", &pod.metadata.namespace));
@@ -101,10 +101,10 @@ impl Objects {
         Some(Metadata::of(pod, namespace.map(|namespace| &namespace.object), &(self.cluster)()))
     }
 
-    /// Looks for the pod of a new endpoint, whose object may have come just now: has folders read, and asks the API
-    /// server for it where the table has another pod of the name. Returns the metadata of the API server's answer, and
-    /// none where the tables have it or nothing has it: the endpoint begins as `reserved:init` then.
-    pub(crate) async fn look_for(&self, record: &Record) -> Option<Metadata> {
+    /// Waits for the pod of a new endpoint, whose object may be as new: refreshes folders, and requests it from the API
+    /// server if the table has another pod of the name. Returns the metadata of the API server's answer; none if the tables
+    /// have the pod, or no source has it: the endpoint starts as `reserved:init` then.
+    pub(crate) async fn await_pod(&self, record: &Record) -> Option<Metadata> {
         let snapshot = self.pods.snapshot();
         let by_name = Row::by_name(&record.k8s_namespace, &record.k8s_pod_name);
         let pod = self.pods.get(&snapshot, by_name).filter(|row| is_of(&row.object, record));
@@ -122,7 +122,7 @@ impl Objects {
                 return None;
             }
             tokio::select! {
-                () = self.watch_for(record) => None,
+                () = self.watch_pod(record) => None,
                 metadata = self.fetch_until_known(record, || true) => metadata,
             }
         };
@@ -138,7 +138,7 @@ impl Objects {
     }
 
     /// Waits until the table has the endpoint's pod.
-    async fn watch_for(&self, record: &Record) {
+    async fn watch_pod(&self, record: &Record) {
         loop {
             let snapshot = self.pods.snapshot();
             let by_name = Row::by_name(&record.k8s_namespace, &record.k8s_pod_name);
@@ -150,7 +150,7 @@ impl Objects {
         }
     }
 
-    /// Requests the endpoint's pod from the API server, with retries and backoff, until it is found or `wanted` returns
+    /// Requests the endpoint's pod from the API server, with retries and backoff, until it is found or `is_needed` returns
     /// false. Never returns without an API server: the watch is then the only source.
     pub(crate) async fn fetch_until_known(
         &self,
@@ -195,8 +195,8 @@ impl Objects {
     }
 }
 
-/// Whether an object is that of an endpoint's pod, and not of another one of its name. The plugin says which UID the pod
-/// has; one that does not leaves the name to decide, as does a manifest without a UID. A static pod has the UID of its
+/// Whether an object is that of an endpoint's pod, and not of another one of its name. The UIDs decide; the name alone does
+/// if the plugin has not reported a UID or a manifest has none. A static pod has the UID of its
 /// manifest, which its object carries as an annotation beside a UID of its own.
 pub(crate) fn is_of(pod: &Pod, record: &Record) -> bool {
     let (uid, meta) = (record.k8s_uid.as_str(), &pod.metadata);
@@ -204,7 +204,7 @@ pub(crate) fn is_of(pod: &Pod, record: &Record) -> bool {
     uid.is_empty() || meta.uid.is_empty() || meta.uid == uid || mirrored()
 }
 
-/// The labels of a pod: its own, those of its namespace, and those that the agent generates. A namespace without an
+/// Returns the labels of a pod: its own, those of its namespace, and those that the agent generates. A namespace without an
 /// object has the one label that every namespace has.
 fn labels(pod: &Pod, namespace: Option<&Namespace>, cluster: &str) -> Labels {
     let label = |key: String, value: &str| Label { key, value: value.to_owned(), source: K8S.to_owned() };
@@ -219,7 +219,7 @@ fn labels(pod: &Pod, namespace: Option<&Namespace>, cluster: &str) -> Labels {
     let account = (!account.is_empty()).then(|| label(POLICY_SERVICE_ACCOUNT.to_owned(), account));
     let generated =
         [label(POD_NAMESPACE.to_owned(), &pod.metadata.namespace), label(POLICY_CLUSTER.to_owned(), cluster)];
-    // Of two with one key the later counts: nobody takes another pod's place by a label of its own.
+    // Of two with one key the later wins: a pod must not assume another identity by a label of its own.
     own.chain(of_namespace).chain(generated).chain(account).collect()
 }
 
@@ -229,7 +229,7 @@ fn ports(pod: &Pod) -> NamedPorts {
     named.filter_map(|port| Some((port.name.as_str(), protocol(port)?, port.container_port))).collect()
 }
 
-/// The IP protocol number; none for a protocol without ports.
+/// Returns the IP protocol number; none for a protocol without ports.
 fn protocol(port: &ContainerPort) -> Option<u8> {
     match port.protocol.as_str() {
         "" => named_ports::protocol("TCP"),
@@ -237,8 +237,7 @@ fn protocol(port: &ContainerPort) -> Option<u8> {
     }
 }
 
-/// The labels of an endpoint when its pod's object says these: what came from an object before goes, what came with
-/// the request stays.
+/// Returns the labels of an endpoint by its pod's object: those of earlier objects are dropped, those of the request stay.
 pub(crate) fn described(before: &OpLabels, metadata: &Metadata, filter: &Filter) -> OpLabels {
     let (identity, info) = filter.split(&metadata.labels);
     let kept = |labels: &Labels| -> Vec<Label> {
@@ -256,7 +255,7 @@ pub(crate) fn described(before: &OpLabels, metadata: &Metadata, filter: &Filter)
     OpLabels { orchestration_identity: identity, orchestration_info: info, ..before.clone() }
 }
 
-/// The labels of an endpoint of the previous run, by the prefixes that count now.
+/// Returns the labels of an endpoint of the previous run, split by the current prefixes.
 pub(crate) fn filtered(before: &OpLabels, filter: &Filter) -> OpLabels {
     let all = before.orchestration_identity.0.values().chain(before.orchestration_info.0.values());
     let (identity, info) = filter.split(&all.cloned().collect());

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// The version of the form that is known.
+/// The supported version of the file.
 const VERSION: u32 = 1;
 
-/// The largest file in bytes.
-const LARGEST: u64 = 1 << 20;
+/// Bytes that the file may have.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The contents of the file.
 #[derive(Debug, Deserialize)]
@@ -25,7 +25,7 @@ pub(crate) struct PrefixFile {
 pub(crate) struct Listed {
     pub(crate) prefix: String,
     pub(crate) source: String,
-    /// Whether labels with the prefix do not count.
+    /// Whether labels with the prefix are excluded.
     #[serde(default)]
     pub(crate) invert: bool,
 }
@@ -52,14 +52,14 @@ impl PrefixFile {
     }
 }
 
-/// The file's text.
+/// Returns the file's text.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is no file"));
     }
-    if metadata.len() > LARGEST {
-        return Err(io::Error::other(format!("it has more than {LARGEST} bytes")));
+    if metadata.len() > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
     }
     fs::read_to_string(path)
 }

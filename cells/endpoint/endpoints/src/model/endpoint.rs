@@ -15,34 +15,34 @@ use crate::model::record::Record;
 use crate::model::regeneration::Regeneration;
 use crate::model::state::State;
 
-/// Why endpoints of other labels are made again.
+/// Why endpoints are regenerated whose labels have changed.
 pub(crate) const UPDATED: &str = "LabelsUpdate: updated security labels";
 pub(crate) const RESOLVING: &str = "Triggering identity resolution due to updated identity labels";
 
-/// A workload, or the host, as the agent sees it. Changes make a new value.
+/// A workload, or the host. Immutable: a change is a new value.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Endpoint {
     /// The record on disk.
     pub record: Arc<Record>,
-    /// The ports of the pod that policies may name.
+    /// The named ports of the pod.
     pub named_ports: NamedPorts,
     /// The identity that the kernel has for it; zero before it has any.
     pub applied_identity: u32,
-    /// Where it stands.
+    /// Its state.
     #[serde(serialize_with = "state_name")]
     pub state: State,
     /// Its recent events.
     #[serde(skip)]
     pub log: Log,
-    /// Why its datapath is to be made again; the reason of the last time once that is done.
+    /// Why its datapath is regenerated, or was the last time.
     pub reason: Arc<str>,
-    /// How far the regeneration has come that is under way.
+    /// The regeneration in progress, if any.
     #[serde(rename = "WaitingFor", serialize_with = "waiting_for")]
     pub regeneration: Option<Arc<Regeneration>>,
-    /// How often its datapath has been made since the agent's start.
+    /// How often its datapath has been regenerated since the agent's start.
     pub builds: u64,
-    /// Whether the kernel and the state folder are as this row says.
+    /// Whether the kernel and the state folder have this row.
     pub status: Status,
 }
 
@@ -77,32 +77,32 @@ const BY_POD: Index<Endpoint, str> = Index::new("pod-name", |e, keys| {
 });
 
 impl Endpoint {
-    /// The endpoint with an id.
+    /// Queries the endpoint with an id.
     pub fn by_id(id: EndpointId) -> Query<Endpoint> {
         Query::primary(id.0)
     }
 
-    /// The endpoint with an address; there is at most one.
+    /// Queries the endpoint with an address; there is at most one.
     pub fn by_address(address: IpAddr) -> Query<Endpoint> {
         BY_ADDRESS.query(&address)
     }
 
-    /// The endpoints of a container.
+    /// Queries the endpoints of a container.
     pub fn by_container(id: &str) -> Query<Endpoint> {
         BY_CONTAINER.query(id)
     }
 
-    /// The endpoint of `CONTAINER:INTERFACE`; there is at most one.
+    /// Queries the endpoint of `CONTAINER:INTERFACE`; there is at most one.
     pub fn by_attachment(id: &str) -> Query<Endpoint> {
         BY_ATTACHMENT.query(id)
     }
 
-    /// The endpoints of `NAMESPACE/POD`.
+    /// Queries the endpoints of `NAMESPACE/POD`.
     pub fn by_pod(name: &str) -> Query<Endpoint> {
         BY_POD.query(name)
     }
 
-    /// The question behind a request's `{id}`; `None` when no endpoint can have the name.
+    /// Returns the query of a request's `{id}`; `None` if no endpoint can have the name.
     pub(crate) fn by_name(name: &Name) -> Option<Query<Endpoint>> {
         Some(match name {
             Name::Local(id) => Endpoint::by_id(*id),
@@ -115,20 +115,20 @@ impl Endpoint {
         })
     }
 
-    /// The id.
+    /// Returns the id.
     pub fn id(&self) -> EndpointId {
         EndpointId(self.record.id)
     }
 
-    /// A new endpoint. There is nothing to reconcile before it has an identity.
+    /// Returns a new endpoint. There is nothing to reconcile before it has an identity.
     pub fn created(record: Record, now: SystemTime) -> Endpoint {
         let first = Endpoint::first(record, State::WaitingForIdentity, "Endpoint creation", now);
         Endpoint { status: Status::done(), ..first }
     }
 
-    /// An endpoint of the previous run.
+    /// Returns an endpoint of the previous run.
     pub fn restored(record: Record, now: SystemTime) -> Endpoint {
-        // Rules may name its ports before the sources of pods have been read.
+        // Rules may use its named ports before the sources of pods are complete.
         let named_ports = crate::model::named_ports::of_labels(&record.op_labels.identity());
         let first = Endpoint::first(record, State::Restoring, "Restoring endpoint from previous run", now);
         Endpoint { named_ports, ..first }
@@ -148,7 +148,7 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint in another state. A state that may not follow is refused and logged.
+    /// Returns the endpoint in another state. A state that may not follow is refused and logged.
     #[must_use]
     pub fn enter(&self, next: State, message: &str, now: SystemTime) -> Endpoint {
         if self.state.may_become(next) {
@@ -160,19 +160,19 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint with one more line in its log.
+    /// Returns the endpoint with one more line in its log.
     #[must_use]
     pub fn note(&self, code: Code, message: &str, now: SystemTime) -> Endpoint {
         Endpoint { log: self.log.with(now, code, message, self.state), ..self.clone() }
     }
 
-    /// The endpoint with another record; the datapath does not have it yet.
+    /// Returns the endpoint with another record; the datapath does not have it yet.
     #[must_use]
     pub fn with_record(&self, record: Record) -> Endpoint {
         Endpoint { record: Arc::new(record), ..self.clone() }
     }
 
-    /// The endpoint once its labels have an identity; one that waits to be restored goes on waiting.
+    /// Returns the endpoint after its labels have got an identity; one that waits to be restored stays so.
     #[must_use]
     pub fn identified(&self, why: &str, now: SystemTime) -> Endpoint {
         match self.state {
@@ -186,13 +186,13 @@ impl Endpoint {
         }
     }
 
-    /// The name under which it holds its identity, unique among endpoints.
+    /// Returns the name under which an endpoint holds its identity.
     pub(crate) fn user(id: u16) -> String {
         format!("endpoint/{id}")
     }
 
-    /// The endpoint with its datapath to be made again. One that waits for it already stays as it is; the row is
-    /// new all the same, so that a make in flight does not count for it.
+    /// Returns the endpoint waiting for regeneration. The row is new even if it waits already, so that a regeneration in
+    /// flight does not complete it.
     #[must_use]
     pub fn triggered(&self, reason: &str, why: &str, now: SystemTime) -> Endpoint {
         let message = format!("Triggering endpoint regeneration due to {why}");
@@ -203,7 +203,7 @@ impl Endpoint {
         Endpoint { reason: reason.into(), regeneration: None, status: Status::pending(), ..next }
     }
 
-    /// The endpoint while its regeneration waits. One that is tried again stays `ready`, as after the failure.
+    /// Returns the endpoint while its regeneration waits. One that is retried stays `ready`, as after the failure.
     #[must_use]
     pub(crate) fn waiting(&self, now: SystemTime) -> Endpoint {
         match self.state {
@@ -212,7 +212,7 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint once its datapath is made.
+    /// Returns the endpoint after its regeneration.
     #[must_use]
     pub fn regenerated(&self, now: SystemTime) -> Endpoint {
         let reason = &self.reason;
@@ -223,7 +223,7 @@ impl Endpoint {
         Endpoint { builds: self.builds + 1, regeneration: None, ..done }
     }
 
-    /// The endpoint after its datapath could not be made; it stays `ready`, as in Cilium, and is tried again.
+    /// Returns the endpoint after its regeneration has failed; it stays `ready`, as in Cilium, and is retried.
     #[must_use]
     pub fn failed(&self, error: &str, now: SystemTime) -> Endpoint {
         let reason = &self.reason;
@@ -256,7 +256,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether the last try to make the datapath failed with this error.
+    /// Whether the last regeneration has failed with this error.
     pub(crate) fn has_failed_with(&self, error: &str) -> bool {
         let message = format!("Error regenerating endpoint: {error} (Reason: ");
         let mut newest = self.log.newest_first().filter(|change| change.code != Code::Warning);
@@ -266,7 +266,7 @@ impl Endpoint {
         decided.is_some_and(|change| change.code == Code::Failure && change.message.starts_with(&message))
     }
 
-    /// Whether the last try to make the datapath failed.
+    /// Whether the last regeneration has failed.
     pub fn is_failing(&self) -> bool {
         self.log
             .newest_first()

@@ -1,14 +1,14 @@
-//! Errors of requests; their texts are those that Cilium's clients know.
+//! Errors of requests, with Cilium's texts where its clients may compare them.
 
 use std::path::PathBuf;
 
 use crate::model::id::EndpointId;
 
-/// Why an endpoint's name cannot be understood.
+/// Why an endpoint's name cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadId {
-    /// Before the colon stands no known kind of name.
+    /// The prefix before the colon is unknown.
     #[error("unknown endpoint ID prefix {0:?}")]
     UnknownPrefix(String),
     /// A kind of name that only other nodes' endpoints have.
@@ -17,7 +17,7 @@ pub enum BadId {
     /// The id cannot be parsed.
     #[error("invalid numeric cilium id: strconv.ParseInt: parsing {text:?}: {reason}")]
     NotANumber {
-        /// The given value.
+        /// The value.
         text: String,
         /// The error.
         reason: &'static str,
@@ -27,14 +27,14 @@ pub enum BadId {
     TooLarge(i64),
 }
 
-/// Why an endpoint cannot be made or changed as asked. Nothing has been changed.
+/// Why a request for an endpoint is invalid. Nothing has been changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
-    /// The name in the path.
+    /// The name in the path is invalid.
     #[error(transparent)]
     Id(#[from] BadId),
-    /// The body's fields.
+    /// A field of the body is invalid.
     #[error("unable to parse endpoint parameters: {0}")]
     Parameters(#[from] BadParameter),
     /// The requested id is taken.
@@ -48,7 +48,7 @@ pub enum Invalid {
     AddressInUse(String),
     /// Another endpoint has the interface.
     #[error(
-        "interface index {index} is endpoint {owner}'s: delete that endpoint first, or give another interface"
+        "interface index {index} is endpoint {owner}'s: delete that endpoint first, or use another interface"
     )]
     InterfaceInUse {
         /// Index of the interface.
@@ -73,30 +73,30 @@ pub enum Invalid {
     NoFreeId,
 }
 
-/// Which field of a request cannot be read.
+/// A field of a request that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadParameter {
-    /// `mac` or `host-mac`
+    /// `mac` or `host-mac` is no MAC address.
     #[error("address {0}: invalid MAC address")]
     Mac(String),
-    /// An address that is none, or of the other family.
+    /// The text is no address.
     #[error("ParseAddr({text:?}): {reason}")]
     Address {
-        /// The given value.
+        /// The value.
         text: String,
         /// The error.
         reason: &'static str,
     },
-    /// An address in the other family's field.
+    /// The address is of the other family.
     #[error("invalid {family} address {text:?}")]
     Family {
         /// The family of the field.
         family: &'static str,
-        /// The given value.
+        /// The value.
         text: String,
     },
-    /// A number outside its field.
+    /// The number does not fit into its field.
     #[error("{field} is out of range: {value}")]
     Range {
         /// The field of the request.
@@ -113,7 +113,7 @@ pub enum StateError {
     /// It cannot be read or written, or is damaged.
     #[error(transparent)]
     File(#[from] state_file::Error),
-    /// The record is readable, a value is not.
+    /// The record can be read, a value cannot.
     #[error("{path}: {key} has no usable value: {found:?}")]
     Value {
         /// The file.

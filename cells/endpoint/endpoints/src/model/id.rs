@@ -56,7 +56,7 @@ impl std::str::FromStr for Name {
     }
 }
 
-/// The plain id of a deletion queue file or path: decimal, or with a 0x, 0o, 0b or 0 prefix.
+/// Parses the plain id of a deletion queue file or path: decimal, or with a 0x, 0o, 0b or 0 prefix.
 fn local(text: &str) -> Result<EndpointId, BadId> {
     let syntax = || BadId::NotANumber { text: text.to_owned(), reason: "invalid syntax" };
     let digits = text.replace('_', "");

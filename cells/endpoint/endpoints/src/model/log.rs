@@ -6,22 +6,22 @@ use std::time::SystemTime;
 
 use crate::model::state::State;
 
-/// How many changes an endpoint remembers.
+/// Changes that an endpoint's log keeps.
 pub(crate) const CAPACITY: usize = 256;
 
-/// How a step ended.
+/// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
-    /// As wanted.
+    /// Success.
     Ok,
-    /// Not as wanted, harmless.
+    /// A fault without consequences.
     Warning,
-    /// It failed.
+    /// Failure; it is retried.
     Failure,
 }
 
 impl Code {
-    /// The word in the API.
+    /// Returns the name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Code::Ok => "OK",
@@ -34,9 +34,9 @@ impl Code {
 /// One change of an endpoint's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// When.
+    /// Its time.
     pub at: SystemTime,
-    /// How it went.
+    /// Its outcome.
     pub code: Code,
     /// The event.
     pub message: Arc<str>,
@@ -45,7 +45,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// The time as the API prints it, `2026-11-21T12:10:50Z`.
+    /// Returns the time as the API prints it, `2026-11-21T12:10:50Z`.
     pub fn timestamp(&self) -> String {
         api_models::rfc3339(self.at)
     }
@@ -56,7 +56,7 @@ impl Change {
 pub struct Log(Arc<VecDeque<Change>>);
 
 impl Log {
-    /// The log with one more change, the oldest dropped when it is full.
+    /// Returns the log with one more change, without the oldest if it is full.
     #[must_use]
     pub fn with(&self, now: SystemTime, code: Code, message: impl Into<Arc<str>>, state: State) -> Log {
         let mut changes = (*self.0).clone();
@@ -67,12 +67,12 @@ impl Log {
         Log(Arc::new(changes))
     }
 
-    /// Newest first, as the API lists them.
+    /// Returns the changes, newest first, as the API lists them.
     pub fn newest_first(&self) -> impl Iterator<Item = &Change> {
         self.0.iter().rev()
     }
 
-    /// The last change.
+    /// Returns the last change.
     pub fn last(&self) -> Option<&Change> {
         self.0.back()
     }

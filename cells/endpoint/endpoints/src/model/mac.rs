@@ -12,14 +12,14 @@ pub struct Mac(pub [u8; 6]);
 impl FromStr for Mac {
     type Err = BadParameter;
 
-    /// Reads pairs of hex digits separated by `:` or `-`.
+    /// Parses pairs of hex digits separated by `:` or `-`.
     fn from_str(text: &str) -> Result<Mac, BadParameter> {
         let bad = || BadParameter::Mac(text.to_owned());
         let mut octets = [0; 6];
         let mut parts = text.split([':', '-']);
         for octet in &mut octets {
             let part = parts.next().filter(|part| part.len() == 2).ok_or_else(bad)?;
-            // from_str_radix alone would take a sign.
+            // `from_str_radix` alone would accept a sign.
             *octet = part
                 .bytes()
                 .all(|byte| byte.is_ascii_hexdigit())

@@ -2,16 +2,16 @@
 //! has a row of its own for each of them.
 //!
 //! Cilium's form: `gen:io.cilium.k8s.named-ports=dns.UDP.53_http.TCP.8080`, ports in the order of their names. A value
-//! that would be longer than a label's may be goes on in `...named-ports-1`, `-2` and so on.
+//! that exceeds the limit of a label continues in `...named-ports-1`, `-2` and so on.
 
 use labels::NamedPorts;
 use labels::{Label, Labels, PORTS};
 
 const KEY: &str = "io.cilium.k8s.named-ports";
-/// Between the ports of a value; no part of a port's name.
+/// Separates the ports of a value; cannot be part of a port's name.
 const SEPARATOR: char = '_';
 /// Bytes that a label's value may have.
-const MAX_VALUE: usize = 63;
+const MAX_VALUE_BYTES: usize = 63;
 const PROTOCOLS: [(&str, u8); 3] = [("TCP", 6), ("UDP", 17), ("SCTP", 132)];
 
 /// Returns the number of a protocol that has ports.
@@ -26,7 +26,7 @@ pub(crate) fn labels(ports: &NamedPorts) -> Vec<Label> {
         let Some((protocol, _)) = PROTOCOLS.iter().find(|(_, known)| *known == number) else { continue };
         let text = format!("{name}.{protocol}.{port}");
         match values.last_mut() {
-            Some(value) if value.len() + 1 + text.len() <= MAX_VALUE => {
+            Some(value) if value.len() + 1 + text.len() <= MAX_VALUE_BYTES => {
                 value.push(SEPARATOR);
                 value.push_str(&text);
             }
@@ -38,7 +38,7 @@ pub(crate) fn labels(ports: &NamedPorts) -> Vec<Label> {
     values.into_iter().enumerate().map(label).collect()
 }
 
-/// Reads the named ports of labels that [`labels()`] made; other labels say nothing.
+/// Parses the named ports of labels that [`labels()`] returned; ignores other labels.
 pub(crate) fn of_labels(labels: &Labels) -> NamedPorts {
     let ours = labels.0.values().filter(|label| label.source == PORTS && label.key.starts_with(KEY));
     let ports = ours.flat_map(|label| label.value.split(SEPARATOR)).filter_map(|text| {
@@ -82,7 +82,7 @@ mod tests {
             (0..40).map(|n| (format!("port-{n}"), [6, 17, 132][n % 3], 65_535 - n as u16)).collect();
         let ports: NamedPorts = ports.into_iter().collect();
         let made = labels(&ports);
-        assert!(made.len() > 10 && made.iter().all(|label| label.value.len() <= MAX_VALUE), "{made:?}");
+        assert!(made.len() > 10 && made.iter().all(|label| label.value.len() <= MAX_VALUE_BYTES), "{made:?}");
         assert_eq!(of_labels(&made.into_iter().collect()), ports);
         for other in
             ["gen:io.cilium.k8s.named-ports=", "gen:io.cilium.k8s.named-ports=a.b.c_x.TCP", "k8s:app=x"]

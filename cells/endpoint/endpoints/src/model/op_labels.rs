@@ -1,24 +1,24 @@
-//! Labels of an endpoint by the use made of them.
+//! Labels of an endpoint by their use.
 
 use labels::{Labels, RESERVED};
 use serde::{Deserialize, Serialize};
 
-/// An endpoint's labels by the use made of them.
+/// An endpoint's labels by their use.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct OpLabels {
-    /// Given by PATCH /endpoint/{id}/labels.
+    /// Set by `PATCH /endpoint/{id}/labels`.
     pub custom: Labels,
-    /// Given by the orchestrator, part of the identity.
+    /// Set by the orchestrator, part of the identity.
     pub orchestration_identity: Labels,
-    /// Taken out of the identity by a client.
+    /// Removed from the identity by a client.
     pub disabled: Labels,
-    /// Given by the orchestrator, not part of the identity.
+    /// Set by the orchestrator, not part of the identity.
     pub orchestration_info: Labels,
 }
 
 impl OpLabels {
-    /// Those that make up the identity.
+    /// Returns the labels that make up the identity.
     pub fn identity(&self) -> Labels {
         let both = self.orchestration_identity.0.iter().chain(&self.custom.0);
         Labels(both.map(|(key, label)| (key.clone(), label.clone())).collect())

@@ -1,4 +1,4 @@
-//! The switches an endpoint carries, by the names of `PATCH /endpoint/{id}/config`.
+//! The options of an endpoint, by the names of `PATCH /endpoint/{id}/config`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ impl Default for Options {
     }
 }
 
-/// Options of new endpoints. The node's switches of events are not among them: they count beside an endpoint's own, so
-/// that one change of the node's reaches all endpoints.
+/// Options of new endpoints. The node's options for events are not among them: programs check those beside an endpoint's
+/// own, so that one change of the node's reaches all endpoints.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Defaults {
     start: Options,
@@ -46,12 +46,12 @@ pub(crate) struct Defaults {
 }
 
 impl Defaults {
-    /// Those of the start, until the node's table says something else.
+    /// Returns defaults that start with `start`; rows of the node's table override them.
     pub(crate) fn new(start: Options, node: Option<Arc<Table<RuntimeOption>>>) -> Defaults {
         Defaults { start, node }
     }
 
-    /// The options of an endpoint that is made now.
+    /// Returns the options of an endpoint that is created now.
     pub(crate) fn now(&self) -> Options {
         let Some(node) = &self.node else { return self.start.clone() };
         let snapshot = node.snapshot();
@@ -72,7 +72,7 @@ pub enum BadOption {
     /// There is no such option.
     #[error("unknown option {0:?}")]
     Unknown(String),
-    /// The option exists, the value does not.
+    /// The option does not have this value.
     #[error("invalid option value {value:?} of {name}")]
     Value {
         /// The option.
@@ -88,14 +88,14 @@ impl Options {
         self.0.get(name).is_some_and(|&value| value != 0)
     }
 
-    /// The options with one switched on or off.
+    /// Returns the options with one switched on or off.
     #[must_use]
     pub fn with(mut self, name: &str, on: bool) -> Options {
         self.0.insert(name.to_owned(), i32::from(on));
         self
     }
 
-    /// The options as flags for the datapath: bits of [`ep_flag`].
+    /// Returns the options as flags for the datapath: bits of [`ep_flag`].
     pub(crate) fn flags(&self) -> u32 {
         let bit = |on: bool, bit| if on { bit } else { 0 };
         let level = self.0.get(MONITOR_AGGREGATION_LEVEL).copied().unwrap_or(0);
@@ -107,7 +107,7 @@ impl Options {
             | ep_flag::with_aggregation(level.clamp(0, 4) as u32)
     }
 
-    /// Names and values as the API prints them.
+    /// Returns names and values as the API prints them.
     pub fn words(&self) -> BTreeMap<String, String> {
         let word = |name: &str, value: i32| match (name, value) {
             (MONITOR_AGGREGATION_LEVEL, level) => usize::try_from(level)
@@ -120,7 +120,7 @@ impl Options {
         self.0.iter().map(|(name, &value)| (name.clone(), word(name, value))).collect()
     }
 
-    /// The options after a change given in words; all or nothing.
+    /// Returns the options after changes by name and text; all or nothing.
     pub fn changed<'a>(
         &self,
         words: impl IntoIterator<Item = (&'a str, &'a str)>,

@@ -30,12 +30,12 @@ pub struct Record {
     pub if_name: String,
     /// Index of that interface.
     pub if_index: u32,
-    /// Interface a secondary address belongs to, or zero.
+    /// Index of the interface that a secondary address belongs to, or zero.
     pub parent_if_index: u32,
     /// The interface inside the pod.
     #[serde(deserialize_with = "or_default")]
     pub container_if_name: String,
-    /// Not to be found by container id or pod name.
+    /// Whether lookups by container id or pod name skip it.
     pub disable_legacy_identifiers: bool,
     /// Labels.
     #[serde(deserialize_with = "or_default")]
@@ -66,13 +66,13 @@ pub struct Record {
     /// DNS rules of the policy, kept for the DNS proxy.
     #[serde(rename = "DNSRules", skip_serializing_if = "Value::is_null")]
     pub dns_rules: Value,
-    /// The same, newer form.
+    /// The same in the newer form.
     #[serde(rename = "DNSRulesV2", skip_serializing_if = "Value::is_null")]
     pub dns_rules_v2: Value,
-    /// Names the pod has looked up.
+    /// DNS names that the pod has looked up.
     #[serde(rename = "DNSHistory", deserialize_with = "or_default")]
     pub dns_history: Vec<Value>,
-    /// Names that expired with connections still open.
+    /// DNS names that have expired while connections to them are open.
     #[serde(rename = "DNSZombies", deserialize_with = "or_default")]
     pub dns_zombies: BTreeMap<String, Value>,
     /// Pod.
@@ -105,13 +105,13 @@ pub struct Record {
 pub struct SecurityLabel {
     /// Numeric identity.
     pub id: u32,
-    /// The labels it stands for.
+    /// Its labels.
     #[serde(default)]
     pub labels: Labels,
 }
 
 impl SecurityLabel {
-    /// An identity with one label of the agent's own.
+    /// Returns an identity with one label of the source `reserved`.
     pub fn reserved(id: u32, key: &str) -> SecurityLabel {
         SecurityLabel { id, labels: [Label::reserved(key)].into_iter().collect() }
     }
@@ -138,7 +138,7 @@ pub struct DatapathConfiguration {
     /// A host route to the pod.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub install_endpoint_route: bool,
-    /// ARP is the pod's own business.
+    /// The pod answers ARP itself.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub require_arp_passthrough: bool,
     /// A program towards the pod as well.
@@ -150,7 +150,7 @@ pub struct DatapathConfiguration {
 }
 
 impl Record {
-    /// The endpoint's addresses, IPv6 first as in the CNI result.
+    /// Returns the endpoint's addresses, IPv6 first as in the CNI result.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.ipv6.map(IpAddr::V6).into_iter().chain(self.ipv4.map(IpAddr::V4))
     }
@@ -165,8 +165,8 @@ impl Record {
         self.op_labels.orchestration_identity.0.get("health").is_some_and(|label| label.source == "reserved")
     }
 
-    /// Whether it has an interface of its own that the datapath serves. Those of tests and of the host's own network
-    /// have none.
+    /// Whether it has an interface of its own that the datapath serves. Fake endpoints and those in the host's network have
+    /// none.
     pub fn has_interface(&self) -> bool {
         const WITHOUT: [&str; 3] =
             ["property-fake-endpoint", "property-at-host-network-namespace", "property-without-bpf-endpoint"];
@@ -174,7 +174,7 @@ impl Record {
         !self.is_host() && !WITHOUT.iter().any(set)
     }
 
-    /// `CID:IFNAME`, `CID` without an interface name; empty without a container.
+    /// Returns `CID:IFNAME`, `CID` without an interface name; empty without a container.
     pub fn cni_attachment_id(&self) -> String {
         match (self.container_id.as_str(), self.container_if_name.as_str()) {
             ("", _) => String::new(),
@@ -183,12 +183,12 @@ impl Record {
         }
     }
 
-    /// `NAMESPACE/POD`, just `/` for what is no pod.
+    /// Returns `NAMESPACE/POD`; `/` if the endpoint is no pod.
     pub fn pod_name(&self) -> String {
         format!("{}/{}", self.k8s_namespace, self.k8s_pod_name)
     }
 
-    /// The id of the identity; zero before there is one.
+    /// Returns the id of the identity; zero before there is one.
     pub fn identity(&self) -> u32 {
         self.sec_label.as_ref().map_or(0, |label| label.id)
     }
@@ -200,7 +200,7 @@ fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Values that are text in the file, nothing being the empty text.
+/// Values that are strings in the file; `None` is the empty string.
 mod text {
     use std::fmt::Display;
     use std::str::FromStr;

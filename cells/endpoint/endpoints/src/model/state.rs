@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-/// Where an endpoint stands, spelled as the REST API spells it.
+/// The state of an endpoint, by its name in the REST API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
     /// Its labels have no identity yet.
     WaitingForIdentity,
-    /// Its datapath is to be (re)made.
+    /// Its datapath is to be regenerated.
     WaitingToRegenerate,
-    /// Its datapath is being made.
+    /// Its datapath is being regenerated.
     Regenerating,
-    /// Its datapath is as wanted, or the last try to make it failed and is retried.
+    /// Its datapath is realized, or the last regeneration has failed and is retried.
     Ready,
     /// It is being removed.
     Disconnecting,
@@ -24,7 +24,7 @@ pub enum State {
 }
 
 impl State {
-    /// All states, in the order of their names' first appearance in a life.
+    /// All states, in the order in which a life first enters them.
     pub const ALL: [State; 8] = [
         State::WaitingForIdentity,
         State::WaitingToRegenerate,
@@ -36,7 +36,7 @@ impl State {
         State::Invalid,
     ];
 
-    /// The word in the API, logs and metrics.
+    /// Returns the name in the API, logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             State::WaitingForIdentity => "waiting-for-identity",
@@ -68,7 +68,7 @@ impl State {
         }
     }
 
-    /// Whether the endpoint is going or gone.
+    /// Whether the endpoint is being removed, is removed or has failed.
     pub fn is_leaving(self) -> bool {
         matches!(self, State::Disconnecting | State::Disconnected | State::Invalid)
     }

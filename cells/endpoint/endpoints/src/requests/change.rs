@@ -1,4 +1,4 @@
-//! Requests as changes of records: what a client asks for, checked field by field and against the other endpoints.
+//! Requests as changes of records, validated field by field and against the other endpoints.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,7 +15,7 @@ use crate::model::record::{DatapathConfiguration, Record};
 use crate::model::state::State;
 use labels::{GENERATED, Label, Labels, PORTS, RESERVED};
 
-/// The record a request describes. Its id is the requested one, zero for any.
+/// Returns the record that a request describes. Its id is the requested one, zero for any.
 pub(crate) fn record(request: &EndpointChangeRequest) -> Result<Record, BadParameter> {
     let addressing = request.addressing.clone().unwrap_or_default();
     let datapath = request.datapath_configuration.clone().unwrap_or_default();
@@ -51,7 +51,7 @@ pub(crate) fn record(request: &EndpointChangeRequest) -> Result<Record, BadParam
     })
 }
 
-/// The labels of a new endpoint; without any it is `reserved:init` until it gets some.
+/// Returns the labels of a new endpoint; without any it is `reserved:init` until it gets some.
 pub(crate) fn labels(texts: &[String], filter: &Filter) -> Result<OpLabels, Invalid> {
     let wished = Labels::parse(texts.iter().map(String::as_str));
     refuse_own(&wished)?;
@@ -65,7 +65,7 @@ pub(crate) fn labels(texts: &[String], filter: &Filter) -> Result<OpLabels, Inva
     Ok(OpLabels { orchestration_identity, orchestration_info, ..OpLabels::default() })
 }
 
-/// The labels of an endpoint after a client has set its own to `user`.
+/// Returns the labels of an endpoint after a client has set the custom ones to `user`.
 pub(crate) fn relabelled(labels: &OpLabels, user: &[String]) -> Result<OpLabels, Invalid> {
     let wished = Labels::parse(user.iter().map(String::as_str));
     let added = Labels(
@@ -99,7 +99,7 @@ fn refuse_own(labels: &Labels) -> Result<(), Invalid> {
     }
 }
 
-/// Whether a new endpoint may have this record beside those that exist.
+/// Checks that a new endpoint may have this record beside the existing ones.
 pub(crate) fn check(txn: &TableTxn<'_, Endpoint>, record: &Record) -> Result<(), Invalid> {
     if record.id != 0 && txn.get(Endpoint::by_id(EndpointId(record.id))).is_some() {
         return Err(Invalid::IdInUse(EndpointId(record.id)));
@@ -119,8 +119,8 @@ pub(crate) fn check(txn: &TableTxn<'_, Endpoint>, record: &Record) -> Result<(),
     Ok(())
 }
 
-/// Whether the record's interface is no other endpoint's: what it receives would be judged by another's policy. Looks at
-/// all endpoints, some microseconds.
+/// Checks that no other endpoint has the record's interface: its packets would get the verdicts of another's policy. Costs
+/// a walk over all endpoints, some microseconds.
 pub(crate) fn check_interface(txn: &TableTxn<'_, Endpoint>, record: &Record) -> Result<(), Invalid> {
     let index = record.if_index;
     let has_it = |other: &&Endpoint| {
@@ -133,7 +133,7 @@ pub(crate) fn check_interface(txn: &TableTxn<'_, Endpoint>, record: &Record) -> 
     }
 }
 
-/// The record after a PATCH: what the request carries replaces what was there. `None` when nothing changes.
+/// Returns the record after a PATCH: the fields of the request replace the old ones. `None` if nothing changes.
 pub(crate) fn patched(old: &Record, new: Record) -> Option<Record> {
     let mut record = old.clone();
     let text = |new: String, old: &mut String| {
@@ -185,7 +185,8 @@ fn not_an_address(text: &str) -> BadParameter {
     BadParameter::Address { text: text.to_owned(), reason: "unable to parse IP" }
 }
 
-/// A cookie that cannot be read is not worth an endpoint: features that need it do without.
+/// Parses the cookie of a network namespace. One that cannot be parsed is zero: the features that need it are off for the
+/// endpoint, which is better than no endpoint.
 fn cookie(text: &str) -> u64 {
     match text.parse() {
         Ok(cookie) => cookie,

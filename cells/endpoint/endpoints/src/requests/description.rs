@@ -1,4 +1,4 @@
-//! Labels, identity and names of ports of endpoints, by the objects of their pods.
+//! Labels, identity and named ports of endpoints, by the objects of their pods.
 
 use std::time::SystemTime;
 
@@ -12,15 +12,15 @@ use crate::model::record::{Record, SecurityLabel};
 use crate::model::state::State;
 use crate::requests::service::{Endpoints, Refused};
 
-/// A record with other labels, and their identity; and other names of ports.
+/// New labels with their identity, in a record, and new named ports.
 pub(crate) struct Description {
     pub(crate) record: Record,
     pub(crate) named_ports: NamedPorts,
 }
 
 impl Description {
-    /// The current row with what was found out for `row`; none if that does not hold for it any more. How far the
-    /// reconciler has come with it does not matter.
+    /// Returns the current row with the description, which was made for `row`; none if its record has changed since.
+    /// Progress of the reconciler does not matter.
     pub(crate) fn applied(self, row: &Endpoint, current: Option<&Obj<Endpoint>>) -> Option<Endpoint> {
         let holds = |current: &&Obj<Endpoint>| {
             let is_same = current.record == row.record && current.named_ports == row.named_ports;
@@ -45,7 +45,7 @@ impl Endpoints {
         id: EndpointId,
         fetched: Option<Metadata>,
     ) -> Result<(), Refused> {
-        // Most pods have the identity of others: no file is written, and no thread has to be woken for that.
+        // Most pods have the identity of others: no file is written then, so no thread has to be woken.
         if self.describe_at_once(id, fetched.as_ref())? {
             return Ok(());
         }
@@ -67,7 +67,7 @@ impl Endpoints {
         Ok(self.apply(row, description))
     }
 
-    /// Writes the row with its description; false if the description does not hold for the current row any more.
+    /// Writes the row with its description; false if the row has changed since.
     fn apply(&self, row: &Endpoint, description: Description) -> bool {
         let mut txn = self.table.write();
         let Some(next) = description.applied(row, txn.get(Endpoint::by_id(row.id()))) else { return false };
@@ -92,8 +92,8 @@ impl Endpoints {
         }
     }
 
-    /// As [`describe`](Self::describe) for several at once, by the objects of one snapshot: what changes of them changes in
-    /// one transaction, so that the reconciler meets all of it. Returns what has become of each, in order.
+    /// As [`describe`](Self::describe) for several at once, by the objects of one snapshot and in one transaction, so that
+    /// changes that belong together reach the reconciler together. Returns the outcome for each, in order.
     pub(crate) fn describe_all(&self, ids: &[EndpointId], snapshot: &Snapshot) -> Vec<Result<bool, Refused>> {
         let describe = |id: &EndpointId| {
             let row = self.table.get(snapshot, Endpoint::by_id(*id)).ok_or(Refused::NotFound)?;
@@ -124,13 +124,13 @@ impl Endpoints {
         outcomes
     }
 
-    /// Whether the objects of a snapshot say something else of an endpoint than its row there.
-    pub(crate) fn has_news(&self, id: EndpointId, snapshot: &Snapshot) -> bool {
+    /// Whether the objects of a snapshot differ from an endpoint's row there.
+    pub(crate) fn is_outdated(&self, id: EndpointId, snapshot: &Snapshot) -> bool {
         let row = self.table.get(snapshot, Endpoint::by_id(id));
         row.is_some_and(|row| !matches!(self.drafted(snapshot, row, None), Ok(None)))
     }
 
-    /// The row's description by the pod's object; none if the row has it already.
+    /// Returns the row's description by the pod's object; none if the row has it already.
     fn described(
         &self,
         snapshot: &Snapshot,
@@ -167,12 +167,11 @@ impl Endpoints {
             named_ports = metadata.ports;
         }
         let is_same = record == *row.record && named_ports == row.named_ports;
-        let is_news = !is_same || without_identity(&record).is_some();
-        Ok(is_news.then_some(Description { record, named_ports }))
+        let has_changed = !is_same || without_identity(&record).is_some();
+        Ok(has_changed.then_some(Description { record, named_ports }))
     }
 
-    /// Sets a record's identity by its labels. May write a file, so that it is for threads for blocking work, as are
-    /// its callers.
+    /// Sets a record's identity by its labels. May write a file: for threads for blocking work.
     pub(super) fn identify(&self, record: &mut Record) -> Result<(), Refused> {
         let Some(labels) = without_identity(record) else { return Ok(()) };
         let id = self.context.identities.allocate(&labels, &Endpoint::user(record.id));
@@ -181,7 +180,7 @@ impl Endpoints {
     }
 }
 
-/// The record's labels, if its identity is not theirs.
+/// Returns the record's labels if its identity is not theirs.
 fn without_identity(record: &Record) -> Option<Labels> {
     let labels = record.op_labels.identity();
     let is_theirs = record.sec_label.as_ref().is_some_and(|label| label.labels == labels);

@@ -1,28 +1,29 @@
-//! Requests that change endpoints wait until the previous run's endpoints and deletions are known.
+//! The fence that holds back requests that change endpoints until those of the previous run and queued deletions are
+//! known.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 /// How long a request waits.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// Where requests wait. Cheap to clone.
+/// The side of requests. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Fence(watch::Receiver<bool>);
 
-/// Opens the fence; dropped without, requests are turned away.
+/// Opens the fence. If it is dropped before, requests are refused.
 #[derive(Debug)]
 pub(crate) struct Gate(watch::Sender<bool>);
 
-/// The agent does not take requests for endpoints yet, or any more.
+/// The agent does not accept requests for endpoints yet, or any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "endpoints cannot be changed before those of the previous run are restored and queued CNI deletions are done"
 )]
 pub struct NotOpen;
 
-/// A closed fence and what opens it.
+/// Returns a closed fence and its gate.
 pub(crate) fn fence() -> (Gate, Fence) {
     let (gate, fence) = watch::channel(false);
     (Gate(gate), Fence(fence))
@@ -42,7 +43,7 @@ impl Fence {
             return Ok(());
         }
         let mut fence = self.0.clone();
-        let opened = tokio::time::timeout(PATIENCE, fence.wait_for(|open| *open)).await;
+        let opened = tokio::time::timeout(WAIT_LIMIT, fence.wait_for(|open| *open)).await;
         opened.ok().and_then(Result::ok).map(drop).ok_or(NotOpen)
     }
 }
@@ -52,13 +53,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn requests_wait_and_are_turned_away_in_the_end() {
+    async fn requests_wait_and_are_refused_in_the_end() {
         let (gate, fence) = fence();
-        assert_eq!(fence.wait().await, Err(NotOpen), "after its patience");
+        assert_eq!(fence.wait().await, Err(NotOpen), "after the limit");
         gate.open();
         assert_eq!(fence.wait().await, Ok(()));
         let (gate, closed) = super::fence();
         drop(gate);
-        assert_eq!(closed.wait().await, Err(NotOpen), "nobody is left to open it");
+        assert_eq!(closed.wait().await, Err(NotOpen), "nothing can open it");
     }
 }

@@ -58,12 +58,12 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
             row.is_some_and(|row| row.record.sec_label.is_some() && !row.state.is_leaving())
         });
         // Most changes of rows are progress of the reconciler.
-        let news: Vec<EndpointId> =
-            ids.iter().copied().filter(|id| endpoints.has_news(*id, &snapshot)).collect();
-        if !news.is_empty() {
-            let (service, described, at) = (endpoints.clone(), news.clone(), snapshot.clone());
+        let outdated: Vec<EndpointId> =
+            ids.iter().copied().filter(|id| endpoints.is_outdated(*id, &snapshot)).collect();
+        if !outdated.is_empty() {
+            let (service, described, at) = (endpoints.clone(), outdated.clone(), snapshot.clone());
             let outcomes = hive::blocking(move || service.describe_all(&described, &at)).await;
-            for (id, outcome) in news.into_iter().zip(outcomes) {
+            for (id, outcome) in outdated.into_iter().zip(outcomes) {
                 if !report(id, outcome) {
                     failed.insert(id);
                 }

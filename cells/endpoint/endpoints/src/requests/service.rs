@@ -128,7 +128,7 @@ impl Endpoints {
         record.op_labels = change::labels(&request.labels, &self.context.filter)?;
         record.options = OptionMap { map: self.defaults.now() };
         let fetched = match &self.context.objects {
-            Some(objects) => objects.look_for(&record).await,
+            Some(objects) => objects.await_pod(&record).await,
             None => None,
         };
         let addresses: Vec<IpAddr> = record.addresses().collect();

@@ -75,6 +75,7 @@ impl FinishRestore {
         let applied = known.into_iter().map(|known| (known.id, known.identity)).collect();
         let (total, failed) = regenerate(&self.endpoints, &applied).await;
         self.counts.phase("regeneration", begin.elapsed(), total - failed, failed, 0);
+        // The reconciler prunes from now on: kernel state that no row names belongs to endpoints that are gone.
         self.table.transact(|txn| self.initializer.done(txn));
         self.ipcache.complete(self.ipcache_initializer);
         match drain(&self.endpoints, &self.queue).await {

@@ -1,5 +1,4 @@
-//! What a start makes of the endpoints the previous run has left: a pure function of the state folder's records and the
-//! links that exist.
+//! The plan of a restore: which endpoints of the previous run go on. A pure function of the records and links that exist.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,20 +23,20 @@ pub struct Plan {
 /// An endpoint that goes on.
 #[derive(Debug, PartialEq)]
 pub struct Restored {
-    /// Where its record was.
+    /// The directory of its record.
     pub directory: String,
-    /// The record, its interface index brought up to date.
+    /// The record with the current interface index.
     pub record: Record,
 }
 
-/// A directory that goes.
+/// A directory to be removed.
 #[derive(Debug, PartialEq)]
 pub struct Discarded {
     /// Its name.
     pub directory: String,
-    /// The endpoint whose kernel state is removed as well, unless it is another one's.
+    /// The endpoint whose kernel state is removed as well; none if another directory has it.
     pub id: Option<EndpointId>,
-    /// Why.
+    /// The cause.
     pub reason: Reason,
 }
 
@@ -72,7 +71,7 @@ impl fmt::Display for Reason {
             Reason::Stage => f.write_str("unfinished build beside a finished one"),
             Reason::Unfinished => f.write_str("a stop has left it without a record"),
             Reason::Duplicate(id) => write!(f, "endpoint {id} has another directory"),
-            Reason::Health => f.write_str("health endpoints are made anew"),
+            Reason::Health => f.write_str("health endpoints are created again"),
         }
     }
 }
@@ -107,7 +106,7 @@ pub fn plan(found: Vec<Found>, link: impl Fn(&str) -> Option<u32>) -> Plan {
             }
             Some(Ok(record)) => record,
         };
-        // The directory named like its endpoint wins over any other with the same record.
+        // The directory named like its endpoint wins over others with the same record.
         let own = is_plain && number == u64::from(record.id);
         let id = EndpointId(record.id);
         let candidate = Restored { directory, record };
@@ -133,7 +132,7 @@ pub fn plan(found: Vec<Found>, link: impl Fn(&str) -> Option<u32>) -> Plan {
     plan
 }
 
-/// Keeps an endpoint whose interface is there, under the index that it has now.
+/// Keeps an endpoint whose interface exists, with its current index.
 fn judge(plan: &mut Plan, candidate: Restored, link: &impl Fn(&str) -> Option<u32>) {
     let Restored { directory, mut record } = candidate;
     let id = EndpointId(record.id);

@@ -1,4 +1,4 @@
-//! The deletions that the CNI plugin has left on disk while no agent answered.
+//! The deletions that the CNI plugin has queued on disk while no agent answered.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,14 +15,14 @@ use crate::model::error::StateError;
 pub(crate) const LOCK_WAIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Bytes that a queued deletion may have.
-const LIMIT: u64 = 64 << 10;
+const MAX_DELETION_BYTES: u64 = 64 << 10;
 
 /// The request of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deletion {
     /// All endpoints of a container.
     Container(String),
-    /// One endpoint by the name a request would use; older plugins wrote these.
+    /// One endpoint by its name in requests; older plugins wrote these.
     Endpoint(String),
 }
 
@@ -46,12 +46,12 @@ pub struct DeletionQueue {
 pub struct Locked(#[expect(dead_code, reason = "holds the lock")] File);
 
 impl DeletionQueue {
-    /// The queue under `run`, `/var/run/cilium` as a rule.
+    /// Returns the queue under `run`, `/var/run/cilium` as a rule.
     pub fn new(run: &Path) -> DeletionQueue {
         DeletionQueue { folder: run.join("deleteQueue") }
     }
 
-    /// Makes the folder and tries to take the lock; `None` while a plugin has it.
+    /// Creates the folder and tries to lock it; `None` while a plugin has it.
     pub fn try_lock(&self) -> Result<Option<Locked>, StateError> {
         let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.folder);
         made.map_err(|source| StateError::io("create", &self.folder, source))?;
@@ -64,7 +64,7 @@ impl DeletionQueue {
         }
     }
 
-    /// The files of the queue, in the order of their names.
+    /// Reads the files of the queue, in the order of their names.
     pub fn read(&self) -> Result<Vec<Queued>, StateError> {
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -74,7 +74,7 @@ impl DeletionQueue {
         for entry in entries {
             let path = entry.map_err(|source| StateError::io("read", &self.folder, source))?.path();
             if path.extension().is_some_and(|extension| extension == "delete") {
-                let text = StateFile::new(&path).limit(LIMIT).read_text();
+                let text = StateFile::new(&path).limit(MAX_DELETION_BYTES).read_text();
                 let deletion = text.ok().flatten().and_then(|text| Deletion::parse(&text));
                 queued.push(Queued { path, deletion });
             }
@@ -95,7 +95,7 @@ impl Queued {
 }
 
 impl Deletion {
-    /// Reads a file's text: the body of DELETE /endpoint, or a plain endpoint id; nothing if it is neither.
+    /// Parses a file's text: the body of DELETE /endpoint, or a plain endpoint id; nothing if it is neither.
     pub fn parse(text: &str) -> Option<Deletion> {
         #[derive(Deserialize)]
         struct Body {

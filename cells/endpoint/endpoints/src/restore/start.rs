@@ -61,10 +61,12 @@ impl StartHook {
         // Without an answer the interface of a damaged record stays unknown.
         let known = || self.datapath.restored().unwrap_or_default();
         let outcome = self.previous.restore(&links, new_options, known)?;
+        // Policy waits for a complete table: the identities that packets carry are in it now.
         self.previous.identities.complete(self.identity_initializer);
 
         host::upsert(&self.endpoints, &links, &options);
         let table = self.previous.table.reader();
+        // Programs are loaded once for all endpoints, with the host's id as a constant, and wait for it.
         if let Some(id) = host::id(&table) {
             self.datapath.expect_host(id);
         }
