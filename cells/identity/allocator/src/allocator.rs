@@ -1,4 +1,4 @@
-//! Numbers of workloads.
+//! Identities of workloads.
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
@@ -15,10 +15,10 @@ use crate::identity::{Identity, text};
 use crate::range::{Range, Scope};
 use crate::store::{Entry, Form, Store};
 
-/// How long a number without a user stays with its labels: Cilium's pace of collecting unused ones.
+/// How long an identity without a user stays with its labels: Cilium's interval of identity garbage collection.
 pub const QUARANTINE: Duration = Duration::from_secs(15 * 60);
 
-/// Gives numbers to label sets. Cheap to clone.
+/// Allocates identities for label sets. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Identities {
     table: RwTable<Identity>,
@@ -27,13 +27,13 @@ pub struct Identities {
 }
 
 impl Identities {
-    /// Numbers of a range, kept in a file; without a path they are not kept.
+    /// Returns an allocator of a range, with its file; without a path nothing is stored.
     pub(crate) fn new(table: RwTable<Identity>, range: Range, path: Option<PathBuf>) -> Identities {
         Identities { table, range, store: Arc::new(Store::new(path, Form::Versioned)) }
     }
 
-    /// The number of a label set, which the user holds from now on. A new number is on disk when this returns. Costs a
-    /// write of the file for labels that have no number yet, else some map operations; waits for writes of others. For
+    /// Returns the identity of a label set, which the user holds from now on. A new one is on disk when this returns. Costs
+    /// a write of the file for labels that have no identity yet, else some map operations; waits for concurrent writes. For
     /// threads for blocking work.
     pub fn allocate(&self, labels: &Labels, user: &str) -> Result<u32, Error> {
         let labels = LabelArray::from(labels);
@@ -48,6 +48,7 @@ impl Identities {
         let (id, new) = found?;
         if new {
             tracing::info!(identity = id, labels = ?labels.texts(), "Allocated identity");
+            // Another request for these labels waits for the file, so nothing has used the identity yet.
             held.write(|| self.entries()).inspect_err(|_| {
                 self.table.transact(|w| w.delete(Identity::by_id(id)));
             })?;
@@ -55,12 +56,13 @@ impl Identities {
         Ok(id)
     }
 
-    /// As [`allocate`](Self::allocate) for labels that have a number, at once: returns none if they have none, or others
-    /// allocate at this moment.
+    /// As [`allocate`](Self::allocate) for labels that have an identity, without blocking: returns none if they have none,
+    /// or another allocation is in flight.
     pub fn allocate_known(&self, labels: &Labels, user: &str) -> Option<u32> {
         let labels = LabelArray::from(labels);
-        // Else the number may be one whose way to the disk is going to fail.
+        // An allocation in flight is undone if its write fails: its identity must not be used before.
         let _held = self.store.try_hold()?;
+        // Look at a snapshot first: a transaction would wake the readers of the table for labels without an identity.
         let snapshot = self.table.snapshot();
         self.table.list(&snapshot, Identity::by_labels(&labels)).next()?;
         let (found, _) = self.table.transact(|w| {
@@ -71,12 +73,12 @@ impl Identities {
         found
     }
 
-    /// Has the previous run's number stay: the user's record, and so packets, carry it. Returns the number that the user
-    /// has from now on, which is another one only if
-    /// - it cannot be given out on this node, or
-    /// - another record has made it something else before.
+    /// Reserves the identity that the user has had in the previous run: its record, and so packets, carry it. Returns the
+    /// identity that the user holds from now on, which is another one only if
+    /// - it cannot be allocated on this node, or
+    /// - another record has reserved it for other labels before.
     ///
-    /// What the file says of number or labels gives way to the record.
+    /// The record has precedence over the file.
     pub fn reserve(&self, id: u32, labels: &Labels, user: &str) -> Result<u32, Error> {
         let labels = LabelArray::from(labels);
         let held = self.store.hold();
@@ -108,9 +110,10 @@ impl Identities {
                 file = ?file.texts(),
                 user,
                 "The state file gives this identity other labels than the endpoint's record; the record counts, as \
-                 packets carry its number"
+                 packets carry its identity"
             ),
             Reserved::Taken(other) => {
+                // `allocate` holds the file itself.
                 drop(held);
                 let numeric = self.allocate(&labels.iter().cloned().collect(), user)?;
                 tracing::warn!(
@@ -129,7 +132,7 @@ impl Identities {
         Ok(id)
     }
 
-    /// Ends a user's hold on a number. The last one leaves the number in quarantine.
+    /// Ends a user's hold on an identity. Without a user it is quarantined.
     pub fn release(&self, id: u32, user: &str) {
         let now = Instant::now();
         self.table.transact(|w| {
@@ -140,7 +143,7 @@ impl Identities {
         });
     }
 
-    /// Ends a user's hold on every number but this one.
+    /// Ends a user's hold on all identities but this one.
     pub fn keep_only(&self, user: &str, id: u32) {
         let now = Instant::now();
         self.table.transact(|w| {
@@ -150,12 +153,12 @@ impl Identities {
         });
     }
 
-    /// Ends a user's hold on every number.
+    /// Ends a user's hold on all identities.
     pub fn release_all(&self, user: &str) {
         self.keep_only(user, 0);
     }
 
-    /// Says which ports the user has names for; no word of it for a number that the user does not hold.
+    /// Sets the user's named ports, unless it does not hold the identity.
     pub fn set_named_ports(&self, id: u32, user: &str, ports: &NamedPorts) {
         self.table.transact(|w| {
             let Some(row) = w.get(Identity::by_id(id)) else { return };
@@ -167,23 +170,23 @@ impl Identities {
         });
     }
 
-    /// Registers a source that has yet to say which numbers packets carry already: the table is not initialised
-    /// before [`complete`](Self::complete).
+    /// Registers a source of identities that packets carry already: the table is not initialised before
+    /// [`complete`](Self::complete).
     pub fn register(&self, name: &str) -> Initializer<Identity> {
         self.table.transact(|w| w.register_initializer(name)).0
     }
 
-    /// Says that a source has said all it knew.
+    /// Marks a source as complete.
     pub fn complete(&self, initializer: Initializer<Identity>) {
         self.table.transact(|w| initializer.done(w));
     }
 
-    /// Reads the file of the previous run. One that cannot be read is put aside: records and kernel tell the numbers
-    /// that matter.
+    /// Reads the file of the previous run. A damaged one is quarantined: records and kernel have all identities that packets
+    /// carry.
     pub(crate) fn restore(&self) -> Result<usize, Error> {
         let held = self.store.hold();
         let entries = held.read(
-            "endpoints keep the numbers of their records, labels that no endpoint has now may get other numbers",
+            "endpoints keep the identities of their records, labels that no endpoint has now may get other ones",
         )?;
         let (now, all) = (Instant::now(), entries.len());
         let (count, _) = self.table.transact(|w| {
@@ -196,19 +199,20 @@ impl Identities {
                     tracing::warn!(identity, ?labels, range = %self.range, "Ignoring an identity of the state file");
                     continue;
                 }
+                // Quarantined until an endpoint's record reserves it: if none does, its packets are gone by then.
                 w.insert(Identity { unused_since: Some(now), ..Identity::new(entry.id, labels) });
                 count += 1;
             }
             count
         });
         if count < all {
-            // What is ignored is not read again.
+            // Entries that were ignored must not be read by the next run, either.
             held.write_or_later(|| self.entries());
         }
         Ok(count)
     }
 
-    /// Forgets numbers whose quarantine is over. Returns how many.
+    /// Removes identities whose quarantine is over. Returns how many.
     pub(crate) fn sweep(&self, now: Instant) -> usize {
         let held = self.store.hold();
         let over = |row: &Identity| {
@@ -224,7 +228,7 @@ impl Identities {
         count
     }
 
-    /// A new number for labels that have none.
+    /// Allocates an identity for labels that have none.
     fn insert(&self, w: &mut Writer<'_, Identity>, labels: LabelArray, user: &str) -> Result<u32, Error> {
         let mut order = self.range.shuffled(hash(&text(&labels)));
         let free = order.find(|&id| w.get(Identity::by_id(id)).is_none());
@@ -237,17 +241,17 @@ impl Identities {
         Ok(id)
     }
 
-    /// Failed writes are retried by a job, which calls [`rewrite`](Self::rewrite).
+    /// Sets the job that retries failed writes, by [`rewrite`](Self::rewrite).
     pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
         self.store.rewrite_by(rewrite);
     }
 
-    /// Writes what there is now.
+    /// Writes the current entries.
     pub(crate) fn rewrite(&self) -> Result<(), Error> {
         self.store.hold().write(|| self.entries())
     }
 
-    /// The entries of the file.
+    /// Returns the entries of the file.
     fn entries(&self) -> Vec<Entry> {
         let snapshot = self.table.snapshot();
         let rows = self.table.all(&snapshot).filter(|row| self.range.contains(row.id));
@@ -255,17 +259,17 @@ impl Identities {
     }
 }
 
-/// The outcome of reserving a record's number.
+/// The outcome of reserving a record's identity.
 enum Reserved {
     Known,
     New,
-    /// The file said something else.
+    /// The file had other labels for it.
     Replaced(LabelArray),
-    /// It has a user with other labels, or may not be given out.
+    /// It has a user with other labels, or may not be allocated.
     Taken(Option<LabelArray>),
 }
 
-/// The row of a label set; of several the one that is used.
+/// Returns the row of a label set; of several the one that is used.
 pub(crate) fn find(w: &Writer<'_, Identity>, labels: &LabelArray) -> Option<Obj<Identity>> {
     w.list(Identity::by_labels(labels)).max_by_key(|row| (!row.users.is_empty(), Reverse(row.id))).cloned()
 }
@@ -276,7 +280,7 @@ fn hold(w: &mut Writer<'_, Identity>, row: &Identity, user: &str) {
     }
 }
 
-/// FNV-1a with its bits mixed once more: the same on every node and in every version.
+/// Returns the FNV-1a hash with its bits mixed once more: the same on every node and in every version.
 fn hash(text: &str) -> u64 {
     let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, fnv);

@@ -19,12 +19,12 @@ use crate::prefixes::Prefixes;
 use crate::range::Range;
 use crate::{reserved, rest, store};
 
-/// The file of workloads' numbers.
+/// The file of workloads' identities.
 pub(crate) const FILE: &str = "identities.json";
-/// The file of prefixes' numbers, by Cilium's name.
+/// The file of prefixes' identities, by Cilium's name.
 pub(crate) const CHECKPOINT: &str = "local_allocator_state.json";
-/// How often numbers are looked at whose quarantine may be over.
-const SWEEP: Duration = Duration::from_secs(60);
+/// Between removals of identities whose quarantine is over.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Provides `Arc<Identities>`, `Arc<Prefixes>` and `Arc<Table<Identity>>`, serves the operations under `/identity`.
 pub fn cell() -> Cell {
@@ -91,7 +91,7 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
         let table = table.reader();
         let work = async {
             table.wait_initialized().await;
-            local.wait_settled().await;
+            local.wait_ipcache_complete().await;
             tokio::time::sleep(grace).await;
             hive::blocking(move || local.release_restored()).await
         };
@@ -105,7 +105,7 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
         Ok(())
     });
     let workloads = identities.clone();
-    p.jobs.timer("identity-gc", SWEEP, move |_| {
+    p.jobs.timer("identity-gc", SWEEP_INTERVAL, move |_| {
         let workloads = workloads.clone();
         async move {
             hive::blocking(move || workloads.sweep(Instant::now())).await;

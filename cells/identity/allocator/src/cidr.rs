@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use labels::{CIDR, Label, LabelArray};
 
-/// The labels of everything inside a prefix: its own, and the world's of its family. With both families on, each has a
+/// Returns the labels of all addresses in a prefix: its own, and the world's of its family. With both families on, each has a
 /// world of its own. A prefix of length zero is the world and nothing else.
 ///
 /// ```
@@ -28,7 +28,7 @@ pub fn cidr_labels(prefix: IpNetwork, ipv4_enabled: bool, ipv6_enabled: bool) ->
     own.into_iter().chain([Label::reserved(world)]).collect()
 }
 
-/// The prefix as a key, which may hold no colon and may neither begin nor end with a dash.
+/// Returns the prefix as a label key, which must have no colon and must neither begin nor end with a dash.
 fn key(prefix: IpNetwork) -> String {
     match prefix.network() {
         IpAddr::V4(ip) => format!("{ip}/{}", prefix.prefix()),
@@ -41,7 +41,7 @@ fn key(prefix: IpNetwork) -> String {
     }
 }
 
-/// The prefix that a label set stands for; none when it is not that of a prefix.
+/// Returns the prefix of a label set; none if the labels are not a prefix's.
 pub(crate) fn prefix(labels: &LabelArray) -> Option<IpNetwork> {
     let mut own = labels.iter().filter(|label| label.source == CIDR);
     let label = own.next()?;

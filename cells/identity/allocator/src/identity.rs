@@ -11,17 +11,17 @@ use statedb::{Index, Query, TableSpec};
 
 use crate::range::Scope;
 
-/// A number and what it stands for. Changes make a new value.
+/// A security identity with its labels and users. Immutable: a change is a new value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Identity {
-    /// The number.
+    /// The id.
     pub id: u32,
-    /// The labels it stands for.
+    /// Its labels.
     pub labels: LabelArray,
-    /// Who uses it (`endpoint/12`, `policy`), with the ports that the user has names for.
+    /// Its users (`endpoint/12`, `policy`) with their named ports.
     pub users: BTreeMap<Arc<str>, NamedPorts>,
-    /// Since when it is unused; none for one that is used, and for those that never go.
+    /// Since when it is unused; none for one that is used or fixed.
     #[serde(rename = "Unused", serialize_with = "is_some")]
     pub unused_since: Option<Instant>,
 }
@@ -35,23 +35,23 @@ const BY_LABELS: Index<Identity, str> = Index::new("labels", |row, keys| keys.ad
 const BY_USER: Index<Identity, str> =
     Index::new("user", |row, keys| row.users.keys().for_each(|user| keys.add(user)));
 
-/// All labels as one text, for the index.
+/// Returns all labels as one text, for the index.
 pub(crate) fn text(labels: &LabelArray) -> String {
     labels.texts().join(";")
 }
 
 impl Identity {
-    /// The identity with a number.
+    /// Queries the identity with an id.
     pub fn by_id(id: u32) -> Query<Identity> {
         Query::primary(id)
     }
 
-    /// The identities of exactly these labels; more than one only if the previous run has left it so.
+    /// Queries the identities of exactly these labels; more than one only if the previous run has left it so.
     pub fn by_labels(labels: &LabelArray) -> Query<Identity> {
         BY_LABELS.query(&text(labels))
     }
 
-    /// The identities that a user holds.
+    /// Queries the identities that a user holds.
     pub fn by_user(user: &str) -> Query<Identity> {
         BY_USER.query(user)
     }
@@ -60,12 +60,12 @@ impl Identity {
         Identity { id, labels, users: BTreeMap::new(), unused_since: None }
     }
 
-    /// Where the number is valid.
+    /// Returns where the identity is valid.
     pub fn scope(&self) -> Scope {
         Scope::of(self.id)
     }
 
-    /// The names of all users' ports. A name may be there with several ports.
+    /// Returns the named ports of all users. A name may have several ports.
     pub fn named_ports(&self) -> NamedPorts {
         let mut all = NamedPorts::default();
         self.users.values().for_each(|ports| all.extend(ports));

@@ -1,24 +1,23 @@
-//! Security identities: the numbers behind label sets and prefixes.
+//! Security identities of label sets and prefixes.
 //!
-//! **Owns** the table `identities`, the numbers of workloads with their file `state/identities.json`, the numbers of
-//! prefixes with theirs, `state/local_allocator_state.json`, as Cilium keeps it.
+//! **Owns** the table `identities`, the identities of workloads with their file `state/identities.json`, those of prefixes
+//! with theirs, `state/local_allocator_state.json`, in Cilium's form.
 //! **Needs** the node's options. **Provides** [`Identities`] to owners of workloads, [`Prefixes`] to owners of
 //! prefixes, the table to readers, `GET /identity` and `GET /identity/{id}`.
 //!
-//! **Life.** Reserved and well-known numbers are there from the start. Files of the previous run are read before
-//! anything may allocate; then the endpoints' records and the kernel's ipcache say which numbers packets carry already,
-//! and these win over the files. The table is initialised once all of them have spoken. Every new number of a workload
-//! is on disk before it is given out; a prefix's is at least in the kernel before packets carry it.
+//! **Life.** Reserved and well-known identities exist from the start. Files of the previous run are read before the first
+//! allocation; then the endpoints' records and the kernel's ipcache reserve the identities that packets carry already, with
+//! precedence over the files. The table is initialised once all of these sources are complete. A new identity of a workload is
+//! on disk before it is used; a prefix's is at least in the kernel before packets carry it.
 //!
-//! A damaged file is put aside, one of a newer agent ends the start; what cannot be written for now is written by a job
-//! later, reported in the rows `identities.json` and `local_allocator_state.json` of health.
+//! A damaged file is quarantined, one of a newer agent fails the start; a job retries failed writes and reports them in the
+//! rows `identities.json` and `local_allocator_state.json` of health.
 //!
-//! Numbers of prefixes that were not requested go when the ipcache has heard all its sources and a grace period is
-//! over (`identity-restore-grace-period`).
+//! Identities of prefixes that nothing has requested again are released when all sources of the ipcache are complete and a
+//! grace period is over (`identity-restore-grace-period`).
 //!
-//! **A number is not used for something else** while anything may still carry it: one without a user stays with its
-//! labels, in the table as well, for [`QUARANTINE`]; the same labels get it back. What prefixes have had is used again
-//! last of all.
+//! **An identity is not reused for other labels** while packets may still carry it: without a user it stays with its labels,
+//! in the table as well, for [`QUARANTINE`]; the same labels get it back. Ids of prefixes are reused as late as possible.
 //!
 //! ```
 //! use identity::testing;
@@ -33,8 +32,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Differences from Cilium.** Without Kubernetes and kvstore the numbers of workloads come from this node alone. Where
-//! a search begins is told by the labels, so that a lost file seldom changes a number.
+//! **Differences from Cilium.** Without Kubernetes and kvstore identities of workloads are allocated by this node alone. The
+//! labels determine where a search begins, so that a lost file seldom changes an identity.
 
 mod allocator;
 mod cell;

@@ -12,11 +12,11 @@ use statedb::Table;
 use crate::identity::Identity;
 use crate::range::Scope;
 
-/// First of the well-known numbers.
+/// The first well-known identity.
 const WELL_KNOWN: u32 = 100;
 
-/// How many identities there are of each kind, read from the table when asked for. As in Cilium the well-known
-/// ones count as reserved, too, and of the workloads' those count that this node uses.
+/// The number of identities by kind, read from the table at a scrape. As in Cilium well-known ones are counted as reserved,
+/// too, and of the workloads' those that this node uses.
 pub(crate) struct Kinds(pub(crate) Table<Identity>);
 
 impl std::fmt::Debug for Kinds {

@@ -1,4 +1,4 @@
-//! Numbers of prefixes, valid on this node only.
+//! Identities of prefixes, valid on this node only.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,46 +20,46 @@ use crate::identity::Identity;
 use crate::range::{Range, Scope};
 use crate::store::{Entry, Form, Store};
 
-/// Who holds numbers of prefixes.
+/// The user of all identities of prefixes.
 const USER: &str = "policy";
 
-/// Gives numbers to prefixes. Cheap to clone.
+/// Allocates identities for prefixes. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Prefixes {
     table: RwTable<Identity>,
     families: [bool; 2],
     store: Arc<Store>,
-    /// Where to look for a free number; numbers are used again as late as possible.
+    /// Where the search for a free id begins; ids are reused as late as possible.
     next: Arc<AtomicU32>,
-    /// Whether packets carry no number any more that nobody holds.
-    settled: Arc<watch::Sender<bool>>,
+    /// Whether the ipcache has no identity any more without a user.
+    ipcache_complete: Arc<watch::Sender<bool>>,
 }
 
 impl Prefixes {
-    /// Numbers of prefixes, kept in a file; without a path they are not kept. `families`: whether IPv4 and IPv6 are on.
+    /// Returns an allocator with its file; without a path nothing is stored. `families`: whether IPv4 and IPv6 are on.
     pub(crate) fn new(table: RwTable<Identity>, families: [bool; 2], path: Option<PathBuf>) -> Prefixes {
         let next = Arc::new(AtomicU32::new(Range::PREFIXES.first));
-        let settled = Arc::new(watch::Sender::new(false));
-        Prefixes { table, families, store: Arc::new(Store::new(path, Form::List)), next, settled }
+        let ipcache_complete = Arc::new(watch::Sender::new(false));
+        Prefixes { table, families, store: Arc::new(Store::new(path, Form::List)), next, ipcache_complete }
     }
 
-    /// The labels of a prefix on this node.
+    /// Returns the labels of a prefix on this node.
     pub fn labels(&self, prefix: IpNetwork) -> LabelArray {
         cidr_labels(prefix, self.families[0], self.families[1])
     }
 
-    /// The numbers of prefixes, which are held from now on: one that is held already stays as it is. All or none. No
-    /// policy waits for a disk: a number that the file does not have yet is in the kernel's ipcache before any packet
-    /// carries it, and a start believes that. A prefix of length zero is the world, whose number always exists.
+    /// Returns the identities of prefixes, which are held from now on: those of all or none. Policy does not wait for the
+    /// disk: an identity that is not in the file yet is in the kernel's ipcache before any packet carries it, and a start
+    /// restores it from there. A prefix of length zero is the world, whose identity always exists.
     pub fn allocate(&self, prefixes: &[IpNetwork]) -> Result<BTreeMap<IpNetwork, u32>, Error> {
         let held = self.store.hold();
-        let mut numbers = BTreeMap::new();
+        let mut identities = BTreeMap::new();
         let mut new = Vec::new();
         let mut full = false;
         self.table.transact(|w| {
             for &prefix in prefixes {
                 if prefix.prefix() == 0 {
-                    numbers.insert(prefix, self.world(prefix));
+                    identities.insert(prefix, self.world(prefix));
                     continue;
                 }
                 let labels = self.labels(prefix);
@@ -80,12 +80,13 @@ impl Prefixes {
                         id
                     }
                 };
-                numbers.insert(prefix, id);
+                identities.insert(prefix, id);
             }
         });
         let undo = |new: Vec<u32>| {
             self.table.transact(|w| new.into_iter().for_each(|id| drop(w.delete(Identity::by_id(id)))));
         };
+        // All or none: policies wait for all of their prefixes.
         if full {
             undo(new);
             let used = self.count();
@@ -94,10 +95,10 @@ impl Prefixes {
         if !new.is_empty() {
             held.write_or_later(|| self.entries());
         }
-        Ok(numbers)
+        Ok(identities)
     }
 
-    /// Ends the hold on prefixes: their numbers go. To be called when neither ipcache nor policy maps have them.
+    /// Releases prefixes and removes their identities. For when neither ipcache nor policy maps have them.
     pub fn release(&self, prefixes: &[IpNetwork]) {
         let held = self.store.hold();
         let (released, _) = self.table.transact(|w| {
@@ -118,8 +119,8 @@ impl Prefixes {
         }
     }
 
-    /// What the kernel's ipcache says of prefixes: packets carry these numbers, so they win over the file. Numbers that
-    /// are no prefix's are not looked at.
+    /// Reserves the identities of prefixes in the kernel's ipcache: packets carry these, so they have precedence over the
+    /// file. Ignores identities that are no prefix's.
     pub fn restored(&self, rows: &[(IpNetwork, u32)]) {
         let held = self.store.hold();
         let mut changed = false;
@@ -137,10 +138,11 @@ impl Prefixes {
                         %prefix,
                         file = ?row.labels.texts(),
                         "The checkpoint gives this identity to another prefix than the ipcache; the ipcache counts, as \
-                         packets carry its numbers"
+                         packets carry its identities"
                     );
                 }
                 let others: Vec<u32> = w.list(Identity::by_labels(&labels)).map(|row| row.id).collect();
+                // One prefix has one identity; the others came from the file and are in no packet.
                 for other in others {
                     w.delete(Identity::by_id(other));
                 }
@@ -148,34 +150,34 @@ impl Prefixes {
                 changed = true;
             }
         });
-        self.look_behind();
+        self.advance_next();
         if changed {
             held.write_or_later(|| self.entries());
         }
     }
 
-    /// Says that the ipcache has been told by everybody what prefixes are: numbers of the previous run that nobody has
-    /// asked for since are in no packet any more.
-    pub fn settle(&self) {
-        self.settled.send_replace(true);
+    /// Marks the sources of the ipcache as complete: identities of the previous run that were not requested since are in no
+    /// packet any more.
+    pub fn ipcache_complete(&self) {
+        self.ipcache_complete.send_replace(true);
     }
 
-    /// Waits for [`settle`](Self::settle).
-    pub(crate) async fn wait_settled(&self) {
+    /// Waits for [`ipcache_complete`](Self::ipcache_complete).
+    pub(crate) async fn wait_ipcache_complete(&self) {
         // The sender lives as long as this handle.
-        let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
+        let _ = self.ipcache_complete.subscribe().wait_for(|complete| *complete).await;
     }
 
-    /// Reads the checkpoint of the previous run. One that cannot be read is put aside: the ipcache tells the numbers.
+    /// Reads the checkpoint of the previous run. A damaged one is quarantined: the ipcache has the identities.
     pub(crate) fn restore(&self) -> Result<usize, Error> {
         let held = self.store.hold();
         let entries =
-            held.read("prefixes in the kernel's ipcache keep their numbers, others may get new ones")?;
+            held.read("prefixes in the kernel's ipcache keep their identities, others may get new ones")?;
         let now = Instant::now();
         let (count, _) = self.table.transact(|w| {
             let mut count = 0;
             for entry in entries {
-                // The world of a family has another name since the other was switched on or off.
+                // The labels of a family's world depend on whether the other family is on, which may have changed.
                 let labels = match prefix(&entry.label_array()) {
                     Some(prefix) => self.labels(prefix),
                     None => entry.label_array(),
@@ -191,11 +193,11 @@ impl Prefixes {
             }
             count
         });
-        self.look_behind();
+        self.advance_next();
         Ok(count)
     }
 
-    /// Releases what the previous run had and that was not requested since. Returns how many.
+    /// Releases identities of the previous run that were not requested since. Returns how many.
     pub(crate) fn release_restored(&self) -> usize {
         let held = self.store.hold();
         let stale = |row: &Identity| row.scope() == Scope::Local && row.users.is_empty();
@@ -224,8 +226,8 @@ impl Prefixes {
         Some(id)
     }
 
-    /// New numbers come behind those of the previous run.
-    fn look_behind(&self) {
+    /// Moves the start of the search behind the ids of the previous run.
+    fn advance_next(&self) {
         let snapshot = self.table.snapshot();
         let last =
             self.table.all(&snapshot).map(|row| row.id).filter(|&id| Range::PREFIXES.contains(id)).max();
@@ -239,17 +241,17 @@ impl Prefixes {
         self.table.all(&snapshot).filter(|row| row.scope() == Scope::Local).count()
     }
 
-    /// Failed writes are retried by a job, which calls [`rewrite`](Self::rewrite).
+    /// Sets the job that retries failed writes, by [`rewrite`](Self::rewrite).
     pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
         self.store.rewrite_by(rewrite);
     }
 
-    /// Writes what there is now.
+    /// Writes the current entries.
     pub(crate) fn rewrite(&self) -> Result<(), Error> {
         self.store.hold().write(|| self.entries())
     }
 
-    /// The entries of the file.
+    /// Returns the entries of the file.
     fn entries(&self) -> Vec<Entry> {
         let snapshot = self.table.snapshot();
         let rows = self.table.all(&snapshot).filter(|row| row.scope() == Scope::Local);

@@ -1,9 +1,9 @@
-//! Where numbers are valid, and which of them may be given out.
+//! Scopes of identities, and the ranges that they are allocated from.
 
-/// Where a number is valid.
+/// Where an identity is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// Below 256: the same everywhere, never given out.
+    /// Below 256: fixed, never allocated.
     Reserved,
     /// Workloads.
     Global,
@@ -13,13 +13,13 @@ pub enum Scope {
     RemoteNode,
 }
 
-/// First number of workloads in a cluster without a number of its own.
+/// The first identity of workloads in a cluster whose id is zero.
 const FIRST: u32 = 256;
 const LOCAL: u32 = 1 << 24;
 const REMOTE_NODE: u32 = 2 << 24;
 
 impl Scope {
-    /// The scope of a number.
+    /// Returns the scope of an identity.
     pub fn of(id: u32) -> Scope {
         match id {
             0..FIRST => Scope::Reserved,
@@ -29,7 +29,7 @@ impl Scope {
         }
     }
 
-    /// The word in the table.
+    /// Returns the name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Scope::Reserved => "reserved",
@@ -40,7 +40,7 @@ impl Scope {
     }
 }
 
-/// Numbers that may be given out, both ends included.
+/// Identities that may be allocated, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     /// The first.
@@ -50,11 +50,11 @@ pub struct Range {
 }
 
 impl Range {
-    /// Numbers of prefixes.
+    /// The identities of prefixes.
     pub(crate) const PREFIXES: Range = Range { first: LOCAL + 1, last: REMOTE_NODE - 1 };
 
-    /// Numbers of workloads of a cluster, which has a part of them for itself unless its own number is zero. In a mesh
-    /// of 511 clusters each has half as many as in one of 255.
+    /// Returns the identities of workloads of a cluster, a part of its own unless its id is zero. In a mesh of 511 clusters
+    /// each has half as many as in one of 255.
     pub fn of_cluster(cluster_id: u32, max_connected_clusters: u32) -> Range {
         let bits = if max_connected_clusters > 255 { 15 } else { 16 };
         match cluster_id {
@@ -63,28 +63,28 @@ impl Range {
         }
     }
 
-    /// Whether the number is one of them.
+    /// Whether the identity is in the range.
     pub fn contains(self, id: u32) -> bool {
         (self.first..=self.last).contains(&id)
     }
 
-    /// How many there are.
+    /// Returns how many identities the range has.
     pub fn len(self) -> u32 {
         self.last - self.first + 1
     }
 
-    /// Whether there is none; never so.
+    /// Whether the range is empty, which it never is.
     pub fn is_empty(self) -> bool {
         self.last < self.first
     }
 
-    /// All numbers once, from one on and around.
+    /// Iterates over all identities once, from `start` on and around.
     pub(crate) fn around(self, start: u32) -> impl Iterator<Item = u32> {
         (start..=self.last).chain(self.first..start)
     }
 
-    /// All numbers once, in an order that the seed tells: a full range costs each search few steps more, where one that
-    /// goes from neighbour to neighbour would run along the crowd.
+    /// Iterates over all identities once, in an order that the seed determines: in a range that is almost full, a search
+    /// takes few steps, where one from neighbour to neighbour would walk along a cluster of used ones.
     pub(crate) fn shuffled(self, seed: u64) -> impl Iterator<Item = u32> {
         let len = u64::from(self.len());
         let mut step = (seed >> 32) % len;
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clusters_do_not_share_numbers() {
+    fn clusters_do_not_share_identities() {
         let range = |id, max| Range::of_cluster(id, max).to_string();
         assert_eq!(range(0, 255), "256-65535");
         assert_eq!(range(1, 255), "65536-131071");
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_comes_by_every_number_once() {
+    fn a_search_visits_every_id_once() {
         let range = Range { first: 3, last: 6 };
         for start in 3..=6 {
             let mut seen: Vec<u32> = range.around(start).collect();

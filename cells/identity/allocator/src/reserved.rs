@@ -1,10 +1,10 @@
-//! Numbers that exist before any is given out.
+//! Fixed identities, which exist before any is allocated.
 
 use labels::{Label, LabelArray};
 
 use crate::identity::Identity;
 
-/// The reserved identities, by number.
+/// The reserved identities, by id.
 const RESERVED: [(u32, &[&str]); 10] = [
     (1, &["host"]),
     (2, &["world"]),
@@ -27,7 +27,7 @@ const OPERATOR: [&str; 4] = [
 ];
 const METADATA_NAME: &str = "io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name";
 
-/// A component that every cluster has: its number without and with the label of its namespace's name.
+/// A component that every cluster has: its identity without and with the label of its namespace's name.
 struct WellKnown {
     ids: [u32; 2],
     labels: &'static [&'static str],
@@ -63,14 +63,14 @@ const WELL_KNOWN: [WellKnown; 5] = [
     },
 ];
 
-/// The rows of reserved identities.
+/// Returns the rows of reserved identities.
 pub(crate) fn reserved() -> impl Iterator<Item = Identity> {
     RESERVED
         .into_iter()
         .map(|(id, keys)| Identity::new(id, keys.iter().map(|key| Label::reserved(key)).collect()))
 }
 
-/// The rows of well-known identities; `namespace` is the agent's own.
+/// Returns the rows of well-known identities; `namespace` is the agent's own.
 pub(crate) fn well_known(cluster: &str, namespace: &str) -> impl Iterator<Item = Identity> {
     let row = move |known: &WellKnown, named: bool| {
         let namespace = if known.system { "kube-system" } else { namespace };
@@ -98,11 +98,11 @@ mod tests {
 
     use super::*;
 
-    /// `GET /identity` of a real agent, without the numbers it gave out.
+    /// `GET /identity` of a real agent, without those it had allocated.
     const ORIGINAL: &str = include_str!("../tests/samples/reserved.json");
 
     #[test]
-    fn numbers_and_labels_are_the_originals() {
+    fn ids_and_labels_are_those_of_cilium() {
         let expected: BTreeMap<u32, Vec<String>> = serde_json::from_str::<Vec<serde_json::Value>>(ORIGINAL)
             .unwrap()
             .into_iter()

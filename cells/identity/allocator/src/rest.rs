@@ -7,7 +7,7 @@ use statedb::Table;
 
 use crate::identity::Identity;
 
-/// All, or the one that has exactly the labels of the body.
+/// Returns all identities, or the one that has exactly the labels of the body.
 pub(crate) fn list(table: &Table<Identity>, request: &Request) -> Response {
     let snapshot = table.snapshot();
     if matches!(request.body.trim_ascii(), b"" | b"null") {
@@ -24,7 +24,7 @@ pub(crate) fn list(table: &Table<Identity>, request: &Request) -> Response {
     }
 }
 
-/// The one with the number.
+/// Returns the identity with the id.
 pub(crate) fn by_id(table: &Table<Identity>, request: &Request) -> Response {
     let Ok(id) = request.param("id").parse::<u32>() else {
         return Response::empty(400);
@@ -35,7 +35,7 @@ pub(crate) fn by_id(table: &Table<Identity>, request: &Request) -> Response {
     }
 }
 
-/// The row as the REST API shows it.
+/// Returns the model of a row.
 fn model(row: &Identity) -> models::Identity {
     models::Identity { id: row.id.into(), labels: row.labels.texts(), ..models::Identity::default() }
 }

@@ -1,4 +1,4 @@
-//! Files of numbers. Nothing is flushed to the disk: neither packets nor pods outlive the machine.
+//! Files of identities. Nothing is flushed to the disk: neither packets nor pods outlive the machine.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use state_file::{Rewrite, Schema, StateFile, Version, quarantine};
 use crate::error::Error;
 use crate::identity::Identity;
 
-/// A number with its labels, as a file has it.
+/// An identity with its labels, as a file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) id: u32,
@@ -33,7 +33,7 @@ impl From<&Identity> for Entry {
 /// The form of a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Form {
-    /// Our own: `{"version":1,"identities":[..]}`.
+    /// Apiary's: `{"version":1,"identities":[..]}`.
     Versioned,
     /// Cilium's checkpoint: the list alone, no file for an empty one.
     List,
@@ -46,15 +46,16 @@ struct File {
 
 impl Schema for File {
     const VERSION: u32 = 1;
-    const HOLDS: &'static str = "the numbers of label sets that no endpoint has now";
+    const HOLDS: &'static str = "the identities of label sets that no endpoint has now";
 }
 
-/// The version of the file of our own.
+/// Returns the version of Apiary's file.
 pub(crate) fn version() -> Version {
     Version::of::<File>()
 }
 
-/// One file. Whoever changes which numbers there are holds it from before the change until the file has it.
+/// A file. Allocations hold it from before the change of the table until the file has it, so that none uses an identity
+/// whose write fails.
 #[derive(Debug)]
 pub(crate) struct Store {
     file: Option<StateFile>,
@@ -63,16 +64,16 @@ pub(crate) struct Store {
     rewrite: OnceLock<Rewrite>,
 }
 
-/// The file, held.
+/// The held file.
 pub(crate) struct Held<'a>(&'a Store, #[expect(dead_code, reason = "one at a time")] MutexGuard<'a, ()>);
 
 impl Store {
-    /// The file at a path; without one nothing is kept.
+    /// Returns the file at a path; without one nothing is stored.
     pub(crate) fn new(path: Option<PathBuf>, form: Form) -> Store {
         Store { file: path.map(StateFile::new), form, turn: Mutex::default(), rewrite: OnceLock::new() }
     }
 
-    /// Has a job write again what could not be written.
+    /// Sets the job that retries failed writes.
     pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
         // Set once, by the cell.
         let _ = self.rewrite.set(rewrite);
@@ -82,14 +83,14 @@ impl Store {
         Held(self, self.turn.lock())
     }
 
-    /// Holds it if it is free.
+    /// Holds the file if it is free.
     pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
         self.turn.try_lock().map(|turn| Held(self, turn))
     }
 }
 
 impl Held<'_> {
-    /// What the file has; nothing when there is none. A damaged one is put aside, with this consequence.
+    /// Reads the entries; none if there is no file. A damaged one is quarantined, with this consequence.
     pub(crate) fn read(&self, consequence: &str) -> Result<Vec<Entry>, Error> {
         let Some(file) = &self.0.file else { return Ok(Vec::new()) };
         let read = match self.0.form {
@@ -110,13 +111,13 @@ impl Held<'_> {
         }
     }
 
-    /// As [`write`](Self::write), where nothing depends on it: records and kernel know what the file does not yet.
+    /// As [`write`](Self::write) where nothing depends on it: records and kernel have what the file lacks.
     pub(crate) fn write_or_later(&self, identities: impl FnOnce() -> Vec<Entry>) {
-        // Told and tried again by the job.
+        // The job reports and retries it.
         let _ = self.write(identities);
     }
 
-    /// Replaces the file. What fails here is tried again by the job.
+    /// Replaces the file. The job retries a write that fails.
     pub(crate) fn write(&self, identities: impl FnOnce() -> Vec<Entry>) -> Result<(), Error> {
         let Some(file) = &self.0.file else { return Ok(()) };
         let identities = identities();

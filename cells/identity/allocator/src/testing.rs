@@ -9,12 +9,12 @@ use crate::prefixes::Prefixes;
 use crate::range::Range;
 use crate::reserved::reserved;
 
-/// Reserved numbers and both handles on a table of their own, initialised; IPv4 and IPv6 are on.
+/// Returns both handles on a table of their own, initialised, with the fixed identities; IPv4 and IPv6 are on.
 pub fn identities() -> (Identities, Prefixes, Table<Identity>) {
     of(&Db::new(), None)
 }
 
-/// As [`identities`], in a database; files are kept in a folder, if one is given, and read from it.
+/// As [`identities`], in a database; with files in a folder, if there is one.
 ///
 /// # Panics
 /// If the database has the table already or the files cannot be read.

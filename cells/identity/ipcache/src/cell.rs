@@ -19,10 +19,10 @@ use crate::seeds::{Host, seeds};
 use crate::source::Source;
 use crate::writer::{IpcacheWriter, retract};
 
-/// Who says what the host's own addresses are.
+/// The resource and initializer of the host's own addresses.
 const HOST: &str = "host";
 
-/// Provides `Arc<IpcacheWriter>` and `Arc<Table<Entry>>`, keeps `cilium_ipcache_v2` like the table, serves `GET /ip`.
+/// Provides `Arc<IpcacheWriter>` and `Arc<Table<Entry>>`, keeps `cilium_ipcache_v2` equal to the table, serves `GET /ip`.
 pub fn cell() -> Cell {
     module(
         "ipcache",
@@ -62,7 +62,7 @@ fn writer(p: WriterParams) -> Arc<IpcacheWriter> {
         let rows = map.rows().map_err(|error| anyhow::anyhow!("cannot read the ipcache: {error}"))?;
         let entries = restore::entries(rows);
         if let Some(prefixes) = prefixes {
-            prefixes.restored(&restore::numbers(&entries));
+            prefixes.restored(&restore::identities(&entries));
         }
         if let Some((initializer, identities)) = identities {
             identities.complete(initializer);
@@ -117,7 +117,7 @@ fn writer(p: WriterParams) -> Arc<IpcacheWriter> {
             () = table.wait_initialized() => {
                 let count = retract(&table, Source::Restored);
                 if let Some(prefixes) = p.prefixes {
-                    prefixes.settle();
+                    prefixes.ipcache_complete();
                 }
                 tracing::debug!(count, "All sources of the ipcache have spoken");
             }
@@ -128,7 +128,7 @@ fn writer(p: WriterParams) -> Arc<IpcacheWriter> {
     writer
 }
 
-/// The node as the seeds want it; none before its row is there.
+/// Returns the input of the seeds; none before the node's row exists.
 fn host(node: &Table<LocalNode>, addresses: &Table<NodeAddress>, snapshot: &Snapshot) -> Option<Host> {
     let node = node.get(snapshot, LocalNode::query())?;
     Some(Host {

@@ -1,4 +1,4 @@
-//! The table `ipcache`: for each prefix, what the sources say and what counts.
+//! The table `ipcache`: for each prefix the claims of all sources, of which one wins.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ pub struct Mapping {
     pub identity: u32,
     /// The node the address is on, for the REST API.
     pub host_ip: Option<IpAddr>,
-    /// Where tunnelled traffic to the address goes; none on this node and for the world.
+    /// The tunnel endpoint of the address; none on this node and for the world.
     pub tunnel: Option<IpAddr>,
-    /// Past the tunnel, although there is one.
+    /// Whether traffic bypasses the tunnel.
     pub skip_tunnel: bool,
     /// Index of the encryption key, or zero.
     pub encrypt_key: u8,
@@ -39,38 +39,38 @@ pub struct Pod {
 }
 
 impl Mapping {
-    /// A mapping to an identity and nothing else.
+    /// Returns a mapping to an identity alone.
     pub fn identity(identity: u32) -> Mapping {
         Mapping { identity, host_ip: None, tunnel: None, skip_tunnel: false, encrypt_key: 0, pod: None }
     }
 }
 
-/// One source's word on a prefix.
+/// A source's mapping of a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Claim {
-    /// How much it is believed.
+    /// The source, whose priority decides.
     pub source: Source,
-    /// Which object says it (`endpoint/12`, `node/a`); only the same one can take it back.
+    /// The object that the claim belongs to (`endpoint/12`, `node/a`), which alone can delete it.
     pub resource: Arc<str>,
-    /// What it says.
+    /// The claimed mapping.
     pub mapping: Mapping,
 }
 
-/// A prefix and all that is said of it.
+/// A prefix with all claims on it.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Entry {
     /// The prefix, host bits cleared.
     pub prefix: IpNetwork,
-    /// Most believed first, of one source the latest first; never empty.
+    /// By priority, of one source the latest first; never empty.
     pub(crate) claims: Vec<Claim>,
     /// Whether the kernel has it.
     pub status: Status,
 }
 
 impl Entry {
-    /// The entry of a prefix.
+    /// Queries the entry of a prefix.
     pub fn by_prefix(prefix: IpNetwork) -> Query<Entry> {
         Query::primary(network(prefix))
     }
@@ -79,18 +79,18 @@ impl Entry {
         Entry { prefix: network(prefix), claims: vec![claim], status: Status::pending() }
     }
 
-    /// The claim that counts.
+    /// Returns the claim with the highest priority.
     pub fn winner(&self) -> &Claim {
-        // The list is never empty: entries are made with a claim and go with their last.
+        // The list is never empty: entries are created with a claim and deleted with their last one.
         &self.claims[0]
     }
 
-    /// All claims, the one that counts first.
+    /// Returns all claims, the winner first.
     pub fn claims(&self) -> &[Claim] {
         &self.claims
     }
 
-    /// The entry with a claim added or replaced; `None` when it says nothing new.
+    /// Returns the entry with a claim added or replaced; `None` if it has the claim already.
     pub(crate) fn with(&self, claim: Claim) -> Option<Entry> {
         if self.claims.contains(&claim) {
             return None;
@@ -101,14 +101,14 @@ impl Entry {
         Some(self.of(claims))
     }
 
-    /// The entry without a claim; `None` in place of an entry without claims.
+    /// Returns the entry without a claim; `None` if that was the last one.
     pub(crate) fn without(&self, source: Source, resource: &str) -> Option<Entry> {
         let left = |claim: &&Claim| claim.source != source || &*claim.resource != resource;
         let claims: Vec<Claim> = self.claims.iter().filter(left).cloned().collect();
         (!claims.is_empty()).then(|| self.of(claims))
     }
 
-    /// The kernel's row changes only with the claim that counts.
+    /// Returns the entry with other claims. The kernel's entry changes only with the winner.
     fn of(&self, claims: Vec<Claim>) -> Entry {
         let same =
             claims.first().map(|claim| &claim.mapping) == self.claims.first().map(|claim| &claim.mapping);
@@ -121,7 +121,7 @@ fn same(a: &Claim, b: &Claim) -> bool {
     a.source == b.source && a.resource == b.resource
 }
 
-/// The prefix without host bits.
+/// Returns the prefix without host bits.
 pub(crate) fn network(prefix: IpNetwork) -> IpNetwork {
     IpNetwork::new(prefix.network(), prefix.prefix()).unwrap_or(prefix)
 }

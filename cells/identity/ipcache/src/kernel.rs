@@ -1,4 +1,4 @@
-//! Entries as rows of `cilium_ipcache_v2`, and back.
+//! Conversions between rows and entries of `cilium_ipcache_v2`.
 
 use std::net::IpAddr;
 
@@ -9,18 +9,18 @@ use ipnetwork::IpNetwork;
 
 use crate::entry::Mapping;
 
-/// The map's key of a prefix.
+/// Returns the map's key of a prefix.
 pub(crate) fn key(prefix: IpNetwork) -> IpcacheKey {
     IpcacheKey::new(prefix.network(), prefix.prefix())
 }
 
-/// The prefix of a key; `None` for rows of other clusters and of no known family.
+/// Returns the prefix of a key; `None` for entries of other clusters or of an unknown family.
 pub(crate) fn prefix(key: &IpcacheKey) -> Option<IpNetwork> {
     let bits = u8::try_from(key.bits()).ok()?;
     (key.cluster_id == 0).then(|| key.ip()).flatten().and_then(|ip| IpNetwork::new(ip, bits).ok())
 }
 
-/// The map's value of a mapping.
+/// Returns the map's value of a mapping.
 pub(crate) fn value(mapping: &Mapping) -> RemoteEndpointInfo {
     let (tunnel_endpoint, tunnel_flags) = match mapping.tunnel {
         None => ([0; 4], 0),
@@ -39,7 +39,7 @@ pub(crate) fn value(mapping: &Mapping) -> RemoteEndpointInfo {
     }
 }
 
-/// The mapping that a value of the map encodes.
+/// Returns the mapping that a value of the map encodes.
 pub(crate) fn mapping(value: &RemoteEndpointInfo) -> Mapping {
     let has = |flag| value.flags & flag != 0;
     let tunnel =
@@ -68,7 +68,7 @@ mod tests {
 
     /// Rows of a real agent (reference samples/bpf/dump/cilium_ipcache_v2.jsonl).
     #[test]
-    fn rows_are_those_of_the_original() {
+    fn entries_are_encoded_as_by_cilium() {
         for (prefix, identity, k, v) in [
             (
                 "10.99.0.1/32",
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn there_and_back() {
+    fn encoding_round_trips() {
         for tunnel in [None, Some("10.0.0.1"), Some("fd00::9")] {
             let mapping_in = Mapping {
                 tunnel: tunnel.map(|t| t.parse().unwrap()),

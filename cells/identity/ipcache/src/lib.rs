@@ -1,12 +1,12 @@
-//! Which identity an address has: the table and its mirror in the kernel.
+//! The identities of addresses: a table and its mirror in the kernel.
 //!
-//! **Owns** the table `ipcache` and the rows of the pinned map `cilium_ipcache_v2`.
+//! **Owns** the table `ipcache` and the entries of the pinned map `cilium_ipcache_v2`.
 //! **Needs** the maps, the node's row and addresses.
 //! **Provides** [`IpcacheWriter`] to the sources, the table to readers, `GET /ip`.
 //!
-//! **Life.** Rows of the previous run are read at start and stay, as claims of the least believed [`Source`], until
-//! every source registered with [`IpcacheWriter::register`] has said what it knows; then what nobody has claimed
-//! goes. The host's addresses and the world are the cell's own claims.
+//! **Life.** Map entries of the previous run are read at start and stay, as claims of the [`Source`] with the lowest priority,
+//! until every source registered with [`IpcacheWriter::register`] is complete; then entries without another claim are
+//! deleted. The host's addresses and the world are the cell's own claims.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -21,9 +21,9 @@
 //! }
 //! ```
 //!
-//! **Differences from Cilium.** Every source's word is kept, not only the winner's: when the most believed one takes
-//! its word back, the next one counts at once. A claim belongs to a resource, so that a late deletion of an address's
-//! former owner does not take it from the present one.
+//! **Differences from Cilium.** The claims of all sources are kept, not only the winner's: when the winner is deleted, the next
+//! one takes effect at once. A claim belongs to a resource, so that a late deletion by an address's former owner does not
+//! affect the current one.
 
 mod cell;
 mod entry;

@@ -1,4 +1,4 @@
-//! Entries into `cilium_ipcache_v2`.
+//! The reconciler from the table to `cilium_ipcache_v2`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use statedb::{Obj, Rows, RwTable};
 use crate::entry::Entry;
 use crate::kernel;
 
-/// The kernel's map, or a stand-in for it in tests.
+/// The kernel's map, or a fake.
 pub trait IpcacheMap: Send + Sync + 'static {
-    /// Writes rows.
+    /// Upserts entries.
     fn write(&self, rows: &[(IpcacheKey, RemoteEndpointInfo)]) -> OpResult;
-    /// Removes a row; not to be there is no error.
+    /// Removes an entry, if it exists.
     fn remove(&self, key: &IpcacheKey) -> OpResult;
-    /// All rows.
+    /// Reads all entries.
     fn rows(&self) -> Result<Vec<(IpcacheKey, RemoteEndpointInfo)>, reconciler::OpError>;
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct MapOps {
     pub(crate) comparisons: Arc<DriftChecks>,
 }
 
-/// Who compares `cilium_ipcache_v2`.
+/// The owner of `cilium_ipcache_v2` in drift checks.
 pub(crate) const OWNER: &str = "ipcache";
 
 impl Ops<Entry> for MapOps {
@@ -63,7 +63,7 @@ impl Ops<Entry> for MapOps {
         self.map.remove(&kernel::key(entry.prefix))
     }
 
-    /// Rows that another program has changed are written again. Those of other clusters are not this table's and stay.
+    /// Writes entries again that another process has changed. Those of other clusters are not this table's and stay.
     fn prune(&mut self, _: &OpCx<'_>, entries: Rows<'_, Entry>) -> OpResult {
         let mut wanted: HashMap<_, _> = entries.map(|entry| (kernel::key(entry.prefix), entry)).collect();
         let mut repaired = Vec::new();
@@ -98,7 +98,7 @@ impl BatchOps<Entry> for MapOps {
     fn update_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Entry>]) {
         let rows: Vec<_> = batch.iter().map(|entry| row(&entry.object)).collect();
         if self.map.write(&rows).is_err() {
-            // The kernel does not say which row it refused.
+            // The kernel does not report which entry of the batch it has refused.
             for entry in batch {
                 entry.result = self.update(cx, &mut entry.object);
             }
@@ -112,7 +112,7 @@ impl BatchOps<Entry> for MapOps {
     }
 }
 
-/// Whether the map has it, as far as this cell knows: what is under way or has failed is tried elsewhere.
+/// Whether the map should have the entry: one in flight or failed is left to the reconciler.
 fn is_written(entry: &Entry) -> bool {
     entry.status.is_done()
 }
@@ -121,7 +121,7 @@ fn row(entry: &Entry) -> (IpcacheKey, RemoteEndpointInfo) {
     (kernel::key(entry.prefix), kernel::value(&entry.winner().mapping))
 }
 
-/// The reconciler, without anything running.
+/// Returns the reconciler, with nothing running yet.
 pub(crate) fn builder(
     table: RwTable<Entry>,
     ops: MapOps,

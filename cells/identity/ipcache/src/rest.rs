@@ -1,4 +1,4 @@
-//! `GET /ip`: the table as the REST API shows it.
+//! `GET /ip`: the table as models of the REST API.
 
 use api::{Request, Response};
 use api_models::{IpListEntry, IpListEntryMetadata, Required};
@@ -9,7 +9,7 @@ use statedb::Table;
 
 use crate::entry::{Claim, Entry};
 
-/// The answer, for all prefixes, those with their address inside `?cidr=`, or those whose identity has the labels of
+/// Returns the answer, for all prefixes, those with their address inside `?cidr=`, or those whose identity has the labels of
 /// the body.
 pub(crate) fn get_ip(
     table: &Table<Entry>,
@@ -31,7 +31,7 @@ pub(crate) fn get_ip(
         },
     };
     let snapshot = table.snapshot();
-    // Without a table of identities the reserved ones are known by their one label.
+    // Without a table of identities only the labels of reserved ones are known.
     let labels_of = |numeric: u32| match identities {
         Some(identities) => identities.get(&snapshot, Identity::by_id(numeric)).map(|row| row.labels.clone()),
         None => {
@@ -50,7 +50,7 @@ pub(crate) fn get_ip(
     }
 }
 
-/// Whether an identity has all of the labels; one without a source is found with any.
+/// Whether an identity has all of the labels; a label without a source matches any source.
 fn has_labels(own: &Option<LabelArray>, wanted: &[String]) -> bool {
     let Some(own) = own else { return false };
     wanted.iter().map(|text| Label::parse(text)).all(|want| {

@@ -1,4 +1,4 @@
-//! What the previous run has left in the kernel: rows that keep forwarding until the sources have spoken.
+//! Restores entries from the kernel's map: they keep forwarding until the sources are complete.
 
 use datapath_abi::{IpcacheKey, RemoteEndpointInfo};
 use ipnetwork::IpNetwork;
@@ -12,7 +12,7 @@ use crate::source::Source;
 /// The resource of restored claims.
 const RESOURCE: &str = "cilium_ipcache_v2";
 
-/// The entries that rows of the kernel stand for, in the kernel already.
+/// Returns the entries of the kernel's map, as realized.
 pub fn entries(rows: impl IntoIterator<Item = (IpcacheKey, RemoteEndpointInfo)>) -> Vec<Entry> {
     let entry = |(key, value): (IpcacheKey, RemoteEndpointInfo)| {
         let mapping = kernel::mapping(&value);
@@ -22,12 +22,12 @@ pub fn entries(rows: impl IntoIterator<Item = (IpcacheKey, RemoteEndpointInfo)>)
     rows.into_iter().filter_map(entry).collect()
 }
 
-/// The numbers that packets to and from the entries' prefixes carry.
-pub(crate) fn numbers(entries: &[Entry]) -> Vec<(IpNetwork, u32)> {
+/// Returns the identities that packets to and from the entries' prefixes carry.
+pub(crate) fn identities(entries: &[Entry]) -> Vec<(IpNetwork, u32)> {
     entries.iter().map(|entry| (entry.prefix, entry.winner().mapping.identity)).collect()
 }
 
-/// Puts restored entries into the table where no source has spoken yet. Returns how many.
+/// Inserts restored entries into the table where no source has a claim yet. Returns how many.
 pub(crate) fn fill(table: &RwTable<Entry>, entries: Vec<Entry>) -> usize {
     let mut txn = table.write();
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! What the agent knows by itself: the world, and the addresses of its own host.
+//! The agent's own mappings: the world, and the addresses of its host.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,8 +21,8 @@ pub struct Host {
     pub enabled: [bool; 2],
 }
 
-/// The mappings of host and world. A node with one family calls all the world one identity, with both it tells them
-/// apart.
+/// Returns the mappings of host and world. The world is one identity on a node with one family, and one a family on a node
+/// with both.
 pub fn seeds(host: &Host) -> BTreeMap<IpNetwork, Mapping> {
     let mut seeds = BTreeMap::new();
     let everything = [("0.0.0.0/0", identity::WORLD_IPV4), ("::/0", identity::WORLD_IPV6)];

@@ -1,13 +1,13 @@
-//! Who says which identity an address has, and who is believed.
+//! The sources of mappings, with their priorities.
 
 use serde::Serialize;
 
-/// Where a mapping comes from; a later one in this list is believed over an earlier one.
+/// The source of a mapping, in ascending priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Source {
-    /// Read back from the kernel at start, kept until the real sources have spoken.
+    /// The kernel's map at start, until the real sources are complete.
     Restored,
-    /// Made by the agent itself without knowledge: the world, CIDRs of policies.
+    /// The agent itself: the world, CIDRs of policies.
     Generated,
     /// The REST API.
     LocalApi,
@@ -24,7 +24,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The word of the REST API.
+    /// Returns the name in the REST API.
     pub fn name(self) -> &'static str {
         match self {
             Source::Restored => "restored",

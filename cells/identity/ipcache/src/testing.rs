@@ -1,10 +1,11 @@
-//! The kernel's map without a kernel, for tests of cells that write the ipcache.
+//! A fake of the kernel's map, for tests of cells that write the ipcache.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use datapath_abi::{IpcacheKey, RemoteEndpointInfo};
 use ipnetwork::IpNetwork;
+use parking_lot::Mutex;
 use reconciler::{OpError, OpResult, Reconciler};
 use statedb::{RwTable, Table};
 
@@ -13,7 +14,7 @@ use crate::reconcile::{IpcacheMap, MapOps};
 use crate::writer::IpcacheWriter;
 use crate::{kernel, reconcile};
 
-/// A map in memory, which can be told to refuse a prefix.
+/// A map in memory, which can refuse a prefix.
 #[derive(Debug, Default)]
 pub struct FakeMap {
     rows: Mutex<HashMap<IpcacheKey, RemoteEndpointInfo>>,
@@ -21,58 +22,54 @@ pub struct FakeMap {
 }
 
 impl FakeMap {
-    /// The identity that the map has for exactly this prefix.
+    /// Returns the identity of exactly this prefix.
     pub fn identity(&self, prefix: &str) -> Option<u32> {
         let key = kernel::key(prefix.parse().ok()?);
-        lock(&self.rows).get(&key).map(|value| value.sec_identity)
+        self.rows.lock().get(&key).map(|value| value.sec_identity)
     }
 
-    /// The prefixes in the map, sorted.
+    /// Returns the prefixes in the map, sorted.
     pub fn prefixes(&self) -> Vec<IpNetwork> {
-        let mut prefixes: Vec<_> = lock(&self.rows).keys().filter_map(kernel::prefix).collect();
+        let mut prefixes: Vec<_> = self.rows.lock().keys().filter_map(kernel::prefix).collect();
         prefixes.sort();
         prefixes
     }
 
     /// Refuses to write this prefix from now on; `None` refuses nothing.
     pub fn refuse(&self, prefix: Option<IpNetwork>) {
-        *lock(&self.refused) = prefix;
+        *self.refused.lock() = prefix;
     }
 
-    /// Puts a row there as the previous run would have left it.
+    /// Inserts an entry as the previous run would have left it.
     pub fn leave(&self, prefix: IpNetwork, identity: u32) {
         let value = kernel::value(&crate::Mapping::identity(identity));
-        lock(&self.rows).insert(kernel::key(prefix), value);
+        self.rows.lock().insert(kernel::key(prefix), value);
     }
 }
 
 impl IpcacheMap for FakeMap {
     fn write(&self, rows: &[(IpcacheKey, RemoteEndpointInfo)]) -> OpResult {
-        let refused = lock(&self.refused).map(kernel::key);
+        let refused = self.refused.lock().map(kernel::key);
         for (key, value) in rows {
             if Some(*key) == refused {
                 return Err("no space left on device".into());
             }
-            lock(&self.rows).insert(*key, *value);
+            self.rows.lock().insert(*key, *value);
         }
         Ok(())
     }
 
     fn remove(&self, key: &IpcacheKey) -> OpResult {
-        lock(&self.rows).remove(key);
+        self.rows.lock().remove(key);
         Ok(())
     }
 
     fn rows(&self) -> Result<Vec<(IpcacheKey, RemoteEndpointInfo)>, OpError> {
-        Ok(lock(&self.rows).iter().map(|(key, value)| (*key, *value)).collect())
+        Ok(self.rows.lock().iter().map(|(key, value)| (*key, *value)).collect())
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// An ipcache outside of a hive: the writer, the table, and the reconciler for the test to run.
+/// Returns an ipcache outside of a hive: the writer, the table, and the reconciler for the test to run.
 pub fn ipcache(
     table: RwTable<Entry>,
     map: Arc<dyn IpcacheMap>,

@@ -1,4 +1,4 @@
-//! The typed writer of the table: claims in, what counts out.
+//! The typed writer of the table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use statedb::{Initializer, RwTable, TableTxn, Watch};
 use crate::entry::{Claim, Entry, Mapping};
 use crate::source::Source;
 
-/// Writes what one or more sources say. Cheap to clone.
+/// Writes the claims of sources. Cheap to clone.
 #[derive(Clone)]
 pub struct IpcacheWriter {
     table: RwTable<Entry>,
     kernel: Handle,
 }
 
-/// One change that a source wants.
+/// A change of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The prefix has this mapping, says the claim; an earlier claim of the same source and resource is replaced.
+    /// Adds the claim on the prefix, or replaces that of the same source and resource.
     Upsert(IpNetwork, Claim),
-    /// The resource takes back what it said of the prefix.
+    /// Deletes the claim of the source and resource on the prefix.
     Delete(IpNetwork, Source, Arc<str>),
 }
 
@@ -30,12 +30,12 @@ pub enum Change {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotApplied {
-    /// The kernel refused; it is tried again.
+    /// The kernel has refused the entry; it is retried.
     #[error("unable to write {prefix} to the ipcache: {error}")]
     Refused {
         /// The prefix.
         prefix: IpNetwork,
-        /// The kernel's answer.
+        /// The kernel's error.
         error: Arc<str>,
     },
     /// The agent is stopping.
@@ -48,8 +48,7 @@ impl IpcacheWriter {
         IpcacheWriter { table, kernel }
     }
 
-    /// Registers a source that has yet to say what it knows: nothing in the kernel is taken for stale before
-    /// [`complete`](Self::complete).
+    /// Registers a source that is not complete yet: no entry of the kernel is stale before [`complete`](Self::complete).
     pub fn register(&self, name: &str) -> Initializer<Entry> {
         let mut txn = self.table.write();
         let initializer = txn.register_initializer(name);
@@ -57,14 +56,14 @@ impl IpcacheWriter {
         initializer
     }
 
-    /// Says that a source has said all it knew at first.
+    /// Marks a source as complete.
     pub fn complete(&self, initializer: Initializer<Entry>) {
         let mut txn = self.table.write();
         initializer.done(&mut txn);
         txn.commit();
     }
 
-    /// Makes all changes at once. Returns the table's revision, for [`applied`](Self::applied).
+    /// Makes all changes in one transaction. Returns the table's revision, for [`applied`](Self::applied).
     pub fn apply(&self, changes: impl IntoIterator<Item = Change>) -> u64 {
         let mut txn = self.table.write();
         for change in changes {
@@ -73,45 +72,45 @@ impl IpcacheWriter {
         self.table.revision(&txn.commit())
     }
 
-    /// Says that the prefix has a mapping.
+    /// Upserts one claim; see [`apply`](Self::apply).
     pub fn upsert(&self, prefix: IpNetwork, source: Source, resource: &str, mapping: Mapping) -> u64 {
         self.apply([Change::Upsert(prefix, Claim { source, resource: resource.into(), mapping })])
     }
 
-    /// Takes back what was said.
+    /// Deletes one claim; see [`apply`](Self::apply).
     pub fn delete(&self, prefix: IpNetwork, source: Source, resource: &str) -> u64 {
         self.apply([Change::Delete(prefix, source, resource.into())])
     }
 
-    /// Makes what a resource says exactly this: other prefixes that it has spoken of lose its claim. Costs a walk
-    /// over the table.
-    pub fn replace(&self, source: Source, resource: &str, wanted: BTreeMap<IpNetwork, Mapping>) -> u64 {
+    /// Replaces all claims of a resource. Costs a walk over the table.
+    pub fn replace(&self, source: Source, resource: &str, desired: BTreeMap<IpNetwork, Mapping>) -> u64 {
         let resource: Arc<str> = resource.into();
         let mut txn = self.table.write();
-        let said = |entry: &Entry| {
+        let has_claim = |entry: &Entry| {
             entry.claims().iter().any(|claim| claim.source == source && claim.resource == resource)
         };
         let stale: Vec<IpNetwork> = txn
             .all()
-            .filter(|entry| said(entry) && !wanted.contains_key(&entry.prefix))
+            .filter(|entry| has_claim(entry) && !desired.contains_key(&entry.prefix))
             .map(|entry| entry.prefix)
             .collect();
         for prefix in stale {
             make(&mut txn, Change::Delete(prefix, source, resource.clone()));
         }
-        for (prefix, mapping) in wanted {
+        for (prefix, mapping) in desired {
             make(&mut txn, Change::Upsert(prefix, Claim { source, resource: resource.clone(), mapping }));
         }
         self.table.revision(&txn.commit())
     }
 
-    /// Waits until the kernel has been told of everything up to a revision, and says whether it took these prefixes.
+    /// Waits until everything up to a revision was written to the kernel. Returns an error if it has refused one of the
+    /// prefixes.
     pub async fn applied(&self, revision: u64, prefixes: &[IpNetwork]) -> Result<(), NotApplied> {
         self.kernel.wait_until(revision).await?;
         self.pending(prefixes).map(drop)
     }
 
-    /// Returns none if the kernel has the prefixes as the table has them, else a watch on the first that it has not.
+    /// Returns a watch on the first of the prefixes that is not in the kernel as the table has it; none if all are.
     pub fn pending(&self, prefixes: &[IpNetwork]) -> Result<Option<Watch>, NotApplied> {
         let snapshot = self.table.snapshot();
         for &prefix in prefixes {
@@ -156,7 +155,7 @@ fn make(txn: &mut TableTxn<'_, Entry>, change: Change) {
     }
 }
 
-/// Takes back everything that a source said, whichever resource.
+/// Deletes all claims of a source. Returns how many.
 pub(crate) fn retract(table: &RwTable<Entry>, source: Source) -> usize {
     let mut txn = table.write();
     let changes: Vec<Change> = txn
